@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline absl::Time MonotonicNow() {
   using SteadyClock = std::chrono::steady_clock;
@@ -16,4 +16,4 @@ inline absl::Time MonotonicNow() {
   return wall_start + absl::FromChrono(SteadyClock::now() - start);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -18,7 +18,7 @@
 #include "scheduler/popularity/path_profile.h"
 #include "server/server_flags.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 bool IsDirectory(const std::string& path) {
@@ -82,24 +82,26 @@ namespace {
 void CheckExperts(const ServerConfig& config, Problems* problems) {
   problems->Check(config.forecast == "auto" || config.forecast == "always" || config.forecast == "never",
                   absl::StrCat("--forecast=", config.forecast, ": must be auto, always or never"));
-  problems->Check(config.path_length >= 1 && config.path_length <= kMaxPathLength,
-                  absl::StrCat("--path_length=", config.path_length, ": must be within [1, ", kMaxPathLength, "]"));
+  problems->Check(
+      config.path_length >= 1 && config.path_length <= popularity::kMaxPathLength,
+      absl::StrCat("--path_length=", config.path_length, ": must be within [1, ", popularity::kMaxPathLength, "]"));
   const bool profiles = !config.profile.empty() || !config.profile_out.empty();
   problems->Check(!profiles || config.forecast != "never",
                   "--forecast=never: nothing is learned then, but a --profile or --profile_out is named");
   problems->Check(!profiles || config.local_workers > 0,
                   "--profile, --profile_out: are of local workers, but --local_workers=0");
-  for (const absl::Status& status : {CheckExpertBudget(config.experts),
-                                     CheckColdExperts(config.experts, config.device == "cpu", config.deterministic),
-                                     CheckPlacementSettings(config.placement)}) {
+  for (const absl::Status& status :
+       {offload::CheckExpertBudget(config.experts),
+        offload::CheckColdExperts(config.experts, config.device == "cpu", config.deterministic),
+        placement::CheckPlacementSettings(config.placement)}) {
     problems->Check(status.ok(), status.message());
   }
   problems->Check(
-      !config.experts.empty() || config.experts.policy == ExpertBudgetOptions().policy,
+      !config.experts.empty() || config.experts.policy == offload::ExpertBudgetOptions().policy,
       absl::StrCat("--expert_policy=", config.experts.policy, ": is for --expert_budget, which is not given"));
   // Of the file that only these have.
-  const ExpertBudgetOptions defaults;
-  const bool has_file = !config.experts.empty() || config.placement.mode != PlacementMode::kStatic;
+  const offload::ExpertBudgetOptions defaults;
+  const bool has_file = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
   constexpr absl::string_view kWhose = ": is for --expert_budget, or for a --placement other than static";
   problems->Check(has_file || config.experts.file_dir == defaults.file_dir,
                   absl::StrCat("--expert_file_dir=", config.experts.file_dir, kWhose));
@@ -130,7 +132,7 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
 void CheckJoining(const ServerConfig& config, Problems* problems) {
   const int elsewhere = config.workers - config.local_workers + config.train_workers - config.local_train_workers;
   problems->Check(
-      IsLoopback(config.host) || elsewhere <= 0 || !config.join_token.empty(),
+      rpc::IsLoopback(config.host) || elsewhere <= 0 || !config.join_token.empty(),
       absl::StrCat(
           "--join_token_file: missing; with --host=", config.host, " and ", elsewhere,
           " workers from elsewhere whoever reaches the port could join: write a secret of at least 16 bytes to "
@@ -169,7 +171,7 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
     problems->Check(!trains || !path->empty(), absl::StrCat("--", flag, ": missing; training workers want it"));
     if (path->empty()) continue;
     const absl::Status status = RootDir::Open(*path, what).status();
-    // Serving does not depend on the disk of jobs: TrainingRoom says what is wrong with it.
+    // Serving does not depend on the disk of jobs: TrainingSubsystem says what is wrong with it.
     const bool only_disables_jobs = path == &config->checkpoint_root;
     problems->Check(status.ok() || only_disables_jobs, absl::StrCat("--", flag, ": ", status.message()));
   }
@@ -203,9 +205,9 @@ absl::Status ServerConfig::Finish() {
   if (served_model_name.empty()) served_model_name = NameOfModel(model);
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
   problems.Check(port == 0 || port != metrics_port, absl::StrCat("--port and --metrics_port are both ", port));
-  problems.Check(IsLoopback(host) || insecure,
+  problems.Check(rpc::IsLoopback(host) || insecure,
                  absl::StrCat("--host=", host, ": plaintext on another address than loopback wants --insecure"));
-  problems.Check(IsLoopback(metrics_host) || insecure,
+  problems.Check(rpc::IsLoopback(metrics_host) || insecure,
                  absl::StrCat("--metrics_host=", metrics_host, ": another address than loopback wants --insecure"));
   if (workers == 0) workers = local_workers;
   problems.Check(workers >= 1,
@@ -224,13 +226,13 @@ absl::Status ServerConfig::Finish() {
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
   // On loopback all clients are this machine's, and cannot be told apart.
   if (max_streams_per_client == 0) {
-    max_streams_per_client = IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
+    max_streams_per_client = rpc::IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
   }
   if (max_connections_per_client == 0) max_connections_per_client = std::max(1, max_connections / 2);
-  BatchingPolicy checked = batching;
+  batching::BatchingPolicy checked = batching;
   if (checked.max_model_len == 0) checked.max_model_len = 1 << 20;
   if (const absl::Status status = checked.Validate(); !status.ok()) problems.Check(false, status.message());
   return problems.status();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -12,7 +12,7 @@
 #include "scheduler/offload/expert_budget.h"
 #include "scheduler/placement/placement_settings.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct ServerConfig {
   std::string model;              // directory of a HuggingFace checkpoint
@@ -39,13 +39,13 @@ struct ServerConfig {
   double gpu_memory_fraction = 0.9;  // of a GPU's memory, for weights, scratch and cache
   bool deterministic = false;        // on GPUs: what is computed of a sequence does not depend on its company
   bool cuda_graphs = true;
-  std::string load_format = "auto";  // "dummy": random weights of the config's shapes
-  ExpertBudgetOptions experts;       // of local workers
-  std::string profile;               // of local workers: what a profiling run learned; empty: nothing
-  std::string profile_out;           // of local workers: where they write what they learned; empty: nowhere
-  std::string forecast = "auto";     // of local workers: auto, always or never
-  int path_length = 3;               // of local workers: l of the paths that foresee, [1, kMaxPathLength]
-  PlacementSettings placement;       // of all workers
+  std::string load_format = "auto";        // "dummy": random weights of the config's shapes
+  offload::ExpertBudgetOptions experts;    // of local workers
+  std::string profile;                     // of local workers: what a profiling run learned; empty: nothing
+  std::string profile_out;                 // of local workers: where they write what they learned; empty: nowhere
+  std::string forecast = "auto";           // of local workers: auto, always or never
+  int path_length = 3;                     // of local workers: l of the paths that predict, [1, kMaxPathLength]
+  placement::PlacementSettings placement;  // of all workers
 
   // Training jobs (server/jobs).
   int local_train_workers = 0;    // started by this server on this machine
@@ -58,8 +58,8 @@ struct ServerConfig {
   std::string train_offload_dir;  // of local training workers; empty: nothing is offloaded
   std::string checkpoint_root;    // beneath it they name models; the journal and jobs' folders are there
 
-  int64_t kv_cache_bytes = 0;                      // per worker; 0 = the worker decides
-  BatchingPolicy batching = {.max_model_len = 0};  // 0 = the model's context
+  int64_t kv_cache_bytes = 0;                                // per worker; 0 = the worker decides
+  batching::BatchingPolicy batching = {.max_model_len = 0};  // 0 = the model's context
 
   int max_streams = 512;               // open Generate calls
   int max_streams_per_client = 0;      // of one address; 0 = half of max_streams, all on loopback
@@ -93,4 +93,4 @@ struct ServerConfig {
 // snapshot of the HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is ORG/NAME.
 std::string NameOfModel(const std::string& directory);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

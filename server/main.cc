@@ -20,7 +20,7 @@
 #include "server/server.h"
 #include "server/server_flags.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int kExitBadConfig = 2;
@@ -87,12 +87,12 @@ int Main(ServerConfig config) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server
 
 int main(int argc, char** argv) {
-  switchyard::SetUpLibraries();
-  switchyard::ServerConfig config;
-  switchyard::FlagSet flags = switchyard::FlagsOfServer(&config);
+  switchyard::rpc::SetUpLibraries();
+  switchyard::server::ServerConfig config;
+  switchyard::FlagSet flags = switchyard::server::FlagsOfServer(&config);
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-server",
@@ -100,5 +100,5 @@ int main(int argc, char** argv) {
        .summary =
            "serves a Mixture-of-Experts model over gRPC.\n\n  switchyard-server --model=DIR [--local_workers=2]"},
       &flags);
-  return switchyard::Main(std::move(config));
+  return switchyard::server::Main(std::move(config));
 }

@@ -22,7 +22,7 @@
 #include "server/clock.h"
 #include "server/server_flags.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr char kReadiness[] = "readiness";
@@ -34,7 +34,7 @@ constexpr int kLocalConnections = 2;  // of one worker: the last one may not be 
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
-EngineSettings SettingsOf(const ServerConfig& config) {
+fleet::EngineSettings SettingsOf(const ServerConfig& config) {
   return {.block_size = config.batching.block_size,
           .kv_cache_bytes = config.kv_cache_bytes,
           .max_num_seqs = config.batching.max_num_seqs,
@@ -108,15 +108,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   }
   config.local_token = DrawToken();
   auto server = std::unique_ptr<Server>(new Server(std::move(config)));
-  ASSIGN_OR_RETURN(server->text_, TextRoom::Load(server->config_));
+  ASSIGN_OR_RETURN(server->text_, text::TextProcessor::Load(server->config_));
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
   if (server->config_.metrics_port >= 0) {
     const ServerConfig& own = server->config_;
     server->metrics_port_ = server->metrics_->Expose(own.metrics_host, own.metrics_port);
     if (server->metrics_port_ < 0) {
       return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", own.metrics_port, ": cannot listen on ",
-                                                     JoinHostPort(own.metrics_host, own.metrics_port), " (is it in use",
-                                                     IsIpv6(own.metrics_host) ? kMaybeNoIpv6 : "?)"));
+                                                     rpc::JoinHostPort(own.metrics_host, own.metrics_port),
+                                                     " (is it in use",
+                                                     rpc::IsIpv6(own.metrics_host) ? kMaybeNoIpv6 : "?)"));
     }
   }
   RETURN_IF_ERROR(server->StartRooms());
@@ -137,9 +138,9 @@ absl::Status Server::StartRooms() {
   hooks.end_of = [self](int index, int64_t pid) {
     return self->fleet_ ? self->fleet_->EndOf(index, pid) : std::string();
   };
-  hooks.has_unread = [self](const WorkerInfo& info) { return self->gate_->HasUnread(info.peer, info.pid); };
-  desk_.has_unread = hooks.has_unread;
-  desk_.end_connection = [self](const std::string& peer) {
+  hooks.has_unread = [self](const fleet::WorkerInfo& info) { return self->gate_->HasUnread(info.peer, info.pid); };
+  request_context_.has_unread = hooks.has_unread;
+  request_context_.end_connection = [self](const std::string& peer) {
     if (!self->gate_->End(peer)) return;
     self->metrics_->connections_ended->Increment();
     LogWarn("the connection of ", peer, " is ended: more than ", self->config_.MostWithoutRequest(),
@@ -152,32 +153,32 @@ absl::Status Server::StartRooms() {
   hooks.on_tick = [self](absl::Time now) { self->Tick(now); };
   hooks.on_fatal = [self](std::string text) { self->Fail(std::move(text)); };
   hooks.on_first_group = [self] {
-    if (self->fleet_) self->fleet_->Settle();
+    if (self->fleet_) self->fleet_->Finalize();
   };
   engine_ = std::make_unique<EngineLoop>(&config_, text_.get(), metrics_.get(), std::move(hooks));
   pool_ = std::make_unique<FrontPool>(2, FrontPool::Limits{.calls = static_cast<size_t>(config_.max_streams) * 2,
                                                            .bytes = config_.max_waiting_text_bytes,
                                                            .bytes_per_client = config_.max_waiting_text_bytes / 2});
-  desk_.config = &config_;
-  desk_.text = text_.get();
-  desk_.engine = engine_.get();
-  desk_.pool = pool_.get();
+  request_context_.config = &config_;
+  request_context_.text = text_.get();
+  request_context_.engine = engine_.get();
+  request_context_.pool = pool_.get();
   file_pool_ = std::make_unique<FrontPool>(
       1, FrontPool::Limits{.calls = 64, .bytes = kFileCallBytes, .bytes_per_client = kFileCallBytes / 2});
-  desk_.file_pool = file_pool_.get();
-  desk_.metrics = metrics_.get();
-  desk_.open_calls.Start();
-  inference_ = std::make_unique<InferenceServiceImpl>(&desk_);
-  admin_ = std::make_unique<AdminServiceImpl>(&desk_);
-  ASSIGN_OR_RETURN(training_, TrainingRoom::Open(&desk_, &store_, WorkerBinary()));
+  request_context_.file_pool = file_pool_.get();
+  request_context_.metrics = metrics_.get();
+  request_context_.open_calls.Start();
+  inference_ = std::make_unique<InferenceServiceImpl>(&request_context_);
+  admin_ = std::make_unique<AdminServiceImpl>(&request_context_);
+  ASSIGN_OR_RETURN(training_, TrainingSubsystem::Open(&request_context_, &store_, WorkerBinary()));
   Admission admission;
   admission.tokens = {.shared = config_.join_token, .local = config_.local_token};
   admission.on_joined = [self](const std::string& peer) {
     // Without a token anybody may say that it is a worker.
     if (!self->config_.join_token.empty()) self->gate_->KeepPlacesFor(AddressOfPeer(peer));
   };
-  workers_ = std::make_unique<WorkerServiceImpl>(engine_->links(), training_->trainers(), &store_,
-                                                 SettingsOf(config_), std::move(admission));
+  workers_ = std::make_unique<WorkerServiceImpl>(engine_->links(), training_->trainers(), &store_, SettingsOf(config_),
+                                                 std::move(admission));
   return absl::OkStatus();
 }
 
@@ -201,7 +202,7 @@ absl::Status Server::Listen() {
                                       .local = local > 0 ? kLocalConnections * local : 0});
   if (!gate.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ",
-                                                   JoinHostPort(config_.host, config_.port),
+                                                   rpc::JoinHostPort(config_.host, config_.port),
                                                    " (is it in use?): ", gate.status().message()));
   }
   gate_ = *std::move(gate);
@@ -211,7 +212,7 @@ absl::Status Server::Listen() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   // gRPC's health service comes without its descriptor, which reflection is asked for: this use links ours.
   (void)grpc::health::v1::HealthCheckRequest::descriptor();
-  if (!IsLoopback(config_.host)) {
+  if (!rpc::IsLoopback(config_.host)) {
     LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
   }
   grpc::ServerBuilder builder;
@@ -233,8 +234,8 @@ absl::Status Server::Listen() {
     parameters.fd = connection;
     inside_->HandleNewConnection(&parameters);
   });
-  const std::string page = absl::StrCat(JoinHostPort(config_.metrics_host, metrics_port_), "/metrics");
-  LogInfo("gRPC on ", JoinHostPort(config_.host, port_),
+  const std::string page = absl::StrCat(rpc::JoinHostPort(config_.metrics_host, metrics_port_), "/metrics");
+  LogInfo("gRPC on ", rpc::JoinHostPort(config_.host, port_),
           metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", page) : "");
   return absl::OkStatus();
 }
@@ -247,7 +248,7 @@ absl::Status Server::StartWorkers() {
   if (config_.local_workers > 0 || config_.local_train_workers > 0) {
     ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.local_token));
   }
-  const std::string server = JoinHostPort(IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host, port_);
+  const std::string server = rpc::JoinHostPort(rpc::IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host, port_);
   RETURN_IF_ERROR(StartServingWorkers(server));
   return training_->StartWorkers({server, gate_->local_name(), absl::StrCat("/proc/self/fd/", token_fd_)});
 }
@@ -255,7 +256,8 @@ absl::Status Server::StartWorkers() {
 absl::Status Server::StartServingWorkers(const std::string& server) {
   if (config_.local_workers == 0) {
     LogInfo("waiting for ", config_.num_workers(),
-            " workers: switchyard-worker --server=", JoinHostPort(config_.host, port_), " --model=", config_.model);
+            " workers: switchyard-worker --server=", rpc::JoinHostPort(config_.host, port_),
+            " --model=", config_.model);
     return absl::OkStatus();
   }
   LocalFleet::Options options;
@@ -275,7 +277,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
                  absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))});
     return args;
   };
-  options.max_deaths_unsettled = 5;
+  options.max_deaths_unfinalized = 5;
   options.on_fatal = [this](std::string text) { Fail(std::move(text)); };
   fleet_ = std::make_unique<LocalFleet>(std::move(options));
   return fleet_->Start();
@@ -285,7 +287,7 @@ void Server::SetReady(bool ready) {
   grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
   health->SetServingStatus(kReadiness, ready);
   health->SetServingStatus(kServiceName, ready);
-  if (ready) LogInfo("ready: ", config_.served_model_name, " on ", JoinHostPort(config_.host, port_));
+  if (ready) LogInfo("ready: ", config_.served_model_name, " on ", rpc::JoinHostPort(config_.host, port_));
 }
 
 void Server::Fail(std::string text) {
@@ -344,8 +346,8 @@ void Server::Stop() {
   store_.CloseAll();  // whoever waits in it is answered, else Shutdown would wait for them
   if (gate_) gate_->Close();
   if (grpc_) ShutDownGrpc();
-  desk_.open_calls.Stop();
+  request_context_.open_calls.Stop();
   if (token_fd_ >= 0) close(token_fd_);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -15,16 +15,16 @@
 #include "grpcpp/server_builder.h"
 #include "server/admission/connection_gate.h"
 #include "server/api/admin_service.h"
-#include "server/api/front_desk.h"
 #include "server/api/inference_service.h"
+#include "server/api/request_context.h"
 #include "server/config.h"
 #include "server/engine/engine_loop.h"
 #include "server/fleet/group_store.h"
 #include "server/fleet/local_fleet.h"
 #include "server/fleet/worker_service.h"
-#include "server/jobs/api/training_room.h"
+#include "server/jobs/api/training_subsystem.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class Server {
  public:
@@ -58,16 +58,16 @@ class Server {
   void Fail(std::string text);
 
   ServerConfig config_;
-  std::unique_ptr<const TextRoom> text_;
+  std::unique_ptr<const text::TextProcessor> text_;
   std::unique_ptr<ServerMetrics> metrics_;
   GroupStore store_;
   std::string serving_token_;  // of the serving group's store; of the engine's thread
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<FrontPool> pool_, file_pool_;
-  FrontDesk desk_;
+  RequestContext request_context_;
   std::unique_ptr<InferenceServiceImpl> inference_;
   std::unique_ptr<AdminServiceImpl> admin_;
-  std::unique_ptr<TrainingRoom> training_;
+  std::unique_ptr<TrainingSubsystem> training_;
   std::unique_ptr<WorkerServiceImpl> workers_;
   std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // where the gate brings connections
@@ -83,4 +83,4 @@ class Server {
   bool stopped_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -6,7 +6,7 @@
 #include "scheduler/offload/expert_budget_flags.h"
 #include "scheduler/placement/placement_mode.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // Every wait has a bound: neither negative nor endless.
@@ -54,9 +54,11 @@ void AddServingFlags(ServerConfig* c, FlagSet* flags) {
   flags->Add("prefill_chunk", &c->batching.prefill_chunk,
              "tokens of one prompt in one step at most; 0 = what max_batched_tokens leaves");
   flags->Add("block_size", &c->batching.block_size, "tokens per block of the KV cache");
-  flags->Add("min_loan_rows", &c->batching.min_loan_rows,
-             "fewest rows of a step that one worker computes for another that has more of them (all but their "
-             "attention); 0 = never, -1 = from where it pays for the model and the workers' threads");
+  flags
+      ->Add("min_rebalance_rows", &c->batching.min_rebalance_rows,
+            "fewest rows of a step that one worker computes for another that has more of them (all but their "
+            "attention); 0 = never, -1 = from where it pays for the model and the workers' threads")
+      .Alias("min_loan_rows");  // its name in the first 0.1.0 builds
   flags->Add("max_in_flight", &c->batching.max_in_flight, "steps that are under way at once (1 or 2)");
   flags->Add("metrics_port", &c->metrics_port, "port of http://METRICS_HOST:PORT/metrics; 0 = any free one, -1 = none")
       .Range(-1, 65535);
@@ -102,14 +104,14 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* flags) {
 }
 
 // Of where experts are.
-void AddPlacementFlags(PlacementSettings* placement, FlagSet* flags) {
+void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* flags) {
   flags->BeginGroup("Experts");
   flags->AddFunction(
-      "placement=NAME", std::string(NameOf(placement->mode)),
+      "placement=NAME", std::string(placement::NameOf(placement->mode)),
       [placement](absl::string_view name) {
-        const absl::StatusOr<PlacementMode> mode = ParsePlacementMode(name);
+        const absl::StatusOr<placement::PlacementMode> mode = placement::ParsePlacementMode(name);
         if (mode.ok()) placement->mode = *mode;
-        return mode.ok() ? std::string() : absl::StrCat("must be one of ", PlacementModeNames());
+        return mode.ok() ? std::string() : absl::StrCat("must be one of ", placement::PlacementModeNames());
       },
       "which worker computes which expert's rows: static = E / R experts a worker, static+spare = replicas spread "
       "evenly and rows split by their counts, agreed = replicas follow the traffic, every worker decides alike, "
@@ -124,7 +126,7 @@ void AddPlacementFlags(PlacementSettings* placement, FlagSet* flags) {
              "replicas of --spare_slots");
 }
 
-// Of what is foreseen of coming layers.
+// Of what is predicted of coming layers.
 void AddForecastFlags(ServerConfig* c, FlagSet* flags) {
   flags->BeginGroup("Experts");
   flags
@@ -256,7 +258,7 @@ FlagSet FlagsOfServer(ServerConfig* config) {
   AddServingFlags(config, &flags);
   AddWorkerFlags(config, &flags);
   AddPlacementFlags(&config->placement, &flags);
-  AddExpertBudgetFlags(&config->experts, "each local worker", kToServingWorkers, &flags);
+  offload::AddExpertBudgetFlags(&config->experts, "each local worker", kToServingWorkers, &flags);
   AddForecastFlags(config, &flags);
   AddTrainingFlags(config, &flags);
   AddLimitFlags(config, &flags);
@@ -272,4 +274,4 @@ std::vector<std::string> FlagsToWorkers(const ServerConfig& config, uint32_t mar
   return FlagsOfServer(&copy).ArgumentsOf(marks);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -8,7 +8,7 @@
 #include "scheduler/base/flags/flag_set.h"
 #include "server/config.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Marks of flags that a worker has, too, and that a server passes on to the workers that it starts.
 inline constexpr uint32_t kToServingWorkers = 1;
@@ -21,4 +21,4 @@ FlagSet FlagsOfServer(ServerConfig* config);
 // "--dtype=bf16", …: those with one of the marks, as `config` has them.
 std::vector<std::string> FlagsToWorkers(const ServerConfig& config, uint32_t marks);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

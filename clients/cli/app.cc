@@ -10,7 +10,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/field.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr char kVersion[] = "switchyard 0.1.0";
@@ -94,10 +94,10 @@ std::string ProblemText(const Command& app, const Chosen& chosen, const FlagProb
 std::vector<std::string> ProblemTexts(const Command& app, const Chosen& chosen, std::vector<FlagProblem> problems) {
   const FlagSet& flags = *chosen.command->flags();
   for (FlagProblem& problem : flags.OutOfRange(/*given_only=*/true)) {
-    const bool told = std::any_of(problems.begin(), problems.end(), [&problem](const FlagProblem& other) {
+    const bool reported = std::any_of(problems.begin(), problems.end(), [&problem](const FlagProblem& other) {
       return other.flag == problem.flag;  // it was not set
     });
-    if (!told) problems.push_back(std::move(problem));
+    if (!reported) problems.push_back(std::move(problem));
   }
   std::vector<std::string> texts;
   for (const FlagProblem& problem : problems) texts.push_back(ProblemText(app, chosen, problem));
@@ -154,4 +154,4 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   return ComplainOfArguments(console, texts, chosen.command == &app ? "" : args[0]);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -6,9 +6,9 @@
 
 #include "clients/cli/console.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 // `args` without the program's name.
 int RunCli(const std::vector<std::string>& args, Console& console);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

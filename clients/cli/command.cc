@@ -11,7 +11,7 @@
 #include "clients/cpp/client_error.h"
 #include "scheduler/base/flags/help_text.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr size_t kNamesColumn = 16;  // where a command's summary begins
@@ -73,19 +73,19 @@ void ServerFlags::AddTo(FlagSet* flags) {
       .Range(0.001, 86400.0);
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ServerFlags::Connect() const {
-  ClientOptions options;
+absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect() const {
+  client::ClientOptions options;
   options.generate_timeout = absl::Seconds(timeout_seconds);
-  return Client::Connect(server, options);
+  return client::Client::Connect(server, options);
 }
 
 int Complain(Console& console, const absl::Status& status) {
-  console.err << "switchyard: " << Explain(status) << std::endl;
-  return Describe(status).reason == "BAD_INPUT" ? kExitUsage : kExitFailed;
+  console.err << "switchyard: " << client::Explain(status) << std::endl;
+  return client::Describe(status).reason == "BAD_INPUT" ? kExitUsage : kExitFailed;
 }
 
 Json ErrorJson(const absl::Status& status) {
-  const ErrorDescription error = Describe(status);
+  const client::ErrorDescription error = client::Describe(status);
   Json out = {{"code", error.code}, {"reason", error.reason}, {"message", error.message}};
   if (error.retry_after > absl::ZeroDuration()) out["retry_after_seconds"] = absl::ToDoubleSeconds(error.retry_after);
   if (!error.metadata.empty()) out["metadata"] = error.metadata;
@@ -93,7 +93,7 @@ Json ErrorJson(const absl::Status& status) {
 }
 
 absl::Status BadInput(absl::string_view message) {
-  return ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT", message);
+  return client::ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT", message);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

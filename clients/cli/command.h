@@ -13,9 +13,11 @@
 #include "clients/cli/json_fwd.h"
 #include "scheduler/base/flags/flag_set.h"
 
-namespace switchyard {
-
+namespace switchyard::client {
 class Client;
+}  // namespace switchyard::client
+
+namespace switchyard::cli {
 
 // A node of the tree of commands: `switchyard`, `switchyard train`, `switchyard train submit`.
 class Command {
@@ -65,7 +67,7 @@ struct ServerFlags {
 
   // Under a title of their own.
   void AddTo(FlagSet* flags);
-  absl::StatusOr<std::unique_ptr<Client>> Connect() const;
+  absl::StatusOr<std::unique_ptr<client::Client>> Connect() const;
 };
 
 // Writes "switchyard: <what, and what to do next>" to err; returns kExitUsage for bad input, else kExitFailed.
@@ -77,4 +79,4 @@ Json ErrorJson(const absl::Status& status);
 // An error in what the user gave: flags or input.
 absl::Status BadInput(absl::string_view message);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

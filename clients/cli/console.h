@@ -4,7 +4,7 @@
 #include <istream>
 #include <ostream>
 
-namespace switchyard {
+namespace switchyard::cli {
 
 struct Console {
   std::istream& in;
@@ -19,4 +19,4 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;  // a request failed
 inline constexpr int kExitUsage = 2;   // flags or input are wrong; nothing was sent
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -14,7 +14,7 @@
 #include "scheduler/base/text/strict_json.h"
 #include "scheduler/base/text/utf8.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr size_t kMaxShown = 64;  // bytes of a wrong value in a message
@@ -176,4 +176,4 @@ std::string SuggestName(absl::string_view wrong, const std::vector<std::string>&
   return absl::StrCat("known are: ", absl::StrJoin(names, ", "));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "clients/cli/json_fwd.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 enum class FieldKind {
   kText,    // --name=TEXT
@@ -78,4 +78,4 @@ absl::StatusOr<const RequestField<Request>*> FindField(absl::Span<const RequestF
       absl::StrCat("unknown field \"", name.substr(0, 64), "\"; ", SuggestName(name, names)));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "clients/cli/json.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 Json TokenJson(const v1::TokenLogprob& token) {
@@ -182,4 +182,4 @@ std::string AnswerText(const Json& answer, bool has_text) {
   return out;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -16,7 +16,7 @@
 #include "clients/cli/json.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 class GenerateAnswer {
  public:
@@ -63,4 +63,4 @@ std::string AnswerText(const Json& answer, bool has_text);
 // "stop", "length", "abort"
 const char* FinishName(v1::FinishReason reason);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

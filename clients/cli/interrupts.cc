@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 int signal_fd = -1;  // an eventfd: what a signal handler may write to
@@ -55,4 +55,4 @@ void Interrupts::Watch() {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 class Interrupts {
  public:
@@ -33,4 +33,4 @@ class Interrupts {
   std::thread thread_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -9,7 +9,7 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/base/text/json_value.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 // One line.  Bytes that are not UTF-8 become U+FFFD.
 inline std::string Dump(const Json& value) { return JsonText(value); }
@@ -21,4 +21,4 @@ inline constexpr int kMaxJsonDepth = 128;
 // walks or prints it recurses.
 absl::StatusOr<Json> ParseJson(absl::string_view text);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -3,8 +3,8 @@
 
 #include "nlohmann/json_fwd.hpp"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 using Json = nlohmann::ordered_json;
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -7,11 +7,12 @@
 #include "proto/support/library_setup.h"
 
 int main(int argc, char** argv) {
-  switchyard::SetUpLibraries();
+  switchyard::rpc::SetUpLibraries();
   std::ios::sync_with_stdio(false);
   // Tied streams flush each other: reading a line, or telling an error, would touch what another thread is writing.
   std::cin.tie(nullptr);
   std::cerr.tie(nullptr);
-  switchyard::Console console = {std::cin, std::cout, std::cerr, isatty(STDIN_FILENO) != 0, isatty(STDOUT_FILENO) != 0};
-  return switchyard::RunCli(std::vector<std::string>(argv + 1, argv + argc), console);
+  switchyard::cli::Console console = {std::cin, std::cout, std::cerr, isatty(STDIN_FILENO) != 0,
+                                      isatty(STDOUT_FILENO) != 0};
+  return switchyard::cli::RunCli(std::vector<std::string>(argv + 1, argv + argc), console);
 }

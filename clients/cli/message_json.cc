@@ -17,7 +17,7 @@
 #include "google/rpc/status.pb.h"
 #include "proto/support/errors.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using google::protobuf::EnumDescriptor;
@@ -38,7 +38,7 @@ std::string EnumPrefix(const EnumDescriptor* type) {
 Json StatusJson(const google::rpc::Status& status) {
   const grpc::Status wire(static_cast<grpc::StatusCode>(status.code()), status.message(), status.SerializeAsString());
   Json out = {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(status.code()))}};
-  if (const std::string reason = ViewError(wire).reason; !reason.empty()) out["reason"] = reason;
+  if (const std::string reason = rpc::ViewError(wire).reason; !reason.empty()) out["reason"] = reason;
   out["message"] = status.message();
   return out;
 }
@@ -235,4 +235,4 @@ absl::Status MergeField(absl::string_view path, const Json& value, Message* mess
   return SetField(value, message->GetDescriptor()->FindFieldByName(names.back()), message);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -16,7 +16,7 @@ class EnumDescriptor;
 class Message;
 }  // namespace google::protobuf
 
-namespace switchyard {
+namespace switchyard::cli {
 
 Json ToJson(const google::protobuf::Message& message);
 
@@ -29,4 +29,4 @@ absl::Status MergeJson(const Json& object, google::protobuf::Message* message);
 // The same for one field: "optimizer.learning_rate".  REQUIRES: there is one.
 absl::Status MergeField(absl::string_view path, const Json& value, google::protobuf::Message* message);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

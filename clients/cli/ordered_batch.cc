@@ -8,7 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/synchronization/mutex.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 class Batch {
@@ -81,4 +81,4 @@ int AnswerLines(std::istream& in, std::ostream& out, int concurrency,
   return batch.num_failed();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

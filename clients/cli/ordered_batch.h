@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 struct LineAnswer {
   std::string text;  // written to `out`, then what ends an answer
@@ -25,4 +25,4 @@ int AnswerLines(std::istream& in, std::ostream& out, int concurrency,
                 const std::function<LineAnswer(int, const std::string&)>& answer,
                 absl::string_view end_of_answer = "\n");
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -10,7 +10,7 @@
 #include "proto/support/errors.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using v1::DetokenizeRequest;
@@ -275,4 +275,4 @@ absl::StatusOr<DetokenizeRequest> BuildRequest(const Json& object) {
   return Build<DetokenizeRequest>(object, {"token_ids"});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

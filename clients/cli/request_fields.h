@@ -9,7 +9,7 @@
 #include "clients/cli/json_fwd.h"
 #include "clients/cpp/messages_fwd.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 // The table of a request; specialized for GenerateRequest, TokenizeRequest and DetokenizeRequest.
 template <class Request>
@@ -29,4 +29,4 @@ absl::Status ReadMessages(const Json& value, v1::Messages* out);
 template <class Request>
 absl::StatusOr<Request> BuildRequest(const Json& object);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

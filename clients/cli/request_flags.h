@@ -13,7 +13,7 @@
 #include "clients/cli/request_fields.h"
 #include "scheduler/base/flags/flag_set.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 // Not movable once AddTo was called: the table of flags holds pointers into it.
 template <class Request>
@@ -69,4 +69,4 @@ class RequestFlags {
   std::map<std::string, std::vector<std::string>> values_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -7,7 +7,7 @@
 
 #include "clients/cli/json.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 void LineFlags::AddTo(FlagSet* flags) {
   flags->BeginGroup("Input and output");
@@ -42,4 +42,4 @@ LineAnswer AsLine(const absl::Status& status, Json answer) {
   return {Dump(answer), status.ok()};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

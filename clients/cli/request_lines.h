@@ -16,7 +16,7 @@
 #include "clients/cli/request_flags.h"
 #include "clients/cpp/client_error.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 // Asks the server; fills *answer also on failure, with what had come (or leaves it null).  Thread-safe.
 template <class Request>
@@ -63,7 +63,7 @@ absl::Status AskPatiently(const AskFn<Request>& ask, const Request& request, Jso
   for (;;) {
     const absl::Status status = ask(request, answer);
     if (!absl::IsResourceExhausted(status)) return status;
-    const absl::Duration pause = Describe(status).retry_after;
+    const absl::Duration pause = client::Describe(status).retry_after;
     if (pause <= absl::ZeroDuration() || absl::Now() + pause > end) return status;
     *answer = Json();
     absl::SleepFor(pause);
@@ -85,8 +85,8 @@ int RunLines(Console& console, const LineFlags& flags, const Json& defaults, con
                                        : BadInput(absl::StrCat("line ", line_number, ": ", request.status().message()));
     if (!status.ok()) {
       absl::MutexLock lock(&err_mu);
-      console.err << "switchyard: " << (request.ok() ? absl::StrCat("line ", line_number, ": ") : "") << Explain(status)
-                  << std::endl;
+      console.err << "switchyard: " << (request.ok() ? absl::StrCat("line ", line_number, ": ") : "")
+                  << client::Explain(status) << std::endl;
     }
     if (flags.json) return AsLine(status, std::move(json));
     return LineAnswer{status.ok() ? as_text(json) : "", status.ok()};
@@ -97,4 +97,4 @@ int RunLines(Console& console, const LineFlags& flags, const Json& defaults, con
   return failed > 0 ? kExitFailed : kExitOk;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "clients/cli/command.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr size_t kPieceBytes = 64 << 10;
@@ -52,4 +52,4 @@ absl::Status WriteWhole(const std::string& path, absl::string_view bytes) {
   return failed;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 // At most max_bytes: of a longer one no more is read than that.
 absl::StatusOr<std::string> ReadWhole(const std::string& path, size_t max_bytes = std::numeric_limits<size_t>::max());
@@ -18,4 +18,4 @@ absl::Status WriteWhole(const std::string& path, absl::string_view bytes);
 // "<path>: <why>".
 absl::Status RefuseFile(const std::string& path, absl::string_view why);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

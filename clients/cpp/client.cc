@@ -18,7 +18,7 @@
 #include "switchyard/v1/inference.grpc.pb.h"
 #include "switchyard/v1/training.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::client {
 namespace {
 
 constexpr int kMaxMessageBytes = 256 << 20;  // the server stays below 4 MiB; whoever stands in for it may not
@@ -42,7 +42,7 @@ grpc::ChannelArguments ChannelSettings() {
 // HOST:PORT, or one of gRPC's own targets such as dns:///NAME:PORT.
 absl::Status CheckAddress(absl::string_view address) {
   if (absl::StrContains(address, ":///")) return absl::OkStatus();
-  const absl::Status status = SplitHostPort(address).status();
+  const absl::Status status = rpc::SplitHostPort(address).status();
   if (status.ok()) return status;
   return ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT", absl::StrCat("server ", status.message()));
 }
@@ -59,7 +59,7 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl:
   const std::string& text = status.error_message();
   const auto says = [&text](absl::string_view part) { return absl::StrContains(text, part); };
   if (says("DNS resolution failed")) {
-    const absl::StatusOr<HostPort> parts = SplitHostPort(address);
+    const absl::StatusOr<rpc::HostPort> parts = rpc::SplitHostPort(address);
     return absl::StrCat("no address is known for \"", parts.ok() ? parts->host : address, "\" (DNS)");
   }
   if (says("Connection refused")) return "the connection was refused";
@@ -258,4 +258,4 @@ absl::StatusOr<bool> Client::IsServing(const std::string& service) {
   return response->status() == grpc::health::v1::HealthCheckResponse::SERVING;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::client

@@ -25,7 +25,7 @@ namespace grpc {
 class Channel;
 }
 
-namespace switchyard {
+namespace switchyard::client {
 
 struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
@@ -89,4 +89,4 @@ class Client {
   const std::unique_ptr<const Stubs> stubs_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::client

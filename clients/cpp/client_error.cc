@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 
-namespace switchyard {
+namespace switchyard::client {
 namespace {
 
 constexpr char kDetailsUrl[] = "type.googleapis.com/google.rpc.Status";
@@ -94,8 +94,8 @@ ErrorDescription Describe(const absl::Status& status) {
   out.code = absl::StatusCodeToString(status.code());
   out.message = std::string(status.message());
   if (const auto payload = status.GetPayload(kDetailsUrl)) {
-    const ErrorView view =
-        ViewError(grpc::Status(static_cast<grpc::StatusCode>(status.code()), out.message, std::string(*payload)));
+    const rpc::ErrorView view =
+        rpc::ViewError(grpc::Status(static_cast<grpc::StatusCode>(status.code()), out.message, std::string(*payload)));
     out.reason = view.reason;
     out.retry_after = view.retry_after;
     out.metadata.insert(view.details.metadata().begin(), view.details.metadata().end());
@@ -119,4 +119,4 @@ std::string Explain(const absl::Status& status) {
   return text;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::client

@@ -15,7 +15,7 @@ namespace grpc {
 class Status;
 }
 
-namespace switchyard {
+namespace switchyard::client {
 
 // `address` is named in the message when the fault is the connection's.  OK stays OK.
 absl::Status FromGrpcStatus(const grpc::Status& status, absl::string_view address);
@@ -38,4 +38,4 @@ ErrorDescription Describe(const absl::Status& status);
 // "1024 requests wait, limit 1024 [RESOURCE_EXHAUSTED QUEUE_FULL]\n  try again in 500ms\n  the server is busy; ..."
 std::string Explain(const absl::Status& status);
 
-}  // namespace switchyard
+}  // namespace switchyard::client

@@ -11,7 +11,7 @@
 #include "grpcpp/support/client_callback.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::client {
 
 class GenerateCall final : private grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
@@ -37,4 +37,4 @@ class GenerateCall final : private grpc::ClientReadReactor<v1::GenerateResponse>
   absl::Notification done_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::client

@@ -6,7 +6,7 @@
 #include "clients/cpp/client_error.h"
 #include "clients/cpp/generate_call.h"
 
-namespace switchyard {
+namespace switchyard::client {
 
 GenerateCall::GenerateCall(v1::InferenceService::Stub* stub, const v1::GenerateRequest& request,
                            GenerateStream::Events events, absl::Duration timeout, std::string address)
@@ -46,4 +46,4 @@ void GenerateStream::Cancel() { call_->Cancel(); }
 absl::Status GenerateStream::Wait() { return call_->Wait(); }
 bool GenerateStream::Done() const { return call_->Done(); }
 
-}  // namespace switchyard
+}  // namespace switchyard::client

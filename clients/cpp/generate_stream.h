@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "clients/cpp/messages_fwd.h"
 
-namespace switchyard {
+namespace switchyard::client {
 
 class GenerateCall;
 
@@ -40,4 +40,4 @@ class GenerateStream {
   const std::unique_ptr<GenerateCall> call_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::client

@@ -4,33 +4,33 @@
 
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
-v1::PlacementOptions ToProto(const PlacementSettings& settings) {
+v1::PlacementOptions ToProto(const placement::PlacementSettings& settings) {
   v1::PlacementOptions message;
-  message.set_mode(std::string(NameOf(settings.mode)));
+  message.set_mode(std::string(placement::NameOf(settings.mode)));
   message.set_spare_slots(settings.spare_slots);
   message.set_replica_slots(settings.replica_slots);
   message.set_rebalance_steps(settings.rebalance_steps);
   return message;
 }
 
-absl::StatusOr<PlacementSettings> FromProto(const v1::PlacementOptions& message) {
-  PlacementSettings settings;
+absl::StatusOr<placement::PlacementSettings> FromProto(const v1::PlacementOptions& message) {
+  placement::PlacementSettings settings;
   if (!message.mode().empty()) {
-    ASSIGN_OR_RETURN(settings.mode, ParsePlacementMode(message.mode()));
+    ASSIGN_OR_RETURN(settings.mode, placement::ParsePlacementMode(message.mode()));
   }
   settings.spare_slots = message.spare_slots();
   settings.replica_slots = message.replica_slots();
   settings.rebalance_steps = message.rebalance_steps();
-  RETURN_IF_ERROR(CheckPlacementSettings(settings));
+  RETURN_IF_ERROR(placement::CheckPlacementSettings(settings));
   return settings;
 }
 
 }  // namespace
 
-v1::EngineOptions ToProto(const EngineSettings& settings) {
+v1::EngineOptions ToProto(const fleet::EngineSettings& settings) {
   v1::EngineOptions message;
   message.set_block_size(settings.block_size);
   message.set_kv_cache_bytes(settings.kv_cache_bytes);
@@ -42,8 +42,8 @@ v1::EngineOptions ToProto(const EngineSettings& settings) {
   return message;
 }
 
-absl::StatusOr<EngineSettings> FromProto(const v1::EngineOptions& message) {
-  EngineSettings settings;
+absl::StatusOr<fleet::EngineSettings> FromProto(const v1::EngineOptions& message) {
+  fleet::EngineSettings settings;
   settings.block_size = message.block_size();
   settings.kv_cache_bytes = message.kv_cache_bytes();
   settings.max_num_seqs = message.max_num_seqs();
@@ -54,4 +54,4 @@ absl::StatusOr<EngineSettings> FromProto(const v1::EngineOptions& message) {
   return settings;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

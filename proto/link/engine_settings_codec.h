@@ -5,10 +5,10 @@
 #include "scheduler/fleet/engine_settings.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
-v1::EngineOptions ToProto(const EngineSettings& settings);
+v1::EngineOptions ToProto(const fleet::EngineSettings& settings);
 // InvalidArgument: no placement mode of that name, or settings of placement that contradict each other.
-absl::StatusOr<EngineSettings> FromProto(const v1::EngineOptions& message);
+absl::StatusOr<fleet::EngineSettings> FromProto(const v1::EngineOptions& message);
 
-}  // namespace switchyard
+}  // namespace switchyard::link

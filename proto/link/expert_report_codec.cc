@@ -7,12 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
-v1::EstimatorStandings ToProto(const std::vector<EstimatorStanding>& standings) {
-  v1::EstimatorStandings columns;
-  for (const EstimatorStanding& standing : standings) {
+v1::PredictorStatsList ToProto(const std::vector<popularity::PredictorStats>& standings) {
+  v1::PredictorStatsList columns;
+  for (const popularity::PredictorStats& standing : standings) {
     columns.add_layers(standing.layer);
     columns.add_phases(static_cast<int32_t>(standing.phase));
     columns.add_aheads(standing.ahead);
@@ -28,7 +28,7 @@ v1::EstimatorStandings ToProto(const std::vector<EstimatorStanding>& standings) 
   return columns;
 }
 
-absl::StatusOr<std::vector<EstimatorStanding>> FromProto(const v1::EstimatorStandings& columns) {
+absl::StatusOr<std::vector<popularity::PredictorStats>> FromProto(const v1::PredictorStatsList& columns) {
   const int count = columns.layers_size();
   for (const int size :
        {columns.phases_size(), columns.aheads_size(), columns.estimators_size(), columns.batches_size(),
@@ -37,21 +37,22 @@ absl::StatusOr<std::vector<EstimatorStanding>> FromProto(const v1::EstimatorStan
     if (size == count) continue;
     return absl::InvalidArgumentError(absl::StrCat("estimators in columns of ", count, " and ", size));
   }
-  std::vector<EstimatorStanding> standings(static_cast<size_t>(count));
+  std::vector<popularity::PredictorStats> standings(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     const int phase = columns.phases(i), estimator = columns.estimators(i), state = columns.states(i);
-    if (phase < 0 || phase > 1 || estimator < 0 || estimator >= kNumLiveEstimators || state < 0 || state > 2) {
+    if (phase < 0 || phase > 1 || estimator < 0 || estimator >= popularity::kNumLivePredictors || state < 0 ||
+        state > 2) {
       return absl::InvalidArgumentError(
           absl::StrCat("estimator ", estimator, " of phase ", phase, " in state ", state, " is none"));
     }
     standings[static_cast<size_t>(i)] = {.layer = columns.layers(i),
-                                         .phase = static_cast<Phase>(phase),
+                                         .phase = static_cast<popularity::Phase>(phase),
                                          .ahead = columns.aheads(i),
-                                         .estimator = static_cast<LiveEstimator>(estimator),
+                                         .estimator = static_cast<popularity::LivePredictor>(estimator),
                                          .batches = columns.batches(i),
                                          .accuracy = columns.accuracies(i),
                                          .distance = columns.distances(i),
-                                         .state = static_cast<EstimatorState>(state),
+                                         .state = static_cast<popularity::PredictorState>(state),
                                          .used = columns.used(i),
                                          .off_distance = columns.off_distances(i),
                                          .marginal_distance = columns.marginal_distances(i)};
@@ -59,8 +60,8 @@ absl::StatusOr<std::vector<EstimatorStanding>> FromProto(const v1::EstimatorStan
   return standings;
 }
 
-absl::Status AddLayer(const v1::LayerSlots& message, int num_experts, ExpertReport* report) {
-  Placement& placement = report->placements.emplace_back();
+absl::Status AddLayer(const v1::LayerSlots& message, int num_experts, placement::ExpertReport* report) {
+  placement::Placement& placement = report->placements.emplace_back();
   placement.num_experts = num_experts;
   auto at = message.experts().begin();
   for (const int32_t size : message.sizes()) {
@@ -71,38 +72,39 @@ absl::Status AddLayer(const v1::LayerSlots& message, int num_experts, ExpertRepo
     placement.slots.emplace_back(at, at + size);
     at += size;
   }
-  std::vector<SlotOrigin>& origins = report->origins.emplace_back();
+  std::vector<placement::SlotOrigin>& origins = report->origins.emplace_back();
   for (const int32_t origin : message.origins()) {
-    if (origin < 0 || origin >= kNumSlotOrigins)
+    if (origin < 0 || origin >= placement::kNumSlotOrigins)
       return absl::InvalidArgumentError(absl::StrCat("slot origin ", origin, " is none"));
-    origins.push_back(static_cast<SlotOrigin>(origin));
+    origins.push_back(static_cast<placement::SlotOrigin>(origin));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-v1::ExpertReport ToProto(const ExpertReport& report, int64_t group_epoch) {
+v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_epoch) {
   v1::ExpertReport message;
   message.set_group_epoch(group_epoch);
   message.set_copied_bytes(report.copied_bytes);
   message.set_copy_seconds(report.copy_seconds);
   *message.mutable_standings() = ToProto(report.standings);
   for (size_t layer = 0; layer < report.placements.size(); ++layer) {
-    const Placement& placement = report.placements[layer];
+    const placement::Placement& placement = report.placements[layer];
     message.set_num_experts(placement.num_experts);
     v1::LayerSlots* slots = message.add_layers();
     for (const std::vector<int32_t>& device : placement.slots) {
       slots->add_sizes(static_cast<int32_t>(device.size()));
       slots->mutable_experts()->Add(device.begin(), device.end());
     }
-    for (const SlotOrigin origin : report.origins[layer]) slots->add_origins(static_cast<int32_t>(origin));
+    for (const placement::SlotOrigin origin : report.origins[layer]) slots->add_origins(static_cast<int32_t>(origin));
   }
   return message;
 }
 
-absl::StatusOr<ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers, int num_experts) {
-  ExpertReport report;
+absl::StatusOr<placement::ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers,
+                                                  int num_experts) {
+  placement::ExpertReport report;
   ASSIGN_OR_RETURN(report.standings, FromProto(message.standings()));
   for (const v1::LayerSlots& layer : message.layers()) {
     RETURN_IF_ERROR(AddLayer(layer, message.num_experts(), &report));
@@ -110,9 +112,9 @@ absl::StatusOr<ExpertReport> FromProto(const v1::ExpertReport& message, int num_
   report.copied_bytes = message.copied_bytes();
   report.copy_seconds = message.copy_seconds();
   const int devices = report.placements.empty() ? 0 : report.placements.front().num_devices();
-  RETURN_IF_ERROR(
-      CheckExpertReport(report, {.layers = num_moe_layers, .experts = num_experts, .devices = devices, .slots = 0}));
+  RETURN_IF_ERROR(placement::CheckExpertReport(
+      report, {.layers = num_moe_layers, .experts = num_experts, .devices = devices, .slots = 0}));
   return report;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -4,33 +4,33 @@
 #include "proto/link/placement_codec.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
-v1::JoinGroup ToProto(const GroupSeat& seat) {
+v1::JoinGroup ToProto(const fleet::RankAssignment& assignment) {
   v1::JoinGroup message;
-  message.set_epoch(seat.epoch);
-  message.set_rank(seat.rank);
-  message.set_world(seat.world);
-  message.set_store_token(seat.store_token);
-  message.set_deadline_ms(seat.form_deadline_ms);
-  message.set_reach(seat.reach);
-  *message.mutable_placement() = ToProto(seat.placement);
+  message.set_epoch(assignment.epoch);
+  message.set_rank(assignment.rank);
+  message.set_world(assignment.world);
+  message.set_store_token(assignment.store_token);
+  message.set_deadline_ms(assignment.form_deadline_ms);
+  message.set_reach(assignment.reach);
+  *message.mutable_placement() = ToProto(assignment.placement);
   return message;
 }
 
-absl::StatusOr<GroupSeat> FromProto(const v1::JoinGroup& message) {
-  GroupSeat seat;
-  seat.epoch = message.epoch();
-  seat.rank = message.rank();
-  seat.world = message.world();
-  seat.store_token = message.store_token();
-  seat.form_deadline_ms = message.deadline_ms();
-  seat.reach = message.reach();
-  if (seat.world < 1 || seat.rank < 0 || seat.rank >= seat.world) {
-    return absl::InvalidArgumentError(absl::StrCat("no seat: rank ", seat.rank, " of ", seat.world));
+absl::StatusOr<fleet::RankAssignment> FromProto(const v1::JoinGroup& message) {
+  fleet::RankAssignment assignment;
+  assignment.epoch = message.epoch();
+  assignment.rank = message.rank();
+  assignment.world = message.world();
+  assignment.store_token = message.store_token();
+  assignment.form_deadline_ms = message.deadline_ms();
+  assignment.reach = message.reach();
+  if (assignment.world < 1 || assignment.rank < 0 || assignment.rank >= assignment.world) {
+    return absl::InvalidArgumentError(absl::StrCat("no seat: rank ", assignment.rank, " of ", assignment.world));
   }
-  ASSIGN_OR_RETURN(seat.placement, FromProto(message.placement(), seat.world));
-  return seat;
+  ASSIGN_OR_RETURN(assignment.placement, FromProto(message.placement(), assignment.world));
+  return assignment;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
 template <class Proto, class Ours>
@@ -16,29 +16,29 @@ struct EnumPair {
 };
 
 // The first pair of a value of ours is the one that ToProto takes.
-constexpr EnumPair<v1::TrainPrecision, TrainDType> kPrecisions[] = {
-    {v1::TRAIN_PRECISION_FP32, TrainDType::kF32},
-    {v1::TRAIN_PRECISION_BF16, TrainDType::kBf16},
-    {v1::TRAIN_PRECISION_FP64, TrainDType::kF64},
-    {v1::TRAIN_PRECISION_UNSPECIFIED, JobSpec().dtype},
+constexpr EnumPair<v1::TrainPrecision, jobs::TrainDType> kPrecisions[] = {
+    {v1::TRAIN_PRECISION_FP32, jobs::TrainDType::kF32},
+    {v1::TRAIN_PRECISION_BF16, jobs::TrainDType::kBf16},
+    {v1::TRAIN_PRECISION_FP64, jobs::TrainDType::kF64},
+    {v1::TRAIN_PRECISION_UNSPECIFIED, jobs::JobSpec().dtype},
 };
-constexpr EnumPair<v1::LrShape, LrShape> kShapes[] = {
-    {v1::LR_SHAPE_COSINE, LrShape::kCosine},      {v1::LR_SHAPE_LINEAR, LrShape::kLinear},
-    {v1::LR_SHAPE_CONSTANT, LrShape::kConstant},  {v1::LR_SHAPE_WSD, LrShape::kWsd},
-    {v1::LR_SHAPE_UNSPECIFIED, LrShape::kCosine},
+constexpr EnumPair<v1::LrShape, jobs::LrShape> kShapes[] = {
+    {v1::LR_SHAPE_COSINE, jobs::LrShape::kCosine},      {v1::LR_SHAPE_LINEAR, jobs::LrShape::kLinear},
+    {v1::LR_SHAPE_CONSTANT, jobs::LrShape::kConstant},  {v1::LR_SHAPE_WSD, jobs::LrShape::kWsd},
+    {v1::LR_SHAPE_UNSPECIFIED, jobs::LrShape::kCosine},
 };
-constexpr EnumPair<v1::BalanceLoss, BalanceLoss> kBalances[] = {
-    {v1::BALANCE_LOSS_NONE, BalanceLoss::kNone},
-    {v1::BALANCE_LOSS_ALL_LAYERS, BalanceLoss::kAllLayers},
-    {v1::BALANCE_LOSS_PER_LAYER, BalanceLoss::kPerLayer},
-    {v1::BALANCE_LOSS_UNSPECIFIED, BalanceLoss::kAllLayers},
+constexpr EnumPair<v1::BalanceLoss, jobs::BalanceLoss> kBalances[] = {
+    {v1::BALANCE_LOSS_NONE, jobs::BalanceLoss::kNone},
+    {v1::BALANCE_LOSS_ALL_LAYERS, jobs::BalanceLoss::kAllLayers},
+    {v1::BALANCE_LOSS_PER_LAYER, jobs::BalanceLoss::kPerLayer},
+    {v1::BALANCE_LOSS_UNSPECIFIED, jobs::BalanceLoss::kAllLayers},
 };
 
-constexpr EnumPair<v1::OffloadPolicy, OffloadPolicy> kOffloads[] = {
-    {v1::OFFLOAD_POLICY_NEVER, OffloadPolicy::kNever},
-    {v1::OFFLOAD_POLICY_AUTO, OffloadPolicy::kAuto},
-    {v1::OFFLOAD_POLICY_ALWAYS, OffloadPolicy::kAlways},
-    {v1::OFFLOAD_POLICY_UNSPECIFIED, JobSpec().offload},
+constexpr EnumPair<v1::OffloadPolicy, jobs::OffloadPolicy> kOffloads[] = {
+    {v1::OFFLOAD_POLICY_NEVER, jobs::OffloadPolicy::kNever},
+    {v1::OFFLOAD_POLICY_AUTO, jobs::OffloadPolicy::kAuto},
+    {v1::OFFLOAD_POLICY_ALWAYS, jobs::OffloadPolicy::kAlways},
+    {v1::OFFLOAD_POLICY_UNSPECIFIED, jobs::JobSpec().offload},
 };
 
 template <class Proto, class Ours, size_t N>
@@ -64,7 +64,7 @@ Proto PutEnum(const EnumPair<Proto, Ours> (&pairs)[N], Ours value) {
   return Proto{};
 }
 
-absl::Status TakeOptimizer(const SpecReader& reader, const v1::OptimizerSpec& message, OptimizerSpec* out) {
+absl::Status TakeOptimizer(const SpecReader& reader, const v1::OptimizerSpec& message, jobs::OptimizerSpec* out) {
   RETURN_IF_ERROR(TakeEnum(reader, kShapes, "spec.optimizer.schedule", message.schedule(), &out->schedule.shape));
   if (message.has_learning_rate()) out->schedule.peak = message.learning_rate();
   if (message.has_final_fraction()) out->schedule.final_fraction = message.final_fraction();
@@ -78,9 +78,10 @@ absl::Status TakeOptimizer(const SpecReader& reader, const v1::OptimizerSpec& me
   return absl::OkStatus();
 }
 
-absl::Status TakeCommunication(const SpecReader& reader, const v1::CommunicationSpec& message, CommunicationSpec* out) {
+absl::Status TakeCommunication(const SpecReader& reader, const v1::CommunicationSpec& message,
+                               jobs::CommunicationSpec* out) {
   if (!message.mode().empty()) {
-    const absl::StatusOr<CommMode> mode = ParseCommMode(message.mode());
+    const absl::StatusOr<jobs::CommMode> mode = jobs::ParseCommMode(message.mode());
     if (!mode.ok()) {
       return reader.error({.field = "spec.communication.mode",
                            .text = std::string(mode.status().message()),
@@ -94,7 +95,7 @@ absl::Status TakeCommunication(const SpecReader& reader, const v1::Communication
   return absl::OkStatus();
 }
 
-void PutOptimizer(const OptimizerSpec& spec, v1::OptimizerSpec* out) {
+void PutOptimizer(const jobs::OptimizerSpec& spec, v1::OptimizerSpec* out) {
   out->set_schedule(PutEnum(kShapes, spec.schedule.shape));
   out->set_learning_rate(spec.schedule.peak);
   out->set_final_fraction(spec.schedule.final_fraction);
@@ -109,8 +110,8 @@ void PutOptimizer(const OptimizerSpec& spec, v1::OptimizerSpec* out) {
 
 }  // namespace
 
-absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message, const SpecReader& reader) {
-  JobSpec spec;
+absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecReader& reader) {
+  jobs::JobSpec spec;
   spec.base_checkpoint = message.base_checkpoint();
   spec.architecture = message.architecture();
   spec.datasets.assign(message.datasets().begin(), message.datasets().end());
@@ -144,7 +145,7 @@ absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message, const SpecReader& 
   return spec;
 }
 
-v1::JobSpec ToProto(const JobSpec& spec) {
+v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   v1::JobSpec message;
   message.set_base_checkpoint(spec.base_checkpoint);
   message.set_architecture(spec.architecture);
@@ -164,7 +165,7 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   message.set_capacity_factor(spec.capacity_factor);
   message.set_balance_bias_rate(spec.balance_bias_rate);
   message.set_recompute(spec.recompute);
-  message.mutable_communication()->set_mode(std::string(CommModeName(spec.communication.mode)));
+  message.mutable_communication()->set_mode(std::string(jobs::CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
   message.set_offload(PutEnum(kOffloads, spec.offload));
   message.set_seed(spec.seed);
@@ -177,4 +178,4 @@ v1::JobSpec ToProto(const JobSpec& spec) {
   return message;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

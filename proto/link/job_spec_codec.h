@@ -13,10 +13,10 @@
 #include "scheduler/jobs/job_spec.h"
 #include "switchyard/v1/training.pb.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
 // Everything is set, but for what is the model's where it is unset: balance_weight.
-v1::JobSpec ToProto(const JobSpec& spec);
+v1::JobSpec ToProto(const jobs::JobSpec& spec);
 
 struct SpecProblem {
   absl::string_view field;  // "spec.precision"
@@ -33,6 +33,6 @@ struct SpecReader {
 };
 
 // What is unset has the struct's default; labels come by name.  An error is reader.error's.
-absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message, const SpecReader& reader);
+absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecReader& reader);
 
-}  // namespace switchyard
+}  // namespace switchyard::link

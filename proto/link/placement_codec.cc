@@ -7,48 +7,48 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
-v1::ResidencyMoveKind ToProto(MoveKind kind) {
+v1::ResidencyMoveKind ToProto(placement::MoveKind kind) {
   switch (kind) {
-    case MoveKind::kCopy:
+    case placement::MoveKind::kCopy:
       return v1::RESIDENCY_MOVE_KIND_COPY;
-    case MoveKind::kLoad:
+    case placement::MoveKind::kLoad:
       return v1::RESIDENCY_MOVE_KIND_LOAD;
-    case MoveKind::kRehome:
+    case placement::MoveKind::kRehome:
       return v1::RESIDENCY_MOVE_KIND_REHOME;
-    case MoveKind::kRelease:
+    case placement::MoveKind::kRelease:
       return v1::RESIDENCY_MOVE_KIND_RELEASE;
-    case MoveKind::kOffload:
+    case placement::MoveKind::kOffload:
       return v1::RESIDENCY_MOVE_KIND_OFFLOAD;
   }
   return v1::RESIDENCY_MOVE_KIND_UNSPECIFIED;
 }
 
-absl::StatusOr<MoveKind> KindOf(int kind) {
+absl::StatusOr<placement::MoveKind> KindOf(int kind) {
   switch (kind) {
     case v1::RESIDENCY_MOVE_KIND_COPY:
-      return MoveKind::kCopy;
+      return placement::MoveKind::kCopy;
     case v1::RESIDENCY_MOVE_KIND_LOAD:
-      return MoveKind::kLoad;
+      return placement::MoveKind::kLoad;
     case v1::RESIDENCY_MOVE_KIND_REHOME:
-      return MoveKind::kRehome;
+      return placement::MoveKind::kRehome;
     case v1::RESIDENCY_MOVE_KIND_RELEASE:
-      return MoveKind::kRelease;
+      return placement::MoveKind::kRelease;
     case v1::RESIDENCY_MOVE_KIND_OFFLOAD:
-      return MoveKind::kOffload;
+      return placement::MoveKind::kOffload;
     default:
       return absl::InvalidArgumentError(absl::StrCat("placement: move of unknown kind ", kind));
   }
 }
 
-void FillMoves(const std::vector<ResidencyMove>& moves, v1::ResidencyMoves* out) {
+void FillMoves(const std::vector<placement::ResidencyMove>& moves, v1::ResidencyMoves* out) {
   for (auto* column : {out->mutable_kinds(), out->mutable_layers(), out->mutable_experts(), out->mutable_devices(),
                        out->mutable_slots()}) {
     column->Reserve(static_cast<int>(moves.size()));
   }
-  for (const ResidencyMove& move : moves) {
+  for (const placement::ResidencyMove& move : moves) {
     out->add_kinds(ToProto(move.kind));
     out->add_layers(move.layer);
     out->add_experts(move.expert);
@@ -57,27 +57,27 @@ void FillMoves(const std::vector<ResidencyMove>& moves, v1::ResidencyMoves* out)
   }
 }
 
-absl::StatusOr<std::vector<ResidencyMove>> FromProto(const v1::ResidencyMoves& message) {
+absl::StatusOr<std::vector<placement::ResidencyMove>> FromProto(const v1::ResidencyMoves& message) {
   const int count = message.kinds_size();
   for (const int size : {message.layers_size(), message.experts_size(), message.devices_size(), message.slots_size()}) {
     if (size == count) continue;
     return absl::InvalidArgumentError(absl::StrCat("placement: moves with columns of ", count, " and ", size));
   }
-  std::vector<ResidencyMove> moves(static_cast<size_t>(count));
+  std::vector<placement::ResidencyMove> moves(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    ASSIGN_OR_RETURN(const MoveKind kind, KindOf(message.kinds(i)));
+    ASSIGN_OR_RETURN(const placement::MoveKind kind, KindOf(message.kinds(i)));
     moves[i] = {kind, message.layers(i), message.experts(i), message.devices(i), message.slots(i)};
   }
   return moves;
 }
 
-void FillCosts(const MoveCosts& costs, v1::MoveCosts* out) {
+void FillCosts(const placement::MoveCosts& costs, v1::MoveCosts* out) {
   out->set_copy_ps(costs.copy_ps);
   out->set_row_ps(costs.row_ps);
   out->set_layer_ps(costs.layer_ps);
 }
 
-MoveCosts FromProto(const v1::MoveCosts& message) {
+placement::MoveCosts FromProto(const v1::MoveCosts& message) {
   return {.copy_ps = message.copy_ps(), .row_ps = message.row_ps(), .layer_ps = message.layer_ps()};
 }
 
@@ -95,12 +95,12 @@ absl::StatusOr<std::vector<bool>> OffloadedOf(const v1::LayerResidents& layer, i
 
 }  // namespace
 
-v1::GroupPlacement ToProto(const GroupPlacement& placement) {
+v1::GroupPlacement ToProto(const placement::GroupPlacement& placement) {
   v1::GroupPlacement message;
   message.set_epoch(placement.epoch);
   FillCosts(placement.costs, message.mutable_costs());
   for (size_t i = 0; i < placement.residents.size(); ++i) {
-    const Placement& layer = placement.residents[i];
+    const placement::Placement& layer = placement.residents[i];
     message.set_num_experts(layer.num_experts);
     message.set_slots(static_cast<int32_t>(layer.slots[0].size()));
     v1::LayerResidents* residents = message.add_layers();
@@ -112,8 +112,8 @@ v1::GroupPlacement ToProto(const GroupPlacement& placement) {
   return message;
 }
 
-absl::StatusOr<GroupPlacement> FromProto(const v1::GroupPlacement& message, int world) {
-  GroupPlacement placement;
+absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& message, int world) {
+  placement::GroupPlacement placement;
   placement.epoch = message.epoch();
   placement.costs = FromProto(message.costs());
   bool any_offloaded = false;
@@ -123,7 +123,7 @@ absl::StatusOr<GroupPlacement> FromProto(const v1::GroupPlacement& message, int 
       return absl::InvalidArgumentError(absl::StrCat("placement: a layer of ", layer.experts_size(), " slots, not ",
                                                      slots, " on each of ", world, " devices"));
     }
-    Placement residents{.num_experts = message.num_experts(), .slots = {}};
+    placement::Placement residents{.num_experts = message.num_experts(), .slots = {}};
     for (auto at = layer.experts().begin(); at != layer.experts().end(); at += slots) {
       residents.slots.emplace_back(at, at + slots);
     }
@@ -136,7 +136,7 @@ absl::StatusOr<GroupPlacement> FromProto(const v1::GroupPlacement& message, int 
   return placement;
 }
 
-v1::PreparePlacement ToProto(const PlacementStage& stage, int64_t group_epoch) {
+v1::PreparePlacement ToProto(const placement::Migration& stage, int64_t group_epoch) {
   v1::PreparePlacement message;
   message.set_group_epoch(group_epoch);
   message.set_placement_epoch(stage.epoch);
@@ -146,8 +146,8 @@ v1::PreparePlacement ToProto(const PlacementStage& stage, int64_t group_epoch) {
   return message;
 }
 
-absl::StatusOr<PlacementStage> FromProto(const v1::PreparePlacement& message) {
-  PlacementStage stage;
+absl::StatusOr<placement::Migration> FromProto(const v1::PreparePlacement& message) {
+  placement::Migration stage;
   stage.epoch = message.placement_epoch();
   stage.costs = FromProto(message.costs());
   ASSIGN_OR_RETURN(stage.arrivals, FromProto(message.arrivals()));
@@ -155,4 +155,4 @@ absl::StatusOr<PlacementStage> FromProto(const v1::PreparePlacement& message) {
   return stage;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

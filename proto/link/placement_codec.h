@@ -1,7 +1,7 @@
 // Where a group's experts are, and stages of moves, as messages of the worker link, and back.
 //
 // Sizes are those of a message: bounded by its bytes, never by a number in it.  Whether the values fit the model the
-// worker checks (CheckGroupPlacement, CheckPlacementStage).
+// worker checks (CheckGroupPlacement, CheckMigration).
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 #include "scheduler/placement/background/group_placement.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
-v1::GroupPlacement ToProto(const GroupPlacement& placement);
+v1::GroupPlacement ToProto(const placement::GroupPlacement& placement);
 // InvalidArgument: layers that are not world x slots.
-absl::StatusOr<GroupPlacement> FromProto(const v1::GroupPlacement& message, int world);
+absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& message, int world);
 
-v1::PreparePlacement ToProto(const PlacementStage& stage, int64_t group_epoch);
+v1::PreparePlacement ToProto(const placement::Migration& stage, int64_t group_epoch);
 // InvalidArgument: a move of no known kind, columns that differ in length.
-absl::StatusOr<PlacementStage> FromProto(const v1::PreparePlacement& message);
+absl::StatusOr<placement::Migration> FromProto(const v1::PreparePlacement& message);
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-namespace switchyard {
+namespace switchyard::link {
 
-v1::SamplingPlan ToProto(const SamplingParams& params) {
+v1::SamplingPlan ToProto(const batching::SamplingParams& params) {
   v1::SamplingPlan message;
   message.set_temperature(params.temperature);
   message.set_top_p(params.top_p);
@@ -27,8 +27,8 @@ v1::SamplingPlan ToProto(const SamplingParams& params) {
   return message;
 }
 
-SamplingParams FromProto(const v1::SamplingPlan& message) {
-  SamplingParams params;
+batching::SamplingParams FromProto(const v1::SamplingPlan& message) {
+  batching::SamplingParams params;
   params.temperature = message.temperature();
   params.top_p = message.top_p();
   params.top_k = message.top_k();
@@ -48,4 +48,4 @@ SamplingParams FromProto(const v1::SamplingPlan& message) {
   return params;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

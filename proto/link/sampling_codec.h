@@ -4,9 +4,9 @@
 #include "scheduler/batching/step.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
-v1::SamplingPlan ToProto(const SamplingParams& params);
-SamplingParams FromProto(const v1::SamplingPlan& message);
+v1::SamplingPlan ToProto(const batching::SamplingParams& params);
+batching::SamplingParams FromProto(const v1::SamplingPlan& message);
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -3,13 +3,13 @@
 #include <cstring>
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
 // As long as an entry.
 constexpr size_t kExpertsPerEntry = 8;
 
-v1::StepLogprob ToProto(const TokenLogprob& logprob) {
+v1::StepLogprob ToProto(const batching::TokenLogprob& logprob) {
   v1::StepLogprob message;
   message.set_token(logprob.token);
   message.set_logprob(logprob.logprob);
@@ -17,15 +17,15 @@ v1::StepLogprob ToProto(const TokenLogprob& logprob) {
   return message;
 }
 
-TokenLogprob FromProto(const v1::StepLogprob& message) {
+batching::TokenLogprob FromProto(const v1::StepLogprob& message) {
   return {.token = message.token(), .logprob = message.logprob(), .rank = message.rank()};
 }
 
 // Moves positions out of `in` into parts of at most `budget` entries (of one token each) that `add` makes.
 template <class AddFn>
-void CutPositions(std::vector<PositionLogprobs>* in, size_t budget, AddFn add) {
+void CutPositions(std::vector<batching::PositionLogprobs>* in, size_t budget, AddFn add) {
   for (size_t begin = 0; begin < in->size();) {
-    std::vector<PositionLogprobs> piece;
+    std::vector<batching::PositionLogprobs> piece;
     for (size_t entries = 0; begin < in->size() && (piece.empty() || entries < budget); ++begin) {
       entries += 1 + (*in)[begin].top.size();
       piece.push_back(std::move((*in)[begin]));
@@ -35,30 +35,30 @@ void CutPositions(std::vector<PositionLogprobs>* in, size_t budget, AddFn add) {
   in->clear();
 }
 
-size_t CountEntries(const std::vector<PositionLogprobs>& positions) {
+size_t CountEntries(const std::vector<batching::PositionLogprobs>& positions) {
   size_t entries = 0;
-  for (const PositionLogprobs& position : positions) entries += 1 + position.top.size();
+  for (const batching::PositionLogprobs& position : positions) entries += 1 + position.top.size();
   return entries;
 }
 
-size_t CountEntries(const ItemResult& item) {
+size_t CountEntries(const batching::ItemResult& item) {
   return CountEntries(item.logprobs) + CountEntries(item.prompt_logprobs) + item.expert_paths.size() / kExpertsPerEntry;
 }
 
 }  // namespace
 
-void AppendPositions(const std::vector<PositionLogprobs>& from, PositionMessages* to) {
-  for (const PositionLogprobs& position : from) {
+void AppendPositions(const std::vector<batching::PositionLogprobs>& from, PositionMessages* to) {
+  for (const batching::PositionLogprobs& position : from) {
     v1::StepPositionLogprobs* message = to->Add();
     *message->mutable_chosen() = ToProto(position.chosen);
-    for (const TokenLogprob& top : position.top) *message->add_top() = ToProto(top);
+    for (const batching::TokenLogprob& top : position.top) *message->add_top() = ToProto(top);
   }
 }
 
-void AppendPositions(const PositionMessages& from, std::vector<PositionLogprobs>* to) {
+void AppendPositions(const PositionMessages& from, std::vector<batching::PositionLogprobs>* to) {
   to->reserve(to->size() + static_cast<size_t>(from.size()));
   for (const v1::StepPositionLogprobs& message : from) {
-    PositionLogprobs& position = to->emplace_back();
+    batching::PositionLogprobs& position = to->emplace_back();
     position.chosen = FromProto(message.chosen());
     for (const v1::StepLogprob& top : message.top()) position.top.push_back(FromProto(top));
   }
@@ -74,9 +74,9 @@ void AppendPaths(absl::string_view bytes, std::vector<int16_t>* to) {
   if (more > 0) std::memcpy(to->data() + had, bytes.data(), more * sizeof(int16_t));  // takes no null, not even for 0
 }
 
-std::vector<v1::StepPart> CutIntoParts(const StepPlan& head, RankResult* result, size_t budget) {
+std::vector<v1::StepPart> CutIntoParts(const batching::StepPlan& head, batching::RankResult* result, size_t budget) {
   size_t entries = 0;
-  for (const ItemResult& item : result->items) entries += CountEntries(item);
+  for (const batching::ItemResult& item : result->items) entries += CountEntries(item);
   std::vector<v1::StepPart> parts;
   if (entries <= budget) return parts;
   for (size_t i = 0; i < result->items.size(); ++i) {
@@ -87,10 +87,10 @@ std::vector<v1::StepPart> CutIntoParts(const StepPlan& head, RankResult* result,
       part->set_item(static_cast<int32_t>(i));
       return part;
     };
-    CutPositions(&result->items[i].logprobs, budget, [&](const std::vector<PositionLogprobs>& piece) {
+    CutPositions(&result->items[i].logprobs, budget, [&](const std::vector<batching::PositionLogprobs>& piece) {
       AppendPositions(piece, next()->mutable_logprobs());
     });
-    CutPositions(&result->items[i].prompt_logprobs, budget, [&](const std::vector<PositionLogprobs>& piece) {
+    CutPositions(&result->items[i].prompt_logprobs, budget, [&](const std::vector<batching::PositionLogprobs>& piece) {
       AppendPositions(piece, next()->mutable_prompt_logprobs());
     });
     std::vector<int16_t>& paths = result->items[i].expert_paths;
@@ -102,13 +102,13 @@ std::vector<v1::StepPart> CutIntoParts(const StepPlan& head, RankResult* result,
   return parts;
 }
 
-bool AddPart(const v1::StepPart& message, RankResult* result) {
+bool AddPart(const v1::StepPart& message, batching::RankResult* result) {
   if (message.item() < 0 || message.item() >= static_cast<int64_t>(result->items.size())) return false;
-  ItemResult& item = result->items[message.item()];
+  batching::ItemResult& item = result->items[message.item()];
   AppendPositions(message.logprobs(), &item.logprobs);
   AppendPositions(message.prompt_logprobs(), &item.prompt_logprobs);
   AppendPaths(message.expert_paths(), &item.expert_paths);
   return true;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -12,12 +12,12 @@
 #include "scheduler/batching/step.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
 using PositionMessages = google::protobuf::RepeatedPtrField<v1::StepPositionLogprobs>;
 
-void AppendPositions(const std::vector<PositionLogprobs>& from, PositionMessages* to);
-void AppendPositions(const PositionMessages& from, std::vector<PositionLogprobs>* to);
+void AppendPositions(const std::vector<batching::PositionLogprobs>& from, PositionMessages* to);
+void AppendPositions(const PositionMessages& from, std::vector<batching::PositionLogprobs>* to);
 std::string BytesOfPaths(absl::Span<const int16_t> paths);
 void AppendPaths(absl::string_view bytes, std::vector<int16_t>* to);
 
@@ -25,8 +25,9 @@ void AppendPaths(absl::string_view bytes, std::vector<int16_t>* to);
 // logprobs and expert paths of all its items, as messages that go before it: at most about 20 B x budget each, so that
 // no result is too long a message.
 inline constexpr size_t kEntriesPerMessage = 32768;
-std::vector<v1::StepPart> CutIntoParts(const StepPlan& head, RankResult* result, size_t budget = kEntriesPerMessage);
+std::vector<v1::StepPart> CutIntoParts(const batching::StepPlan& head, batching::RankResult* result,
+                                       size_t budget = kEntriesPerMessage);
 // Adds what came before `message` to its result.  False: an item that it does not have.
-bool AddPart(const v1::StepPart& message, RankResult* result);
+bool AddPart(const v1::StepPart& message, batching::RankResult* result);
 
-}  // namespace switchyard
+}  // namespace switchyard::link

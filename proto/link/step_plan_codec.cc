@@ -5,10 +5,10 @@
 
 #include "proto/link/sampling_codec.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
-v1::SlotInit InitToProto(const SlotInit& init) {
+v1::SlotInit InitToProto(const batching::SlotInit& init) {
   v1::SlotInit message;
   message.mutable_tokens()->Add(init.tokens.begin(), init.tokens.end());
   message.set_num_prompt_tokens(init.num_prompt_tokens);
@@ -16,15 +16,15 @@ v1::SlotInit InitToProto(const SlotInit& init) {
   return message;
 }
 
-SlotInit InitFromProto(const v1::SlotInit& message) {
-  SlotInit init;
+batching::SlotInit InitFromProto(const v1::SlotInit& message) {
+  batching::SlotInit init;
   init.tokens.assign(message.tokens().begin(), message.tokens().end());
   init.num_prompt_tokens = message.num_prompt_tokens();
   init.sampling = FromProto(message.sampling());
   return init;
 }
 
-v1::StepItem ItemToProto(const StepItem& item) {
+v1::StepItem ItemToProto(const batching::StepItem& item) {
   v1::StepItem message;
   message.set_slot(item.slot);
   message.set_start_pos(item.start_pos);
@@ -35,8 +35,8 @@ v1::StepItem ItemToProto(const StepItem& item) {
   return message;
 }
 
-StepItem ItemFromProto(const v1::StepItem& message) {
-  StepItem item;
+batching::StepItem ItemFromProto(const v1::StepItem& message) {
+  batching::StepItem item;
   item.slot = message.slot();
   item.start_pos = message.start_pos();
   item.num_query = message.num_query();
@@ -48,7 +48,7 @@ StepItem ItemFromProto(const v1::StepItem& message) {
 
 }  // namespace
 
-v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit) {
+v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration limit) {
   v1::StepPlan message;
   message.set_step(plan.step);
   message.set_group_epoch(plan.group_epoch);
@@ -56,25 +56,25 @@ v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit) {
   message.set_exchange_version(plan.exchange_version);
   message.set_micro_batches(plan.micro_batches);
   message.set_padded_rows(plan.padded_rows);
-  for (const RowLoan& loan : plan.loans) {
-    v1::RowLoan* to = message.add_loans();
-    to->set_from(loan.from);
-    to->set_to(loan.to);
-    to->set_rows(loan.rows);
+  for (const batching::RowTransfer& transfer : plan.transfers) {
+    v1::RowTransfer* to = message.add_transfers();
+    to->set_from(transfer.from);
+    to->set_to(transfer.to);
+    to->set_rows(transfer.rows);
   }
-  const RankPlan& part = plan.ranks[rank];
+  const batching::RankPlan& part = plan.ranks[rank];
   message.mutable_freed_slots()->Add(part.freed_slots.begin(), part.freed_slots.end());
-  for (const BlockCopy& copy : part.copies) {
+  for (const batching::BlockCopy& copy : part.copies) {
     message.add_copy_from(copy.from);
     message.add_copy_to(copy.to);
   }
-  for (const StepItem& item : part.items) *message.add_items() = ItemToProto(item);
+  for (const batching::StepItem& item : part.items) *message.add_items() = ItemToProto(item);
   message.set_train_slice_ms(plan.train_slice_ms);
   message.set_timeout_ms(std::max<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(limit, absl::Milliseconds(1))), 1));
   return message;
 }
 
-RankPlan FromProto(const v1::StepPlan& message, StepPlan* head, absl::Duration* limit) {
+batching::RankPlan FromProto(const v1::StepPlan& message, batching::StepPlan* head, absl::Duration* limit) {
   head->step = message.step();
   head->group_epoch = message.group_epoch();
   head->placement_epoch = message.placement_epoch();
@@ -82,12 +82,12 @@ RankPlan FromProto(const v1::StepPlan& message, StepPlan* head, absl::Duration* 
   head->micro_batches = message.micro_batches();
   head->padded_rows = message.padded_rows();
   head->train_slice_ms = message.train_slice_ms();
-  head->loans.clear();
-  for (const v1::RowLoan& loan : message.loans()) {
-    head->loans.push_back({.from = loan.from(), .to = loan.to(), .rows = loan.rows()});
+  head->transfers.clear();
+  for (const v1::RowTransfer& transfer : message.transfers()) {
+    head->transfers.push_back({.from = transfer.from(), .to = transfer.to(), .rows = transfer.rows()});
   }
   *limit = absl::Milliseconds(message.timeout_ms());
-  RankPlan part;
+  batching::RankPlan part;
   part.freed_slots.assign(message.freed_slots().begin(), message.freed_slots().end());
   const int num_copies = std::min(message.copy_from_size(), message.copy_to_size());
   for (int i = 0; i < num_copies; ++i) {
@@ -97,4 +97,4 @@ RankPlan FromProto(const v1::StepPlan& message, StepPlan* head, absl::Duration* 
   return part;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

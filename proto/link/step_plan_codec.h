@@ -5,11 +5,11 @@
 #include "scheduler/batching/step.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
 // `limit` is the longest that the rank waits for the others in this step.
-v1::StepPlan ToProto(const StepPlan& plan, int rank, absl::Duration limit);
+v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration limit);
 // Returns this rank's part; writes the step's head to *head, whose `ranks` stays empty.
-RankPlan FromProto(const v1::StepPlan& message, StepPlan* head, absl::Duration* limit);
+batching::RankPlan FromProto(const v1::StepPlan& message, batching::StepPlan* head, absl::Duration* limit);
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -4,10 +4,10 @@
 
 #include "proto/link/step_part_codec.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
-v1::StepTimings ToProto(const StepTimings& timings) {
+v1::StepTimings ToProto(const batching::StepTimings& timings) {
   v1::StepTimings message;
   message.set_total_seconds(timings.total_seconds);
   message.set_attention_seconds(timings.attention_seconds);
@@ -19,7 +19,7 @@ v1::StepTimings ToProto(const StepTimings& timings) {
   return message;
 }
 
-StepTimings FromProto(const v1::StepTimings& message) {
+batching::StepTimings FromProto(const v1::StepTimings& message) {
   return {.total_seconds = message.total_seconds(),
           .attention_seconds = message.attention_seconds(),
           .expert_seconds = message.expert_seconds(),
@@ -29,7 +29,7 @@ StepTimings FromProto(const v1::StepTimings& message) {
           .decide_seconds = message.decide_seconds()};
 }
 
-v1::ItemResult ToProto(const ItemResult& item) {
+v1::ItemResult ToProto(const batching::ItemResult& item) {
   v1::ItemResult message;
   message.set_status(static_cast<int32_t>(item.status));
   message.mutable_tokens()->Add(item.tokens.begin(), item.tokens.end());
@@ -39,9 +39,9 @@ v1::ItemResult ToProto(const ItemResult& item) {
   return message;
 }
 
-ItemResult FromProto(const v1::ItemResult& message) {
-  ItemResult item;
-  item.status = message.status() == 0 ? ItemStatus::kOk : ItemStatus::kNonFinite;
+batching::ItemResult FromProto(const v1::ItemResult& message) {
+  batching::ItemResult item;
+  item.status = message.status() == 0 ? batching::ItemStatus::kOk : batching::ItemStatus::kNonFinite;
   item.tokens.assign(message.tokens().begin(), message.tokens().end());
   AppendPositions(message.logprobs(), &item.logprobs);
   AppendPositions(message.prompt_logprobs(), &item.prompt_logprobs);
@@ -51,11 +51,11 @@ ItemResult FromProto(const v1::ItemResult& message) {
 
 }  // namespace
 
-v1::StepResult ToProto(const StepPlan& head, const RankResult& result) {
+v1::StepResult ToProto(const batching::StepPlan& head, const batching::RankResult& result) {
   v1::StepResult message;
   message.set_step(head.step);
   message.set_group_epoch(head.group_epoch);
-  for (const ItemResult& item : result.items) *message.add_items() = ToProto(item);
+  for (const batching::ItemResult& item : result.items) *message.add_items() = ToProto(item);
   message.mutable_expert_counts()->Add(result.expert_counts.begin(), result.expert_counts.end());
   message.mutable_decode_expert_counts()->Add(result.decode_expert_counts.begin(), result.decode_expert_counts.end());
   message.set_rows(result.rows);
@@ -69,8 +69,8 @@ v1::StepResult ToProto(const StepPlan& head, const RankResult& result) {
   return message;
 }
 
-RankResult FromProto(const v1::StepResult& message) {
-  RankResult result;
+batching::RankResult FromProto(const v1::StepResult& message) {
+  batching::RankResult result;
   result.items.reserve(message.items_size());
   for (const v1::ItemResult& item : message.items()) result.items.push_back(FromProto(item));
   result.expert_counts.assign(message.expert_counts().begin(), message.expert_counts().end());
@@ -86,4 +86,4 @@ RankResult FromProto(const v1::StepResult& message) {
   return result;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -4,10 +4,10 @@
 #include "scheduler/batching/step.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
 // `head` is that of the step.
-v1::StepResult ToProto(const StepPlan& head, const RankResult& result);
-RankResult FromProto(const v1::StepResult& message);
+v1::StepResult ToProto(const batching::StepPlan& head, const batching::RankResult& result);
+batching::RankResult FromProto(const v1::StepResult& message);
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -1,9 +1,9 @@
 #include "proto/link/train_progress_codec.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
-v1::StepSeconds ToProto(const StepSeconds& seconds) {
+v1::StepSeconds ToProto(const jobs::StepSeconds& seconds) {
   v1::StepSeconds message;
   message.set_total(seconds.total);
   message.set_forward(seconds.forward);
@@ -16,7 +16,7 @@ v1::StepSeconds ToProto(const StepSeconds& seconds) {
   return message;
 }
 
-StepSeconds FromProto(const v1::StepSeconds& message) {
+jobs::StepSeconds FromProto(const v1::StepSeconds& message) {
   return {.total = message.total(),
           .forward = message.forward(),
           .backward = message.backward(),
@@ -29,7 +29,7 @@ StepSeconds FromProto(const v1::StepSeconds& message) {
 
 }  // namespace
 
-v1::TrainProgress ToProto(const TrainProgress& progress) {
+v1::TrainProgress ToProto(const jobs::TrainProgress& progress) {
   v1::TrainProgress message;
   message.set_step(progress.step);
   message.set_loss(progress.loss);
@@ -48,8 +48,8 @@ v1::TrainProgress ToProto(const TrainProgress& progress) {
   return message;
 }
 
-TrainProgress FromProto(const v1::TrainProgress& message) {
-  TrainProgress progress;
+jobs::TrainProgress FromProto(const v1::TrainProgress& message) {
+  jobs::TrainProgress progress;
   progress.step = message.step();
   progress.loss = message.loss();
   progress.balance_loss = message.balance_loss();
@@ -67,7 +67,7 @@ TrainProgress FromProto(const v1::TrainProgress& message) {
   return progress;
 }
 
-v1::EvaluationResult ToProto(const EvaluationResult& result) {
+v1::EvaluationResult ToProto(const jobs::EvaluationResult& result) {
   v1::EvaluationResult message;
   message.set_step(result.step);
   message.set_loss(result.loss);
@@ -75,11 +75,11 @@ v1::EvaluationResult ToProto(const EvaluationResult& result) {
   return message;
 }
 
-EvaluationResult FromProto(const v1::EvaluationResult& message) {
+jobs::EvaluationResult FromProto(const v1::EvaluationResult& message) {
   return {.step = message.step(), .loss = message.loss(), .tokens = message.tokens()};
 }
 
-v1::SavedCheckpoint ToProto(const SavedCheckpoint& checkpoint) {
+v1::SavedCheckpoint ToProto(const jobs::SavedCheckpoint& checkpoint) {
   v1::SavedCheckpoint message;
   message.set_step(checkpoint.step);
   message.set_folder(checkpoint.folder);
@@ -89,7 +89,7 @@ v1::SavedCheckpoint ToProto(const SavedCheckpoint& checkpoint) {
   return message;
 }
 
-SavedCheckpoint FromProto(const v1::SavedCheckpoint& message) {
+jobs::SavedCheckpoint FromProto(const v1::SavedCheckpoint& message) {
   return {.step = message.step(),
           .folder = message.folder(),
           .bytes = message.bytes(),
@@ -97,4 +97,4 @@ SavedCheckpoint FromProto(const v1::SavedCheckpoint& message) {
           .saved_unix_ms = message.saved_unix_ms()};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

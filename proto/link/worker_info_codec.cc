@@ -4,10 +4,10 @@
 
 #include "proto/link/link_protocol.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
-v1::ModelFacts ModelToProto(const WorkerInfo& info) {
+v1::ModelFacts ModelToProto(const fleet::WorkerInfo& info) {
   v1::ModelFacts message;
   message.set_architecture(info.architecture);
   message.set_dtype(info.dtype);
@@ -19,12 +19,12 @@ v1::ModelFacts ModelToProto(const WorkerInfo& info) {
   message.set_experts_per_token(info.experts_per_token);
   message.mutable_eos_token_ids()->Add(info.eos_token_ids.begin(), info.eos_token_ids.end());
   message.set_long_rope_above(info.long_rope_above);
-  message.set_min_loan_rows(info.min_loan_rows);
+  message.set_min_rebalance_rows(info.min_rebalance_rows);
   message.set_expert_bytes(info.expert_bytes);
   return message;
 }
 
-void ModelFromProto(const v1::ModelFacts& message, WorkerInfo* info) {
+void ModelFromProto(const v1::ModelFacts& message, fleet::WorkerInfo* info) {
   info->architecture = message.architecture();
   info->dtype = message.dtype();
   info->vocab_size = message.vocab_size();
@@ -35,13 +35,13 @@ void ModelFromProto(const v1::ModelFacts& message, WorkerInfo* info) {
   info->experts_per_token = message.experts_per_token();
   info->eos_token_ids.assign(message.eos_token_ids().begin(), message.eos_token_ids().end());
   info->long_rope_above = message.long_rope_above();
-  info->min_loan_rows = message.min_loan_rows();
+  info->min_rebalance_rows = message.min_rebalance_rows();
   info->expert_bytes = message.expert_bytes();
 }
 
 }  // namespace
 
-v1::Register ToProto(const WorkerInfo& info) {
+v1::Register ToProto(const fleet::WorkerInfo& info) {
   v1::Register message;
   message.set_protocol_version(kProtocolVersion);
   message.set_incarnation(info.incarnation);
@@ -63,8 +63,8 @@ v1::Register ToProto(const WorkerInfo& info) {
   return message;
 }
 
-WorkerInfo FromProto(const v1::Register& message) {
-  WorkerInfo info;
+fleet::WorkerInfo FromProto(const v1::Register& message) {
+  fleet::WorkerInfo info;
   info.incarnation = message.incarnation();
   info.host = message.host();
   info.pid = message.pid();
@@ -84,4 +84,4 @@ WorkerInfo FromProto(const v1::Register& message) {
   return info;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -4,10 +4,10 @@
 #include "scheduler/fleet/worker_info.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::link {
 
 // The message has this program's version of the link (link_protocol.h); who reads one checks it.
-v1::Register ToProto(const WorkerInfo& info);
-WorkerInfo FromProto(const v1::Register& message);
+v1::Register ToProto(const fleet::WorkerInfo& info);
+fleet::WorkerInfo FromProto(const v1::Register& message);
 
-}  // namespace switchyard
+}  // namespace switchyard::link

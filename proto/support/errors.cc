@@ -5,7 +5,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 namespace {
 
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
@@ -131,4 +131,4 @@ ErrorView ViewError(const grpc::Status& status) {
   return view;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

@@ -19,7 +19,7 @@
 #include "scheduler/base/text/quote.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 
 using ErrorMetadata = std::initializer_list<std::pair<const char*, std::string>>;
 
@@ -51,4 +51,4 @@ struct ErrorView {
 };
 ErrorView ViewError(const grpc::Status& status);
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

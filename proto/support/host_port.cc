@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 namespace {
 
 bool IsBracketed(absl::string_view host) { return host.size() >= 2 && host.front() == '[' && host.back() == ']'; }
@@ -86,4 +86,4 @@ bool IsEveryAddress(absl::string_view host) {
   return inet_pton(AF_INET6, bare.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 
 struct HostPort {
   std::string host;  // without brackets
@@ -33,4 +33,4 @@ bool IsIpv6(absl::string_view host);
 // Every address of this machine: 0.0.0.0 or :: (also in brackets).
 bool IsEveryAddress(absl::string_view host);
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

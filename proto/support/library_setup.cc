@@ -11,7 +11,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "scheduler/base/log.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 namespace {
 
 constexpr absl::Duration kLogEvery = absl::Seconds(10);
@@ -40,4 +40,4 @@ void SetUpLibraries() {
   google::protobuf::SetLogHandler(&LogForProtobuf);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

@@ -9,7 +9,7 @@
 #include "proto/support/wire_check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 
 absl::Status ParseRaw(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
   grpc::Slice slice;
@@ -35,4 +35,4 @@ grpc::ByteBuffer SerializeRaw(const google::protobuf::Message& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

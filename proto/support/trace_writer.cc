@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/trace_bytes.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 
 absl::StatusOr<std::string> TraceBeginning(const v1::GetModelInfoResponse& model) {
   const TraceHead head = {.num_layers = model.num_moe_layers(),
@@ -44,4 +44,4 @@ absl::StatusOr<std::string> TraceOf(const v1::GetModelInfoResponse& model, const
   return bytes;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

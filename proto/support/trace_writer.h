@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 
 // The file's beginning; without channels, since nothing was predicted.
 absl::StatusOr<std::string> TraceBeginning(const v1::GetModelInfoResponse& model);
@@ -26,4 +26,4 @@ struct TracedSequence {
 };
 absl::StatusOr<std::string> TraceOf(const v1::GetModelInfoResponse& model, const TracedSequence& sequence);
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

@@ -10,7 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -145,4 +145,4 @@ absl::Status CheckWire(const Descriptor& type, absl::string_view bytes) {
                    {{"field", type.name()}, {"actual", std::string(status.message())}});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

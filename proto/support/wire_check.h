@@ -11,11 +11,11 @@
 #include "absl/strings/string_view.h"
 #include "google/protobuf/descriptor.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 
 inline constexpr int kMaxMessageDepth = 32;
 
 // OK, or INVALID_ARGUMENT "request is not a valid GenerateRequest: <reason> at byte N".
 absl::Status CheckWire(const google::protobuf::Descriptor& type, absl::string_view bytes);
 
-}  // namespace switchyard
+}  // namespace switchyard::rpc

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 absl::Status BatchingPolicy::Validate() const {
   std::vector<std::string> problems;
@@ -23,7 +23,7 @@ absl::Status BatchingPolicy::Validate() const {
   at_least("max_queued_tokens", max_queued_tokens, 1);
   at_least("max_choices", max_choices, 1);
   at_least("max_prefix_imbalance", max_prefix_imbalance, 0);
-  at_least("min_loan_rows", min_loan_rows, -1);
+  at_least("min_rebalance_rows", min_rebalance_rows, -1);
   at_least("max_in_flight", max_in_flight, 1);
   if (max_batched_tokens < max_num_seqs) {
     problems.push_back(absl::StrCat("batching: max_batched_tokens=", max_batched_tokens,
@@ -34,4 +34,4 @@ absl::Status BatchingPolicy::Validate() const {
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 struct BatchingPolicy {
   int32_t max_num_seqs = 64;            // running sequences per rank = its slots
@@ -20,8 +20,8 @@ struct BatchingPolicy {
   // A rank attracts newcomers by the prefix it holds only while it runs at most this many sequences more than the least
   // loaded: else one system prompt, shared by all, would fill one rank and leave the others idle.
   int32_t max_prefix_imbalance = 8;
-  // Fewest rows of a step that one rank computes for another (row_loans.h); 0 = never, -1 = as the group says.
-  int32_t min_loan_rows = -1;
+  // Fewest rows of a step that one rank computes for another (row_transfers.h); 0 = never, -1 = as the group says.
+  int32_t min_rebalance_rows = -1;
   int32_t max_in_flight = 2;        // plans that are out at once
   bool preempt_every_step = false;  // verify mode: each Plan preempts someone that made progress; same answers
 
@@ -29,4 +29,4 @@ struct BatchingPolicy {
   absl::Status Validate() const;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

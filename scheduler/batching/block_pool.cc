@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 namespace {
 
 absl::Span<const int32_t> TokensOf(const PrefixChain& chain, absl::Span<const int32_t> tokens, int32_t index) {
@@ -173,4 +173,4 @@ void BlockPool::CheckInvariants() const {
   SY_CHECK_EQ(published, static_cast<int32_t>(index_.size()));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

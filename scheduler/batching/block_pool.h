@@ -16,7 +16,7 @@
 #include "scheduler/batching/prefix_chain.h"
 #include "scheduler/batching/step.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 // What a lookup found: the leading blocks of a sequence.
 struct PrefixMatch {
@@ -90,4 +90,4 @@ class BlockPool {
   absl::flat_hash_map<uint64_t, BlockId> index_;  // masked hash → published block
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

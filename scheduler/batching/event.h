@@ -14,7 +14,7 @@
 
 #include "scheduler/batching/sequence.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 struct TokenEvent {
   int32_t index = 0;  // of the output token, from 0
@@ -44,4 +44,4 @@ struct Event {
   std::variant<TokenEvent, PromptLogprobsEvent, ExpertPathsEvent, FinishedEvent> what;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::batching {
 
 struct GroupShape {
   int64_t epoch = 0;  // larger than any before
@@ -13,11 +13,12 @@ struct GroupShape {
   // longrope rotates the keys of a prompt of more tokens than this otherwise than those of any other sequence, so the
   // two share no blocks.  0 = all prompts are alike.
   int32_t long_rope_above = 0;
-  bool may_lend = true;         // false: these workers lend no rows, whatever the policy says
+  bool may_give = true;         // false: these workers give away no rows, whatever the policy says
   int32_t expert_path_ids = 0;  // MoE layers x top_k: what a row's experts are, where they are asked for
-  int32_t min_loan_rows = 0;    // what policy.min_loan_rows = -1 stands for: from how many rows on loans pay here
+  int32_t min_rebalance_rows =
+      0;  // what policy.min_rebalance_rows = -1 stands for: from how many rows on transfers pay here
 
   bool IsLong(int64_t num_prompt_tokens) const { return long_rope_above > 0 && num_prompt_tokens > long_rope_above; }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -5,7 +5,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/split_mix.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 namespace {
 
 // A value into a running hash.
@@ -34,4 +34,4 @@ void PrefixChain::Extend(absl::Span<const int32_t> tokens) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -12,7 +12,7 @@
 
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 // Under which name blocks may be shared.
 struct PrefixRoot {
@@ -43,4 +43,4 @@ class PrefixChain {
   std::vector<uint64_t> hashes_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 RankState::RankState(int32_t num_slots, int32_t num_blocks, int32_t block_size) : pool(num_blocks, block_size) {
   for (SlotId slot = 0; slot < num_slots; ++slot) free_slots.insert(slot);
@@ -34,4 +34,4 @@ void RankState::Release(Sequence* sequence) {
   sequence->sent_blocks = 0;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -10,7 +10,7 @@
 #include "scheduler/batching/sequence.h"
 #include "scheduler/batching/step.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 struct RankState {
   RankState(int32_t num_slots, int32_t num_blocks, int32_t block_size);
@@ -28,4 +28,4 @@ struct RankState {
   int32_t num_leaving = 0;             // sequences that give blocks back as soon as nothing of them is in flight
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -9,7 +9,7 @@
 #include "scheduler/batching/sequence.h"
 #include "scheduler/batching/step.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 struct Request {
   RequestId id = 0;
@@ -22,4 +22,4 @@ struct Request {
   uint64_t adapter = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

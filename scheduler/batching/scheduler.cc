@@ -6,7 +6,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 Scheduler::Scheduler(BatchingPolicy policy)
     : policy_(policy),
@@ -103,9 +103,9 @@ SchedulerStats Scheduler::Stats() const {
   stats.in_flight = committer_.num_in_flight();
   stats.submitted = submitted_;
   stats.refused = refused_;
-  stats.rows_lent = planner_.rows_lent();
+  stats.rows_given = planner_.rows_given();
   stats.generated_tokens = committer_.generated_tokens();
   return stats;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -45,7 +45,7 @@
 #include "scheduler/batching/step_committer.h"
 #include "scheduler/batching/step_planner.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 class Scheduler {
  public:
@@ -111,4 +111,4 @@ class Scheduler {
   int64_t submitted_ = 0, refused_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

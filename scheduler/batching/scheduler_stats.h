@@ -7,7 +7,7 @@
 
 #include "scheduler/batching/sequence.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 struct RankStats {
   int32_t running = 0;
@@ -27,7 +27,7 @@ struct SchedulerStats {
   int64_t submitted = 0;  // requests accepted
   int64_t refused = 0;    // requests refused because the queue was full
   int64_t preemptions = 0;
-  int64_t rows_lent = 0;
+  int64_t rows_given = 0;
   int64_t prefix_query_tokens = 0;                    // known tokens of sequences when they were started with reuse
   int64_t prefix_hit_tokens = 0;                      // of those, found
   int64_t evictions = 0;                              // cached blocks that were given a new content
@@ -46,4 +46,4 @@ struct SchedulerStats {
   }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

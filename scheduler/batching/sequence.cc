@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 namespace {
 
 //                              Waiting Running Finished
@@ -156,4 +156,4 @@ void Sequence::MoveTo(SequenceState next) {
   state_ = next;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -19,7 +19,7 @@
 #include "scheduler/batching/prefix_chain.h"
 #include "scheduler/batching/step.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 // Chosen by the server, unique among the requests that have not finished.
 using RequestId = uint64_t;
@@ -164,4 +164,4 @@ class Sequence {
   SequenceTimings timings_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

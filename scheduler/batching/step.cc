@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 int32_t RankPlan::NumRows() const {
   int32_t rows = 0;
@@ -16,8 +16,8 @@ std::string StepPlan::DebugString() const {
                                  " micro_batches ", micro_batches, " padded_rows ", padded_rows);
   if (train_slice_ms > 0) absl::StrAppend(&out, " train_slice_ms ", train_slice_ms);
   out.push_back('\n');
-  for (const RowLoan& loan : loans) {
-    absl::StrAppend(&out, "  loan ", loan.from, "->", loan.to, ": rows ", loan.rows, "\n");
+  for (const RowTransfer& transfer : transfers) {
+    absl::StrAppend(&out, "  loan ", transfer.from, "->", transfer.to, ": rows ", transfer.rows, "\n");
   }
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankPlan& rank = ranks[r];
@@ -56,4 +56,4 @@ bool IsPlainSampling(const SamplingParams& params, int64_t num_output) {
          params.num_prompt_logprobs < 0 && params.expert_paths_from < 0;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::batching {
 
 // A rank's place for one running sequence: 0 <= slot < max_num_seqs of the rank.
 using SlotId = int32_t;
@@ -80,12 +80,12 @@ struct RankPlan {
   bool operator==(const RankPlan& other) const = default;
 };
 
-// Rank `to` computes `rows` of rank `from`'s rows, all but their attention: row_loans.h.
-struct RowLoan {
+// Rank `to` computes `rows` of rank `from`'s rows, all but their attention: row_transfers.h.
+struct RowTransfer {
   int32_t from = 0;
   int32_t to = 0;
   int32_t rows = 0;
-  bool operator==(const RowLoan& other) const = default;
+  bool operator==(const RowTransfer& other) const = default;
 };
 
 // Sizes of messages as they come out, counts on the host; and fixed sizes by padded_rows, for a step in which every
@@ -100,8 +100,8 @@ struct StepPlan {
   int64_t placement_epoch = 0;                // which expert replicas hold
   int32_t exchange_version = kExactExchange;  // how rows travel to experts: agreed, as collectives depend on it
   int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
-  std::vector<RowLoan> loans;                 // the last rows of `from`, in this order; no rank lends and borrows
-  int32_t padded_rows = 0;  // the most rows that any rank computes, after loans: for fixed-size exchanges
+  std::vector<RowTransfer> transfers;         // the last rows of `from`, in this order; no rank gives away and borrows
+  int32_t padded_rows = 0;  // the most rows that any rank computes, after transfers: for fixed-size exchanges
   // Workers that also train: how long they may from now on, or until the next plan comes.  Such a plan has no step, and
   // no result.
   int32_t train_slice_ms = 0;
@@ -171,4 +171,4 @@ struct StepResult {
   std::string DebugString() const;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 void StepCommitter::Expect(int64_t step, std::vector<std::vector<PlannedItem>> items) {
   in_flight_.push_back({step, std::move(items)});
@@ -125,4 +125,4 @@ void StepCommitter::EmitExpertPaths(const PlannedItem& planned, const ItemResult
                      .what = ExpertPathsEvent{.first_position = planned.first_path, .experts = result.expert_paths}});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -14,7 +14,7 @@
 #include "scheduler/batching/step.h"
 #include "scheduler/batching/step_planner.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 class StepCommitter {
  public:
@@ -49,4 +49,4 @@ class StepCommitter {
   int64_t generated_tokens_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "scheduler/base/check.h"
-#include "scheduler/batching/row_loans.h"
+#include "scheduler/batching/row_transfers.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 namespace {
 
 bool IsPlainDecodes(const PlannedStep& step) {
@@ -21,7 +21,7 @@ bool IsPlainDecodes(const PlannedStep& step) {
   return true;
 }
 
-bool TellsPaths(const PlannedStep& step) {
+bool ReportsPaths(const PlannedStep& step) {
   return std::any_of(step.items.begin(), step.items.end(), [](const std::vector<PlannedItem>& rank) {
     return std::any_of(rank.begin(), rank.end(),
                        [](const PlannedItem& item) { return item.sequence->paths_at_start >= 0; });
@@ -202,10 +202,10 @@ void StepPlanner::AddItem(Sequence* sequence, int32_t num_query, Draft* draft) {
   draft->step.items[rank].push_back(planned);
 }
 
-// Nobody tells a lender what its borrower's gates chose: of a step that tells paths no rows are lent.
-int32_t StepPlanner::MinLoanRows(const Draft& draft) const {
-  if (!running_->group().may_lend || TellsPaths(draft.step)) return 0;
-  return policy_.min_loan_rows >= 0 ? policy_.min_loan_rows : running_->group().min_loan_rows;
+// Nobody tells a giver what its borrower's gates chose: of a step that tells paths no rows are lent.
+int32_t StepPlanner::MinRebalanceRows(const Draft& draft) const {
+  if (!running_->group().may_give || ReportsPaths(draft.step)) return 0;
+  return policy_.min_rebalance_rows >= 0 ? policy_.min_rebalance_rows : running_->group().min_rebalance_rows;
 }
 
 PlannedStep StepPlanner::Seal(Draft draft) {
@@ -214,9 +214,10 @@ PlannedStep StepPlanner::Seal(Draft draft) {
   plan.group_epoch = running_->group().epoch;
   std::vector<int32_t> rank_rows;
   for (const RankPlan& rank : plan.ranks) rank_rows.push_back(rank.NumRows());
-  plan.loans = LendRows(rank_rows, MinLoanRows(draft));
-  for (const RowLoan& loan : plan.loans) rows_lent_ += loan.rows;
-  for (const int32_t rows : ComputedRows(rank_rows, plan.loans)) plan.padded_rows = std::max(plan.padded_rows, rows);
+  plan.transfers = GiveRows(rank_rows, MinRebalanceRows(draft));
+  for (const RowTransfer& transfer : plan.transfers) rows_given_ += transfer.rows;
+  for (const int32_t rows : ComputedRows(rank_rows, plan.transfers))
+    plan.padded_rows = std::max(plan.padded_rows, rows);
   plan.exchange_version = IsPlainDecodes(draft.step) ? kDecodeExchange : kExactExchange;
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     plan.ranks[r].freed_slots = std::exchange(running_->ranks()[r].freed_slots, {});
@@ -226,4 +227,4 @@ PlannedStep StepPlanner::Seal(Draft draft) {
   return std::move(draft.step);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -16,7 +16,7 @@
 #include "scheduler/batching/state/waiting_queue.h"
 #include "scheduler/batching/step.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 // What was planned of one sequence, until its result is here.
 struct PlannedItem {
@@ -43,7 +43,7 @@ class StepPlanner {
   // A new group has started: its steps count from 1.
   void StartGroup() { next_step_ = 1; }
   // In all plans so far.
-  int64_t rows_lent() const { return rows_lent_; }
+  int64_t rows_given() const { return rows_given_; }
 
  private:
   // A plan in the making.
@@ -68,7 +68,7 @@ class StepPlanner {
   int32_t ChunkOf(const Sequence& sequence, int32_t budget) const;
   int32_t BlocksFor(int32_t num_positions) const;
   void AddItem(Sequence* sequence, int32_t num_query, Draft* draft);
-  int32_t MinLoanRows(const Draft& draft) const;
+  int32_t MinRebalanceRows(const Draft& draft) const;
   PlannedStep Seal(Draft draft);
 
   const BatchingPolicy& policy_;
@@ -76,7 +76,7 @@ class StepPlanner {
   WaitingQueue* const waiting_;
   RunningSequences* const running_;
   int64_t next_step_ = 1;
-  int64_t rows_lent_ = 0;
+  int64_t rows_given_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -1,5 +1,5 @@
-// A worker's seat in a serving group that is about to form.  Plain data; proto/link/group_seat_codec.h is its form on
-// the wire.
+// A worker's assignment in a serving group that is about to form.  Plain data; proto/link/group_assignment_codec.h is
+// its form on the wire.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 #include "scheduler/placement/background/group_placement.h"
 
-namespace switchyard {
+namespace switchyard::fleet {
 
-struct GroupSeat {
+struct RankAssignment {
   int64_t epoch = 0;
   int rank = 0;
   int world = 1;
   std::string store_token;       // the group's secret
   int64_t form_deadline_ms = 0;  // by when the group must have formed (loading not counted)
   std::string reach;             // a member's address that is not loopback; empty if there is none
-  GroupPlacement placement;
+  placement::GroupPlacement placement;
 
-  bool operator==(const GroupSeat& other) const = default;
+  bool operator==(const RankAssignment& other) const = default;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::fleet

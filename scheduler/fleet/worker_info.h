@@ -10,7 +10,7 @@
 
 #include "scheduler/base/memory_share.h"
 
-namespace switchyard {
+namespace switchyard::fleet {
 
 // WorkerInfo::role of a worker that trains alone, and of one that does both; empty: it serves.
 inline constexpr char kRoleTrain[] = "train", kRoleBoth[] = "both";
@@ -37,9 +37,9 @@ struct WorkerInfo {
   int32_t num_experts = 0;
   int32_t experts_per_token = 0;
   std::vector<int32_t> eos_token_ids;
-  int32_t long_rope_above = 0;  // prompts of more tokens have keys of another kind; 0 = all prompts are alike
-  int32_t min_loan_rows = 0;    // from how many rows on it pays that another worker computes them; 0 = never
-  int64_t expert_bytes = 0;     // one expert of one layer, as it lies where it computes
+  int32_t long_rope_above = 0;     // prompts of more tokens have keys of another kind; 0 = all prompts are alike
+  int32_t min_rebalance_rows = 0;  // from how many rows on it pays that another worker computes them; 0 = never
+  int64_t expert_bytes = 0;        // one expert of one layer, as it lies where it computes
   std::optional<MemoryShare> expert_budget;  // none: it holds all of its experts where it computes
   // The server's own, never sent:
   std::string peer;          // the other end of its link, as gRPC names it
@@ -48,4 +48,4 @@ struct WorkerInfo {
   bool operator==(const WorkerInfo& other) const = default;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::fleet

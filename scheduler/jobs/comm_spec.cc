@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr absl::string_view kNames[] = {"fair",      "fixed",      "ar_last", "priority", "priority_ticketed",
@@ -25,4 +25,4 @@ absl::StatusOr<CommMode> ParseCommMode(absl::string_view name) {
                                                  "\" is no mode; must be one of ", absl::StrJoin(kNames, ", ")));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

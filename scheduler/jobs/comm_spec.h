@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 enum class CommMode : uint8_t {
   kFair,              // sums beside all-to-alls whenever they are ready, in buckets as DDP's
@@ -37,4 +37,4 @@ struct CommunicationSpec {
   bool operator==(const CommunicationSpec& other) const = default;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -13,7 +13,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr absl::string_view kReasons[] = {"grows", "covered", "ranks", "refused", "undone"};
@@ -31,7 +31,7 @@ absl::Status Wrong(const PackingDecision& decision, absl::string_view problem) {
 // "3.25 ms", "1234 ms".
 std::string MsOf(int64_t ns, int64_t of) {
   const double ms = of == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(of) * 1e-6;
-  return absl::StrFormat(ms < 1000 ? "%.3g ms" : "%.0f ms", ms);
+  return ms < 1000 ? absl::StrFormat("%.3g ms", ms) : absl::StrFormat("%.0f ms", ms);
 }
 
 }  // namespace
@@ -136,15 +136,15 @@ bool PackingController::MayDouble() const {
 }
 
 bool PackingController::Decides(int64_t step) const {
-  if (!foreseen_.empty()) return Foresees(step);
+  if (!foreseen_.empty()) return Predicts(step);
   const int64_t since = step - options_.first_step;
   const bool behind = decisions_.empty() || step > decisions_.back().step;
   const bool measured = begun_ == 0 || step - begun_ >= options_.every_steps;
-  return !settled_ && behind && measured && since >= 0 && since % options_.every_steps == 0;
+  return !finalized_ && behind && measured && since >= 0 && since % options_.every_steps == 0;
 }
 
 bool PackingController::Measures(int64_t step) const {
-  if (settled_ || step <= options_.first_step - options_.every_steps) return false;
+  if (finalized_ || step <= options_.first_step - options_.every_steps) return false;
   const bool changed = !decisions_.empty() && decisions_.back().to != decisions_.back().from;
   const int64_t anew = std::max(begun_, changed ? decisions_.back().step : 0);
   return anew == 0 || step != anew + 1 || options_.every_steps == 1;
@@ -159,7 +159,7 @@ bool PackingController::WasInVain(const PackingTimes& times) const {
 
 PackingDecision PackingController::Propose(int64_t step, const PackingTimes& times) const {
   SY_CHECK(Decides(step));
-  if (Foresees(step)) return foreseen_.front();
+  if (Predicts(step)) return foreseen_.front();
   PackingDecision decision = {.step = step, .world = options_.world, .from = packing_, .to = packing_, .times = times};
   if (WasInVain(times)) {
     const PackingTimes& before = decisions_.back().times;
@@ -193,7 +193,7 @@ void PackingController::Adopt(const PackingDecision& decision) {
     foreseen_.erase(foreseen_.begin());
   }
   packing_ = decision.to;
-  settled_ = decision.reason != PackingReason::kGrows;
+  finalized_ = decision.reason != PackingReason::kGrows;
   decisions_.push_back(decision);
 }
 
@@ -232,4 +232,4 @@ absl::Status PackingController::Replay(absl::Span<const PackingDecision> journal
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -35,7 +35,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 // Summed over steps and ranks.
 struct PackingTimes {
@@ -100,7 +100,7 @@ class PackingController {
 
   int32_t packing() const { return packing_; }
   // It will not change any more.
-  bool settled() const { return settled_; }
+  bool finalized() const { return finalized_; }
   // Adopted so far.
   const std::vector<PackingDecision>& decisions() const { return decisions_; }
 
@@ -108,7 +108,7 @@ class PackingController {
   // not before every_steps were done.
   bool Decides(int64_t step) const;
   // Whether what is decided then is in the journal that was replayed.
-  bool Foresees(int64_t step) const { return !foreseen_.empty() && foreseen_.front().step == step; }
+  bool Predicts(int64_t step) const { return !foreseen_.empty() && foreseen_.front().step == step; }
   // Whether the times of that step (the first is 1) count for the next decision: the last every_steps before it, but
   // not the first one with another packing or behind a Replay, which makes its buffers.
   bool Measures(int64_t step) const;
@@ -116,7 +116,7 @@ class PackingController {
   PackingDecision Propose(int64_t step, const PackingTimes& times) const;
   // What becomes of a proposal when a rank refuses.
   static PackingDecision Refused(PackingDecision proposal, absl::string_view why);
-  // REQUIRES: a proposal of this state, refused or not; one that was foreseen is not refused.
+  // REQUIRES: a proposal of this state, refused or not; one that was predicted is not refused.
   void Adopt(const PackingDecision& decision);
 
   // Goes on after so many steps.  REQUIRES: nothing was adopted before.
@@ -132,10 +132,10 @@ class PackingController {
 
   const PackingOptions options_;
   int32_t packing_ = 1;
-  bool settled_ = false;
+  bool finalized_ = false;
   int64_t begun_ = 0;  // goes on from this step
   std::vector<PackingDecision> decisions_;
   std::vector<PackingDecision> foreseen_;  // of the journal, still to come, with rising steps
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "scheduler/jobs/trainer_limits.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr size_t kShownBytes = 64;
@@ -162,4 +162,4 @@ absl::Status Validate(const JobSpec& spec) {
   return problems.Status();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -14,7 +14,7 @@
 #include "scheduler/jobs/comm_spec.h"
 #include "scheduler/jobs/lr_schedule.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 enum class TrainDType : uint8_t { kF32, kBf16, kF64 };
 enum class OffloadPolicy : uint8_t { kNever, kAuto, kAlways };      // how: workers/train/parameters/state_offload.h
@@ -88,4 +88,4 @@ absl::Status Validate(const JobSpec& spec);
 // at most kMaxPathBytes.  `root` is for the message: "the dataset root".
 absl::Status CheckRelativePath(absl::string_view path, absl::string_view root);
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr std::array<absl::string_view, kNumJobStates> kStateNames = {
@@ -80,4 +80,4 @@ bool SaysNotFinite(const absl::Status& error) {
   return absl::IsDataLoss(error) && absl::StrContains(error.message(), kNotFinite);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 enum class JobState : uint8_t {
   kPending,
@@ -44,8 +44,8 @@ enum class JobEvent : uint8_t {
   kStopped,  // its workers have stopped as they were asked to
   kLose,     // its workers are gone, or the server was: it may try again
   kFinish,   // its last step is done and its last checkpoint is written
-  kFail,     // an error that trying again does not mend
-  kBlock,    // an error that a user may mend: it waits for that
+  kFail,     // an error that trying again does not repair
+  kBlock,    // an error that a user may repair: it waits for that
 };
 inline constexpr int kNumJobEvents = 10;
 
@@ -60,4 +60,4 @@ absl::StatusOr<JobState> NextJobState(JobState state, JobEvent event);
 inline constexpr char kNotFinite[] = "loss is not finite";
 bool SaysNotFinite(const absl::Status& error);
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

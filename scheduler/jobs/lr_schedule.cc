@@ -8,7 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/jobs/trainer_limits.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 absl::Status Validate(const LrSchedule& schedule) {
   const auto wrong = [](const char* field, double value, const char* limit) {
@@ -60,4 +60,4 @@ double LearningRate(const LrSchedule& schedule, int64_t step) {
   return schedule.peak;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 enum class LrShape : uint8_t { kCosine, kLinear, kConstant, kWsd };
 
@@ -27,4 +27,4 @@ absl::Status Validate(const LrSchedule& schedule);
 // Of step 0, 1, …; from total_steps on the last one's.  REQUIRES: a valid schedule, step >= 0.
 double LearningRate(const LrSchedule& schedule, int64_t step);
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

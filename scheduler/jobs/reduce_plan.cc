@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 void CutIntoPieces(int32_t tensor, int64_t elements, int64_t most, std::vector<ReduceOp>* ops) {
@@ -57,4 +57,4 @@ bool MayReduce(ReduceRule rule, const AllToAllState& state) {
   return true;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

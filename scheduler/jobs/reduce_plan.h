@@ -12,7 +12,7 @@
 
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 enum class ReduceGrouping : uint8_t {
   kTensors,  // each gradient by itself
@@ -52,4 +52,4 @@ struct AllToAllState {
 
 bool MayReduce(ReduceRule rule, const AllToAllState& state);
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr int64_t kLargestElement = 8;
@@ -62,4 +62,4 @@ int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int3
   return static_cast<int32_t>(std::clamp<int64_t>(CeilDiv(bytes, spec.piece_bytes), 1, max_chunks));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

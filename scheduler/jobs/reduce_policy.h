@@ -26,7 +26,7 @@
 #include "scheduler/jobs/comm_spec.h"
 #include "scheduler/jobs/reduce_plan.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
@@ -58,4 +58,4 @@ struct LayerRows {
 // piece_bytes a chunk; at most max_chunks.  1 unless the mode cuts all-to-alls.
 int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int32_t max_chunks);
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

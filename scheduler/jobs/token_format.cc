@@ -7,7 +7,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr absl::string_view kMagic = "SYTOKENS";
@@ -105,4 +105,4 @@ absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_b
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -28,7 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 inline constexpr int64_t kTokenHeaderBytes = 72;
 inline constexpr int64_t kLlmcHeaderBytes = 1024;
@@ -63,4 +63,4 @@ absl::StatusOr<TokenFileHeader> DecodeTokenHeader(absl::string_view first_bytes,
 // 400, outside [0, 300)".
 absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_bytes, int64_t vocab);
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr int64_t kPieceBytes = 1 << 20;
@@ -37,4 +37,4 @@ absl::Status NoTargetError(size_t files, int64_t tokens, int64_t length) {
                                                  "trained (`switchyard data pack` says how much)"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

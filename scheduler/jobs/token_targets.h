@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "scheduler/jobs/token_format.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 // Fills `to` with the file's bytes from `begin` on; its error ends the search.
 using ReadTokenBytes = absl::FunctionRef<absl::Status(int64_t begin, absl::Span<char> to)>;
@@ -25,4 +25,4 @@ absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, int64_t length, Re
 // InvalidArgument: why so many files of so many tokens in all are of no use.
 absl::Status NoTargetError(size_t files, int64_t tokens, int64_t length);
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

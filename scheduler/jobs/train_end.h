@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 // Both are requests: the ranks agree on the step.  The greater one wins.
 enum class StopKind : int32_t { kNone, kSave, kNow };  // with a checkpoint of that step; without
@@ -25,4 +25,4 @@ struct TrainEnd {
   bool operator==(const TrainEnd& other) const = default;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

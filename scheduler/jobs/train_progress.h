@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 // Where the seconds of a step went, on rank 0.
 struct StepSeconds {
@@ -50,4 +50,4 @@ struct SavedCheckpoint {
   bool operator==(const SavedCheckpoint& other) const = default;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

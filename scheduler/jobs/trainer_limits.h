@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 struct RealRange {
   double least = 0;
@@ -33,4 +33,4 @@ inline absl::Status CheckReal(absl::string_view name, double value, const RealRa
       absl::StrCat(name, " is ", value, ", outside [", range.least, ", ", range.below, ")"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -1,5 +1,5 @@
-// A worker's seat in a job's attempt: what it trains, on what, and as which rank.  Plain data;
-// proto/link/training_seat_codec.h is its form on the wire.
+// A worker's assignment in a job's attempt: what it trains, on what, and as which rank.  Plain data;
+// proto/link/training_assignment_codec.h is its form on the wire.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "scheduler/jobs/job_spec.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 // A file of packed tokens, beneath one of two roots.
 struct TrainFile {
@@ -18,7 +18,7 @@ struct TrainFile {
   bool operator==(const TrainFile& other) const = default;
 };
 
-struct TrainingSeat {
+struct TrainingAssignment {
   int64_t epoch = 0;    // of the group; never reused
   int64_t attempt = 0;  // of the job, rising: fences checkpoints
   std::string job_id;   // also the name of its folder beneath the checkpoint root
@@ -31,7 +31,7 @@ struct TrainingSeat {
   int64_t form_deadline_ms = 0;
   std::string reach;  // a member's address that is not loopback; empty if there is none
 
-  bool operator==(const TrainingSeat& other) const = default;
+  bool operator==(const TrainingAssignment& other) const = default;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -3,7 +3,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/split_mix.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 WindowOrder::WindowOrder(uint64_t seed, int64_t num_windows) : seed_(seed), num_windows_(num_windows) {
   SY_CHECK_LE(int64_t{1}, num_windows);
@@ -27,4 +27,4 @@ int64_t WindowOrder::WindowOf(int64_t sample) const {
   return static_cast<int64_t>(place);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::jobs {
 
 class WindowOrder {
  public:
@@ -24,4 +24,4 @@ class WindowOrder {
   int half_bits_ = 1;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 bool ColdChoice::StaysCold(ExpertKey key, double rent, double price) {
   SY_CHECK(key >= 0 && static_cast<size_t>(key) < paid_.size());
@@ -16,4 +16,4 @@ bool ColdChoice::StaysCold(ExpertKey key, double rent, double price) {
   return stays;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -13,7 +13,7 @@
 
 #include "scheduler/offload/layer_plan.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class ColdChoice {
  public:
@@ -37,4 +37,4 @@ class ColdChoice {
   int64_t pass_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 CopyTimeline::CopyTimeline(const OffloadShape& shape, const CopyCost& cost)
     : shape_(shape),
@@ -173,4 +173,4 @@ int64_t CopyTimeline::Run(const LayerPlan& plan, const LayerNeed& need) {
   return now_ - gate;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -13,7 +13,7 @@
 
 #include "scheduler/offload/policies/cache_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 struct TimelineCounts {
   int64_t layers = 0;
@@ -94,4 +94,4 @@ class CopyTimeline {
   TimelineCounts counts_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

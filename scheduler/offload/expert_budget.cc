@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "scheduler/base/memory_share.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 absl::StatusOr<std::optional<OffloadKind>> ParseExpertPolicy(absl::string_view name) {
   constexpr std::pair<absl::string_view, OffloadKind> kKinds[] = {{"expected_use", OffloadKind::kExpectedUse},
@@ -56,4 +56,4 @@ absl::Status CheckColdExperts(const ExpertBudgetOptions& options, bool on_cpu, b
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

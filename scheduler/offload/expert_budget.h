@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "scheduler/offload/policies/policy_kind.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 struct ExpertBudgetOptions {
   std::string budget;                 // as ParseMemoryShare; empty: every expert is resident, and no slots are made
@@ -31,4 +31,4 @@ absl::Status CheckExpertBudget(const ExpertBudgetOptions& options);
 // InvalidArgument: --cold_experts=host with what it cannot go with, one a line.
 absl::Status CheckColdExperts(const ExpertBudgetOptions& options, bool on_cpu, bool deterministic);
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

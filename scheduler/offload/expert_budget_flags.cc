@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose, uint32_t marks, FlagSet* flags) {
   flags->BeginGroup("Experts");
@@ -35,4 +35,4 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
       .Mark(marks);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

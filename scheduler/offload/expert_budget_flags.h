@@ -7,9 +7,9 @@
 #include "scheduler/base/flags/flag_set.h"
 #include "scheduler/offload/expert_budget.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 // `whose` experts: "this worker".  All of them get `marks`.
 void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose, uint32_t marks, FlagSet* flags);
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -2,7 +2,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 absl::string_view ExpertStateName(ExpertState state) {
   static constexpr absl::string_view kNames[kNumExpertStates] = {"host only", "prefetching", "demanded", "resident",
@@ -50,4 +50,4 @@ void ExpertCache::Evict(ExpertKey key) {
   ++num_empty_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "scheduler/offload/layer_plan.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 enum class ExpertState : uint8_t { kHostOnly, kPrefetching, kDemanded, kResident, kPinned };
 inline constexpr int kNumExpertStates = 5;
@@ -68,4 +68,4 @@ class ExpertCache {
   int num_empty_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 std::string LayerPlan::ToString() const {
   static constexpr const char* kNames[] = {"copy ", "use ", "prefetch ", "drop "};
@@ -14,4 +14,4 @@ std::string LayerPlan::ToString() const {
   return text;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::offload {
 
 // An expert of a layer: layer * num_experts + expert.  -1 = none.
 using ExpertKey = int32_t;
@@ -47,4 +47,4 @@ struct LayerPlan {
   std::string ToString() const;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

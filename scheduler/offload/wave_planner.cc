@@ -6,7 +6,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 // Copies of one layer that take their slots from what it does not need before its own used ones compete: one is copied
@@ -166,4 +166,4 @@ void WavePlanner::Prefetch(ExpertKey key, int32_t slot, LayerPlan* plan) {
   plan->steps.push_back({PlanStep::kPrefetch, key, slot});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

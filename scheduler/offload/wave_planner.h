@@ -18,7 +18,7 @@
 #include "scheduler/offload/policies/cache_policy.h"
 #include "scheduler/offload/policies/cheapest_slots.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 // What keeping an expert is worth, after this layer: the smallest is evicted first.  Any scale.
 using KeepValue = absl::FunctionRef<int64_t(ExpertKey)>;
@@ -65,4 +65,4 @@ class WavePlanner {
   CheapestSlots victims_;  // scratch: empty slots, and those of experts that the layer does not need
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::pipeline {
 namespace {
 
 // Appends ops and remembers where each chunk's are.
@@ -82,4 +82,4 @@ MoeSchedule BuildExpertParallel(const ExpertParallelOptions& options) {
   return schedule;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::pipeline

@@ -10,7 +10,7 @@
 
 #include "scheduler/pipeline/moe_schedule.h"
 
-namespace switchyard {
+namespace switchyard::pipeline {
 
 inline constexpr int kMaxMicroBatches = 64;
 
@@ -24,4 +24,4 @@ struct ExpertParallelOptions {
 // REQUIRES: the options are in range.  The result is valid.
 MoeSchedule BuildExpertParallel(const ExpertParallelOptions& options);
 
-}  // namespace switchyard
+}  // namespace switchyard::pipeline

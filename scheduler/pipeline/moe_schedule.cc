@@ -4,7 +4,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::pipeline {
 namespace {
 
 absl::Status Wrong(const MoeSchedule& schedule, int index, absl::string_view what) {
@@ -145,4 +145,4 @@ ChunkRange RowsOfChunk(int64_t rows, int chunk, int num_chunks) {
   return {chunk * base + before, base + (chunk < longer ? 1 : 0)};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::pipeline

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 
-namespace switchyard {
+namespace switchyard::pipeline {
 
 enum class MicroOpKind : uint8_t {
   kSplit,          // cuts the rank's rows into `num_chunks` ranges
@@ -73,4 +73,4 @@ struct ChunkRange {
 };
 ChunkRange RowsOfChunk(int64_t rows, int chunk, int num_chunks);
 
-}  // namespace switchyard
+}  // namespace switchyard::pipeline

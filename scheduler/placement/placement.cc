@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 bool Placement::Holds(int device, int expert) const {
   return std::find(slots[device].begin(), slots[device].end(), expert) != slots[device].end();
@@ -106,4 +106,4 @@ Placement KeepSlots(const Placement& from, Placement to) {
   return to;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

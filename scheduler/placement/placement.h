@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 inline constexpr int32_t kEmptySlot = -1;
 
@@ -47,4 +47,4 @@ std::vector<SlotChange> ChangesBetween(const Placement& from, const Placement& t
 // `to` with its experts relabelled within each device so that what stays on a device stays in its slot.
 Placement KeepSlots(const Placement& from, Placement to);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 constexpr std::array<absl::string_view, 8> kNames = {"static", "static+spare", "central",     "agreed",
@@ -32,4 +32,4 @@ absl::StatusOr<PlacementMode> ParsePlacementMode(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("placement mode \"", name, "\" is none of ", PlacementModeNames()));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

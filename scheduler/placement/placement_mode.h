@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 enum class PlacementMode {
   kStatic,       // "static": E / R experts a device, no replicas (the paper's baseline)
@@ -20,7 +20,7 @@ enum class PlacementMode {
 };
 
 absl::string_view NameOf(PlacementMode mode);
-// Whether all slots are the fast loop's, as the paper has it: such a mode has no residents.
+// Whether all slots are the per-step balancer's, as the paper has it: such a mode has no residents.
 bool IsPaper(PlacementMode mode);
 // Whether its decisions look at what coming layers are expected to get, when it serves.
 bool UsesEstimates(PlacementMode mode);
@@ -29,4 +29,4 @@ std::string PlacementModeNames();
 // InvalidArgument lists the names.
 absl::StatusOr<PlacementMode> ParsePlacementMode(absl::string_view name);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 void CheckRange(absl::string_view flag, int64_t value, int64_t most, std::vector<std::string>* problems) {
@@ -15,7 +15,8 @@ void CheckRange(absl::string_view flag, int64_t value, int64_t most, std::vector
   problems->push_back(absl::StrCat("--", flag, "=", value, ": must be within [0, ", most, "]"));
 }
 
-// Whose residents stay as they are and whose rows are split over all replicas: what the slow loop changes it may.
+// Whose residents stay as they are and whose rows are split over all replicas: what the background balancer changes it
+// may.
 bool HasResidents(PlacementMode mode) { return mode == PlacementMode::kStaticSpare || mode == PlacementMode::kAgreed; }
 
 }  // namespace
@@ -69,4 +70,4 @@ int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_de
   return per_device + settings.replica_slots + (settings.rebalances() ? 1 : 0);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -2,9 +2,10 @@
 // group have the same.
 //
 // Slots are counted for one MoE layer on one worker: E / R residents (rounded up), `replica_slots` more residents that
-// the slow loop fills (residency.h), and `spare_slots` that the fast loop changes layer by layer (layer_decision.h).
-// A slow loop needs one slot more, for what arrives before something else departs: one on each worker, for all layers
-// together.  Plain data.  Costs and places are not here: they are of an epoch (group_placement.h).
+// the background balancer fills (residency.h), and `spare_slots` that the per-step balancer changes layer by layer
+// (layer_decision.h). A background balancer needs one slot more, for what arrives before something else departs: one on
+// each worker, for all layers together.  Plain data.  Costs and places are not here: they are of an epoch
+// (group_placement.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 #include "absl/status/status.h"
 #include "scheduler/placement/placement_mode.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 struct PlacementSettings {
   static constexpr int kMaxSlots = 64;  // of either kind
@@ -21,7 +22,7 @@ struct PlacementSettings {
   PlacementMode mode = PlacementMode::kStatic;
   int spare_slots = 0;
   int replica_slots = 0;
-  int64_t rebalance_steps = 0;  // the slow loop plans after so many steps; 0 = never
+  int64_t rebalance_steps = 0;  // the background balancer plans after so many steps; 0 = never
 
   bool rebalances() const { return rebalance_steps > 0; }
   bool operator==(const PlacementSettings& other) const = default;
@@ -34,15 +35,16 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings);
 // is taken: it has all experts, and slots stay empty.  InvalidArgument with the figures, named as the server's flags.
 absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices);
 
-// Experts of one layer that a worker has at a time: residents, replicas of the slow loop, spare slots of the fast loop.
+// Experts of one layer that a worker has at a time: residents, replicas of the background balancer, spare slots of the
+// per-step balancer.
 int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices);
 
-// Of an expert budget's slots of all layers those that the slow loop may count on for residents: the others, two where
-// there are more, are what offloaded experts come through, one being copied while one computes.  Replicas of the fast
-// loop have none of their own: the cache policy finds room for them.
+// Of an expert budget's slots of all layers those that the background balancer may count on for residents: the others,
+// two where there are more, are what offloaded experts come through, one being copied while one computes.  Replicas of
+// the fast loop have none of their own: the cache policy finds room for them.
 int PlannedSlots(int budget_slots);
 
 // Slots of a device in a layer's resident placement: InitialResidency's and GroupPlacement's shape.
 int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_devices);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -6,7 +6,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 constexpr uint32_t kMaxCount = std::numeric_limits<uint16_t>::max();
@@ -131,4 +131,4 @@ std::vector<int32_t> CountTable::RowsByKey() const {
   return rows;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

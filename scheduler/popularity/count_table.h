@@ -19,7 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 struct ContextKey {
   uint64_t high = 0, low = 0;
@@ -77,4 +77,4 @@ class CountTable {
   std::vector<uint16_t> counts_;                    // [rows, E]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -9,7 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 // A path's element takes 21 bits: a mark that it is there, then two expert ids + 1 in 10 bits each, the smaller one
@@ -197,4 +197,4 @@ absl::Status PathProfile::Merge(const PathProfile& other) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

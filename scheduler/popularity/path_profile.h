@@ -27,7 +27,7 @@
 // `halve_after_tokens` more tokens were counted in it, so that old traffic fades at fixed counts, not by a clock.
 // Merge is associative and commutative as long as nothing is evicted, no count reaches 2^16 and no decay falls due.
 // Deterministic, integers only.  Thread-compatible.
-// Does not do: shares per batch (profile_estimator.h), files (bytes in, bytes out: path_profile_format.cc).
+// Does not do: shares per batch (profile_predictor.h), files (bytes in, bytes out: path_profile_format.cc).
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@
 #include "scheduler/popularity/count_table.h"
 #include "scheduler/popularity/trace/routing_view.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 enum class Phase : uint8_t { kPrefill, kDecode };
 absl::string_view NameOf(Phase phase);  // "prefill", "decode"
@@ -155,4 +155,4 @@ class PathProfile {
   std::vector<int64_t> tokens_;                 // [L]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -7,7 +7,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/popularity/path_profile.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 constexpr absl::string_view kMagic = "SYPROF01";
@@ -133,4 +133,4 @@ absl::StatusOr<PathProfile> PathProfile::Parse(absl::string_view bytes, ProfileL
   return profile;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

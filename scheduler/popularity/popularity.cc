@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 int64_t TotalOf(absl::Span<const int64_t> popularity) {
   return std::accumulate(popularity.begin(), popularity.end(), int64_t{0});
@@ -61,4 +61,4 @@ bool SameTopExperts(absl::Span<const int64_t> a, absl::Span<const int64_t> b, in
   return top_a == top_b;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

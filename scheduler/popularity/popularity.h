@@ -2,7 +2,7 @@
 //
 // A row is one (token, choice): T tokens of top_k = K are T * K rows.  Fixed point, so that ranks that add the same
 // numbers in any order have the same sums, and decide alike from them.
-// Pure functions over spans [E]; entries are >= 0.  Does not do: estimating (estimator.h).
+// Pure functions over spans [E]; entries are >= 0.  Does not do: estimating (load_predictor.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 // One row.  A sum stays below 2^63 for any batch of less than 2^42 rows.
 inline constexpr int64_t kRow = int64_t{1} << 20;
@@ -34,4 +34,4 @@ std::vector<int32_t> TopExperts(absl::Span<const int64_t> popularity, int n);
 // (Lina, section 5.2; sets, as scheduler/PAPERS.md, item 7, reads it).
 bool SameTopExperts(absl::Span<const int64_t> a, absl::Span<const int64_t> b, int n);
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

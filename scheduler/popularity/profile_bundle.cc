@@ -12,7 +12,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 // By version, the present one last.
@@ -239,4 +239,4 @@ absl::Status ProfileBundle::Merge(const ProfileBundle& other) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "scheduler/popularity/path_profile.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 // From the rows that enter layer's experts to the router logits of layer + ahead.
 struct ProbeMap {
@@ -70,4 +70,4 @@ struct ProfileBundle {
 // any.
 absl::Status CheckSameModel(const ProfileBundle& expected, const ProfileBundle& actual);
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -2,7 +2,7 @@
 
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 // Of the phase's profiles, which all count the same rows, the one that has counted most.
@@ -32,4 +32,4 @@ std::vector<int64_t> ProfiledShares(const ProfileBundle& bundle) {
   return shares;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -2,7 +2,7 @@
 //
 // By the decoded rows of a layer where enough of them were counted, at least kDecodedPerExpert for each expert, as a
 // prompt's rows need nearly every expert and leave a cache no choice; else by all rows.
-// Pure.  Does not do: paths, tokens, what is needed next (estimator.h).
+// Pure.  Does not do: paths, tokens, what is needed next (load_predictor.h).
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 #include "scheduler/popularity/profile_bundle.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 inline constexpr int64_t kDecodedPerExpert = 16;
 
 // [L * E] shares of each layer's rows, kRow a layer; alike where nothing was counted.
 std::vector<int64_t> ProfiledShares(const ProfileBundle& bundle);
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -4,12 +4,13 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::simulator {
 
-TraceBatches::TraceBatches(const RoutingTrace* trace, Phase phase, int64_t batch_tokens)
+TraceBatches::TraceBatches(const popularity::RoutingTrace* trace, popularity::Phase phase, int64_t batch_tokens)
     : trace_(trace), phase_(phase), batch_tokens_(batch_tokens), begins_({0}) {
   SY_CHECK_GE(batch_tokens, 1);
-  for (const TraceSequence& sequence : trace->sequences) begins_.push_back(begins_.back() + sequence.num_tokens());
+  for (const popularity::TraceSequence& sequence : trace->sequences)
+    begins_.push_back(begins_.back() + sequence.num_tokens());
   num_batches_ = begins_.back() / batch_tokens;
 }
 
@@ -26,7 +27,8 @@ void TraceBatches::Load(int64_t batch) {
   token_ids_.clear();
   experts_.clear();
   for (int64_t t = 0; t < batch_tokens_; ++t) {
-    const Token token = At(phase_ == Phase::kPrefill ? batch * batch_tokens_ + t : t * num_batches_ + batch);
+    const Token token =
+        At(phase_ == popularity::Phase::kPrefill ? batch * batch_tokens_ + t : t * num_batches_ + batch);
     tokens_.push_back(token);
     token_ids_.push_back(token.sequence->token_ids[static_cast<size_t>(token.position)]);
     const auto experts = token.sequence->experts.begin() + token.position * per_token;
@@ -34,7 +36,7 @@ void TraceBatches::Load(int64_t batch) {
   }
 }
 
-RoutingView TraceBatches::View() const {
+popularity::RoutingView TraceBatches::View() const {
   const int64_t layer_stride = trace_->shape.top_k;
   return {.shape = trace_->shape,
           .num_tokens = static_cast<int64_t>(tokens_.size()),
@@ -55,4 +57,4 @@ std::vector<int16_t> TraceBatches::Predictions(size_t channel, int layer) const 
   return predictions;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::simulator

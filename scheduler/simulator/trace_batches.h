@@ -13,30 +13,30 @@
 #include "scheduler/popularity/path_profile.h"
 #include "scheduler/popularity/trace/routing_trace.h"
 
-namespace switchyard {
+namespace switchyard::simulator {
 
 class TraceBatches {
  public:
   // REQUIRES: batch_tokens >= 1; the trace outlives this.
-  TraceBatches(const RoutingTrace* trace, Phase phase, int64_t batch_tokens);
+  TraceBatches(const popularity::RoutingTrace* trace, popularity::Phase phase, int64_t batch_tokens);
 
   int64_t num_batches() const { return num_batches_; }
   // REQUIRES: 0 <= batch < num_batches().
   void Load(int64_t batch);
   // Of the batch that was loaded last; valid until the next Load.
-  RoutingView View() const;
+  popularity::RoutingView View() const;
   // What channel c said of the batch's tokens in `layer`: [T, M].
   std::vector<int16_t> Predictions(size_t channel, int layer) const;
 
  private:
   struct Token {
-    const TraceSequence* sequence = nullptr;
+    const popularity::TraceSequence* sequence = nullptr;
     int64_t position = 0;
   };
   Token At(int64_t index) const;
 
-  const RoutingTrace* trace_;
-  Phase phase_;
+  const popularity::RoutingTrace* trace_;
+  popularity::Phase phase_;
   int64_t batch_tokens_;
   int64_t num_batches_ = 0;
   std::vector<int64_t> begins_;     // [sequences + 1] tokens before each
@@ -45,4 +45,4 @@ class TraceBatches {
   std::vector<int16_t> experts_;    // [T, L, K]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::simulator

@@ -11,13 +11,14 @@
 #include "scheduler/popularity/predictors/live_estimates.h"
 #include "scheduler/simulator/trace_batches.h"
 
-namespace switchyard {
+namespace switchyard::simulator {
 namespace {
 
-constexpr PlacementMode kModes[] = {PlacementMode::kStatic, PlacementMode::kStaticSpare, PlacementMode::kCentral,
-                                    PlacementMode::kAgreed, PlacementMode::kOracle};
+constexpr placement::PlacementMode kModes[] = {
+    placement::PlacementMode::kStatic, placement::PlacementMode::kStaticSpare, placement::PlacementMode::kCentral,
+    placement::PlacementMode::kAgreed, placement::PlacementMode::kOracle};
 
-absl::Status CheckOptions(const RoutingTrace& trace, const ReplayOptions& options) {
+absl::Status CheckOptions(const popularity::RoutingTrace& trace, const ReplayOptions& options) {
   const auto check = [](bool ok, absl::string_view field, int64_t value, absl::string_view limit) {
     if (ok) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("replay: ", field, " is ", value, ", wants ", limit));
@@ -30,39 +31,41 @@ absl::Status CheckOptions(const RoutingTrace& trace, const ReplayOptions& option
                         absl::StrCat("1 to ", experts)));
   RETURN_IF_ERROR(check(trace.num_tokens() >= 2 * options.batch_tokens, "the trace's number of tokens",
                         trace.num_tokens(), absl::StrCat("two batches of ", options.batch_tokens, " at least")));
-  LiveOptions live;
+  popularity::LiveOptions live;
   live.shape = trace.shape;
-  for (const ProfileIdentity& identity : LiveProfiles(live))
-    RETURN_IF_ERROR(CheckProfile(identity, LiveLimits(live, identity.context)));
+  for (const popularity::ProfileIdentity& identity : popularity::LiveProfiles(live))
+    RETURN_IF_ERROR(popularity::CheckProfile(identity, popularity::LiveLimits(live, identity.context)));
   return absl::OkStatus();
 }
 
 class ModeReplay {
  public:
-  static absl::StatusOr<ModeReplay> Make(PlacementMode mode, const RoutingTrace& trace, const ReplayOptions& options) {
-    PolicyShape shape;
+  static absl::StatusOr<ModeReplay> Make(placement::PlacementMode mode, const popularity::RoutingTrace& trace,
+                                         const ReplayOptions& options) {
+    placement::PolicyShape shape;
     shape.mode = mode;
     shape.top_k = trace.shape.top_k;
     // A copy hides behind one layer, and a demanded one never pays: what is seen is the placement.
     shape.costs = {.copy_ps = 1'000'000'000, .row_ps = 1, .layer_ps = 3'000'000'000};
-    const int spare = mode == PlacementMode::kStatic ? 0 : options.spare_slots;
+    const int spare = mode == placement::PlacementMode::kStatic ? 0 : options.spare_slots;
     shape.residents.assign(static_cast<size_t>(trace.shape.num_layers),
-                           ContiguousPlacement(trace.shape.num_experts, options.num_devices, spare));
+                           placement::ContiguousPlacement(trace.shape.num_experts, options.num_devices, spare));
     ModeReplay replay;
     replay.figures_.mode = mode;
-    ASSIGN_OR_RETURN(replay.policy_, MakePlacementPolicy(std::move(shape)));
+    ASSIGN_OR_RETURN(replay.policy_, placement::MakePlacementPolicy(std::move(shape)));
     return replay;
   }
 
   // estimate of the layer after this one, empty: none; next: what it will get, of the oracle.
-  void Decide(int64_t step, int layer, const RowCounts& counts, const Popularity& estimate, const Popularity& next) {
-    const Popularity& told = figures_.mode == PlacementMode::kOracle ? next : estimate;
-    std::vector<LayerEstimate> estimates;
-    if (!told.empty()) estimates.push_back({.layer = layer + 1, .popularity = told});
-    const LayerDecision decision =
+  void Decide(int64_t step, int layer, const placement::RowCounts& counts, const popularity::Popularity& estimate,
+              const popularity::Popularity& next) {
+    const popularity::Popularity& reported = figures_.mode == placement::PlacementMode::kOracle ? next : estimate;
+    std::vector<placement::LayerEstimate> estimates;
+    if (!reported.empty()) estimates.push_back({.layer = layer + 1, .popularity = reported});
+    const placement::LayerDecision decision =
         policy_->Decide({.step = step, .layer = layer, .counts = counts, .estimates = estimates});
-    for (const SlotPlan& plan : decision.prefetch) copies_ += NumCopies(plan.changes);
-    copies_ += NumCopies(decision.demand.changes);
+    for (const placement::SlotPlan& plan : decision.prefetch) copies_ += placement::NumCopies(plan.changes);
+    copies_ += placement::NumCopies(decision.demand.changes);
     int64_t rows = 0;
     for (const int32_t count : counts.rows) rows += count;
     if (rows > 0)
@@ -83,22 +86,22 @@ class ModeReplay {
 
  private:
   ReplayReport::Mode figures_;
-  std::unique_ptr<PlacementPolicy> policy_;
+  std::unique_ptr<placement::PlacementPolicy> policy_;
   std::vector<double> ratios_;
   int64_t copies_ = 0, decisions_ = 0;
 };
 
 // The trace's channels that the live estimators are told, with the least M of them.
 struct Channels {
-  std::vector<std::pair<Predictor, size_t>> of;
+  std::vector<std::pair<popularity::Predictor, size_t>> of;
   int num_predicted = 1;
 };
 
-Channels ChannelsOf(const RoutingTrace& trace) {
+Channels ChannelsOf(const popularity::RoutingTrace& trace) {
   Channels channels;
   for (size_t c = 0; c < trace.channels.size(); ++c) {
-    for (const Predictor predictor : {Predictor::kGateAhead, Predictor::kProbe}) {
-      if (trace.channels[c].name != ChannelOf(predictor, 1)) continue;
+    for (const popularity::Predictor predictor : {popularity::Predictor::kGateAhead, popularity::Predictor::kProbe}) {
+      if (trace.channels[c].name != popularity::ChannelOf(predictor, 1)) continue;
       const int places = trace.channels[c].num_predicted;
       channels.num_predicted = channels.of.empty() ? places : std::min(channels.num_predicted, places);
       channels.of.emplace_back(predictor, c);
@@ -117,22 +120,22 @@ std::vector<int16_t> FirstOf(const std::vector<int16_t>& predictions, int width,
 }
 
 // What is expected of the layer; empty: nothing.
-Popularity Foresee(const TraceBatches& batches, const RoutingTrace& trace, const Channels& channels, int layer,
-                   LiveEstimates* live) {
+popularity::Popularity Foresee(const TraceBatches& batches, const popularity::RoutingTrace& trace,
+                               const Channels& channels, int layer, popularity::LiveEstimates* live) {
   for (const auto& [predictor, channel] : channels.of) {
     const int width = trace.channels[channel].num_predicted;
     live->SetPredictions(predictor, layer, 1,
                          FirstOf(batches.Predictions(channel, layer), width, channels.num_predicted));
   }
-  Popularity estimate(static_cast<size_t>(trace.shape.num_experts));
+  popularity::Popularity estimate(static_cast<size_t>(trace.shape.num_experts));
   if (!live->Estimate(batches.View(), layer, 1, absl::MakeSpan(estimate))) estimate.clear();
   return estimate;
 }
 
-void AddEstimators(const LiveEstimates& live, ReplayReport* report) {
-  for (int j = 0; j < kNumLiveEstimators; ++j) {
-    const auto estimator = static_cast<LiveEstimator>(j);
-    const EstimateMeans means = live.MeansOf(estimator, 1);
+void AddPredictors(const popularity::LiveEstimates& live, ReplayReport* report) {
+  for (int j = 0; j < popularity::kNumLivePredictors; ++j) {
+    const auto estimator = static_cast<popularity::LivePredictor>(j);
+    const popularity::EstimateMeans means = live.MeansOf(estimator, 1);
     if (means.num_layers == 0) continue;
     report->estimators.push_back(
         {.name = std::string(NameOf(estimator)), .accuracy = means.accuracy, .distance = means.distance});
@@ -143,16 +146,17 @@ void AddEstimators(const LiveEstimates& live, ReplayReport* report) {
 
 }  // namespace
 
-absl::StatusOr<ReplayReport> ReplayTrace(const RoutingTrace& trace, const ReplayOptions& options) {
+absl::StatusOr<ReplayReport> ReplayTrace(const popularity::RoutingTrace& trace, const ReplayOptions& options) {
   RETURN_IF_ERROR(CheckOptions(trace, options));
   const int layers = trace.shape.num_layers;
   const Channels channels = ChannelsOf(trace);
-  LiveOptions live_options{.shape = trace.shape, .phase = options.phase, .num_predicted = channels.num_predicted};
+  popularity::LiveOptions live_options{
+      .shape = trace.shape, .phase = options.phase, .num_predicted = channels.num_predicted};
   live_options.first_full_passes = std::numeric_limits<int64_t>::max();
   live_options.counted_rows = options.batch_tokens;
-  LiveEstimates live(live_options);
+  popularity::LiveEstimates live(live_options);
   std::vector<ModeReplay> modes;
-  for (const PlacementMode mode : kModes) {
+  for (const placement::PlacementMode mode : kModes) {
     ASSIGN_OR_RETURN(ModeReplay replay, ModeReplay::Make(mode, trace, options));
     modes.push_back(std::move(replay));
   }
@@ -161,24 +165,25 @@ absl::StatusOr<ReplayReport> ReplayTrace(const RoutingTrace& trace, const Replay
   report.num_batches = batches.num_batches();
   for (int64_t batch = 0; batch < batches.num_batches(); ++batch) {
     batches.Load(batch);
-    const RoutingView view = batches.View();
+    const popularity::RoutingView view = batches.View();
     live.BeginPass();
     Foresee(batches, trace, channels, 0, &live);
     for (int layer = 0; layer < layers; ++layer) {
       live.Observe(view, layer);
-      Popularity estimate, next;
+      popularity::Popularity estimate, next;
       if (layer + 1 < layers) {
         estimate = Foresee(batches, trace, channels, layer + 1, &live);
-        next = FromCounts(CountsOf(view, layer + 1));
+        next = popularity::FromCounts(popularity::CountsOf(view, layer + 1));
       }
-      const std::vector<int32_t> rows = CountsByPart(view, layer, options.num_devices);
-      const RowCounts counts{.num_ranks = options.num_devices, .num_experts = trace.shape.num_experts, .rows = rows};
+      const std::vector<int32_t> rows = popularity::CountsByPart(view, layer, options.num_devices);
+      const placement::RowCounts counts{
+          .num_ranks = options.num_devices, .num_experts = trace.shape.num_experts, .rows = rows};
       for (ModeReplay& mode : modes) mode.Decide(batch, layer, counts, estimate, next);
     }
   }
   for (ModeReplay& mode : modes) report.modes.push_back(mode.Figures());
-  AddEstimators(live, &report);
+  AddPredictors(live, &report);
   return report;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::simulator

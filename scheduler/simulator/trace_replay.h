@@ -1,4 +1,4 @@
-// A recorded trace run again without a model: what the estimators would have foreseen of it, and how even each
+// A recorded trace run again without a model: what the estimators would have predicted of it, and how even each
 // placement mode would have kept so many devices.
 //
 // Batches are cut as TraceBatches says; estimators learn as they go, as on live traffic (LiveEstimates), from the
@@ -15,10 +15,10 @@
 #include "scheduler/popularity/path_profile.h"
 #include "scheduler/popularity/trace/routing_trace.h"
 
-namespace switchyard {
+namespace switchyard::simulator {
 
 struct ReplayOptions {
-  Phase phase = Phase::kDecode;
+  popularity::Phase phase = popularity::Phase::kDecode;
   int64_t batch_tokens = 256;
   int num_devices = 4;
   int spare_slots = 1;  // a device, of the modes that have any
@@ -26,20 +26,20 @@ struct ReplayOptions {
 
 struct ReplayReport {
   struct Mode {
-    PlacementMode mode = PlacementMode::kStatic;
+    placement::PlacementMode mode = placement::PlacementMode::kStatic;
     double median = 0, p95 = 0;   // of the busiest device's rows over the mean, over batches and layers
     double copies_per_layer = 0;  // experts copied, all devices
   };
-  struct Estimator {
+  struct LoadPredictor {
     std::string name;
     double accuracy = 0, distance = 0;  // one layer ahead, mean over layers, towards the trace's end
   };
   int64_t num_batches = 0;
   std::vector<Mode> modes;
-  std::vector<Estimator> estimators;  // that had any estimate; by rising distance
+  std::vector<LoadPredictor> estimators;  // that had any estimate; by rising distance
 };
 
 // InvalidArgument: options that cannot be, with the field; a trace of fewer tokens than two batches.
-absl::StatusOr<ReplayReport> ReplayTrace(const RoutingTrace& trace, const ReplayOptions& options);
+absl::StatusOr<ReplayReport> ReplayTrace(const popularity::RoutingTrace& trace, const ReplayOptions& options);
 
-}  // namespace switchyard
+}  // namespace switchyard::simulator

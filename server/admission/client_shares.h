@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/support/host_port.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ClientShares {
  public:
@@ -51,7 +51,7 @@ inline std::string ClientOfPeer(absl::string_view peer) {
 inline std::string AddressOfPeer(absl::string_view peer) {
   if (peer.substr(0, 2) != "ip") return "";
   const std::string client = ClientOfPeer(peer);
-  return BareHost(absl::StrReplaceAll(client.substr(client.find(':') + 1), {{"%5B", "["}, {"%5D", "]"}}));
+  return rpc::BareHost(absl::StrReplaceAll(client.substr(client.find(':') + 1), {{"%5B", "["}, {"%5D", "]"}}));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -26,7 +26,7 @@
 #include "server/admission/join_tokens.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int kBacklog = 512;
@@ -44,7 +44,7 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, int port) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(BareHost(host).c_str(), absl::StrCat(port).c_str(), &hints, &found);
+  const int error = getaddrinfo(rpc::BareHost(host).c_str(), absl::StrCat(port).c_str(), &hints, &found);
   if (error != 0) return absl::UnavailableError(gai_strerror(error));
   return AddressList(found, &freeaddrinfo);
 }
@@ -313,4 +313,4 @@ int64_t ConnectionGate::num_refused() const {
   return refused_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

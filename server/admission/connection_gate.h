@@ -27,7 +27,7 @@
 #include "absl/time/time.h"
 #include "server/admission/client_shares.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ConnectionGate {
  public:
@@ -122,4 +122,4 @@ class ConnectionGate {
   absl::Time next_warning_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -15,7 +15,7 @@
 #include "proto/support/errors.h"
 #include "server/admission/client_shares.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // What a call costs that waits, beside its message.
@@ -26,10 +26,11 @@ constexpr int64_t kBytesPerByte = 48;
 constexpr int64_t kSmallBytes = 64 << 10;
 
 absl::Status Full(const std::string& what, int64_t limit, int64_t actual) {
-  return WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
-                             absl::StrCat(what, ": ", actual, ", limit ", limit, "; try again later"),
-                             {{"field", "request"}, {"limit", absl::StrCat(limit)}, {"actual", absl::StrCat(actual)}}),
-                   absl::Milliseconds(500));
+  return rpc::WithRetry(
+      rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
+                     absl::StrCat(what, ": ", actual, ", limit ", limit, "; try again later"),
+                     {{"field", "request"}, {"limit", absl::StrCat(limit)}, {"actual", absl::StrCat(actual)}}),
+      absl::Milliseconds(500));
 }
 
 }  // namespace
@@ -179,4 +180,4 @@ std::string FrontClientOfPeer(absl::string_view peer) {
   return loopback ? std::string(peer) : ClientOfPeer(peer);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

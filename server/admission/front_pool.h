@@ -22,7 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class FrontPool {
  public:
@@ -88,4 +88,4 @@ class FrontPool {
 // connection.
 std::string FrontClientOfPeer(absl::string_view peer);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

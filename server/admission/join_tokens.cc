@@ -5,7 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // Takes as long whether the first or the last byte differs.
@@ -31,4 +31,4 @@ absl::Status JoinTokens::Check(const std::string& presented, int* local_index) c
   return absl::UnauthenticatedError("the join token is not this server's; start the worker with its --join_token_file");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // From the kernel's generator for secrets; 32 hex digits.
 std::string DrawToken();
@@ -19,4 +19,4 @@ struct JoinTokens {
   absl::Status Check(const std::string& presented, int* local_index) const;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class OpenCalls {
  public:
@@ -94,4 +94,4 @@ class OpenCalls {
   std::thread thread_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ResetGuard {
  public:
@@ -54,4 +54,4 @@ class ResetGuard {
   absl::flat_hash_map<std::string, Calls> calls_ ABSL_GUARDED_BY(mu_), before_ ABSL_GUARDED_BY(mu_);  // by peer
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

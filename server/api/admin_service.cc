@@ -12,20 +12,20 @@
 #include "server/balancer/expert_view.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response);
   v1::GetExpertsRequest message;
   std::shared_ptr<const ServedModel> model;
   const absl::Status status = [&] {
-    RETURN_IF_ERROR(ParseRaw(*request, &message));
-    RETURN_IF_ERROR(desk_->Args(*context, &model).status());
+    RETURN_IF_ERROR(rpc::ParseRaw(*request, &message));
+    RETURN_IF_ERROR(request_context_->Args(*context, &model).status());
     RETURN_IF_ERROR(CheckModelName(message.model(), *model));
     if (model->num_moe_layers == 0) {
-      return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
-                       absl::StrCat("model ", model->name, " has no MoE layers"));
+      return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
+                            absl::StrCat("model ", model->name, " has no MoE layers"));
     }
     return CheckExpertsRequest(message, model->num_moe_layers, model->num_experts);
   }();
@@ -33,9 +33,9 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
     call->Fail(status);
     return call;
   }
-  desk_->engine->CopyExperts([call, message, model](std::unique_ptr<const ExpertsCopy> experts) {
+  request_context_->engine->CopyExperts([call, message, model](std::unique_ptr<const ExpertsCopy> experts) {
     if (experts == nullptr) {  // the model is known, so it was: the server stops
-      return call->Fail(MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
+      return call->Fail(rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
     }
     // Off the engine's thread.
     call->Start([message, model, experts = std::shared_ptr<const ExpertsCopy>(std::move(experts))](UnaryCall* call) {
@@ -49,9 +49,9 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* AdminServiceImpl::GetProfile(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer* request) {
-  auto* call = new ProfileCall(desk_, context);
+  auto* call = new ProfileCall(request_context_, context);
   call->Start(*request);
   return call;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,16 +1,16 @@
 // The operators' service: raw methods, as the users' one (inference_service.h).
 #pragma once
 
-#include "server/api/front_desk.h"
+#include "server/api/request_context.h"
 #include "switchyard/v1/admin.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_GetExperts<
                                    v1::AdminService::WithRawCallbackMethod_GetProfile<v1::AdminService::Service>> {
  public:
   // Borrowed; outlives the gRPC server.
-  explicit AdminServiceImpl(FrontDesk* desk) : desk_(desk) {}
+  explicit AdminServiceImpl(RequestContext* request_context) : request_context_(request_context) {}
 
   grpc::ServerUnaryReactor* GetExperts(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override;
@@ -18,7 +18,7 @@ class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_Ge
                                                          const grpc::ByteBuffer* request) override;
 
  private:
-  FrontDesk* const desk_;
+  RequestContext* const request_context_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

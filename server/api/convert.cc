@@ -10,7 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/api/convert_messages.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 struct Range {
@@ -27,34 +27,36 @@ absl::StatusOr<Value> Pick(const char* field, bool set, Value value, const std::
   const double number = static_cast<double>(value);
   if (!(number >= range.min && number <= range.max) || (range.open && number == range.min)) {
     const std::string limit = absl::StrCat(range.open ? "(" : "[", range.min, ", ", range.max, "]");
-    return BadField(field, absl::StrCat("must be within ", limit, ", is ", value), limit, absl::StrCat(value));
+    return rpc::BadField(field, absl::StrCat("must be within ", limit, ", is ", value), limit, absl::StrCat(value));
   }
   return value;
 }
 
 constexpr std::optional<double> kNone;
 
-absl::Status ConvertLogitBias(const v1::SamplingParameters& in, const ConvertArgs& args, SamplingParams* out) {
+absl::Status ConvertLogitBias(const v1::SamplingParameters& in, const ConvertArgs& args,
+                              batching::SamplingParams* out) {
   if (static_cast<int32_t>(in.logit_bias().size()) > args.limits.max_logit_bias) {
-    return BadField("sampling.logit_bias",
-                    absl::StrCat(in.logit_bias().size(), " entries, limit ", args.limits.max_logit_bias),
-                    absl::StrCat(args.limits.max_logit_bias), absl::StrCat(in.logit_bias().size()));
+    return rpc::BadField("sampling.logit_bias",
+                         absl::StrCat(in.logit_bias().size(), " entries, limit ", args.limits.max_logit_bias),
+                         absl::StrCat(args.limits.max_logit_bias), absl::StrCat(in.logit_bias().size()));
   }
   for (const auto& [token, bias] : in.logit_bias()) {
     if (token < 0 || token >= args.model->vocab_size) {
-      return BadField("sampling.logit_bias",
-                      absl::StrCat("token ", token, " outside [0, ", args.model->vocab_size, ")"),
-                      absl::StrCat(args.model->vocab_size), absl::StrCat(token));
+      return rpc::BadField("sampling.logit_bias",
+                           absl::StrCat("token ", token, " outside [0, ", args.model->vocab_size, ")"),
+                           absl::StrCat(args.model->vocab_size), absl::StrCat(token));
     }
-    if (!std::isfinite(bias)) return BadField("sampling.logit_bias", "must be finite", "finite", absl::StrCat(bias));
+    if (!std::isfinite(bias))
+      return rpc::BadField("sampling.logit_bias", "must be finite", "finite", absl::StrCat(bias));
     out->logit_bias.emplace_back(token, bias);
   }
   std::sort(out->logit_bias.begin(), out->logit_bias.end());
   return absl::OkStatus();
 }
 
-absl::Status ConvertSampling(const v1::SamplingParameters& in, const ConvertArgs& args, SamplingParams* out) {
-  const GenerationDefaults& defaults = args.text->defaults();
+absl::Status ConvertSampling(const v1::SamplingParameters& in, const ConvertArgs& args, batching::SamplingParams* out) {
+  const text::GenerationDefaults& defaults = args.text->defaults();
   ASSIGN_OR_RETURN(out->temperature, Pick("sampling.temperature", in.has_temperature(), in.temperature(),
                                           defaults.temperature, 1.0, {0, 100}));
   ASSIGN_OR_RETURN(out->top_p, Pick("sampling.top_p", in.has_top_p(), in.top_p(), defaults.top_p, 1.0,
@@ -77,7 +79,7 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
   const int32_t context = args.model->max_model_len;
   const int32_t prompt = static_cast<int32_t>(out->prompt.size());
   if (prompt + 1 > context) {
-    return MakeError(
+    return rpc::MakeError(
         absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
         absl::StrCat("prompt: ", prompt, " tokens and at least one to generate exceed the context of ", context),
         {{"field", "prompt"}, {"limit", absl::StrCat(context)}, {"actual", absl::StrCat(prompt)}});
@@ -85,9 +87,9 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
   if (message.has_max_tokens()) {
     const int32_t wanted = message.max_tokens();
     if (wanted < 1)
-      return BadField("max_tokens", absl::StrCat("must be at least 1, is ", wanted), "1", absl::StrCat(wanted));
+      return rpc::BadField("max_tokens", absl::StrCat("must be at least 1, is ", wanted), "1", absl::StrCat(wanted));
     if (int64_t{prompt} + wanted > context) {
-      return MakeError(
+      return rpc::MakeError(
           absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
           absl::StrCat("prompt ", prompt, " + max_tokens ", wanted, " > context ", context),
           {{"field", "max_tokens"}, {"limit", absl::StrCat(context - prompt)}, {"actual", absl::StrCat(wanted)}});
@@ -106,8 +108,8 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
 absl::Status ConvertExpertPaths(const v1::GenerateRequest& message, const ConvertArgs& args, InferenceRequest* out) {
   if (!message.return_expert_paths()) return absl::OkStatus();
   if (args.model->num_moe_layers < 1) {
-    return BadField("return_expert_paths", absl::StrCat("model ", args.model->name, " has no layers of experts"),
-                    "false", "true");
+    return rpc::BadField("return_expert_paths", absl::StrCat("model ", args.model->name, " has no layers of experts"),
+                         "false", "true");
   }
   out->sampling.expert_paths_from = 0;
   out->num_moe_layers = args.model->num_moe_layers;
@@ -119,8 +121,8 @@ template <class Ids>
 absl::Status CheckTokenIds(const Ids& ids, const char* field, int32_t vocab) {
   for (int i = 0; i < static_cast<int>(ids.size()); ++i) {
     if (ids[i] < 0 || ids[i] >= vocab) {
-      return BadField(absl::StrCat(field, "[", i, "]"), absl::StrCat(ids[i], " outside [0, ", vocab, ")"),
-                      absl::StrCat("[0, ", vocab, ")"), absl::StrCat(ids[i]));
+      return rpc::BadField(absl::StrCat(field, "[", i, "]"), absl::StrCat(ids[i], " outside [0, ", vocab, ")"),
+                           absl::StrCat("[0, ", vocab, ")"), absl::StrCat(ids[i]));
     }
   }
   return absl::OkStatus();
@@ -129,27 +131,27 @@ absl::Status CheckTokenIds(const Ids& ids, const char* field, int32_t vocab) {
 absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs& args, InferenceRequest* out) {
   const RequestLimits& limits = args.limits;
   if (message.stop_size() > limits.max_stop_strings) {
-    return BadField("stop", absl::StrCat(message.stop_size(), " strings, limit ", limits.max_stop_strings),
-                    absl::StrCat(limits.max_stop_strings), absl::StrCat(message.stop_size()));
+    return rpc::BadField("stop", absl::StrCat(message.stop_size(), " strings, limit ", limits.max_stop_strings),
+                         absl::StrCat(limits.max_stop_strings), absl::StrCat(message.stop_size()));
   }
   for (int i = 0; i < message.stop_size(); ++i) {
     const std::string& stop = message.stop(i);
     if (stop.empty() || stop.size() > limits.max_stop_bytes) {
-      return BadField(absl::StrCat("stop[", i, "]"),
-                      absl::StrCat("must have 1 to ", limits.max_stop_bytes, " bytes, has ", stop.size()),
-                      absl::StrCat(limits.max_stop_bytes), absl::StrCat(stop.size()));
+      return rpc::BadField(absl::StrCat("stop[", i, "]"),
+                           absl::StrCat("must have 1 to ", limits.max_stop_bytes, " bytes, has ", stop.size()),
+                           absl::StrCat(limits.max_stop_bytes), absl::StrCat(stop.size()));
     }
     out->stop.push_back(stop);
   }
   // A model's own, without a tokenizer to find them with, hinder nobody.
   if (out->stop.empty() && args.text->has_tokenizer()) out->stop = args.text->defaults().stop_strings;
   if (!out->stop.empty() && !args.text->has_tokenizer()) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
-                     "stop: this model has no tokenizer; use stop_token_ids", {{"field", "stop"}});
+    return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
+                          "stop: this model has no tokenizer; use stop_token_ids", {{"field", "stop"}});
   }
   if (message.stop_token_ids_size() > 1024) {
-    return BadField("stop_token_ids", absl::StrCat(message.stop_token_ids_size(), " ids, limit 1024"), "1024",
-                    absl::StrCat(message.stop_token_ids_size()));
+    return rpc::BadField("stop_token_ids", absl::StrCat(message.stop_token_ids_size(), " ids, limit 1024"), "1024",
+                         absl::StrCat(message.stop_token_ids_size()));
   }
   RETURN_IF_ERROR(CheckTokenIds(message.stop_token_ids(), "stop_token_ids", args.model->vocab_size));
   std::vector<int32_t>& ids = out->sampling.stop_ids;
@@ -161,7 +163,7 @@ absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs&
 }
 
 absl::StatusOr<std::vector<int32_t>> Encode(const char* field, const std::string& text,
-                                            const TextRoom::EncodeArgs& options, const ConvertArgs& args) {
+                                            const text::TextProcessor::EncodeArgs& options, const ConvertArgs& args) {
   absl::StatusOr<std::vector<int32_t>> ids = args.text->Encode(text, options);
   if (absl::IsResourceExhausted(ids.status())) return TextLimit(field, ids.status());
   return ids;
@@ -184,7 +186,7 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
       return Encode("messages", text, {message.add_special_tokens(), true, args.cancelled}, args);
     }
     default:
-      return BadField("prompt", "exactly one of text, token_ids, messages required", "1", "0");
+      return rpc::BadField("prompt", "exactly one of text, token_ids, messages required", "1", "0");
   }
 }
 
@@ -192,9 +194,10 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
 
 absl::Status CheckModelName(const std::string& name, const ServedModel& model) {
   if (name.empty() || name == model.name) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND,
-                   absl::StrCat("model ", Quote(name), " is not served here; this server has \"", model.name, "\""),
-                   {{"field", "model"}});
+  return rpc::MakeError(
+      absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND,
+      absl::StrCat("model ", Quote(name), " is not served here; this server has \"", model.name, "\""),
+      {{"field", "model"}});
 }
 
 absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::GenerateRequest& message,
@@ -202,9 +205,9 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
   RETURN_IF_ERROR(CheckModelName(message.model(), *args.model));
   const RequestLimits& limits = args.limits;
   if (message.request_id().size() > limits.max_request_id_bytes) {
-    return BadField("request_id",
-                    absl::StrCat(message.request_id().size(), " bytes, limit ", limits.max_request_id_bytes),
-                    absl::StrCat(limits.max_request_id_bytes), absl::StrCat(message.request_id().size()));
+    return rpc::BadField("request_id",
+                         absl::StrCat(message.request_id().size(), " bytes, limit ", limits.max_request_id_bytes),
+                         absl::StrCat(limits.max_request_id_bytes), absl::StrCat(message.request_id().size()));
   }
   auto out = std::make_unique<InferenceRequest>();
   out->request_id = message.request_id().empty() ? args.drawn_id : message.request_id();
@@ -225,7 +228,7 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
   ASSIGN_OR_RETURN(out->prompt, ConvertPrompt(message, args));
   // A tokenizer may know more tokens than the model has rows for.
   RETURN_IF_ERROR(CheckTokenIds(out->prompt, "prompt", args.model->vocab_size));
-  if (out->prompt.empty()) return BadField("prompt", "is empty: at least one token is needed", "1", "0");
+  if (out->prompt.empty()) return rpc::BadField("prompt", "is empty: at least one token is needed", "1", "0");
   RETURN_IF_ERROR(ConvertLengths(message, args, out.get()));
   return out;
 }
@@ -237,7 +240,7 @@ constexpr size_t kMostAnswerBytes = 4 << 20;
 
 // Before the answer is made: it may be several times the text.
 absl::Status CheckAnswerBytes(const char* field, const std::vector<int32_t>& ids, const std::string& rendered,
-                              const TextRoom& text) {
+                              const text::TextProcessor& text) {
   using Coded = google::protobuf::io::CodedOutputStream;
   constexpr size_t kHeads = 16;  // of the two other fields
   size_t bytes = kHeads + rendered.size();
@@ -248,10 +251,10 @@ absl::Status CheckAnswerBytes(const char* field, const std::vector<int32_t>& ids
   }
   if (bytes <= kMostAnswerBytes) return absl::OkStatus();
   const std::string limit = absl::StrCat(kMostAnswerBytes), actual = absl::StrCat(bytes);
-  return MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT,
-                   absl::StrCat(field, ": the answer would be of ", actual, " bytes, limit ", limit,
-                                ", which is what clients take; send the text in parts"),
-                   {{"field", field}, {"limit", limit}, {"actual", actual}});
+  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT,
+                        absl::StrCat(field, ": the answer would be of ", actual, " bytes, limit ", limit,
+                                     ", which is what clients take; send the text in parts"),
+                        {{"field", field}, {"limit", limit}, {"actual", actual}});
 }
 
 }  // namespace
@@ -270,7 +273,7 @@ absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& 
     text = message.text();
     RETURN_IF_ERROR(CheckPromptBytes("text", text.size(), args.limits));
   } else {
-    return BadField("input", "exactly one of text, messages required", "1", "0");
+    return rpc::BadField("input", "exactly one of text, messages required", "1", "0");
   }
   if (message.has_add_special_tokens()) add_special = message.add_special_tokens();
   if (message.has_allow_special()) allow_special = message.allow_special();
@@ -296,4 +299,4 @@ absl::StatusOr<v1::DetokenizeResponse> ConvertDetokenize(const v1::DetokenizeReq
   return response;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

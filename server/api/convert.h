@@ -14,7 +14,7 @@
 #include "server/text/text.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct RequestLimits {
   int32_t max_choices = 64;
@@ -28,7 +28,7 @@ struct RequestLimits {
 
 struct ConvertArgs {
   const ServedModel* model = nullptr;
-  const TextRoom* text = nullptr;
+  const text::TextProcessor* text = nullptr;
   RequestLimits limits;
   uint64_t drawn_seed = 0;  // for a request without one
   std::string drawn_id;     // likewise
@@ -49,6 +49,6 @@ absl::StatusOr<v1::DetokenizeResponse> ConvertDetokenize(const v1::DetokenizeReq
 // NOT_FOUND unless `name` is empty or the served model's.
 absl::Status CheckModelName(const std::string& name, const ServedModel& model);
 
-v1::GenerateResponse ToProto(OutputChunk chunk, const TextRoom& text);
+v1::GenerateResponse ToProto(OutputChunk chunk, const text::TextProcessor& text);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

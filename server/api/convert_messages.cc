@@ -8,7 +8,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/strict_json.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using nlohmann::ordered_json;
@@ -23,18 +23,18 @@ absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::st
   const std::optional<JsonFault> fault = ReadJson(text, LenientJson(kMaxJsonDepth, kMaxJsonKeys), &value);
   if (!fault && value.is_object()) return value;
   if (fault && fault->kind == JsonFault::Kind::kDepth) {
-    return BadField(field, fault->reason, absl::StrCat(kMaxJsonDepth), absl::StrCat(fault->depth));
+    return rpc::BadField(field, fault->reason, absl::StrCat(kMaxJsonDepth), absl::StrCat(fault->depth));
   }
   if (fault && fault->kind == JsonFault::Kind::kKeys) {
-    return BadField(field, fault->reason, absl::StrCat(kMaxJsonKeys), absl::StrCat(fault->keys));
+    return rpc::BadField(field, fault->reason, absl::StrCat(kMaxJsonKeys), absl::StrCat(fault->keys));
   }
-  return BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));
+  return rpc::BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));
 }
 
 absl::Status CheckCount(const char* field, int count, const char* of_what, int limit) {
   if (count <= limit) return absl::OkStatus();
-  return BadField(field, absl::StrCat(count, " ", of_what, ", limit ", limit), absl::StrCat(limit),
-                  absl::StrCat(count));
+  return rpc::BadField(field, absl::StrCat(count, " ", of_what, ", limit ", limit), absl::StrCat(limit),
+                       absl::StrCat(count));
 }
 
 absl::StatusOr<ordered_json> ConvertMessage(const v1::ChatMessage& message, int index) {
@@ -48,15 +48,15 @@ absl::StatusOr<ordered_json> ConvertMessage(const v1::ChatMessage& message, int 
   }
   const auto role = out.find("role");
   if (role == out.end() || *role == "") {
-    return BadField(absl::StrCat("messages[", index, "].role"), "is empty", "a role", "");
+    return rpc::BadField(absl::StrCat("messages[", index, "].role"), "is empty", "a role", "");
   }
   return out;
 }
 
-v1::TokenLogprob ToProto(const TokenLogprob& in, const TextRoom& text) {
+v1::TokenLogprob ToProto(const batching::TokenLogprob& in, const text::TextProcessor& text) {
   v1::TokenLogprob out;
   out.set_token_id(in.token);
-  TokenPiece piece = text.PieceOf(in.token);
+  tokenizer::TokenPiece piece = text.PieceOf(in.token);
   out.set_text(std::move(piece.text));
   out.set_bytes(std::move(piece.bytes));
   out.set_logprob(in.logprob);
@@ -65,19 +65,19 @@ v1::TokenLogprob ToProto(const TokenLogprob& in, const TextRoom& text) {
 }
 
 template <class Out>
-void FillLogprobs(const std::vector<PositionLogprobs>& in, const TextRoom& text, Out* out) {
-  for (const PositionLogprobs& position : in) {
+void FillLogprobs(const std::vector<batching::PositionLogprobs>& in, const text::TextProcessor& text, Out* out) {
+  for (const batching::PositionLogprobs& position : in) {
     v1::PositionLogprobs* to = out->Add();
     *to->mutable_chosen() = ToProto(position.chosen, text);
-    for (const TokenLogprob& top : position.top) *to->add_top() = ToProto(top, text);
+    for (const batching::TokenLogprob& top : position.top) *to->add_top() = ToProto(top, text);
   }
 }
 
-v1::FinishReason ToProto(FinishReason reason) {
+v1::FinishReason ToProto(batching::FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop:
+    case batching::FinishReason::kStop:
       return v1::FINISH_REASON_STOP;
-    case FinishReason::kLength:
+    case batching::FinishReason::kLength:
       return v1::FINISH_REASON_LENGTH;
     default:
       return v1::FINISH_REASON_ABORT;
@@ -88,13 +88,13 @@ v1::FinishReason ToProto(FinishReason reason) {
 
 absl::Status CheckPromptBytes(const char* field, size_t bytes, const RequestLimits& limits) {
   if (bytes <= limits.max_prompt_bytes) return absl::OkStatus();
-  return BadField(field, absl::StrCat(bytes, " bytes, limit ", limits.max_prompt_bytes),
-                  absl::StrCat(limits.max_prompt_bytes), absl::StrCat(bytes));
+  return rpc::BadField(field, absl::StrCat(bytes, " bytes, limit ", limits.max_prompt_bytes),
+                       absl::StrCat(limits.max_prompt_bytes), absl::StrCat(bytes));
 }
 
 absl::Status TextLimit(const char* field, const absl::Status& status) {
-  return MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT, absl::StrCat(field, ": ", status.message()),
-                   {{"field", field}});
+  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT,
+                        absl::StrCat(field, ": ", status.message()), {{"field", field}});
 }
 
 namespace {
@@ -112,15 +112,15 @@ absl::Status MustEnd(const ConvertArgs& args) {
 
 absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const ConvertArgs& args) {
   if (!args.text->has_chat_template()) {
-    return MakeError(
+    return rpc::MakeError(
         absl::StatusCode::kFailedPrecondition, v1::NO_CHAT_TEMPLATE,
         "messages: this model has no chat template; send text, or start the server with --chat_template=FILE",
         {{"field", "messages"}});
   }
-  if (messages.messages_size() == 0) return BadField("messages", "is empty", "1", "0");
+  if (messages.messages_size() == 0) return rpc::BadField("messages", "is empty", "1", "0");
   RETURN_IF_ERROR(CheckCount("messages", messages.messages_size(), "messages", kMaxMessages));
   RETURN_IF_ERROR(CheckCount("messages.tools", messages.tools_size(), "tools", kMaxTools));
-  ChatRequest request;
+  text::ChatRequest request;
   if (!messages.template_args_json().empty()) {
     ASSIGN_OR_RETURN(request.template_args, ParseObject("messages.template_args_json", messages.template_args_json()));
   }
@@ -137,21 +137,21 @@ absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const C
     request.tools.push_back(std::move(tool));
   }
   request.add_generation_prompt = !messages.has_add_generation_prompt() || messages.add_generation_prompt();
-  const ChatTemplateClock clock = {args.wall_now, absl::UTCTimeZone(), [&args] { return MustEnd(args); }};
+  const text::ChatTemplateClock clock = {args.wall_now, absl::UTCTimeZone(), [&args] { return MustEnd(args); }};
   absl::StatusOr<std::string> rendered = args.text->Render(request, clock);
   if (absl::IsResourceExhausted(rendered.status())) return TextLimit("messages", rendered.status());
   if (absl::IsDeadlineExceeded(rendered.status()) || absl::IsCancelled(rendered.status())) {
     return absl::Status(rendered.status().code(), absl::StrCat("messages: ", rendered.status().message()));
   }
   if (!rendered.ok()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD,
-                     absl::StrCat("messages: ", rendered.status().message()), {{"field", "messages"}});
+    return rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD,
+                          absl::StrCat("messages: ", rendered.status().message()), {{"field", "messages"}});
   }
   RETURN_IF_ERROR(CheckPromptBytes("messages", rendered->size(), args.limits));
   return rendered;
 }
 
-v1::GenerateResponse ToProto(OutputChunk chunk, const TextRoom& text) {
+v1::GenerateResponse ToProto(OutputChunk chunk, const text::TextProcessor& text) {
   v1::GenerateResponse message;
   message.set_choice(chunk.choice);
   message.set_index(chunk.index);
@@ -180,4 +180,4 @@ v1::GenerateResponse ToProto(OutputChunk chunk, const TextRoom& text) {
   return message;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

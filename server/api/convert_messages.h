@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "server/api/convert.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 absl::Status CheckPromptBytes(const char* field, size_t bytes, const RequestLimits& limits);
 
@@ -18,4 +18,4 @@ absl::Status TextLimit(const char* field, const absl::Status& status);
 // RESOURCE_EXHAUSTED when rendering takes more steps, depth or bytes than it may.
 absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const ConvertArgs& args);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

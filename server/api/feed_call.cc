@@ -5,7 +5,7 @@
 #include "proto/support/raw_message.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 void Feed::Offer(MessageFn message) {
   absl::MutexLock lock(&mu_);
@@ -26,9 +26,9 @@ bool Feed::gone() {
   return call_ == nullptr;
 }
 
-FeedCall::FeedCall(FrontDesk* desk, grpc::CallbackServerContext* context)
-    : desk_(desk), context_(context), feed_(std::make_shared<Feed>()) {
-  desk_->open_calls.Add(this);
+FeedCall::FeedCall(RequestContext* request_context, grpc::CallbackServerContext* context)
+    : request_context_(request_context), context_(context), feed_(std::make_shared<Feed>()) {
+  request_context_->open_calls.Add(this);
   absl::MutexLock lock(&feed_->mu_);
   feed_->call_ = this;
 }
@@ -45,7 +45,8 @@ void FeedCall::set_on_over(std::function<void()> on_over) {
 
 void FeedCall::Pump() {
   if (!writing_ && !finished_) Advance();
-  const absl::Duration limit = finished_ ? desk_->config->unread_end_timeout : desk_->config->slow_client_timeout;
+  const absl::Duration limit =
+      finished_ ? request_context_->config->unread_end_timeout : request_context_->config->slow_client_timeout;
   if (writing_ || finished_) return CheckAt(reset_ ? absl::InfiniteFuture() : since_ + limit);
   CheckAt(newest_ ? since_ + min_interval_ : absl::InfiniteFuture());
 }
@@ -57,14 +58,14 @@ void FeedCall::Advance() {
     if (end_ == nullptr && now - since_ < min_interval_) return;  // CheckTime comes back to it
     writing_ = true;
     since_ = now;
-    buffer_ = SerializeRaw(*std::exchange(newest_, nullptr)());
+    buffer_ = rpc::SerializeRaw(*std::exchange(newest_, nullptr)());
     StartWrite(&buffer_);
     return;
   }
   if (end_ == nullptr) return;
   finished_ = true;
   since_ = now;
-  if (failed) desk_->metrics->request_error(absl::StatusCodeToString(end_->code())).Increment();
+  if (failed) request_context_->metrics->request_error(absl::StatusCodeToString(end_->code())).Increment();
   Finish(failed ? OnTheWire(*end_, "", context_) : grpc::Status::OK);
 }
 
@@ -83,7 +84,8 @@ void FeedCall::OnCancel() {
 
 void FeedCall::CheckTime(absl::Time now) {
   absl::MutexLock lock(&feed_->mu_);
-  const absl::Duration limit = finished_ ? desk_->config->unread_end_timeout : desk_->config->slow_client_timeout;
+  const absl::Duration limit =
+      finished_ ? request_context_->config->unread_end_timeout : request_context_->config->slow_client_timeout;
   if (!reset_ && (writing_ || finished_) && now - since_ > limit) {
     reset_ = true;
     context_->TryCancel();
@@ -99,9 +101,9 @@ void FeedCall::OnDone() {
     feed_->call_ = nullptr;
     on_over = std::move(on_over_);
   }
-  desk_->open_calls.Remove(this);
+  request_context_->open_calls.Remove(this);
   if (on_over) on_over();
   delete this;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

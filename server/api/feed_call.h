@@ -14,9 +14,9 @@
 #include "google/protobuf/message.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/api/front_desk.h"
+#include "server/api/request_context.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class FeedCall;
 
@@ -41,7 +41,7 @@ class Feed {
 class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private OpenCalls::Call {
  public:
   // `desk` is borrowed and outlives the gRPC server.
-  FeedCall(FrontDesk* desk, grpc::CallbackServerContext* context);
+  FeedCall(RequestContext* request_context, grpc::CallbackServerContext* context);
 
   std::shared_ptr<Feed> feed() const { return feed_; }  // shared with its feeder
   // At most one message in so long; what is last is not held back.  Before the first Offer.
@@ -61,7 +61,7 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
   // REQUIRES: neither is under way.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
 
-  FrontDesk* const desk_;
+  RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
   const std::shared_ptr<Feed> feed_;
   std::function<void()> on_over_ ABSL_GUARDED_BY(feed_->mu_);
@@ -75,4 +75,4 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
   grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(feed_->mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

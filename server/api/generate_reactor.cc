@@ -7,19 +7,20 @@
 #include "proto/support/raw_message.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
-GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context)
-    : desk_(desk),
+GenerateReactor::GenerateReactor(RequestContext* request_context, grpc::CallbackServerContext* context)
+    : request_context_(request_context),
       context_(context),
       client_(ClientOfPeer(context->peer())),
       arrival_(MonotonicNow()),
-      handle_(desk->engine->NextHandle()),
+      handle_(request_context->engine->NextHandle()),
       stream_(std::make_shared<TokenStream>()) {
-  CheckAt(arrival_ + desk_->config->request_message_timeout);
+  CheckAt(arrival_ + request_context_->config->request_message_timeout);
   const std::string peer = context->peer();
-  if (desk_->resets.Made(peer, desk_->config->MostWithoutRequest(), arrival_)) desk_->end_connection(peer);
-  desk_->open_calls.Add(this);
+  if (request_context_->resets.Made(peer, request_context_->config->MostWithoutRequest(), arrival_))
+    request_context_->end_connection(peer);
+  request_context_->open_calls.Add(this);
   if (const absl::Status room = Enter(); !room.ok()) {
     Refuse(room);
   } else {
@@ -28,22 +29,22 @@ GenerateReactor::GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* c
 }
 
 absl::Status GenerateReactor::Enter() {
-  const ServerConfig& config = *desk_->config;
+  const ServerConfig& config = *request_context_->config;
   const auto full = [](absl::string_view whose, int limit) {
-    return WithRetry(
-        MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
-                  absl::StrCat("open Generate calls", whose, ": limit ", limit), {{"limit", absl::StrCat(limit)}}),
+    return rpc::WithRetry(
+        rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
+                       absl::StrCat("open Generate calls", whose, ": limit ", limit), {{"limit", absl::StrCat(limit)}}),
         absl::Milliseconds(500));
   };
-  const int open = desk_->open_streams.fetch_add(1) + 1;
-  desk_->metrics->open_streams->Set(open);
+  const int open = request_context_->open_streams.fetch_add(1) + 1;
+  request_context_->metrics->open_streams->Set(open);
   if (open > config.max_streams) return full("", config.max_streams);
-  has_share_ = desk_->streams_of.Enter(client_, config.max_streams_per_client);
+  has_share_ = request_context_->streams_of.Enter(client_, config.max_streams_per_client);
   return has_share_ ? absl::OkStatus() : full(" of one client", config.max_streams_per_client);
 }
 
 void GenerateReactor::Refuse(const absl::Status& status) {
-  desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+  request_context_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
   FinishOnce(status);
   absl::MutexLock lock(&mu_);
   stage_ = Stage::kDone;  // the last touch: OnDone may be waiting to delete this
@@ -59,24 +60,24 @@ bool GenerateReactor::TakeRequest(Stage next) {
 void GenerateReactor::OnReadDone(bool ok) {
   if (!TakeRequest(Stage::kPreparing)) {  // what comes behind the request, or too late
     if (ok) {
-      End(MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,
-                    "a second request message on one Generate call: one is the limit", {{"limit", "1"}}));
+      End(rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,
+                         "a second request message on one Generate call: one is the limit", {{"limit", "1"}}));
     }
     return;
   }
-  if (ok) desk_->resets.Forgive(context_->peer());
+  if (ok) request_context_->resets.Forgive(context_->peer());
   request_came_ = ok;
   if (cancelled_.load()) return Refuse(absl::CancelledError("the client cancelled"));
   if (!ok) {
-    return Refuse(MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,
-                            "the call ended without its request message"));
+    return Refuse(rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,
+                                 "the call ended without its request message"));
   }
   request_.Swap(&incoming_);
   StartRead(&incoming_);
-  desk_->pool->Post({.client = FrontClientOfPeer(context_->peer()),
-                     .bytes = static_cast<int64_t>(request_.Length()),
-                     .run = [this] { Prepare(); },
-                     .refuse = [this](const absl::Status& why) { Refuse(why); }});
+  request_context_->pool->Post({.client = FrontClientOfPeer(context_->peer()),
+                                .bytes = static_cast<int64_t>(request_.Length()),
+                                .run = [this] { Prepare(); },
+                                .refuse = [this](const absl::Status& why) { Refuse(why); }});
 }
 
 void GenerateReactor::Prepare() {
@@ -85,14 +86,14 @@ void GenerateReactor::Prepare() {
   std::shared_ptr<const ServedModel> model;
   absl::StatusOr<std::unique_ptr<InferenceRequest>> request =
       [&]() -> absl::StatusOr<std::unique_ptr<InferenceRequest>> {
-    if (absl::Status status = ParseRaw(request_, &message); !status.ok()) return status;
-    absl::StatusOr<ConvertArgs> args = desk_->Args(*context_, &model);
+    if (absl::Status status = rpc::ParseRaw(request_, &message); !status.ok()) return status;
+    absl::StatusOr<ConvertArgs> args = request_context_->Args(*context_, &model);
     if (!args.ok()) return args.status();
     args->now = arrival_;  // what a call waited for the front pool is part of its time to the first token
     args->cancelled = [this] { return cancelled_.load(); };
     const absl::Time start = MonotonicNow();
     auto converted = ConvertGenerate(message, *args);
-    desk_->metrics->tokenize_seconds->Increment(absl::ToDoubleSeconds(MonotonicNow() - start));
+    request_context_->metrics->tokenize_seconds->Increment(absl::ToDoubleSeconds(MonotonicNow() - start));
     return converted;
   }();
   request_.Clear();
@@ -109,8 +110,8 @@ void GenerateReactor::Prepare() {
     seed_ = (*request)->sampling.seed;
     model_ = model->name;
   }
-  desk_->engine->Submit(handle_, *std::move(request), stream_);
-  if (cancelled_.load()) desk_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
+  request_context_->engine->Submit(handle_, *std::move(request), stream_);
+  if (cancelled_.load()) request_context_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
   stream_->Attach([this] { Pump(); });
   absl::MutexLock lock(&mu_);
   stage_ = Stage::kDone;  // the last touch: OnDone may be waiting to delete this
@@ -127,7 +128,7 @@ void GenerateReactor::Pump() {
     const bool failed = stream_->Finished(&end) && !end.ok();
     if (writing_ && !failed) return;
     if (std::optional<OutputChunk> chunk = stream_->Pop(MonotonicNow())) {
-      v1::GenerateResponse message = ToProto(*std::move(chunk), *desk_->text);
+      v1::GenerateResponse message = ToProto(*std::move(chunk), *request_context_->text);
       if (std::exchange(first_, false)) {
         message.set_request_id(request_id_);
         message.set_seed(seed_);
@@ -136,7 +137,7 @@ void GenerateReactor::Pump() {
       writing_ = true;
       since_ = MonotonicNow();
       CheckAt(NextCheck());
-      writing_buffer_ = SerializeRaw(message);
+      writing_buffer_ = rpc::SerializeRaw(message);
       StartWrite(&writing_buffer_);
       return;
     }
@@ -151,7 +152,7 @@ void GenerateReactor::OnWriteDone(bool ok) {
     writing_ = false;
   }
   if (!ok) {
-    desk_->engine->Cancel(handle_, absl::CancelledError("the client is gone"));
+    request_context_->engine->Cancel(handle_, absl::CancelledError("the client is gone"));
     return FinishOnce(absl::CancelledError("the client is gone"));
   }
   Pump();
@@ -159,7 +160,7 @@ void GenerateReactor::OnWriteDone(bool ok) {
 
 void GenerateReactor::OnCancel() {
   cancelled_.store(true);
-  desk_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
+  request_context_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
   bool prepared;
   {
     absl::MutexLock lock(&mu_);
@@ -172,29 +173,30 @@ void GenerateReactor::OnCancel() {
 void GenerateReactor::End(const absl::Status& status) {
   FinishOnce(status);
   cancelled_.store(true);  // a request that is being prepared is not begun, or cancelled as soon as it is
-  desk_->engine->Cancel(handle_, status);
+  request_context_->engine->Cancel(handle_, status);
 }
 
 absl::Time GenerateReactor::NextCheck() const {
-  if (finished_) return reset_ ? absl::InfiniteFuture() : since_ + desk_->config->unread_end_timeout;
-  if (writing_) return since_ + desk_->config->slow_client_timeout;
-  return stage_ == Stage::kAwaited ? arrival_ + desk_->config->request_message_timeout : absl::InfiniteFuture();
+  if (finished_) return reset_ ? absl::InfiniteFuture() : since_ + request_context_->config->unread_end_timeout;
+  if (writing_) return since_ + request_context_->config->slow_client_timeout;
+  return stage_ == Stage::kAwaited ? arrival_ + request_context_->config->request_message_timeout
+                                   : absl::InfiniteFuture();
 }
 
 void GenerateReactor::CheckTime(absl::Time now) {
-  if (const absl::Duration wait = desk_->config->request_message_timeout;
+  if (const absl::Duration wait = request_context_->config->request_message_timeout;
       now - arrival_ > wait && TakeRequest(Stage::kDone)) {
     const std::string text = absl::FormatDuration(wait);
-    Refuse(MakeError(absl::StatusCode::kDeadlineExceeded, v1::DEADLINE,
-                     absl::StrCat("no request message came within ", text, " (--request_message_timeout)"),
-                     {{"limit", text}}));
+    Refuse(rpc::MakeError(absl::StatusCode::kDeadlineExceeded, v1::DEADLINE,
+                          absl::StrCat("no request message came within ", text, " (--request_message_timeout)"),
+                          {{"limit", text}}));
   }
-  const absl::Duration limit = desk_->config->slow_client_timeout;
+  const absl::Duration limit = request_context_->config->slow_client_timeout;
   bool slow, gone;
   {
     absl::MutexLock lock(&mu_);
     slow = writing_ && !finished_ && now - since_ > limit;
-    gone = finished_ && !reset_ && now - since_ > desk_->config->unread_end_timeout;
+    gone = finished_ && !reset_ && now - since_ > request_context_->config->unread_end_timeout;
     reset_ = reset_ || gone;
     CheckAt(NextCheck());
   }
@@ -218,12 +220,12 @@ void GenerateReactor::OnDone() {
     mu_.Await(absl::Condition(&prepared));
   }
   // Refused before its request was read, and its client took the answer.
-  if (!request_came_ && !cancelled_.load()) desk_->resets.Forgive(context_->peer());
+  if (!request_came_ && !cancelled_.load()) request_context_->resets.Forgive(context_->peer());
   stream_->Detach();
-  desk_->open_calls.Remove(this);
-  if (has_share_) desk_->streams_of.Leave(client_);
-  desk_->metrics->open_streams->Set(desk_->open_streams.fetch_sub(1) - 1);
+  request_context_->open_calls.Remove(this);
+  if (has_share_) request_context_->streams_of.Leave(client_);
+  request_context_->metrics->open_streams->Set(request_context_->open_streams.fetch_sub(1) - 1);
   delete this;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

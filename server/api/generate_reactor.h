@@ -16,16 +16,16 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/api/front_desk.h"
+#include "server/api/request_context.h"
 #include "server/engine/token_stream.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                               private OpenCalls::Call {
  public:
   // `desk` is borrowed and outlives the gRPC server.
-  GenerateReactor(FrontDesk* desk, grpc::CallbackServerContext* context);
+  GenerateReactor(RequestContext* request_context, grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -51,11 +51,11 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void Pump();
   void FinishOnce(const absl::Status& status);
 
-  FrontDesk* const desk_;
+  RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
   const std::string client_;
   bool has_share_ = false;     // of its client's calls
-  bool request_came_ = false;  // to desk_->resets
+  bool request_came_ = false;  // to request_context_->resets
   grpc::ByteBuffer incoming_;  // being read
   grpc::ByteBuffer request_;
   const absl::Time arrival_;
@@ -76,4 +76,4 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   grpc::ByteBuffer writing_buffer_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -10,7 +10,7 @@
 #include "server/api/generate_reactor.h"
 #include "server/api/unary_call.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr char kVersion[] = "0.1.0";
@@ -23,8 +23,8 @@ void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&
     std::shared_ptr<const ServedModel> model;
     auto result = [&]() -> absl::StatusOr<Response> {
       Request message;
-      RETURN_IF_ERROR(ParseRaw(call->request(), &message));
-      ASSIGN_OR_RETURN(ConvertArgs args, call->desk()->Args(*call->context(), &model));
+      RETURN_IF_ERROR(rpc::ParseRaw(call->request(), &message));
+      ASSIGN_OR_RETURN(ConvertArgs args, call->request_context()->Args(*call->context(), &model));
       args.cancelled = [call] { return call->cancelled().load(); };
       return convert(message, args);
     }();
@@ -32,7 +32,7 @@ void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&
   });
 }
 
-void FillInfo(const FrontDesk& desk, const ServedModel& model, v1::GetModelInfoResponse* out) {
+void FillInfo(const RequestContext& request_context, const ServedModel& model, v1::GetModelInfoResponse* out) {
   out->set_model(model.name);
   out->set_architecture(model.architecture);
   out->set_dtype(model.dtype);
@@ -43,8 +43,8 @@ void FillInfo(const FrontDesk& desk, const ServedModel& model, v1::GetModelInfoR
   out->set_num_moe_layers(model.num_moe_layers);
   out->set_experts_per_token(model.experts_per_token);
   out->mutable_eos_token_ids()->Add(model.eos_token_ids.begin(), model.eos_token_ids.end());
-  out->set_has_tokenizer(desk.text->has_tokenizer());
-  out->set_has_chat_template(desk.text->has_chat_template());
+  out->set_has_tokenizer(request_context.text->has_tokenizer());
+  out->set_has_chat_template(request_context.text->has_chat_template());
   out->set_num_workers(model.num_workers);
   out->set_weights_hash(model.weights_hash);
   out->set_server_version(kVersion);
@@ -79,10 +79,12 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
 // gRPC gives a method with one request message to its handler when the message is there, however long that takes, and
 // reads no second one.  As one of two streams, which are the same bytes for the client, Generate sees the call at once:
 // it can end one whose message does not come, and one with a second message.
-InferenceServiceImpl::InferenceServiceImpl(FrontDesk* desk) : desk_(desk) {
+InferenceServiceImpl::InferenceServiceImpl(RequestContext* request_context) : request_context_(request_context) {
   using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
-  const auto handler = [desk] {
-    return new Handler([desk](grpc::CallbackServerContext* context) { return new GenerateReactor(desk, context); });
+  const auto handler = [request_context] {
+    return new Handler([request_context](grpc::CallbackServerContext* context) {
+      return new GenerateReactor(request_context, context);
+    });
   };
   MarkMethodStreamed(kGenerateIndex, handler());     // sets the kind of the method
   MarkMethodRawCallback(kGenerateIndex, handler());  // sets who calls it
@@ -90,7 +92,7 @@ InferenceServiceImpl::InferenceServiceImpl(FrontDesk* desk) : desk_(desk) {
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response);
   Convert(call, &ConvertTokenize);
   return call;
 }
@@ -98,29 +100,29 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* InferenceServiceImpl::Detokenize(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response);
   Convert(call, &ConvertDetokenize);
   return call;
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response);
   v1::AbortRequest message;
-  if (absl::Status status = ParseRaw(*request, &message); !status.ok()) {
+  if (absl::Status status = rpc::ParseRaw(*request, &message); !status.ok()) {
     call->Fail(status);
     return call;
   }
   if (message.request_id().empty()) {
-    call->Fail(BadField("request_id", "is empty", "1", "0"));
+    call->Fail(rpc::BadField("request_id", "is empty", "1", "0"));
     return call;
   }
   const std::string id = message.request_id();
   call->set_request_id(id);
-  desk_->engine->Abort(id, [call, id](bool found) {
+  request_context_->engine->Abort(id, [call, id](bool found) {
     if (found) return call->Reply(v1::AbortResponse());
-    call->Fail(MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND,
-                         absl::StrCat("no running request has the id ", Quote(id)), {{"field", "request_id"}}));
+    call->Fail(rpc::MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND,
+                              absl::StrCat("no running request has the id ", Quote(id)), {{"field", "request_id"}}));
   });
   return call;
 }
@@ -128,15 +130,15 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServerContext* context,
                                                              const grpc::ByteBuffer* request,
                                                              grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response);
   v1::GetModelInfoRequest message;
   v1::GetModelInfoResponse info;
   std::shared_ptr<const ServedModel> model;
   const absl::Status status = [&] {
-    RETURN_IF_ERROR(ParseRaw(*request, &message));
-    RETURN_IF_ERROR(desk_->Args(*context, &model).status());
+    RETURN_IF_ERROR(rpc::ParseRaw(*request, &message));
+    RETURN_IF_ERROR(request_context_->Args(*context, &model).status());
     RETURN_IF_ERROR(CheckModelName(message.model(), *model));
-    FillInfo(*desk_, *model, &info);
+    FillInfo(*request_context_, *model, &info);
     return absl::OkStatus();
   }();
   call->Answer(status, info);
@@ -145,13 +147,13 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServe
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::GetLoad(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response);
   v1::GetLoadRequest message;
   v1::GetLoadResponse load;
-  const absl::Status status = ParseRaw(*request, &message);
-  if (status.ok()) FillLoad(*desk_->config, desk_->engine->load(), &load);
+  const absl::Status status = rpc::ParseRaw(*request, &message);
+  if (status.ok()) FillLoad(*request_context_->config, request_context_->engine->load(), &load);
   call->Answer(status, load);
   return call;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,10 +1,10 @@
 // The users' service: raw methods, so that malformed bytes get an answer that says why (proto/support/wire_check.h).
 #pragma once
 
-#include "server/api/front_desk.h"
+#include "server/api/request_context.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Every method of InferenceService, raw; but Generate, which the constructor adds.
 using RawInferenceService =
@@ -15,7 +15,7 @@ using RawInferenceService =
 class InferenceServiceImpl final : public RawInferenceService {
  public:
   // Borrowed; outlives the gRPC server.
-  explicit InferenceServiceImpl(FrontDesk* desk);
+  explicit InferenceServiceImpl(RequestContext* request_context);
 
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                   grpc::ByteBuffer* response) override;
@@ -29,7 +29,7 @@ class InferenceServiceImpl final : public RawInferenceService {
                                     grpc::ByteBuffer* response) override;
 
  private:
-  FrontDesk* const desk_;
+  RequestContext* const request_context_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -10,42 +10,42 @@
 #include "server/clock.h"
 #include "server/engine/profile_merge.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 void ProfileCall::Start(const grpc::ByteBuffer& request) {
   v1::GetProfileRequest message;
   const absl::Status status = [&] {
-    RETURN_IF_ERROR(ParseRaw(request, &message));
+    RETURN_IF_ERROR(rpc::ParseRaw(request, &message));
     std::shared_ptr<const ServedModel> model;
-    RETURN_IF_ERROR(desk_->Args(*context_, &model).status());
+    RETURN_IF_ERROR(request_context_->Args(*context_, &model).status());
     RETURN_IF_ERROR(CheckModelName(message.model(), *model));
     if (model->num_moe_layers == 0) {
-      return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
-                       absl::StrCat("model ", model->name, " has no MoE layers"));
+      return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
+                            absl::StrCat("model ", model->name, " has no MoE layers"));
     }
     model_ = model->name;
     weights_hash_ = model->weights_hash;
     return CheckProfileRequest(message, weights_hash_);
   }();
   if (!status.ok()) return End(status);
-  desk_->engine->CollectProfile({.on_progress =
-                                     [this](const ProfileCollector::Progress& progress) {
-                                       absl::MutexLock lock(&mu_);
-                                       progress_.emplace();
-                                       progress_->set_workers(progress.num_ranks);
-                                       progress_->set_workers_done(progress.rank);
-                                       progress_->set_collected_bytes(progress.bytes);
-                                       Pump();
-                                     },
-                                 .done =
-                                     [this](absl::StatusOr<std::vector<std::string>> bundles) {
-                                       if (!bundles.ok()) return End(bundles.status());
-                                       // Off the engine's thread.
-                                       desk_->pool->Post(
-                                           {.client = FrontClientOfPeer(context_->peer()),
-                                            .run = [this, bundles = *std::move(bundles)] { Merge(bundles); },
-                                            .refuse = [this](const absl::Status& why) { End(why); }});
-                                     }});
+  request_context_->engine->CollectProfile({.on_progress =
+                                                [this](const ProfileCollector::Progress& progress) {
+                                                  absl::MutexLock lock(&mu_);
+                                                  progress_.emplace();
+                                                  progress_->set_workers(progress.num_ranks);
+                                                  progress_->set_workers_done(progress.rank);
+                                                  progress_->set_collected_bytes(progress.bytes);
+                                                  Pump();
+                                                },
+                                            .done =
+                                                [this](absl::StatusOr<std::vector<std::string>> bundles) {
+                                                  if (!bundles.ok()) return End(bundles.status());
+                                                  // Off the engine's thread.
+                                                  request_context_->pool->Post(
+                                                      {.client = FrontClientOfPeer(context_->peer()),
+                                                       .run = [this, bundles = *std::move(bundles)] { Merge(bundles); },
+                                                       .refuse = [this](const absl::Status& why) { End(why); }});
+                                                }});
 }
 
 void ProfileCall::Merge(const std::vector<std::string>& bundles) { End(MergeProfiles(bundles, weights_hash_)); }
@@ -76,10 +76,10 @@ void ProfileCall::Pump() {
 }
 
 void ProfileCall::Write(const v1::GetProfileResponse& message) {
-  buffer_ = SerializeRaw(message);
+  buffer_ = rpc::SerializeRaw(message);
   writing_ = true;
   since_ = MonotonicNow();
-  CheckAt(since_ + desk_->config->slow_client_timeout);
+  CheckAt(since_ + request_context_->config->slow_client_timeout);
   StartWrite(&buffer_);
 }
 
@@ -93,14 +93,15 @@ void ProfileCall::OnWriteDone(bool ok) {
 void ProfileCall::FinishWith(const absl::Status& status) {
   finished_ = true;
   since_ = MonotonicNow();
-  CheckAt(since_ + desk_->config->unread_end_timeout);
-  if (!status.ok()) desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+  CheckAt(since_ + request_context_->config->unread_end_timeout);
+  if (!status.ok()) request_context_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
   Finish(status.ok() ? grpc::Status::OK : OnTheWire(status, "", context_));
 }
 
 void ProfileCall::CheckTime(absl::Time now) {
   absl::MutexLock lock(&mu_);
-  const absl::Duration limit = finished_ ? desk_->config->unread_end_timeout : desk_->config->slow_client_timeout;
+  const absl::Duration limit =
+      finished_ ? request_context_->config->unread_end_timeout : request_context_->config->slow_client_timeout;
   if (!writing_ && !finished_) return CheckAt(absl::InfiniteFuture());  // Write says when
   if (now - since_ < limit) return CheckAt(since_ + limit);
   CheckAt(absl::InfiniteFuture());
@@ -111,8 +112,8 @@ void ProfileCall::OnDone() {
   // Whoever called Finish still held the lock.
   mu_.Lock();
   mu_.Unlock();
-  desk_->open_calls.Remove(this);
+  request_context_->open_calls.Remove(this);
   delete this;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

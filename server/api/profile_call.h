@@ -15,19 +15,20 @@
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "server/api/front_desk.h"
+#include "server/api/request_context.h"
 #include "server/engine/profile_collector.h"
 #include "switchyard/v1/admin.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ProfileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private OpenCalls::Call {
  public:
   static constexpr size_t kPartBytes = size_t{1} << 20;
 
   // `desk` is borrowed and outlives the gRPC server.
-  ProfileCall(FrontDesk* desk, grpc::CallbackServerContext* context) : desk_(desk), context_(context) {
-    desk_->open_calls.Add(this);
+  ProfileCall(RequestContext* request_context, grpc::CallbackServerContext* context)
+      : request_context_(request_context), context_(context) {
+    request_context_->open_calls.Add(this);
   }
   void Start(const grpc::ByteBuffer& request);
 
@@ -43,7 +44,7 @@ class ProfileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pri
   void Write(const v1::GetProfileResponse& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  FrontDesk* const desk_;
+  RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
   std::string model_, weights_hash_;
 
@@ -58,4 +59,4 @@ class ProfileCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pri
   grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -16,29 +16,29 @@
 #include "grpcpp/support/server_callback.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
-#include "server/api/front_desk.h"
+#include "server/api/request_context.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call {
  public:
-  UnaryCall(FrontDesk* desk, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+  UnaryCall(RequestContext* request_context, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
             grpc::ByteBuffer* response)
-      : desk_(desk), context_(context), request_(*request), response_(response) {
-    desk_->open_calls.Add(this);
+      : request_context_(request_context), context_(context), request_(*request), response_(response) {
+    request_context_->open_calls.Add(this);
   }
 
   void OnCancel() override { cancelled_.store(true); }
   void OnDone() override {
-    desk_->open_calls.Remove(this);
+    request_context_->open_calls.Remove(this);
     delete this;
   }
 
   // Runs `work(call)` on the pool; it must lead to Reply or Fail.
   template <class WorkFn>
   void Start(WorkFn work) {
-    StartOn(desk_->pool, std::move(work));
+    StartOn(request_context_->pool, std::move(work));
   }
   template <class WorkFn>
   void StartOn(FrontPool* pool, WorkFn work) {
@@ -48,11 +48,11 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
                 .refuse = [this](const absl::Status& why) { Fail(why); }});
   }
   void Reply(const google::protobuf::Message& message) {
-    *response_ = SerializeRaw(message);
+    *response_ = rpc::SerializeRaw(message);
     End(grpc::Status::OK);
   }
   void Fail(const absl::Status& status) {
-    desk_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+    request_context_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
     End(OnTheWire(status, request_id_, context_));
   }
   void Answer(const absl::Status& status, const google::protobuf::Message& message) {
@@ -62,7 +62,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   // The request that this call is about, for its error.
   void set_request_id(std::string id) { request_id_ = std::move(id); }
 
-  FrontDesk* desk() { return desk_; }
+  RequestContext* request_context() { return request_context_; }
   grpc::CallbackServerContext* context() { return context_; }
   const grpc::ByteBuffer& request() const { return request_; }
   const std::atomic<bool>& cancelled() const { return cancelled_; }
@@ -70,7 +70,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
  private:
   // Nothing that runs out of memory here may end the call a second time.
   void End(const grpc::Status& status) noexcept {
-    CheckAt(MonotonicNow() + desk_->config->unread_end_timeout);  // before Finish: OnDone may delete this at once
+    CheckAt(MonotonicNow() +
+            request_context_->config->unread_end_timeout);  // before Finish: OnDone may delete this at once
     Finish(status);
   }
   void CheckTime(absl::Time) override {
@@ -78,7 +79,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
     context_->TryCancel();
   }
 
-  FrontDesk* const desk_;
+  RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
   const grpc::ByteBuffer request_;
   grpc::ByteBuffer* const response_;
@@ -86,4 +87,4 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   std::atomic<bool> cancelled_{false};
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

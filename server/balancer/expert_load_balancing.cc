@@ -9,15 +9,15 @@
 #include "scheduler/popularity/popularity.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // Some minutes of a busy server: what is older fades.
-constexpr int64_t kHalveCensusAfterTokens = 256 * 1024;
+constexpr int64_t kHalveLoadStatsAfterTokens = 256 * 1024;
 
 // Whether these are places of a group of that many workers with such a model.
-bool Fits(const ExpertReport& report, const RoutingShape& shape, size_t world) {
-  const Placement& first = report.placements.front();
+bool Fits(const placement::ExpertReport& report, const popularity::RoutingShape& shape, size_t world) {
+  const placement::Placement& first = report.placements.front();
   return report.placements.size() == static_cast<size_t>(shape.num_layers) && first.num_experts == shape.num_experts &&
          first.slots.size() == world;
 }
@@ -28,17 +28,18 @@ ExpertLoadBalancing::ExpertLoadBalancing(const ServerConfig* config, WorkerGroup
                                          ServerMetrics* metrics)
     : config_(config), workers_(workers), inbox_(inbox), metrics_(metrics), residency_(config->placement, this) {}
 
-GroupPlacement ExpertLoadBalancing::Begin(const std::vector<WorkerInfo>& workers) {
-  const WorkerInfo& first = workers.front();
+placement::GroupPlacement ExpertLoadBalancing::Begin(const std::vector<fleet::WorkerInfo>& workers) {
+  const fleet::WorkerInfo& first = workers.front();
   if (first.num_moe_layers == 0) return {};
   // Before a group stood the first workers may have been of another model.
-  if (!census_.has_value()) meter_.emplace(first.expert_bytes, config_->experts.copy_bytes_per_second);
-  ResidencyLoop::Shape shape = {
+  if (!load_stats_.has_value()) meter_.emplace(first.expert_bytes, config_->experts.copy_bytes_per_second);
+  BackgroundBalancer::Shape shape = {
       .layers = first.num_moe_layers, .experts = first.num_experts, .devices = static_cast<int>(workers.size())};
   // Of workers with different budgets plans know the smallest.
-  const int64_t all = int64_t{shape.layers} * ExpertsOfLayer(config_->placement, shape.experts, shape.devices);
+  const int64_t all =
+      int64_t{shape.layers} * placement::ExpertsOfLayer(config_->placement, shape.experts, shape.devices);
   int64_t slots = all;
-  for (const WorkerInfo& worker : workers) {
+  for (const fleet::WorkerInfo& worker : workers) {
     if (worker.expert_budget.has_value()) {
       slots = std::min(slots, worker.expert_budget->PartsOf(all, std::max<int64_t>(1, first.expert_bytes)));
     }
@@ -48,10 +49,10 @@ GroupPlacement ExpertLoadBalancing::Begin(const std::vector<WorkerInfo>& workers
   return residency_.Begin(shape, meter_->Costs());
 }
 
-void ExpertLoadBalancing::GroupUp(int world, const WorkerInfo& first) {
-  if (!census_.has_value() && first.num_moe_layers > 0) {
-    census_.emplace(RoutingShape{first.num_moe_layers, first.num_experts, first.experts_per_token},
-                    kHalveCensusAfterTokens);
+void ExpertLoadBalancing::GroupUp(int world, const fleet::WorkerInfo& first) {
+  if (!load_stats_.has_value() && first.num_moe_layers > 0) {
+    load_stats_.emplace(popularity::RoutingShape{first.num_moe_layers, first.num_experts, first.experts_per_token},
+                        kHalveLoadStatsAfterTokens);
   }
   residency_.GroupUp();
   reports_.assign(static_cast<size_t>(world), {});
@@ -62,19 +63,19 @@ void ExpertLoadBalancing::GroupDown(const std::string& reason, absl::Time now) {
   residency_.GroupDown(reason, now);
 }
 
-void ExpertLoadBalancing::StepDone(const StepResult& result) {
-  if (!census_.has_value()) return;
+void ExpertLoadBalancing::StepDone(const batching::StepResult& result) {
+  if (!load_stats_.has_value()) return;
   if (const absl::Status status = Count(result); !status.ok()) LogWarn("step ", result.step, ": ", status.message());
   const absl::Time start = MonotonicNow();
-  meter_->Add(result, *census_);
-  residency_.StepDone(result.step, *census_, &*meter_, start);
+  meter_->Add(result, *load_stats_);
+  residency_.StepDone(result.step, *load_stats_, &*meter_, start);
   metrics_->placement_seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - start));
 }
 
-absl::Status ExpertLoadBalancing::Count(const StepResult& result) {
-  const auto size = static_cast<size_t>(census_->shape().num_layers) * census_->shape().num_experts;
+absl::Status ExpertLoadBalancing::Count(const batching::StepResult& result) {
+  const auto size = static_cast<size_t>(load_stats_->shape().num_layers) * load_stats_->shape().num_experts;
   std::vector<int64_t> prefill(size, 0), decode(size, 0);
-  for (const RankResult& rank : result.ranks) {
+  for (const batching::RankResult& rank : result.ranks) {
     if (rank.expert_counts.empty()) continue;
     const bool decodes = !rank.decode_expert_counts.empty();
     if (rank.expert_counts.size() != size || (decodes && rank.decode_expert_counts.size() != size)) {
@@ -84,7 +85,8 @@ absl::Status ExpertLoadBalancing::Count(const StepResult& result) {
     }
     for (size_t i = 0; i < size; ++i) {
       const int64_t of_decodes = decodes ? rank.decode_expert_counts[i] : 0;
-      if (of_decodes < 0 || of_decodes > rank.expert_counts[i] || rank.expert_counts[i] > ExpertCensus::kMaxCount) {
+      if (of_decodes < 0 || of_decodes > rank.expert_counts[i] ||
+          rank.expert_counts[i] > popularity::ExpertLoadStats::kMaxCount) {
         return absl::InvalidArgumentError(absl::StrCat("a worker tells ", rank.expert_counts[i], " rows of an expert, ",
                                                        of_decodes, " of them decoded"));
       }
@@ -92,21 +94,21 @@ absl::Status ExpertLoadBalancing::Count(const StepResult& result) {
       prefill[i] += rank.expert_counts[i] - of_decodes;
     }
   }
-  RETURN_IF_ERROR(census_->Add(Phase::kPrefill, prefill));
-  return census_->Add(Phase::kDecode, decode);
+  RETURN_IF_ERROR(load_stats_->Add(popularity::Phase::kPrefill, prefill));
+  return load_stats_->Add(popularity::Phase::kDecode, decode);
 }
 
-void ExpertLoadBalancing::Report(int rank, std::shared_ptr<const ExpertReport> report, absl::Time now) {
-  // Whoever asks for a copy reads it by the census' layers.
+void ExpertLoadBalancing::Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now) {
+  // Whoever asks for a copy reads it by the load statistics' layers.
   const bool places = !report->placements.empty();
-  if (places && (!census_.has_value() || !Fits(*report, census_->shape(), reports_.size()))) return;
+  if (places && (!load_stats_.has_value() || !Fits(*report, load_stats_->shape(), reports_.size()))) return;
   if (meter_.has_value()) meter_->NoteCopies(rank, report->copied_bytes, report->copy_seconds);
   reports_[static_cast<size_t>(rank)] = {std::move(report), now};
 }
 
 std::unique_ptr<const ExpertsCopy> ExpertLoadBalancing::Copy() const {
-  if (!census_.has_value()) return nullptr;
-  return std::make_unique<const ExpertsCopy>(ExpertsCopy{*census_, residency_.view(), reports_});
+  if (!load_stats_.has_value()) return nullptr;
+  return std::make_unique<const ExpertsCopy>(ExpertsCopy{*load_stats_, residency_.view(), reports_});
 }
 
 void ExpertLoadBalancing::ReportMetrics() {
@@ -121,18 +123,18 @@ void ExpertLoadBalancing::ReportMetrics() {
   reported_ = view;
 }
 
-// --- ResidencyLoop::Host ---
+// --- BackgroundBalancer::Host ---
 
 void ExpertLoadBalancing::Plan(PlanOrder order) {
   if (planner_ == nullptr) {
-    planner_ = std::make_unique<PlannerThread>([this](absl::StatusOr<StagedPlan> plan) {
+    planner_ = std::make_unique<PlannerThread>([this](absl::StatusOr<PendingMigration> plan) {
       inbox_->Post([this, plan = std::move(plan)]() mutable { residency_.Planned(std::move(plan), MonotonicNow()); });
     });
   }
   planner_->Plan(std::move(order));
 }
 
-void ExpertLoadBalancing::Prepare(const PlacementStage& stage) {
+void ExpertLoadBalancing::Prepare(const placement::Migration& stage) {
   for (const auto& [id, member] : workers_->members()) member.client->PreparePlacement(stage, workers_->epoch());
 }
 
@@ -146,4 +148,4 @@ void ExpertLoadBalancing::Release(int64_t epoch) {
 
 void ExpertLoadBalancing::BreakGroup(const std::string& why) { workers_->Break(why, MonotonicNow()); }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

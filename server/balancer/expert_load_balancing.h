@@ -13,33 +13,33 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/step.h"
-#include "scheduler/popularity/expert_census.h"
+#include "scheduler/popularity/expert_load_stats.h"
+#include "server/balancer/background_balancer.h"
 #include "server/balancer/experts_copy.h"
-#include "server/balancer/placement_meter.h"
+#include "server/balancer/placement_cost_monitor.h"
 #include "server/balancer/planner_thread.h"
-#include "server/balancer/residency_loop.h"
 #include "server/config.h"
 #include "server/engine/engine_inbox.h"
 #include "server/fleet/worker_group.h"
 #include "server/metrics/metrics.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
-class ExpertLoadBalancing final : private ResidencyLoop::Host {
+class ExpertLoadBalancing final : private BackgroundBalancer::Host {
  public:
   // All borrowed; they outlive this.  `inbox`: where plans come that were made.
   ExpertLoadBalancing(const ServerConfig* config, WorkerGroup* workers, EngineInbox* inbox, ServerMetrics* metrics);
 
   // A group forms of these workers: where its experts are when it begins.
-  GroupPlacement Begin(const std::vector<WorkerInfo>& workers);
-  void GroupUp(int world, const WorkerInfo& first);
+  placement::GroupPlacement Begin(const std::vector<fleet::WorkerInfo>& workers);
+  void GroupUp(int world, const fleet::WorkerInfo& first);
   void GroupDown(const std::string& reason, absl::Time now);
   // A step is done: counts its rows, and looks whether experts had better live elsewhere.
-  void StepDone(const StepResult& result);
+  void StepDone(const batching::StepResult& result);
   // What a rank says of its experts.
-  void Report(int rank, std::shared_ptr<const ExpertReport> report, absl::Time now);
+  void Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now);
 
-  ResidencyLoop& residency() { return residency_; }
+  BackgroundBalancer& residency() { return residency_; }
   // How experts are used and where they are; null before the first group stood and for a model without MoE layers.
   std::unique_ptr<const ExpertsCopy> Copy() const;
   // Brings the metrics of placement up to now.
@@ -47,23 +47,23 @@ class ExpertLoadBalancing final : private ResidencyLoop::Host {
 
  private:
   void Plan(PlanOrder order) override;
-  void Prepare(const PlacementStage& stage) override;
+  void Prepare(const placement::Migration& stage) override;
   void Drop(int64_t epoch) override;
   void Release(int64_t epoch) override;
   void BreakGroup(const std::string& why) override;
 
-  absl::Status Count(const StepResult& result);
+  absl::Status Count(const batching::StepResult& result);
 
   const ServerConfig* const config_;
   WorkerGroup* const workers_;
   EngineInbox* const inbox_;
   ServerMetrics* const metrics_;
-  std::optional<ExpertCensus> census_;   // from the first group on, of a model with experts
-  std::optional<PlacementMeter> meter_;  // from the first forming on, of a model with experts
-  ResidencyLoop residency_;
-  std::vector<ToldReport> reports_;         // [R] of the group that stands
+  std::optional<popularity::ExpertLoadStats> load_stats_;  // from the first group on, of a model with experts
+  std::optional<PlacementCostMonitor> meter_;              // from the first forming on, of a model with experts
+  BackgroundBalancer residency_;
+  std::vector<ReceivedReport> reports_;     // [R] of the group that stands
   ResidencyView reported_;                  // as the metrics have it
   std::unique_ptr<PlannerThread> planner_;  // null before the first plan; goes first, as it posts
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -14,41 +14,41 @@
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/placement/route/replica_map.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
-v1::Replica::Reason ToProto(SlotOrigin origin) {
+v1::Replica::Reason ToProto(placement::SlotOrigin origin) {
   switch (origin) {
-    case SlotOrigin::kStart:
+    case placement::SlotOrigin::kStart:
       return v1::Replica::START;
-    case SlotOrigin::kEstimate:
+    case placement::SlotOrigin::kEstimate:
       return v1::Replica::ESTIMATE;
-    case SlotOrigin::kGate:
+    case placement::SlotOrigin::kGate:
       return v1::Replica::GATE;
   }
   return v1::Replica::REASON_UNSPECIFIED;
 }
 
 // Who tells where experts are by now; null: nobody has, or they stay.
-const ToldReport* TellerOf(const ExpertsCopy& experts) {
-  const bool told = !experts.reports.empty() && experts.reports[0].report != nullptr &&
-                    !experts.reports[0].report->placements.empty();
-  return told ? &experts.reports[0] : nullptr;
+const ReceivedReport* TellerOf(const ExpertsCopy& experts) {
+  const bool reported = !experts.reports.empty() && experts.reports[0].report != nullptr &&
+                        !experts.reports[0].report->placements.empty();
+  return reported ? &experts.reports[0] : nullptr;
 }
 
 // Of every expert of the layer, where it was at the last report.
 std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, int layer) {
-  const Placement& lives = experts.placement.layers[static_cast<size_t>(layer)]->placement;
+  const placement::Placement& lives = experts.placement.layers[static_cast<size_t>(layer)]->placement;
   std::vector<std::vector<v1::Replica>> now(static_cast<size_t>(lives.num_experts));
-  const ToldReport* const teller = TellerOf(experts);
+  const ReceivedReport* const teller = TellerOf(experts);
   if (teller == nullptr) return now;
-  const Placement& placement = teller->report->placements[static_cast<size_t>(layer)];
+  const placement::Placement& placement = teller->report->placements[static_cast<size_t>(layer)];
   auto origin = teller->report->origins[static_cast<size_t>(layer)].begin();
   for (int device = 0; device < placement.num_devices(); ++device) {
     for (const int32_t expert : placement.slots[static_cast<size_t>(device)]) {
-      const SlotOrigin by = *origin++;
-      if (expert == kEmptySlot) continue;
-      const bool resident = !IsPaper(experts.placement.settings.mode) && lives.Holds(device, expert);
+      const placement::SlotOrigin by = *origin++;
+      if (expert == placement::kEmptySlot) continue;
+      const bool resident = !placement::IsPaper(experts.placement.settings.mode) && lives.Holds(device, expert);
       v1::Replica& replica = now[static_cast<size_t>(expert)].emplace_back();
       replica.set_worker(device);
       replica.set_reason(resident ? v1::Replica::RESIDENT : ToProto(by));
@@ -57,11 +57,11 @@ std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, in
   return now;
 }
 
-void DescribeEstimators(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
-  std::vector<const std::vector<EstimatorStanding>*> ranks;
-  for (const ToldReport& told : experts.reports)
-    if (told.report != nullptr) ranks.push_back(&told.report->standings);
-  for (const GroupStanding& standing : GroupStandings(ranks, layer)) {
+void DescribePredictors(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
+  std::vector<const std::vector<popularity::PredictorStats>*> ranks;
+  for (const ReceivedReport& reported : experts.reports)
+    if (reported.report != nullptr) ranks.push_back(&reported.report->standings);
+  for (const popularity::GroupStats& standing : popularity::GroupStandings(ranks, layer)) {
     v1::EstimatorUse* use = out->add_estimators();
     use->set_estimator(std::string(NameOf(standing.mean.estimator)));
     use->set_phase(std::string(NameOf(standing.mean.phase)));
@@ -78,16 +78,16 @@ void DescribeEstimators(int layer, const ExpertsCopy& experts, v1::LayerExperts*
 }
 
 void DescribeLayer(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
-  const ExpertCensus& census = experts.census;
-  const ReplicaMap replicas(experts.placement.layers[static_cast<size_t>(layer)]->placement);
+  const popularity::ExpertLoadStats& load_stats = experts.load_stats;
+  const placement::ReplicaMap replicas(experts.placement.layers[static_cast<size_t>(layer)]->placement);
   const std::vector<std::vector<v1::Replica>> now = ReplicasNow(experts, layer);
-  const absl::Span<const int64_t> prefill = census.Counts(Phase::kPrefill, layer);
-  const absl::Span<const int64_t> decode = census.Counts(Phase::kDecode, layer);
+  const absl::Span<const int64_t> prefill = load_stats.Counts(popularity::Phase::kPrefill, layer);
+  const absl::Span<const int64_t> decode = load_stats.Counts(popularity::Phase::kDecode, layer);
   std::vector<int64_t> all(prefill.begin(), prefill.end());
   for (size_t e = 0; e < all.size(); ++e) all[e] += decode[e];
   out->set_layer(layer);
-  out->set_busiest_expert_over_mean(BusiestOverMean(all));
-  out->set_busiest_worker_over_mean(BusiestOverMean(MinimizeBusiest(replicas, all).loads));
+  out->set_busiest_expert_over_mean(popularity::BusiestOverMean(all));
+  out->set_busiest_worker_over_mean(popularity::BusiestOverMean(placement::MinimizeBusiest(replicas, all).loads));
   for (size_t e = 0; e < all.size(); ++e) {
     v1::ExpertUse* expert = out->add_experts();
     expert->set_prefill_rows(prefill[e]);
@@ -97,13 +97,13 @@ void DescribeLayer(int layer, const ExpertsCopy& experts, v1::LayerExperts* out)
     }
     expert->mutable_now()->Add(now[e].begin(), now[e].end());
   }
-  DescribeEstimators(layer, experts, out);
+  DescribePredictors(layer, experts, out);
 }
 
 absl::Status CheckIndex(absl::string_view field, int32_t value, int limit) {
   if (value >= 0 && value < limit) return absl::OkStatus();
-  return BadField(std::string(field), absl::StrCat("is ", value, "; the model has 0 to ", limit - 1),
-                  absl::StrCat(limit - 1), absl::StrCat(value));
+  return rpc::BadField(std::string(field), absl::StrCat("is ", value, "; the model has 0 to ", limit - 1),
+                       absl::StrCat(limit - 1), absl::StrCat(value));
 }
 
 v1::PlacementPlan::Outcome ToProto(PlanOutcome outcome) {
@@ -130,16 +130,19 @@ void DescribePlan(const ResidencyView& placement, absl::Time now, v1::GetExperts
   plan->set_reason(placement.reason);
 }
 
-std::string WhyLivesThere(const ExpertCensus& census, const ResidencyView& placement, int layer, int expert) {
+std::string WhyLivesThere(const popularity::ExpertLoadStats& load_stats, const ResidencyView& placement, int layer,
+                          int expert) {
   if (placement.plan != nullptr) {
-    return absl::StrCat(Explain(*placement.plan, layer, expert),
+    return absl::StrCat(placement::Explain(*placement.plan, layer, expert),
                         placement.budget_slots == 0
                             ? ""
                             : " Memory is what the plan wants: workers' cache policies heard it with the commit, and "
                               "decide by themselves what is in their slots.");
   }
-  const int64_t tokens = census.num_tokens(Phase::kPrefill) + census.num_tokens(Phase::kDecode);
-  const int64_t own = census.Counts(Phase::kPrefill, layer)[expert] + census.Counts(Phase::kDecode, layer)[expert];
+  const int64_t tokens =
+      load_stats.num_tokens(popularity::Phase::kPrefill) + load_stats.num_tokens(popularity::Phase::kDecode);
+  const int64_t own = load_stats.Counts(popularity::Phase::kPrefill, layer)[expert] +
+                      load_stats.Counts(popularity::Phase::kDecode, layer)[expert];
   const std::vector<int32_t> hosts = placement.layers[static_cast<size_t>(layer)]->placement.DevicesOf(expert);
   std::string text =
       absl::StrFormat("Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker%s %s. ", layer,
@@ -177,7 +180,7 @@ absl::string_view SpareReason(v1::Replica::Reason reason) {
 
 // " Spare slots had it on ...", if any did.
 std::string WhySpare(const ExpertsCopy& experts, int layer, int expert, absl::Time now) {
-  const ToldReport* const teller = TellerOf(experts);
+  const ReceivedReport* const teller = TellerOf(experts);
   if (teller == nullptr) return "";
   std::vector<std::string> spare;
   const std::vector<std::vector<v1::Replica>> replicas = ReplicasNow(experts, layer);
@@ -193,7 +196,7 @@ std::string WhySpare(const ExpertsCopy& experts, int layer, int expert, absl::Ti
 // The worker's whose word is the oldest; InfinitePast: not all have told.
 absl::Time OldestReport(const ExpertsCopy& experts) {
   absl::Time oldest = experts.reports.empty() ? absl::InfinitePast() : absl::InfiniteFuture();
-  for (const ToldReport& told : experts.reports) oldest = std::min(oldest, told.at);
+  for (const ReceivedReport& reported : experts.reports) oldest = std::min(oldest, reported.at);
   return oldest;
 }
 
@@ -207,12 +210,12 @@ absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_m
   absl::flat_hash_set<int32_t> seen;
   for (const int32_t layer : request.layers()) {
     if (layer < 0 || layer >= num_moe_layers) {
-      return BadField("layers",
-                      absl::StrCat("names layer ", layer, "; the model has MoE layers 0 to ", num_moe_layers - 1),
-                      absl::StrCat(num_moe_layers - 1), absl::StrCat(layer));
+      return rpc::BadField("layers",
+                           absl::StrCat("names layer ", layer, "; the model has MoE layers 0 to ", num_moe_layers - 1),
+                           absl::StrCat(num_moe_layers - 1), absl::StrCat(layer));
     }
     if (!seen.insert(layer).second) {
-      return BadField("layers", absl::StrCat("names layer ", layer, " twice"), "once", absl::StrCat(layer));
+      return rpc::BadField("layers", absl::StrCat("names layer ", layer, " twice"), "once", absl::StrCat(layer));
     }
   }
   return absl::OkStatus();
@@ -220,18 +223,18 @@ absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_m
 
 v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertsCopy& experts,
                                        absl::Time now) {
-  const ExpertCensus& census = experts.census;
+  const popularity::ExpertLoadStats& load_stats = experts.load_stats;
   v1::GetExpertsResponse out;
-  out.set_num_moe_layers(census.shape().num_layers);
-  out.set_num_experts(census.shape().num_experts);
-  out.set_experts_per_token(census.shape().top_k);
+  out.set_num_moe_layers(load_stats.shape().num_layers);
+  out.set_num_experts(load_stats.shape().num_experts);
+  out.set_experts_per_token(load_stats.shape().top_k);
   out.set_num_workers(experts.placement.layers.front()->placement.num_devices());
-  out.set_prefill_tokens(census.num_tokens(Phase::kPrefill));
-  out.set_decode_tokens(census.num_tokens(Phase::kDecode));
-  out.set_halved_after_tokens(census.halve_after_tokens());
+  out.set_prefill_tokens(load_stats.num_tokens(popularity::Phase::kPrefill));
+  out.set_decode_tokens(load_stats.num_tokens(popularity::Phase::kDecode));
+  out.set_halved_after_tokens(load_stats.halve_after_tokens());
   std::vector<int32_t> layers(request.layers().begin(), request.layers().end());
   if (layers.empty()) {
-    layers.resize(static_cast<size_t>(census.shape().num_layers));
+    layers.resize(static_cast<size_t>(load_stats.shape().num_layers));
     std::iota(layers.begin(), layers.end(), 0);
   }
   for (const int32_t layer : layers) DescribeLayer(layer, experts, out.add_layers());
@@ -243,8 +246,8 @@ v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, con
 }
 
 std::string WhyThere(const ExpertsCopy& experts, int layer, int expert, absl::Time now) {
-  return absl::StrCat(WhyLivesThere(experts.census, experts.placement, layer, expert),
+  return absl::StrCat(WhyLivesThere(experts.load_stats, experts.placement, layer, expert),
                       WhySpare(experts, layer, expert, now));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,13 +9,13 @@
 #include "server/balancer/experts_copy.h"
 #include "switchyard/v1/admin.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // INVALID_ARGUMENT (BAD_FIELD): a layer outside [0, num_moe_layers) or named twice; an expert outside [0, num_experts).
 absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_moe_layers, int num_experts);
 
 // The layers that the request names, in its order; all if it names none.
-// REQUIRES: CheckExpertsRequest passed; placement and reports have the census' layers and experts.
+// REQUIRES: CheckExpertsRequest passed; placement and reports have the load statistics' layers and experts.
 v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertsCopy& experts,
                                        absl::Time now);
 
@@ -23,4 +23,4 @@ v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, con
 // the last report, and why.
 std::string WhyThere(const ExpertsCopy& experts, int layer, int expert, absl::Time now);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -6,21 +6,21 @@
 
 #include "absl/time/time.h"
 #include "scheduler/placement/background/expert_report.h"
-#include "scheduler/popularity/expert_census.h"
-#include "server/balancer/residency_loop.h"
+#include "scheduler/popularity/expert_load_stats.h"
+#include "server/balancer/background_balancer.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // A worker's last word; null: it has not said anything since its group formed.
-struct ToldReport {
-  std::shared_ptr<const ExpertReport> report;  // shared with whoever asked for a copy
+struct ReceivedReport {
+  std::shared_ptr<const placement::ExpertReport> report;  // shared with whoever asked for a copy
   absl::Time at = absl::InfinitePast();
 };
 
 struct ExpertsCopy {
-  ExpertCensus census;
+  popularity::ExpertLoadStats load_stats;
   ResidencyView placement;
-  std::vector<ToldReport> reports;  // [R]; empty: no group stands
+  std::vector<ReceivedReport> reports;  // [R]; empty: no group stands
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -6,14 +6,14 @@
 
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int kNice = 10;
 
 }  // namespace
 
-PlannerThread::PlannerThread(absl::AnyInvocable<void(absl::StatusOr<StagedPlan>)> done)
+PlannerThread::PlannerThread(absl::AnyInvocable<void(absl::StatusOr<PendingMigration>)> done)
     : done_(std::move(done)), thread_([this] { Run(); }) {}
 
 PlannerThread::~PlannerThread() {
@@ -45,4 +45,4 @@ void PlannerThread::Run() {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

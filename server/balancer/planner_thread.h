@@ -9,14 +9,14 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "server/balancer/staged_plan.h"
+#include "server/balancer/pending_migration.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class PlannerThread {
  public:
   // `done` is called on the thread, once for each Plan, unless this is destroyed before.
-  explicit PlannerThread(absl::AnyInvocable<void(absl::StatusOr<StagedPlan>)> done);
+  explicit PlannerThread(absl::AnyInvocable<void(absl::StatusOr<PendingMigration>)> done);
   // Waits for the plan that is being made.
   ~PlannerThread();
 
@@ -26,11 +26,11 @@ class PlannerThread {
  private:
   void Run();
 
-  absl::AnyInvocable<void(absl::StatusOr<StagedPlan>)> done_;
+  absl::AnyInvocable<void(absl::StatusOr<PendingMigration>)> done_;
   absl::Mutex mu_;
   std::optional<PlanOrder> order_ ABSL_GUARDED_BY(mu_);
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::server {
 
 size_t StopPrefixLength(absl::string_view text, const std::vector<std::string>& stops) {
   size_t longest = 0;
@@ -18,8 +18,9 @@ size_t StopPrefixLength(absl::string_view text, const std::vector<std::string>& 
   return longest;
 }
 
-ChoiceOutput::ChoiceOutput(const InferenceRequest* request, const Tokenizer* tokenizer) : request_(request) {
-  if (tokenizer != nullptr) decoder_ = std::make_unique<StreamDecoder>(tokenizer, request->skip_special_tokens);
+ChoiceOutput::ChoiceOutput(const InferenceRequest* request, const tokenizer::Tokenizer* tokenizer) : request_(request) {
+  if (tokenizer != nullptr)
+    decoder_ = std::make_unique<tokenizer::StreamDecoder>(tokenizer, request->skip_special_tokens);
 }
 
 bool ChoiceOutput::IsStopToken(int32_t token) const {
@@ -69,4 +70,4 @@ std::string ChoiceOutput::Flush() {
   return text;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

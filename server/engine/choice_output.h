@@ -15,12 +15,12 @@
 #include "server/engine/request.h"
 #include "server/text/tokenizer/stream_decoder.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ChoiceOutput {
  public:
   // `request` is borrowed.  `tokenizer` may be null: then there is no text.
-  ChoiceOutput(const InferenceRequest* request, const Tokenizer* tokenizer);
+  ChoiceOutput(const InferenceRequest* request, const tokenizer::Tokenizer* tokenizer);
 
   // Takes the next token; returns the text that can be shown now.
   std::string Take(int32_t token, int32_t index);
@@ -38,7 +38,7 @@ class ChoiceOutput {
   std::string Show(std::string text, bool look_for_stops);
 
   const InferenceRequest* const request_;
-  std::unique_ptr<StreamDecoder> decoder_;
+  std::unique_ptr<tokenizer::StreamDecoder> decoder_;
   std::string held_;
   std::optional<std::string> stop_string_;
   int32_t stop_token_ = -1;
@@ -47,4 +47,4 @@ class ChoiceOutput {
 // The length of the longest suffix of `text` that is a proper prefix of one of `stops`.
 size_t StopPrefixLength(absl::string_view text, const std::vector<std::string>& stops);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -8,18 +8,18 @@
 #include "absl/time/time.h"
 #include "server/fleet/worker_client.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct EngineHooks {
   std::function<void(bool ready)> on_ready;                     // readiness turned
   std::function<void(int local_index, int64_t pid)> on_fenced;  // kill this local worker
   // How the process of a local worker ended ("signal 9 (Killed)"); empty if it runs or nobody knows.
   std::function<std::string(int local_index, int64_t pid)> end_of;
-  std::function<bool(const WorkerInfo&)> has_unread;       // whether something that it said was not read yet
-  std::function<void(const std::string& token)> on_epoch;  // open the rendezvous store
-  std::function<void(absl::Time now)> on_tick;             // every 50 ms or so: what waits for a time limit
-  std::function<void()> on_first_group;                    // a group stood for the first time
-  std::function<void(std::string why)> on_fatal;           // the server cannot start with these workers
+  std::function<bool(const fleet::WorkerInfo&)> has_unread;  // whether something that it said was not read yet
+  std::function<void(const std::string& token)> on_epoch;    // open the rendezvous store
+  std::function<void(absl::Time now)> on_tick;               // every 50 ms or so: what waits for a time limit
+  std::function<void()> on_first_group;                      // a group stood for the first time
+  std::function<void(std::string why)> on_fatal;             // the server cannot start with these workers
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -4,7 +4,7 @@
 
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 bool EngineInbox::Post(Command command) {
   absl::MutexLock lock(&mu_);
@@ -33,4 +33,4 @@ std::vector<EngineInbox::Command> EngineInbox::Close() {
   return std::exchange(commands_, {});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -11,7 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class EngineInbox {
  public:
@@ -35,4 +35,4 @@ class EngineInbox {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

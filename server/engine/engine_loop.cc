@@ -8,14 +8,14 @@
 #include "proto/support/errors.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 
 }  // namespace
 
-EngineLoop::EngineLoop(const ServerConfig* config, const TextRoom* text, ServerMetrics* metrics, Hooks hooks)
+EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics, Hooks hooks)
     : config_(config),
       hooks_(std::move(hooks)),
       group_({.config = config, .text = text, .metrics = metrics, .hooks = &hooks_}, &steps_),
@@ -127,13 +127,14 @@ void EngineLoop::CollectProfile(ProfileCollector::Call call) {
       return shared->done(WorkersLost(absl::StrCat("no group stands: ", group_.down_reason())));
     }
     if (profiles_.busy()) {
-      return shared->done(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
-                                              "another call asks the workers what they learned: one at a time"),
-                                    absl::Seconds(1)));
+      return shared->done(
+          rpc::WithRetry(rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
+                                        "another call asks the workers what they learned: one at a time"),
+                         absl::Seconds(1)));
     }
     profiles_.Start(config_->num_workers(), std::move(*shared), MonotonicNow());
   });
   if (!posted) shared->done(ServerStops());
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -36,14 +36,14 @@
 #include "server/metrics/metrics.h"
 #include "server/text/text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class EngineLoop final {
  public:
   using Hooks = EngineHooks;
 
   // All borrowed; they outlive the loop.
-  EngineLoop(const ServerConfig* config, const TextRoom* text, ServerMetrics* metrics, Hooks hooks);
+  EngineLoop(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics, Hooks hooks);
   ~EngineLoop();
 
   void Start();
@@ -67,8 +67,8 @@ class EngineLoop final {
   // Calls back with how experts are used and where they are, null before the first group stood and for a model without
   // MoE layers; on the loop's thread, or at once if the loop has ended.
   void CopyExperts(std::function<void(std::unique_ptr<const ExpertsCopy> experts)> done);
-  // Asks the workers for what they have learned.  `call` hears of it on the loop's thread (its `done` at once if the
-  // loop has ended); UNAVAILABLE without a group, RESOURCE_EXHAUSTED while another call asks.
+  // Asks the workers for what they have learned.  `call` is told of it on the loop's thread (its `done` at once if
+  // the loop has ended); UNAVAILABLE without a group, RESOURCE_EXHAUSTED while another call asks.
   void CollectProfile(ProfileCollector::Call call);
 
   // What training on the workers gets of their time; any thread, as it says.
@@ -100,4 +100,4 @@ class EngineLoop final {
   std::thread thread_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

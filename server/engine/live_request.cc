@@ -4,15 +4,16 @@
 #include <iterator>
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
-bool IsClean(FinishReason reason) {
-  return reason == FinishReason::kStop || reason == FinishReason::kLength || reason == FinishReason::kAbort;
+bool IsClean(batching::FinishReason reason) {
+  return reason == batching::FinishReason::kStop || reason == batching::FinishReason::kLength ||
+         reason == batching::FinishReason::kAbort;
 }
 
 // Of a sequence that ended.  Phases that it did not reach are left out: zeros would hide what the others took.
-void ObserveTimings(const SequenceTimings& timings, ServerMetrics* metrics) {
+void ObserveTimings(const batching::SequenceTimings& timings, ServerMetrics* metrics) {
   metrics->request_queue_time->Observe(absl::ToDoubleSeconds(timings.Queue()));
   if (timings.first_token == absl::InfinitePast()) return;
   metrics->request_prefill_time->Observe(absl::ToDoubleSeconds(timings.Prefill()));
@@ -27,7 +28,7 @@ bool IsEmpty(const OutputChunk& chunk) {
 }  // namespace
 
 LiveRequest::LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream,
-                         const Tokenizer* tokenizer, ServerMetrics* metrics)
+                         const tokenizer::Tokenizer* tokenizer, ServerMetrics* metrics)
     : metrics_(metrics),
       request_(std::move(request)),
       stream_(std::move(stream)),
@@ -44,7 +45,7 @@ LiveRequest::LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_
   }
 }
 
-bool LiveRequest::TakeToken(int choice, TokenEvent token, absl::Time now) {
+bool LiveRequest::TakeToken(int choice, batching::TokenEvent token, absl::Time now) {
   ChoiceOutput& output = choices_[choice];
   if (output.stop_string()) return false;  // what was in flight behind the stop
   OutputChunk& chunk = chunks_[choice];
@@ -63,11 +64,11 @@ bool LiveRequest::TakeToken(int choice, TokenEvent token, absl::Time now) {
   return output.stop_string().has_value();
 }
 
-void LiveRequest::TakePromptLogprobs(int choice, PromptLogprobsEvent prompt) {
+void LiveRequest::TakePromptLogprobs(int choice, batching::PromptLogprobsEvent prompt) {
   std::move(prompt.positions.begin(), prompt.positions.end(), std::back_inserter(chunks_[choice].prompt_logprobs));
 }
 
-void LiveRequest::TakePaths(int choice, ExpertPathsEvent paths) {
+void LiveRequest::TakePaths(int choice, batching::ExpertPathsEvent paths) {
   if (choices_[choice].stop_string()) return;  // of tokens behind the stop
   JoinPaths(&chunks_[choice].expert_paths, {.first_position = paths.first_position,
                                             .num_moe_layers = request_->num_moe_layers,
@@ -75,12 +76,12 @@ void LiveRequest::TakePaths(int choice, ExpertPathsEvent paths) {
                                             .experts = std::move(paths.experts)});
 }
 
-bool LiveRequest::TakeFinished(int choice, const FinishedEvent& finished) {
+bool LiveRequest::TakeFinished(int choice, const batching::FinishedEvent& finished) {
   ended_[choice] = true;
   --unfinished_;
   // The last allowed token may complete a stop string; the scheduler, which sees no text, then says kLength.
-  const bool stopped = finished.reason == FinishReason::kLength && choices_[choice].stop_string();
-  const FinishReason reason = stopped ? FinishReason::kStop : finished.reason;
+  const bool stopped = finished.reason == batching::FinishReason::kLength && choices_[choice].stop_string();
+  const batching::FinishReason reason = stopped ? batching::FinishReason::kStop : finished.reason;
   // As vLLM counts: a client that goes away aborts; what the server ends for a fault of either side is no success.
   if (IsClean(reason) && (error_.ok() || absl::IsCancelled(error_))) metrics_->request_success(reason).Increment();
   metrics_->request_generation_tokens->Observe(finished.usage.completion_tokens);
@@ -92,7 +93,7 @@ bool LiveRequest::TakeFinished(int choice, const FinishedEvent& finished) {
   chunk.text += choices_[choice].Flush();
   chunk.finished = true;
   chunk.reason = reason;
-  chunk.stop_token = reason == FinishReason::kStop ? choices_[choice].stop_token() : -1;
+  chunk.stop_token = reason == batching::FinishReason::kStop ? choices_[choice].stop_token() : -1;
   chunk.stop_string = choices_[choice].stop_string().value_or("");
   chunk.usage = finished.usage;
   chunk.timings = finished.timings;
@@ -117,4 +118,4 @@ void LiveRequest::Close(absl::Time now) {
   stream_->Close(error_);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -17,13 +17,13 @@
 #include "server/engine/token_stream.h"
 #include "server/metrics/metrics.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class LiveRequest {
  public:
   // `tokenizer` and `metrics` are borrowed; `stream` is shared with the reactor.  No tokenizer: no text.
   LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream,
-              const Tokenizer* tokenizer, ServerMetrics* metrics);
+              const tokenizer::Tokenizer* tokenizer, ServerMetrics* metrics);
 
   const InferenceRequest& request() const { return *request_; }
   // Since when its reader has left something unread; InfiniteFuture: nothing is.
@@ -36,11 +36,11 @@ class LiveRequest {
   void set_error(absl::Status error) { error_ = std::move(error); }
 
   // True: the token ends a stop string, so that the choice is to be cancelled.
-  bool TakeToken(int choice, TokenEvent token, absl::Time now);
-  void TakePromptLogprobs(int choice, PromptLogprobsEvent prompt);
-  void TakePaths(int choice, ExpertPathsEvent paths);
+  bool TakeToken(int choice, batching::TokenEvent token, absl::Time now);
+  void TakePromptLogprobs(int choice, batching::PromptLogprobsEvent prompt);
+  void TakePaths(int choice, batching::ExpertPathsEvent paths);
   // False: it ended badly, for a reason that is not the client's; the call needs an error.
-  bool TakeFinished(int choice, const FinishedEvent& finished);
+  bool TakeFinished(int choice, const batching::FinishedEvent& finished);
   void Flush(absl::Time now);
   // Ends the stream.
   void Close(absl::Time now);
@@ -58,4 +58,4 @@ class LiveRequest {
   absl::Status error_;  // of a choice that ended badly
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

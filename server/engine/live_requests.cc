@@ -7,11 +7,11 @@
 #include "proto/support/errors.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
-Request ToSchedulerRequest(uint64_t handle, const InferenceRequest& request) {
-  Request out;
+batching::Request ToSchedulerRequest(uint64_t handle, const InferenceRequest& request) {
+  batching::Request out;
   out.id = handle;
   out.prompt = request.prompt;
   out.sampling = request.sampling;
@@ -24,7 +24,7 @@ Request ToSchedulerRequest(uint64_t handle, const InferenceRequest& request) {
 }  // namespace
 
 absl::Status ServerStops() {
-  return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one");
+  return rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one");
 }
 
 void LiveRequests::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request,
@@ -47,31 +47,31 @@ void LiveRequests::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> req
 absl::Status LiveRequests::Admit(const InferenceRequest& request, absl::Time now) const {
   if (draining_) return ServerStops();
   if (group_->scheduler() == nullptr) {
-    return WithRetry(MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
-                               absl::StrCat("model ", config_->served_model_name,
-                                            " is LOADING: ", group_->workers().NotReadyReason())),
-                     absl::Seconds(1));
+    return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
+                                         absl::StrCat("model ", config_->served_model_name,
+                                                      " is LOADING: ", group_->workers().NotReadyReason())),
+                          absl::Seconds(1));
   }
   // While a lost group forms anew requests queue, as far as the queue's bound and their deadlines allow.
   if (group_->GivenUp(now)) return group_->GivenUpError();
   if (by_request_id_.contains(request.request_id)) {
-    return MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,
-                     absl::StrCat("request_id ", Quote(request.request_id), " belongs to a running request"),
-                     {{"field", "request_id"}});
+    return rpc::MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,
+                          absl::StrCat("request_id ", Quote(request.request_id), " belongs to a running request"),
+                          {{"field", "request_id"}});
   }
   return absl::OkStatus();
 }
 
 // The scheduler's refusal in the API's words.
 absl::Status LiveRequests::Refusal(const absl::Status& status) const {
-  const Scheduler& scheduler = *group_->scheduler();
+  const batching::Scheduler& scheduler = *group_->scheduler();
   if (absl::IsResourceExhausted(status)) {
-    return WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, status.message(),
-                               {{"limit", absl::StrCat(scheduler.policy().max_queue)}}),
-                     scheduler.RetryAfter());
+    return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, status.message(),
+                                         {{"limit", absl::StrCat(scheduler.policy().max_queue)}}),
+                          scheduler.RetryAfter());
   }
   if (absl::IsInvalidArgument(status))
-    return MakeError(status.code(), v1::PROMPT_TOO_LONG, status.message(), {{"field", "prompt"}});
+    return rpc::MakeError(status.code(), v1::PROMPT_TOO_LONG, status.message(), {{"field", "prompt"}});
   return status;
 }
 
@@ -79,9 +79,9 @@ void LiveRequests::Cancel(uint64_t handle, const absl::Status& status) {
   const auto it = live_.find(handle);
   if (it == live_.end()) return;
   const absl::Time now = MonotonicNow();
-  std::vector<Event> events;
+  std::vector<batching::Event> events;
   it->second->set_error(status);
-  group_->scheduler()->Cancel(handle, Scheduler::kAllChoices, FinishReason::kAbort, now, &events);
+  group_->scheduler()->Cancel(handle, batching::Scheduler::kAllChoices, batching::FinishReason::kAbort, now, &events);
   Publish(std::move(events), now);
 }
 
@@ -89,8 +89,9 @@ bool LiveRequests::Abort(const std::string& request_id) {
   const auto it = by_request_id_.find(request_id);
   if (it == by_request_id_.end()) return false;
   const absl::Time now = MonotonicNow();
-  std::vector<Event> events;
-  group_->scheduler()->Cancel(it->second, Scheduler::kAllChoices, FinishReason::kAbort, now, &events);
+  std::vector<batching::Event> events;
+  group_->scheduler()->Cancel(it->second, batching::Scheduler::kAllChoices, batching::FinishReason::kAbort, now,
+                              &events);
   Publish(std::move(events), now);
   return true;
 }
@@ -102,7 +103,7 @@ void LiveRequests::Tick(absl::Time now) {
   }
   for (uint64_t handle : slow) Cancel(handle, SlowReader(config_->slow_client_timeout));
   if (!live_.empty() && group_->GivenUp(now)) {
-    std::vector<Event> events;
+    std::vector<batching::Event> events;
     group_->scheduler()->LoseGroup(/*fail_waiting=*/true, now, &events);
     Publish(std::move(events), now);
   }
@@ -128,11 +129,11 @@ void LiveRequests::FinishDrain() {
   if (drained_) std::exchange(drained_, nullptr)();
 }
 
-void LiveRequests::Publish(std::vector<Event> events, absl::Time now) {
+void LiveRequests::Publish(std::vector<batching::Event> events, absl::Time now) {
   // A stop string that is found cancels its choice, which adds events: hence the loop.
   while (!events.empty()) {
-    std::vector<Event> more;
-    for (Event& event : events) PublishOne(std::move(event), now, &more);
+    std::vector<batching::Event> more;
+    for (batching::Event& event : events) PublishOne(std::move(event), now, &more);
     events = std::move(more);
   }
   for (uint64_t handle : std::exchange(touched_, {})) {
@@ -143,22 +144,22 @@ void LiveRequests::Publish(std::vector<Event> events, absl::Time now) {
   }
 }
 
-void LiveRequests::PublishOne(Event event, absl::Time now, std::vector<Event>* more) {
+void LiveRequests::PublishOne(batching::Event event, absl::Time now, std::vector<batching::Event>* more) {
   const auto it = live_.find(event.request);
   if (it == live_.end()) return;
   LiveRequest* live = it->second.get();
   const int choice = event.choice;
   if (live->ended(choice)) return;
   touched_.push_back(event.request);
-  if (auto* token = std::get_if<TokenEvent>(&event.what)) {
+  if (auto* token = std::get_if<batching::TokenEvent>(&event.what)) {
     if (!live->TakeToken(choice, std::move(*token), now)) return;
-    group_->scheduler()->Cancel(event.request, choice, FinishReason::kStop, now, more);
-  } else if (auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {
+    group_->scheduler()->Cancel(event.request, choice, batching::FinishReason::kStop, now, more);
+  } else if (auto* prompt = std::get_if<batching::PromptLogprobsEvent>(&event.what)) {
     live->TakePromptLogprobs(choice, std::move(*prompt));
-  } else if (auto* paths = std::get_if<ExpertPathsEvent>(&event.what)) {
+  } else if (auto* paths = std::get_if<batching::ExpertPathsEvent>(&event.what)) {
     live->TakePaths(choice, std::move(*paths));
   } else {
-    const auto& finished = std::get<FinishedEvent>(event.what);
+    const auto& finished = std::get<batching::FinishedEvent>(event.what);
     const bool clean = live->TakeFinished(choice, finished);
     if (!clean && live->error().ok()) live->set_error(ErrorOf(*live, finished.reason));
   }
@@ -166,17 +167,17 @@ void LiveRequests::PublishOne(Event event, absl::Time now, std::vector<Event>* m
 
 void LiveRequests::End(uint64_t handle, LiveRequest* live, absl::Time now) {
   // Of several choices some may still run when one ended badly.
-  std::vector<Event> ignored;
-  group_->scheduler()->Cancel(handle, Scheduler::kAllChoices, FinishReason::kAbort, now, &ignored);
+  std::vector<batching::Event> ignored;
+  group_->scheduler()->Cancel(handle, batching::Scheduler::kAllChoices, batching::FinishReason::kAbort, now, &ignored);
   live->Close(now);
   by_request_id_.erase(live->request().request_id);
   live_.erase(handle);
 }
 
-absl::Status LiveRequests::ErrorOf(const LiveRequest& live, FinishReason reason) const {
+absl::Status LiveRequests::ErrorOf(const LiveRequest& live, batching::FinishReason reason) const {
   switch (reason) {
-    case FinishReason::kDeadline:
-      return MakeError(
+    case batching::FinishReason::kDeadline:
+      return rpc::MakeError(
           absl::StatusCode::kDeadlineExceeded, v1::DEADLINE,
           absl::StrCat("the request's deadline passed (one without gets the server's --default_deadline, ",
                        absl::FormatDuration(config_->default_deadline), ")",
@@ -184,16 +185,16 @@ absl::Status LiveRequests::ErrorOf(const LiveRequest& live, FinishReason reason)
                            ? std::string()
                            : absl::StrCat("; no group of workers stands: ", group_->workers().NotReadyReason(), "; ",
                                           group_->down_reason())));
-    case FinishReason::kError:
-      return MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR,
-                       "the model computed NaN or Inf for this request");
-    case FinishReason::kUnavailable:
+    case batching::FinishReason::kError:
+      return rpc::MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR,
+                            "the model computed NaN or Inf for this request");
+    case batching::FinishReason::kUnavailable:
       if (group_->GivenUp(MonotonicNow())) return group_->GivenUpError();
       return WorkersLost(absl::StrCat("the workers' group was lost: ", group_->down_reason()));
     default:
-      return MakeError(absl::StatusCode::kInternal, v1::ENGINE_ERROR,
-                       absl::StrCat("request ", live.request().request_id, " ended"));
+      return rpc::MakeError(absl::StatusCode::kInternal, v1::ENGINE_ERROR,
+                            absl::StrCat("request ", live.request().request_id, " ended"));
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

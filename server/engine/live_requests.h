@@ -21,12 +21,13 @@
 #include "server/fleet/serving_group.h"
 #include "server/metrics/metrics.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class LiveRequests {
  public:
   // All borrowed; they outlive this.  `tokenizer`: null if the model has none.
-  LiveRequests(const ServerConfig* config, const Tokenizer* tokenizer, ServerMetrics* metrics, ServingGroup* group)
+  LiveRequests(const ServerConfig* config, const tokenizer::Tokenizer* tokenizer, ServerMetrics* metrics,
+               ServingGroup* group)
       : config_(config), tokenizer_(tokenizer), metrics_(metrics), group_(group) {}
 
   // The stream ends with an error when the request cannot be taken.
@@ -35,7 +36,7 @@ class LiveRequests {
   void Cancel(uint64_t handle, const absl::Status& status);
   // Ends the request of that id with finish reason ABORT.  False: there is none.
   bool Abort(const std::string& request_id);
-  void Publish(std::vector<Event> events, absl::Time now);
+  void Publish(std::vector<batching::Event> events, absl::Time now);
   // What waits for a time limit: readers that are too slow, a group that does not come back, the drain.
   void Tick(absl::Time now);
 
@@ -52,12 +53,12 @@ class LiveRequests {
  private:
   absl::Status Admit(const InferenceRequest& request, absl::Time now) const;
   absl::Status Refusal(const absl::Status& status) const;
-  void PublishOne(Event event, absl::Time now, std::vector<Event>* more);
+  void PublishOne(batching::Event event, absl::Time now, std::vector<batching::Event>* more);
   void End(uint64_t handle, LiveRequest* live, absl::Time now);
-  absl::Status ErrorOf(const LiveRequest& live, FinishReason reason) const;
+  absl::Status ErrorOf(const LiveRequest& live, batching::FinishReason reason) const;
 
   const ServerConfig* const config_;
-  const Tokenizer* const tokenizer_;
+  const tokenizer::Tokenizer* const tokenizer_;
   ServerMetrics* const metrics_;
   ServingGroup* const group_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id
@@ -71,4 +72,4 @@ class LiveRequests {
 // UNAVAILABLE, DRAINING: what requests of a server end with that stops.
 absl::Status ServerStops();
 
-}  // namespace switchyard
+}  // namespace switchyard::server

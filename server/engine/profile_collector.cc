@@ -6,7 +6,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 void ProfileCollector::Start(int num_ranks, Call call, absl::Time now) {
   SY_CHECK(!busy());
@@ -28,8 +28,8 @@ void ProfileCollector::OnPart(int rank, ProfilePart part, absl::Time now) {
   const int asked = static_cast<int>(profiles_.size()) - 1;
   if (!busy() || rank != asked || part.request != request_) return;
   if (!part.error.empty()) {
-    return Fail(MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_PROFILE,
-                          absl::StrCat("worker ", rank, ": ", part.error)));
+    return Fail(rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_PROFILE,
+                               absl::StrCat("worker ", rank, ": ", part.error)));
   }
   std::string& profile = profiles_.back();
   const auto held = static_cast<int64_t>(profile.size()), came = static_cast<int64_t>(part.data.size());
@@ -71,4 +71,4 @@ void ProfileCollector::End(absl::StatusOr<std::vector<std::string>> profiles) {
   call->done(std::move(profiles));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

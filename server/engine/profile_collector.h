@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // An answer of a worker.
 struct ProfilePart {
@@ -72,4 +72,4 @@ class ProfileCollector {
   absl::Time answer_by_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

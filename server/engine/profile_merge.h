@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "switchyard/v1/admin.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // FAILED_PRECONDITION (OTHER_WEIGHTS): the request names weights that are not the served ones.
 absl::Status CheckProfileRequest(const v1::GetProfileRequest& request, absl::string_view served_hash);
@@ -19,4 +19,4 @@ absl::Status CheckProfileRequest(const v1::GetProfileRequest& request, absl::str
 // weights.
 absl::StatusOr<std::string> MergeProfiles(const std::vector<std::string>& bundles, absl::string_view served_hash);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,7 +9,7 @@
 #include "scheduler/batching/event.h"
 #include "scheduler/batching/step.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // What the workers told of the model, with the server's own limits; constant while it serves.
 struct ServedModel {
@@ -29,10 +29,10 @@ struct ServedModel {
 
 struct InferenceRequest {
   std::string request_id;
-  std::vector<int32_t> prompt;  // token ids within [0, vocab)
-  SamplingParams sampling;      // seed and stop_ids filled in
-  int32_t num_moe_layers = 0;   // of the model that is to serve it, for ExpertPaths
-  int32_t top_k = 0;            // likewise
+  std::vector<int32_t> prompt;        // token ids within [0, vocab)
+  batching::SamplingParams sampling;  // seed and stop_ids filled in
+  int32_t num_moe_layers = 0;         // of the model that is to serve it, for ExpertPaths
+  int32_t top_k = 0;                  // likewise
   std::vector<std::string> stop;
   int32_t num_choices = 1;
   int32_t max_tokens = 1;
@@ -58,16 +58,16 @@ struct OutputChunk {
   int32_t index = 0;  // of the first token
   std::vector<int32_t> tokens;
   std::string text;
-  std::vector<PositionLogprobs> logprobs;
-  std::vector<PositionLogprobs> prompt_logprobs;
+  std::vector<batching::PositionLogprobs> logprobs;
+  std::vector<batching::PositionLogprobs> prompt_logprobs;
   ExpertPaths expert_paths;
   bool finished = false;
   // Of a finished choice:
-  FinishReason reason = FinishReason::kNone;
+  batching::FinishReason reason = batching::FinishReason::kNone;
   int32_t stop_token = -1;
   std::string stop_string;
-  SequenceUsage usage;
-  SequenceTimings timings;
+  batching::SequenceUsage usage;
+  batching::SequenceTimings timings;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

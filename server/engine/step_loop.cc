@@ -11,16 +11,16 @@
 #include "scheduler/popularity/popularity.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // Of a step: its layers' mean rows of a rank over its layers' busiest ranks' rows, as ranks wait for each other in
 // every layer; 0 where nobody knows.
-double Balancedness(absl::Span<const RankResult> ranks) {
+double Balancedness(absl::Span<const batching::RankResult> ranks) {
   double mean = 0, busiest = 0;
   for (size_t layer = 0; layer < ranks[0].layer_rows.size(); ++layer) {
     double sum = 0, most = 0;
-    for (const RankResult& rank : ranks) {
+    for (const batching::RankResult& rank : ranks) {
       if (layer >= rank.layer_rows.size()) return 0;
       const auto rows = static_cast<double>(std::max<int64_t>(rank.layer_rows[layer], 0));
       sum += rows;
@@ -46,25 +46,25 @@ StepLoop::StepLoop(const Parts& parts, ServerMetrics* metrics, const EngineHooks
     : parts_(parts), metrics_(metrics), hooks_(hooks), dump_directory_(EnvString("SY_DUMP_STEP")) {}
 
 void StepLoop::Advance(absl::Time now) {
-  std::vector<Event> events;
+  std::vector<batching::Event> events;
   PlanAll(now, &events);
   parts_.requests->Publish(std::move(events), now);
 }
 
 absl::Time StepLoop::NextDeadline() const {
-  const Scheduler* scheduler = parts_.group->scheduler();
-  return std::min({gather_until_, slice_until_, scheduler ? scheduler->NextDeadline() : absl::InfiniteFuture()});
+  const batching::Scheduler* scheduler = parts_.group->scheduler();
+  return std::min({delay_until_, slice_until_, scheduler ? scheduler->NextDeadline() : absl::InfiniteFuture()});
 }
 
-void StepLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
-  Scheduler* const scheduler = parts_.group->scheduler();
+void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
+  batching::Scheduler* const scheduler = parts_.group->scheduler();
   if (scheduler == nullptr) return;
-  gather_until_ = slice_until_ = absl::InfiniteFuture();
+  delay_until_ = slice_until_ = absl::InfiniteFuture();
   // Whoever is past its deadline hears of it from Plan.
   const bool may_wait = parts_.group->ready() && now < scheduler->NextDeadline();
   if (may_wait && (Gathering(now) || WaitsForSlice(now))) return;
   while (parts_.group->ready()) {
-    std::optional<StepPlan> plan = scheduler->Plan(now, events);
+    std::optional<batching::StepPlan> plan = scheduler->Plan(now, events);
     if (!plan) break;
     sent_[plan->step] = now;
     parts_.slices->End(now);
@@ -82,21 +82,21 @@ void StepLoop::PlanAll(absl::Time now, std::vector<Event>* events) {
   }
 }
 
-// A burst's first step waits a little for the rest of it; `gather_until_` says until when.
+// A burst's first step waits a little for the rest of it; `delay_until_` says until when.
 bool StepLoop::Gathering(absl::Time now) {
   if (sent_.empty()) {
-    const Scheduler& scheduler = *parts_.group->scheduler();
-    const SchedulerStats stats = scheduler.Stats();
+    const batching::Scheduler& scheduler = *parts_.group->scheduler();
+    const batching::SchedulerStats stats = scheduler.Stats();
     if (stats.running == 0 && stats.waiting > 0) {
       const int64_t step_tokens = int64_t{scheduler.policy().max_batched_tokens} * stats.ranks.size();
-      const absl::Time opens = gather_window_.OpensAt(stats.waiting_tokens, step_tokens, now);
+      const absl::Time opens = batching_delay_.OpensAt(stats.waiting_tokens, step_tokens, now);
       if (now < opens) {
-        gather_until_ = opens;
+        delay_until_ = opens;
         return true;
       }
     }
   }
-  gather_window_.Close();
+  batching_delay_.Close();
   return false;
 }
 
@@ -104,7 +104,8 @@ bool StepLoop::Gathering(absl::Time now) {
 bool StepLoop::WaitsForSlice(absl::Time now) {
   if (!parts_.slices->Owes(now)) return false;
   if (!sent_.empty()) return true;
-  if (const SchedulerStats stats = parts_.group->scheduler()->Stats(); stats.running + stats.waiting == 0) return false;
+  if (const batching::SchedulerStats stats = parts_.group->scheduler()->Stats(); stats.running + stats.waiting == 0)
+    return false;
   slice_until_ = parts_.slices->PayOwed(now);
   GiveSlice(now);
   return true;
@@ -116,9 +117,9 @@ void StepLoop::GiveSlice(absl::Time now) {
   if (slice > absl::ZeroDuration()) parts_.group->workers().GiveSlice(slice);
 }
 
-void StepLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) {
+void StepLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first) {
   const absl::Time now = MonotonicNow();
-  std::vector<Event> events;
+  std::vector<batching::Event> events;
   parts_.group->Up(epoch, world, num_kv_blocks, first, now, &events);
   parts_.experts->GroupUp(world, first);
   parts_.load->Update();
@@ -135,15 +136,16 @@ void StepLoop::OnGroupDown(const std::string& reason) {
   parts_.profiles->Fail(WorkersLost(absl::StrCat("the group was lost: ", reason)));
   metrics_->groups_lost->Increment();
   hooks_->on_ready(false);
-  std::vector<Event> events;
-  if (Scheduler* scheduler = parts_.group->scheduler()) scheduler->LoseGroup(/*fail_waiting=*/false, now, &events);
+  std::vector<batching::Event> events;
+  if (batching::Scheduler* scheduler = parts_.group->scheduler())
+    scheduler->LoseGroup(/*fail_waiting=*/false, now, &events);
   parts_.requests->Publish(std::move(events), now);
   parts_.load->Update();
 }
 
-void StepLoop::OnStepDone(const StepResult& result) {
+void StepLoop::OnStepDone(const batching::StepResult& result) {
   const absl::Time now = MonotonicNow();
-  std::vector<Event> events;
+  std::vector<batching::Event> events;
   if (const absl::Status status = parts_.group->scheduler()->Commit(result, now, &events); !status.ok()) {
     parts_.group->workers().Break(absl::StrCat("step ", result.step, ": ", status.message()), now);
     return;
@@ -157,16 +159,17 @@ void StepLoop::OnStepDone(const StepResult& result) {
   metrics_->publish_seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - now));
 }
 
-void StepLoop::ObserveStep(const StepResult& result, absl::Time now) {
+void StepLoop::ObserveStep(const batching::StepResult& result, absl::Time now) {
   int64_t rows = 0, sent = 0;
-  StepTimings slowest;
+  batching::StepTimings slowest;
   bool prompts = false;
-  for (const RankResult& rank : result.ranks) {
+  for (const batching::RankResult& rank : result.ranks) {
     rows += rank.rows;
     sent += rank.rows_sent;
-    prompts = prompts || TotalOf(rank.expert_counts) > TotalOf(rank.decode_expert_counts);
-    for (double StepTimings::*part : {&StepTimings::expert_seconds, &StepTimings::exchange_seconds,
-                                      &StepTimings::gather_seconds, &StepTimings::decide_seconds}) {
+    prompts = prompts || popularity::TotalOf(rank.expert_counts) > popularity::TotalOf(rank.decode_expert_counts);
+    for (double batching::StepTimings::*part :
+         {&batching::StepTimings::expert_seconds, &batching::StepTimings::exchange_seconds,
+          &batching::StepTimings::gather_seconds, &batching::StepTimings::decide_seconds}) {
       slowest.*part = std::max(slowest.*part, rank.timings.*part);
     }
   }
@@ -179,12 +182,12 @@ void StepLoop::ObserveStep(const StepResult& result, absl::Time now) {
   metrics_->fine_tuned_layers->Increment(static_cast<double>(std::max<int64_t>(result.ranks[0].fine_tuned_layers, 0)));
   metrics_->moe_tokens_exchanged->Increment(static_cast<double>(sent));
   if (const double ratio = Balancedness(result.ranks); ratio > 0) {
-    metrics_->moe_balancedness(prompts ? Phase::kPrefill : Phase::kDecode).Observe(ratio);
+    metrics_->moe_balancedness(prompts ? popularity::Phase::kPrefill : popularity::Phase::kDecode).Observe(ratio);
   }
   if (const auto it = sent_.find(result.step); it != sent_.end()) {
     metrics_->step_seconds->Observe(absl::ToDoubleSeconds(now - it->second));
     parts_.slices->StepDone(it->second, now);
-    gather_window_.Observe(rows, now - it->second);
+    batching_delay_.Observe(rows, now - it->second);
     sent_.erase(it);
   }
 }
@@ -194,4 +197,4 @@ void StepLoop::OnLocalWorkerFenced(int local_index, int64_t pid) {
   hooks_->on_fenced(local_index, pid);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

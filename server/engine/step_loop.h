@@ -1,7 +1,7 @@
 // The steps of the group that serves: plan → execute → commit → publish, two steps under way at a time.
 //
 // Of the engine's thread.  Between steps training gets its time slices (train_slices.h); a burst's first step waits a
-// little for the rest of it (gather_window.h).
+// little for the rest of it (batching_delay.h).
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 #include "absl/time/time.h"
 #include "scheduler/batching/event.h"
 #include "server/balancer/expert_load_balancing.h"
+#include "server/engine/batching_delay.h"
 #include "server/engine/engine_hooks.h"
-#include "server/engine/gather_window.h"
 #include "server/engine/live_requests.h"
 #include "server/engine/profile_collector.h"
 #include "server/engine/train_slices.h"
@@ -21,7 +21,7 @@
 #include "server/metrics/load_monitor.h"
 #include "server/metrics/metrics.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class StepLoop final : public WorkerGroup::Listener {
  public:
@@ -43,28 +43,30 @@ class StepLoop final : public WorkerGroup::Listener {
 
   // --- WorkerGroup::Listener ---
   void OnEpoch(const std::string& store_token) override { hooks_->on_epoch(store_token); }
-  GroupPlacement OnForming(const std::vector<WorkerInfo>& workers) override { return parts_.experts->Begin(workers); }
-  void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) override;
+  placement::GroupPlacement OnForming(const std::vector<fleet::WorkerInfo>& workers) override {
+    return parts_.experts->Begin(workers);
+  }
+  void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first) override;
   void OnGroupDown(const std::string& reason) override;
-  void OnStepDone(const StepResult& result) override;
-  bool HasUnread(const WorkerInfo& info) override { return hooks_->has_unread && hooks_->has_unread(info); }
+  void OnStepDone(const batching::StepResult& result) override;
+  bool HasUnread(const fleet::WorkerInfo& info) override { return hooks_->has_unread && hooks_->has_unread(info); }
   void OnLocalWorkerFenced(int local_index, int64_t pid) override;
 
  private:
-  void PlanAll(absl::Time now, std::vector<Event>* events);
+  void PlanAll(absl::Time now, std::vector<batching::Event>* events);
   bool Gathering(absl::Time now);
   bool WaitsForSlice(absl::Time now);
   void GiveSlice(absl::Time now);
-  void ObserveStep(const StepResult& result, absl::Time now);
+  void ObserveStep(const batching::StepResult& result, absl::Time now);
 
   const Parts parts_;
   ServerMetrics* const metrics_;
   const EngineHooks* const hooks_;
   const std::string dump_directory_;    // of SY_DUMP_STEP; empty: none
   std::map<int64_t, absl::Time> sent_;  // steps under way
-  GatherWindow gather_window_;
-  absl::Time gather_until_ = absl::InfiniteFuture();
+  BatchingDelay batching_delay_;
+  absl::Time delay_until_ = absl::InfiniteFuture();
   absl::Time slice_until_ = absl::InfiniteFuture();  // of one that steps wait for
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

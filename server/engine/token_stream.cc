@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 template <class Value>
@@ -16,7 +16,7 @@ void Append(std::vector<Value>* to, std::vector<Value> from) {
 }
 
 // How many of the first positions make `*budget` entries, which they use up.
-size_t Fitting(const std::vector<PositionLogprobs>& positions, size_t* budget) {
+size_t Fitting(const std::vector<batching::PositionLogprobs>& positions, size_t* budget) {
   size_t count = 0;
   while (count < positions.size() && *budget > 0) {
     *budget -= std::min(*budget, 1 + positions[count].top.size());
@@ -75,8 +75,8 @@ std::optional<OutputChunk> CutChunk(OutputChunk* chunk, size_t budget) {
 
 absl::Status SlowReader(absl::Duration limit) {
   const std::string text = absl::FormatDuration(limit);
-  return MakeError(absl::StatusCode::kResourceExhausted, v1::SLOW_READER,
-                   absl::StrCat("the client did not read its stream for ", text), {{"limit", text}});
+  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::SLOW_READER,
+                        absl::StrCat("the client did not read its stream for ", text), {{"limit", text}});
 }
 
 void JoinChunk(OutputChunk* chunk, OutputChunk next) {
@@ -176,4 +176,4 @@ void TokenStream::Notify() {
   if (notify_) notify_();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "server/engine/request.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class TokenStream {
  public:
@@ -68,4 +68,4 @@ void JoinChunk(OutputChunk* chunk, OutputChunk next);
 // Appends `next` to `paths`.  REQUIRES: `next` follows.
 void JoinPaths(ExpertPaths* paths, ExpertPaths next);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace switchyard {
+namespace switchyard::server {
 
 absl::Duration TrainSlices::given(absl::Time now) const {
   absl::MutexLock lock(&mu_);
@@ -48,4 +48,4 @@ absl::Time TrainSlices::PayOwed(absl::Time now) {
   return owed_until_ = now + kOwedSlice;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class TrainSlices {
  public:
@@ -61,4 +61,4 @@ class TrainSlices {
   int64_t num_slices_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

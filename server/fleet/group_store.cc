@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 void GroupStore::Open(const std::string& token) {
   std::list<Waiter> dropped;
@@ -14,7 +14,7 @@ void GroupStore::Open(const std::string& token) {
     absl::MutexLock lock(&mu_);
     dropped = std::exchange(stores_[token], Store()).waiters;
   }
-  TellOver(&dropped);
+  ReportOver(&dropped);
 }
 
 void GroupStore::Close(const std::string& token) {
@@ -26,10 +26,10 @@ void GroupStore::Close(const std::string& token) {
     dropped.swap(store->second.waiters);
     stores_.erase(store);
   }
-  TellOver(&dropped);
+  ReportOver(&dropped);
 }
 
-void GroupStore::TellOver(std::list<Waiter>* dropped) {
+void GroupStore::ReportOver(std::list<Waiter>* dropped) {
   for (Waiter& waiter : *dropped) waiter.done(absl::AbortedError("rendezvous: the epoch is over"));
 }
 
@@ -130,4 +130,4 @@ void GroupStore::Sweep(absl::Time now) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class GroupStore {
  public:
@@ -51,11 +51,11 @@ class GroupStore {
   };
 
   absl::StatusOr<Store*> Find(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static void TellOver(std::list<Waiter>* dropped);
+  static void ReportOver(std::list<Waiter>* dropped);
   static bool Lookup(const Store& store, const std::vector<std::string>& keys, std::vector<std::string>* values);
 
   absl::Mutex mu_;
   std::map<std::string, Store> stores_ ABSL_GUARDED_BY(mu_);  // by token
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,17 +9,17 @@
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
-void LinkClient::Join(const GroupSeat& seat) {
+void LinkClient::Join(const fleet::RankAssignment& assignment) {
   v1::LinkResponse message;
-  *message.mutable_join_group() = ToProto(seat);
+  *message.mutable_join_group() = link::ToProto(assignment);
   Send(message);
 }
 
-void LinkClient::Execute(const StepPlan& plan, int rank, absl::Duration limit) {
+void LinkClient::Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) {
   v1::LinkResponse message;
-  *message.mutable_step_plan() = ToProto(plan, rank, limit);
+  *message.mutable_step_plan() = link::ToProto(plan, rank, limit);
   Send(message);
 }
 
@@ -30,9 +30,9 @@ void LinkClient::AbortGroup(int64_t epoch, const std::string& reason) {
   Send(message);
 }
 
-void LinkClient::PreparePlacement(const PlacementStage& stage, int64_t group_epoch) {
+void LinkClient::PreparePlacement(const placement::Migration& stage, int64_t group_epoch) {
   v1::LinkResponse message;
-  *message.mutable_prepare_placement() = ToProto(stage, group_epoch);
+  *message.mutable_prepare_placement() = link::ToProto(stage, group_epoch);
   Send(message);
 }
 
@@ -58,16 +58,16 @@ void LinkClient::SendProfile(int64_t group_epoch, int64_t request, int64_t offse
   Send(message);
 }
 
-void LinkClient::Start(const TrainingSeat& seat) {
+void LinkClient::Start(const jobs::TrainingAssignment& assignment) {
   v1::LinkResponse message;
-  *message.mutable_start_training() = ToProto(seat);
+  *message.mutable_start_training() = link::ToProto(assignment);
   Send(message);
 }
 
-void LinkClient::StopTraining(int64_t epoch, StopKind kind) {
+void LinkClient::StopTraining(int64_t epoch, jobs::StopKind kind) {
   v1::LinkResponse message;
   message.mutable_stop_training()->set_epoch(epoch);
-  message.mutable_stop_training()->set_kind(ToProto(kind));
+  message.mutable_stop_training()->set_kind(link::ToProto(kind));
   Send(message);
 }
 
@@ -83,11 +83,11 @@ void LinkClient::Close(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   if (reactor_ == nullptr || closed_) return;
   closed_ = true;
-  reactor_->Finish(ToGrpcStatus(status, ""));
+  reactor_->Finish(rpc::ToGrpcStatus(status, ""));
 }
 
 void LinkClient::Send(const v1::LinkResponse& message) {
-  grpc::ByteBuffer bytes = SerializeRaw(message);
+  grpc::ByteBuffer bytes = rpc::SerializeRaw(message);
   absl::MutexLock lock(&mu_);
   if (reactor_ == nullptr || closed_) return;
   outbox_.push_back(std::move(bytes));
@@ -105,4 +105,4 @@ void LinkClient::Detach() {
   reactor_ = nullptr;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

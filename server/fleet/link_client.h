@@ -12,7 +12,7 @@
 #include "server/jobs/trainer_client.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 using LinkReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
@@ -23,15 +23,15 @@ class LinkClient final : public WorkerClient, public TrainerClient {
   // `reactor` is borrowed until Detach.
   explicit LinkClient(LinkReactor* reactor) : reactor_(reactor) {}
 
-  void Join(const GroupSeat& seat) override;
-  void Execute(const StepPlan& plan, int rank, absl::Duration limit) override;
+  void Join(const fleet::RankAssignment& assignment) override;
+  void Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) override;
   void AbortGroup(int64_t epoch, const std::string& reason) override;
-  void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) override;
+  void PreparePlacement(const placement::Migration& stage, int64_t group_epoch) override;
   void DropPlacement(int64_t group_epoch, int64_t placement_epoch) override;
   void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override;
   void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override;
-  void Start(const TrainingSeat& seat) override;
-  void StopTraining(int64_t epoch, StopKind kind) override;
+  void Start(const jobs::TrainingAssignment& assignment) override;
+  void StopTraining(int64_t epoch, jobs::StopKind kind) override;
   void AbortTraining(int64_t epoch, const std::string& reason) override;
   void Close(const absl::Status& status) override;
 
@@ -47,4 +47,4 @@ class LinkClient final : public WorkerClient, public TrainerClient {
   std::deque<grpc::ByteBuffer> outbox_ ABSL_GUARDED_BY(mu_);  // the front one is being written
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

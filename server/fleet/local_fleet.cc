@@ -20,7 +20,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr absl::Duration kYoung = absl::Seconds(10);
@@ -92,7 +92,7 @@ absl::Status LocalFleet::Spawn(int index) {
   return absl::OkStatus();
 }
 
-std::string LocalFleet::Bury(int index, int status, absl::Time now) {
+std::string LocalFleet::Reap(int index, int status, absl::Time now) {
   Child& child = children_[index];
   const std::string how = HowItEnded(status);
   child.last_pid = std::exchange(child.pid, -1);
@@ -105,12 +105,12 @@ std::string LocalFleet::Bury(int index, int status, absl::Time now) {
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
   if (stopping_) return "";
   const std::string why = refused ? ReadRefusal(child.refusal.get()) : std::string();
-  if (settled_ && refused) {
+  if (finalized_ && refused) {
     LogWarn(options_.what, " ", index, " could not serve what was served before (",
             why.empty() ? "it gave no reason" : why, "); trying again in ", absl::FormatDuration(child.start_at - now));
   }
-  const int limit = options_.max_deaths_unsettled;
-  child.refused = !settled_ && (refused || (limit > 0 && child.deaths >= limit));
+  const int limit = options_.max_deaths_unfinalized;
+  child.refused = !finalized_ && (refused || (limit > 0 && child.deaths >= limit));
   if (!child.refused) return "";
   if (!refused) {
     return absl::StrCat("worker ", index, " (rank ", index, ") ended ", child.deaths,
@@ -130,7 +130,7 @@ void LocalFleet::Reap() {
       Child& child = children_[index];
       int status = 0;
       if (child.pid > 0 && waitpid(child.pid, &status, WNOHANG) == child.pid) {
-        if (std::string text = Bury(index, status, now); !text.empty()) fatal.push_back(std::move(text));
+        if (std::string text = Reap(index, status, now); !text.empty()) fatal.push_back(std::move(text));
       }
       if (child.pid < 0 && !child.refused && !stopping_ && now >= child.start_at) {
         ++restarts_;
@@ -144,9 +144,9 @@ void LocalFleet::Reap() {
   for (std::string& text : fatal) options_.on_fatal(std::move(text));
 }
 
-void LocalFleet::Settle() {
+void LocalFleet::Finalize() {
   absl::MutexLock lock(&mu_);
-  settled_ = true;
+  finalized_ = true;
 }
 
 void LocalFleet::Watch() {
@@ -215,4 +215,4 @@ int64_t LocalFleet::restarts() const {
   return restarts_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -22,7 +22,7 @@
 #include "absl/time/time.h"
 #include "scheduler/base/io/unique_fd.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class LocalFleet {
  public:
@@ -33,7 +33,7 @@ class LocalFleet {
     int count = 0;
     std::string what = "worker";  // for messages
     // Until Settle: a worker that ended this often, however it ended, is fatal too (0: never).
-    int max_deaths_unsettled = 0;
+    int max_deaths_unfinalized = 0;
     // Called from the watching thread with a sentence: a worker refused to start, or ends again and again.
     std::function<void(std::string)> on_fatal;
   };
@@ -45,7 +45,7 @@ class LocalFleet {
 
   absl::Status Start();
   // The workers have served: from now on those that end are always started again.
-  void Settle();
+  void Finalize();
   // SIGKILL to worker `index` if it still is process `pid`; it will be started again.
   void Kill(int index, int64_t pid);
   // How process `pid`, worker `index` now or the one before it, ended: "signal 9 (Killed)", "exit code 1".  Empty while
@@ -73,16 +73,16 @@ class LocalFleet {
   void Watch();
   void Reap() ABSL_LOCKS_EXCLUDED(mu_);
   // A child was reaped.  Why the fleet cannot go on with it; empty when it will be started again.
-  std::string Bury(int index, int status, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string Reap(int index, int status, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   mutable absl::Mutex mu_;
   std::vector<Child> children_ ABSL_GUARDED_BY(mu_);
-  bool settled_ ABSL_GUARDED_BY(mu_) = false;
+  bool finalized_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool watcher_done_ ABSL_GUARDED_BY(mu_) = false;
   int64_t restarts_ ABSL_GUARDED_BY(mu_) = 0;
   std::thread watcher_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

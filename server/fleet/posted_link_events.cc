@@ -4,9 +4,9 @@
 
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
-void PostedLinkEvents::OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) {
+void PostedLinkEvents::OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info) {
   inbox_->Post([this, id, client = std::move(client), info = std::move(info)]() mutable {
     group_->Register(id, std::move(client), std::move(info));
   });
@@ -24,7 +24,7 @@ void PostedLinkEvents::OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_b
   inbox_->Post([this, id, epoch, num_kv_blocks] { group_->workers().Ready(id, epoch, num_kv_blocks, MonotonicNow()); });
 }
 
-void PostedLinkEvents::OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) {
+void PostedLinkEvents::OnStepResult(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result) {
   inbox_->Post([this, id, epoch, step, result = std::move(result)]() mutable {
     group_->workers().Result(id, epoch, step, std::move(result), MonotonicNow());
   });
@@ -50,7 +50,8 @@ void PostedLinkEvents::OnPlacementReleased(WorkerId id, int64_t group_epoch, int
   });
 }
 
-void PostedLinkEvents::OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const ExpertReport> report) {
+void PostedLinkEvents::OnExpertReport(WorkerId id, int64_t group_epoch,
+                                      std::shared_ptr<const placement::ExpertReport> report) {
   inbox_->Post([this, id, group_epoch, report = std::move(report)] {
     const int rank = group_->RankIn(id, group_epoch);
     if (rank >= 0) experts_->Report(rank, report, MonotonicNow());
@@ -68,4 +69,4 @@ void PostedLinkEvents::OnLinkLost(WorkerId id, std::string reason) {
   inbox_->Post([this, id, reason = std::move(reason)] { group_->Lost(id, reason); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -14,7 +14,7 @@
 #include "server/fleet/link_events.h"
 #include "server/fleet/serving_group.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class PostedLinkEvents final : public LinkEvents {
  public:
@@ -22,15 +22,15 @@ class PostedLinkEvents final : public LinkEvents {
   PostedLinkEvents(EngineInbox* inbox, ServingGroup* group, ExpertLoadBalancing* experts, ProfileCollector* profiles)
       : inbox_(inbox), group_(group), experts_(experts), profiles_(profiles) {}
 
-  void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) override;
+  void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info) override;
   void OnHeartbeat(WorkerId id) override;
   void OnLoadProgress(WorkerId id, int64_t done, int64_t total) override;
   void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) override;
-  void OnStepResult(WorkerId id, int64_t epoch, int64_t step, RankResult result) override;
+  void OnStepResult(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result) override;
   void OnGroupFault(WorkerId id, int64_t epoch, std::string message) override;
   void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) override;
   void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) override;
-  void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const ExpertReport> report) override;
+  void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const placement::ExpertReport> report) override;
   void OnProfilePart(WorkerId id, int64_t group_epoch, ProfilePart part) override;
   void OnLinkLost(WorkerId id, std::string reason) override;
 
@@ -41,4 +41,4 @@ class PostedLinkEvents final : public LinkEvents {
   ProfileCollector* const profiles_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ServerStall {
  public:
@@ -31,4 +31,4 @@ inline absl::Time WithoutPause(absl::Time since, absl::Duration pause, absl::Tim
   return std::min(now, since + pause);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

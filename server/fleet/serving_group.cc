@@ -8,7 +8,7 @@
 #include "scheduler/base/log.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 WorkerGroup::Options GroupOptions(const ServerConfig& config) {
@@ -22,8 +22,8 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
   return options;
 }
 
-BatchingPolicy PolicyFor(const ServerConfig& config, int32_t context) {
-  BatchingPolicy policy = config.batching;
+batching::BatchingPolicy PolicyFor(const ServerConfig& config, int32_t context) {
+  batching::BatchingPolicy policy = config.batching;
   policy.max_model_len = policy.max_model_len == 0 ? context : std::min(policy.max_model_len, context);
   return policy;
 }
@@ -31,7 +31,7 @@ BatchingPolicy PolicyFor(const ServerConfig& config, int32_t context) {
 }  // namespace
 
 absl::Status WorkersLost(const std::string& message) {
-  return WithRetry(MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, message), absl::Seconds(1));
+  return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, message), absl::Seconds(1));
 }
 
 ServingGroup::ServingGroup(const Around& around, WorkerGroup::Listener* listener)
@@ -55,7 +55,7 @@ WorkerClient* ServingGroup::ClientOf(int rank) const {
   return nullptr;
 }
 
-void ServingGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info) {
+void ServingGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info) {
   const int32_t context = info.context;
   const bool own = workers_.IsOwn(info);
   const absl::Status status = workers_.Register(id, client, std::move(info), MonotonicNow());
@@ -103,22 +103,22 @@ std::string ServingGroup::WhyNoGroup() const {
                       absl::FormatDuration(around_.config->start_timeout), ": ", workers_.NotReadyReason());
 }
 
-void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first, absl::Time now,
-                      std::vector<Event>* events) {
+void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first, absl::Time now,
+                      std::vector<batching::Event>* events) {
   if (!scheduler_) {
-    scheduler_ = std::make_unique<Scheduler>(PolicyFor(*around_.config, first.context));
+    scheduler_ = std::make_unique<batching::Scheduler>(PolicyFor(*around_.config, first.context));
     if (around_.hooks->on_first_group) around_.hooks->on_first_group();
   }
-  GroupShape shape;
+  batching::GroupShape shape;
   shape.epoch = epoch;
   shape.num_ranks = world;
   shape.num_blocks = num_kv_blocks;
   shape.long_rope_above = first.long_rope_above;
-  shape.may_lend = first.device == "cpu";
-  shape.min_loan_rows = first.min_loan_rows;
+  shape.may_give = first.device == "cpu";
+  shape.min_rebalance_rows = first.min_rebalance_rows;
   shape.expert_path_ids = first.num_moe_layers * first.experts_per_token;
   scheduler_->StartGroup(shape, now, events);
-  const BatchingPolicy& policy = scheduler_->policy();
+  const batching::BatchingPolicy& policy = scheduler_->policy();
   around_.metrics->SetMaxModelLen(policy.max_model_len);
   around_.metrics->SetCacheConfig({.block_size = policy.block_size,
                                    .num_blocks = int64_t{world} * num_kv_blocks,
@@ -127,7 +127,7 @@ void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const Wor
   PublishModel(world, first);
 }
 
-void ServingGroup::PublishModel(int world, const WorkerInfo& info) {
+void ServingGroup::PublishModel(int world, const fleet::WorkerInfo& info) {
   auto model = std::make_shared<ServedModel>();
   model->name = around_.config->served_model_name;
   model->architecture = info.architecture;
@@ -161,4 +161,4 @@ bool ServingGroup::GivenUp(absl::Time now) const {
 
 absl::Status ServingGroup::GivenUpError() const { return WorkersLost(absl::StrCat(WhyNoGroup(), "; ", down_reason_)); }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

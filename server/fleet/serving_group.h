@@ -21,14 +21,14 @@
 #include "server/metrics/metrics.h"
 #include "server/text/text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ServingGroup {
  public:
   // All borrowed; they outlive this.
   struct Around {
     const ServerConfig* config;
-    const TextRoom* text;
+    const text::TextProcessor* text;
     ServerMetrics* metrics;
     const EngineHooks* hooks;
   };
@@ -38,7 +38,7 @@ class ServingGroup {
   const WorkerGroup& workers() const { return workers_; }
   bool ready() const { return workers_.state() == WorkerGroup::State::kReady; }
   // Null before the first group stood.
-  Scheduler* scheduler() const { return scheduler_.get(); }
+  batching::Scheduler* scheduler() const { return scheduler_.get(); }
   // Null likewise.  Any thread.
   std::shared_ptr<const ServedModel> model() const;
 
@@ -47,16 +47,16 @@ class ServingGroup {
   // Null: nobody has that rank.
   WorkerClient* ClientOf(int rank) const;
 
-  // A worker registers: it gets a seat, or its link is closed.
-  void Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info);
+  // A worker registers: it gets a assignment, or its link is closed.
+  void Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info);
   // A link is lost.
   void Lost(WorkerId id, const std::string& link_reason);
   // The workers' time limits; before the first group, that of the start.
   void Tick(absl::Time now);
 
   // The group has formed: the scheduler starts with it, the first of all makes it.
-  void Up(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first, absl::Time now,
-          std::vector<Event>* events);
+  void Up(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first, absl::Time now,
+          std::vector<batching::Event>* events);
   // The group is lost.  The scheduler still has to be told.
   void Down(const std::string& reason, absl::Time now);
   // Why the last group was lost.
@@ -70,11 +70,11 @@ class ServingGroup {
   void CheckStart(absl::Time now);
   std::string WhyNoGroup() const;
   bool Contradicts(int32_t context) const;
-  void PublishModel(int world, const WorkerInfo& info);
+  void PublishModel(int world, const fleet::WorkerInfo& info);
 
   const Around around_;
   WorkerGroup workers_;
-  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<batching::Scheduler> scheduler_;
   std::string down_reason_;
   absl::Time down_since_ = absl::InfinitePast();
   mutable absl::Mutex mu_;
@@ -84,4 +84,4 @@ class ServingGroup {
 // UNAVAILABLE, WORKER_LOST; to be tried again after a second.
 absl::Status WorkersLost(const std::string& message);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

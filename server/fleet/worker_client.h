@@ -12,7 +12,7 @@
 #include "scheduler/fleet/worker_info.h"
 #include "scheduler/placement/background/group_placement.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 using WorkerId = int64_t;  // drawn by the server for each link, never reused
 
@@ -21,13 +21,13 @@ using WorkerId = int64_t;  // drawn by the server for each link, never reused
 class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
-  virtual void Join(const GroupSeat& seat) = 0;
+  virtual void Join(const fleet::RankAssignment& assignment) = 0;
   // `limit`: longest that the rank waits for the others.
-  virtual void Execute(const StepPlan& plan, int rank, absl::Duration limit) = 0;
+  virtual void Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) = 0;
   virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
   // A placement that comes: copy what arrives (OnPlacementPrepared answers); forget it; give back what departed
   // (OnPlacementReleased answers).
-  virtual void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) = 0;
+  virtual void PreparePlacement(const placement::Migration& stage, int64_t group_epoch) = 0;
   virtual void DropPlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
   virtual void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
   // A part of what it has learned (OnProfilePart answers).
@@ -36,4 +36,4 @@ class WorkerClient {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,7 +7,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // Pauses between tries to form after a failed one: 100 ms, doubling to 5 s.
@@ -66,10 +66,10 @@ void WorkerGroup::Evict(WorkerId id, const absl::Status& status, absl::Time now)
   if (member == nullptr) return;
   LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is sent away: ", status.message());
   const std::shared_ptr<WorkerClient> client = member->client;
-  const std::string told = absl::StrCat("worker of rank ", member->rank, " was sent away: ", status.message());
+  const std::string reported = absl::StrCat("worker of rank ", member->rank, " was sent away: ", status.message());
   Remove(id);
   client->Close(status);
-  GoDown(told, now, absl::ZeroDuration());
+  GoDown(reported, now, absl::ZeroDuration());
 }
 
 void WorkerGroup::Dismiss() {
@@ -86,13 +86,13 @@ void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
   const bool by_fleet = !has_served_ && IsOwn(member->info) && now - member->last_seen <= options_.fence_after;
   if (!by_fleet) LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
   // What clients are told names no process.
-  const std::string told = by_fleet ? absl::StrCat("worker of rank ", member->rank, " ended before it served")
-                                    : absl::StrCat("worker of rank ", member->rank, " was lost: ", reason);
+  const std::string reported = by_fleet ? absl::StrCat("worker of rank ", member->rank, " ended before it served")
+                                        : absl::StrCat("worker of rank ", member->rank, " was lost: ", reason);
   Remove(id);
-  GoDown(told, now, absl::ZeroDuration());
+  GoDown(reported, now, absl::ZeroDuration());
 }
 
-void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, RankResult result, absl::Time now) {
+void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr || state_ != State::kReady || epoch != epoch_) return;
   for (Step& waiting : steps_) {
@@ -107,10 +107,10 @@ void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, RankResult re
   while (state_ == State::kReady && !steps_.empty() && steps_.front().missing == 0) {
     const Step& first = steps_.front();
     if (first.rows > 0) slowest_row_ = std::max(slowest_row_, (now - first.begun) / static_cast<double>(first.rows));
-    const StepResult done = std::move(steps_.front().result);
+    const batching::StepResult done = std::move(steps_.front().result);
     steps_.erase(steps_.begin());
     if (!steps_.empty()) steps_.front().begun = now;
-    for (const RankResult& rank : done.ranks) {
+    for (const batching::RankResult& rank : done.ranks) {
       if (rank.ledger_hash != done.ranks[0].ledger_hash) {
         return Break(absl::StrCat("the ranks launched different collectives in step ", done.step), now);
       }
@@ -126,13 +126,13 @@ absl::Duration WorkerGroup::LimitOf(int64_t rows) const {
   return options_.step_timeout + rows * row;
 }
 
-void WorkerGroup::Execute(const StepPlan& plan, absl::Time now) {
+void WorkerGroup::Execute(const batching::StepPlan& plan, absl::Time now) {
   SY_CHECK(state_ == State::kReady);
   SY_CHECK_EQ(static_cast<int>(plan.ranks.size()), options_.world);
   Step step;
   step.step = plan.step;
   step.begun = now;
-  for (const RankPlan& rank : plan.ranks) step.rows += rank.NumRows();
+  for (const batching::RankPlan& rank : plan.ranks) step.rows += rank.NumRows();
   const absl::Duration limit = step.limit = LimitOf(step.rows);
   step.missing = options_.world;
   step.have.assign(options_.world, false);
@@ -145,7 +145,7 @@ void WorkerGroup::Execute(const StepPlan& plan, absl::Time now) {
 
 void WorkerGroup::GiveSlice(absl::Duration slice) {
   SY_CHECK(state_ == State::kReady);
-  StepPlan plan;
+  batching::StepPlan plan;
   plan.group_epoch = epoch_;
   plan.train_slice_ms = static_cast<int32_t>(absl::ToInt64Milliseconds(slice));
   plan.ranks.resize(options_.world);
@@ -195,4 +195,4 @@ void WorkerGroup::Tick(absl::Time now) {
   TryForm(now);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,15 +1,15 @@
 // The group of workers that serves: who is in it, since which epoch, and whether it is whole.
 //
-//   kWaiting ── all seats taken ──► kJoining ── all ready ──► kReady
+//   kWaiting ── all assignments taken ──► kJoining ── all ready ──► kReady
 //      ▲──── a member is lost, faults, is too slow or falls silent ────┘
 //
 // A returning group always has a new epoch; what carries an old one is dropped.  Survivors keep their rank (and with it
-// their loaded experts); a newcomer gets the seat that is free.  What a group once served it serves until the server
-// ends: workers with other weights are refused even when no member is left.  Before that the server's own workers say
-// what is served (weights, ISA, dtype), and one from elsewhere that comes before them is told to try again: it must not
-// shut them out by being faster.  Without own workers the first that registers says it.  A worker that stops answering
-// is fenced: its link is closed, the others are told to abort their collectives, and whatever it says later belongs to
-// an old epoch.
+// their loaded experts); a newcomer gets the assignment that is free.  What a group once served it serves until the
+// server ends: workers with other weights are refused even when no member is left.  Before that the server's own
+// workers say what is served (weights, ISA, dtype), and one from elsewhere that comes before them is told to try
+// again: it must not shut them out by being faster.  Without own workers the first that registers says it.  A worker
+// that stops answering is fenced: its link is closed, the others are told to abort their collectives, and whatever it
+// says later belongs to an old epoch.
 //
 // No thread, clock or socket of its own: the engine loop owns it and calls it with the time.  Everything that happens
 // is reported through Listener, synchronously.
@@ -27,7 +27,7 @@
 #include "server/fleet/server_stall.h"
 #include "server/fleet/worker_client.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class WorkerGroup {
  public:
@@ -51,13 +51,13 @@ class WorkerGroup {
     // A store for the epoch's rendezvous is needed under this token; the last one's can go.
     virtual void OnEpoch(const std::string& store_token) = 0;
     // A group forms of these workers, of one model: where its experts are when it begins.
-    virtual GroupPlacement OnForming(const std::vector<WorkerInfo>& workers) = 0;
-    virtual void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const WorkerInfo& first) = 0;
+    virtual placement::GroupPlacement OnForming(const std::vector<fleet::WorkerInfo>& workers) = 0;
+    virtual void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first) = 0;
     // `reason` is for clients, too: ranks, no processes or addresses.
     virtual void OnGroupDown(const std::string& reason) = 0;
-    virtual void OnStepDone(const StepResult& result) = 0;
+    virtual void OnStepDone(const batching::StepResult& result) = 0;
     // Whether something that it said has not been read yet.  May be asked often.
-    virtual bool HasUnread(const WorkerInfo&) { return false; }
+    virtual bool HasUnread(const fleet::WorkerInfo&) { return false; }
     // A worker that this server started does not answer: kill it.
     virtual void OnLocalWorkerFenced(int local_index, int64_t pid) = 0;
   };
@@ -67,8 +67,8 @@ class WorkerGroup {
   struct Member {
     WorkerId id = 0;
     std::shared_ptr<WorkerClient> client;  // shared with the gRPC stream that it is
-    WorkerInfo info;
-    int rank = -1;  // -1: no seat yet
+    fleet::WorkerInfo info;
+    int rank = -1;  // -1: no assignment yet
     absl::Time last_seen;
     bool suspect = false;
     bool ready = false;
@@ -80,22 +80,22 @@ class WorkerGroup {
   WorkerGroup(Options options, Listener* listener);
 
   // Whether this server started it.
-  bool IsOwn(const WorkerInfo& info) const;
+  bool IsOwn(const fleet::WorkerInfo& info) const;
 
   // What workers tell.  An error refuses the worker: the caller closes its link with it.
-  absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info, absl::Time now);
+  absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
   void LoadProgress(WorkerId id, int64_t done, int64_t total, absl::Time now);
   void Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl::Time now);
   void Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now);
   void Lost(WorkerId id, const std::string& reason, absl::Time now);
-  void Result(WorkerId id, int64_t epoch, int64_t step, RankResult result, absl::Time now);
+  void Result(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result, absl::Time now);
 
   // Closes the link of a member that turned out to be wrong; it is none any more.
   void Evict(WorkerId id, const absl::Status& status, absl::Time now);
 
   // Sends a plan to every rank.  REQUIRES: kReady.
-  void Execute(const StepPlan& plan, absl::Time now);
+  void Execute(const batching::StepPlan& plan, absl::Time now);
   // Training on the ranks may run for so long, or until the next plan.  REQUIRES: kReady.
   void GiveSlice(absl::Duration slice);
   // The group cannot go on for a reason that the engine found (a result that does not fit).
@@ -123,7 +123,7 @@ class WorkerGroup {
     absl::Duration limit;
     int64_t rows = 0;
     int missing = 0;
-    StepResult result;
+    batching::StepResult result;
     std::vector<bool> have;  // [R]
   };
 
@@ -135,8 +135,8 @@ class WorkerGroup {
   void Remove(WorkerId id);
 
   // worker_group_forming.cc
-  absl::Status CheckCompatible(const WorkerInfo& info) const;
-  void AdoptOwn(const WorkerInfo& info, absl::Time now);
+  absl::Status CheckCompatible(const fleet::WorkerInfo& info) const;
+  void AdoptOwn(const fleet::WorkerInfo& info, absl::Time now);
   void TryForm(absl::Time now);
   void AssignRanks();
   std::string AddressFromElsewhere() const;
@@ -154,10 +154,10 @@ class WorkerGroup {
   int failed_tries_ = 0;
   bool dismissed_ = false;
   ServerStall server_stall_;
-  std::unique_ptr<const WorkerInfo> own_;  // the last of the server's own workers that registered; null before
-  bool has_served_ = false;                // a group was ready
-  std::string served_weights_;             // hash of the first group that was ready; empty before
-  absl::Duration slowest_row_;             // of the steps done so far; zero before the first
+  std::unique_ptr<const fleet::WorkerInfo> own_;  // the last of the server's own workers that registered; null before
+  bool has_served_ = false;                       // a group was ready
+  std::string served_weights_;                    // hash of the first group that was ready; empty before
+  absl::Duration slowest_row_;                    // of the steps done so far; zero before the first
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -10,11 +10,11 @@
 #include "server/admission/join_tokens.h"
 #include "server/fleet/worker_group.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // Ranks that differ in one of these cannot make a group.
-absl::Status CheckAlike(const WorkerInfo& info, const WorkerInfo& group) {
+absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& group) {
   if (group.weights_hash != info.weights_hash) {
     return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ",
                                                       group.weights_hash, "; give the worker the same --model"));
@@ -30,7 +30,7 @@ absl::Status CheckAlike(const WorkerInfo& info, const WorkerInfo& group) {
 }
 
 // What the server counts by: no number of these may come from a worker that was not looked at.
-absl::Status CheckExperts(const WorkerInfo& info) {
+absl::Status CheckExperts(const fleet::WorkerInfo& info) {
   constexpr int32_t kMaxLayers = 4096, kMaxExperts = 32767;
   constexpr int64_t kMaxExpertBytes = int64_t{1} << 40;
   if (info.num_moe_layers == 0) return absl::OkStatus();
@@ -47,11 +47,11 @@ absl::Status CheckExperts(const WorkerInfo& info) {
 
 }  // namespace
 
-bool WorkerGroup::IsOwn(const WorkerInfo& info) const {
+bool WorkerGroup::IsOwn(const fleet::WorkerInfo& info) const {
   return info.local_index >= 0 && info.local_index < options_.local_workers;
 }
 
-absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
+absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   RETURN_IF_ERROR(CheckExperts(info));
   if (!served_weights_.empty() && info.weights_hash != served_weights_) {
     return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": this server has served ",
@@ -85,8 +85,8 @@ absl::Status WorkerGroup::CheckCompatible(const WorkerInfo& info) const {
 }
 
 // An own worker is about to be a member.
-void WorkerGroup::AdoptOwn(const WorkerInfo& info, absl::Time now) {
-  own_ = std::make_unique<const WorkerInfo>(info);
+void WorkerGroup::AdoptOwn(const fleet::WorkerInfo& info, absl::Time now) {
+  own_ = std::make_unique<const fleet::WorkerInfo>(info);
   std::map<WorkerId, absl::Status> wrong;
   for (const auto& [id, member] : members_) {
     if (absl::Status status = CheckAlike(member.info, info); !status.ok()) wrong[id] = std::move(status);
@@ -94,7 +94,8 @@ void WorkerGroup::AdoptOwn(const WorkerInfo& info, absl::Time now) {
   for (const auto& [id, status] : wrong) Evict(id, status, now);
 }
 
-absl::Status WorkerGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, WorkerInfo info, absl::Time now) {
+absl::Status WorkerGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info,
+                                   absl::Time now) {
   RETURN_IF_ERROR(options_.tokens.Check(info.join_token, &info.local_index));
   RETURN_IF_ERROR(CheckCompatible(info));
   if (IsOwn(info)) AdoptOwn(info, now);
@@ -133,7 +134,7 @@ void WorkerGroup::AssignRanks() {
 
 std::string WorkerGroup::AddressFromElsewhere() const {
   for (const auto& [id, member] : members_) {
-    if (!member.info.collective_address.empty() && !IsLoopback(member.info.collective_address))
+    if (!member.info.collective_address.empty() && !rpc::IsLoopback(member.info.collective_address))
       return member.info.collective_address;
   }
   return "";
@@ -146,21 +147,21 @@ void WorkerGroup::TryForm(absl::Time now) {
   ++epoch_;
   state_ = State::kJoining;
   joining_since_ = now;
-  GroupSeat seat;
-  seat.epoch = epoch_;
-  seat.world = options_.world;
-  seat.store_token = DrawToken();
-  seat.form_deadline_ms = absl::ToInt64Milliseconds(options_.form_timeout);
-  seat.reach = AddressFromElsewhere();
-  listener_->OnEpoch(seat.store_token);
-  std::vector<WorkerInfo> workers;
+  fleet::RankAssignment assignment;
+  assignment.epoch = epoch_;
+  assignment.world = options_.world;
+  assignment.store_token = DrawToken();
+  assignment.form_deadline_ms = absl::ToInt64Milliseconds(options_.form_timeout);
+  assignment.reach = AddressFromElsewhere();
+  listener_->OnEpoch(assignment.store_token);
+  std::vector<fleet::WorkerInfo> workers;
   for (const auto& [id, member] : members_) workers.push_back(member.info);
-  seat.placement = listener_->OnForming(workers);
+  assignment.placement = listener_->OnForming(workers);
   for (auto& [id, member] : members_) {
     member.ready = false;
     member.load_done = member.load_total = 0;
-    seat.rank = member.rank;
-    member.client->Join(seat);
+    assignment.rank = member.rank;
+    member.client->Join(assignment);
   }
   LogInfo("group of ", options_.world, " forms, epoch ", epoch_);
 }
@@ -180,7 +181,7 @@ void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl:
   member->num_kv_blocks = num_kv_blocks;
   joining_since_ = last_progress_ = now;
   int32_t blocks = num_kv_blocks;
-  const WorkerInfo* first = nullptr;
+  const fleet::WorkerInfo* first = nullptr;
   for (const auto& [other_id, other] : members_) {
     if (!other.ready) return;
     blocks = std::min(blocks, other.num_kv_blocks);
@@ -203,9 +204,9 @@ std::string WorkerGroup::MissingRanks() const {
   std::vector<bool> taken(options_.world, false);
   int others = 0;
   for (const auto& [id, member] : members_) {
-    const int seat = member.rank >= 0 ? member.rank : member.info.local_index;
-    const bool fits = seat >= 0 && seat < options_.world && !taken[seat];
-    if (fits) taken[seat] = true;
+    const int assignment = member.rank >= 0 ? member.rank : member.info.local_index;
+    const bool fits = assignment >= 0 && assignment < options_.world && !taken[assignment];
+    if (fits) taken[assignment] = true;
     others += fits ? 0 : 1;
   }
   std::string missing;
@@ -232,4 +233,4 @@ std::string WorkerGroup::NotReadyReason() const {
   return absl::StrCat("the group forms: ", ready, " of ", options_.world, " workers ready");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

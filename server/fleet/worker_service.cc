@@ -17,7 +17,7 @@
 #include "server/fleet/link_client.h"
 #include "server/jobs/trainer_convert.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int kHeartbeatMs = 250;
@@ -45,21 +45,21 @@ void WarnOfStranger(const std::string& peer, const absl::Status& status) {
 
 class Link final : public LinkReactor {
  public:
-  Link(WorkerId id, std::string peer, LinkEvents* events, TrainerEvents* trainers, LinkLobby* lobby,
-       const Admission* admission, const EngineSettings& settings)
+  Link(WorkerId id, std::string peer, LinkEvents* events, TrainerEvents* trainers, PendingLinks* pending_links,
+       const Admission* admission, const fleet::EngineSettings& settings)
       : id_(id),
         peer_(std::move(peer)),
         admission_(admission),
         events_(events),
         trainers_(trainers),
-        lobby_(lobby),
+        pending_links_(pending_links),
         settings_(settings),
         client_(std::make_shared<LinkClient>(this)) {
-    if (lobby_->Enter(id_, client_, MonotonicNow())) {
+    if (pending_links_->Enter(id_, client_, MonotonicNow())) {
       StartRead(&incoming_);
     } else {
-      client_->Close(
-          absl::ResourceExhaustedError(absl::StrCat("links that have not registered: limit ", LinkLobby::kMaxWaiting)));
+      client_->Close(absl::ResourceExhaustedError(
+          absl::StrCat("links that have not registered: limit ", PendingLinks::kMaxWaiting)));
     }
   }
 
@@ -74,7 +74,7 @@ class Link final : public LinkReactor {
   void OnWriteDone(bool ok) override { client_->WriteDone(ok); }
   void OnCancel() override { client_->Close(absl::CancelledError("the worker's connection broke")); }
   void OnDone() override {
-    lobby_->Leave(id_);
+    pending_links_->Leave(id_);
     client_->Detach();
     const std::string why = refused_.empty() ? "its link ended" : absl::StrCat("its link was ended: ", refused_);
     if (trains_) trainers_->OnTrainerLost(id_, why);
@@ -91,7 +91,7 @@ class Link final : public LinkReactor {
           absl::InvalidArgumentError(absl::StrCat("a link's first message has ", incoming_.Length(), " bytes, limit ",
                                                   kMostRegisterBytes, ": a link begins with its registration"));
     } else {
-      status = ParseRaw(incoming_, &request_);
+      status = rpc::ParseRaw(incoming_, &request_);
     }
     incoming_.Clear();
     if (!status.ok()) client_->Close(status);
@@ -145,7 +145,7 @@ class Link final : public LinkReactor {
   }
 
   bool HandleTraining() {
-    const absl::Status status = trains_ ? TellTraining(id_, &request_, trainers_)
+    const absl::Status status = trains_ ? ReportTraining(id_, &request_, trainers_)
                                         : absl::InvalidArgumentError("a serving worker says what a training one would");
     if (status.ok()) return true;
     refused_ = std::string(status.message());
@@ -165,9 +165,9 @@ class Link final : public LinkReactor {
     return true;
   }
   void HandleResult(const v1::StepResult& message) {
-    RankResult result = FromProto(message);
+    batching::RankResult result = link::FromProto(message);
     for (const v1::StepPart& part : std::exchange(parts_, {})) {
-      if (part.step() == message.step() && part.group_epoch() == message.group_epoch()) AddPart(part, &result);
+      if (part.step() == message.step() && part.group_epoch() == message.group_epoch()) link::AddPart(part, &result);
     }
     part_bytes_ = 0;
     events_->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
@@ -183,26 +183,27 @@ class Link final : public LinkReactor {
   }
 
   bool HandleReport(const v1::ExpertReport& message) {
-    absl::StatusOr<ExpertReport> report = FromProto(message, num_moe_layers_, num_experts_);
+    absl::StatusOr<placement::ExpertReport> report = link::FromProto(message, num_moe_layers_, num_experts_);
     if (!report.ok()) {
       client_->Close(absl::InvalidArgumentError(absl::StrCat("expert report: ", report.status().message())));
       return false;
     }
-    events_->OnExpertReport(id_, message.group_epoch(), std::make_shared<const ExpertReport>(*std::move(report)));
+    events_->OnExpertReport(id_, message.group_epoch(),
+                            std::make_shared<const placement::ExpertReport>(*std::move(report)));
     return true;
   }
 
   bool HandleRegister(const v1::Register& message) {
-    WorkerInfo info = FromProto(message);
+    fleet::WorkerInfo info = link::FromProto(message);
     info.peer = peer_;
     if (absl::Status known = admission_->tokens.Check(info.join_token, &info.local_index); !known.ok()) {
       WarnOfStranger(peer_, known);
       client_->Close(known);
       return false;
     }
-    if (message.protocol_version() != kProtocolVersion) {
-      client_->Close(absl::FailedPreconditionError(
-          absl::StrCat("worker speaks protocol ", message.protocol_version(), ", this server ", kProtocolVersion)));
+    if (message.protocol_version() != link::kProtocolVersion) {
+      client_->Close(absl::FailedPreconditionError(absl::StrCat("worker speaks protocol ", message.protocol_version(),
+                                                                ", this server ", link::kProtocolVersion)));
       return false;
     }
     if (absl::Status role = CheckRole(info.role); !role.ok()) {
@@ -210,14 +211,14 @@ class Link final : public LinkReactor {
       return false;
     }
     registered_ = true;
-    serves_ = info.role != kRoleTrain;
+    serves_ = info.role != fleet::kRoleTrain;
     trains_ = !info.role.empty() && trainers_ != nullptr;
     num_moe_layers_ = info.num_moe_layers;
     num_experts_ = info.num_experts;
-    lobby_->Leave(id_);
+    pending_links_->Leave(id_);
     v1::LinkResponse reply;
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
-    *reply.mutable_registered()->mutable_options() = ToProto(settings_);
+    *reply.mutable_registered()->mutable_options() = link::ToProto(settings_);
     client_->Send(reply);
     if (info.local_index < 0 && admission_->on_joined) admission_->on_joined(peer_);
     info.also_trains = serves_ && trains_;
@@ -227,8 +228,8 @@ class Link final : public LinkReactor {
   }
   absl::Status CheckRole(const std::string& role) const {
     // One that does both serves where there are no jobs.
-    if (role.empty() || role == kRoleBoth) return absl::OkStatus();
-    if (role != kRoleTrain)
+    if (role.empty() || role == fleet::kRoleBoth) return absl::OkStatus();
+    if (role != fleet::kRoleTrain)
       return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty, train or both"));
     if (trainers_ != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(
@@ -240,8 +241,8 @@ class Link final : public LinkReactor {
   const Admission* const admission_;
   LinkEvents* const events_;
   TrainerEvents* const trainers_;
-  LinkLobby* const lobby_;
-  const EngineSettings settings_;
+  PendingLinks* const pending_links_;
+  const fleet::EngineSettings settings_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
   std::string refused_;                       // likewise: why what it said ended it
@@ -256,8 +257,8 @@ class Link final : public LinkReactor {
 }  // namespace
 
 LinkReactor* WorkerServiceImpl::Link(grpc::CallbackServerContext* context) {
-  return new switchyard::Link(next_id_.fetch_add(1), context->peer(), events_, trainers_, &lobby_, &admission_,
-                              settings_);
+  return new switchyard::server::Link(next_id_.fetch_add(1), context->peer(), events_, trainers_, &pending_links_,
+                                      &admission_, settings_);
 }
 
 grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,
@@ -265,10 +266,10 @@ grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContex
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::StoreSetRequest message;
   absl::Status status = CheckLength(*request, GroupStore::kMaxValueBytes + kMostStoreBytes);
-  if (status.ok()) status = ParseRaw(*request, &message);
+  if (status.ok()) status = rpc::ParseRaw(*request, &message);
   if (status.ok()) status = store_->Set(message.store_token(), message.key(), message.value());
-  if (status.ok()) *response = SerializeRaw(v1::StoreSetResponse());
-  reactor->Finish(ToGrpcStatus(status, ""));
+  if (status.ok()) *response = rpc::SerializeRaw(v1::StoreSetResponse());
+  reactor->Finish(rpc::ToGrpcStatus(status, ""));
   return reactor;
 }
 
@@ -277,9 +278,9 @@ grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContex
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::StoreGetRequest message;
   absl::Status status = CheckLength(*request, kMostStoreBytes);
-  if (status.ok()) status = ParseRaw(*request, &message);
+  if (status.ok()) status = rpc::ParseRaw(*request, &message);
   if (!status.ok()) {
-    reactor->Finish(ToGrpcStatus(status, ""));
+    reactor->Finish(rpc::ToGrpcStatus(status, ""));
     return reactor;
   }
   const absl::Duration timeout = std::min(absl::Milliseconds(message.timeout_ms()), absl::Duration(absl::Minutes(1)));
@@ -288,11 +289,11 @@ grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContex
                 v1::StoreGetResponse found;
                 if (values.ok()) {
                   for (std::string& value : *values) found.add_values(std::move(value));
-                  *response = SerializeRaw(found);
+                  *response = rpc::SerializeRaw(found);
                 }
-                reactor->Finish(ToGrpcStatus(values.status(), ""));
+                reactor->Finish(rpc::ToGrpcStatus(values.status(), ""));
               });
   return reactor;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -17,12 +17,12 @@
 #include "server/admission/join_tokens.h"
 #include "server/fleet/group_store.h"
 #include "server/fleet/link_events.h"
-#include "server/fleet/link_lobby.h"
+#include "server/fleet/pending_links.h"
 #include "server/fleet/worker_client.h"
 #include "server/jobs/trainer_client.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Who may join.
 struct Admission {
@@ -39,7 +39,7 @@ using RawWorkerService =
 class WorkerServiceImpl final : public RawWorkerService {
  public:
   // All borrowed; they outlive the gRPC server.  `trainers`: null where none are wanted.
-  WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, EngineSettings settings,
+  WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, fleet::EngineSettings settings,
                     Admission admission = {})
       : events_(events),
         trainers_(trainers),
@@ -53,16 +53,16 @@ class WorkerServiceImpl final : public RawWorkerService {
   grpc::ServerUnaryReactor* StoreGet(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
   // Ends links that do not register.  Call every 100 ms or so.
-  void CheckTime(absl::Time now) { lobby_.CheckTime(now); }
+  void CheckTime(absl::Time now) { pending_links_.CheckTime(now); }
 
  private:
   LinkEvents* const events_;
   TrainerEvents* const trainers_;
   GroupStore* const store_;
-  const EngineSettings settings_;
+  const fleet::EngineSettings settings_;
   const Admission admission_;
   std::atomic<WorkerId> next_id_{1};
-  LinkLobby lobby_;
+  PendingLinks pending_links_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -8,7 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 enum class PackRoot : uint8_t {
   kDatasets,     // the dataset root: what a user asked for
@@ -49,4 +49,4 @@ class DataPreparer {
                                           absl::FunctionRef<bool(int64_t, int64_t)> progress) = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

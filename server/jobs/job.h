@@ -13,10 +13,10 @@
 #include "scheduler/jobs/job_state.h"
 #include "scheduler/jobs/train_progress.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct StateChange {
-  JobState state = JobState::kPending;
+  jobs::JobState state = jobs::JobState::kPending;
   int64_t unix_ms = 0;
   std::string reason;
 };
@@ -26,15 +26,15 @@ struct Job {
 
   std::string id;          // also the name of its folder beneath the checkpoint root
   std::string request_id;  // empty: none was given
-  JobSpec spec;
+  jobs::JobSpec spec;
   int32_t submitted_workers = 0;  // spec.workers before a resume first changed it; 0 = none has
-  JobState state = JobState::kPending;
+  jobs::JobState state = jobs::JobState::kPending;
   int64_t attempt = 0;  // starts of its trainer so far
   absl::Status error;   // of a FAILED one, and of one that was PAUSED by it
-  std::optional<TrainProgress> progress;
-  std::optional<EvaluationResult> evaluation;  // the last one
-  std::optional<SavedCheckpoint> checkpoint;   // the newest
-  std::vector<StateChange> changes;            // the last ones, oldest first
+  std::optional<jobs::TrainProgress> progress;
+  std::optional<jobs::EvaluationResult> evaluation;  // the last one
+  std::optional<jobs::SavedCheckpoint> checkpoint;   // the newest
+  std::vector<StateChange> changes;                  // the last ones, oldest first
   int64_t created_unix_ms = 0;
   int64_t started_unix_ms = 0;  // first RUNNING; 0 = not yet
   int64_t ended_unix_ms = 0;    // 0 = not yet
@@ -54,4 +54,4 @@ struct Job {
   int64_t prepared_bytes = 0, prepare_bytes = 0;  // of text that becomes tokens
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

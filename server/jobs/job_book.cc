@@ -9,17 +9,17 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
-void Enter(Job* job, JobState state, const std::string& reason, int64_t unix_ms) {
+void Enter(Job* job, jobs::JobState state, const std::string& reason, int64_t unix_ms) {
   job->state = state;
   job->changes.push_back({state, unix_ms, reason});
   if (job->changes.size() > Job::kMostChanges) job->changes.erase(job->changes.begin());
-  if (state == JobState::kRunning && job->started_unix_ms == 0) job->started_unix_ms = unix_ms;
-  if (IsFinal(state)) job->ended_unix_ms = unix_ms;
+  if (state == jobs::JobState::kRunning && job->started_unix_ms == 0) job->started_unix_ms = unix_ms;
+  if (jobs::IsFinal(state)) job->ended_unix_ms = unix_ms;
   job->note.clear();
-  if (state != JobState::kRunning) job->seconds_left = 0;
+  if (state != jobs::JobState::kRunning) job->seconds_left = 0;
 }
 
 bool Fits(const Job& job, const JobFilter& filter) {
@@ -62,7 +62,7 @@ absl::Status JobBook::Load() {
 absl::StatusOr<Job*> JobBook::Add(Job job) {
   job.sequence = last_sequence_ + 1;
   job.queued = NextPlace();
-  Enter(&job, JobState::kPending, "submitted", job.created_unix_ms);
+  Enter(&job, jobs::JobState::kPending, "submitted", job.created_unix_ms);
   RETURN_IF_ERROR(Write(job));
   last_sequence_ = job.sequence;
   auto kept = std::make_unique<Job>(std::move(job));
@@ -79,7 +79,7 @@ void JobBook::Forget() {
     const Job& job = *it->second;
     const bool watched = std::any_of(watchers_.begin(), watchers_.end(),
                                      [&job](const auto& entry) { return entry.second.sequence == job.sequence; });
-    if (!IsFinal(job.state) || watched) continue;
+    if (!jobs::IsFinal(job.state) || watched) continue;
     if (const absl::Status status = journal_->Forget(job); !status.ok()) return LogWarn(status.message());
     by_id_.erase(job.id);
     by_request_.erase(job.request_id);
@@ -118,15 +118,15 @@ JobPage JobBook::List(const JobFilter& filter) const {
 
 size_t JobBook::num_open() const {
   return static_cast<size_t>(
-      std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) { return !IsFinal(entry.second->state); }));
+      std::count_if(jobs_.begin(), jobs_.end(), [](const auto& entry) { return !jobs::IsFinal(entry.second->state); }));
 }
 
-absl::Status JobBook::Move(Job* job, JobEvent event, const std::string& reason, int64_t unix_ms,
+absl::Status JobBook::Move(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms,
                            const std::function<void(Job*)>& edit) {
-  const absl::StatusOr<JobState> next = NextJobState(job->state, event);
+  const absl::StatusOr<jobs::JobState> next = jobs::NextJobState(job->state, event);
   if (!next.ok()) {
-    return MakeError(next.status().code(), v1::JOB_STATE, next.status().message(),
-                     {{"field", "id"}, {"actual", std::string(JobStateName(job->state))}});
+    return rpc::MakeError(next.status().code(), v1::JOB_STATE, next.status().message(),
+                          {{"field", "id"}, {"actual", std::string(jobs::JobStateName(job->state))}});
   }
   Job moved = *job;
   Enter(&moved, *next, reason, unix_ms);
@@ -134,20 +134,20 @@ absl::Status JobBook::Move(Job* job, JobEvent event, const std::string& reason, 
   RETURN_IF_ERROR(Write(moved));
   *job = std::move(moved);
   unsaved_.erase(job->sequence);
-  LogInfo(job->id, " is ", JobStateName(job->state), ": ", reason);
-  Tell(*job);
+  LogInfo(job->id, " is ", jobs::JobStateName(job->state), ": ", reason);
+  Report(*job);
   return absl::OkStatus();
 }
 
-void JobBook::Happen(Job* job, JobEvent event, const std::string& reason, int64_t unix_ms) {
-  const absl::StatusOr<JobState> next = NextJobState(job->state, event);
+void JobBook::Happen(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms) {
+  const absl::StatusOr<jobs::JobState> next = jobs::NextJobState(job->state, event);
   SY_CHECK_OK(next.status());
   Enter(job, *next, reason, unix_ms);
-  LogInfo(job->id, " is ", JobStateName(job->state), ": ", reason);
+  LogInfo(job->id, " is ", jobs::JobStateName(job->state), ": ", reason);
   if (const absl::Status saved = Save(job); !saved.ok()) {
     LogError("the journal of jobs cannot be written, nothing new starts until it can: ", saved.message());
   }
-  Tell(*job);
+  Report(*job);
 }
 
 absl::Status JobBook::Save(Job* job) {
@@ -172,17 +172,17 @@ void JobBook::Flush() {
 void JobBook::Note(Job* job, const std::string& note) {
   if (job->note == note) return;
   job->note = note;
-  Tell(*job);
+  Report(*job);
 }
 
 void JobBook::NoteUnwritten(Job* job) { Note(job, absl::StrCat("waits for the journal: ", journal_status_.message())); }
 
 absl::StatusOr<int64_t> JobBook::Watch(Job* job, WatchFn watch) {
   if (watchers_.size() >= kMaxWatchers) {
-    return WithRetry(
-        MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
-                  absl::StrCat("open WatchJob calls: limit ", kMaxWatchers), {{"limit", absl::StrCat(kMaxWatchers)}}),
-        absl::Seconds(1));
+    return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS,
+                                         absl::StrCat("open WatchJob calls: limit ", kMaxWatchers),
+                                         {{"limit", absl::StrCat(kMaxWatchers)}}),
+                          absl::Seconds(1));
   }
   watch(Picture(*job));
   watchers_[++last_watcher_] = {job->sequence, std::move(watch)};
@@ -195,7 +195,7 @@ void JobBook::EndWatches() {
   for (const auto& [id, watcher] : std::exchange(watchers_, {})) watcher.watch(nullptr);
 }
 
-void JobBook::Tell(const Job& job) {
+void JobBook::Report(const Job& job) {
   JobPtr picture;
   for (const auto& [id, watcher] : watchers_) {
     if (watcher.sequence != job.sequence) continue;
@@ -204,4 +204,4 @@ void JobBook::Tell(const Job& job) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

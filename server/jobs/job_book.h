@@ -18,7 +18,7 @@
 #include "server/jobs/job.h"
 #include "server/jobs/journal/job_store.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 using JobPtr = std::shared_ptr<const Job>;  // a picture of one moment; shared by whoever looks at it
 
@@ -26,7 +26,7 @@ struct JobFilter {
   size_t most = 100;
   size_t most_bytes = size_t{2} << 20;                           // or fewer jobs, but one, of about so much
   int64_t before = 0;                                            // sequence; 0 = from the newest on
-  std::vector<JobState> states = {};                             // empty: all
+  std::vector<jobs::JobState> states = {};                       // empty: all
   std::vector<std::pair<std::string, std::string>> labels = {};  // all of them
 };
 struct JobPage {
@@ -54,10 +54,10 @@ class JobBook {
 
   // What a user asks for: FailedPrecondition where the table has no such move, or the journal's error; then nothing has
   // changed.  `edit` may change more of the job at the same time.
-  absl::Status Move(Job* job, JobEvent event, const std::string& reason, int64_t unix_ms,
+  absl::Status Move(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms,
                     const std::function<void(Job*)>& edit = nullptr);
   // What has happened.  REQUIRES: the table has the move.
-  void Happen(Job* job, JobEvent event, const std::string& reason, int64_t unix_ms);
+  void Happen(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms);
   // Writes the job as it is.  An error also makes it unclean.
   absl::Status Save(Job* job);
   // Tries again to write what could not be written, or, if nothing is left of that, any job.
@@ -76,7 +76,7 @@ class JobBook {
   void Unwatch(int64_t watcher);
   // Each gets null, and is no watcher any more.
   void EndWatches();
-  void Tell(const Job& job);
+  void Report(const Job& job);
   static JobPtr Picture(const Job& job) { return std::make_shared<const Job>(job); }
 
  private:
@@ -97,4 +97,4 @@ class JobBook {
   int64_t last_sequence_ = 0, last_place_ = 0, last_watcher_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,11 +7,11 @@
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-constexpr absl::Duration kCensus = absl::Milliseconds(500);
+constexpr absl::Duration kLoadStats = absl::Milliseconds(500);
 
 }  // namespace
 
@@ -39,7 +39,7 @@ bool JobLoop::Post(Task task) {
 
 void JobLoop::Run() {
   std::vector<Task> tasks;
-  absl::Time next_tick = MonotonicNow(), next_census = next_tick;
+  absl::Time next_tick = MonotonicNow(), next_counts = next_tick;
   for (bool stopping = false; !stopping;) {
     {
       absl::MutexLock lock(&mu_);
@@ -57,15 +57,15 @@ void JobLoop::Run() {
     if (drained_ && manager_.idle()) std::exchange(drained_, nullptr)();
     const absl::Time now = MonotonicNow();
     next_tick = now + kTick;
-    if (now < next_census) continue;
-    next_census = now + kCensus;
-    hooks_.on_census(manager_.census());
+    if (now < next_counts) continue;
+    next_counts = now + kLoadStats;
+    hooks_.on_counts(manager_.counts());
   }
   manager_.End();
 }
 
 void JobLoop::Drain(std::function<void()> done) {
-  Tell([this, done = std::move(done)](JobManager& manager) mutable {
+  Report([this, done = std::move(done)](JobManager& manager) mutable {
     manager.Drain();
     drained_ = std::move(done);
   });
@@ -90,22 +90,22 @@ void JobLoop::Prepare(const std::string& job_id, PackRequest request) {
   runner_->Start(
       job_id, std::move(request),
       [this, job_id](int64_t done, int64_t total) {
-        TellProgress(Progress::kPacked, job_id, [job_id, done, total](JobManager& manager) {
+        ReportProgress(Progress::kPacked, job_id, [job_id, done, total](JobManager& manager) {
           manager.runs().OnPrepareProgress(job_id, done, total);
         });
       },
       [this, job_id](absl::StatusOr<PackedData> packed) {
-        Tell([job_id, packed = std::move(packed)](JobManager& manager) mutable {
+        Report([job_id, packed = std::move(packed)](JobManager& manager) mutable {
           manager.runs().OnPrepared(job_id, std::move(packed));
         });
       });
 }
 
-void JobLoop::Tell(Task task) {
+void JobLoop::Report(Task task) {
   if (!Post(std::move(task))) return;
 }
 
-void JobLoop::TellProgress(Progress kind, const std::string& from, Task task) {
+void JobLoop::ReportProgress(Progress kind, const std::string& from, Task task) {
   absl::MutexLock lock(&mu_);
   if (stopped_) return;
   if (inbox_.size() < kMostWaiting) {
@@ -120,54 +120,54 @@ size_t JobLoop::num_waiting() const {
   return inbox_.size() + newest_.size();
 }
 
-void JobLoop::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) {
-  Tell([id, client = std::move(client), info = std::move(info)](JobManager& manager) mutable {
+void JobLoop::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) {
+  Report([id, client = std::move(client), info = std::move(info)](JobManager& manager) mutable {
     manager.runs().OnTrainer(id, std::move(client), std::move(info));
   });
 }
 
 void JobLoop::OnTrainerHeartbeat(WorkerId id) {
-  TellProgress(Progress::kHeartbeat, absl::StrCat(id),
-               [id](JobManager& manager) { manager.runs().OnTrainerHeartbeat(id); });
+  ReportProgress(Progress::kHeartbeat, absl::StrCat(id),
+                 [id](JobManager& manager) { manager.runs().OnTrainerHeartbeat(id); });
 }
 
 void JobLoop::OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) {
-  Tell([id, epoch, step, warnings = std::move(warnings)](JobManager& manager) mutable {
+  Report([id, epoch, step, warnings = std::move(warnings)](JobManager& manager) mutable {
     manager.runs().OnTrainingStarted(id, epoch, step, std::move(warnings));
   });
 }
 
-void JobLoop::OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) {
-  TellProgress(Progress::kStep, absl::StrCat(id),
-               [id, epoch, progress](JobManager& manager) { manager.runs().OnTrainingStep(id, epoch, progress); });
+void JobLoop::OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) {
+  ReportProgress(Progress::kStep, absl::StrCat(id),
+                 [id, epoch, progress](JobManager& manager) { manager.runs().OnTrainingStep(id, epoch, progress); });
 }
 
-void JobLoop::OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) {
-  Tell([id, epoch, result](JobManager& manager) { manager.runs().OnTrainingEvaluated(id, epoch, result); });
+void JobLoop::OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) {
+  Report([id, epoch, result](JobManager& manager) { manager.runs().OnTrainingEvaluated(id, epoch, result); });
 }
 
-void JobLoop::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) {
-  Tell([id, epoch, checkpoint = std::move(checkpoint)](JobManager& manager) mutable {
+void JobLoop::OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) {
+  Report([id, epoch, checkpoint = std::move(checkpoint)](JobManager& manager) mutable {
     manager.runs().OnTrainingSaved(id, epoch, std::move(checkpoint));
   });
 }
 
 void JobLoop::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
-  TellProgress(Progress::kNote, absl::StrCat(id), [id, epoch, text = std::move(text)](JobManager& manager) {
+  ReportProgress(Progress::kNote, absl::StrCat(id), [id, epoch, text = std::move(text)](JobManager& manager) {
     manager.runs().OnTrainingNote(id, epoch, text);
   });
 }
 
-void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) {
-  Tell([id, epoch, end = std::move(end)](JobManager& manager) mutable {
+void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) {
+  Report([id, epoch, end = std::move(end)](JobManager& manager) mutable {
     manager.runs().OnTrainingEnded(id, epoch, std::move(end));
   });
 }
 
 void JobLoop::OnTrainerLost(WorkerId id, std::string reason) {
-  Tell([id, reason = std::move(reason)](JobManager& manager) mutable {
+  Report([id, reason = std::move(reason)](JobManager& manager) mutable {
     manager.runs().OnTrainerLost(id, std::move(reason));
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -20,7 +20,7 @@
 #include "server/jobs/job_manager.h"
 #include "server/jobs/pack_runner.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class JobLoop final : public TrainerEvents, private TrainingHost {
  public:
@@ -31,9 +31,9 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
     std::function<void(const std::string&token)> open_store, close_store;
     std::function<void(int local_index, int64_t pid)> kill_worker;
     std::function<std::string(int local_index, int64_t pid)> end_of;
-    std::function<void(const TrainingCensus&)> on_census;      // every second or so
+    std::function<void(const TrainingCounts&)> on_counts;      // every second or so
     std::function<absl::Duration(bool wanted)> share_serving;  // TrainingHost::ShareServing
-    std::function<bool(const WorkerInfo&)> has_unread;         // TrainingHost::HasUnread; may be empty
+    std::function<bool(const fleet::WorkerInfo&)> has_unread;  // TrainingHost::HasUnread; may be empty
   };
 
   // Borrowed: runner; sink, which may be null.
@@ -51,14 +51,14 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   // What was posted is still done; workers' links and watches end.  Blocks until the thread is gone.
   void Stop();
 
-  void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) override;
+  void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) override;
   void OnTrainerHeartbeat(WorkerId id) override;
   void OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) override;
-  void OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) override;
-  void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) override;
-  void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) override;
+  void OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) override;
+  void OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) override;
+  void OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) override;
   void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
-  void OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) override;
+  void OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) override;
   void OnTrainerLost(WorkerId id, std::string reason) override;
 
  private:
@@ -72,14 +72,14 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   void KillWorker(int local_index, int64_t pid) override { hooks_.kill_worker(local_index, pid); }
   std::string EndOf(int local_index, int64_t pid) override { return hooks_.end_of(local_index, pid); }
   absl::Duration ShareServing(bool wanted) override { return hooks_.share_serving(wanted); }
-  bool HasUnread(const WorkerInfo& info) override { return hooks_.has_unread && hooks_.has_unread(info); }
+  bool HasUnread(const fleet::WorkerInfo& info) override { return hooks_.has_unread && hooks_.has_unread(info); }
 
   void Run();
   // A worker's word: of no use once the loop has stopped.
-  void Tell(Task task);
+  void Report(Task task);
   // One that the next of the same `kind` and `from` makes stale.
   enum class Progress { kHeartbeat, kStep, kNote, kPacked };
-  void TellProgress(Progress kind, const std::string& from, Task task);
+  void ReportProgress(Progress kind, const std::string& from, Task task);
 
   const std::unique_ptr<JobJournal> journal_;
   PackRunner* const runner_;
@@ -95,4 +95,4 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   std::thread thread_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,7 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/jobs/api/spec_convert.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr size_t kIdDigits = 12;
@@ -17,25 +17,25 @@ constexpr size_t kIdDigits = 12;
 // What was asked for could not be written down, so it was not done.
 absl::Status JournalError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kResourceExhausted) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
-                     absl::StrCat("the journal of jobs: ", status.message(),
-                                  "; make room beneath the checkpoint root, then try again"));
+    return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
+                          absl::StrCat("the journal of jobs: ", status.message(),
+                                       "; make room beneath the checkpoint root, then try again"));
   }
   if (status.code() == absl::StatusCode::kFailedPrecondition) return status;  // the state's, not the journal's
-  return WithRetry(MakeError(absl::StatusCode::kUnavailable, v1::ENGINE_ERROR,
-                             absl::StrCat("the journal of jobs: ", status.message())),
-                   absl::Seconds(1));
+  return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kUnavailable, v1::ENGINE_ERROR,
+                                       absl::StrCat("the journal of jobs: ", status.message())),
+                        absl::Seconds(1));
 }
 
-JobSpec AsSubmitted(const Job& job) {
-  JobSpec spec = job.spec;
+jobs::JobSpec AsSubmitted(const Job& job) {
+  jobs::JobSpec spec = job.spec;
   if (job.submitted_workers != 0) spec.workers = job.submitted_workers;
   return spec;
 }
 
 absl::Status BadWorkers(int32_t workers, absl::string_view problem) {
-  return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, problem,
-                   {{"field", "workers"}, {"actual", absl::StrCat(workers)}});
+  return rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, problem,
+                        {{"field", "workers"}, {"actual", absl::StrCat(workers)}});
 }
 
 }  // namespace
@@ -47,74 +47,75 @@ JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host,
       pools_{.alone = TrainerPool(options_.trainers),
              .serving = TrainerPool(
                  {.configured = options_.serving_workers, .tokens = options_.trainers.tokens, .serving = true})},
-      retries_(&options_, host, &book_, &census_),
+      retries_(&options_, host, &book_, &counts_),
       runs_({.options = &options_,
              .host = host,
              .book = &book_,
              .pools = &pools_,
              .retries = &retries_,
              .sink = sink,
-             .census = &census_,
+             .counts = &counts_,
              .last_epoch = host->UnixMs() * 1000}),  // beyond those of servers before this one
       queue_(host, &book_, &pools_, &retries_, &runs_) {}
 
 absl::Status JobManager::Start() {
   RETURN_IF_ERROR(book_.Load());
   for (const auto& [sequence, job] : book_.jobs()) {
-    if (!NextJobState(job->state, JobEvent::kLose).ok()) continue;
+    if (!jobs::NextJobState(job->state, jobs::JobEvent::kLose).ok()) continue;
     // It has happened, whether or not the disk takes it.
-    book_.Happen(job.get(), JobEvent::kLose, "its server has ended and was started again", host_->UnixMs());
+    book_.Happen(job.get(), jobs::JobEvent::kLose, "its server has ended and was started again", host_->UnixMs());
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<Job*> JobManager::FindJob(const std::string& id) {
   if (Job* job = book_.Find(id); job != nullptr) return job;
-  return MakeError(absl::StatusCode::kNotFound, v1::JOB_NOT_FOUND, absl::StrCat("no job has the id ", Quote(id)),
-                   {{"field", "id"}});
+  return rpc::MakeError(absl::StatusCode::kNotFound, v1::JOB_NOT_FOUND, absl::StrCat("no job has the id ", Quote(id)),
+                        {{"field", "id"}});
 }
 
-absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, const JobSpec& spec) {
+absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, const jobs::JobSpec& spec) {
   const Job* job = request_id.empty() ? nullptr : book_.FindRequest(request_id);
   if (job == nullptr) return JobPtr();
   if (EncodeSpec(AsSubmitted(*job)) == EncodeSpec(spec)) return JobBook::Picture(*job);
-  return MakeError(absl::StatusCode::kAlreadyExists, v1::JOB_EXISTS,
-                   absl::StrCat("request_id: ", Quote(request_id), " has made ", job->id, " of another spec"),
-                   {{"field", "request_id"}, {"actual", job->id}});
+  return rpc::MakeError(absl::StatusCode::kAlreadyExists, v1::JOB_EXISTS,
+                        absl::StrCat("request_id: ", Quote(request_id), " has made ", job->id, " of another spec"),
+                        {{"field", "request_id"}, {"actual", job->id}});
 }
 
-absl::Status JobManager::CheckWorkers(const JobSpec& spec, const std::string& field) const {
+absl::Status JobManager::CheckWorkers(const jobs::JobSpec& spec, const std::string& field) const {
   const TrainerPool& pool = pools_.Of(spec);
   if (pool.configured() == 0) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
-                     spec.on_serving_workers
-                         ? "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)"
-                     : pools_.serving.configured() > 0
-                         ? "this server has no training workers (--local_train_workers); its serving ones train jobs "
-                           "with on_serving_workers"
-                         : "this server has no training workers (--local_train_workers)");
+    return rpc::MakeError(
+        absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
+        spec.on_serving_workers
+            ? "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)"
+        : pools_.serving.configured() > 0
+            ? "this server has no training workers (--local_train_workers); its serving ones train jobs "
+              "with on_serving_workers"
+            : "this server has no training workers (--local_train_workers)");
   }
   if (spec.workers <= pool.configured()) return absl::OkStatus();
-  return MakeError(
+  return rpc::MakeError(
       absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS,
       absl::StrCat(field, ": needs ", spec.workers, " ranks, ", pool.NumRegistered(), " alive, ", pool.configured(),
                    " configured", spec.on_serving_workers ? " to serve" : ""),
       {{"field", field}, {"limit", absl::StrCat(pool.configured())}, {"actual", absl::StrCat(spec.workers)}});
 }
 
-absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const JobSpec& spec) {
+absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const jobs::JobSpec& spec) {
   JobPtr before;
   ASSIGN_OR_RETURN(before, FindRequest(request_id, spec));
   if (before != nullptr) return Submitted{before, true};
   if (runs_.draining()) return ServerStopsError();
-  if (const absl::Status status = Validate(spec); !status.ok()) {
-    return MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
+  if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
+    return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }
   RETURN_IF_ERROR(CheckWorkers(spec));
   if (book_.num_open() >= options_.max_open_jobs) {
-    return MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_JOBS,
-                     absl::StrCat("open jobs: limit ", options_.max_open_jobs),
-                     {{"limit", absl::StrCat(options_.max_open_jobs)}});
+    return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_JOBS,
+                          absl::StrCat("open jobs: limit ", options_.max_open_jobs),
+                          {{"limit", absl::StrCat(options_.max_open_jobs)}});
   }
   Job job;
   do {
@@ -135,17 +136,18 @@ absl::StatusOr<JobPtr> JobManager::Get(const std::string& id) {
   return JobBook::Picture(*job);
 }
 
-absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, const std::string& reason,
-                                       std::initializer_list<JobState> already, const std::function<void(Job*)>& edit) {
+absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, jobs::JobEvent event, const std::string& reason,
+                                       std::initializer_list<jobs::JobState> already,
+                                       const std::function<void(Job*)>& edit) {
   Job* job = nullptr;
   ASSIGN_OR_RETURN(job, FindJob(id));
   if (std::find(already.begin(), already.end(), job->state) != already.end()) return JobBook::Picture(*job);
   const auto requeue = [&](Job* moved) {
     moved->full_since_unix_ms = 0;
-    if (event == JobEvent::kResume) moved->queued = book_.NextPlace();
+    if (event == jobs::JobEvent::kResume) moved->queued = book_.NextPlace();
     // Whoever goes on by a user's word has all its tries again.
-    if (event == JobEvent::kResume) moved->losses = 0;
-    if (event == JobEvent::kResume) moved->error = absl::OkStatus();
+    if (event == jobs::JobEvent::kResume) moved->losses = 0;
+    if (event == jobs::JobEvent::kResume) moved->error = absl::OkStatus();
     if (edit) edit(moved);
   };
   if (const absl::Status moved = book_.Move(job, event, reason, host_->UnixMs(), requeue); !moved.ok()) {
@@ -157,19 +159,19 @@ absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, JobEvent event, co
 }
 
 absl::StatusOr<JobPtr> JobManager::Pause(const std::string& id) {
-  return Ask(id, JobEvent::kPause, "pause was asked for", {JobState::kPausing, JobState::kPaused});
+  return Ask(id, jobs::JobEvent::kPause, "pause was asked for", {jobs::JobState::kPausing, jobs::JobState::kPaused});
 }
 
-absl::StatusOr<JobSpec> JobManager::CheckOtherWorkers(const Job& job, int32_t workers) const {
-  if (const absl::StatusOr<JobState> next = NextJobState(job.state, JobEvent::kResume); !next.ok()) {
-    return MakeError(next.status().code(), v1::JOB_STATE,
-                     absl::StrCat(next.status().message(), " on another number of workers: ", workers, " instead of ",
-                                  job.spec.workers),
-                     {{"field", "id"}, {"actual", std::string(JobStateName(job.state))}});
+absl::StatusOr<jobs::JobSpec> JobManager::CheckOtherWorkers(const Job& job, int32_t workers) const {
+  if (const absl::StatusOr<jobs::JobState> next = jobs::NextJobState(job.state, jobs::JobEvent::kResume); !next.ok()) {
+    return rpc::MakeError(next.status().code(), v1::JOB_STATE,
+                          absl::StrCat(next.status().message(), " on another number of workers: ", workers,
+                                       " instead of ", job.spec.workers),
+                          {{"field", "id"}, {"actual", std::string(jobs::JobStateName(job.state))}});
   }
-  JobSpec spec = job.spec;
+  jobs::JobSpec spec = job.spec;
   spec.workers = workers;
-  if (const absl::Status status = Validate(spec); !status.ok()) return BadWorkers(workers, status.message());
+  if (const absl::Status status = jobs::Validate(spec); !status.ok()) return BadWorkers(workers, status.message());
   // Such a checkpoint is another job's to workers: which rows an expert drops would change.
   if (spec.capacity_factor != 0 && spec.micro_batch_sequences != 0) {
     return BadWorkers(
@@ -194,11 +196,13 @@ absl::StatusOr<JobPtr> JobManager::ResumeOn(const std::string& id, std::optional
       moved->spec.workers = *workers;
     };
   }
-  return Ask(id, JobEvent::kResume, reason, {JobState::kPending, JobState::kPreparing, JobState::kRunning}, edit);
+  return Ask(id, jobs::JobEvent::kResume, reason,
+             {jobs::JobState::kPending, jobs::JobState::kPreparing, jobs::JobState::kRunning}, edit);
 }
 
 absl::StatusOr<JobPtr> JobManager::Cancel(const std::string& id) {
-  return Ask(id, JobEvent::kCancel, "cancel was asked for", {JobState::kCancelling, JobState::kCancelled});
+  return Ask(id, jobs::JobEvent::kCancel, "cancel was asked for",
+             {jobs::JobState::kCancelling, jobs::JobState::kCancelled});
 }
 
 absl::StatusOr<int64_t> JobManager::Watch(const std::string& id, JobBook::WatchFn watch) {
@@ -220,14 +224,14 @@ void JobManager::End() {
   book_.EndWatches();
 }
 
-const TrainingCensus& JobManager::census() {
-  census_.jobs.fill(0);
-  census_.journal_ok = book_.journal_status().ok();
-  for (const auto& [sequence, job] : book_.jobs()) ++census_.jobs[static_cast<size_t>(job->state)];
-  census_.workers = pools_.alone.NumRegistered() + pools_.serving.NumRegistered();
-  census_.busy_workers = pools_.alone.NumBusy() + pools_.serving.NumBusy();
-  runs_.FillSlots(&census_);
-  return census_;
+const TrainingCounts& JobManager::counts() {
+  counts_.jobs.fill(0);
+  counts_.journal_ok = book_.journal_status().ok();
+  for (const auto& [sequence, job] : book_.jobs()) ++counts_.jobs[static_cast<size_t>(job->state)];
+  counts_.workers = pools_.alone.NumRegistered() + pools_.serving.NumRegistered();
+  counts_.busy_workers = pools_.alone.NumBusy() + pools_.serving.NumBusy();
+  runs_.FillSlots(&counts_);
+  return counts_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -23,10 +23,10 @@
 #include "server/jobs/run/job_retries.h"
 #include "server/jobs/run/job_runs.h"
 #include "server/jobs/trainer_pool.h"
-#include "server/jobs/training_census.h"
+#include "server/jobs/training_counts.h"
 #include "server/jobs/training_host.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class JobManager {
  public:
@@ -44,10 +44,10 @@ class JobManager {
     bool existed = false;
   };
   // The job that this request has made before; null: none.  ALREADY_EXISTS: of another spec.
-  absl::StatusOr<JobPtr> FindRequest(const std::string& request_id, const JobSpec& spec);
+  absl::StatusOr<JobPtr> FindRequest(const std::string& request_id, const jobs::JobSpec& spec);
   // FAILED_PRECONDITION: there are not as many as it needs, nor will be.  `field` is for the message.
-  absl::Status CheckWorkers(const JobSpec& spec, const std::string& field = "spec.workers") const;
-  absl::StatusOr<Submitted> Submit(const std::string& request_id, const JobSpec& spec);
+  absl::Status CheckWorkers(const jobs::JobSpec& spec, const std::string& field = "spec.workers") const;
+  absl::StatusOr<Submitted> Submit(const std::string& request_id, const jobs::JobSpec& spec);
   absl::StatusOr<JobPtr> Get(const std::string& id);
   JobPage List(const JobFilter& filter) const { return book_.List(filter); }
   absl::StatusOr<JobPtr> Pause(const std::string& id);
@@ -55,7 +55,7 @@ class JobManager {
   // On so many workers from now on.  What the model allows is the caller's to check: this opens no file.
   absl::StatusOr<JobPtr> ResumeOn(const std::string& id, std::optional<int32_t> workers);
   // The spec that ResumeOn would give it with this other number, or why it would not.
-  absl::StatusOr<JobSpec> CheckOtherWorkers(const Job& job, int32_t workers) const;
+  absl::StatusOr<jobs::JobSpec> CheckOtherWorkers(const Job& job, int32_t workers) const;
   absl::StatusOr<JobPtr> Cancel(const std::string& id);
   absl::StatusOr<int64_t> Watch(const std::string& id, JobBook::WatchFn watch);
   void Unwatch(int64_t watcher) { book_.Unwatch(watcher); }
@@ -69,17 +69,18 @@ class JobManager {
   // The last call: links and watches end.
   void End();
   bool idle() const { return runs_.empty(); }  // no job is prepared or trained
-  const TrainingCensus& census();
+  const TrainingCounts& counts();
 
  private:
   absl::StatusOr<Job*> FindJob(const std::string& id);
   // As for a user who asks for what is so, or on its way.  `edit`: as JobBook::Move's.
-  absl::StatusOr<JobPtr> Ask(const std::string& id, JobEvent event, const std::string& reason,
-                             std::initializer_list<JobState> already, const std::function<void(Job*)>& edit = nullptr);
+  absl::StatusOr<JobPtr> Ask(const std::string& id, jobs::JobEvent event, const std::string& reason,
+                             std::initializer_list<jobs::JobState> already,
+                             const std::function<void(Job*)>& edit = nullptr);
 
   const Options options_;
   TrainingHost* const host_;
-  TrainingCensus census_;
+  TrainingCounts counts_;
   JobBook book_;
   TrainerPools pools_;
   JobRetries retries_;
@@ -87,4 +88,4 @@ class JobManager {
   JobQueue queue_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -8,7 +8,7 @@
 #include "server/jobs/run/attempt.h"
 #include "server/jobs/trainer_pool.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct JobOptions {
   TrainerPool::Options trainers;
@@ -24,4 +24,4 @@ struct JobOptions {
   int64_t form_deadline_ms = 60000;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -4,12 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 std::vector<Job*> JobQueue::Waiting() const {
   std::vector<Job*> waiting;
   for (const auto& [sequence, job] : book_->jobs()) {
-    if (job->state == JobState::kPending) waiting.push_back(job.get());
+    if (job->state == jobs::JobState::kPending) waiting.push_back(job.get());
   }
   std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) { return a->queued < b->queued; });
   return waiting;
@@ -49,7 +49,7 @@ bool JobQueue::Consider(Job* job, Room* room) {
     return true;
   }
   retries_->EndPause(*job);
-  if (!book_->Move(job, JobEvent::kAdmit, "it is its turn", host_->UnixMs()).ok()) {
+  if (!book_->Move(job, jobs::JobEvent::kAdmit, "it is its turn", host_->UnixMs()).ok()) {
     book_->NoteUnwritten(job);
     return false;
   }
@@ -57,4 +57,4 @@ bool JobQueue::Consider(Job* job, Room* room) {
   return true;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

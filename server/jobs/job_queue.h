@@ -13,7 +13,7 @@
 #include "server/jobs/trainer_pool.h"
 #include "server/jobs/training_host.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class JobQueue {
  public:
@@ -41,4 +41,4 @@ class JobQueue {
   JobRuns* const runs_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -5,7 +5,7 @@
 
 #include "absl/strings/match.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 void PackRunner::Stop() {
   std::map<std::string, std::unique_ptr<Work>> work;
@@ -74,4 +74,4 @@ void PackRunner::Cancel(const std::string& key) {
   if (const auto it = work_.find(key); it != work_.end()) it->second->cancelled = true;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

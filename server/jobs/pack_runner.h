@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/jobs/data_preparer.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class PackRunner {
  public:
@@ -54,4 +54,4 @@ class PackRunner {
   std::map<std::string, std::unique_ptr<Work>> work_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -5,7 +5,7 @@
 
 #include "server/jobs/job.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // All calls come from one thread, the manager's, and in the order of what they tell; they may write to a file but must
 // not wait for anybody.  An error is the sink's own to log: no job fails for its log.  `job` is as it is after what is
@@ -17,10 +17,10 @@ class ProgressSink {
   // An attempt goes on from `step` (0 = from the beginning): rows of later steps that an earlier attempt has written
   // are void, and will be written again.
   virtual void OnStarted(const Job& job, int64_t step) = 0;
-  virtual void OnStep(const Job& job, const TrainProgress& progress) = 0;
-  virtual void OnEvaluated(const Job& job, const EvaluationResult& result) = 0;
+  virtual void OnStep(const Job& job, const jobs::TrainProgress& progress) = 0;
+  virtual void OnEvaluated(const Job& job, const jobs::EvaluationResult& result) = 0;
   // The attempt is over; the job's state says how.  Another OnStarted may follow.
   virtual void OnEnded(const Job& job) = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,5 +1,5 @@
-// One training worker, as the job manager sees it: what it can be told, and what it tells.  Plain values; the gRPC form
-// is server/fleet/worker_service.h, tests use a fake.
+// One training worker, as the job manager sees it: what it can be told, and what it reports.  Plain values; the gRPC
+// form is server/fleet/worker_service.h, tests use a fake.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@
 #include "scheduler/jobs/training_seat.h"
 #include "server/fleet/worker_client.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Commands to a worker that trains, perhaps beside serving.  Thread-safe, never blocks; those of a broken link are
 // dropped, OnTrainerLost tells.
 class TrainerClient {
  public:
   virtual ~TrainerClient() = default;
-  virtual void Start(const TrainingSeat& seat) = 0;
-  virtual void StopTraining(int64_t epoch, StopKind kind) = 0;
+  virtual void Start(const jobs::TrainingAssignment& assignment) = 0;
+  virtual void StopTraining(int64_t epoch, jobs::StopKind kind) = 0;
   virtual void AbortTraining(int64_t epoch, const std::string& reason) = 0;
   // Ends the link: the worker sees `status`.  OnTrainerLost follows.
   virtual void Close(const absl::Status& status) = 0;
@@ -32,15 +32,15 @@ class TrainerClient {
 class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;
-  virtual void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) = 0;
+  virtual void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) = 0;
   virtual void OnTrainerHeartbeat(WorkerId id) = 0;
   virtual void OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) = 0;
-  virtual void OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) = 0;
-  virtual void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) = 0;
-  virtual void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) = 0;
+  virtual void OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) = 0;
+  virtual void OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) = 0;
+  virtual void OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) = 0;
   virtual void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) = 0;
-  virtual void OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) = 0;
+  virtual void OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) = 0;
   virtual void OnTrainerLost(WorkerId id, std::string reason) = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -8,15 +8,15 @@
 #include "proto/link/training_seat_codec.h"
 #include "scheduler/base/cut_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // What a worker tells goes into journal and answers: no more of it than anybody reads.
 constexpr size_t kMostTextBytes = 2048;
 constexpr int kMostWarnings = 16;
 
-TrainEnd TakeEnd(const v1::TrainingEnded& message) {
-  TrainEnd end = FromProto(message);
+jobs::TrainEnd TakeEnd(const v1::TrainingEnded& message) {
+  jobs::TrainEnd end = link::FromProto(message);
   if (!end.status.ok()) end.status = absl::Status(end.status.code(), CutText(end.status.message(), kMostTextBytes));
   return end;
 }
@@ -52,7 +52,7 @@ bool IsOfTraining(const v1::LinkRequest& message) {
   }
 }
 
-absl::Status TellTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* events) {
+absl::Status ReportTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* events) {
   switch (message->message_case()) {
     case v1::LinkRequest::kHeartbeat:
       events->OnTrainerHeartbeat(id);
@@ -62,14 +62,16 @@ absl::Status TellTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* 
                                 TakeWarnings(message->training_started()));
       break;
     case v1::LinkRequest::kTrainingStep:
-      events->OnTrainingStep(id, message->training_step().epoch(), FromProto(message->training_step().progress()));
+      events->OnTrainingStep(id, message->training_step().epoch(),
+                             link::FromProto(message->training_step().progress()));
       break;
     case v1::LinkRequest::kTrainingEvaluated:
       events->OnTrainingEvaluated(id, message->training_evaluated().epoch(),
-                                  FromProto(message->training_evaluated().result()));
+                                  link::FromProto(message->training_evaluated().result()));
       break;
     case v1::LinkRequest::kTrainingSaved:
-      events->OnTrainingSaved(id, message->training_saved().epoch(), FromProto(message->training_saved().checkpoint()));
+      events->OnTrainingSaved(id, message->training_saved().epoch(),
+                              link::FromProto(message->training_saved().checkpoint()));
       break;
     case v1::LinkRequest::kTrainingNote:
       events->OnTrainingNote(id, message->training_note().epoch(),
@@ -86,4 +88,4 @@ absl::Status TellTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* 
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

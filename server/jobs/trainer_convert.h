@@ -4,11 +4,11 @@
 #include "server/jobs/trainer_client.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Tells `events` what a training worker says.  InvalidArgument: the message is a serving worker's.
-absl::Status TellTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* events);
+absl::Status ReportTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* events);
 // Whether only a training worker may say it.
 bool IsOfTraining(const v1::LinkRequest& message);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,9 +9,9 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
-absl::Status TrainerPool::Register(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info,
+absl::Status TrainerPool::Register(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info,
                                    absl::Time now) {
   RETURN_IF_ERROR(options_.tokens.Check(info.join_token, &info.local_index));
   if (options_.configured == 0) {
@@ -26,7 +26,7 @@ absl::Status TrainerPool::Register(WorkerId id, std::shared_ptr<TrainerClient> c
   return absl::OkStatus();
 }
 
-absl::Status TrainerPool::CheckRoom(const WorkerInfo& info) const {
+absl::Status TrainerPool::CheckRoom(const fleet::WorkerInfo& info) const {
   for (const auto& [other, trainer] : trainers_) {
     if (trainer.info.incarnation == info.incarnation) {
       return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
@@ -51,7 +51,8 @@ std::optional<TrainingWorker> TrainerPool::Remove(WorkerId id) {
   return trainer;
 }
 
-std::vector<WorkerId> TrainerPool::Silent(absl::Time now, const std::function<bool(const WorkerInfo&)>& has_unread) {
+std::vector<WorkerId> TrainerPool::Silent(absl::Time now,
+                                          const std::function<bool(const fleet::WorkerInfo&)>& has_unread) {
   std::vector<WorkerId> silent;
   if (options_.serving) return silent;
   const absl::Duration pause = server_stall_.Look(now);
@@ -125,4 +126,4 @@ std::optional<TrainingWorker> TrainerPools::Remove(WorkerId id) {
   return trainer.has_value() ? trainer : serving.Remove(id);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

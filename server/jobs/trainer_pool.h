@@ -18,12 +18,12 @@
 #include "server/fleet/server_stall.h"
 #include "server/jobs/trainer_client.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct TrainingWorker {
   WorkerId id = 0;
   std::shared_ptr<TrainerClient> client;  // shared with its link
-  WorkerInfo info;
+  fleet::WorkerInfo info;
   absl::Time last_seen;
   bool busy = false;
   bool stranded = false;  // its attempt was given up, but it has not ended it
@@ -41,7 +41,7 @@ class TrainerPool {
   explicit TrainerPool(Options options) : options_(std::move(options)) {}
 
   // Unauthenticated, AlreadyExists, ResourceExhausted: as for serving workers.
-  absl::Status Register(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info, absl::Time now);
+  absl::Status Register(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
   // One that serves may not be ended for its training's sake: it stays busy until OnEnded.
   void Strand(WorkerId id);
@@ -51,7 +51,7 @@ class TrainerPool {
   std::optional<TrainingWorker> Remove(WorkerId id);
   // Those that have said nothing for too long; they are not removed.  To be asked all the time: a pause between two
   // questions was the server's own, and is nobody's silence, nor is what `has_unread` says lies unread.
-  std::vector<WorkerId> Silent(absl::Time now, const std::function<bool(const WorkerInfo&)>& has_unread);
+  std::vector<WorkerId> Silent(absl::Time now, const std::function<bool(const fleet::WorkerInfo&)>& has_unread);
 
   // The most that a job can get.
   int NumIdle() const;
@@ -67,7 +67,7 @@ class TrainerPool {
   const std::map<WorkerId, TrainingWorker>& trainers() const { return trainers_; }
 
  private:
-  absl::Status CheckRoom(const WorkerInfo& info) const;
+  absl::Status CheckRoom(const fleet::WorkerInfo& info) const;
   std::vector<WorkerId> LargestIdleKind() const;
 
   const Options options_;
@@ -77,8 +77,8 @@ class TrainerPool {
 
 // Both pools.
 struct TrainerPools {
-  TrainerPool& Of(const JobSpec& spec) { return spec.on_serving_workers ? serving : alone; }
-  const TrainerPool& Of(const JobSpec& spec) const { return spec.on_serving_workers ? serving : alone; }
+  TrainerPool& Of(const jobs::JobSpec& spec) { return spec.on_serving_workers ? serving : alone; }
+  const TrainerPool& Of(const jobs::JobSpec& spec) const { return spec.on_serving_workers ? serving : alone; }
   // None: it was in neither.
   std::optional<TrainingWorker> Remove(WorkerId id);
 
@@ -86,4 +86,4 @@ struct TrainerPools {
   TrainerPool serving;  // workers that also serve
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

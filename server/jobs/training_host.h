@@ -9,7 +9,7 @@
 #include "server/fleet/worker_client.h"
 #include "server/jobs/data_preparer.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class TrainingHost {
  public:
@@ -29,7 +29,7 @@ class TrainingHost {
   // Whether a job would train on serving workers now.  For how long serving has let jobs do so until now, in all.
   virtual absl::Duration ShareServing(bool wanted) = 0;
   // Whether something that a worker said has not been read yet.
-  virtual bool HasUnread(const WorkerInfo&) { return false; }
+  virtual bool HasUnread(const fleet::WorkerInfo&) { return false; }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -4,7 +4,7 @@
 
 #include "server/clock.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // Adds what a total grew since it was last reported.
@@ -21,7 +21,7 @@ LoadSnapshot LoadMonitor::Take() const {
   snapshot.ready = parts_.group->ready() && !draining;
   snapshot.not_ready_reason = draining ? "draining" : workers.NotReadyReason();
   snapshot.group_epoch = workers.epoch();
-  if (const Scheduler* scheduler = parts_.group->scheduler()) snapshot.scheduler = scheduler->Stats();
+  if (const batching::Scheduler* scheduler = parts_.group->scheduler()) snapshot.scheduler = scheduler->Stats();
   for (const auto& [id, member] : workers.members()) {
     LoadSnapshot::Worker worker;
     worker.rank = member.rank;
@@ -53,9 +53,9 @@ void LoadMonitor::Update() {
   snapshot_ = std::move(snapshot);
 }
 
-void LoadMonitor::ReportTotals(const SchedulerStats& stats) {
+void LoadMonitor::ReportTotals(const batching::SchedulerStats& stats) {
   Advance(metrics_->preemptions, stats.preemptions, reported_.preemptions);
-  Advance(metrics_->rows_lent, stats.rows_lent, reported_.rows_lent);
+  Advance(metrics_->rows_given, stats.rows_given, reported_.rows_given);
   Advance(metrics_->prefix_queries, stats.prefix_query_tokens, reported_.prefix_query_tokens);
   Advance(metrics_->prefix_hits, stats.prefix_hit_tokens, reported_.prefix_hit_tokens);
   Advance(metrics_->refused, stats.refused, reported_.refused);
@@ -75,4 +75,4 @@ LoadSnapshot LoadMonitor::load() const {
   return snapshot_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -13,7 +13,7 @@
 #include "server/metrics/load_snapshot.h"
 #include "server/metrics/metrics.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class LoadMonitor {
  public:
@@ -33,16 +33,16 @@ class LoadMonitor {
 
  private:
   LoadSnapshot Take() const;
-  void ReportTotals(const SchedulerStats& stats);
+  void ReportTotals(const batching::SchedulerStats& stats);
   void ReportSlices();
 
   const Parts parts_;
   ServerMetrics* const metrics_;
-  SchedulerStats reported_;  // totals that the counters already have
+  batching::SchedulerStats reported_;  // totals that the counters already have
   int64_t reported_slices_ = 0;
   absl::Duration reported_slice_time_;
   mutable absl::Mutex mu_;
   LoadSnapshot snapshot_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,7 +7,7 @@
 
 #include "scheduler/batching/scheduler_stats.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct LoadSnapshot {
   struct Worker {
@@ -16,13 +16,13 @@ struct LoadSnapshot {
     std::string host;
     std::string state;
     std::string metrics_address;  // HOST:PORT; empty: none
-    RankStats stats;
+    batching::RankStats stats;
   };
   bool ready = false;
   std::string not_ready_reason;
-  SchedulerStats scheduler;
+  batching::SchedulerStats scheduler;
   std::vector<Worker> workers;
   int64_t group_epoch = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -6,7 +6,7 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
@@ -97,7 +97,7 @@ const Row kTable[] = {
     Counter("switchyard_moe_fine_tuned_layers_total", "Layers of steps whose experts moved after their gate.",
             &M::fine_tuned_layers),
     Counter("switchyard_rows_lent_total", "Rows that one worker computed for another, all but their attention.",
-            &M::rows_lent),
+            &M::rows_given),
     Counter("switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged),
     Counter("switchyard_moved_experts_total", "Experts that came to live on another worker, weights and all.",
             &M::moved_experts),
@@ -139,7 +139,8 @@ Buckets OneTwoFive(int32_t most) {
   }
 }
 
-constexpr FinishReason kGoodEnds[] = {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort};
+constexpr batching::FinishReason kGoodEnds[] = {batching::FinishReason::kStop, batching::FinishReason::kLength,
+                                                batching::FinishReason::kAbort};
 
 prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& more) {
   labels.insert(more.begin(), more.end());
@@ -164,17 +165,17 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
                       .Name("switchyard_request_success_total")
                       .Help("Sequences that ended without an error, by reason; abort: by Abort or the client's end.")
                       .Register(*registry_);
-  success_.resize(kNumFinishReasons);
-  for (FinishReason reason : kGoodEnds) {
+  success_.resize(batching::kNumFinishReasons);
+  for (batching::FinishReason reason : kGoodEnds) {
     success_[static_cast<int>(reason)] =
-        &success.Add(With(labels_, {{"finished_reason", std::string(FinishReasonName(reason))}}));
+        &success.Add(With(labels_, {{"finished_reason", std::string(batching::FinishReasonName(reason))}}));
   }
   auto& balancedness =
       prometheus::BuildHistogram()
           .Name("switchyard_moe_balancedness_ratio")
           .Help("Mean over max of the expert rows per rank, of a step's layers; prefill: a step with prompts.")
           .Register(*registry_);
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+  for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
     balancedness_[static_cast<size_t>(phase)] =
         &balancedness.Add(With(labels_, {{"phase", std::string(NameOf(phase))}}), kRatio);
   }
@@ -216,7 +217,7 @@ void ServerMetrics::SetCacheConfig(const CacheConfig& cache) {
   cache_config_->Set(1);
 }
 
-prometheus::Counter& ServerMetrics::request_success(FinishReason reason) {
+prometheus::Counter& ServerMetrics::request_success(batching::FinishReason reason) {
   prometheus::Counter* counter = success_[static_cast<int>(reason)];
   SY_CHECK(counter != nullptr);
   return *counter;
@@ -231,8 +232,8 @@ int ServerMetrics::Expose(const std::string& host, int port) {
     // Each request has a thread while it comes, two seconds at most: those that hang hold some of them, and not for
     // long.
     exposer_ = std::make_unique<prometheus::Exposer>(
-        std::vector<std::string>{"listening_ports", JoinHostPort(host, port), "num_threads", "32", "request_timeout_ms",
-                                 "2000", "enable_keep_alive", "no"});
+        std::vector<std::string>{"listening_ports", rpc::JoinHostPort(host, port), "num_threads", "32",
+                                 "request_timeout_ms", "2000", "enable_keep_alive", "no"});
     exposer_->RegisterCollectable(registry_);
     const std::vector<int> ports = exposer_->GetListeningPorts();
     return ports.empty() ? -1 : ports[0];
@@ -241,4 +242,4 @@ int ServerMetrics::Expose(const std::string& host, int port) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -16,9 +16,9 @@
 #include "prometheus/registry.h"
 #include "scheduler/batching/event.h"
 #include "scheduler/popularity/path_profile.h"
-#include "server/balancer/residency_loop.h"
+#include "server/balancer/background_balancer.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ServerMetrics {
  public:
@@ -41,7 +41,7 @@ class ServerMetrics {
 
   // --- requests ---
   // Of sequences that ended well.  REQUIRES: kStop, kLength or kAbort.
-  prometheus::Counter& request_success(FinishReason reason);
+  prometheus::Counter& request_success(batching::FinishReason reason);
   prometheus::Counter& request_error(const std::string& code);  // gRPC code's name: a closed set
   prometheus::Histogram* time_to_first_token = nullptr;
   prometheus::Histogram* inter_token_latency = nullptr;
@@ -65,7 +65,7 @@ class ServerMetrics {
   prometheus::Gauge* waiting_tokens = nullptr;
   prometheus::Gauge* kv_cache_usage = nullptr;
   prometheus::Counter* preemptions = nullptr;
-  prometheus::Counter* rows_lent = nullptr;
+  prometheus::Counter* rows_given = nullptr;
   prometheus::Counter* prefix_queries = nullptr;
   prometheus::Counter* prefix_hits = nullptr;
   prometheus::Counter* refused = nullptr;
@@ -80,12 +80,14 @@ class ServerMetrics {
   prometheus::Histogram* decide_seconds = nullptr;
   prometheus::Counter* fine_tuned_layers = nullptr;
   // Mean / max expert rows per rank, of steps with prompts and of others.
-  prometheus::Histogram& moe_balancedness(Phase phase) { return *balancedness_[static_cast<size_t>(phase)]; }
+  prometheus::Histogram& moe_balancedness(popularity::Phase phase) {
+    return *balancedness_[static_cast<size_t>(phase)];
+  }
   prometheus::Counter* moe_tokens_exchanged = nullptr;
   // --- training on the workers ---
   prometheus::Counter* train_slices = nullptr;
   prometheus::Counter* train_slice_seconds = nullptr;
-  // --- the slow loop of expert placement ---
+  // --- the background balancer of expert placement ---
   prometheus::Counter& placement_plans(PlanOutcome outcome) { return *plans_[static_cast<size_t>(outcome)]; }
   prometheus::Counter* moved_experts = nullptr;
   prometheus::Counter* moved_expert_bytes = nullptr;
@@ -116,4 +118,4 @@ class ServerMetrics {
   prometheus::Gauge* cache_config_ = nullptr;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

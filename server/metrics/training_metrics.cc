@@ -7,50 +7,50 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 struct CounterRow {
   const char* name;
   const char* help;
-  double (*value)(const TrainingCensus&);
+  double (*value)(const TrainingCounts&);
 };
 const CounterRow kCounters[] = {
     {"switchyard_train_attempts_total", "Starts of jobs' trainers.",
-     [](const TrainingCensus& c) { return static_cast<double>(c.attempts); }},
+     [](const TrainingCounts& c) { return static_cast<double>(c.attempts); }},
     {"switchyard_train_attempts_lost_total", "Attempts that ended because a worker or their group was lost.",
-     [](const TrainingCensus& c) { return static_cast<double>(c.losses); }},
+     [](const TrainingCounts& c) { return static_cast<double>(c.losses); }},
     {"switchyard_train_not_finite_total", "Jobs that failed as a loss or a gradient was not finite.",
-     [](const TrainingCensus& c) { return static_cast<double>(c.not_finite); }},
+     [](const TrainingCounts& c) { return static_cast<double>(c.not_finite); }},
     {"switchyard_train_blocked_total", "Jobs that were paused because data changed or the disk stayed full.",
-     [](const TrainingCensus& c) { return static_cast<double>(c.blocks); }},
+     [](const TrainingCounts& c) { return static_cast<double>(c.blocks); }},
     {"switchyard_train_steps_total", "Steps done, those that were done again after a loss among them.",
-     [](const TrainingCensus& c) { return static_cast<double>(c.steps); }},
+     [](const TrainingCounts& c) { return static_cast<double>(c.steps); }},
     {"switchyard_train_tokens_total", "Tokens trained; those of steps that were done again count once.",
-     [](const TrainingCensus& c) { return static_cast<double>(c.tokens); }},
+     [](const TrainingCounts& c) { return static_cast<double>(c.tokens); }},
     {"switchyard_train_dropped_rows_total", "Rows times experts that an expert's capacity has cut off.",
-     [](const TrainingCensus& c) { return static_cast<double>(c.dropped_rows); }},
+     [](const TrainingCounts& c) { return static_cast<double>(c.dropped_rows); }},
     {"switchyard_train_checkpoints_total", "Checkpoints saved.",
-     [](const TrainingCensus& c) { return static_cast<double>(c.checkpoints); }},
+     [](const TrainingCounts& c) { return static_cast<double>(c.checkpoints); }},
     {"switchyard_train_step_seconds_total", "Time of steps, on rank 0.",
-     [](const TrainingCensus& c) { return c.seconds.total; }},
+     [](const TrainingCounts& c) { return c.seconds.total; }},
 };
 
 struct PhaseRow {
   const char* phase;
-  double StepSeconds::*seconds;
+  double jobs::StepSeconds::*seconds;
 };
 const PhaseRow kPhases[] = {
-    {"forward", &StepSeconds::forward},
-    {"backward", &StepSeconds::backward},
-    {"expert", &StepSeconds::experts},
-    {"all_to_all", &StepSeconds::all_to_all},
-    {"all_reduce", &StepSeconds::all_reduce},
-    {"optimizer", &StepSeconds::optimizer},
-    {"data", &StepSeconds::data},
+    {"forward", &jobs::StepSeconds::forward},
+    {"backward", &jobs::StepSeconds::backward},
+    {"expert", &jobs::StepSeconds::experts},
+    {"all_to_all", &jobs::StepSeconds::all_to_all},
+    {"all_reduce", &jobs::StepSeconds::all_reduce},
+    {"optimizer", &jobs::StepSeconds::optimizer},
+    {"data", &jobs::StepSeconds::data},
 };
 
-using Slot = TrainingCensus::Slot;
+using Slot = TrainingCounts::Slot;
 struct SlotRow {
   const char* name;
   const char* help;
@@ -101,8 +101,9 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
                    .Name("switchyard_train_jobs")
                    .Help("Jobs by state; pending ones are the queue.")
                    .Register(*registry_);
-  for (int state = 0; state < kNumJobStates; ++state) {
-    jobs_[state] = &jobs.Add({{"state", absl::AsciiStrToLower(JobStateName(static_cast<JobState>(state)))}});
+  for (int state = 0; state < jobs::kNumJobStates; ++state) {
+    jobs_[state] =
+        &jobs.Add({{"state", absl::AsciiStrToLower(jobs::JobStateName(static_cast<jobs::JobState>(state)))}});
   }
   workers_ = AddGauge(registry_.get(), "switchyard_train_workers",
                       "Registered workers that train, those that also serve among them.");
@@ -130,17 +131,17 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
                                 .Register(*registry_));
 }
 
-void TrainingMetrics::Update(const TrainingCensus& census) {
-  for (int state = 0; state < kNumJobStates; ++state) jobs_[state]->Set(static_cast<double>(census.jobs[state]));
-  workers_->Set(census.workers);
-  busy_workers_->Set(census.busy_workers);
-  journal_ok_->Set(census.journal_ok ? 1 : 0);
-  for (size_t i = 0; i < counters_.size(); ++i) Reach(counters_[i], kCounters[i].value(census));
-  for (size_t i = 0; i < phases_.size(); ++i) Reach(phases_[i], census.seconds.*kPhases[i].seconds);
-  for (int slot = 0; slot < TrainingCensus::kSlots; ++slot) {
+void TrainingMetrics::Update(const TrainingCounts& counts) {
+  for (int state = 0; state < jobs::kNumJobStates; ++state) jobs_[state]->Set(static_cast<double>(counts.jobs[state]));
+  workers_->Set(counts.workers);
+  busy_workers_->Set(counts.busy_workers);
+  journal_ok_->Set(counts.journal_ok ? 1 : 0);
+  for (size_t i = 0; i < counters_.size(); ++i) Reach(counters_[i], kCounters[i].value(counts));
+  for (size_t i = 0; i < phases_.size(); ++i) Reach(phases_[i], counts.seconds.*kPhases[i].seconds);
+  for (int slot = 0; slot < TrainingCounts::kSlots; ++slot) {
     SlotGauges& gauges = slots_[slot];
-    const auto job = census.slots.find(slot);
-    const size_t wanted = job == census.slots.end() ? 0 : slot_families_.size() - (job->second.evaluated ? 0 : 1);
+    const auto job = counts.slots.find(slot);
+    const size_t wanted = job == counts.slots.end() ? 0 : slot_families_.size() - (job->second.evaluated ? 0 : 1);
     // What is of no job is not there: a zero would look like a value.
     while (gauges.size() > wanted) {
       slot_families_[gauges.size() - 1]->Remove(gauges.back());
@@ -155,4 +156,4 @@ void TrainingMetrics::Update(const TrainingCensus& census) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,7 +1,7 @@
 // The metrics of training jobs, in one table (training_metrics.cc); a server that does not train has none of them.
 //
 // Gauges of one job (its loss, its step …) have the label `slot`: a running job has the lowest free one, from 0 to
-// TrainingCensus::kSlots - 1, until it ends; with one job at a time that is 0.  Counters are of all jobs together.
+// TrainingCounts::kSlots - 1, until it ends; with one job at a time that is 0.  Counters are of all jobs together.
 // Thread-compatible.
 #pragma once
 
@@ -9,17 +9,17 @@
 #include <memory>
 #include <vector>
 
-#include "server/jobs/training_census.h"
+#include "server/jobs/training_counts.h"
 #include "server/metrics/metrics.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class TrainingMetrics {
  public:
   explicit TrainingMetrics(std::shared_ptr<prometheus::Registry> registry);
 
   // What there is now.  Counters take what has grown since the last call.
-  void Update(const TrainingCensus& census);
+  void Update(const TrainingCounts& counts);
   // There are no jobs, as their journal cannot be used.
   void JournalLost() { journal_ok_->Set(0); }
 
@@ -27,13 +27,13 @@ class TrainingMetrics {
   using SlotGauges = std::vector<prometheus::Gauge*>;  // by the table's rows
 
   const std::shared_ptr<prometheus::Registry> registry_;  // shared with the page
-  std::array<prometheus::Gauge*, kNumJobStates> jobs_ = {};
+  std::array<prometheus::Gauge*, jobs::kNumJobStates> jobs_ = {};
   prometheus::Gauge* workers_ = nullptr;
   prometheus::Gauge* busy_workers_ = nullptr;
   prometheus::Gauge* journal_ok_ = nullptr;
   std::vector<prometheus::Counter*> counters_, phases_;
   std::vector<prometheus::Family<prometheus::Gauge>*> slot_families_;
-  std::array<SlotGauges, TrainingCensus::kSlots> slots_;  // empty: no job has it
+  std::array<SlotGauges, TrainingCounts::kSlots> slots_;  // empty: no job has it
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -12,7 +12,7 @@
 #include "scheduler/base/text/strict_json.h"
 #include "server/api/convert.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 using nlohmann::json;
@@ -66,7 +66,7 @@ absl::Status ReadStopStrings(const json& root, const std::string& path, std::vec
   const auto it = root.find("stop_strings");
   if (it == root.end() || it->is_null()) return absl::OkStatus();
   const json list = it->is_array() ? *it : json::array({*it});
-  const RequestLimits limits;
+  const server::RequestLimits limits;
   const auto good = [&](const json& stop) {
     return stop.is_string() && !stop.get_ref<const std::string&>().empty() &&
            stop.get_ref<const std::string&>().size() <= limits.max_stop_bytes;
@@ -103,4 +103,4 @@ absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& mod
   return defaults;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::text

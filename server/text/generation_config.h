@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace switchyard {
+namespace switchyard::text {
 
 struct GenerationDefaults {
   std::optional<double> temperature;
@@ -25,4 +25,4 @@ struct GenerationDefaults {
 // A missing file gives no defaults; a bad one an InvalidArgument that names file, key, expected and found.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -9,33 +9,33 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 constexpr char kTokenizerFile[] = "tokenizer.json";
 
 absl::Status NoTokenizer(const char* field) {
-  return MakeError(
+  return rpc::MakeError(
       absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
       absl::StrCat(field, ": this model has no tokenizer; send token_ids, or start the server with --tokenizer=FILE"),
       {{"field", field}});
 }
 
 // --tokenizer names any file; the model's own must not be a link that leads out of its directory.
-absl::StatusOr<std::unique_ptr<const Tokenizer>> LoadTokenizer(const ServerConfig& config) {
+absl::StatusOr<std::unique_ptr<const tokenizer::Tokenizer>> LoadTokenizer(const server::ServerConfig& config) {
   if (config.tokenizer != absl::StrCat(config.model, "/", kTokenizerFile)) {
-    return Tokenizer::FromFile(config.tokenizer);
+    return tokenizer::Tokenizer::FromFile(config.tokenizer);
   }
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(config.model));
-  const absl::StatusOr<std::string> json = dir.ReadSmallFile(kTokenizerFile, kMaxTokenizerBytes);
+  const absl::StatusOr<std::string> json = dir.ReadSmallFile(kTokenizerFile, tokenizer::kMaxTokenizerBytes);
   if (!json.ok()) return absl::Status(json.status().code(), absl::StrCat(config.model, "/", json.status().message()));
-  return Tokenizer::FromJson(*json, config.tokenizer);
+  return tokenizer::Tokenizer::FromJson(*json, config.tokenizer);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const TextRoom>> TextRoom::Load(const ServerConfig& config) {
-  auto room = std::unique_ptr<TextRoom>(new TextRoom());
+absl::StatusOr<std::unique_ptr<const TextProcessor>> TextProcessor::Load(const server::ServerConfig& config) {
+  auto room = std::unique_ptr<TextProcessor>(new TextProcessor());
   ASSIGN_OR_RETURN(room->defaults_, LoadGenerationDefaults(config.model));
   if (!config.tokenizer.empty()) {
     const absl::Time start = absl::Now();
@@ -54,31 +54,31 @@ absl::StatusOr<std::unique_ptr<const TextRoom>> TextRoom::Load(const ServerConfi
   return room;
 }
 
-absl::StatusOr<std::vector<int32_t>> TextRoom::Encode(absl::string_view text, const EncodeArgs& args) const {
+absl::StatusOr<std::vector<int32_t>> TextProcessor::Encode(absl::string_view text, const EncodeArgs& args) const {
   if (tokenizer_ == nullptr) return NoTokenizer("text");
-  EncodeOptions options;
+  tokenizer::EncodeOptions options;
   options.add_special_tokens = args.add_special_tokens;
   options.allow_special = args.allow_special;
   options.cancelled = args.cancelled;
   return tokenizer_->Encode(text, options);
 }
 
-absl::StatusOr<std::string> TextRoom::Render(const ChatRequest& request, const ChatTemplateClock& clock) const {
+absl::StatusOr<std::string> TextProcessor::Render(const ChatRequest& request, const ChatTemplateClock& clock) const {
   if (!template_) return absl::FailedPreconditionError("this model has no chat template");
   return template_->Render(request, clock);
 }
 
-absl::StatusOr<std::string> TextRoom::Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
+absl::StatusOr<std::string> TextProcessor::Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
   if (tokenizer_ == nullptr) return NoTokenizer("token_ids");
   return tokenizer_->Decode(ids, skip_special_tokens);
 }
 
-TokenPiece TextRoom::PieceOf(int32_t id) const {
-  return tokenizer_ == nullptr ? TokenPiece() : tokenizer_->PieceOf(id);
+tokenizer::TokenPiece TextProcessor::PieceOf(int32_t id) const {
+  return tokenizer_ == nullptr ? tokenizer::TokenPiece() : tokenizer_->PieceOf(id);
 }
 
-std::string TextRoom::TokenText(int32_t id) const {
+std::string TextProcessor::TokenText(int32_t id) const {
   return tokenizer_ == nullptr ? std::string() : std::string(tokenizer_->IdToToken(id));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -17,18 +17,18 @@
 #include "server/text/tokenizer/stream_decoder.h"
 #include "server/text/tokenizer/tokenizer.h"
 
-namespace switchyard {
+namespace switchyard::text {
 
-class TextRoom {
+class TextProcessor {
  public:
   // InvalidArgument names the file and what is wrong with it.
-  static absl::StatusOr<std::unique_ptr<const TextRoom>> Load(const ServerConfig& config);
+  static absl::StatusOr<std::unique_ptr<const TextProcessor>> Load(const server::ServerConfig& config);
 
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   bool has_chat_template() const { return template_.has_value(); }
   const GenerationDefaults& defaults() const { return defaults_; }
   // Null when the model has none.
-  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const tokenizer::Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ModelChatTemplate* chat_template() const { return template_.has_value() ? &*template_ : nullptr; }
 
   struct EncodeArgs {
@@ -41,16 +41,16 @@ class TextRoom {
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
   // What one token adds to a text, and its bytes; both empty for an id without one.
-  TokenPiece PieceOf(int32_t id) const;
+  tokenizer::TokenPiece PieceOf(int32_t id) const;
   // One token as the vocabulary spells it; "" for an id without one.
   std::string TokenText(int32_t id) const;
 
  private:
-  TextRoom() = default;
+  TextProcessor() = default;
 
-  std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::optional<ModelChatTemplate> template_;
   GenerationDefaults defaults_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -24,32 +24,32 @@ void Compare(const Stream& stream, DType dtype, int64_t dim, int64_t length, int
   const int64_t q_width = kHeads * dim, kv_width = kKvHeads * dim, width = q_width + 2 * kv_width;
   const Tensor qkv = Filled(dtype, kTokens, width), out(dtype, {kTokens, q_width}), d = Filled(dtype, kTokens, q_width);
   const Tensor dqkv(dtype, {kTokens, width});
-  const Shape cache = KvCacheShape(kTokens / kBlock, kKvHeads, kBlock, dim);
+  const Shape cache = ops::KvCacheShape(kTokens / kBlock, kKvHeads, kBlock, dim);
   const Tensor k(dtype, cache), v(dtype, cache);
   std::vector<int32_t> blocks(kTokens / kBlock);
   std::iota(blocks.begin(), blocks.end(), 0);
-  std::vector<SequenceRows> rows;
-  std::vector<WholeSequence> sequences;
+  std::vector<ops::SequenceRows> rows;
+  std::vector<ops::WholeSequence> sequences;
   for (int64_t at = 0; at < kTokens; at += length) {
     rows.push_back({.row_begin = at,
                     .num_query = static_cast<int32_t>(length),
                     .block_table = absl::MakeConstSpan(blocks).subspan(at / kBlock)});
     sequences.push_back({static_cast<int32_t>(at), static_cast<int32_t>(length)});
   }
-  SY_CHECK_OK(WriteKv(stream, rows, qkv.view().Columns(q_width, kv_width),
-                      qkv.view().Columns(q_width + kv_width, kv_width), {k, v}));
+  SY_CHECK_OK(ops::WriteKv(stream, rows, qkv.view().Columns(q_width, kv_width),
+                           qkv.view().Columns(q_width + kv_width, kv_width), {k, v}));
   const double scale = 1 / std::sqrt(static_cast<double>(dim));
   const double products = static_cast<double>(kTokens) * kHeads * dim * static_cast<double>(length + 1) / 2;
   std::vector<double> there, back;
   for (int round = 0; round < rounds; ++round) {
     const double forward = SecondsOf([&] {
-      SY_CHECK_OK(PagedAttention(stream, {.num_heads = kHeads, .scale = scale}, rows, qkv.view().Columns(0, q_width),
-                                 {k, v}, out));
+      SY_CHECK_OK(ops::PagedAttention(stream, {.num_heads = kHeads, .scale = scale}, rows,
+                                      qkv.view().Columns(0, q_width), {k, v}, out));
     });
     const double backward = SecondsOf([&] {
-      SY_CHECK_OK(AttentionBackward(stream,
-                                    {.num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = dim, .scale = scale},
-                                    sequences, qkv, out, d, dqkv));
+      SY_CHECK_OK(ops::AttentionBackward(
+          stream, {.num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = dim, .scale = scale}, sequences, qkv, out,
+          d, dqkv));
     });
     there.push_back(4 * products / forward * 1e-9), back.push_back(10 * products / backward * 1e-9);
   }
@@ -63,7 +63,7 @@ int Main(int argc, char** argv) {
   if (!flags.has_value()) return 2;
   ThreadPool pool(flags->threads);
   const Stream stream = Stream::OnCpu(&pool);
-  std::printf("%s, %d threads, %ld tokens, %ld heads over %ld\n", IsaName(CurrentIsa()), flags->threads,
+  std::printf("%s, %d threads, %ld tokens, %ld heads over %ld\n", ops::IsaName(ops::CurrentIsa()), flags->threads,
               static_cast<long>(kTokens), static_cast<long>(kHeads), static_cast<long>(kKvHeads));
   for (DType dtype : {DType::kBf16, DType::kF32}) {
     for (int64_t dim : {64, 128}) {

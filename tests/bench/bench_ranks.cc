@@ -20,18 +20,18 @@ bool TakeRankFlag(absl::string_view arg, RankFlags* flags) {
   return true;
 }
 
-absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, SocketGroupOptions options,
+absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, comm::SocketGroupOptions options,
                                             absl::Duration patience) {
   test::DirectoryStore store(flags.store);
-  PrefixStore gloo_store(&store, "gloo/"), socket_store(&store, "socket/");
+  comm::PrefixStore gloo_store(&store, "gloo/"), socket_store(&store, "socket/");
   options.group = {.rank = flags.rank,
                    .world = flags.world,
                    .token = "bench",
                    .address = flags.address,
                    .deadline = absl::Now() + patience};
   BenchGroups groups;
-  ASSIGN_OR_RETURN(groups.gloo, FormGlooGroup(options.group, &gloo_store));
-  ASSIGN_OR_RETURN(groups.socket, FormSocketGroup(options, &socket_store));
+  ASSIGN_OR_RETURN(groups.gloo, comm::FormGlooGroup(options.group, &gloo_store));
+  ASSIGN_OR_RETURN(groups.socket, comm::FormSocketGroup(options, &socket_store));
   return groups;
 }
 

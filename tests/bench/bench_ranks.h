@@ -21,10 +21,10 @@ bool TakeRankFlag(absl::string_view arg, RankFlags* flags);
 
 // The same ranks twice: over Gloo, and over connections on which all-to-alls overtake sums.
 struct BenchGroups {
-  std::unique_ptr<Communicator> gloo, socket;
+  std::unique_ptr<comm::Communicator> gloo, socket;
 };
 // options.group is filled in.  Blocks until all are there.  Errors: FormGlooGroup's.
-absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, SocketGroupOptions options,
+absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, comm::SocketGroupOptions options,
                                             absl::Duration patience);
 
 }  // namespace switchyard::bench

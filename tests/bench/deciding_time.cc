@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kWarmupGates = 1000, kGates = 2000;
 constexpr double kBudget = 0.25;
-constexpr CopyCost kCost = {.copy_ticks = 1000000, .chunks_per_copy = 16};
+constexpr offload::CopyCost kCost = {.copy_ticks = 1000000, .chunks_per_copy = 16};
 constexpr int64_t kLayerTicks = 500000;
 
 struct Shape {
@@ -32,7 +32,7 @@ double ThreadMicroseconds() {
 }
 
 // Experts of every layer are needed by a falling exponential law.
-void PrintRow(const Shape& s, const OffloadShape& shape, CachePolicy* policy) {
+void PrintRow(const Shape& s, const offload::OffloadShape& shape, offload::CachePolicy* policy) {
   std::mt19937 random(1);
   std::exponential_distribution<double> law(8.0 / s.num_experts);
   std::vector<double> times;
@@ -56,13 +56,15 @@ void PrintDecidingTimes() {
   absl::PrintF("| layers x experts | draws | slots | policy | median us a gate | p95 |\n|---|---|---|---|---|---|\n");
   for (const Shape& s :
        {Shape{8, 16, 2}, Shape{48, 128, 8}, Shape{48, 128, 64}, Shape{94, 128, 8}, Shape{58, 256, 8}}) {
-    const OffloadShape shape = {s.num_layers, s.num_experts, static_cast<int>(s.num_layers * s.num_experts * kBudget)};
+    const offload::OffloadShape shape = {s.num_layers, s.num_experts,
+                                         static_cast<int>(s.num_layers * s.num_experts * kBudget)};
     const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-    const PolicyInput input = {.shape = shape, .cost = kCost, .popularity = popularity};
-    DuelingPolicy duel(shape, kCost, MakeDuelists(input), 0);
+    const offload::PolicyInput input = {.shape = shape, .cost = kCost, .popularity = popularity};
+    offload::DuelingPolicy duel(shape, kCost, offload::MakeDuelists(input), 0);
     PrintRow(s, shape, &duel);
-    for (const OffloadKind kind : {OffloadKind::kExpectedUse, OffloadKind::kLfu, OffloadKind::kLru}) {
-      PrintRow(s, shape, MakeCachePolicy(kind, input).get());
+    for (const offload::OffloadKind kind :
+         {offload::OffloadKind::kExpectedUse, offload::OffloadKind::kLfu, offload::OffloadKind::kLru}) {
+      PrintRow(s, shape, offload::MakeCachePolicy(kind, input).get());
     }
   }
 }

@@ -37,7 +37,7 @@ struct Options {
   int rounds = 7;
   bool quick = false;
   DType dtype = DType::kBf16;
-  Isa isa = CurrentIsa();
+  ops::Isa isa = ops::CurrentIsa();
 };
 
 // "model name" of /proc/cpuinfo, and what git says of the working tree; "unknown" where that is not to be had.
@@ -70,7 +70,7 @@ void Fill(const TensorView& t, uint32_t seed) {
 
 // Seconds that all threads take to read these weights and do nothing with them: the probe.  It reads what the contender
 // reads, so that both find the same part of it in a shared cache.
-double SecondsToRead(ThreadPool* pool, const std::vector<const Weight*>& weights) {
+double SecondsToRead(ThreadPool* pool, const std::vector<const ops::Weight*>& weights) {
   typedef uint64_t Line __attribute__((vector_size(64)));
   constexpr int64_t kPartBytes = 512 << 10;
   struct Part {
@@ -78,7 +78,7 @@ double SecondsToRead(ThreadPool* pool, const std::vector<const Weight*>& weights
     int64_t lines;
   };
   std::vector<Part> parts;
-  for (const Weight* w : weights) {
+  for (const ops::Weight* w : weights) {
     for (int64_t at = 0; at < w->bytes(); at += kPartBytes) {
       parts.push_back({reinterpret_cast<const Line*>(static_cast<const char*>(w->data()) + at),
                        std::min(kPartBytes, w->bytes() - at) / 64});
@@ -102,8 +102,8 @@ double SecondsToRead(ThreadPool* pool, const std::vector<const Weight*>& weights
 // One line of the table: something that is timed once a round.
 struct Contender {
   std::string name;
-  std::vector<const Weight*> reads;  // by one pass
-  double bytes, flops;               // of one pass
+  std::vector<const ops::Weight*> reads;  // by one pass
+  double bytes, flops;                    // of one pass
   std::function<void()> pass;
   std::vector<double> gigabytes = {}, of_probe = {}, gigaflops = {};
 };
@@ -160,10 +160,10 @@ void Dense(const Options& options, const Stream& stream, std::string* json) {
   constexpr int64_t kSide = 2048;
   const int num_matrices = options.quick ? 24 : 96;
   const Tensor raw(options.dtype, {kSide, kSide});
-  std::vector<Weight> weights;
+  std::vector<ops::Weight> weights;
   for (int i = 0; i < num_matrices; ++i) {
     Fill(raw, num_matrices - i);
-    weights.push_back(*PackWeight(stream, {.n = kSide, .k = kSide, .dtype = options.dtype}, raw));
+    weights.push_back(*ops::PackWeight(stream, {.n = kSide, .k = kSide, .dtype = options.dtype}, raw));
   }
   const Tensor x(options.dtype, {2048, kSide}), y(DType::kF32, {2048, kSide});
   Fill(x, 7);
@@ -173,15 +173,15 @@ void Dense(const Options& options, const Stream& stream, std::string* json) {
   for (int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {
     const TensorView xs = x.view().Rows(0, m), ys = y.view().Rows(0, m);
     const int matrices = m <= 64 ? num_matrices : m <= 512 ? num_matrices / 4 : 3;
-    std::vector<const Weight*> reads;
+    std::vector<const ops::Weight*> reads;
     for (int i = 0; i < matrices; ++i) reads.push_back(&weights[i]);
     table.push_back({absl::StrCat("ours M=", m), reads, matrices * bytes, 2.0 * m * kSide * kSide * matrices,
                      [=, &weights, &stream, &options] {
                        for (int i = 0; i < matrices; ++i) {
-                         SY_CHECK_OK(Gemm(stream, {.isa = options.isa}, xs, weights[i], TensorView(), ys));
+                         SY_CHECK_OK(ops::Gemm(stream, {.isa = options.isa}, xs, weights[i], TensorView(), ys));
                        }
                      }});
-    SY_CHECK_OK(Gemm(stream, {.isa = options.isa}, xs, weights.back(), TensorView(), ys));
+    SY_CHECK_OK(ops::Gemm(stream, {.isa = options.isa}, xs, weights.back(), TensorView(), ys));
     CheckProduct("Gemm", xs, raw, ys);
     if (m != 1 && m < 16) continue;
     absl::StatusOr<std::unique_ptr<OneDnnGemm>> gemm = OneDnnGemm::Create(m, raw, options.threads);
@@ -228,13 +228,13 @@ Routing RandomRouting(int64_t tokens, int64_t n, int64_t k, std::mt19937* rng) {
 // A layer's experts at OLMoE's shape: 64 experts, 8 a token, H 2048, F 1024, random routing.
 void Experts(const Options& options, const Stream& stream, std::string* json) {
   constexpr int64_t kExperts = 64, kTopK = 8, kH = 2048, kF = 1024;
-  std::vector<Weight> gate_up, down;
-  std::vector<const Weight*> gate_up_of, down_of;
+  std::vector<ops::Weight> gate_up, down;
+  std::vector<const ops::Weight*> gate_up_of, down_of;
   const Tensor raw_up(options.dtype, {2 * kF, kH}), raw_down(options.dtype, {kH, kF});
   Fill(raw_up, 1), Fill(raw_down, 2);
   for (int64_t e = 0; e < kExperts; ++e) {
-    gate_up.push_back(*PackWeight(stream, {2 * kF, kH, options.dtype, WeightLayout::kGatedPanels}, raw_up));
-    down.push_back(*PackWeight(stream, {.n = kH, .k = kF, .dtype = options.dtype}, raw_down));
+    gate_up.push_back(*ops::PackWeight(stream, {2 * kF, kH, options.dtype, ops::WeightLayout::kGatedPanels}, raw_up));
+    down.push_back(*ops::PackWeight(stream, {.n = kH, .k = kF, .dtype = options.dtype}, raw_down));
   }
   for (int64_t e = 0; e < kExperts; ++e) gate_up_of.push_back(&gate_up[e]), down_of.push_back(&down[e]);
   const Tensor x(options.dtype, {512, kH}), hidden(options.dtype, {512 * kTopK, kF}),
@@ -247,7 +247,7 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
     // Eight routings in turn, so that few tokens do not find their experts in a cache.
     auto routings = std::make_shared<std::vector<Routing>>(tokens >= 512 ? 1 : 8);
     double bytes = 0;
-    std::vector<const Weight*> reads;
+    std::vector<const ops::Weight*> reads;
     for (Routing& routing : *routings) {
       routing = RandomRouting(tokens, kExperts, kTopK, &rng);
       for (int64_t e = 0; e < kExperts; ++e) {
@@ -260,14 +260,14 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
     table.push_back({absl::StrCat("experts T=", tokens), reads, bytes, 6.0 * rows * kF * kH * routings->size(),
                      [=, &options, &stream, &x, &hidden, &y] {
                        for (const Routing& routing : *routings) {
-                         SY_CHECK_OK(ExpertFfn(stream,
-                                               {.gate_up = gate_up_of,
-                                                .down = down_of,
-                                                .offsets = routing.offsets,
-                                                .x_rows = routing.token,
-                                                .isa = options.isa},
-                                               x.view().Rows(0, tokens), hidden.view().Rows(0, rows),
-                                               y.view().Rows(0, rows)));
+                         SY_CHECK_OK(ops::ExpertFfn(stream,
+                                                    {.gate_up = gate_up_of,
+                                                     .down = down_of,
+                                                     .offsets = routing.offsets,
+                                                     .x_rows = routing.token,
+                                                     .isa = options.isa},
+                                                    x.view().Rows(0, tokens), hidden.view().Rows(0, rows),
+                                                    y.view().Rows(0, rows)));
                        }
                      }});
   }
@@ -290,8 +290,8 @@ int Main(int argc, char** argv) {
     } else if (absl::ConsumePrefix(&arg, "--rounds=")) {
       ok = absl::SimpleAtoi(arg, &options.rounds) && options.rounds >= 1;
     } else if (absl::ConsumePrefix(&arg, "--isa=")) {
-      const absl::StatusOr<Isa> isa = ParseIsa(arg);
-      ok = isa.ok() && *isa <= DetectedIsa();
+      const absl::StatusOr<ops::Isa> isa = ops::ParseIsa(arg);
+      ok = isa.ok() && *isa <= ops::DetectedIsa();
       if (ok) options.isa = *isa;
     } else if (arg == "--dtype=fp32") {
       options.dtype = DType::kF32;
@@ -310,8 +310,8 @@ int Main(int argc, char** argv) {
   }
   ThreadPool pool(options.threads);
   const Stream stream = Stream::OnCpu(&pool);
-  std::printf("%s %s, %d threads\n", IsaName(options.isa), DTypeName(options.dtype), options.threads);
-  std::string json = absl::StrCat("{\"bench\": \"gemm\", \"isa\": \"", IsaName(options.isa), "\", \"dtype\": \"",
+  std::printf("%s %s, %d threads\n", ops::IsaName(options.isa), DTypeName(options.dtype), options.threads);
+  std::string json = absl::StrCat("{\"bench\": \"gemm\", \"isa\": \"", ops::IsaName(options.isa), "\", \"dtype\": \"",
                                   DTypeName(options.dtype), "\", \"threads\": ", options.threads);
   Dense(options, stream, &json);
   Experts(options, stream, &json);

@@ -31,15 +31,15 @@ class Trained {
  public:
   Trained(const Stream& stream, const Case& c) : stream_(stream), dtype_(c.dtype) {
     layer.desc = {.hidden = c.hidden, .expert_ffn = c.ffn, .dtype = c.dtype, .router = {.top_k = c.top_k}};
-    layer.weights.router = Add(c.experts, c.hidden, WeightLayout::kPanels, &weights.router);
-    std::vector<const Weight*> gate_up, down;
+    layer.weights.router = Add(c.experts, c.hidden, ops::WeightLayout::kPanels, &weights.router);
+    std::vector<const ops::Weight*> gate_up, down;
     experts_.resize(static_cast<size_t>(c.experts));
-    for (FfnGradients& expert : experts_) {
-      gate_up.push_back(Add(2 * c.ffn, c.hidden, WeightLayout::kGatedPanels, &expert.gate_up));
-      down.push_back(Add(c.hidden, c.ffn, WeightLayout::kPanels, &expert.down));
+    for (ops::FfnGradients& expert : experts_) {
+      gate_up.push_back(Add(2 * c.ffn, c.hidden, ops::WeightLayout::kGatedPanels, &expert.gate_up));
+      down.push_back(Add(c.hidden, c.ffn, ops::WeightLayout::kPanels, &expert.down));
     }
-    layer.weights.gate_up = *WeightTable::Make(stream, std::move(gate_up));
-    layer.weights.down = *WeightTable::Make(stream, std::move(down));
+    layer.weights.gate_up = *ops::WeightTable::Make(stream, std::move(gate_up));
+    layer.weights.down = *ops::WeightTable::Make(stream, std::move(down));
     weights.experts = experts_;
   }
   Tensor Filled(DType dtype, int64_t rows, int64_t columns) {
@@ -53,15 +53,15 @@ class Trained {
     return t;
   }
 
-  MoeLayer layer;
-  MoeBackwardWeights weights;
+  moe::MoeLayer layer;
+  moe::MoeBackwardWeights weights;
 
  private:
-  const Weight* Add(int64_t n, int64_t k, WeightLayout layout, TrainedMatrix* trained) {
+  const ops::Weight* Add(int64_t n, int64_t k, ops::WeightLayout layout, ops::TrainedMatrix* trained) {
     const Tensor rows = Filled(dtype_, n, k);
-    weights_.push_back(*PackWeight(stream_, {.n = n, .k = k, .dtype = dtype_, .layout = layout}, rows));
-    transposed_.emplace_back(WeightDesc{.n = k, .k = n, .dtype = dtype_});
-    SY_CHECK_OK(PackTransposed(stream_, rows, &transposed_.back()));
+    weights_.push_back(*ops::PackWeight(stream_, {.n = n, .k = k, .dtype = dtype_, .layout = layout}, rows));
+    transposed_.emplace_back(ops::WeightDesc{.n = k, .k = n, .dtype = dtype_});
+    SY_CHECK_OK(ops::PackTransposed(stream_, rows, &transposed_.back()));
     gradients_.push_back(Tensor::Zeros(AccDType(dtype_), {n, k}));
     *trained = {.transposed = &transposed_.back(), .gradient = gradients_.back()};
     return &weights_.back();
@@ -70,9 +70,9 @@ class Trained {
   const Stream stream_;
   const DType dtype_;
   uint32_t state_ = 1;
-  std::deque<Weight> weights_, transposed_;
+  std::deque<ops::Weight> weights_, transposed_;
   std::deque<Tensor> gradients_;
-  std::vector<FfnGradients> experts_;
+  std::vector<ops::FfnGradients> experts_;
 };
 
 void Compare(const Stream& stream, const Case& c, int rounds) {
@@ -80,16 +80,16 @@ void Compare(const Stream& stream, const Case& c, int rounds) {
   const DType acc = AccDType(c.dtype);
   const Tensor x = trained.Filled(c.dtype, c.rows, c.hidden), dy = trained.Filled(acc, c.rows, c.hidden);
   const Tensor residual = Tensor::Zeros(acc, {c.rows, c.hidden}), d_x(c.dtype, {c.rows, c.hidden});
-  const ExpertLayout layout = ExpertLayout::Contiguous(c.experts, 1);
-  const MoeSchedule schedule = BuildExpertParallel({});
-  const auto comm = std::move(MakeLocalGroup(1)[0]);
-  MoeSaved saved;
-  MoeStats stats;
-  const MoeContext step = {
+  const moe::ExpertLayout layout = moe::ExpertLayout::Contiguous(c.experts, 1);
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
+  const auto comm = std::move(comm::MakeLocalGroup(1)[0]);
+  moe::MoeSaved saved;
+  moe::MoeStats stats;
+  const moe::MoeContext step = {
       .stream = &stream, .comm = comm.get(), .layout = &layout, .schedule = &schedule, .stats = &stats};
-  const LayerContext keeps = {.saved = &saved};
-  MoeExecutor executor;
-  MoeBackward backward;
+  const moe::LayerContext keeps = {.saved = &saved};
+  moe::MoeExecutor executor;
+  moe::MoeBackward backward;
   std::vector<double> plain, saving, back;
   for (int round = 0; round < rounds; ++round) {
     plain.push_back(SecondsOf([&] { SY_CHECK_OK(executor.Run(step, {}, trained.layer, x, residual)); }));
@@ -114,7 +114,7 @@ int Main(int argc, char** argv) {
   if (!flags.has_value()) return 2;
   ThreadPool pool(flags->threads);
   const Stream stream = Stream::OnCpu(&pool);
-  std::printf("%s, %d threads\n", IsaName(CurrentIsa()), flags->threads);
+  std::printf("%s, %d threads\n", ops::IsaName(ops::CurrentIsa()), flags->threads);
   for (const DType dtype : {DType::kBf16, DType::kF32}) {
     Compare(stream, {dtype, 2048, 192, 96, 16, 2}, flags->rounds);  // as deploy/demo-model
     Compare(stream, {dtype, 2048, 512, 512, 8, 2}, flags->rounds);

@@ -30,7 +30,7 @@ constexpr int kChunks = 16;
 constexpr double kWarmup = 0.125;  // of a workload's layers
 
 struct Traces {
-  RoutingTrace fit, test;
+  popularity::RoutingTrace fit, test;
   std::string one_ahead, two_ahead;
 };
 
@@ -42,10 +42,10 @@ struct Phase {
 };
 
 // Sequences of the labels in turn, so that a part of the trace has some of each.
-void MixLabels(RoutingTrace* trace) {
+void MixLabels(popularity::RoutingTrace* trace) {
   std::map<std::string, int> seen;
-  std::vector<std::pair<int, TraceSequence>> sequences;
-  for (TraceSequence& sequence : trace->sequences) {
+  std::vector<std::pair<int, popularity::TraceSequence>> sequences;
+  for (popularity::TraceSequence& sequence : trace->sequences) {
     const int position = seen[sequence.label]++;
     sequences.emplace_back(position, std::move(sequence));
   }
@@ -54,14 +54,14 @@ void MixLabels(RoutingTrace* trace) {
 }
 
 // The chain's best guesses of each token's experts, one and two layers ahead, as channels "path" and "path2".
-void AddBestGuesses(const RoutingChain& chain, RoutingTrace* trace) {
+void AddBestGuesses(const RoutingChain& chain, popularity::RoutingTrace* trace) {
   constexpr int kPlaces = 4;
-  const RoutingShape& shape = trace->shape;
+  const popularity::RoutingShape& shape = trace->shape;
   trace->channels = {{"path", kPlaces}, {"path2", kPlaces}};
   std::vector<double> next(shape.num_experts);
   std::vector<int> order(shape.num_experts);
-  for (TraceSequence& sequence : trace->sequences) {
-    const RoutingView view = ViewOf(*trace, sequence, 0, sequence.num_tokens());
+  for (popularity::TraceSequence& sequence : trace->sequences) {
+    const popularity::RoutingView view = popularity::ViewOf(*trace, sequence, 0, sequence.num_tokens());
     for (const int ahead : {1, 2}) {
       std::vector<int16_t> predictions(static_cast<size_t>(sequence.num_tokens()) * shape.num_layers * kPlaces, -1);
       for (int64_t t = 0; t < sequence.num_tokens(); ++t) {
@@ -81,13 +81,16 @@ void AddBestGuesses(const RoutingChain& chain, RoutingTrace* trace) {
 }
 
 // What each token's id says of its experts.
-PathProfile TokensOf(const RoutingTrace& trace) {
-  PathProfile profile(
-      {.model = trace.model, .shape = trace.shape, .context = ContextKind::kToken, .path_length = 1, .num_choices = 1},
-      {.halve_after_tokens = 0});
-  for (const TraceSequence& sequence : trace.sequences) {
+popularity::PathProfile TokensOf(const popularity::RoutingTrace& trace) {
+  popularity::PathProfile profile({.model = trace.model,
+                                   .shape = trace.shape,
+                                   .context = popularity::ContextKind::kToken,
+                                   .path_length = 1,
+                                   .num_choices = 1},
+                                  {.halve_after_tokens = 0});
+  for (const popularity::TraceSequence& sequence : trace.sequences) {
     for (int layer = 0; layer < trace.shape.num_layers; ++layer)
-      profile.Observe(ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
+      profile.Observe(popularity::ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
   }
   return profile;
 }
@@ -119,18 +122,20 @@ struct Figures {
 struct Point {
   const OffloadWorkload& fit;
   const OffloadWorkload& test;
-  const OffloadWorkload& told;  // test, and what tokens say before a pass
-  double budget;                // share of the experts
-  double r;                     // copy time / layer time
-  OffloadShape shape;
-  CopyCost cost;
+  const OffloadWorkload& reported;  // test, and what tokens say before a pass
+  double budget;                    // share of the experts
+  double r;                         // copy time / layer time
+  offload::OffloadShape shape;
+  offload::CopyCost cost;
   absl::Span<const int64_t> popularity;
 
   OffloadRun RunOf(const OffloadWorkload& workload) const {
     return {shape.num_slots, cost, kLayerTicks, static_cast<int64_t>(workload.steps.size() * kWarmup)};
   }
-  double Rate(CachePolicy* policy) const { return RunOffload(test, RunOf(test), policy).relative_rate(); }
-  double Rate(OffloadKind kind) const { return Rate(MakeOffloadPolicy(kind, shape, cost, popularity, fit).get()); }
+  double Rate(offload::CachePolicy* policy) const { return RunOffload(test, RunOf(test), policy).relative_rate(); }
+  double Rate(offload::OffloadKind kind) const {
+    return Rate(MakeOffloadPolicy(kind, shape, cost, popularity, fit).get());
+  }
 };
 
 // Of the time between `from` and the bound what `rate` closes; in time, as rates near the bound are near each other.
@@ -166,7 +171,8 @@ OffloadWorkload KnowAhead(OffloadWorkload workload, int layers) {
     std::vector<std::vector<int32_t>>& forecast = workload.steps[i].forecast;
     forecast.assign(static_cast<size_t>(layers), {});
     for (size_t ahead = 1; ahead <= forecast.size() && i + ahead < workload.steps.size(); ++ahead) {
-      for (const int32_t rows : workload.steps[i + ahead].rows) forecast[ahead - 1].push_back(rows > 0 ? kChance : 0);
+      for (const int32_t rows : workload.steps[i + ahead].rows)
+        forecast[ahead - 1].push_back(rows > 0 ? offload::kChance : 0);
     }
   }
   return workload;
@@ -177,9 +183,9 @@ std::string KnownRow(const Point& point, double from, double bound) {
   std::string row = absl::StrFormat("| %.0f %% | %g |", 100 * point.budget, point.r);
   for (const int layers : {0, 1, 2, 3, point.shape.num_layers - 1}) {
     const OffloadWorkload known = layers == 0 ? point.test : KnowAhead(point.test, layers);
-    ExpectedUsePolicy::Options options;
+    offload::ExpectedUsePolicy::Options options;
     if (layers > 0) options.prefetch_ahead = layers;
-    ExpectedUsePolicy policy(point.shape, point.cost, options, point.popularity);
+    offload::ExpectedUsePolicy policy(point.shape, point.cost, options, point.popularity);
     for (const OffloadStep& step : point.fit.steps) policy.Learn({step.layer, step.rows, 0});
     const double rate = RunOffload(known, point.RunOf(known), &policy).relative_rate();
     absl::StrAppendFormat(&row, " %.4f (%.2f) |", rate, Closed(from, rate, bound));
@@ -192,9 +198,9 @@ std::string BeforePassRow(const Point& point) {
   std::string row = absl::StrFormat("| %.0f %% | %g |", 100 * point.budget, point.r);
   OffloadRun run = point.RunOf(point.test);
   run.first_gate_ticks = kLayerTicks / 4;
-  for (const OffloadWorkload* workload : {&point.test, &point.told}) {
-    const std::unique_ptr<CachePolicy> policy =
-        MakeOffloadPolicy(OffloadKind::kExpectedUse, point.shape, point.cost, point.popularity, point.fit);
+  for (const OffloadWorkload* workload : {&point.test, &point.reported}) {
+    const std::unique_ptr<offload::CachePolicy> policy =
+        MakeOffloadPolicy(offload::OffloadKind::kExpectedUse, point.shape, point.cost, point.popularity, point.fit);
     const OffloadResult result = RunOffload(*workload, run, policy.get());
     absl::StrAppendFormat(&row, " %.4f (%.3f, %.3f) |", result.relative_rate(), result.hit_rate(),
                           result.wasted_share());
@@ -204,17 +210,18 @@ std::string BeforePassRow(const Point& point) {
 
 void RunPoint(const Point& point, const Phase& phase, Figures* figures) {
   const OffloadChoice choice = ChooseOffload(point.fit, point.RunOf(point.fit), point.popularity);
-  const auto* first = std::find(std::begin(kDuelKinds), std::end(kDuelKinds), choice.kind);
-  DuelingPolicy policy(point.shape, point.cost,
-                       MakeDuelists({.shape = point.shape, .cost = point.cost, .popularity = point.popularity}),
-                       first == std::end(kDuelKinds) ? 0 : static_cast<size_t>(first - std::begin(kDuelKinds)));
+  const auto* first = std::find(std::begin(offload::kDuelKinds), std::end(offload::kDuelKinds), choice.kind);
+  offload::DuelingPolicy policy(
+      point.shape, point.cost,
+      offload::MakeDuelists({.shape = point.shape, .cost = point.cost, .popularity = point.popularity}),
+      first == std::end(offload::kDuelKinds) ? 0 : static_cast<size_t>(first - std::begin(offload::kDuelKinds)));
   for (const OffloadStep& step : point.fit.steps) policy.Learn({step.layer, step.rows, 0});
   const std::string first_name(policy.leader().name());
   const OffloadResult result = RunOffload(point.test, point.RunOf(point.test), &policy);
   const double ours = result.relative_rate();
-  const double lru = point.Rate(OffloadKind::kLru), lru_greedy = point.Rate(OffloadKind::kLruGreedy);
-  const double lfu = point.Rate(OffloadKind::kLfu), lfu_greedy = point.Rate(OffloadKind::kLfuGreedy);
-  const double fixed = point.Rate(OffloadKind::kStatic);
+  const double lru = point.Rate(offload::OffloadKind::kLru), lru_greedy = point.Rate(offload::OffloadKind::kLruGreedy);
+  const double lfu = point.Rate(offload::OffloadKind::kLfu), lfu_greedy = point.Rate(offload::OffloadKind::kLfuGreedy);
+  const double fixed = point.Rate(offload::OffloadKind::kStatic);
   const Bound bound = BoundOf(point);
   const double best_demand = std::max({lru, lfu, fixed});
   const double best = std::max({best_demand, lru_greedy, lfu_greedy});
@@ -234,15 +241,15 @@ void RunPoint(const Point& point, const Phase& phase, Figures* figures) {
 
 // The points of one phase.
 void RunPhase(const Traces& traces, const Phase& phase, absl::Span<const int64_t> popularity, Figures* figures) {
-  const PathProfile tokens = TokensOf(traces.fit);
-  const auto cut = [&](const RoutingTrace& trace, int64_t passes, const PathProfile* by_token) {
+  const popularity::PathProfile tokens = TokensOf(traces.fit);
+  const auto cut = [&](const popularity::RoutingTrace& trace, int64_t passes, const popularity::PathProfile* by_token) {
     return CutWorkload(trace,
                        {phase.batch, phase.prefill_tokens, passes, traces.one_ahead, traces.two_ahead, by_token});
   };
   const absl::StatusOr<OffloadWorkload> fit = cut(traces.fit, phase.fit_passes, nullptr),
                                         test = cut(traces.test, phase.passes, nullptr),
-                                        told = cut(traces.test, phase.passes, &tokens);
-  for (const absl::StatusOr<OffloadWorkload>* workload : {&fit, &test, &told}) {
+                                        reported = cut(traces.test, phase.passes, &tokens);
+  for (const absl::StatusOr<OffloadWorkload>* workload : {&fit, &test, &reported}) {
     if (workload->ok()) continue;
     fprintf(stderr, "offload_bench: %s\n", std::string(workload->status().message()).c_str());
     exit(2);
@@ -251,7 +258,7 @@ void RunPhase(const Traces& traces, const Phase& phase, absl::Span<const int64_t
     for (const double r : {0.1, 1.0, 10.0}) {
       RunPoint({.fit = *fit,
                 .test = *test,
-                .told = *told,
+                .reported = *reported,
                 .budget = budget,
                 .r = r,
                 .shape = {test->num_layers, test->num_experts,

@@ -54,9 +54,9 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   return flags;
 }
 
-absl::Status Meet(Communicator* comm) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Work> together,
-                   comm->Barrier({.comm_class = CommClass::kControl, .deadline = absl::Now() + kPatience}));
+absl::Status Meet(comm::Communicator* comm) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> together,
+                   comm->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kPatience}));
   return together->Wait();
 }
 
@@ -65,12 +65,12 @@ class Rank {
   explicit Rank(const Flags& flags) : flags_(flags), values_(static_cast<size_t>(flags.sum_mib << 18), 1) {}
 
   // under_sum: is set when the sum is over, or null.
-  absl::Status Exchange(Communicator* comm, const std::string& name, const std::atomic<bool>* sum_over) {
-    std::vector<Message> out(static_cast<size_t>(comm->world()));
-    for (Message& message : out) message = comm->NewMessage((flags_.rows_kib << 10) / (comm->world() - 1));
+  absl::Status Exchange(comm::Communicator* comm, const std::string& name, const std::atomic<bool>* sum_over) {
+    std::vector<comm::Message> out(static_cast<size_t>(comm->world()));
+    for (comm::Message& message : out) message = comm->NewMessage((flags_.rows_kib << 10) / (comm->world() - 1));
     RETURN_IF_ERROR(Meet(comm));
     const absl::Time begin = absl::Now();
-    ASSIGN_OR_RETURN(const std::unique_ptr<Work> work,
+    ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> work,
                      comm->AllToAllV({.deadline = begin + kPatience}, std::move(out)));
     RETURN_IF_ERROR(work->Wait());
     const double ms = absl::ToDoubleMilliseconds(absl::Now() - begin);
@@ -81,12 +81,12 @@ class Rank {
     return absl::OkStatus();
   }
 
-  absl::Status Round(Communicator* comm, const std::string& name) {
+  absl::Status Round(comm::Communicator* comm, const std::string& name) {
     RETURN_IF_ERROR(Exchange(comm, name, nullptr));
     RETURN_IF_ERROR(Meet(comm));
     const absl::Time begin = absl::Now();
-    ASSIGN_OR_RETURN(const std::unique_ptr<Work> sum,
-                     comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = begin + kPatience},
+    ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> sum,
+                     comm->AllReduceSum({.comm_class = comm::CommClass::kAllReduce, .deadline = begin + kPatience},
                                         TensorView(values_.data(), DType::kF32, {flags_.sum_mib << 18})));
     std::atomic<bool> over = false;
     auto summing = std::async(std::launch::async, [&] {
@@ -115,8 +115,8 @@ class Rank {
 
 absl::Status Main(int argc, char** argv) {
   ASSIGN_OR_RETURN(const Flags flags, ParseFlags(argc, argv));
-  SocketTraffic traffic;
-  SocketGroupOptions options = {.frame_bytes = flags.frame_kib << 10, .traffic = &traffic};
+  comm::SocketTraffic traffic;
+  comm::SocketGroupOptions options = {.frame_bytes = flags.frame_kib << 10, .traffic = &traffic};
   options.socket.send_buffer_bytes = static_cast<int>(flags.send_buffer_kib << 10);
   ASSIGN_OR_RETURN(const bench::BenchGroups groups, bench::FormBenchGroups(flags.ranks, options, kPatience));
   Rank rank(flags);

@@ -47,9 +47,9 @@ int Main(int argc, char** argv) {
   }
   nlohmann::ordered_json json;
   for (const int threads : {1, UsableCores()}) {
-    Packer packer({.dataset_root = dir.string(), .checkpoint_root = "deploy", .num_threads = threads});
+    server::Packer packer({.dataset_root = dir.string(), .checkpoint_root = "deploy", .num_threads = threads});
     const auto start = std::chrono::steady_clock::now();
-    const absl::StatusOr<PackedData> packed =
+    const absl::StatusOr<server::PackedData> packed =
         packer.Pack({.inputs = {"in.jsonl"}, .output = "out.bin", .replace = true, .tokenizer = "demo-model"},
                     [](int64_t, int64_t) { return true; });
     if (!packed.ok()) {

@@ -49,17 +49,19 @@ struct Sample {
 };
 
 double Ratio(int64_t busiest, absl::Span<const int64_t> rows, int num_devices) {
-  return static_cast<double>(busiest) * num_devices / static_cast<double>(TotalOf(rows));
+  return static_cast<double>(busiest) * num_devices / static_cast<double>(popularity::TotalOf(rows));
 }
-double Best(const Placement& placement, absl::Span<const int64_t> rows) {
-  return Ratio(MinimizeBusiest(ReplicaMap(placement), rows).busiest, rows, placement.num_devices());
+double Best(const placement::Placement& placement, absl::Span<const int64_t> rows) {
+  return Ratio(placement::MinimizeBusiest(placement::ReplicaMap(placement), rows).busiest, rows,
+               placement.num_devices());
 }
 
-void CheckSplit(const SplitTable& split, const RowCounts& counts, const Placement& placement) {
+void CheckSplit(const placement::SplitTable& split, const placement::RowCounts& counts,
+                const placement::Placement& placement) {
   for (int rank = 0; rank < counts.num_ranks; ++rank) {
     for (int expert = 0; expert < counts.num_experts; ++expert) {
       int64_t rows = 0;
-      for (const SplitPiece& piece : split.Pieces(rank, expert)) {
+      for (const placement::SplitPiece& piece : split.Pieces(rank, expert)) {
         SY_CHECK(placement.Holds(piece.device, expert));
         rows += piece.rows;
       }
@@ -70,7 +72,7 @@ void CheckSplit(const SplitTable& split, const RowCounts& counts, const Placemen
 
 // A Zipf load of exponent 1 over shuffled experts, and an estimate at about this total variation from it.
 struct Load {
-  Popularity rows, estimate;
+  popularity::Popularity rows, estimate;
 };
 Load ZipfLoad(std::mt19937_64& rng, int num_experts, double tv) {
   std::vector<int> rank(num_experts);
@@ -104,13 +106,13 @@ void SyntheticTable() {
       for (const double tv : {0.0, 0.03, 0.06, 0.12}) {
         std::mt19937_64 rng(7);
         Sample all, fixed;
-        const Placement base = ContiguousPlacement(num_experts, num_devices, spare);
+        const placement::Placement base = placement::ContiguousPlacement(num_experts, num_devices, spare);
         for (int round = 0; round < 200; ++round) {
           const Load load = ZipfLoad(rng, num_experts, tv);
-          const auto error = static_cast<int64_t>(tv * kRow);
+          const auto error = static_cast<int64_t>(tv * popularity::kRow);
           const AliasShape shape{num_devices, num_experts / num_devices + spare, error};
           all.Add(Best(AliasPlacement(load.estimate, shape).value(), load.rows));
-          fixed.Add(Best(FillEmptySlots(base, {}, {.estimate = load.estimate, .error = error}), load.rows));
+          fixed.Add(Best(placement::FillEmptySlots(base, {}, {.estimate = load.estimate, .error = error}), load.rows));
           still.Add(Best(base, load.rows));
         }
         absl::StrAppend(&line, "   ", all.ToString(), " (", fixed.ToString(), ")");
@@ -128,11 +130,11 @@ double DecisionTable() {
   double asked = 0;
   for (const auto& [num_experts, num_devices] : {std::pair(16, 16), {64, 16}, {128, 16}, {256, 32}}) {
     for (const int spare : {1, 2}) {
-      PolicyShape shape{.residents = {ContiguousPlacement(num_experts, num_devices, spare),
-                                      ContiguousPlacement(num_experts, num_devices, spare)},
-                        .costs = {.copy_ps = 0, .row_ps = 1, .layer_ps = 1},
-                        .even_enough = 0};
-      const std::unique_ptr<PlacementPolicy> policy = MakePlacementPolicy(shape).value();
+      placement::PolicyShape shape{.residents = {placement::ContiguousPlacement(num_experts, num_devices, spare),
+                                                 placement::ContiguousPlacement(num_experts, num_devices, spare)},
+                                   .costs = {.copy_ps = 0, .row_ps = 1, .layer_ps = 1},
+                                   .even_enough = 0};
+      const std::unique_ptr<placement::PlacementPolicy> policy = placement::MakePlacementPolicy(shape).value();
       std::mt19937_64 rng(5);
       Sample time;
       for (int step = 0; step < 400; ++step) {
@@ -141,13 +143,13 @@ double DecisionTable() {
         std::vector<double> weights(load.rows.begin(), load.rows.end());
         std::discrete_distribution<int> expert(weights.begin(), weights.end());
         for (int row = 0; row < 16384; ++row) ++rows[rng() % num_devices * num_experts + expert(rng)];
-        const RowCounts counts{num_devices, num_experts, rows};
-        const Popularity estimate = ScaledTo(load.estimate, 16384 * kRow);
-        const LayerEstimate told{.layer = 1 - step % 2, .popularity = estimate};
-        const double start = ThreadCpuSeconds();
-        const LayerDecision decision =
-            policy->Decide({.step = step / 2, .layer = step % 2, .counts = counts, .estimates = {&told, 1}});
-        time.Add(1e6 * (ThreadCpuSeconds() - start));
+        const placement::RowCounts counts{num_devices, num_experts, rows};
+        const popularity::Popularity estimate = popularity::ScaledTo(load.estimate, 16384 * popularity::kRow);
+        const placement::LayerEstimate reported{.layer = 1 - step % 2, .popularity = estimate};
+        const double start = comm::ThreadCpuSeconds();
+        const placement::LayerDecision decision =
+            policy->Decide({.step = step / 2, .layer = step % 2, .counts = counts, .estimates = {&reported, 1}});
+        time.Add(1e6 * (comm::ThreadCpuSeconds() - start));
         CheckSplit(decision.split, counts, policy->table(decision.layer).placement());
       }
       std::printf("%7d/%-7d %5d   16384  %6.1f %6.1f\n", num_experts, num_devices, spare, time.At(0.5), time.At(0.95));
@@ -159,20 +161,20 @@ double DecisionTable() {
 
 struct Replay {
   const char* name;
-  PlacementMode mode;
+  placement::PlacementMode mode;
   int spare;
-  MoveCosts costs;
+  placement::MoveCosts costs;
 };
 
 class Replayer {
  public:
-  Replayer(const RoutingTrace& fit, const RoutingTrace& held, int num_devices)
+  Replayer(const popularity::RoutingTrace& fit, const popularity::RoutingTrace& held, int num_devices)
       : held_(held),
         num_devices_(num_devices),
-        marginal_(held.shape.num_layers, Popularity(held.shape.num_experts, 0)) {
-    for (const TraceSequence& sequence : fit.sequences) {
+        marginal_(held.shape.num_layers, popularity::Popularity(held.shape.num_experts, 0)) {
+    for (const popularity::TraceSequence& sequence : fit.sequences) {
       for (int layer = 0; layer < held.shape.num_layers; ++layer) {
-        const RoutingView view = ViewOf(fit, sequence, 0, sequence.num_tokens());
+        const popularity::RoutingView view = popularity::ViewOf(fit, sequence, 0, sequence.num_tokens());
         for (int64_t t = 0; t < view.num_tokens; ++t) {
           for (const int16_t e : view.Experts(t, layer)) marginal_[layer][e] += e >= 0 ? 1 : 0;
         }
@@ -184,30 +186,32 @@ class Replayer {
   enum class Source { kMarginal, kProbe, kCorrected, kTrue };
 
   // "median / p95, copies a layer"; layer 0, which has no probe, is left out.
-  std::string Run(const Replay& replay, Source source, Phase phase, int64_t batch_tokens) {
+  std::string Run(const Replay& replay, Source source, popularity::Phase phase, int64_t batch_tokens) {
     const int num_layers = held_.shape.num_layers, num_experts = held_.shape.num_experts;
-    PolicyShape shape{.mode = replay.mode, .top_k = held_.shape.top_k, .residents = {}, .costs = replay.costs};
-    shape.residents.assign(num_layers, ContiguousPlacement(num_experts, num_devices_, replay.spare));
-    const std::unique_ptr<PlacementPolicy> policy = MakePlacementPolicy(shape).value();
-    std::vector<ShareCorrection> corrections(num_layers, ShareCorrection(num_experts));
-    TraceBatches batches(&held_, phase, batch_tokens);
+    placement::PolicyShape shape{
+        .mode = replay.mode, .top_k = held_.shape.top_k, .residents = {}, .costs = replay.costs};
+    shape.residents.assign(num_layers, placement::ContiguousPlacement(num_experts, num_devices_, replay.spare));
+    const std::unique_ptr<placement::PlacementPolicy> policy = placement::MakePlacementPolicy(shape).value();
+    std::vector<popularity::ShareCorrection> corrections(num_layers, popularity::ShareCorrection(num_experts));
+    simulator::TraceBatches batches(&held_, phase, batch_tokens);
     Sample ratio;
     double copies = 0;
     for (int64_t batch = 0; batch < batches.num_batches(); ++batch) {
       batches.Load(batch);
-      const RoutingView view = batches.View();
+      const popularity::RoutingView view = batches.View();
       for (int layer = 0; layer < num_layers; ++layer) {
-        const std::vector<int32_t> rows = CountsByPart(view, layer, num_devices_);
-        const RowCounts counts{num_devices_, num_experts, rows};
-        std::vector<LayerEstimate> told;
-        const Popularity estimate =
-            layer + 1 < num_layers ? Estimate(source, batches, layer + 1, corrections) : Popularity();
-        if (!estimate.empty()) told.push_back({.layer = layer + 1, .popularity = estimate});
-        const LayerDecision decision =
-            policy->Decide({.step = batch, .layer = layer, .counts = counts, .estimates = told});
-        for (const SlotPlan& plan : decision.prefetch) copies += static_cast<double>(NumCopies(plan.changes));
+        const std::vector<int32_t> rows = popularity::CountsByPart(view, layer, num_devices_);
+        const placement::RowCounts counts{num_devices_, num_experts, rows};
+        std::vector<placement::LayerEstimate> reported;
+        const popularity::Popularity estimate =
+            layer + 1 < num_layers ? Estimate(source, batches, layer + 1, corrections) : popularity::Popularity();
+        if (!estimate.empty()) reported.push_back({.layer = layer + 1, .popularity = estimate});
+        const placement::LayerDecision decision =
+            policy->Decide({.step = batch, .layer = layer, .counts = counts, .estimates = reported});
+        for (const placement::SlotPlan& plan : decision.prefetch)
+          copies += static_cast<double>(placement::NumCopies(plan.changes));
         if (layer == 0) continue;
-        copies += static_cast<double>(NumCopies(decision.demand.changes));
+        copies += static_cast<double>(placement::NumCopies(decision.demand.changes));
         ratio.Add(Ratio(decision.split.busiest(), counts.OfExperts(), num_devices_));
         CheckSplit(decision.split, counts, policy->table(layer).placement());
         if (source == Source::kCorrected) Correct(batches, layer, counts, corrections);
@@ -220,46 +224,46 @@ class Replayer {
   }
 
  private:
-  Popularity Probe(const TraceBatches& batches, int layer) const {
-    Popularity rows(held_.shape.num_experts, 0);
+  popularity::Popularity Probe(const simulator::TraceBatches& batches, int layer) const {
+    popularity::Popularity rows(held_.shape.num_experts, 0);
     const std::vector<int16_t> said = batches.Predictions(probe_, layer);
     const auto stride = static_cast<size_t>(held_.channels[probe_].num_predicted);
     for (size_t at = 0; at < said.size(); at += stride) {
-      for (int k = 0; k < held_.shape.top_k; ++k) rows[said[at + k]] += said[at + k] >= 0 ? kRow : 0;
+      for (int k = 0; k < held_.shape.top_k; ++k) rows[said[at + k]] += said[at + k] >= 0 ? popularity::kRow : 0;
     }
     return rows;
   }
-  Popularity Estimate(Source source, const TraceBatches& batches, int layer,
-                      const std::vector<ShareCorrection>& corrections) const {
-    const RoutingView view = batches.View();
-    const int64_t total = view.num_tokens * held_.shape.top_k * kRow;
-    if (source == Source::kMarginal) return ScaledTo(marginal_[layer], total);
+  popularity::Popularity Estimate(Source source, const simulator::TraceBatches& batches, int layer,
+                                  const std::vector<popularity::ShareCorrection>& corrections) const {
+    const popularity::RoutingView view = batches.View();
+    const int64_t total = view.num_tokens * held_.shape.top_k * popularity::kRow;
+    if (source == Source::kMarginal) return popularity::ScaledTo(marginal_[layer], total);
     if (source == Source::kTrue) {
-      const std::vector<int32_t> rows = CountsByPart(view, layer, 1);
-      return FromCounts(std::vector<int64_t>(rows.begin(), rows.end()));
+      const std::vector<int32_t> rows = popularity::CountsByPart(view, layer, 1);
+      return popularity::FromCounts(std::vector<int64_t>(rows.begin(), rows.end()));
     }
-    Popularity rows = Probe(batches, layer);
+    popularity::Popularity rows = Probe(batches, layer);
     if (source == Source::kCorrected) corrections[layer].Apply(absl::MakeSpan(rows));
     return rows;
   }
-  void Correct(const TraceBatches& batches, int layer, const RowCounts& counts,
-               std::vector<ShareCorrection>& corrections) const {
+  void Correct(const simulator::TraceBatches& batches, int layer, const placement::RowCounts& counts,
+               std::vector<popularity::ShareCorrection>& corrections) const {
     const std::vector<int64_t> rows = counts.OfExperts();
-    corrections[layer].Update(Probe(batches, layer), FromCounts(rows), TotalOf(rows));
+    corrections[layer].Update(Probe(batches, layer), popularity::FromCounts(rows), popularity::TotalOf(rows));
   }
 
-  const RoutingTrace& held_;
+  const popularity::RoutingTrace& held_;
   const int num_devices_;
-  std::vector<Popularity> marginal_;  // [L][E]
+  std::vector<popularity::Popularity> marginal_;  // [L][E]
   size_t probe_ = 0;
 };
 
 void TraceTable(const char* fit_path, const char* held_path) {
-  const RoutingTrace fit = bench::ReadTraceOrExit(fit_path), held = bench::ReadTraceOrExit(held_path);
+  const popularity::RoutingTrace fit = bench::ReadTraceOrExit(fit_path), held = bench::ReadTraceOrExit(held_path);
   Replayer replayer(fit, held, 16);
-  const MoveCosts free{.copy_ps = 0, .row_ps = 1000, .layer_ps = 1000};
+  const placement::MoveCosts free{.copy_ps = 0, .row_ps = 1000, .layer_ps = 1000};
   using Source = Replayer::Source;
-  using Mode = PlacementMode;
+  using Mode = placement::PlacementMode;
   const std::tuple<Replay, const char*, Source> kRuns[] = {
       {{"static", Mode::kStatic, 0, free}, "-", Source::kMarginal},
       {{"static+spare, 2 slots", Mode::kStaticSpare, 1, free}, "-", Source::kMarginal},
@@ -278,14 +282,14 @@ void TraceTable(const char* fit_path, const char* held_path) {
       {{"agreed, 4 slots", Mode::kAgreed, 3, {}}, "probe+correction", Source::kCorrected},
       {{"oracle, 2 slots", Mode::kOracle, 1, {}}, "true", Source::kTrue},
   };
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+  for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
     std::printf("\n%s, 16 devices: busiest / mean, median / p95, copies a layer (all devices)\n",
-                phase == Phase::kPrefill ? "prefill" : "decode");
+                phase == popularity::Phase::kPrefill ? "prefill" : "decode");
     std::printf("%-24s %-18s %-18s %-18s %s\n", "mode", "estimate", "batch 32", "256", "2048");
     for (const auto& [run, estimate, source] : kRuns) {
       // Ours: a copy hides behind one layer, and a demanded one never pays, so that what is seen is the split.
       Replay replay = run;
-      if (replay.costs == MoveCosts{})
+      if (replay.costs == placement::MoveCosts{})
         replay.costs = {.copy_ps = 1'000'000'000, .row_ps = 1, .layer_ps = 3'000'000'000};
       std::string line;
       for (const int64_t batch_tokens : {32, 256, 2048}) {

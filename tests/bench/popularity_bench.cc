@@ -3,7 +3,7 @@
 //
 //   popularity_bench --fit=FILE --test=FILE[,FILE…] [--batches=8,32,256,2048]
 //     [--leave_out=LABEL]    keeps the fit trace's sequences of that label out of the profile
-//     [--min_tokens=2] [--choices=2] [--length=6] [--rows=BYTES]   ProfileEstimatorOptions, ProfileIdentity,
+//     [--min_tokens=2] [--choices=2] [--length=6] [--rows=BYTES]   ProfilePredictorOptions, ProfileIdentity,
 //     ProfileLimits
 //   popularity_bench --chain …     chains tuned to the Lina paper's skew and pattern (scheduler/PAPERS.md, LI-5, LI-6)
 //   instead
@@ -27,15 +27,15 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/check.h"
-#include "scheduler/popularity/predictors/blend_estimator.h"
-#include "scheduler/popularity/predictors/calibrated_estimator.h"
+#include "scheduler/popularity/predictors/blend_predictor.h"
+#include "scheduler/popularity/predictors/calibrated_predictor.h"
 #include "scheduler/popularity/predictors/estimate_score.h"
-#include "scheduler/popularity/predictors/last_batch_estimator.h"
-#include "scheduler/popularity/predictors/observed_estimator.h"
-#include "scheduler/popularity/predictors/profile_estimator.h"
+#include "scheduler/popularity/predictors/last_batch_predictor.h"
+#include "scheduler/popularity/predictors/observed_predictor.h"
+#include "scheduler/popularity/predictors/profile_predictor.h"
 #include "scheduler/simulator/trace_batches.h"
 #include "tests/bench/read_trace.h"
-#include "tests/lab/routing/corrected_estimator.h"
+#include "tests/lab/routing/corrected_predictor.h"
 #include "tests/lab/routing/forecast_scores.h"
 #include "tests/lab/routing/routing_chain.h"
 
@@ -54,43 +54,43 @@ struct Figures {
 };
 
 // Knows the chain, and of each token its whole path: as good as an estimator of single tokens can be.
-class BayesEstimator : public Estimator {
+class BayesPredictor : public popularity::LoadPredictor {
  public:
-  explicit BayesEstimator(const RoutingChain* chain) : chain_(chain) {}
+  explicit BayesPredictor(const RoutingChain* chain) : chain_(chain) {}
   absl::string_view name() const override { return "bayes"; }
-  bool Estimate(const RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override {
+  bool Estimate(const popularity::RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override {
     std::vector<double> next(popularity.size()), sum(popularity.size());
     for (int64_t t = 0; t < batch.num_tokens; ++t) {
       chain_->NextDistribution(batch, t, layer, absl::MakeSpan(next));
       for (size_t e = 0; e < sum.size(); ++e) sum[e] += next[e];
     }
-    for (size_t e = 0; e < sum.size(); ++e) popularity[e] += static_cast<int64_t>(sum[e] * kRow);
+    for (size_t e = 0; e < sum.size(); ++e) popularity[e] += static_cast<int64_t>(sum[e] * popularity::kRow);
     return true;
   }
-  void Observe(const RoutingView& /*batch*/, int /*layer*/) override {}
+  void Observe(const popularity::RoutingView& /*batch*/, int /*layer*/) override {}
 
  private:
   const RoutingChain* chain_;
 };
 
 struct Profiles {
-  PathProfile path, token;
-  std::vector<PathProfile> predicted;  // [channels]
-  int min_tokens;                      // that a row is asked of
+  popularity::PathProfile path, token;
+  std::vector<popularity::PathProfile> predicted;  // [channels]
+  int min_tokens;                                  // that a row is asked of
 };
 
-ProfileIdentity PredictedBy(const TraceChannel& channel, const RoutingTrace& fit) {
+popularity::ProfileIdentity PredictedBy(const popularity::TraceChannel& channel, const popularity::RoutingTrace& fit) {
   return {.model = fit.model,
           .shape = fit.shape,
-          .context = ContextKind::kPredicted,
+          .context = popularity::ContextKind::kPredicted,
           .channel = channel.name,
           .path_length = std::min(channel.num_predicted, 4),
           .num_choices = 1};
 }
 
 // [T, M] of the whole sequence.
-std::vector<int16_t> PredictionsOf(const RoutingTrace& trace, const TraceSequence& sequence, size_t channel,
-                                   int layer) {
+std::vector<int16_t> PredictionsOf(const popularity::RoutingTrace& trace, const popularity::TraceSequence& sequence,
+                                   size_t channel, int layer) {
   const int64_t width = trace.channels[channel].num_predicted, layers = trace.shape.num_layers;
   std::vector<int16_t> predictions;
   for (int64_t t = 0; t < sequence.num_tokens(); ++t) {
@@ -102,25 +102,29 @@ std::vector<int16_t> PredictionsOf(const RoutingTrace& trace, const TraceSequenc
 
 struct CountOptions {
   std::string leave_out;
-  int64_t min_tokens = 2, choices = 2, length = kMaxPathLength, max_bytes = int64_t{64} << 20;
+  int64_t min_tokens = 2, choices = 2, length = popularity::kMaxPathLength, max_bytes = int64_t{64} << 20;
 };
 
-Profiles Count(const RoutingTrace& fit, const CountOptions& options) {
-  const ProfileLimits limits{.max_bytes = options.max_bytes, .halve_after_tokens = 0};
-  ProfileIdentity path{.model = fit.model,
-                       .shape = fit.shape,
-                       .path_length = static_cast<int>(options.length),
-                       .num_choices = static_cast<int>(options.choices)};
-  ProfileIdentity token{
-      .model = fit.model, .shape = fit.shape, .context = ContextKind::kToken, .path_length = 1, .num_choices = 1};
-  Profiles profiles{.path = PathProfile(path, limits),
-                    .token = PathProfile(token, limits),
+Profiles Count(const popularity::RoutingTrace& fit, const CountOptions& options) {
+  const popularity::ProfileLimits limits{.max_bytes = options.max_bytes, .halve_after_tokens = 0};
+  popularity::ProfileIdentity path{.model = fit.model,
+                                   .shape = fit.shape,
+                                   .path_length = static_cast<int>(options.length),
+                                   .num_choices = static_cast<int>(options.choices)};
+  popularity::ProfileIdentity token{.model = fit.model,
+                                    .shape = fit.shape,
+                                    .context = popularity::ContextKind::kToken,
+                                    .path_length = 1,
+                                    .num_choices = 1};
+  Profiles profiles{.path = popularity::PathProfile(path, limits),
+                    .token = popularity::PathProfile(token, limits),
                     .predicted = {},
                     .min_tokens = static_cast<int>(options.min_tokens)};
-  for (const TraceChannel& channel : fit.channels) profiles.predicted.emplace_back(PredictedBy(channel, fit), limits);
-  for (const TraceSequence& sequence : fit.sequences) {
+  for (const popularity::TraceChannel& channel : fit.channels)
+    profiles.predicted.emplace_back(PredictedBy(channel, fit), limits);
+  for (const popularity::TraceSequence& sequence : fit.sequences) {
     if (!options.leave_out.empty() && sequence.label == options.leave_out) continue;
-    const RoutingView all = ViewOf(fit, sequence, 0, sequence.num_tokens());
+    const popularity::RoutingView all = popularity::ViewOf(fit, sequence, 0, sequence.num_tokens());
     for (int layer = 0; layer < fit.shape.num_layers; ++layer) {
       profiles.path.Observe(all, layer);
       profiles.token.Observe(all, layer);
@@ -134,18 +138,18 @@ Profiles Count(const RoutingTrace& fit, const CountOptions& options) {
 // What is measured together: the estimators, and the channels that some of them are told.
 class Field {
  public:
-  Field(const RoutingTrace& trace, const Profiles& profiles, const RoutingChain* chain)
+  Field(const popularity::RoutingTrace& trace, const Profiles& profiles, const RoutingChain* chain)
       : trace_(trace), profiles_(profiles) {
     const auto profile = [&](std::string name, int length, bool mask) {
-      const PathProfile* counts = absl::StartsWith(name, "token") ? &profiles.token : &profiles.path;
-      return std::make_unique<ProfileEstimator>(
+      const popularity::PathProfile* counts = absl::StartsWith(name, "token") ? &profiles.token : &profiles.path;
+      return std::make_unique<popularity::ProfilePredictor>(
           counts,
-          ProfileEstimatorOptions{
+          popularity::ProfilePredictorOptions{
               .name = std::move(name), .max_length = length, .min_tokens = profiles.min_tokens, .mask_to_top_k = mask});
     };
     Add(profile("marginal", 0, false));
-    Add(std::make_unique<LastBatchEstimator>(trace.shape));
-    for (int length = 1; length <= kMaxPathLength; ++length)
+    Add(std::make_unique<popularity::LastBatchPredictor>(trace.shape));
+    for (int length = 1; length <= popularity::kMaxPathLength; ++length)
       Add(profile(absl::StrCat("path l=", length), length, false));
     Add(profile("path l=3 top_k (paper)", 3, true));
     Add(profile("token", 1, false));
@@ -153,27 +157,27 @@ class Field {
     Add(Corrected(profile("path l=3", 3, false)));
     Add(Corrected(profile("token", 1, false)));
     for (size_t c = 0; c < trace.channels.size(); ++c) {
-      Add(Told(c));
-      Add(Corrected(Told(c)));
+      Add(Reported(c));
+      Add(Corrected(Reported(c)));
       Add(Calibrated(c));
       Add(Corrected(Calibrated(c)));
     }
-    std::vector<std::unique_ptr<Estimator>> all;
+    std::vector<std::unique_ptr<popularity::LoadPredictor>> all;
     all.push_back(Corrected(profile("path l=3", 3, false)));
     all.push_back(Corrected(profile("token", 1, false)));
     for (size_t c = 0; c < trace.channels.size(); ++c) all.push_back(Corrected(Calibrated(c)));
-    Add(std::make_unique<BlendEstimator>(std::move(all), trace_.shape));
-    if (chain != nullptr) Add(std::make_unique<BayesEstimator>(chain));
+    Add(std::make_unique<popularity::BlendPredictor>(std::move(all), trace_.shape));
+    if (chain != nullptr) Add(std::make_unique<BayesPredictor>(chain));
     figures_.resize(estimators_.size());
   }
 
   // Replays the batches; layer by layer as the model would run.
-  void Run(Phase phase, int64_t batch_tokens) {
-    TraceBatches batches(&trace_, phase, batch_tokens);
+  void Run(popularity::Phase phase, int64_t batch_tokens) {
+    simulator::TraceBatches batches(&trace_, phase, batch_tokens);
     for (int64_t b = 0; b < batches.num_batches(); ++b) {
       batches.Load(b);
       for (int layer = 0; layer < trace_.shape.num_layers; ++layer) {
-        for (const auto& [channel, observed] : told_)
+        for (const auto& [channel, observed] : reported_)
           observed->SetPredictions(layer, trace_.channels[channel].num_predicted, batches.Predictions(channel, layer));
         for (size_t j = 0; j < estimators_.size(); ++j) Score(j, batches.View(), layer);
       }
@@ -185,28 +189,29 @@ class Field {
   const Figures& figures(size_t j) const { return figures_[j]; }
 
  private:
-  void Add(std::unique_ptr<Estimator> estimator) { estimators_.push_back(std::move(estimator)); }
-  std::unique_ptr<Estimator> Corrected(std::unique_ptr<Estimator> inner) const {
-    return std::make_unique<CorrectedEstimator>(std::move(inner), trace_.shape);
+  void Add(std::unique_ptr<popularity::LoadPredictor> estimator) { estimators_.push_back(std::move(estimator)); }
+  std::unique_ptr<popularity::LoadPredictor> Corrected(std::unique_ptr<popularity::LoadPredictor> inner) const {
+    return std::make_unique<CorrectedPredictor>(std::move(inner), trace_.shape);
   }
-  std::unique_ptr<ObservedEstimator> Told(size_t channel) {
-    auto observed = std::make_unique<ObservedEstimator>(trace_.channels[channel].name, trace_.shape);
-    told_.emplace_back(channel, observed.get());
+  std::unique_ptr<popularity::ObservedPredictor> Reported(size_t channel) {
+    auto observed = std::make_unique<popularity::ObservedPredictor>(trace_.channels[channel].name, trace_.shape);
+    reported_.emplace_back(channel, observed.get());
     return observed;
   }
-  std::unique_ptr<Estimator> Calibrated(size_t channel) {
-    return std::make_unique<CalibratedEstimator>(Told(channel), &profiles_.predicted[channel], profiles_.min_tokens);
+  std::unique_ptr<popularity::LoadPredictor> Calibrated(size_t channel) {
+    return std::make_unique<popularity::CalibratedPredictor>(Reported(channel), &profiles_.predicted[channel],
+                                                             profiles_.min_tokens);
   }
 
-  void Score(size_t j, const RoutingView& batch, int layer) {
-    Popularity estimate(static_cast<size_t>(trace_.shape.num_experts));
+  void Score(size_t j, const popularity::RoutingView& batch, int layer) {
+    popularity::Popularity estimate(static_cast<size_t>(trace_.shape.num_experts));
     Figures& figures = figures_[j];
     if (layer > 0 && estimators_[j]->Estimate(batch, layer, absl::MakeSpan(estimate))) {
-      const std::vector<int64_t> actual = CountsOf(batch, layer);
+      const std::vector<int64_t> actual = popularity::CountsOf(batch, layer);
       ++figures.batches;
-      figures.right += SameTopExperts(estimate, actual, 2 * trace_.shape.top_k);
+      figures.right += popularity::SameTopExperts(estimate, actual, 2 * trace_.shape.top_k);
       figures.distance += TotalVariation(estimate, actual);
-      const auto* of_tokens = dynamic_cast<const TokenEstimator*>(estimators_[j].get());
+      const auto* of_tokens = dynamic_cast<const popularity::TokenPredictor*>(estimators_[j].get());
       std::vector<int16_t> predicted(static_cast<size_t>(batch.num_tokens * trace_.shape.top_k));
       if (of_tokens != nullptr && of_tokens->Predict(batch, layer, trace_.shape.top_k, absl::MakeSpan(predicted))) {
         const TokensFound tokens = CountFound(batch, layer, trace_.shape.top_k, predicted);
@@ -217,10 +222,11 @@ class Field {
     estimators_[j]->Observe(batch, layer);
   }
 
-  const RoutingTrace& trace_;
+  const popularity::RoutingTrace& trace_;
   const Profiles& profiles_;
-  std::vector<std::unique_ptr<Estimator>> estimators_;
-  std::vector<std::pair<size_t, ObservedEstimator*>> told_;  // owned by estimators_, directly or within Corrected
+  std::vector<std::unique_ptr<popularity::LoadPredictor>> estimators_;
+  std::vector<std::pair<size_t, popularity::ObservedPredictor*>>
+      reported_;  // owned by estimators_, directly or within Corrected
   std::vector<Figures> figures_;
 };
 
@@ -259,10 +265,10 @@ struct Summary {
   }
 };
 
-void Measure(const std::string& title, const RoutingTrace& trace, const Profiles& profiles, const RoutingChain* chain,
-             const std::vector<int64_t>& sizes, Summary* summary) {
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-    std::printf("%s, %s, %lld tokens\n", title.c_str(), std::string(NameOf(phase)).c_str(),
+void Measure(const std::string& title, const popularity::RoutingTrace& trace, const Profiles& profiles,
+             const RoutingChain* chain, const std::vector<int64_t>& sizes, Summary* summary) {
+  for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
+    std::printf("%s, %s, %lld tokens\n", title.c_str(), std::string(popularity::NameOf(phase)).c_str(),
                 static_cast<long long>(trace.num_tokens()));
     std::vector<std::unique_ptr<Field>> columns;
     for (const int64_t size : sizes) {
@@ -270,7 +276,7 @@ void Measure(const std::string& title, const RoutingTrace& trace, const Profiles
       columns.back()->Run(phase, size);
     }
     PrintTable(columns, sizes);
-    if (phase == Phase::kPrefill) summary->Add(*columns.back());
+    if (phase == popularity::Phase::kPrefill) summary->Add(*columns.back());
   }
 }
 
@@ -293,22 +299,23 @@ int Main(const Flags& flags) {
   std::vector<int64_t> sizes;
   for (const absl::string_view size : absl::StrSplit(Flag(flags, "batches", "8,32,256,2048"), ','))
     sizes.push_back(Number("batches", size));
-  const CountOptions options{.leave_out = Flag(flags, "leave_out", ""),
-                             .min_tokens = Number("min_tokens", Flag(flags, "min_tokens", "2")),
-                             .choices = Number("choices", Flag(flags, "choices", "2")),
-                             .length = std::min<int64_t>(kMaxPathLength, Number("length", Flag(flags, "length", "6"))),
-                             .max_bytes = Number("rows", Flag(flags, "rows", "67108864"))};
+  const CountOptions options{
+      .leave_out = Flag(flags, "leave_out", ""),
+      .min_tokens = Number("min_tokens", Flag(flags, "min_tokens", "2")),
+      .choices = Number("choices", Flag(flags, "choices", "2")),
+      .length = std::min<int64_t>(popularity::kMaxPathLength, Number("length", Flag(flags, "length", "6"))),
+      .max_bytes = Number("rows", Flag(flags, "rows", "67108864"))};
   Summary summary;
   if (flags.contains("chain")) {
     const absl::StatusOr<RoutingChain> chain = RoutingChain::Tuned({});
     SY_CHECK_OK(chain.status());
     const Profiles profiles = Count(chain->Draw({.num_sequences = 400, .seed = 1}), options);
-    const RoutingTrace test = chain->Draw({.num_sequences = 160, .seed = 2});
+    const popularity::RoutingTrace test = chain->Draw({.num_sequences = 160, .seed = 2});
     Measure("chain", test, profiles, &*chain, sizes, &summary);
   } else {
     const Profiles profiles = Count(bench::ReadTraceOrExit(Flag(flags, "fit", "")), options);
     for (const absl::string_view path : absl::StrSplit(Flag(flags, "test", ""), ',')) {
-      const RoutingTrace test = bench::ReadTraceOrExit(std::string(path));
+      const popularity::RoutingTrace test = bench::ReadTraceOrExit(std::string(path));
       Measure(std::string(path.substr(path.find_last_of('/') + 1)), test, profiles, nullptr, sizes, &summary);
     }
   }

@@ -12,10 +12,10 @@
 
 namespace switchyard::bench {
 
-inline RoutingTrace ReadTraceOrExit(const std::string& path) {
+inline popularity::RoutingTrace ReadTraceOrExit(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  absl::StatusOr<RoutingTrace> trace = ParseTrace(bytes);
+  absl::StatusOr<popularity::RoutingTrace> trace = popularity::ParseTrace(bytes);
   if (!trace.ok()) {
     fprintf(stderr, "%s: %s\n", path.c_str(), std::string(trace.status().message()).c_str());
     exit(2);

@@ -1,5 +1,5 @@
-// What a rebalance moves, and how balanced the window after it is: the slow loop's policy beside EPLB, with and without
-// renumbered devices.
+// What a rebalance moves, and how balanced the window after it is: the background balancer's policy beside EPLB, with
+// and without renumbered devices.
 //
 //   residency_bench [--quick] [--trace=FILE]...
 //
@@ -38,17 +38,17 @@ constexpr int kSteps = 300;  // of a window, and of the horizon
 
 struct Policy {
   const char* name;
-  absl::StatusOr<ResidencyPlan> (*plan)(const ResidencyProblem& problem);
+  absl::StatusOr<placement::ResidencyPlan> (*plan)(const placement::ResidencyProblem& problem);
 };
 constexpr Policy kPolicies[] = {
-    {"ours", PlanResidency},
-    {"eplb", [](const ResidencyProblem& problem) { return PlanEplbResidency(problem, false); }},
-    {"eplb+match", [](const ResidencyProblem& problem) { return PlanEplbResidency(problem, true); }}};
+    {"ours", placement::PlanResidency},
+    {"eplb", [](const placement::ResidencyProblem& problem) { return PlanEplbResidency(problem, false); }},
+    {"eplb+match", [](const placement::ResidencyProblem& problem) { return PlanEplbResidency(problem, true); }}};
 constexpr int kNumPolicies = 3;
 
 struct Window {
-  std::vector<Popularity> rows;  // [L][E]
-  bool after_shift = false;      // the first window of a domain: what it replaces was made for another
+  std::vector<popularity::Popularity> rows;  // [L][E]
+  bool after_shift = false;                  // the first window of a domain: what it replaces was made for another
 };
 
 struct Shape {
@@ -73,12 +73,12 @@ struct Score {
   double GainPerGigabyte() const { return copies == 0 ? 0 : (Stayed() - Imbalance()) / MovedGigabytes(); }
 };
 
-double ImbalanceOf(const std::vector<LayerResidency>& layers, const Window& window) {
+double ImbalanceOf(const std::vector<placement::LayerResidency>& layers, const Window& window) {
   double sum = 0;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const Popularity& rows = window.rows[layer];
-    const int64_t total = TotalOf(rows);
-    const auto busiest = MinimizeBusiest(ReplicaMap(layers[layer].placement), rows).busiest;
+    const popularity::Popularity& rows = window.rows[layer];
+    const int64_t total = popularity::TotalOf(rows);
+    const auto busiest = placement::MinimizeBusiest(placement::ReplicaMap(layers[layer].placement), rows).busiest;
     sum += total == 0
                ? 1
                : static_cast<double>(busiest) * layers[layer].placement.num_devices() / static_cast<double>(total);
@@ -86,8 +86,8 @@ double ImbalanceOf(const std::vector<LayerResidency>& layers, const Window& wind
   return sum;
 }
 
-ResidencyProblem ProblemOf(const Shape& shape) {
-  ResidencyProblem problem;
+placement::ResidencyProblem ProblemOf(const Shape& shape) {
+  placement::ResidencyProblem problem;
   problem.limits.layer_slots = (shape.experts + shape.devices - 1) / shape.devices + shape.spare;
   problem.limits.device_slots = shape.layers * problem.limits.layer_slots;
   problem.costs = {.row_seconds = 0,
@@ -96,30 +96,31 @@ ResidencyProblem ProblemOf(const Shape& shape) {
                    .expert_bytes = kExpertBytes,
                    .horizon_steps = kSteps};
   problem.phases.push_back({.steps = kSteps, .rows = {}});
-  auto present = InitialResidency(shape.layers, shape.experts, shape.devices, problem.limits);
+  auto present = placement::InitialResidency(shape.layers, shape.experts, shape.devices, problem.limits);
   SY_CHECK_OK(present.status());
   problem.present = *std::move(present);
   return problem;
 }
 
 // Carries the plan out, as workers would.
-void CheckPlan(const ResidencyProblem& problem, const ResidencyPlan& plan) {
-  std::vector<LayerResidency> layers = problem.present;
-  for (const ResidencyStage& stage : plan.stages) SY_CHECK_OK(ApplyStage(stage, problem.limits, &layers));
-  SY_CHECK_OK(CheckResidency(layers, problem.limits));
+void CheckPlan(const placement::ResidencyProblem& problem, const placement::ResidencyPlan& plan) {
+  std::vector<placement::LayerResidency> layers = problem.present;
+  for (const placement::ResidencyMigration& stage : plan.stages)
+    SY_CHECK_OK(placement::ApplyMigration(stage, problem.limits, &layers));
+  SY_CHECK_OK(placement::CheckResidency(layers, problem.limits));
   SY_CHECK(layers == plan.layers);
 }
 
 // Windows [0, 2) let the policy settle; every later rebalance is scored on the window after it.
 // only_shifts: score those after a window with a shift, and of the others nothing.
 Score Run(const Shape& shape, const std::vector<Window>& windows, const Policy& policy, bool only_shifts) {
-  ResidencyProblem problem = ProblemOf(shape);
+  placement::ResidencyProblem problem = ProblemOf(shape);
   Score score;
   for (size_t w = 0; w + 1 < windows.size(); ++w) {
     problem.phases[0].rows = windows[w].rows;
     int64_t total = 0;
-    for (const Popularity& rows : windows[w].rows) total = std::max(total, TotalOf(rows));
-    const double rows_a_step = static_cast<double>(total) / static_cast<double>(kRow) / kSteps;
+    for (const popularity::Popularity& rows : windows[w].rows) total = std::max(total, popularity::TotalOf(rows));
+    const double rows_a_step = static_cast<double>(total) / static_cast<double>(popularity::kRow) / kSteps;
     problem.costs.row_seconds = kLayerSeconds * shape.devices / std::max(1.0, rows_a_step);
     const auto start = std::chrono::steady_clock::now();
     const auto plan = policy.plan(problem);
@@ -160,31 +161,31 @@ std::vector<Window> ZipfWindows(const Shape& shape, double exponent, int num_win
         std::shuffle(traders.begin(), traders.end(), random);
         for (int i = 0; i + 1 < shape.experts / 2; ++i) std::swap(rows[traders[i]], rows[traders[i + 1]]);
       }
-      Popularity& counted = windows[w].rows.emplace_back();
-      for (const double mean : rows) counted.push_back(std::llround(mean * noise(random)) * kRow);
+      popularity::Popularity& counted = windows[w].rows.emplace_back();
+      for (const double mean : rows) counted.push_back(std::llround(mean * noise(random)) * popularity::kRow);
     }
   }
   return windows;
 }
 
 // Three windows of each label in turn, of `tokens` tokens each.
-std::vector<Window> TraceWindows(const std::vector<RoutingTrace>& traces, int64_t tokens) {
+std::vector<Window> TraceWindows(const std::vector<popularity::RoutingTrace>& traces, int64_t tokens) {
   std::map<std::string, std::vector<Window>> by_label;
-  for (const RoutingTrace& trace : traces) {
+  for (const popularity::RoutingTrace& trace : traces) {
     std::map<std::string, int64_t> filled;  // tokens of the label's last window
-    for (const TraceSequence& sequence : trace.sequences) {
+    for (const popularity::TraceSequence& sequence : trace.sequences) {
       std::vector<Window>& windows = by_label[sequence.label];
       for (int64_t t = 0; t < sequence.num_tokens(); ++t) {
         if (windows.empty() || filled[sequence.label] == tokens) {
-          windows.push_back(
-              {.rows = std::vector<Popularity>(trace.shape.num_layers, Popularity(trace.shape.num_experts, 0))});
+          windows.push_back({.rows = std::vector<popularity::Popularity>(
+                                 trace.shape.num_layers, popularity::Popularity(trace.shape.num_experts, 0))});
           filled[sequence.label] = 0;
         }
         ++filled[sequence.label];
-        const RoutingView view = ViewOf(trace, sequence, 0, sequence.num_tokens());
+        const popularity::RoutingView view = popularity::ViewOf(trace, sequence, 0, sequence.num_tokens());
         for (int layer = 0; layer < trace.shape.num_layers; ++layer) {
           for (const int16_t expert : view.Experts(t, layer)) {
-            if (expert >= 0) windows.back().rows[layer][expert] += kRow;
+            if (expert >= 0) windows.back().rows[layer][expert] += popularity::kRow;
           }
         }
       }
@@ -237,7 +238,7 @@ void Report(const Shape& shape, const char* what, const std::vector<Window>& win
   }
 }
 
-void Main(bool quick, const std::vector<RoutingTrace>& traces) {
+void Main(bool quick, const std::vector<popularity::RoutingTrace>& traces) {
   Summary summary;
   std::printf(
       "| loads | windows | policy | slots moved | GB moved | stages | unmoved | busiest over mean | gain per GB | ms "
@@ -279,13 +280,13 @@ void Main(bool quick, const std::vector<RoutingTrace>& traces) {
 
 int main(int argc, char** argv) {
   bool quick = false;
-  std::vector<switchyard::RoutingTrace> traces;
+  std::vector<switchyard::popularity::RoutingTrace> traces;
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
     if (argument == "--quick") {
       quick = true;
     } else if (absl::ConsumePrefix(&argument, "--trace=")) {
-      switchyard::RoutingTrace trace = switchyard::bench::ReadTraceOrExit(std::string(argument));
+      switchyard::popularity::RoutingTrace trace = switchyard::bench::ReadTraceOrExit(std::string(argument));
       if (!traces.empty() && !(trace.shape == traces[0].shape)) {
         std::fprintf(stderr, "residency_bench: %s: is of another model than the first\n",
                      std::string(argument).c_str());

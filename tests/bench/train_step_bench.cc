@@ -61,20 +61,23 @@ class Bench {
  public:
   static absl::StatusOr<std::unique_ptr<Bench>> Make(const Flags& flags) {
     auto bench = std::unique_ptr<Bench>(new Bench(flags));
-    ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.model));
-    ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(flags.model));
+    ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(flags.model));
+    ASSIGN_OR_RETURN(const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::Open(flags.model));
     const DType dtype = flags.dtype == "bf16" ? DType::kBf16 : DType::kF32;
-    bench->layout_ = ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);
+    bench->layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);
     const absl::Span<const int32_t> residents = bench->layout_.Residents(0);
-    ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, dtype, {residents.begin(), residents.end()}));
-    ASSIGN_OR_RETURN(bench->model_, Model::Create(bench->stream_, config, dtype, std::move(weights), flags.length));
-    ASSIGN_OR_RETURN(bench->parameters_, Parameters::Create(bench->stream_, bench->model_.get()));
+    ASSIGN_OR_RETURN(model::ModelWeights weights,
+                     model::AllocateWeights(config, dtype, {residents.begin(), residents.end()}));
+    ASSIGN_OR_RETURN(bench->model_,
+                     model::Model::Create(bench->stream_, config, dtype, std::move(weights), flags.length));
+    ASSIGN_OR_RETURN(bench->parameters_, train::Parameters::Create(bench->stream_, bench->model_.get()));
     RETURN_IF_ERROR(bench->parameters_->Load(checkpoint, flags.threads));
     RETURN_IF_ERROR(bench->parameters_->Publish());
-    ASSIGN_OR_RETURN(bench->trainer_, Trainer::Create(bench->stream_, bench->model_.get(), bench->parameters_.get(),
-                                                      {.router = {.balance_weight = 0.01},
-                                                       .max_sequences = flags.sequences,
-                                                       .max_length = flags.length}));
+    ASSIGN_OR_RETURN(
+        bench->trainer_,
+        train::Trainer::Create(
+            bench->stream_, bench->model_.get(), bench->parameters_.get(),
+            {.router = {.balance_weight = 0.01}, .max_sequences = flags.sequences, .max_length = flags.length}));
     RETURN_IF_ERROR(bench->trainer_->SetGroup(bench->comm_.get(), &bench->layout_));
     RETURN_IF_ERROR(bench->ReadTokens());
     return bench;
@@ -84,8 +87,8 @@ class Bench {
     std::vector<double> losses;
     const auto begin = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < count; ++i) {
-      const TrainRows rows = RowsOf(step_++);
-      ASSIGN_OR_RETURN(const StepReport report,
+      const train::TrainRows rows = RowsOf(step_++);
+      ASSIGN_OR_RETURN(const train::StepReport report,
                        trainer_->Step({&rows, 1}, flags_.learning_rate, absl::InfiniteFuture()));
       losses.push_back(report.loss);
     }
@@ -98,7 +101,7 @@ class Bench {
       : flags_(flags),
         pool_(flags.threads),
         stream_(Stream::OnCpu(&pool_)),
-        comm_(std::move(MakeLocalGroup(1).front())) {}
+        comm_(std::move(comm::MakeLocalGroup(1).front())) {}
 
   absl::Status ReadTokens() {
     std::ifstream file(flags_.tokens, std::ios::binary);
@@ -111,8 +114,8 @@ class Bench {
         absl::StrCat("--tokens=", flags_.tokens, ": ", tokens_.size(), " tokens; a step wants ", wanted));
   }
 
-  TrainRows RowsOf(int64_t step) const {
-    TrainRows rows = {.length = flags_.length, .tokens = {}, .targets = {}};
+  train::TrainRows RowsOf(int64_t step) const {
+    train::TrainRows rows = {.length = flags_.length, .tokens = {}, .targets = {}};
     const int64_t window = flags_.length + 1;
     const int64_t windows = static_cast<int64_t>(tokens_.size()) / window;
     for (int64_t s = 0; s < flags_.sequences; ++s) {
@@ -126,11 +129,11 @@ class Bench {
   const Flags flags_;
   ThreadPool pool_;
   const Stream stream_;
-  const std::unique_ptr<Communicator> comm_;
-  ExpertLayout layout_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<Parameters> parameters_;
-  std::unique_ptr<Trainer> trainer_;
+  const std::unique_ptr<comm::Communicator> comm_;
+  moe::ExpertLayout layout_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<train::Parameters> parameters_;
+  std::unique_ptr<train::Trainer> trainer_;
   std::vector<int32_t> tokens_;
   int64_t step_ = 0;
 };

@@ -62,8 +62,8 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   return flags;
 }
 
-TrainRows DrawRows(const Flags& flags, int64_t vocab, int64_t step) {
-  TrainRows rows = {.length = flags.length, .tokens = {}, .targets = {}};
+train::TrainRows DrawRows(const Flags& flags, int64_t vocab, int64_t step) {
+  train::TrainRows rows = {.length = flags.length, .tokens = {}, .targets = {}};
   for (int64_t i = 0; i < flags.sequences * flags.length; ++i) {
     const uint64_t drawn = SplitMix(static_cast<uint64_t>((step * flags.ranks.world + flags.ranks.rank) << 32 | i));
     rows.tokens.push_back(static_cast<int32_t>(drawn % static_cast<uint64_t>(vocab)));
@@ -72,8 +72,8 @@ TrainRows DrawRows(const Flags& flags, int64_t vocab, int64_t step) {
   return rows;
 }
 
-void Print(absl::string_view mode, const StepReport& report) {
-  const RankStepSeconds& s = report.seconds;
+void Print(absl::string_view mode, const train::StepReport& report) {
+  const train::RankStepSeconds& s = report.seconds;
   std::cout << absl::StrCat("{\"mode\": \"", mode, "\", \"total\": ", s.total, ", \"forward\": ", s.forward,
                             ", \"backward\": ", s.backward, ", \"all_to_all\": ", s.all_to_all,
                             ", \"backward_all_to_all\": ", s.backward_all_to_all, ", \"all_reduce\": ", s.all_reduce,
@@ -86,35 +86,38 @@ absl::Status Main(int argc, char** argv) {
   ASSIGN_OR_RETURN(const Flags flags, ParseFlags(argc, argv));
   ThreadPool pool(flags.threads);
   const Stream stream = Stream::OnCpu(&pool);
-  ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(flags.config));
-  const ExpertLayout layout = ExpertLayout::Contiguous(static_cast<int>(config.num_experts), flags.ranks.world);
+  ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(flags.config));
+  const moe::ExpertLayout layout =
+      moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), flags.ranks.world);
   const absl::Span<const int32_t> residents = layout.Residents(flags.ranks.rank);
-  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, DType::kF32, {residents.begin(), residents.end()}));
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                   Model::Create(stream, config, DType::kF32, std::move(weights), flags.length));
-  ASSIGN_OR_RETURN(std::unique_ptr<Parameters> parameters, Parameters::Create(stream, model.get()));
+  ASSIGN_OR_RETURN(model::ModelWeights weights,
+                   model::AllocateWeights(config, DType::kF32, {residents.begin(), residents.end()}));
+  ASSIGN_OR_RETURN(std::unique_ptr<model::Model> model,
+                   model::Model::Create(stream, config, DType::kF32, std::move(weights), flags.length));
+  ASSIGN_OR_RETURN(std::unique_ptr<train::Parameters> parameters, train::Parameters::Create(stream, model.get()));
   RETURN_IF_ERROR(parameters->Initialise({.seed = 1}));
   RETURN_IF_ERROR(parameters->Publish());
 
   ASSIGN_OR_RETURN(const bench::BenchGroups groups, bench::FormBenchGroups(flags.ranks, {}, kPatience));
   const std::vector<std::string> modes = absl::StrSplit(flags.modes, ',');
-  std::vector<std::unique_ptr<Trainer>> trainers;
+  std::vector<std::unique_ptr<train::Trainer>> trainers;
   for (const std::string& name : modes) {
-    ASSIGN_OR_RETURN(const CommMode mode, ParseCommMode(name));
-    ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                     Trainer::Create(stream, model.get(), parameters.get(),
-                                     {.max_sequences = flags.sequences,
-                                      .max_length = flags.length,
-                                      .communication = {.mode = mode, .piece_bytes = flags.piece_bytes}}));
-    RETURN_IF_ERROR(trainer->SetGroup(OvertakesOnTheSocket(mode) ? groups.socket.get() : groups.gloo.get(), &layout));
+    ASSIGN_OR_RETURN(const jobs::CommMode mode, jobs::ParseCommMode(name));
+    ASSIGN_OR_RETURN(std::unique_ptr<train::Trainer> trainer,
+                     train::Trainer::Create(stream, model.get(), parameters.get(),
+                                            {.max_sequences = flags.sequences,
+                                             .max_length = flags.length,
+                                             .communication = {.mode = mode, .piece_bytes = flags.piece_bytes}}));
+    RETURN_IF_ERROR(
+        trainer->SetGroup(jobs::OvertakesOnTheSocket(mode) ? groups.socket.get() : groups.gloo.get(), &layout));
     trainers.push_back(std::move(trainer));
   }
   for (int64_t round = 0; round <= flags.rounds; ++round) {
-    const TrainRows rows = DrawRows(flags, config.vocab_size, round);
+    const train::TrainRows rows = DrawRows(flags, config.vocab_size, round);
     for (size_t i = 0; i < modes.size(); ++i) {
       // Another one begins each time.
       const size_t mode = (i + static_cast<size_t>(round)) % modes.size();
-      ASSIGN_OR_RETURN(const StepReport report,
+      ASSIGN_OR_RETURN(const train::StepReport report,
                        trainers[mode]->Step({&rows, 1}, /*learning_rate=*/1e-5, absl::Now() + kPatience));
       if (round > 0) Print(modes[mode], report);
     }

@@ -24,19 +24,19 @@ struct Case {
 void Compare(const Stream& stream, const Case& c, int rounds) {
   const Tensor x = Filled(c.dtype, c.m, c.k), dy = Filled(c.dtype, c.m, c.n), rows = Filled(c.dtype, c.n, c.k);
   const Tensor y(c.dtype, {c.m, c.n}), gradient = Tensor::Zeros(AccDType(c.dtype), {c.n, c.k});
-  const Weight w = *PackWeight(stream, {.n = c.n, .k = c.k, .dtype = c.dtype}, rows);
-  Weight transposed({.n = c.k, .k = c.n, .dtype = c.dtype});
+  const ops::Weight w = *ops::PackWeight(stream, {.n = c.n, .k = c.k, .dtype = c.dtype}, rows);
+  ops::Weight transposed({.n = c.k, .k = c.n, .dtype = c.dtype});
   const double flops = 2.0 * c.m * c.n * c.k;
   const int passes = static_cast<int>(std::max(1.0, 4e9 / flops));
   std::vector<double> forward, backward, ratio, pack;
   for (int round = 0; round < rounds; ++round) {
     const double there = SecondsOf([&] {
-      for (int i = 0; i < passes; ++i) SY_CHECK_OK(Gemm(stream, {}, x, w, TensorView(), y));
+      for (int i = 0; i < passes; ++i) SY_CHECK_OK(ops::Gemm(stream, {}, x, w, TensorView(), y));
     });
     const double back = SecondsOf([&] {
-      for (int i = 0; i < passes; ++i) SY_CHECK_OK(WeightGradient(stream, dy, x, gradient));
+      for (int i = 0; i < passes; ++i) SY_CHECK_OK(ops::WeightGradient(stream, dy, x, gradient));
     });
-    pack.push_back(SecondsOf([&] { SY_CHECK_OK(PackTransposed(stream, gradient, &transposed)); }));
+    pack.push_back(SecondsOf([&] { SY_CHECK_OK(ops::PackTransposed(stream, gradient, &transposed)); }));
     forward.push_back(passes * flops / there * 1e-9);
     backward.push_back(passes * flops / back * 1e-9);
     ratio.push_back(there / back);
@@ -52,7 +52,7 @@ int Main(int argc, char** argv) {
   if (!flags.has_value()) return 2;
   ThreadPool pool(flags->threads);
   const Stream stream = Stream::OnCpu(&pool);
-  std::printf("%s, %d threads\n", IsaName(CurrentIsa()), flags->threads);
+  std::printf("%s, %d threads\n", ops::IsaName(ops::CurrentIsa()), flags->threads);
   for (DType dtype : {DType::kBf16, DType::kF32}) {
     for (int64_t m : {512, 2048, 4096}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{192, 192}, {512, 512}, {1024, 512}, {2048, 2048}}) {

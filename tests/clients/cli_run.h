@@ -7,7 +7,7 @@
 
 #include "clients/cli/app.h"
 
-namespace switchyard {
+namespace switchyard::client {
 
 struct CliRun {
   int exit_code = -1;
@@ -18,9 +18,9 @@ struct CliRun {
 inline CliRun RunCliWith(const std::vector<std::string>& args, const std::string& input = "") {
   std::istringstream in(input);
   std::ostringstream out, err;
-  Console console = {in, out, err, /*interactive=*/false};
-  const int exit_code = RunCli(args, console);
+  cli::Console console = {in, out, err, /*interactive=*/false};
+  const int exit_code = cli::RunCli(args, console);
   return {exit_code, out.str(), err.str()};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::client

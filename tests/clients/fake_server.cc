@@ -7,7 +7,7 @@
 #include "grpcpp/server_builder.h"
 #include "proto/support/errors.h"
 
-namespace switchyard {
+namespace switchyard::client {
 
 v1::GenerateResponse Part(int choice, int index, const std::string& text, bool last) {
   v1::GenerateResponse message;
@@ -70,9 +70,9 @@ grpc::Status FakeServer::Generate(grpc::ServerContext* context, const v1::Genera
 }
 
 grpc::Status FakeServer::Abort(grpc::ServerContext*, const v1::AbortRequest* request, v1::AbortResponse*) {
-  return ToGrpcStatus(
-      MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND, absl::StrCat("no request ", request->request_id())),
-      "");
+  return rpc::ToGrpcStatus(rpc::MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND,
+                                          absl::StrCat("no request ", request->request_id())),
+                           "");
 }
 
 grpc::Status FakeServer::Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
@@ -95,7 +95,8 @@ grpc::Status FakeServer::Detokenize(grpc::ServerContext*, const v1::DetokenizeRe
   std::string text;
   for (int32_t id : request->token_ids()) {
     if (id > 127)
-      return ToGrpcStatus(BadField("token_ids", absl::StrCat(id, " outside [0, 128)"), "128", absl::StrCat(id)), "");
+      return rpc::ToGrpcStatus(
+          rpc::BadField("token_ids", absl::StrCat(id, " outside [0, 128)"), "128", absl::StrCat(id)), "");
     text.push_back(static_cast<char>(id));
   }
   response->set_text(text);
@@ -113,4 +114,4 @@ grpc::Status FakeServer::GetLoad(grpc::ServerContext*, const v1::GetLoadRequest*
   return grpc::Status::OK;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::client

@@ -11,7 +11,7 @@
 #include "grpcpp/server.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::client {
 
 class FakeServer final : public v1::InferenceService::Service {
  public:
@@ -55,4 +55,4 @@ class FakeServer final : public v1::InferenceService::Service {
 // A message of a stream: one token, its text, and the finish if `last`.
 v1::GenerateResponse Part(int choice, int index, const std::string& text, bool last = false);
 
-}  // namespace switchyard
+}  // namespace switchyard::client

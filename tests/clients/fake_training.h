@@ -15,7 +15,7 @@
 #include "proto/support/errors.h"
 #include "switchyard/v1/training.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::client {
 
 class FakeTraining final : public v1::TrainingService::Service {
  public:
@@ -108,4 +108,4 @@ class FakeTraining final : public v1::TrainingService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::client

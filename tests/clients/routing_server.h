@@ -5,7 +5,7 @@
 
 #include "tests/clients/fake_server.h"
 
-namespace switchyard {
+namespace switchyard::client {
 
 inline void RouteByTokenAndPosition(FakeServer* server) {
   server->model.set_num_moe_layers(2);
@@ -18,15 +18,15 @@ inline void RouteByTokenAndPosition(FakeServer* server) {
     std::vector<int32_t> tokens(request.token_ids().ids().begin(), request.token_ids().ids().end());
     const int prompt = static_cast<int>(tokens.size());
     for (int i = 0; i < request.max_tokens(); ++i) tokens.push_back(100 + i);
-    int told = 0;
+    int reported = 0;
     for (int i = 0; i < request.max_tokens(); ++i) {
       v1::GenerateResponse message = Part(0, i, "", i + 1 == request.max_tokens());
       v1::ExpertPaths* paths = message.mutable_expert_paths();
-      paths->set_first_position(told);
+      paths->set_first_position(reported);
       paths->set_num_moe_layers(2);
       paths->set_top_k(1);
-      for (; told < prompt + i; ++told) {
-        for (const int expert : {tokens[static_cast<size_t>(told)] % 4, told % 4}) {
+      for (; reported < prompt + i; ++reported) {
+        for (const int expert : {tokens[static_cast<size_t>(reported)] % 4, reported % 4}) {
           paths->mutable_experts()->append({static_cast<char>(expert), '\0'});
         }
       }
@@ -36,4 +36,4 @@ inline void RouteByTokenAndPosition(FakeServer* server) {
   };
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::client

@@ -6,7 +6,7 @@
 namespace cuda_emulation {
 namespace {
 
-using switchyard::cuda::Launch;
+using switchyard::ops::cuda::Launch;
 
 class GraphTest : public EmulationTest {
  protected:

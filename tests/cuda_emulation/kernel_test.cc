@@ -11,7 +11,7 @@
 namespace cuda_emulation {
 namespace {
 
-using switchyard::cuda::Launch;
+using switchyard::ops::cuda::Launch;
 
 class KernelTest : public EmulationTest {};
 
@@ -50,9 +50,9 @@ TEST_F(KernelTest, ABarrierMakesOtherThreadsWritesVisibleAndAMissingOneShows) {
 }
 
 __global__ void SumOfBlock(const float* in, float* out) {
-  __shared__ float scratch[switchyard::cuda::kMaxWarps];
-  const float sum = switchyard::cuda::BlockSum(in[blockIdx.x * blockDim.x + threadIdx.x], scratch);
-  const float most = switchyard::cuda::BlockMax(in[blockIdx.x * blockDim.x + threadIdx.x], scratch);
+  __shared__ float scratch[switchyard::ops::cuda::kMaxWarps];
+  const float sum = switchyard::ops::cuda::BlockSum(in[blockIdx.x * blockDim.x + threadIdx.x], scratch);
+  const float most = switchyard::ops::cuda::BlockMax(in[blockIdx.x * blockDim.x + threadIdx.x], scratch);
   out[blockIdx.x * blockDim.x + threadIdx.x] = sum + most * 1000000;
 }
 

@@ -9,7 +9,7 @@
 namespace cuda_emulation {
 namespace {
 
-using namespace switchyard::cuda;  // NOLINT: the functions under test
+using namespace switchyard::ops::cuda;  // NOLINT: the functions under test
 
 class PtxTest : public EmulationTest {};
 using PtxDeathTest = PtxTest;

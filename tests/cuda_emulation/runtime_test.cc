@@ -9,7 +9,7 @@
 namespace cuda_emulation {
 namespace {
 
-using switchyard::cuda::Launch;
+using switchyard::ops::cuda::Launch;
 
 class RuntimeTest : public EmulationTest {
  protected:

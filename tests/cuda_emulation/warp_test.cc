@@ -12,7 +12,7 @@
 namespace cuda_emulation {
 namespace {
 
-using switchyard::cuda::Launch;
+using switchyard::ops::cuda::Launch;
 
 class WarpTest : public EmulationTest {};
 using WarpDeathTest = WarpTest;
@@ -131,7 +131,7 @@ int Deep(volatile int* depth) {  // deeper than any stack
 }
 
 __global__ void DoMistake(Mistake mistake, int* out) {
-  int* shared = switchyard::cuda::DynamicShared<int>();
+  int* shared = switchyard::ops::cuda::DynamicShared<int>();
   const bool odd = threadIdx.x % 2 == 1;
   switch (mistake) {
     case Mistake::kReturnBeforeBarrier:
@@ -163,7 +163,7 @@ __global__ void DoMistake(Mistake mistake, int* out) {
       break;
     }
     case Mistake::kMisaligned:
-      switchyard::cuda::CpAsync16(shared + 1, out, true);
+      switchyard::ops::cuda::CpAsync16(shared + 1, out, true);
       break;
   }
 }

@@ -25,14 +25,15 @@ bool DeviceIsEmulated();
 
 // A group of ranks as threads, rank r on device r: of plain messages on the CPU, over NCCL, real or emulated, on GPUs.
 // Aborts where it does not form.
-std::vector<std::unique_ptr<Communicator>> MakeTestGroup(int world);
+std::vector<std::unique_ptr<comm::Communicator>> MakeTestGroup(int world);
 
 // The communicator of a rank that is a process of its own and computes on TestDevice(), over Gloo groups of its ranks:
 // on the CPU that for messages, on a GPU one over NCCL, in which all ranks may be on one GPU if each has an NCCL_HOSTID
 // of its own (NcclGroupOptions::allow_shared_device).  Errors: as of FormNcclGroup.
-absl::StatusOr<std::unique_ptr<Communicator>> FormTestRank(RendezvousStore* store,
-                                                           std::unique_ptr<Communicator> messages,
-                                                           std::unique_ptr<Communicator> watch, absl::Time deadline);
+absl::StatusOr<std::unique_ptr<comm::Communicator>> FormTestRank(comm::RendezvousStore* store,
+                                                                 std::unique_ptr<comm::Communicator> messages,
+                                                                 std::unique_ptr<comm::Communicator> watch,
+                                                                 absl::Time deadline);
 
 // A stream on the test's device (or the index-th of its kind), with pool and queue of its own.
 class TestStream {

@@ -5,10 +5,11 @@ namespace switchyard {
 
 Device TestDevice() { return Device::Cpu(); }
 bool DeviceIsEmulated() { return false; }
-std::vector<std::unique_ptr<Communicator>> MakeTestGroup(int world) { return MakeLocalGroup(world); }
+std::vector<std::unique_ptr<comm::Communicator>> MakeTestGroup(int world) { return comm::MakeLocalGroup(world); }
 
-absl::StatusOr<std::unique_ptr<Communicator>> FormTestRank(RendezvousStore*, std::unique_ptr<Communicator> messages,
-                                                           std::unique_ptr<Communicator>, absl::Time) {
+absl::StatusOr<std::unique_ptr<comm::Communicator>> FormTestRank(comm::RendezvousStore*,
+                                                                 std::unique_ptr<comm::Communicator> messages,
+                                                                 std::unique_ptr<comm::Communicator>, absl::Time) {
   return messages;
 }
 

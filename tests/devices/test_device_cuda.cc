@@ -27,7 +27,7 @@ class NeedsDevice : public testing::Environment {
 Device TestDevice() {
   static const bool registered = [] {
     RegisterBackend(DeviceKind::kCuda, CudaBackend());
-    RegisterCudaOps();
+    ops::RegisterCudaOps();
     return true;
   }();
   static_cast<void>(registered);
@@ -39,16 +39,17 @@ bool DeviceIsEmulated() {
   return description.ok() && description->name.find("mulat") != std::string::npos;
 }
 
-std::vector<std::unique_ptr<Communicator>> MakeTestGroup(int world) {
-  std::vector<std::unique_ptr<Communicator>> messages = MakeLocalGroup(world), group(static_cast<size_t>(world));
+std::vector<std::unique_ptr<comm::Communicator>> MakeTestGroup(int world) {
+  std::vector<std::unique_ptr<comm::Communicator>> messages = comm::MakeLocalGroup(world),
+                                                   group(static_cast<size_t>(world));
   if (world == 1) return messages;
-  std::vector<std::unique_ptr<Communicator>> watches = MakeLocalGroup(world);
-  InMemoryStore store;
+  std::vector<std::unique_ptr<comm::Communicator>> watches = comm::MakeLocalGroup(world);
+  comm::InMemoryStore store;
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      auto formed = FormNcclGroup({.device = r, .deadline = absl::Now() + absl::Seconds(60)}, &store,
-                                  {.messages = std::move(messages[r]), .watch = std::move(watches[r])});
+      auto formed = comm::FormNcclGroup({.device = r, .deadline = absl::Now() + absl::Seconds(60)}, &store,
+                                        {.messages = std::move(messages[r]), .watch = std::move(watches[r])});
       SY_CHECK_OK(formed.status());
       group[r] = *std::move(formed);
     });
@@ -57,11 +58,12 @@ std::vector<std::unique_ptr<Communicator>> MakeTestGroup(int world) {
   return group;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> FormTestRank(RendezvousStore* store,
-                                                           std::unique_ptr<Communicator> messages,
-                                                           std::unique_ptr<Communicator> watch, absl::Time deadline) {
-  return FormNcclGroup({.device = TestDevice().index, .deadline = deadline, .allow_shared_device = true}, store,
-                       {.messages = std::move(messages), .watch = std::move(watch)});
+absl::StatusOr<std::unique_ptr<comm::Communicator>> FormTestRank(comm::RendezvousStore* store,
+                                                                 std::unique_ptr<comm::Communicator> messages,
+                                                                 std::unique_ptr<comm::Communicator> watch,
+                                                                 absl::Time deadline) {
+  return comm::FormNcclGroup({.device = TestDevice().index, .deadline = deadline, .allow_shared_device = true}, store,
+                             {.messages = std::move(messages), .watch = std::move(watch)});
 }
 
 }  // namespace switchyard

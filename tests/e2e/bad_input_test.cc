@@ -141,7 +141,7 @@ TEST_P(BadFieldTest, IsRefusedWithItsReason) {
   GetParam().change(&request);
   const StreamSeen seen = Generate(*client_, request);
   EXPECT_EQ(seen.end.code(), GetParam().code) << seen.end;
-  const ErrorDescription error = Describe(seen.end);
+  const client::ErrorDescription error = client::Describe(seen.end);
   EXPECT_EQ(error.reason, GetParam().reason);
   EXPECT_THAT(error.message, testing::ContainsRegex(GetParam().message));
   EXPECT_TRUE(error.metadata.count("field")) << "the details name no field";
@@ -190,7 +190,7 @@ TEST_P(BadBytesTest, IsRefusedWithReasonAndByte) {
   const RawAnswer answer =
       RawCall(client_->channel(), absl::StrCat(kService, "Generate"), GetParam().bytes, absl::Seconds(20));
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(ViewError(answer.status).reason, "BAD_REQUEST_BYTES");
+  EXPECT_EQ(rpc::ViewError(answer.status).reason, "BAD_REQUEST_BYTES");
   EXPECT_THAT(answer.status.error_message(), testing::HasSubstr("request is not a valid GenerateRequest: "));
   EXPECT_THAT(answer.status.error_message(), testing::HasSubstr(GetParam().message));
 }
@@ -288,7 +288,7 @@ TEST_F(BadCallTest, AwkwardTextIsServed) {
 
 TEST_F(BadCallTest, AMegabyteOfOneLetterIsRefusedSoon) {
   const StreamSeen seen = Generate(*client_, TextRequest(std::string(1 << 20, 'a'), 2));
-  EXPECT_EQ(Describe(seen.end).reason, "PROMPT_TOO_LONG") << seen.end;
+  EXPECT_EQ(client::Describe(seen.end).reason, "PROMPT_TOO_LONG") << seen.end;
 }
 
 }  // namespace

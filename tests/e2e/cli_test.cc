@@ -94,7 +94,7 @@ TEST_F(CliTest, JsonHasTheExpertsOfEachTokenButTheLast) {
   }
 }
 
-TEST_F(CliTest, TraceRecordWritesWhatGenerateTells) {
+TEST_F(CliTest, TraceRecordWritesWhatGenerateReports) {
   const std::string path = testing::TempDir() + absl::StrCat("switchyard-trace-", getpid());
   const std::string output = Run({"trace", "record", "--token_ids=5,9,11", "--max_tokens=4", "--temperature=0",
                                   "--ignore_eos", "--label=ids", "--output=" + path});
@@ -102,7 +102,7 @@ TEST_F(CliTest, TraceRecordWritesWhatGenerateTells) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   unlink(path.c_str());
-  const absl::StatusOr<RoutingTrace> trace = ParseTrace(bytes);
+  const absl::StatusOr<popularity::RoutingTrace> trace = popularity::ParseTrace(bytes);
   ASSERT_TRUE(trace.ok()) << trace.status();
   EXPECT_EQ(trace->model, client_->GetModelInfo()->weights_hash());
   ASSERT_EQ(trace->sequences.size(), 1u);
@@ -141,8 +141,8 @@ TEST_F(CliTest, ExpertsAreCounted) {
   EXPECT_THAT(Run({"experts", "--layer=8"}, 1), testing::HasSubstr("MoE layers 0 to 7"));
 }
 
-// Nothing is foreseen where nobody uses it, and nothing moves.
-TEST_F(CliTest, EstimatorsOfAServerThatForeseesNothing) {
+// Nothing is predicted where nobody uses it, and nothing moves.
+TEST_F(CliTest, PredictorsOfAServerThatPredictsNothing) {
   EXPECT_THAT(Run({"experts", "--estimators", "--layer=3"}),
               testing::HasSubstr("layer 3\n  nothing is foreseen of it, or no worker has told yet\n"));
   const ordered_json answer = JsonLines(Run({"experts", "--json"})).at(0);

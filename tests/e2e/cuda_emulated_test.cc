@@ -74,7 +74,7 @@ TEST(CudaEmulatedTest, ExpertsInSlotsAnswerAsTheCpuDoes) {
   const auto cpu = StartServer(/*cuda=*/false);
   ASSERT_NE(cpu, nullptr);
   const std::vector<StreamSeen> expected = GenerateAll(cpu->client(), requests);
-  const TempDir dir;
+  const model::TempDir dir;
   struct Case {
     std::vector<std::string> flags;
     std::vector<std::string> counted;
@@ -103,7 +103,7 @@ TEST(CudaEmulatedTest, ExpertsInSlotsAnswerAsTheCpuDoes) {
 }
 
 TEST(CudaEmulatedTest, TheHostComputesColdExperts) {
-  const TempDir dir;
+  const model::TempDir dir;
   const auto cuda = StartServer(/*cuda=*/true,
                                 {"--expert_budget=25%", "--cold_experts=host", "--expert_copy_bytes_per_second=1e6",
                                  "--expert_file_dir=" + dir.path()},

@@ -34,7 +34,7 @@ Answers AnswersOf(const std::string& model, int workers) {
 }
 
 TEST(DummyWeightsTest, ConfigAloneServesAndAlwaysTheSame) {
-  const TempDir dir;
+  const model::TempDir dir;
   std::filesystem::copy_file(std::string(kTinyModel) + "/config.json", dir.File("config.json"));
   const Answers one = AnswersOf(dir.path(), 1);
   ASSERT_EQ(one.size(), 3u);
@@ -44,7 +44,7 @@ TEST(DummyWeightsTest, ConfigAloneServesAndAlwaysTheSame) {
 }
 
 TEST(DummyWeightsTest, WithoutItAConfigAloneIsRefused) {
-  const TempDir dir;
+  const model::TempDir dir;
   std::filesystem::copy_file(std::string(kTinyModel) + "/config.json", dir.File("config.json"));
   const auto server = Process::Start(
       {Binary("switchyard-server"), "--model=" + dir.path(), "--port=0", "--metrics_port=0", "--local_workers=1"});

@@ -78,7 +78,7 @@ class ExpertServersTest : public testing::Test {
     });
   }
 
-  TempDir dir_;
+  model::TempDir dir_;
 };
 
 }  // namespace switchyard

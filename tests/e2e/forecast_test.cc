@@ -31,7 +31,7 @@ std::string OutputOf(std::vector<std::string> args, int exit_code) {
 }
 
 TEST(ForecastTest, WhatWorkersLearnedIsSavedMergedAndTaken) {
-  const TempDir dir;
+  const model::TempDir dir;
   const std::string path = absl::StrCat(dir.path(), "/learned"), merged = absl::StrCat(dir.path(), "/merged");
   std::vector<int32_t> expected;
   {
@@ -52,7 +52,7 @@ TEST(ForecastTest, WhatWorkersLearnedIsSavedMergedAndTaken) {
 }
 
 TEST(ForecastTest, WhatWorkersLearnedCanBeHadWhileTheyServe) {
-  const TempDir dir;
+  const model::TempDir dir;
   const std::string path = absl::StrCat(dir.path(), "/live");
   std::vector<int32_t> expected;
   std::string hash;
@@ -91,7 +91,7 @@ TEST(ForecastTest, WorkersThatLearnNothingSaySo) {
 }
 
 TEST(ForecastTest, AProfileThatCannotBeUsedIsRefusedAtTheStart) {
-  const TempDir dir;
+  const model::TempDir dir;
   const auto refusal = [&](const std::vector<std::string>& flags) {
     std::vector<std::string> args = {Binary("switchyard-server"), absl::StrCat("--model=", kDemoModel), "--port=0",
                                      "--metrics_port=-1"};

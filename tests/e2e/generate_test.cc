@@ -241,7 +241,7 @@ TEST_F(GenerateTest, MessagesAreRenderedByTheServer) {
   message->set_content("Hello");
   if (!info->has_chat_template()) {
     const StreamSeen seen = Generate(*client_, request);
-    EXPECT_EQ(Describe(seen.end).reason, "NO_CHAT_TEMPLATE");
+    EXPECT_EQ(client::Describe(seen.end).reason, "NO_CHAT_TEMPLATE");
     return;
   }
   v1::TokenizeRequest tokenize;

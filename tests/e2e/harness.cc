@@ -58,10 +58,10 @@ TestServer::~TestServer() {
     process_->Signal(SIGKILL);  // its workers die with it; stopping in order is a test of its own
 }
 
-std::unique_ptr<Client> TestServer::Connect(absl::Duration request_timeout) const {
-  ClientOptions options;
+std::unique_ptr<client::Client> TestServer::Connect(absl::Duration request_timeout) const {
+  client::ClientOptions options;
   options.generate_timeout = request_timeout;
-  auto client = Client::Connect(address_, options);
+  auto client = client::Client::Connect(address_, options);
   if (client.ok()) return *std::move(client);
   ADD_FAILURE() << client.status();
   return nullptr;
@@ -138,11 +138,13 @@ void StreamSeen::Add(const v1::GenerateResponse& message) {
   }
 }
 
-StreamSeen Generate(Client& client, const v1::GenerateRequest& request) { return GenerateAll(client, {request})[0]; }
+StreamSeen Generate(client::Client& client, const v1::GenerateRequest& request) {
+  return GenerateAll(client, {request})[0];
+}
 
-std::vector<StreamSeen> GenerateAll(Client& client, const std::vector<v1::GenerateRequest>& requests) {
+std::vector<StreamSeen> GenerateAll(client::Client& client, const std::vector<v1::GenerateRequest>& requests) {
   std::vector<StreamSeen> seen(requests.size());
-  std::vector<std::unique_ptr<GenerateStream>> streams;
+  std::vector<std::unique_ptr<client::GenerateStream>> streams;
   for (size_t i = 0; i < requests.size(); ++i) {
     StreamSeen* one = &seen[i];
     streams.push_back(client.StartGenerate(
@@ -176,7 +178,7 @@ std::vector<int32_t> RandomIds(int length, int vocab, uint64_t seed) {
 }
 
 std::string Scrape(const std::string& address) {
-  const auto at = SplitHostPort(address);
+  const auto at = rpc::SplitHostPort(address);
   if (!at.ok()) return "";
   addrinfo hints = {};
   hints.ai_flags = AI_NUMERICHOST;

@@ -38,12 +38,12 @@ class TestServer {
   static std::unique_ptr<TestServer> Start(const Options& options);
   ~TestServer();
 
-  Client& client() { return *client_; }
+  client::Client& client() { return *client_; }
   Process& process() { return *process_; }
   const std::string& address() const { return address_; }
   const std::string& metrics_address() const { return metrics_address_; }
   // A client with other limits or a connection of its own.
-  std::unique_ptr<Client> Connect(absl::Duration request_timeout = absl::Seconds(120)) const;
+  std::unique_ptr<client::Client> Connect(absl::Duration request_timeout = absl::Seconds(120)) const;
 
   // The workers' processes, by rank.
   std::vector<pid_t> WorkerPids();
@@ -56,7 +56,7 @@ class TestServer {
   std::unique_ptr<Process> process_;
   std::string address_;
   std::string metrics_address_;
-  std::unique_ptr<Client> client_;
+  std::unique_ptr<client::Client> client_;
 };
 
 // What a client saw of one stream.  Checks on the way that indices and expert paths have no gap and no repeat and that
@@ -81,9 +81,9 @@ struct StreamSeen {
   void Add(const v1::GenerateResponse& message);
   bool ok() const { return end.ok() && fault.empty(); }
 };
-StreamSeen Generate(Client& client, const v1::GenerateRequest& request);
+StreamSeen Generate(client::Client& client, const v1::GenerateRequest& request);
 // All at once, over one connection; answers in the requests' order.
-std::vector<StreamSeen> GenerateAll(Client& client, const std::vector<v1::GenerateRequest>& requests);
+std::vector<StreamSeen> GenerateAll(client::Client& client, const std::vector<v1::GenerateRequest>& requests);
 
 // Requests.
 v1::GenerateRequest TextRequest(const std::string& text, int max_tokens);  // greedy, ignoring eos

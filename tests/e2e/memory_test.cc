@@ -123,7 +123,7 @@ int64_t PeakBytes(pid_t pid) {
 class MemoryTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    dir_ = std::make_unique<TempDir>();
+    dir_ = std::make_unique<model::TempDir>();
     WriteConfig(dir_->File("config.json"));
     WriteWeights(dir_->File("model.safetensors"));
   }
@@ -159,9 +159,9 @@ class MemoryTest : public testing::Test {
     }
   }
 
-  static std::unique_ptr<TempDir> dir_;
+  static std::unique_ptr<model::TempDir> dir_;
 };
-std::unique_ptr<TempDir> MemoryTest::dir_;
+std::unique_ptr<model::TempDir> MemoryTest::dir_;
 
 TEST_F(MemoryTest, OneWorkerHoldsTheModelOnce) { ExpectBounded({5}); }
 

@@ -176,7 +176,7 @@ const Families& WorkerFamilies() {
   return families;
 }
 
-// Of workers that foresee what coming layers' experts get.
+// Of workers that predict what coming layers' experts get.
 Families ForecastingWorkerFamilies() {
   Families families = WorkerFamilies();
   families["switchyard_worker_estimate_distance_ratio"] = {"gauge", "ahead,estimator,phase", ""};
@@ -216,7 +216,7 @@ TEST_F(MetricsTest, EveryWorkersPageIsThatOfTheTable) {
   }
 }
 
-// Whatever is foreseen, the tokens are the same.
+// Whatever is predicted, the tokens are the same.
 TEST_F(MetricsTest, EstimatesAreScoredOnWorkersThatForesee) {
   const auto server = TestServer::Start({.workers = 2, .flags = {"--forecast=always"}});
   ASSERT_NE(server, nullptr);
@@ -230,7 +230,7 @@ TEST_F(MetricsTest, EstimatesAreScoredOnWorkersThatForesee) {
   }
   const auto load = server->client().GetLoad();
   ASSERT_TRUE(load.ok()) << load.status();
-  double spent = 0, told = 0;
+  double spent = 0, reported = 0;
   for (const v1::WorkerLoad& worker : load->workers()) {
     const std::string page = Scrape(worker.metrics_address());
     spent += Value(page, "switchyard_worker_forecast_seconds_total");
@@ -239,10 +239,10 @@ TEST_F(MetricsTest, EstimatesAreScoredOnWorkersThatForesee) {
     EXPECT_THAT(Parse(page), testing::ContainerEq(ForecastingWorkerFamilies()));
     EXPECT_GT(Value(page, "switchyard_worker_estimate_distance_ratio{ahead=\"1\",estimator=\"marginal\","), 0);
     EXPECT_LE(Value(page, "switchyard_worker_estimate_distance_ratio{ahead=\"1\",estimator=\"gate_ahead\","), 1);
-    ++told;
+    ++reported;
   }
   EXPECT_GT(spent, 0);
-  EXPECT_GT(told, 0);
+  EXPECT_GT(reported, 0);
 }
 
 TEST_F(MetricsTest, GoodEndsAreCountedByReason) {

@@ -28,7 +28,7 @@ TEST(OverloadTest, BeyondTheQueueRequestsAreRefusedAtOnceWithAHint) {
       continue;
     }
     ++refused;
-    const ErrorDescription error = Describe(one.end);
+    const client::ErrorDescription error = client::Describe(one.end);
     EXPECT_EQ(error.code, "RESOURCE_EXHAUSTED") << one.end;
     EXPECT_EQ(error.reason, "QUEUE_FULL");
     EXPECT_GT(error.retry_after, absl::ZeroDuration());
@@ -75,7 +75,7 @@ TEST(OverloadTest, StreamsAreBounded) {
   const std::vector<StreamSeen> seen =
       GenerateAll(server->client(), std::vector<v1::GenerateRequest>(12, IdsRequest({5, 6, 7}, 400)));
   const auto refused = std::count_if(seen.begin(), seen.end(), [](const StreamSeen& one) {
-    return !one.ok() && Describe(one.end).reason == "TOO_MANY_STREAMS";
+    return !one.ok() && client::Describe(one.end).reason == "TOO_MANY_STREAMS";
   });
   const auto finished = std::count_if(seen.begin(), seen.end(), [](const StreamSeen& one) { return one.ok(); });
   EXPECT_GE(refused, 1);
@@ -84,7 +84,7 @@ TEST(OverloadTest, StreamsAreBounded) {
 }
 
 // What gRPC's own retries read.
-TEST(OverloadTest, ARefusalTellsLibrariesWhenToRetry) {
+TEST(OverloadTest, ARefusalReportsLibrariesWhenToRetry) {
   const auto server = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--max_streams=1"}});
   ASSERT_NE(server, nullptr);
   absl::Notification began;
@@ -114,10 +114,10 @@ TEST(NoTokenizerTest, TextIsRefusedWithAdvice) {
   EXPECT_FALSE(server->client().GetModelInfo()->has_tokenizer());
   const StreamSeen text = Generate(server->client(), TextRequest("hi", 2));
   EXPECT_EQ(text.end.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Describe(text.end).reason, "NO_TOKENIZER");
+  EXPECT_EQ(client::Describe(text.end).reason, "NO_TOKENIZER");
   v1::GenerateRequest stop = IdsRequest({5}, 2);
   stop.add_stop("x");
-  EXPECT_EQ(Describe(Generate(server->client(), stop).end).reason, "NO_TOKENIZER");
+  EXPECT_EQ(client::Describe(Generate(server->client(), stop).end).reason, "NO_TOKENIZER");
   const StreamSeen ids = Generate(server->client(), IdsRequest({5, 6}, 4));
   ASSERT_TRUE(ids.ok()) << ids.end;
   EXPECT_EQ(ids.choices[0].token_ids.size(), 4u);

@@ -80,7 +80,7 @@ std::string Shown(TestServer* server, std::vector<std::string> flags) {
 }
 
 // Workers tell it after the first step, and then now and then.
-TEST_F(PlacementTest, ReplicasAndEstimatorsAreToBeSeen) {
+TEST_F(PlacementTest, ReplicasAndPredictorsAreToBeSeen) {
   const auto server = Start(2, {"--placement=agreed", "--spare_slots=1"});
   ASSERT_NE(server, nullptr);
   v1::GetExpertsResponse answer;

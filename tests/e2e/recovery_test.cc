@@ -81,7 +81,7 @@ TEST(RecoveryTest, TheStepTimeoutIsTheWorkersToo) {
   ASSERT_NE(server, nullptr);
   const StreamSeen seen = Generate(server->client(), IdsRequest(RandomIds(900, 512, 1), 4));
   EXPECT_EQ(seen.end.code(), absl::StatusCode::kUnavailable) << seen.end;
-  EXPECT_EQ(Describe(seen.end).reason, "WORKER_LOST");
+  EXPECT_EQ(client::Describe(seen.end).reason, "WORKER_LOST");
   // Whose limit passes first says so and leaves, which the other may be the first to tell.
   EXPECT_THAT(std::string(seen.end.message()),
               testing::AnyOf(testing::AllOf(HasSubstr("of class all_to_all"), HasSubstr("in time")),
@@ -123,7 +123,7 @@ TEST(RecoveryTest, ASecondInterruptEndsTheDrain) {
   EXPECT_EQ(process.Wait(kLimit), 0);
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
   const absl::Status end = stream->Wait();
-  EXPECT_EQ(Describe(end).reason, "DRAINING") << end;
+  EXPECT_EQ(client::Describe(end).reason, "DRAINING") << end;
 }
 
 TEST(RecoveryTest, AnOrderlyStopIsNoLoss) {

@@ -107,7 +107,7 @@ struct Factors {
   int block_size = 16;
   bool preempt_every_step = false;
   int max_in_flight = 2;
-  int min_loan_rows = 4;
+  int min_rebalance_rows = 4;
   std::string expert_budget = {};
 };
 
@@ -115,7 +115,7 @@ std::string Name(const Factors& f) {
   return absl::StrCat(f.workers, "workers", f.prefix_reuse ? "" : "_noreuse",
                       f.prefill_chunk > 0 ? absl::StrCat("_chunk", f.prefill_chunk) : "", "_block", f.block_size,
                       f.preempt_every_step ? "_preempt" : "", f.max_in_flight == 1 ? "_oneinflight" : "",
-                      f.min_loan_rows == 0 ? "_noloans" : "",
+                      f.min_rebalance_rows == 0 ? "_noloans" : "",
                       f.expert_budget.empty() ? "" : absl::StrCat("_budget", f.expert_budget));
 }
 
@@ -130,8 +130,8 @@ std::vector<Factors> EachAlone() {
           {.block_size = 1},
           {.preempt_every_step = true},
           {.max_in_flight = 1},
-          {.workers = 2, .min_loan_rows = 0},
-          {.workers = 4, .min_loan_rows = 1},
+          {.workers = 2, .min_rebalance_rows = 0},
+          {.workers = 4, .min_rebalance_rows = 1},
           {.expert_budget = "30%"},
           {.workers = 2, .preempt_every_step = true, .expert_budget = "50%"}};
 }
@@ -160,7 +160,7 @@ void ExpectReference(const Factors& factors) {
       absl::StrCat("--block_size=", factors.block_size),
       absl::StrCat("--preempt_every_step=", factors.preempt_every_step ? "true" : "false"),
       absl::StrCat("--max_in_flight=", factors.max_in_flight),
-      absl::StrCat("--min_loan_rows=", factors.min_loan_rows),
+      absl::StrCat("--min_rebalance_rows=", factors.min_rebalance_rows),
       absl::StrCat("--expert_budget=", factors.expert_budget)};
   if (!factors.expert_budget.empty()) {
     flags.push_back(absl::StrCat("--expert_file_dir=", testing::TempDir(), "/sameness-experts"));

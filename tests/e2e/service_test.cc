@@ -26,7 +26,7 @@ constexpr char kGenerate[] = "/switchyard.v1.InferenceService/Generate";
 // A long stream that has begun.
 class RunningStream {
  public:
-  RunningStream(Client& client, v1::GenerateRequest request) {
+  RunningStream(client::Client& client, v1::GenerateRequest request) {
     stream_ = client.StartGenerate(request, {.on_message =
                                                  [this](const v1::GenerateResponse& message) {
                                                    seen_.Add(message);
@@ -35,7 +35,7 @@ class RunningStream {
                                              .on_done = nullptr});
   }
   bool WaitBegun() { return began_.WaitForNotificationWithTimeout(absl::Seconds(30)); }
-  GenerateStream& stream() { return *stream_; }
+  client::GenerateStream& stream() { return *stream_; }
   const StreamSeen& End() {
     seen_.end = stream_->Wait();
     return seen_;
@@ -44,7 +44,7 @@ class RunningStream {
  private:
   StreamSeen seen_;
   absl::Notification began_;
-  std::unique_ptr<GenerateStream> stream_;
+  std::unique_ptr<client::GenerateStream> stream_;
 };
 
 class ServiceTest : public SharedServerTest {};
@@ -87,7 +87,7 @@ TEST_F(ServiceTest, ALiveRequestIdIsTakenAndAbortFreesIt) {
   ASSERT_TRUE(running.WaitBegun());
   const StreamSeen twin = Generate(*client_, request);
   EXPECT_EQ(twin.end.code(), absl::StatusCode::kAlreadyExists) << twin.end;
-  EXPECT_EQ(Describe(twin.end).reason, "REQUEST_EXISTS");
+  EXPECT_EQ(client::Describe(twin.end).reason, "REQUEST_EXISTS");
   EXPECT_TRUE(client_->Abort("mine").ok());
   const StreamSeen& seen = running.End();
   EXPECT_TRUE(seen.ok()) << seen.end;
@@ -97,7 +97,7 @@ TEST_F(ServiceTest, ALiveRequestIdIsTakenAndAbortFreesIt) {
   EXPECT_EQ(static_cast<size_t>(seen.choices[0].finish.usage().completion_tokens()), seen.choices[0].token_ids.size());
   const absl::Status gone = client_->Abort("mine");
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(Describe(gone).reason, "REQUEST_NOT_FOUND");
+  EXPECT_EQ(client::Describe(gone).reason, "REQUEST_NOT_FOUND");
 }
 
 TEST_F(ServiceTest, TokenizeAndDetokenize) {
@@ -124,7 +124,7 @@ TEST_F(ServiceTest, ModelInfo) {
   EXPECT_EQ(info->num_workers(), 2);
   EXPECT_TRUE(info->has_tokenizer());
   EXPECT_FALSE(info->weights_hash().empty());
-  EXPECT_EQ(Describe(client_->GetModelInfo("other").status()).reason, "MODEL_NOT_FOUND");
+  EXPECT_EQ(client::Describe(client_->GetModelInfo("other").status()).reason, "MODEL_NOT_FOUND");
 }
 
 TEST_F(ServiceTest, LoadWhileBusy) {

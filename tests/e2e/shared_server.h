@@ -41,7 +41,7 @@ class SharedServerTest : public testing::Test {
   }
 
   TestServer* server_ = nullptr;
-  Client* client_ = nullptr;
+  client::Client* client_ = nullptr;
 };
 
 }  // namespace switchyard

@@ -55,7 +55,7 @@ class TrainSlicesTest : public testing::Test {
     ASSERT_EQ(whole.state(), v1::JOB_STATE_SUCCEEDED) << whole.DebugString();
     undisturbed_ = ContentsOf(whole);
   }
-  Client& client() { return training_.server()->client(); }
+  client::Client& client() { return training_.server()->client(); }
   // Of some seconds, on two workers.
   static v1::JobSpec Spec() {
     v1::JobSpec spec = TrainingServer::TinySpec();

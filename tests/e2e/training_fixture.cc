@@ -137,7 +137,7 @@ absl::StatusOr<v1::Job> TrainingServer::Submit(const v1::JobSpec& spec, const st
   *request.mutable_spec() = spec;
   v1::SubmitJobResponse response;
   if (const grpc::Status end = Stub()->SubmitJob(&context, request, &response); !end.ok())
-    return FromGrpcStatus(end, server_->address());
+    return client::FromGrpcStatus(end, server_->address());
   return response.job();
 }
 
@@ -147,7 +147,7 @@ absl::StatusOr<v1::Job> TrainingServer::Get(const std::string& id) {
   request.set_id(id);
   v1::GetJobResponse response;
   if (const grpc::Status end = Stub()->GetJob(&context, request, &response); !end.ok())
-    return FromGrpcStatus(end, server_->address());
+    return client::FromGrpcStatus(end, server_->address());
   return response.job();
 }
 
@@ -156,7 +156,7 @@ absl::Status TrainingServer::Pause(const std::string& id) {
   v1::PauseJobRequest request;
   request.set_id(id);
   v1::PauseJobResponse response;
-  return FromGrpcStatus(Stub()->PauseJob(&context, request, &response), server_->address());
+  return client::FromGrpcStatus(Stub()->PauseJob(&context, request, &response), server_->address());
 }
 
 absl::Status TrainingServer::Resume(const std::string& id) {
@@ -164,7 +164,7 @@ absl::Status TrainingServer::Resume(const std::string& id) {
   v1::ResumeJobRequest request;
   request.set_id(id);
   v1::ResumeJobResponse response;
-  return FromGrpcStatus(Stub()->ResumeJob(&context, request, &response), server_->address());
+  return client::FromGrpcStatus(Stub()->ResumeJob(&context, request, &response), server_->address());
 }
 
 absl::Status TrainingServer::Cancel(const std::string& id) {
@@ -172,7 +172,7 @@ absl::Status TrainingServer::Cancel(const std::string& id) {
   v1::CancelJobRequest request;
   request.set_id(id);
   v1::CancelJobResponse response;
-  return FromGrpcStatus(Stub()->CancelJob(&context, request, &response), server_->address());
+  return client::FromGrpcStatus(Stub()->CancelJob(&context, request, &response), server_->address());
 }
 
 v1::Job TrainingServer::WaitUntilIn(const std::string& id, v1::JobState state) {

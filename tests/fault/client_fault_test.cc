@@ -82,7 +82,7 @@ TEST_F(ClientFaultTest, ASlowReaderLosesItsStreamAndOthersDoNotNotice) {
   }
   const grpc::Status end = reader->Finish();
   EXPECT_EQ(end.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << end.error_message();
-  EXPECT_EQ(ViewError(end).reason, "SLOW_READER");
+  EXPECT_EQ(rpc::ViewError(end).reason, "SLOW_READER");
 }
 
 // Nor does one lose its connection that has no call for a while, and reads nothing meanwhile.
@@ -113,7 +113,7 @@ TEST_F(ClientFaultTest, SigtermDrains) {
   if (!stream->Done()) {
     const StreamSeen refused = Generate(*late, TextRequest("x", 4));
     EXPECT_EQ(refused.end.code(), absl::StatusCode::kUnavailable) << refused.end;
-    EXPECT_TRUE(stream->Done() || Describe(refused.end).reason == "DRAINING") << refused.end;
+    EXPECT_TRUE(stream->Done() || client::Describe(refused.end).reason == "DRAINING") << refused.end;
   }
   EXPECT_TRUE(stream->Wait().ok()) << "a running stream was cut";
   ASSERT_FALSE(seen.choices.empty());
@@ -125,7 +125,7 @@ TEST_F(ClientFaultTest, SigtermDrains) {
 class NeverReader {
  public:
   explicit NeverReader(const std::string& server) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const auto at = SplitHostPort(server);
+    const auto at = rpc::SplitHostPort(server);
     const int small = 4096;
     setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
     sockaddr_in to = {};

@@ -69,7 +69,7 @@ class Crowd {
   }
 
  private:
-  void One(Client& client, std::mt19937_64* random, int context) {
+  void One(client::Client& client, std::mt19937_64* random, int context) {
     const int prompt = 1 + static_cast<int>((*random)() % static_cast<uint64_t>(context - 1));
     const int output = std::min(1 + static_cast<int>((*random)() % 200), context - prompt);
     const bool cancels = (*random)() % 3 == 0;
@@ -91,7 +91,7 @@ class Crowd {
     enough.WaitForNotification();  // bounded by the stream's deadline
     if (cancels) stream->Cancel();
     const absl::Status end = stream->Wait();
-    std::string how = end.ok() ? "OK" : Describe(end).reason;
+    std::string how = end.ok() ? "OK" : client::Describe(end).reason;
     if (!seen.fault.empty()) how = seen.fault;
     if (end.ok() && seen.choices[0].token_ids.size() != static_cast<size_t>(output)) how = "short";
     if (how == "WORKER_LOST") absl::SleepFor(absl::Milliseconds(20));  // as its RetryInfo asks, but more often
@@ -105,8 +105,8 @@ class Crowd {
   std::vector<std::thread> threads_;
 };
 
-// The tiny model would lend no rows by itself; here workers also die with rows of others.
-constexpr char kLoans[] = "--min_loan_rows=4";
+// The tiny model would give away no rows by itself; here workers also die with rows of others.
+constexpr char kTransfers[] = "--min_rebalance_rows=4";
 
 void Print(const std::map<std::string, int>& ends) {
   for (const auto& [how, count] : ends) std::cout << "  " << how << ": " << count << "\n";
@@ -117,7 +117,7 @@ void ExpectOnly(const std::map<std::string, int>& ends, const std::vector<std::s
     EXPECT_TRUE(std::count(allowed.begin(), allowed.end(), how) == 1) << count << " x " << how;
 }
 
-double RowsLent(const TestServer& server) {
+double RowsGiven(const TestServer& server) {
   const std::string page = Scrape(server.metrics_address());
   const size_t at = page.find("\nswitchyard_rows_lent_total");
   return at == std::string::npos ? -1 : std::atof(page.c_str() + page.find(' ', at));
@@ -125,7 +125,7 @@ double RowsLent(const TestServer& server) {
 
 TEST(SoakTest, ManyClientsCancellingAndPreempted) {
   const auto server =
-      TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {"--kv_cache_bytes=393216", kLoans}});
+      TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {"--kv_cache_bytes=393216", kTransfers}});
   ASSERT_NE(server, nullptr);
   const int context = server->client().GetModelInfo()->max_model_len();
   {
@@ -145,14 +145,14 @@ TEST(SoakTest, ManyClientsCancellingAndPreempted) {
   const int64_t preemptions = server->client().GetLoad()->preemptions();
   std::cout << "  preemptions: " << preemptions << "\n";
   EXPECT_GE(preemptions, full ? 100 : 1);
-  EXPECT_GT(RowsLent(*server), 0);
+  EXPECT_GT(RowsGiven(*server), 0);
   const Usage after = UsageOf(server->process().pid());
   EXPECT_LE(after.fds, before.fds + 4);
   EXPECT_LE(after.rss_kb, before.rss_kb + 50 * 1024);
 }
 
 TEST(SoakTest, KillsAndStopsUnderStreams) {
-  const auto server = TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {kLoans}});
+  const auto server = TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {kTransfers}});
   ASSERT_NE(server, nullptr);
   const int context = server->client().GetModelInfo()->max_model_len();
   const Usage before = UsageOf(server->process().pid());

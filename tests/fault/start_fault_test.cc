@@ -251,7 +251,7 @@ TEST(StartTest, PortsInUseAreNamed) {
   EXPECT_TRUE(Generate(server->client(), IdsRequest({5, 6}, 2)).ok()) << "the first one is unharmed";
 }
 
-TEST(StartTest, TooFewOpenFilesAreToldAtTheStart) {
+TEST(StartTest, TooFewOpenFilesAreReportedAtTheStart) {
   ExpectRefusal({"/bin/sh", "-c",
                  absl::StrCat("ulimit -n 100; exec ", Binary("switchyard-server"), " ", kModelFlag, " --port=0")},
                 "open files: the limit is 100 \\(hard limit 100\\), 642 are needed for --max_connections=512 and 130");

@@ -54,7 +54,7 @@ std::string CallHeaders(const std::string& path) {
 class Connection {
  public:
   explicit Connection(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const HostPort at = *SplitHostPort(address);
+    const rpc::HostPort at = *rpc::SplitHostPort(address);
     sockaddr_in to = {};
     to.sin_family = AF_INET;
     inet_pton(AF_INET, at.host.c_str(), &to.sin_addr);

@@ -74,9 +74,9 @@ v1::TokenizeRequest ShortText() {
   return request;
 }
 
-void ExpectTold(const grpc::Status& end) {
+void ExpectReported(const grpc::Status& end) {
   EXPECT_EQ(end.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << end.error_message();
-  const ErrorView view = ViewError(end);
+  const rpc::ErrorView view = rpc::ViewError(end);
   EXPECT_EQ(view.reason, "QUEUE_FULL") << end.error_message();
   EXPECT_GT(view.retry_after, absl::ZeroDuration()) << end.error_message();
   EXPECT_EQ(view.details.metadata().count("limit"), 1u) << end.error_message();
@@ -99,7 +99,7 @@ TEST(TextFloodTest, AnotherClientIsAnsweredMeanwhile) {
   ASSERT_TRUE(flood.Await(kCalls));
   int served = 0;
   for (const grpc::Status& end : flood.ends()) {
-    end.ok() ? void(++served) : ExpectTold(end);
+    end.ok() ? void(++served) : ExpectReported(end);
   }
   EXPECT_GT(served, 0);
   EXPECT_LT(served, kCalls) << "75 MB wait";

@@ -24,7 +24,7 @@ constexpr absl::Duration kReadyLimit = absl::Seconds(60);
 // Long streams that have all begun.
 class Streams {
  public:
-  Streams(Client& client, int count)
+  Streams(client::Client& client, int count)
       : seen_(static_cast<size_t>(count)), ended_(static_cast<size_t>(count), absl::InfiniteFuture()) {
     for (size_t i = 0; i < seen_.size(); ++i) {
       streams_.push_back(
@@ -41,7 +41,7 @@ class Streams {
                                                              }}));
     }
   }
-  std::string Message(size_t stream) { return Describe(streams_[stream]->Wait()).message; }
+  std::string Message(size_t stream) { return client::Describe(streams_[stream]->Wait()).message; }
   bool WaitBegun() {
     absl::MutexLock lock(&mu_);
     const auto all = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return begun_ == seen_.size(); };
@@ -64,9 +64,10 @@ class Streams {
     for (size_t i = 0; i < streams_.size(); ++i) {
       const absl::Status end = streams_[i]->Wait();
       EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
-      EXPECT_EQ(Describe(end).reason, "WORKER_LOST") << end;
-      EXPECT_GT(Describe(end).retry_after, absl::ZeroDuration());
-      EXPECT_THAT(Describe(end).message, testing::Not(testing::ContainsRegex("[0-9]+\\.[0-9]+\\.[0-9]+\\.[0-9]+|/")))
+      EXPECT_EQ(client::Describe(end).reason, "WORKER_LOST") << end;
+      EXPECT_GT(client::Describe(end).retry_after, absl::ZeroDuration());
+      EXPECT_THAT(client::Describe(end).message,
+                  testing::Not(testing::ContainsRegex("[0-9]+\\.[0-9]+\\.[0-9]+\\.[0-9]+|/")))
           << "no addresses, no paths";
       absl::MutexLock lock(&mu_);
       EXPECT_EQ(seen_[i].fault, "");
@@ -79,7 +80,7 @@ class Streams {
   std::vector<StreamSeen> seen_ ABSL_GUARDED_BY(mu_);
   std::vector<absl::Time> ended_ ABSL_GUARDED_BY(mu_);
   size_t begun_ ABSL_GUARDED_BY(mu_) = 0;
-  std::vector<std::unique_ptr<GenerateStream>> streams_;  // last: their callbacks use what is above
+  std::vector<std::unique_ptr<client::GenerateStream>> streams_;  // last: their callbacks use what is above
 };
 
 class WorkerFaultTest : public testing::Test {

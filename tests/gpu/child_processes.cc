@@ -80,7 +80,7 @@ bool Read(Child* child) {
   }
 }
 
-void Bury(Child* child) {
+void Reap(Child* child) {
   close(child->output);
   child->output = -1;
   int status = 0;
@@ -99,7 +99,7 @@ void KillNow(Child* child, absl::Duration after) {
   siginfo_t gone;
   waitid(P_PID, static_cast<id_t>(child->pid), &gone, WEXITED | WNOWAIT);  // from here on it writes nothing more
   (void)Read(child);
-  Bury(child);
+  Reap(child);
 }
 
 }  // namespace
@@ -126,7 +126,7 @@ std::vector<ChildEnd> RunChildren(const std::vector<ChildSpec>& specs, const Chi
     (void)poll(outputs.data(), outputs.size(), static_cast<int>(absl::ToInt64Milliseconds(left) + 1));
     for (size_t i = 0; i < running.size(); ++i) {
       if (outputs[i].revents == 0 || Read(running[i])) continue;
-      Bury(running[i]);
+      Reap(running[i]);
       if (!running[i]->end.trouble.empty()) deadline = std::min(deadline, absl::Now() + limits.after_failure);
     }
   }

@@ -1,8 +1,8 @@
 // Runs this program again as several processes that work together, and gathers what they say: for ranks that must not
 // share a process.
 //
-// A child is told by its arguments what it is, in main, before anything of GoogleTest.  It is killed, by its pid, when
-// its time is over; should the parent die first, a child ends by an alarm of its own (LiveAtMost).
+// A child is told by its arguments what it is, in main, before anything of GoogleTest.  It is killed, by its pid,
+// when its time is over; should the parent die first, a child ends by an alarm of its own (LiveAtMost).
 #pragma once
 
 #include <string>

@@ -42,7 +42,7 @@ constexpr int32_t kNumTokens = 16;
 
 using Tokens = std::vector<std::vector<int32_t>>;  // of each prompt
 
-struct Seat {
+struct RankAssignment {
   int rank = -1;
   int world = 0;
   std::string directory;  // where the ranks meet, and leave their tokens
@@ -50,44 +50,44 @@ struct Seat {
   int dies = -1;  // this rank ends once steps are recorded, and the others form epoch 2
 };
 
-std::vector<std::vector<int32_t>> Prompts(const Fixture& fixture) {
+std::vector<std::vector<int32_t>> Prompts(const model::Fixture& fixture) {
   std::vector<std::vector<int32_t>> prompts;
   for (size_t i = 0; i < 5; ++i) prompts.push_back(fixture.greedy[i].prompt);
   return prompts;
 }
 
 // What every process of a world runs, one after the other, over one group.
-std::vector<RankGroupOptions> Runs(int world) {
-  std::vector<RankGroupOptions> runs;
+std::vector<model::RankGroupOptions> Runs(int world) {
+  std::vector<model::RankGroupOptions> runs;
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     for (const bool graphs : {false, true}) {
-      RankGroupOptions run = {.dtype = dtype, .world = world, .chunk = 9, .batch = 4};
+      model::RankGroupOptions run = {.dtype = dtype, .world = world, .chunk = 9, .batch = 4};
       run.graphs = graphs;
-      run.in_flight = graphs ? ModelRunner::kMaxStarted : 1;
+      run.in_flight = graphs ? model::ModelRunner::kMaxStarted : 1;
       runs.push_back(run);
     }
   }
   // Experts that are brought to slots: of a budget, and of a placement that follows the counts.
-  RankGroupOptions budget = {.dtype = DType::kBf16, .world = world, .chunk = 9, .batch = 4, .graphs = false};
-  RankGroupOptions placed = budget;
+  model::RankGroupOptions budget = {.dtype = DType::kBf16, .world = world, .chunk = 9, .batch = 4, .graphs = false};
+  model::RankGroupOptions placed = budget;
   budget.expert_slots = 3;
-  placed.placement = PlacementMode::kNoEstimate;
+  placed.placement = placement::PlacementMode::kNoEstimate;
   runs.push_back(budget);
   runs.push_back(placed);
   return runs;
 }
 
 // What is run before one dies, and by those that are left.
-RankGroupOptions Survivors(int world) {
-  RankGroupOptions run = {.dtype = DType::kF32, .world = world, .chunk = 9, .batch = 6};
-  run.in_flight = ModelRunner::kMaxStarted;
+model::RankGroupOptions Survivors(int world) {
+  model::RankGroupOptions run = {.dtype = DType::kF32, .world = world, .chunk = 9, .batch = 6};
+  run.in_flight = model::ModelRunner::kMaxStarted;
   return run;
 }
 
-std::string NameOf(const RankGroupOptions& run) {
+std::string NameOf(const model::RankGroupOptions& run) {
   return absl::StrCat(DTypeName(run.dtype), run.graphs ? " with graphs" : " without graphs",
                       run.expert_slots > 0 ? ", a part of the experts" : "",
-                      run.placement != PlacementMode::kStatic ? ", experts that move" : "");
+                      run.placement != placement::PlacementMode::kStatic ? ", experts that move" : "");
 }
 
 std::string TokensFile(const std::string& directory, size_t run, int rank) {
@@ -116,40 +116,40 @@ Tokens ReadTokens(const std::string& path) {
 
 // --- a child: one rank
 
-absl::StatusOr<std::unique_ptr<Communicator>> Join(const Seat& seat) {
-  test::DirectoryStore directory(seat.directory);
-  PrefixStore store(&directory, absl::StrCat("epoch", seat.epoch, "/")), beside(&store, "watch/");
-  GroupOptions group{.rank = seat.rank,
-                     .world = seat.world,
-                     .epoch = seat.epoch,
-                     .token = "secret",
-                     .address = "127.0.0.1",
-                     .deadline = absl::Now() + kFormWithin};
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> messages, FormGlooGroup(group, &store));
+absl::StatusOr<std::unique_ptr<comm::Communicator>> Join(const RankAssignment& assignment) {
+  test::DirectoryStore directory(assignment.directory);
+  comm::PrefixStore store(&directory, absl::StrCat("epoch", assignment.epoch, "/")), beside(&store, "watch/");
+  comm::GroupOptions group{.rank = assignment.rank,
+                           .world = assignment.world,
+                           .epoch = assignment.epoch,
+                           .token = "secret",
+                           .address = "127.0.0.1",
+                           .deadline = absl::Now() + kFormWithin};
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> messages, comm::FormGlooGroup(group, &store));
   group.control_only = true;
   group.token = "secret/watch";
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> watch, FormGlooGroup(group, &beside));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> watch, comm::FormGlooGroup(group, &beside));
   return FormTestRank(&store, std::move(messages), std::move(watch), group.deadline);
 }
 
-absl::Status FinishTogether(Communicator* comm) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Work> all_done, comm->Barrier({.deadline = absl::Now() + kFormWithin}));
+absl::Status FinishTogether(comm::Communicator* comm) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> all_done, comm->Barrier({.deadline = absl::Now() + kFormWithin}));
   return all_done->Wait();
 }
 
-absl::Status RunRank(const Seat& seat) {
+absl::Status RunRank(const RankAssignment& assignment) {
   test::LiveAtMost(kChildLimit);
   const Device device = TestDevice();
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> comm, Join(seat));
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Communicator> comm, Join(assignment));
   std::cout << "formed" << std::endl;
-  const Fixture fixture = LoadFixture(kFixture);
-  const std::vector<RankGroupOptions> runs = Runs(seat.world);
+  const model::Fixture fixture = model::LoadFixture(kFixture);
+  const std::vector<model::RankGroupOptions> runs = Runs(assignment.world);
   for (size_t i = 0; i < runs.size(); ++i) {
-    RankGroupOptions run = runs[i];
+    model::RankGroupOptions run = runs[i];
     run.only = comm.get();
-    RankGroup group(fixture.dir, run);
-    WriteTokens(TokensFile(seat.directory, i, seat.rank), group.Greedy(Prompts(fixture), kNumTokens));
-    const DeviceSteps* const steps = group.runner(seat.rank).device_steps();
+    model::RankGroup group(fixture.dir, run);
+    WriteTokens(TokensFile(assignment.directory, i, assignment.rank), group.Greedy(Prompts(fixture), kNumTokens));
+    const model::DeviceSteps* const steps = group.runner(assignment.rank).device_steps();
     if ((steps != nullptr) == device.is_cpu())
       return absl::InternalError("steps of a device on the CPU, or none on one");
     const int64_t replayed = steps == nullptr ? 0 : steps->num_replayed();
@@ -163,26 +163,26 @@ absl::Status RunRank(const Seat& seat) {
 
 // Waits until all survivors noticed.  OK: one of them named the dead rank.  (Who notices closes its own connections, so
 // another may see that one go first.)
-absl::Status AllNoticed(const Seat& seat, bool named) {
-  test::DirectoryStore store(seat.directory);
+absl::Status AllNoticed(const RankAssignment& assignment, bool named) {
+  test::DirectoryStore store(assignment.directory);
   std::vector<std::string> keys;
-  for (int r = 0; r < seat.world; ++r) {
-    if (r != seat.dies) keys.push_back(absl::StrCat("noticed/", r));
+  for (int r = 0; r < assignment.world; ++r) {
+    if (r != assignment.dies) keys.push_back(absl::StrCat("noticed/", r));
   }
-  RETURN_IF_ERROR(store.Set(absl::StrCat("noticed/", seat.rank), named ? "named" : "another"));
+  RETURN_IF_ERROR(store.Set(absl::StrCat("noticed/", assignment.rank), named ? "named" : "another"));
   ASSIGN_OR_RETURN(const std::vector<std::string> said, store.Get(keys, absl::Now() + 2 * kNoticedWithin));
   if (std::find(said.begin(), said.end(), "named") != said.end()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("nobody named rank ", seat.dies));
+  return absl::InternalError(absl::StrCat("nobody named rank ", assignment.dies));
 }
 
 // Steps are recorded, then one rank is gone without a word.  OK: the next step ended in time and somebody named it.
-absl::Status LoseOne(const Seat& seat, const Fixture& fixture, RankGroupOptions run) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> comm, Join(seat));
+absl::Status LoseOne(const RankAssignment& assignment, const model::Fixture& fixture, model::RankGroupOptions run) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Communicator> comm, Join(assignment));
   run.only = comm.get();
-  RankGroup group(fixture.dir, run);
+  model::RankGroup group(fixture.dir, run);
   group.Greedy(Prompts(fixture), kNumTokens);
   RETURN_IF_ERROR(FinishTogether(comm.get()));
-  if (seat.rank == seat.dies) {
+  if (assignment.rank == assignment.dies) {
     std::cout << "dies" << std::endl;
     _exit(0);
   }
@@ -195,48 +195,48 @@ absl::Status LoseOne(const Seat& seat, const Fixture& fixture, RankGroupOptions 
   if (!absl::StrContains(lost.message(), "rank ")) {
     return absl::InternalError(absl::StrCat("names no rank: ", lost.ToString()));
   }
-  return AllNoticed(seat, absl::StrContains(lost.message(), absl::StrCat("rank ", seat.dies)));
+  return AllNoticed(assignment, absl::StrContains(lost.message(), absl::StrCat("rank ", assignment.dies)));
 }
 
-absl::Status SurviveOne(const Seat& seat) {
+absl::Status SurviveOne(const RankAssignment& assignment) {
   test::LiveAtMost(kChildLimit);
-  const Fixture fixture = LoadFixture(kFixture);
-  RETURN_IF_ERROR(LoseOne(seat, fixture, Survivors(seat.world)));
-  Seat next = seat;
+  const model::Fixture fixture = model::LoadFixture(kFixture);
+  RETURN_IF_ERROR(LoseOne(assignment, fixture, Survivors(assignment.world)));
+  RankAssignment next = assignment;
   next.epoch = 2;
-  next.world = seat.world - 1;
-  next.rank = seat.rank > seat.dies ? seat.rank - 1 : seat.rank;
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> comm, Join(next));
-  RankGroupOptions run = Survivors(next.world);
+  next.world = assignment.world - 1;
+  next.rank = assignment.rank > assignment.dies ? assignment.rank - 1 : assignment.rank;
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Communicator> comm, Join(next));
+  model::RankGroupOptions run = Survivors(next.world);
   run.only = comm.get();
-  RankGroup group(fixture.dir, run);
-  WriteTokens(TokensFile(seat.directory, 0, next.rank), group.Greedy(Prompts(fixture), kNumTokens));
+  model::RankGroup group(fixture.dir, run);
+  WriteTokens(TokensFile(assignment.directory, 0, next.rank), group.Greedy(Prompts(fixture), kNumTokens));
   return FinishTogether(comm.get());
 }
 
-bool ParseSeat(int argc, char** argv, Seat* seat) {
+bool ParseAssignment(int argc, char** argv, RankAssignment* assignment) {
   for (int i = 1; i < argc; ++i) {
     absl::string_view argument = argv[i];
     if (absl::ConsumePrefix(&argument, "--rank=")) {
-      SY_CHECK(absl::SimpleAtoi(argument, &seat->rank));
+      SY_CHECK(absl::SimpleAtoi(argument, &assignment->rank));
     } else if (absl::ConsumePrefix(&argument, "--world=")) {
-      SY_CHECK(absl::SimpleAtoi(argument, &seat->world));
+      SY_CHECK(absl::SimpleAtoi(argument, &assignment->world));
     } else if (absl::ConsumePrefix(&argument, "--dies=")) {
-      SY_CHECK(absl::SimpleAtoi(argument, &seat->dies));
+      SY_CHECK(absl::SimpleAtoi(argument, &assignment->dies));
     } else if (absl::ConsumePrefix(&argument, "--directory=")) {
-      seat->directory = std::string(argument);
+      assignment->directory = std::string(argument);
     }
   }
-  return seat->rank >= 0;
+  return assignment->rank >= 0;
 }
 
 // --- the parent
 
-test::ChildSpec SpecOf(const Seat& seat) {
+test::ChildSpec SpecOf(const RankAssignment& assignment) {
   test::ChildSpec spec;
-  spec.arguments = {absl::StrCat("--rank=", seat.rank), absl::StrCat("--world=", seat.world),
-                    absl::StrCat("--dies=", seat.dies), absl::StrCat("--directory=", seat.directory)};
-  spec.environment = {absl::StrCat("NCCL_HOSTID=switchyard-", seat.rank),
+  spec.arguments = {absl::StrCat("--rank=", assignment.rank), absl::StrCat("--world=", assignment.world),
+                    absl::StrCat("--dies=", assignment.dies), absl::StrCat("--directory=", assignment.directory)};
+  spec.environment = {absl::StrCat("NCCL_HOSTID=switchyard-", assignment.rank),
                       "NCCL_SOCKET_IFNAME=lo",
                       "NCCL_NET=Socket",
                       "NCCL_IB_DISABLE=1",
@@ -255,18 +255,19 @@ class RanksTest : public testing::TestWithParam<int> {
 
 TEST_P(RanksTest, ProcessesGiveTheTokensOfOneRank) {
   const int world = GetParam();
-  const TempDir directory;
+  const model::TempDir directory;
   std::vector<test::ChildSpec> specs;
   for (int r = 0; r < world; ++r) specs.push_back(SpecOf({.rank = r, .world = world, .directory = directory.path()}));
   const std::vector<test::ChildEnd> ends = test::RunChildren(specs, {.all = kChildLimit});
   for (int r = 0; r < world; ++r) EXPECT_EQ(ends[r].trouble, "") << "rank " << r << " wrote:\n" << ends[r].log;
   if (HasFailure()) return;
 
-  const Fixture fixture = LoadFixture(kFixture);
+  const model::Fixture fixture = model::LoadFixture(kFixture);
   const auto prompts = Prompts(fixture);
-  const std::vector<RankGroupOptions> runs = Runs(world);
+  const std::vector<model::RankGroupOptions> runs = Runs(world);
   for (size_t i = 0; i < runs.size(); ++i) {
-    const Tokens expected = RankGroup(fixture.dir, {.dtype = runs[i].dtype, .batch = 4}).Greedy(prompts, kNumTokens);
+    const Tokens expected =
+        model::RankGroup(fixture.dir, {.dtype = runs[i].dtype, .batch = 4}).Greedy(prompts, kNumTokens);
     for (int r = 0; r < world; ++r) {
       Tokens of_rank = expected;  // its own prompts, and nothing of others
       for (size_t p = 0; p < prompts.size(); ++p) {
@@ -280,7 +281,7 @@ TEST_P(RanksTest, ProcessesGiveTheTokensOfOneRank) {
 
 TEST_P(RanksTest, OneDiesAndTheOthersGoOn) {
   const int world = GetParam(), dies = world - 2;
-  const TempDir directory;
+  const model::TempDir directory;
   std::vector<test::ChildSpec> specs;
   for (int r = 0; r < world; ++r) {
     specs.push_back(SpecOf({.rank = r, .world = world, .directory = directory.path(), .dies = dies}));
@@ -288,9 +289,9 @@ TEST_P(RanksTest, OneDiesAndTheOthersGoOn) {
   const std::vector<test::ChildEnd> ends = test::RunChildren(specs, {.all = kChildLimit});
   for (int r = 0; r < world; ++r) EXPECT_EQ(ends[r].trouble, "") << "rank " << r << " wrote:\n" << ends[r].log;
   if (HasFailure()) return;
-  const Fixture fixture = LoadFixture(kFixture);
+  const model::Fixture fixture = model::LoadFixture(kFixture);
   const auto prompts = Prompts(fixture);
-  const Tokens expected = RankGroup(fixture.dir, {.dtype = DType::kF32, .batch = 4}).Greedy(prompts, kNumTokens);
+  const Tokens expected = model::RankGroup(fixture.dir, {.dtype = DType::kF32, .batch = 4}).Greedy(prompts, kNumTokens);
   const int left = world - 1;
   for (int r = 0; r < left; ++r) {
     Tokens of_rank = expected;
@@ -307,9 +308,10 @@ INSTANTIATE_TEST_SUITE_P(Worlds, RanksTest, testing::Values(2, 3));
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
-  if (switchyard::Seat seat; switchyard::ParseSeat(argc, argv, &seat)) {
-    const absl::Status status = seat.dies < 0 ? switchyard::RunRank(seat) : switchyard::SurviveOne(seat);
-    if (!status.ok()) std::fprintf(stderr, "rank %d: %s\n", seat.rank, status.ToString().c_str());
+  if (switchyard::RankAssignment assignment; switchyard::ParseAssignment(argc, argv, &assignment)) {
+    const absl::Status status =
+        assignment.dies < 0 ? switchyard::RunRank(assignment) : switchyard::SurviveOne(assignment);
+    if (!status.ok()) std::fprintf(stderr, "rank %d: %s\n", assignment.rank, status.ToString().c_str());
     return status.ok() ? 0 : 1;
   }
   testing::InitGoogleTest(&argc, argv);

@@ -24,7 +24,7 @@ inline std::vector<double> LogSoftmax(const std::vector<double>& logits) {
 }
 
 // The probability with which each token is drawn.  prompt and output: the tokens so far.
-inline std::vector<double> SamplingDistribution(std::vector<double> l, const SamplingParams& p,
+inline std::vector<double> SamplingDistribution(std::vector<double> l, const batching::SamplingParams& p,
                                                 const std::vector<int32_t>& prompt,
                                                 const std::vector<int32_t>& output) {
   const double never = -std::numeric_limits<double>::infinity();

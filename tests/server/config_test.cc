@@ -1,4 +1,4 @@
-// What is read at the start: flags (every problem at once) and generation_config.json.
+// Flags: every problem at once.
 #include "server/config.h"
 
 #include <sys/stat.h>
@@ -16,7 +16,7 @@
 #include "server/text/generation_config.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -27,7 +27,7 @@ class ConfigTest : public testing::Test {
     dir_.Write("config.json", "{}");
     config_.model = dir_.path();
   }
-  TempDir dir_;
+  model::TempDir dir_;
   ServerConfig config_;
 };
 
@@ -50,7 +50,7 @@ TEST(ServerFlagsTest, MarkedOnesGoToLocalWorkers) {
                                          "--insecure",           "--expert_budget=25%",
                                          "--dataset_root=/data", "--placement=agreed"};
   EXPECT_TRUE(flags.Parse(args).empty());
-  EXPECT_EQ(config.placement.mode, PlacementMode::kAgreed);
+  EXPECT_EQ(config.placement.mode, placement::PlacementMode::kAgreed);
   EXPECT_THAT(FlagsToWorkers(config, kToServingWorkers),
               testing::AllOf(testing::IsSupersetOf({"--dtype=bf16", "--gpu_memory_fraction=0.12345678901234",
                                                     "--insecure=true", "--expert_budget=25%", "--cuda_graphs=true"}),
@@ -67,11 +67,11 @@ TEST(ServerFlagsTest, AnUnknownPlacementIsNamedWithThoseThatThereAre) {
   const std::vector<std::string> args = {"--placement=best"};
   const std::vector<FlagProblem> problems = flags.Parse(args);
   ASSERT_EQ(problems.size(), 1u);
-  EXPECT_EQ(problems[0].ToString(), absl::StrCat("--placement=best: must be one of ", PlacementModeNames()));
+  EXPECT_EQ(problems[0].ToString(), absl::StrCat("--placement=best: must be one of ", placement::PlacementModeNames()));
 }
 
 TEST_F(ConfigTest, TrainingIsChecked) {
-  const TempDir other;
+  const model::TempDir other;
   for (const char* name : {"/data", "/models", "/data/inner"}) std::filesystem::create_directory(dir_.path() + name);
   const auto problem = [this](const std::function<void(ServerConfig*)>& edit) {
     ServerConfig config = config_;
@@ -120,7 +120,7 @@ TEST_F(ConfigTest, TrainingIsChecked) {
               HasSubstr("is for local training workers"));
 }
 
-TEST_F(ConfigTest, AllProblemsAreToldAtOnce) {
+TEST_F(ConfigTest, AllProblemsAreReportedAtOnce) {
   config_.model = dir_.path() + "/nowhere";
   config_.tokenizer = "missing.json";
   config_.chat_template = "missing.jinja";
@@ -184,7 +184,7 @@ TEST_F(ConfigTest, WhatIsThereButNoRegularFileIsCalledSo) {
 TEST_F(ConfigTest, TheModelMustBeACheckpoint) {
   ServerConfig none;
   EXPECT_THAT(std::string(none.Finish().message()), HasSubstr("--model: missing"));
-  TempDir empty;
+  model::TempDir empty;
   config_.model = empty.path();
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("has no config.json"));
 }
@@ -265,14 +265,14 @@ TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {
   config_.experts.budget = "50%";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.experts.budget = "";
-  config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
+  config_.placement = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1};
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
 }
 
 TEST_F(ConfigTest, APlacementGoesWithABudgetAndAProfileOnEveryDevice) {
   for (const char* device : {"cpu", "cuda"}) {
     config_.device = device;
-    config_.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1};
+    config_.placement = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1};
     config_.experts.budget = "50%";
     config_.profile_out = "learned";
     EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
@@ -394,122 +394,5 @@ TEST_F(ConfigTest, WorkersFromElsewhereMustBeCounted) {
   EXPECT_EQ(config_.num_workers(), 3);
 }
 
-TEST(GenerationConfig, AMissingFileGivesNothing) {
-  TempDir dir;
-  const auto defaults = LoadGenerationDefaults(dir.path());
-  ASSERT_TRUE(defaults.ok());
-  EXPECT_FALSE(defaults->temperature);
-  EXPECT_TRUE(defaults->eos_token_ids.empty());
-}
-
-TEST(GenerationConfig, ReadsOneOrSeveralEndTokensAndIgnoresTheRest) {
-  TempDir dir;
-  dir.Write(
-      "generation_config.json",
-      R"({"eos_token_id": [7, 8], "temperature": null, "top_k": 50, "transformers_version": "5.0", "x": {"y": 1}})");
-  auto defaults = LoadGenerationDefaults(dir.path());
-  ASSERT_TRUE(defaults.ok()) << defaults.status();
-  EXPECT_EQ(defaults->eos_token_ids, (std::vector<int32_t>{7, 8}));
-  EXPECT_FALSE(defaults->temperature);
-  EXPECT_EQ(defaults->top_k, 50);
-  dir.Write("generation_config.json", R"({"eos_token_id": 2})");
-  defaults = LoadGenerationDefaults(dir.path());
-  ASSERT_TRUE(defaults.ok());
-  EXPECT_EQ(defaults->eos_token_ids, std::vector<int32_t>{2});
-}
-
-struct BadFile {
-  const char* content;
-  const char* message;  // after the path
-};
-
-TEST(GenerationConfig, BadFilesSayWhatIsWrong) {
-  TempDir dir;
-  const std::string deep = "{\"top_p\": " + std::string(99999, '[') + std::string(99999, ']') + "}";
-  const std::string huge = "{\"x\": \"" + std::string(1 << 20, 'x') + "\"}";
-  for (const BadFile& bad : {
-           BadFile{"[1]", ": not a JSON object"},
-           BadFile{"{\"a\": ", ": not a JSON object"},
-           BadFile{"", ": not a JSON object"},
-           BadFile{"\xff", ": not a JSON object"},
-           BadFile{R"({"temperature": "hot"})", ": temperature: expected a number within [0, 100], found \"hot\""},
-           BadFile{R"({"temperature": -1})", ": temperature: expected a number within [0, 100], found -1"},
-           BadFile{R"({"top_p": 2})", ": top_p: expected a number within (0, 1], found 2"},
-           BadFile{R"({"top_p": 0})", ": top_p: expected a number within (0, 1], found 0"},
-           BadFile{R"({"top_k": -2})", ": top_k: expected a whole number within [-1, 1e+09], found -2"},
-           BadFile{R"({"top_k": 1.5})", ": top_k: expected a whole number within [-1, 1e+09], found 1.5"},
-           BadFile{R"({"min_p": 1.5})", ": min_p: expected a number within [0, 1], found 1.5"},
-           BadFile{R"({"repetition_penalty": 0})", ": repetition_penalty: expected a number within (0, 10], found 0"},
-           BadFile{R"({"temperature": NaN})", ": not a JSON object"},
-           BadFile{R"({"max_new_tokens": 0})",
-                   ": max_new_tokens: expected a whole number within [1, 2.14748e+09], found 0"},
-           BadFile{R"({"min_new_tokens": -1})",
-                   ": min_new_tokens: expected a whole number within [0, 2.14748e+09], found -1"},
-           BadFile{R"({"stop_strings": 5})",
-                   ": stop_strings: expected at most 64 strings of 1 to 1024 bytes each, found 5"},
-           BadFile{R"({"stop_strings": ["a", ""]})",
-                   ": stop_strings: expected at most 64 strings of 1 to 1024 bytes each, found [\"a\",\"\"]"},
-           BadFile{R"({"eos_token_id": "end"})", ": eos_token_id: expected token ids, found \"end\""},
-           BadFile{R"({"eos_token_id": [1, -2]})", ": eos_token_id: expected token ids, found [1,-2]"},
-           BadFile{R"({"eos_token_id": 99999999999})", ": eos_token_id: expected token ids, found 99999999999"},
-           BadFile{huge.c_str(), ": 1048585 bytes, limit 1048576"},
-           BadFile{deep.c_str(), ": nested 100000 deep, limit 16"},
-       }) {
-    const std::string path = dir.Write("generation_config.json", bad.content);
-    const auto defaults = LoadGenerationDefaults(dir.path());
-    EXPECT_EQ(defaults.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(std::string(defaults.status().message()), path + bad.message);
-  }
-}
-
-// A FIFO would hold the start up, a link could lead anywhere.
-TEST(GenerationConfig, OnlyRegularFilesOfTheModelAreRead) {
-  TempDir dir, outside;
-  const std::string path = dir.path() + "/generation_config.json";
-  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_EQ(std::string(LoadGenerationDefaults(dir.path()).status().message()), path + ": not a regular file");
-  unlink(path.c_str());
-  outside.Write("elsewhere.json", R"({"top_k": 5})");
-  std::filesystem::create_symlink(outside.path() + "/elsewhere.json", path);
-  const absl::Status status = LoadGenerationDefaults(dir.path()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(std::string(status.message()), path + ": its link leads out of the model directory");
-  std::filesystem::remove(path);
-  dir.Write("here.json", R"({"top_k": 5})");
-  std::filesystem::create_symlink("here.json", path);
-  EXPECT_EQ(LoadGenerationDefaults(dir.path())->top_k, 5);
-}
-
-TEST(TextRoomLoad, TheModelsTokenizerMustNotBeALinkOutOfItsDirectory) {
-  TempDir dir, outside;
-  outside.Write("tokenizer.json", TinyTokenizerJson());
-  std::filesystem::create_symlink(outside.path() + "/tokenizer.json", dir.path() + "/tokenizer.json");
-  ServerConfig config;
-  config.model = dir.path();
-  config.tokenizer = dir.path() + "/tokenizer.json";
-  EXPECT_THAT(std::string(TextRoom::Load(config).status().message()), HasSubstr("leads out of the model directory"));
-  config.tokenizer = outside.path() + "/tokenizer.json";  // as --tokenizer=FILE it may be anywhere
-  EXPECT_TRUE(TextRoom::Load(config).ok());
-}
-
-TEST(NoModelDirectoryTest, SaysWhatToDoInstead) {
-  ServerConfig config;
-  const auto why = [&config](const std::string& model) {
-    config.model = model;
-    const std::string prefix = "--model=" + model + ": ", text(config.Finish().message());
-    return text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text;
-  };
-  EXPECT_EQ(why("Qwen/Qwen3-30B-A3B"),
-            "no such directory; if it is a model's name on a hub, download it: hf download Qwen/Qwen3-30B-A3B "
-            "--local-dir Qwen3-30B-A3B; then --model=Qwen3-30B-A3B");
-  for (const char* path : {"/none", "a/b/c", "./a/b", "/a/b", "none", "../none", "none/.."}) {
-    EXPECT_EQ(why(path), "no such directory") << path;
-  }
-  const TempDir dir;
-  EXPECT_EQ(why(dir.Write("x.gguf", "GGUF")),
-            "GGUF is not read yet; give the directory of a checkpoint with safetensors");
-  EXPECT_EQ(why(dir.Write("model.safetensors", "")), "is a file; give the directory that holds it");
-}
-
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

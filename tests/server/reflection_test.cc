@@ -11,7 +11,7 @@
 #include "proto/support/raw_message.h"
 #include "tests/server/server_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 namespace pb = google::protobuf;
@@ -38,7 +38,7 @@ class ReflectionTest : public ServerTest {
   grpc::Status CallUnary(const std::string& method, const pb::Message& request, pb::Message* response) {
     grpc::GenericStub stub(channel_);
     grpc::ClientContext context;
-    const grpc::ByteBuffer bytes = SerializeRaw(request);
+    const grpc::ByteBuffer bytes = rpc::SerializeRaw(request);
     grpc::ByteBuffer answer;
     grpc::Status status;
     absl::Notification done;
@@ -48,7 +48,7 @@ class ReflectionTest : public ServerTest {
     });
     done.WaitForNotification();
     if (status.ok()) {
-      EXPECT_TRUE(ParseRaw(answer, response).ok());
+      EXPECT_TRUE(rpc::ParseRaw(answer, response).ok());
     }
     return status;
   }
@@ -120,4 +120,4 @@ TEST_F(ReflectionTest, HealthIsCalledByItsDescription) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -20,7 +20,7 @@
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline constexpr char kToken[] = "0123456789abcdef";
 
@@ -31,7 +31,7 @@ class LinkWorker {
       : stub_(v1::WorkerService::NewStub(std::move(channel))), stream_(stub_->Link(&context_)) {
     v1::LinkRequest hello;
     v1::Register* out = hello.mutable_register_();
-    out->set_protocol_version(kProtocolVersion);
+    out->set_protocol_version(link::kProtocolVersion);
     out->set_incarnation(absl::StrCat("w", reinterpret_cast<uintptr_t>(this)));
     out->set_join_token(token);
     out->set_local_index(-1);
@@ -228,11 +228,11 @@ class ServerTest : public testing::Test {
     return status;
   }
 
-  TempDir dir_;
+  model::TempDir dir_;
   ServerConfig config_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::InferenceService::Stub> stub_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -10,7 +10,7 @@
 #include "proto/support/errors.h"
 #include "tests/server/server_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -21,8 +21,8 @@ TEST_F(ServerTest, UnaryErrorsSayWhenToTryAgain) {
   v1::TokenizeRequest request;
   request.set_text("a");
   const grpc::Status status = stub_->Tokenize(&context, request, &response);
-  EXPECT_EQ(ViewError(status).reason, "MODEL_LOADING");
-  EXPECT_EQ(ViewError(status).details.metadata().at("retryable"), "true");
+  EXPECT_EQ(rpc::ViewError(status).reason, "MODEL_LOADING");
+  EXPECT_EQ(rpc::ViewError(status).details.metadata().at("retryable"), "true");
   const auto trailers = context.GetServerTrailingMetadata();
   const auto pushback = trailers.find("grpc-retry-pushback-ms");
   ASSERT_NE(pushback, trailers.end());
@@ -32,7 +32,7 @@ TEST_F(ServerTest, UnaryErrorsSayWhenToTryAgain) {
   v1::AbortRequest abort;
   abort.set_request_id("nobody's");
   v1::AbortResponse aborted;
-  const ErrorView view = ViewError(stub_->Abort(&another, abort, &aborted));
+  const rpc::ErrorView view = rpc::ViewError(stub_->Abort(&another, abort, &aborted));
   EXPECT_EQ(view.details.metadata().at("retryable"), "false");
   EXPECT_EQ(view.details.metadata().at("requestId"), "nobody's");
 }
@@ -83,7 +83,7 @@ TEST_F(DefaultDeadlineTest, IsForRequestsWithoutOne) {
   const grpc::Status status = reader->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("--default_deadline, 300ms"));
-  EXPECT_EQ(ViewError(status).details.metadata().at("retryable"), "false");
+  EXPECT_EQ(rpc::ViewError(status).details.metadata().at("retryable"), "false");
   AwaitRunning(1);  // the one that came before it, with a deadline of its own
 }
 
@@ -140,8 +140,8 @@ TEST_F(RequestMessageTest, ThatNeverComesEndsTheCall) {
   const grpc::Status status = silent.End();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(status.error_message(), "no request message came within 300ms (--request_message_timeout)");
-  EXPECT_EQ(ViewError(status).reason, "DEADLINE");
-  EXPECT_EQ(ViewError(status).details.metadata().at("limit"), "300ms");
+  EXPECT_EQ(rpc::ViewError(status).reason, "DEADLINE");
+  EXPECT_EQ(rpc::ViewError(status).details.metadata().at("limit"), "300ms");
 }
 
 TEST_F(RequestMessageTest, ThatHasComeMayTakeItsTime) {
@@ -198,8 +198,8 @@ TEST_F(OneClientTest, HasItsShareOfTheStreams) {
   const grpc::Status status = third.End();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(status.error_message(), "open Generate calls of one client: limit 2");
-  EXPECT_EQ(ViewError(status).reason, "TOO_MANY_STREAMS");
-  EXPECT_GT(ViewError(status).retry_after, absl::ZeroDuration());
+  EXPECT_EQ(rpc::ViewError(status).reason, "TOO_MANY_STREAMS");
+  EXPECT_GT(rpc::ViewError(status).retry_after, absl::ZeroDuration());
   contexts[0].TryCancel();
   AwaitRequests(1);
   grpc::ClientContext again;
@@ -278,8 +278,8 @@ TEST_F(ServerTest, ADrainThatIsCutShortEndsTheStreams) {
   v1::GenerateResponse message;
   while (reader->Read(&message)) {
   }
-  EXPECT_EQ(ViewError(reader->Finish()).reason, "DRAINING");
+  EXPECT_EQ(rpc::ViewError(reader->Finish()).reason, "DRAINING");
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -19,7 +19,7 @@
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "tests/server/server_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -54,12 +54,12 @@ TEST_F(ServerTest, BytesThatAreNoMessageGetAReason) {
     const grpc::Status status = Call(method, "\xff");
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
     EXPECT_THAT(status.error_message(), HasSubstr("Request: truncated varint at byte 0"));
-    EXPECT_EQ(ViewError(status).reason, "BAD_REQUEST_BYTES");
+    EXPECT_EQ(rpc::ViewError(status).reason, "BAD_REQUEST_BYTES");
   }
   EXPECT_EQ(Call("Nothing", "").error_code(), grpc::StatusCode::UNIMPLEMENTED);
   const grpc::Status loading = Call("Tokenize", "");
   EXPECT_EQ(loading.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_EQ(ViewError(loading).reason, "MODEL_LOADING");
+  EXPECT_EQ(rpc::ViewError(loading).reason, "MODEL_LOADING");
   EXPECT_THAT(loading.error_message(), HasSubstr("model tiny is LOADING: 0 of 1 workers"));
   EXPECT_EQ(Call("GetLoad", std::string(5 << 20, 'a')).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
@@ -92,7 +92,7 @@ TEST_F(ServerTest, ALinkThatDoesNotRegisterIsEndedSoon) {
 TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
   v1::LinkRequest beat, hello;
   beat.mutable_heartbeat();
-  hello.mutable_register_()->set_protocol_version(kProtocolVersion);
+  hello.mutable_register_()->set_protocol_version(link::kProtocolVersion);
   hello.mutable_register_()->set_incarnation("twice");
   hello.mutable_register_()->set_join_token(kToken);
   for (const v1::LinkRequest& first : {beat, v1::LinkRequest()}) {
@@ -112,7 +112,7 @@ TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
 TEST_F(ServerTest, ALinksFirstMessageIsSmall) {
   v1::LinkRequest results, hello;
   for (int i = 0; i < 40000; ++i) results.mutable_step_result()->add_items();
-  hello.mutable_register_()->set_protocol_version(kProtocolVersion);
+  hello.mutable_register_()->set_protocol_version(link::kProtocolVersion);
   hello.mutable_register_()->set_join_token(kToken);
   hello.mutable_register_()->set_host(std::string(70000, 'h'));
   for (const v1::LinkRequest& first : {results, hello}) {
@@ -130,7 +130,7 @@ TEST_F(ServerTest, BytesThatAreNoMessageOfAWorkerGetAReason) {
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
     EXPECT_THAT(status.error_message(), HasSubstr("request is not a valid Store"));
     EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
-    EXPECT_EQ(ViewError(status).reason, "BAD_REQUEST_BYTES");
+    EXPECT_EQ(rpc::ViewError(status).reason, "BAD_REQUEST_BYTES");
   }
 }
 
@@ -146,7 +146,7 @@ TEST_F(ServerTest, ALostWorkerEndsTheStreamAndAnotherTakesOver) {
   }
   const grpc::Status status = reader->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ViewError(status).reason, "WORKER_LOST");
+  EXPECT_EQ(rpc::ViewError(status).reason, "WORKER_LOST");
   EXPECT_TRUE(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"));
   worker = Connect();
   grpc::ClientContext again;
@@ -180,7 +180,7 @@ TEST_F(ServerTest, StopAnswersStreamsLinksAndRendezvousWaits) {
   }
   const grpc::Status status = reader->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(ViewError(status).reason, "DRAINING");
+  EXPECT_EQ(rpc::ViewError(status).reason, "DRAINING");
   waits.join();
   EXPECT_FALSE(waited.ok());
   EXPECT_EQ(worker->End().error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -222,7 +222,7 @@ TEST_F(NeverReaderTest, ItsStreamIsResetAndItsPlaceIsFree) {
     for (v1::GenerateResponse message; reader->Read(&message);) {
     }
     next = reader->Finish();
-    const bool expected = next.ok() || ViewError(next).reason == "TOO_MANY_STREAMS";
+    const bool expected = next.ok() || rpc::ViewError(next).reason == "TOO_MANY_STREAMS";
     EXPECT_TRUE(expected) << next.error_message();
   }
   EXPECT_TRUE(next.ok()) << "the place is never free: " << next.error_message();
@@ -231,7 +231,7 @@ TEST_F(NeverReaderTest, ItsStreamIsResetAndItsPlaceIsFree) {
   EXPECT_FALSE(never_reads->Finish().ok());
 }
 
-TEST_F(SlowReaderTest, AClientThatDoesNotReadIsEndedAndToldWhy) {
+TEST_F(SlowReaderTest, AClientThatDoesNotReadIsEndedAndReportedWhy) {
   const auto worker = Connect();
   worker->set_logprobs(20);
   grpc::ClientContext context;
@@ -247,7 +247,7 @@ TEST_F(SlowReaderTest, AClientThatDoesNotReadIsEndedAndToldWhy) {
   EXPECT_LT(tokens, 50000);
   const grpc::Status status = reader->Finish();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(ViewError(status).reason, "SLOW_READER");
+  EXPECT_EQ(rpc::ViewError(status).reason, "SLOW_READER");
 }
 
 TEST_F(ServerTest, DrainWaitsForRunningRequestsOnly) {
@@ -265,8 +265,8 @@ TEST_F(ServerTest, DrainWaitsForRunningRequestsOnly) {
   grpc::ClientContext late;
   const auto refused = stub_->Generate(&late, Request(1));
   EXPECT_FALSE(refused->Read(&message));
-  EXPECT_EQ(ViewError(refused->Finish()).reason, "DRAINING");
+  EXPECT_EQ(rpc::ViewError(refused->Finish()).reason, "DRAINING");
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

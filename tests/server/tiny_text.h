@@ -14,7 +14,7 @@
 #include "server/text/text.h"
 #include "tests/workers/model/temp_dir.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline constexpr int32_t kEnd = 256;
 inline constexpr int32_t kBos = 257;
@@ -87,14 +87,14 @@ struct TinyTextOptions {
   std::string generation_config;                      // "" = none
 };
 
-inline std::unique_ptr<const TextRoom> TinyText(const TinyTextOptions& options = {}) {
-  TempDir dir;
+inline std::unique_ptr<const text::TextProcessor> TinyText(const TinyTextOptions& options = {}) {
+  model::TempDir dir;
   ServerConfig config;
   config.model = dir.path();
   if (options.tokenizer) config.tokenizer = dir.Write("tokenizer.json", options.tokenizer_json);
   if (!options.chat_template.empty()) config.chat_template = dir.Write("template.jinja", options.chat_template);
   if (!options.generation_config.empty()) dir.Write("generation_config.json", options.generation_config);
-  absl::StatusOr<std::unique_ptr<const TextRoom>> room = TextRoom::Load(config);
+  absl::StatusOr<std::unique_ptr<const text::TextProcessor>> room = text::TextProcessor::Load(config);
   EXPECT_TRUE(room.ok()) << room.status();
   return room.ok() ? *std::move(room) : nullptr;
 }
@@ -108,4 +108,4 @@ inline ServedModel TinyModel() {
   return model;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -37,7 +37,7 @@
 #include "workers/session/service_training.h"
 #include "workers/train/job/check_trainable.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 constexpr char kVersion[] = "0.1.0";
@@ -53,11 +53,11 @@ int Complain(const WorkerFlags& flags, absl::string_view text) {
 
 // Links are plaintext: they stay on this machine or in a private network, as the collectives do.
 std::string CheckServer(const std::string& server, bool insecure) {
-  const absl::StatusOr<HostPort> target = SplitHostPort(server);
+  const absl::StatusOr<rpc::HostPort> target = rpc::SplitHostPort(server);
   if (!target.ok()) return absl::StrCat("--server: ", target.status().message(), "\n");
   const absl::StatusOr<Route> route = RouteTo(target->host, target->port);
   // A name that is not known now may be later; the link asks again, and then its address has to be a private one.
-  if (!route.ok() || CheckGroupAddress(route->peer).ok() || insecure) return "";
+  if (!route.ok() || comm::CheckGroupAddress(route->peer).ok() || insecure) return "";
   return absl::StrCat("--server=", server, ": ", route->peer,
                       " is a public address; a plaintext link to it wants --insecure\n");
 }
@@ -72,8 +72,8 @@ std::string CheckFlags(const WorkerFlags& flags, const FlagSet& table) {
   }
   if (flags.threads < 0) absl::StrAppend(&problems, "--threads=", flags.threads, ": must not be negative\n");
   absl::StrAppend(&problems, CheckServer(flags.server, flags.insecure));
-  if (const std::string address = BareHost(flags.address); address != kAutoAddress) {
-    if (const absl::Status status = CheckGroupAddress(address); !status.ok())
+  if (const std::string address = rpc::BareHost(flags.address); address != kAutoAddress) {
+    if (const absl::Status status = comm::CheckGroupAddress(address); !status.ok())
       absl::StrAppend(&problems, "--address: ", status.message(), "\n");
   }
   if (const absl::Status status = ReadJoinToken(flags.join_token_file, 0).status(); !status.ok()) {
@@ -83,7 +83,8 @@ std::string CheckFlags(const WorkerFlags& flags, const FlagSet& table) {
     absl::StrAppend(&problems, problem.ToString(), "\n");
   if (const absl::Status status = GuardProcess(kOpenFiles, "its links"); !status.ok())
     absl::StrAppend(&problems, status.message(), "\n");
-  if (const absl::Status status = CheckIsaSetting(); !status.ok()) absl::StrAppend(&problems, status.message(), "\n");
+  if (const absl::Status status = ops::CheckIsaSetting(); !status.ok())
+    absl::StrAppend(&problems, status.message(), "\n");
   return problems;
 }
 
@@ -91,29 +92,29 @@ std::string CheckFlags(const WorkerFlags& flags, const FlagSet& table) {
 absl::StatusOr<int> ExposeMetrics(const WorkerFlags& flags, const std::string& host, WorkerMetrics* metrics) {
   const int wanted = flags.metrics_port;
   if (wanted < 0) return -1;
-  if (!CheckGroupAddress(host).ok() && !flags.insecure) {
+  if (!comm::CheckGroupAddress(host).ok() && !flags.insecure) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics_host=", host, ": another address than loopback or a private one wants --insecure"));
   }
   const int port = metrics->Expose(host, wanted);
   if (port < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", wanted, ": cannot listen on ",
-                                                   JoinHostPort(host, wanted), " (is it in use",
-                                                   IsIpv6(host) ? kMaybeNoIpv6 : "?)"));
+                                                   rpc::JoinHostPort(host, wanted), " (is it in use",
+                                                   rpc::IsIpv6(host) ? kMaybeNoIpv6 : "?)"));
   }
-  LogInfo("metrics on http://", JoinHostPort(host, port), "/metrics");
+  LogInfo("metrics on http://", rpc::JoinHostPort(host, port), "/metrics");
   return port;
 }
 
 absl::StatusOr<LinkOptions> LinkFlags(const WorkerFlags& flags, WorkerMetrics* metrics) {
   LinkOptions options;
-  options.metrics_host = BareHost(flags.metrics_host);
+  options.metrics_host = rpc::BareHost(flags.metrics_host);
   ASSIGN_OR_RETURN(options.metrics_port, ExposeMetrics(flags, options.metrics_host, metrics));
   options.server = flags.server;
   options.socket = flags.server_socket;
   options.join_token = ReadJoinToken(flags.join_token_file, 0).value_or("");
   options.local_index = flags.local_index;
-  options.address = BareHost(flags.address);
+  options.address = rpc::BareHost(flags.address);
   options.insecure = flags.insecure;
   return options;
 }
@@ -135,8 +136,9 @@ std::unique_ptr<LinkRole> MakeRole(const WorkerFlags& flags, Worker* worker, int
 int CheckModel(const WorkerFlags& flags) {
   const absl::StatusOr<RootDir> root = RootDir::Open(flags.checkpoint_root, "--checkpoint_root");
   if (!root.ok()) return Complain(flags, root.status().message());
-  const absl::StatusOr<ModelConfig> checked = CheckTrainable(*root, flags.check_model, flags.check_weights);
-  std::fputs(ModelCheckLine(checked).c_str(), stdout);
+  const absl::StatusOr<model::ModelConfig> checked =
+      train::CheckTrainable(*root, flags.check_model, flags.check_weights);
+  std::fputs(train::ModelCheckLine(checked).c_str(), stdout);
   return std::fflush(stdout) == 0 && checked.ok() ? 0 : kExitBadConfig;
 }
 
@@ -187,20 +189,20 @@ int Main(const WorkerFlags& flags, const FlagSet& table) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker
 
 int main(int argc, char** argv) {
-  switchyard::SetUpLibraries();
-  switchyard::WorkerFlags flags;
-  switchyard::FlagSet table = switchyard::FlagsOfWorker(&flags);
+  switchyard::rpc::SetUpLibraries();
+  switchyard::worker::WorkerFlags flags;
+  switchyard::FlagSet table = switchyard::worker::FlagsOfWorker(&flags);
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-worker",
-       .version = switchyard::kVersion,
+       .version = switchyard::worker::kVersion,
        .summary =
            "runs a part of a model for a Switchyard server, or trains.\n\n  switchyard-worker --server=HOST:PORT "
            "--model=DIR\n  switchyard-worker --server=HOST:PORT --role=train --dataset_root=DIR "
            "--checkpoint_root=DIR"},
       &table);
-  return switchyard::Main(flags, table);
+  return switchyard::worker::Main(flags, table);
 }

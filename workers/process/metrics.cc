@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "proto/support/host_port.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 const prometheus::Histogram::BucketBoundaries kSeconds = {.0002, .0005, .001, .002, .005, .01, .02, .05,
@@ -191,8 +191,9 @@ std::vector<prometheus::MetricFamily> WorkerMetrics::Traffic::Collect() const {
       family("switchyard_worker_train_frame_bytes_total", "Bytes of these frames, heads of messages included.");
   prometheus::MetricFamily overtaken =
       family("switchyard_worker_train_overtaken_total", "Messages that went before one of a sum that could have gone.");
-  for (int i = 0; i < kNumCommClasses; ++i) {
-    const std::vector<prometheus::ClientMetric::Label> labels = {{"class", CommClassName(static_cast<CommClass>(i))}};
+  for (int i = 0; i < comm::kNumCommClasses; ++i) {
+    const std::vector<prometheus::ClientMetric::Label> labels = {
+        {"class", comm::CommClassName(static_cast<comm::CommClass>(i))}};
     add(&frames, labels, counted.frames[static_cast<size_t>(i)]);
     add(&bytes, labels, counted.bytes[static_cast<size_t>(i)]);
   }
@@ -205,8 +206,8 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
     // Each request has a thread while it comes, two seconds at most: those that hang hold some of them, and not for
     // long.
     exposer_ = std::make_unique<prometheus::Exposer>(
-        std::vector<std::string>{"listening_ports", JoinHostPort(host, port), "num_threads", "32", "request_timeout_ms",
-                                 "2000", "enable_keep_alive", "no"});
+        std::vector<std::string>{"listening_ports", rpc::JoinHostPort(host, port), "num_threads", "32",
+                                 "request_timeout_ms", "2000", "enable_keep_alive", "no"});
     exposer_->RegisterCollectable(registry_);
     exposer_->RegisterCollectable(traffic_);
     const std::vector<int> ports = exposer_->GetListeningPorts();
@@ -216,64 +217,65 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
   }
 }
 
-void WorkerMetrics::ObserveExperts(const ExpertOffloadCounters& now, ExpertOffloadCounters* told) {
+void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported) {
   // Another store, which has counted anew.
-  if (now.copied_bytes < told->copied_bytes || now.hits < told->hits || now.misses < told->misses ||
-      now.failed < told->failed) {
-    *told = {};
+  if (now.copied_bytes < reported->copied_bytes || now.hits < reported->hits || now.misses < reported->misses ||
+      now.failed < reported->failed) {
+    *reported = {};
   }
   const auto add = [](prometheus::Counter* counter, auto from, auto to) {
     counter->Increment(static_cast<double>(to - from));
   };
-  add(expert_hits, told->hits, now.hits);
-  add(expert_misses, told->misses, now.misses);
-  add(expert_late, told->late, now.late);
-  add(expert_prefetched, told->prefetched, now.prefetched);
-  add(expert_wasted, told->wasted, now.wasted);
-  add(expert_copied_bytes, told->copied_bytes, now.copied_bytes);
-  add(expert_failed_copies, told->failed, now.failed);
-  add(expert_wait_seconds, told->wait_seconds, now.wait_seconds);
-  add(expert_plan_seconds, told->plan_seconds, now.plan_seconds);
-  *told = now;
+  add(expert_hits, reported->hits, now.hits);
+  add(expert_misses, reported->misses, now.misses);
+  add(expert_late, reported->late, now.late);
+  add(expert_prefetched, reported->prefetched, now.prefetched);
+  add(expert_wasted, reported->wasted, now.wasted);
+  add(expert_copied_bytes, reported->copied_bytes, now.copied_bytes);
+  add(expert_failed_copies, reported->failed, now.failed);
+  add(expert_wait_seconds, reported->wait_seconds, now.wait_seconds);
+  add(expert_plan_seconds, reported->plan_seconds, now.plan_seconds);
+  *reported = now;
 }
 
-void WorkerMetrics::ObserveCold(const ColdCounters& now, ColdCounters* told) {
-  if (now.rows < told->rows) *told = {};  // of another store
-  expert_host_rows->Increment(static_cast<double>(now.rows - told->rows));
-  expert_host_seconds->Increment(now.seconds - told->seconds);
-  *told = now;
+void WorkerMetrics::ObserveCold(const moe::ColdCounters& now, moe::ColdCounters* reported) {
+  if (now.rows < reported->rows) *reported = {};  // of another store
+  expert_host_rows->Increment(static_cast<double>(now.rows - reported->rows));
+  expert_host_seconds->Increment(now.seconds - reported->seconds);
+  *reported = now;
 }
 
-void WorkerMetrics::ObservePlacement(const RankSlotsCounters& now, RankSlotsCounters* told) {
-  bool fell = now.copied_bytes < told->copied_bytes || now.wait_seconds < told->wait_seconds;
-  for (size_t reason = 0; reason < kNumCopyReasons; ++reason) fell |= now.copies[reason] < told->copies[reason];
-  if (fell) *told = {};  // other slots, which have counted anew
+void WorkerMetrics::ObservePlacement(const moe::ExpertHostCounters& now, moe::ExpertHostCounters* reported) {
+  bool fell = now.copied_bytes < reported->copied_bytes || now.wait_seconds < reported->wait_seconds;
+  for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason)
+    fell |= now.copies[reason] < reported->copies[reason];
+  if (fell) *reported = {};  // other slots, which have counted anew
   const auto add = [](prometheus::Counter* counter, auto from, auto to) {
     counter->Increment(static_cast<double>(to - from));
   };
-  prometheus::Counter* const copies[kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
-                                                        placement_prefetch_copies, placement_stage_copies,
-                                                        placement_mend_copies};
-  for (size_t reason = 0; reason < kNumCopyReasons; ++reason) {
-    add(copies[reason], told->copies[reason], now.copies[reason]);
+  prometheus::Counter* const copies[moe::kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
+                                                             placement_prefetch_copies, placement_stage_copies,
+                                                             placement_mend_copies};
+  for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason) {
+    add(copies[reason], reported->copies[reason], now.copies[reason]);
   }
-  add(placement_copied_bytes, told->copied_bytes, now.copied_bytes);
-  add(placement_failed_copies, told->failed, now.failed);
-  add(placement_late_copies, told->late, now.late);
-  add(placement_wait_seconds, told->wait_seconds, now.wait_seconds);
-  *told = now;
+  add(placement_copied_bytes, reported->copied_bytes, now.copied_bytes);
+  add(placement_failed_copies, reported->failed, now.failed);
+  add(placement_late_copies, reported->late, now.late);
+  add(placement_wait_seconds, reported->wait_seconds, now.wait_seconds);
+  *reported = now;
 }
 
-void WorkerMetrics::ObserveForecasts(const RowForecaster& forecaster, absl::Duration* told) {
+void WorkerMetrics::ObserveForecasts(const moe::RowLoadPredictor& forecaster, absl::Duration* reported) {
   const absl::Duration spent = forecaster.spent();
-  if (spent < *told) *told = absl::ZeroDuration();
-  forecast_seconds->Increment(absl::ToDoubleSeconds(spent - *told));
-  *told = spent;
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
-    for (int j = 0; j < kNumLiveEstimators * kMaxAhead; ++j) {
-      const auto estimator = static_cast<LiveEstimator>(j / kMaxAhead);
-      const int ahead = 1 + j % kMaxAhead;
-      const EstimateMeans means = forecaster.phase(phase).MeansOf(estimator, ahead);
+  if (spent < *reported) *reported = absl::ZeroDuration();
+  forecast_seconds->Increment(absl::ToDoubleSeconds(spent - *reported));
+  *reported = spent;
+  for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
+    for (int j = 0; j < popularity::kNumLivePredictors * popularity::kMaxAhead; ++j) {
+      const auto estimator = static_cast<popularity::LivePredictor>(j / popularity::kMaxAhead);
+      const int ahead = 1 + j % popularity::kMaxAhead;
+      const popularity::EstimateMeans means = forecaster.phase(phase).MeansOf(estimator, ahead);
       if (means.num_layers == 0) continue;
       const prometheus::Labels labels = {{"estimator", std::string(NameOf(estimator))},
                                          {"ahead", std::to_string(ahead)},
@@ -285,8 +287,8 @@ void WorkerMetrics::ObserveForecasts(const RowForecaster& forecaster, absl::Dura
   }
 }
 
-void WorkerMetrics::ObserveTraining(const StepProgress& progress) {
-  const StepReport& report = progress.report;
+void WorkerMetrics::ObserveTraining(const train::StepProgress& progress) {
+  const train::StepReport& report = progress.report;
   train_steps->Increment();
   train_tokens->Increment(static_cast<double>(report.tokens));
   train_step_seconds->Observe(progress.total_seconds);
@@ -312,7 +314,7 @@ void WorkerMetrics::ObserveTraining(const StepProgress& progress) {
   if (progress.packing_decided) train_packing_decisions->Increment();
 }
 
-void WorkerMetrics::ObserveSaved(const SavedStep& saved) {
+void WorkerMetrics::ObserveSaved(const train::SavedStep& saved) {
   train_checkpoint_seconds->Observe(saved.seconds);
   train_checkpoint_wait_seconds->Increment(saved.waited_seconds);
   train_checkpoint_bytes->Increment(static_cast<double>(saved.bytes));
@@ -324,12 +326,12 @@ void WorkerMetrics::ObserveYield(absl::Duration yield, absl::Duration limit) {
   if (yield > limit) train_late_yields->Increment();
 }
 
-void WorkerMetrics::ObserveOpened(absl::Duration now, absl::Duration* told) {
-  train_slice_seconds->Increment(absl::ToDoubleSeconds(now - *told));
-  *told = now;
+void WorkerMetrics::ObserveOpened(absl::Duration now, absl::Duration* reported) {
+  train_slice_seconds->Increment(absl::ToDoubleSeconds(now - *reported));
+  *reported = now;
 }
 
-void WorkerMetrics::ObserveStep(const RankResult& result) {
+void WorkerMetrics::ObserveStep(const batching::RankResult& result) {
   step_seconds->Observe(result.timings.total_seconds);
   attention_seconds->Observe(result.timings.attention_seconds);
   expert_seconds->Observe(result.timings.expert_seconds);
@@ -345,4 +347,4 @@ void WorkerMetrics::ObserveStep(const RankResult& result) {
   placement_fine_tuned_layers->Increment(static_cast<double>(result.fine_tuned_layers));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -18,12 +18,12 @@
 #include "workers/comm/tcp/socket_traffic.h"
 #include "workers/moe/experts/cold_experts.h"
 #include "workers/moe/experts/expert_offload.h"
-#include "workers/moe/placement/placed_experts.h"
-#include "workers/moe/popularity/row_forecaster.h"
+#include "workers/moe/placement/replicated_experts.h"
+#include "workers/moe/popularity/row_load_predictor.h"
 #include "workers/train/job/checkpoint_saver.h"
 #include "workers/train/step/step_meter.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 class WorkerMetrics {
  public:
@@ -31,27 +31,27 @@ class WorkerMetrics {
 
   // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
   int Expose(const std::string& host, int port);
-  void ObserveStep(const RankResult& result);
+  void ObserveStep(const batching::RankResult& result);
   // How right estimators of coming layers were lately, and what foreseeing took since it had taken `told`.
-  void ObserveForecasts(const RowForecaster& forecaster, absl::Duration* told);
+  void ObserveForecasts(const moe::RowLoadPredictor& forecaster, absl::Duration* reported);
   // What a store has counted since it had counted `told`; told becomes `now`.  A new store counts from 0.
-  void ObserveExperts(const ExpertOffloadCounters& now, ExpertOffloadCounters* told);
+  void ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported);
 
   // The same of what the host computed of its experts.
-  void ObserveCold(const ColdCounters& now, ColdCounters* told);
+  void ObserveCold(const moe::ColdCounters& now, moe::ColdCounters* reported);
 
   // A training job's step, and a checkpoint that counts.
-  void ObserveTraining(const StepProgress& progress);
-  void ObserveSaved(const SavedStep& saved);
+  void ObserveTraining(const train::StepProgress& progress);
+  void ObserveSaved(const train::SavedStep& saved);
   // Of training in slices: how long it took to stop for a plan, beside what it may; how long it was let run.
   void ObserveYield(absl::Duration yield, absl::Duration limit);
-  void ObserveOpened(absl::Duration now, absl::Duration* told);
+  void ObserveOpened(absl::Duration now, absl::Duration* reported);
 
   // What groups whose all-to-alls overtake sums have sent: counted there, read when somebody asks.
-  SocketTraffic* traffic() { return &traffic_->counted; }
+  comm::SocketTraffic* traffic() { return &traffic_->counted; }
 
   // The same of a placement's copies.
-  void ObservePlacement(const RankSlotsCounters& now, RankSlotsCounters* told);
+  void ObservePlacement(const moe::ExpertHostCounters& now, moe::ExpertHostCounters* reported);
 
   prometheus::Histogram* step_seconds = nullptr;
   prometheus::Histogram* attention_seconds = nullptr;
@@ -127,7 +127,7 @@ class WorkerMetrics {
  private:
   struct Traffic final : prometheus::Collectable {
     std::vector<prometheus::MetricFamily> Collect() const override;
-    SocketTraffic counted;
+    comm::SocketTraffic counted;
   };
 
   std::shared_ptr<prometheus::Registry> registry_;
@@ -136,4 +136,4 @@ class WorkerMetrics {
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

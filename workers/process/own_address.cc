@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 std::string AddressText(const sockaddr* address, socklen_t length) {
@@ -52,4 +52,4 @@ absl::StatusOr<Route> RouteTo(const std::string& host, int port) {
   return absl::UnavailableError(absl::StrCat("no way to ", host, ": ", last.message()));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 struct Route {
   std::string own;   // this host's address on the way there
@@ -16,4 +16,4 @@ struct Route {
 // name has to be resolved.  Unavailable: the name is not known or no way leads there, now.
 absl::StatusOr<Route> RouteTo(const std::string& host, int port);
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 constexpr absl::Duration kSetTimeout = absl::Seconds(5);
@@ -77,4 +77,4 @@ absl::Status RemoteStore::Cancelled() {
   return cancelled_.empty() ? absl::OkStatus() : absl::CancelledError(cancelled_);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -11,10 +11,10 @@
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 // Thread-safe.
-class RemoteStore final : public RendezvousStore {
+class RemoteStore final : public comm::RendezvousStore {
  public:
   RemoteStore(std::shared_ptr<grpc::Channel> channel, std::string token);
 
@@ -31,4 +31,4 @@ class RemoteStore final : public RendezvousStore {
   std::vector<grpc::ClientContext*> waiting_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

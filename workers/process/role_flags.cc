@@ -11,7 +11,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/device_backend.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 // InvalidArgument: no device's name.  Unimplemented: of a kind that this program is built without.
@@ -42,8 +42,9 @@ std::string CheckDevice(const WorkerFlags& values, const FlagSet& flags) {
 
 std::string CheckExpertFlags(const WorkerFlags& values) {
   std::string problems;
-  for (const absl::Status& status : {CheckExpertBudget(values.experts),
-                                     CheckColdExperts(values.experts, values.device == "cpu", values.deterministic)}) {
+  for (const absl::Status& status :
+       {offload::CheckExpertBudget(values.experts),
+        offload::CheckColdExperts(values.experts, values.device == "cpu", values.deterministic)}) {
     if (!status.ok()) absl::StrAppend(&problems, status.message(), "\n");
   }
   return problems;
@@ -135,4 +136,4 @@ WorkerOptions ServingOptions(const WorkerFlags& values) {
   return options;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

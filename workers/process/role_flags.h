@@ -8,7 +8,7 @@
 #include "workers/process/worker_flags.h"
 #include "workers/serving/worker.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 enum class WorkerRole { kServe, kTrain, kBoth };
 // Null if it is none.
@@ -20,4 +20,4 @@ std::string CheckRoleFlags(WorkerRole role, const WorkerFlags& values, const Fla
 // REQUIRES: a role that serves, and CheckRoleFlags found nothing.  Without threads and form_device_group.
 WorkerOptions ServingOptions(const WorkerFlags& values);
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -2,7 +2,7 @@
 
 #include "scheduler/offload/expert_budget_flags.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 void AddJoiningFlags(WorkerFlags* values, FlagSet* flags) {
@@ -125,7 +125,7 @@ FlagSet FlagsOfWorker(WorkerFlags* values) {
   AddJoiningFlags(values, &flags);
   AddModelFlags(values, &flags);
   AddDeviceFlags(values, &flags);
-  AddExpertBudgetFlags(&values->experts, "this worker", /*marks=*/0, &flags);
+  offload::AddExpertBudgetFlags(&values->experts, "this worker", /*marks=*/0, &flags);
   for (const char* name : {"expert_budget", "cold_experts"}) flags.Find(name)->Mark(kOfServing);
   AddForecastFlags(&values->forecast, &flags);
   AddTrainingFlags(values, &flags);
@@ -133,4 +133,4 @@ FlagSet FlagsOfWorker(WorkerFlags* values) {
   return flags;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -6,9 +6,9 @@
 
 #include "scheduler/base/flags/flag_set.h"
 #include "scheduler/offload/expert_budget.h"
-#include "workers/serving/rank_forecaster.h"
+#include "workers/serving/rank_load_predictor.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 // As they were given; role_flags.h says what they mean for a role.
 struct WorkerFlags {
@@ -28,7 +28,7 @@ struct WorkerFlags {
   bool deterministic = false;
   bool cuda_graphs = true;
 
-  ExpertBudgetOptions experts;
+  offload::ExpertBudgetOptions experts;
   ForecastOptions forecast;
 
   std::string dataset_root, checkpoint_root;
@@ -53,4 +53,4 @@ inline constexpr uint32_t kOfGpus = 4;
 // They set *values, which has to outlive them.
 FlagSet FlagsOfWorker(WorkerFlags* values);
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

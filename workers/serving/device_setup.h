@@ -10,21 +10,21 @@
 #include "workers/comm/group/rendezvous_store.h"
 #include "workers/tensor/device.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 // Forms the group's collectives on a device.
 struct DeviceGroup {
   Device device;
   bool deterministic = false;
   absl::Time deadline;
-  RendezvousStore* store = nullptr;        // borrowed for the call
-  std::unique_ptr<Communicator> messages;  // the same ranks on their hosts
-  std::unique_ptr<Communicator> watch;     // the same again, class control alone
+  comm::RendezvousStore* store = nullptr;        // borrowed for the call
+  std::unique_ptr<comm::Communicator> messages;  // the same ranks on their hosts
+  std::unique_ptr<comm::Communicator> watch;     // the same again, class control alone
 };
-using FormDeviceGroupFn = std::function<absl::StatusOr<std::unique_ptr<Communicator>>(DeviceGroup)>;
+using FormDeviceGroupFn = std::function<absl::StatusOr<std::unique_ptr<comm::Communicator>>(DeviceGroup)>;
 
 // Makes this program's devices known.  Before any other thread runs: it may set environment variables.
 // Returns what forms groups on them; null without any.
 FormDeviceGroupFn SetUpDevices(bool deterministic);
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

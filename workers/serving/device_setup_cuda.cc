@@ -5,21 +5,22 @@
 #include "workers/serving/device_setup.h"
 #include "workers/tensor/cuda/cuda_backend.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Communicator>> Form(DeviceGroup group) {
-  return FormNcclGroup({.device = group.device.index, .deadline = group.deadline, .deterministic = group.deterministic},
-                       group.store, {.messages = std::move(group.messages), .watch = std::move(group.watch)});
+absl::StatusOr<std::unique_ptr<comm::Communicator>> Form(DeviceGroup group) {
+  return comm::FormNcclGroup(
+      {.device = group.device.index, .deadline = group.deadline, .deterministic = group.deterministic}, group.store,
+      {.messages = std::move(group.messages), .watch = std::move(group.watch)});
 }
 
 }  // namespace
 
 FormDeviceGroupFn SetUpDevices(bool deterministic) {
-  if (deterministic) FixNcclReductions();
+  if (deterministic) comm::FixNcclReductions();
   RegisterBackend(DeviceKind::kCuda, CudaBackend());
-  RegisterCudaOps();
+  ops::RegisterCudaOps();
   return Form;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

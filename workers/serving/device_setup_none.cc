@@ -1,7 +1,7 @@
 #include "workers/serving/device_setup.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 FormDeviceGroupFn SetUpDevices(bool) { return nullptr; }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

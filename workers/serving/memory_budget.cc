@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 // Claims come from elsewhere: sums of absurd ones stay at the most.
@@ -94,7 +94,7 @@ MemoryBudget ShareMemory(int rank, absl::Span<const MemoryClaim> claims) {
   return budget;
 }
 
-absl::Status AwaitUnloaded(int rank, int world, RendezvousStore* store, absl::Time deadline) {
+absl::Status AwaitUnloaded(int rank, int world, comm::RendezvousStore* store, absl::Time deadline) {
   if (world == 1) return absl::OkStatus();
   RETURN_IF_ERROR(store->Set(UnloadedKeyOf(rank), ""));
   std::vector<std::string> keys;
@@ -102,7 +102,7 @@ absl::Status AwaitUnloaded(int rank, int world, RendezvousStore* store, absl::Ti
   return store->Get(keys, deadline).status();
 }
 
-absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClaim& mine, RendezvousStore* store,
+absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClaim& mine, comm::RendezvousStore* store,
                                            absl::Time deadline) {
   std::vector<MemoryClaim> claims(static_cast<size_t>(world));
   claims[static_cast<size_t>(rank)] = mine;
@@ -118,4 +118,4 @@ absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClai
   return ShareMemory(rank, claims);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

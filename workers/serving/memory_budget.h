@@ -16,7 +16,7 @@
 #include "workers/comm/group/rendezvous_store.h"
 #include "workers/tensor/machine_memory.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 // One rank's word.
 struct MemoryClaim {
@@ -47,11 +47,11 @@ MemoryBudget ShareMemory(int rank, absl::Span<const MemoryClaim> claims);
 
 // Tells `store` that this rank has given back what it will not keep, and waits for the others to say so.  Every rank
 // calls it, before it looks at what is available; one that is alone needs no store.  Errors: the store's.
-absl::Status AwaitUnloaded(int rank, int world, RendezvousStore* store, absl::Time deadline);
+absl::Status AwaitUnloaded(int rank, int world, comm::RendezvousStore* store, absl::Time deadline);
 
 // Tells `store` this rank's claim, waits for the others' and shares.  Every rank of the group calls it, before it
 // loads; one that is alone needs no store.  Errors: the store's.
-absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClaim& mine, RendezvousStore* store,
+absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClaim& mine, comm::RendezvousStore* store,
                                            absl::Time deadline);
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

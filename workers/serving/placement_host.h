@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "scheduler/placement/background/group_placement.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 class PlacementHost {
  public:
@@ -19,7 +19,7 @@ class PlacementHost {
 
   // Starts the copies of what arrives on this rank; blocks for 2 ms at most.
   // InvalidArgument, FailedPrecondition: a stage that cannot be, or while another one is there.
-  virtual absl::Status PreparePlacement(PlacementStage stage) = 0;
+  virtual absl::Status PreparePlacement(placement::Migration stage) = 0;
   // Whether the copies have arrived.  DataLoss: what arrived is not what was sent.  Never blocks.
   virtual absl::StatusOr<bool> PlacementReady() = 0;
   // Forgets what was prepared; of another epoch than the prepared one it does nothing.
@@ -28,4 +28,4 @@ class PlacementHost {
   virtual absl::Status ReleasePlacement(int64_t epoch) = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

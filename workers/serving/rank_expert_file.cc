@@ -10,28 +10,30 @@
 #include "workers/model/weights/loader.h"
 #include "workers/moe/experts/device_expert_copier.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 constexpr int64_t kMostChunkBytes = 2 << 20;
 
 }  // namespace
 
-PackedExpert PackedExpertOf(const ModelConfig& config, DType dtype, DeviceKind device) {
+moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, DeviceKind device) {
   return {config.hidden, config.expert_intermediate, dtype, device};
 }
 
-absl::StatusOr<std::unique_ptr<ExpertCopier>> CopierFrom(const ExpertFile& file, Device device) {
-  return MakeExpertCopier(device, {.begin = file.data(), .bytes = file.bytes()});
+absl::StatusOr<std::unique_ptr<moe::ExpertCopier>> CopierFrom(const moe::ExpertFile& file, Device device) {
+  return moe::MakeExpertCopier(device, {.begin = file.data(), .bytes = file.bytes()});
 }
 
-int64_t CopyChunkBytes(const PackedExpert& expert) { return std::min(kMostChunkBytes, expert.bytes / kChunksPerCopy); }
+int64_t CopyChunkBytes(const moe::PackedExpert& expert) {
+  return std::min(kMostChunkBytes, expert.bytes / kChunksPerCopy);
+}
 
-absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
-                                                               ExpertFile::Progress progress) {
-  const ModelConfig& config = *input.config;
-  RETURN_IF_ERROR(CheckStorable(config));
-  ExpertFileOptions options;
+absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
+                                                                    moe::ExpertFile::Progress progress) {
+  const model::ModelConfig& config = *input.config;
+  RETURN_IF_ERROR(model::CheckStorable(config));
+  moe::ExpertFileOptions options;
   options.dir = input.dir;
   options.weights = input.weights;
   options.expert = PackedExpertOf(config, input.dtype, input.device.kind);
@@ -39,8 +41,8 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertF
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.num_experts = static_cast<int>(config.num_experts);
   options.available_bytes = input.available_bytes;
-  const auto fill = [&](ExpertFile::Places* places) {
-    LoadOptions load;
+  const auto fill = [&](moe::ExpertFile::Places* places) {
+    model::LoadOptions load;
     load.dtype = input.dtype;
     load.device = input.device;
     load.residents.resize(static_cast<size_t>(config.num_experts));
@@ -51,10 +53,10 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertF
       return progress(done, total);
     };
     const auto place = [&](int layer, int32_t expert) { return places->At(layer, expert); };
-    if (input.checkpoint == nullptr) return MakeDummyExperts(config, std::move(load), place);
-    return LoadExperts(*input.checkpoint, config, std::move(load), place);
+    if (input.checkpoint == nullptr) return model::MakeDummyExperts(config, std::move(load), place);
+    return model::LoadExperts(*input.checkpoint, config, std::move(load), place);
   };
-  absl::StatusOr<std::unique_ptr<ExpertFile>> file = ExpertFile::Open(options, fill, progress);
+  absl::StatusOr<std::unique_ptr<moe::ExpertFile>> file = moe::ExpertFile::Open(options, fill, progress);
   // Not the network's or another worker's fault: with this directory it would be the same again.
   if (absl::IsUnavailable(file.status()) || absl::IsPermissionDenied(file.status())) {
     return absl::InvalidArgumentError(absl::StrCat("--expert_file_dir=", options.dir, ": ", file.status().message()));
@@ -62,4 +64,4 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertF
   return file;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -16,12 +16,12 @@
 #include "workers/moe/experts/packed_expert.h"
 #include "workers/tensor/device.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 struct RankExpertFileInput {
-  const ModelConfig* config = nullptr;
-  const Checkpoint* checkpoint = nullptr;  // null: random weights
-  std::string weights;                     // what tells them from others
+  const model::ModelConfig* config = nullptr;
+  const checkpoint::Checkpoint* checkpoint = nullptr;  // null: random weights
+  std::string weights;                                 // what reports them from others
   DType dtype = DType::kBf16;
   int num_threads = 1;
   std::string dir = "/dev/shm";
@@ -30,22 +30,22 @@ struct RankExpertFileInput {
 };
 
 // As the device's products take them.
-PackedExpert PackedExpertOf(const ModelConfig& config, DType dtype, DeviceKind device);
+moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, DeviceKind device);
 
 // Opens the file, building it if nobody has.  Blocks; progress as ExpertFile's.
 // Errors: InvalidArgument (a directory that cannot be used), the file's, the loader's.
-absl::StatusOr<std::unique_ptr<ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
-                                                               ExpertFile::Progress progress);
+absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
+                                                                    moe::ExpertFile::Progress progress);
 
 // What copies from the file, which stays, into slots on the input's device.  On a device it pins the file, where it
 // can. Errors: the device's.
-absl::StatusOr<std::unique_ptr<ExpertCopier>> CopierFrom(const ExpertFile& file, Device device);
+absl::StatusOr<std::unique_ptr<moe::ExpertCopier>> CopierFrom(const moe::ExpertFile& file, Device device);
 
 // How long filling a rank's slots may take when it begins.
 inline constexpr absl::Duration kExpertFillLimit = absl::Minutes(10);
 
 // Bytes of a chunk of a copy: a part of an expert, a multiple of 64.
-int64_t CopyChunkBytes(const PackedExpert& expert);
+int64_t CopyChunkBytes(const moe::PackedExpert& expert);
 inline constexpr int32_t kChunksPerCopy = 4;  // at least
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -12,11 +12,11 @@
 #include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 // What the policy weighs copies and experts' work by; what layers take beside is measured
-// (workers/moe/placement/gate_pace.h).
+// (workers/moe/placement/gate_cost.h).
 struct Rates {
   double memory_bytes = 0;  // a second, of weights that are read to compute
   double flops = 0;
@@ -38,9 +38,9 @@ int64_t Ticks(double amount, double per_second) {
 }
 
 // Of the weights that a pass reads before its first gate.
-int64_t BytesBeforeFirstGate(const ModelConfig& config, DType dtype) {
+int64_t BytesBeforeFirstGate(const model::ModelConfig& config, DType dtype) {
   int64_t elements = 0;
-  for (const LayerConfig& layer : config.layers) {
+  for (const model::LayerConfig& layer : config.layers) {
     elements += config.hidden * (config.qkv_width() + config.q_width());
     if (layer.moe) break;
     elements += 3 * config.hidden * config.dense_intermediate;
@@ -48,20 +48,20 @@ int64_t BytesBeforeFirstGate(const ModelConfig& config, DType dtype) {
   return elements * DTypeBytes(dtype);
 }
 
-std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape, const CopyCost& cost,
-                                        absl::Span<const int64_t> popularity) {
-  const PolicyInput input = {.shape = shape, .cost = cost, .popularity = popularity, .least_per_layer = 2};
-  if (const std::optional<OffloadKind> kind = *ParseExpertPolicy(name); kind.has_value()) {
-    return MakeCachePolicy(*kind, input);
+std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
+                                                 const offload::CopyCost& cost, absl::Span<const int64_t> popularity) {
+  const offload::PolicyInput input = {.shape = shape, .cost = cost, .popularity = popularity, .least_per_layer = 2};
+  if (const std::optional<offload::OffloadKind> kind = *offload::ParseExpertPolicy(name); kind.has_value()) {
+    return offload::MakeCachePolicy(*kind, input);
   }
   // expected_use begins: it needs no history to be good where copies are fast.
-  return std::make_unique<DuelingPolicy>(shape, cost, MakeDuelists(input), 0);
+  return std::make_unique<offload::DuelingPolicy>(shape, cost, offload::MakeDuelists(input), 0);
 }
 
 }  // namespace
 
-absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
-                                DeviceKind device, int64_t experts_per_layer) {
+absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, const model::ModelConfig& config,
+                                DType dtype, DeviceKind device, int64_t experts_per_layer) {
   ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
   const int64_t expert_bytes = PackedExpertOf(config, dtype, device).bytes;
   const int64_t all = experts_per_layer * config.num_moe_layers();
@@ -76,37 +76,40 @@ absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelC
 }
 
 absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExpertsInput& input,
-                                                               ExpertFile::Progress progress) {
-  const ModelConfig& config = *input.file.config;
+                                                               moe::ExpertFile::Progress progress) {
+  const model::ModelConfig& config = *input.file.config;
   const Device device = input.file.device;
-  const PackedExpert packed = PackedExpertOf(config, input.file.dtype, device.kind);
+  const moe::PackedExpert packed = PackedExpertOf(config, input.file.dtype, device.kind);
   ASSIGN_OR_RETURN(const int slots,
                    ExpertSlots(input.options, config, input.file.dtype, device.kind, input.experts_per_layer));
   auto experts = std::unique_ptr<RankExperts>(new RankExperts());
   ASSIGN_OR_RETURN(experts->file_, OpenRankExpertFile(input.file, progress));
-  ExpertStoreOptions store_options;
+  moe::ExpertStoreOptions store_options;
   store_options.expert = packed;
   store_options.num_slots = slots;
   store_options.device = device;
   store_options.bytes_per_second = input.options.copy_bytes_per_second;
   store_options.chunk_bytes = CopyChunkBytes(packed);
-  store_options.source = [file = experts->file_.get()](const ExpertId& id) { return file->At(id.layer, id.expert); };
-  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> plain, CopierFrom(*experts->file_, device));
-  auto summed = std::make_unique<SummedCopier>(
-      SummedCopierOptions{.expert_bytes = packed.bytes,
-                          .slots_on_host = device.is_cpu(),
-                          .checksum = [file = experts->file_.get()](
-                                          const ExpertId& id) { return file->checksum(id.layer, id.expert); }},
+  store_options.source = [file = experts->file_.get()](const moe::ExpertId& id) {
+    return file->At(id.layer, id.expert);
+  };
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertCopier> plain, CopierFrom(*experts->file_, device));
+  auto summed = std::make_unique<moe::SummedCopier>(
+      moe::SummedCopierOptions{
+          .expert_bytes = packed.bytes,
+          .slots_on_host = device.is_cpu(),
+          .checksum =
+              [file = experts->file_.get()](const moe::ExpertId& id) { return file->checksum(id.layer, id.expert); }},
       std::move(plain));
   experts->summed_ = summed.get();
-  auto copier = std::make_unique<TimedCopier>(std::move(summed));
+  auto copier = std::make_unique<moe::TimedCopier>(std::move(summed));
   experts->copier_ = copier.get();
-  ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertStore> store, moe::ExpertStore::Create(store_options, std::move(copier)));
   const auto bytes = static_cast<double>(packed.bytes);
   const Rates rates = RatesOf(device.kind, input.file.num_threads);
   const double copied = store_options.bytes_per_second > 0 ? store_options.bytes_per_second : rates.copied_bytes;
   const int64_t chunk_ticks = Ticks(bytes / kChunksPerCopy, copied);
-  ExpertOffloadOptions options;
+  moe::ExpertOffloadOptions options;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.experts = input.experts;
   for (size_t at = 0; at < input.popularity.size(); at += static_cast<size_t>(config.num_experts)) {
@@ -118,12 +121,12 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   options.first_gate_ticks =
       Ticks(static_cast<double>(BytesBeforeFirstGate(config, input.file.dtype)), rates.memory_bytes);
   options.measured_gates = kMeasuredGates;
-  options.make_policy = [name = input.options.policy, chunk_ticks](const OffloadShape& shape,
+  options.make_policy = [name = input.options.policy, chunk_ticks](const offload::OffloadShape& shape,
                                                                    absl::Span<const int64_t> popularity) {
-    const CopyCost cost = {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy};
+    const offload::CopyCost cost = {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy};
     return MakePolicy(name, shape, cost, popularity);
   };
-  ASSIGN_OR_RETURN(experts->offload_, ExpertOffload::Create(std::move(options), std::move(store)));
+  ASSIGN_OR_RETURN(experts->offload_, moe::ExpertOffload::Create(std::move(options), std::move(store)));
   if (input.options.cold_on_host()) RETURN_IF_ERROR(experts->MakeCold(input, progress));
   LogInfo("experts: ", slots, " slots of ", packed.bytes >> 10, " KiB for ",
           input.experts_per_layer * config.num_moe_layers(), ", policy ", input.options.policy, ", from ",
@@ -131,8 +134,8 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   return experts;
 }
 
-absl::Status RankExperts::MakeCold(const RankExpertsInput& input, ExpertFile::Progress progress) {
-  const ModelConfig& config = *input.file.config;
+absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFile::Progress progress) {
+  const model::ModelConfig& config = *input.file.config;
   RankExpertFileInput file = input.file;
   file.device = Device::Cpu();
   if (file_->built()) file.available_bytes -= file_->bytes();
@@ -140,7 +143,7 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, ExpertFile::Pr
   const DeviceKind device = input.file.device.kind;
   const auto copied_bytes = static_cast<double>(PackedExpertOf(config, file.dtype, device).bytes);
   const double link = input.options.copy_bytes_per_second;
-  ColdExpertsOptions options;
+  moe::ColdExpertsOptions options;
   options.expert = PackedExpertOf(config, file.dtype, DeviceKind::kCpu);
   options.device = input.file.device;
   options.source = [from = host_file_.get()](int layer, int expert) { return from->At(layer, expert); };
@@ -155,16 +158,16 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, ExpertFile::Pr
                           flops = 6.0 * static_cast<double>(config.hidden * config.expert_intermediate)](int64_t rows) {
     return bytes / host.memory_bytes + static_cast<double>(rows) * flops / host.flops;
   };
-  ASSIGN_OR_RETURN(cold_, ColdExperts::Create(std::move(options), offload_.get()));
+  ASSIGN_OR_RETURN(cold_, moe::ColdExperts::Create(std::move(options), offload_.get()));
   LogInfo("experts: cold ones may run on the host, from ", host_file_->path(),
           host_file_->built() ? " (built now)" : "");
   return absl::OkStatus();
 }
 
-absl::Status RankExperts::Fill(ExpertOffload::Progress progress) {
-  std::vector<ExpertHosting> here(static_cast<size_t>(offload_->num_layers()) * offload_->experts().size(),
-                                  ExpertHosting::kHere);
+absl::Status RankExperts::Fill(moe::ExpertOffload::Progress progress) {
+  std::vector<moe::ExpertHosting> here(static_cast<size_t>(offload_->num_layers()) * offload_->experts().size(),
+                                       moe::ExpertHosting::kHere);
   return offload_->Fill(std::move(here), absl::Now() + kExpertFillLimit, progress);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -18,17 +18,17 @@
 #include "workers/moe/experts/timed_copier.h"
 #include "workers/serving/rank_expert_file.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 // Slots of a rank that has so many experts of each layer, replicas among them.  InvalidArgument: too few, with what
 // must fit: a token's experts and one that is copied while they compute.  REQUIRES: checked options, a model with
 // experts.
-absl::StatusOr<int> ExpertSlots(const ExpertBudgetOptions& options, const ModelConfig& config, DType dtype,
-                                DeviceKind device, int64_t experts_per_layer);
+absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, const model::ModelConfig& config,
+                                DType dtype, DeviceKind device, int64_t experts_per_layer);
 
 struct RankExpertsInput {
   RankExpertFileInput file;
-  ExpertBudgetOptions options;
+  offload::ExpertBudgetOptions options;
   std::vector<int32_t> experts;   // that it may ever have, in any layer
   int64_t experts_per_layer = 0;  // that it has at a time
   // [L * E] of all the model's experts, what slots begin with (profiled_shares.h); empty: nothing is known of them.
@@ -40,37 +40,37 @@ class RankExperts {
   // Opens the file, building it if nobody has; makes the slots, which are empty yet.  Blocks.
   // Errors: ExpertSlots', the file's, the loader's.
   static absl::StatusOr<std::unique_ptr<RankExperts>> Open(const RankExpertsInput& input,
-                                                           ExpertFile::Progress progress);
+                                                           moe::ExpertFile::Progress progress);
 
   // Fills the slots with the most popular experts.  Blocks.  Errors: ExpertOffload::Fill's.
-  absl::Status Fill(ExpertOffload::Progress progress);
+  absl::Status Fill(moe::ExpertOffload::Progress progress);
   // How fast experts are copied here.
-  const TimedCopier& copier() const { return *copier_; }
-  ExpertOffload* offload() { return offload_.get(); }
+  const moe::TimedCopier& copier() const { return *copier_; }
+  moe::ExpertOffload* offload() { return offload_.get(); }
   // What the model's layers compute from.
-  LayerExperts* experts() {
+  moe::ExpertWeightProvider* experts() {
     if (cold_ != nullptr) return cold_.get();
     return offload_.get();
   }
   // Whether bytes that were copied were not the file's as it was made: it has to be discarded.
   bool found_damage() const { return summed_->found_damage(); }
   // With all of the model's experts.
-  const ExpertFile& file() const { return *file_; }
+  const moe::ExpertFile& file() const { return *file_; }
   int64_t slot_bytes() const { return offload_->store().bytes(); }
-  ExpertOffloadCounters counters() const { return offload_->counters(); }
-  ColdCounters cold_counters() const { return cold_ == nullptr ? ColdCounters() : cold_->counters(); }
+  moe::ExpertOffloadCounters counters() const { return offload_->counters(); }
+  moe::ColdCounters cold_counters() const { return cold_ == nullptr ? moe::ColdCounters() : cold_->counters(); }
 
  private:
   RankExperts() = default;
   // Cold experts on the host, from a file in its own form.
-  absl::Status MakeCold(const RankExpertsInput& input, ExpertFile::Progress progress);
+  absl::Status MakeCold(const RankExpertsInput& input, moe::ExpertFile::Progress progress);
 
-  std::unique_ptr<ExpertFile> file_;
-  const TimedCopier* copier_ = nullptr;  // offload_ has it, and the next
-  const SummedCopier* summed_ = nullptr;
-  std::unique_ptr<ExpertOffload> offload_;  // copies from the file
-  std::unique_ptr<ExpertFile> host_file_;   // --cold_experts=host, and so is the next
-  std::unique_ptr<ColdExperts> cold_;       // borrows offload_
+  std::unique_ptr<moe::ExpertFile> file_;
+  const moe::TimedCopier* copier_ = nullptr;  // offload_ has it, and the next
+  const moe::SummedCopier* summed_ = nullptr;
+  std::unique_ptr<moe::ExpertOffload> offload_;  // copies from the file
+  std::unique_ptr<moe::ExpertFile> host_file_;   // --cold_experts=host, and so is the next
+  std::unique_ptr<moe::ColdExperts> cold_;       // borrows offload_
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

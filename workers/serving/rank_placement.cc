@@ -10,15 +10,15 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/per_step/resident_change.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 int ExpertsAtATime(const RankPlacementInput& input) {
-  return ExpertsOfLayer(input.settings, static_cast<int>(input.file.config->num_experts), input.world);
+  return placement::ExpertsOfLayer(input.settings, static_cast<int>(input.file.config->num_experts), input.world);
 }
 
 // [L][E] what the plan wants in memory; empty: it says nothing.
-std::vector<std::vector<bool>> InMemory(const GroupPlacement& placement) {
+std::vector<std::vector<bool>> InMemory(const placement::GroupPlacement& placement) {
   std::vector<std::vector<bool>> in_memory = placement.offloaded;
   for (std::vector<bool>& layer : in_memory) layer.flip();
   return in_memory;
@@ -27,7 +27,7 @@ std::vector<std::vector<bool>> InMemory(const GroupPlacement& placement) {
 }  // namespace
 
 absl::StatusOr<int> PlacedSlots(const RankPlacementInput& input) {
-  const ModelConfig& config = *input.file.config;
+  const model::ModelConfig& config = *input.file.config;
   const int of_layer = ExpertsAtATime(input);
   if (!input.experts.empty())
     return ExpertSlots(input.experts, config, input.file.dtype, input.file.device.kind, of_layer);
@@ -43,7 +43,7 @@ RankPlacement::RankPlacement(const RankPlacementInput& input)
       top_k_(static_cast<int>(input.file.config->top_k)) {}
 
 absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPlacementInput& input,
-                                                                   ExpertFile::Progress progress) {
+                                                                   moe::ExpertFile::Progress progress) {
   auto placement = std::unique_ptr<RankPlacement>(new RankPlacement(input));
   if (input.experts.empty()) {
     RETURN_IF_ERROR(placement->MakeSlots(input, progress));
@@ -58,15 +58,15 @@ absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPla
                                                             .popularity = input.popularity},
                                                            progress));
   placement->copier_ = &placement->budgeted_->copier();
-  placement->table_ = std::make_unique<BudgetedSlots>(placement->budgeted_->offload());
+  placement->table_ = std::make_unique<moe::CachedExpertHost>(placement->budgeted_->offload());
   placement->slots_ = placement->table_.get();
   return placement;
 }
 
-absl::Status RankPlacement::MakeSlots(const RankPlacementInput& input, ExpertFile::Progress progress) {
-  const ModelConfig& config = *input.file.config;
+absl::Status RankPlacement::MakeSlots(const RankPlacementInput& input, moe::ExpertFile::Progress progress) {
+  const model::ModelConfig& config = *input.file.config;
   ASSIGN_OR_RETURN(file_, OpenRankExpertFile(input.file, progress));
-  PlacedExpertsOptions options;
+  moe::ReplicatedExpertsOptions options;
   options.num_layers = num_layers_;
   options.num_experts = num_experts_;
   ASSIGN_OR_RETURN(options.num_slots, PlacedSlots(input));
@@ -76,69 +76,69 @@ absl::Status RankPlacement::MakeSlots(const RankPlacementInput& input, ExpertFil
   options.source = [file = file_.get()](int layer, int expert) { return file->At(layer, expert); };
   options.checksum = [file = file_.get()](int layer, int expert) { return file->checksum(layer, expert); };
   options.device = input.file.device;
-  ASSIGN_OR_RETURN(std::unique_ptr<ExpertCopier> plain, CopierFrom(*file_, options.device));
-  auto copier = std::make_unique<TimedCopier>(std::move(plain));
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertCopier> plain, CopierFrom(*file_, options.device));
+  auto copier = std::make_unique<moe::TimedCopier>(std::move(plain));
   copier_ = copier.get();
-  ASSIGN_OR_RETURN(placed_, PlacedExperts::Create(options, std::move(copier)));
+  ASSIGN_OR_RETURN(placed_, moe::ReplicatedExperts::Create(options, std::move(copier)));
   slots_ = placed_.get();
   LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes >> 10, " KiB, placement ",
-          NameOf(input.settings.mode), ", from ", file_->path(), file_->built() ? " (built now)" : "");
+          placement::NameOf(input.settings.mode), ", from ", file_->path(), file_->built() ? " (built now)" : "");
   return absl::OkStatus();
 }
 
-LayerExperts* RankPlacement::experts() {
+moe::ExpertWeightProvider* RankPlacement::experts() {
   if (budgeted_ != nullptr) return budgeted_->experts();
   return placed_.get();
 }
 
 int64_t RankPlacement::slot_bytes() const { return budgeted_ != nullptr ? budgeted_->slot_bytes() : placed_->bytes(); }
 
-ExpertLayout RankPlacement::SlotsOfLayer() const {
-  Placement placement = ContiguousPlacement(num_experts_, world_, 0);
-  const auto slots = static_cast<size_t>(ExpertsOfLayer(settings_, num_experts_, world_));
-  for (std::vector<int32_t>& of_rank : placement.slots) of_rank.resize(slots, kEmptySlot);
-  return ExpertLayout::FromPlacement(placement, 0);
+moe::ExpertLayout RankPlacement::SlotsOfLayer() const {
+  placement::Placement placement = placement::ContiguousPlacement(num_experts_, world_, 0);
+  const auto slots = static_cast<size_t>(placement::ExpertsOfLayer(settings_, num_experts_, world_));
+  for (std::vector<int32_t>& of_rank : placement.slots) of_rank.resize(slots, placement::kEmptySlot);
+  return moe::ExpertLayout::FromPlacement(placement, 0);
 }
 
-PlacementBounds RankPlacement::Bounds() const {
+placement::PlacementBounds RankPlacement::Bounds() const {
   return {.layers = num_layers_,
           .experts = num_experts_,
           .devices = world_,
-          .slots = ResidentSlots(settings_, num_experts_, world_)};
+          .slots = placement::ResidentSlots(settings_, num_experts_, world_)};
 }
 
-absl::Status RankPlacement::Begin(const GroupPlacement& placement, RankSlots::Progress progress) {
-  RETURN_IF_ERROR(CheckGroupPlacement(placement, Bounds()));
+absl::Status RankPlacement::Begin(const placement::GroupPlacement& placement, moe::ExpertHost::Progress progress) {
+  RETURN_IF_ERROR(placement::CheckGroupPlacement(placement, Bounds()));
   placer_.reset();
-  DecidedPlacerOptions options;
+  moe::PerStepBalancerOptions options;
   options.shape.epoch = placement.epoch;
   options.shape.mode = settings_.mode;
   options.shape.top_k = top_k_;
   options.shape.costs = placement.costs;
   if (!placement.residents.empty()) {
-    for (const Placement& residents : placement.residents) {
-      options.shape.residents.push_back(WithTransientSlots(residents, settings_.spare_slots));
+    for (const placement::Placement& residents : placement.residents) {
+      options.shape.residents.push_back(placement::WithTransientSlots(residents, settings_.spare_slots));
     }
   } else {
-    // Where no slow loop fills them, slots of ranks with fewer experts are the fast loop's.
-    const Placement residents = ContiguousPlacement(num_experts_, world_, settings_.spare_slots);
+    // Where no background balancer fills them, slots of ranks with fewer experts are the per-step balancer's.
+    const placement::Placement residents = placement::ContiguousPlacement(num_experts_, world_, settings_.spare_slots);
     options.shape.residents.assign(
         static_cast<size_t>(num_layers_),
-        settings_.rebalances() ? WithTransientSlots(residents, settings_.spare_slots) : residents);
+        settings_.rebalances() ? placement::WithTransientSlots(residents, settings_.spare_slots) : residents);
   }
   options.rank = rank_;
   options.experts = slots_;
   if (table_ != nullptr) table_->BeginWith(InMemory(placement));
-  ASSIGN_OR_RETURN(std::unique_ptr<DecidedPlacer> placer, DecidedPlacer::Create(std::move(options)));
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::PerStepBalancer> placer, moe::PerStepBalancer::Create(std::move(options)));
   RETURN_IF_ERROR(slots_->Fill(placer->ExpertsHere(), absl::Now() + kExpertFillLimit, progress));
   placer_ = std::move(placer);
   return absl::OkStatus();
 }
 
-absl::Status RankPlacement::Prepare(PlacementStage stage) {
-  RETURN_IF_ERROR(CheckPlacementStage(stage, Bounds()));
+absl::Status RankPlacement::Prepare(placement::Migration stage) {
+  RETURN_IF_ERROR(placement::CheckMigration(stage, Bounds()));
   return placer_->Prepare(stage.epoch, stage.costs,
                           {.arrivals = std::move(stage.arrivals), .departures = std::move(stage.departures)});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -16,7 +16,7 @@
 #include "scheduler/base/text/strict_json.h"
 #include "workers/model/config/config.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 // The store takes values up to 1 MiB; of more tensors the first are enough to name one that differs, or none.
@@ -25,7 +25,7 @@ constexpr size_t kMostBytes = 1 << 20;
 std::string KeyOf(const char* what, int rank) { return absl::StrCat(what, "/", rank); }
 
 // "SUM NAME" lines.
-std::string Encode(const TensorSums& sums, size_t most_bytes) {
+std::string Encode(const model::TensorSums& sums, size_t most_bytes) {
   std::string text;
   for (const auto& [name, sum] : sums) {
     const std::string line = absl::StrCat(absl::Hex(sum, absl::kZeroPad16), " ", name, "\n");
@@ -35,8 +35,8 @@ std::string Encode(const TensorSums& sums, size_t most_bytes) {
   return text;
 }
 
-absl::StatusOr<TensorSums> Decode(absl::string_view text) {
-  TensorSums sums;
+absl::StatusOr<model::TensorSums> Decode(absl::string_view text) {
+  model::TensorSums sums;
   for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
     uint64_t sum = 0;
@@ -50,7 +50,7 @@ absl::StatusOr<TensorSums> Decode(absl::string_view text) {
 
 constexpr char kNone[] = "none";
 
-std::string SumOf(const TensorSums& sums) {
+std::string SumOf(const model::TensorSums& sums) {
   return sums.empty() ? kNone : absl::StrCat(absl::Hex(Fnv1a(Encode(sums, SIZE_MAX)), absl::kZeroPad16));
 }
 
@@ -61,7 +61,7 @@ bool Agree(const std::string& a, const std::string& b) {
 }
 
 // "tensor "a" and 3 others differ"; where none of those that both have does, that.
-std::string Difference(const TensorSums& mine, const TensorSums& theirs) {
+std::string Difference(const model::TensorSums& mine, const model::TensorSums& theirs) {
   std::string first;
   int64_t others = 0;
   for (const auto& [name, sum] : mine) {
@@ -82,15 +82,15 @@ std::string Difference(const TensorSums& mine, const TensorSums& theirs) {
 
 absl::StatusOr<uint64_t> SumConfig(const std::string& model_dir) {
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
-  ASSIGN_OR_RETURN(const std::string text, dir.ReadSmallFile("config.json", kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const std::string text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
   nlohmann::json config;
-  ASSIGN_OR_RETURN(config, ParseStrictJson("config.json", text, {.max_depth = kMaxConfigDepth}));
+  ASSIGN_OR_RETURN(config, ParseStrictJson("config.json", text, {.max_depth = model::kMaxConfigDepth}));
   if (config.is_object()) config.erase("transformers_version");
   return Fnv1a(config.dump());
 }
 
-absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, const TensorSums& experts,
-                            RendezvousStore* store, absl::Time deadline) {
+absl::Status AgreeOnWeights(int rank, int world, const model::TensorSums& mine, const model::TensorSums& experts,
+                            comm::RendezvousStore* store, absl::Time deadline) {
   if (world == 1) return absl::OkStatus();
   const std::string own = absl::StrCat(SumOf(mine), " ", SumOf(experts));
   std::vector<std::string> keys, all;
@@ -101,14 +101,14 @@ absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, const T
   while (other < world && Agree(all[static_cast<size_t>(other)], own)) ++other;
   if (other == world) return absl::OkStatus();
   // Whoever differs from this rank finds that it does, too, and publishes its sums.
-  TensorSums everything = mine;
+  model::TensorSums everything = mine;
   everything.insert(experts.begin(), experts.end());
   RETURN_IF_ERROR(store->Set(KeyOf("tensors", rank), Encode(everything, kMostBytes)));
   ASSIGN_OR_RETURN(all, store->Get({KeyOf("tensors", other)}, deadline));
-  ASSIGN_OR_RETURN(const TensorSums theirs, Decode(all[0]));
+  ASSIGN_OR_RETURN(const model::TensorSums theirs, Decode(all[0]));
   return absl::DataLossError(absl::StrCat(
       "ranks ", rank, " and ", other, " of ", world, " have loaded different weights: ", Difference(everything, theirs),
       "; the --model of one of them is damaged or of another version: copy it anew"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -11,7 +11,7 @@
 #include "workers/comm/group/rendezvous_store.h"
 #include "workers/model/weights/loader.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 // The sum, for AgreeOnWeights, of all keys and values of a model's config.json but transformers_version.  Errors: the
 // file's.
@@ -21,7 +21,7 @@ absl::StatusOr<uint64_t> SumConfig(const std::string& model_dir);
 // none (no budget, or no experts), which then is compared with nobody's.  Every rank of the group calls it once it has
 // loaded; ranks publish one sum of each kind, and those of each tensor only if these differ.
 // Errors: DataLoss that names two ranks and a tensor; the store's.
-absl::Status AgreeOnWeights(int rank, int world, const TensorSums& mine, const TensorSums& experts,
-                            RendezvousStore* store, absl::Time deadline);
+absl::Status AgreeOnWeights(int rank, int world, const model::TensorSums& mine, const model::TensorSums& experts,
+                            comm::RendezvousStore* store, absl::Time deadline);
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

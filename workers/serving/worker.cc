@@ -22,23 +22,23 @@
 #include "workers/serving/weight_agreement.h"
 #include "workers/tensor/device_backend.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
 
 // Whether the checkpoint has every tensor that the model wants, in its shape: before anything is started.
-absl::Status CheckTensors(const Checkpoint& checkpoint, const ModelConfig& config, DType dtype) {
-  // A config of absurd sizes must not get as far as address space; what one rank needs is checked when its seat is
-  // known.
-  RETURN_IF_ERROR(CheckMemory(config, {dtype, 0, 0}, ReadMachineMemory().total_bytes));
-  RETURN_IF_ERROR(CheckMemory(config, {dtype, config.num_experts, 0}, kMostAddressSpace));
+absl::Status CheckTensors(const checkpoint::Checkpoint& checkpoint, const model::ModelConfig& config, DType dtype) {
+  // A config of absurd sizes must not get as far as address space; what one rank needs is checked when its assignment
+  // is known.
+  RETURN_IF_ERROR(model::CheckMemory(config, {dtype, 0, 0}, ReadMachineMemory().total_bytes));
+  RETURN_IF_ERROR(model::CheckMemory(config, {dtype, config.num_experts, 0}, kMostAddressSpace));
   // The destinations are never touched, so they cost address space only.
   std::vector<int32_t> all_experts(static_cast<size_t>(config.num_experts));
   std::iota(all_experts.begin(), all_experts.end(), 0);
-  absl::StatusOr<ModelWeights> untouched = AllocateWeights(config, dtype, std::move(all_experts));
+  absl::StatusOr<model::ModelWeights> untouched = model::AllocateWeights(config, dtype, std::move(all_experts));
   RETURN_IF_ERROR(untouched.status());
-  return BuildParams(config, *FindFamily(config.model_type), checkpoint, &*untouched).status();
+  return model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched).status();
 }
 
 // Of config.json, which is all that random weights depend on.
@@ -50,7 +50,7 @@ std::string DummyHash(const std::string& model_dir) {
 
 }  // namespace
 
-Worker::Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint)
+Worker::Worker(WorkerOptions options, model::ModelConfig config, std::optional<checkpoint::Checkpoint> checkpoint)
     // With one thread there is nobody to spin for.
     : options_(std::move(options)),
       config_(std::move(config)),
@@ -61,21 +61,21 @@ Worker::~Worker() { Leave(); }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   // Before any of its files is believed.
-  std::optional<Manifest> manifest;
+  std::optional<checkpoint::Manifest> manifest;
   if (!options.dummy_weights) {
     ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(options.model_dir));
-    ASSIGN_OR_RETURN(manifest, CheckServedFolder(dir));
+    ASSIGN_OR_RETURN(manifest, checkpoint::CheckServedFolder(dir));
   }
-  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(options.model_dir));
-  std::optional<Checkpoint> checkpoint;
+  ASSIGN_OR_RETURN(model::ModelConfig config, model::ReadModelConfig(options.model_dir));
+  std::optional<checkpoint::Checkpoint> checkpoint;
   DType dtype = config.file_dtype.value_or(DType::kBf16);
   if (!options.dummy_weights) {
-    ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(options.model_dir));
-    if (manifest.has_value()) RETURN_IF_ERROR(ExpectManifest(*manifest, *checkpoint));
-    ASSIGN_OR_RETURN(dtype, ServingDType(options.dtype, config, *checkpoint));
+    ASSIGN_OR_RETURN(checkpoint, checkpoint::Checkpoint::Open(options.model_dir));
+    if (manifest.has_value()) RETURN_IF_ERROR(checkpoint::ExpectManifest(*manifest, *checkpoint));
+    ASSIGN_OR_RETURN(dtype, model::ServingDType(options.dtype, config, *checkpoint));
     RETURN_IF_ERROR(CheckTensors(*checkpoint, config, dtype));
   } else if (options.dtype != "auto") {
-    ASSIGN_OR_RETURN(dtype, NamedDType(options.dtype));
+    ASSIGN_OR_RETURN(dtype, model::NamedDType(options.dtype));
   }
   auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
   worker->dtype_ = dtype;
@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())
     RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
   const WorkerOptions& made = worker->options_;
-  RETURN_IF_ERROR(CheckColdExperts(made.experts, made.device.is_cpu(), made.deterministic));
+  RETURN_IF_ERROR(offload::CheckColdExperts(made.experts, made.device.is_cpu(), made.deterministic));
   RETURN_IF_ERROR(worker->OpenDevice());
   return worker;
 }
@@ -103,7 +103,7 @@ absl::Status Worker::OpenDevice() {
 Stream Worker::stream() { return queue_ == nullptr ? Stream::OnCpu(&pool_) : Stream::On(queue_.get(), &pool_); }
 
 std::string Worker::isa() const {
-  if (options_.device.is_cpu()) return IsaName(CurrentIsa());
+  if (options_.device.is_cpu()) return ops::IsaName(ops::CurrentIsa());
   const auto description = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
   return absl::StrCat("cuda ", description.ok() ? description->capability : "?",
                       options_.deterministic ? " deterministic" : "", uses_graphs() ? "" : " no graphs");
@@ -115,22 +115,23 @@ int64_t Worker::memory_bytes() const {
   return description.ok() ? description->total_bytes : 0;
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat, RendezvousStore* store) {
-  GroupOptions group;
-  group.rank = seat.rank;
-  group.world = seat.world;
-  group.epoch = seat.epoch;
-  group.token = seat.token;
-  group.address = seat.address;
-  group.deadline = absl::Now() + seat.form_timeout;
-  std::unique_ptr<Communicator> messages;
-  ASSIGN_OR_RETURN(messages, FormGlooGroup(group, store));
-  if (options_.device.is_cpu() || seat.world == 1) return messages;
+absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const RankAssignment& assignment,
+                                                                      comm::RendezvousStore* store) {
+  comm::GroupOptions group;
+  group.rank = assignment.rank;
+  group.world = assignment.world;
+  group.epoch = assignment.epoch;
+  group.token = assignment.token;
+  group.address = assignment.address;
+  group.deadline = absl::Now() + assignment.form_timeout;
+  std::unique_ptr<comm::Communicator> messages;
+  ASSIGN_OR_RETURN(messages, comm::FormGlooGroup(group, store));
+  if (options_.device.is_cpu() || assignment.world == 1) return messages;
   group.control_only = true;
-  group.token = absl::StrCat(seat.token, "/watch");
-  PrefixStore beside(store, "watch/");
-  std::unique_ptr<Communicator> watch;
-  ASSIGN_OR_RETURN(watch, FormGlooGroup(group, &beside));
+  group.token = absl::StrCat(assignment.token, "/watch");
+  comm::PrefixStore beside(store, "watch/");
+  std::unique_ptr<comm::Communicator> watch;
+  ASSIGN_OR_RETURN(watch, comm::FormGlooGroup(group, &beside));
   return options_.form_device_group({.device = options_.device,
                                      .deterministic = options_.deterministic,
                                      .deadline = group.deadline,
@@ -139,67 +140,71 @@ absl::StatusOr<std::unique_ptr<Communicator>> Worker::FormGroup(const Seat& seat
                                      .watch = std::move(watch)});
 }
 
-absl::Status Worker::Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress) {
-  RETURN_IF_ERROR(CheckPlacement(settings.placement, seat.world));
+absl::Status Worker::Join(const RankAssignment& assignment, const fleet::EngineSettings& settings,
+                          comm::RendezvousStore* store, Progress progress) {
+  RETURN_IF_ERROR(CheckPlacement(settings.placement, assignment.world));
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
-  const bool loaded = HasLoaded(seat, settings);
+  const bool loaded = HasLoaded(assignment, settings);
   if (!loaded) RETURN_IF_ERROR(Unload());
-  RETURN_IF_ERROR(group_.Await(seat.epoch, store, [&] { return AgreeOnBudget(seat, settings, store); }));
-  if (!loaded) RETURN_IF_ERROR(Load(seat, settings, tell));
-  RETURN_IF_ERROR(MakeRunner(seat, settings));
-  if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(seat.placement, tell));
-  RETURN_IF_ERROR(group_.Await(seat.epoch, store, [&] {
-    return AgreeOnWeights(seat.rank, seat.world, weight_sums_, expert_sums_, store, absl::Now() + seat.form_timeout);
+  RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return AgreeOnBudget(assignment, settings, store); }));
+  if (!loaded) RETURN_IF_ERROR(Load(assignment, settings, tell));
+  RETURN_IF_ERROR(MakeRunner(assignment, settings));
+  if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(assignment.placement, tell));
+  RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] {
+    return AgreeOnWeights(assignment.rank, assignment.world, weight_sums_, expert_sums_, store,
+                          absl::Now() + assignment.form_timeout);
   }));
-  ASSIGN_OR_RETURN(Communicator* const comm, group_.Form(seat.epoch, store, [&] { return FormGroup(seat, store); }));
+  ASSIGN_OR_RETURN(comm::Communicator* const comm,
+                   group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, store); }));
   return runner_->SetGroup(
       comm, &layout_,
       {.placer = placement_ == nullptr ? nullptr : placement_->placer(), .forecaster = forecaster_.get()});
 }
 
-absl::StatusOr<RankResult> Worker::Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
+absl::StatusOr<batching::RankResult> Worker::Execute(const batching::StepPlan& head, const batching::RankPlan& part,
+                                                     absl::Duration limit) {
   RETURN_IF_ERROR(Start(head, part, limit));
   return Finish();
 }
 
-absl::Status Worker::Start(const StepPlan& head, const RankPlan& part, absl::Duration limit) {
+absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {
   if (!group_.stands()) return absl::FailedPreconditionError("no group");
   return runner_->Start(head, part, absl::Now() + limit);
 }
 
-absl::StatusOr<DecidedPlacer*> Worker::Placer() {
+absl::StatusOr<moe::PerStepBalancer*> Worker::Placer() {
   if (placement_ != nullptr && placement_->placer() != nullptr) return placement_->placer();
   return absl::FailedPreconditionError(placement_ == nullptr ? "placement stage: under --placement=static experts stay"
                                                              : "placement stage: this worker is in no group");
 }
 
-absl::Status Worker::PreparePlacement(PlacementStage stage) {
+absl::Status Worker::PreparePlacement(placement::Migration stage) {
   RETURN_IF_ERROR(Placer().status());
   return placement_->Prepare(std::move(stage));
 }
 
 absl::StatusOr<bool> Worker::PlacementReady() {
-  ASSIGN_OR_RETURN(DecidedPlacer* const placer, Placer());
+  ASSIGN_OR_RETURN(moe::PerStepBalancer* const placer, Placer());
   return placer->Ready();
 }
 
 void Worker::DropPlacement(int64_t epoch) {
-  const absl::StatusOr<DecidedPlacer*> placer = Placer();
+  const absl::StatusOr<moe::PerStepBalancer*> placer = Placer();
   if (!placer.ok()) return;
   if (const absl::Status status = (*placer)->Drop(epoch); !status.ok()) LogWarn("placement stage: ", status.message());
 }
 
 absl::Status Worker::ReleasePlacement(int64_t epoch) {
-  ASSIGN_OR_RETURN(DecidedPlacer* const placer, Placer());
+  ASSIGN_OR_RETURN(moe::PerStepBalancer* const placer, Placer());
   return placer->Release(epoch);
 }
 
-absl::StatusOr<RankResult> Worker::Finish() { return runner_->Finish(); }
+absl::StatusOr<batching::RankResult> Worker::Finish() { return runner_->Finish(); }
 
 int64_t Worker::device_bytes() const { return options_.device.is_cpu() ? 0 : MemoryInUse(options_.device.kind); }
 
 int64_t Worker::num_replayed() const {
-  const DeviceSteps* const steps = runner_ == nullptr ? nullptr : runner_->device_steps();
+  const model::DeviceSteps* const steps = runner_ == nullptr ? nullptr : runner_->device_steps();
   return steps == nullptr ? 0 : steps->num_replayed();
 }
 
@@ -215,4 +220,4 @@ void Worker::Leave() {
   group_.Leave();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

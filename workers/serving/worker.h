@@ -1,9 +1,10 @@
 // A worker without its network: the model, its place in a group, and the steps that it runs.
 //
-//   Open (checks the checkpoint, loads nothing) → Join (loads what its seat holds, forms the group) → Execute … → Leave
+//   Open (checks the checkpoint, loads nothing) → Join (loads what its assignment holds, forms the group) → Execute … →
+//   Leave
 //
 // Join, Execute and Leave belong to one thread, the worker's; Abort may come from any thread and frees whoever waits
-// for a peer.  Weights stay loaded between epochs: a survivor that keeps its seat joins in milliseconds.
+// for a peer.  Weights stay loaded between epochs: a survivor that keeps its assignment joins in milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +35,13 @@
 #include "workers/serving/memory_budget.h"
 #include "workers/serving/placement_host.h"
 #include "workers/serving/rank_experts.h"
-#include "workers/serving/rank_forecaster.h"
+#include "workers/serving/rank_load_predictor.h"
 #include "workers/serving/rank_placement.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/machine_memory.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 struct WorkerOptions {
   std::string model_dir;
@@ -53,20 +54,20 @@ struct WorkerOptions {
   bool graphs = true;                // on a device: record and replay steps of decodes
   bool dummy_weights = false;        // random ones, of the config's shapes
   // Empty: every expert of the rank is resident.  Directory and rate are a placement's, too.
-  ExpertBudgetOptions experts;
+  offload::ExpertBudgetOptions experts;
   ForecastOptions forecast;                       // of what coming layers' experts get
   FormDeviceGroupFn form_device_group = nullptr;  // for a device and several ranks
   std::function<MachineMemory()> memory = [] { return ReadMachineMemory(); };
 };
 
-struct Seat {
+struct RankAssignment {
   int64_t epoch = 0;
   int rank = 0;
   int world = 1;
   std::string token;    // the group's secret
   std::string address;  // of this host, where the other ranks reach this one
   absl::Duration form_timeout = absl::Seconds(30);
-  GroupPlacement placement = {};  // with which the group begins; not checked against the model yet
+  placement::GroupPlacement placement = {};  // with which the group begins; not checked against the model yet
 };
 
 class Worker final : public PlacementHost {
@@ -78,7 +79,7 @@ class Worker final : public PlacementHost {
   static absl::StatusOr<std::unique_ptr<Worker>> Open(WorkerOptions options);
   ~Worker() override;
 
-  const ModelConfig& config() const { return config_; }
+  const model::ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
   int threads() const { return options_.threads; }
   Device device() const { return options_.device; }
@@ -87,51 +88,54 @@ class Worker final : public PlacementHost {
   // Memory that weights and cache may take: the machine's or the device's.
   int64_t memory_bytes() const;
   const std::string& weights_hash() const { return weights_hash_; }
-  const ExpertBudgetOptions& expert_budget() const { return options_.experts; }
+  const offload::ExpertBudgetOptions& expert_budget() const { return options_.experts; }
 
-  // Takes the seat: loads weights if this seat's are not there, makes the KV cache, meets the others.  Blocks.
-  //   Unavailable/Aborted: the group did not form (others' fault; wait for the next seat).  Others: this worker cannot
-  //   serve.
-  absl::Status Join(const Seat& seat, const EngineSettings& settings, RendezvousStore* store, Progress progress);
+  // Takes the assignment: loads weights if this assignment's are not there, makes the KV cache, meets the others.
+  // Blocks.
+  //   Unavailable/Aborted: the group did not form (others' fault; wait for the next assignment).  Others: this worker
+  //   cannot serve.
+  absl::Status Join(const RankAssignment& assignment, const fleet::EngineSettings& settings,
+                    comm::RendezvousStore* store, Progress progress);
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
-  // Of an expert budget's copies, since the seat was taken; none without one.
-  ExpertOffloadCounters expert_counters() const;
+  // Of an expert budget's copies, since the assignment was taken; none without one.
+  moe::ExpertOffloadCounters expert_counters() const;
   // Of a budget's experts that the host computed, likewise.
-  ColdCounters cold_counters() const;
+  moe::ColdCounters cold_counters() const;
   // Writes what the forecaster has learned where the options say so; OK if there is nothing to write.  In no group.
   absl::Status SaveProfile();
   // What a placement's copies took; null under --placement=static.
-  const TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
+  const moe::TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
   // The group's, where experts move; null otherwise.  The worker's thread.
-  const DecidedPlacer* placer() const { return placement_ == nullptr ? nullptr : placement_->placer(); }
-  // What tells what coming layers get; null: nobody does.  The worker's thread.
-  const RowForecaster* forecaster() const { return forecaster_.get(); }
+  const moe::PerStepBalancer* placer() const { return placement_ == nullptr ? nullptr : placement_->placer(); }
+  // What reports what coming layers get; null: nobody does.  The worker's thread.
+  const moe::RowLoadPredictor* forecaster() const { return forecaster_.get(); }
   // Steps that were replayed as recorded, since the cache was made.
   int64_t num_replayed() const;
 
   // One step; blocks, for the other ranks at most `limit`.  An error ends the epoch for this rank: Leave follows.
-  absl::StatusOr<RankResult> Execute(const StepPlan& head, const RankPlan& part, absl::Duration limit);
+  absl::StatusOr<batching::RankResult> Execute(const batching::StepPlan& head, const batching::RankPlan& part,
+                                               absl::Duration limit);
   // The same in two halves; the next step may be started before this one is finished (ModelRunner).
-  absl::Status Start(const StepPlan& head, const RankPlan& part, absl::Duration limit);
-  absl::StatusOr<RankResult> Finish();
+  absl::Status Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit);
+  absl::StatusOr<batching::RankResult> Finish();
   int num_started() const { return runner_ == nullptr ? 0 : runner_->num_started(); }
-  bool can_start() const { return num_started() < ModelRunner::kMaxStarted; }
-  // Whether Finish would not wait.  An error counts as done, and so does a deadline that has passed: Finish tells it.
+  bool can_start() const { return num_started() < model::ModelRunner::kMaxStarted; }
+  // Whether Finish would not wait.  An error counts as done, and so does a deadline that has passed: Finish reports it.
   bool IsDone();
   // Whether the device is lost to this process, which then has to end: whoever started it starts another.
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
   // Stages of experts' placement.  FailedPrecondition: --placement=static, where experts stay where they are.
-  absl::Status PreparePlacement(PlacementStage stage) override;
+  absl::Status PreparePlacement(placement::Migration stage) override;
   absl::StatusOr<bool> PlacementReady() override;
   void DropPlacement(int64_t epoch) override;
   absl::Status ReleasePlacement(int64_t epoch) override;
   // Of the copies that a placement asked for; none under --placement=static.
-  RankSlotsCounters placement_counters() const {
-    return placement_ == nullptr ? RankSlotsCounters() : placement_->counters();
+  moe::ExpertHostCounters placement_counters() const {
+    return placement_ == nullptr ? moe::ExpertHostCounters() : placement_->counters();
   }
   // Ends the communication of that epoch, now or when it forms.  Any thread.
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
@@ -139,7 +143,7 @@ class Worker final : public PlacementHost {
   void ForgetEpochs() { group_.ForgetEpochs(); }
 
  private:
-  Worker(WorkerOptions options, ModelConfig config, std::optional<Checkpoint> checkpoint);
+  Worker(WorkerOptions options, model::ModelConfig config, std::optional<checkpoint::Checkpoint> checkpoint);
   absl::Status OpenDevice();
   // What looks at a step while it runs cannot be recorded, nor what the host plans layer by layer.
   bool uses_graphs() const {
@@ -147,57 +151,61 @@ class Worker final : public PlacementHost {
            !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN");
   }
   Stream stream();
-  absl::StatusOr<ModelWeights> MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress);
-  // Whether what this seat holds is loaded.
-  bool HasLoaded(const Seat& seat, const EngineSettings& settings) const;
+  absl::StatusOr<model::ModelWeights> MakeWeights(const RankAssignment& assignment,
+                                                  const fleet::EngineSettings& settings, Progress progress);
+  // Whether what this assignment holds is loaded.
+  bool HasLoaded(const RankAssignment& assignment, const fleet::EngineSettings& settings) const;
   absl::Status Unload();
   // The machine's expert file, if it is open and turned out to be damaged; null otherwise.
-  const ExpertFile* DamagedFile() const;
-  RankPlacementInput PlacementInput(const Seat& seat, const EngineSettings& settings) const;
-  // Of the seat, on the device.
-  absl::StatusOr<MemoryNeed> NeedOf(const Seat& seat, const EngineSettings& settings) const;
+  const moe::ExpertFile* DamagedFile() const;
+  RankPlacementInput PlacementInput(const RankAssignment& assignment, const fleet::EngineSettings& settings) const;
+  // Of the assignment, on the device.
+  absl::StatusOr<model::MemoryNeed> NeedOf(const RankAssignment& assignment,
+                                           const fleet::EngineSettings& settings) const;
   // budget_, with the ranks that share this host's memory.
-  absl::Status AgreeOnBudget(const Seat& seat, const EngineSettings& settings, RendezvousStore* store);
+  absl::Status AgreeOnBudget(const RankAssignment& assignment, const fleet::EngineSettings& settings,
+                             comm::RendezvousStore* store);
   // Adds those of the file with all experts to expert_sums_, by layer.
-  void SumExpertFile(const ExpertFile& file);
-  absl::Status CheckPlacement(const PlacementSettings& placement, int world) const;
+  void SumExpertFile(const moe::ExpertFile& file);
+  absl::Status CheckPlacement(const placement::PlacementSettings& placement, int world) const;
   // available: bytes of the host's memory that, if it is built in memory, the file may take.
   RankExpertFileInput ExpertFileInput(int64_t available) const;
   // What an expert budget's slots begin with: by what was learned in a group before, else by --profile; empty: nothing
   // is known, or there is no budget.
   absl::StatusOr<std::vector<int64_t>> KnownPopularity() const;
   // The group's.  FailedPrecondition: --placement=static, or no group.
-  absl::StatusOr<DecidedPlacer*> Placer();
-  absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const Seat& seat, RendezvousStore* store);
-  absl::Status Load(const Seat& seat, const EngineSettings& settings, Progress progress);
-  absl::Status MakeRunner(const Seat& seat, const EngineSettings& settings);
+  absl::StatusOr<moe::PerStepBalancer*> Placer();
+  absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const RankAssignment& assignment,
+                                                                comm::RendezvousStore* store);
+  absl::Status Load(const RankAssignment& assignment, const fleet::EngineSettings& settings, Progress progress);
+  absl::Status MakeRunner(const RankAssignment& assignment, const fleet::EngineSettings& settings);
   // forecaster_ and the runner's, where somebody uses it.
-  absl::Status MakeForecaster(const EngineSettings& settings);
+  absl::Status MakeLoadPredictor(const fleet::EngineSettings& settings);
   absl::StatusOr<int64_t> AvailableBytes() const;
-  absl::StatusOr<int64_t> KvBytes(const EngineSettings& settings, int64_t context) const;
+  absl::StatusOr<int64_t> KvBytes(const fleet::EngineSettings& settings, int64_t context) const;
 
   const WorkerOptions options_;
-  const ModelConfig config_;
-  const std::optional<Checkpoint> checkpoint_;  // none for dummy weights
+  const model::ModelConfig config_;
+  const std::optional<checkpoint::Checkpoint> checkpoint_;  // none for dummy weights
   DType dtype_ = DType::kF32;
   std::string weights_hash_;
   ThreadPool pool_;
   std::unique_ptr<DeviceQueue> queue_;  // null on the CPU
   int64_t weight_bytes_ = 0;
-  TensorSums weight_sums_;  // of what all ranks have
-  TensorSums expert_sums_;  // by layer, of the expert file where there is one
-  MemoryBudget budget_;     // of the host's memory, since the seat was taken
+  model::TensorSums weight_sums_;  // of what all ranks have
+  model::TensorSums expert_sums_;  // by layer, of the expert file where there is one
+  MemoryBudget budget_;            // of the host's memory, since the assignment was taken
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
-  EngineSettings loaded_settings_;
+  fleet::EngineSettings loaded_settings_;
   std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
   std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
-  std::unique_ptr<Model> model_;
-  std::optional<Learned> learned_;             // by the forecaster before, until there is another
-  std::unique_ptr<RowForecaster> forecaster_;  // borrows the model's routers, lent to the runner
-  std::unique_ptr<ModelRunner> runner_;
-  ExpertLayout layout_;  // the runner borrows it
-  EpochGroup group_;     // formed and left by the worker's thread only
+  std::unique_ptr<model::Model> model_;
+  std::optional<moe::Learned> learned_;                // by the forecaster before, until there is another
+  std::unique_ptr<moe::RowLoadPredictor> forecaster_;  // borrows the model's routers, given away to the runner
+  std::unique_ptr<model::ModelRunner> runner_;
+  moe::ExpertLayout layout_;  // the runner borrows it
+  comm::EpochGroup group_;    // formed and left by the worker's thread only
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

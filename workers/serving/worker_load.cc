@@ -1,4 +1,4 @@
-// What a worker loads when it takes a seat: weights, experts' slots, the KV cache, and who foresees.
+// What a worker loads when it takes an assignment: weights, experts' slots, the KV cache, and who predicts.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -18,23 +18,23 @@
 #include "workers/serving/worker.h"
 #include "workers/tensor/device_backend.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
-ExpertLayout LayoutOf(const ModelConfig& config, int world) {
-  return ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
+moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
+  return moe::ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
 }
 
 }  // namespace
 
-ExpertOffloadCounters Worker::expert_counters() const {
+moe::ExpertOffloadCounters Worker::expert_counters() const {
   if (placement_ != nullptr) return placement_->expert_counters();
-  return experts_ == nullptr ? ExpertOffloadCounters() : experts_->counters();
+  return experts_ == nullptr ? moe::ExpertOffloadCounters() : experts_->counters();
 }
 
-ColdCounters Worker::cold_counters() const {
+moe::ColdCounters Worker::cold_counters() const {
   if (placement_ != nullptr) return placement_->cold_counters();
-  return experts_ == nullptr ? ColdCounters() : experts_->cold_counters();
+  return experts_ == nullptr ? moe::ColdCounters() : experts_->cold_counters();
 }
 
 // What weights, scratch and cache may still take.
@@ -46,21 +46,24 @@ absl::StatusOr<int64_t> Worker::AvailableBytes() const {
   return std::min(now.free_bytes, allowed - MemoryInUse(options_.device.kind));
 }
 
-RankPlacementInput Worker::PlacementInput(const Seat& seat, const EngineSettings& settings) const {
+RankPlacementInput Worker::PlacementInput(const RankAssignment& assignment,
+                                          const fleet::EngineSettings& settings) const {
   return {.file = ExpertFileInput(0),
           .settings = settings.placement,
-          .rank = seat.rank,
-          .world = seat.world,
+          .rank = assignment.rank,
+          .world = assignment.world,
           .experts = options_.experts};
 }
 
-absl::StatusOr<MemoryNeed> Worker::NeedOf(const Seat& seat, const EngineSettings& settings) const {
-  MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes};
+absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const RankAssignment& assignment,
+                                                 const fleet::EngineSettings& settings) const {
+  model::MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes};
   if (config_.num_experts > 0) {
-    need.experts_per_layer = static_cast<int64_t>(LayoutOf(config_, seat.world).Residents(seat.rank).size());
+    need.experts_per_layer =
+        static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
   }
-  if (settings.placement.mode != PlacementMode::kStatic) {
-    ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(PlacementInput(seat, settings)));
+  if (settings.placement.mode != placement::PlacementMode::kStatic) {
+    ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(PlacementInput(assignment, settings)));
   } else if (!options_.experts.empty() && need.experts_per_layer > 0) {
     ASSIGN_OR_RETURN(need.expert_slots,
                      ExpertSlots(options_.experts, config_, dtype_, options_.device.kind, need.experts_per_layer));
@@ -68,52 +71,54 @@ absl::StatusOr<MemoryNeed> Worker::NeedOf(const Seat& seat, const EngineSettings
   return need;
 }
 
-absl::Status Worker::AgreeOnBudget(const Seat& seat, const EngineSettings& settings, RendezvousStore* store) {
+absl::Status Worker::AgreeOnBudget(const RankAssignment& assignment, const fleet::EngineSettings& settings,
+                                   comm::RendezvousStore* store) {
   if (!options_.device.is_cpu()) {  // what it holds is the device's
     budget_ = ShareMemory(0, {MemoryClaim{.pools = options_.memory().pools}});
     return absl::OkStatus();
   }
   // Nobody looks at what is available while another still holds what it is about to give back.
-  const absl::Time deadline = absl::Now() + seat.form_timeout;
-  RETURN_IF_ERROR(AwaitUnloaded(seat.rank, seat.world, store, deadline));
+  const absl::Time deadline = absl::Now() + assignment.form_timeout;
+  RETURN_IF_ERROR(AwaitUnloaded(assignment.rank, assignment.world, store, deadline));
   MemoryClaim claim = {.pools = options_.memory().pools};
   if (runner_ != nullptr) claim.cache_bytes = runner_->cache_bytes();
-  if (HasLoaded(seat, settings)) {
+  if (HasLoaded(assignment, settings)) {
     // A cache takes memory as it is used; weights have theirs.
     if (runner_ != nullptr) claim.to_come = claim.cache_bytes - runner_->resident_cache_bytes();
   } else {
-    ASSIGN_OR_RETURN(const MemoryNeed need, NeedOf(seat, settings));
-    claim.to_come = static_cast<int64_t>(std::min<absl::int128>(MemoryBytes(config_, need), INT64_MAX));
+    ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
+    claim.to_come = static_cast<int64_t>(std::min<absl::int128>(model::MemoryBytes(config_, need), INT64_MAX));
   }
-  ASSIGN_OR_RETURN(budget_, AgreeOnMemory(seat.rank, seat.world, claim, store, deadline));
+  ASSIGN_OR_RETURN(budget_, AgreeOnMemory(assignment.rank, assignment.world, claim, store, deadline));
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineSettings& settings, Progress progress) {
-  LoadOptions load;
+absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const RankAssignment& assignment,
+                                                        const fleet::EngineSettings& settings, Progress progress) {
+  model::LoadOptions load;
   load.dtype = dtype_;
   weight_sums_.clear();
   ASSIGN_OR_RETURN(weight_sums_["config.json"], SumConfig(options_.model_dir));
   expert_sums_.clear();
   load.replicated_sums = &weight_sums_;
-  layout_ = LayoutOf(config_, seat.world);
-  const absl::Span<const int32_t> residents = layout_.Residents(seat.rank);
+  layout_ = LayoutOf(config_, assignment.world);
+  const absl::Span<const int32_t> residents = layout_.Residents(assignment.rank);
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
   const bool budget = !options_.experts.empty() && !load.residents.empty();
-  const bool placed = settings.placement.mode != PlacementMode::kStatic;
-  ASSIGN_OR_RETURN(const MemoryNeed need, NeedOf(seat, settings));
+  const bool placed = settings.placement.mode != placement::PlacementMode::kStatic;
+  ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
   int64_t host = budget_.own_bytes();
   if (options_.device.is_cpu()) {
-    RETURN_IF_ERROR(CheckMemory(config_, need, host, budget_.ToString()));
+    RETURN_IF_ERROR(model::CheckMemory(config_, need, host, budget_.ToString()));
     // The expert file may have to be built in the same memory.
-    host -= static_cast<int64_t>(WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
+    host -= static_cast<int64_t>(model::WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
   } else {
     ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
-    RETURN_IF_ERROR(CheckMemory(config_, need, available));
+    RETURN_IF_ERROR(model::CheckMemory(config_, need, available));
   }
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   if (placed) {
-    RankPlacementInput input = PlacementInput(seat, settings);
+    RankPlacementInput input = PlacementInput(assignment, settings);
     input.file = ExpertFileInput(host);
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, tell));
@@ -132,13 +137,13 @@ absl::StatusOr<ModelWeights> Worker::MakeWeights(const Seat& seat, const EngineS
   load.num_threads = options_.threads;
   load.device = options_.device;
   load.progress = std::move(progress);
-  if (!checkpoint_.has_value()) return MakeDummyWeights(config_, std::move(load));
-  return LoadWeights(*checkpoint_, config_, std::move(load));
+  if (!checkpoint_.has_value()) return model::MakeDummyWeights(config_, std::move(load));
+  return model::LoadWeights(*checkpoint_, config_, std::move(load));
 }
 
-void Worker::SumExpertFile(const ExpertFile& file) {
+void Worker::SumExpertFile(const moe::ExpertFile& file) {
   for (int layer = 0; layer < config_.num_moe_layers(); ++layer) {
-    ExpertChecksum all;
+    moe::ExpertChecksum all;
     for (int expert = 0; expert < config_.num_experts; ++expert) {
       const std::array<uint64_t, 8> words = {file.checksum(layer, expert)};
       all.Add(reinterpret_cast<const char*>(words.data()), sizeof(words));
@@ -149,19 +154,19 @@ void Worker::SumExpertFile(const ExpertFile& file) {
 
 absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
   if (options_.experts.empty()) return std::vector<int64_t>();
-  if (learned_.has_value()) return ProfiledShares(learned_->all);
+  if (learned_.has_value()) return popularity::ProfiledShares(learned_->all);
   if (options_.forecast.profile.empty()) return std::vector<int64_t>();
-  ASSIGN_OR_RETURN(const ProfileBundle bundle, ReadProfile(options_.forecast, weights_hash_));
-  return ProfiledShares(bundle);
+  ASSIGN_OR_RETURN(const popularity::ProfileBundle bundle, ReadProfile(options_.forecast, weights_hash_));
+  return popularity::ProfiledShares(bundle);
 }
 
-absl::Status Worker::CheckPlacement(const PlacementSettings& placement, int world) const {
-  if (placement.mode == PlacementMode::kStatic) return absl::OkStatus();
+absl::Status Worker::CheckPlacement(const placement::PlacementSettings& placement, int world) const {
+  if (placement.mode == placement::PlacementMode::kStatic) return absl::OkStatus();
   if (config_.num_moe_layers() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--placement=", NameOf(placement.mode), ": the model has no experts"));
   }
-  return CheckSlots(placement, static_cast<int>(config_.num_experts), world);
+  return placement::CheckSlots(placement, static_cast<int>(config_.num_experts), world);
 }
 
 RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
@@ -177,15 +182,15 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   return input;
 }
 
-const ExpertFile* Worker::DamagedFile() const {
+const moe::ExpertFile* Worker::DamagedFile() const {
   if (experts_ != nullptr && experts_->found_damage()) return &experts_->file();
   if (placement_ != nullptr && placement_->found_damage()) return &placement_->file();
   return nullptr;
 }
 
-bool Worker::HasLoaded(const Seat& seat, const EngineSettings& settings) const {
-  return model_ != nullptr && DamagedFile() == nullptr && loaded_rank_ == seat.rank && loaded_world_ == seat.world &&
-         loaded_settings_ == settings;
+bool Worker::HasLoaded(const RankAssignment& assignment, const fleet::EngineSettings& settings) const {
+  return model_ != nullptr && DamagedFile() == nullptr && loaded_rank_ == assignment.rank &&
+         loaded_world_ == assignment.world && loaded_settings_ == settings;
 }
 
 absl::Status Worker::Unload() {
@@ -196,34 +201,34 @@ absl::Status Worker::Unload() {
   }
   forecaster_.reset();
   model_.reset();
-  if (const ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
+  if (const moe::ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
   experts_.reset();
   placement_.reset();
   return absl::OkStatus();
 }
 
-absl::Status Worker::Load(const Seat& seat, const EngineSettings& settings, Progress progress) {
+absl::Status Worker::Load(const RankAssignment& assignment, const fleet::EngineSettings& settings, Progress progress) {
   const absl::Time start = absl::Now();
-  ASSIGN_OR_RETURN(ModelWeights weights, MakeWeights(seat, settings, std::move(progress)));
+  ASSIGN_OR_RETURN(model::ModelWeights weights, MakeWeights(assignment, settings, std::move(progress)));
   weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
                   (placement_ == nullptr ? 0 : placement_->slot_bytes());
   const int64_t context =
       settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
-  LayerExperts* experts = nullptr;
+  moe::ExpertWeightProvider* experts = nullptr;
   if (experts_ != nullptr) experts = experts_->experts();
   if (placement_ != nullptr) experts = placement_->experts();
-  ASSIGN_OR_RETURN(model_, Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
+  ASSIGN_OR_RETURN(model_, model::Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
   loaded_settings_ = settings;
-  loaded_rank_ = seat.rank;
-  loaded_world_ = seat.world;
-  LogInfo("rank ", seat.rank, " of ", seat.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_), " weights ",
-          options_.device.is_cpu() ? "in " : absl::StrCat("on ", options_.device.ToString(), " in "),
+  loaded_rank_ = assignment.rank;
+  loaded_world_ = assignment.world;
+  LogInfo("rank ", assignment.rank, " of ", assignment.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_),
+          " weights ", options_.device.is_cpu() ? "in " : absl::StrCat("on ", options_.device.ToString(), " in "),
           absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t context) const {
-  const int64_t one_sequence = KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
+absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, int64_t context) const {
+  const int64_t one_sequence = model::KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
   ASSIGN_OR_RETURN(int64_t available, AvailableBytes());
   // Maps that are fitted later will want their place.
   if (forecaster_ != nullptr && !options_.device.is_cpu())
@@ -236,11 +241,11 @@ absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t 
     if (cpu) available = std::min(available / budget_.workers, budget_.cache_room);
     const double share = cpu ? options_.kv_memory_fraction : 1.0;
     const auto most = static_cast<int64_t>(share * static_cast<double>(available));
-    RETURN_IF_ERROR(CheckKvRoom(
+    RETURN_IF_ERROR(model::CheckKvCapacity(
         {.available = most,
          .limit = cpu ? absl::StrCat(share, " of this worker's ", available, " bytes", budget_.ToString())
                       : absl::StrCat("--gpu_memory_fraction=", options_.gpu_memory_fraction, " of ", memory_bytes()),
-         .token_bytes = KvBytesPerToken(config_, dtype_),
+         .token_bytes = model::KvBytesPerToken(config_, dtype_),
          .block_size = settings.block_size}));
     bytes = std::min(one_sequence * settings.max_num_seqs, most);
   } else if (bytes > available) {
@@ -251,29 +256,29 @@ absl::StatusOr<int64_t> Worker::KvBytes(const EngineSettings& settings, int64_t 
   return bytes;
 }
 
-absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings) {
+absl::Status Worker::MakeRunner(const RankAssignment& assignment, const fleet::EngineSettings& settings) {
   if (runner_ != nullptr) return absl::OkStatus();
-  RunnerOptions options;
+  model::RunnerOptions options;
   options.num_slots = settings.max_num_seqs;
   options.block_size = settings.block_size;
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
   options.graphs = uses_graphs() && placement_ == nullptr;
   // The cache takes what is left.
-  RETURN_IF_ERROR(MakeForecaster(settings));
+  RETURN_IF_ERROR(MakeLoadPredictor(settings));
   if (!options_.device.is_cpu()) {
-    const int64_t recorded = std::min<int64_t>({kMaxGraphRows, options.num_slots, options.max_rows});
+    const int64_t recorded = std::min<int64_t>({model::kMaxGraphRows, options.num_slots, options.max_rows});
     // A placement's slots, whoever is in them.
-    const ExpertLayout slots = placement_ == nullptr ? layout_ : placement_->SlotsOfLayer();
-    RETURN_IF_ERROR(WarmUp(stream(), model_.get(),
-                           {.rows = options.max_rows,
-                            .recorded_rows = options.graphs ? recorded : 0,
-                            .layout = &slots,
-                            .rank = seat.rank}));
+    const moe::ExpertLayout slots = placement_ == nullptr ? layout_ : placement_->SlotsOfLayer();
+    RETURN_IF_ERROR(model::WarmUp(stream(), model_.get(),
+                                  {.rows = options.max_rows,
+                                   .recorded_rows = options.graphs ? recorded : 0,
+                                   .layout = &slots,
+                                   .rank = assignment.rank}));
   }
   ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
   options.touch_cache = settings.kv_cache_bytes > 0;  // asked for; a share of what is left is an upper bound
-  ASSIGN_OR_RETURN(runner_, ModelRunner::Create(model_.get(), stream(), options));
+  ASSIGN_OR_RETURN(runner_, model::ModelRunner::Create(model_.get(), stream(), options));
   LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
           Mib(runner_->cache_bytes()));
   return absl::OkStatus();
@@ -282,26 +287,27 @@ absl::Status Worker::MakeRunner(const Seat& seat, const EngineSettings& settings
 absl::Status Worker::SaveProfile() {
   const std::string& path = options_.forecast.profile_out;
   if (path.empty() || forecaster_ == nullptr) return absl::OkStatus();
-  return switchyard::SaveProfile(stream(), *forecaster_, loaded_rank_, path);
+  return switchyard::worker::SaveProfile(stream(), *forecaster_, loaded_rank_, path);
 }
 
-absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
-  // (One of a seat that was not taken in the end is there.)
+absl::Status Worker::MakeLoadPredictor(const fleet::EngineSettings& settings) {
+  // (One of a assignment that was not taken in the end is there.)
   if (forecaster_ != nullptr || config_.num_moe_layers() == 0) return absl::OkStatus();
   // A budget's policy can use it, too, but what it gained was less than what it cost (tests/bench/offload.md).
-  const bool used = options_.forecast.when == "auto" && UsesEstimates(settings.placement.mode);
+  const bool used = options_.forecast.when == "auto" && placement::UsesEstimates(settings.placement.mode);
   if (!used && !ForecastsAnyway(options_.forecast)) return absl::OkStatus();
   ForecastOptions forecast = options_.forecast;
   if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
-  std::unique_ptr<RowForecaster> forecaster;
+  std::unique_ptr<moe::RowLoadPredictor> forecaster;
   ASSIGN_OR_RETURN(
-      forecaster, MakeRankForecaster(stream(),
-                                     {.model = model_.get(),
-                                      .weights_hash = weights_hash_,
-                                      .placement = settings.placement.mode,
-                                      .available_bytes = std::min(options_.memory().available_bytes() / budget_.workers,
-                                                                  budget_.cache_room)},
-                                     forecast));
+      forecaster,
+      MakeRankLoadPredictor(
+          stream(),
+          {.model = model_.get(),
+           .weights_hash = weights_hash_,
+           .placement = settings.placement.mode,
+           .available_bytes = std::min(options_.memory().available_bytes() / budget_.workers, budget_.cache_room)},
+          forecast));
   if (learned_.has_value()) RETURN_IF_ERROR(forecaster->Load(stream(), *learned_));
   if (!options_.device.is_cpu()) RETURN_IF_ERROR(forecaster->Reserve(stream(), settings.max_batched_tokens));
   learned_.reset();
@@ -309,4 +315,4 @@ absl::Status Worker::MakeForecaster(const EngineSettings& settings) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

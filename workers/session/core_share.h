@@ -9,18 +9,18 @@
 
 #include "absl/time/time.h"
 #include "workers/process/metrics.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 struct CoreShare {
   // metrics: borrowed; the gate's yields go there.
   explicit CoreShare(WorkerMetrics* metrics)
       : gate([this, metrics](absl::Duration yield) { metrics->ObserveYield(yield, gate.limit()); }) {}
 
-  WorkGate gate;  // its limit: as the server says
+  YieldPoint gate;  // its limit: as the server says
   // The KV cache's, which is taken as it fills: promised to serving, whatever of it is free now.
   std::atomic<int64_t> kv_cache_bytes{0};
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -18,7 +18,7 @@
 #include "workers/process/own_address.h"
 #include "workers/session/service_session.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(100);
@@ -36,11 +36,11 @@ bool IsFinal(grpc::StatusCode code) {
 }
 
 // Says every `interval` that this process lives, from a thread of its own.
-class Heart {
+class HeartbeatSender {
  public:
-  Heart(absl::Duration interval, absl::AnyInvocable<void()> beat)
+  HeartbeatSender(absl::Duration interval, absl::AnyInvocable<void()> beat)
       : interval_(interval), beat_(std::move(beat)), thread_([this] { Run(); }) {}
-  ~Heart() {
+  ~HeartbeatSender() {
     {
       absl::MutexLock lock(&mu_);
       stop_ = true;
@@ -65,9 +65,9 @@ class Heart {
 };
 
 absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
-  ASSIGN_OR_RETURN(const HostPort server, SplitHostPort(options.server));
+  ASSIGN_OR_RETURN(const rpc::HostPort server, rpc::SplitHostPort(options.server));
   ASSIGN_OR_RETURN(const Route route, RouteTo(server.host, server.port));
-  if (!options.insecure && !CheckGroupAddress(route.peer).ok()) {
+  if (!options.insecure && !comm::CheckGroupAddress(route.peer).ok()) {
     return absl::FailedPreconditionError(absl::StrCat(options.server, " is ", route.peer,
                                                       ", a public address; a plaintext link to it wants --insecure"));
   }
@@ -77,7 +77,7 @@ absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
 }
 
 v1::LinkRequest RegisterMessage(const LinkOptions& options, const LinkRole& role, const std::string& address) {
-  WorkerInfo info;
+  fleet::WorkerInfo info;
   info.incarnation = DrawIncarnation();
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
@@ -87,19 +87,19 @@ v1::LinkRequest RegisterMessage(const LinkOptions& options, const LinkRole& role
   info.local_index = options.local_index;
   info.collective_address = address;
   if (options.metrics_port > 0) {
-    const bool everywhere = IsEveryAddress(options.metrics_host);
-    info.metrics_address = JoinHostPort(everywhere ? address : options.metrics_host, options.metrics_port);
+    const bool everywhere = rpc::IsEveryAddress(options.metrics_host);
+    info.metrics_address = rpc::JoinHostPort(everywhere ? address : options.metrics_host, options.metrics_port);
   }
   role.Describe(&info);
   v1::LinkRequest message;
-  *message.mutable_register_() = ToProto(info);
+  *message.mutable_register_() = link::ToProto(info);
   return message;
 }
 
 }  // namespace
 
 std::string Place::Toward(const std::string& reach) const {
-  if (!found || reach.empty() || !IsLoopback(address)) return address;
+  if (!found || reach.empty() || !rpc::IsLoopback(address)) return address;
   const absl::StatusOr<Route> route = RouteTo(reach, 1);
   return route.ok() ? route->own : address;
 }
@@ -143,27 +143,27 @@ absl::Status WorkerLink::RunSession() {
     session_ = session;
   }
   const std::string address = place.address;
-  std::unique_ptr<LinkDuty> duty =
+  std::unique_ptr<LinkHandler> handler =
       role_->Begin(session->channel(), std::move(place),
                    [session = session.get()](v1::LinkRequest message) { return session->Send(std::move(message)); });
   session->Start();
   session->Send(RegisterMessage(options_, *role_, address));
-  std::unique_ptr<Heart> heart;
+  std::unique_ptr<HeartbeatSender> heart;
   v1::LinkResponse command;
-  while (session->Pop(&command, duty->patience())) {
+  while (session->Pop(&command, handler->patience())) {
     if (command.has_registered()) {
-      heart = std::make_unique<Heart>(absl::Milliseconds(command.registered().heartbeat_ms()), [&session] {
+      heart = std::make_unique<HeartbeatSender>(absl::Milliseconds(command.registered().heartbeat_ms()), [&session] {
         v1::LinkRequest beat;
         beat.mutable_heartbeat();
         session->Send(std::move(beat));
       });
     }
-    duty->Take(command);
-    if (!duty->fatal().ok()) session->Close();
+    handler->Take(command);
+    if (!handler->fatal().ok()) session->Close();
   }
   heart.reset();
-  const absl::Status fatal = duty->fatal();
-  duty.reset();
+  const absl::Status fatal = handler->fatal();
+  handler.reset();
   const grpc::Status status = session->WaitDone();
   absl::MutexLock lock(&mu_);
   session_ = nullptr;
@@ -172,4 +172,4 @@ absl::Status WorkerLink::RunSession() {
                       status.error_message().empty() ? "the link ended" : status.error_message());
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -12,7 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "workers/session/service_role.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 class LinkSession;
 
@@ -52,4 +52,4 @@ class WorkerLink {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

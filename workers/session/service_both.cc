@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 TrainingOptions With(CoreShare* share, TrainingOptions options) {
@@ -10,9 +10,9 @@ TrainingOptions With(CoreShare* share, TrainingOptions options) {
   return options;
 }
 
-class BothDuty final : public LinkDuty {
+class SharedHandler final : public LinkHandler {
  public:
-  BothDuty(CoreShare* share, std::unique_ptr<LinkDuty> serving, std::unique_ptr<LinkDuty> training)
+  SharedHandler(CoreShare* share, std::unique_ptr<LinkHandler> serving, std::unique_ptr<LinkHandler> training)
       : share_(share), serving_(std::move(serving)), training_(std::move(training)) {}
 
   void Take(const v1::LinkResponse& command) override {
@@ -29,7 +29,7 @@ class BothDuty final : public LinkDuty {
 
  private:
   CoreShare* const share_;
-  const std::unique_ptr<LinkDuty> serving_, training_;
+  const std::unique_ptr<LinkHandler> serving_, training_;
 };
 
 }  // namespace
@@ -37,18 +37,18 @@ class BothDuty final : public LinkDuty {
 BothRole::BothRole(Worker* worker, TrainingOptions options, WorkerMetrics* metrics)
     : share_(metrics), serving_(worker, metrics, &share_), training_(With(&share_, std::move(options)), metrics) {}
 
-void BothRole::Describe(WorkerInfo* out) const {
+void BothRole::Describe(fleet::WorkerInfo* out) const {
   serving_.Describe(out);
-  out->role = kRoleBoth;
+  out->role = fleet::kRoleBoth;
 }
 
-std::unique_ptr<LinkDuty> BothRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
+std::unique_ptr<LinkHandler> BothRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
   // The two halves' owners.
   const auto shared = std::make_shared<LinkSendFn>(std::move(send));
   const auto each = [&shared] { return [shared](v1::LinkRequest message) { return (*shared)(std::move(message)); }; };
-  std::unique_ptr<LinkDuty> serving = serving_.Begin(channel, place, each());
-  std::unique_ptr<LinkDuty> training = training_.Begin(std::move(channel), std::move(place), each());
-  return std::make_unique<BothDuty>(&share_, std::move(serving), std::move(training));
+  std::unique_ptr<LinkHandler> serving = serving_.Begin(channel, place, each());
+  std::unique_ptr<LinkHandler> training = training_.Begin(std::move(channel), std::move(place), each());
+  return std::make_unique<SharedHandler>(&share_, std::move(serving), std::move(training));
 }
 
 void BothRole::Arrived(const v1::LinkResponse& command) {
@@ -56,4 +56,4 @@ void BothRole::Arrived(const v1::LinkResponse& command) {
   if (step || command.has_join_group()) share_.gate.Shut();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -15,22 +15,22 @@
 #include "workers/session/service_serving.h"
 #include "workers/session/service_training.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 class BothRole final : public LinkRole {
  public:
   // Borrowed: worker, on the CPU, and metrics.  options: without share, which is this's.
   BothRole(Worker* worker, TrainingOptions options, WorkerMetrics* metrics);
 
-  void Describe(WorkerInfo* out) const override;
-  std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
+  void Describe(fleet::WorkerInfo* out) const override;
+  std::unique_ptr<LinkHandler> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
   void Arrived(const v1::LinkResponse& command) override;
   void Abort(int64_t epoch, const std::string& reason) override { serving_.Abort(epoch, reason); }
   void AbortTraining(int64_t epoch, const std::string& reason) override { training_.Abort(epoch, reason); }
   bool served() const override { return serving_.served(); }
   bool lost() const override { return serving_.lost(); }
 
-  const WorkGate& gate() const { return share_.gate; }
+  const YieldPoint& gate() const { return share_.gate; }
 
  private:
   CoreShare share_;
@@ -38,4 +38,4 @@ class BothRole final : public LinkRole {
   TrainingRole training_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

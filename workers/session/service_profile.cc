@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
-bool Counted(const ProfileBundle& bundle) {
-  return std::any_of(bundle.profiles.begin(), bundle.profiles.end(), [](const PathProfile& profile) {
+bool Counted(const popularity::ProfileBundle& bundle) {
+  return std::any_of(bundle.profiles.begin(), bundle.profiles.end(), [](const popularity::PathProfile& profile) {
     for (int layer = 0; layer < profile.identity().shape.num_layers; ++layer) {
       if (profile.num_tokens(layer) > 0) return true;
     }
@@ -19,7 +19,7 @@ bool Counted(const ProfileBundle& bundle) {
 
 }  // namespace
 
-void ProfileDuty::Enter(int64_t group_epoch, int rank) {
+void ProfileHandler::Enter(int64_t group_epoch, int rank) {
   group_epoch_ = group_epoch;
   rank_ = rank;
   request_ = 0;
@@ -29,7 +29,7 @@ void ProfileDuty::Enter(int64_t group_epoch, int rank) {
   bytes_.clear();
 }
 
-void ProfileDuty::Ask(const v1::SendProfile& message) {
+void ProfileHandler::Ask(const v1::SendProfile& message) {
   if (group_epoch_ == 0 || message.group_epoch() != group_epoch_) return;
   asked_ = message;
   if (message.offset() == 0) {
@@ -42,7 +42,7 @@ void ProfileDuty::Ask(const v1::SendProfile& message) {
   Poll();
 }
 
-void ProfileDuty::Poll() {
+void ProfileHandler::Poll() {
   if (!asked_.has_value()) return;
   if (asked_->request() != request_) return Refuse("the profile that a part of was asked for is not held any more");
   if (!bytes_.empty()) return SendPart();
@@ -51,14 +51,14 @@ void ProfileDuty::Poll() {
     bytes_ = making_.get();
     return SendPart();
   }
-  const RowForecaster* const forecaster = forecaster_();
+  const moe::RowLoadPredictor* const forecaster = forecaster_();
   if (forecaster == nullptr) {
     return Refuse("learns nothing: coming layers are not foreseen (--forecast=always, or a --placement that uses it)");
   }
   Take(*forecaster);
 }
 
-void ProfileDuty::Take(const RowForecaster& forecaster) {
+void ProfileHandler::Take(const moe::RowLoadPredictor& forecaster) {
   if (!pieces_.has_value()) pieces_ = forecaster.EmptyBundle();
   // What all ranks loaded at the start the first one tells.
   forecaster.AddPiece(next_piece_++, /*own=*/rank_ != 0, &*pieces_);
@@ -69,7 +69,7 @@ void ProfileDuty::Take(const RowForecaster& forecaster) {
       std::async(std::launch::async, [bundle = *std::exchange(pieces_, std::nullopt)] { return bundle.Serialize(); });
 }
 
-v1::ProfilePart ProfileDuty::Answer() const {
+v1::ProfilePart ProfileHandler::Answer() const {
   v1::ProfilePart part;
   part.set_group_epoch(group_epoch_);
   part.set_request(asked_->request());
@@ -77,14 +77,14 @@ v1::ProfilePart ProfileDuty::Answer() const {
   return part;
 }
 
-void ProfileDuty::Refuse(absl::string_view why) {
+void ProfileHandler::Refuse(absl::string_view why) {
   v1::ProfilePart part = Answer();
   part.set_error(std::string(why));
   asked_.reset();
   send_(std::move(part));
 }
 
-void ProfileDuty::SendPart() {
+void ProfileHandler::SendPart() {
   const auto total = static_cast<int64_t>(bytes_.size());
   const int64_t offset = asked_->offset();
   if (offset < 0 || offset >= total) {
@@ -101,4 +101,4 @@ void ProfileDuty::SendPart() {
   send_(std::move(part));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -1,5 +1,5 @@
-// What one session of a worker tells the server of what it learned of the model's routing, when the server asks for it
-// while it serves.
+// What one session of a worker reports the server of what it learned of the model's routing, when the server asks for
+// it while it serves.
 //
 // Taken between steps, a piece at a time (a profile, or the probe maps), so that no step waits for long; made bytes by
 // a thread of its own; sent part by part, each when the server asks for it, so that nothing else waits behind it in the
@@ -16,18 +16,19 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "switchyard/v1/worker.pb.h"
-#include "workers/moe/popularity/row_forecaster.h"
+#include "workers/moe/popularity/row_load_predictor.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
-class ProfileDuty {
+class ProfileHandler {
  public:
   using SendFn = absl::AnyInvocable<void(v1::ProfilePart)>;
-  using ForecasterFn = absl::AnyInvocable<const RowForecaster*()>;
+  using LoadPredictorFn = absl::AnyInvocable<const moe::RowLoadPredictor*()>;
   static constexpr int64_t kPartBytes = int64_t{1} << 20;
 
   // forecaster: of now; null: nobody learns anything here.
-  ProfileDuty(ForecasterFn forecaster, SendFn send) : forecaster_(std::move(forecaster)), send_(std::move(send)) {}
+  ProfileHandler(LoadPredictorFn forecaster, SendFn send)
+      : forecaster_(std::move(forecaster)), send_(std::move(send)) {}
 
   // The worker is in this group now, as that rank; 0 = in none.  What was asked for is forgotten.
   void Enter(int64_t group_epoch, int rank);
@@ -39,21 +40,21 @@ class ProfileDuty {
   bool waiting() const { return asked_.has_value(); }
 
  private:
-  void Take(const RowForecaster& forecaster);
+  void Take(const moe::RowLoadPredictor& forecaster);
   void SendPart();
   void Refuse(absl::string_view why);
   v1::ProfilePart Answer() const;
 
-  ForecasterFn forecaster_;
+  LoadPredictorFn forecaster_;
   SendFn send_;
   int64_t group_epoch_ = 0;
   int rank_ = 0;
   std::optional<v1::SendProfile> asked_;  // and not answered
   int64_t request_ = 0;                   // whose pieces and bytes these are; 0 = nobody's
   int next_piece_ = 0;
-  std::optional<ProfileBundle> pieces_;  // so far
-  std::future<std::string> making_;      // bytes of them
-  std::string bytes_;                    // until the last part is sent
+  std::optional<popularity::ProfileBundle> pieces_;  // so far
+  std::future<std::string> making_;                  // bytes of them
+  std::string bytes_;                                // until the last part is sent
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -13,24 +13,24 @@
 #include "switchyard/v1/worker.pb.h"
 #include "workers/serving/worker.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 inline constexpr absl::Duration kReportEvery = absl::Seconds(2);
 
-// placer: of rank 0, which tells where experts are; null: somebody else does, or they stay.
-ExpertReport ReportOf(const RowForecaster* forecaster, const DecidedPlacer* placer);
+// placer: of rank 0, which reports where experts are; null: somebody else does, or they stay.
+placement::ExpertReport ReportOf(const moe::RowLoadPredictor* forecaster, const moe::PerStepBalancer* placer);
 
-class ReportDuty {
+class ReportHandler {
  public:
   using SendFn = absl::AnyInvocable<void(v1::ExpertReport)>;
-  using TakeFn = absl::AnyInvocable<ExpertReport()>;
+  using TakeFn = absl::AnyInvocable<placement::ExpertReport()>;
 
   // take: what is so now.
-  ReportDuty(TakeFn take, SendFn send) : take_(std::move(take)), send_(std::move(send)) {}
+  ReportHandler(TakeFn take, SendFn send) : take_(std::move(take)), send_(std::move(send)) {}
 
   // The worker is in this group now; 0 = in none.
   void Enter(int64_t group_epoch);
-  void StepDone() { untold_ = group_epoch_ != 0; }
+  void StepDone() { unreported_ = group_epoch_ != 0; }
   // Sends what is due.
   void Poll(absl::Time now);
   // How long until something is.
@@ -40,8 +40,8 @@ class ReportDuty {
   TakeFn take_;
   SendFn send_;
   int64_t group_epoch_ = 0;
-  bool untold_ = false;
+  bool unreported_ = false;
   absl::Time next_ = absl::InfinitePast();
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

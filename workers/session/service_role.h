@@ -12,7 +12,7 @@
 #include "scheduler/fleet/worker_info.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 // Where this worker is for the others of its group.
 struct Place {
@@ -27,10 +27,10 @@ struct Place {
 using LinkSendFn = absl::AnyInvocable<bool(v1::LinkRequest) const>;
 
 // What one session does with the server's commands.  Of the thread that runs the link.
-class LinkDuty {
+class LinkHandler {
  public:
   // Ends what it began; whoever it waits for has been freed by LinkRole::Abort.
-  virtual ~LinkDuty() = default;
+  virtual ~LinkHandler() = default;
   // A command that the link itself does not know; `registered`, too.  An empty one: none came within patience().
   virtual void Take(const v1::LinkResponse& command) = 0;
   virtual absl::Duration patience() const = 0;
@@ -43,10 +43,10 @@ class LinkRole {
  public:
   virtual ~LinkRole() = default;
   // What a registration says of it; the rest is the link's.
-  virtual void Describe(WorkerInfo* out) const = 0;
+  virtual void Describe(fleet::WorkerInfo* out) const = 0;
   // A link begins: all epochs so far are forgotten.
-  virtual std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) = 0;
-  // A command is here, and will come to the duty when it has done what came before.  Any thread; does not block.
+  virtual std::unique_ptr<LinkHandler> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) = 0;
+  // A command is here, and will come to the handler when it has done what came before.  Any thread; does not block.
   virtual void Arrived(const v1::LinkResponse&) {}
   // Ends the communication of that epoch and of those before, now or when it forms: of the serving group, or of the
   // attempt at a job.  Any thread.
@@ -58,4 +58,4 @@ class LinkRole {
   virtual bool lost() const = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -5,15 +5,15 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/memory_share.h"
 #include "workers/model/config/memory_plan.h"
-#include "workers/model/runner/lending_cost.h"
+#include "workers/model/runner/rebalancing_cost.h"
 #include "workers/moe/experts/packed_expert.h"
-#include "workers/session/service_duty.h"
+#include "workers/session/link_handler.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
-void DescribeModel(const Worker& worker, WorkerInfo* out) {
-  const ModelConfig& config = worker.config();
+void DescribeModel(const Worker& worker, fleet::WorkerInfo* out) {
+  const model::ModelConfig& config = worker.config();
   out->architecture = config.architecture;
   out->dtype = DTypeName(worker.dtype());
   out->vocab_size = static_cast<int32_t>(config.vocab_size);
@@ -25,17 +25,18 @@ void DescribeModel(const Worker& worker, WorkerInfo* out) {
   out->eos_token_ids.assign(config.eos_token_ids.begin(), config.eos_token_ids.end());
   out->long_rope_above = static_cast<int32_t>(config.rope.LongAbove(config.context));
   // Devices keep their rows: what would travel is in their memory, and they have rows to spare.
-  const bool lends = worker.device().is_cpu();
-  out->min_loan_rows = lends ? MinLoanRows(config, worker.dtype(), CurrentIsa(), worker.threads()) : 0;
+  const bool gives = worker.device().is_cpu();
+  out->min_rebalance_rows =
+      gives ? model::MinRebalanceRows(config, worker.dtype(), ops::CurrentIsa(), worker.threads()) : 0;
   if (config.num_experts > 0) {
     const DeviceKind kind = worker.device().kind;
-    out->expert_bytes = PackedExpert(config.hidden, config.expert_intermediate, worker.dtype(), kind).bytes;
+    out->expert_bytes = moe::PackedExpert(config.hidden, config.expert_intermediate, worker.dtype(), kind).bytes;
   }
 }
 
 }  // namespace
 
-void ServingRole::Describe(WorkerInfo* out) const {
+void ServingRole::Describe(fleet::WorkerInfo* out) const {
   const Worker& worker = *worker_;
   out->device = worker.device().ToString();
   out->isa = worker.isa();
@@ -47,12 +48,12 @@ void ServingRole::Describe(WorkerInfo* out) const {
   out->expert_budget = *share;
 }
 
-std::unique_ptr<LinkDuty> ServingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
+std::unique_ptr<LinkHandler> ServingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
   worker_->ForgetEpochs();
-  auto duty =
-      std::make_unique<Duty>(worker_, metrics_, std::move(channel), std::move(place), &served_, std::move(send));
-  duty->Share(share_);
-  return duty;
+  auto handler =
+      std::make_unique<Handler>(worker_, metrics_, std::move(channel), std::move(place), &served_, std::move(send));
+  handler->Share(share_);
+  return handler;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

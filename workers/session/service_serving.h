@@ -11,7 +11,7 @@
 #include "workers/session/core_share.h"
 #include "workers/session/service_role.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 class ServingRole final : public LinkRole {
  public:
@@ -19,8 +19,8 @@ class ServingRole final : public LinkRole {
   ServingRole(Worker* worker, WorkerMetrics* metrics, CoreShare* share = nullptr)
       : worker_(worker), metrics_(metrics), share_(share) {}
 
-  void Describe(WorkerInfo* out) const override;
-  std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
+  void Describe(fleet::WorkerInfo* out) const override;
+  std::unique_ptr<LinkHandler> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
   void Abort(int64_t epoch, const std::string& reason) override { worker_->Abort(epoch, reason); }
   bool served() const override { return served_; }
   bool lost() const override { return worker_->device_lost(); }
@@ -32,4 +32,4 @@ class ServingRole final : public LinkRole {
   bool served_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -5,7 +5,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server) {
   grpc::ChannelArguments args;
@@ -61,7 +61,7 @@ void LinkSession::Close() {
     absl::MutexLock lock(&mu_);
     if (closing_) return;
     context_.TryCancel();
-    LetGo();
+    Release();
   }
   FreeWorker();
 }
@@ -89,7 +89,7 @@ void LinkSession::OnReadDone(bool ok) {
   if (!ok) {
     {
       absl::MutexLock lock(&mu_);
-      LetGo();
+      Release();
     }
     return FreeWorker();
   }
@@ -109,7 +109,7 @@ void LinkSession::OnReadDone(bool ok) {
 void LinkSession::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mu_);
   outbox_.pop_front();
-  if (!ok) return LetGo();
+  if (!ok) return Release();
   if (!closing_ && !outbox_.empty()) StartWrite(&outbox_.front());
 }
 
@@ -120,4 +120,4 @@ void LinkSession::OnDone(const grpc::Status& status) {
   done_ = true;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -17,7 +17,7 @@
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "workers/session/service_role.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 // A channel with the link's keepalive: a server that is gone is seen in about 30 s.
 std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server);
@@ -51,7 +51,7 @@ class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::Li
 
   // The stream is over.  Of one that the server or the network ended nothing is cancelled: the server's status, which
   // says why, is on its way.
-  void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!std::exchange(closing_, true)) RemoveHold();
   }
   // The worker's thread may be waiting for ranks that nobody leads any more.
@@ -76,4 +76,4 @@ class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::Li
   grpc::Status status_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

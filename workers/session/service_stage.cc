@@ -7,14 +7,14 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
-void StageDuty::Enter(int64_t group_epoch) {
+void MigrationHandler::Enter(int64_t group_epoch) {
   group_epoch_ = group_epoch;
   preparing_ = 0;
 }
 
-void StageDuty::Answer(int64_t placement_epoch, const absl::Status& status) {
+void MigrationHandler::Answer(int64_t placement_epoch, const absl::Status& status) {
   if (!status.ok()) LogWarn("placement ", placement_epoch, " cannot be prepared: ", status.message());
   v1::LinkRequest answer;
   answer.mutable_placement_prepared()->set_group_epoch(group_epoch_);
@@ -23,11 +23,11 @@ void StageDuty::Answer(int64_t placement_epoch, const absl::Status& status) {
   send_(std::move(answer));
 }
 
-void StageDuty::Prepare(const v1::PreparePlacement& message) {
+void MigrationHandler::Prepare(const v1::PreparePlacement& message) {
   if (group_epoch_ == 0 || message.group_epoch() != group_epoch_) return;
   const int64_t epoch = message.placement_epoch();
   const absl::Status started = [&] {
-    ASSIGN_OR_RETURN(PlacementStage stage, FromProto(message));
+    ASSIGN_OR_RETURN(placement::Migration stage, link::FromProto(message));
     return host_->PreparePlacement(std::move(stage));
   }();
   if (!started.ok()) return Answer(epoch, started);
@@ -35,20 +35,20 @@ void StageDuty::Prepare(const v1::PreparePlacement& message) {
   Poll();
 }
 
-void StageDuty::Poll() {
+void MigrationHandler::Poll() {
   if (preparing_ == 0) return;
   const absl::StatusOr<bool> ready = host_->PlacementReady();
   if (ready.ok() && !*ready) return;
   Answer(std::exchange(preparing_, 0), ready.status());
 }
 
-void StageDuty::Drop(const v1::DropPlacement& message) {
+void MigrationHandler::Drop(const v1::DropPlacement& message) {
   if (group_epoch_ == 0 || message.group_epoch() != group_epoch_) return;
   if (preparing_ == message.placement_epoch()) preparing_ = 0;
   host_->DropPlacement(message.placement_epoch());
 }
 
-absl::Status StageDuty::Release(const v1::ReleasePlacement& message) {
+absl::Status MigrationHandler::Release(const v1::ReleasePlacement& message) {
   if (group_epoch_ == 0 || message.group_epoch() != group_epoch_) return absl::OkStatus();
   RETURN_IF_ERROR(host_->ReleasePlacement(message.placement_epoch()));
   v1::LinkRequest answer;
@@ -58,4 +58,4 @@ absl::Status StageDuty::Release(const v1::ReleasePlacement& message) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

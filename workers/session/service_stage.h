@@ -10,14 +10,14 @@
 #include "switchyard/v1/worker.pb.h"
 #include "workers/serving/placement_host.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
-class StageDuty {
+class MigrationHandler {
  public:
   using SendFn = absl::AnyInvocable<void(v1::LinkRequest)>;
 
   // host: borrowed.
-  StageDuty(PlacementHost* host, SendFn send) : host_(host), send_(std::move(send)) {}
+  MigrationHandler(PlacementHost* host, SendFn send) : host_(host), send_(std::move(send)) {}
 
   // The worker is in this group now; 0 = in none.  What was prepared went with the group before.
   void Enter(int64_t group_epoch);
@@ -40,4 +40,4 @@ class StageDuty {
   int64_t preparing_ = 0;  // the stage whose copies are under way; 0 = none
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -19,15 +19,15 @@
 #include "workers/tensor/machine_memory.h"
 #include "workers/train/job/train_job.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 // Of a step or a disk, where serving says when there is time for it.
 constexpr absl::Duration kLimitBehindGate = absl::Hours(24 * 30);
 constexpr char kOver[] = "the attempt is over";
 
-TrainProgress ProgressOf(const StepProgress& progress) {
-  const StepReport& report = progress.report;
+jobs::TrainProgress ProgressOf(const train::StepProgress& progress) {
+  const train::StepReport& report = progress.report;
   return {.step = progress.step,
           .loss = report.loss,
           .balance_loss = report.balance_loss,
@@ -51,8 +51,8 @@ TrainProgress ProgressOf(const StepProgress& progress) {
           .skipped_steps = progress.skipped_steps};
 }
 
-// Tells the server and the metrics.  Of the attempt's thread.
-class Reporter final : public TrainListener {
+// Reports the server and the metrics.  Of the attempt's thread.
+class Reporter final : public train::TrainListener {
  public:
   Reporter(int64_t epoch, const std::string& job_id, const LinkSendFn* send, WorkerMetrics* metrics)
       : epoch_(epoch), job_id_(job_id), send_(*send), metrics_(metrics) {}
@@ -66,30 +66,30 @@ class Reporter final : public TrainListener {
     out->mutable_warnings()->Add(warnings.begin(), warnings.end());
     send_(std::move(message));
   }
-  void StepDone(const StepProgress& progress) override {
+  void StepDone(const train::StepProgress& progress) override {
     metrics_->ObserveTraining(progress);
     v1::LinkRequest message;
     message.mutable_training_step()->set_epoch(epoch_);
-    *message.mutable_training_step()->mutable_progress() = ToProto(ProgressOf(progress));
+    *message.mutable_training_step()->mutable_progress() = link::ToProto(ProgressOf(progress));
     send_(std::move(message));
   }
   void Evaluated(int64_t step, double loss, int64_t tokens) override {
     v1::LinkRequest message;
     message.mutable_training_evaluated()->set_epoch(epoch_);
     *message.mutable_training_evaluated()->mutable_result() =
-        ToProto(EvaluationResult{.step = step, .loss = loss, .tokens = tokens});
+        link::ToProto(jobs::EvaluationResult{.step = step, .loss = loss, .tokens = tokens});
     send_(std::move(message));
   }
-  void Saved(const SavedStep& saved) override {
+  void Saved(const train::SavedStep& saved) override {
     metrics_->ObserveSaved(saved);
     v1::LinkRequest message;
     message.mutable_training_saved()->set_epoch(epoch_);
     *message.mutable_training_saved()->mutable_checkpoint() =
-        ToProto(SavedCheckpoint{.step = saved.step,
-                                .folder = absl::StrCat(job_id_, "/", saved.folder),
-                                .bytes = saved.bytes,
-                                .seconds = saved.seconds,
-                                .saved_unix_ms = absl::ToUnixMillis(absl::Now())});
+        link::ToProto(jobs::SavedCheckpoint{.step = saved.step,
+                                            .folder = absl::StrCat(job_id_, "/", saved.folder),
+                                            .bytes = saved.bytes,
+                                            .seconds = saved.seconds,
+                                            .saved_unix_ms = absl::ToUnixMillis(absl::Now())});
     send_(std::move(message));
   }
   void Note(const std::string& text) override {
@@ -108,11 +108,11 @@ class Reporter final : public TrainListener {
 
 }  // namespace
 
-class TrainingDuty final : public LinkDuty {
+class TrainingHandler final : public LinkHandler {
  public:
-  TrainingDuty(TrainingRole* role, std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send)
+  TrainingHandler(TrainingRole* role, std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send)
       : role_(role), channel_(std::move(channel)), place_(std::move(place)), send_(std::move(send)) {}
-  ~TrainingDuty() override {
+  ~TrainingHandler() override {
     if (!attempt_.joinable()) return;
     role_->Abort(epoch_, kOver);
     attempt_.join();
@@ -134,9 +134,9 @@ class TrainingDuty final : public LinkDuty {
   void Start(const v1::StartTraining& message);
   void Stop(const v1::StopTraining& message);
   // The attempt's thread.
-  TrainEnd RunCaught(const v1::StartTraining& message);
-  TrainEnd Run(const v1::StartTraining& message);
-  TrainEnd Train(const TrainingSeat& seat, Communicator* comm);
+  jobs::TrainEnd RunCaught(const v1::StartTraining& message);
+  jobs::TrainEnd Run(const v1::StartTraining& message);
+  jobs::TrainEnd Train(const jobs::TrainingAssignment& assignment, comm::Communicator* comm);
 
   TrainingRole* const role_;
   const std::shared_ptr<grpc::Channel> channel_;  // shared with the session
@@ -147,12 +147,12 @@ class TrainingDuty final : public LinkDuty {
   std::shared_ptr<std::atomic<bool>> running_;  // shared with its thread
   int64_t epoch_ = 0;                           // of the attempt, also of one that has ended
   absl::Mutex mu_;
-  TrainJob* job_ ABSL_GUARDED_BY(mu_) = nullptr;          // while it runs
-  StopKind stop_ ABSL_GUARDED_BY(mu_) = StopKind::kNone;  // asked for since Start
+  train::TrainJob* job_ ABSL_GUARDED_BY(mu_) = nullptr;               // while it runs
+  jobs::StopKind stop_ ABSL_GUARDED_BY(mu_) = jobs::StopKind::kNone;  // asked for since Start
 };
 
 // Never waits: this thread may have steps to run.
-void TrainingDuty::Start(const v1::StartTraining& message) {
+void TrainingHandler::Start(const v1::StartTraining& message) {
   // The server starts none before the last has ended, or is given up.
   const bool overlaps = running_ != nullptr && *running_;
   if (overlaps) {
@@ -163,14 +163,14 @@ void TrainingDuty::Start(const v1::StartTraining& message) {
   epoch_ = message.epoch();
   {
     absl::MutexLock lock(&mu_);
-    stop_ = StopKind::kNone;
+    stop_ = jobs::StopKind::kNone;
   }
   running_ = std::make_shared<std::atomic<bool>>(true);
   attempt_ = std::thread([this, message, overlaps, running = running_, before = std::move(attempt_)]() mutable {
     if (before.joinable()) before.join();
     if (overlaps) role_->Enter(message.epoch());
     if (role_->gate() != nullptr) MakeWay();
-    const TrainEnd end = RunCaught(message);
+    const jobs::TrainEnd end = RunCaught(message);
     role_->group_.Leave();
     if (role_->gate() == nullptr) role_->metrics_->rank->Set(-1);
     if (!end.status.ok()) {
@@ -179,14 +179,14 @@ void TrainingDuty::Start(const v1::StartTraining& message) {
     }
     *running = false;
     v1::LinkRequest ended;
-    *ended.mutable_training_ended() = ToProto(end, message.epoch());
+    *ended.mutable_training_ended() = link::ToProto(end, message.epoch());
     send_(std::move(ended));
   });
 }
 
-void TrainingDuty::Stop(const v1::StopTraining& message) {
+void TrainingHandler::Stop(const v1::StopTraining& message) {
   if (message.epoch() != epoch_) return;  // of an attempt that is over
-  const absl::StatusOr<StopKind> kind = FromProto(message.kind());
+  const absl::StatusOr<jobs::StopKind> kind = link::FromProto(message.kind());
   if (!kind.ok()) return LogWarn("stop training: ", kind.status().message());
   absl::MutexLock lock(&mu_);
   stop_ = std::max(stop_, *kind);
@@ -194,40 +194,41 @@ void TrainingDuty::Stop(const v1::StopTraining& message) {
 }
 
 // What standard containers cannot get of memory ends the attempt, not the process.
-TrainEnd TrainingDuty::RunCaught(const v1::StartTraining& message) {
+jobs::TrainEnd TrainingHandler::RunCaught(const v1::StartTraining& message) {
   try {
     return Run(message);
   } catch (const std::bad_alloc&) {
-    return {TrainOutcome::kLost, absl::ResourceExhaustedError("the worker's memory is full")};
+    return {jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the worker's memory is full")};
   }
 }
 
-TrainEnd TrainingDuty::Run(const v1::StartTraining& message) {
-  absl::StatusOr<TrainingSeat> seat = FromProto(message);
-  if (!seat.ok()) return {TrainOutcome::kFailed, seat.status()};
-  RemoteStore store(channel_, seat->store_token);
-  GroupOptions group;
-  group.rank = seat->rank;
-  group.world = seat->world;
-  group.epoch = seat->epoch;
-  group.token = seat->store_token;
-  group.address = place_.Toward(seat->reach);
-  group.deadline = absl::Now() + absl::Milliseconds(seat->form_deadline_ms);
-  const absl::StatusOr<Communicator*> comm = role_->group_.Form(group, seat->spec.communication.mode, &store);
-  if (!comm.ok()) return {TrainOutcome::kLost, comm.status()};
+jobs::TrainEnd TrainingHandler::Run(const v1::StartTraining& message) {
+  absl::StatusOr<jobs::TrainingAssignment> assignment = link::FromProto(message);
+  if (!assignment.ok()) return {jobs::TrainOutcome::kFailed, assignment.status()};
+  RemoteStore store(channel_, assignment->store_token);
+  comm::GroupOptions group;
+  group.rank = assignment->rank;
+  group.world = assignment->world;
+  group.epoch = assignment->epoch;
+  group.token = assignment->store_token;
+  group.address = place_.Toward(assignment->reach);
+  group.deadline = absl::Now() + absl::Milliseconds(assignment->form_deadline_ms);
+  const absl::StatusOr<comm::Communicator*> comm =
+      role_->group_.Form(group, assignment->spec.communication.mode, &store);
+  if (!comm.ok()) return {jobs::TrainOutcome::kLost, comm.status()};
   if (role_->gate() == nullptr) {  // else they are the serving group's
-    role_->metrics_->rank->Set(seat->rank);
-    role_->metrics_->group_epoch->Set(static_cast<double>(seat->epoch));
+    role_->metrics_->rank->Set(assignment->rank);
+    role_->metrics_->group_epoch->Set(static_cast<double>(assignment->epoch));
   }
-  return Train(*seat, *comm);
+  return Train(*assignment, *comm);
 }
 
-TrainEnd TrainingDuty::Train(const TrainingSeat& seat, Communicator* comm) {
-  TrainJobInput input = {.spec = seat.spec,
-                         .job_id = seat.job_id,
-                         .attempt = seat.attempt,
-                         .data = seat.data,
-                         .evaluation = seat.evaluation};
+jobs::TrainEnd TrainingHandler::Train(const jobs::TrainingAssignment& assignment, comm::Communicator* comm) {
+  train::TrainJobInput input = {.spec = assignment.spec,
+                                .job_id = assignment.job_id,
+                                .attempt = assignment.attempt,
+                                .data = assignment.data,
+                                .evaluation = assignment.evaluation};
   input.dataset_root = role_->options_.dataset_root;
   input.checkpoint_root = role_->options_.checkpoint_root;
   input.offload_dir = role_->options_.offload_dir;
@@ -237,14 +238,14 @@ TrainEnd TrainingDuty::Train(const TrainingSeat& seat, Communicator* comm) {
     input.promised_memory = [share = role_->options_.share] { return share->kv_cache_bytes.load(); };
   }
   if (role_->gate() != nullptr) input.step_limit = input.disk_limit = kLimitBehindGate;
-  Reporter reporter(seat.epoch, seat.job_id, &send_, role_->metrics_);
-  TrainJob job(std::move(input), Stream::OnCpu(&role_->pool_), comm, &reporter);
+  Reporter reporter(assignment.epoch, assignment.job_id, &send_, role_->metrics_);
+  train::TrainJob job(std::move(input), Stream::OnCpu(&role_->pool_), comm, &reporter);
   {
     absl::MutexLock lock(&mu_);
     job_ = &job;
     job.Stop(stop_);
   }
-  TrainEnd end = job.Run();
+  jobs::TrainEnd end = job.Run();
   absl::MutexLock lock(&mu_);
   job_ = nullptr;
   return end;
@@ -268,15 +269,15 @@ void TrainingRole::Abort(int64_t epoch, const std::string& reason) {
   if (gate() != nullptr && epoch_ <= epoch) gate()->Release();
 }
 
-void TrainingRole::Describe(WorkerInfo* out) const {
-  out->role = kRoleTrain;
+void TrainingRole::Describe(fleet::WorkerInfo* out) const {
+  out->role = fleet::kRoleTrain;
   out->device = "cpu";
-  out->isa = IsaName(CurrentIsa());
+  out->isa = ops::IsaName(ops::CurrentIsa());
 }
 
-std::unique_ptr<LinkDuty> TrainingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
+std::unique_ptr<LinkHandler> TrainingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
   group_.ForgetEpochs();
-  return std::make_unique<TrainingDuty>(this, std::move(channel), std::move(place), std::move(send));
+  return std::make_unique<TrainingHandler>(this, std::move(channel), std::move(place), std::move(send));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

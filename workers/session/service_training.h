@@ -1,5 +1,5 @@
-// A worker's process that trains: it waits for an attempt at a job, runs it on a thread of its own, tells how it goes,
-// and waits again (train_link.proto).
+// A worker's process that trains: it waits for an attempt at a job, runs it on a thread of its own, reports how it
+// goes, and waits again (train_link.proto).
 //
 // Whatever ends an attempt ends nothing else: the process stays, and registers again when its link breaks.  In a
 // process that serves as well (service_both.h) all that an attempt computes goes through a gate, which serving opens
@@ -17,12 +17,12 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/job/job_group.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 struct TrainingOptions {
   std::string dataset_root, checkpoint_root;
-  std::string offload_dir;     // empty: nothing is offloaded
-  SocketSettings socket = {};  // of groups of mode preempt
+  std::string offload_dir;           // empty: nothing is offloaded
+  comm::SocketSettings socket = {};  // of groups of mode preempt
   int threads = 1;
   std::string software;        // version, for manifests
   CoreShare* share = nullptr;  // of a process that also serves; borrowed
@@ -33,24 +33,24 @@ class TrainingRole final : public LinkRole {
   // metrics: borrowed.
   TrainingRole(TrainingOptions options, WorkerMetrics* metrics);
 
-  void Describe(WorkerInfo* out) const override;
-  std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
+  void Describe(fleet::WorkerInfo* out) const override;
+  std::unique_ptr<LinkHandler> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
   void Abort(int64_t epoch, const std::string& reason) override;
   void AbortTraining(int64_t epoch, const std::string& reason) override { Abort(epoch, reason); }
   bool served() const override { return registered_; }
   bool lost() const override { return false; }
 
  private:
-  friend class TrainingDuty;
+  friend class TrainingHandler;
   void Enter(int64_t epoch);
-  WorkGate* gate() const { return options_.share == nullptr ? nullptr : &options_.share->gate; }
+  YieldPoint* gate() const { return options_.share == nullptr ? nullptr : &options_.share->gate; }
 
   const TrainingOptions options_;
   WorkerMetrics* const metrics_;
   ThreadPool pool_;  // of one attempt at a time
-  JobGroup group_;
+  train::JobGroup group_;
   std::atomic<int64_t> epoch_{0};  // of the attempt that goes through the gate
   bool registered_ = false;        // once
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

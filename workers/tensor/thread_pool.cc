@@ -28,7 +28,7 @@ constexpr int kPiecesInLimit = 4;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads, bool spin, WorkGate* gate)
+ThreadPool::ThreadPool(int num_threads, bool spin, YieldPoint* gate)
     : num_threads_(num_threads), spin_(spin && gate == nullptr), gate_(gate) {
   SY_CHECK_GE(num_threads, 1);
   for (int i = 1; i < num_threads; ++i) threads_.emplace_back([this] { WorkerLoop(); });
@@ -46,7 +46,7 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::Work() {
   for (;;) {
-    Breathe();
+    Yield();
     const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
     if (task >= num_tasks_) return;
     (*fn_)(task);
@@ -54,7 +54,7 @@ void ThreadPool::Work() {
 }
 
 void ThreadPool::WorkBehindGate() {
-  const InsideGate inside(gate_);
+  const YieldingScope inside(gate_);
   Work();
 }
 
@@ -78,9 +78,9 @@ void ThreadPool::WorkerLoop() {
 }
 
 void ThreadPool::RunAlone(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
-  const InsideGate inside(gate_);
+  const YieldingScope inside(gate_);
   for (int64_t task = 0; task < num_tasks; ++task) {
-    Breathe();
+    Yield();
     fn(task);
   }
 }
@@ -104,7 +104,7 @@ void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
     if (spin_ && ++spins < 100000) {
       CpuRelax();
     } else {
-      Breathe();  // the others may stand there
+      Yield();  // the others may stand there
       std::this_thread::yield();
     }
   }
@@ -137,7 +137,7 @@ void ThreadPool::RunInPieces(int64_t begin, int64_t end, int64_t grain, std::ato
       piece->store(2 * wanted, std::memory_order_relaxed);
     }
     begin += count;
-    if (begin < end) Breathe();
+    if (begin < end) Yield();
   }
 }
 

@@ -4,7 +4,7 @@
 // loops a step), then sleep.  With more teams on a machine than cores, spinning is turned off: `spin = false`. Which
 // thread runs which part never changes a result: ops give every row the same bits on any thread.
 //
-// With a gate (work_gate.h) all threads pass it before each task, and wherever a long task breathes; they sleep while
+// With a gate (yield_point.h) all threads pass it before each task, and wherever a long task yields; they sleep while
 // it is shut, and have a low priority.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
 namespace switchyard {
 
@@ -25,17 +25,17 @@ class ThreadPool {
   // num_threads >= 1, the caller included.
   explicit ThreadPool(int num_threads, bool spin = true) : ThreadPool(num_threads, spin, nullptr) {}
   // gate: borrowed; null: none.
-  ThreadPool(int num_threads, bool spin, WorkGate* gate);
+  ThreadPool(int num_threads, bool spin, YieldPoint* gate);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
-  WorkGate* gate() const { return gate_; }  // null: none
+  YieldPoint* gate() const { return gate_; }  // null: none
 
   // Passes the gate, from within a task or between loops: what computes for milliseconds calls it that often.  Any
   // thread.
-  void Breathe() const {
+  void Yield() const {
     if (gate_ != nullptr) gate_->Pass();
   }
 
@@ -58,7 +58,7 @@ class ThreadPool {
 
   const int num_threads_;
   const bool spin_;
-  WorkGate* const gate_;
+  YieldPoint* const gate_;
   std::vector<std::thread> threads_;
 
   // One loop: a generation number opens it; tasks are drawn from next_; the last to finish closes it.

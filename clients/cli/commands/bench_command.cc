@@ -14,7 +14,7 @@
 #include "clients/cpp/client.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using v1::GenerateRequest;
@@ -105,7 +105,7 @@ std::string SpecText(const LoadSpec& spec) {
              : absl::StrFormat("closed loop, %d at once, seed %d", spec.concurrency, spec.seed);
 }
 
-int RunBench(Console& console, const BenchFlags& flags, Client* client, const LoadSpec& spec,
+int RunBench(Console& console, const BenchFlags& flags, client::Client* client, const LoadSpec& spec,
              const std::function<GenerateRequest(int)>& make_request) {
   console.err << "bench: " << SpecText(spec) << std::endl;
   const BenchReport report = MakeReport(RunLoad(client, spec, make_request));
@@ -201,4 +201,4 @@ void AddBenchCommand(Command* app) {
   command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

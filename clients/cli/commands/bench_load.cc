@@ -12,13 +12,13 @@
 #include "clients/cpp/client_error.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 // One request under way; the stream's callbacks write the sample until they have told `on_end`.
 class Probe {
  public:
-  Probe(Client* client, const v1::GenerateRequest& request, absl::Time arrival, std::function<void()> on_end)
+  Probe(client::Client* client, const v1::GenerateRequest& request, absl::Time arrival, std::function<void()> on_end)
       : arrival_(arrival), on_end_(std::move(on_end)) {
     stream_ =
         client->StartGenerate(request, {.on_message = [this](const v1::GenerateResponse& message) { See(message); },
@@ -47,7 +47,7 @@ class Probe {
   }
   void End(const absl::Status& status) {
     sample_.total = absl::Now() - arrival_;
-    if (!status.ok()) sample_.error = Describe(status).reason;
+    if (!status.ok()) sample_.error = client::Describe(status).reason;
     on_end_();
   }
 
@@ -55,12 +55,12 @@ class Probe {
   const std::function<void()> on_end_;
   Sample sample_;
   absl::Time last_;
-  std::unique_ptr<GenerateStream> stream_;  // last: its end precedes that of what its callbacks use
+  std::unique_ptr<client::GenerateStream> stream_;  // last: its end precedes that of what its callbacks use
 };
 
 class Load {
  public:
-  Load(Client* client, const LoadSpec& spec, const std::function<v1::GenerateRequest(int)>& make_request)
+  Load(client::Client* client, const LoadSpec& spec, const std::function<v1::GenerateRequest(int)>& make_request)
       : client_(client), spec_(spec), make_request_(make_request) {}
 
   LoadResult Run() {
@@ -128,7 +128,7 @@ class Load {
     return under_way_;
   }
 
-  Client* const client_;
+  client::Client* const client_;
   const LoadSpec spec_;
   const std::function<v1::GenerateRequest(int)>& make_request_;
   LoadResult result_;
@@ -154,8 +154,9 @@ std::vector<absl::Duration> PoissonArrivals(const LoadSpec& spec) {
   return arrivals;
 }
 
-LoadResult RunLoad(Client* client, const LoadSpec& spec, const std::function<v1::GenerateRequest(int)>& make_request) {
+LoadResult RunLoad(client::Client* client, const LoadSpec& spec,
+                   const std::function<v1::GenerateRequest(int)>& make_request) {
   return Load(client, spec, make_request).Run();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -12,9 +12,11 @@
 #include "absl/time/time.h"
 #include "clients/cpp/messages_fwd.h"
 
-namespace switchyard {
-
+namespace switchyard::client {
 class Client;
+}  // namespace switchyard::client
+
+namespace switchyard::cli {
 
 struct LoadSpec {
   double rate_per_second = 0;                          // > 0: open loop
@@ -46,6 +48,7 @@ struct LoadResult {
 inline constexpr int kMaxUnderWay = 4096;
 
 // Blocks until every request has ended: at most the duration and one request's time limit.
-LoadResult RunLoad(Client* client, const LoadSpec& spec, const std::function<v1::GenerateRequest(int)>& make_request);
+LoadResult RunLoad(client::Client* client, const LoadSpec& spec,
+                   const std::function<v1::GenerateRequest(int)>& make_request);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "clients/cli/json.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 // REQUIRES: sorted is not empty
@@ -92,4 +92,4 @@ Json ReportJson(const BenchReport& report) {
           {"e2e_seconds", DistributionJson(report.end_to_end)}};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

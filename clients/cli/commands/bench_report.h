@@ -9,7 +9,7 @@
 #include "clients/cli/commands/bench_load.h"
 #include "clients/cli/json_fwd.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 // Of one quantity, in seconds; all zero when there are no values.
 struct Distribution {
@@ -32,4 +32,4 @@ BenchReport MakeReport(const LoadResult& result);
 void PrintReport(const BenchReport& report, std::ostream& out);
 Json ReportJson(const BenchReport& report);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

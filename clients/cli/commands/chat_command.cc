@@ -13,7 +13,7 @@
 #include "clients/cpp/client_error.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using v1::GenerateRequest;
@@ -33,7 +33,7 @@ struct ChatFlags {
 
 class Chat {
  public:
-  Chat(Console* console, Client* client, Interrupts* interrupts, GenerateRequest base)
+  Chat(Console* console, client::Client* client, Interrupts* interrupts, GenerateRequest base)
       : console_(*console),
         client_(client),
         interrupts_(interrupts),
@@ -104,7 +104,7 @@ class Chat {
   }
 
   Console& console_;
-  Client* const client_;
+  client::Client* const client_;
   Interrupts* const interrupts_;
   const GenerateRequest base_;
   v1::Messages history_;
@@ -124,8 +124,8 @@ int Run(Console& console, const ChatFlags& flags) {
   const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
   if (!model.ok()) return Complain(console, model.status());
   if (!model->has_chat_template()) {
-    return Complain(console, ClientError(absl::StatusCode::kFailedPrecondition, "NO_CHAT_TEMPLATE",
-                                         absl::StrCat("the model ", model->model(), " has no chat template")));
+    return Complain(console, client::ClientError(absl::StatusCode::kFailedPrecondition, "NO_CHAT_TEMPLATE",
+                                                 absl::StrCat("the model ", model->model(), " has no chat template")));
   }
   return Chat(&console, client->get(), &interrupts, *std::move(base)).Run();
 }
@@ -144,4 +144,4 @@ void AddChatCommand(Command* app) {
   command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

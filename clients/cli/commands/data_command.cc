@@ -11,7 +11,7 @@
 #include "clients/cpp/client.h"
 #include "switchyard/v1/training.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 struct PackFlags {
@@ -28,19 +28,19 @@ int Pack(Console& console, const PackFlags& flags) {
   for (const std::string& input : flags.inputs) request.add_inputs(input);
   request.set_output(flags.output);
   request.set_tokenizer(flags.tokenizer);
-  int told = -1;
+  int reported = -1;
   const auto tell = [&](const v1::PackDataResponse& message) {
     if (message.bytes_total() <= 0) return;
     const int percent = static_cast<int>(100.0 * static_cast<double>(message.bytes_done()) /
                                          static_cast<double>(message.bytes_total()));
     // A line for each tenth where lines stay.
     const int step = console.live ? percent : percent / 10 * 10;
-    if (std::exchange(told, step) == step) return;
+    if (std::exchange(reported, step) == step) return;
     console.err << (console.live ? "\r" : "") << "[packed " << step << " % of " << message.bytes_total() << " bytes]"
                 << (console.live && percent < 100 ? "" : "\n") << std::flush;
   };
   const absl::StatusOr<v1::PackDataResponse> packed = (*client)->PackData(request, tell);
-  if (console.live && told >= 0 && told < 100) console.err << std::endl;
+  if (console.live && reported >= 0 && reported < 100) console.err << std::endl;
   if (!packed.ok()) return Complain(console, packed.status());
   if (flags.json) {
     console.out << Dump(ToJson(*packed)) << std::endl;
@@ -76,4 +76,4 @@ void AddDataCommand(Command* app) {
   command->SetRun([flags](Console& console) { return Pack(console, *flags); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

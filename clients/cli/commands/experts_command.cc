@@ -16,7 +16,7 @@
 #include "clients/cpp/client.h"
 #include "switchyard/v1/admin.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr size_t kMostPopular = 4;  // that a layer's line names
@@ -181,7 +181,7 @@ void PrintExperts(std::ostream& out, const v1::LayerExperts& layer) {
 }
 
 // A line an estimator.
-void PrintEstimators(std::ostream& out, const v1::LayerExperts& layer, int num_workers) {
+void PrintPredictors(std::ostream& out, const v1::LayerExperts& layer, int num_workers) {
   out << absl::StreamFormat("layer %d\n", layer.layer());
   if (layer.estimators().empty()) out << "  nothing is foreseen of it, or no worker has told yet\n";
   for (const v1::EstimatorUse& use : layer.estimators()) {
@@ -225,7 +225,7 @@ int Run(Console& console, const ExpertsFlags& flags) {
   }
   PrintHead(console.out, *answer);
   if (flags.estimators) {
-    for (const v1::LayerExperts& layer : answer->layers()) PrintEstimators(console.out, layer, answer->num_workers());
+    for (const v1::LayerExperts& layer : answer->layers()) PrintPredictors(console.out, layer, answer->num_workers());
   } else if (flags.layers.empty()) {
     PrintLayers(console.out, *answer);
   } else {
@@ -260,4 +260,4 @@ void AddExpertsCommand(Command* app) {
   command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -14,7 +14,7 @@
 #include "proto/support/errors.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using v1::GenerateRequest;
@@ -30,7 +30,7 @@ struct GenerateFlags {
 int NumChoices(const GenerateRequest& request) { return request.has_n() ? std::clamp(request.n(), 1, 1 << 16) : 1; }
 
 // Runs one request; `on_message` sees each message after it was checked.
-absl::Status Ask(Client* client, const GenerateRequest& request, GenerateAnswer* answer,
+absl::Status Ask(client::Client* client, const GenerateRequest& request, GenerateAnswer* answer,
                  const std::function<void(const GenerateResponse&)>& on_message) {
   absl::Status fault;
   const absl::Status end = client->Generate(request, [&](const GenerateResponse& message) {
@@ -77,7 +77,7 @@ class LiveOutput {
   int shown_ = 0;
 };
 
-int RunOne(Console& console, const GenerateFlags& flags, Client* client, const GenerateRequest& request) {
+int RunOne(Console& console, const GenerateFlags& flags, client::Client* client, const GenerateRequest& request) {
   GenerateAnswer answer(NumChoices(request));
   bool show_ids = false;
   if (request.has_token_ids() && !flags.lines.json) {
@@ -165,4 +165,4 @@ void AddGenerateCommand(Command* app) {
   command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -6,7 +6,7 @@
 #include "clients/cli/message_json.h"
 #include "switchyard/v1/training.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 // A text as a template's argument: where in a JobSpec a flag's value goes.
@@ -90,4 +90,4 @@ absl::Span<const RequestField<v1::JobSpec>> RequestFields() {
   return kFields;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -3,9 +3,9 @@
 
 #include "clients/cli/request_fields.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 template <>
 absl::Span<const RequestField<v1::JobSpec>> RequestFields();
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

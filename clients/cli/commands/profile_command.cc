@@ -20,14 +20,14 @@
 #include "scheduler/popularity/trace/trace_profile.h"
 #include "switchyard/v1/admin.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 struct MakeFlags {
   RecordFlags record;
   std::string trace;
   std::string output;
-  int path_length = kLivePathLength;
+  int path_length = popularity::kLivePathLength;
 };
 
 struct SaveFlags {
@@ -41,7 +41,7 @@ struct MergeFlags {
   std::string output;
 };
 
-int Write(Console& console, const ProfileBundle& bundle, const std::string& path) {
+int Write(Console& console, const popularity::ProfileBundle& bundle, const std::string& path) {
   if (const absl::Status status = WriteWhole(path, bundle.Serialize()); !status.ok()) return Complain(console, status);
   console.err << "[" << path << ": " << bundle.profiles.size() << " profiles, " << bundle.maps.size() << " probe maps]"
               << std::endl;
@@ -49,9 +49,9 @@ int Write(Console& console, const ProfileBundle& bundle, const std::string& path
 }
 
 int CountInto(Console& console, const std::string& trace_path, const MakeFlags& flags) {
-  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, trace_path);
+  const absl::StatusOr<popularity::RoutingTrace> trace = ReadTrace(console, trace_path);
   if (!trace.ok()) return Complain(console, trace.status());
-  const absl::StatusOr<ProfileBundle> bundle = CountTrace(*trace, flags.path_length);
+  const absl::StatusOr<popularity::ProfileBundle> bundle = popularity::CountTrace(*trace, flags.path_length);
   if (!bundle.ok()) return Complain(console, BadInput(bundle.status().message()));
   if (bundle->profiles.empty()) return Complain(console, BadInput("no token was routed: nothing to count"));
   return Write(console, *bundle, flags.output);
@@ -89,25 +89,25 @@ int Save(Console& console, const SaveFlags& flags) {
   if (!client.ok()) return Complain(console, client.status());
   v1::GetProfileRequest request;
   request.set_weights_hash(flags.weights_hash);
-  int told = -1;
+  int reported = -1;
   const auto tell = [&](const v1::GetProfileResponse& message) {
-    if (message.workers() == 0 || message.workers_done() == told) return;
-    told = message.workers_done();
-    console.err << "[asking worker " << told << " of " << message.workers() << ", " << message.collected_bytes()
+    if (message.workers() == 0 || message.workers_done() == reported) return;
+    reported = message.workers_done();
+    console.err << "[asking worker " << reported << " of " << message.workers() << ", " << message.collected_bytes()
                 << " bytes so far]" << std::endl;
   };
   const absl::StatusOr<std::string> bytes = (*client)->GetProfile(request, tell);
   if (!bytes.ok()) return Complain(console, bytes.status());
-  const absl::StatusOr<ProfileBundle> bundle = ProfileBundle::Parse(*bytes);
+  const absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(*bytes);
   if (!bundle.ok()) return Complain(console, bundle.status());
   return Write(console, *bundle, flags.output);
 }
 
 int Merge(Console& console, const MergeFlags& flags) {
-  absl::StatusOr<ProfileBundle> merged = ReadBundle(flags.inputs[0]);
+  absl::StatusOr<popularity::ProfileBundle> merged = ReadBundle(flags.inputs[0]);
   if (!merged.ok()) return Complain(console, merged.status());
   for (size_t i = 1; i < flags.inputs.size(); ++i) {
-    const absl::StatusOr<ProfileBundle> next = ReadBundle(flags.inputs[i]);
+    const absl::StatusOr<popularity::ProfileBundle> next = ReadBundle(flags.inputs[i]);
     if (!next.ok()) return Complain(console, next.status());
     if (const absl::Status status = merged->Merge(*next); !status.ok())
       return Complain(console, BadInput(absl::StrCat(flags.inputs[i], ": ", status.message())));
@@ -115,28 +115,31 @@ int Merge(Console& console, const MergeFlags& flags) {
   return Write(console, *merged, flags.output);
 }
 
-void PrintProfile(const PathProfile& profile, std::ostream& out) {
-  const ProfileIdentity& identity = profile.identity();
-  out << NameOf(identity.phase) << ", " << NameOf(identity.context)
+void PrintProfile(const popularity::PathProfile& profile, std::ostream& out) {
+  const popularity::ProfileIdentity& identity = profile.identity();
+  out << popularity::NameOf(identity.phase) << ", " << popularity::NameOf(identity.context)
       << (identity.channel.empty() ? "" : absl::StrCat(" by ", identity.channel))
-      << (identity.context == ContextKind::kPath ? absl::StrCat(" of ", identity.path_length, " layers") : "") << ":\n";
+      << (identity.context == popularity::ContextKind::kPath ? absl::StrCat(" of ", identity.path_length, " layers")
+                                                             : "")
+      << ":\n";
   for (int layer = 0; layer < identity.shape.num_layers; ++layer) {
     const absl::Span<const int64_t> counts = profile.MarginalCounts(layer);
-    const int64_t all = std::max<int64_t>(1, TotalOf(counts)), most = *std::max_element(counts.begin(), counts.end());
+    const int64_t all = std::max<int64_t>(1, popularity::TotalOf(counts)),
+                  most = *std::max_element(counts.begin(), counts.end());
     out << absl::StrFormat("  layer %d: %d tokens, %d contexts, busiest expert %d at %.2f times the mean\n", layer,
-                           profile.num_tokens(layer), profile.num_rows(layer), TopExperts(counts, 1)[0],
+                           profile.num_tokens(layer), profile.num_rows(layer), popularity::TopExperts(counts, 1)[0],
                            static_cast<double>(most) * identity.shape.num_experts / static_cast<double>(all));
   }
 }
 
 int Show(Console& console, const std::string& path) {
-  const absl::StatusOr<ProfileBundle> bundle = ReadBundle(path);
+  const absl::StatusOr<popularity::ProfileBundle> bundle = ReadBundle(path);
   if (!bundle.ok()) return Complain(console, bundle.status());
   console.out << "model: " << bundle->model << "\n"
               << bundle->shape.num_layers << " MoE layers, " << bundle->shape.num_experts << " experts, top-"
               << bundle->shape.top_k << "\n";
-  for (const PathProfile& profile : bundle->profiles) PrintProfile(profile, console.out);
-  for (const ProbeMap& map : bundle->maps) {
+  for (const popularity::PathProfile& profile : bundle->profiles) PrintProfile(profile, console.out);
+  for (const popularity::ProbeMap& map : bundle->maps) {
     console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer
                 << (map.in_context ? " in context" : "")
                 << (map.num_units > 0 ? absl::StrCat(" with ", map.num_units, " hidden units") : "") << ": fitted on "
@@ -186,7 +189,7 @@ void AddProfileCommand(Command* app) {
   command->flags()
       ->Add("path_length", &flags->path_length,
             "of how many layers the counted paths are (l of Lina); a server reads them with the same one")
-      .Range(1, kMaxPathLength);
+      .Range(1, popularity::kMaxPathLength);
   AddDocumentFlags("dataset", &flags->record, command->flags());
   AddSaveCommand(command);
   AddMergeCommand(command);
@@ -201,4 +204,4 @@ void AddProfileCommand(Command* app) {
   command->SetRun([flags](Console& console) { return Make(console, *flags); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

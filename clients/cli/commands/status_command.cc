@@ -11,7 +11,7 @@
 #include "clients/cpp/client.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
@@ -28,7 +28,7 @@ struct Snapshot {
   bool serving = false;                            // the health service's "readiness"
 };
 
-absl::StatusOr<Snapshot> Look(Client* client) {
+absl::StatusOr<Snapshot> Look(client::Client* client) {
   Snapshot out;
   absl::StatusOr<v1::GetLoadResponse> load = client->GetLoad();
   if (!load.ok()) return load.status();
@@ -49,7 +49,7 @@ std::string Progress(const Snapshot& now) {
 // Connects and looks until the server is ready or the time is up; a line on err whenever what it waits for changes.
 absl::StatusOr<Snapshot> LookUntilReady(Console& console, const StatusFlags& flags) {
   const absl::Time give_up = absl::Now() + absl::Seconds(flags.wait_seconds);
-  std::unique_ptr<Client> client;
+  std::unique_ptr<client::Client> client;
   std::string said;
   for (;;) {
     absl::StatusOr<Snapshot> now = absl::UnavailableError("");
@@ -178,4 +178,4 @@ void AddStatusCommand(Command* app) {
   command->SetRun([flags](Console& console) { return Run(console, *flags); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -11,7 +11,7 @@
 #include "clients/cpp/client.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 template <class Request>
@@ -23,7 +23,7 @@ struct TextFlags {
   std::vector<std::string> positional;  // whatever stands without a flag
 };
 
-absl::Status Tokenize(Client* client, const v1::TokenizeRequest& request, Json* json) {
+absl::Status Tokenize(client::Client* client, const v1::TokenizeRequest& request, Json* json) {
   const absl::StatusOr<v1::TokenizeResponse> response = client->Tokenize(request);
   if (!response.ok()) return response.status();
   *json = {{"token_ids", response->token_ids()}, {"tokens", response->tokens()}};
@@ -31,7 +31,7 @@ absl::Status Tokenize(Client* client, const v1::TokenizeRequest& request, Json* 
   return absl::OkStatus();
 }
 
-absl::Status Detokenize(Client* client, const v1::DetokenizeRequest& request, Json* json) {
+absl::Status Detokenize(client::Client* client, const v1::DetokenizeRequest& request, Json* json) {
   const absl::StatusOr<v1::DetokenizeResponse> response = client->Detokenize(request);
   if (!response.ok()) return response.status();
   *json = {{"text", response->text()}};
@@ -42,7 +42,7 @@ std::string IdsText(const Json& json) { return absl::StrJoin(json.value("token_i
 std::string PlainText(const Json& json) { return json.value("text", ""); }
 
 template <class Request>
-int Run(Console& console, const TextFlags<Request>& flags, absl::Status (*ask)(Client*, const Request&, Json*),
+int Run(Console& console, const TextFlags<Request>& flags, absl::Status (*ask)(client::Client*, const Request&, Json*),
         std::string (*as_text)(const Json&), const char* positional_field) {
   absl::StatusOr<Json> given = flags.request.Given();
   if (!given.ok()) return Complain(console, BadInput(given.status().message()));
@@ -109,4 +109,4 @@ void AddDetokenizeCommand(Command* app) {
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

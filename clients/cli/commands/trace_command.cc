@@ -14,14 +14,15 @@
 #include "scheduler/popularity/popularity.h"
 #include "scheduler/simulator/trace_replay.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr int kMostPopular = 4;  // that a layer's line names
 
 std::string ReadPhase(absl::string_view name, std::string* phase) {
-  if (name != NameOf(Phase::kPrefill) && name != NameOf(Phase::kDecode)) {
-    return absl::StrCat(name, " not in {", NameOf(Phase::kPrefill), ",", NameOf(Phase::kDecode), "}");
+  if (name != NameOf(popularity::Phase::kPrefill) && name != NameOf(popularity::Phase::kDecode)) {
+    return absl::StrCat(name, " not in {", NameOf(popularity::Phase::kPrefill), ",", NameOf(popularity::Phase::kDecode),
+                        "}");
   }
   *phase = std::string(name);
   return "";
@@ -44,42 +45,43 @@ void AddRecordCommand(Command* trace) {
 }
 
 // "prose 12", …: sequences by label, in the order of the alphabet.
-std::string Labels(const RoutingTrace& trace) {
+std::string Labels(const popularity::RoutingTrace& trace) {
   std::map<std::string, int64_t> labels;
-  for (const TraceSequence& sequence : trace.sequences) ++labels[sequence.label];
+  for (const popularity::TraceSequence& sequence : trace.sequences) ++labels[sequence.label];
   return absl::StrJoin(labels, ", ", [](std::string* out, const auto& label) {
     absl::StrAppend(out, label.first.empty() ? "without a label" : label.first, " ", label.second);
   });
 }
 
-void PrintLayer(const RoutingTrace& trace, int layer, std::ostream& out) {
-  Popularity rows(static_cast<size_t>(trace.shape.num_experts));
-  for (const TraceSequence& sequence : trace.sequences) {
-    const std::vector<int64_t> counts = CountsOf(ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
+void PrintLayer(const popularity::RoutingTrace& trace, int layer, std::ostream& out) {
+  popularity::Popularity rows(static_cast<size_t>(trace.shape.num_experts));
+  for (const popularity::TraceSequence& sequence : trace.sequences) {
+    const std::vector<int64_t> counts =
+        popularity::CountsOf(popularity::ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
     for (size_t e = 0; e < rows.size(); ++e) rows[e] += counts[e];
   }
-  const int64_t all = TotalOf(rows), most = *std::max_element(rows.begin(), rows.end());
+  const int64_t all = popularity::TotalOf(rows), most = *std::max_element(rows.begin(), rows.end());
   const auto share = [&](int64_t part) {
     return all == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(all);
   };
   out << absl::StrFormat("layer %d: busiest expert %.2f times the mean; most chosen:", layer,
                          share(most) * trace.shape.num_experts);
-  for (const int32_t expert : TopExperts(rows, kMostPopular))
+  for (const int32_t expert : popularity::TopExperts(rows, kMostPopular))
     out << absl::StrFormat(" %d (%.1f%%)", expert, 100 * share(rows[static_cast<size_t>(expert)]));
   out << "\n";
 }
 
 int Show(Console& console, const std::string& path) {
-  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, path);
+  const absl::StatusOr<popularity::RoutingTrace> trace = ReadTrace(console, path);
   if (!trace.ok()) return Complain(console, trace.status());
   int64_t prompt = 0;
-  for (const TraceSequence& sequence : trace->sequences) prompt += sequence.num_prompt;
+  for (const popularity::TraceSequence& sequence : trace->sequences) prompt += sequence.num_prompt;
   console.out << "model: " << (trace->model.empty() ? "unknown" : trace->model) << "\n"
               << trace->shape.num_layers << " MoE layers, " << trace->shape.num_experts << " experts, top-"
               << trace->shape.top_k << "\n"
               << trace->sequences.size() << " sequences (" << Labels(*trace) << "), " << trace->num_tokens()
               << " tokens, " << prompt << " of prompts\n";
-  for (const TraceChannel& channel : trace->channels)
+  for (const popularity::TraceChannel& channel : trace->channels)
     console.out << "channel " << channel.name << ": " << channel.num_predicted << " predicted experts a token\n";
   for (int layer = 0; layer < trace->shape.num_layers; ++layer) PrintLayer(*trace, layer, console.out);
   console.out.flush();
@@ -89,25 +91,26 @@ int Show(Console& console, const std::string& path) {
 struct ReplayFlags {
   std::string path;
   std::string phase = "decode";
-  ReplayOptions options;
+  simulator::ReplayOptions options;
 };
 
 int Replay(Console& console, const ReplayFlags& flags) {
-  const absl::StatusOr<RoutingTrace> trace = ReadTrace(console, flags.path);
+  const absl::StatusOr<popularity::RoutingTrace> trace = ReadTrace(console, flags.path);
   if (!trace.ok()) return Complain(console, trace.status());
-  ReplayOptions options = flags.options;
-  options.phase = flags.phase == NameOf(Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
-  const absl::StatusOr<ReplayReport> report = ReplayTrace(*trace, options);
+  simulator::ReplayOptions options = flags.options;
+  options.phase =
+      flags.phase == NameOf(popularity::Phase::kPrefill) ? popularity::Phase::kPrefill : popularity::Phase::kDecode;
+  const absl::StatusOr<simulator::ReplayReport> report = simulator::ReplayTrace(*trace, options);
   if (!report.ok()) return Complain(console, BadInput(report.status().message()));
   console.out << report->num_batches << " batches of " << options.batch_tokens << " tokens, " << flags.phase << ", "
               << options.num_devices << " workers\n"
               << "placement      busiest/mean median   p95  copies a layer\n";
-  for (const ReplayReport::Mode& mode : report->modes) {
+  for (const simulator::ReplayReport::Mode& mode : report->modes) {
     console.out << absl::StrFormat("%-14s %19.2f %5.2f %15.2f\n", NameOf(mode.mode), mode.median, mode.p95,
                                    mode.copies_per_layer);
   }
   console.out << "estimator, one layer ahead     top-2k  distance\n";
-  for (const ReplayReport::Estimator& one : report->estimators)
+  for (const simulator::ReplayReport::LoadPredictor& one : report->estimators)
     console.out << absl::StrFormat("%-30s %6.2f %9.3f\n", one.name, one.accuracy, one.distance);
   console.out.flush();
   return kExitOk;
@@ -146,4 +149,4 @@ void AddTraceCommand(Command* app) {
   AddReplayCommand(command);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

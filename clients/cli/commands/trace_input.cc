@@ -4,12 +4,12 @@
 #include "clients/cli/whole_file.h"
 #include "scheduler/popularity/trace/trace_file.h"
 
-namespace switchyard {
-absl::StatusOr<RoutingTrace> ReadTrace(Console& console, const std::string& path) {
+namespace switchyard::cli {
+absl::StatusOr<popularity::RoutingTrace> ReadTrace(Console& console, const std::string& path) {
   const absl::StatusOr<std::string> bytes = ReadWhole(path);
   if (!bytes.ok()) return bytes.status();
   absl::Status torn;
-  absl::StatusOr<RoutingTrace> trace = ParseTrace(*bytes, &torn);
+  absl::StatusOr<popularity::RoutingTrace> trace = popularity::ParseTrace(*bytes, &torn);
   if (!trace.ok()) return RefuseFile(path, trace.status().message());
   if (!torn.ok()) {
     console.err << "[" << path << ": " << torn.message() << "; taking the " << trace->sequences.size()
@@ -18,11 +18,11 @@ absl::StatusOr<RoutingTrace> ReadTrace(Console& console, const std::string& path
   return trace;
 }
 
-absl::StatusOr<ProfileBundle> ReadBundle(const std::string& path) {
+absl::StatusOr<popularity::ProfileBundle> ReadBundle(const std::string& path) {
   const absl::StatusOr<std::string> bytes = ReadWhole(path);
   if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<ProfileBundle> bundle = ProfileBundle::Parse(*bytes);
+  absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(*bytes);
   return bundle.ok() ? std::move(bundle) : RefuseFile(path, bundle.status().message());
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

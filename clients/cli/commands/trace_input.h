@@ -10,10 +10,10 @@
 #include "scheduler/popularity/profile_bundle.h"
 #include "scheduler/popularity/trace/routing_trace.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 // Without a last sequence that is cut off, and says so.
-absl::StatusOr<RoutingTrace> ReadTrace(Console& console, const std::string& path);
-absl::StatusOr<ProfileBundle> ReadBundle(const std::string& path);
+absl::StatusOr<popularity::RoutingTrace> ReadTrace(Console& console, const std::string& path);
+absl::StatusOr<popularity::ProfileBundle> ReadBundle(const std::string& path);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

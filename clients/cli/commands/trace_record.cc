@@ -22,7 +22,7 @@
 #include "proto/support/trace_writer.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using v1::GenerateRequest;
@@ -62,7 +62,7 @@ absl::StatusOr<Document> ParseDocument(const std::string& line, const Json& defa
 
 class Recorder {
  public:
-  Recorder(const RecordFlags& flags, Client* client, v1::GetModelInfoResponse model, Console* console)
+  Recorder(const RecordFlags& flags, client::Client* client, v1::GetModelInfoResponse model, Console* console)
       : flags_(flags), client_(client), model_(std::move(model)), console_(console) {}
 
   // The document's sequences as the file has them.
@@ -86,13 +86,13 @@ class Recorder {
       if (!sequence.ok()) return sequence.status();
       bytes += *sequence;
     }
-    Tell(num_sequences, static_cast<int64_t>(tokens.size()));
+    Report(num_sequences, static_cast<int64_t>(tokens.size()));
     return bytes;
   }
 
   void Complain(int line_number, const absl::Status& status) {
     absl::MutexLock lock(&mu_);
-    console_->err << "switchyard: line " << line_number << ": " << Explain(status) << std::endl;
+    console_->err << "switchyard: line " << line_number << ": " << client::Explain(status) << std::endl;
   }
 
   std::string Summary() {
@@ -137,30 +137,30 @@ class Recorder {
     std::vector<int32_t> tokens(request.token_ids().ids().begin(), request.token_ids().ids().end());
     const auto num_prompt = static_cast<int32_t>(tokens.size());
     tokens.insert(tokens.end(), answer.token_ids(0).begin(), answer.token_ids(0).end());
-    return TraceOf(model_,
-                   {.label = label, .num_prompt = num_prompt, .token_ids = tokens, .paths = &answer.expert_paths(0)});
+    return rpc::TraceOf(
+        model_, {.label = label, .num_prompt = num_prompt, .token_ids = tokens, .paths = &answer.expert_paths(0)});
   }
 
-  void Tell(int64_t num_sequences, int64_t num_tokens) {
+  void Report(int64_t num_sequences, int64_t num_tokens) {
     absl::MutexLock lock(&mu_);
     ++num_documents_;
     num_sequences_ += num_sequences;
     num_tokens_ += num_tokens;
     const absl::Time now = absl::Now();
-    if (now - told_ < absl::Seconds(2)) return;
-    told_ = now;
+    if (now - reported_ < absl::Seconds(2)) return;
+    reported_ = now;
     console_->err << "[" << num_documents_ << " documents, " << num_tokens_ << " tokens]" << std::endl;
   }
 
   const RecordFlags& flags_;
-  Client* const client_;
+  client::Client* const client_;
   const v1::GetModelInfoResponse model_;
   absl::Mutex mu_;
   Console* const console_;  // its err is guarded by mu_
   int64_t num_documents_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_sequences_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_tokens_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Time told_ ABSL_GUARDED_BY(mu_) = absl::Now();
+  absl::Time reported_ ABSL_GUARDED_BY(mu_) = absl::Now();
 };
 
 // Every document of `in`, in order, behind the header in `out`; how many failed.
@@ -223,7 +223,7 @@ int RecordTrace(Console& console, const RecordFlags& flags) {
   if (!client.ok()) return Complain(console, client.status());
   const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
   if (!model.ok()) return Complain(console, model.status());
-  const absl::StatusOr<std::string> beginning = TraceBeginning(*model);
+  const absl::StatusOr<std::string> beginning = rpc::TraceBeginning(*model);
   if (!beginning.ok()) return Complain(console, beginning.status());
   std::ofstream out(flags.output, std::ios::binary | std::ios::trunc);
   out << *beginning;
@@ -239,4 +239,4 @@ int RecordTrace(Console& console, const RecordFlags& flags) {
   return kExitFailed;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -6,7 +6,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/request_flags.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 
 struct RecordFlags {
   ServerFlags server;
@@ -25,4 +25,4 @@ void AddDocumentFlags(absl::string_view input, RecordFlags* values, FlagSet* fla
 // Returns the exit code; complains to console.err.
 int RecordTrace(Console& console, const RecordFlags& flags);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -20,7 +20,7 @@
 #include "google/rpc/status.pb.h"
 #include "switchyard/v1/training.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr size_t kMaxSpecBytes = 1 << 20;
@@ -70,7 +70,7 @@ absl::StatusOr<v1::SubmitJobRequest> BuildSubmit(const SubmitFlags& flags) {
   return request;
 }
 
-int Follow(Console& console, Client& client, const JobFlags& flags) {
+int Follow(Console& console, client::Client& client, const JobFlags& flags) {
   return Watch(console, client,
                {.id = flags.id,
                 .json = flags.json,
@@ -122,7 +122,7 @@ void PrintState(std::ostream& out, const v1::Job& job) {
   out << job.id() << " " << StateName(job.state()) << std::endl;
 }
 
-using JobCall = absl::StatusOr<v1::Job> (Client::*)(const std::string& id);
+using JobCall = absl::StatusOr<v1::Job> (client::Client::*)(const std::string& id);
 using PrintFn = void (*)(std::ostream& out, const v1::Job& job);
 
 int Show(Console& console, const JobFlags& flags, const absl::StatusOr<v1::Job>& job, PrintFn print) {
@@ -138,7 +138,7 @@ int Show(Console& console, const JobFlags& flags, const absl::StatusOr<v1::Job>&
 int Ask(Console& console, const JobFlags& flags, JobCall call) {
   const auto client = flags.server.Connect();
   if (!client.ok()) return Complain(console, client.status());
-  return Show(console, flags, ((**client).*call)(flags.id), call == &Client::GetJob ? PrintJob : PrintState);
+  return Show(console, flags, ((**client).*call)(flags.id), call == &client::Client::GetJob ? PrintJob : PrintState);
 }
 
 int Resume(Console& console, const JobFlags& flags, std::optional<int32_t> workers) {
@@ -295,11 +295,11 @@ void AddTrainCommand(Command* app) {
       app->AddCommand("train", "jobs that train models: submit, list, get, watch, pause, resume, cancel");
   AddSubmit(command);
   AddList(command);
-  AddCall(command, "get", "all about one job", &Client::GetJob);
+  AddCall(command, "get", "all about one job", &client::Client::GetJob);
   AddWatch(command);
-  AddCall(command, "pause", "stop a job at a step, with a checkpoint", &Client::PauseJob);
+  AddCall(command, "pause", "stop a job at a step, with a checkpoint", &client::Client::PauseJob);
   AddResume(command);
-  AddCall(command, "cancel", "end a job; a running one saves a checkpoint first", &Client::CancelJob);
+  AddCall(command, "cancel", "end a job; a running one saves a checkpoint first", &client::Client::CancelJob);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -16,7 +16,7 @@
 #include "proto/support/errors.h"
 #include "switchyard/v1/training.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 constexpr absl::Duration kAskAgainAfter = absl::Milliseconds(200);
@@ -24,9 +24,9 @@ constexpr char kOverwrite[] = "\r\x1b[K";
 
 absl::Status ErrorOf(const v1::Job& job) {
   const google::rpc::Status& error = job.error();
-  return FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(error.code()), error.message(),
-                                     error.details_size() > 0 ? error.SerializeAsString() : std::string()),
-                        "");
+  return client::FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(error.code()), error.message(),
+                                             error.details_size() > 0 ? error.SerializeAsString() : std::string()),
+                                "");
 }
 
 // Writes what changes.
@@ -51,7 +51,7 @@ class Screen {
       console_.out << line << std::endl;
     }
   }
-  void Tell(absl::string_view text) {
+  void Report(absl::string_view text) {
     Close();
     console_.err << text << std::endl;
   }
@@ -69,7 +69,7 @@ class Screen {
 
 int Conclude(Console& console, const v1::Job& job, bool json) {
   if (job.state() == v1::JOB_STATE_FAILED) {
-    console.err << "switchyard: job " << job.id() << " failed: " << Explain(ErrorOf(job)) << std::endl;
+    console.err << "switchyard: job " << job.id() << " failed: " << client::Explain(ErrorOf(job)) << std::endl;
     return kExitFailed;
   }
   if (job.state() != v1::JOB_STATE_SUCCEEDED) {
@@ -120,11 +120,12 @@ std::string ProgressLine(const v1::Job& job) {
     absl::StrAppend(&line, " | ", absl::FormatDuration(left), " left");
   }
   if (!job.note().empty()) absl::StrAppend(&line, " | ", job.note());
-  if (job.state() == v1::JOB_STATE_PAUSED && job.has_error()) absl::StrAppend(&line, " | ", Explain(ErrorOf(job)));
+  if (job.state() == v1::JOB_STATE_PAUSED && job.has_error())
+    absl::StrAppend(&line, " | ", client::Explain(ErrorOf(job)));
   return line;
 }
 
-int Watch(Console& console, Client& client, const WatchOptions& options) {
+int Watch(Console& console, client::Client& client, const WatchOptions& options) {
   v1::WatchJobRequest request;
   request.set_id(options.id);
   request.set_min_interval_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options.interval)));
@@ -151,11 +152,11 @@ int Watch(Console& console, Client& client, const WatchOptions& options) {
       return Complain(console,
                       status.ok() ? absl::UnavailableError("the server does not say how the job ends") : status);
     }
-    if (absl::IsUnavailable(status) && !std::exchange(gone, true)) screen.Tell("[the server is away; asking again]");
+    if (absl::IsUnavailable(status) && !std::exchange(gone, true)) screen.Report("[the server is away; asking again]");
     absl::SleepFor(kAskAgainAfter);
   }
   screen.Close();
   return Conclude(console, last, options.json);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -7,9 +7,11 @@
 #include "clients/cli/console.h"
 #include "clients/cpp/messages_fwd.h"
 
-namespace switchyard {
-
+namespace switchyard::client {
 class Client;
+}  // namespace switchyard::client
+
+namespace switchyard::cli {
 
 // "step 120/2000 | loss 3.2140 | eval 3.3010 | norm 0.87 | lr 3.00e-04 | 12345 tok/s | 40 dropped | 1m20s left"; while
 // it does not train, what it does instead.  Dropped: choices of the step that found no room at their expert, if any.
@@ -26,6 +28,6 @@ struct WatchOptions {
 };
 
 // kExitOk: it has succeeded.  A console that is live has one line that is written over.
-int Watch(Console& console, Client& client, const WatchOptions& options);
+int Watch(Console& console, client::Client& client, const WatchOptions& options);
 
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -26,7 +26,8 @@ void ParseFlagsOrExit(int argc, char** argv, const ProgramHelp& help, FlagSet* f
   for (const std::string& arg : args) {
     if (arg == "--help" || arg == "-h") {
       PrintAndExit(absl::StrCat(help.name, " ", help.version, ": ", help.summary, "\n\n",
-                                FlagsHelp(*flags, HelpColumns()), "\n", EnvHelp()));
+                                FlagsHelp(*flags, HelpColumns()),
+                                "\n--help prints this page, --version which version this is.\n\n", EnvHelp()));
     }
     if (arg == "--version") PrintAndExit(absl::StrCat(help.name, " ", help.version, "\n"));
   }

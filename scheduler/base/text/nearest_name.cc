@@ -1,6 +1,7 @@
 #include "scheduler/base/text/nearest_name.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace switchyard {
 

@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 namespace {
 
 constexpr absl::Duration kLeastRetry = absl::Milliseconds(50);
@@ -84,4 +84,4 @@ std::vector<const Sequence*> RequestTable::Sequences() const {
   return all;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

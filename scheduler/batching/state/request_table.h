@@ -16,7 +16,7 @@
 #include "scheduler/batching/request.h"
 #include "scheduler/batching/sequence.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 class RequestTable {
  public:
@@ -62,4 +62,4 @@ class RequestTable {
   absl::Duration mean_finish_interval_ = absl::Seconds(1);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

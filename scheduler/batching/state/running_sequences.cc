@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 RunningSequences::RunningSequences(const BatchingPolicy* policy, RequestTable* requests, WaitingQueue* waiting)
     : policy_(policy), requests_(requests), waiting_(waiting), max_context_(policy->max_model_len) {}
@@ -178,4 +178,4 @@ void RunningSequences::CheckInvariants() const {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

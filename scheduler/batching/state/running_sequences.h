@@ -21,7 +21,7 @@
 #include "scheduler/batching/state/request_table.h"
 #include "scheduler/batching/state/waiting_queue.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 class RunningSequences {
  public:
@@ -69,4 +69,4 @@ class RunningSequences {
   SchedulerStats totals_;         // only its totals are kept up
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

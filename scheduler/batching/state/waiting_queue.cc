@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 void WaitingQueue::Push(Sequence* sequence) {
   by_arrival_.emplace(sequence->arrival(), sequence);
@@ -35,4 +35,4 @@ std::string WaitingQueue::WhyFull(int64_t tokens, const BatchingPolicy& policy) 
   return "";
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

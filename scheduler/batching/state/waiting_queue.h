@@ -11,7 +11,7 @@
 #include "scheduler/batching/batching_policy.h"
 #include "scheduler/batching/sequence.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 
 class WaitingQueue {
  public:
@@ -37,4 +37,4 @@ class WaitingQueue {
   int64_t num_tokens_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::batching

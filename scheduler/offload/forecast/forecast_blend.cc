@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int kLevels = 12;
@@ -35,7 +35,7 @@ int32_t ForecastBlend::Chance(ExpertKey key, int ahead, int32_t forecast, int32_
 
 void ForecastBlend::Observe(const LayerNeed& need) {
   for (int ahead = 1; ahead <= max_ahead_; ++ahead) {
-    Said* said = &said_[static_cast<size_t>(ahead - 1) * shape_.num_keys() + need.layer * shape_.num_experts];
+    Said* said = &said_[(static_cast<size_t>(ahead - 1) * shape_.num_layers + need.layer) * shape_.num_experts];
     for (int e = 0; e < shape_.num_experts; ++e) {
       if (said[e].cell < 0) continue;
       Cell& cell = cells_[said[e].cell];
@@ -46,4 +46,4 @@ void ForecastBlend::Observe(const LayerNeed& need) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -3,8 +3,8 @@
 //
 // A forecast looks at a token's hidden state, the past at what the last tokens needed (need_history.h, need_path.h);
 // each knows something that the other one does not.  Pairs of chances (forecast's, past's) fall into cells of a table,
-// one for each distance (layers ahead, or whatever else tells forecasts apart), and each cell learns by how much needs
-// came more often than the forecast said.  Integers only. Thread-compatible; copyable.
+// one for each distance (layers ahead, or whatever else reports forecasts apart), and each cell learns by how much
+// needs came more often than the forecast said.  Integers only. Thread-compatible; copyable.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 #include "scheduler/offload/policies/cache_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class ForecastBlend {
  public:
@@ -41,4 +41,4 @@ class ForecastBlend {
   std::vector<Said> said_;   // [max_ahead, L * E]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

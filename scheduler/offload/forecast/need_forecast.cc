@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int kRowBits = 20;  // of a popularity
@@ -71,4 +71,4 @@ void NeedForecast::Expect(int layer, int ahead, absl::Span<const int64_t> popula
   forecasts_.push_back({.ahead = ahead, .chance = chances_[d]});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "scheduler/offload/policies/cache_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class NeedForecast {
  public:
@@ -54,4 +54,4 @@ class NeedForecast {
   std::vector<LayerForecast> forecasts_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int kShortBits = 2;  // decay 1 / 4 a pass
@@ -87,4 +87,4 @@ void NeedHistory::Observe(const LayerNeed& need) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

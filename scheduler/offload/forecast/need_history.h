@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "scheduler/offload/policies/cache_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class NeedHistory {
  public:
@@ -49,4 +49,4 @@ class NeedHistory {
   std::vector<int32_t> next_;   // [L * E]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int kStepBits = 7;  // a step of 1 / 128 of the error for each weight
@@ -88,4 +88,4 @@ void NeedPath::Observe(const LayerNeed& need, absl::Span<const int32_t> base) {
   for (int j = 0; j < num_sources_ && j < num_gates_; ++j) Add(furthest, num_ahead_ + j, Gate(j), score);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

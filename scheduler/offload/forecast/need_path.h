@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "scheduler/offload/policies/cache_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class NeedPath {
  public:
@@ -58,4 +58,4 @@ class NeedPath {
   int64_t num_gates_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "scheduler/offload/layer_plan.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 // Certainty in the fixed point of chances.
 inline constexpr int32_t kChance = 1 << 16;
@@ -67,4 +67,4 @@ class CachePolicy {
   virtual void Prefer(ExpertKey, bool) {}
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -11,7 +11,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class CheapestSlots {
  public:
@@ -56,4 +56,4 @@ class CheapestSlots {
       slots_;  // worth, slot: a heap, the dearest first; when sorted, last is least
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

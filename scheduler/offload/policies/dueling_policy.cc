@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int64_t kPassesOfChance = 256;
@@ -91,4 +91,4 @@ void DuelingPolicy::MaybeChange() {
   ++num_changes_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -18,7 +18,7 @@
 #include "scheduler/offload/copy_timeline.h"
 #include "scheduler/offload/policies/shadow_follower.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class DuelingPolicy final : public CachePolicy {
  public:
@@ -60,4 +60,4 @@ class DuelingPolicy final : public CachePolicy {
   ShadowFollower follower_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

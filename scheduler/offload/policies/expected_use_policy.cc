@@ -6,7 +6,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/offload/policies/rule_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int kMaxBlended = 2;  // layers ahead that forecasts are learned to be right for
@@ -121,7 +121,7 @@ void ExpectedUsePolicy::Drop(ExpertKey key, LayerPlan* plan) {
 
 // What the gate says of prefetches: those that are over are residents; those that nobody needs, or that did not begin,
 // are dropped.
-void ExpectedUsePolicy::SettlePrefetches(const LayerNeed& need, LayerPlan* plan) {
+void ExpectedUsePolicy::FinalizePrefetches(const LayerNeed& need, LayerPlan* plan) {
   const OffloadShape& shape = cache_.shape();
   int64_t& covered = covered_[need.layer];
   int64_t& open = open_[need.layer];
@@ -214,7 +214,7 @@ LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const Laye
   layer_ = need.layer;
   layer_ticks_ = need.compute_ticks;
   ++num_gates_;
-  SettlePrefetches(need, &plan);
+  FinalizePrefetches(need, &plan);
   for (size_t e = 0; e < need.rows.size(); ++e) layer_rows_[e] += need.rows[e];
   if (need.parts_left == 0) {
     Learn({.layer = need.layer, .rows = layer_rows_});
@@ -247,4 +247,4 @@ LayerPlan ExpectedUsePolicy::OnPass(absl::Span<const LayerForecast> forecasts, i
   return plan;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

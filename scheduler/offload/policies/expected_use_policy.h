@@ -23,7 +23,7 @@
 #include "scheduler/offload/forecast/need_path.h"
 #include "scheduler/offload/wave_planner.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class ExpectedUsePolicy final : public CachePolicy {
  public:
@@ -75,7 +75,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   void UpdateLater(int layer);
   void ListPrefetching();
   void Drop(ExpertKey key, LayerPlan* plan);
-  void SettlePrefetches(const LayerNeed& need, LayerPlan* plan);
+  void FinalizePrefetches(const LayerNeed& need, LayerPlan* plan);
   void CancelPrefetches(int layer, LayerPlan* plan);
   // coming_ticks: what a coming layer computes.
   void StartPrefetches(const LayerNeed& need, int64_t coming_ticks, LayerPlan* plan);
@@ -103,4 +103,4 @@ class ExpectedUsePolicy final : public CachePolicy {
   std::vector<int64_t> covered_, open_;  // [L] uses that a prefetch brought in time, and that nothing did; decayed
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -3,7 +3,7 @@
 #include "scheduler/offload/policies/expected_use_policy.h"
 #include "scheduler/offload/policies/rule_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 std::unique_ptr<CachePolicy> MakeCachePolicy(OffloadKind kind, const PolicyInput& input) {
   using Rule = RulePolicy::Rule;
@@ -37,4 +37,4 @@ std::vector<std::unique_ptr<CachePolicy>> MakeDuelists(const PolicyInput& input)
   return policies;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -6,7 +6,7 @@
 
 #include "scheduler/offload/policies/cache_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 enum class OffloadKind : uint8_t { kExpectedUse, kExpectedUseDemandOnly, kLfu, kLru, kLfuGreedy, kLruGreedy, kStatic };
 inline constexpr OffloadKind kOffloadKinds[] = {OffloadKind::kExpectedUse, OffloadKind::kExpectedUseDemandOnly,
@@ -30,4 +30,4 @@ inline constexpr OffloadKind kDuelKinds[] = {OffloadKind::kExpectedUse, OffloadK
 // In the order of kDuelKinds.
 std::vector<std::unique_ptr<CachePolicy>> MakeDuelists(const PolicyInput& input);
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int kStaticStreams = 2;
@@ -116,7 +116,7 @@ LayerPlan RulePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForeca
   for (size_t e = 0; e < need.rows.size(); ++e) {
     if (need.rows[e] == 0) continue;
     last_use_[first + e] = num_gates_;
-    if (options_.rule == Rule::kLfu) Count(first + e, need.rows[e]);
+    if (options_.rule == Rule::kLfu) Count(first + static_cast<ExpertKey>(e), need.rows[e]);
   }
   LayerPlan plan;
   planner_.Plan(
@@ -126,4 +126,4 @@ LayerPlan RulePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForeca
   return plan;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -13,7 +13,7 @@
 
 #include "scheduler/offload/wave_planner.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class RulePolicy final : public CachePolicy {
  public:
@@ -57,4 +57,4 @@ std::vector<ExpertKey> PopularExperts(const OffloadShape& shape, const std::vect
 // Marks them as resident.
 void FillSlots(absl::Span<const ExpertKey> initial, ExpertCache* cache);
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

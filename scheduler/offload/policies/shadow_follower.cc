@@ -6,7 +6,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 ShadowFollower::ShadowFollower(const OffloadShape& shape, absl::Span<const ExpertKey> initial)
     : shape_(shape),
@@ -99,4 +99,4 @@ LayerPlan ShadowFollower::Follow(const LayerPlan& plan) {
   return early;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

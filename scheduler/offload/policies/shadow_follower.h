@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "scheduler/offload/layer_plan.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 
 class ShadowFollower {
  public:
@@ -46,4 +46,4 @@ class ShadowFollower {
   std::vector<uint8_t> touched_;      // [slots] scratch: the plan has a step there
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::offload

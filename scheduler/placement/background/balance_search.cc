@@ -7,7 +7,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 constexpr int kSearchRounds = 6, kJudgeRounds = 40;
@@ -34,7 +34,7 @@ class Draft {
         was_host_[static_cast<size_t>(expert) * present.num_devices() + device] = true;
       }
     }
-    split_.Settle(rounds);
+    split_.Finalize(rounds);
   }
 
   bool WasHost(int expert, int device) const {
@@ -69,7 +69,7 @@ class Draft {
       taken_[host.device] += host.add ? 1 : -1;
       if (!WasHost(host.expert, host.device)) copies_ += host.add ? 1 : -1;
     }
-    split_.Settle(rounds);
+    split_.Finalize(rounds);
   }
 
   // Copies and memory, in seconds.
@@ -282,4 +282,4 @@ BalanceResult SearchBalance(const BalanceProblem& problem) {
   return result;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

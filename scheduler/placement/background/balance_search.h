@@ -14,7 +14,7 @@
 #include "scheduler/placement/background/residency_plan.h"
 #include "scheduler/placement/route/split_cases.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 struct BalanceProblem {
   const LayerResidency* present = nullptr;  // offloaded experts stay where they are
@@ -37,4 +37,4 @@ struct BalanceResult {
 
 BalanceResult SearchBalance(const BalanceProblem& problem);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 constexpr double kLongestCopies = 1e9;  // seconds
@@ -25,7 +25,7 @@ absl::Status CheckLayer(const Placement& placement, const std::vector<SlotOrigin
 }  // namespace
 
 absl::Status CheckExpertReport(const ExpertReport& report, const PlacementBounds& bounds) {
-  RETURN_IF_ERROR(CheckStandings(report.standings, bounds.layers));
+  RETURN_IF_ERROR(popularity::CheckStandings(report.standings, bounds.layers));
   if (report.copied_bytes < 0 || !(report.copy_seconds >= 0 && report.copy_seconds < kLongestCopies)) {
     return absl::InvalidArgumentError(
         absl::StrCat(report.copied_bytes, " bytes copied in ", report.copy_seconds, " s"));
@@ -44,4 +44,4 @@ absl::Status CheckExpertReport(const ExpertReport& report, const PlacementBounds
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -10,12 +10,12 @@
 #include "scheduler/placement/background/group_placement.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/placement/route/slot_origins.h"
-#include "scheduler/popularity/predictors/estimator_standing.h"
+#include "scheduler/popularity/predictors/predictor_stats.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 struct ExpertReport {
-  std::vector<EstimatorStanding> standings = {};
+  std::vector<popularity::PredictorStats> standings = {};
   // Of rank 0 alone, as all ranks decide alike; empty otherwise, and where nothing moves.
   std::vector<Placement> placements = {};             // [L]
   std::vector<std::vector<SlotOrigin>> origins = {};  // [L][R * slots], of each slot's expert
@@ -28,4 +28,4 @@ struct ExpertReport {
 // InvalidArgument names what cannot be in a group of these bounds (their slots are not looked at).
 absl::Status CheckExpertReport(const ExpertReport& report, const PlacementBounds& bounds);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 bool IsArrival(MoveKind kind) {
@@ -66,7 +66,7 @@ absl::Status CheckGroupPlacement(const GroupPlacement& placement, const Placemen
   return absl::OkStatus();
 }
 
-absl::Status CheckPlacementStage(const PlacementStage& stage, const PlacementBounds& bounds) {
+absl::Status CheckMigration(const Migration& stage, const PlacementBounds& bounds) {
   if (stage.epoch < 1) return absl::InvalidArgumentError(absl::StrCat("placement: epoch ", stage.epoch, " of a stage"));
   RETURN_IF_ERROR(CheckCosts(stage.costs));
   for (const ResidencyMove& move : stage.arrivals) RETURN_IF_ERROR(CheckMove(move, true, bounds));
@@ -74,4 +74,4 @@ absl::Status CheckPlacementStage(const PlacementStage& stage, const PlacementBou
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

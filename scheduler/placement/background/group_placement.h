@@ -1,6 +1,6 @@
 // Where a group's experts are, as the server tells its workers: all of it when the group begins, then stage by stage.
 //
-// Layers are MoE layers, counted from 0; devices are ranks.  What a stage does to residents is ApplyStage's
+// Layers are MoE layers, counted from 0; devices are ranks.  What a stage does to residents is ApplyMigration's
 // (residency_plan.h): arrivals while the placement before is in use, departures once nothing uses them.  Plain data.
 #pragma once
 
@@ -12,13 +12,14 @@
 #include "scheduler/placement/per_step/phase_two.h"
 #include "scheduler/placement/placement.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // What a group begins with; the constants of its first epoch.
 struct GroupPlacement {
   int64_t epoch = 0;
-  // [L] with ResidentSlots(...) slots a device (placement_settings.h), some of them empty; those of the fast loop are
-  // not among them.  Empty: neighbouring experts on a device (ContiguousPlacement), as before anything is known.
+  // [L] with ResidentSlots(...) slots a device (placement_settings.h), some of them empty; those of the per-step
+  // balancer are not among them.  Empty: neighbouring experts on a device (ContiguousPlacement), as before anything is
+  // known.
   std::vector<Placement> residents;
   // [L][E] under an expert budget: residents that the plan keeps in host memory, so that they are copied when they are
   // needed.  Empty: it says nothing.
@@ -28,11 +29,11 @@ struct GroupPlacement {
 };
 
 // One stage of a residency plan; an epoch of its own, with its constants.
-struct PlacementStage {
+struct Migration {
   int64_t epoch = 0;
   std::vector<ResidencyMove> arrivals, departures;  // of all ranks
   MoveCosts costs;
-  bool operator==(const PlacementStage& other) const = default;
+  bool operator==(const Migration& other) const = default;
 };
 
 // What indices of a group's placement may be.
@@ -46,6 +47,6 @@ struct PlacementBounds {
 // InvalidArgument names what is out of bounds, is of another shape, or hosts an expert nowhere.
 absl::Status CheckGroupPlacement(const GroupPlacement& placement, const PlacementBounds& bounds);
 // InvalidArgument names the first move that is out of bounds or no arrival (or departure).
-absl::Status CheckPlacementStage(const PlacementStage& stage, const PlacementBounds& bounds);
+absl::Status CheckMigration(const Migration& stage, const PlacementBounds& bounds);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

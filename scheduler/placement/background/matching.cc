@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // Index n stands for "none": the column from which a row's path starts, and the row of a column that is free.
@@ -89,4 +89,4 @@ Placement MatchDevices(const Placement& from, const Placement& to) {
   return KeepSlots(from, matched);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

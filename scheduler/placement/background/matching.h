@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/placement.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // cost [n, n] row-major, |cost| < 2^40; n <= 2^20.  Returns [n]: the column of each row, each column once, so that the
 // sum of costs is minimal.  Shortest augmenting paths with potentials (Jonker and Volgenant, 1987): O(n^3).
@@ -20,4 +20,4 @@ std::vector<int> MinCostAssignment(absl::Span<const int64_t> cost, int n);
 // slots (KeepSlots).  REQUIRES: the same number of devices; in `to` no expert twice on a device (WithoutDuplicates).
 Placement MatchDevices(const Placement& from, const Placement& to);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -7,7 +7,7 @@
 #include "scheduler/base/split_mix.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // The counter's number of this seed, in [-1, 1).
@@ -20,11 +20,11 @@ double Draw(uint64_t seed, uint64_t counter) {
 // counting alone explains (James and Stein's estimator; a count's variance is its mean).
 std::vector<double> Expected(absl::Span<const int64_t> rows) {
   const auto experts = static_cast<double>(rows.size());
-  const double mean = static_cast<double>(TotalOf(rows)) / experts;
+  const double mean = static_cast<double>(popularity::TotalOf(rows)) / experts;
   double variance = 0;
   for (const int64_t entry : rows)
     variance += (static_cast<double>(entry) - mean) * (static_cast<double>(entry) - mean) / experts;
-  const double by_counting = mean * static_cast<double>(kRow);
+  const double by_counting = mean * static_cast<double>(popularity::kRow);
   const double kept = variance > by_counting ? 1 - by_counting / variance : 0;
   std::vector<double> expected;
   for (const int64_t entry : rows) expected.push_back(mean + kept * (static_cast<double>(entry) - mean));
@@ -35,7 +35,7 @@ std::vector<double> Expected(absl::Span<const int64_t> rows) {
 
 double RelativeError(int64_t rows, double traffic_noise) {
   if (rows <= 0) return 1;
-  const double counted = static_cast<double>(rows) / static_cast<double>(kRow);
+  const double counted = static_cast<double>(rows) / static_cast<double>(popularity::kRow);
   return std::min(1.0, std::sqrt(traffic_noise * traffic_noise + 2 / counted));
 }
 
@@ -46,7 +46,7 @@ std::shared_ptr<const CaseRows> DrawCases(const std::vector<PhaseRows>& phases, 
   std::vector<PhaseRows> counted;
   double weights = 0;
   for (const PhaseRows& phase : phases) {
-    if (phase.weight <= 0 || TotalOf(phase.rows) == 0) continue;
+    if (phase.weight <= 0 || popularity::TotalOf(phase.rows) == 0) continue;
     counted.push_back(phase);
     weights += phase.weight;
   }
@@ -76,4 +76,4 @@ std::shared_ptr<const CaseRows> DrawCases(const std::vector<PhaseRows>& phases, 
   return cases;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

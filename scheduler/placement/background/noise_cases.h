@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/route/split_cases.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 struct PhaseRows {
   absl::Span<const int64_t> rows;  // [E] in 1 / kRow
@@ -27,4 +27,4 @@ double RelativeError(int64_t rows, double traffic_noise);
 std::shared_ptr<const CaseRows> DrawCases(const std::vector<PhaseRows>& phases, int num_devices, double traffic_noise,
                                           int draws, uint64_t seed);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -13,7 +13,7 @@
 #include "scheduler/placement/background/residency_order.h"
 #include "scheduler/placement/background/resident_set.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 constexpr int kSearchDraws = 2, kJudgeDraws = 4;
@@ -33,7 +33,7 @@ absl::Status CheckPhases(const ResidencyProblem& problem) {
     if (phase.steps < 1) return Refuse("profile ", p, " has steps=", phase.steps, ", must be at least 1");
     if (phase.rows.size() != layers) return Refuse("profile ", p, " has ", phase.rows.size(), " layers, not ", layers);
     for (size_t layer = 0; layer < layers; ++layer) {
-      const Popularity& rows = phase.rows[layer];
+      const popularity::Popularity& rows = phase.rows[layer];
       if (rows.size() != static_cast<size_t>(experts)) {
         return Refuse("profile ", p, ", layer ", layer, " has ", rows.size(), " experts, not ", experts);
       }
@@ -73,7 +73,7 @@ absl::Status CheckProblem(const ResidencyProblem& problem) {
   return CheckPhases(problem);
 }
 
-// The slow loop over one problem; one call of Run.
+// The background balancer over one problem; one call of Run.
 class Planner {
  public:
   explicit Planner(const ResidencyProblem& problem)
@@ -120,7 +120,7 @@ class Planner {
         for (int expert = 0; expert < experts_; ++expert) {
           const int64_t rows = phase.rows[layer][expert];
           const double a_step =
-              static_cast<double>(rows) / static_cast<double>(kRow) / static_cast<double>(phase.steps);
+              static_cast<double>(rows) / static_cast<double>(popularity::kRow) / static_cast<double>(phase.steps);
           const double missed = std::exp(-a_step);
           ResidentValue& value = values_[layer][expert];
           value.seconds += horizon * costs.miss_seconds * weight * (1 - missed);
@@ -140,7 +140,7 @@ class Planner {
   std::vector<PhaseRows> PhasesOf(size_t layer) const {
     std::vector<PhaseRows> phases;  // weighted by time, that is by rows
     for (const PhaseProfile& phase : problem_.phases) {
-      phases.push_back({phase.rows[layer], static_cast<double>(TotalOf(phase.rows[layer]))});
+      phases.push_back({phase.rows[layer], static_cast<double>(popularity::TotalOf(phase.rows[layer]))});
     }
     return phases;
   }
@@ -163,13 +163,13 @@ class Planner {
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
       if (seconds_per_load_[layer] <= 0) continue;
       SplitCases split(layers_[layer].placement, BalanceOf(layer).judge);
-      split.Settle(kRounds);
+      split.Finalize(kRounds);
       for (int expert = 0; expert < experts_; ++expert) {
         if (split.num_hosts(expert) < 2) continue;
         for (const int32_t device : split.DevicesOf(expert)) {
           SplitCases without = split;
           without.RemoveHost(expert, device);
-          without.Settle(kRounds);
+          without.Finalize(kRounds);
           values.push_back({static_cast<int>(layer), expert, device,
                             seconds_per_load_[layer] * std::max(0.0, without.Busiest() - split.Busiest())});
         }
@@ -228,11 +228,11 @@ void AddStages(const ResidencyProblem& problem, ResidencyPlan* plan) {
   }
   plan->epoch = problem.next_epoch;
   plan->stages = OrderMoves(problem.present, problem.limits, order, &plan->layers);
-  for (const ResidencyStage& stage : plan->stages) {
+  for (const ResidencyMigration& stage : plan->stages) {
     plan->copies += std::count_if(stage.arrivals.begin(), stage.arrivals.end(),
                                   [](const ResidencyMove& move) { return move.kind != MoveKind::kRehome; });
   }
   plan->bytes = plan->copies * problem.costs.expert_bytes;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

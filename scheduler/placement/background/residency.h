@@ -1,5 +1,5 @@
-// The slow loop's decision: which experts are replicated where and which are offloaded, from merged profiles, every few
-// hundred steps.
+// The background balancer's decision: which experts are replicated where and which are offloaded, from merged profiles,
+// every few hundred steps.
 //
 // Minimal movement: it starts from what is there, and a move has to save more within the horizon than its copy costs
 //   saves = horizon_steps * (row_seconds * rows taken off a layer's busiest device + miss_seconds * misses avoided)
@@ -8,8 +8,8 @@
 // first.  Phases (prefill, decode) are balanced apart, as steps of one or the other are, weighted by their time.
 // First memory is given to what is hit (resident_set.h), then each layer is balanced (balance_search.h), then moves are
 // ordered so that a spare slot suffices (residency_order.h).
-// Pure and deterministic, floating point: one process decides and tells the others.  Does not know links or nodes (all
-// copies cost the same), the order of layers in a step, or transient slots.
+// Pure and deterministic, floating point: one process decides and reports the others.  Does not know links or nodes
+// (all copies cost the same), the order of layers in a step, or transient slots.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@
 #include "scheduler/placement/background/residency_plan.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // What was counted of the steps of one kind.
 struct PhaseProfile {
-  int64_t steps = 0;             // > 0
-  std::vector<Popularity> rows;  // [L][E] in all these steps, 1 / kRow
+  int64_t steps = 0;                         // > 0
+  std::vector<popularity::Popularity> rows;  // [L][E] in all these steps, 1 / kRow
 };
 
 struct ResidencyCosts {
@@ -59,4 +59,4 @@ absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem);
 // REQUIRES: the problem's limits hold of present and of plan->layers.
 void AddStages(const ResidencyProblem& problem, ResidencyPlan* plan);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

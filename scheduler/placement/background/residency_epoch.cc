@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 //                                    Preparing Ready  Commit Release Done  Aborted
@@ -108,4 +108,4 @@ uint64_t ResidencyEpoch::placement_epoch() const {
   return state_ == EpochState::kPreparing || state_ == EpochState::kAborted ? active_epoch_ : epoch_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -19,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 enum class EpochState : uint8_t { kPreparing, kReady, kCommitted, kReleasing, kDone, kAborted };
 inline constexpr int kNumEpochStates = 6;
@@ -74,4 +74,4 @@ class ResidencyEpoch {
   std::string reason_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

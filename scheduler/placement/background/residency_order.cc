@@ -6,7 +6,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 bool Contains(const std::vector<int32_t>& devices, int device) {
@@ -56,7 +56,7 @@ class MoveOrder {
 
   void Add(const LayerResidency& to, int layer);
   void Run();
-  std::vector<ResidencyStage> TakeStages() { return std::move(stages_); }
+  std::vector<ResidencyMigration> TakeStages() { return std::move(stages_); }
   std::vector<LayerResidency> TakeLayers() { return std::move(layers_); }
 
  private:
@@ -67,13 +67,13 @@ class MoveOrder {
   void Depart(MoveKind kind, int device, Traveller* traveller);
   void Arrive(ResidencyMove move, Traveller* traveller);
   // Whether the stage that is being filled can still take it, everything in it happening before its departures.
-  bool FitsStage(const ResidencyMove& move, const Traveller& traveller) const;
+  bool FitsMigration(const ResidencyMove& move, const Traveller& traveller) const;
   // Whether its device then has one more than its limits, until something departs.
   bool Overfills(const ResidencyMove& move) const;
   // The traveller that has to leave the device that is over its limits; null if none is over.
   Traveller* MustLeave();
   Traveller* Choose();
-  void CloseStage();
+  void CloseMigration();
 
   const ResidencyLimits limits_;
   std::vector<LayerResidency> layers_;  // slots; what departs in the open stage still stands there
@@ -81,8 +81,8 @@ class MoveOrder {
   std::vector<std::vector<int>> hosted_, stage_hosted_;  // [L][R] after departures; without those of the open stage
   std::vector<int> in_memory_, stage_in_memory_;         // [R] likewise
   std::vector<Traveller> travellers_;
-  ResidencyStage open_;
-  std::vector<ResidencyStage> stages_;
+  ResidencyMigration open_;
+  std::vector<ResidencyMigration> stages_;
 };
 
 void MoveOrder::Add(const LayerResidency& to, int layer) {
@@ -128,7 +128,7 @@ void MoveOrder::DepartWhatMay(Traveller* traveller) {
   }
 }
 
-bool MoveOrder::FitsStage(const ResidencyMove& move, const Traveller& traveller) const {
+bool MoveOrder::FitsMigration(const ResidencyMove& move, const Traveller& traveller) const {
   // An expert that departs somewhere in this stage has to have done so before it arrives elsewhere.
   if (traveller.departed == static_cast<int>(stages_.size())) return false;
   if (NeedsMemory(move.kind) && stage_in_memory_[move.device] > limits_.device_slots) return false;
@@ -141,7 +141,7 @@ bool MoveOrder::Overfills(const ResidencyMove& move) const {
 }
 
 void MoveOrder::Arrive(ResidencyMove move, Traveller* traveller) {
-  if (!FitsStage(move, *traveller)) CloseStage();
+  if (!FitsMigration(move, *traveller)) CloseMigration();
   auto& slots = layers_[move.layer].placement.slots[move.device];
   if (NeedsSlot(move.kind)) {
     const auto empty = std::find(slots.begin(), slots.end(), kEmptySlot);
@@ -186,14 +186,14 @@ Traveller* MoveOrder::Choose() {
     const auto move = traveller.NextArrival();
     if (!move) continue;
     if (first == nullptr) first = &traveller;
-    if (!FitsStage(*move, traveller)) continue;
+    if (!FitsMigration(*move, traveller)) continue;
     if (!Overfills(*move)) return &traveller;
     if (fits == nullptr) fits = &traveller;
   }
   return fits != nullptr ? fits : first;
 }
 
-void MoveOrder::CloseStage() {
+void MoveOrder::CloseMigration() {
   for (const ResidencyMove& move : open_.departures) {
     if (move.kind == MoveKind::kRelease) layers_[move.layer].placement.slots[move.device][move.slot] = kEmptySlot;
   }
@@ -210,7 +210,7 @@ void MoveOrder::Run() {
     Arrive(*move, traveller);
     DepartWhatMay(traveller);
   }
-  CloseStage();
+  CloseMigration();
   for (const Traveller& traveller : travellers_) {
     SY_CHECK(traveller.Arrived());
     layers_[traveller.layer].offloaded[traveller.expert] = traveller.offloaded;
@@ -219,8 +219,8 @@ void MoveOrder::Run() {
 
 }  // namespace
 
-std::vector<ResidencyStage> OrderMoves(const std::vector<LayerResidency>& from, const ResidencyLimits& limits,
-                                       const std::vector<int>& layer_order, std::vector<LayerResidency>* to) {
+std::vector<ResidencyMigration> OrderMoves(const std::vector<LayerResidency>& from, const ResidencyLimits& limits,
+                                           const std::vector<int>& layer_order, std::vector<LayerResidency>* to) {
   SY_CHECK_EQ(from.size(), to->size());
   if (from.empty()) return {};
   MoveOrder order(from, limits);
@@ -230,4 +230,4 @@ std::vector<ResidencyStage> OrderMoves(const std::vector<LayerResidency>& from, 
   return order.TakeStages();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

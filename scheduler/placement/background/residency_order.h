@@ -10,12 +10,12 @@
 
 #include "scheduler/placement/background/residency_plan.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // Stages that lead from `from` to `to`; layers first in the order of `layer_order` [L].  The slots that `to` names do
 // not matter, what is hosted does: `to` is rewritten to the slots in which experts come to stand.
 // REQUIRES: CheckResidency holds of both, layer_slots + 1 slots a layer and device, the same experts and devices.
-std::vector<ResidencyStage> OrderMoves(const std::vector<LayerResidency>& from, const ResidencyLimits& limits,
-                                       const std::vector<int>& layer_order, std::vector<LayerResidency>* to);
+std::vector<ResidencyMigration> OrderMoves(const std::vector<LayerResidency>& from, const ResidencyLimits& limits,
+                                           const std::vector<int>& layer_order, std::vector<LayerResidency>* to);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

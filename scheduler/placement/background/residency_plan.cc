@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 absl::Status CheckLimits(const std::vector<LayerResidency>& layers, const ResidencyLimits& limits, int spare) {
@@ -95,7 +95,7 @@ std::string Devices(const std::vector<int32_t>& devices) {
 // "copied to device 3, released from device 1"; empty if the plan does not touch it.
 std::string Deeds(const ResidencyPlan& plan, int layer, int expert) {
   std::vector<std::string> deeds;
-  for (const ResidencyStage& stage : plan.stages) {
+  for (const ResidencyMigration& stage : plan.stages) {
     for (const auto* moves : {&stage.arrivals, &stage.departures}) {
       for (const ResidencyMove& move : *moves) {
         if (move.layer != layer || move.expert != expert) continue;
@@ -139,8 +139,8 @@ absl::Status CheckResidency(const std::vector<LayerResidency>& layers, const Res
   return CheckLimits(layers, limits, 0);
 }
 
-absl::Status ApplyStage(const ResidencyStage& stage, const ResidencyLimits& limits,
-                        std::vector<LayerResidency>* layers) {
+absl::Status ApplyMigration(const ResidencyMigration& stage, const ResidencyLimits& limits,
+                            std::vector<LayerResidency>* layers) {
   for (const ResidencyMove& move : stage.arrivals) {
     const absl::Status status = ApplyMove(move, true, &(*layers)[move.layer]);
     if (!status.ok()) return status;
@@ -179,4 +179,4 @@ std::string Explain(const ResidencyPlan& plan, int layer, int expert) {
   return text;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

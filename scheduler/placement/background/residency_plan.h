@@ -1,9 +1,9 @@
-// What the slow loop decides: which device hosts which experts of every layer, which experts are in device memory, and
-// the stages in which workers get there from where they are.
+// What the background balancer decides: which device hosts which experts of every layer, which experts are in device
+// memory, and the stages in which workers get there from where they are.
 //
 // Plain data and pure functions.  Who decides: residency.h.  Who carries a plan out, stage
-// by stage: residency_epoch.h.  Does not say how rows are split over replicas (split.h), nor what a fast loop keeps in
-// transient slots.
+// by stage: residency_epoch.h.  Does not say how rows are split over replicas (split.h), nor what a per-step balancer
+// keeps in transient slots.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "scheduler/placement/placement.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // One layer.  A hosted expert that is not offloaded has its weights in the memory of each device that hosts it.  An
 // offloaded one has one host, which computes its rows and copies its weights from host memory when it is hit.
@@ -49,7 +49,7 @@ struct ResidencyMove {
 
 // An epoch of its own: arrivals are prepared while the placement before is in use; at the commit rows follow the new
 // placement; departures are released once the last step that used them is done.
-struct ResidencyStage {
+struct ResidencyMigration {
   std::vector<ResidencyMove> arrivals, departures;
 };
 
@@ -74,11 +74,11 @@ struct ExpertFacts {
 };
 
 struct ResidencyPlan {
-  uint64_t epoch = 0;                  // of the first stage; stage i is epoch + i
-  std::vector<LayerResidency> layers;  // [L] after the last stage
-  std::vector<ResidencyStage> stages;  // in order; none = nothing moves
-  int64_t copies = 0;                  // arrivals with weights
-  int64_t bytes = 0;                   // that they copy
+  uint64_t epoch = 0;                      // of the first stage; stage i is epoch + i
+  std::vector<LayerResidency> layers;      // [L] after the last stage
+  std::vector<ResidencyMigration> stages;  // in order; none = nothing moves
+  int64_t copies = 0;                      // arrivals with weights
+  int64_t bytes = 0;                       // that they copy
   int64_t horizon_steps = 0;
   std::vector<LayerFacts> layer_facts;                 // [L]; empty from baselines
   std::vector<std::vector<ExpertFacts>> expert_facts;  // [L][E]; empty from baselines
@@ -89,11 +89,11 @@ absl::Status CheckResidency(const std::vector<LayerResidency>& layers, const Res
 
 // Carries one stage out.  InvalidArgument if an arrival or a departure is not possible then and there, if before the
 // departures a device has more than its limits and one, or if after them CheckResidency fails.
-absl::Status ApplyStage(const ResidencyStage& stage, const ResidencyLimits& limits,
-                        std::vector<LayerResidency>* layers);
+absl::Status ApplyMigration(const ResidencyMigration& stage, const ResidencyLimits& limits,
+                            std::vector<LayerResidency>* layers);
 
 // One or two sentences with figures: how popular the expert is, where it is, what the plan did to it and why, or why it
 // did nothing: what `switchyard experts --why E,L` prints.  REQUIRES: a plan with facts; layer and expert in range.
 std::string Explain(const ResidencyPlan& plan, int layer, int expert);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

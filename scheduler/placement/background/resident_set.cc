@@ -7,7 +7,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 int Hosted(const std::vector<int32_t>& slots) {
@@ -149,4 +149,4 @@ void ResidentSet::Replace(int layer, Placement placement) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

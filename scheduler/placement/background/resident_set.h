@@ -10,7 +10,7 @@
 
 #include "scheduler/placement/background/residency_plan.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // Seconds within the horizon, and their standard error.
 struct ResidentValue {
@@ -61,4 +61,4 @@ class ResidentSet {
   std::vector<std::vector<Candidate>> candidates_;  // [R] to be put out, cheapest last
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

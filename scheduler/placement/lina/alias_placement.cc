@@ -10,14 +10,14 @@
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/placement/route/replica_map.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // Fills slots one by one and keeps the rows that each replica would take.
 class Filler {
  public:
   // popularity [E]: kRow is the mean of a device.
-  Filler(const Placement& base, const Placement& present, const Popularity& popularity, bool chain)
+  Filler(const Placement& base, const Placement& present, const popularity::Popularity& popularity, bool chain)
       : placement_(base),
         present_(present),
         popularity_(popularity),
@@ -45,7 +45,7 @@ class Filler {
     while (true) {
       int32_t lowest = -1;
       for (int32_t d = 0; d < NumDevices(); ++d) {
-        if (devices_[d].num_empty == 0 || loads_[d] >= kRow) continue;
+        if (devices_[d].num_empty == 0 || loads_[d] >= popularity::kRow) continue;
         if (lowest < 0 || loads_[d] < loads_[lowest]) lowest = d;
       }
       if (lowest < 0 || !TakeFromAnother(lowest)) return;
@@ -53,7 +53,7 @@ class Filler {
   }
 
   // What is left: one replica after the other for the expert with the most rows a replica.
-  void Hedge(const Popularity& popularity) {
+  void Hedge(const popularity::Popularity& popularity) {
     std::vector<uint8_t> everywhere(popularity.size(), 0);
     while (num_empty_ > 0) {
       int32_t next = -1;
@@ -106,14 +106,14 @@ class Filler {
   // a chain along which rows can be handed on when the estimate was wrong, not a star around the most popular.  With
   // more slots the hedges do that better, and only devices above the mean give, fullest first.
   bool TakeFromAnother(int32_t device) {
-    const int64_t wanted = kRow - loads_[device];
+    const int64_t wanted = popularity::kRow - loads_[device];
     int32_t giver = -1;
     Replica* given = nullptr;
     std::tuple<int64_t, bool, int, int64_t> best = {};
     const std::vector<uint8_t>& held = holds_[device];
     for (int32_t d = 0; d < NumDevices(); ++d) {
-      const int64_t may = devices_[d].num_empty > 0 ? wanted : std::min(wanted, loads_[d] - kRow);
-      if (d == device || may <= 0 || (!chain_ && loads_[d] <= kRow)) continue;
+      const int64_t may = devices_[d].num_empty > 0 ? wanted : std::min(wanted, loads_[d] - popularity::kRow);
+      if (d == device || may <= 0 || (!chain_ && loads_[d] <= popularity::kRow)) continue;
       for (Replica& replica : devices_[d].replicas) {
         const int64_t rows = std::min(may, replica.rows);
         if (rows <= 0 || held[replica.expert] != 0 || rows < std::get<0>(best)) continue;
@@ -152,7 +152,7 @@ class Filler {
 
   Placement placement_;
   const Placement& present_;
-  const Popularity& popularity_;
+  const popularity::Popularity& popularity_;
   std::vector<Device> devices_;              // [R]
   std::vector<int64_t> loads_;               // [R]
   std::vector<std::vector<uint8_t>> holds_;  // [R][E]
@@ -163,30 +163,31 @@ class Filler {
 };
 
 // Scaled so that kRow is the mean of a device.
-Popularity PerDevice(absl::Span<const int64_t> estimate, int num_devices) {
-  return ScaledTo(estimate, num_devices * kRow);
+popularity::Popularity PerDevice(absl::Span<const int64_t> estimate, int num_devices) {
+  return popularity::ScaledTo(estimate, num_devices * popularity::kRow);
 }
 
 }  // namespace
 
-Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error) {
-  const Popularity told = ScaledTo(estimate, total);
-  const Popularity even = ScaledTo(Popularity(estimate.size(), 1), total);
-  const int64_t distrust = std::clamp<int64_t>(2 * error, 0, kRow);
-  Popularity hedged(told.size());
+popularity::Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error) {
+  const popularity::Popularity reported = popularity::ScaledTo(estimate, total);
+  const popularity::Popularity even = popularity::ScaledTo(popularity::Popularity(estimate.size(), 1), total);
+  const int64_t distrust = std::clamp<int64_t>(2 * error, 0, popularity::kRow);
+  popularity::Popularity hedged(reported.size());
   for (size_t e = 0; e < hedged.size(); ++e) {
-    hedged[e] = static_cast<int64_t>(
-        (static_cast<__int128>(told[e]) * (kRow - distrust) + static_cast<__int128>(even[e]) * distrust) / kRow);
+    hedged[e] = static_cast<int64_t>((static_cast<__int128>(reported[e]) * (popularity::kRow - distrust) +
+                                      static_cast<__int128>(even[e]) * distrust) /
+                                     popularity::kRow);
   }
-  return ScaledTo(hedged, total);
+  return popularity::ScaledTo(hedged, total);
 }
 
 Placement FillEmptySlots(const Placement& base, const Placement& present, const FillTarget& target) {
   SY_CHECK_EQ(static_cast<int>(target.estimate.size()), base.num_experts);
-  const Popularity popularity = PerDevice(target.estimate, base.num_devices());
+  const popularity::Popularity popularity = PerDevice(target.estimate, base.num_devices());
   Filler filler(base, present, popularity, target.hedge);
-  if (2 * target.error < kRow) filler.TopUp();
-  if (target.hedge) filler.Hedge(HedgedPopularity(target.estimate, TotalOf(popularity), target.error));
+  if (2 * target.error < popularity::kRow) filler.TopUp();
+  if (target.hedge) filler.Hedge(HedgedPopularity(target.estimate, popularity::TotalOf(popularity), target.error));
   if (present.slots.empty()) return filler.Take();
   Placement filled = KeepSlots(present, filler.Take());
   for (int device = 0; device < filled.num_devices(); ++device) {
@@ -199,4 +200,4 @@ Placement FillEmptySlots(const Placement& base, const Placement& present, const 
   return filled;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -20,7 +20,7 @@
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 struct FillTarget {
   absl::Span<const int64_t> estimate;  // [E] >= 0
@@ -38,6 +38,6 @@ Placement FillEmptySlots(const Placement& base, const Placement& present, const 
 
 // The estimate [E] scaled to `total`, blended with an even spread by twice its error (half its rows wrong: no better
 // than none).
-Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error);
+popularity::Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

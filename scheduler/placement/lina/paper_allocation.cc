@@ -9,7 +9,7 @@
 #include "scheduler/placement/route/split.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // Sizes are n_e in units of 1 / total device: entry * N.
@@ -17,7 +17,7 @@ class Allocator {
  public:
   Allocator(absl::Span<const int64_t> estimate, const PaperAllocationShape& shape)
       : shape_(shape), num_experts_(static_cast<int>(estimate.size())), devices_(shape.num_devices) {
-    total_ = TotalOf(estimate);
+    total_ = popularity::TotalOf(estimate);
     const bool even = total_ == 0;
     if (even) total_ = num_experts_;
     for (const int64_t entry : estimate) size_.push_back(static_cast<__int128>(even ? 1 : entry) * shape.num_devices);
@@ -166,4 +166,4 @@ absl::StatusOr<PaperAllocation> AllocateAsPaper(absl::Span<const int64_t> estima
   return allocation;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/placement.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 struct PaperAllocationShape {
   int num_devices = 0;         // N
@@ -42,4 +42,4 @@ struct PaperAllocation {
 // estimate [E] >= 0; all zero counts as even.  InvalidArgument: no devices, or fewer slots than experts.
 absl::StatusOr<PaperAllocation> AllocateAsPaper(absl::Span<const int64_t> estimate, const PaperAllocationShape& shape);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -6,7 +6,7 @@
 #include "scheduler/placement/background/matching.h"
 #include "scheduler/placement/lina/paper_allocation.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 PaperPolicy::PaperPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape), false) {
   planned_.resize(this->shape().residents.size());
@@ -17,7 +17,7 @@ SlotPlan PaperPolicy::FineTune(const LayerInputs& inputs) {
   if (shape().mode == PlacementMode::kNoFinetune) return stays;
   const std::vector<int64_t> rows = inputs.counts.OfExperts();
   if (shape().mode == PlacementMode::kCentral) {
-    const Popularity& estimate = EstimateOf(inputs.layer);
+    const popularity::Popularity& estimate = EstimateOf(inputs.layer);
     if (estimate.empty() || EstimateHeld(estimate, rows, shape().top_k)) return stays;
   }
   return PlaceBy(inputs.layer, rows);
@@ -45,4 +45,4 @@ SlotPlan PaperPolicy::PlaceBy(int layer, absl::Span<const int64_t> rows) {
   return {.layer = layer, .choice = {}, .changes = ChangesBetween(present, next)};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -13,7 +13,7 @@
 
 #include "scheduler/placement/per_step/layer_decision.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 class PaperPolicy : public PlacementPolicy {
  public:
@@ -32,4 +32,4 @@ class PaperPolicy : public PlacementPolicy {
   std::vector<std::vector<int64_t>> planned_;  // [L][P] rows of each replica; empty = equal parts
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -4,7 +4,7 @@
 
 #include "scheduler/placement/route/min_max.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 SlotPlan AgreedPolicy::FineTune(const LayerInputs& inputs) {
   const std::vector<int64_t> rows = inputs.counts.OfExperts();
@@ -19,12 +19,13 @@ SplitTable AgreedPolicy::Split(const LayerInputs& inputs) {
 SlotPlan AgreedPolicy::Prepare(const LayerEstimate& estimate, int layers_ahead) {
   const int64_t busiest = MinimizeBusiest(table(estimate.layer).replicas(), estimate.popularity).busiest;
   const int64_t expected_error = shape().mode == PlacementMode::kOracle ? 0 : error(estimate.layer);
-  return Consider(estimate.layer, {.estimate = estimate.popularity, .error = expected_error},
-                  {.unit = kRow, .present_busiest = busiest, .layers_ahead = layers_ahead, .horizon = shape().horizon});
+  return Consider(
+      estimate.layer, {.estimate = estimate.popularity, .error = expected_error},
+      {.unit = popularity::kRow, .present_busiest = busiest, .layers_ahead = layers_ahead, .horizon = shape().horizon});
 }
 
 SlotPlan AgreedPolicy::Consider(int layer, const FillTarget& target, MoveQuestion question) const {
-  question.total_rows = TotalOf(target.estimate);
+  question.total_rows = popularity::TotalOf(target.estimate);
   question.num_devices = table(layer).placement().num_devices();
   question.even_enough = shape().even_enough;
   // The best that could come of it: the mean, for one copy.
@@ -53,4 +54,4 @@ SlotPlan AgreedPolicy::Try(int layer, const FillTarget& target, MoveQuestion que
   return plan;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -10,7 +10,7 @@
 #include "scheduler/placement/lina/alias_placement.h"
 #include "scheduler/placement/per_step/layer_decision.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 class AgreedPolicy : public PlacementPolicy {
  public:
@@ -27,4 +27,4 @@ class AgreedPolicy : public PlacementPolicy {
   SlotPlan Try(int layer, const FillTarget& target, MoveQuestion question) const;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "scheduler/base/split_mix.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 constexpr std::array<absl::string_view, kNumDecisionFields> kNames = {"constants", "step",      "layer",  "number",
@@ -54,4 +54,4 @@ std::string DescribeMismatch(const DecisionDigest& a, int rank_a, const Decision
   return others.empty() ? first : absl::StrCat(first, " (also: ", absl::StrJoin(others, ", "), ")");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

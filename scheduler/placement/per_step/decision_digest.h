@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // Inputs, then state, then outputs.
 enum class DecisionField {
@@ -51,4 +51,4 @@ class DecisionDigest {
 // "counts: 0x12ab on rank 0, 0x9f01 on rank 3 (also: split)"; empty if they are equal.
 std::string DescribeMismatch(const DecisionDigest& a, int rank_a, const DecisionDigest& b, int rank_b);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using Field = DecisionField;
@@ -64,4 +64,4 @@ DecisionDigest DigestOf(const DecisionFacts& facts) {
   return digest;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -10,7 +10,7 @@
 #include "scheduler/placement/per_step/layer_decision.h"
 #include "scheduler/placement/route/slot_table.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 struct DecisionFacts {
   const PolicyShape& shape;          // epoch, mode, top_k, costs, horizon, even_enough
@@ -22,4 +22,4 @@ struct DecisionFacts {
 
 DecisionDigest DigestOf(const DecisionFacts& facts);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

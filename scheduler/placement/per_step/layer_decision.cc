@@ -9,7 +9,7 @@
 #include "scheduler/placement/per_step/agreed_policy.h"
 #include "scheduler/placement/per_step/decision_facts.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // Nothing moves.
@@ -56,14 +56,15 @@ absl::Status Validate(const PolicyShape& shape) {
 
 PlacementPolicy::PlacementPolicy(PolicyShape shape, bool spread) : shape_(std::move(shape)) {
   for (const Placement& residents : shape_.residents) {
-    const Popularity even(residents.num_experts, 1);
-    tables_.emplace_back(spread ? FillEmptySlots(residents, {}, {.estimate = even, .error = kRow}) : residents);
+    const popularity::Popularity even(residents.num_experts, 1);
+    tables_.emplace_back(spread ? FillEmptySlots(residents, {}, {.estimate = even, .error = popularity::kRow})
+                                : residents);
   }
   estimates_.resize(shape_.residents.size());
-  errors_.assign(shape_.residents.size(), kRow / 4);
+  errors_.assign(shape_.residents.size(), popularity::kRow / 4);
 }
 
-absl::StatusOr<std::vector<ResidentChange>> PlacementPolicy::ChangesOf(const ResidencyStage& stage) const {
+absl::StatusOr<std::vector<ResidentChange>> PlacementPolicy::ChangesOf(const ResidencyMigration& stage) const {
   if (IsPaper(shape_.mode)) {
     return absl::FailedPreconditionError(
         absl::StrCat("placement stage: the mode ", NameOf(shape_.mode), " has no residents that could change"));
@@ -71,10 +72,12 @@ absl::StatusOr<std::vector<ResidentChange>> PlacementPolicy::ChangesOf(const Res
   return ChangeResidents(stage, shape_.residents, tables_);
 }
 
-absl::Status PlacementPolicy::CheckStage(const ResidencyStage& stage) const { return ChangesOf(stage).status(); }
+absl::Status PlacementPolicy::CheckMigration(const ResidencyMigration& stage) const {
+  return ChangesOf(stage).status();
+}
 
 absl::StatusOr<std::vector<int>> PlacementPolicy::Adopt(int64_t epoch, const MoveCosts& costs,
-                                                        const ResidencyStage& stage) {
+                                                        const ResidencyMigration& stage) {
   absl::StatusOr<std::vector<ResidentChange>> changes = ChangesOf(stage);
   if (!changes.ok()) return changes.status();
   shape_.epoch = epoch;
@@ -116,9 +119,10 @@ LayerDecision PlacementPolicy::Decide(const LayerInputs& inputs) {
 }
 
 void PlacementPolicy::NoteError(const LayerInputs& inputs) {
-  const Popularity& told = estimates_[inputs.layer];
-  if (told.empty()) return;
-  const Popularity expected = ScaledTo(told, kRow), actual = ScaledTo(inputs.counts.OfExperts(), kRow);
+  const popularity::Popularity& reported = estimates_[inputs.layer];
+  if (reported.empty()) return;
+  const popularity::Popularity expected = popularity::ScaledTo(reported, popularity::kRow),
+                               actual = popularity::ScaledTo(inputs.counts.OfExperts(), popularity::kRow);
   int64_t distance = 0;
   for (size_t e = 0; e < actual.size(); ++e) distance += std::abs(expected[e] - actual[e]);
   int64_t& error = errors_[inputs.layer];
@@ -145,4 +149,4 @@ absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape
   return absl::InvalidArgumentError("placement policy: unknown mode");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

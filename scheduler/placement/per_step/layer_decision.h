@@ -1,4 +1,4 @@
-// The fast loop: what one layer of one batch does, and what the next layers' slots should hold.
+// The per-step balancer: what one layer of one batch does, and what the next layers' slots should hold.
 //
 // Every rank calls Decide once a layer and step, in the same order, after its gate, with what the gather of the layer's
 // counts brought.  From these integers, the constants of the epoch, and a table of slots that only decisions advance,
@@ -8,7 +8,7 @@
 //
 // With the mode "central" device 0 alone calls it and sends what it says; the mode changes who calls, not what is said.
 // Thread-compatible: one owner.  Deterministic.  Does not copy, send or measure; does not change the resident
-// slots of the modes that are ours (the slow loop, residency.h, does; the paper's modes use all slots).
+// slots of the modes that are ours (the background balancer, residency.h, does; the paper's modes use all slots).
 #pragma once
 
 #include <cstdint>
@@ -27,22 +27,23 @@
 #include "scheduler/placement/route/split.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // Constants of an epoch.
 struct PolicyShape {
   int64_t epoch = 0;
   PlacementMode mode = PlacementMode::kAgreed;
   int top_k = 1;
-  // By layer: resident experts in their slots, empty slots for the fast loop.  Every expert is resident somewhere.  In
-  // the paper's modes all devices have as many slots.
+  // By layer: resident experts in their slots, empty slots for the per-step balancer.  Every expert is resident
+  // somewhere.  In the paper's modes all devices have as many slots.
   std::vector<Placement> residents;  // [L]
   MoveCosts costs = {};
-  int horizon = 1;                  // batches for which a move that an estimate asked for is expected to help
-  int64_t even_enough = kRow / 64;  // by this share of the mean the busiest may be above it before weights move
+  int horizon = 1;  // batches for which a move that an estimate asked for is expected to help
+  int64_t even_enough =
+      popularity::kRow / 64;  // by this share of the mean the busiest may be above it before weights move
 };
 
-// What is expected of a coming layer: rows of all ranks, fixed point (estimator.h).
+// What is expected of a coming layer: rows of all ranks, fixed point (load_predictor.h).
 struct LayerEstimate {
   int layer = 0;                         // up to the deciding layer = in the next step
   absl::Span<const int64_t> popularity;  // [E]
@@ -78,12 +79,12 @@ class PlacementPolicy {
   // REQUIRES: 0 <= layer < L; counts of R ranks and E experts; estimates of layers in [0, L), [E] each, >= 0.
   LayerDecision Decide(const LayerInputs& inputs);
 
-  // Whether a stage of the slow loop could be adopted.  FailedPrecondition in the paper's modes, which have no
-  // residents; else as ChangeResidents (resident_change.h).
-  absl::Status CheckStage(const ResidencyStage& stage) const;
+  // Whether a stage of the background balancer could be adopted.  FailedPrecondition in the paper's modes, which have
+  // no residents; else as ChangeResidents (resident_change.h).
+  absl::Status CheckMigration(const ResidencyMigration& stage) const;
   // A new epoch: on every rank before the same decision, when what arrives is there.  Returns the layers whose slots
-  // are others now, rising.  Nothing has changed on an error (CheckStage's).
-  absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyStage& stage);
+  // are others now, rising.  Nothing has changed on an error (CheckMigration's).
+  absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyMigration& stage);
 
   const PolicyShape& shape() const { return shape_; }
   // Before the first decision: what the slots have to hold when the epoch begins.  static+spare, agreed and oracle
@@ -105,20 +106,20 @@ class PlacementPolicy {
   virtual bool Uses(int layers_ahead) const { return layers_ahead >= 1; }
 
   // The last estimate of a layer, empty if there was none since it last ran.
-  const Popularity& EstimateOf(int layer) const { return estimates_[layer]; }
+  const popularity::Popularity& EstimateOf(int layer) const { return estimates_[layer]; }
 
  private:
-  absl::StatusOr<std::vector<ResidentChange>> ChangesOf(const ResidencyStage& stage) const;
+  absl::StatusOr<std::vector<ResidentChange>> ChangesOf(const ResidencyMigration& stage) const;
   void NoteError(const LayerInputs& inputs);
 
   PolicyShape shape_;
-  std::vector<SlotTable> tables_;      // [L]
-  std::vector<Popularity> estimates_;  // [L]
-  std::vector<int64_t> errors_;        // [L]
+  std::vector<SlotTable> tables_;                  // [L]
+  std::vector<popularity::Popularity> estimates_;  // [L]
+  std::vector<int64_t> errors_;                    // [L]
   int64_t number_ = 0;
 };
 
 // InvalidArgument: no layers, layers of different shapes, a resident placement with a breach.
 absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape shape);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -7,7 +7,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 int64_t Picoseconds(double seconds) { return std::llround(std::clamp(seconds, 0.0, 1e5) * 1e12); }
@@ -28,16 +28,16 @@ MoveCosts CostsOf(const CostModel& model) {
 }
 
 bool EstimateHeld(absl::Span<const int64_t> estimate, absl::Span<const int64_t> actual, int top_k) {
-  return SameTopExperts(estimate, actual, 2 * top_k);
+  return popularity::SameTopExperts(estimate, actual, 2 * top_k);
 }
 
 MoveChoice ChooseMove(const MoveQuestion& question, const MoveCosts& costs) {
   SY_CHECK_GE(question.unit, 1);
   SY_CHECK_GE(question.num_devices, 1);
   MoveChoice choice;
-  const __int128 busiest = static_cast<__int128>(question.present_busiest) * question.num_devices * kRow;
+  const __int128 busiest = static_cast<__int128>(question.present_busiest) * question.num_devices * popularity::kRow;
   choice.reason = MoveReason::kEvenEnough;
-  if (busiest <= static_cast<__int128>(question.total_rows) * (kRow + question.even_enough)) return choice;
+  if (busiest <= static_cast<__int128>(question.total_rows) * (popularity::kRow + question.even_enough)) return choice;
   choice.reason = MoveReason::kNoBetter;
   if (question.candidate_busiest >= question.present_busiest) return choice;
   const int64_t relieved = question.present_busiest - question.candidate_busiest;
@@ -48,4 +48,4 @@ MoveChoice ChooseMove(const MoveQuestion& question, const MoveCosts& costs) {
   return choice;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

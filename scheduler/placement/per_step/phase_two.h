@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // One layer's costs as measured, by one process, which sends them to all as MoveCosts.
 struct CostModel {
@@ -66,4 +66,4 @@ struct MoveChoice {
 // Asked before a candidate is made, with the mean as its busiest and one copy, it says whether any could pay.
 MoveChoice ChooseMove(const MoveQuestion& question, const MoveCosts& costs);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // A device's slots of a layer, apart.
@@ -118,7 +118,7 @@ Placement WithTransientSlots(const Placement& residents, int transient_slots) {
   return slots;
 }
 
-absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage& stage,
+absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& stage,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables) {
   Layers layers;
@@ -158,4 +158,4 @@ absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage
   return changes;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

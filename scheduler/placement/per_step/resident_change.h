@@ -1,8 +1,9 @@
-// A stage of the slow loop as the fast loop takes it over: residents arrive and depart, transient slots stay.
+// A stage of the background balancer as the per-step balancer takes it over: residents arrive and depart, transient
+// slots stay.
 //
-// In a layer's residents the empty slots are the fast loop's.  A device has as many of those before and after, however
-// many residents it has.  What arrives where the fast loop had it already empties that slot.  Slots of moves are not
-// looked at: what stays moves up, what arrives comes behind it, so that every rank has the same slots.
+// In a layer's residents the empty slots are the per-step balancer's.  A device has as many of those before and after,
+// however many residents it has.  What arrives where the per-step balancer had it already empties that slot.  Slots of
+// moves are not looked at: what stays moves up, what arrives comes behind it, so that every rank has the same slots.
 // Pure, deterministic.  Does not decide stages (residency.h) or copy.
 #pragma once
 
@@ -15,9 +16,10 @@
 #include "scheduler/placement/placement.h"
 #include "scheduler/placement/route/slot_table.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
-// What the fast loop begins with: `residents` without their empty slots, then `transient_slots` empty ones a device.
+// What the per-step balancer begins with: `residents` without their empty slots, then `transient_slots` empty ones a
+// device.
 Placement WithTransientSlots(const Placement& residents, int transient_slots);
 
 // Whether another rank computes the expert's rows after it: of the others nothing is changed here.
@@ -25,7 +27,7 @@ inline bool ChangesHost(MoveKind kind) { return kind != MoveKind::kLoad && kind 
 
 struct ResidentChange {
   int layer = 0;
-  Placement residents;  // empty slots are the fast loop's
+  Placement residents;  // empty slots are the per-step balancer's
   SlotTable table;
 };
 
@@ -34,8 +36,8 @@ struct ResidentChange {
 // is not of this.
 // InvalidArgument: a move that names what is not there, an arrival of what is resident there already, a load or offload
 // where the expert is not resident after the stage, an expert that would have no resident.
-absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyStage& stage,
+absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& stage,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // Variance of the rows over their mean squared: below it a fit says more of noise than of rows.
@@ -10,7 +10,7 @@ constexpr double kLeastSpread = 1.0 / 16;
 
 }  // namespace
 
-void ExchangePrice::Add(double rows, double seconds) {
+void ExchangeCost::Add(double rows, double seconds) {
   ++steps_;
   rows_ += rows;
   seconds_ += seconds;
@@ -18,11 +18,11 @@ void ExchangePrice::Add(double rows, double seconds) {
   rows_seconds_ += rows * seconds;
 }
 
-void ExchangePrice::Fade() {
+void ExchangeCost::Fade() {
   for (double* sum : {&steps_, &rows_, &seconds_, &rows_squared_, &rows_seconds_}) *sum /= 2;
 }
 
-double ExchangePrice::seconds_per_row() const {
+double ExchangeCost::seconds_per_row() const {
   if (steps_ < kLeastSteps || rows_ <= 0) return 0;
   const double mean = rows_ / steps_;
   const double variance = rows_squared_ / steps_ - mean * mean;
@@ -31,4 +31,4 @@ double ExchangePrice::seconds_per_row() const {
   return std::clamp(slope, 0.0, seconds_ / rows_);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -7,9 +7,9 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::placement {
 
-class ExchangePrice {
+class ExchangeCost {
  public:
   // Steps of which the fit is of any use.
   static constexpr double kLeastSteps = 16;
@@ -26,4 +26,4 @@ class ExchangePrice {
   double steps_ = 0, rows_ = 0, seconds_ = 0, rows_squared_ = 0, rows_seconds_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

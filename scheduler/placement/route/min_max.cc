@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 int64_t CeilOf(int64_t rows, int64_t parts) { return (rows + parts - 1) / parts; }
@@ -174,4 +174,4 @@ void PourRows(const ReplicaMap& replicas, absl::Span<const int64_t> expert_rows,
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

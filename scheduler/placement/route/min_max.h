@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/route/replica_map.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 struct MinMaxLoads {
   int64_t busiest = 0;         // rows of the busiest device: the least possible
@@ -33,4 +33,4 @@ MinMaxLoads MinimizeBusiestFrom(const ReplicaMap& replicas, std::vector<int64_t>
 // a good start.
 void PourRows(const ReplicaMap& replicas, absl::Span<const int64_t> expert_rows, absl::Span<int64_t> replica_rows);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

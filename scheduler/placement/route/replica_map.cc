@@ -1,6 +1,6 @@
 #include "scheduler/placement/route/replica_map.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 ReplicaMap::ReplicaMap(const Placement& placement) {
   const int num_devices = placement.num_devices();
@@ -31,4 +31,4 @@ ReplicaMap::ReplicaMap(const Placement& placement) {
   for (int32_t replica = 0; replica < num_replicas; ++replica) by_device_[at[devices_[replica]]++] = replica;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

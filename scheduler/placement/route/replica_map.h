@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/placement.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 class ReplicaMap {
  public:
@@ -43,4 +43,4 @@ class ReplicaMap {
   std::vector<int32_t> by_device_;             // [P] replicas
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -1,6 +1,6 @@
 #include "scheduler/placement/route/slot_origins.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 void SlotOrigins::Changed(int layer, absl::Span<const SlotChange> changes, SlotOrigin origin) {
   for (const SlotChange& change : changes) {
@@ -8,4 +8,4 @@ void SlotOrigins::Changed(int layer, absl::Span<const SlotChange> changes, SlotO
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

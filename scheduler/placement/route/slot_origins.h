@@ -1,7 +1,7 @@
-// Who put each expert where it is in the fast loop's slots: kept beside the placements that decisions change.
+// Who put each expert where it is in the per-step balancer's slots: kept beside the placements that decisions change.
 //
 // By (layer, device, expert), not by slot: an expert that only changes its slot was not moved.  Of residents it is of
-// no meaning: the slow loop (residency.h) put them there.  Plain; thread-compatible.
+// no meaning: the background balancer (residency.h) put them there.  Plain; thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/placement.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 enum class SlotOrigin : uint8_t {
   kStart,     // there since the group began
@@ -40,4 +40,4 @@ class SlotOrigins {
   std::vector<SlotOrigin> origins_;  // [L, R, E]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 SlotTable::SlotTable(Placement placement) : placement_(std::move(placement)) {
   SY_CHECK_OK(CheckPlacement(placement_));
@@ -68,4 +68,4 @@ int MostCopies(absl::Span<const SlotChange> changes) {
   return most;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -13,7 +13,7 @@
 #include "scheduler/placement/route/replica_map.h"
 #include "scheduler/placement/route/split.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // A copy that rows need: the device waits for it, and never sends the rows elsewhere.
 struct AwaitedCopy {
@@ -58,4 +58,4 @@ int64_t NumCopies(absl::Span<const SlotChange> changes);
 // How many experts the device that copies the most copies.
 int MostCopies(absl::Span<const SlotChange> changes);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

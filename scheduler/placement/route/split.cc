@@ -7,7 +7,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 std::vector<int64_t> RowCounts::OfExperts() const {
   std::vector<int64_t> of_experts(num_experts, 0);
@@ -141,8 +141,8 @@ SplitTable SplitAsPlanned(const RowCounts& counts, const ReplicaMap& replicas, a
   std::vector<int64_t> rows;
   rows.reserve(planned.size());
   for (int expert = 0; expert < counts.num_experts; ++expert) {
-    const Popularity parts =
-        ScaledTo(planned.subspan(replicas.FirstReplica(expert), replicas.NumReplicas(expert)), of_experts[expert]);
+    const popularity::Popularity parts = popularity::ScaledTo(
+        planned.subspan(replicas.FirstReplica(expert), replicas.NumReplicas(expert)), of_experts[expert]);
     rows.insert(rows.end(), parts.begin(), parts.end());
   }
   return SplitBuilder(counts, replicas, std::move(rows)).Build();
@@ -152,4 +152,4 @@ std::vector<int64_t> PlannedRows(const ReplicaMap& replicas, absl::Span<const in
   return MinimizeBusiest(replicas, estimate).rows;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

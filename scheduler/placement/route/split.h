@@ -16,7 +16,7 @@
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/placement/route/replica_map.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // What the gather yields: rows of each rank for each expert of one layer.  Borrows.
 struct RowCounts {
@@ -75,4 +75,4 @@ SplitTable SplitAsPlanned(const RowCounts& counts, const ReplicaMap& replicas, a
 // The plan for SplitAsPlanned: an estimate [E] split so that its busiest device is the least, [P].
 std::vector<int64_t> PlannedRows(const ReplicaMap& replicas, absl::Span<const int64_t> estimate);
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -7,7 +7,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // 32nd powers: a device 10 % below the busiest counts a thirtieth of it.
@@ -100,7 +100,7 @@ double SplitCases::Fill(int expert, int c) {
   return change;
 }
 
-void SplitCases::Settle(int rounds) {
+void SplitCases::Finalize(int rounds) {
   constexpr double kStill = 1e-4;  // of the mean load
   const int experts = static_cast<int>(begin_.size()) - 1;
   std::vector<int> replicated;
@@ -171,4 +171,4 @@ std::vector<int32_t> SplitCases::DevicesOf(int expert) const {
   return devices;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

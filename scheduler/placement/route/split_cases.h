@@ -13,7 +13,7 @@
 
 #include "scheduler/placement/placement.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 
 // What does not change while hosts do.
 struct CaseRows {
@@ -31,7 +31,7 @@ class SplitCases {
   void AddHost(int expert, int device);
   void RemoveHost(int expert, int device);
   // Up to `rounds` rounds over all replicated experts; fewer once loads stand still.
-  void Settle(int rounds);
+  void Finalize(int rounds);
 
   // Weighted mean over cases of the busiest device's load.
   double Busiest() const;
@@ -62,4 +62,4 @@ class SplitCases {
   std::vector<double> loads_;    // [C, R]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 int64_t DistanceOf(absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
   SY_CHECK_EQ(a.size(), b.size());
@@ -41,4 +41,4 @@ void EstimateScore::Add(absl::Span<const int64_t> estimate, absl::Span<const int
   distance_.Add(DistanceOf(estimate, actual));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -4,7 +4,7 @@
 //   accuracy      share of batches whose set of the 2k most popular experts was right (Lina, section 5.2)
 //   distance      mean total-variation distance of the popularity: the one to steer by; accuracy says more about the
 //                 skew than about the estimator
-//   token share   share of a token's own experts found among its first top_k predicted ones (TokenEstimator)
+//   token share   share of a token's own experts found among its first top_k predicted ones (TokenPredictor)
 // Running means, 1/16 renewed by each batch.  Integers only, so that ranks that score the same numbers agree.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include "scheduler/popularity/popularity.h"
 #include "scheduler/popularity/trace/routing_view.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 // A distance or share of 1.
 inline constexpr int64_t kWholeDistance = int64_t{1} << 20;
@@ -50,4 +50,4 @@ class EstimateScore {
   RunningMean accuracy_, distance_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

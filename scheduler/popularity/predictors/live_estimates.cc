@@ -7,17 +7,17 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
-using E = LiveEstimator;
+using E = LivePredictor;
 
-size_t Index(LiveEstimator estimator) { return static_cast<size_t>(estimator); }
+size_t Index(LivePredictor estimator) { return static_cast<size_t>(estimator); }
 size_t Index(Predictor predictor) { return static_cast<size_t>(predictor); }
 
 std::vector<std::string> AllNames() {
   std::vector<std::string> names;
-  for (int j = 0; j < kNumLiveEstimators; ++j) names.emplace_back(NameOf(static_cast<LiveEstimator>(j)));
+  for (int j = 0; j < kNumLivePredictors; ++j) names.emplace_back(NameOf(static_cast<LivePredictor>(j)));
   return names;
 }
 
@@ -63,24 +63,24 @@ void LiveEstimates::MakeDistance(int ahead) {
   for (int p = 0; p < kNumPredictors; ++p) {
     const auto predictor = static_cast<Predictor>(p);
     const std::string channel = ChannelOf(predictor, ahead);
-    distance.said[p] = std::make_unique<ObservedEstimator>(channel, options_.shape);
-    auto own = std::make_unique<ObservedEstimator>(channel, options_.shape);
+    distance.said[p] = std::make_unique<ObservedPredictor>(channel, options_.shape);
+    auto own = std::make_unique<ObservedPredictor>(channel, options_.shape);
     distance.calibrated_said[p] = own.get();
     distance.calibrated[p] =
-        std::make_unique<CalibratedEstimator>(std::move(own), &profiles_[ProfileOf(predictor, ahead)]);
+        std::make_unique<CalibratedPredictor>(std::move(own), &profiles_[ProfileOf(predictor, ahead)]);
   }
-  std::vector<std::unique_ptr<Estimator>> inner;
-  for (const LiveEstimator estimator : kBlended) {
-    auto told = std::make_unique<ObservedEstimator>(std::string(NameOf(estimator)), options_.shape);
-    distance.blended.push_back(told.get());
-    inner.push_back(std::move(told));
+  std::vector<std::unique_ptr<LoadPredictor>> inner;
+  for (const LivePredictor estimator : kBlended) {
+    auto reported = std::make_unique<ObservedPredictor>(std::string(NameOf(estimator)), options_.shape);
+    distance.blended.push_back(reported.get());
+    inner.push_back(std::move(reported));
   }
-  distance.blend = std::make_unique<BlendEstimator>(std::move(inner), options_.shape);
+  distance.blend = std::make_unique<BlendPredictor>(std::move(inner), options_.shape);
   distance.path_error.assign(layers, ShareCorrection(options_.shape.num_experts));
   distance.probe_error = distance.path_error;
   distance.kept.resize(layers);
   distance.scores.resize(layers);
-  distance.monitor = std::make_unique<EstimatorMonitor>(AllNames(), options_.shape.num_layers, options_.monitor);
+  distance.monitor = std::make_unique<PredictorMonitor>(AllNames(), options_.shape.num_layers, options_.monitor);
 }
 
 void LiveEstimates::BeginPass() {
@@ -99,31 +99,31 @@ void LiveEstimates::Forget(int layer, int ahead) {
     distance.said[p]->Observe({}, layer);
     distance.calibrated[p]->Observe({}, layer);
   }
-  for (ObservedEstimator* told : distance.blended) told->Observe({}, layer);
+  for (ObservedPredictor* reported : distance.blended) reported->Observe({}, layer);
 }
 
-LiveEstimator LiveEstimates::Best(int layer, int ahead) const {
+LivePredictor LiveEstimates::Best(int layer, int ahead) const {
   if (options_.paper_estimate) return E::kPath;
-  return static_cast<LiveEstimator>(at(ahead).monitor->Best(layer));
+  return static_cast<LivePredictor>(at(ahead).monitor->Best(layer));
 }
-EstimatorState LiveEstimates::StateOf(LiveEstimator estimator, int layer, int ahead) const {
+PredictorState LiveEstimates::StateOf(LivePredictor estimator, int layer, int ahead) const {
   return at(ahead).monitor->StateOf(layer, static_cast<int>(estimator));
 }
-OffVerdict LiveEstimates::LastOff(LiveEstimator estimator, int layer, int ahead) const {
+OffVerdict LiveEstimates::LastOff(LivePredictor estimator, int layer, int ahead) const {
   return at(ahead).monitor->LastOff(layer, static_cast<int>(estimator));
 }
-const EstimateScore& LiveEstimates::score(LiveEstimator estimator, int layer, int ahead) const {
+const EstimateScore& LiveEstimates::score(LivePredictor estimator, int layer, int ahead) const {
   return at(ahead).scores[static_cast<size_t>(layer)][Index(estimator)];
 }
 
-int LiveEstimates::NumOff(LiveEstimator estimator, int ahead) const {
+int LiveEstimates::NumOff(LivePredictor estimator, int ahead) const {
   int off = 0;
   for (int layer = 0; layer < options_.shape.num_layers; ++layer)
-    off += StateOf(estimator, layer, ahead) != EstimatorState::kOn;
+    off += StateOf(estimator, layer, ahead) != PredictorState::kOn;
   return off;
 }
 
-EstimateMeans LiveEstimates::MeansOf(LiveEstimator estimator, int ahead) const {
+EstimateMeans LiveEstimates::MeansOf(LivePredictor estimator, int ahead) const {
   EstimateMeans means;
   for (const auto& of_layer : at(ahead).scores) {
     const EstimateScore& score = of_layer[Index(estimator)];
@@ -142,8 +142,8 @@ uint32_t LiveEstimates::Asked(int layer, int ahead) const {
   // Marginal is the yardstick, and the answer where the best one has none.
   uint32_t asked = BitOf(E::kMarginal) | NeededBy(Best(layer, ahead));
   if (!full_) return asked;
-  for (int j = 0; j < kNumLiveEstimators; ++j)
-    if (at(ahead).monitor->Wants(layer, j)) asked |= NeededBy(static_cast<LiveEstimator>(j));
+  for (int j = 0; j < kNumLivePredictors; ++j)
+    if (at(ahead).monitor->Wants(layer, j)) asked |= NeededBy(static_cast<LivePredictor>(j));
   return asked;
 }
 
@@ -157,15 +157,15 @@ void LiveEstimates::SetPredictions(Predictor predictor, int layer, int ahead, ab
   distance.calibrated_said[Index(predictor)]->SetPredictions(layer, options_.num_predicted, predictions);
 }
 
-Popularity LiveEstimates::Ask(LiveEstimator estimator, const RoutingView& batch, int layer, int ahead) {
+Popularity LiveEstimates::Ask(LivePredictor estimator, const RoutingView& batch, int layer, int ahead) {
   Distance& distance = at(ahead);
   const auto l = static_cast<size_t>(layer);
-  const auto corrected = [&](LiveEstimator inner, const std::vector<ShareCorrection>& errors) {
+  const auto corrected = [&](LivePredictor inner, const std::vector<ShareCorrection>& errors) {
     Popularity estimate = distance.kept[l][Index(inner)];
     if (!estimate.empty()) errors[l].Apply(absl::MakeSpan(estimate));
     return estimate;
   };
-  const auto of = [&](const Estimator& asked) {
+  const auto of = [&](const LoadPredictor& asked) {
     Popularity estimate(static_cast<size_t>(options_.shape.num_experts));
     if (!asked.Estimate(batch, layer, absl::MakeSpan(estimate))) estimate.clear();
     return estimate;
@@ -193,8 +193,8 @@ Popularity LiveEstimates::Ask(LiveEstimator estimator, const RoutingView& batch,
       return corrected(E::kProbeCalibrated, distance.probe_error);
     case E::kBlend:
       for (size_t i = 0; i < kBlended.size(); ++i) {
-        const Popularity& told = distance.kept[l][Index(kBlended[i])];
-        if (!told.empty()) distance.blended[i]->SetCounts(layer, told);
+        const Popularity& reported = distance.kept[l][Index(kBlended[i])];
+        if (!reported.empty()) distance.blended[i]->SetCounts(layer, reported);
       }
       return of(*distance.blend);
   }
@@ -203,10 +203,10 @@ Popularity LiveEstimates::Ask(LiveEstimator estimator, const RoutingView& batch,
 
 bool LiveEstimates::Estimate(const RoutingView& batch, int layer, int ahead, absl::Span<int64_t> popularity) {
   if (batch.num_tokens == 0) return false;
-  std::array<Popularity, kNumLiveEstimators>& kept = at(ahead).kept[static_cast<size_t>(layer)];
+  std::array<Popularity, kNumLivePredictors>& kept = at(ahead).kept[static_cast<size_t>(layer)];
   const uint32_t asked = Asked(layer, ahead);
-  for (int j = 0; j < kNumLiveEstimators; ++j) {
-    const auto estimator = static_cast<LiveEstimator>(j);
+  for (int j = 0; j < kNumLivePredictors; ++j) {
+    const auto estimator = static_cast<LivePredictor>(j);
     kept[Index(estimator)] = (asked & BitOf(estimator)) != 0 ? Ask(estimator, batch, layer, ahead) : Popularity();
   }
   const Popularity& best = kept[Index(Best(layer, ahead))];
@@ -216,18 +216,18 @@ bool LiveEstimates::Estimate(const RoutingView& batch, int layer, int ahead, abs
   return true;
 }
 
-void LiveEstimates::Settle(const RoutingView& batch, int layer, int ahead, const Popularity& actual) {
+void LiveEstimates::Finalize(const RoutingView& batch, int layer, int ahead, const Popularity& actual) {
   Distance& distance = at(ahead);
   const auto l = static_cast<size_t>(layer);
-  std::array<Popularity, kNumLiveEstimators>& kept = distance.kept[l];
-  std::array<int64_t, kNumLiveEstimators> distances;
+  std::array<Popularity, kNumLivePredictors>& kept = distance.kept[l];
+  std::array<int64_t, kNumLivePredictors> distances;
   for (size_t j = 0; j < kept.size(); ++j) {
-    distances[j] = kept[j].empty() ? EstimatorMonitor::kNoEstimate : DistanceOf(kept[j], actual);
+    distances[j] = kept[j].empty() ? PredictorMonitor::kNoEstimate : DistanceOf(kept[j], actual);
     if (full_ && !kept[j].empty()) distance.scores[l][j].Add(kept[j], actual, options_.shape.top_k);
   }
   if (full_) distance.monitor->Add(layer, distances);
   const int64_t rows = TotalOf(actual);
-  const auto correct = [&](LiveEstimator inner, std::vector<ShareCorrection>* errors) {
+  const auto correct = [&](LivePredictor inner, std::vector<ShareCorrection>* errors) {
     const Popularity& estimate = kept[Index(inner)];
     if (!estimate.empty()) (*errors)[l].Update(estimate, actual, rows);
   };
@@ -264,7 +264,7 @@ void LiveEstimates::Observe(const RoutingView& batch, int layer) {
   const Popularity actual = CountsOf(batch, layer);
   Count(batch, layer);
   for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
-    Settle(batch, layer, ahead, actual);
+    Finalize(batch, layer, ahead, actual);
     Forget(layer, ahead);
   }
   last_batch_.Observe(batch, layer);
@@ -288,4 +288,4 @@ absl::Status LiveEstimates::RestoreOwn(const PathProfile& counted) {
   return own_.empty() ? absl::OkStatus() : MergeInto(&own_, counted);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

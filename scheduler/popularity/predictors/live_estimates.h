@@ -2,7 +2,7 @@
 //
 // One object a phase (prefill, decode) and rank.  Layer by layer: what a worker's op predicted is handed in, Estimate
 // answers for a coming layer, Observe tells what its gate chose.  Profiles of paths, token ids and predictions are
-// counted along the way; each layer and distance (one or two layers ahead) has an EstimatorMonitor's choice,
+// counted along the way; each layer and distance (one or two layers ahead) has an PredictorMonitor's choice,
 // corrections (ShareCorrection), a blend, and a score for each estimator.
 //
 // Cheap by default: only every full_every-th pass asks and scores all estimators that are on; in the others the best
@@ -19,17 +19,17 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "scheduler/popularity/path_profile.h"
-#include "scheduler/popularity/predictors/blend_estimator.h"
-#include "scheduler/popularity/predictors/calibrated_estimator.h"
+#include "scheduler/popularity/predictors/blend_predictor.h"
+#include "scheduler/popularity/predictors/calibrated_predictor.h"
 #include "scheduler/popularity/predictors/estimate_score.h"
-#include "scheduler/popularity/predictors/estimator_monitor.h"
-#include "scheduler/popularity/predictors/last_batch_estimator.h"
-#include "scheduler/popularity/predictors/live_estimator.h"
-#include "scheduler/popularity/predictors/observed_estimator.h"
-#include "scheduler/popularity/predictors/profile_estimator.h"
+#include "scheduler/popularity/predictors/last_batch_predictor.h"
+#include "scheduler/popularity/predictors/live_predictor.h"
+#include "scheduler/popularity/predictors/observed_predictor.h"
+#include "scheduler/popularity/predictors/predictor_monitor.h"
+#include "scheduler/popularity/predictors/profile_predictor.h"
 #include "scheduler/popularity/predictors/share_correction.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 // Of the layers in which an estimator was scored.
 struct EstimateMeans {
@@ -58,15 +58,15 @@ class LiveEstimates {
 
   const RoutingShape& shape() const { return options_.shape; }
   // Who decides: the one that was most right so far, or as the options say.
-  LiveEstimator Best(int layer, int ahead) const;
-  EstimatorState StateOf(LiveEstimator estimator, int layer, int ahead) const;
-  OffVerdict LastOff(LiveEstimator estimator, int layer, int ahead) const;
+  LivePredictor Best(int layer, int ahead) const;
+  PredictorState StateOf(LivePredictor estimator, int layer, int ahead) const;
+  OffVerdict LastOff(LivePredictor estimator, int layer, int ahead) const;
   // Of the passes that asked all.
-  const EstimateScore& score(LiveEstimator estimator, int layer, int ahead) const;
+  const EstimateScore& score(LivePredictor estimator, int layer, int ahead) const;
   // Layers in which it is switched off, or on trial.
-  int NumOff(LiveEstimator estimator, int ahead) const;
-  EstimateMeans MeansOf(LiveEstimator estimator, int ahead) const;
-  // What was switched off or on since the last call (EstimatorMonitor), phase and distance named.
+  int NumOff(LivePredictor estimator, int ahead) const;
+  EstimateMeans MeansOf(LivePredictor estimator, int ahead) const;
+  // What was switched off or on since the last call (PredictorMonitor), phase and distance named.
   std::vector<std::string> TakeReports();
 
   // In the order of LiveProfiles; replaced by Restore.
@@ -81,15 +81,15 @@ class LiveEstimates {
  private:
   // One distance: the predictors' statements and what was estimated, until the layer's gate has run.
   struct Distance {
-    std::array<std::unique_ptr<ObservedEstimator>, kNumPredictors> said;
-    std::array<std::unique_ptr<CalibratedEstimator>, kNumPredictors> calibrated;
-    std::array<ObservedEstimator*, kNumPredictors> calibrated_said;  // calibrated's own
-    std::unique_ptr<BlendEstimator> blend;
-    std::vector<ObservedEstimator*> blended;                            // the blend's, told the estimates of kBlended
+    std::array<std::unique_ptr<ObservedPredictor>, kNumPredictors> said;
+    std::array<std::unique_ptr<CalibratedPredictor>, kNumPredictors> calibrated;
+    std::array<ObservedPredictor*, kNumPredictors> calibrated_said;  // calibrated's own
+    std::unique_ptr<BlendPredictor> blend;
+    std::vector<ObservedPredictor*> blended;                            // the blend's, told the estimates of kBlended
     std::vector<ShareCorrection> path_error, probe_error;               // [L]
-    std::vector<std::array<Popularity, kNumLiveEstimators>> kept;       // [L]; empty = not asked, or none
-    std::vector<std::array<EstimateScore, kNumLiveEstimators>> scores;  // [L]
-    std::unique_ptr<EstimatorMonitor> monitor;
+    std::vector<std::array<Popularity, kNumLivePredictors>> kept;       // [L]; empty = not asked, or none
+    std::vector<std::array<EstimateScore, kNumLivePredictors>> scores;  // [L]
+    std::unique_ptr<PredictorMonitor> monitor;
   };
 
   void MakeDistance(int ahead);
@@ -98,8 +98,8 @@ class LiveEstimates {
   // What was said and estimated of the layer's next run.
   void Forget(int layer, int ahead);
   // Of one estimator, from what is kept of others; empty if it has none.
-  Popularity Ask(LiveEstimator estimator, const RoutingView& batch, int layer, int ahead);
-  void Settle(const RoutingView& batch, int layer, int ahead, const Popularity& actual);
+  Popularity Ask(LivePredictor estimator, const RoutingView& batch, int layer, int ahead);
+  void Finalize(const RoutingView& batch, int layer, int ahead, const Popularity& actual);
   void Count(const RoutingView& batch, int layer);
   Distance& at(int ahead) { return distances_[static_cast<size_t>(ahead - 1)]; }
   const Distance& at(int ahead) const { return distances_[static_cast<size_t>(ahead - 1)]; }
@@ -107,11 +107,11 @@ class LiveEstimates {
   LiveOptions options_;
   std::vector<PathProfile> profiles_;  // never grows: estimators point into it
   std::vector<PathProfile> own_;       // empty: nothing was restored, or it is not kept apart
-  ProfileEstimator marginal_, path_, token_;
-  LastBatchEstimator last_batch_;
+  ProfilePredictor marginal_, path_, token_;
+  LastBatchPredictor last_batch_;
   std::array<Distance, kMaxAhead> distances_;
   int64_t num_passes_ = 0;
   bool full_ = true;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

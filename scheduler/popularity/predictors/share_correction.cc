@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 constexpr int64_t kWhole = int64_t{1} << 30;
@@ -27,12 +27,12 @@ void ShareCorrection::Update(absl::Span<const int64_t> estimate, absl::Span<cons
   SY_CHECK_EQ(estimate.size(), error_.size());
   SY_CHECK_EQ(actual.size(), error_.size());
   if (TotalOf(estimate) == 0 || TotalOf(actual) == 0) return;
-  const Popularity told = ScaledTo(estimate, kWhole), came = ScaledTo(actual, kWhole);
+  const Popularity reported = ScaledTo(estimate, kWhole), came = ScaledTo(actual, kWhole);
   // Below 2^31 * 2^42: within 128 bits.
   for (size_t e = 0; e < error_.size(); ++e) {
-    const __int128 missed = came[e] - told[e] - error_[e];
-    error_[e] += static_cast<int64_t>(missed * num_rows / (2 * (num_rows + kNoisyRows)));
+    const __int128 missed = came[e] - reported[e] - error_[e];
+    error_[e] += static_cast<int64_t>(missed * num_rows / (__int128{2} * (num_rows + kNoisyRows)));
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

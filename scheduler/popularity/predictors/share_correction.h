@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 class ShareCorrection {
  public:
@@ -31,4 +31,4 @@ class ShareCorrection {
   std::vector<int64_t> error_;  // [E] share in 2^-30
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

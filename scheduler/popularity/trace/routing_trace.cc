@@ -2,7 +2,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 int64_t RoutingTrace::num_tokens() const {
   int64_t tokens = 0;
@@ -21,4 +21,4 @@ RoutingView ViewOf(const RoutingTrace& trace, const TraceSequence& sequence, int
           .layer_stride = trace.shape.top_k};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

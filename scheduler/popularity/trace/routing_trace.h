@@ -11,7 +11,7 @@
 
 #include "scheduler/popularity/trace/routing_view.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 // What an estimator that needs hidden states (gate_ahead, probe) said of each token before the gate ran.
 struct TraceChannel {
@@ -41,4 +41,4 @@ struct RoutingTrace {
 // Tokens [begin, end) of a sequence as estimators see them.  Borrows.
 RoutingView ViewOf(const RoutingTrace& trace, const TraceSequence& sequence, int64_t begin, int64_t end);
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

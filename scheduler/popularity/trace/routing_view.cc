@@ -1,6 +1,6 @@
 #include "scheduler/popularity/trace/routing_view.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 std::vector<int64_t> CountsOf(const RoutingView& batch, int layer) {
   std::vector<int64_t> counts(static_cast<size_t>(batch.shape.num_experts));
@@ -27,4 +27,4 @@ std::vector<int32_t> CountsByPart(const RoutingView& batch, int layer, int parts
   return counts;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

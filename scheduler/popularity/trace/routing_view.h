@@ -9,7 +9,7 @@
 
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 struct RoutingShape {
   int num_layers = 0;   // MoE layers
@@ -42,4 +42,4 @@ RoutingView TokensOf(RoutingView batch, int64_t begin, int64_t count);
 // [parts, E] rows that each of `parts` equal runs of the batch's tokens has, as ranks would hold them.
 std::vector<int32_t> CountsByPart(const RoutingView& batch, int layer, int parts);
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -14,7 +14,7 @@
 #include "scheduler/base/io/trace_bytes.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 // An u32 in [least, most].
@@ -172,4 +172,4 @@ absl::StatusOr<RoutingTrace> ParseTrace(absl::string_view bytes, absl::Status* t
   return trace;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -13,7 +13,7 @@
 #include "scheduler/base/io/byte_io.h"
 #include "scheduler/popularity/trace/routing_trace.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 // Reads one sequence after the other, so that a file is never held twice.  Borrows the bytes.  Thread-compatible.
 // Errors are InvalidArgument and name the sequence (from 0), the byte, what was wanted and what was there.  Nothing is
@@ -53,4 +53,4 @@ absl::StatusOr<RoutingTrace> ParseTrace(absl::string_view bytes);
 // and *torn says what is missing; OK = nothing is.
 absl::StatusOr<RoutingTrace> ParseTrace(absl::string_view bytes, absl::Status* torn);
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

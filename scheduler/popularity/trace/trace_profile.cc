@@ -6,7 +6,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/predictors/live_estimates.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 // [T, M] of tokens [begin, end) in a layer.
@@ -69,4 +69,4 @@ absl::StatusOr<ProfileBundle> CountTrace(const RoutingTrace& trace, int path_len
   return bundle;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -5,14 +5,14 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "scheduler/popularity/predictors/live_estimator.h"
+#include "scheduler/popularity/predictors/live_predictor.h"
 #include "scheduler/popularity/profile_bundle.h"
 #include "scheduler/popularity/trace/routing_trace.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 // Profiles of a phase without a token are left out.  InvalidArgument: a shape or path_length (l) that no profile can
 // have, with the field.
 absl::StatusOr<ProfileBundle> CountTrace(const RoutingTrace& trace, int path_length = kLivePathLength);
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

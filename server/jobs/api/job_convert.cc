@@ -9,40 +9,40 @@
 #include "scheduler/base/status_macros.h"
 #include "server/jobs/api/spec_convert.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // The enums' order is the same; the message's has one before.
 constexpr int kFirstState = v1::JOB_STATE_PENDING;
-static_assert(v1::JOB_STATE_RUNNING - kFirstState == static_cast<int>(JobState::kRunning));
-static_assert(v1::JOB_STATE_CANCELLED - kFirstState == static_cast<int>(JobState::kCancelled));
-static_assert(v1::JOB_STATE_CANCELLED - kFirstState == kNumJobStates - 1);
+static_assert(v1::JOB_STATE_RUNNING - kFirstState == static_cast<int>(jobs::JobState::kRunning));
+static_assert(v1::JOB_STATE_CANCELLED - kFirstState == static_cast<int>(jobs::JobState::kCancelled));
+static_assert(v1::JOB_STATE_CANCELLED - kFirstState == jobs::kNumJobStates - 1);
 
 }  // namespace
 
-v1::JobState ToProto(JobState state) { return static_cast<v1::JobState>(static_cast<int>(state) + kFirstState); }
+v1::JobState ToProto(jobs::JobState state) { return static_cast<v1::JobState>(static_cast<int>(state) + kFirstState); }
 
-absl::StatusOr<JobState> FromProto(v1::JobState state, absl::string_view field) {
+absl::StatusOr<jobs::JobState> FromProto(v1::JobState state, absl::string_view field) {
   const int index = static_cast<int>(state) - kFirstState;
-  if (index >= 0 && index < kNumJobStates) return static_cast<JobState>(index);
-  return BadField(field, absl::StrCat("value ", static_cast<int>(state), " is no state of a job"),
-                  absl::StrCat("[", kFirstState, ", ", kFirstState + kNumJobStates - 1, "]"),
-                  absl::StrCat(static_cast<int>(state)));
+  if (index >= 0 && index < jobs::kNumJobStates) return static_cast<jobs::JobState>(index);
+  return rpc::BadField(field, absl::StrCat("value ", static_cast<int>(state), " is no state of a job"),
+                       absl::StrCat("[", kFirstState, ", ", kFirstState + jobs::kNumJobStates - 1, "]"),
+                       absl::StrCat(static_cast<int>(state)));
 }
 
 v1::Job ToProto(const Job& job) {
   v1::Job message;
   message.set_id(job.id);
   message.set_request_id(job.request_id);
-  *message.mutable_spec() = ToProto(job.spec);
+  *message.mutable_spec() = link::ToProto(job.spec);
   message.set_submitted_workers(job.submitted_workers);
   message.set_state(ToProto(job.state));
   message.set_attempt(job.attempt);
-  if (!job.error.ok()) *message.mutable_error() = ToRpcStatus(job.error);
-  if (job.progress.has_value()) *message.mutable_progress() = ToProto(*job.progress);
+  if (!job.error.ok()) *message.mutable_error() = rpc::ToRpcStatus(job.error);
+  if (job.progress.has_value()) *message.mutable_progress() = link::ToProto(*job.progress);
   message.set_seconds_left(job.seconds_left);
-  if (job.evaluation.has_value()) *message.mutable_evaluation() = ToProto(*job.evaluation);
-  if (job.checkpoint.has_value()) *message.mutable_checkpoint() = ToProto(*job.checkpoint);
+  if (job.evaluation.has_value()) *message.mutable_evaluation() = link::ToProto(*job.evaluation);
+  if (job.checkpoint.has_value()) *message.mutable_checkpoint() = link::ToProto(*job.checkpoint);
   for (const StateChange& change : job.changes) {
     v1::StateChange* out = message.add_changes();
     out->set_state(ToProto(change.state));
@@ -66,12 +66,12 @@ absl::StatusOr<Job> FromProto(const v1::Job& message) {
   job.submitted_workers = message.submitted_workers();
   ASSIGN_OR_RETURN(job.state, FromProto(message.state(), "state"));
   job.attempt = message.attempt();
-  if (message.has_error()) job.error = FromRpcStatus(message.error());
-  if (message.has_progress()) job.progress = FromProto(message.progress());
-  if (message.has_evaluation()) job.evaluation = FromProto(message.evaluation());
-  if (message.has_checkpoint()) job.checkpoint = FromProto(message.checkpoint());
+  if (message.has_error()) job.error = rpc::FromRpcStatus(message.error());
+  if (message.has_progress()) job.progress = link::FromProto(message.progress());
+  if (message.has_evaluation()) job.evaluation = link::FromProto(message.evaluation());
+  if (message.has_checkpoint()) job.checkpoint = link::FromProto(message.checkpoint());
   for (const v1::StateChange& change : message.changes()) {
-    JobState state;
+    jobs::JobState state;
     ASSIGN_OR_RETURN(state, FromProto(change.state(), "changes.state"));
     job.changes.push_back({state, change.unix_ms(), change.reason()});
   }
@@ -81,4 +81,4 @@ absl::StatusOr<Job> FromProto(const v1::Job& message) {
   return job;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

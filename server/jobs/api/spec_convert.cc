@@ -10,7 +10,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 absl::Status CheckKnown(const google::protobuf::Message& message, const std::string& path) {
@@ -18,8 +18,8 @@ absl::Status CheckKnown(const google::protobuf::Message& message, const std::str
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   if (const auto& unknown = reflection.GetUnknownFields(message); !unknown.empty()) {
     const std::string number = absl::StrCat(unknown.field(0).number());
-    return BadField(path.empty() ? message.GetDescriptor()->name() : path,
-                    absl::StrCat("field ", number, " is not known to this server"), "known fields", number);
+    return rpc::BadField(path.empty() ? message.GetDescriptor()->name() : path,
+                         absl::StrCat("field ", number, " is not known to this server"), "known fields", number);
   }
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
@@ -33,23 +33,23 @@ absl::Status CheckKnown(const google::protobuf::Message& message, const std::str
 
 }  // namespace
 
-absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message) {
-  return FromProto(message, {.name = "server", .error = [](const SpecProblem& problem) {
-                               return BadField(problem.field, problem.text, problem.limit,
-                                               problem.is_text ? Quote(problem.actual) : problem.actual);
-                             }});
+absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message) {
+  return link::FromProto(message, {.name = "server", .error = [](const link::SpecProblem& problem) {
+                                     return rpc::BadField(problem.field, problem.text, problem.limit,
+                                                          problem.is_text ? Quote(problem.actual) : problem.actual);
+                                   }});
 }
 
-std::string EncodeSpec(const JobSpec& spec) {
+std::string EncodeSpec(const jobs::JobSpec& spec) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream out(&stream);
   out.SetSerializationDeterministic(true);  // maps come sorted
-  ToProto(spec).SerializeToCodedStream(&out);
+  link::ToProto(spec).SerializeToCodedStream(&out);
   out.Trim();
   return bytes;
 }
 
 absl::Status CheckNoUnknownFields(const google::protobuf::Message& message) { return CheckKnown(message, ""); }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

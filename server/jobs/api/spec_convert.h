@@ -11,16 +11,16 @@
 #include "scheduler/jobs/job_spec.h"
 #include "switchyard/v1/training.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline constexpr size_t kMaxSpecBytes = size_t{1} << 20;
 
 // What is unset has the struct's default; labels come by name.  INVALID_ARGUMENT naming field and value.
-absl::StatusOr<JobSpec> FromProto(const v1::JobSpec& message);
+absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message);
 // The same bytes exactly for the same spec.
-std::string EncodeSpec(const JobSpec& spec);
+std::string EncodeSpec(const jobs::JobSpec& spec);
 
 // INVALID_ARGUMENT "spec.optimizer: field 77 is not known to this server" where `message`, or a message in it, has one.
 absl::Status CheckNoUnknownFields(const google::protobuf::Message& message);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -12,7 +12,7 @@
 #include "server/jobs/api/job_convert.h"
 #include "server/jobs/api/spec_convert.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr size_t kMaxRequestId = 128;
@@ -24,17 +24,18 @@ constexpr size_t kPageBytes = size_t{2} << 20;
 
 absl::Status InRange(const char* field, int64_t value, int64_t most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
-  return BadField(field, absl::StrCat(value, " is outside [0, ", most, "]"), absl::StrCat(most), absl::StrCat(value));
+  return rpc::BadField(field, absl::StrCat(value, " is outside [0, ", most, "]"), absl::StrCat(most),
+                       absl::StrCat(value));
 }
 
 absl::Status BadPath(const std::string& field, const absl::Status& status) {
-  return MakeError(status.code(), v1::BAD_FIELD, absl::StrCat(field, ": ", status.message()), {{"field", field}});
+  return rpc::MakeError(status.code(), v1::BAD_FIELD, absl::StrCat(field, ": ", status.message()), {{"field", field}});
 }
 
 }  // namespace
 
 absl::Status ParseTraining(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
-  RETURN_IF_ERROR(ParseRaw(buffer, message));
+  RETURN_IF_ERROR(rpc::ParseRaw(buffer, message));
   return CheckNoUnknownFields(*message);
 }
 
@@ -42,23 +43,23 @@ absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
   SubmitArgs args;
   args.request_id = message.request_id();
   if (args.request_id.size() > kMaxRequestId) {
-    return BadField("request_id", absl::StrCat(args.request_id.size(), " bytes, at most ", kMaxRequestId),
-                    absl::StrCat(kMaxRequestId), absl::StrCat(args.request_id.size()));
+    return rpc::BadField("request_id", absl::StrCat(args.request_id.size(), " bytes, at most ", kMaxRequestId),
+                         absl::StrCat(kMaxRequestId), absl::StrCat(args.request_id.size()));
   }
   const auto prints = [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); };
   if (!std::all_of(args.request_id.begin(), args.request_id.end(), prints)) {
-    return BadField("request_id", absl::StrCat(Quote(args.request_id), " has bytes that do not print"),
-                    "printable ASCII", Quote(args.request_id));
+    return rpc::BadField("request_id", absl::StrCat(Quote(args.request_id), " has bytes that do not print"),
+                         "printable ASCII", Quote(args.request_id));
   }
-  if (!message.has_spec()) return BadField("spec", "is missing", "1", "0");
+  if (!message.has_spec()) return rpc::BadField("spec", "is missing", "1", "0");
   // Of what users send: in the journal it may be longer, with every default written out.
   if (const size_t bytes = message.spec().ByteSizeLong(); bytes > kMaxSpecBytes) {
-    return BadField("spec", absl::StrCat(bytes, " bytes, at most ", kMaxSpecBytes), absl::StrCat(kMaxSpecBytes),
-                    absl::StrCat(bytes));
+    return rpc::BadField("spec", absl::StrCat(bytes, " bytes, at most ", kMaxSpecBytes), absl::StrCat(kMaxSpecBytes),
+                         absl::StrCat(bytes));
   }
   ASSIGN_OR_RETURN(args.spec, FromProto(message.spec()));
-  if (const absl::Status status = Validate(args.spec); !status.ok()) {
-    return MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
+  if (const absl::Status status = jobs::Validate(args.spec); !status.ok()) {
+    return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }
   return args;
 }
@@ -68,11 +69,11 @@ absl::StatusOr<JobFilter> FromProto(const v1::ListJobsRequest& message) {
   RETURN_IF_ERROR(InRange("page_size", message.page_size(), kMaxPage));
   filter.most = static_cast<size_t>(message.page_size() == 0 ? kUsualPage : message.page_size());
   if (!message.page_token().empty() && (!absl::SimpleAtoi(message.page_token(), &filter.before) || filter.before < 1)) {
-    return BadField("page_token", absl::StrCat(Quote(message.page_token()), " is no answer's next_page_token"),
-                    "a next_page_token", Quote(message.page_token()));
+    return rpc::BadField("page_token", absl::StrCat(Quote(message.page_token()), " is no answer's next_page_token"),
+                         "a next_page_token", Quote(message.page_token()));
   }
   for (const int state : message.states()) {
-    JobState taken;
+    jobs::JobState taken;
     ASSIGN_OR_RETURN(taken, FromProto(static_cast<v1::JobState>(state), "states"));
     filter.states.push_back(taken);
   }
@@ -82,31 +83,32 @@ absl::StatusOr<JobFilter> FromProto(const v1::ListJobsRequest& message) {
 
 absl::StatusOr<PackRequest> FromProto(const v1::PackDataRequest& message) {
   PackRequest request;
-  if (message.inputs().empty()) return BadField("inputs", "none", "1", "0");
-  if (static_cast<size_t>(message.inputs_size()) > kMaxDatasets) {
-    return BadField("inputs", absl::StrCat(message.inputs_size(), " files, at most ", kMaxDatasets),
-                    absl::StrCat(kMaxDatasets), absl::StrCat(message.inputs_size()));
+  if (message.inputs().empty()) return rpc::BadField("inputs", "none", "1", "0");
+  if (static_cast<size_t>(message.inputs_size()) > jobs::kMaxDatasets) {
+    return rpc::BadField("inputs", absl::StrCat(message.inputs_size(), " files, at most ", jobs::kMaxDatasets),
+                         absl::StrCat(jobs::kMaxDatasets), absl::StrCat(message.inputs_size()));
   }
   for (int i = 0; i < message.inputs_size(); ++i) {
     const std::string& input = message.inputs(i);
     const std::string field = absl::StrCat("inputs[", i, "]");
-    if (const absl::Status path = CheckRelativePath(input, "the dataset root"); !path.ok()) return BadPath(field, path);
+    if (const absl::Status path = jobs::CheckRelativePath(input, "the dataset root"); !path.ok())
+      return BadPath(field, path);
     if (!absl::EndsWith(input, ".jsonl")) {
-      return BadField(field, absl::StrCat(Quote(input), " does not end in .jsonl"), ".jsonl", Quote(input));
+      return rpc::BadField(field, absl::StrCat(Quote(input), " does not end in .jsonl"), ".jsonl", Quote(input));
     }
     request.inputs.push_back(input);
   }
   request.output = message.output();
-  if (const absl::Status path = CheckRelativePath(request.output, "the dataset root"); !path.ok()) {
+  if (const absl::Status path = jobs::CheckRelativePath(request.output, "the dataset root"); !path.ok()) {
     return BadPath("output", path);
   }
   if (!absl::EndsWith(request.output, ".bin")) {
-    return BadField("output", absl::StrCat(Quote(request.output), " does not end in .bin"), ".bin",
-                    Quote(request.output));
+    return rpc::BadField("output", absl::StrCat(Quote(request.output), " does not end in .bin"), ".bin",
+                         Quote(request.output));
   }
   request.tokenizer = message.tokenizer();
   if (request.tokenizer.empty()) return request;
-  if (const absl::Status path = CheckRelativePath(request.tokenizer, "the checkpoint root"); !path.ok()) {
+  if (const absl::Status path = jobs::CheckRelativePath(request.tokenizer, "the checkpoint root"); !path.ok()) {
     return BadPath("tokenizer", path);
   }
   return request;
@@ -114,8 +116,8 @@ absl::StatusOr<PackRequest> FromProto(const v1::PackDataRequest& message) {
 
 absl::Status CheckJobId(const std::string& id) {
   if (!id.empty() && id.size() <= kMaxJobId) return absl::OkStatus();
-  return BadField("id", id.empty() ? "is empty" : absl::StrCat(id.size(), " bytes, at most ", kMaxJobId),
-                  absl::StrCat("1 to ", kMaxJobId), absl::StrCat(id.size()));
+  return rpc::BadField("id", id.empty() ? "is empty" : absl::StrCat(id.size(), " bytes, at most ", kMaxJobId),
+                       absl::StrCat("1 to ", kMaxJobId), absl::StrCat(id.size()));
 }
 
 absl::StatusOr<absl::Duration> WatchInterval(const v1::WatchJobRequest& message) {
@@ -143,4 +145,4 @@ v1::ListJobsResponse ToProto(const JobPage& page) {
   return message;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -10,14 +10,14 @@
 #include "server/jobs/job_book.h"
 #include "switchyard/v1/training.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // As proto/support/raw_message.h; also what this server does not know is an error.
 absl::Status ParseTraining(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 
 struct SubmitArgs {
   std::string request_id;
-  JobSpec spec;  // valid (Validate)
+  jobs::JobSpec spec;  // valid (Validate)
 };
 absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message);
 absl::StatusOr<JobFilter> FromProto(const v1::ListJobsRequest& message);
@@ -28,4 +28,4 @@ absl::StatusOr<absl::Duration> WatchInterval(const v1::WatchJobRequest& message)
 // As many of the page as an answer of some 2 MB holds, one at least.
 v1::ListJobsResponse ToProto(const JobPage& page);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -13,34 +13,35 @@
 #include "server/jobs/api/training_requests.h"
 #include "server/jobs/spec/spec_check.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr char kPackPrefix[] = "call-";
 
-absl::Status NoTraining(const TrainingDesk& desk) {
-  if (desk.no_jobs.ok()) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
-                     "this server has no training workers (--local_train_workers)");
+absl::Status NoTraining(const TrainingContext& training_context) {
+  if (training_context.no_jobs.ok()) {
+    return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
+                          "this server has no training workers (--local_train_workers)");
   }
-  return MakeError(
-      absl::StatusCode::kFailedPrecondition, absl::IsResourceExhausted(desk.no_jobs) ? v1::DISK_FULL : v1::NO_TRAINING,
-      absl::StrCat("training jobs are disabled since this server started: ", desk.no_jobs.message(),
+  return rpc::MakeError(
+      absl::StatusCode::kFailedPrecondition,
+      absl::IsResourceExhausted(training_context.no_jobs) ? v1::DISK_FULL : v1::NO_TRAINING,
+      absl::StrCat("training jobs are disabled since this server started: ", training_context.no_jobs.message(),
                    "; mend that beneath the checkpoint root and start the server again (its log says more)"));
 }
 
 // The reason of what a file is at fault for, where nobody has given one.
 absl::Status OfFiles(const absl::Status& status) {
-  if (ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED) return status;
+  if (rpc::ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED) return status;
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kPermissionDenied:
-      return MakeError(status.code(), v1::BAD_FILE, status.message());
+      return rpc::MakeError(status.code(), v1::BAD_FILE, status.message());
     case absl::StatusCode::kResourceExhausted:
-      return MakeError(status.code(), v1::DISK_FULL, status.message());
+      return rpc::MakeError(status.code(), v1::DISK_FULL, status.message());
     default:
       return status;
   }
@@ -52,23 +53,23 @@ void PostFor(UnaryCall* call, JobLoop* jobs, JobLoop::Task task) {
 }
 
 template <class Request>
-absl::Status CheckAboutJob(const grpc::ByteBuffer& bytes, const TrainingDesk& desk, Request* message) {
+absl::Status CheckAboutJob(const grpc::ByteBuffer& bytes, const TrainingContext& training_context, Request* message) {
   RETURN_IF_ERROR(ParseTraining(bytes, message));
-  if (desk.jobs == nullptr) return NoTraining(desk);
+  if (training_context.jobs == nullptr) return NoTraining(training_context);
   return CheckJobId(message->id());
 }
 
 // A method about one job: the answer is the job.
 template <class Request, class Response>
-grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingDesk& desk,
+grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingContext& training_context,
                                    absl::StatusOr<JobPtr> (JobManager::*method)(const std::string&)) {
   Request message;
-  const absl::Status status = CheckAboutJob(call->request(), desk, &message);
+  const absl::Status status = CheckAboutJob(call->request(), training_context, &message);
   if (!status.ok()) {
     call->Fail(status);
     return call;
   }
-  PostFor(call, desk.jobs, [call, method, id = message.id()](JobManager& manager) {
+  PostFor(call, training_context.jobs, [call, method, id = message.id()](JobManager& manager) {
     const absl::StatusOr<JobPtr> job = (manager.*method)(id);
     if (!job.ok()) return call->Fail(job.status());
     Response response;
@@ -85,11 +86,12 @@ void Answer(UnaryCall* call, const Job& job, bool existed) {
   call->Reply(response);
 }
 
-void Submit(UnaryCall* call, const TrainingDesk& desk, SubmitArgs args) {
+void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args) {
   // Off the jobs' thread.
-  const absl::Status files = CheckSpecFiles(args.spec, *desk.datasets, *desk.checkpoints, desk.check_model);
+  const absl::Status files = CheckSpecFiles(args.spec, *training_context.datasets, *training_context.checkpoints,
+                                            training_context.check_model);
   if (!files.ok()) return call->Fail(files);
-  PostFor(call, desk.jobs, [call, args = std::move(args)](JobManager& manager) {
+  PostFor(call, training_context.jobs, [call, args = std::move(args)](JobManager& manager) {
     const absl::StatusOr<JobManager::Submitted> submitted = manager.Submit(args.request_id, args.spec);
     if (!submitted.ok()) return call->Fail(submitted.status());
     Answer(call, *submitted->job, submitted->existed);
@@ -104,16 +106,16 @@ void AnswerResume(UnaryCall* call, const absl::StatusOr<JobPtr>& job) {
 }
 
 // With another number of workers: what the job and the server allow first, then, off the jobs' thread, the model.
-void ResumeOn(UnaryCall* call, const TrainingDesk& desk, const std::string& id, int32_t workers) {
-  PostFor(call, desk.jobs, [call, desk, id, workers](JobManager& manager) {
+void ResumeOn(UnaryCall* call, const TrainingContext& training_context, const std::string& id, int32_t workers) {
+  PostFor(call, training_context.jobs, [call, training_context, id, workers](JobManager& manager) {
     const absl::StatusOr<JobPtr> job = manager.Get(id);
     if (!job.ok() || (*job)->spec.workers == workers) return AnswerResume(call, manager.Resume(id));
-    absl::StatusOr<JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
+    absl::StatusOr<jobs::JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
     if (!spec.ok()) return call->Fail(spec.status());
-    call->StartOn(call->desk()->file_pool, [desk, id, spec = *std::move(spec)](UnaryCall* call) {
-      const absl::Status model = CheckWorkersOfModel(spec, *desk.checkpoints, desk.check_model);
+    call->StartOn(call->request_context()->file_pool, [training_context, id, spec = *std::move(spec)](UnaryCall* call) {
+      const absl::Status model = CheckWorkersOfModel(spec, *training_context.checkpoints, training_context.check_model);
       if (!model.ok()) return call->Fail(model);
-      PostFor(call, desk.jobs, [call, id, workers = spec.workers](JobManager& manager) {
+      PostFor(call, training_context.jobs, [call, id, workers = spec.workers](JobManager& manager) {
         AnswerResume(call, manager.ResumeOn(id, workers));
       });
     });
@@ -125,42 +127,46 @@ void ResumeOn(UnaryCall* call, const TrainingDesk& desk, const std::string& id, 
 // Whether the request was made before is asked first: what it named may be gone since.
 grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
-  call->Start([desk = training_](UnaryCall* call) {
+  auto* call = new UnaryCall(training_context_, context, request, response);
+  call->Start([training_context = training_](UnaryCall* call) {
     v1::SubmitJobRequest message;
     absl::StatusOr<SubmitArgs> args = [&]() -> absl::StatusOr<SubmitArgs> {
       RETURN_IF_ERROR(ParseTraining(call->request(), &message));
-      if (desk.jobs == nullptr) return NoTraining(desk);
+      if (training_context.jobs == nullptr) return NoTraining(training_context);
       return FromProto(message);
     }();
     if (!args.ok()) return call->Fail(args.status());
-    PostFor(call, desk.jobs, [call, desk, args = *std::move(args)](JobManager& manager) mutable {
-      const absl::StatusOr<JobPtr> before = manager.FindRequest(args.request_id, args.spec);
-      if (!before.ok()) return call->Fail(before.status());
-      if (*before != nullptr) return Answer(call, **before, /*existed=*/true);
-      if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok()) return call->Fail(workers);
-      call->StartOn(call->desk()->file_pool,
-                    [desk, args = std::move(args)](UnaryCall* call) mutable { Submit(call, desk, std::move(args)); });
-    });
+    PostFor(call, training_context.jobs,
+            [call, training_context, args = *std::move(args)](JobManager& manager) mutable {
+              const absl::StatusOr<JobPtr> before = manager.FindRequest(args.request_id, args.spec);
+              if (!before.ok()) return call->Fail(before.status());
+              if (*before != nullptr) return Answer(call, **before, /*existed=*/true);
+              if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok())
+                return call->Fail(workers);
+              call->StartOn(call->request_context()->file_pool,
+                            [training_context, args = std::move(args)](UnaryCall* call) mutable {
+                              Submit(call, training_context, std::move(args));
+                            });
+            });
   });
   return call;
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::GetJob(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(new UnaryCall(desk_, context, request, response), training_,
-                                                         &JobManager::Get);
+  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(new UnaryCall(training_context_, context, request, response),
+                                                         training_, &JobManager::Get);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::PauseJob(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AboutJob<v1::PauseJobRequest, v1::PauseJobResponse>(new UnaryCall(desk_, context, request, response),
-                                                             training_, &JobManager::Pause);
+  return AboutJob<v1::PauseJobRequest, v1::PauseJobResponse>(
+      new UnaryCall(training_context_, context, request, response), training_, &JobManager::Pause);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
+  auto* call = new UnaryCall(training_context_, context, request, response);
   v1::ResumeJobRequest message;
   const absl::Status status = CheckAboutJob(call->request(), training_, &message);
   if (!status.ok()) {
@@ -176,13 +182,13 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerCon
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::CancelJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AboutJob<v1::CancelJobRequest, v1::CancelJobResponse>(new UnaryCall(desk_, context, request, response),
-                                                               training_, &JobManager::Cancel);
+  return AboutJob<v1::CancelJobRequest, v1::CancelJobResponse>(
+      new UnaryCall(training_context_, context, request, response), training_, &JobManager::Cancel);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(desk_, context, request, response);
+  auto* call = new UnaryCall(training_context_, context, request, response);
   v1::ListJobsRequest message;
   absl::StatusOr<JobFilter> filter = [&]() -> absl::StatusOr<JobFilter> {
     RETURN_IF_ERROR(ParseTraining(*request, &message));
@@ -202,7 +208,7 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerCont
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::CallbackServerContext* context,
                                                                           const grpc::ByteBuffer* request) {
-  auto* call = new FeedCall(desk_, context);
+  auto* call = new FeedCall(training_context_, context);
   const std::shared_ptr<Feed> feed = call->feed();
   v1::WatchJobRequest message;
   absl::StatusOr<absl::Duration> interval = [&]() -> absl::StatusOr<absl::Duration> {
@@ -229,7 +235,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
         *response->mutable_job() = ToProto(*job);
         return response;
       });
-      if (IsFinal(job->state)) feed->End(absl::OkStatus());
+      if (jobs::IsFinal(job->state)) feed->End(absl::OkStatus());
     };
     const absl::StatusOr<int64_t> watching = manager.Watch(id, tell);
     if (watching.ok()) {
@@ -246,14 +252,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
 grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::PackData(grpc::CallbackServerContext* context,
                                                                           const grpc::ByteBuffer* request) {
   static std::atomic<int64_t> calls{0};
-  auto* call = new FeedCall(desk_, context);
+  auto* call = new FeedCall(training_context_, context);
   const std::shared_ptr<Feed> feed = call->feed();
   v1::PackDataRequest message;
   absl::StatusOr<PackRequest> pack = [&]() -> absl::StatusOr<PackRequest> {
     RETURN_IF_ERROR(ParseTraining(*request, &message));
     if (training_.packs == nullptr || training_.datasets == nullptr) {
-      return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
-                       "this server has no data sets (--dataset_root)");
+      return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
+                            "this server has no data sets (--dataset_root)");
     }
     return FromProto(message);
   }();
@@ -288,12 +294,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::PackData(grpc::
         feed->End(absl::OkStatus());
       });
   if (!started) {
-    feed->End(WithRetry(
-        MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
-                  absl::StrCat("PackData calls: limit ", kMaxPackCalls), {{"limit", absl::StrCat(kMaxPackCalls)}}),
+    feed->End(rpc::WithRetry(
+        rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
+                       absl::StrCat("PackData calls: limit ", kMaxPackCalls), {{"limit", absl::StrCat(kMaxPackCalls)}}),
         absl::Seconds(5)));
   }
   return call;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

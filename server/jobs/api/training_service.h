@@ -4,16 +4,16 @@
 #include <utility>
 
 #include "scheduler/base/io/root_dir.h"
-#include "server/api/front_desk.h"
+#include "server/api/request_context.h"
 #include "server/jobs/job_loop.h"
 #include "server/jobs/pack_runner.h"
 #include "server/jobs/spec/model_check.h"
 #include "switchyard/v1/training.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // What is behind the service.  Borrowed; null where this server has none.
-struct TrainingDesk {
+struct TrainingContext {
   JobLoop* jobs = nullptr;
   absl::Status no_jobs;  // why it has none although it was to have some
   PackRunner* packs = nullptr;
@@ -33,7 +33,8 @@ class TrainingServiceImpl final : public RawTrainingService {
   static constexpr int kMaxPackCalls = 4;  // at a time
 
   // Borrowed; outlive the gRPC server.
-  TrainingServiceImpl(FrontDesk* desk, TrainingDesk training) : desk_(desk), training_(std::move(training)) {}
+  TrainingServiceImpl(RequestContext* training_context, TrainingContext training)
+      : training_context_(training_context), training_(std::move(training)) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
@@ -53,8 +54,8 @@ class TrainingServiceImpl final : public RawTrainingService {
                                                        const grpc::ByteBuffer* request) override;
 
  private:
-  FrontDesk* const desk_;
-  const TrainingDesk training_;
+  RequestContext* const training_context_;
+  const TrainingContext training_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

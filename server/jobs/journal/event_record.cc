@@ -5,7 +5,7 @@
 #include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/crc32c.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // A CRC over bytes that have CRCs in them is weak, so the format turns them.
@@ -26,4 +26,4 @@ std::string EventRecord(const tensorboard::Event& event) {
   return record;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

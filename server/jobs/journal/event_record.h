@@ -7,8 +7,8 @@
 #include "absl/strings/string_view.h"
 #include "switchyard/tensorboard/event.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 std::string EventRecord(const tensorboard::Event& event);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,7 +7,7 @@
 #include "server/jobs/api/job_convert.h"
 #include "server/jobs/journal/sqlite.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int64_t kApplicationId = 0x53594a42;  // "SYJB"
@@ -136,4 +136,4 @@ absl::Status JobStore::Forget(const Job& job) {
   return SqliteStatement(handle_->db, "DELETE FROM jobs WHERE sequence = ?").Bind(job.sequence).Run();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

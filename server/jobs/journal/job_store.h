@@ -1,8 +1,8 @@
 // The journal of training jobs: one SQLite file, by default CHECKPOINT_ROOT/jobs.sqlite.
 //
 // What Save has returned for is on the disk (write-ahead log, synchronous=FULL), whole or not at all, whenever the
-// process or the machine ends.  One server at a time: a second one that opens it is told so.  A row has what only the
-// server counts in columns, and the job as a serialized switchyard.v1.Job.  Thread-compatible; blocks on the disk.
+// process or the machine ends.  One server at a time: a second one that opens it is told so.  A row has what only
+// the server counts in columns, and the job as a serialized switchyard.v1.Job.  Thread-compatible; blocks on the disk.
 //
 // Errors are those of sqlite.h; FailedPrecondition also for a file of another program or of a newer server, DataLoss
 // for a job that cannot be read.
@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "server/jobs/job.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // What the manager needs of a journal; tests put one in its place that fails.
 class JobJournal {
@@ -49,4 +49,4 @@ class JobStore final : public JobJournal {
   const std::unique_ptr<Handle> handle_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -17,7 +17,7 @@
 #include "server/jobs/journal/event_record.h"
 #include "server/jobs/pack/block_reader.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr absl::string_view kStepsHeader =
@@ -159,10 +159,10 @@ void LossLog::OnStarted(const Job& job, int64_t step) {
   }
 }
 
-void LossLog::OnStep(const Job& job, const TrainProgress& progress) {
+void LossLog::OnStep(const Job& job, const jobs::TrainProgress& progress) {
   const auto files = jobs_.find(job.id);
   if (files == jobs_.end()) return;
-  const StepSeconds& seconds = progress.seconds;
+  const jobs::StepSeconds& seconds = progress.seconds;
   const auto measured = [&](double value) { return progress.skipped ? std::string() : absl::StrFormat("%.9g", value); };
   files->second.steps.Append(absl::StrFormat(
       "%d,%s,%s,%s,%.9g,%s,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n", progress.step,
@@ -182,7 +182,7 @@ void LossLog::OnStep(const Job& job, const TrainProgress& progress) {
   files->second.events.Append(EventRecord(event));
 }
 
-void LossLog::OnEvaluated(const Job& job, const EvaluationResult& result) {
+void LossLog::OnEvaluated(const Job& job, const jobs::EvaluationResult& result) {
   const auto files = jobs_.find(job.id);
   // Who goes on from a step evaluates it again: the same weights, already logged.
   if (files == jobs_.end() || result.step <= files->second.evaluated) return;
@@ -194,4 +194,4 @@ void LossLog::OnEvaluated(const Job& job, const EvaluationResult& result) {
 
 void LossLog::OnEnded(const Job& job) { jobs_.erase(job.id); }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

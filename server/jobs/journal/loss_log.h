@@ -4,10 +4,10 @@
 //   log/events.out.tfevents.TIME.HOST.ATTEMPT   the same curves for TensorBoard, a file an attempt
 // A step that was skipped for want of a target has empty losses and an empty norm there, and none in the events.
 // Each row is one write, as it happens (no fsync).  An attempt that goes on from step k cuts off the CSVs' rows of
-// later steps, and a torn last line; TensorBoard is told that events of later steps are void.  An evaluation of step k
-// itself, which such an attempt makes again, is logged once.  A CSV with other columns
-// is renamed to NAME.old.  What cannot be written (a full disk) is left out and said once a job and file; later rows
-// are tried again.  Thread-compatible, as its interface says.
+// later steps, and a torn last line; TensorBoard is told that events of later steps are void.  An evaluation of
+// step k itself, which such an attempt makes again, is logged once.  A CSV with other columns is renamed to NAME.old.
+// What cannot be written (a full disk) is left out and said once a job and file; later rows are tried again.
+// Thread-compatible, as its interface says.
 #pragma once
 
 #include <functional>
@@ -24,7 +24,7 @@
 #include "server/jobs/progress_sink.h"
 #include "switchyard/tensorboard/event.pb.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // A file that rows are appended to, each whole or not at all.
 class RowFile {
@@ -50,8 +50,8 @@ class LossLog final : public ProgressSink {
       : root_(std::move(checkpoint_root)), now_(std::move(now)) {}
 
   void OnStarted(const Job& job, int64_t step) override;
-  void OnStep(const Job& job, const TrainProgress& progress) override;
-  void OnEvaluated(const Job& job, const EvaluationResult& result) override;
+  void OnStep(const Job& job, const jobs::TrainProgress& progress) override;
+  void OnEvaluated(const Job& job, const jobs::EvaluationResult& result) override;
   void OnEnded(const Job& job) override;
 
  private:
@@ -71,4 +71,4 @@ class LossLog final : public ProgressSink {
   std::map<std::string, Files> jobs_;  // by id: those that run
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

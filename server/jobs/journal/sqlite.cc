@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/log.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 absl::StatusOr<Sqlite> Sqlite::Open(const std::string& path) {
   sqlite3* handle = nullptr;
@@ -91,4 +91,4 @@ std::string SqliteStatement::Bytes(int column) const {
   return bytes == nullptr ? std::string() : std::string(static_cast<const char*>(bytes), static_cast<size_t>(size));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class Sqlite {
  public:
@@ -74,4 +74,4 @@ class SqliteStatement {
   int next_ = 1;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -12,7 +12,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr size_t kBlockBytes = 256 << 10;
@@ -69,9 +69,9 @@ absl::Status BlockReader::CheckUnchanged() const {
   const bool same = fstat(fd_, &now) == 0 && now.st_size == opened_.st_size &&
                     now.st_mtim.tv_sec == opened_.st_mtim.tv_sec && now.st_mtim.tv_nsec == opened_.st_mtim.tv_nsec;
   if (same) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED,
-                   absl::StrCat(name_, ": changed while it was read: ", now.st_size, " bytes, it had ", opened_.st_size,
-                                " when it was opened"));
+  return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED,
+                        absl::StrCat(name_, ": changed while it was read: ", now.st_size, " bytes, it had ",
+                                     opened_.st_size, " when it was opened"));
 }
 
 absl::StatusOr<LineBlock> BlockReader::Next() {
@@ -98,4 +98,4 @@ absl::StatusOr<LineBlock> BlockReader::Next() {
   return block;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Whole lines; the last one of a file may lack its newline.
 struct LineBlock {
@@ -51,4 +51,4 @@ class BlockReader {
 // "NAME:LINE (byte BYTE): WHAT"; `byte`: where the line begins.
 std::string AtLine(absl::string_view name, int64_t line, int64_t byte, absl::string_view what);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

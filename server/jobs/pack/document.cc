@@ -8,7 +8,7 @@
 #include "scheduler/base/text/strict_json.h"
 #include "scheduler/base/text/utf8.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -97,4 +97,4 @@ absl::StatusOr<Document> ParseDocument(absl::string_view line) {
   return document;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 enum class DocumentKind : uint8_t { kText, kCompletion, kMessages };
 
@@ -31,4 +31,4 @@ inline constexpr size_t kMaxDocumentMessages = 1024;
 
 absl::StatusOr<Document> ParseDocument(absl::string_view line);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

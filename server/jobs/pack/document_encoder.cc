@@ -12,7 +12,7 @@
 #include "server/jobs/pack/trained_text.h"
 #include "server/text/tokenizer/tokenizer_config.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr char kTokenizerFile[] = "tokenizer.json";
@@ -28,7 +28,7 @@ bool BeginsWith(absl::Span<const int32_t> ids, absl::Span<const int32_t> first) 
 // more, so no token may have characters of both: as long as the whole text's tokens begin with the prompt's they are
 // the whole's; else the completion has tokens of its own.  Some tokenizers put a space before a text; behind an anchor,
 // whose tokens are taken off again, they do not.
-absl::StatusOr<std::vector<int32_t>> EncodeCompletion(const Tokenizer& tokenizer, const Document& document,
+absl::StatusOr<std::vector<int32_t>> EncodeCompletion(const tokenizer::Tokenizer& tokenizer, const Document& document,
                                                       const std::vector<int32_t>& prompt, EncodeFn encode) {
   ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(document.text + document.completion));
   if (BeginsWith(whole, prompt)) return std::vector<int32_t>(whole.begin() + std::ssize(prompt), whole.end());
@@ -54,16 +54,16 @@ absl::Status AtFolder(const std::string& folder, const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<DocumentEncoder> DocumentEncoder::Load(const ModelDir& folder, const std::string& name) {
-  const absl::StatusOr<std::string> json = folder.ReadSmallFile(kTokenizerFile, kMaxTokenizerBytes);
+  const absl::StatusOr<std::string> json = folder.ReadSmallFile(kTokenizerFile, tokenizer::kMaxTokenizerBytes);
   if (absl::IsNotFound(json.status())) {
     return absl::FailedPreconditionError(absl::StrCat(name, ": has no ", kTokenizerFile, " to make tokens with"));
   }
   if (!json.ok()) return AtFolder(name, json.status());
-  std::unique_ptr<const Tokenizer> tokenizer;
-  ASSIGN_OR_RETURN(tokenizer, Tokenizer::FromJson(*json, absl::StrCat(name, "/", kTokenizerFile)));
-  absl::StatusOr<ModelChatTemplate> chat = ModelChatTemplate::LoadFrom(folder, name);
+  std::unique_ptr<const tokenizer::Tokenizer> tokenizer;
+  ASSIGN_OR_RETURN(tokenizer, tokenizer::Tokenizer::FromJson(*json, absl::StrCat(name, "/", kTokenizerFile)));
+  absl::StatusOr<text::ModelChatTemplate> chat = text::ModelChatTemplate::LoadFrom(folder, name);
   if (!chat.ok() && !absl::IsNotFound(chat.status())) return chat.status();
-  auto own_chat = chat.ok() ? std::make_unique<const ModelChatTemplate>(*std::move(chat)) : nullptr;
+  auto own_chat = chat.ok() ? std::make_unique<const text::ModelChatTemplate>(*std::move(chat)) : nullptr;
   ASSIGN_OR_RETURN(DocumentEncoder encoder, Borrow(folder, name, tokenizer.get(), own_chat.get()));
   encoder.own_tokenizer_ = std::move(tokenizer);
   encoder.own_chat_ = std::move(own_chat);
@@ -71,7 +71,8 @@ absl::StatusOr<DocumentEncoder> DocumentEncoder::Load(const ModelDir& folder, co
 }
 
 absl::StatusOr<DocumentEncoder> DocumentEncoder::Borrow(const ModelDir& folder, const std::string& name,
-                                                        const Tokenizer* tokenizer, const ModelChatTemplate* chat) {
+                                                        const tokenizer::Tokenizer* tokenizer,
+                                                        const text::ModelChatTemplate* chat) {
   DocumentEncoder encoder;
   encoder.tokenizer_ = tokenizer;
   encoder.chat_ = chat;
@@ -84,7 +85,8 @@ absl::Status DocumentEncoder::FindEos(const ModelDir& folder, const std::string&
     const absl::StatusOr<std::string> json = folder.ReadSmallFile(file, kMaxConfigBytes);
     if (absl::IsNotFound(json.status())) continue;
     if (!json.ok()) return AtFolder(name, json.status());
-    ASSIGN_OR_RETURN(const TokenizerConfig config, TokenizerConfig::FromJson(*json, absl::StrCat(name, "/", file)));
+    ASSIGN_OR_RETURN(const tokenizer::TokenizerConfig config,
+                     tokenizer::TokenizerConfig::FromJson(*json, absl::StrCat(name, "/", file)));
     if (!config.eos_token.has_value()) continue;
     eos_text_ = *config.eos_token;
     eos_ = tokenizer_->TokenToId(eos_text_);
@@ -148,4 +150,4 @@ absl::Status DocumentEncoder::AppendMessages(const Document& document, const std
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

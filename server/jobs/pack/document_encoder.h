@@ -23,7 +23,7 @@
 #include "server/text/chat_template/model_chat_template.h"
 #include "server/text/tokenizer/tokenizer.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct PackedTokens {
   std::vector<int32_t> ids;
@@ -38,9 +38,10 @@ class DocumentEncoder {
   static absl::StatusOr<DocumentEncoder> Load(const ModelDir& folder, const std::string& name);
   // The same with a tokenizer and a template (null: none) that are there already and outlive it.
   static absl::StatusOr<DocumentEncoder> Borrow(const ModelDir& folder, const std::string& name,
-                                                const Tokenizer* tokenizer, const ModelChatTemplate* chat);
+                                                const tokenizer::Tokenizer* tokenizer,
+                                                const text::ModelChatTemplate* chat);
 
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
 
   // InvalidArgument "<key>: what is wrong", FailedPrecondition for a conversation without a template, ResourceExhausted
   // for the bounds of template and tokenizer, Cancelled.
@@ -53,12 +54,12 @@ class DocumentEncoder {
   absl::Status AppendMessages(const Document& document, const std::function<bool()>& cancelled,
                               PackedTokens* out) const;
 
-  std::unique_ptr<const Tokenizer> own_tokenizer_;
-  std::unique_ptr<const ModelChatTemplate> own_chat_;
-  const Tokenizer* tokenizer_ = nullptr;
-  const ModelChatTemplate* chat_ = nullptr;  // null: none
+  std::unique_ptr<const tokenizer::Tokenizer> own_tokenizer_;
+  std::unique_ptr<const text::ModelChatTemplate> own_chat_;
+  const tokenizer::Tokenizer* tokenizer_ = nullptr;
+  const text::ModelChatTemplate* chat_ = nullptr;  // null: none
   int32_t eos_ = -1;
   std::string eos_text_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,7 +9,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int kNice = 10;
@@ -23,8 +23,8 @@ v1::ErrorReason ReasonOf(const absl::Status& status) {
 
 absl::Status BadLine(const EncodeTask& task, int64_t line, int64_t byte, const absl::Status& status) {
   if (absl::IsCancelled(status)) return status;
-  return MakeError(status.code(), ReasonOf(status), AtLine(task.name, line, byte, status.message()),
-                   {{"file", task.name}, {"line", absl::StrCat(line)}, {"byte", absl::StrCat(byte)}});
+  return rpc::MakeError(status.code(), ReasonOf(status), AtLine(task.name, line, byte, status.message()),
+                        {{"file", task.name}, {"line", absl::StrCat(line)}, {"byte", absl::StrCat(byte)}});
 }
 
 absl::Status EncodeLine(const DocumentEncoder& encoder, absl::string_view line, const std::function<bool()>& cancelled,
@@ -98,4 +98,4 @@ void EncoderPool::Run() {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

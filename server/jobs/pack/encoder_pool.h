@@ -16,7 +16,7 @@
 #include "server/jobs/pack/block_reader.h"
 #include "server/jobs/pack/document_encoder.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // A block on its way.  `name` is the file's, for messages.
 struct EncodeTask {
@@ -56,4 +56,4 @@ class EncoderPool {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

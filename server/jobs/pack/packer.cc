@@ -18,7 +18,7 @@
 #include "server/jobs/pack/token_header.h"
 #include "server/jobs/pack/token_writer.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr absl::Duration kProgressEvery = absl::Milliseconds(250);
@@ -33,11 +33,12 @@ absl::StatusOr<RootDir> OpenRoot(const std::string& path, const char* name) {
 
 absl::Status CheckRequest(const PackRequest& request) {
   if (request.inputs.empty()) return absl::InvalidArgumentError("inputs: none");
-  if (request.inputs.size() > kMaxDatasets) {
-    return absl::InvalidArgumentError(absl::StrCat("inputs: ", request.inputs.size(), " files, limit ", kMaxDatasets));
+  if (request.inputs.size() > jobs::kMaxDatasets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("inputs: ", request.inputs.size(), " files, limit ", jobs::kMaxDatasets));
   }
   const auto check = [](const std::string& path, const char* suffix, const char* root) {
-    RETURN_IF_ERROR(CheckRelativePath(path, root));
+    RETURN_IF_ERROR(jobs::CheckRelativePath(path, root));
     if (absl::EndsWith(path, suffix)) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(Quote(path), " does not end in ", suffix));
   };
@@ -62,9 +63,9 @@ absl::StatusOr<int64_t> Measure(const RootDir& root, const std::vector<std::stri
 absl::StatusOr<int64_t> CountTokens(const RootDir& root, const std::vector<std::string>& names) {
   int64_t tokens = 0;
   for (const std::string& name : names) {
-    const absl::StatusOr<TokenFileHeader> header = ReadTokenHeader(root, name);
+    const absl::StatusOr<jobs::TokenFileHeader> header = ReadTokenHeader(root, name);
     if (absl::IsInvalidArgument(header.status())) {
-      return MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, header.status().message());
+      return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, header.status().message());
     }
     RETURN_IF_ERROR(header.status());
     tokens += header->num_tokens;
@@ -105,7 +106,7 @@ class Packing {
     return absl::InvalidArgumentError(absl::StrCat(input, ": has no documents"));
   }
 
-  absl::Status Tell() const {
+  absl::Status Report() const {
     if (progress_(done_bytes_, std::max(total_bytes_, done_bytes_))) return absl::OkStatus();
     return absl::CancelledError("packing is no longer wanted");
   }
@@ -116,12 +117,12 @@ class Packing {
   absl::Status FinishTasks(size_t left) {
     while (tasks_.size() > left) {
       const EncodeTask& task = *tasks_.front();
-      while (!pool_.Wait(&task, kProgressEvery)) RETURN_IF_ERROR(Tell());
+      while (!pool_.Wait(&task, kProgressEvery)) RETURN_IF_ERROR(Report());
       RETURN_IF_ERROR(task.status);
       RETURN_IF_ERROR(writer_->Append(task.tokens));
       done_bytes_ += static_cast<int64_t>(task.block.bytes.size());
       tasks_.pop_front();
-      RETURN_IF_ERROR(Tell());
+      RETURN_IF_ERROR(Report());
     }
     return absl::OkStatus();
   }
@@ -140,13 +141,13 @@ class Packing {
 absl::StatusOr<DocumentEncoder> Packer::Encoder(const std::string& folder) const {
   if (folder.empty()) {
     if (options_.tokenizer == nullptr) {
-      return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
-                       "tokenizer: the served model has none; name a folder of the checkpoint root that has one");
+      return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
+                            "tokenizer: the served model has none; name a folder of the checkpoint root that has one");
     }
     ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(options_.model));
     return DocumentEncoder::Borrow(dir, options_.model, options_.tokenizer, options_.chat_template);
   }
-  RETURN_IF_ERROR(CheckRelativePath(folder, kCheckpointRoot));
+  RETURN_IF_ERROR(jobs::CheckRelativePath(folder, kCheckpointRoot));
   if (options_.checkpoint_root.empty()) return OpenRoot("", kCheckpointRoot).status();
   ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(options_.checkpoint_root, kCheckpointRoot));
   const absl::StatusOr<ModelDir> dir = ModelDir::Beneath(root, folder);
@@ -178,11 +179,11 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
                                                              .vocab_size = encoder.tokenizer().id_end(),
                                                              .tokenizer = encoder.tokenizer().file_hash()}));
   Packing packing(encoder, options_.num_threads, writer.get(), total_bytes, progress);
-  RETURN_IF_ERROR(packing.Tell());
+  RETURN_IF_ERROR(packing.Report());
   for (const std::string& input : request.inputs) {
     RETURN_IF_ERROR(packing.AppendFile(datasets, input, options_.max_line_bytes));
   }
-  RETURN_IF_ERROR(writer->Finish([&packing] { return packing.Tell(); }));
+  RETURN_IF_ERROR(writer->Finish([&packing] { return packing.Report(); }));
   return PackedData{.documents = writer->num_documents(),
                     .tokens = writer->num_tokens(),
                     .trained_tokens = writer->num_trained(),
@@ -190,4 +191,4 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
                     .counted_tokens = counted_tokens};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

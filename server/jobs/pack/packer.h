@@ -12,14 +12,14 @@
 #include "server/text/chat_template/model_chat_template.h"
 #include "server/text/tokenizer/tokenizer.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct PackerOptions {
   std::string dataset_root = {};     // empty: this server has none
   std::string checkpoint_root = {};  // likewise
-  // The served model's: TextRoom's, which outlive the packer; null = it has none.
-  const Tokenizer* tokenizer = nullptr;
-  const ModelChatTemplate* chat_template = nullptr;
+  // The served model's: TextProcessor's, which outlive the packer; null = it has none.
+  const tokenizer::Tokenizer* tokenizer = nullptr;
+  const text::ModelChatTemplate* chat_template = nullptr;
   std::string model = {};  // its folder
   int num_threads = 1;
   int64_t max_line_bytes = 16 << 20;
@@ -39,4 +39,4 @@ class Packer final : public DataPreparer {
   const PackerOptions options_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -13,7 +13,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/token_targets.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // As much as there is.
@@ -28,27 +28,27 @@ absl::StatusOr<size_t> ReadAt(int fd, const std::string& name, int64_t begin, ab
 
 }  // namespace
 
-absl::StatusOr<TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name) {
+absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name) {
   int fd = -1;
   ASSIGN_OR_RETURN(fd, root.OpenFile(name));
   const absl::Cleanup close_fd = [fd] { close(fd); };
   struct stat st = {};
   fstat(fd, &st);
-  std::string first(static_cast<size_t>(std::min<int64_t>(st.st_size, kLlmcHeaderBytes)), '\0');
+  std::string first(static_cast<size_t>(std::min<int64_t>(st.st_size, jobs::kLlmcHeaderBytes)), '\0');
   size_t read = 0;
   ASSIGN_OR_RETURN(read, ReadAt(fd, name, 0, absl::MakeSpan(first.data(), first.size())));
   first.resize(read);
-  absl::StatusOr<TokenFileHeader> header = DecodeTokenHeader(first, st.st_size);
+  absl::StatusOr<jobs::TokenFileHeader> header = jobs::DecodeTokenHeader(first, st.st_size);
   if (header.ok()) return header;
   return absl::Status(header.status().code(), absl::StrCat(Quote(name), ": ", header.status().message()));
 }
 
-absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const TokenFileHeader& header,
+absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
                                    int64_t length) {
   int fd = -1;
   ASSIGN_OR_RETURN(fd, root.OpenFile(name));
   const absl::Cleanup close_fd = [fd] { close(fd); };
-  return HasTarget(header, length, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
+  return jobs::HasTarget(header, length, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
     for (size_t done = 0; done < to.size();) {
       size_t read = 0;
       ASSIGN_OR_RETURN(read, ReadAt(fd, name, begin + static_cast<int64_t>(done), to.subspan(done)));
@@ -59,4 +59,4 @@ absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name,
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

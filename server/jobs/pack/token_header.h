@@ -8,14 +8,14 @@
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/jobs/token_format.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Reads no token.  The root's errors, Unavailable where reading fails, and those of DecodeTokenHeader
 // (InvalidArgument); all begin with the name.
-absl::StatusOr<TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name);
+absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name);
 // Whether windows of `length` tokens have a target (token_targets.h).  `header`: the file's.  Errors: the root's, and
 // Unavailable where reading fails.
-absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const TokenFileHeader& header,
+absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
                                    int64_t length);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

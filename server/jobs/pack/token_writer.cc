@@ -17,7 +17,7 @@
 #include "scheduler/base/io/write_whole.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr size_t kPieceBytes = 1 << 20;
@@ -81,7 +81,7 @@ absl::Status TokenWriter::Open() {
   if (!ours) return absl::AbortedError("somebody else is writing it");
   unfinished_ = true;
   if (ftruncate(fd.get(), 0) != 0) return FromErrno("cannot be made");
-  tokens_ = AppendFile(std::move(fd), kTokenHeaderBytes);
+  tokens_ = AppendFile(std::move(fd), jobs::kTokenHeaderBytes);
   ASSIGN_OR_RETURN(UniqueFd mask, OpenUnnamed("mask"));
   mask_ = AppendFile(std::move(mask), 0);
   ASSIGN_OR_RETURN(UniqueFd documents, OpenUnnamed("documents"));
@@ -118,8 +118,8 @@ void TokenWriter::AppendMask(const PackedTokens& tokens, std::string* bytes) {
 
 absl::Status TokenWriter::AppendParts(const PackedTokens& tokens) {
   const auto count = static_cast<int64_t>(tokens.ids.size());
-  if (header_.num_tokens + count > kMaxTokensOfFile) {
-    return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxTokensOfFile, " tokens"));
+  if (header_.num_tokens + count > jobs::kMaxTokensOfFile) {
+    return absl::InvalidArgumentError(absl::StrCat("more than ", jobs::kMaxTokensOfFile, " tokens"));
   }
   std::string bytes, mask, begins;
   bytes.reserve(tokens.ids.size() * static_cast<size_t>(header_.token_bytes));
@@ -166,7 +166,7 @@ absl::Status TokenWriter::WriteRest(absl::FunctionRef<absl::Status()> tell) {
   }
   RETURN_IF_ERROR(CopyFrom(&documents_, tell));
   RETURN_IF_ERROR(tokens_.Flush());
-  return WriteAt(tokens_.fd(), 0, EncodeTokenHeader(header_));
+  return WriteAt(tokens_.fd(), 0, jobs::EncodeTokenHeader(header_));
 }
 
 absl::Status TokenWriter::Publish() {
@@ -194,4 +194,4 @@ absl::Status TokenWriter::Finish(absl::FunctionRef<absl::Status()> tell) {
   return Failed(Publish());
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

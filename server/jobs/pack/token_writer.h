@@ -19,7 +19,7 @@
 #include "scheduler/jobs/token_format.h"
 #include "server/jobs/pack/document_encoder.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct TokenWriterOptions {
   std::string name = {};  // of the file, in its folder
@@ -77,11 +77,11 @@ class TokenWriter {
   const UniqueFd folder_;
   const TokenWriterOptions options_;
   const std::string part_name_;
-  TokenFileHeader header_;
+  jobs::TokenFileHeader header_;
   AppendFile tokens_, mask_, documents_;  // the latter two have no name, and go where the tokens are in the end
   uint8_t mask_bits_ = 0;                 // of the last tokens, fewer than 8
   int64_t num_trained_ = 0;
   bool unfinished_ = false;  // part_name_ is ours to remove
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

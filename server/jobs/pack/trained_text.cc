@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 absl::Status Differs(size_t message) {
@@ -24,17 +24,17 @@ absl::Status Differs(size_t message) {
 // Renders the first messages of a document, as if there were no more.
 class Beginnings {
  public:
-  Beginnings(const Document& document, const ModelChatTemplate& chat, const std::function<bool()>& cancelled)
+  Beginnings(const Document& document, const text::ModelChatTemplate& chat, const std::function<bool()>& cancelled)
       : document_(document), chat_(chat), cancelled_(cancelled) {}
 
-  absl::StatusOr<RenderedChat> Render(size_t num_messages, bool add_generation_prompt) const {
-    ChatRequest request;
+  absl::StatusOr<text::RenderedChat> Render(size_t num_messages, bool add_generation_prompt) const {
+    text::ChatRequest request;
     const auto& all = document_.messages;
     request.messages = nlohmann::ordered_json::array();
     for (size_t i = 0; i < num_messages; ++i) request.messages.push_back(all[i]);
     request.tools = document_.tools;
     request.add_generation_prompt = add_generation_prompt;
-    absl::StatusOr<RenderedChat> chat =
+    absl::StatusOr<text::RenderedChat> chat =
         chat_.RenderChat(request, {absl::UnixEpoch(), absl::UTCTimeZone(), [this] { return MustEnd(); }});
     if (chat.ok()) return chat;
     const std::string which = num_messages == all.size() ? "" : absl::StrCat(" (the first ", num_messages, ")");
@@ -47,7 +47,7 @@ class Beginnings {
   }
 
   const Document& document_;
-  const ModelChatTemplate& chat_;
+  const text::ModelChatTemplate& chat_;
   const std::function<bool()>& cancelled_;
 };
 
@@ -98,21 +98,21 @@ class TokenFinder {
 
 }  // namespace
 
-absl::StatusOr<TrainedText> RenderTrained(const Document& document, const ModelChatTemplate& chat,
+absl::StatusOr<TrainedText> RenderTrained(const Document& document, const text::ModelChatTemplate& chat,
                                           absl::string_view eos, const std::function<bool()>& cancelled) {
   const Beginnings beginnings(document, chat, cancelled);
   const size_t num_messages = document.messages.size();
-  ASSIGN_OR_RETURN(RenderedChat whole, beginnings.Render(num_messages, /*add_generation_prompt=*/false));
+  ASSIGN_OR_RETURN(text::RenderedChat whole, beginnings.Render(num_messages, /*add_generation_prompt=*/false));
   TrainedText out = {std::move(whole.text), std::move(whole.generated)};
   if (!out.trained.empty()) {
-    std::erase_if(out.trained, [](const TextSpan& span) { return span.begin == span.end; });
+    std::erase_if(out.trained, [](const text::TextSpan& span) { return span.begin == span.end; });
     return out;
   }
   for (size_t i = 0; i < num_messages; ++i) {
     if (document.messages[i]["role"] != "assistant") continue;
     if (cancelled && cancelled()) return absl::CancelledError("no longer wanted");
-    ASSIGN_OR_RETURN(const RenderedChat before, beginnings.Render(i, /*add_generation_prompt=*/true));
-    ASSIGN_OR_RETURN(const RenderedChat with, beginnings.Render(i + 1, /*add_generation_prompt=*/false));
+    ASSIGN_OR_RETURN(const text::RenderedChat before, beginnings.Render(i, /*add_generation_prompt=*/true));
+    ASSIGN_OR_RETURN(const text::RenderedChat with, beginnings.Render(i + 1, /*add_generation_prompt=*/false));
     if (!absl::StartsWith(out.text, with.text) || !absl::StartsWith(with.text, before.text)) return Differs(i);
     const size_t begin = before.text.size();
     const size_t end = begin + TurnEnd(absl::string_view(with.text).substr(begin), eos);
@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<uint8_t>> MarkTrained(const TrainedText& text, absl::
                                                  EncodeFn encode) {
   std::vector<uint8_t> trained(ids.size(), 0);
   TokenFinder finder(text.text, ids, encode);
-  for (const TextSpan& span : text.trained) {
+  for (const text::TextSpan& span : text.trained) {
     ASSIGN_OR_RETURN(const TokenFinder::Place begin, finder.Find(span.begin));
     ASSIGN_OR_RETURN(const TokenFinder::Place end, finder.Find(span.end));
     const size_t past = std::min(ids.size(), end.token + (end.cut ? 1 : 0));
@@ -134,4 +134,4 @@ absl::StatusOr<std::vector<uint8_t>> MarkTrained(const TrainedText& text, absl::
   return trained;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -19,17 +19,17 @@
 #include "server/jobs/pack/document.h"
 #include "server/text/chat_template/model_chat_template.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct TrainedText {
   std::string text;
-  std::vector<TextSpan> trained;  // rising, none empty
+  std::vector<text::TextSpan> trained;  // rising, none empty
 };
 
 // REQUIRES: a document of kMessages.  `eos` is the token's text.  Templates that print a date see 1 January 1970: the
 // same file gives the same tokens on any day.  Errors: InvalidArgument "messages…: …", ResourceExhausted for the
 // template's limits, Cancelled.
-absl::StatusOr<TrainedText> RenderTrained(const Document& document, const ModelChatTemplate& chat,
+absl::StatusOr<TrainedText> RenderTrained(const Document& document, const text::ModelChatTemplate& chat,
                                           absl::string_view eos, const std::function<bool()>& cancelled);
 
 // trained[i]: whether ids[i], of the tokens that `encode` makes of the whole text, is part of a trained span; a token
@@ -38,4 +38,4 @@ using EncodeFn = absl::FunctionRef<absl::StatusOr<std::vector<int32_t>>(absl::st
 absl::StatusOr<std::vector<uint8_t>> MarkTrained(const TrainedText& text, absl::Span<const int32_t> ids,
                                                  EncodeFn encode);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

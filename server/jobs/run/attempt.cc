@@ -7,23 +7,23 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 Attempt::Attempt(int64_t epoch, std::vector<TrainingWorker> members, const Limits& limits, absl::Time now)
     : epoch_(epoch), limits_(limits), deadline_(now + limits.form), awaited_("all ranks to start") {
   for (TrainingWorker& trainer : members) members_.push_back({.trainer = std::move(trainer)});
 }
 
-void Attempt::Start(TrainingSeat seat) {
-  seat.epoch = epoch_;
-  seat.world = static_cast<int>(members_.size());
+void Attempt::Start(jobs::TrainingAssignment assignment) {
+  assignment.epoch = epoch_;
+  assignment.world = static_cast<int>(members_.size());
   for (const Member& member : members_) {
     const std::string& address = member.trainer.info.collective_address;
-    if (seat.reach.empty() && !address.empty() && !IsLoopback(address)) seat.reach = address;
+    if (assignment.reach.empty() && !address.empty() && !rpc::IsLoopback(address)) assignment.reach = address;
   }
   for (size_t rank = 0; rank < members_.size(); ++rank) {
-    seat.rank = static_cast<int>(rank);
-    members_[rank].trainer.client->Start(seat);
+    assignment.rank = static_cast<int>(rank);
+    members_[rank].trainer.client->Start(assignment);
   }
 }
 
@@ -67,21 +67,21 @@ bool Attempt::OnNote(WorkerId id, absl::Time now) {
   return true;
 }
 
-void Attempt::OnEnded(WorkerId id, TrainEnd end, absl::Time now) {
+void Attempt::OnEnded(WorkerId id, jobs::TrainEnd end, absl::Time now) {
   Member* member = Find(id);
   if (member == nullptr) return;
   member->over = true;
   member->end = std::move(end);
-  const TrainOutcome outcome = member->end.outcome;
-  if (outcome == TrainOutcome::kFinished || outcome == TrainOutcome::kStopped) {
+  const jobs::TrainOutcome outcome = member->end.outcome;
+  if (outcome == jobs::TrainOutcome::kFinished || outcome == jobs::TrainOutcome::kStopped) {
     if (aborted_) return;
     deadline_ = now + limits_.last_ranks;
     awaited_ = absl::StrCat("all ranks to end as ", NameOf(*member), " did");
     return;
   }
   const absl::Status& status = member->end.status;
-  if (outcome == TrainOutcome::kFailed && failure_.ok()) failure_ = status;
-  if (outcome == TrainOutcome::kBlocked && block_.ok()) block_ = status;
+  if (outcome == jobs::TrainOutcome::kFailed && failure_.ok()) failure_ = status;
+  if (outcome == jobs::TrainOutcome::kBlocked && block_.ok()) block_ = status;
   Abort(absl::Status(status.code(), absl::StrCat(NameOf(*member), ": ", status.message())), now);
 }
 
@@ -89,15 +89,15 @@ void Attempt::OnLost(WorkerId id, const std::string& reason, absl::Time now) {
   Member* member = Find(id);
   if (member == nullptr) return;
   member->over = true;
-  member->end = {TrainOutcome::kLost, absl::UnavailableError(reason)};
+  member->end = {jobs::TrainOutcome::kLost, absl::UnavailableError(reason)};
   Abort(absl::UnavailableError(absl::StrCat(NameOf(*member), ": ", reason)), now);
 }
 
-void Attempt::Stop(StopKind kind, absl::Time now) {
-  if (aborted_ || (stopping_ && (stop_ == StopKind::kNow || kind == stop_))) return;
+void Attempt::Stop(jobs::StopKind kind, absl::Time now) {
+  if (aborted_ || (stopping_ && (stop_ == jobs::StopKind::kNow || kind == stop_))) return;
   stopping_ = true;
   stop_ = kind;
-  deadline_ = now + (kind == StopKind::kNow ? limits_.stop_now : limits_.stall);
+  deadline_ = now + (kind == jobs::StopKind::kNow ? limits_.stop_now : limits_.stall);
   awaited_ = "all ranks to stop";
   for (const Member& member : members_) {
     if (!member.over) member.trainer.client->StopTraining(epoch_, kind);
@@ -107,8 +107,8 @@ void Attempt::Stop(StopKind kind, absl::Time now) {
 void Attempt::Cancel(absl::Time now) {
   if (aborted_ || cancelled_) return;
   cancelled_ = true;
-  Stop(StopKind::kSave, now);
-  if (stop_ == StopKind::kSave) deadline_ = std::min(deadline_, now + limits_.cancel_save);
+  Stop(jobs::StopKind::kSave, now);
+  if (stop_ == jobs::StopKind::kSave) deadline_ = std::min(deadline_, now + limits_.cancel_save);
 }
 
 void Attempt::Abort(absl::Status reason, absl::Time now) {
@@ -122,14 +122,14 @@ void Attempt::Abort(absl::Status reason, absl::Time now) {
 }
 
 void Attempt::Postpone(absl::Duration by) {
-  if (!aborted_ && !cancelled_ && !(stopping_ && stop_ == StopKind::kNow)) deadline_ += by;
+  if (!aborted_ && !cancelled_ && !(stopping_ && stop_ == jobs::StopKind::kNow)) deadline_ += by;
 }
 
 std::vector<TrainingWorker> Attempt::CheckTime(absl::Time now) {
   std::vector<TrainingWorker> given_up;
   if (now < deadline_ || over()) return given_up;
-  if (!aborted_ && cancelled_ && stop_ == StopKind::kSave) {
-    Stop(StopKind::kNow, now);
+  if (!aborted_ && cancelled_ && stop_ == jobs::StopKind::kSave) {
+    Stop(jobs::StopKind::kNow, now);
     return given_up;
   }
   if (!aborted_) {
@@ -143,7 +143,7 @@ std::vector<TrainingWorker> Attempt::CheckTime(absl::Time now) {
   for (Member& member : members_) {
     if (member.over) continue;
     member.over = true;
-    member.end = {TrainOutcome::kLost, absl::DeadlineExceededError("did not end when it was told")};
+    member.end = {jobs::TrainOutcome::kLost, absl::DeadlineExceededError("did not end when it was told")};
     given_up.push_back(member.trainer);
   }
   return given_up;
@@ -153,15 +153,16 @@ bool Attempt::over() const {
   return std::all_of(members_.begin(), members_.end(), [](const Member& member) { return member.over; });
 }
 
-TrainEnd Attempt::Verdict() const {
+jobs::TrainEnd Attempt::Verdict() const {
   SY_CHECK(over());
-  if (!failure_.ok()) return {TrainOutcome::kFailed, failure_};
-  if (!block_.ok()) return {TrainOutcome::kBlocked, block_};
-  const TrainOutcome first = members_[0].end.outcome;
+  if (!failure_.ok()) return {jobs::TrainOutcome::kFailed, failure_};
+  if (!block_.ok()) return {jobs::TrainOutcome::kBlocked, block_};
+  const jobs::TrainOutcome first = members_[0].end.outcome;
   // Its last checkpoint is on the disk, whatever became of the others afterwards.
-  if (first == TrainOutcome::kFinished || (first == TrainOutcome::kStopped && stopping_)) return {first, {}};
-  if (aborted_) return {TrainOutcome::kLost, fault_};
-  return {TrainOutcome::kLost, absl::UnavailableError("its workers stopped without having been asked")};
+  if (first == jobs::TrainOutcome::kFinished || (first == jobs::TrainOutcome::kStopped && stopping_))
+    return {first, {}};
+  if (aborted_) return {jobs::TrainOutcome::kLost, fault_};
+  return {jobs::TrainOutcome::kLost, absl::UnavailableError("its workers stopped without having been asked")};
 }
 
 std::vector<WorkerId> Attempt::member_ids() const {
@@ -170,4 +171,4 @@ std::vector<WorkerId> Attempt::member_ids() const {
   return ids;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

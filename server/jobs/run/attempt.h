@@ -16,7 +16,7 @@
 #include "absl/time/time.h"
 #include "server/jobs/trainer_pool.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class Attempt {
  public:
@@ -32,19 +32,19 @@ class Attempt {
   // members[r] has rank r.
   Attempt(int64_t epoch, std::vector<TrainingWorker> members, const Limits& limits, absl::Time now);
 
-  // Sends each rank its seat: `seat` with epoch, rank, world and reach filled in.
-  void Start(TrainingSeat seat);
+  // Sends each rank its assignment: `assignment` with epoch, rank, world and reach filled in.
+  void Start(jobs::TrainingAssignment assignment);
   // Each is nothing for a worker that is no member, or has ended.
   void OnStarted(WorkerId id, int64_t step, absl::Time now);
   // Rank 0 has done something; then all have started.  False: not rank 0, or the attempt is being aborted.
   bool OnWord(WorkerId id, absl::Time now);
   // It is busy with what takes long; the ranks need not have started.  False: as above.
   bool OnNote(WorkerId id, absl::Time now);
-  void OnEnded(WorkerId id, TrainEnd end, absl::Time now);
+  void OnEnded(WorkerId id, jobs::TrainEnd end, absl::Time now);
   void OnLost(WorkerId id, const std::string& reason, absl::Time now);
 
   // Again only for a stop without a checkpoint after one with.
-  void Stop(StopKind kind, absl::Time now);
+  void Stop(jobs::StopKind kind, absl::Time now);
   // With a checkpoint if that takes no longer than cancel_save, else without; a slice is not waited for longer.
   void Cancel(absl::Time now);
   // The first reason counts.
@@ -60,7 +60,7 @@ class Attempt {
   bool stopping() const { return stopping_; }
   bool over() const;
   // REQUIRES: over().
-  TrainEnd Verdict() const;
+  jobs::TrainEnd Verdict() const;
   std::vector<WorkerId> member_ids() const;
 
  private:
@@ -68,7 +68,7 @@ class Attempt {
     TrainingWorker trainer;
     bool started = false;
     bool over = false;  // has ended, or is lost
-    TrainEnd end = {};
+    jobs::TrainEnd end = {};
   };
   Member* Find(WorkerId id);
   std::string NameOf(const Member& member) const;  // "rank 1 (pid 7 on host)"
@@ -79,7 +79,7 @@ class Attempt {
   bool all_started_ = false;
   int64_t first_step_ = 0;
   bool stopping_ = false;
-  StopKind stop_ = StopKind::kSave;
+  jobs::StopKind stop_ = jobs::StopKind::kSave;
   bool cancelled_ = false;
   bool aborted_ = false;
   absl::Status fault_;    // the first
@@ -89,4 +89,4 @@ class Attempt {
   std::string awaited_;  // by deadline_: "all ranks to start"
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

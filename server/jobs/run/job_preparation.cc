@@ -9,7 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/token_targets.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // In the job's folder: what its text became, datasets and evaluation.
@@ -17,11 +17,11 @@ constexpr const char* kPackedNames[] = {"datasets.bin", "evaluation.bin"};
 constexpr int kPackedFiles = 2;
 constexpr int kDatasets = 0, kEvaluation = 1;  // of them
 
-const std::vector<std::string>& FilesOf(const JobSpec& spec, int kind) {
+const std::vector<std::string>& FilesOf(const jobs::JobSpec& spec, int kind) {
   return kind == kDatasets ? spec.datasets : spec.evaluation;
 }
 
-std::vector<std::string> NamesOf(const JobSpec& spec, int kind, bool text) {
+std::vector<std::string> NamesOf(const jobs::JobSpec& spec, int kind, bool text) {
   std::vector<std::string> names;
   for (const std::string& name : FilesOf(spec, kind)) {
     if (absl::EndsWith(name, ".jsonl") == text) names.push_back(name);
@@ -29,8 +29,8 @@ std::vector<std::string> NamesOf(const JobSpec& spec, int kind, bool text) {
   return names;
 }
 
-std::vector<TrainFile> DataOf(const JobSpec& spec, int kind) {
-  std::vector<TrainFile> data;
+std::vector<jobs::TrainFile> DataOf(const jobs::JobSpec& spec, int kind) {
+  std::vector<jobs::TrainFile> data;
   for (const std::string& name : NamesOf(spec, kind, /*text=*/false)) data.push_back({.of_job = false, .name = name});
   if (data.size() < FilesOf(spec, kind).size()) data.push_back({.of_job = true, .name = kPackedNames[kind]});
   return data;
@@ -38,14 +38,14 @@ std::vector<TrainFile> DataOf(const JobSpec& spec, int kind) {
 
 }  // namespace
 
-std::vector<TrainFile> JobPreparation::Training(const JobSpec& spec) { return DataOf(spec, kDatasets); }
+std::vector<jobs::TrainFile> JobPreparation::Training(const jobs::JobSpec& spec) { return DataOf(spec, kDatasets); }
 
-std::vector<TrainFile> JobPreparation::Evaluation(const JobSpec& spec) { return DataOf(spec, kEvaluation); }
+std::vector<jobs::TrainFile> JobPreparation::Evaluation(const jobs::JobSpec& spec) { return DataOf(spec, kEvaluation); }
 
 bool JobPreparation::StartNext() {
   for (; job_->files_ready < kPackedFiles; ++job_->files_ready) {
     const int kind = job_->files_ready;
-    const JobSpec& spec = job_->spec;
+    const jobs::JobSpec& spec = job_->spec;
     PackRequest request;
     request.inputs = NamesOf(spec, kind, /*text=*/true);
     if (request.inputs.empty()) continue;
@@ -66,7 +66,7 @@ void JobPreparation::OnProgress(int64_t done, int64_t total) {
   if (!packing_) return;
   job_->prepared_bytes = done;
   job_->prepare_bytes = total;
-  context_.book->Tell(*job_);
+  context_.book->Report(*job_);
 }
 
 absl::Status JobPreparation::Check(const PackedData& packed) const {
@@ -78,9 +78,9 @@ absl::Status JobPreparation::CheckBatch(const PackedData& packed) const {
   const int64_t tokens = packed.tokens + packed.counted_tokens;
   const int64_t batch = job_->spec.batch_sequences * job_->spec.sequence_length + 1;
   if (tokens >= batch) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FILE,
-                   absl::StrCat("datasets: dataset has ", tokens, " tokens, batch needs ", batch),
-                   {{"field", "spec.datasets"}, {"limit", absl::StrCat(batch)}, {"actual", absl::StrCat(tokens)}});
+  return rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FILE,
+                        absl::StrCat("datasets: dataset has ", tokens, " tokens, batch needs ", batch),
+                        {{"field", "spec.datasets"}, {"limit", absl::StrCat(batch)}, {"actual", absl::StrCat(tokens)}});
 }
 
 // Files of tokens beside the text may have targets: whether one is in a window the workers find out before step 1.
@@ -88,9 +88,10 @@ absl::Status JobPreparation::CheckTargets(const PackedData& packed) const {
   const int kind = job_->files_ready;
   if (packed.trained_tokens > 0 || !NamesOf(job_->spec, kind, /*text=*/false).empty()) return absl::OkStatus();
   const char* const field = kind == kDatasets ? "datasets" : "evaluation";
-  const absl::Status none = NoTargetError(FilesOf(job_->spec, kind).size(), packed.tokens, job_->spec.sequence_length);
-  return MakeError(none.code(), v1::BAD_FILE, absl::StrCat(field, ": ", none.message()),
-                   {{"field", absl::StrCat("spec.", field)}});
+  const absl::Status none =
+      jobs::NoTargetError(FilesOf(job_->spec, kind).size(), packed.tokens, job_->spec.sequence_length);
+  return rpc::MakeError(none.code(), v1::BAD_FILE, absl::StrCat(field, ": ", none.message()),
+                        {{"field", absl::StrCat("spec.", field)}});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -13,7 +13,7 @@
 #include "server/jobs/run/run_context.h"
 #include "server/jobs/trainer_client.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class JobPreparation {
  public:
@@ -32,8 +32,8 @@ class JobPreparation {
   absl::Status Check(const PackedData& packed) const;
 
   // Files that ranks read: tokens as they are, then what was made of text.
-  static std::vector<TrainFile> Training(const JobSpec& spec);
-  static std::vector<TrainFile> Evaluation(const JobSpec& spec);
+  static std::vector<jobs::TrainFile> Training(const jobs::JobSpec& spec);
+  static std::vector<jobs::TrainFile> Evaluation(const jobs::JobSpec& spec);
 
  private:
   absl::Status CheckBatch(const PackedData& packed) const;
@@ -44,4 +44,4 @@ class JobPreparation {
   bool packing_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 void JobRetries::Lose(Job* job, const absl::Status& why) {
-  ++census_->losses;
+  ++counts_->losses;
   // A full disk says nothing of the job: it waits until there is room again, for a while by itself.
   const bool full = why.code() == absl::StatusCode::kResourceExhausted;
   if (full) {
@@ -18,7 +18,7 @@ void JobRetries::Lose(Job* job, const absl::Status& why) {
     if (job->full_since_unix_ms == 0 || job->full_since_unix_ms > now) job->full_since_unix_ms = now;
     if (now - job->full_since_unix_ms >= absl::ToInt64Milliseconds(options_.full_disk)) {
       job->full_since_unix_ms = 0;
-      return Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL, why.message()));
+      return Block(job, rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL, why.message()));
     }
   } else {
     ++job->losses;
@@ -30,21 +30,21 @@ void JobRetries::Lose(Job* job, const absl::Status& why) {
   const absl::Duration doubled = options_.first_pause * (1 << std::clamp(job->losses - 1, 0, 20));
   const absl::Duration pause = full ? options_.longest_pause : std::min(doubled, options_.longest_pause);
   not_before_[job->sequence] = host_->Now() + pause;
-  book_->Happen(job, JobEvent::kLose,
+  book_->Happen(job, jobs::JobEvent::kLose,
                 absl::StrCat("lost, tries again in ", absl::FormatDuration(pause), ": ", why.message()),
                 host_->UnixMs());
 }
 
 void JobRetries::Fail(Job* job, const absl::Status& why) {
   job->error = why;
-  book_->Happen(job, JobEvent::kFail, std::string(why.message()), host_->UnixMs());
+  book_->Happen(job, jobs::JobEvent::kFail, std::string(why.message()), host_->UnixMs());
 }
 
 void JobRetries::Block(Job* job, const absl::Status& error) {
-  ++census_->blocks;
+  ++counts_->blocks;
   job->error = error;
-  book_->Happen(job, JobEvent::kBlock, absl::StrCat(v1::ErrorReason_Name(ReasonOf(error)), ": ", error.message()),
-                host_->UnixMs());
+  book_->Happen(job, jobs::JobEvent::kBlock,
+                absl::StrCat(v1::ErrorReason_Name(rpc::ReasonOf(error)), ": ", error.message()), host_->UnixMs());
 }
 
 bool JobRetries::Pauses(const Job& job) const {
@@ -52,4 +52,4 @@ bool JobRetries::Pauses(const Job& job) const {
   return pause != not_before_.end() && host_->Now() < pause->second;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

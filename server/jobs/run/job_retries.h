@@ -1,5 +1,5 @@
 // Decides what follows when a job cannot go on as it is: it tries again after a pause, or it has FAILED, or it is
-// PAUSED with an error that only a user can mend.
+// PAUSED with an error that only a user can repair.
 //
 // A job pauses twice as long after each loss; what is lost again and again without getting ahead has failed.  A full
 // disk counts as no loss, for a while.  Thread-compatible; each call writes to the journal.
@@ -12,16 +12,16 @@
 #include "absl/time/time.h"
 #include "server/jobs/job_book.h"
 #include "server/jobs/job_options.h"
-#include "server/jobs/training_census.h"
+#include "server/jobs/training_counts.h"
 #include "server/jobs/training_host.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class JobRetries {
  public:
-  // All borrowed.  census: its losses and blocks are counted here.
-  JobRetries(const JobOptions* options, TrainingHost* host, JobBook* book, TrainingCensus* census)
-      : options_(*options), host_(host), book_(book), census_(census) {}
+  // All borrowed.  load statistics: its losses and blocks are counted here.
+  JobRetries(const JobOptions* options, TrainingHost* host, JobBook* book, TrainingCounts* counts)
+      : options_(*options), host_(host), book_(book), counts_(counts) {}
 
   // Its attempt was lost, or what was to make its data ready.
   void Lose(Job* job, const absl::Status& why);
@@ -37,8 +37,8 @@ class JobRetries {
   const JobOptions& options_;
   TrainingHost* const host_;
   JobBook* const book_;
-  TrainingCensus* const census_;
+  TrainingCounts* const counts_;
   std::map<int64_t, absl::Time> not_before_;  // of jobs that pause, by sequence
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -8,7 +8,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr absl::Duration kJournalPause = absl::Seconds(1);
@@ -25,7 +25,7 @@ std::string Kept(const Job& job) {
 
 // Whether the same would happen again.
 bool IsFault(const absl::Status& status) {
-  if (ReasonOf(status) == v1::TEXT_LIMIT) return true;
+  if (rpc::ReasonOf(status) == v1::TEXT_LIMIT) return true;
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
@@ -40,35 +40,35 @@ bool IsFault(const absl::Status& status) {
 }
 
 // To the state that follows an attempt.
-void MoveOn(const RunContext& context, Job* job, const TrainEnd& end, bool over_runtime, bool draining) {
-  const auto happen = [&](JobEvent event, const std::string& reason) {
+void MoveOn(const RunContext& context, Job* job, const jobs::TrainEnd& end, bool over_runtime, bool draining) {
+  const auto happen = [&](jobs::JobEvent event, const std::string& reason) {
     context.book->Happen(job, event, reason, context.host->UnixMs());
   };
   const std::string message(end.status.message());
-  const bool cancelled = job->state == JobState::kCancelling;
-  const bool pausing = job->state == JobState::kPausing;
-  const bool stopped = end.outcome == TrainOutcome::kStopped;
+  const bool cancelled = job->state == jobs::JobState::kCancelling;
+  const bool pausing = job->state == jobs::JobState::kPausing;
+  const bool stopped = end.outcome == jobs::TrainOutcome::kStopped;
   const std::string how = stopped ? "its workers have stopped" : absl::StrCat("its workers have ended: ", message);
-  const JobEvent stop = stopped ? JobEvent::kStopped : JobEvent::kLose;
-  if (end.outcome == TrainOutcome::kFinished) {
+  const jobs::JobEvent stop = stopped ? jobs::JobEvent::kStopped : jobs::JobEvent::kLose;
+  if (end.outcome == jobs::TrainOutcome::kFinished) {
     // All steps may have been done before this attempt.
-    if (job->state == JobState::kPreparing) happen(JobEvent::kStart, "all ranks have started");
-    happen(JobEvent::kFinish, "all steps are done");
+    if (job->state == jobs::JobState::kPreparing) happen(jobs::JobEvent::kStart, "all ranks have started");
+    happen(jobs::JobEvent::kFinish, "all steps are done");
   } else if (cancelled) {
     // Also where its checkpoint could not be saved: nobody waits for it any more.
     happen(stop, absl::StrCat(how, "; ", Kept(*job)));
-  } else if (end.outcome == TrainOutcome::kFailed) {
-    if (SaysNotFinite(end.status)) ++context.census->not_finite;
+  } else if (end.outcome == jobs::TrainOutcome::kFailed) {
+    if (jobs::SaysNotFinite(end.status)) ++context.counts->not_finite;
     context.retries->Fail(job, end.status);
-  } else if (end.outcome == TrainOutcome::kBlocked) {
-    context.retries->Block(job, MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, message));
+  } else if (end.outcome == jobs::TrainOutcome::kBlocked) {
+    context.retries->Block(job, rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, message));
   } else if (pausing) {
     happen(stop, how);
   } else if (over_runtime) {
     context.retries->Fail(job, absl::DeadlineExceededError(absl::StrCat("max_runtime_seconds: ran ", job->ran_ms / 1000,
                                                                         " s of ", job->spec.max_runtime_seconds)));
   } else if (draining) {
-    happen(JobEvent::kLose, "the server stops");
+    happen(jobs::JobEvent::kLose, "the server stops");
   } else {
     context.retries->Lose(job, end.status);
   }
@@ -76,7 +76,7 @@ void MoveOn(const RunContext& context, Job* job, const TrainEnd& end, bool over_
 
 }  // namespace
 
-void JobRun::EndAs(JobEvent event, const std::string& reason) {
+void JobRun::EndAs(jobs::JobEvent event, const std::string& reason) {
   context_.book->Happen(job_, event, reason, context_.host->UnixMs());
   over_ = true;
 }
@@ -88,8 +88,9 @@ void JobRun::Prepare() {
 void JobRun::OnPrepared(const absl::StatusOr<PackedData>& packed) {
   if (!preparation_.packing()) return;
   preparation_.End();
-  if (job_->state != JobState::kPreparing) return EndAs(JobEvent::kStopped, "stopped while its data was made ready");
-  if (draining_) return EndAs(JobEvent::kLose, "the server stops");
+  if (job_->state != jobs::JobState::kPreparing)
+    return EndAs(jobs::JobEvent::kStopped, "stopped while its data was made ready");
+  if (draining_) return EndAs(jobs::JobEvent::kLose, "the server stops");
   const absl::Status status = packed.ok() ? preparation_.Check(*packed) : packed.status();
   if (status.ok()) {
     ++job_->files_ready;
@@ -97,9 +98,9 @@ void JobRun::OnPrepared(const absl::StatusOr<PackedData>& packed) {
     return Prepare();
   }
   // It was there when the job was submitted.
-  if (absl::IsNotFound(status) || ReasonOf(status) == v1::DATASET_CHANGED) {
-    context_.retries->Block(job_,
-                            MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, status.message()));
+  if (absl::IsNotFound(status) || rpc::ReasonOf(status) == v1::DATASET_CHANGED) {
+    context_.retries->Block(
+        job_, rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, status.message()));
   } else if (IsFault(status)) {
     context_.retries->Fail(job_, status);
   } else {
@@ -115,10 +116,10 @@ std::vector<TrainingWorker> JobRun::Tick(absl::Time now) {
   }
   std::vector<TrainingWorker> given_up = attempt_->CheckTime(now);
   if (!given_up.empty()) return given_up;
-  if (!over_runtime_ && job_->state == JobState::kRunning && progress_.IsOverRuntime()) {
+  if (!over_runtime_ && job_->state == jobs::JobState::kRunning && progress_.IsOverRuntime()) {
     over_runtime_ = true;
     Note("max_runtime_seconds: stops with a checkpoint");
-    attempt_->Stop(StopKind::kSave, now);
+    attempt_->Stop(jobs::StopKind::kSave, now);
   }
   progress_.Save();
   ConcludeIfOver();
@@ -127,7 +128,7 @@ std::vector<TrainingWorker> JobRun::Tick(absl::Time now) {
 
 void JobRun::TryStart() {
   const absl::Time now = context_.host->Now();
-  if (preparation_.packing() || job_->state != JobState::kPreparing || now < retry_at_) return;
+  if (preparation_.packing() || job_->state != jobs::JobState::kPreparing || now < retry_at_) return;
   if (const int idle = context_.pools->Of(job_->spec).NumIdle(); idle < job_->spec.workers) {
     return Note(absl::StrCat("waits for workers: ", idle, " of ", job_->spec.workers, " are free"));
   }
@@ -146,31 +147,32 @@ void JobRun::StartAttempt() {
   context_.host->OpenStore(store_token_);
   attempt_ = std::make_unique<Attempt>(++context_.last_epoch, context_.pools->Of(job_->spec).Take(job_->spec.workers),
                                        context_.options->limits, context_.host->Now());
-  TrainingSeat seat;
-  seat.attempt = job_->attempt;
-  seat.job_id = job_->id;
-  seat.spec = job_->spec;
-  seat.data = JobPreparation::Training(job_->spec);
-  seat.evaluation = JobPreparation::Evaluation(job_->spec);
-  seat.store_token = store_token_;
-  seat.form_deadline_ms = context_.options->form_deadline_ms;
-  attempt_->Start(std::move(seat));
-  ++context_.census->attempts;
+  jobs::TrainingAssignment assignment;
+  assignment.attempt = job_->attempt;
+  assignment.job_id = job_->id;
+  assignment.spec = job_->spec;
+  assignment.data = JobPreparation::Training(job_->spec);
+  assignment.evaluation = JobPreparation::Evaluation(job_->spec);
+  assignment.store_token = store_token_;
+  assignment.form_deadline_ms = context_.options->form_deadline_ms;
+  attempt_->Start(std::move(assignment));
+  ++context_.counts->attempts;
   LogInfo(job_->id, " starts: attempt ", job_->attempt, ", epoch ", attempt_->epoch());
   Note(absl::StrCat("attempt ", job_->attempt, ": its workers load the model"));
 }
 
 void JobRun::StopAsAsked() {
-  const bool cancel = job_->state == JobState::kCancelling;
-  StopIn(JobEvent::kStopped, "it had no workers yet", cancel ? "the job is cancelled" : "the job is paused", cancel);
+  const bool cancel = job_->state == jobs::JobState::kCancelling;
+  StopIn(jobs::JobEvent::kStopped, "it had no workers yet", cancel ? "the job is cancelled" : "the job is paused",
+         cancel);
 }
 
 void JobRun::Drain() {
   draining_ = true;
-  StopIn(JobEvent::kLose, "the server stops", "the server stops", /*cancel=*/false);
+  StopIn(jobs::JobEvent::kLose, "the server stops", "the server stops", /*cancel=*/false);
 }
 
-void JobRun::StopIn(JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel) {
+void JobRun::StopIn(jobs::JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel) {
   const absl::Time now = context_.host->Now();
   if (preparation_.packing()) {
     preparation_.Cancel();
@@ -181,7 +183,7 @@ void JobRun::StopIn(JobEvent event, const std::string& without_workers, const st
   } else if (cancel) {
     attempt_->Cancel(now);
   } else {
-    attempt_->Stop(StopKind::kSave, now);
+    attempt_->Stop(jobs::StopKind::kSave, now);
   }
 }
 
@@ -207,7 +209,7 @@ void JobRun::OnNote(WorkerId id, const std::string& text) {
   if (attempt_->OnNote(id, context_.host->Now())) Note(text);
 }
 
-void JobRun::OnEnded(WorkerId id, TrainEnd end) {
+void JobRun::OnEnded(WorkerId id, jobs::TrainEnd end) {
   attempt_->OnEnded(id, std::move(end), context_.host->Now());
   ConcludeIfOver();
 }
@@ -227,7 +229,7 @@ void JobRun::ConcludeIfOver() {
   if (attempt_->over()) Conclude(attempt_->Verdict());
 }
 
-void JobRun::Conclude(const TrainEnd& end) {
+void JobRun::Conclude(const jobs::TrainEnd& end) {
   for (const WorkerId id : attempt_->member_ids()) context_.pools->Of(job_->spec).Release(id);
   context_.host->CloseStore(store_token_);
   attempt_.reset();
@@ -237,4 +239,4 @@ void JobRun::Conclude(const TrainEnd& end) {
   over_ = true;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -19,7 +19,7 @@
 #include "server/jobs/run/run_context.h"
 #include "server/jobs/run/run_progress.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class JobRun {
  public:
@@ -52,7 +52,7 @@ class JobRun {
   // Where a report on progress goes; null: it is not rank 0's, or the attempt is being aborted.
   RunProgress* Receive(WorkerId id);
   void OnNote(WorkerId id, const std::string& text);
-  void OnEnded(WorkerId id, TrainEnd end);
+  void OnEnded(WorkerId id, jobs::TrainEnd end);
   void OnLost(WorkerId id, const std::string& reason);
   // Moves the job on if all ranks have ended.
   void ConcludeIfOver();
@@ -68,9 +68,9 @@ class JobRun {
  private:
   void TryStart();
   void StartAttempt();
-  void StopIn(JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel);
-  void Conclude(const TrainEnd& end);
-  void EndAs(JobEvent event, const std::string& reason);
+  void StopIn(jobs::JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel);
+  void Conclude(const jobs::TrainEnd& end);
+  void EndAs(jobs::JobEvent event, const std::string& reason);
 
   RunContext& context_;
   Job* const job_;
@@ -86,4 +86,4 @@ class JobRun {
   bool over_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -8,10 +8,10 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 absl::Status ServerStopsError() {
-  return MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping");
+  return rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping");
 }
 
 void JobRuns::Begin(Job* job) {
@@ -41,7 +41,7 @@ void JobRuns::StopAsAsked(const Job& job) {
 int JobRuns::NumAwaited(bool on_serving_workers) const {
   int awaited = 0;
   for (const auto& [sequence, run] : runs_) {
-    const JobSpec& spec = run.job().spec;
+    const jobs::JobSpec& spec = run.job().spec;
     if (run.has_workers() || spec.on_serving_workers != on_serving_workers) continue;
     awaited += context_.pools->Of(spec).Cost(spec.workers);
   }
@@ -56,7 +56,7 @@ void JobRuns::Tick() {
   }
   slices_.Tick(on_serving);
   TrainerPool& alone = context_.pools->alone;
-  const auto has_unread = [this](const WorkerInfo& info) { return context_.host->HasUnread(info); };
+  const auto has_unread = [this](const fleet::WorkerInfo& info) { return context_.host->HasUnread(info); };
   for (const WorkerId id : alone.Silent(now, has_unread)) {
     const TrainingWorker silent = alone.trainers().at(id);
     Fence(silent, "silent for too long");
@@ -76,14 +76,14 @@ void JobRuns::Drain() {
   });
 }
 
-void JobRuns::FillSlots(TrainingCensus* census) const {
-  census->slots.clear();
+void JobRuns::FillSlots(TrainingCounts* counts) const {
+  counts->slots.clear();
   for (const auto& [sequence, run] : runs_) {
     const Job& job = run.job();
-    if (run.metrics_slot() >= TrainingCensus::kSlots || !run.progress().has_steps() || !job.progress.has_value()) {
+    if (run.metrics_slot() >= TrainingCounts::kSlots || !run.progress().has_steps() || !job.progress.has_value()) {
       continue;
     }
-    TrainingCensus::Slot& slot = census->slots[run.metrics_slot()];
+    TrainingCounts::Slot& slot = counts->slots[run.metrics_slot()];
     slot.progress = *job.progress;
     slot.evaluated = job.evaluation.has_value();
     if (slot.evaluated) slot.evaluation = *job.evaluation;
@@ -110,7 +110,7 @@ void JobRuns::OnPrepared(const std::string& job_id, const absl::StatusOr<PackedD
   RemoveIfOver(run);
 }
 
-void JobRuns::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) {
+void JobRuns::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) {
   const bool serves = info.also_trains;
   TrainerPool& pool = serves ? context_.pools->serving : context_.pools->alone;
   const absl::Status status =
@@ -138,15 +138,15 @@ void JobRuns::OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::v
   if (JobRun* run = OfEpoch(epoch); run != nullptr) run->OnStarted(id, step, warnings);
 }
 
-void JobRuns::OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) {
+void JobRuns::OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) {
   if (RunProgress* run = Receive(id, epoch); run != nullptr) run->OnStep(progress);
 }
 
-void JobRuns::OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) {
+void JobRuns::OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) {
   if (RunProgress* run = Receive(id, epoch); run != nullptr) run->OnEvaluated(result);
 }
 
-void JobRuns::OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) {
+void JobRuns::OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) {
   if (RunProgress* run = Receive(id, epoch); run != nullptr) run->OnSaved(std::move(checkpoint));
 }
 
@@ -154,7 +154,7 @@ void JobRuns::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
   if (JobRun* run = OfEpoch(epoch); run != nullptr) run->OnNote(id, text);
 }
 
-void JobRuns::OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) {
+void JobRuns::OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) {
   JobRun* run = OfEpoch(epoch);
   if (run == nullptr) return context_.pools->serving.OnEnded(id);
   run->OnEnded(id, std::move(end));
@@ -197,4 +197,4 @@ void JobRuns::GiveUp(JobRun* run, const std::vector<TrainingWorker>& workers) {
   RemoveIfOver(run);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -19,7 +19,7 @@
 #include "server/jobs/run/slice_watch.h"
 #include "server/jobs/trainer_client.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // UNAVAILABLE: "the server is stopping".
 absl::Status ServerStopsError();
@@ -41,20 +41,20 @@ class JobRuns final : public TrainerEvents {
   bool draining() const { return draining_; }
   bool empty() const { return runs_.empty(); }
   // What metrics say of each.
-  void FillSlots(TrainingCensus* census) const;
+  void FillSlots(TrainingCounts* counts) const;
 
   // What the host reports of a job's data.
   void OnPrepareProgress(const std::string& job_id, int64_t done, int64_t total);
   void OnPrepared(const std::string& job_id, const absl::StatusOr<PackedData>& packed);
 
-  void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, WorkerInfo info) override;
+  void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) override;
   void OnTrainerHeartbeat(WorkerId id) override;
   void OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) override;
-  void OnTrainingStep(WorkerId id, int64_t epoch, TrainProgress progress) override;
-  void OnTrainingEvaluated(WorkerId id, int64_t epoch, EvaluationResult result) override;
-  void OnTrainingSaved(WorkerId id, int64_t epoch, SavedCheckpoint checkpoint) override;
+  void OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) override;
+  void OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) override;
+  void OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) override;
   void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
-  void OnTrainingEnded(WorkerId id, int64_t epoch, TrainEnd end) override;
+  void OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) override;
   void OnTrainerLost(WorkerId id, std::string reason) override;
 
  private:
@@ -75,4 +75,4 @@ class JobRuns final : public TrainerEvents {
   bool draining_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

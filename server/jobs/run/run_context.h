@@ -8,10 +8,10 @@
 #include "server/jobs/progress_sink.h"
 #include "server/jobs/run/job_retries.h"
 #include "server/jobs/trainer_pool.h"
-#include "server/jobs/training_census.h"
+#include "server/jobs/training_counts.h"
 #include "server/jobs/training_host.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct RunContext {
   const JobOptions* options = nullptr;
@@ -20,8 +20,8 @@ struct RunContext {
   TrainerPools* pools = nullptr;
   JobRetries* retries = nullptr;
   ProgressSink* sink = nullptr;  // null: nobody writes curves
-  TrainingCensus* census = nullptr;
+  TrainingCounts* counts = nullptr;
   int64_t last_epoch = 0;  // of all attempts so far
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -6,20 +6,20 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/log.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 void RunProgress::Start(int64_t step, const std::string& warnings) {
-  if (job_->state != JobState::kPreparing) return;
+  if (job_->state != jobs::JobState::kPreparing) return;
   running_since_ = context_.host->Now();
   context_.book->Happen(
-      job_, JobEvent::kStart,
+      job_, jobs::JobEvent::kStart,
       absl::StrCat("attempt ", job_->attempt, step > 0 ? absl::StrCat(" goes on from step ", step) : " begins", " on ",
                    job_->spec.workers, " workers", warnings.empty() ? "" : "; ", warnings),
       context_.host->UnixMs());
   if (context_.sink != nullptr) context_.sink->OnStarted(*job_, step);
 }
 
-void RunProgress::OnStep(const TrainProgress& progress) {
+void RunProgress::OnStep(const jobs::TrainProgress& progress) {
   const absl::Time now = context_.host->Now();
   if (!has_steps()) {
     first_step_at_ = now;
@@ -39,39 +39,40 @@ void RunProgress::OnStep(const TrainProgress& progress) {
   job_->progress = progress;
   unsaved_ = true;
   if (context_.sink != nullptr) context_.sink->OnStep(*job_, progress);
-  context_.book->Tell(*job_);
+  context_.book->Report(*job_);
 }
 
-void RunProgress::Count(int64_t tokens_before, const TrainProgress& progress) {
+void RunProgress::Count(int64_t tokens_before, const jobs::TrainProgress& progress) {
   // A worker's nonsense must not make a counter fall.
   const auto positive = [](double value) { return value > 0 ? value : 0; };
-  TrainingCensus& census = *context_.census;
-  ++census.steps;
-  census.tokens += std::max<int64_t>(progress.tokens - tokens_before, 0);
-  census.dropped_rows += std::max<int64_t>(progress.dropped_rows, 0);
-  for (double StepSeconds::*part :
-       {&StepSeconds::total, &StepSeconds::forward, &StepSeconds::backward, &StepSeconds::experts,
-        &StepSeconds::all_to_all, &StepSeconds::all_reduce, &StepSeconds::optimizer, &StepSeconds::data}) {
-    census.seconds.*part += positive(progress.seconds.*part);
+  TrainingCounts& counts = *context_.counts;
+  ++counts.steps;
+  counts.tokens += std::max<int64_t>(progress.tokens - tokens_before, 0);
+  counts.dropped_rows += std::max<int64_t>(progress.dropped_rows, 0);
+  for (double jobs::StepSeconds::*part :
+       {&jobs::StepSeconds::total, &jobs::StepSeconds::forward, &jobs::StepSeconds::backward,
+        &jobs::StepSeconds::experts, &jobs::StepSeconds::all_to_all, &jobs::StepSeconds::all_reduce,
+        &jobs::StepSeconds::optimizer, &jobs::StepSeconds::data}) {
+    counts.seconds.*part += positive(progress.seconds.*part);
   }
 }
 
-void RunProgress::OnEvaluated(const EvaluationResult& result) {
+void RunProgress::OnEvaluated(const jobs::EvaluationResult& result) {
   job_->evaluation = result;
   unsaved_ = true;
   if (context_.sink != nullptr) context_.sink->OnEvaluated(*job_, result);
-  context_.book->Tell(*job_);
+  context_.book->Report(*job_);
 }
 
-void RunProgress::OnSaved(SavedCheckpoint checkpoint) {
+void RunProgress::OnSaved(jobs::SavedCheckpoint checkpoint) {
   if (!job_->checkpoint.has_value() || checkpoint.step > job_->checkpoint->step) job_->losses = 0;
   job_->checkpoint = std::move(checkpoint);
-  ++context_.census->checkpoints;
+  ++context_.counts->checkpoints;
   job_->full_since_unix_ms = 0;
   saved_at_ = absl::InfinitePast();
   unsaved_ = true;
   Save();
-  context_.book->Tell(*job_);
+  context_.book->Report(*job_);
 }
 
 void RunProgress::Save() {
@@ -101,4 +102,4 @@ bool RunProgress::IsOverRuntime() const {
   return limit_ms != 0 && running() && RanMs() >= limit_ms;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,5 +1,5 @@
-// What an attempt reports while it trains, as it comes into the job, the census, the curves and, now and then, the
-// journal; and how long the job has run.  Thread-compatible.
+// What an attempt reports while it trains, as it comes into the job, the load statistics, the curves and, now and then,
+// the journal; and how long the job has run.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "server/jobs/job.h"
 #include "server/jobs/run/run_context.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class RunProgress {
  public:
@@ -18,9 +18,9 @@ class RunProgress {
 
   // All ranks have started, and go on from this step.  Nothing where the job no longer waits for that.
   void Start(int64_t step, const std::string& warnings);
-  void OnStep(const TrainProgress& progress);
-  void OnEvaluated(const EvaluationResult& result);
-  void OnSaved(SavedCheckpoint checkpoint);
+  void OnStep(const jobs::TrainProgress& progress);
+  void OnEvaluated(const jobs::EvaluationResult& result);
+  void OnSaved(jobs::SavedCheckpoint checkpoint);
   // Writes what is new, at most so often.
   void Save();
   // It could not run for so long: that time does not count.
@@ -34,7 +34,7 @@ class RunProgress {
   bool IsOverRuntime() const;
 
  private:
-  void Count(int64_t tokens_before, const TrainProgress& progress);
+  void Count(int64_t tokens_before, const jobs::TrainProgress& progress);
   int64_t RanMs() const;
 
   RunContext& context_;
@@ -47,4 +47,4 @@ class RunProgress {
   bool unsaved_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

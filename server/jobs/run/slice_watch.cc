@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr char kWaitsForServing[] = "waits for serving";
@@ -25,4 +25,4 @@ void SliceWatch::Tick(JobRun* run) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

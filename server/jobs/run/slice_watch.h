@@ -6,7 +6,7 @@
 #include "server/jobs/run/job_run.h"
 #include "server/jobs/run/run_context.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class SliceWatch {
  public:
@@ -24,4 +24,4 @@ class SliceWatch {
   absl::Time last_slice_at_ = absl::InfinitePast();
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -22,7 +22,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/strict_json.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int kCannotRun = 127;  // exec failed
@@ -146,4 +146,4 @@ absl::StatusOr<TrainedModelFacts> ParseModelCheckLine(absl::string_view line) {
                            .parameters = json["parameters"].get<double>()};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "server/jobs/spec/model_facts.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // `folder`: beneath the checkpoint root.  `weights`: the job begins from its weights.  Unavailable: nobody could say;
 // other errors are the workers' own about the model.
@@ -32,4 +32,4 @@ CheckModelFn AskWorkerProgram(ModelCheckOptions options);
 // The program's line as an answer.  Unavailable: it is none.
 absl::StatusOr<TrainedModelFacts> ParseModelCheckLine(absl::string_view line);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

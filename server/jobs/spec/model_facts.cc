@@ -10,7 +10,7 @@
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/strict_json.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int kMaxDepth = 64;
@@ -108,4 +108,4 @@ absl::StatusOr<TrainedModelFacts> ReadModelFacts(absl::string_view config_json) 
   return facts;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 struct TrainedModelFacts {
   std::string architecture;  // "MixtralForCausalLM"
@@ -22,4 +22,4 @@ struct TrainedModelFacts {
 // its bounds.  Other keys are the workers' to check.
 absl::StatusOr<TrainedModelFacts> ReadModelFacts(absl::string_view config_json);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -18,15 +18,15 @@
 #include "server/jobs/spec/model_facts.h"
 #include "server/jobs/spec/token_scan.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int64_t kMaxScannedBytes = 64 << 20;  // of tokens, of all files of a list
 
 absl::Status BadFile(absl::string_view field, const absl::Status& status) {
-  return MakeError(status.code(), v1::BAD_FILE, absl::StrCat(field, ": ", status.message()),
-                   {{"field", std::string(field)}});
+  return rpc::MakeError(status.code(), v1::BAD_FILE, absl::StrCat(field, ": ", status.message()),
+                        {{"field", std::string(field)}});
 }
 
 // It is packed when the job's turn comes; nothing at all can be told before.
@@ -57,7 +57,7 @@ absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl:
       facts.text = true;
       continue;
     }
-    const absl::StatusOr<TokenFileHeader> header = ReadTokenHeader(root, names[i]);
+    const absl::StatusOr<jobs::TokenFileHeader> header = ReadTokenHeader(root, names[i]);
     if (!header.ok()) return BadFile(field, header.status());
     if (header->vocab_size > vocab) {
       return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(names[i]), ": made for a vocabulary of ",
@@ -75,31 +75,31 @@ absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl:
   return facts;
 }
 
-absl::Status CheckExperts(const JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
+absl::Status CheckExperts(const jobs::JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
   if (facts.experts > 0 && facts.experts % spec.workers == 0) return absl::OkStatus();
-  return BadField(field,
-                  absl::StrCat("the model's ", facts.experts, " experts cannot be dealt out to ", spec.workers,
-                               " workers in equal parts"),
-                  absl::StrCat("a divisor of ", facts.experts), absl::StrCat(spec.workers));
+  return rpc::BadField(field,
+                       absl::StrCat("the model's ", facts.experts, " experts cannot be dealt out to ", spec.workers,
+                                    " workers in equal parts"),
+                       absl::StrCat("a divisor of ", facts.experts), absl::StrCat(spec.workers));
 }
 
-absl::Status CheckFits(const JobSpec& spec, const TrainedModelFacts& facts) {
+absl::Status CheckFits(const jobs::JobSpec& spec, const TrainedModelFacts& facts) {
   if (spec.sequence_length > facts.context) {
-    return BadField("spec.sequence_length",
-                    absl::StrCat(spec.sequence_length, " is beyond the model's context of ", facts.context),
-                    absl::StrCat(facts.context), absl::StrCat(spec.sequence_length));
+    return rpc::BadField("spec.sequence_length",
+                         absl::StrCat(spec.sequence_length, " is beyond the model's context of ", facts.context),
+                         absl::StrCat(facts.context), absl::StrCat(spec.sequence_length));
   }
   RETURN_IF_ERROR(CheckExperts(spec, facts, "spec.workers"));
   if (spec.balance_bias_rate > 0 && !facts.router_bias) {
-    return BadField("spec.balance_bias_rate",
-                    absl::StrCat(spec.balance_bias_rate, ", but this ", facts.architecture,
-                                 " has no router bias (config.json: topk_method is not noaux_tc)"),
-                    "0", absl::StrCat(spec.balance_bias_rate));
+    return rpc::BadField("spec.balance_bias_rate",
+                         absl::StrCat(spec.balance_bias_rate, ", but this ", facts.architecture,
+                                      " has no router bias (config.json: topk_method is not noaux_tc)"),
+                         "0", absl::StrCat(spec.balance_bias_rate));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckRoom(const JobSpec& spec, const TrainedModelFacts& facts, const RootDir& root) {
+absl::Status CheckRoom(const jobs::JobSpec& spec, const TrainedModelFacts& facts, const RootDir& root) {
   int fd = -1;
   ASSIGN_OR_RETURN(fd, root.OpenFolder("."));
   struct statvfs disk = {};
@@ -109,13 +109,13 @@ absl::Status CheckRoom(const JobSpec& spec, const TrainedModelFacts& facts, cons
   const double available = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
   if (!known || wanted <= available) return absl::OkStatus();
   const auto bytes = [](double value) { return absl::StrCat(static_cast<int64_t>(std::min(value, 9e18))); };
-  return MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
-                   absl::StrCat("spec.checkpoints: about ", bytes(wanted), " bytes of checkpoints, ", bytes(available),
-                                " bytes are free in the checkpoint root"),
-                   {{"field", "spec.checkpoints"}, {"limit", bytes(available)}, {"actual", bytes(wanted)}});
+  return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
+                        absl::StrCat("spec.checkpoints: about ", bytes(wanted), " bytes of checkpoints, ",
+                                     bytes(available), " bytes are free in the checkpoint root"),
+                        {{"field", "spec.checkpoints"}, {"limit", bytes(available)}, {"actual", bytes(wanted)}});
 }
 
-bool HasText(const JobSpec& spec) {
+bool HasText(const jobs::JobSpec& spec) {
   const auto is_text = [](const std::string& name) { return absl::EndsWith(name, ".jsonl"); };
   return std::any_of(spec.datasets.begin(), spec.datasets.end(), is_text) ||
          std::any_of(spec.evaluation.begin(), spec.evaluation.end(), is_text);
@@ -127,7 +127,7 @@ bool HasFile(const RootDir& root, const std::string& name) {
   return fd.ok();
 }
 
-absl::Status CheckModelFolder(const JobSpec& spec, const RootDir& root, absl::string_view field,
+absl::Status CheckModelFolder(const jobs::JobSpec& spec, const RootDir& root, absl::string_view field,
                               const std::string& folder) {
   const absl::StatusOr<int> fd = root.OpenFolder(folder);
   if (!fd.ok()) return BadFile(field, fd.status());
@@ -138,9 +138,9 @@ absl::Status CheckModelFolder(const JobSpec& spec, const RootDir& root, absl::st
                               Quote(folder), ": has neither model.safetensors nor model.safetensors.index.json")));
   }
   if (HasText(spec) && !HasFile(root, folder + "/tokenizer.json")) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
-                     absl::StrCat(field, ": ", Quote(folder), " has no tokenizer.json, which .jsonl data wants"),
-                     {{"field", std::string(field)}});
+    return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
+                          absl::StrCat(field, ": ", Quote(folder), " has no tokenizer.json, which .jsonl data wants"),
+                          {{"field", std::string(field)}});
   }
   return absl::OkStatus();
 }
@@ -150,7 +150,7 @@ struct ModelFolder {
   std::string field, folder;
   bool has_weights = false;  // that the job begins from
 };
-ModelFolder ModelFolderOf(const JobSpec& spec) {
+ModelFolder ModelFolderOf(const jobs::JobSpec& spec) {
   if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint, true};
   return {"spec.architecture", spec.architecture, false};
 }
@@ -179,18 +179,18 @@ absl::StatusOr<TrainedModelFacts> ReadFacts(const ModelFolder& model, const Root
 
 }  // namespace
 
-double CheckpointBytes(const JobSpec& spec, double parameters) {
+double CheckpointBytes(const jobs::JobSpec& spec, double parameters) {
   // Weights, and of each parameter its master and two moments.
-  const double weight = spec.dtype == TrainDType::kF64 ? 8 : spec.dtype == TrainDType::kF32 ? 4 : 2;
-  const double state = spec.dtype == TrainDType::kF64 ? 8 : 4;
+  const double weight = spec.dtype == jobs::TrainDType::kF64 ? 8 : spec.dtype == jobs::TrainDType::kF32 ? 4 : 2;
+  const double state = spec.dtype == jobs::TrainDType::kF64 ? 8 : 4;
   return parameters * (weight + 3 * state) * (spec.checkpoints.keep_last + 1);
 }
 
-absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
+absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
                             const CheckModelFn& check_model) {
   const ModelFolder model = ModelFolderOf(spec);
-  if (const absl::Status mode = ReducePolicyOf(spec.communication).status(); !mode.ok()) {
-    return MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
+  if (const absl::Status mode = jobs::ReducePolicyOf(spec.communication).status(); !mode.ok()) {
+    return rpc::MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
   }
   RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
   TrainedModelFacts facts;
@@ -207,18 +207,19 @@ absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const 
   }
   // (Of text it is known when it is packed.)
   if (!data.text && !data.has_target) {
-    return BadFile("spec.datasets", NoTargetError(spec.datasets.size(), data.tokens, window));
+    return BadFile("spec.datasets", jobs::NoTargetError(spec.datasets.size(), data.tokens, window));
   }
   if (!spec.evaluation.empty() && !evaluation.text && !evaluation.has_target) {
-    return BadFile("spec.evaluation", NoTargetError(spec.evaluation.size(), evaluation.tokens, window));
+    return BadFile("spec.evaluation", jobs::NoTargetError(spec.evaluation.size(), evaluation.tokens, window));
   }
   return CheckRoom(spec, facts, checkpoints);
 }
 
-absl::Status CheckWorkersOfModel(const JobSpec& spec, const RootDir& checkpoints, const CheckModelFn& check_model) {
+absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,
+                                 const CheckModelFn& check_model) {
   TrainedModelFacts facts;
   ASSIGN_OR_RETURN(facts, ReadFacts(ModelFolderOf(spec), checkpoints, check_model));
   return CheckExperts(spec, facts, "workers");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,7 +7,7 @@
 #include "scheduler/jobs/job_spec.h"
 #include "server/jobs/spec/model_check.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // REQUIRES: Validate(spec) is OK.  The first problem, naming the field:
 // NOT_FOUND (BAD_FILE): a file is not there.  INVALID_ARGUMENT (BAD_FILE): it leads out of its root, is a folder, a
@@ -16,15 +16,16 @@ namespace switchyard {
 // (NO_TOKENIZER): text, but the model has no tokenizer; (DISK_FULL): too little room.  check_model: asks the workers
 // what they say of the model.  Where nobody can say (or it is null) its config.json is read by a few keys alone
 // (model_facts.h), which a log line says; workers then refuse the rest when it is the job's turn.
-absl::Status CheckSpecFiles(const JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
+absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
                             const CheckModelFn& check_model);
 
 // Of a job that goes on with another number of workers: whether its model can be dealt out to them.  INVALID_ARGUMENT
 // (BAD_FIELD, "workers"), or as above for a model that is not there any more.
-absl::Status CheckWorkersOfModel(const JobSpec& spec, const RootDir& checkpoints, const CheckModelFn& check_model);
+absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,
+                                 const CheckModelFn& check_model);
 
 // Bytes that the job's checkpoints take at most at a time, one that is being written included, beside those that
 // keep_every_steps keeps for ever.
-double CheckpointBytes(const JobSpec& spec, double parameters);
+double CheckpointBytes(const jobs::JobSpec& spec, double parameters);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

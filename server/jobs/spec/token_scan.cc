@@ -12,15 +12,15 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr int64_t kChunkBytes = 1 << 20;  // a multiple of any token's bytes
 
 }  // namespace
 
-absl::Status ScanTokens(const RootDir& root, const std::string& name, const TokenFileHeader& header, int64_t vocab,
-                        int64_t max_bytes) {
+absl::Status ScanTokens(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
+                        int64_t vocab, int64_t max_bytes) {
   int fd = -1;
   ASSIGN_OR_RETURN(fd, root.OpenFile(name));
   const absl::Cleanup close_fd = [fd] { close(fd); };
@@ -34,11 +34,11 @@ absl::Status ScanTokens(const RootDir& root, const std::string& name, const Toke
     const int64_t whole = count / header.token_bytes * header.token_bytes;
     if (whole == 0) return absl::InvalidArgumentError(absl::StrCat(Quote(name), ": ends within its tokens"));
     const absl::string_view bytes(chunk.data(), static_cast<size_t>(whole));
-    const absl::Status inside = CheckTokens(bytes, done / header.token_bytes, header.token_bytes, vocab);
+    const absl::Status inside = jobs::CheckTokens(bytes, done / header.token_bytes, header.token_bytes, vocab);
     if (!inside.ok()) return absl::InvalidArgumentError(absl::StrCat(Quote(name), ": ", inside.message()));
     done += whole;
   }
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::server

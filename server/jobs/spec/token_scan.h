@@ -8,12 +8,12 @@
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/jobs/token_format.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Whether the tokens in the first `max_bytes` of them are below `vocab`, whatever the header says; those behind are the
 // workers' to check, before the first step (workers/train/data/token_file.h).  `header`: the file's.  InvalidArgument
 // "NAME: token 7 is 400, outside [0, 300)"; the root's errors; Unavailable where reading fails.
-absl::Status ScanTokens(const RootDir& root, const std::string& name, const TokenFileHeader& header, int64_t vocab,
-                        int64_t max_bytes);
+absl::Status ScanTokens(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
+                        int64_t vocab, int64_t max_bytes);
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -11,7 +11,7 @@
 #include "server/text/chat_template/parser/ast.h"
 #include "server/text/chat_template/parser/parser.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 absl::StatusOr<RenderedChat> Run(jinja::Runtime& runtime, const jinja::ast::Block& block,
@@ -61,4 +61,4 @@ absl::StatusOr<RenderedChat> ChatTemplate::RenderChat(const nlohmann::ordered_js
   return absl::Status(chat.status().code(), absl::StrCat("chat template: ", chat.status().message(), place));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "server/text/chat_template/limits.h"
 
-namespace switchyard {
+namespace switchyard::text {
 
 // What strftime_now() says, and when rendering has to end.
 struct ChatTemplateClock {
@@ -63,4 +63,4 @@ class ChatTemplate {
   std::shared_ptr<const Parsed> parsed_;  // shared by this template's copies
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "scheduler/base/cut_text.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -58,4 +58,4 @@ absl::Status JoinContentParts(Json* messages) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "server/text/chat_template/chat_template.h"
 
-namespace switchyard {
+namespace switchyard::text {
 
 // Whether `chat` prints content that is a text, but not content that is a list of parts: it fails on them, drops them,
 // or prints the list itself.  Found by rendering one message both ways with `variables`, which has what the template
@@ -18,4 +18,4 @@ bool KnowsTextOnly(const ChatTemplate& chat, const nlohmann::ordered_json& varia
 // InvalidArgument names the first part that is no text (an image, say).
 absl::Status JoinContentParts(nlohmann::ordered_json* messages);
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::text {
 
 struct ChatTemplateLimits {
   size_t max_source_bytes = 1 << 20;       // the template's text
@@ -19,4 +19,4 @@ struct ChatTemplateLimits {
   int64_t max_range = 100'000;             // items of range(), as in Jinja2's sandbox
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::text

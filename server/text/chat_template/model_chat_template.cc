@@ -11,7 +11,7 @@
 #include "scheduler/base/text/strict_json.h"
 #include "server/text/chat_template/content_parts.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -239,4 +239,4 @@ absl::StatusOr<RenderedChat> ModelChatTemplate::RenderChat(const ChatRequest& re
   return (for_tools ? *tool_use_ : *default_).RenderChat(variables, clock);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -14,7 +14,7 @@
 #include "scheduler/base/io/model_dir.h"
 #include "server/text/chat_template/chat_template.h"
 
-namespace switchyard {
+namespace switchyard::text {
 
 struct ChatRequest {
   nlohmann::ordered_json messages;  // array of objects
@@ -57,4 +57,4 @@ class ModelChatTemplate {
   nlohmann::ordered_json special_tokens_ = nlohmann::ordered_json::object();  // name → text
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::text

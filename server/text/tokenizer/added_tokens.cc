@@ -10,17 +10,17 @@
 #include "scheduler/base/text/utf8.h"
 #include "server/text/unicode/unicode.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 constexpr size_t kMaxContentBytes = 4096;
 
 bool WordBefore(absl::string_view text, size_t pos) {
   size_t begin = 0;
-  return pos > 0 && IsWord(DecodeUtf8Before(text, pos, &begin));
+  return pos > 0 && text::IsWord(DecodeUtf8Before(text, pos, &begin));
 }
 
-bool WordAt(absl::string_view text, size_t pos) { return pos < text.size() && IsWord(DecodeUtf8(text, &pos)); }
+bool WordAt(absl::string_view text, size_t pos) { return pos < text.size() && text::IsWord(DecodeUtf8(text, &pos)); }
 
 }  // namespace
 
@@ -152,11 +152,11 @@ absl::Status AddedTokens::Split(absl::string_view text, bool normalized, bool al
     if (token.special && !allow_special) continue;
     if (token.single_word && (WordBefore(text, begin) || WordAt(text, end))) continue;
     for (size_t start = begin; token.lstrip && start > done;) {
-      if (!IsWhitespace(DecodeUtf8Before(text, start, &start))) break;
+      if (!text::IsWhitespace(DecodeUtf8Before(text, start, &start))) break;
       begin = start;
     }
     for (size_t next = end; token.rstrip && next < text.size();) {
-      if (!IsWhitespace(DecodeUtf8(text, &next))) break;
+      if (!text::IsWhitespace(DecodeUtf8(text, &next))) break;
       end = next;
     }
     if (done < begin) parts->push_back({-1, done, begin});
@@ -187,4 +187,4 @@ bool AddedTokens::IsSkippable(int32_t id) const {
   return token != nullptr && token->skippable;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -20,7 +20,7 @@
 #include "server/text/tokenizer/stages/normalizer.h"
 #include "server/text/tokenizer/work_guard.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 struct AddedToken {
   int32_t id = -1;
@@ -90,4 +90,4 @@ class AddedTokens {
   LongestMatcher normalized_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -6,7 +6,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/text/tokenizer/json_reader.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 inline constexpr int kMaxComponentDepth = 16;      // Sequences inside Sequences; the wild has two
 inline constexpr size_t kMaxSequenceLength = 256;  // components of one Sequence
@@ -25,4 +25,4 @@ inline absl::Status CheckSequence(const Field& list) {
   return list.Expected(absl::StrCat("at most ", kMaxSequenceLength, " components"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

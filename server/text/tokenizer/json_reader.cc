@@ -1,14 +1,17 @@
 #include "server/text/tokenizer/json_reader.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
-constexpr int kMaxDepth = 1024;  // what is read of it has limits of its own
+// What is read of it has limits of its own; how deep the rest is does no harm.
+constexpr int kMaxDepth = std::numeric_limits<int>::max();
 
 std::string Describe(const nlohmann::json* value) {
   if (value == nullptr) return "nothing";
@@ -85,4 +88,4 @@ absl::StatusOr<int64_t> Field::IntOr(int64_t fallback, int64_t low, int64_t high
   return Int(low, high);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // InvalidArgument says where the text is wrong; `name` stands for the file.  As HuggingFace's reader does, it takes the
 // last of several members of one name.
@@ -51,4 +51,4 @@ class Field {
   std::string path_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

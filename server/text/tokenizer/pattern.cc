@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 // A hostile file can make text grow (a short pattern, a long content); nothing honest comes near.
@@ -58,4 +58,4 @@ absl::StatusOr<std::string> Pattern::ReplaceAll(absl::string_view text, absl::st
   return out;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -10,7 +10,7 @@
 #include "server/text/tokenizer/json_reader.h"
 #include "server/text/tokenizer/regex.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // Const after Parse, thread-safe.
 class Pattern {
@@ -30,4 +30,4 @@ class Pattern {
   std::unique_ptr<Regex> regex_;  // else
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

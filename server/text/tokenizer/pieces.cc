@@ -2,7 +2,7 @@
 
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 struct Part {
@@ -79,4 +79,4 @@ absl::Status SplitPieces(SplitBehavior behavior, bool invert, FindMatches find, 
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -12,7 +12,7 @@
 #include "server/text/tokenizer/regex.h"
 #include "server/text/tokenizer/work_guard.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 struct Pieces {
   std::string text;
@@ -56,4 +56,4 @@ void RewritePieces(Append append, Pieces* pieces) {
   pieces->starts_at_origin = starts_at_origin;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -11,7 +11,7 @@
 #include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/regex_syntax.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 64 << 10;
@@ -127,4 +127,4 @@ absl::Status Regex::ForEachMatch(absl::string_view text, absl::FunctionRef<absl:
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

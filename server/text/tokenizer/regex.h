@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 struct Match {
   size_t begin;
@@ -45,4 +45,4 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -7,7 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 // Measured over every assigned code point: in a set, \w is UTS 18's word without Join_Control; outside of one it also
@@ -239,4 +239,4 @@ std::string EscapeForPcre2(absl::string_view text) {
   return out;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

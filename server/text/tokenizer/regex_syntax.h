@@ -19,11 +19,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 absl::StatusOr<std::string> OnigurumaToPcre2(absl::string_view pattern);
 
 // A pattern that matches exactly `text`.
 std::string EscapeForPcre2(absl::string_view text);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -3,7 +3,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/text/tokenizer/tokenizer.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 // The chain's end: text comes out, token boundaries do not matter any more.
@@ -27,7 +27,7 @@ StreamDecoder::StreamDecoder(const Tokenizer* tokenizer, bool skip_special_token
     : tokenizer_(tokenizer),
       skip_special_tokens_(skip_special_tokens),
       ready_(std::make_unique<std::string>()),
-      chain_(tokenizer->decoder_->NewStage(std::make_unique<Outlet>(ready_.get()))) {}
+      chain_(tokenizer->decoder_->NewMigration(std::make_unique<Outlet>(ready_.get()))) {}
 
 absl::Status StreamDecoder::Append(int32_t id, std::string* text) {
   const absl::string_view token = tokenizer_->SpellingOf(id);
@@ -46,4 +46,4 @@ absl::Status StreamDecoder::Flush(std::string* text) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

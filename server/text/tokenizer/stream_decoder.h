@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "server/text/tokenizer/stages/decoder.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 class Tokenizer;
 
@@ -38,4 +38,4 @@ class StreamDecoder {
   std::unique_ptr<DecoderStage> chain_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

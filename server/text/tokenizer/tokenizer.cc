@@ -14,7 +14,7 @@
 #include "server/text/tokenizer/stages/decoder_stages.h"
 #include "server/text/tokenizer/stream_decoder.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
@@ -174,4 +174,4 @@ absl::string_view Tokenizer::SpellingOf(int32_t id) const {
   return added != nullptr ? absl::string_view(added->spelling) : model_->vocabulary().TokenOf(id);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -23,7 +23,7 @@
 #include "server/text/tokenizer/stages/post_processor.h"
 #include "server/text/tokenizer/stages/pre_tokenizer.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // Of a file; the largest seen in the wild has 35 MB.
 inline constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
@@ -103,4 +103,4 @@ class Tokenizer {
   uint64_t file_hash_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

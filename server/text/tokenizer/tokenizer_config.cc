@@ -3,7 +3,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/text/tokenizer/json_reader.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 absl::StatusOr<std::optional<std::string>> ParseToken(const Field& field) {
@@ -27,4 +27,4 @@ absl::StatusOr<TokenizerConfig> TokenizerConfig::FromJson(absl::string_view json
   return config;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 struct TokenizerConfig {
   std::optional<std::string> bos_token;
@@ -27,4 +27,4 @@ struct TokenizerConfig {
                                                   absl::string_view name = "tokenizer_config.json");
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

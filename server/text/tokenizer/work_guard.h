@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 class WorkGuard {
  public:
@@ -29,4 +29,4 @@ class WorkGuard {
   size_t steps_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -10,7 +10,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/text/utf8.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 // Puts each run of combining marks into canonical order.  utf8proc would do it itself, by insertion: quadratic.
@@ -101,4 +101,4 @@ std::string Normalize(NormalForm form, absl::string_view text) {
   return out;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::text

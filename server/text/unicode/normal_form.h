@@ -5,7 +5,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::text {
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
@@ -13,4 +13,4 @@ enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 // they are.  Time O(n log n) also for long runs of combining marks.  REQUIRES: text is valid UTF-8.
 std::string Normalize(NormalForm form, absl::string_view text);
 
-}  // namespace switchyard
+}  // namespace switchyard::text

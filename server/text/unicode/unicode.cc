@@ -4,7 +4,7 @@
 
 #include "scheduler/base/text/utf8.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 utf8proc_category_t Category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
@@ -91,4 +91,4 @@ void AppendLowercase(char32_t c, std::string* out) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::text

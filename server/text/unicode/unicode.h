@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace switchyard {
+namespace switchyard::text {
 
 bool IsWhitespace(char32_t c);           // property White_Space
 bool IsLetter(char32_t c);               // general category L
@@ -28,4 +28,4 @@ char32_t ToTitlecase(char32_t c);
 // Full lower case of one character, independent of its neighbours (final sigma is not special).
 void AppendLowercase(char32_t c, std::string* out);
 
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -31,7 +31,7 @@ struct Scene {
 
 struct PlacedSequences {
   std::vector<std::vector<int32_t>> tables;
-  std::vector<SequenceRows> sequences;
+  std::vector<ops::SequenceRows> sequences;
 };
 
 PlacedSequences MakeBatch(const Scene& scene, int64_t block_size) {
@@ -55,7 +55,7 @@ PlacedSequences MakeBatch(const Scene& scene, int64_t block_size) {
 struct Cache {
   Tensor k, v;
   Shape shape;
-  KvCacheView view() const { return {k.view().Reshape(shape), v.view().Reshape(shape)}; }
+  ops::KvCacheView view() const { return {k.view().Reshape(shape), v.view().Reshape(shape)}; }
 };
 
 Cache HostCache(const Bench& bench, const Shape& shape, uint64_t key) {
@@ -74,7 +74,7 @@ absl::StatusOr<Cache> DeviceCache(const Bench& bench, const Shape& shape, uint64
 }
 
 // Sampled rows one by one, as decodes of the CPU's op over the same cache: a row's keys are the same either way.
-absl::Status CheckAttention(const Bench& bench, const Scene& scene, const Heads& heads, const AttentionDesc& desc,
+absl::Status CheckAttention(const Bench& bench, const Scene& scene, const Heads& heads, const ops::AttentionDesc& desc,
                             const Shape& cache_shape, const TensorView& out) {
   Tensor got;
   ASSIGN_OR_RETURN(got, CopyToHost(bench.stream(), out));
@@ -84,12 +84,13 @@ absl::Status CheckAttention(const Bench& bench, const Scene& scene, const Heads&
   const Tensor want(DType::kBf16, {1, heads.q_width()});
   Difference difference;
   for (const int64_t row : SampledRows(scene.rows(), 4)) {
-    const SequenceRows& sequence = batch.sequences[row / scene.num_query];
-    const std::vector<SequenceRows> one = {{.row_begin = 0,
-                                            .num_query = 1,
-                                            .start_pos = static_cast<int32_t>(scene.before + row % scene.num_query),
-                                            .block_table = sequence.block_table}};
-    RETURN_IF_ERROR(PagedAttention(bench.cpu(), desc, one, q.Rows(row, 1), cache.view(), want));
+    const ops::SequenceRows& sequence = batch.sequences[row / scene.num_query];
+    const std::vector<ops::SequenceRows> one = {
+        {.row_begin = 0,
+         .num_query = 1,
+         .start_pos = static_cast<int32_t>(scene.before + row % scene.num_query),
+         .block_table = sequence.block_table}};
+    RETURN_IF_ERROR(ops::PagedAttention(bench.cpu(), desc, one, q.Rows(row, 1), cache.view(), want));
     difference.AddRow(got.view().Rows(row, 1), want, 0);
   }
   return difference.Check(absl::StrCat("attention ", scene.name), kBf16Limit);
@@ -97,9 +98,9 @@ absl::Status CheckAttention(const Bench& bench, const Scene& scene, const Heads&
 
 absl::Status BenchScene(Bench* bench, const Scene& scene, const Heads& heads) {
   // Rows of numbers within ±1/4 have small products: by this scale some keys count much more than others.
-  const AttentionDesc desc = {.num_heads = heads.q, .scale = 10};
+  const ops::AttentionDesc desc = {.num_heads = heads.q, .scale = 10};
   const int64_t blocks = scene.sequences * scene.blocks_each(heads.block_size);
-  const Shape cache_shape = KvCacheShape(blocks, heads.kv, heads.block_size, heads.dim);
+  const Shape cache_shape = ops::KvCacheShape(blocks, heads.kv, heads.block_size, heads.dim);
   const int64_t kv_bytes = 2 * 2 * scene.sequences * scene.keys() * heads.kv_width();
   const int64_t row_bytes = 2 * 2 * scene.rows() * heads.q_width();
   const int sets = bench->Sets(kv_bytes + row_bytes);
@@ -112,15 +113,16 @@ absl::Status BenchScene(Bench* bench, const Scene& scene, const Heads& heads) {
     RETURN_IF_ERROR(bench->Poison(out[i]));
   }
   const PlacedSequences batch = MakeBatch(scene, heads.block_size);
-  DeviceSequences sequences;
-  ASSIGN_OR_RETURN(sequences,
-                   DeviceSequences::Create(bench->stream().device(), {.sequences = scene.sequences,
-                                                                      .rows = scene.rows(),
-                                                                      .blocks = scene.blocks_each(heads.block_size)}));
+  ops::DeviceSequences sequences;
+  ASSIGN_OR_RETURN(sequences, ops::DeviceSequences::Create(bench->stream().device(),
+                                                           {.sequences = scene.sequences,
+                                                            .rows = scene.rows(),
+                                                            .blocks = scene.blocks_each(heads.block_size)}));
   RETURN_IF_ERROR(sequences.Set(bench->stream(), batch.sequences, scene.rows(), caches[0].view()));
   Timing timing;
   ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) {
-    return PagedAttention(bench->stream(), desc, SequenceBatch(sequences.view()), q[i], caches[i].view(), out[i]);
+    return ops::PagedAttention(bench->stream(), desc, ops::SequenceBatch(sequences.view()), q[i], caches[i].view(),
+                               out[i]);
   }));
   RETURN_IF_ERROR(CheckAttention(*bench, scene, heads, desc, cache_shape, out[0]));
   const double pairs = static_cast<double>(scene.rows()) *
@@ -140,16 +142,16 @@ std::vector<int32_t> Positions(const Scene& scene) {
   return positions;
 }
 
-RopeConfig RopeOf(const Heads& heads) { return {.theta = 1e6, .rotary_dim = heads.dim}; }
+ops::RopeConfig RopeOf(const Heads& heads) { return {.theta = 1e6, .rotary_dim = heads.dim}; }
 constexpr uint64_t kGammaKey = 77;
 
 // Rows made from Window(0) and the values in the cache, against the CPU's op.
 absl::Status CheckQkv(const Bench& bench, const Scene& scene, const Heads& heads, const TensorView& got,
                       const TensorView& values) {
-  RopeTable table;
-  ASSIGN_OR_RETURN(table, RopeTable::Build(RopeOf(heads), scene.keys(), DType::kF32));
+  ops::RopeTable table;
+  ASSIGN_OR_RETURN(table, ops::RopeTable::Build(RopeOf(heads), scene.keys(), DType::kF32));
   const Tensor gamma = bench.OnHost(kGammaKey, DType::kBf16, 1, heads.dim);
-  QkvDesc desc = {.num_heads = heads.q, .num_kv_heads = heads.kv, .head_dim = heads.dim};
+  ops::QkvDesc desc = {.num_heads = heads.q, .num_kv_heads = heads.kv, .head_dim = heads.dim};
   desc.q_norm = desc.k_norm = gamma.view().Reshape({heads.dim});
   const PlacedSequences batch = MakeBatch(scene, heads.block_size);
   const std::vector<int32_t> positions = Positions(scene);
@@ -157,7 +159,8 @@ absl::Status CheckQkv(const Bench& bench, const Scene& scene, const Heads& heads
   const int64_t first_value = heads.q_width() + heads.kv_width();
   Difference difference, cached;
   for (const int64_t row : SampledRows(scene.rows(), 5)) {
-    RETURN_IF_ERROR(PrepareQkv(bench.cpu(), desc, table, IntView(positions).Part(row, 1), want.view().Rows(row, 1)));
+    RETURN_IF_ERROR(
+        ops::PrepareQkv(bench.cpu(), desc, table, IntView(positions).Part(row, 1), want.view().Rows(row, 1)));
     difference.AddRow(got, want, row);
     const int64_t block = batch.tables[row / scene.num_query][positions[row] / heads.block_size];
     for (int64_t i = 0; i < heads.kv_width(); ++i) {
@@ -173,12 +176,12 @@ absl::Status CheckQkv(const Bench& bench, const Scene& scene, const Heads& heads
 // Norms of q and k, rotation, keys and values into the cache.
 absl::Status BenchQkv(Bench* bench, const Scene& scene, const Heads& heads) {
   const int64_t rows = scene.rows();
-  RopeTable table;
-  ASSIGN_OR_RETURN(table, RopeTable::Build(RopeOf(heads), scene.keys(), DType::kF32));
+  ops::RopeTable table;
+  ASSIGN_OR_RETURN(table, ops::RopeTable::Build(RopeOf(heads), scene.keys(), DType::kF32));
   RETURN_IF_ERROR(table.MoveTo(bench->stream()));
   Tensor gamma;
   ASSIGN_OR_RETURN(gamma, bench->OnDevice(kGammaKey, DType::kBf16, 1, heads.dim));
-  QkvDesc desc = {.num_heads = heads.q, .num_kv_heads = heads.kv, .head_dim = heads.dim};
+  ops::QkvDesc desc = {.num_heads = heads.q, .num_kv_heads = heads.kv, .head_dim = heads.dim};
   desc.q_norm = desc.k_norm = gamma.view().Reshape({heads.dim});
   std::vector<int32_t> positions = Positions(scene);
   Tensor positions_there;
@@ -186,7 +189,7 @@ absl::Status BenchQkv(Bench* bench, const Scene& scene, const Heads& heads) {
 
   const PlacedSequences batch = MakeBatch(scene, heads.block_size);
   const Shape cache_shape =
-      KvCacheShape(scene.sequences * scene.blocks_each(heads.block_size), heads.kv, heads.block_size, heads.dim);
+      ops::KvCacheShape(scene.sequences * scene.blocks_each(heads.block_size), heads.kv, heads.block_size, heads.dim);
   Cache cache;
   ASSIGN_OR_RETURN(cache, DeviceCache(*bench, cache_shape, 0));
   RETURN_IF_ERROR(bench->Poison(cache.v));
@@ -195,15 +198,15 @@ absl::Status BenchQkv(Bench* bench, const Scene& scene, const Heads& heads) {
   for (int i = 0; i < sets; ++i) {
     ASSIGN_OR_RETURN(qkv[i], bench->OnDevice(i, DType::kBf16, rows, heads.width()));
   }
-  DeviceSequences sequences;
+  ops::DeviceSequences sequences;
   ASSIGN_OR_RETURN(sequences,
-                   DeviceSequences::Create(
+                   ops::DeviceSequences::Create(
                        bench->stream().device(),
                        {.sequences = scene.sequences, .rows = rows, .blocks = scene.blocks_each(heads.block_size)}));
   RETURN_IF_ERROR(sequences.Set(bench->stream(), batch.sequences, rows, cache.view()));
   const auto call = [&](int i) {
-    return PrepareAndCacheQkv(bench->stream(), desc, table, IntView(positions_there.view()), qkv[i],
-                              SequenceBatch(sequences.view()), cache.view());
+    return ops::PrepareAndCacheQkv(bench->stream(), desc, table, IntView(positions_there.view()), qkv[i],
+                                   ops::SequenceBatch(sequences.view()), cache.view());
   };
   // In place: checked after one call, then timed.
   RETURN_IF_ERROR(call(0));

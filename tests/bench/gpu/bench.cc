@@ -102,12 +102,12 @@ absl::StatusOr<Tensor> Bench::OnDevice(uint64_t key, DType dtype, int64_t rows, 
   return CopyToDevice(stream(), OnHost(key, dtype, rows, columns));
 }
 
-absl::StatusOr<Weight> Bench::WeightOf(uint64_t key, const WeightDesc& desc) {
+absl::StatusOr<ops::Weight> Bench::WeightOf(uint64_t key, const ops::WeightDesc& desc) {
   if (writer_ == nullptr) {
     ASSIGN_OR_RETURN(writer_, DeviceWriter::Create(stream().device()));
   }
-  Weight weight;
-  ASSIGN_OR_RETURN(weight, Weight::Allocate(desc, stream().device()));
+  ops::Weight weight;
+  ASSIGN_OR_RETURN(weight, ops::Weight::Allocate(desc, stream().device()));
   RETURN_IF_ERROR(weight.PackRows(0, Window(key, desc.n, desc.k), writer_.get()));
   RETURN_IF_ERROR(writer_->Finish());
   return weight;

@@ -73,7 +73,7 @@ class Bench {
   // The same as `dtype`, or on the device.
   Tensor OnHost(uint64_t key, DType dtype, int64_t rows, int64_t columns) const;
   absl::StatusOr<Tensor> OnDevice(uint64_t key, DType dtype, int64_t rows, int64_t columns) const;
-  absl::StatusOr<Weight> WeightOf(uint64_t key, const WeightDesc& desc);
+  absl::StatusOr<ops::Weight> WeightOf(uint64_t key, const ops::WeightDesc& desc);
   // Bytes of 0xFF (a NaN) everywhere, so that what an op does not write is seen.
   absl::Status Poison(const TensorView& view) const;
 

@@ -25,9 +25,9 @@ absl::Status BenchClamp(Bench* bench, int64_t rows) {
     ASSIGN_OR_RETURN(x[i], bench->OnDevice(i, kModel, rows, width));
   }
   Timing timing;
-  ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) { return Clamp(bench->stream(), kLimit, x[i]); }));
+  ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) { return ops::Clamp(bench->stream(), kLimit, x[i]); }));
   const Tensor want = bench->OnHost(0, kModel, rows, width);
-  RETURN_IF_ERROR(Clamp(bench->cpu(), kLimit, want));
+  RETURN_IF_ERROR(ops::Clamp(bench->cpu(), kLimit, want));
   RETURN_IF_ERROR(CheckBytes(*bench, "clamp", x[0], want));
   bench->Emit(OpLine("clamp", absl::StrCat("T=", rows, " H=", width), 4.0 * rows * width), timing);
   return absl::OkStatus();
@@ -47,10 +47,11 @@ absl::Status BenchGather(Bench* bench, int64_t rows) {
     RETURN_IF_ERROR(bench->Poison(y[i]));
   }
   Timing timing;
-  ASSIGN_OR_RETURN(
-      timing, bench->Time(sets, [&](int i) { return GatherRows(bench->stream(), x[i], IntView(index.view()), y[i]); }));
+  ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) {
+    return ops::GatherRows(bench->stream(), x[i], IntView(index.view()), y[i]);
+  }));
   const Tensor want(kModel, {n, width});
-  RETURN_IF_ERROR(GatherRows(bench->cpu(), bench->OnHost(0, kModel, rows, width), IntView(from), want));
+  RETURN_IF_ERROR(ops::GatherRows(bench->cpu(), bench->OnHost(0, kModel, rows, width), IntView(from), want));
   RETURN_IF_ERROR(CheckBytes(*bench, "gather", y[0], want));
   bench->Emit(OpLine("gather", absl::StrCat("T=", rows, " K=", top_k, " H=", width), 4.0 * n * width), timing);
   return absl::OkStatus();
@@ -62,12 +63,12 @@ absl::Status BenchCounts(Bench* bench, int64_t rows) {
   Tensor idx, counts;
   ASSIGN_OR_RETURN(idx, IntsOnDevice(*bench, routing.idx, {rows, top_k}));
   ASSIGN_OR_RETURN(counts, IntsOnDevice(*bench, std::vector<int32_t>(experts), {experts}));
-  RETURN_IF_ERROR(CountExperts(bench->stream(), idx, counts));
+  RETURN_IF_ERROR(ops::CountExperts(bench->stream(), idx, counts));
   std::vector<int32_t> want(experts);
   for (const int32_t expert : routing.idx) ++want[expert];
   RETURN_IF_ERROR(CheckInts(*bench, "count experts", counts, want));
   Timing timing;
-  ASSIGN_OR_RETURN(timing, bench->Time(1, [&](int) { return CountExperts(bench->stream(), idx, counts); }));
+  ASSIGN_OR_RETURN(timing, bench->Time(1, [&](int) { return ops::CountExperts(bench->stream(), idx, counts); }));
   bench->Emit(OpLine("count experts", absl::StrCat("T=", rows, " E=", experts, " K=", top_k), 4.0 * rows * top_k),
               timing);
   return absl::OkStatus();
@@ -87,7 +88,7 @@ absl::Status BenchResolve(Bench* bench, int64_t rows) {
   RETURN_IF_ERROR(bench->Poison(tokens));
   Timing timing;
   ASSIGN_OR_RETURN(timing, bench->Time(1, [&](int) {
-    return ResolveTokens(bench->stream(), IntView(planned_there.view()), last_there, tokens);
+    return ops::ResolveTokens(bench->stream(), IntView(planned_there.view()), last_there, tokens);
   }));
   RETURN_IF_ERROR(CheckInts(*bench, "resolve tokens", tokens, want));
   bench->Emit(OpLine("resolve tokens", absl::StrCat("T=", rows), 10.0 * rows), timing);

@@ -10,7 +10,7 @@
 #include "tests/bench/gpu/op_lines.h"
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/routing.h"
-#include "workers/moe/dispatch/exchange_plan.h"
+#include "workers/moe/dispatch/dispatch_plan.h"
 #include "workers/moe/dispatch/replica_table.h"
 #include "workers/ops/exchange/row_exchange.h"
 #include "workers/tensor/copy.h"
@@ -23,7 +23,7 @@ constexpr DType kModel = DType::kBf16;
 
 struct Scene {
   int64_t rows, top_k, width;
-  ExpertLayout layout;
+  moe::ExpertLayout layout;
 };
 
 // One rank's memory, and its steps in their order.
@@ -36,8 +36,8 @@ class RankSteps {
     made.stream_ = &stream, made.scene_ = &scene, made.rank_ = rank, made.x_ = std::move(x);
     const int64_t n = scene.rows * scene.top_k;
     ASSIGN_OR_RETURN(made.plan_,
-                     BoundedPlan({&scene.layout, rank, scene.rows, scene.top_k, 2 * scene.width}, scene.rows));
-    ASSIGN_OR_RETURN(made.table_, ReplicaTable::Make(stream, scene.layout, rank));
+                     moe::BoundedPlan({&scene.layout, rank, scene.rows, scene.top_k, 2 * scene.width}, scene.rows));
+    ASSIGN_OR_RETURN(made.table_, moe::ReplicaTable::Make(stream, scene.layout, rank));
     std::vector<int32_t> idx = routing.idx;
     const TensorView choices(idx.data(), DType::kI32, {scene.rows, scene.top_k});
     ASSIGN_OR_RETURN(made.idx_, stream.device().is_cpu() ? CopyToHost(stream, choices) : CopyToDevice(stream, choices));
@@ -65,38 +65,38 @@ class RankSteps {
   }
 
   absl::Status Places() const {
-    return FindExpertPlaces(*stream_, idx_, table_.view(), 0, {rank_of, slot_of, first_of});
+    return ops::FindExpertPlaces(*stream_, idx_, table_.view(), 0, {rank_of, slot_of, first_of});
   }
-  absl::Status Route() const { return RouteRows(*stream_, idx_, table_.view(), 0, routes()); }
-  absl::Status Count() const { return CountRoutes(*stream_, routes(), counts); }
+  absl::Status Route() const { return ops::RouteRows(*stream_, idx_, table_.view(), 0, routes()); }
+  absl::Status Count() const { return ops::CountRoutes(*stream_, routes(), counts); }
   absl::Status Pack() const {
-    return PackRows(*stream_, plan_.send, routes(), x_,
-                    {.send = send_,
-                     .own = recv_.view().Rows(plan_.recv.of[rank_].first_row, scene_->rows),
-                     .first_output = plan_.num_outputs,
-                     .output_row = output_row});
+    return ops::PackRows(*stream_, plan_.send, routes(), x_,
+                         {.send = send_,
+                          .own = recv_.view().Rows(plan_.recv.of[rank_].first_row, scene_->rows),
+                          .first_output = plan_.num_outputs,
+                          .output_row = output_row});
   }
   absl::Status CarryTo(const RankSteps& to) const {
     return CopyTensor(*stream_, Part(send_, plan_.dispatch_send, to.rank_),
                       Part(to.recv_, to.plan_.dispatch_recv, rank_));
   }
   absl::Status Read() const {
-    return ReadPairs(*stream_, plan_.recv, {rank_of, slot_of, first_of}, recv_, num_slots(), slots);
+    return ops::ReadPairs(*stream_, plan_.recv, {rank_of, slot_of, first_of}, recv_, num_slots(), slots);
   }
   absl::Status Sort() const {
-    return BuildExpertOrder(*stream_, slots.view().Reshape({plan_.recv.num_pairs, 1}), num_slots(),
-                            {.offsets = offsets, .token = sorted_, .slot_row = y_row_});
+    return ops::BuildExpertOrder(*stream_, slots.view().Reshape({plan_.recv.num_pairs, 1}), num_slots(),
+                                 {.offsets = offsets, .token = sorted_, .slot_row = y_row_});
   }
   absl::Status Place() const {
-    return PlacePairs(*stream_, plan_.recv, scene_->top_k, recv_,
-                      {.y_row = y_row_, .x_rows = x_rows, .output_row = output_row});
+    return ops::PlacePairs(*stream_, plan_.recv, scene_->top_k, recv_,
+                           {.y_row = y_row_, .x_rows = x_rows, .output_row = output_row});
   }
   // In place of the experts: each output is its row.
-  absl::Status Compute() const { return GatherPresent(*stream_, recv_, IntView(x_rows.view()), outputs_); }
+  absl::Status Compute() const { return ops::GatherPresent(*stream_, recv_, IntView(x_rows.view()), outputs_); }
   absl::Status Answer() const {
     const IntView all(y_row_.view());
-    return GatherPresent(*stream_, outputs_, all.Part(plan_.recv.num_pairs - plan_.num_answers, plan_.num_answers),
-                         answers);
+    return ops::GatherPresent(*stream_, outputs_, all.Part(plan_.recv.num_pairs - plan_.num_answers, plan_.num_answers),
+                              answers);
   }
 
   Tensor rank_of, slot_of, first_of, counts, output_row, slots, offsets, x_rows, answers;
@@ -108,11 +108,11 @@ class RankSteps {
     ASSIGN_OR_RETURN(*tensor, Tensor::Allocate(dtype, shape, stream_->device()));
     return FillZero(*stream_, *tensor);
   }
-  TensorView Part(const Tensor& memory, const MessageParts& parts, int rank) const {
+  TensorView Part(const Tensor& memory, const moe::MessageParts& parts, int rank) const {
     const int64_t row_bytes = 2 * scene_->width;
     return memory.view().Rows(parts.offsets[rank] / row_bytes, parts.bytes[rank] / row_bytes);
   }
-  RowRoutes routes() const {
+  ops::RowRoutes routes() const {
     return {.places = {rank_of, slot_of, first_of},
             .pairs = {pair_offsets_, token_, pair_places_},
             .rows = {row_offsets_, token_, row_places_}};
@@ -121,8 +121,8 @@ class RankSteps {
   const Stream* stream_ = nullptr;
   const Scene* scene_ = nullptr;
   int rank_ = 0;
-  ExchangePlan plan_;
-  ReplicaTable table_;
+  moe::DispatchPlan plan_;
+  moe::ReplicaTable table_;
   Tensor idx_, x_, pair_offsets_, row_offsets_, token_, pair_places_, row_places_, sorted_, y_row_;
   Tensor send_, recv_, outputs_;
 };
@@ -209,7 +209,7 @@ absl::Status BenchExchange(Bench* bench) {
     const Scene scene = {.rows = rows,
                          .top_k = bench->Pick(8, 2),
                          .width = bench->Pick(2048, 64),
-                         .layout = ExpertLayout::Contiguous(static_cast<int>(experts), kRanks)};
+                         .layout = moe::ExpertLayout::Contiguous(static_cast<int>(experts), kRanks)};
     RETURN_IF_ERROR(BenchScene(bench, scene, experts));
   }
   return absl::OkStatus();

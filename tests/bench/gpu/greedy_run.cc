@@ -16,28 +16,28 @@ constexpr absl::Duration kStepLimit = absl::Minutes(2);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GreedyRun>> GreedyRun::Create(Model* model, const Stream& stream,
+absl::StatusOr<std::unique_ptr<GreedyRun>> GreedyRun::Create(model::Model* model, const Stream& stream,
                                                              const GreedyOptions& options) {
   std::unique_ptr<GreedyRun> run(new GreedyRun(stream, options));
-  run->layout_ = ExpertLayout::Contiguous(static_cast<int>(model->config().num_experts), 1);
+  run->layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(model->config().num_experts), 1);
   const int64_t blocks = (options.context + kBlockSize - 1) / kBlockSize * options.max_sequences;
-  ASSIGN_OR_RETURN(
-      run->runner_,
-      ModelRunner::Create(model, stream,
-                          {.num_slots = options.max_sequences,
-                           .block_size = kBlockSize,
-                           .kv_cache_bytes = KvBytesPerToken(model->config(), model->dtype()) * kBlockSize * blocks,
-                           .touch_cache = true,
-                           .max_rows = options.max_rows,
-                           .context = options.context,
-                           .graphs = options.graphs}));
+  ASSIGN_OR_RETURN(run->runner_,
+                   model::ModelRunner::Create(
+                       model, stream,
+                       {.num_slots = options.max_sequences,
+                        .block_size = kBlockSize,
+                        .kv_cache_bytes = model::KvBytesPerToken(model->config(), model->dtype()) * kBlockSize * blocks,
+                        .touch_cache = true,
+                        .max_rows = options.max_rows,
+                        .context = options.context,
+                        .graphs = options.graphs}));
   RETURN_IF_ERROR(run->runner_->SetGroup(run->comm_.get(), &run->layout_));
   return run;
 }
 
-absl::Status GreedyRun::Start(RankPlan plan, std::vector<int32_t> sequences) {
+absl::Status GreedyRun::Start(batching::RankPlan plan, std::vector<int32_t> sequences) {
   if (runner_->num_started() == options_.in_flight) RETURN_IF_ERROR(FinishOldest());
-  StepPlan head;
+  batching::StepPlan head;
   head.step = ++step_;
   Step& step = steps_.emplace_back();
   step.sequences = std::move(sequences);
@@ -49,12 +49,12 @@ absl::Status GreedyRun::Start(RankPlan plan, std::vector<int32_t> sequences) {
 }
 
 absl::Status GreedyRun::FinishOldest() {
-  absl::StatusOr<RankResult> result = runner_->Finish();
+  absl::StatusOr<batching::RankResult> result = runner_->Finish();
   RETURN_IF_ERROR(result.status());
   const Step& step = steps_[finished_++];
   for (size_t i = 0; i < step.sequences.size(); ++i) {
-    const ItemResult& item = result->items[i];
-    if (item.status != ItemStatus::kOk || item.tokens.size() != 1) {
+    const batching::ItemResult& item = result->items[i];
+    if (item.status != batching::ItemStatus::kOk || item.tokens.size() != 1) {
       return absl::InternalError(absl::StrCat("sequence ", step.sequences[i], ": its logits were no numbers"));
     }
     tokens_[step.sequences[i]].push_back(item.tokens[0]);
@@ -96,17 +96,17 @@ absl::StatusOr<StepTimes> GreedyRun::Prefill(const std::vector<std::vector<int32
   lengths_.assign(prompts.size(), 0);
   const int32_t blocks_each = (options_.context + kBlockSize - 1) / kBlockSize;
   const absl::Time began = absl::Now();
-  RankPlan plan;
+  batching::RankPlan plan;
   std::vector<int32_t> sequences;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto length = static_cast<int32_t>(prompts[i].size()), slot = static_cast<int32_t>(i);
     if (plan.NumRows() + length > options_.max_rows && !plan.items.empty()) {
       RETURN_IF_ERROR(Start(std::exchange(plan, {}), std::exchange(sequences, {})));
     }
-    StepItem item;
+    batching::StepItem item;
     item.slot = slot;
     item.num_query = length;
-    item.init = SlotInit{.tokens = prompts[i], .num_prompt_tokens = length, .sampling = {}};
+    item.init = batching::SlotInit{.tokens = prompts[i], .num_prompt_tokens = length, .sampling = {}};
     item.init->sampling.temperature = 0;
     item.sample = true;
     for (int32_t b = 0; b < blocks_each; ++b) item.new_blocks.push_back(slot * blocks_each + b);
@@ -121,10 +121,10 @@ absl::StatusOr<StepTimes> GreedyRun::Prefill(const std::vector<std::vector<int32
 absl::StatusOr<StepTimes> GreedyRun::Decode(int64_t steps) {
   const absl::Time began = absl::Now();
   for (int64_t i = 0; i < steps; ++i) {
-    RankPlan plan;
+    batching::RankPlan plan;
     std::vector<int32_t> sequences;
     for (size_t s = 0; s < lengths_.size(); ++s) {
-      StepItem item;
+      batching::StepItem item;
       item.slot = static_cast<int32_t>(s);
       item.start_pos = lengths_[s]++;
       item.num_query = 1;

@@ -22,7 +22,7 @@ struct GreedyOptions {
   int32_t context = 0;   // positions of a sequence
   int32_t max_rows = 0;  // of a step
   bool graphs = true;
-  int in_flight = ModelRunner::kMaxStarted;
+  int in_flight = model::ModelRunner::kMaxStarted;
 };
 
 // Of the steps that were timed.
@@ -38,7 +38,7 @@ struct StepTimes {
 class GreedyRun {
  public:
   // model: borrowed.
-  static absl::StatusOr<std::unique_ptr<GreedyRun>> Create(Model* model, const Stream& stream,
+  static absl::StatusOr<std::unique_ptr<GreedyRun>> Create(model::Model* model, const Stream& stream,
                                                            const GreedyOptions& options);
 
   // Forgets what there was.  tokens()[i] becomes what is sampled after prompts[i].
@@ -55,15 +55,15 @@ class GreedyRun {
   };
 
   GreedyRun(const Stream& stream, const GreedyOptions& options) : stream_(stream), options_(options) {}
-  absl::Status Start(RankPlan plan, std::vector<int32_t> sequences);
+  absl::Status Start(batching::RankPlan plan, std::vector<int32_t> sequences);
   absl::Status FinishOldest();
   absl::StatusOr<StepTimes> Collect(absl::Time began);
 
   const Stream stream_;
   const GreedyOptions options_;
-  const std::unique_ptr<Communicator> comm_ = MakeSoloCommunicator();
-  ExpertLayout layout_;
-  std::unique_ptr<ModelRunner> runner_;
+  const std::unique_ptr<comm::Communicator> comm_ = comm::MakeSoloCommunicator();
+  moe::ExpertLayout layout_;
+  std::unique_ptr<model::ModelRunner> runner_;
   int64_t step_ = 0;
   std::vector<int32_t> lengths_;              // positions computed
   std::vector<std::vector<int32_t>> tokens_;  // sampled

@@ -32,34 +32,34 @@ std::vector<std::vector<int32_t>> Prompts(int64_t count, int64_t length, int64_t
 
 class ModelBench {
  public:
-  ModelBench(Bench* bench, const ModelConfig& config) : bench_(*bench), config_(config) {}
+  ModelBench(Bench* bench, const model::ModelConfig& config) : bench_(*bench), config_(config) {}
 
   absl::Status Run();
 
  private:
-  absl::StatusOr<std::unique_ptr<Model>> MakeModel() const;
+  absl::StatusOr<std::unique_ptr<model::Model>> MakeModel() const;
   GreedyOptions Options(bool graphs, int in_flight) const;
   absl::Status RunPrefill(GreedyRun* run, int64_t sequences, int64_t length) const;
   // The tokens of all decodes, which do not depend on graphs or steps in flight.
-  absl::StatusOr<std::vector<std::vector<int32_t>>> RunDecode(Model* model, int64_t batch, bool graphs,
+  absl::StatusOr<std::vector<std::vector<int32_t>>> RunDecode(model::Model* model, int64_t batch, bool graphs,
                                                               int in_flight) const;
-  absl::Status RunDecodes(Model* model) const;
-  absl::Status CountFlips(Model* model) const;
+  absl::Status RunDecodes(model::Model* model) const;
+  absl::Status CountFlips(model::Model* model) const;
   double BytesOfDecode(int64_t batch, double keys_each, double experts_touched) const;
 
   Bench& bench_;
-  const ModelConfig config_;
+  const model::ModelConfig config_;
 };
 
-absl::StatusOr<std::unique_ptr<Model>> ModelBench::MakeModel() const {
-  LoadOptions options;
+absl::StatusOr<std::unique_ptr<model::Model>> ModelBench::MakeModel() const {
+  model::LoadOptions options;
   options.residents.resize(config_.num_experts);
   std::iota(options.residents.begin(), options.residents.end(), 0);
   options.device = bench_.stream().device();
   options.num_threads = bench_.cpu().pool().num_threads();
-  absl::StatusOr<ModelWeights> weights = MakeDummyWeights(config_, std::move(options));
+  absl::StatusOr<model::ModelWeights> weights = model::MakeDummyWeights(config_, std::move(options));
   RETURN_IF_ERROR(weights.status());
-  return Model::Create(bench_.stream(), config_, DType::kBf16, *std::move(weights), config_.context);
+  return model::Model::Create(bench_.stream(), config_, DType::kBf16, *std::move(weights), config_.context);
 }
 
 GreedyOptions ModelBench::Options(bool graphs, int in_flight) const {
@@ -72,11 +72,11 @@ GreedyOptions ModelBench::Options(bool graphs, int in_flight) const {
 
 // The least that a step of decodes must read: every weight but the experts that nobody chose, and the keys and values.
 double ModelBench::BytesOfDecode(int64_t batch, double keys_each, double experts_touched) const {
-  const ModelConfig& c = config_;
+  const model::ModelConfig& c = config_;
   const int64_t layer = c.hidden * c.qkv_width() + c.q_width() * c.hidden + c.num_experts * c.hidden;
   const auto expert = static_cast<double>(3 * c.hidden * c.expert_intermediate);
   const auto dense = static_cast<double>(c.num_layers() * layer + c.vocab_size * c.hidden + batch * c.hidden);
-  const auto kv = static_cast<double>(KvBytesPerToken(c, DType::kBf16));
+  const auto kv = static_cast<double>(model::KvBytesPerToken(c, DType::kBf16));
   return 2 * (dense + experts_touched * expert) + static_cast<double>(batch) * keys_each * kv;
 }
 
@@ -88,7 +88,7 @@ absl::Status ModelBench::RunPrefill(GreedyRun* run, int64_t sequences, int64_t l
     if (i > 0) seconds.push_back(times.seconds * static_cast<double>(times.steps));
   }
   std::sort(seconds.begin(), seconds.end());
-  const ModelConfig& c = config_;
+  const model::ModelConfig& c = config_;
   const auto rows = static_cast<double>(sequences * length);
   const auto a_row =
       static_cast<double>(c.num_layers() * (c.hidden * c.qkv_width() + c.q_width() * c.hidden +
@@ -105,7 +105,7 @@ absl::Status ModelBench::RunPrefill(GreedyRun* run, int64_t sequences, int64_t l
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::vector<int32_t>>> ModelBench::RunDecode(Model* model, int64_t batch, bool graphs,
+absl::StatusOr<std::vector<std::vector<int32_t>>> ModelBench::RunDecode(model::Model* model, int64_t batch, bool graphs,
                                                                         int in_flight) const {
   std::unique_ptr<GreedyRun> run;
   ASSIGN_OR_RETURN(run, GreedyRun::Create(model, bench_.stream(), Options(graphs, in_flight)));
@@ -131,7 +131,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> ModelBench::RunDecode(Model* m
   return run->tokens();
 }
 
-absl::Status ModelBench::RunDecodes(Model* model) const {
+absl::Status ModelBench::RunDecodes(model::Model* model) const {
   for (const int64_t batch : {bench_.Pick(1, 1), bench_.Pick(8, 2), bench_.Pick(32, 3)}) {
     std::vector<std::vector<int32_t>> tokens, again;
     ASSIGN_OR_RETURN(tokens, RunDecode(model, batch, /*graphs=*/true, /*in_flight=*/2));
@@ -145,7 +145,7 @@ absl::Status ModelBench::RunDecodes(Model* model) const {
 }
 
 // Both go on from their own tokens, so a sequence counts up to and with its first difference.
-absl::Status ModelBench::CountFlips(Model* model) const {
+absl::Status ModelBench::CountFlips(model::Model* model) const {
   const int64_t wanted = bench_.Pick(10000, 10), length = bench_.Pick(64, 5), steps = bench_.Pick(320, 6);
   const int64_t batch = bench_.Pick(32, 3);
   const TestStream fixed(1, 0, {.deterministic = true});
@@ -178,7 +178,7 @@ absl::Status ModelBench::CountFlips(Model* model) const {
 
 absl::Status ModelBench::Run() {
   RETURN_IF_ERROR(CheckModel(bench_, config_));
-  std::unique_ptr<Model> model;
+  std::unique_ptr<model::Model> model;
   ASSIGN_OR_RETURN(model, MakeModel());
   {
     std::unique_ptr<GreedyRun> run;
@@ -194,7 +194,7 @@ absl::Status ModelBench::Run() {
 }  // namespace
 
 absl::Status BenchModels(Bench* bench) {
-  for (const ModelConfig& config : BenchModels(bench->options().tiny)) {
+  for (const model::ModelConfig& config : BenchModels(bench->options().tiny)) {
     const absl::Status status = ModelBench(bench, config).Run();
     if (!absl::IsResourceExhausted(status)) {
       RETURN_IF_ERROR(status);

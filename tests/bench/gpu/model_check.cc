@@ -25,44 +25,46 @@ constexpr int32_t kTokens = 12;
 constexpr int32_t kBlockSize = 16;
 
 // [kTokens, V]
-absl::StatusOr<Tensor> Logits(const Stream& stream, const ModelConfig& config) {
-  LoadOptions options;
+absl::StatusOr<Tensor> Logits(const Stream& stream, const model::ModelConfig& config) {
+  model::LoadOptions options;
   options.residents.resize(config.num_experts);
   std::iota(options.residents.begin(), options.residents.end(), 0);
   options.device = stream.device();
-  absl::StatusOr<ModelWeights> weights = MakeDummyWeights(config, std::move(options));
+  absl::StatusOr<model::ModelWeights> weights = model::MakeDummyWeights(config, std::move(options));
   RETURN_IF_ERROR(weights.status());
-  std::unique_ptr<Model> model;
-  ASSIGN_OR_RETURN(model, Model::Create(stream, config, DType::kBf16, *std::move(weights), kTokens));
-  absl::StatusOr<KvCache> cache = KvCache::Create(CacheSpecs(config, DType::kBf16), kBlockSize,
-                                                  KvBytesPerToken(config, DType::kBf16) * kBlockSize, stream.device());
+  std::unique_ptr<model::Model> model;
+  ASSIGN_OR_RETURN(model, model::Model::Create(stream, config, DType::kBf16, *std::move(weights), kTokens));
+  absl::StatusOr<model::KvCache> cache =
+      model::KvCache::Create(model::CacheSpecs(config, DType::kBf16), kBlockSize,
+                             model::KvBytesPerToken(config, DType::kBf16) * kBlockSize, stream.device());
   RETURN_IF_ERROR(cache.status());
   const std::vector<int32_t> blocks = {0};
-  Batch batch;
+  model::Batch batch;
   for (int32_t i = 0; i < kTokens; ++i) {
     batch.tokens.push_back(static_cast<int32_t>((i * 7919 + 11) % config.vocab_size));
     batch.rope_rows.push_back(model->rope().RowOf(i, kTokens));
     batch.logit_rows.push_back(i);
   }
   batch.sequences.push_back({.row_begin = 0, .num_query = kTokens, .start_pos = 0, .block_table = blocks});
-  BatchUpload upload;
+  model::BatchUpload upload;
   if (!stream.device().is_cpu()) {
-    ASSIGN_OR_RETURN(upload, BatchUpload::Create(stream.device(), {.sequences = 1, .rows = kTokens, .blocks = 1}));
+    ASSIGN_OR_RETURN(upload,
+                     model::BatchUpload::Create(stream.device(), {.sequences = 1, .rows = kTokens, .blocks = 1}));
     RETURN_IF_ERROR(upload.Send(stream, cache->layer(0), &batch));
   }
-  const std::unique_ptr<Communicator> comm = MakeSoloCommunicator();
-  const ExpertLayout layout = ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);
-  const MoeSchedule schedule = BuildExpertParallel({});
+  const std::unique_ptr<comm::Communicator> comm = comm::MakeSoloCommunicator();
+  const moe::ExpertLayout layout = moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   Tensor logits(DType::kF32, {kTokens, config.vocab_size});
   const auto sink = [&](int64_t first, const TensorView& rows) -> absl::Status {
     Tensor copy;
     ASSIGN_OR_RETURN(copy, CopyToHost(stream, rows));
     return CopyTensor(Stream::OnCpu(&stream.pool()), copy, logits.view().Rows(first, rows.dim(0)));
   };
-  MoeStats stats;
-  const MoeContext moe = {
+  moe::MoeStats stats;
+  const moe::MoeContext moe = {
       .stream = &stream, .comm = comm.get(), .layout = &layout, .schedule = &schedule, .stats = &stats};
-  const StageIn in = {.batch = &batch, .moe = &moe, .logits = LogitsSink(sink)};
+  const model::StageIn in = {.batch = &batch, .moe = &moe, .logits = model::LogitsSink(sink)};
   RETURN_IF_ERROR(model->Forward(in, model->all_layers(), &*cache, nullptr).status());
   RETURN_IF_ERROR(Synchronize(stream));
   return logits;
@@ -70,8 +72,8 @@ absl::StatusOr<Tensor> Logits(const Stream& stream, const ModelConfig& config) {
 
 }  // namespace
 
-absl::Status CheckModel(const Bench& bench, const ModelConfig& config) {
-  ModelConfig shallow = config;
+absl::Status CheckModel(const Bench& bench, const model::ModelConfig& config) {
+  model::ModelConfig shallow = config;
   shallow.layers.resize(std::min(shallow.layers.size(), kLayers));
   Tensor got, want;
   ASSIGN_OR_RETURN(got, Logits(bench.stream(), shallow));

@@ -9,6 +9,6 @@ namespace switchyard {
 
 // The first layers alone, and the logits of a few tokens: half of the rows must be within 2 % of the CPU's norm, and no
 // row be off entirely.  (A row where a rounding chose another expert is not near.)
-absl::Status CheckModel(const Bench& bench, const ModelConfig& config);
+absl::Status CheckModel(const Bench& bench, const model::ModelConfig& config);
 
 }  // namespace switchyard

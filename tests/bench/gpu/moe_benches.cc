@@ -44,7 +44,7 @@ class MoeBench {
   absl::StatusOr<Call> MakeCall(int64_t tokens, int set) const;
   absl::Status RunGiven(const Call& call, const TensorView& residual) const;
   absl::Status RunExperts(const Call& call) const;
-  absl::Status RunLayer(MoeExecutor* executor, const Call& call, const TensorView& residual) const;
+  absl::Status RunLayer(moe::MoeExecutor* executor, const Call& call, const TensorView& residual) const;
   absl::StatusOr<Timing> TimeLayer(const std::vector<Call>& calls, int64_t tokens);
   // ‖·‖ of sampled tokens of the set 0 against double precision.  weight_of(token) → [K].
   absl::Status Check(const char* what, int64_t tokens, const TensorView& residual, const TensorView& topk_idx,
@@ -55,21 +55,21 @@ class MoeBench {
 
   Bench& bench_;
   const MoeBenchShape shape_;
-  std::vector<Weight> gate_up_, down_;
-  Weight router_;
-  MoeLayer layer_;
-  ExpertLayout layout_;
-  const std::unique_ptr<Communicator> comm_ = MakeSoloCommunicator();
-  const MoeSchedule schedule_ = BuildExpertParallel({});
+  std::vector<ops::Weight> gate_up_, down_;
+  ops::Weight router_;
+  moe::MoeLayer layer_;
+  moe::ExpertLayout layout_;
+  const std::unique_ptr<comm::Communicator> comm_ = comm::MakeSoloCommunicator();
+  const pipeline::MoeSchedule schedule_ = pipeline::BuildExpertParallel({});
 };
 
 absl::Status MoeBench::MakeWeights() {
-  std::vector<const Weight*> gate_up, down;
+  std::vector<const ops::Weight*> gate_up, down;
   gate_up_.resize(shape_.experts), down_.resize(shape_.experts);
   for (int64_t e = 0; e < shape_.experts; ++e) {
     ASSIGN_OR_RETURN(
         gate_up_[e],
-        bench_.WeightOf(2 * e, {.n = 2 * shape_.ffn, .k = shape_.hidden, .layout = WeightLayout::kGatedPanels}));
+        bench_.WeightOf(2 * e, {.n = 2 * shape_.ffn, .k = shape_.hidden, .layout = ops::WeightLayout::kGatedPanels}));
     ASSIGN_OR_RETURN(down_[e], bench_.WeightOf(2 * e + 1, {.n = shape_.hidden, .k = shape_.ffn}));
     gate_up.push_back(&gate_up_[e]);
     down.push_back(&down_[e]);
@@ -80,9 +80,9 @@ absl::Status MoeBench::MakeWeights() {
                  .dtype = DType::kBf16,
                  .router = {.top_k = shape_.top_k, .renormalize = true}};
   layer_.weights.router = &router_;
-  ASSIGN_OR_RETURN(layer_.weights.gate_up, WeightTable::Make(bench_.stream(), std::move(gate_up)));
-  ASSIGN_OR_RETURN(layer_.weights.down, WeightTable::Make(bench_.stream(), std::move(down)));
-  layout_ = ExpertLayout::Contiguous(static_cast<int>(shape_.experts), 1);
+  ASSIGN_OR_RETURN(layer_.weights.gate_up, ops::WeightTable::Make(bench_.stream(), std::move(gate_up)));
+  ASSIGN_OR_RETURN(layer_.weights.down, ops::WeightTable::Make(bench_.stream(), std::move(down)));
+  layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(shape_.experts), 1);
   return absl::OkStatus();
 }
 
@@ -109,25 +109,25 @@ absl::StatusOr<Call> MoeBench::MakeCall(int64_t tokens, int set) const {
 }
 
 absl::Status MoeBench::RunExperts(const Call& call) const {
-  return ExpertFfn(bench_.stream(),
-                   {.gate_up = layer_.weights.gate_up.group(),
-                    .down = layer_.weights.down.group(),
-                    .offsets = IntView(call.offsets.view()),
-                    .x_rows = IntView(call.token.view())},
-                   call.x, call.hidden, call.y);
+  return ops::ExpertFfn(bench_.stream(),
+                        {.gate_up = layer_.weights.gate_up.group(),
+                         .down = layer_.weights.down.group(),
+                         .offsets = IntView(call.offsets.view()),
+                         .x_rows = IntView(call.token.view())},
+                        call.x, call.hidden, call.y);
 }
 
 absl::Status MoeBench::RunGiven(const Call& call, const TensorView& residual) const {
-  RETURN_IF_ERROR(BuildExpertOrder(bench_.stream(), call.idx, shape_.experts,
-                                   {.offsets = call.offsets, .token = call.token, .slot_row = call.slot_row}));
+  RETURN_IF_ERROR(ops::BuildExpertOrder(bench_.stream(), call.idx, shape_.experts,
+                                        {.offsets = call.offsets, .token = call.token, .slot_row = call.slot_row}));
   RETURN_IF_ERROR(RunExperts(call));
-  return Combine(bench_.stream(), {.y = call.y, .slot_row = IntView(call.slot_row.view()), .weight = call.weight},
-                 residual);
+  return ops::Combine(bench_.stream(), {.y = call.y, .slot_row = IntView(call.slot_row.view()), .weight = call.weight},
+                      residual);
 }
 
-absl::Status MoeBench::RunLayer(MoeExecutor* executor, const Call& call, const TensorView& residual) const {
-  MoeStats stats;
-  const MoeContext context = {
+absl::Status MoeBench::RunLayer(moe::MoeExecutor* executor, const Call& call, const TensorView& residual) const {
+  moe::MoeStats stats;
+  const moe::MoeContext context = {
       .stream = &bench_.stream(), .comm = comm_.get(), .layout = &layout_, .schedule = &schedule_, .stats = &stats};
   return executor->Run(context, {}, layer_, call.x, residual);
 }
@@ -174,7 +174,7 @@ absl::Status MoeBench::Check(const char* what, int64_t tokens, const TensorView&
 
 // Checks one call, then times.
 absl::StatusOr<Timing> MoeBench::TimeLayer(const std::vector<Call>& calls, int64_t tokens) {
-  MoeExecutor executor;
+  moe::MoeExecutor executor;
   Tensor once;
   ASSIGN_OR_RETURN(once, Tensor::Allocate(DType::kF32, {tokens, shape_.hidden}, bench_.stream().device()));
   RETURN_IF_ERROR(FillZero(bench_.stream(), once));

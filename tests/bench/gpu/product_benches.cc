@@ -36,7 +36,7 @@ absl::Status CheckProduct(const Bench& bench, const ProductShape& shape, const T
 absl::StatusOr<Timing> TimeProduct(Bench* bench, const ProductShape& shape) {
   const int sets = bench->Sets(2 * (shape.m * shape.k + shape.n * shape.k + shape.m * shape.n));
   std::vector<Tensor> x(sets), y(sets);
-  std::vector<Weight> w(sets);
+  std::vector<ops::Weight> w(sets);
   for (int i = 0; i < sets; ++i) {
     ASSIGN_OR_RETURN(x[i], bench->OnDevice(2 * i, DType::kBf16, shape.m, shape.k));
     ASSIGN_OR_RETURN(w[i], bench->WeightOf(2 * i + 1, {.n = shape.n, .k = shape.k}));
@@ -44,8 +44,8 @@ absl::StatusOr<Timing> TimeProduct(Bench* bench, const ProductShape& shape) {
     RETURN_IF_ERROR(bench->Poison(y[i]));
   }
   Timing timing;
-  ASSIGN_OR_RETURN(timing,
-                   bench->Time(sets, [&](int i) { return Gemm(bench->stream(), {}, x[i], w[i], TensorView(), y[i]); }));
+  ASSIGN_OR_RETURN(
+      timing, bench->Time(sets, [&](int i) { return ops::Gemm(bench->stream(), {}, x[i], w[i], TensorView(), y[i]); }));
   for (const int i : {0, sets - 1}) {
     RETURN_IF_ERROR(CheckProduct(*bench, shape, bench->Window(2 * i, shape.m, shape.k),
                                  bench->Window(2 * i + 1, shape.n, shape.k), y[i]));

@@ -37,13 +37,15 @@ absl::Status BenchNorm(Bench* bench, int64_t rows) {
     RETURN_IF_ERROR(bench->Poison(y[i]));
   }
   Timing timing;
-  ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) { return RmsNorm(bench->stream(), {}, x[i], gamma, y[i]); }));
+  ASSIGN_OR_RETURN(timing,
+                   bench->Time(sets, [&](int i) { return ops::RmsNorm(bench->stream(), {}, x[i], gamma, y[i]); }));
   Tensor got;
   ASSIGN_OR_RETURN(got, CopyToHost(bench->stream(), y[0]));
   const Tensor input = bench->OnHost(0, DType::kF32, rows, hidden), want(DType::kBf16, {1, hidden});
   Difference difference;
   for (const int64_t row : SampledRows(rows, kChecked)) {
-    RETURN_IF_ERROR(RmsNorm(bench->cpu(), {}, input.view().Rows(row, 1), gamma_host.view().Reshape({hidden}), want));
+    RETURN_IF_ERROR(
+        ops::RmsNorm(bench->cpu(), {}, input.view().Rows(row, 1), gamma_host.view().Reshape({hidden}), want));
     difference.AddRow(got.view().Rows(row, 1), want, 0);
   }
   RETURN_IF_ERROR(difference.Check("rms_norm", kBf16Limit));
@@ -65,8 +67,9 @@ absl::Status BenchEmbed(Bench* bench, int64_t rows) {
     RETURN_IF_ERROR(bench->Poison(y[i]));
   }
   Timing timing;
-  ASSIGN_OR_RETURN(
-      timing, bench->Time(sets, [&](int i) { return Embed(bench->stream(), table, IntView(tokens[i].view()), y[i]); }));
+  ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) {
+    return ops::Embed(bench->stream(), table, IntView(tokens[i].view()), y[i]);
+  }));
   Tensor got;
   ASSIGN_OR_RETURN(got, CopyToHost(bench->stream(), y[1]));
   Difference difference;
@@ -81,7 +84,7 @@ absl::Status BenchEmbed(Bench* bench, int64_t rows) {
 absl::Status BenchRouter(Bench* bench, int64_t rows) {
   const int64_t experts = bench->Pick(128, 8), top_k = bench->Pick(8, 2);
   const int sets = bench->Sets(rows * (experts + 2 * top_k) * 4);
-  const RouterDesc desc = {.top_k = top_k, .renormalize = true};
+  const ops::RouterDesc desc = {.top_k = top_k, .renormalize = true};
   std::vector<Tensor> logits(sets), idx(sets), weight(sets);
   for (int i = 0; i < sets; ++i) {
     ASSIGN_OR_RETURN(logits[i], bench->OnDevice(i, DType::kF32, rows, experts));
@@ -91,13 +94,14 @@ absl::Status BenchRouter(Bench* bench, int64_t rows) {
     RETURN_IF_ERROR(bench->Poison(weight[i]));
   }
   Timing timing;
-  ASSIGN_OR_RETURN(
-      timing, bench->Time(sets, [&](int i) { return RouteTopK(bench->stream(), desc, logits[i], idx[i], weight[i]); }));
+  ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) {
+    return ops::RouteTopK(bench->stream(), desc, logits[i], idx[i], weight[i]);
+  }));
   Tensor got_weight;
   ASSIGN_OR_RETURN(got_weight, CopyToHost(bench->stream(), weight[0]));
   const Tensor input = bench->OnHost(0, DType::kF32, rows, experts);
   const Tensor want_idx(DType::kI32, {rows, top_k}), want_weight(DType::kF32, {rows, top_k});
-  RETURN_IF_ERROR(RouteTopK(bench->cpu(), desc, input, want_idx, want_weight));
+  RETURN_IF_ERROR(ops::RouteTopK(bench->cpu(), desc, input, want_idx, want_weight));
   // Logits are short bf16 numbers, so that equal ones are many and their order is checked, too.
   RETURN_IF_ERROR(
       CheckInts(*bench, "router", idx[0], {want_idx.data<int32_t>(), want_idx.data<int32_t>() + rows * top_k}));
@@ -114,7 +118,7 @@ struct Ordered {
   BenchRouting routing;
   Tensor idx, weight;               // [T, K] on the device
   Tensor offsets, token, slot_row;  // ExpertOrder's
-  ExpertOrder order() const { return {.offsets = offsets, .token = token, .slot_row = slot_row}; }
+  ops::ExpertOrder order() const { return {.offsets = offsets, .token = token, .slot_row = slot_row}; }
 };
 
 absl::StatusOr<Ordered> MakeOrdered(Bench* bench, int64_t rows, int64_t experts, int64_t top_k, uint64_t set) {
@@ -144,13 +148,13 @@ absl::Status BenchOrderAndCombine(Bench* bench, int64_t rows) {
   }
   Timing timing;
   ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) {
-    return BuildExpertOrder(bench->stream(), made[i].idx, experts, made[i].order());
+    return ops::BuildExpertOrder(bench->stream(), made[i].idx, experts, made[i].order());
   }));
   const Tensor offsets(DType::kI32, {experts + 1}), token(DType::kI32, {rows * top_k}),
       slot_row(DType::kI32, {rows * top_k});
   const TensorView idx(made[0].routing.idx.data(), DType::kI32, {rows, top_k});
   RETURN_IF_ERROR(
-      BuildExpertOrder(bench->cpu(), idx, experts, {.offsets = offsets, .token = token, .slot_row = slot_row}));
+      ops::BuildExpertOrder(bench->cpu(), idx, experts, {.offsets = offsets, .token = token, .slot_row = slot_row}));
   RETURN_IF_ERROR(CheckInts(*bench, "expert order: offsets", made[0].offsets, IntsOf(offsets)));
   RETURN_IF_ERROR(CheckInts(*bench, "expert order: token", made[0].token, IntsOf(token)));
   RETURN_IF_ERROR(CheckInts(*bench, "expert order: slot_row", made[0].slot_row, IntsOf(slot_row)));
@@ -158,8 +162,8 @@ absl::Status BenchOrderAndCombine(Bench* bench, int64_t rows) {
   bench->Emit(OpLine("expert order", shape, 12.0 * rows * top_k), timing);
 
   const auto combine = [&](int i, const TensorView& to) {
-    return Combine(bench->stream(), {.y = y[i], .slot_row = IntView(made[i].slot_row.view()), .weight = made[i].weight},
-                   to);
+    return ops::Combine(bench->stream(),
+                        {.y = y[i], .slot_row = IntView(made[i].slot_row.view()), .weight = made[i].weight}, to);
   };
   // The timed calls add to their residual again and again; the checked one does it once.
   Tensor once;
@@ -184,7 +188,7 @@ absl::Status BenchOrderAndCombine(Bench* bench, int64_t rows) {
 }
 
 // A batch's rows, each with these params.
-absl::Status BenchSampling(Bench* bench, int64_t rows, const char* name, const SamplingParams& params) {
+absl::Status BenchSampling(Bench* bench, int64_t rows, const char* name, const batching::SamplingParams& params) {
   const int64_t vocab = bench->Pick(151936, 300);
   const int sets = bench->Sets(rows * vocab * 4);
   std::vector<int32_t> floats, random, slot(rows);
@@ -205,21 +209,21 @@ absl::Status BenchSampling(Bench* bench, int64_t rows, const char* name, const S
     ASSIGN_OR_RETURN(logits[i], bench->OnDevice(i, DType::kF32, rows, vocab));
   }
   const auto view = [](const Tensor& t) { return IntView(t.view()); };
-  const PlainSampling requests = {.temperature = view(temperature),
-                                  .top_k = view(top_k),
-                                  .top_p = view(top_p),
-                                  .min_p = view(min_p),
-                                  .random = view(keys),
-                                  .slot = view(slots)};
+  const ops::PlainSampling requests = {.temperature = view(temperature),
+                                       .top_k = view(top_k),
+                                       .top_p = view(top_p),
+                                       .min_p = view(min_p),
+                                       .random = view(keys),
+                                       .slot = view(slots)};
   Timing timing;
   ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) {
-    return SamplePlain(bench->stream(), logits[i], requests, tokens, last);
+    return ops::SamplePlain(bench->stream(), logits[i], requests, tokens, last);
   }));
-  std::vector<SampleOutcome> outcomes(rows);
-  const TokenHistory history;
-  RETURN_IF_ERROR(SampleTokens(bench->cpu(), bench->OnHost(sets - 1, DType::kF32, rows, vocab),
-                               std::vector<SampleRequest>(rows, {.params = &params, .history = &history}),
-                               absl::MakeSpan(outcomes)));
+  std::vector<ops::SampleOutcome> outcomes(rows);
+  const ops::TokenHistory history;
+  RETURN_IF_ERROR(ops::SampleTokens(bench->cpu(), bench->OnHost(sets - 1, DType::kF32, rows, vocab),
+                                    std::vector<ops::SampleRequest>(rows, {.params = &params, .history = &history}),
+                                    absl::MakeSpan(outcomes)));
   // A drawn token may be the next one where the draw falls on the last bit of a sum.
   Tensor got;
   ASSIGN_OR_RETURN(got, CopyToHost(bench->stream(), tokens));
@@ -244,7 +248,7 @@ absl::Status BenchRowOps(Bench* bench) {
     RETURN_IF_ERROR(BenchOrderAndCombine(bench, rows));
   }
   const int64_t batch = bench->Pick(32, 3);
-  SamplingParams greedy, drawn;
+  batching::SamplingParams greedy, drawn;
   greedy.temperature = 0;
   drawn.temperature = 0.02;  // of logits within ±1/4
   drawn.top_p = 0.95;

@@ -16,8 +16,8 @@ std::vector<int64_t> MoeBenchTokens(bool tiny) {
   return tokens;
 }
 
-std::vector<ModelConfig> BenchModels(bool tiny) {
-  ModelConfig qwen;
+std::vector<model::ModelConfig> BenchModels(bool tiny) {
+  model::ModelConfig qwen;
   qwen.model_type = "Qwen3-30B-A3B";
   qwen.vocab_size = 151936;
   qwen.hidden = 2048;
@@ -26,14 +26,14 @@ std::vector<ModelConfig> BenchModels(bool tiny) {
   qwen.num_heads = 32;
   qwen.num_kv_heads = 4;
   qwen.head_dim = 128;
-  qwen.qk_norm = QkNorm::kPerHead;
+  qwen.qk_norm = model::QkNorm::kPerHead;
   qwen.rope = {.theta = 1e6, .rotary_dim = 128};
   qwen.num_experts = 128;
   qwen.top_k = 8;
   qwen.expert_intermediate = 768;
   qwen.renormalize = true;
   if (tiny) {
-    ModelConfig small = qwen;
+    model::ModelConfig small = qwen;
     small.model_type = "tiny";
     small.vocab_size = 96;
     small.hidden = small.context = 64;
@@ -47,12 +47,12 @@ std::vector<ModelConfig> BenchModels(bool tiny) {
     return {small};
   }
 
-  ModelConfig olmoe = qwen;  // of the same hidden size, head size and top-k
+  model::ModelConfig olmoe = qwen;  // of the same hidden size, head size and top-k
   olmoe.model_type = "OLMoE-1B-7B";
   olmoe.vocab_size = 50304, olmoe.context = 4096;
   olmoe.layers.resize(16);
   olmoe.num_heads = olmoe.num_kv_heads = 16;
-  olmoe.qk_norm = QkNorm::kWholeRow, olmoe.norm_eps = 1e-5;
+  olmoe.qk_norm = model::QkNorm::kWholeRow, olmoe.norm_eps = 1e-5;
   olmoe.rope.theta = 1e4;
   olmoe.num_experts = 64, olmoe.expert_intermediate = 1024, olmoe.renormalize = false;
   return {qwen, olmoe};

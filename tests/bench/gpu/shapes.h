@@ -22,6 +22,6 @@ std::vector<MoeBenchShape> MoeBenchShapes(bool tiny);
 std::vector<int64_t> MoeBenchTokens(bool tiny);
 
 // Whole models, as their config.json has them.  model_type names them.
-std::vector<ModelConfig> BenchModels(bool tiny);
+std::vector<model::ModelConfig> BenchModels(bool tiny);
 
 }  // namespace switchyard

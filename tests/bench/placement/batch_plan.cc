@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/popularity/predictors/observed_estimator.h"
-#include "scheduler/popularity/predictors/profile_estimator.h"
+#include "scheduler/popularity/predictors/observed_predictor.h"
+#include "scheduler/popularity/predictors/profile_predictor.h"
 #include "scheduler/popularity/predictors/share_correction.h"
 #include "scheduler/simulator/trace_batches.h"
 #include "workers/comm/core/timed.h"
@@ -18,7 +18,7 @@
 namespace switchyard::bench {
 namespace {
 
-absl::Status CheckOptions(const PlanOptions& options, const RoutingTrace& run) {
+absl::Status CheckOptions(const PlanOptions& options, const popularity::RoutingTrace& run) {
   if (options.first_layer < 0 || options.num_layers < 1 ||
       options.first_layer + options.num_layers > run.shape.num_layers) {
     return absl::InvalidArgumentError(absl::StrCat("layers ", options.first_layer, " to ",
@@ -34,22 +34,22 @@ absl::Status CheckOptions(const PlanOptions& options, const RoutingTrace& run) {
 
 class Planner {
  public:
-  Planner(const PlanOptions& options, const RoutingTrace& run) : options_(options), run_(run) {
-    corrections_.assign(static_cast<size_t>(run.shape.num_layers), ShareCorrection(run.shape.num_experts));
+  Planner(const PlanOptions& options, const popularity::RoutingTrace& run) : options_(options), run_(run) {
+    corrections_.assign(static_cast<size_t>(run.shape.num_layers), popularity::ShareCorrection(run.shape.num_experts));
   }
 
-  absl::Status MakeEstimator(const RoutingTrace& fit) {
+  absl::Status MakePredictor(const popularity::RoutingTrace& fit) {
     if (options_.estimator == "path") {
       if (!(fit.shape == run_.shape)) return absl::InvalidArgumentError("the traces are of different models");
-      profile_.emplace(ProfileIdentity{.model = fit.model, .shape = fit.shape, .phase = options_.phase},
-                       ProfileLimits());
-      for (const TraceSequence& sequence : fit.sequences) {
+      profile_.emplace(popularity::ProfileIdentity{.model = fit.model, .shape = fit.shape, .phase = options_.phase},
+                       popularity::ProfileLimits());
+      for (const popularity::TraceSequence& sequence : fit.sequences) {
         if (!options_.leave_out.empty() && sequence.label == options_.leave_out) continue;
         for (int layer = 0; layer < fit.shape.num_layers; ++layer) {
-          profile_->Observe(ViewOf(fit, sequence, 0, sequence.num_tokens()), layer);
+          profile_->Observe(popularity::ViewOf(fit, sequence, 0, sequence.num_tokens()), layer);
         }
       }
-      estimator_ = std::make_unique<ProfileEstimator>(&*profile_, ProfileEstimatorOptions{});
+      predictor_ = std::make_unique<popularity::ProfilePredictor>(&*profile_, popularity::ProfilePredictorOptions{});
       return absl::OkStatus();
     }
     for (size_t c = 0; c < run_.channels.size(); ++c) {
@@ -58,29 +58,29 @@ class Planner {
     if (channel_ < 0) {
       return absl::InvalidArgumentError(absl::StrCat("the trace has no channel \"", options_.estimator, "\""));
     }
-    auto observed = std::make_unique<ObservedEstimator>(options_.estimator, run_.shape);
+    auto observed = std::make_unique<popularity::ObservedPredictor>(options_.estimator, run_.shape);
     observed_ = observed.get();
-    estimator_ = std::move(observed);
+    predictor_ = std::move(observed);
     return absl::OkStatus();
   }
 
-  PlannedLayer Plan(const TraceBatches& batches, int layer) {
-    const RoutingView batch = batches.View();
+  PlannedLayer Plan(const simulator::TraceBatches& batches, int layer) {
+    const popularity::RoutingView batch = batches.View();
     const auto width = static_cast<size_t>(run_.shape.num_experts);
     PlannedLayer planned;
-    planned.counts = CountsByPart(batch, layer, options_.num_ranks);
-    Popularity estimate(width), actual(width);
+    planned.counts = popularity::CountsByPart(batch, layer, options_.num_ranks);
+    popularity::Popularity estimate(width), actual(width);
     if (channel_ >= 0) {
       observed_->SetPredictions(layer, run_.channels[static_cast<size_t>(channel_)].num_predicted,
                                 batches.Predictions(static_cast<size_t>(channel_), layer));
     }
-    const double begin = ThreadCpuSeconds();
-    const bool has = estimator_->Estimate(batch, layer, absl::MakeSpan(estimate));
-    seconds_.push_back((ThreadCpuSeconds() - begin) / options_.num_ranks);
+    const double begin = comm::ThreadCpuSeconds();
+    const bool has = predictor_->Estimate(batch, layer, absl::MakeSpan(estimate));
+    seconds_.push_back((comm::ThreadCpuSeconds() - begin) / options_.num_ranks);
     if (!has) return planned;
-    for (size_t i = 0; i < planned.counts.size(); ++i) actual[i % width] += planned.counts[i] * kRow;
+    for (size_t i = 0; i < planned.counts.size(); ++i) actual[i % width] += planned.counts[i] * popularity::kRow;
     planned.estimate = estimate;
-    ShareCorrection& correction = corrections_[static_cast<size_t>(layer)];
+    popularity::ShareCorrection& correction = corrections_[static_cast<size_t>(layer)];
     correction.Apply(absl::MakeSpan(planned.estimate));
     correction.Update(estimate, actual, batch.num_tokens * run_.shape.top_k);
     return planned;
@@ -93,22 +93,23 @@ class Planner {
 
  private:
   const PlanOptions& options_;
-  const RoutingTrace& run_;
-  std::optional<PathProfile> profile_;
-  std::unique_ptr<Estimator> estimator_;
-  ObservedEstimator* observed_ = nullptr;  // the estimator, if it is one
+  const popularity::RoutingTrace& run_;
+  std::optional<popularity::PathProfile> profile_;
+  std::unique_ptr<popularity::LoadPredictor> predictor_;
+  popularity::ObservedPredictor* observed_ = nullptr;  // the estimator, if it is one
   int channel_ = -1;
-  std::vector<ShareCorrection> corrections_;  // [L]
+  std::vector<popularity::ShareCorrection> corrections_;  // [L]
   std::vector<double> seconds_;
 };
 
 }  // namespace
 
-absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const RoutingTrace& fit, const RoutingTrace& run) {
+absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const popularity::RoutingTrace& fit,
+                                      const popularity::RoutingTrace& run) {
   RETURN_IF_ERROR(CheckOptions(options, run));
   Planner planner(options, run);
-  RETURN_IF_ERROR(planner.MakeEstimator(fit));
-  TraceBatches batches(&run, options.phase, options.batch_tokens);
+  RETURN_IF_ERROR(planner.MakePredictor(fit));
+  simulator::TraceBatches batches(&run, options.phase, options.batch_tokens);
   BatchPlan plan{.num_ranks = options.num_ranks, .shape = run.shape, .batches = {}};
   for (int b = 0; b < options.num_batches; ++b) {
     batches.Load(b % batches.num_batches());

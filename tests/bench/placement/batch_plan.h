@@ -20,7 +20,7 @@ namespace switchyard::bench {
 struct PlanOptions {
   int num_ranks = 1;
   int64_t batch_tokens = 0;
-  Phase phase = Phase::kPrefill;
+  popularity::Phase phase = popularity::Phase::kPrefill;
   int first_layer = 0;
   int num_layers = 1;
   int num_batches = 1;  // more than the trace has: it begins anew
@@ -31,23 +31,24 @@ struct PlanOptions {
 };
 
 struct PlannedLayer {
-  std::vector<int32_t> counts;  // [R, E]
-  Popularity estimate;          // [E]; empty = none (the first layer)
+  std::vector<int32_t> counts;      // [R, E]
+  popularity::Popularity estimate;  // [E]; empty = none (the first layer)
 };
 
 struct BatchPlan {
   int num_ranks = 0;
-  RoutingShape shape;
+  popularity::RoutingShape shape;
   std::vector<std::vector<PlannedLayer>> batches;  // [batches][layers]
   int num_distinct = 0;                            // batches of the trace; those behind them are the same again
   double estimate_seconds = 0;                     // CPU time that one rank's rows of one layer take, median
 
-  RowCounts CountsOf(const PlannedLayer& layer) const {
+  placement::RowCounts CountsOf(const PlannedLayer& layer) const {
     return {.num_ranks = num_ranks, .num_experts = shape.num_experts, .rows = layer.counts};
   }
 };
 
 // InvalidArgument: a trace without the channel, layers that it does not have, fewer tokens than a batch.
-absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const RoutingTrace& fit, const RoutingTrace& run);
+absl::StatusOr<BatchPlan> PlanBatches(const PlanOptions& options, const popularity::RoutingTrace& fit,
+                                      const popularity::RoutingTrace& run);
 
 }  // namespace switchyard::bench

@@ -141,7 +141,7 @@ absl::Status LinkMesh::Exchange(absl::Span<const int64_t> out, absl::Span<const 
 }
 
 absl::Status LinkMesh::Gather(int64_t bytes) {
-  for (const GatherRound& round : GatherRounds(world())) {
+  for (const comm::GatherRound& round : comm::GatherRounds(world())) {
     RETURN_IF_ERROR(Send((rank_ + round.distance) % world(), round.blocks * bytes));
     RETURN_IF_ERROR(Receive((rank_ + world() - round.distance) % world(), round.blocks * bytes));
   }

@@ -15,17 +15,20 @@
 namespace switchyard::bench {
 namespace {
 
-bool Gathers(PlacementMode mode) {
-  return mode == PlacementMode::kAgreed || mode == PlacementMode::kOracle || mode == PlacementMode::kStaticSpare;
+bool Gathers(placement::PlacementMode mode) {
+  return mode == placement::PlacementMode::kAgreed || mode == placement::PlacementMode::kOracle ||
+         mode == placement::PlacementMode::kStaticSpare;
 }
-bool AsksDeviceZero(PlacementMode mode) {
-  return mode == PlacementMode::kCentral || mode == PlacementMode::kNoEstimate || mode == PlacementMode::kNoFinetune;
+bool AsksDeviceZero(placement::PlacementMode mode) {
+  return mode == placement::PlacementMode::kCentral || mode == placement::PlacementMode::kNoEstimate ||
+         mode == placement::PlacementMode::kNoFinetune;
 }
 
 // Experts by number, and slots that the policy may fill.
-Placement ResidentsOf(const RunOptions& options, int num_experts, int num_devices) {
-  const bool spare = options.mode != PlacementMode::kStatic && options.mode != PlacementMode::kIdeal;
-  return ContiguousPlacement(num_experts, num_devices, spare ? options.spare_slots : 0);
+placement::Placement ResidentsOf(const RunOptions& options, int num_experts, int num_devices) {
+  const bool spare =
+      options.mode != placement::PlacementMode::kStatic && options.mode != placement::PlacementMode::kIdeal;
+  return placement::ContiguousPlacement(num_experts, num_devices, spare ? options.spare_slots : 0);
 }
 
 }  // namespace
@@ -35,7 +38,8 @@ PlacementRun::PlacementRun(const RunOptions& options, const BatchPlan* plan, Lin
       plan_(plan),
       mesh_(mesh),
       gather_bytes_(
-          DecisionGather(1, plan->shape.num_experts, options.mode != PlacementMode::kStaticSpare).message_bytes()),
+          moe::DecisionGather(1, plan->shape.num_experts, options.mode != placement::PlacementMode::kStaticSpare)
+              .message_bytes()),
       layer_(mesh, options.layer) {}
 
 absl::StatusOr<std::unique_ptr<PlacementRun>> PlacementRun::Create(const RunOptions& options, const BatchPlan* plan,
@@ -47,24 +51,25 @@ absl::StatusOr<std::unique_ptr<PlacementRun>> PlacementRun::Create(const RunOpti
 }
 
 absl::Status PlacementRun::MakePolicy() {
-  PolicyShape shape;
+  placement::PolicyShape shape;
   shape.mode = options_.mode;
   shape.top_k = plan_->shape.top_k;
   shape.residents.assign(plan_->batches[0].size(), ResidentsOf(options_, plan_->shape.num_experts, mesh_->world()));
   shape.costs = options_.costs;
-  ASSIGN_OR_RETURN(policy_, MakePlacementPolicy(std::move(shape)));
+  ASSIGN_OR_RETURN(policy_, placement::MakePlacementPolicy(std::move(shape)));
   return absl::OkStatus();
 }
 
-LayerDecision PlacementRun::Decide(int batch, int layer) {
+placement::LayerDecision PlacementRun::Decide(int batch, int layer) {
   const std::vector<PlannedLayer>& layers = plan_->batches[static_cast<size_t>(batch)];
-  LayerInputs inputs{.step = step_, .layer = layer, .counts = plan_->CountsOf(layers[layer]), .estimates = {}};
-  LayerEstimate next;
-  Popularity truth;
+  placement::LayerInputs inputs{
+      .step = step_, .layer = layer, .counts = plan_->CountsOf(layers[layer]), .estimates = {}};
+  placement::LayerEstimate next;
+  popularity::Popularity truth;
   if (layer + 1 < static_cast<int>(layers.size())) {
     next = {.layer = layer + 1, .popularity = layers[layer + 1].estimate};
-    if (options_.mode == PlacementMode::kOracle) {
-      truth = FromCounts(plan_->CountsOf(layers[layer + 1]).OfExperts());
+    if (options_.mode == placement::PlacementMode::kOracle) {
+      truth = popularity::FromCounts(plan_->CountsOf(layers[layer + 1]).OfExperts());
       next.popularity = truth;
     }
     if (!next.popularity.empty()) inputs.estimates = absl::MakeConstSpan(&next, 1);
@@ -77,9 +82,9 @@ absl::StatusOr<double> PlacementRun::MeasureDecision() {
   std::vector<double> seconds;
   for (int b = 0; b < std::min<int>(kBatches, static_cast<int>(plan_->batches.size())); ++b) {
     for (int layer = 0; layer < static_cast<int>(plan_->batches[0].size()); ++layer) {
-      const double begin = ThreadCpuSeconds();
+      const double begin = comm::ThreadCpuSeconds();
       Decide(b, layer);
-      seconds.push_back(ThreadCpuSeconds() - begin);
+      seconds.push_back(comm::ThreadCpuSeconds() - begin);
     }
   }
   RETURN_IF_ERROR(MakePolicy());
@@ -107,22 +112,22 @@ absl::Status PlacementRun::AskDeviceZero() {
   return mesh_->Exchange(to_all, from_zero);
 }
 
-absl::Status PlacementRun::TellAndDecide(int batch, int layer, LayerDecision* decision) {
-  if (UsesEstimates(options_.mode)) Charge(estimate_seconds_);
+absl::Status PlacementRun::ReportAndDecide(int batch, int layer, placement::LayerDecision* decision) {
+  if (placement::UsesEstimates(options_.mode)) Charge(estimate_seconds_);
   if (Gathers(options_.mode)) RETURN_IF_ERROR(mesh_->Gather(gather_bytes_));
   *decision = Decide(batch, layer);
   if (Gathers(options_.mode)) Charge(decide_seconds_);
   return AsksDeviceZero(options_.mode) ? AskDeviceZero() : absl::OkStatus();
 }
 
-LayerRows PlacementRun::RowsOf(const LayerDecision& decision) const {
+LayerRows PlacementRun::RowsOf(const placement::LayerDecision& decision) const {
   const int world = mesh_->world(), me = mesh_->rank();
   LayerRows rows;
   rows.sent.resize(static_cast<size_t>(world));
   rows.received.resize(static_cast<size_t>(world));
   for (int expert = 0; expert < plan_->shape.num_experts; ++expert) {
     for (int rank = 0; rank < world; ++rank) {
-      for (const SplitPiece& piece : decision.split.Pieces(rank, expert)) {
+      for (const placement::SplitPiece& piece : decision.split.Pieces(rank, expert)) {
         if (rank == me) rows.sent[piece.device] += piece.rows;
         if (piece.device == me) rows.received[rank] += piece.rows;
       }
@@ -142,7 +147,7 @@ void PlacementRun::NoteRows(const LayerRows& rows, RunResult* result) const {
 // Every rank's rows in equal parts over all.
 LayerRows PlacementRun::BalancedRows(const PlannedLayer& layer) const {
   const int world = mesh_->world(), me = mesh_->rank();
-  const RowCounts counts = plan_->CountsOf(layer);
+  const placement::RowCounts counts = plan_->CountsOf(layer);
   LayerRows rows;
   rows.sent.resize(static_cast<size_t>(world));
   rows.received.resize(static_cast<size_t>(world));
@@ -159,22 +164,22 @@ LayerRows PlacementRun::BalancedRows(const PlannedLayer& layer) const {
   return rows;
 }
 
-void PlacementRun::StartPrefetch(const LayerDecision& decision) {
-  for (const SlotPlan& slots : decision.prefetch) StartCopies(slots, decision.number);
+void PlacementRun::StartPrefetch(const placement::LayerDecision& decision) {
+  for (const placement::SlotPlan& slots : decision.prefetch) StartCopies(slots, decision.number);
 }
 
-void PlacementRun::StartCopies(const SlotPlan& slots, int64_t number) {
-  for (const SlotChange& change : slots.changes) {
-    if (change.device != mesh_->rank() || change.expert == kEmptySlot) continue;
+void PlacementRun::StartCopies(const placement::SlotPlan& slots, int64_t number) {
+  for (const placement::SlotChange& change : slots.changes) {
+    if (change.device != mesh_->rank() || change.expert == placement::kEmptySlot) continue;
     engine_free_ = std::max(engine_free_, absl::Now()) + options_.copy;
     copy_ends_[{slots.layer, change.slot, number}] = engine_free_;
     ++copies_;
   }
 }
 
-absl::Time PlacementRun::WhenReady(const LayerDecision& decision) {
+absl::Time PlacementRun::WhenReady(const placement::LayerDecision& decision) {
   absl::Time ready = absl::InfinitePast();
-  for (const AwaitedCopy& copy : decision.awaited) {
+  for (const placement::AwaitedCopy& copy : decision.awaited) {
     if (copy.device != mesh_->rank()) continue;
     const auto end = copy_ends_.find({decision.layer, copy.slot, copy.decision});
     // (One of a layer that was only decided arrived long ago.)
@@ -212,12 +217,12 @@ absl::StatusOr<RunResult> PlacementRun::RunBatch(int batch) {
 
 absl::Status PlacementRun::RunLayer(int batch, int layer, RunResult* result) {
   const absl::Time begin = absl::Now();
-  LayerDecision decision;
-  RETURN_IF_ERROR(TellAndDecide(batch, layer, &decision));
+  placement::LayerDecision decision;
+  RETURN_IF_ERROR(ReportAndDecide(batch, layer, &decision));
   result->phases.tell = absl::Now() - begin;
   StartCopies(decision.demand, decision.number);
   const PlannedLayer& planned = plan_->batches[static_cast<size_t>(batch)][static_cast<size_t>(layer)];
-  LayerRows rows = options_.mode == PlacementMode::kIdeal ? BalancedRows(planned) : RowsOf(decision);
+  LayerRows rows = options_.mode == placement::PlacementMode::kIdeal ? BalancedRows(planned) : RowsOf(decision);
   rows.weights_ready = WhenReady(decision);
   NoteRows(rows, result);
   RETURN_IF_ERROR(layer_.Run(rows, &result->phases));

@@ -8,9 +8,8 @@
 //                    mapping on the combine (no messages of their own); no_estimate, no_finetune lack a half
 //   static, ideal    none
 // Policy CPU time is charged: `estimate_seconds` times the scale pass on every rank of a mode that estimates, before it
-// tells anything, and `decide_seconds` times the scale where it decides before it dispatches.  A device copies experts
-// one after the other, each for `copy`; rows wait for the copies that their replica needs.
-// Thread-compatible.
+// reports anything, and `decide_seconds` times the scale where it decides before it dispatches.  A device copies
+// experts one after the other, each for `copy`; rows wait for the copies that their replica needs. Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +29,13 @@
 namespace switchyard::bench {
 
 struct RunOptions {
-  PlacementMode mode = PlacementMode::kStatic;
+  placement::PlacementMode mode = placement::PlacementMode::kStatic;
   int spare_slots = 1;  // a device and layer
   LayerTimes layer;
-  absl::Duration copy;      // of one expert into a slot
-  absl::Duration dense;     // between a layer's experts and the next gate
-  double policy_scale = 1;  // what a second of the policy's CPU time is charged as
-  MoveCosts costs;          // what the policy believes
+  absl::Duration copy;         // of one expert into a slot
+  absl::Duration dense;        // between a layer's experts and the next gate
+  double policy_scale = 1;     // what a second of the policy's CPU time is charged as
+  placement::MoveCosts costs;  // what the policy believes
 };
 
 // Of the layer that was run.
@@ -72,24 +71,24 @@ class PlacementRun {
  private:
   PlacementRun(const RunOptions& options, const BatchPlan* plan, LinkMesh* mesh);
   absl::Status MakePolicy();
-  LayerDecision Decide(int batch, int layer);
+  placement::LayerDecision Decide(int batch, int layer);
   absl::Status RunLayer(int batch, int layer, RunResult* result);
-  absl::Status TellAndDecide(int batch, int layer, LayerDecision* decision);
+  absl::Status ReportAndDecide(int batch, int layer, placement::LayerDecision* decision);
   void Charge(double policy_seconds) const;
   absl::Status AskDeviceZero();
-  LayerRows RowsOf(const LayerDecision& decision) const;
+  LayerRows RowsOf(const placement::LayerDecision& decision) const;
   void NoteRows(const LayerRows& rows, RunResult* result) const;
   LayerRows BalancedRows(const PlannedLayer& layer) const;
-  void StartPrefetch(const LayerDecision& decision);
-  void StartCopies(const SlotPlan& slots, int64_t number);
-  absl::Time WhenReady(const LayerDecision& decision);
+  void StartPrefetch(const placement::LayerDecision& decision);
+  void StartCopies(const placement::SlotPlan& slots, int64_t number);
+  absl::Time WhenReady(const placement::LayerDecision& decision);
 
   const RunOptions options_;
   const BatchPlan* const plan_;
   LinkMesh* const mesh_;
   const int64_t gather_bytes_;  // that one rank tells
   EmulatedLayer layer_;
-  std::unique_ptr<PlacementPolicy> policy_;
+  std::unique_ptr<placement::PlacementPolicy> policy_;
   double decide_seconds_ = 0, estimate_seconds_ = 0;
   int64_t step_ = 0;
   int64_t copies_ = 0;

@@ -22,7 +22,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement_mode.h"
-#include "scheduler/popularity/predictors/live_estimator.h"
+#include "scheduler/popularity/predictors/live_predictor.h"
 #include "scheduler/popularity/trace/trace_file.h"
 #include "tests/bench/placement/batch_plan.h"
 #include "tests/bench/placement/link_mesh.h"
@@ -63,7 +63,7 @@ namespace switchyard::bench {
 namespace {
 
 struct Traces {
-  RoutingTrace fit, run;
+  popularity::RoutingTrace fit, run;
 };
 
 absl::StatusOr<Traces> MakeTraces() {
@@ -72,7 +72,9 @@ absl::StatusOr<Traces> MakeTraces() {
     traces.run = ReadTraceOrExit(absl::GetFlag(FLAGS_trace));
     traces.fit = ReadTraceOrExit(absl::GetFlag(FLAGS_fit));
     const std::string label = absl::GetFlag(FLAGS_label);
-    const auto is_other = [&](const TraceSequence& sequence) { return !label.empty() && sequence.label != label; };
+    const auto is_other = [&](const popularity::TraceSequence& sequence) {
+      return !label.empty() && sequence.label != label;
+    };
     std::erase_if(traces.run.sequences, is_other);
     return traces;
   }
@@ -91,7 +93,7 @@ struct NamedRun {
 absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan, LinkMesh* mesh) {
   const std::vector<std::string> parts = absl::StrSplit(name, ':');
   RunOptions options;
-  ASSIGN_OR_RETURN(options.mode, ParsePlacementMode(parts[0]));
+  ASSIGN_OR_RETURN(options.mode, placement::ParsePlacementMode(parts[0]));
   if (parts.size() > 1 && !absl::SimpleAtoi(parts[1], &options.spare_slots)) {
     return absl::InvalidArgumentError(absl::StrCat("--modes: ", name));
   }
@@ -100,14 +102,14 @@ absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan,
   options.copy = absl::Microseconds(absl::GetFlag(FLAGS_copy_us));
   options.dense = absl::Microseconds(absl::GetFlag(FLAGS_dense_us));
   options.policy_scale = absl::GetFlag(FLAGS_policy_scale);
-  CostModel costs;
+  placement::CostModel costs;
   costs.expert_bytes = absl::GetFlag(FLAGS_copy_us);
   costs.copy_bytes_per_s = 1e6;
   costs.seconds_per_row = absl::GetFlag(FLAGS_row_us) * 1e-6;
   costs.row_bytes = 2.0 * static_cast<double>(absl::GetFlag(FLAGS_row_bytes));
   costs.exchange_bytes_per_s = absl::GetFlag(FLAGS_link_bytes_per_s);
   costs.layer_seconds = absl::GetFlag(FLAGS_dense_us) * 1e-6;
-  options.costs = CostsOf(costs);
+  options.costs = placement::CostsOf(costs);
   NamedRun named{.name = name, .run = nullptr};
   ASSIGN_OR_RETURN(named.run, PlacementRun::Create(options, &plan, mesh));
   return named;
@@ -122,7 +124,7 @@ absl::Status AgreeOnDecisions(const BatchPlan& plan, std::vector<NamedRun>* runs
     if (const int64_t hidden = absl::GetFlag(FLAGS_probe_hidden); hidden > 0) {
       const int64_t rows = absl::GetFlag(FLAGS_tokens) / mesh->world();
       ASSIGN_OR_RETURN(const double seconds, ProbeSeconds(plan.shape, rows, hidden));
-      estimate_seconds += kMaxAhead * seconds;
+      estimate_seconds += popularity::kMaxAhead * seconds;
     }
     file << "distinct " << plan.num_distinct << "\nestimate " << estimate_seconds << "\n";
     for (NamedRun& run : *runs) {
@@ -199,7 +201,7 @@ absl::Status Main() {
   ASSIGN_OR_RETURN(const BatchPlan plan,
                    PlanBatches({.num_ranks = static_cast<int>(absl::GetFlag(FLAGS_addresses).size()),
                                 .batch_tokens = absl::GetFlag(FLAGS_tokens),
-                                .phase = decode ? Phase::kDecode : Phase::kPrefill,
+                                .phase = decode ? popularity::Phase::kDecode : popularity::Phase::kPrefill,
                                 .first_layer = absl::GetFlag(FLAGS_first_layer),
                                 .num_layers = absl::GetFlag(FLAGS_layers),
                                 .num_batches = absl::GetFlag(FLAGS_batches),

@@ -22,7 +22,7 @@ void Fill(const TensorView& values, std::mt19937* random) {
 
 }  // namespace
 
-absl::StatusOr<double> ProbeSeconds(const RoutingShape& shape, int64_t rows, int64_t hidden) {
+absl::StatusOr<double> ProbeSeconds(const popularity::RoutingShape& shape, int64_t rows, int64_t hidden) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   std::mt19937 random(1);
@@ -30,13 +30,13 @@ absl::StatusOr<double> ProbeSeconds(const RoutingShape& shape, int64_t rows, int
       predicted(DType::kI32, {rows, shape.top_k});
   Fill<double>(fitted.view(), &random);
   Fill<Bf16>(x.view(), &random);
-  ASSIGN_OR_RETURN(const ForecastMap map, MakeForecastMap(stream, fitted, DType::kBf16));
-  GateForecast forecast;
+  ASSIGN_OR_RETURN(const moe::ForecastMap map, moe::MakeForecastMap(stream, fitted, DType::kBf16));
+  moe::GateForecast forecast;
   std::vector<double> seconds;
   for (int i = 0; i < kTimes; ++i) {
-    const double begin = ThreadCpuSeconds();
+    const double begin = comm::ThreadCpuSeconds();
     RETURN_IF_ERROR(forecast.Predict(stream, x, map.weight, map.bias, nullptr, predicted));
-    seconds.push_back(ThreadCpuSeconds() - begin);
+    seconds.push_back(comm::ThreadCpuSeconds() - begin);
   }
   std::nth_element(seconds.begin(), seconds.begin() + kTimes / 2, seconds.end());
   return seconds[kTimes / 2];

@@ -10,6 +10,6 @@
 namespace switchyard::bench {
 
 // Median CPU seconds of one forecast [rows, hidden] x [hidden, E] and its top-k, bf16.
-absl::StatusOr<double> ProbeSeconds(const RoutingShape& shape, int64_t rows, int64_t hidden);
+absl::StatusOr<double> ProbeSeconds(const popularity::RoutingShape& shape, int64_t rows, int64_t hidden);
 
 }  // namespace switchyard::bench

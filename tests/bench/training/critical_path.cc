@@ -50,19 +50,19 @@ class Path {
   // As RunSchedule does: started in the program's order, waited for by whoever needs them.  In backward half of the
   // experts' time is for the gradients of weights, which are made when the combine is under way.
   void Layer(int times) {
-    const MoeSchedule& schedule = *input_.schedule;
+    const pipeline::MoeSchedule& schedule = *input_.schedule;
     const absl::Duration experts = input_.experts * times / schedule.num_chunks;
     std::vector<absl::Duration> ends(schedule.ops.size());
     absl::Duration last;
     for (size_t i = 0; i < schedule.ops.size(); ++i) {
-      const MicroOp& op = schedule.ops[i];
+      const pipeline::MicroOp& op = schedule.ops[i];
       for (const int dep : op.deps) now_ = std::max(now_, ends[static_cast<size_t>(dep)]);
-      if (op.kind == MicroOpKind::kExpert) Compute(experts / times);
-      if (!IsCommunicating(op.kind)) continue;
+      if (op.kind == pipeline::MicroOpKind::kExpert) Compute(experts / times);
+      if (!pipeline::IsCommunicating(op.kind)) continue;
       free_ = std::max(now_, free_) + input_.all_to_all / schedule.num_chunks;
       busy_.push_back({free_ - input_.all_to_all / schedule.num_chunks, free_});
       last = ends[i] = free_;
-      if (op.kind == MicroOpKind::kCombine && times > 1) Compute(experts - experts / times);
+      if (op.kind == pipeline::MicroOpKind::kCombine && times > 1) Compute(experts - experts / times);
     }
     now_ = std::max(now_, last);
   }

@@ -16,7 +16,7 @@ namespace switchyard::bench {
 
 struct PathInput {
   int layers = 1;
-  const MoeSchedule* schedule = nullptr;
+  const pipeline::MoeSchedule* schedule = nullptr;
   absl::Duration attention, experts;  // of a layer's forward
   absl::Duration all_to_all;          // of all chunks of a dispatch, or of a combine, on the wire
   // On the wire, of what becomes complete ...

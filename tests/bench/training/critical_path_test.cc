@@ -11,7 +11,7 @@ namespace {
 
 constexpr absl::Duration kMs = absl::Milliseconds(1);
 
-PathInput OneLayer(const MoeSchedule& schedule) {
+PathInput OneLayer(const pipeline::MoeSchedule& schedule) {
   return {.layers = 1,
           .schedule = &schedule,
           .attention = 10 * kMs,
@@ -23,7 +23,7 @@ PathInput OneLayer(const MoeSchedule& schedule) {
 }
 
 TEST(CriticalPathTest, WholeAllToAllsAreExposedButForTheGradientsOfWeights) {
-  const MoeSchedule schedule = BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   const CriticalPath path = FindCriticalPath(OneLayer(schedule));
   EXPECT_EQ(path.compute, (10 + 4 + 20 + 8) * kMs);
   // Forward 2 * 6; backward 6 before the experts, and 6 behind them, of which 4 are for gradients of weights.
@@ -32,7 +32,7 @@ TEST(CriticalPathTest, WholeAllToAllsAreExposedButForTheGradientsOfWeights) {
 }
 
 TEST(CriticalPathTest, ChunksHideExpertsBehindAllToAlls) {
-  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 2});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = 2});
   const CriticalPath path = FindCriticalPath(OneLayer(schedule));
   // Forward: dispatches end at 3 and 6, experts at 5 and 8, combines at 9 and 12: 12 where compute takes 4.
   // Backward: dispatches end at 3 and 6, experts at 5 and (after gradients of weights until 7) 9, combines go from 6
@@ -42,7 +42,7 @@ TEST(CriticalPathTest, ChunksHideExpertsBehindAllToAlls) {
 }
 
 TEST(CriticalPathTest, SumsUseWhatAllToAllsLeave) {
-  const MoeSchedule schedule = BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   PathInput input = OneLayer(schedule);
   const CriticalPath without = FindCriticalPath(input);
   // Complete when the layer's backward begins: 4 ms beside the experts' first half, then 20 ms beside attention.
@@ -57,7 +57,7 @@ TEST(CriticalPathTest, SumsUseWhatAllToAllsLeave) {
 }
 
 TEST(CriticalPathTest, SumsOfAnUpperLayerHideInTheLowerOne) {
-  const MoeSchedule schedule = BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   PathInput input = OneLayer(schedule);
   input.layers = 2;
   const absl::Duration none = absl::ZeroDuration();
@@ -90,7 +90,7 @@ TEST(LinksTest, ReplicasAreOnOtherNodesWhereBlocksAre) {
 }
 
 TEST(StepPathTest, PackedExpertsAreSummedOverReplicasAndTheRestOverAll) {
-  const MoeSchedule schedule = BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   const StepShape shape = {.layers = 2,
                            .row_bytes = 64,
                            .attention = kMs,

@@ -19,17 +19,17 @@ constexpr int kMaxChunks = 64;
 
 }  // namespace
 
-MoeSchedule ScheduleOf(const StepShape& shape, const CommunicationSpec& spec, int world, int holders) {
-  const LayerRows rows = {.rows = world,
-                          .world = world,
-                          .holders = holders,
-                          .top_k = 1,  // every pair of a row and an expert travels, as the paper's do
-                          .row_bytes = shape.row_bytes};
-  return BuildExpertParallel({.micro_batches = ChunksOfLayer(spec, rows, kMaxChunks), .in_turn = true});
+pipeline::MoeSchedule ScheduleOf(const StepShape& shape, const jobs::CommunicationSpec& spec, int world, int holders) {
+  const jobs::LayerRows rows = {.rows = world,
+                                .world = world,
+                                .holders = holders,
+                                .top_k = 1,  // every pair of a row and an expert travels, as the paper's do
+                                .row_bytes = shape.row_bytes};
+  return pipeline::BuildExpertParallel({.micro_batches = jobs::ChunksOfLayer(spec, rows, kMaxChunks), .in_turn = true});
 }
 
 // Runs the program of a MoE layer, and what is between layers.
-class EmulatedStep::Layer : public MicroOpRunner {
+class EmulatedStep::Layer : public moe::MicroOpRunner {
  public:
   Layer(const EmulatedStep& step, absl::Time deadline, StepTimes* times)
       : step_(step), deadline_(deadline), times_(times), works_(step.schedule_.ops.size()) {}
@@ -45,28 +45,29 @@ class EmulatedStep::Layer : public MicroOpRunner {
     SleepUntil(compute_end_);
   }
 
-  absl::Status Start(const MicroOp& op) override {
+  absl::Status Start(const pipeline::MicroOp& op) override {
     const absl::Duration experts = step_.shape_.experts * times_of_forward_ / step_.schedule_.num_chunks;
-    if (op.kind == MicroOpKind::kExpert) {
+    if (op.kind == pipeline::MicroOpKind::kExpert) {
       Compute(experts / times_of_forward_);
       if (!backward()) {
         times_->forward_experts += experts;
         ++times_->forward_expert_ops;
       }
     }
-    if (!IsCommunicating(op.kind)) return absl::OkStatus();
+    if (!pipeline::IsCommunicating(op.kind)) return absl::OkStatus();
     after_compute_ = false;
     UnderWay& under_way = works_[static_cast<size_t>(&op - step_.schedule_.ops.data())];
     under_way.begin = absl::Now();
     if (num_under_way_++ == 0) under_way_since_ = under_way.begin;
-    ASSIGN_OR_RETURN(under_way.work, step_.groups_.row_group->AllToAllV(
-                                         {.comm_class = CommClass::kAllToAll, .deadline = deadline_}, MessagesOf(op)));
+    ASSIGN_OR_RETURN(under_way.work,
+                     step_.groups_.row_group->AllToAllV(
+                         {.comm_class = comm::CommClass::kAllToAll, .deadline = deadline_}, MessagesOf(op)));
     // Gradients of weights, while those of rows are on their way.
-    if (op.kind == MicroOpKind::kCombine && backward()) Compute(experts - experts / times_of_forward_);
+    if (op.kind == pipeline::MicroOpKind::kCombine && backward()) Compute(experts - experts / times_of_forward_);
     return absl::OkStatus();
   }
 
-  absl::Status Finish(const MicroOp& op) override {
+  absl::Status Finish(const pipeline::MicroOp& op) override {
     UnderWay& under_way = works_[static_cast<size_t>(&op - step_.schedule_.ops.data())];
     const absl::Time asked = absl::Now();
     RETURN_IF_ERROR(under_way.work->Wait());
@@ -83,15 +84,16 @@ class EmulatedStep::Layer : public MicroOpRunner {
 
  private:
   struct UnderWay {
-    std::unique_ptr<Work> work;
+    std::unique_ptr<comm::Work> work;
     absl::Time begin;
   };
   bool backward() const { return times_of_forward_ > 1; }
 
-  std::vector<Message> MessagesOf(const MicroOp& op) const {
-    Communicator* const group = step_.groups_.row_group;
-    const ChunkRange bytes = RowsOfChunk(step_.shape_.row_bytes / group->world(), op.chunk, op.num_chunks);
-    std::vector<Message> messages(static_cast<size_t>(group->world()));
+  std::vector<comm::Message> MessagesOf(const pipeline::MicroOp& op) const {
+    comm::Communicator* const group = step_.groups_.row_group;
+    const pipeline::ChunkRange bytes =
+        pipeline::RowsOfChunk(step_.shape_.row_bytes / group->world(), op.chunk, op.num_chunks);
+    std::vector<comm::Message> messages(static_cast<size_t>(group->world()));
     for (int rank = 0; rank < group->world(); ++rank) {
       if (rank != group->rank()) messages[static_cast<size_t>(rank)] = group->NewMessage(bytes.count);
     }
@@ -110,15 +112,15 @@ class EmulatedStep::Layer : public MicroOpRunner {
 };
 
 absl::StatusOr<std::unique_ptr<EmulatedStep>> EmulatedStep::Create(const StepShape& shape,
-                                                                   const CommunicationSpec& spec,
+                                                                   const jobs::CommunicationSpec& spec,
                                                                    const StepGroups& groups) {
   const int packing = groups.replicas == nullptr ? 1 : groups.replicas->world();
   ASSIGN_OR_RETURN(ShapedGradients gradients, ShapedGradients::Create(shape, packing));
   std::unique_ptr<EmulatedStep> step(new EmulatedStep(shape, groups, std::move(gradients)));
   step->schedule_ = ScheduleOf(shape, spec, groups.rows->world(), groups.row_group->world());
-  const TrainerGroup group = {
+  const train::TrainerGroup group = {
       .world = groups.sums, .experts = groups.row_group, .replicas = groups.replicas, .layout = nullptr};
-  ASSIGN_OR_RETURN(step->sync_, GradSync::Create(spec, group, step->gradients_.views()));
+  ASSIGN_OR_RETURN(step->sync_, train::GradientReducer::Create(spec, group, step->gradients_.views()));
   return step;
 }
 
@@ -131,14 +133,14 @@ EmulatedStep::EmulatedStep(const StepShape& shape, const StepGroups& groups, Sha
 absl::StatusOr<StepTimes> EmulatedStep::Run(absl::Time deadline) {
   StepTimes times;
   Layer layer(*this, deadline, &times);
-  ASSIGN_OR_RETURN(const std::unique_ptr<Work> together,
-                   groups_.rows->Barrier({.comm_class = CommClass::kControl, .deadline = deadline}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> together,
+                   groups_.rows->Barrier({.comm_class = comm::CommClass::kControl, .deadline = deadline}));
   RETURN_IF_ERROR(together->Wait());
   groups_.sums->TakeSums();
   times.begin = absl::Now();
   for (int i = 0; i < shape_.layers; ++i) {
     layer.Compute(shape_.attention);
-    RETURN_IF_ERROR(RunSchedule(schedule_, &layer));
+    RETURN_IF_ERROR(moe::RunSchedule(schedule_, &layer));
   }
   times.forward_end = absl::Now();
   layer.set_backward();
@@ -157,30 +159,30 @@ absl::StatusOr<StepTimes> EmulatedStep::Run(absl::Time deadline) {
 }
 
 absl::Status EmulatedStep::Backward(StepTimes* times, Layer* layer) {
-  sync_->StageDone({.part = BackwardPart::kHead});
+  sync_->StageDone({.part = model::BackwardPart::kHead});
   for (int i = shape_.layers - 1; i >= 0; --i) {
     sync_->Imminent();
     const absl::Time begin = absl::Now();
-    RETURN_IF_ERROR(RunSchedule(schedule_, layer, sync_.get()));
+    RETURN_IF_ERROR(moe::RunSchedule(schedule_, layer, sync_.get()));
     times->moe_layers.push_back({begin, absl::Now()});
     const absl::Duration half = shape_.attention * kBackwardOverForward / 2;
-    sync_->StageDone({.part = BackwardPart::kFeedForward, .layer = i});
+    sync_->StageDone({.part = model::BackwardPart::kFeedForward, .layer = i});
     layer->Compute(half);
-    sync_->StageDone({.part = BackwardPart::kAttentionOut, .layer = i});
+    sync_->StageDone({.part = model::BackwardPart::kAttentionOut, .layer = i});
     layer->Compute(half);
-    sync_->StageDone({.part = BackwardPart::kAttentionIn, .layer = i});
+    sync_->StageDone({.part = model::BackwardPart::kAttentionIn, .layer = i});
   }
-  sync_->StageDone({.part = BackwardPart::kEmbedding});
+  sync_->StageDone({.part = model::BackwardPart::kEmbedding});
   return absl::OkStatus();
 }
 
 absl::StatusOr<TimeSpan> EmulatedStep::SumAll(absl::Time deadline) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Work> together,
-                   groups_.rows->Barrier({.comm_class = CommClass::kControl, .deadline = deadline}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> together,
+                   groups_.rows->Barrier({.comm_class = comm::CommClass::kControl, .deadline = deadline}));
   RETURN_IF_ERROR(together->Wait());
   const absl::Time begin = absl::Now();
   sync_->Start(deadline);
-  for (const BackwardStage& stage : BackwardStages(shape_.layers)) sync_->StageDone(stage);
+  for (const model::BackwardStage& stage : model::BackwardStages(shape_.layers)) sync_->StageDone(stage);
   RETURN_IF_ERROR(sync_->Finish());
   return TimeSpan{begin, absl::Now()};
 }

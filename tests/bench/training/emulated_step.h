@@ -2,8 +2,8 @@
 //
 // Layers run as the model's forward and backward do (workers/model/backward/model_backward.h,
 // workers/moe/layer/moe_backward.h): each MoE layer by the workers' own executor of its program, gradients complete in
-// the order of BackwardStages and summed by the workers' own synchroniser, which is told of all-to-alls as there.  An
-// all-to-all sends every rank of the group as many bytes, as a balanced gate would.  Thread-compatible.
+// the order of BackwardStages and summed by the workers' own synchroniser, which is told of all-to-alls as there.
+// An all-to-all sends every rank of the group as many bytes, as a balanced gate would.  Thread-compatible.
 #pragma once
 
 #include <memory>
@@ -19,17 +19,17 @@
 #include "tests/bench/training/shaped_gradients.h"
 #include "tests/bench/training/step_shape.h"
 #include "workers/comm/core/communicator.h"
-#include "workers/train/reduce/grad_sync.h"
+#include "workers/train/reduce/gradient_reducer.h"
 
 namespace switchyard::bench {
 
 // Of one rank; all borrowed.  Rows and sums have connections of their own, so that links can tell them apart; in a mode
 // in which rows overtake sums they are one group, whose frames share a connection.
 struct StepGroups {
-  Communicator* rows = nullptr;           // all ranks
-  Communicator* row_group = nullptr;      // those that this rank's rows travel among; rows itself without packing
-  RecordingCommunicator* sums = nullptr;  // all ranks
-  Communicator* replicas = nullptr;       // null without packing
+  comm::Communicator* rows = nullptr;       // all ranks
+  comm::Communicator* row_group = nullptr;  // those that this rank's rows travel among; rows itself without packing
+  RecordingCommunicator* sums = nullptr;    // all ranks
+  comm::Communicator* replicas = nullptr;   // null without packing
 };
 
 struct StepTimes {
@@ -45,19 +45,20 @@ struct StepTimes {
 };
 
 // The program of a MoE layer in that mode, of ranks of which `holders` have all experts.
-MoeSchedule ScheduleOf(const StepShape& shape, const CommunicationSpec& spec, int world, int holders);
+pipeline::MoeSchedule ScheduleOf(const StepShape& shape, const jobs::CommunicationSpec& spec, int world, int holders);
 
 class EmulatedStep {
  public:
   // Errors: of the synchroniser (Unimplemented for a mode that is not there); ResourceExhausted.
-  static absl::StatusOr<std::unique_ptr<EmulatedStep>> Create(const StepShape& shape, const CommunicationSpec& spec,
+  static absl::StatusOr<std::unique_ptr<EmulatedStep>> Create(const StepShape& shape,
+                                                              const jobs::CommunicationSpec& spec,
                                                               const StepGroups& groups);
   // All ranks at once.  Errors: the communicators'.
   absl::StatusOr<StepTimes> Run(absl::Time deadline);
   // All gradients complete at once, and no all-to-all: when their sums began and ended.
   absl::StatusOr<TimeSpan> SumAll(absl::Time deadline);
 
-  const MoeSchedule& schedule() const { return schedule_; }
+  const pipeline::MoeSchedule& schedule() const { return schedule_; }
   int packing() const { return packing_; }
   int64_t num_sums() const { return sync_->num_sums(); }
 
@@ -70,8 +71,8 @@ class EmulatedStep {
   const StepGroups groups_;
   const int packing_;
   const ShapedGradients gradients_;
-  MoeSchedule schedule_;
-  std::unique_ptr<GradSync> sync_;
+  pipeline::MoeSchedule schedule_;
+  std::unique_ptr<train::GradientReducer> sync_;
 };
 
 }  // namespace switchyard::bench

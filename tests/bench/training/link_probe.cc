@@ -14,35 +14,36 @@ namespace {
 constexpr absl::Duration kPatience = absl::Minutes(1);
 constexpr int kEighths[] = {2, 3, 4, 5, 6, 8};
 
-absl::Status Meet(Communicator* comm) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Work> together,
-                   comm->Barrier({.comm_class = CommClass::kControl, .deadline = absl::Now() + kPatience}));
+absl::Status Meet(comm::Communicator* comm) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> together,
+                   comm->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kPatience}));
   return together->Wait();
 }
 
 }  // namespace
 
-absl::StatusOr<Probe> OneAllToAll(Communicator* rows, int64_t bytes, int chunks) {
+absl::StatusOr<Probe> OneAllToAll(comm::Communicator* rows, int64_t bytes, int chunks) {
   RETURN_IF_ERROR(Meet(rows));
   Probe probe = {.what = "all_to_all", .bytes = bytes, .begin = absl::Now(), .end = {}};
-  std::vector<std::unique_ptr<Work>> works;
+  std::vector<std::unique_ptr<comm::Work>> works;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    std::vector<Message> messages(static_cast<size_t>(rows->world()));
+    std::vector<comm::Message> messages(static_cast<size_t>(rows->world()));
     for (int rank = 0; rank < rows->world(); ++rank) {
       if (rank == rows->rank()) continue;
-      messages[static_cast<size_t>(rank)] = rows->NewMessage(RowsOfChunk(bytes / rows->world(), chunk, chunks).count);
+      messages[static_cast<size_t>(rank)] =
+          rows->NewMessage(pipeline::RowsOfChunk(bytes / rows->world(), chunk, chunks).count);
     }
-    ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
-                     rows->AllToAllV({.comm_class = CommClass::kAllToAll, .deadline = probe.begin + kPatience},
+    ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
+                     rows->AllToAllV({.comm_class = comm::CommClass::kAllToAll, .deadline = probe.begin + kPatience},
                                      std::move(messages)));
     works.push_back(std::move(work));
   }
-  for (const std::unique_ptr<Work>& work : works) RETURN_IF_ERROR(work->Wait());
+  for (const std::unique_ptr<comm::Work>& work : works) RETURN_IF_ERROR(work->Wait());
   probe.end = absl::Now();
   return probe;
 }
 
-absl::StatusOr<std::vector<Probe>> ProbeAllToAlls(Communicator* rows, int64_t most_bytes, int rounds) {
+absl::StatusOr<std::vector<Probe>> ProbeAllToAlls(comm::Communicator* rows, int64_t most_bytes, int rounds) {
   std::vector<Probe> probes;
   for (int round = 0; round < rounds; ++round) {
     for (const int eighths : kEighths) {
@@ -53,7 +54,7 @@ absl::StatusOr<std::vector<Probe>> ProbeAllToAlls(Communicator* rows, int64_t mo
   return probes;
 }
 
-absl::StatusOr<std::vector<Probe>> ProbeSums(Communicator* sums, int64_t most_bytes, int rounds) {
+absl::StatusOr<std::vector<Probe>> ProbeSums(comm::Communicator* sums, int64_t most_bytes, int rounds) {
   const int64_t element = DTypeBytes(DType::kF32);
   ASSIGN_OR_RETURN(const Tensor values, Tensor::Allocate(DType::kF32, {most_bytes / element}, Device::Cpu()));
   std::memset(values.view().raw(), 0, static_cast<size_t>(most_bytes / element * element));
@@ -63,9 +64,10 @@ absl::StatusOr<std::vector<Probe>> ProbeSums(Communicator* sums, int64_t most_by
       const int64_t elements = most_bytes / element * eighths / 8;
       RETURN_IF_ERROR(Meet(sums));
       Probe probe = {.what = "sum", .bytes = elements * element, .begin = absl::Now(), .end = {}};
-      ASSIGN_OR_RETURN(const std::unique_ptr<Work> work,
-                       sums->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = probe.begin + kPatience},
-                                          values.view().Rows(0, elements)));
+      ASSIGN_OR_RETURN(
+          const std::unique_ptr<comm::Work> work,
+          sums->AllReduceSum({.comm_class = comm::CommClass::kAllReduce, .deadline = probe.begin + kPatience},
+                             values.view().Rows(0, elements)));
       RETURN_IF_ERROR(work->Wait());
       probe.end = absl::Now();
       probes.push_back(std::move(probe));

@@ -20,10 +20,10 @@ struct Probe {
 
 // rounds of each size, each begun by all ranks at once: eighths of the bytes, from two (shorter sums go another way,
 // workers/comm/local/reduce_work.h) to all.
-absl::StatusOr<std::vector<Probe>> ProbeAllToAlls(Communicator* rows, int64_t most_bytes, int rounds);
-absl::StatusOr<std::vector<Probe>> ProbeSums(Communicator* sums, int64_t most_bytes, int rounds);
+absl::StatusOr<std::vector<Probe>> ProbeAllToAlls(comm::Communicator* rows, int64_t most_bytes, int rounds);
+absl::StatusOr<std::vector<Probe>> ProbeSums(comm::Communicator* sums, int64_t most_bytes, int rounds);
 
 // An all-to-all of so many bytes in so many messages to each rank, started one after the other, then waited for.
-absl::StatusOr<Probe> OneAllToAll(Communicator* rows, int64_t bytes, int chunks);
+absl::StatusOr<Probe> OneAllToAll(comm::Communicator* rows, int64_t bytes, int chunks);
 
 }  // namespace switchyard::bench

@@ -14,7 +14,7 @@ constexpr int64_t kEverySteps = 2;
 constexpr int64_t kFirstStep = 3;
 
 // An all-to-all takes what it is under way, as in the paper, whether or not experts' products are beside it.
-PackingTimes TimesOf(const StepTimes& times) {
+jobs::PackingTimes TimesOf(const StepTimes& times) {
   return {.experts_ns = absl::ToInt64Nanoseconds(times.forward_experts),
           .all_to_all_ns = absl::ToInt64Nanoseconds(times.forward_all_to_all),
           .micro_ops = times.forward_expert_ops,
@@ -26,19 +26,19 @@ PackingTimes TimesOf(const StepTimes& times) {
 }  // namespace
 
 absl::StatusOr<PackingTrials> TryPackings(
-    const std::function<absl::StatusOr<std::unique_ptr<EmulatedStep>>(int packing)>& make, Communicator* all,
+    const std::function<absl::StatusOr<std::unique_ptr<EmulatedStep>>(int packing)>& make, comm::Communicator* all,
     absl::Duration patience) {
-  PackingController controller({.world = all->world(), .first_step = kFirstStep, .every_steps = kEverySteps});
+  jobs::PackingController controller({.world = all->world(), .first_step = kFirstStep, .every_steps = kEverySteps});
   PackingTrials trials;
-  PackingTimes measured;
-  for (int64_t step = 1; !controller.settled(); ++step) {
+  jobs::PackingTimes measured;
+  for (int64_t step = 1; !controller.finalized(); ++step) {
     if (trials.step == nullptr || trials.step->packing() != controller.packing()) {
       ASSIGN_OR_RETURN(trials.step, make(controller.packing()));
     }
     ASSIGN_OR_RETURN(const StepTimes times, trials.step->Run(absl::Now() + patience));
     if (controller.Measures(step)) measured += TimesOf(times);
     if (!controller.Decides(step)) continue;
-    ASSIGN_OR_RETURN(const PackingTimes sums, SumTimes(measured, all, absl::Now() + patience));
+    ASSIGN_OR_RETURN(const jobs::PackingTimes sums, train::SumTimes(measured, all, absl::Now() + patience));
     controller.Adopt(controller.Propose(step, sums));
     measured = {};
   }

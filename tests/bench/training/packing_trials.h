@@ -14,14 +14,14 @@
 namespace switchyard::bench {
 
 struct PackingTrials {
-  std::vector<PackingDecision> decisions;  // the last one's `to` is what it stays with
-  std::unique_ptr<EmulatedStep> step;      // with that
+  std::vector<jobs::PackingDecision> decisions;  // the last one's `to` is what it stays with
+  std::unique_ptr<EmulatedStep> step;            // with that
 };
 
 // make: the step with so many replicas of every expert.  all: every rank; each makes this call at once.  Every packing
 // is tried for two steps (the first for three), of which all but the first count.  Errors: of make and of the steps.
 absl::StatusOr<PackingTrials> TryPackings(
-    const std::function<absl::StatusOr<std::unique_ptr<EmulatedStep>>(int packing)>& make, Communicator* all,
+    const std::function<absl::StatusOr<std::unique_ptr<EmulatedStep>>(int packing)>& make, comm::Communicator* all,
     absl::Duration patience);
 
 }  // namespace switchyard::bench

@@ -8,9 +8,9 @@
 
 namespace switchyard::bench {
 
-class RecordingCommunicator::RecordedWork : public Work {
+class RecordingCommunicator::RecordedWork : public comm::Work {
  public:
-  RecordedWork(RecordingCommunicator* owner, std::unique_ptr<Work> inner)
+  RecordedWork(RecordingCommunicator* owner, std::unique_ptr<comm::Work> inner)
       : owner_(owner), inner_(std::move(inner)), begin_(absl::Now()) {}
 
   absl::Status Wait() override {
@@ -25,14 +25,14 @@ class RecordingCommunicator::RecordedWork : public Work {
 
  private:
   RecordingCommunicator* const owner_;
-  const std::unique_ptr<Work> inner_;
+  const std::unique_ptr<comm::Work> inner_;
   const absl::Time begin_;
   bool ended_ = false;
 };
 
-WorkOr RecordingCommunicator::StartExchange(Exchange exchange) {
-  if (exchange.key.comm_class != CommClass::kAllReduce) return inner_->StartExchange(std::move(exchange));
-  ASSIGN_OR_RETURN(std::unique_ptr<Work> work, inner_->StartExchange(std::move(exchange)));
+comm::WorkOr RecordingCommunicator::StartExchange(Exchange exchange) {
+  if (exchange.key.comm_class != comm::CommClass::kAllReduce) return inner_->StartExchange(std::move(exchange));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, inner_->StartExchange(std::move(exchange)));
   return std::make_unique<RecordedWork>(this, std::move(work));
 }
 

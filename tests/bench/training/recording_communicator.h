@@ -16,14 +16,14 @@ struct TimeSpan {
 };
 
 // Threads: as for any Communicator.
-class RecordingCommunicator : public Communicator {
+class RecordingCommunicator : public comm::Communicator {
  public:
   explicit RecordingCommunicator(std::unique_ptr<Communicator> inner)
-      : Communicator(inner->group(), MessagePool::Create()), inner_(std::move(inner)) {}
+      : Communicator(inner->group(), comm::MessagePool::Create()), inner_(std::move(inner)) {}
 
   void Abort(absl::string_view reason) override { inner_->Abort(reason); }
   absl::Status status() const override { return inner_->status(); }
-  WorkOr StartExchange(Exchange exchange) override;
+  comm::WorkOr StartExchange(Exchange exchange) override;
 
   // Those of class all_reduce since the last call, in the order in which they ended.
   std::vector<TimeSpan> TakeSums() ABSL_LOCKS_EXCLUDED(mu_);

@@ -40,12 +40,13 @@ class Cutter {
   TensorView left_;
 };
 
-absl::Status CutLayer(const StepShape& shape, int layer_idx, int experts, Cutter* cutter, LayerGradients* layer) {
+absl::Status CutLayer(const StepShape& shape, int layer_idx, int experts, Cutter* cutter,
+                      model::LayerGradients* layer) {
   const LayerElements elements = ElementsOfLayer(shape, layer_idx);
-  AttentionGradients& attention = layer->attention;
-  MoeGradients& moe = layer->moe.emplace();
+  model::AttentionGradients& attention = layer->attention;
+  model::MoeGradients& moe = layer->moe.emplace();
   moe.experts.resize(static_cast<size_t>(experts));
-  for (FfnGradients& expert : moe.experts) {
+  for (ops::FfnGradients& expert : moe.experts) {
     RETURN_IF_ERROR(cutter->To("an expert", shape.expert, {&expert.down.gradient, &expert.gate_up.gradient}));
   }
   RETURN_IF_ERROR(cutter->To("feed-forward", elements.feed_forward, {&moe.router.gradient, &layer->ffn_norm}));
@@ -62,7 +63,7 @@ absl::StatusOr<ShapedGradients> ShapedGradients::Create(const StepShape& shape, 
   ASSIGN_OR_RETURN(made.memory_, Tensor::Allocate(DType::kF32, {TotalElements(shape, experts)}, Device::Cpu()));
   std::memset(made.memory_.view().raw(), 0, static_cast<size_t>(TotalElements(shape, experts) * kGradientBytes));
   Cutter cutter(made.memory_.view());
-  ModelGradients& views = made.views_;
+  model::ModelGradients& views = made.views_;
   RETURN_IF_ERROR(cutter.To("the head", shape.head, {&views.lm_head.gradient, &views.final_norm}));
   RETURN_IF_ERROR(cutter.To("the embedding", shape.embedding, {&views.embedding}));
   views.layers.resize(static_cast<size_t>(shape.layers));

@@ -15,11 +15,11 @@ class ShapedGradients {
   // ResourceExhausted.
   static absl::StatusOr<ShapedGradients> Create(const StepShape& shape, int experts);
 
-  const ModelGradients& views() const { return views_; }
+  const model::ModelGradients& views() const { return views_; }
 
  private:
   Tensor memory_;  // zeros, so that sums of sums stay what they are
-  ModelGradients views_;
+  model::ModelGradients views_;
 };
 
 }  // namespace switchyard::bench

@@ -69,13 +69,16 @@ Links LinksOfFlags() {
           .node_size = absl::GetFlag(FLAGS_node_size)};
 }
 
-CommunicationSpec SpecOfFlags(CommMode mode) { return {.mode = mode, .piece_bytes = absl::GetFlag(FLAGS_piece_bytes)}; }
+jobs::CommunicationSpec SpecOfFlags(jobs::CommMode mode) {
+  return {.mode = mode, .piece_bytes = absl::GetFlag(FLAGS_piece_bytes)};
+}
 
-SocketGroupOptions SocketsOfFlags(const GroupOptions& group) {
+comm::SocketGroupOptions SocketsOfFlags(const comm::GroupOptions& group) {
   static constexpr int64_t kLeastBytes = 8 << 10;  // about a packet
-  SocketGroupOptions options = {.group = group};
+  comm::SocketGroupOptions options = {.group = group};
   const auto scaled = [](int64_t bytes) {
-    return std::clamp(absl::GetFlag(FLAGS_piece_bytes) * bytes / CommunicationSpec().piece_bytes, kLeastBytes, bytes);
+    return std::clamp(absl::GetFlag(FLAGS_piece_bytes) * bytes / jobs::CommunicationSpec().piece_bytes, kLeastBytes,
+                      bytes);
   };
   options.frame_bytes = scaled(options.frame_bytes);
   options.socket.send_buffer_bytes = static_cast<int>(2 * scaled(options.socket.send_buffer_bytes / 2));

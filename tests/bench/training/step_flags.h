@@ -11,8 +11,8 @@ namespace switchyard::bench {
 // Ends the program at a flag that is no number.
 StepShape ShapeOfFlags();
 Links LinksOfFlags();
-CommunicationSpec SpecOfFlags(CommMode mode);
+jobs::CommunicationSpec SpecOfFlags(jobs::CommMode mode);
 // Frames and buffers on connections on which rows overtake sums: scaled with pieces, as far as packets let them.
-SocketGroupOptions SocketsOfFlags(const GroupOptions& group);
+comm::SocketGroupOptions SocketsOfFlags(const comm::GroupOptions& group);
 
 }  // namespace switchyard::bench

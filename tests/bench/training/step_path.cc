@@ -5,7 +5,8 @@
 
 namespace switchyard::bench {
 
-PathInput PathOfStep(const StepShape& shape, const Links& links, const MoeSchedule& schedule, const RankLayout& ranks) {
+PathInput PathOfStep(const StepShape& shape, const Links& links, const pipeline::MoeSchedule& schedule,
+                     const RankLayout& ranks) {
   const std::vector<int> all = RowGroup(ranks.world, 1, 0), holders = RowGroup(ranks.world, ranks.packing, 0),
                          replicas = ReplicaGroup(ranks.world, ranks.packing, 0);
   const auto sum = [&](const std::vector<int>& members, const std::vector<int64_t>& elements) {

@@ -15,7 +15,8 @@ struct RankLayout {
 };
 
 // schedule: borrowed, and so kept.  An expert per rank, before packing.
-PathInput PathOfStep(const StepShape& shape, const Links& links, const MoeSchedule& schedule, const RankLayout& ranks);
+PathInput PathOfStep(const StepShape& shape, const Links& links, const pipeline::MoeSchedule& schedule,
+                     const RankLayout& ranks);
 
 // Of all sums, on the wire.
 absl::Duration AllSums(const PathInput& input);

@@ -56,7 +56,7 @@ constexpr absl::Duration kPatience = absl::Minutes(1);
 
 struct NamedMode {
   std::string name;
-  CommunicationSpec spec;
+  jobs::CommunicationSpec spec;
   int tos = 0;
   int packing = 1;                     // 0: not chosen yet
   bool tried = false;                  // it was chosen by trials
@@ -70,12 +70,12 @@ absl::StatusOr<NamedMode> ParseMode(const std::string& text) {
     return absl::InvalidArgumentError(absl::StrCat("--modes: ", text));
   }
   mode.name = parts[0];
-  ASSIGN_OR_RETURN(const CommMode known, ParseCommMode(parts[1]));
+  ASSIGN_OR_RETURN(const jobs::CommMode known, jobs::ParseCommMode(parts[1]));
   mode.spec = SpecOfFlags(known);
   return mode;
 }
 
-GroupOptions OptionsOf(const std::string& name) {
+comm::GroupOptions OptionsOf(const std::string& name) {
   const std::vector<std::string> addresses = absl::GetFlag(FLAGS_addresses);
   return {.rank = absl::GetFlag(FLAGS_rank),
           .world = static_cast<int>(addresses.size()),
@@ -85,10 +85,10 @@ GroupOptions OptionsOf(const std::string& name) {
           .deadline = absl::Now() + kPatience};
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(const std::string& name) {
+absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const std::string& name) {
   test::DirectoryStore store(absl::GetFlag(FLAGS_meeting));
-  PrefixStore own(&store, name);
-  return FormGlooGroup(OptionsOf(name), &own);
+  comm::PrefixStore own(&store, name);
+  return comm::FormGlooGroup(OptionsOf(name), &own);
 }
 
 class Worker {
@@ -117,7 +117,7 @@ class Worker {
   absl::Status Connect() {
     ASSIGN_OR_RETURN(rows_, FormGroup("rows"));
     RETURN_IF_ERROR(ConnectionMarks::OfNewConnections().Mark(absl::GetFlag(FLAGS_rows_tos)));
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> sums, FormGroup("sums"));
+    ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> sums, FormGroup("sums"));
     sums_marks_ = ConnectionMarks::OfNewConnections();
     sums_ = std::make_unique<RecordingCommunicator>(std::move(sums));
     return ConnectBoth();
@@ -129,19 +129,20 @@ class Worker {
     bool wanted = false;
     for (const std::string& text : absl::GetFlag(FLAGS_modes)) {
       ASSIGN_OR_RETURN(const NamedMode mode, ParseMode(text));
-      wanted = wanted || OvertakesOnTheSocket(mode.spec.mode);
+      wanted = wanted || jobs::OvertakesOnTheSocket(mode.spec.mode);
     }
     if (!wanted) return absl::OkStatus();
     test::DirectoryStore store(absl::GetFlag(FLAGS_meeting));
-    PrefixStore own(&store, "both");
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> both, FormSocketGroup(SocketsOfFlags(OptionsOf("both")), &own));
+    comm::PrefixStore own(&store, "both");
+    ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> both,
+                     comm::FormSocketGroup(SocketsOfFlags(OptionsOf("both")), &own));
     both_ = std::make_unique<RecordingCommunicator>(std::move(both));
     return ConnectionMarks::OfNewConnections().Mark(absl::GetFlag(FLAGS_rows_tos));
   }
 
-  absl::StatusOr<StepGroups> GroupsOf(CommMode mode, int packing) {
-    const bool overtakes = OvertakesOnTheSocket(mode);
-    Communicator* const rows = overtakes ? both_.get() : rows_.get();
+  absl::StatusOr<StepGroups> GroupsOf(jobs::CommMode mode, int packing) {
+    const bool overtakes = jobs::OvertakesOnTheSocket(mode);
+    comm::Communicator* const rows = overtakes ? both_.get() : rows_.get();
     RecordingCommunicator* const sums = overtakes ? both_.get() : sums_.get();
     StepGroups groups = {.rows = rows, .row_group = rows, .sums = sums, .replicas = nullptr};
     if (packing == 1) return groups;
@@ -156,7 +157,7 @@ class Worker {
     return groups;
   }
 
-  absl::StatusOr<std::unique_ptr<EmulatedStep>> MakeStep(const CommunicationSpec& spec, int packing) {
+  absl::StatusOr<std::unique_ptr<EmulatedStep>> MakeStep(const jobs::CommunicationSpec& spec, int packing) {
     ASSIGN_OR_RETURN(const StepGroups groups, GroupsOf(spec.mode, packing));
     return EmulatedStep::Create(shape_, spec, groups);
   }
@@ -183,7 +184,7 @@ class Worker {
       mode.packing = mode.step->packing();
       mode.tried = true;
       if (rows_->rank() != 0) continue;
-      for (const PackingDecision& decision : trials.decisions) {
+      for (const jobs::PackingDecision& decision : trials.decisions) {
         out_ << "{\"decision\": \"" << decision.ToString() << "\", \"to\": " << decision.to << "}\n";
       }
       WritePath(mode);
@@ -206,8 +207,9 @@ class Worker {
   // What any packing could reach with all-to-alls cut.
   absl::Status WritePathsOfPackings() {
     ASSIGN_OR_RETURN(NamedMode mode, ParseMode("packed=pipelining:0:1"));
-    for (mode.packing = 1; mode.packing <= MostPacking(rows_->world()); mode.packing *= 2) {
-      const MoeSchedule schedule = ScheduleOf(shape_, mode.spec, rows_->world(), rows_->world() / mode.packing);
+    for (mode.packing = 1; mode.packing <= jobs::MostPacking(rows_->world()); mode.packing *= 2) {
+      const pipeline::MoeSchedule schedule =
+          ScheduleOf(shape_, mode.spec, rows_->world(), rows_->world() / mode.packing);
       const CriticalPath path = FindCriticalPath(PathOfStep(shape_, links_, schedule, {rows_->world(), mode.packing}));
       out_ << "{\"packing\": " << mode.packing << ", \"step_ms\": " << absl::ToDoubleMilliseconds(path.step)
            << ", \"exposed_ms\": " << absl::ToDoubleMilliseconds(path.exposed()) << "}\n";
@@ -249,7 +251,8 @@ class Worker {
         WriteSpan("micro", cut == 1 ? "all_to_all_whole" : "all_to_all_cut", probe.begin, probe.end, "");
       }
       for (const NamedMode& mode : modes_) {
-        const bool whole = mode.spec.mode == CommMode::kPriority, cut = mode.spec.mode == CommMode::kPartition;
+        const bool whole = mode.spec.mode == jobs::CommMode::kPriority,
+                   cut = mode.spec.mode == jobs::CommMode::kPartition;
         if (mode.step == nullptr || !(whole || cut)) continue;
         ASSIGN_OR_RETURN(const TimeSpan span, mode.step->SumAll(absl::Now() + kPatience));
         WriteSpan("micro", whole ? "sums_whole" : "sums_cut", span.begin, span.end, "");
@@ -261,7 +264,7 @@ class Worker {
   // Messages' buffers grow to the largest that a group has seen: ar_last's all-to-alls are whole, and its sums the
   // largest; a mode in which rows overtake sums has a group of its own.  What was packed by trials has had its steps.
   static bool Warms(const NamedMode& mode) {
-    return mode.spec.mode == CommMode::kArLast || OvertakesOnTheSocket(mode.spec.mode) ||
+    return mode.spec.mode == jobs::CommMode::kArLast || jobs::OvertakesOnTheSocket(mode.spec.mode) ||
            (mode.packing > 1 && !mode.tried);
   }
 
@@ -306,13 +309,13 @@ class Worker {
   }
 
   struct Packed {
-    std::unique_ptr<Communicator> row_group, replicas;
+    std::unique_ptr<comm::Communicator> row_group, replicas;
   };
 
   const StepShape shape_;
   const Links links_;
   std::ofstream out_;
-  std::unique_ptr<Communicator> rows_;
+  std::unique_ptr<comm::Communicator> rows_;
   std::unique_ptr<RecordingCommunicator> sums_, both_;
   ConnectionMarks sums_marks_;
   std::map<std::pair<bool, int>, Packed> packed_;  // by overtakes and packing; outlived by what they are parts of

@@ -7,7 +7,7 @@
 #include "switchyard/v1/inference.pb.h"
 #include "tests/clients/cli_run.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::AllOf;
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 TEST(AppTest, HelpNamesEveryCommand) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{}, {"help"}, {"--help"}}) {
-    const CliRun run = RunCliWith(args);
+    const client::CliRun run = client::RunCliWith(args);
     EXPECT_EQ(run.exit_code, 0);
     for (const char* command :
          {"generate", "chat", "tokenize", "detokenize", "status", "bench", "trace", "train", "data"})
@@ -25,32 +25,32 @@ TEST(AppTest, HelpNamesEveryCommand) {
 }
 
 TEST(AppTest, CommandHelpNamesEveryField) {
-  const CliRun run = RunCliWith({"help", "generate"});
+  const client::CliRun run = client::RunCliWith({"help", "generate"});
   EXPECT_EQ(run.exit_code, 0);
   for (const auto& field : RequestFields<v1::GenerateRequest>())
     EXPECT_THAT(run.out, HasSubstr(absl::StrCat("--", field.name)));
   EXPECT_THAT(run.out, AllOf(HasSubstr("127.0.0.1:50051"), HasSubstr("--concurrency"), HasSubstr("Examples:")));
-  EXPECT_EQ(RunCliWith({"generate", "--help"}).out, run.out);
-  EXPECT_THAT(RunCliWith({"help", "bench"}).out, AllOf(HasSubstr("--rate"), HasSubstr("requests per second")));
+  EXPECT_EQ(client::RunCliWith({"generate", "--help"}).out, run.out);
+  EXPECT_THAT(client::RunCliWith({"help", "bench"}).out, AllOf(HasSubstr("--rate"), HasSubstr("requests per second")));
 }
 
-TEST(AppTest, Version) { EXPECT_THAT(RunCliWith({"--version"}).out, HasSubstr("switchyard 0.1.0")); }
+TEST(AppTest, Version) { EXPECT_THAT(client::RunCliWith({"--version"}).out, HasSubstr("switchyard 0.1.0")); }
 
 TEST(AppTest, UnknownCommandSuggests) {
-  const CliRun run = RunCliWith({"genrate", "x"});
+  const client::CliRun run = client::RunCliWith({"genrate", "x"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("did you mean \"generate\"?"));
   EXPECT_EQ(run.out, "");
 }
 
 TEST(AppTest, UnknownFlagSuggests) {
-  const CliRun run = RunCliWith({"generate", "x", "--max_token=5"});
+  const client::CliRun run = client::RunCliWith({"generate", "x", "--max_token=5"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, AllOf(HasSubstr("did you mean \"--max_tokens\"?"), HasSubstr("switchyard help generate")));
 }
 
 TEST(AppTest, HelpIsGroupedWithWhatIsUsedMostFirst) {
-  const std::string page = RunCliWith({"generate", "--help"}).out;
+  const std::string page = client::RunCliWith({"generate", "--help"}).out;
   EXPECT_THAT(page, testing::StartsWith("generate text from a prompt"));
   size_t last = 0;
   for (const char* part : {"Usage: switchyard generate [PROMPT] [--flag=value ...]", "Prompt:", "--text=TEXT",
@@ -61,14 +61,15 @@ TEST(AppTest, HelpIsGroupedWithWhatIsUsedMostFirst) {
     EXPECT_GT(at, last) << part;
     last = at;
   }
-  EXPECT_THAT(RunCliWith({"help", "trace"}).out,
+  EXPECT_THAT(client::RunCliWith({"help", "trace"}).out,
               AllOf(HasSubstr("Usage: switchyard trace COMMAND"), HasSubstr("replay")));
-  EXPECT_THAT(RunCliWith({"train", "get", "-h"}).out, HasSubstr("Usage: switchyard train get ID [--flag=value ...]"));
+  EXPECT_THAT(client::RunCliWith({"train", "get", "-h"}).out,
+              HasSubstr("Usage: switchyard train get ID [--flag=value ...]"));
 }
 
-TEST(AppTest, EveryProblemIsToldAtOnce) {
-  const CliRun run = RunCliWith({"generate", "x", "y", "--max_token=5", "--concurrency=many", "--timeout=0",
-                                 "--server=a", "--server=b", "--input"});
+TEST(AppTest, EveryProblemIsReportedAtOnce) {
+  const client::CliRun run = client::RunCliWith({"generate", "x", "y", "--max_token=5", "--concurrency=many",
+                                                 "--timeout=0", "--server=a", "--server=b", "--input"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_EQ(run.out, "");
   for (const char* part :
@@ -77,25 +78,25 @@ TEST(AppTest, EveryProblemIsToldAtOnce) {
         "--server: At Most 1 required but received 2\n", "--input: 1 required FILE missing\n"}) {
     EXPECT_THAT(run.err, HasSubstr(part));
   }
-  EXPECT_THAT(RunCliWith({"bench", "--seed=x"}).err, HasSubstr("Could not convert: --seed = x\n"));
-  EXPECT_THAT(RunCliWith({"data", "pack"}).err,
+  EXPECT_THAT(client::RunCliWith({"bench", "--seed=x"}).err, HasSubstr("Could not convert: --seed = x\n"));
+  EXPECT_THAT(client::RunCliWith({"data", "pack"}).err,
               AllOf(HasSubstr("inputs is required"), HasSubstr("--output is required")));
-  EXPECT_THAT(RunCliWith({"trace", "replay", "t", "--phase=both"}).err,
+  EXPECT_THAT(client::RunCliWith({"trace", "replay", "t", "--phase=both"}).err,
               HasSubstr("--phase: both not in {prefill,decode}\n"));
-  EXPECT_THAT(RunCliWith({"train"}).err,
+  EXPECT_THAT(client::RunCliWith({"train"}).err,
               AllOf(HasSubstr("A subcommand is required"), HasSubstr("switchyard help train")));
 }
 
 TEST(AppTest, WrongValuesNameTheFlag) {
-  EXPECT_THAT(RunCliWith({"generate", "x", "--temperature=hot"}).err,
+  EXPECT_THAT(client::RunCliWith({"generate", "x", "--temperature=hot"}).err,
               HasSubstr("--temperature must be a number, is \"hot\""));
-  EXPECT_EQ(RunCliWith({"generate", "x", "--temperature=hot"}).exit_code, 2);
-  EXPECT_THAT(RunCliWith({"generate", "x", "--concurrency=0"}).err, HasSubstr("--concurrency"));
-  EXPECT_EQ(RunCliWith({"bench", "--rate=2", "--concurrency=2"}).exit_code, 2);
+  EXPECT_EQ(client::RunCliWith({"generate", "x", "--temperature=hot"}).exit_code, 2);
+  EXPECT_THAT(client::RunCliWith({"generate", "x", "--concurrency=0"}).err, HasSubstr("--concurrency"));
+  EXPECT_EQ(client::RunCliWith({"bench", "--rate=2", "--concurrency=2"}).exit_code, 2);
 }
 
 TEST(AppTest, WithoutAPromptItSaysHowToGiveOne) {
-  const CliRun run = RunCliWith({"generate"});
+  const client::CliRun run = client::RunCliWith({"generate"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, AllOf(HasSubstr("exactly one of text, token_ids, messages"), HasSubstr("--text=TEXT")));
 }
@@ -104,7 +105,7 @@ TEST(AppTest, WithoutAServerItSaysHowToStartOne) {
   for (const char* command : {"generate", "tokenize", "chat", "status", "bench"}) {
     std::vector<std::string> args = {command, "--server=127.0.0.1:1"};
     if (std::string(command) == "generate" || std::string(command) == "tokenize") args.push_back("x");
-    const CliRun run = RunCliWith(args);
+    const client::CliRun run = client::RunCliWith(args);
     EXPECT_EQ(run.exit_code, 1) << command;
     EXPECT_THAT(run.err,
                 AllOf(HasSubstr("cannot reach 127.0.0.1:1"), HasSubstr("is the server running? start it with")))
@@ -113,4 +114,4 @@ TEST(AppTest, WithoutAServerItSaysHowToStartOne) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -7,15 +7,15 @@
 #include "tests/clients/cli_run.h"
 #include "tests/clients/fake_server.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::HasSubstr;
 
 TEST(BenchCommandTest, ClosedLoop) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"bench", server.flag(), "--concurrency=3", "--num_requests=12", "--prompt_tokens=9",
-                                 "--max_tokens=5", "--json"});
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"bench", server.flag(), "--concurrency=3", "--num_requests=12",
+                                                 "--prompt_tokens=9", "--max_tokens=5", "--json"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   const Json report = *ParseJson(run.out);
   EXPECT_EQ(report["requests_ok"], 12);
@@ -33,15 +33,15 @@ TEST(BenchCommandTest, ClosedLoop) {
 }
 
 TEST(BenchCommandTest, OpenLoopCountsErrorsByReason) {
-  FakeServer server;
+  client::FakeServer server;
   std::atomic<int> calls{0};
   server.on_generate = [&calls](auto*, const auto&, auto* writer) {
     if (++calls % 2 == 0)
-      return ToGrpcStatus(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "full"), "");
-    writer->Write(Part(0, 0, "x", true));
+      return rpc::ToGrpcStatus(rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "full"), "");
+    writer->Write(client::Part(0, 0, "x", true));
     return grpc::Status::OK;
   };
-  const CliRun run = RunCliWith({"bench", server.flag(), "--rate=500", "--num_requests=10"});
+  const client::CliRun run = client::RunCliWith({"bench", server.flag(), "--rate=500", "--num_requests=10"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.out, HasSubstr("5 requests finished"));
   EXPECT_THAT(run.out, HasSubstr("QUEUE_FULL           5"));
@@ -49,9 +49,9 @@ TEST(BenchCommandTest, OpenLoopCountsErrorsByReason) {
 }
 
 TEST(BenchCommandTest, RequestsFromInput) {
-  FakeServer server;
-  const CliRun run =
-      RunCliWith({"bench", server.flag(), "--num_requests=3", "--input=-"}, "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"bench", server.flag(), "--num_requests=3", "--input=-"},
+                                                "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   std::string texts;
   for (const v1::GenerateRequest& request : server.requests()) texts += request.text();
@@ -59,11 +59,11 @@ TEST(BenchCommandTest, RequestsFromInput) {
 }
 
 TEST(BenchCommandTest, TooLongForTheModel) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"bench", server.flag(), "--prompt_tokens=1000"});
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"bench", server.flag(), "--prompt_tokens=1000"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("--prompt_tokens=1000 + --max_tokens=64 > the model's context of 1024"));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

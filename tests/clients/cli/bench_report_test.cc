@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::HasSubstr;
@@ -71,4 +71,4 @@ TEST(BenchLoadTest, ArrivalsArePoissonAndRepeatable) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -8,15 +8,15 @@
 #include "tests/clients/cli_run.h"
 #include "tests/clients/fake_server.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::HasSubstr;
 
 TEST(ChatCommandTest, TheModelSeesTheWholeConversation) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"chat", server.flag(), "--system=Be brief", "--max_tokens=2"},
-                                "Hello\n\nAnd now?\n/reset\nAgain\n/exit\nunread\n");
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"chat", server.flag(), "--system=Be brief", "--max_tokens=2"},
+                                                "Hello\n\nAnd now?\n/reset\nAgain\n/exit\nunread\n");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "t0 t1\nt0 t1\nt0 t1\n");
   const auto requests = server.requests();
@@ -33,14 +33,15 @@ TEST(ChatCommandTest, TheModelSeesTheWholeConversation) {
 }
 
 TEST(ChatCommandTest, AFailedTurnIsTakenBack) {
-  FakeServer server;
+  client::FakeServer server;
   int calls = 0;
   server.on_generate = [&calls](auto*, const auto&, auto* writer) {
-    if (++calls == 1) return ToGrpcStatus(MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, "gone"), "r");
-    writer->Write(Part(0, 0, "fine", true));
+    if (++calls == 1)
+      return rpc::ToGrpcStatus(rpc::MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, "gone"), "r");
+    writer->Write(client::Part(0, 0, "fine", true));
     return grpc::Status::OK;
   };
-  const CliRun run = RunCliWith({"chat", server.flag()}, "One\nTwo\n");
+  const client::CliRun run = client::RunCliWith({"chat", server.flag()}, "One\nTwo\n");
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("gone"));
   EXPECT_THAT(run.out, HasSubstr("fine\n"));
@@ -48,19 +49,19 @@ TEST(ChatCommandTest, AFailedTurnIsTakenBack) {
 }
 
 TEST(ChatCommandTest, CtrlCStopsTheAnswerOnly) {
-  FakeServer server;
+  client::FakeServer server;
   int calls = 0;
   server.on_generate = [&calls](grpc::ServerContext* context, const auto&, auto* writer) {
     if (++calls > 1) {
-      writer->Write(Part(0, 0, "fine", true));
+      writer->Write(client::Part(0, 0, "fine", true));
       return grpc::Status::OK;
     }
-    writer->Write(Part(0, 0, "half"));
+    writer->Write(client::Part(0, 0, "half"));
     kill(getpid(), SIGINT);
     while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
     return grpc::Status::CANCELLED;
   };
-  const CliRun run = RunCliWith({"chat", server.flag()}, "One\nTwo\n");
+  const client::CliRun run = client::RunCliWith({"chat", server.flag()}, "One\nTwo\n");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("(stopped)"));
   EXPECT_THAT(run.out, HasSubstr("fine\n"));
@@ -69,8 +70,8 @@ TEST(ChatCommandTest, CtrlCStopsTheAnswerOnly) {
 }
 
 TEST(ChatCommandTest, CommandsAndHelp) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"chat", server.flag()}, "/help\n/nonsense\n");
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"chat", server.flag()}, "/help\n/nonsense\n");
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_THAT(run.err, HasSubstr("/reset  forget"));
   EXPECT_THAT(run.err, HasSubstr("unknown command /nonsense"));
@@ -78,19 +79,19 @@ TEST(ChatCommandTest, CommandsAndHelp) {
 }
 
 TEST(ChatCommandTest, NeedsAChatTemplate) {
-  FakeServer server;
+  client::FakeServer server;
   server.model.set_has_chat_template(false);
-  const CliRun run = RunCliWith({"chat", server.flag()}, "Hello\n");
+  const client::CliRun run = client::RunCliWith({"chat", server.flag()}, "Hello\n");
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("--chat_template=FILE"));
 }
 
 TEST(ChatCommandTest, WhatItCannotShowIsNotOffered) {
-  const CliRun run = RunCliWith({"chat", "--return_expert_paths"});
+  const client::CliRun run = client::RunCliWith({"chat", "--return_expert_paths"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("--return_expert_paths"));
-  EXPECT_THAT(RunCliWith({"help", "chat"}).out, testing::Not(HasSubstr("expert_paths")));
+  EXPECT_THAT(client::RunCliWith({"help", "chat"}).out, testing::Not(HasSubstr("expert_paths")));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

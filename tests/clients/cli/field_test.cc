@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::ElementsAre;
@@ -71,4 +71,4 @@ TEST(FieldTest, SuggestsTheNearestName) {
 TEST(FieldTest, OutputIsValidUtf8) { EXPECT_EQ(Dump(Json("a\xff")), "\"a\xef\xbf\xbd\""); }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::HasSubstr;
@@ -100,4 +100,4 @@ TEST(GenerateAnswerTest, TheIdsAreShownWhereTheModelHasNoTextNotWhereItIsEmpty) 
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -9,7 +9,7 @@
 #include "tests/clients/cli_run.h"
 #include "tests/clients/fake_server.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::AllOf;
@@ -23,9 +23,9 @@ std::vector<Json> Lines(const std::string& text) {
 }
 
 TEST(GenerateCommandTest, StreamsTextAndSumsUp) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"generate", "The sea is", server.flag(), "--max_tokens=3", "--temperature=0",
-                                 "--stop=a", "--stop=b", "--ignore_eos"});
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"generate", "The sea is", server.flag(), "--max_tokens=3",
+                                                 "--temperature=0", "--stop=a", "--stop=b", "--ignore_eos"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "t0 t1 t2\n");
   EXPECT_THAT(run.err, AllOf(HasSubstr("3 tokens in"), HasSubstr("tokens/s"),
@@ -38,23 +38,24 @@ TEST(GenerateCommandTest, StreamsTextAndSumsUp) {
 }
 
 TEST(GenerateCommandTest, AnEmptyValueIsNotTheNextArgument) {
-  FakeServer server;
-  const CliRun run =
-      RunCliWith({"generate", "--request_id=", "--text=a=", "--stop=", server.flag(), "--max_tokens=3", "--stop=x="});
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith(
+      {"generate", "--request_id=", "--text=a=", "--stop=", server.flag(), "--max_tokens=3", "--stop=x="});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   const v1::GenerateRequest request = server.requests().at(0);
   EXPECT_EQ(request.text(), "a=");
   EXPECT_EQ(request.max_tokens(), 3);
   EXPECT_THAT(request.stop(), ElementsAre("", "x="));
   EXPECT_EQ(request.request_id(), "");
-  EXPECT_EQ(RunCliWith({"generate", "--text=", server.flag(), "--max_tokens=4"}).exit_code, 0);
+  EXPECT_EQ(client::RunCliWith({"generate", "--text=", server.flag(), "--max_tokens=4"}).exit_code, 0);
   EXPECT_EQ(server.requests().at(1).text(), "");
   EXPECT_EQ(server.requests().at(1).max_tokens(), 4);
 }
 
 TEST(GenerateCommandTest, OneAnswerAsJson) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"generate", "--token_ids=5,9", server.flag(), "--json", "--ignore_eos=false"});
+  client::FakeServer server;
+  const client::CliRun run =
+      client::RunCliWith({"generate", "--token_ids=5,9", server.flag(), "--json", "--ignore_eos=false"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   const Json answer = Lines(run.out).at(0);
   EXPECT_EQ(answer["text"], "t0 t1 t2 t3");
@@ -67,45 +68,46 @@ TEST(GenerateCommandTest, OneAnswerAsJson) {
 }
 
 TEST(GenerateCommandTest, AModelWithoutTextShowsTokenIds) {
-  FakeServer server;
+  client::FakeServer server;
   server.model.set_has_tokenizer(false);
-  const CliRun run = RunCliWith({"generate", "--token_ids=5,9", server.flag(), "--max_tokens=3"});
+  const client::CliRun run = client::RunCliWith({"generate", "--token_ids=5,9", server.flag(), "--max_tokens=3"});
   EXPECT_EQ(run.out, "100 101 102\n");
 }
 
 // An answer of an end token alone, say: its text is empty, not its ids.
 TEST(GenerateCommandTest, AnEmptyTextIsEmpty) {
-  FakeServer server;
+  client::FakeServer server;
   server.model.set_has_tokenizer(true);
   server.on_generate = [](auto*, const v1::GenerateRequest& request, auto* writer) {
     for (int choice = 0; choice < (request.has_n() ? request.n() : 1); ++choice)
-      writer->Write(Part(choice, 0, "", true));
+      writer->Write(client::Part(choice, 0, "", true));
     return grpc::Status::OK;
   };
-  EXPECT_EQ(RunCliWith({"generate", "x", server.flag()}).out, "\n");
-  EXPECT_EQ(RunCliWith({"generate", "x", "--n=2", server.flag()}).out, "[0] \n[1] \n");
+  EXPECT_EQ(client::RunCliWith({"generate", "x", server.flag()}).out, "\n");
+  EXPECT_EQ(client::RunCliWith({"generate", "x", "--n=2", server.flag()}).out, "[0] \n[1] \n");
   const std::string lines = "{\"text\": \"a\"}\n{\"token_ids\": [5]}\n";
-  EXPECT_EQ(RunCliWith({"generate", "--input=-", server.flag()}, lines).out, "\n\n");
+  EXPECT_EQ(client::RunCliWith({"generate", "--input=-", server.flag()}, lines).out, "\n\n");
   server.model.set_has_tokenizer(false);
-  EXPECT_EQ(RunCliWith({"generate", "--input=-", server.flag()}, "{\"token_ids\": [5]}\n").out, "100\n");
+  EXPECT_EQ(client::RunCliWith({"generate", "--input=-", server.flag()}, "{\"token_ids\": [5]}\n").out, "100\n");
 }
 
 TEST(GenerateCommandTest, ChoicesAreShownWhenWhole) {
-  FakeServer server;
+  client::FakeServer server;
   server.on_generate = [](auto*, const v1::GenerateRequest& request, auto* writer) {
     for (int i = 0; i < 2; ++i) {
       for (int choice = request.n() - 1; choice >= 0; --choice)
-        writer->Write(Part(choice, i, absl::StrCat("c", choice, "i", i), i == 1));
+        writer->Write(client::Part(choice, i, absl::StrCat("c", choice, "i", i), i == 1));
     }
     return grpc::Status::OK;
   };
-  EXPECT_EQ(RunCliWith({"generate", "x", "--n=2", server.flag()}).out, "[0] c0i0c0i1\n[1] c1i0c1i1\n");
-  EXPECT_EQ(Lines(RunCliWith({"generate", "x", "--n=2", server.flag(), "--json"}).out)[0]["choices"].size(), 2u);
+  EXPECT_EQ(client::RunCliWith({"generate", "x", "--n=2", server.flag()}).out, "[0] c0i0c0i1\n[1] c1i0c1i1\n");
+  EXPECT_EQ(Lines(client::RunCliWith({"generate", "x", "--n=2", server.flag(), "--json"}).out)[0]["choices"].size(),
+            2u);
 }
 
 // Requests are under way together, answers come in the order of the input, flags are defaults of the lines.
 TEST(GenerateCommandTest, JsonLinesInOrder) {
-  FakeServer server;
+  client::FakeServer server;
   absl::Mutex mu;
   int arrived = 0;
   server.on_generate = [&](auto*, const v1::GenerateRequest& request, auto* writer) {
@@ -114,12 +116,12 @@ TEST(GenerateCommandTest, JsonLinesInOrder) {
     const auto all_here = [&arrived] { return arrived >= 3; };
     EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&all_here), absl::Seconds(20)))
         << "the three were not sent together";
-    writer->Write(Part(0, 0, request.text(), true));
+    writer->Write(client::Part(0, 0, request.text(), true));
     return grpc::Status::OK;
   };
-  const CliRun run =
-      RunCliWith({"generate", server.flag(), "--input=-", "--json", "--concurrency=3", "--max_tokens=9"},
-                 "{\"text\": \"one\"}\n\n{\"text\": \"two\", \"max_tokens\": 4}\n{\"text\": \"three\"}\n");
+  const client::CliRun run =
+      client::RunCliWith({"generate", server.flag(), "--input=-", "--json", "--concurrency=3", "--max_tokens=9"},
+                         "{\"text\": \"one\"}\n\n{\"text\": \"two\", \"max_tokens\": 4}\n{\"text\": \"three\"}\n");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   std::vector<std::string> texts;
   for (const Json& line : Lines(run.out)) texts.push_back(line["text"]);
@@ -129,19 +131,20 @@ TEST(GenerateCommandTest, JsonLinesInOrder) {
 }
 
 TEST(GenerateCommandTest, AFailedLineIsAnErrorAndTheOthersGoOn) {
-  FakeServer server;
+  client::FakeServer server;
   server.on_generate = [](auto*, const v1::GenerateRequest& request, auto* writer) {
     if (request.text() == "full") {
-      return ToGrpcStatus(
-          WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "no room"), absl::Seconds(90)),
+      return rpc::ToGrpcStatus(
+          rpc::WithRetry(rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL, "no room"),
+                         absl::Seconds(90)),
           "r");
     }
-    writer->Write(Part(0, 0, "ok", true));
+    writer->Write(client::Part(0, 0, "ok", true));
     return grpc::Status::OK;
   };
-  const CliRun run =
-      RunCliWith({"generate", server.flag(), "--input=-", "--json", "--concurrency=1"},
-                 "{\"text\": \"a\"}\n{\"text\": \"full\"}\n{\"txt\": \"c\"}\nnot json\n{\"text\": \"d\"}\n");
+  const client::CliRun run =
+      client::RunCliWith({"generate", server.flag(), "--input=-", "--json", "--concurrency=1"},
+                         "{\"text\": \"a\"}\n{\"text\": \"full\"}\n{\"txt\": \"c\"}\nnot json\n{\"text\": \"d\"}\n");
   EXPECT_EQ(run.exit_code, 1);
   const std::vector<Json> lines = Lines(run.out);
   ASSERT_EQ(lines.size(), 5u);
@@ -159,86 +162,87 @@ TEST(GenerateCommandTest, AFailedLineIsAnErrorAndTheOthersGoOn) {
 }
 
 TEST(GenerateCommandTest, LinesThatAFullServerRefusesAreAskedAgain) {
-  FakeServer server;
+  client::FakeServer server;
   std::atomic<int> asked{0};
   server.on_generate = [&asked](auto*, const v1::GenerateRequest&, auto* writer) {
     if (++asked <= 2) {
-      return ToGrpcStatus(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS, "no room"),
-                                    absl::Milliseconds(5)),
-                          "r");
+      return rpc::ToGrpcStatus(
+          rpc::WithRetry(rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_STREAMS, "no room"),
+                         absl::Milliseconds(5)),
+          "r");
     }
-    writer->Write(Part(0, 0, "ok", true));
+    writer->Write(client::Part(0, 0, "ok", true));
     return grpc::Status::OK;
   };
-  const CliRun run = RunCliWith({"generate", server.flag(), "--input=-"}, "{\"text\": \"a\"}\n");
+  const client::CliRun run = client::RunCliWith({"generate", server.flag(), "--input=-"}, "{\"text\": \"a\"}\n");
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "ok\n");
   EXPECT_EQ(asked, 3);
 }
 
 TEST(GenerateCommandTest, AnErrorInMidStreamKeepsWhatCame) {
-  FakeServer server;
+  client::FakeServer server;
   server.on_generate = [](auto*, const auto&, auto* writer) {
-    writer->Write(Part(0, 0, "half"));
-    return ToGrpcStatus(MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, "worker 1 died"), "r");
+    writer->Write(client::Part(0, 0, "half"));
+    return rpc::ToGrpcStatus(rpc::MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, "worker 1 died"), "r");
   };
-  const CliRun text = RunCliWith({"generate", "x", server.flag()});
+  const client::CliRun text = client::RunCliWith({"generate", "x", server.flag()});
   EXPECT_EQ(text.exit_code, 1);
   EXPECT_EQ(text.out, "half\n");
   EXPECT_THAT(text.err,
               AllOf(HasSubstr("worker 1 died"), HasSubstr("WORKER_LOST"), HasSubstr("switchyard status --wait=60")));
-  const Json json = Lines(RunCliWith({"generate", "x", server.flag(), "--json"}).out).at(0);
+  const Json json = Lines(client::RunCliWith({"generate", "x", server.flag(), "--json"}).out).at(0);
   EXPECT_EQ(json["text"], "half");
   EXPECT_EQ(json["error"]["reason"], "WORKER_LOST");
 }
 
 TEST(GenerateCommandTest, AGapInTheStreamIsReported) {
-  FakeServer server;
+  client::FakeServer server;
   server.on_generate = [](auto*, const auto&, auto* writer) {
-    writer->Write(Part(0, 0, "a"));
-    writer->Write(Part(0, 2, "c", true));
+    writer->Write(client::Part(0, 0, "a"));
+    writer->Write(client::Part(0, 2, "c", true));
     return grpc::Status::OK;
   };
-  const CliRun run = RunCliWith({"generate", "x", server.flag()});
+  const client::CliRun run = client::RunCliWith({"generate", "x", server.flag()});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("token 2 came, 1 is next"));
 }
 
 TEST(GenerateCommandTest, BadUtf8IsNotSent) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"generate", "ab\xff", server.flag()});
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"generate", "ab\xff", server.flag()});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("text is not valid UTF-8 at byte 2"));
   EXPECT_TRUE(server.requests().empty());
 }
 
 TEST(GenerateCommandTest, AMissingInputFileIsAUsageError) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"generate", "--input=/nonexistent/x.jsonl", server.flag()});
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"generate", "--input=/nonexistent/x.jsonl", server.flag()});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("/nonexistent/x.jsonl"));
-  const CliRun directory = RunCliWith({"generate", "--input=/tmp", server.flag()});
+  const client::CliRun directory = client::RunCliWith({"generate", "--input=/tmp", server.flag()});
   EXPECT_EQ(directory.exit_code, 2);
   EXPECT_THAT(directory.err, HasSubstr("--input=/tmp: is a directory"));
 }
 
 TEST(GenerateCommandTest, APromptGivenTwiceIsRefused) {
-  FakeServer server;
-  const CliRun run = RunCliWith({"generate", "a", "--text=b", server.flag()});
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"generate", "a", "--text=b", server.flag()});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("the prompt is given twice: \"a\" and --text"));
   EXPECT_TRUE(server.requests().empty());
 }
 
 TEST(GenerateCommandTest, WhatOnlyJsonShowsIsRefusedWithoutIt) {
-  FakeServer server;
+  client::FakeServer server;
   for (const char* flag : {"--logprobs=2", "--prompt_logprobs=0", "--return_expert_paths"}) {
-    const CliRun run = RunCliWith({"generate", "a", flag, server.flag()});
+    const client::CliRun run = client::RunCliWith({"generate", "a", flag, server.flag()});
     EXPECT_EQ(run.exit_code, 2) << flag;
     EXPECT_THAT(run.err, HasSubstr("is shown with --json only"));
-    EXPECT_EQ(RunCliWith({"generate", "a", flag, server.flag(), "--json"}).exit_code, 0) << flag;
+    EXPECT_EQ(client::RunCliWith({"generate", "a", flag, server.flag(), "--json"}).exit_code, 0) << flag;
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

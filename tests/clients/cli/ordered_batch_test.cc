@@ -6,7 +6,7 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 TEST(OrderedBatchTest, WritesInTheOrderOfTheInput) {
@@ -39,4 +39,4 @@ TEST(OrderedBatchTest, NothingIn) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

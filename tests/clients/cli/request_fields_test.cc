@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "switchyard/v1/inference.pb.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::ElementsAre;
@@ -110,4 +110,4 @@ TEST(RequestFieldsTest, BadJsonSaysWhere) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

@@ -8,13 +8,13 @@
 #include "tests/clients/cli_run.h"
 #include "tests/clients/fake_server.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
 
-void AddWorker(FakeServer* server) {
+void AddWorker(client::FakeServer* server) {
   v1::WorkerLoad* worker = server->load.add_workers();
   worker->set_rank(1);
   worker->set_pid(4242);
@@ -28,12 +28,12 @@ void AddWorker(FakeServer* server) {
 }
 
 TEST(StatusCommandTest, Table) {
-  FakeServer server;
+  client::FakeServer server;
   AddWorker(&server);
   server.load.set_running_requests(3);
   server.load.set_waiting_requests(2);
   server.load.set_max_waiting_requests(1024);
-  const CliRun run = RunCliWith({"status", server.flag()});
+  const client::CliRun run = client::RunCliWith({"status", server.flag()});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr(": ready"), HasSubstr("fake"),
                              HasSubstr("3 running, 2 waiting (0 tokens) of at most 1024"), HasSubstr("4242"),
@@ -41,9 +41,9 @@ TEST(StatusCommandTest, Table) {
 }
 
 TEST(StatusCommandTest, Json) {
-  FakeServer server;
+  client::FakeServer server;
   AddWorker(&server);
-  const Json status = *ParseJson(RunCliWith({"status", server.flag(), "--json"}).out);
+  const Json status = *ParseJson(client::RunCliWith({"status", server.flag(), "--json"}).out);
   EXPECT_EQ(status["ready"], true);
   EXPECT_EQ(status["model"]["name"], "fake");
   EXPECT_EQ(status["workers"][0]["pid"], 4242);
@@ -52,38 +52,38 @@ TEST(StatusCommandTest, Json) {
 }
 
 TEST(StatusCommandTest, NotReadySaysWhy) {
-  FakeServer server;
+  client::FakeServer server;
   server.SetReady(false);
   server.load.set_ready(false);
   server.load.set_not_ready_reason("worker 1 is loading");
   server.model_status =
-      ToGrpcStatus(MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING, "loading"), "");
-  const CliRun run = RunCliWith({"status", server.flag()});
+      rpc::ToGrpcStatus(rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING, "loading"), "");
+  const client::CliRun run = client::RunCliWith({"status", server.flag()});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.out, HasSubstr("NOT ready: worker 1 is loading"));
-  EXPECT_EQ((*ParseJson(RunCliWith({"status", server.flag(), "--json"}).out))["not_ready_reason"],
+  EXPECT_EQ((*ParseJson(client::RunCliWith({"status", server.flag(), "--json"}).out))["not_ready_reason"],
             "worker 1 is loading");
 }
 
 TEST(StatusCommandTest, WaitsUntilReady) {
-  FakeServer server;
+  client::FakeServer server;
   server.SetReady(false);
   server.load.set_not_ready_reason("loading");
   std::thread later([&server] {
     absl::SleepFor(absl::Milliseconds(50));
     server.SetReady(true);
   });
-  const CliRun run = RunCliWith({"status", server.flag(), "--wait=20"});
+  const client::CliRun run = client::RunCliWith({"status", server.flag(), "--wait=20"});
   later.join();
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr(": ready"));
 }
 
 TEST(StatusCommandTest, TheWaitEnds) {
-  const CliRun run = RunCliWith({"status", "--server=127.0.0.1:1", "--wait=0.2", "--json"});
+  const client::CliRun run = client::RunCliWith({"status", "--server=127.0.0.1:1", "--wait=0.2", "--json"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_EQ((*ParseJson(run.out))["error"]["reason"], "UNREACHABLE");
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

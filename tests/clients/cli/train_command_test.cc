@@ -16,7 +16,7 @@
 #include "tests/clients/cli_run.h"
 #include "tests/clients/fake_training.h"
 
-namespace switchyard {
+namespace switchyard::cli {
 namespace {
 
 using testing::AllOf;
@@ -49,22 +49,22 @@ class TrainCommandTest : public testing::Test {
   TrainCommandTest() { training_.job = JobIn(v1::JOB_STATE_PENDING); }
   ~TrainCommandTest() override { std::remove(file_.c_str()); }
 
-  CliRun Train(std::vector<std::string> args) {
+  client::CliRun Train(std::vector<std::string> args) {
     args.insert(args.begin(), "train");
     args.push_back(training_.flag());
-    return RunCliWith(args);
+    return client::RunCliWith(args);
   }
   std::string SpecFile(const std::string& text) {
     std::ofstream(file_) << text;
     return "--spec=" + file_;
   }
 
-  FakeTraining training_;
+  client::FakeTraining training_;
   const std::string file_ = absl::StrCat(testing::TempDir(), "/spec-", getpid(), ".json");
 };
 
 TEST_F(TrainCommandTest, SubmitSendsFlagsAndPrintsTheId) {
-  const CliRun run =
+  const client::CliRun run =
       Train({"submit", "--architecture=demo", "--dataset=a.jsonl", "--dataset=b.bin", "--steps=20",
              "--learning_rate=1e-3", "--schedule=wsd", "--precision=bf16", "--recompute", "--checkpoint_every_steps=5",
              "--communication=full", "--label=try=2", "--seed=18446744073709551615", "--request_id=r1"});
@@ -87,10 +87,11 @@ TEST_F(TrainCommandTest, SubmitSendsFlagsAndPrintsTheId) {
 }
 
 TEST_F(TrainCommandTest, FlagsWinOverTheFile) {
-  const CliRun run = Train({"submit", SpecFile(R"({"architecture": "demo", "datasets": ["a.bin"], "steps": 7, "seed": 9,
+  const client::CliRun run =
+      Train({"submit", SpecFile(R"({"architecture": "demo", "datasets": ["a.bin"], "steps": 7, "seed": 9,
                                          "optimizer": {"learning_rate": 0.5, "schedule": "linear"},
                                          "labels": {"a": "b"}})"),
-                            "--dataset=c.bin", "--steps=8", "--clip_norm=0"});
+             "--dataset=c.bin", "--steps=8", "--clip_norm=0"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const v1::JobSpec& spec = training_.submitted.spec();
   EXPECT_THAT(spec.datasets(), ElementsAre("c.bin"));
@@ -108,7 +109,7 @@ TEST_F(TrainCommandTest, SpecsComeBack) {
                 .exit_code,
             0);
   const v1::JobSpec first = training_.submitted.spec();
-  const CliRun run = Train({"submit", SpecFile(Dump(ToJson(first)))});
+  const client::CliRun run = Train({"submit", SpecFile(Dump(ToJson(first)))});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(ToJson(training_.submitted.spec()), ToJson(first));
   EXPECT_EQ(ToJson(first)["labels"], Json({{"a", "b"}, {"c", "d"}}));
@@ -137,7 +138,7 @@ TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
            {SpecOfBytes((1 << 20) + 1), "has more bytes than the limit of 1048576"}}) {
     std::vector<std::string> args = file(text);
     args.insert(args.begin(), "submit");
-    const CliRun run = Train(args);
+    const client::CliRun run = Train(args);
     EXPECT_EQ(run.exit_code, 2) << complaint;
     EXPECT_THAT(run.err, AllOf(HasSubstr(file_), HasSubstr(complaint)));
   }
@@ -147,7 +148,7 @@ TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
            {"--label=a", "--label must be an object of texts, or KEY=TEXT, is \"a\""},
            {"--learning_rat=1", "did you mean \"--learning_rate\"?"},
            {"--spec=/none", "/none: cannot be read"}}) {
-    const CliRun run = Train({"submit", flag});
+    const client::CliRun run = Train({"submit", flag});
     EXPECT_EQ(run.exit_code, 2) << flag;
     EXPECT_THAT(run.err, HasSubstr(complaint));
   }
@@ -191,9 +192,10 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
 }
 
 TEST_F(TrainCommandTest, WhatTheServerSaysIsShown) {
-  training_.status = ToGrpcStatus(
-      MakeError(absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS, "workers: needs 4, this server has 2"), "");
-  const CliRun run = Train({"submit", "--workers=4"});
+  training_.status = rpc::ToGrpcStatus(
+      rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS, "workers: needs 4, this server has 2"),
+      "");
+  const client::CliRun run = Train({"submit", "--workers=4"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, AllOf(HasSubstr("needs 4, this server has 2 [FAILED_PRECONDITION TOO_FEW_WORKERS]"),
                              HasSubstr("lower --workers")));
@@ -201,7 +203,7 @@ TEST_F(TrainCommandTest, WhatTheServerSaysIsShown) {
 }
 
 TEST_F(TrainCommandTest, TheSameRequestAgainSaysSo) {
-  const CliRun run = Train({"submit", "--request_id=again"});
+  const client::CliRun run = Train({"submit", "--request_id=again"});
   EXPECT_EQ(run.out, "job-1\n");
   EXPECT_THAT(run.err, HasSubstr("submitted before"));
   const Json json = Json::parse(Train({"submit", "--request_id=again", "--json"}).out);
@@ -212,7 +214,7 @@ TEST_F(TrainCommandTest, TheSameRequestAgainSaysSo) {
 
 TEST_F(TrainCommandTest, SubmitCanWatch) {
   training_.watch = {JobIn(v1::JOB_STATE_RUNNING, 1), JobIn(v1::JOB_STATE_SUCCEEDED, 2000)};
-  const CliRun run = Train({"submit", "--watch", "--interval=0.25"});
+  const client::CliRun run = Train({"submit", "--watch", "--interval=0.25"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, testing::StartsWith("job-1\nstep 1/2000 | loss 3.2500"));
   EXPECT_EQ(training_.watched.id(), "job-1");
@@ -251,14 +253,14 @@ TEST_F(TrainCommandTest, WatchPrintsALineAChange) {
   v1::Job done = JobIn(v1::JOB_STATE_SUCCEEDED, 2000);
   done.mutable_checkpoint()->set_folder("job-1/step-00002000");
   training_.watch = {JobIn(v1::JOB_STATE_PENDING), JobIn(v1::JOB_STATE_PENDING), JobIn(v1::JOB_STATE_RUNNING, 1), done};
-  const CliRun run = Train({"watch", "job-1"});
+  const client::CliRun run = Train({"watch", "job-1"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out,
             "PENDING\n"
             "step 1/2000 | loss 3.2500 | norm 0.88 | lr 3.00e-04 | 12345 tok/s\n"
             "SUCCEEDED | step 2000/2000 | loss 3.2500 | norm 0.88 | lr 3.00e-04 | 12345 tok/s\n"
             "job job-1 succeeded after 2000 steps; its checkpoint: job-1/step-00002000\n");
-  const CliRun json = Train({"watch", "job-1", "--json"});
+  const client::CliRun json = Train({"watch", "job-1", "--json"});
   EXPECT_EQ(std::count(json.out.begin(), json.out.end(), '\n'), 4);
   EXPECT_EQ(Json::parse(json.out.substr(0, json.out.find('\n')))["state"], "pending");
 }
@@ -280,7 +282,7 @@ TEST_F(TrainCommandTest, AFailedJobsErrorIsExplained) {
   failed.mutable_error()->set_code(15);
   failed.mutable_error()->set_message("step 5: the loss is nan");
   training_.watch = {failed};
-  const CliRun run = Train({"watch", "job-1"});
+  const client::CliRun run = Train({"watch", "job-1"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("job job-1 failed: step 5: the loss is nan"));
   EXPECT_EQ(ToJson(failed)["error"], Json({{"code", "DATA_LOSS"}, {"message", "step 5: the loss is nan"}}));
@@ -292,14 +294,14 @@ TEST_F(TrainCommandTest, AFailedJobsErrorIsExplained) {
 TEST_F(TrainCommandTest, WatchOutlivesTheServer) {
   training_.watch = {JobIn(v1::JOB_STATE_RUNNING, 1)};
   training_.status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
-  std::unique_ptr<FakeTraining> next;
+  std::unique_ptr<client::FakeTraining> next;
   std::thread restart([&] {
     EXPECT_TRUE(training_.was_watched_again.WaitForNotificationWithTimeout(absl::Seconds(60)));
     training_.Stop();
-    next = std::make_unique<FakeTraining>(training_.port());
+    next = std::make_unique<client::FakeTraining>(training_.port());
     next->watch = {JobIn(v1::JOB_STATE_SUCCEEDED, 2000)};
   });
-  const CliRun run = Train({"watch", "job-1"});
+  const client::CliRun run = Train({"watch", "job-1"});
   restart.join();
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.err, HasSubstr("[the server is away; asking again]"));
@@ -309,8 +311,9 @@ TEST_F(TrainCommandTest, WatchOutlivesTheServer) {
 TEST_F(TrainCommandTest, WatchGivesUp) {
   training_.status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "going down");
   EXPECT_EQ(Train({"watch", "job-1", "--timeout=0.3"}).exit_code, 1);
-  training_.status = ToGrpcStatus(MakeError(absl::StatusCode::kNotFound, v1::JOB_NOT_FOUND, "no job job-1"), "");
-  const CliRun run = Train({"watch", "job-1"});
+  training_.status =
+      rpc::ToGrpcStatus(rpc::MakeError(absl::StatusCode::kNotFound, v1::JOB_NOT_FOUND, "no job job-1"), "");
+  const client::CliRun run = Train({"watch", "job-1"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("`switchyard train list` names the jobs"));
 }
@@ -324,7 +327,7 @@ TEST_F(TrainCommandTest, ListShowsPages) {
   *training_.pages[0].add_jobs() = job;
   training_.pages[0].set_next_page_token("more");
   *training_.pages[1].add_jobs() = JobIn(v1::JOB_STATE_FAILED);
-  const CliRun one = Train({"list", "--page_size=1", "--state=running", "--state=FAILED", "--label=a=1"});
+  const client::CliRun one = Train({"list", "--page_size=1", "--state=running", "--state=FAILED", "--label=a=1"});
   ASSERT_EQ(one.exit_code, 0) << one.err;
   EXPECT_THAT(one.out, AllOf(HasSubstr("job  "), HasSubstr("job-1 "), HasSubstr("RUNNING"), HasSubstr("120/2000"),
                              HasSubstr("2023-11-14 22:13:20  a=1 b=2\n")));
@@ -333,7 +336,7 @@ TEST_F(TrainCommandTest, ListShowsPages) {
   EXPECT_THAT(training_.listed[0].states(), ElementsAre(v1::JOB_STATE_RUNNING, v1::JOB_STATE_FAILED));
   EXPECT_EQ(training_.listed[0].labels().at("a"), "1");
   training_.listed.clear();
-  const CliRun all = Train({"list", "--all", "--json"});
+  const client::CliRun all = Train({"list", "--all", "--json"});
   EXPECT_EQ(std::count(all.out.begin(), all.out.end(), '\n'), 2);
   EXPECT_EQ(all.err, "");
   EXPECT_EQ(training_.listed[1].page_token(), "more");
@@ -348,7 +351,7 @@ TEST_F(TrainCommandTest, CallsAboutOneJob) {
   v1::StateChange* change = training_.job.add_changes();
   change->set_state(v1::JOB_STATE_PAUSING);
   change->set_reason("asked for");
-  const CliRun get = Train({"get", "job-1"});
+  const client::CliRun get = Train({"get", "job-1"});
   EXPECT_THAT(get.out, AllOf(HasSubstr("job-1: PAUSING | step 5/2000"),
                              HasSubstr("1970-01-01 00:00:00 UTC  PAUSING: asked for"), HasSubstr("\"steps\": 2000")));
   EXPECT_THAT(training_.calls, ElementsAre("pause job-1", "resume job-1", "cancel job-1", "get job-1"));
@@ -361,7 +364,7 @@ TEST_F(TrainCommandTest, ResumeOnOtherWorkers) {
   EXPECT_FALSE(training_.resumed.has_workers());
   training_.job.mutable_spec()->set_workers(3);
   training_.job.set_submitted_workers(2);
-  const CliRun run = Train({"resume", "job-1", "--workers=3"});
+  const client::CliRun run = Train({"resume", "job-1", "--workers=3"});
   EXPECT_EQ(run.out, "job-1 PENDING\n") << run.err;
   EXPECT_EQ(training_.resumed.id(), "job-1");
   EXPECT_EQ(training_.resumed.workers(), 3);
@@ -371,7 +374,7 @@ TEST_F(TrainCommandTest, ResumeOnOtherWorkers) {
   EXPECT_EQ(json["submitted_workers"], 2);
   EXPECT_EQ(Train({"resume", "job-1", "--workers=two"}).exit_code, 2);
   EXPECT_EQ(Train({"pause", "job-1", "--workers=3"}).exit_code, 2);
-  EXPECT_THAT(Train({"resume", "--help"}).out, AllOf(HasSubstr("--workers NUMBER"), HasSubstr("to the bit")));
+  EXPECT_THAT(Train({"resume", "--help"}).out, AllOf(HasSubstr("--workers=NUMBER"), HasSubstr("to the bit")));
 }
 
 TEST_F(TrainCommandTest, DataPack) {
@@ -386,7 +389,7 @@ TEST_F(TrainCommandTest, DataPack) {
   training_.packing[3].set_trained_tokens(900);
   const std::vector<std::string> args = {
       "data", "pack", "a.jsonl", "b.jsonl", "--output=t.bin", "--tokenizer=demo", training_.flag()};
-  const CliRun run = RunCliWith(args);
+  const client::CliRun run = client::RunCliWith(args);
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "t.bin: 7 documents, 1000 tokens, 900 of them trained\n");
   EXPECT_EQ(run.err,
@@ -396,14 +399,15 @@ TEST_F(TrainCommandTest, DataPack) {
   EXPECT_EQ(training_.packed.output(), "t.bin");
   EXPECT_EQ(training_.packed.tokenizer(), "demo");
   training_.packing.resize(2);
-  EXPECT_THAT(RunCliWith(args).err, HasSubstr("did not say what it packed"));
-  training_.status = ToGrpcStatus(
-      MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FILE, "a.jsonl:3 (byte 12): text: expected a text"), "");
-  const CliRun bad = RunCliWith(args);
+  EXPECT_THAT(client::RunCliWith(args).err, HasSubstr("did not say what it packed"));
+  training_.status = rpc::ToGrpcStatus(
+      rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FILE, "a.jsonl:3 (byte 12): text: expected a text"),
+      "");
+  const client::CliRun bad = client::RunCliWith(args);
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_THAT(bad.err, HasSubstr("a.jsonl:3 (byte 12): text: expected a text [INVALID_ARGUMENT BAD_FILE]"));
-  EXPECT_EQ(RunCliWith({"data", "pack", "a.jsonl", training_.flag()}).exit_code, 2);
+  EXPECT_EQ(client::RunCliWith({"data", "pack", "a.jsonl", training_.flag()}).exit_code, 2);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::cli

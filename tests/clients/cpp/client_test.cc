@@ -15,7 +15,7 @@
 #include "proto/support/errors.h"
 #include "tests/clients/fake_server.h"
 
-namespace switchyard {
+namespace switchyard::client {
 namespace {
 
 using testing::AllOf;
@@ -42,10 +42,10 @@ TEST(ClientTest, GeneratesAStream) {
 TEST(ClientTest, ErrorsCarryReasonRetryAndMetadata) {
   FakeServer server;
   server.on_generate = [](auto*, const auto&, auto*) {
-    return ToGrpcStatus(WithRetry(MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
-                                            "8 requests wait, limit 8", {{"limit", "8"}}),
-                                  absl::Milliseconds(1500)),
-                        "req-9");
+    return rpc::ToGrpcStatus(rpc::WithRetry(rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::QUEUE_FULL,
+                                                           "8 requests wait, limit 8", {{"limit", "8"}}),
+                                            absl::Milliseconds(1500)),
+                             "req-9");
   };
   const auto client = Client::Connect(server.address());
   ASSERT_TRUE(client.ok()) << client.status();
@@ -226,4 +226,4 @@ TEST(ClientTest, AUrlIsNoAddress) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::client

@@ -14,9 +14,9 @@
 namespace switchyard {
 
 // The experts that each gate needed, in order.
-using NeedSequence = std::vector<std::vector<ExpertKey>>;
+using NeedSequence = std::vector<std::vector<offload::ExpertKey>>;
 
-class BeladyPolicy final : public CachePolicy {
+class BeladyPolicy final : public offload::CachePolicy {
  public:
   struct Options {
     bool prefetch = false;
@@ -24,24 +24,25 @@ class BeladyPolicy final : public CachePolicy {
     bool wait = false;  // the first copy of a layer may wait for a use, where that saves an expert (wave_planner.h)
   };
   // `sequence` is borrowed; OnGate is called once for each of its entries.  popularity as in RulePolicy.
-  BeladyPolicy(const OffloadShape& shape, const CopyCost& cost, const Options& options, const NeedSequence* sequence,
-               absl::Span<const int64_t> popularity);
+  BeladyPolicy(const offload::OffloadShape& shape, const offload::CopyCost& cost, const Options& options,
+               const NeedSequence* sequence, absl::Span<const int64_t> popularity);
 
   absl::string_view name() const override { return name_; }
-  std::vector<ExpertKey> InitialSlots() const override { return initial_; }
-  LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
+  std::vector<offload::ExpertKey> InitialSlots() const override { return initial_; }
+  offload::LayerPlan OnGate(const offload::LayerNeed& need,
+                            absl::Span<const offload::LayerForecast> forecasts) override;
 
  private:
-  void PrefetchAhead(const LayerNeed& need, LayerPlan* plan);
+  void PrefetchAhead(const offload::LayerNeed& need, offload::LayerPlan* plan);
 
   Options options_;
-  CopyCost cost_;
+  offload::CopyCost cost_;
   std::string name_;
-  ExpertCache cache_;
-  WavePlanner planner_;
-  CopyTimeline clock_;
+  offload::ExpertCache cache_;
+  offload::WavePlanner planner_;
+  offload::CopyTimeline clock_;
   const NeedSequence* sequence_;
-  std::vector<ExpertKey> initial_;
+  std::vector<offload::ExpertKey> initial_;
   std::vector<std::vector<int32_t>> uses_;  // [L * E] gates that need it, rising
   std::vector<int32_t> next_;               // [L * E] index into uses_ of the next one
   int32_t gate_ = 0;

@@ -17,11 +17,13 @@
 namespace switchyard {
 
 // A fresh policy.  popularity [L * E] as in RulePolicy; `history`: what it may learn from beforehand.
-std::unique_ptr<CachePolicy> MakeOffloadPolicy(OffloadKind kind, const OffloadShape& shape, const CopyCost& cost,
-                                               absl::Span<const int64_t> popularity, const OffloadWorkload& history);
+std::unique_ptr<offload::CachePolicy> MakeOffloadPolicy(offload::OffloadKind kind, const offload::OffloadShape& shape,
+                                                        const offload::CopyCost& cost,
+                                                        absl::Span<const int64_t> popularity,
+                                                        const OffloadWorkload& history);
 
 struct OffloadChoice {
-  OffloadKind kind = OffloadKind::kExpectedUse;
+  offload::OffloadKind kind = offload::OffloadKind::kExpectedUse;
   struct Tried {
     std::string name;
     double relative_rate = 0;  // on the fitting workload

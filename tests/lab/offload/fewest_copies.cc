@@ -9,7 +9,7 @@ namespace switchyard {
 
 int FewestCopies(const NeedSequence& needs, uint32_t held, int num_keys) {
   std::map<uint32_t, int> fewest = {{held, 0}};
-  for (const std::vector<ExpertKey>& need : needs) {
+  for (const std::vector<offload::ExpertKey>& need : needs) {
     const uint32_t bit = 1u << need[0];
     std::map<uint32_t, int> next;
     const auto reach = [&](uint32_t state, int copies) {

@@ -5,7 +5,7 @@
 namespace switchyard {
 namespace {
 
-TimelineCounts Minus(const TimelineCounts& a, const TimelineCounts& b) {
+offload::TimelineCounts Minus(const offload::TimelineCounts& a, const offload::TimelineCounts& b) {
   return {a.layers - b.layers, a.uses - b.uses,
           a.hits - b.hits,     a.late - b.late,
           a.copies - b.copies, a.prefetches - b.prefetches,
@@ -13,16 +13,17 @@ TimelineCounts Minus(const TimelineCounts& a, const TimelineCounts& b) {
 }
 
 // [ahead - 1][E]
-std::vector<LayerForecast> ForecastsOf(const std::vector<std::vector<int32_t>>& chances) {
-  std::vector<LayerForecast> forecasts;
+std::vector<offload::LayerForecast> ForecastsOf(const std::vector<std::vector<int32_t>>& chances) {
+  std::vector<offload::LayerForecast> forecasts;
   for (size_t ahead = 0; ahead < chances.size(); ++ahead) {
     if (!chances[ahead].empty()) forecasts.push_back({static_cast<int>(ahead) + 1, chances[ahead]});
   }
   return forecasts;
 }
 
-void BeginPass(const OffloadStep& first, const OffloadRun& run, CachePolicy* policy, CopyTimeline* timeline) {
-  LayerPlan plan;
+void BeginPass(const OffloadStep& first, const OffloadRun& run, offload::CachePolicy* policy,
+               offload::CopyTimeline* timeline) {
+  offload::LayerPlan plan;
   if (!first.before_pass.empty()) plan = policy->OnPass(ForecastsOf(first.before_pass), run.first_gate_ticks);
   timeline->Run(plan, {.rows = {}, .compute_ticks = run.first_gate_ticks});
 }
@@ -33,17 +34,17 @@ double OffloadResult::wasted_share() const {
   return counts.prefetches == 0 ? 0 : static_cast<double>(counts.wasted) / static_cast<double>(counts.prefetches);
 }
 
-OffloadResult RunOffload(const OffloadWorkload& workload, const OffloadRun& run, CachePolicy* policy) {
+OffloadResult RunOffload(const OffloadWorkload& workload, const OffloadRun& run, offload::CachePolicy* policy) {
   SY_CHECK_LT(run.warmup_layers, static_cast<int64_t>(workload.steps.size()));
-  CopyTimeline timeline({workload.num_layers, workload.num_experts, run.num_slots}, run.cost);
+  offload::CopyTimeline timeline({workload.num_layers, workload.num_experts, run.num_slots}, run.cost);
   timeline.Preload(policy->InitialSlots());
   OffloadResult result;
-  TimelineCounts before;
+  offload::TimelineCounts before;
   for (size_t i = 0; i < workload.steps.size(); ++i) {
     const OffloadStep& step = workload.steps[i];
-    const std::vector<LayerForecast> forecasts = ForecastsOf(step.forecast);
+    const std::vector<offload::LayerForecast> forecasts = ForecastsOf(step.forecast);
     if (step.layer == 0) BeginPass(step, run, policy, &timeline);
-    const LayerNeed need = {step.layer, step.rows, run.layer_ticks};
+    const offload::LayerNeed need = {step.layer, step.rows, run.layer_ticks};
     const int64_t ticks = timeline.Run(policy->OnGate(need, forecasts), need);
     if (static_cast<int64_t>(i) < run.warmup_layers) {
       before = timeline.counts();

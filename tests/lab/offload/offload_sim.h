@@ -13,7 +13,7 @@ namespace switchyard {
 
 struct OffloadRun {
   int num_slots = 0;
-  CopyCost cost;                 // of the machine
+  offload::CopyCost cost;        // of the machine
   int64_t layer_ticks = 0;       // what a layer computes
   int64_t warmup_layers = 0;     // not counted
   int64_t first_gate_ticks = 0;  // what a pass computes before its first gate; not counted, and the link has it
@@ -21,8 +21,8 @@ struct OffloadRun {
 
 struct OffloadResult {
   int64_t ticks = 0;
-  int64_t resident_ticks = 0;  // the same layers if every expert were resident
-  TimelineCounts counts;       // of the counted layers
+  int64_t resident_ticks = 0;      // the same layers if every expert were resident
+  offload::TimelineCounts counts;  // of the counted layers
 
   // Tokens a second relative to all resident, (0, 1].
   double relative_rate() const { return static_cast<double>(resident_ticks) / static_cast<double>(ticks); }
@@ -32,6 +32,6 @@ struct OffloadResult {
 };
 
 // REQUIRES: the policy is fresh and of the same shape; warmup_layers < layers of the workload.
-OffloadResult RunOffload(const OffloadWorkload& workload, const OffloadRun& run, CachePolicy* policy);
+OffloadResult RunOffload(const OffloadWorkload& workload, const OffloadRun& run, offload::CachePolicy* policy);
 
 }  // namespace switchyard

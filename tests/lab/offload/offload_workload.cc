@@ -12,7 +12,7 @@ namespace {
 
 // Tokens of one pass, each (sequence, position).
 struct TokenAt {
-  const TraceSequence* sequence = nullptr;
+  const popularity::TraceSequence* sequence = nullptr;
   int64_t position = 0;
 };
 using Pass = std::vector<TokenAt>;
@@ -20,19 +20,19 @@ using Pass = std::vector<TokenAt>;
 // Hands out the trace's sequences, over and over.
 class SequenceRing {
  public:
-  explicit SequenceRing(const RoutingTrace& trace) : trace_(trace) {}
-  const TraceSequence* Next() {
-    const TraceSequence* next = &trace_.sequences[at_];
+  explicit SequenceRing(const popularity::RoutingTrace& trace) : trace_(trace) {}
+  const popularity::TraceSequence* Next() {
+    const popularity::TraceSequence* next = &trace_.sequences[at_];
     at_ = (at_ + 1) % trace_.sequences.size();
     return next;
   }
 
  private:
-  const RoutingTrace& trace_;
+  const popularity::RoutingTrace& trace_;
   size_t at_ = 0;
 };
 
-std::vector<Pass> DecodePasses(const RoutingTrace& trace, const WorkloadOptions& options) {
+std::vector<Pass> DecodePasses(const popularity::RoutingTrace& trace, const WorkloadOptions& options) {
   SequenceRing ring(trace);
   std::vector<TokenAt> lanes(options.batch);
   std::vector<Pass> passes;
@@ -46,11 +46,11 @@ std::vector<Pass> DecodePasses(const RoutingTrace& trace, const WorkloadOptions&
   return passes;
 }
 
-std::vector<Pass> PrefillPasses(const RoutingTrace& trace, const WorkloadOptions& options) {
+std::vector<Pass> PrefillPasses(const popularity::RoutingTrace& trace, const WorkloadOptions& options) {
   SequenceRing ring(trace);
   std::vector<Pass> passes;
   while (static_cast<int64_t>(passes.size()) < options.max_passes) {
-    const TraceSequence* sequence = ring.Next();
+    const popularity::TraceSequence* sequence = ring.Next();
     for (int64_t begin = 0; begin < sequence->num_tokens(); begin += options.prefill_tokens) {
       const int64_t end = std::min<int64_t>(sequence->num_tokens(), begin + options.prefill_tokens);
       Pass pass;
@@ -65,13 +65,13 @@ std::vector<Pass> PrefillPasses(const RoutingTrace& trace, const WorkloadOptions
 // One channel's forecasts, layer by layer calibrated.
 class ChannelForecast {
  public:
-  ChannelForecast(const RoutingTrace& trace, int channel)
+  ChannelForecast(const popularity::RoutingTrace& trace, int channel)
       : shape_(trace.shape), channel_(channel), places_(trace.channels[channel].num_predicted) {
     layers_.assign(shape_.num_layers, ForecastCalibration(places_, shape_.num_experts, shape_.top_k));
   }
 
   // Rows expected of the layer in this pass, and the counts of how right that was; empty if nothing was predicted.
-  Popularity Expect(const Pass& pass, int layer) {
+  popularity::Popularity Expect(const Pass& pass, int layer) {
     std::vector<int32_t> named(static_cast<size_t>(places_) * shape_.num_experts, 0);
     std::vector<int64_t> hits(places_, 0);
     for (const TokenAt& token : pass) {
@@ -84,14 +84,14 @@ class ChannelForecast {
         hits[j] += std::find(experts, experts + shape_.top_k, predicted[j]) != experts + shape_.top_k;
       }
     }
-    Popularity rows(static_cast<size_t>(shape_.num_experts));
+    popularity::Popularity rows(static_cast<size_t>(shape_.num_experts));
     layers_[layer].ExpectedRows(named, static_cast<int64_t>(pass.size()), absl::MakeSpan(rows));
     layers_[layer].Count(hits, static_cast<int64_t>(pass.size()));
     return rows;
   }
 
  private:
-  RoutingShape shape_;
+  popularity::RoutingShape shape_;
   int channel_;
   int places_;
   std::vector<ForecastCalibration> layers_;
@@ -99,16 +99,17 @@ class ChannelForecast {
 
 // Of one step: rows, by layers ahead; empty = nothing is.
 struct Expected {
-  std::vector<Popularity> before_pass;  // from layer 0 on; of a pass' first step
-  Popularity ahead[2];
+  std::vector<popularity::Popularity> before_pass;  // from layer 0 on; of a pass' first step
+  popularity::Popularity ahead[2];
 };
 
 // By the tokens' ids.
-Popularity ExpectByToken(const RoutingTrace& trace, const PathProfile& profile, const Pass& pass, int layer) {
+popularity::Popularity ExpectByToken(const popularity::RoutingTrace& trace, const popularity::PathProfile& profile,
+                                     const Pass& pass, int layer) {
   const auto experts = static_cast<size_t>(trace.shape.num_experts);
-  Popularity rows(experts, 0), shares(experts);
+  popularity::Popularity rows(experts, 0), shares(experts);
   for (const TokenAt& token : pass) {
-    const RoutingView view = ViewOf(trace, *token.sequence, token.position, token.position + 1);
+    const popularity::RoutingView view = popularity::ViewOf(trace, *token.sequence, token.position, token.position + 1);
     if (!profile.SharesOf(layer, profile.FindRow(view, 0, layer, 1, 1), absl::MakeSpan(shares))) return {};
     for (size_t e = 0; e < experts; ++e) rows[e] += shares[e] * trace.shape.top_k;
   }
@@ -116,32 +117,34 @@ Popularity ExpectByToken(const RoutingTrace& trace, const PathProfile& profile, 
 }
 
 // As a worker tells its policy what its forecaster expects (workers/moe/experts/expert_offload.h).
-void TellForecasts(absl::Span<const Expected> expected, OffloadWorkload* workload) {
-  NeedForecast forecast({workload->num_layers, workload->num_experts, 0});
+void ReportForecasts(absl::Span<const Expected> expected, OffloadWorkload* workload) {
+  offload::NeedForecast forecast({workload->num_layers, workload->num_experts, 0});
   for (size_t i = 0; i < workload->steps.size(); ++i) {
     OffloadStep& step = workload->steps[i];
-    const auto tell = [&](int layer, absl::Span<const Popularity> rows, std::vector<std::vector<int32_t>>* chances) {
+    const auto tell = [&](int layer, absl::Span<const popularity::Popularity> rows,
+                          std::vector<std::vector<int32_t>>* chances) {
       for (size_t a = 0; a < rows.size(); ++a) {
         if (!rows[a].empty()) forecast.Expect(layer, static_cast<int>(a) + 1, rows[a]);
       }
       chances->resize(rows.size());
-      for (const LayerForecast& each : forecast.forecasts())
+      for (const offload::LayerForecast& each : forecast.forecasts())
         (*chances)[static_cast<size_t>(each.ahead) - 1].assign(each.chance.begin(), each.chance.end());
     };
-    if (!expected[i].before_pass.empty()) tell(NeedForecast::kBeforePass, expected[i].before_pass, &step.before_pass);
+    if (!expected[i].before_pass.empty())
+      tell(offload::NeedForecast::kBeforePass, expected[i].before_pass, &step.before_pass);
     forecast.Observe({.layer = step.layer, .rows = step.rows});
     tell(step.layer, expected[i].ahead, &step.forecast);
   }
 }
 
-absl::StatusOr<int> FindChannel(const RoutingTrace& trace, const std::string& name) {
+absl::StatusOr<int> FindChannel(const popularity::RoutingTrace& trace, const std::string& name) {
   for (size_t c = 0; c < trace.channels.size(); ++c) {
     if (trace.channels[c].name == name) return static_cast<int>(c);
   }
   return absl::InvalidArgumentError(absl::StrCat("the trace has no channel \"", name, "\""));
 }
 
-std::vector<int32_t> RowsOf(const RoutingTrace& trace, const Pass& pass, int layer) {
+std::vector<int32_t> RowsOf(const popularity::RoutingTrace& trace, const Pass& pass, int layer) {
   std::vector<int32_t> rows(trace.shape.num_experts, 0);
   for (const TokenAt& token : pass) {
     const int16_t* experts =
@@ -158,7 +161,7 @@ std::vector<int32_t> RowsOf(const RoutingTrace& trace, const Pass& pass, int lay
 NeedSequence OffloadWorkload::Needs() const {
   NeedSequence needs;
   for (const OffloadStep& step : steps) {
-    std::vector<ExpertKey>& keys = needs.emplace_back();
+    std::vector<offload::ExpertKey>& keys = needs.emplace_back();
     for (int e = 0; e < num_experts; ++e) {
       if (step.rows[e] > 0) keys.push_back(step.layer * num_experts + e);
     }
@@ -166,7 +169,7 @@ NeedSequence OffloadWorkload::Needs() const {
   return needs;
 }
 
-absl::StatusOr<OffloadWorkload> CutWorkload(const RoutingTrace& trace, const WorkloadOptions& options) {
+absl::StatusOr<OffloadWorkload> CutWorkload(const popularity::RoutingTrace& trace, const WorkloadOptions& options) {
   if (trace.num_tokens() == 0) return absl::InvalidArgumentError("the trace has no tokens");
   std::vector<std::vector<ChannelForecast>> channels(2);
   const std::string* names[2] = {&options.one_ahead, &options.two_ahead};
@@ -199,14 +202,14 @@ absl::StatusOr<OffloadWorkload> CutWorkload(const RoutingTrace& trace, const Wor
       }
     }
   }
-  TellForecasts(expected, &workload);
+  ReportForecasts(expected, &workload);
   return workload;
 }
 
-std::vector<int64_t> MarginalRows(const RoutingTrace& trace) {
-  const RoutingShape& shape = trace.shape;
+std::vector<int64_t> MarginalRows(const popularity::RoutingTrace& trace) {
+  const popularity::RoutingShape& shape = trace.shape;
   std::vector<int64_t> rows(static_cast<size_t>(shape.num_layers) * shape.num_experts, 0);
-  for (const TraceSequence& sequence : trace.sequences) {
+  for (const popularity::TraceSequence& sequence : trace.sequences) {
     for (size_t i = 0; i < sequence.experts.size(); ++i) {
       const size_t layer = i / shape.top_k % shape.num_layers;
       if (sequence.experts[i] >= 0) ++rows[layer * shape.num_experts + sequence.experts[i]];

@@ -39,15 +39,16 @@ struct WorkloadOptions {
   int64_t max_passes = 1024;
   std::string one_ahead = {};  // channel that predicts the next layer; "" = none
   std::string two_ahead = {};
-  const PathProfile* by_token = nullptr;  // of tokens: what it says of the first two layers is known before a pass
+  const popularity::PathProfile* by_token =
+      nullptr;  // of tokens: what it says of the first two layers is known before a pass
 };
 
 // Sequences in the trace's order: a lane that has come to the end of its sequence goes on with the next one; the trace
 // starts anew when all are used.  Sequences shorter than a chunk of prefill are one chunk.
 // InvalidArgument if the trace has no sequence or no such channel.
-absl::StatusOr<OffloadWorkload> CutWorkload(const RoutingTrace& trace, const WorkloadOptions& options);
+absl::StatusOr<OffloadWorkload> CutWorkload(const popularity::RoutingTrace& trace, const WorkloadOptions& options);
 
 // Rows of each expert of each layer in the whole trace: the marginal profile.  [L * E]
-std::vector<int64_t> MarginalRows(const RoutingTrace& trace);
+std::vector<int64_t> MarginalRows(const popularity::RoutingTrace& trace);
 
 }  // namespace switchyard

@@ -11,20 +11,20 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Two layers of four experts, top-1; token t of sequence s goes to experts (s, t % 4), which the channel foresees.
-RoutingTrace Trace() {
-  RoutingTrace trace{.model = "weights",
-                     .shape = {.num_layers = 2, .num_experts = 4, .top_k = 1},
-                     .channels = {{.name = "probe", .num_predicted = 2}},
-                     .sequences = {}};
+// Two layers of four experts, top-1; token t of sequence s goes to experts (s, t % 4), which the channel predicts.
+popularity::RoutingTrace Trace() {
+  popularity::RoutingTrace trace{.model = "weights",
+                                 .shape = {.num_layers = 2, .num_experts = 4, .top_k = 1},
+                                 .channels = {{.name = "probe", .num_predicted = 2}},
+                                 .sequences = {}};
   for (int16_t s = 0; s < 2; ++s) {
-    TraceSequence sequence;
+    popularity::TraceSequence sequence;
     sequence.predictions.emplace_back();
     for (int16_t t = 0; t < 3 + s; ++t) {
       sequence.token_ids.push_back(t);
       const auto second = static_cast<int16_t>(t % 4);
       sequence.experts.insert(sequence.experts.end(), {s, second});
-      // Of layer 0 nothing is foreseen.
+      // Of layer 0 nothing is predicted.
       sequence.predictions[0].insert(sequence.predictions[0].end(), {-1, -1, second, static_cast<int16_t>(3 - second)});
     }
     trace.sequences.push_back(std::move(sequence));
@@ -63,26 +63,31 @@ TEST(OffloadWorkloadTest, AForecastStandsWhereItWasMade) {
       CutWorkload(Trace(), {.batch = 1, .max_passes = 200, .one_ahead = "probe"});
   ASSERT_TRUE(workload.ok()) << workload.status();
   for (size_t step = 0; step < workload->steps.size(); ++step) {
-    const bool told = step % 2 == 0;  // after layer 0, of layer 1
-    EXPECT_EQ(workload->steps[step].forecast[0].size(), told ? 4u : 0u) << step;
+    const bool reported = step % 2 == 0;  // after layer 0, of layer 1
+    EXPECT_EQ(workload->steps[step].forecast[0].size(), reported ? 4u : 0u) << step;
     EXPECT_TRUE(workload->steps[step].forecast[1].empty());
   }
   // The first place was always right, the second never.
   const std::vector<int32_t>& chance = workload->steps[workload->steps.size() - 2].forecast[0];
   const std::vector<int32_t>& rows = workload->steps[workload->steps.size() - 1].rows;
   for (size_t e = 0; e < 4; ++e) {
-    EXPECT_TRUE(rows[e] > 0 ? chance[e] > kChance * 9 / 10 : chance[e] < kChance / 10) << e << " " << chance[e];
+    EXPECT_TRUE(rows[e] > 0 ? chance[e] > offload::kChance * 9 / 10 : chance[e] < offload::kChance / 10)
+        << e << " " << chance[e];
   }
 }
 
 // What token ids say of the first layers is known before a pass' first gate, and nowhere else.
 TEST(OffloadWorkloadTest, WhatTokensSayIsKnownBeforeAPass) {
-  const RoutingTrace trace = Trace();
-  PathProfile profile(
-      {.model = "weights", .shape = trace.shape, .context = ContextKind::kToken, .path_length = 1, .num_choices = 1},
-      {});
-  for (const TraceSequence& sequence : trace.sequences) {
-    for (int layer = 0; layer < 2; ++layer) profile.Observe(ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
+  const popularity::RoutingTrace trace = Trace();
+  popularity::PathProfile profile({.model = "weights",
+                                   .shape = trace.shape,
+                                   .context = popularity::ContextKind::kToken,
+                                   .path_length = 1,
+                                   .num_choices = 1},
+                                  {});
+  for (const popularity::TraceSequence& sequence : trace.sequences) {
+    for (int layer = 0; layer < 2; ++layer)
+      profile.Observe(popularity::ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
   }
   const absl::StatusOr<OffloadWorkload> workload =
       CutWorkload(trace, {.batch = 1, .max_passes = 400, .by_token = &profile});
@@ -95,17 +100,18 @@ TEST(OffloadWorkloadTest, WhatTokensSayIsKnownBeforeAPass) {
     // The second layer's expert is the token's; the first one's is the sequence's, of which there are two.
     for (size_t e = 0; e < 4; ++e) {
       const bool needed = workload->steps[step + 1].rows[e] > 0;
-      EXPECT_TRUE(needed ? at.before_pass[1][e] > kChance * 9 / 10 : at.before_pass[1][e] < kChance / 10);
-      EXPECT_TRUE(e < 2 || at.before_pass[0][e] < kChance / 10);
+      EXPECT_TRUE(needed ? at.before_pass[1][e] > offload::kChance * 9 / 10
+                         : at.before_pass[1][e] < offload::kChance / 10);
+      EXPECT_TRUE(e < 2 || at.before_pass[0][e] < offload::kChance / 10);
     }
-    EXPECT_GT(at.before_pass[0][0] + at.before_pass[0][1], kChance * 8 / 10);
+    EXPECT_GT(at.before_pass[0][0] + at.before_pass[0][1], offload::kChance * 8 / 10);
   }
 }
 
 TEST(OffloadWorkloadTest, WhatTheTraceLacksIsNamed) {
   EXPECT_THAT(std::string(CutWorkload(Trace(), {.two_ahead = "probe2"}).status().message()),
               HasSubstr("the trace has no channel \"probe2\""));
-  RoutingTrace none = Trace();
+  popularity::RoutingTrace none = Trace();
   none.sequences.clear();
   EXPECT_THAT(std::string(CutWorkload(none, {}).status().message()), HasSubstr("no tokens"));
 }

@@ -12,10 +12,10 @@ namespace switchyard {
 namespace {
 
 // Largest first, each to the least loaded device that has less than its share of experts.
-Placement LargestFirst(const Popularity& popularity, int num_devices, int slots_per_device) {
+placement::Placement LargestFirst(const popularity::Popularity& popularity, int num_devices, int slots_per_device) {
   const int num_experts = static_cast<int>(popularity.size());
-  Placement placement{.num_experts = num_experts, .slots = {}};
-  placement.slots.assign(num_devices, std::vector<int32_t>(slots_per_device, kEmptySlot));
+  placement::Placement placement{.num_experts = num_experts, .slots = {}};
+  placement.slots.assign(num_devices, std::vector<int32_t>(slots_per_device, placement::kEmptySlot));
   std::vector<int32_t> order(num_experts);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return popularity[a] > popularity[b]; });
@@ -35,15 +35,15 @@ Placement LargestFirst(const Popularity& popularity, int num_devices, int slots_
 
 }  // namespace
 
-absl::StatusOr<Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape) {
+absl::StatusOr<placement::Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape) {
   const auto num_slots = static_cast<int64_t>(shape.num_devices) * shape.slots_per_device;
   if (shape.num_devices < 1 || num_slots < static_cast<int64_t>(estimate.size())) {
     return absl::InvalidArgumentError(absl::StrCat("alias placement: ", shape.num_devices, " devices of ",
                                                    shape.slots_per_device, " slots for ", estimate.size(), " experts"));
   }
-  const Placement base =
-      LargestFirst(ScaledTo(estimate, shape.num_devices * kRow), shape.num_devices, shape.slots_per_device);
-  return FillEmptySlots(base, {}, {.estimate = estimate, .error = shape.error});
+  const placement::Placement base = LargestFirst(popularity::ScaledTo(estimate, shape.num_devices * popularity::kRow),
+                                                 shape.num_devices, shape.slots_per_device);
+  return placement::FillEmptySlots(base, {}, {.estimate = estimate, .error = shape.error});
 }
 
 }  // namespace switchyard

@@ -18,6 +18,6 @@ struct AliasShape {
 };
 
 // estimate [E] >= 0.  InvalidArgument: no devices, or fewer slots than experts.
-absl::StatusOr<Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape);
+absl::StatusOr<placement::Placement> AliasPlacement(absl::Span<const int64_t> estimate, const AliasShape& shape);
 
 }  // namespace switchyard

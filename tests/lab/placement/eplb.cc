@@ -94,15 +94,15 @@ std::vector<std::vector<int>> ExpertsOfNodes(const std::vector<double>& load, in
 
 }  // namespace
 
-absl::StatusOr<Placement> EplbPlacement(absl::Span<const int64_t> load, const EplbShape& shape) {
+absl::StatusOr<placement::Placement> EplbPlacement(absl::Span<const int64_t> load, const EplbShape& shape) {
   if (const absl::Status status = CheckShape(static_cast<int>(load.size()), shape); !status.ok()) return status;
   const bool hierarchical = shape.num_groups % shape.num_nodes == 0;
   const int num_nodes = hierarchical ? shape.num_nodes : 1;
   const int devices_per_node = shape.num_devices / num_nodes;
   const int per_device = shape.num_replicas / shape.num_devices;
   const std::vector<double> weight(load.begin(), load.end());
-  Placement placement{.num_experts = static_cast<int>(load.size()), .slots = {}};
-  placement.slots.assign(shape.num_devices, std::vector<int32_t>(per_device, kEmptySlot));
+  placement::Placement placement{.num_experts = static_cast<int>(load.size()), .slots = {}};
+  placement.slots.assign(shape.num_devices, std::vector<int32_t>(per_device, placement::kEmptySlot));
   const auto nodes = ExpertsOfNodes(weight, hierarchical ? shape.num_groups : 1, num_nodes);
   for (int node = 0; node < num_nodes; ++node) {
     const std::vector<int>& experts = nodes[node];
@@ -123,10 +123,10 @@ absl::StatusOr<Placement> EplbPlacement(absl::Span<const int64_t> load, const Ep
   return placement;
 }
 
-Placement WithoutDuplicates(Placement placement) {
+placement::Placement WithoutDuplicates(placement::Placement placement) {
   for (std::vector<int32_t>& slots : placement.slots) {
     for (auto slot = slots.begin(); slot != slots.end(); ++slot) {
-      if (std::find(slots.begin(), slot, *slot) != slot) *slot = kEmptySlot;
+      if (std::find(slots.begin(), slot, *slot) != slot) *slot = placement::kEmptySlot;
     }
   }
   return placement;

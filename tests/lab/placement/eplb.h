@@ -26,12 +26,12 @@ struct EplbShape {
 };
 
 // load [E] >= 0.  Each device has num_replicas / num_devices slots, all filled; an expert may stand twice on a device,
-// which CheckPlacement refuses and WithoutDuplicates mends.
+// which CheckPlacement refuses and WithoutDuplicates repairs.
 // InvalidArgument: replicas that devices cannot share evenly, or fewer than experts; devices or groups that nodes or
 // experts cannot.
-absl::StatusOr<Placement> EplbPlacement(absl::Span<const int64_t> load, const EplbShape& shape);
+absl::StatusOr<placement::Placement> EplbPlacement(absl::Span<const int64_t> load, const EplbShape& shape);
 
 // The second replica of an expert on a device leaves its slot empty: it would compute nothing that the first cannot.
-Placement WithoutDuplicates(Placement placement);
+placement::Placement WithoutDuplicates(placement::Placement placement);
 
 }  // namespace switchyard

@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<int32_t> Flat(const Placement& placement) {
+std::vector<int32_t> Flat(const placement::Placement& placement) {
   std::vector<int32_t> flat;
   for (const auto& device : placement.slots) flat.insert(flat.end(), device.begin(), device.end());
   return flat;
@@ -48,8 +48,8 @@ TEST(EplbTest, ReplicasByLargestLoadPerReplica) {
   ASSERT_TRUE(placement.ok());
   EXPECT_EQ(placement->ToString(), "[1 1 0] [1 1 2]");
   EXPECT_EQ(WithoutDuplicates(*placement).ToString(), "[1 - 0] [1 - 2]");
-  EXPECT_FALSE(CheckPlacement(*placement).ok());
-  EXPECT_TRUE(CheckPlacement(WithoutDuplicates(*placement)).ok());
+  EXPECT_FALSE(placement::CheckPlacement(*placement).ok());
+  EXPECT_TRUE(placement::CheckPlacement(WithoutDuplicates(*placement)).ok());
 }
 
 TEST(EplbTest, ShapesThatDoNotDivideAreNamed) {

@@ -10,7 +10,7 @@ namespace switchyard {
 
 double TotalVariation(absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
   SY_CHECK_EQ(a.size(), b.size());
-  const int64_t sum_a = TotalOf(a), sum_b = TotalOf(b);
+  const int64_t sum_a = popularity::TotalOf(a), sum_b = popularity::TotalOf(b);
   if (sum_a == 0 || sum_b == 0) return sum_a == sum_b ? 0 : 1;
   double distance = 0;
   for (size_t e = 0; e < a.size(); ++e) {
@@ -20,7 +20,8 @@ double TotalVariation(absl::Span<const int64_t> a, absl::Span<const int64_t> b) 
   return distance / 2;
 }
 
-TokensFound CountFound(const RoutingView& batch, int layer, int num_predicted, absl::Span<const int16_t> predicted) {
+TokensFound CountFound(const popularity::RoutingView& batch, int layer, int num_predicted,
+                       absl::Span<const int16_t> predicted) {
   SY_CHECK_EQ(static_cast<int64_t>(predicted.size()), batch.num_tokens * num_predicted);
   const auto width = static_cast<size_t>(num_predicted);
   const size_t chosen = std::min(width, static_cast<size_t>(batch.shape.top_k));

@@ -16,6 +16,7 @@ double TotalVariation(absl::Span<const int64_t> a, absl::Span<const int64_t> b);
 struct TokensFound {
   int64_t found = 0, rows = 0;
 };
-TokensFound CountFound(const RoutingView& batch, int layer, int num_predicted, absl::Span<const int16_t> predicted);
+TokensFound CountFound(const popularity::RoutingView& batch, int layer, int num_predicted,
+                       absl::Span<const int16_t> predicted);
 
 }  // namespace switchyard

@@ -17,8 +17,8 @@ TEST(ForecastScoresTest, DistanceOfShares) {
 }
 
 TEST(ForecastScoresTest, ATokensOwnExpertsAmongItsFirstKPredictions) {
-  constexpr RoutingShape kTop2{.num_layers = 2, .num_experts = 5, .top_k = 2};
-  const SmallBatch batch(kTop2, {{0, 0, 1, 2}, {0, 0, 3, 4}, {0, 0, 4, -1}});
+  constexpr popularity::RoutingShape kTop2{.num_layers = 2, .num_experts = 5, .top_k = 2};
+  const popularity::SmallBatch batch(kTop2, {{0, 0, 1, 2}, {0, 0, 3, 4}, {0, 0, 4, -1}});
   const std::vector<int16_t> predicted = {2, 0, 1, 4, 3, 0, -1, -1, -1};  // [3, 3]
   const TokensFound tokens = CountFound(batch.View(), 1, 3, predicted);
   EXPECT_EQ(tokens.rows, 5);   // one was dropped

@@ -48,7 +48,7 @@ size_t Pick(absl::Span<const double> weights, Random& random) {
 }
 
 absl::Status CheckOptions(const RoutingChainOptions& options) {
-  const RoutingShape& shape = options.shape;
+  const popularity::RoutingShape& shape = options.shape;
   const auto outside = [](absl::string_view field, auto value, absl::string_view limit) {
     return absl::InvalidArgumentError(absl::StrCat("routing chain: ", field, " is ", value, ", must be ", limit));
   };
@@ -235,16 +235,16 @@ void RoutingChain::Transition(size_t domain, int layer, size_t rank, absl::Span<
   next[ExpertAt(domain, layer, rank ^ 1)] += stay_ * partner_;
 }
 
-RoutingTrace RoutingChain::Draw(const ChainDraw& draw) const {
+popularity::RoutingTrace RoutingChain::Draw(const ChainDraw& draw) const {
   SY_CHECK(draw.sequence_tokens >= 1 && draw.domain_run >= 1);
-  RoutingTrace trace{.model = "chain", .shape = options_.shape, .channels = {}, .sequences = {}};
+  popularity::RoutingTrace trace{.model = "chain", .shape = options_.shape, .channels = {}, .sequences = {}};
   Random random(draw.seed);
   const auto domains = static_cast<size_t>(options_.num_domains);
   size_t domain = random.Below(domains);
   std::vector<double> next(popularity_.size());
   for (int64_t s = 0; s < draw.num_sequences; ++s) {
     if (s > 0 && random.Unit() * draw.domain_run < 1) domain = random.Below(domains);
-    TraceSequence sequence;
+    popularity::TraceSequence sequence;
     sequence.label = absl::StrCat("domain", domain);
     sequence.num_prompt = static_cast<int32_t>(draw.sequence_tokens);
     for (int64_t t = 0; t < draw.sequence_tokens; ++t) {
@@ -265,7 +265,8 @@ RoutingTrace RoutingChain::Draw(const ChainDraw& draw) const {
   return trace;
 }
 
-RoutingChain::Past RoutingChain::PastOf(const RoutingView& batch, int64_t t, int layer, size_t domain) const {
+RoutingChain::Past RoutingChain::PastOf(const popularity::RoutingView& batch, int64_t t, int layer,
+                                        size_t domain) const {
   SY_CHECK(batch.shape == options_.shape);
   std::vector<double> of_domain(popularity_.size());
   Past past;
@@ -282,7 +283,8 @@ RoutingChain::Past RoutingChain::PastOf(const RoutingView& batch, int64_t t, int
   return past;
 }
 
-void RoutingChain::NextDistribution(const RoutingView& batch, int64_t t, int layer, absl::Span<double> next) const {
+void RoutingChain::NextDistribution(const popularity::RoutingView& batch, int64_t t, int layer,
+                                    absl::Span<double> next) const {
   std::vector<double> of_domain(popularity_.size());
   std::fill(next.begin(), next.end(), 0.0);
   double sum = 0;
@@ -295,7 +297,7 @@ void RoutingChain::NextDistribution(const RoutingView& batch, int64_t t, int lay
   for (double& share : next) share /= sum;
 }
 
-void RoutingChain::SecondNextDistribution(const RoutingView& batch, int64_t t, int layer,
+void RoutingChain::SecondNextDistribution(const popularity::RoutingView& batch, int64_t t, int layer,
                                           absl::Span<double> next) const {
   SY_CHECK_GE(layer, 1);
   std::vector<double> between(popularity_.size()), of_domain(popularity_.size());

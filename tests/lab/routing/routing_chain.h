@@ -32,8 +32,8 @@
 namespace switchyard {
 
 struct RoutingChainOptions {
-  RoutingShape shape = {.num_layers = 12, .num_experts = 16, .top_k = 1};  // E even, K <= E / 2
-  // With these a token's path tells its domain well, and the pattern is still within reach: keeping the rank is 0.70
+  popularity::RoutingShape shape = {.num_layers = 12, .num_experts = 16, .top_k = 1};  // E even, K <= E / 2
+  // With these a token's path reports its domain well, and the pattern is still within reach: keeping the rank is 0.70
   // likely where one domain is known, and the best guess from the whole path finds 0.57 of the next experts.
   int num_domains = 16;
   double moved_share = 0.2;  // of the ranks that a domain exchanges in a layer; of less than two none moves
@@ -62,14 +62,15 @@ class RoutingChain {
   double partner() const { return partner_; }
 
   // A trace of the model "chain" with sequences labelled "domain0"…, all prompt.
-  RoutingTrace Draw(const ChainDraw& draw) const;
+  popularity::RoutingTrace Draw(const ChainDraw& draw) const;
 
   // The distribution [E] of the token's first choice in `layer`, given its choices in all layers before: nobody who
   // knows no more of the token can do better (Bayes).  Of layer 0 the mean over the domains.
   // REQUIRES: nothing was dropped.
-  void NextDistribution(const RoutingView& batch, int64_t t, int layer, absl::Span<double> next) const;
+  void NextDistribution(const popularity::RoutingView& batch, int64_t t, int layer, absl::Span<double> next) const;
   // The same two layers ahead: given its choices before layer - 1 alone.  REQUIRES: layer >= 1.
-  void SecondNextDistribution(const RoutingView& batch, int64_t t, int layer, absl::Span<double> next) const;
+  void SecondNextDistribution(const popularity::RoutingView& batch, int64_t t, int layer,
+                              absl::Span<double> next) const;
 
  private:
   explicit RoutingChain(const RoutingChainOptions& options);
@@ -90,7 +91,7 @@ class RoutingChain {
     double likelihood = 1;
     size_t rank = 0;
   };
-  Past PastOf(const RoutingView& batch, int64_t t, int layer, size_t domain) const;
+  Past PastOf(const popularity::RoutingView& batch, int64_t t, int layer, size_t domain) const;
   // [E] by expert, of a token of the domain whose rank in the layer before was `rank`; of layer 0 by popularity.
   void Transition(size_t domain, int layer, size_t rank, absl::Span<double> next) const;
 

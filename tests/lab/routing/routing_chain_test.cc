@@ -20,14 +20,14 @@ RoutingChain Tuned(const RoutingChainOptions& options) {
   return *std::move(chain);
 }
 
-RoutingView All(const RoutingTrace& trace) {
-  return ViewOf(trace, trace.sequences[0], 0, trace.sequences[0].num_tokens());
+popularity::RoutingView All(const popularity::RoutingTrace& trace) {
+  return popularity::ViewOf(trace, trace.sequences[0], 0, trace.sequences[0].num_tokens());
 }
 
 // As one sequence of all the tokens, whatever their domain.
-RoutingTrace Joined(RoutingTrace trace) {
-  TraceSequence all;
-  for (const TraceSequence& sequence : trace.sequences) {
+popularity::RoutingTrace Joined(popularity::RoutingTrace trace) {
+  popularity::TraceSequence all;
+  for (const popularity::TraceSequence& sequence : trace.sequences) {
     all.token_ids.insert(all.token_ids.end(), sequence.token_ids.begin(), sequence.token_ids.end());
     all.experts.insert(all.experts.end(), sequence.experts.begin(), sequence.experts.end());
   }
@@ -36,17 +36,17 @@ RoutingTrace Joined(RoutingTrace trace) {
 }
 
 // By counting, as the paper did.
-double DrawnSkew(const RoutingView& batch) {
+double DrawnSkew(const popularity::RoutingView& batch) {
   double sum = 0;
   for (int layer = 0; layer < batch.shape.num_layers; ++layer) {
-    const std::vector<int64_t> counts = CountsOf(batch, layer);
+    const std::vector<int64_t> counts = popularity::CountsOf(batch, layer);
     const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
     sum += static_cast<double>(*most) / static_cast<double>(*least);
   }
   return sum / batch.shape.num_layers;
 }
 
-double DrawnPattern(const RoutingView& batch, int k) {
+double DrawnPattern(const popularity::RoutingView& batch, int k) {
   const auto experts = static_cast<size_t>(batch.shape.num_experts);
   double found = 0;
   for (int layer = 0; layer + 1 < batch.shape.num_layers; ++layer) {
@@ -66,7 +66,8 @@ TEST(RoutingChainTest, WhatIsDrawnHasThePapersSkewAndPattern) {
   EXPECT_NEAR(chain.Skew(), 5.56, 0.001);
   EXPECT_NEAR(chain.Pattern(1), 0.4194, 0.0001);
   EXPECT_NEAR(chain.Pattern(2), 0.5459, 0.0001);
-  const RoutingTrace trace = Joined(chain.Draw({.num_sequences = 4000, .sequence_tokens = 40, .domain_run = 1}));
+  const popularity::RoutingTrace trace =
+      Joined(chain.Draw({.num_sequences = 4000, .sequence_tokens = 40, .domain_run = 1}));
   EXPECT_NEAR(DrawnSkew(All(trace)), 5.56, 0.25);
   EXPECT_NEAR(DrawnPattern(All(trace), 1), 0.4194, 0.005);
   EXPECT_NEAR(DrawnPattern(All(trace), 2), 0.5459, 0.005);
@@ -77,7 +78,8 @@ TEST(RoutingChainTest, FourExpertsHaveTheirSkewAndTheFirstPattern) {
   EXPECT_THAT(RoutingChain::Tuned(options).status().message(), HasSubstr("pattern_2 0.5459 cannot be reached"));
   options.pattern_2 = 0;
   const RoutingChain chain = Tuned(options);
-  const RoutingTrace trace = Joined(chain.Draw({.num_sequences = 4000, .sequence_tokens = 40, .domain_run = 1}));
+  const popularity::RoutingTrace trace =
+      Joined(chain.Draw({.num_sequences = 4000, .sequence_tokens = 40, .domain_run = 1}));
   EXPECT_NEAR(DrawnSkew(All(trace)), 4.02, 0.15);
   EXPECT_NEAR(DrawnPattern(All(trace), 1), 0.4194, 0.005);
 }
@@ -85,8 +87,8 @@ TEST(RoutingChainTest, FourExpertsHaveTheirSkewAndTheFirstPattern) {
 TEST(RoutingChainTest, ChoicesOfATokenDifferAndTheSeedDecides) {
   const RoutingChain chain =
       Tuned({.shape = {.num_layers = 4, .num_experts = 8, .top_k = 3}, .skew = 3, .pattern_2 = 0});
-  const RoutingTrace trace = chain.Draw({.num_sequences = 2, .sequence_tokens = 100});
-  const RoutingView batch = All(trace);
+  const popularity::RoutingTrace trace = chain.Draw({.num_sequences = 2, .sequence_tokens = 100});
+  const popularity::RoutingView batch = All(trace);
   for (int64_t t = 0; t < batch.num_tokens; ++t) {
     for (int layer = 0; layer < 4; ++layer) {
       const absl::Span<const int16_t> chosen = batch.Experts(t, layer);
@@ -103,7 +105,7 @@ struct Loss {
   double came = 0, expected = 0;
 };
 
-Loss LossOf(const RoutingChain& chain, const RoutingView& batch, int layer) {
+Loss LossOf(const RoutingChain& chain, const popularity::RoutingView& batch, int layer) {
   Loss loss;
   std::vector<double> next(static_cast<size_t>(batch.shape.num_experts));
   for (int64_t t = 0; t < batch.num_tokens; ++t) {
@@ -119,8 +121,9 @@ Loss LossOf(const RoutingChain& chain, const RoutingView& batch, int layer) {
 
 TEST(RoutingChainTest, NextDistributionIsCalibratedAndLearnsFromTheWholePath) {
   const RoutingChain chain = Tuned({});
-  const RoutingTrace trace = Joined(chain.Draw({.num_sequences = 1000, .sequence_tokens = 40, .domain_run = 1}));
-  const RoutingView batch = All(trace);
+  const popularity::RoutingTrace trace =
+      Joined(chain.Draw({.num_sequences = 1000, .sequence_tokens = 40, .domain_run = 1}));
+  const popularity::RoutingView batch = All(trace);
   const Loss first = LossOf(chain, batch, 0), third = LossOf(chain, batch, 3), last = LossOf(chain, batch, 11);
   for (const Loss& loss : {first, third, last}) EXPECT_NEAR(loss.came, loss.expected, 0.02);
   EXPECT_LT(third.came, 0.8 * first.came);
@@ -130,12 +133,12 @@ TEST(RoutingChainTest, NextDistributionIsCalibratedAndLearnsFromTheWholePath) {
 // Two layers ahead is one layer ahead, over all choices that may come between.
 TEST(RoutingChainTest, SecondNextDistributionIsTheMeanOverWhatComesBetween) {
   const RoutingChain chain = Tuned({});
-  RoutingTrace trace = Joined(chain.Draw({.num_sequences = 2, .sequence_tokens = 8, .domain_run = 1}));
+  popularity::RoutingTrace trace = Joined(chain.Draw({.num_sequences = 2, .sequence_tokens = 8, .domain_run = 1}));
   std::vector<int16_t>& experts = trace.sequences[0].experts;
   const auto width = static_cast<size_t>(trace.shape.num_experts);
   std::vector<double> between(width), after(width), second(width);
   for (const int layer : {1, 2, 7}) {
-    const RoutingView batch = All(trace);
+    const popularity::RoutingView batch = All(trace);
     for (int64_t t = 0; t < batch.num_tokens; ++t) {
       chain.SecondNextDistribution(batch, t, layer, absl::MakeSpan(second));
       chain.NextDistribution(batch, t, layer - 1, absl::MakeSpan(between));

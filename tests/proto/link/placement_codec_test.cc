@@ -7,28 +7,29 @@
 #include "proto/link/expert_report_codec.h"
 #include "proto/link/group_seat_codec.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
 using testing::HasSubstr;
 
 TEST(PlacementCodec, SettingsThatContradictEachOtherAreRefused) {
-  EXPECT_EQ(FromProto(v1::EngineOptions())->placement, PlacementSettings());
-  EngineSettings settings;
-  settings.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 2, .replica_slots = 1, .rebalance_steps = 300};
+  EXPECT_EQ(FromProto(v1::EngineOptions())->placement, placement::PlacementSettings());
+  fleet::EngineSettings settings;
+  settings.placement = {
+      .mode = placement::PlacementMode::kAgreed, .spare_slots = 2, .replica_slots = 1, .rebalance_steps = 300};
   v1::EngineOptions options = ToProto(settings);
   options.mutable_placement()->set_mode("best");
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(options).status()));
-  options.mutable_placement()->set_mode("central");  // with a slow loop, which it cannot have
+  options.mutable_placement()->set_mode("central");  // with a background balancer, which it cannot have
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(options).status()));
 }
 
 TEST(PlacementCodec, PlacesOfAnotherShapeAreRefused) {
-  GroupSeat seat;
-  seat.rank = 1;
-  seat.world = 2;
-  seat.placement.residents.assign(2, ContiguousPlacement(5, 2, 1));
-  const v1::JoinGroup message = ToProto(seat);
+  fleet::RankAssignment assignment;
+  assignment.rank = 1;
+  assignment.world = 2;
+  assignment.placement.residents.assign(2, placement::ContiguousPlacement(5, 2, 1));
+  const v1::JoinGroup message = ToProto(assignment);
   ASSERT_TRUE(FromProto(message).ok());
   EXPECT_TRUE(FromProto(message)->placement.offloaded.empty());
   v1::JoinGroup wrong = message;
@@ -50,9 +51,9 @@ TEST(PlacementCodec, PlacesOfAnotherShapeAreRefused) {
 }
 
 TEST(PlacementCodec, StagesOfUnknownMovesAreRefused) {
-  PlacementStage sent;
-  sent.arrivals = {{MoveKind::kCopy, 1, 2, 3, 4}, {MoveKind::kLoad, 5, 6, 7, 8}};
-  sent.departures = {{MoveKind::kRelease, 13, 14, 15, 16}, {MoveKind::kOffload, 17, 18, 19, 20}};
+  placement::Migration sent;
+  sent.arrivals = {{placement::MoveKind::kCopy, 1, 2, 3, 4}, {placement::MoveKind::kLoad, 5, 6, 7, 8}};
+  sent.departures = {{placement::MoveKind::kRelease, 13, 14, 15, 16}, {placement::MoveKind::kOffload, 17, 18, 19, 20}};
   const v1::PreparePlacement message = ToProto(sent, 4);
   ASSERT_TRUE(FromProto(message).ok());
   for (const int kind : {0, 6, -1}) {
@@ -67,31 +68,31 @@ TEST(PlacementCodec, StagesOfUnknownMovesAreRefused) {
   }
 }
 
-ExpertReport Report() {
-  ExpertReport report;
+placement::ExpertReport Report() {
+  placement::ExpertReport report;
   report.standings = {{.layer = 0, .batches = 1, .accuracy = 0.5, .distance = 0.25, .used = true},
                       {.layer = 1,
-                       .phase = Phase::kDecode,
+                       .phase = popularity::Phase::kDecode,
                        .ahead = 2,
-                       .estimator = LiveEstimator::kBlend,
+                       .estimator = popularity::LivePredictor::kBlend,
                        .batches = int64_t{1} << 33,
                        .accuracy = 1,
                        .distance = 0.125,
-                       .state = EstimatorState::kOff,
+                       .state = popularity::PredictorState::kOff,
                        .off_distance = 0.75,
                        .marginal_distance = 0.5}};
   report.placements = {{.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}}},
-                       {.num_experts = 4, .slots = {{0, kEmptySlot}, {1, 2, 3}}}};
-  report.origins.assign(2, std::vector<SlotOrigin>(5, SlotOrigin::kStart));
-  report.origins[0][4] = SlotOrigin::kGate;
-  report.origins[1][2] = SlotOrigin::kEstimate;
+                       {.num_experts = 4, .slots = {{0, placement::kEmptySlot}, {1, 2, 3}}}};
+  report.origins.assign(2, std::vector<placement::SlotOrigin>(5, placement::SlotOrigin::kStart));
+  report.origins[0][4] = placement::SlotOrigin::kGate;
+  report.origins[1][2] = placement::SlotOrigin::kEstimate;
   report.copied_bytes = int64_t{1} << 40;
   report.copy_seconds = 12.5;
   return report;
 }
 
 TEST(ExpertReportCodec, WhatCannotBeIsRefused) {
-  EXPECT_TRUE(FromProto(ToProto(ExpertReport(), 1), 2, 4).ok()) << "nothing to tell";
+  EXPECT_TRUE(FromProto(ToProto(placement::ExpertReport(), 1), 2, 4).ok()) << "nothing to tell";
   const auto refusal = [](auto change) {
     v1::ExpertReport message = ToProto(Report(), 9);
     change(&message);
@@ -118,4 +119,4 @@ TEST(ExpertReportCodec, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::link

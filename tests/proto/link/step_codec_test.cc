@@ -9,34 +9,34 @@
 #include "proto/link/step_result_codec.h"
 #include "tests/proto/link/round_trip.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
 using test::OverTheWire;
 
-TEST(StepCodec, ExpertPathsThatNobodyAskedForAreNotTold) {
-  StepPlan plan, head;
+TEST(StepCodec, ExpertPathsThatNobodyAskedForAreNotReported) {
+  batching::StepPlan plan, head;
   absl::Duration limit;
   plan.ranks.resize(1);
   plan.ranks[0].items.resize(2);
   plan.ranks[0].items[0].init.emplace();
   plan.ranks[0].items[1].init.emplace();
   plan.ranks[0].items[1].init->sampling.expert_paths_from = 0;
-  const RankPlan part = FromProto(OverTheWire(ToProto(plan, 0, absl::Seconds(1))), &head, &limit);
+  const batching::RankPlan part = FromProto(test::OverTheWire(ToProto(plan, 0, absl::Seconds(1))), &head, &limit);
   EXPECT_EQ(part.items[0].init->sampling.expert_paths_from, -1);
   EXPECT_EQ(part.items[1].init->sampling.expert_paths_from, 0);
 }
 
 TEST(StepCodec, APlanSaysHowLongToWait) {
-  StepPlan plan;
+  batching::StepPlan plan;
   plan.ranks.resize(2);
   EXPECT_EQ(ToProto(plan, 1, absl::Milliseconds(1500)).timeout_ms(), 1500);
   EXPECT_EQ(ToProto(plan, 1, absl::Microseconds(1)).timeout_ms(), 1) << "0 would mean: at once";
 }
 
 // 0 … count-1 as positions, each with two more entries.
-std::vector<PositionLogprobs> Positions(int count, int first) {
-  std::vector<PositionLogprobs> out(static_cast<size_t>(count));
+std::vector<batching::PositionLogprobs> Positions(int count, int first) {
+  std::vector<batching::PositionLogprobs> out(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     out[i].chosen = {first + i, -1.0f * static_cast<float>(i), 3};
     out[i].top = {{1, -0.5f, 1}, {2, -0.75f, 2}};
@@ -45,10 +45,10 @@ std::vector<PositionLogprobs> Positions(int count, int first) {
 }
 
 TEST(StepCodec, ALongResultGoesInPartsAndComesTogether) {
-  StepPlan head;
+  batching::StepPlan head;
   head.step = 9;
   head.group_epoch = 4;
-  RankResult sent;
+  batching::RankResult sent;
   sent.items.resize(3);
   sent.items[0].prompt_logprobs = Positions(100, 1000);
   sent.items[2].prompt_logprobs = Positions(7, 2000);
@@ -59,9 +59,9 @@ TEST(StepCodec, ALongResultGoesInPartsAndComesTogether) {
   EXPECT_TRUE(CutIntoParts(head, &sent, 137 * 3 + 125).empty()) << "what fits goes in one message";
   const std::vector<v1::StepPart> parts = CutIntoParts(head, &sent, 60);
   EXPECT_EQ(parts.size(), 5u + 3u + 2u + 1u);
-  RankResult in = FromProto(OverTheWire(ToProto(head, sent)));
+  batching::RankResult in = FromProto(test::OverTheWire(ToProto(head, sent)));
   ASSERT_EQ(in.items.size(), 3u);
-  for (const ItemResult& item : in.items) {
+  for (const batching::ItemResult& item : in.items) {
     EXPECT_TRUE(item.logprobs.empty() && item.prompt_logprobs.empty() && item.expert_paths.empty());
   }
   for (const v1::StepPart& part : parts) {
@@ -69,7 +69,7 @@ TEST(StepCodec, ALongResultGoesInPartsAndComesTogether) {
     EXPECT_EQ(part.group_epoch(), 4);
     EXPECT_LE(part.logprobs_size() + part.prompt_logprobs_size(), 20);
     EXPECT_LE(part.expert_paths().size(), 60u * 16);
-    EXPECT_TRUE(AddPart(OverTheWire(part), &in));
+    EXPECT_TRUE(AddPart(test::OverTheWire(part), &in));
   }
   ASSERT_EQ(in.items[0].prompt_logprobs.size(), 100u);
   for (int i = 0; i < 100; ++i) {
@@ -89,7 +89,7 @@ TEST(StepCodec, ALongResultGoesInPartsAndComesTogether) {
 TEST(StepCodec, APartOfNoItemIsLeftOut) {
   v1::StepPart part;
   part.add_logprobs();
-  RankResult result;
+  batching::RankResult result;
   EXPECT_FALSE(AddPart(part, &result));
   result.items.resize(1);
   EXPECT_TRUE(AddPart(part, &result));
@@ -101,10 +101,10 @@ TEST(StepCodec, MalformedResultsAreReadAsFarAsTheyGo) {
   v1::StepResult message;
   message.add_items()->set_expert_paths("abc");  // half a number too many
   message.mutable_items(0)->set_status(77);
-  const RankResult in = FromProto(message);
+  const batching::RankResult in = FromProto(message);
   EXPECT_EQ(in.items.at(0).expert_paths.size(), 1u);
-  EXPECT_EQ(in.items[0].status, ItemStatus::kNonFinite) << "an unknown status is no success";
+  EXPECT_EQ(in.items[0].status, batching::ItemStatus::kNonFinite) << "an unknown status is no success";
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::link {
 namespace {
 
 using testing::HasSubstr;
@@ -23,20 +23,20 @@ v1::JobSpec Least() {
   return message;
 }
 
-absl::StatusOr<JobSpec> Arrived(const v1::JobSpec& message) {
+absl::StatusOr<jobs::JobSpec> Arrived(const v1::JobSpec& message) {
   v1::StartTraining start;
   *start.mutable_spec() = message;
   start.set_job_id("job");
   start.set_world(1);
-  const absl::StatusOr<TrainingSeat> seat = FromProto(start);
-  if (!seat.ok()) return seat.status();
-  return seat->spec;
+  const absl::StatusOr<jobs::TrainingAssignment> assignment = FromProto(start);
+  if (!assignment.ok()) return assignment.status();
+  return assignment->spec;
 }
 
-TEST(TrainingSeatCodec, UnsetFieldsHaveTheDefaults) {
-  const absl::StatusOr<JobSpec> spec = Arrived(Least());
+TEST(TrainingAssignmentCodec, UnsetFieldsHaveTheDefaults) {
+  const absl::StatusOr<jobs::JobSpec> spec = Arrived(Least());
   ASSERT_TRUE(spec.ok()) << spec.status();
-  const JobSpec defaults;
+  const jobs::JobSpec defaults;
   EXPECT_EQ(spec->dtype, defaults.dtype);
   EXPECT_EQ(spec->workers, defaults.workers);
   EXPECT_EQ(spec->optimizer.schedule.shape, defaults.optimizer.schedule.shape);
@@ -57,7 +57,7 @@ TEST(TrainingSeatCodec, UnsetFieldsHaveTheDefaults) {
   EXPECT_EQ(spec->communication.piece_bytes, defaults.communication.piece_bytes);
 }
 
-TEST(TrainingSeatCodec, WhatIsUnknownIsSaid) {
+TEST(TrainingAssignmentCodec, WhatIsUnknownIsSaid) {
   const auto problem = [](const std::function<void(v1::JobSpec*)>& change) {
     v1::JobSpec message = Least();
     change(&message);
@@ -74,7 +74,7 @@ TEST(TrainingSeatCodec, WhatIsUnknownIsSaid) {
   EXPECT_THAT(problem([](v1::JobSpec* m) { m->mutable_communication()->set_mode("fastest"); }), HasSubstr("fastest"));
   EXPECT_THAT(problem([](v1::JobSpec* m) { m->set_steps(0); }), HasSubstr("steps: 0 is outside [1, "));
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::STOP_KIND_UNSPECIFIED).status()));
-  EXPECT_EQ(*FromProto(v1::STOP_KIND_NOW), StopKind::kNow);
+  EXPECT_EQ(*FromProto(v1::STOP_KIND_NOW), jobs::StopKind::kNow);
   v1::StartTraining start;
   *start.mutable_spec() = Least();
   start.set_job_id("job");
@@ -87,4 +87,4 @@ TEST(TrainingSeatCodec, WhatIsUnknownIsSaid) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::link

@@ -7,7 +7,7 @@
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 namespace {
 
 TEST(Errors, DetailsSurviveTheWire) {
@@ -91,4 +91,4 @@ TEST(Errors, QuoteEscapesAndCuts) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::rpc

@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 namespace {
 
 using testing::HasSubstr;
@@ -68,4 +68,4 @@ TEST(IsEveryAddressTest, KnowsBothFamilies) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::rpc

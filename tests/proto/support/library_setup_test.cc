@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 namespace {
 
 // A thread that takes two mutexes in one order and later in the other deadlocks with nobody.
@@ -45,4 +45,4 @@ TEST(LibrarySetupTest, ProtobufsComplaintsAreOneLine) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::rpc

@@ -14,7 +14,7 @@
 #include "switchyard/v1/inference.pb.h"
 #include "switchyard/v1/worker.pb.h"
 
-namespace switchyard {
+namespace switchyard::rpc {
 namespace {
 
 std::string Varint(uint64_t value) {
@@ -175,4 +175,4 @@ TEST(RawMessage, ParsesWhatItSerialized) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::rpc

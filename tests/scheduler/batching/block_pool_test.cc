@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 namespace {
 
 std::vector<int32_t> Range(int32_t begin, int32_t n) {
@@ -186,4 +186,4 @@ TEST(PrefixChainTest, HashesAreOfTheWholeBeginningAndIncremental) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::batching

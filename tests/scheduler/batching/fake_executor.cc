@@ -19,7 +19,7 @@ uint64_t Hash(uint64_t a, uint64_t b) {
 
 uint64_t NextCell(uint64_t cell, int32_t token) { return Hash(cell, static_cast<uint32_t>(token)); }
 
-int32_t NextToken(uint64_t cell, const SamplingParams& sampling, int32_t index) {
+int32_t NextToken(uint64_t cell, const batching::SamplingParams& sampling, int32_t index) {
   int32_t token = static_cast<int32_t>(Hash(Hash(cell, sampling.seed), sampling.choice * 1000u + index) % kVocab);
   const auto masked = [&](int32_t t) {
     return index < sampling.min_tokens &&
@@ -29,7 +29,7 @@ int32_t NextToken(uint64_t cell, const SamplingParams& sampling, int32_t index) 
   return token;
 }
 
-std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const SamplingParams& sampling,
+std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const batching::SamplingParams& sampling,
                                       int32_t max_tokens, int32_t max_context) {
   uint64_t cell = kFirstCell;
   for (const int32_t token : prompt) cell = NextCell(cell, token);
@@ -69,32 +69,32 @@ FakeExecutor::FakeExecutor(int32_t num_ranks, int32_t num_blocks, int32_t block_
   for (Rank& rank : ranks_) rank.cells.assign(static_cast<size_t>(num_blocks) * block_size, 0);
 }
 
-StepResult FakeExecutor::Execute(const StepPlan& plan) {
-  StepResult result;
+batching::StepResult FakeExecutor::Execute(const batching::StepPlan& plan) {
+  batching::StepResult result;
   result.step = plan.step;
   result.group_epoch = plan.group_epoch;
   EXPECT_EQ(plan.ranks.size(), ranks_.size());
   for (size_t r = 0; r < ranks_.size(); ++r) {
     SCOPED_TRACE(testing::Message() << "rank " << r << " of " << plan.DebugString());
-    const RankPlan& todo = plan.ranks[r];
+    const batching::RankPlan& todo = plan.ranks[r];
     Rank& rank = ranks_[r];
-    for (const SlotId slot : todo.freed_slots) EXPECT_EQ(rank.slots.erase(slot), 1u) << "freed slot " << slot;
+    for (const batching::SlotId slot : todo.freed_slots) EXPECT_EQ(rank.slots.erase(slot), 1u) << "freed slot " << slot;
     EXPECT_TRUE(todo.copies.empty());
-    std::set<SlotId> seen;
-    for (const StepItem& item : todo.items) {
+    std::set<batching::SlotId> seen;
+    for (const batching::StepItem& item : todo.items) {
       EXPECT_TRUE(seen.insert(item.slot).second) << "slot " << item.slot << " twice in a plan";
       Prepare(item, &rank);
     }
-    for (const StepItem& item : todo.items) CheckCache(item, rank);
+    for (const batching::StepItem& item : todo.items) CheckCache(item, rank);
     std::set<size_t> written;
-    RankResult& answer = result.ranks.emplace_back();
-    for (const StepItem& item : todo.items) answer.items.push_back(Run(item, &rank, &written));
+    batching::RankResult& answer = result.ranks.emplace_back();
+    for (const batching::StepItem& item : todo.items) answer.items.push_back(Run(item, &rank, &written));
     answer.rows = todo.NumRows();
   }
   return result;
 }
 
-void FakeExecutor::Prepare(const StepItem& item, Rank* rank) {
+void FakeExecutor::Prepare(const batching::StepItem& item, Rank* rank) {
   ASSERT_GE(item.slot, 0);
   ASSERT_LT(item.slot, num_slots_);
   EXPECT_EQ(rank->slots.contains(item.slot), !item.init.has_value()) << "slot " << item.slot << ": init iff empty";
@@ -109,7 +109,7 @@ void FakeExecutor::Prepare(const StepItem& item, Rank* rank) {
   EXPECT_GE(item.num_query, 1);
   EXPECT_LE(static_cast<size_t>(item.start_pos + item.num_query), slot.tokens.size()) << "token not known to the slot";
   EXPECT_EQ(item.sample, static_cast<size_t>(item.start_pos + item.num_query) == slot.tokens.size());
-  for (const BlockId block : item.new_blocks) {
+  for (const batching::BlockId block : item.new_blocks) {
     ASSERT_GE(block, 0);
     ASSERT_LT(block, num_blocks_);
     slot.table.push_back(block);
@@ -119,7 +119,7 @@ void FakeExecutor::Prepare(const StepItem& item, Rank* rank) {
 }
 
 // Every cell before the item's first query holds what this sequence would have written.
-void FakeExecutor::CheckCache(const StepItem& item, const Rank& rank) const {
+void FakeExecutor::CheckCache(const batching::StepItem& item, const Rank& rank) const {
   const Slot& slot = rank.slots.at(item.slot);
   uint64_t cell = kFirstCell;
   for (int32_t pos = 0; pos < item.start_pos; ++pos) {
@@ -129,14 +129,14 @@ void FakeExecutor::CheckCache(const StepItem& item, const Rank& rank) const {
   }
 }
 
-ItemResult FakeExecutor::Run(const StepItem& item, Rank* rank, std::set<size_t>* written) {
-  ItemResult result;
+batching::ItemResult FakeExecutor::Run(const batching::StepItem& item, Rank* rank, std::set<size_t>* written) {
+  batching::ItemResult result;
   Slot& slot = rank->slots.at(item.slot);
   uint64_t cell = kFirstCell;
   for (int32_t pos = 0; pos < item.start_pos; ++pos) cell = NextCell(cell, slot.tokens[pos]);
   for (int32_t pos = item.start_pos; pos < item.start_pos + item.num_query; ++pos) {
     cell = NextCell(cell, slot.tokens[pos]);
-    const BlockId block = slot.table[pos / block_size_];
+    const batching::BlockId block = slot.table[pos / block_size_];
     const size_t at = static_cast<size_t>(block) * block_size_ + pos % block_size_;
     EXPECT_TRUE(written->insert(at).second) << "cell written twice in a step";
     rank->cells[at] = cell;

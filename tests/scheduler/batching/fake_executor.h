@@ -20,10 +20,10 @@ inline constexpr int32_t kVocab = 50;
 
 uint64_t NextCell(uint64_t cell, int32_t token);
 // What the model says after `cell`; respects min_tokens.
-int32_t NextToken(uint64_t cell, const SamplingParams& sampling, int32_t index);
+int32_t NextToken(uint64_t cell, const batching::SamplingParams& sampling, int32_t index);
 // The outputs of a run without faults, neighbours or limits of space: ends with a stop id, after max_tokens, or at
 // `max_context` tokens in all.
-std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const SamplingParams& sampling,
+std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const batching::SamplingParams& sampling,
                                       int32_t max_tokens, int32_t max_context);
 // The experts that the fake's row with this cell chose: one layer, top-2.
 inline constexpr int32_t kPathIds = 2;
@@ -38,24 +38,24 @@ class FakeExecutor {
   FakeExecutor(int32_t num_ranks, int32_t num_blocks, int32_t block_size, int32_t num_slots);
 
   // Runs a plan on all ranks.  Items of one rank see only what earlier plans have written.
-  StepResult Execute(const StepPlan& plan);
+  batching::StepResult Execute(const batching::StepPlan& plan);
 
  private:
   struct Slot {
     std::vector<int32_t> tokens;
     int32_t num_prompt_tokens = 0;
-    SamplingParams sampling;
-    std::vector<BlockId> table;
+    batching::SamplingParams sampling;
+    std::vector<batching::BlockId> table;
     int32_t num_computed = 0;
   };
   struct Rank {
-    std::map<SlotId, Slot> slots;
+    std::map<batching::SlotId, Slot> slots;
     std::vector<uint64_t> cells;  // [P * block_size]
   };
 
-  void Prepare(const StepItem& item, Rank* rank);
-  void CheckCache(const StepItem& item, const Rank& rank) const;
-  ItemResult Run(const StepItem& item, Rank* rank, std::set<size_t>* written);
+  void Prepare(const batching::StepItem& item, Rank* rank);
+  void CheckCache(const batching::StepItem& item, const Rank& rank) const;
+  batching::ItemResult Run(const batching::StepItem& item, Rank* rank, std::set<size_t>* written);
 
   const int32_t num_blocks_;
   const int32_t block_size_;

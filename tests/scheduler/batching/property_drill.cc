@@ -44,7 +44,7 @@ void Drill::StartGroup() {
 }
 
 void Drill::SubmitOne() {
-  Request request;
+  batching::Request request;
   request.id = ++last_id_;
   const int32_t longest = scheduler_.max_context() - 1;
   if (Chance(0.6)) request.prompt = prefixes_[Pick(0, 2)];
@@ -87,7 +87,7 @@ void Drill::Turn() {
 }
 
 bool Drill::PlanOne() {
-  std::optional<StepPlan> plan = scheduler_.Plan(now_, &events_);
+  std::optional<batching::StepPlan> plan = scheduler_.Plan(now_, &events_);
   TakeEvents();
   if (!plan) return false;
   ++steps_;
@@ -99,62 +99,63 @@ bool Drill::PlanOne() {
   return true;
 }
 
-void Drill::Spoil(StepResult* result) {
-  for (RankResult& rank : result->ranks) {
+void Drill::Spoil(batching::StepResult* result) {
+  for (batching::RankResult& rank : result->ranks) {
     if (rank.items.empty()) continue;
-    ItemResult& item = rank.items[Pick(0, static_cast<int32_t>(rank.items.size()) - 1)];
-    item = ItemResult();
-    item.status = ItemStatus::kNonFinite;
+    batching::ItemResult& item = rank.items[Pick(0, static_cast<int32_t>(rank.items.size()) - 1)];
+    item = batching::ItemResult();
+    item.status = batching::ItemStatus::kNonFinite;
   }
 }
 
-void Drill::CheckPlan(const StepPlan& plan) {
+void Drill::CheckPlan(const batching::StepPlan& plan) {
   EXPECT_EQ(plan.step, next_step_++);
   EXPECT_EQ(plan.group_epoch, epoch_);
   ASSERT_EQ(static_cast<int32_t>(plan.ranks.size()), num_ranks_);
   std::vector<int32_t> rank_rows;
-  for (const RankPlan& rank : plan.ranks) {
+  for (const batching::RankPlan& rank : plan.ranks) {
     EXPECT_LE(rank.NumRows(), policy_.max_batched_tokens);
     EXPECT_LE(static_cast<int32_t>(rank.items.size()), policy_.max_num_seqs);
     rank_rows.push_back(rank.NumRows());
-    for (const StepItem& item : rank.items) {
+    for (const batching::StepItem& item : rank.items) {
       if (policy_.prefill_chunk > 0) {
         EXPECT_LE(item.num_query, policy_.prefill_chunk);
       }
       EXPECT_TRUE(policy_.prefix_reuse || !item.init || item.start_pos == 0);
     }
   }
-  CheckLoans(plan, rank_rows);
+  CheckTransfers(plan, rank_rows);
 }
 
-// Loans are worth it, nobody lends what it has not, lends and borrows, or ends with more than the fullest rank had.
-void Drill::CheckLoans(const StepPlan& plan, const std::vector<int32_t>& rank_rows) {
-  std::vector<int32_t> lent(rank_rows.size()), borrowed(rank_rows.size());
-  for (const RankPlan& rank : plan.ranks) {
-    for (const StepItem& item : rank.items) {
+// Transfers are worth it, nobody gives away what it has not, gives away and borrows, or ends with more than the fullest
+// rank had.
+void Drill::CheckTransfers(const batching::StepPlan& plan, const std::vector<int32_t>& rank_rows) {
+  std::vector<int32_t> given(rank_rows.size()), borrowed(rank_rows.size());
+  for (const batching::RankPlan& rank : plan.ranks) {
+    for (const batching::StepItem& item : rank.items) {
       const bool tells = item.init && item.init->sampling.expert_paths_from >= 0;
-      EXPECT_TRUE(plan.loans.empty() || !tells) << "a borrower does not tell what its rows chose";
+      EXPECT_TRUE(plan.transfers.empty() || !tells) << "a borrower does not tell what its rows chose";
     }
   }
-  for (const RowLoan& loan : plan.loans) {
-    EXPECT_GT(policy_.min_loan_rows, 0);
-    EXPECT_GE(loan.rows, policy_.min_loan_rows);
-    lent[loan.from] += loan.rows;
-    borrowed[loan.to] += loan.rows;
+  for (const batching::RowTransfer& transfer : plan.transfers) {
+    EXPECT_GT(policy_.min_rebalance_rows, 0);
+    EXPECT_GE(transfer.rows, policy_.min_rebalance_rows);
+    given[transfer.from] += transfer.rows;
+    borrowed[transfer.to] += transfer.rows;
   }
   const int32_t before = *std::max_element(rank_rows.begin(), rank_rows.end());
   int32_t most = 0;
   for (size_t r = 0; r < rank_rows.size(); ++r) {
-    EXPECT_TRUE(lent[r] == 0 || borrowed[r] == 0) << plan.DebugString();
-    EXPECT_LE(lent[r], rank_rows[r]);
-    most = std::max(most, rank_rows[r] - lent[r] + borrowed[r]);
+    EXPECT_TRUE(given[r] == 0 || borrowed[r] == 0) << plan.DebugString();
+    EXPECT_LE(given[r], rank_rows[r]);
+    most = std::max(most, rank_rows[r] - given[r] + borrowed[r]);
   }
   EXPECT_LE(most, before);
   EXPECT_EQ(plan.padded_rows, most);
 }
 
 void Drill::CommitOne() {
-  const StepResult result = std::move(results_.front());
+  const batching::StepResult result = std::move(results_.front());
   results_.pop_front();
   const absl::Status status = scheduler_.Commit(result, now_, &events_);
   ASSERT_TRUE(status.ok()) << status << result.DebugString();
@@ -164,12 +165,13 @@ void Drill::CommitOne() {
 void Drill::CancelOne() {
   auto victim = clients_.begin();
   std::advance(victim, Pick(0, static_cast<int32_t>(clients_.size()) - 1));
-  const int32_t choice = Chance(0.5) ? Scheduler::kAllChoices : Pick(0, victim->second.request.num_choices - 1);
-  const FinishReason reason = Chance(0.5) ? FinishReason::kAbort : FinishReason::kStop;
+  const int32_t choice =
+      Chance(0.5) ? batching::Scheduler::kAllChoices : Pick(0, victim->second.request.num_choices - 1);
+  const batching::FinishReason reason = Chance(0.5) ? batching::FinishReason::kAbort : batching::FinishReason::kStop;
   for (size_t c = 0; c < victim->second.choices.size(); ++c) {
-    if (choice != Scheduler::kAllChoices && choice != static_cast<int32_t>(c)) continue;
+    if (choice != batching::Scheduler::kAllChoices && choice != static_cast<int32_t>(c)) continue;
     Choice& target = victim->second.choices[c];
-    target.cancelled_for_stop |= reason == FinishReason::kStop && !target.finished;
+    target.cancelled_for_stop |= reason == batching::FinishReason::kStop && !target.finished;
   }
   scheduler_.Cancel(victim->first, choice, reason, now_, &events_);
   TakeEvents();
@@ -189,30 +191,30 @@ void Drill::LoseGroup() {
 }
 
 void Drill::TakeEvents() {
-  for (const Event& event : events_) {
+  for (const batching::Event& event : events_) {
     ASSERT_TRUE(clients_.contains(event.request)) << ToText(event);
     Client& client = clients_.at(event.request);
     Choice& choice = client.choices[event.choice];
     ASSERT_FALSE(choice.finished) << ToText(event);
-    if (const auto* token = std::get_if<TokenEvent>(&event.what)) {
+    if (const auto* token = std::get_if<batching::TokenEvent>(&event.what)) {
       ASSERT_EQ(token->index, static_cast<int32_t>(choice.outputs.size())) << ToText(event);
       ASSERT_EQ(token->logprobs.has_value(), client.request.sampling.num_logprobs >= 0);
       choice.outputs.push_back(token->token);
-    } else if (const auto* prompt = std::get_if<PromptLogprobsEvent>(&event.what)) {
+    } else if (const auto* prompt = std::get_if<batching::PromptLogprobsEvent>(&event.what)) {
       ASSERT_EQ(prompt->first_position, static_cast<int32_t>(choice.prompt_logprobs.size()) + 1);
       choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), prompt->positions.begin(), prompt->positions.end());
-    } else if (const auto* paths = std::get_if<ExpertPathsEvent>(&event.what)) {
+    } else if (const auto* paths = std::get_if<batching::ExpertPathsEvent>(&event.what)) {
       TakePaths(client, *paths, &choice);
     } else {
       choice.finished = true;
-      CheckFinished(client, event.choice, std::get<FinishedEvent>(event.what));
+      CheckFinished(client, event.choice, std::get<batching::FinishedEvent>(event.what));
     }
   }
   events_.clear();
 }
 
 // Without gaps, and ahead of the token that the last row gave.
-void Drill::TakePaths(const Client& client, const ExpertPathsEvent& event, Choice* choice) {
+void Drill::TakePaths(const Client& client, const batching::ExpertPathsEvent& event, Choice* choice) {
   ASSERT_EQ(client.request.sampling.expert_paths_from, 0);
   const auto prompt = static_cast<int32_t>(client.request.prompt.size());
   const int32_t from = choice->sampling.choice == 0 ? 0 : prompt;
@@ -231,28 +233,28 @@ void Drill::CheckPaths(const Client& client, const Choice& choice, int32_t cache
   std::vector<int32_t> tokens = client.request.prompt;
   const int32_t from = choice.sampling.choice == 0 ? 0 : static_cast<int32_t>(tokens.size());
   tokens.insert(tokens.end(), choice.outputs.begin(), choice.outputs.end());
-  const int32_t told = from + static_cast<int32_t>(choice.paths.size()) / kPathIds;
+  const int32_t reported = from + static_cast<int32_t>(choice.paths.size()) / kPathIds;
   if (!choice.outputs.empty()) {  // else it may have ended within its prompt
-    EXPECT_EQ(told, static_cast<int32_t>(tokens.size()) - 1);
+    EXPECT_EQ(reported, static_cast<int32_t>(tokens.size()) - 1);
     EXPECT_TRUE(from > 0 || cached_tokens == 0);
   }
-  EXPECT_EQ(choice.paths, ReferencePaths(tokens, from, told));
+  EXPECT_EQ(choice.paths, ReferencePaths(tokens, from, reported));
 }
 
-void Drill::CheckFinished(const Client& client, int32_t c, const FinishedEvent& finished) {
+void Drill::CheckFinished(const Client& client, int32_t c, const batching::FinishedEvent& finished) {
   const Choice& choice = client.choices[c];
-  const Request& request = client.request;
+  const batching::Request& request = client.request;
   const std::vector<int32_t> expected =
       ReferenceOutputs(request.prompt, choice.sampling, request.max_tokens, scheduler_.max_context());
   ASSERT_LE(choice.outputs.size(), expected.size());
-  const bool whole = finished.reason == FinishReason::kLength ||
-                     (finished.reason == FinishReason::kStop && !choice.cancelled_for_stop);
+  const bool whole = finished.reason == batching::FinishReason::kLength ||
+                     (finished.reason == batching::FinishReason::kStop && !choice.cancelled_for_stop);
   if (whole) {
     EXPECT_EQ(choice.outputs, expected) << "request " << request.id << "." << c;
     const auto& stops = choice.sampling.stop_ids;
     const bool by_stop = std::count(stops.begin(), stops.end(), expected.back()) > 0 &&
                          static_cast<int32_t>(expected.size()) > choice.sampling.min_tokens;
-    EXPECT_EQ(finished.reason, by_stop ? FinishReason::kStop : FinishReason::kLength);
+    EXPECT_EQ(finished.reason, by_stop ? batching::FinishReason::kStop : batching::FinishReason::kLength);
   }
   EXPECT_TRUE(std::equal(choice.outputs.begin(), choice.outputs.end(), expected.begin())) << "a wrong beginning";
   EXPECT_EQ(finished.usage.completion_tokens, static_cast<int32_t>(choice.outputs.size()));
@@ -274,13 +276,13 @@ void Drill::CheckFinished(const Client& client, int32_t c, const FinishedEvent& 
 }
 
 void Drill::CheckQuiet() {
-  const SchedulerStats stats = scheduler_.Stats();
+  const batching::SchedulerStats stats = scheduler_.Stats();
   EXPECT_EQ(stats.running, 0);
   EXPECT_EQ(stats.waiting, 0);
   EXPECT_EQ(stats.waiting_requests, 0);
   EXPECT_EQ(stats.waiting_tokens, 0);
   EXPECT_EQ(stats.in_flight, 0);
-  for (const RankStats& rank : stats.ranks) {
+  for (const batching::RankStats& rank : stats.ranks) {
     EXPECT_EQ(rank.blocks_used, 0);
     EXPECT_EQ(rank.running, 0);
   }

@@ -29,22 +29,22 @@ struct Accidents {
 
 // What the client knows of one choice.
 struct Choice {
-  SamplingParams sampling;
+  batching::SamplingParams sampling;
   std::vector<int32_t> outputs;
-  std::vector<PositionLogprobs> prompt_logprobs;
+  std::vector<batching::PositionLogprobs> prompt_logprobs;
   std::vector<int16_t> paths;
   bool finished = false;
   bool cancelled_for_stop = false;
 };
 
 struct Client {
-  Request request;
+  batching::Request request;
   std::vector<Choice> choices;
 };
 
 class Drill {
  public:
-  Drill(uint32_t seed, BatchingPolicy policy, int32_t num_ranks, int32_t num_blocks, Accidents accidents)
+  Drill(uint32_t seed, batching::BatchingPolicy policy, int32_t num_ranks, int32_t num_blocks, Accidents accidents)
       : random_(seed),
         policy_(policy),
         num_ranks_(num_ranks),
@@ -59,7 +59,7 @@ class Drill {
   void Go(int num_requests, int burst = 1);
 
   int64_t steps() const { return steps_; }
-  SchedulerStats stats() const { return scheduler_.Stats(); }
+  batching::SchedulerStats stats() const { return scheduler_.Stats(); }
   // All plans, as text.
   const std::string& log() const { return log_; }
 
@@ -75,31 +75,31 @@ class Drill {
   // False: there was nothing to plan.
   bool PlanOne();
   // One item of each rank comes back as not finite.
-  void Spoil(StepResult* result);
-  void CheckPlan(const StepPlan& plan);
-  void CheckLoans(const StepPlan& plan, const std::vector<int32_t>& rank_rows);
+  void Spoil(batching::StepResult* result);
+  void CheckPlan(const batching::StepPlan& plan);
+  void CheckTransfers(const batching::StepPlan& plan, const std::vector<int32_t>& rank_rows);
   void CommitOne();
   void CancelOne();
   void LoseGroup();
   void TakeEvents();
-  void TakePaths(const Client& client, const ExpertPathsEvent& event, Choice* choice);
+  void TakePaths(const Client& client, const batching::ExpertPathsEvent& event, Choice* choice);
   void CheckPaths(const Client& client, const Choice& choice, int32_t cached_tokens);
-  void CheckFinished(const Client& client, int32_t c, const FinishedEvent& finished);
+  void CheckFinished(const Client& client, int32_t c, const batching::FinishedEvent& finished);
   void CheckQuiet();
 
   std::mt19937 random_;
-  const BatchingPolicy policy_;
+  const batching::BatchingPolicy policy_;
   int32_t num_ranks_;
   const int32_t num_blocks_;
   const Accidents accidents_;
-  Scheduler scheduler_;
+  batching::Scheduler scheduler_;
   std::unique_ptr<FakeExecutor> executor_;
   std::vector<std::vector<int32_t>> prefixes_;
-  std::map<RequestId, Client> clients_;
-  std::deque<StepResult> results_;
-  std::vector<Event> events_;
+  std::map<batching::RequestId, Client> clients_;
+  std::deque<batching::StepResult> results_;
+  std::vector<batching::Event> events_;
   absl::Time now_ = absl::UnixEpoch();
-  RequestId last_id_ = 0;
+  batching::RequestId last_id_ = 0;
   int64_t epoch_ = 0;
   int64_t next_step_ = 1;
   int64_t steps_ = 0;

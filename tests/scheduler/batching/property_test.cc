@@ -14,7 +14,7 @@ namespace {
 
 // One policy on one group.
 struct Shape {
-  BatchingPolicy policy;
+  batching::BatchingPolicy policy;
   int32_t num_ranks = 1;
   int32_t num_blocks = 1;
 
@@ -30,7 +30,7 @@ Shape RandomShape(uint32_t seed) {
   std::mt19937 random(seed * 7919 + 1);
   const auto pick = [&random](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
   Shape shape;
-  BatchingPolicy& p = shape.policy;
+  batching::BatchingPolicy& p = shape.policy;
   p.max_num_seqs = pick(1, 8);
   p.max_batched_tokens = std::max(p.max_num_seqs, pick(1, 40));
   p.prefill_chunk = std::vector<int32_t>{0, 0, 1, 3, 7}[pick(0, 4)];
@@ -39,7 +39,7 @@ Shape RandomShape(uint32_t seed) {
   p.max_queue = pick(4, 40);
   p.prefix_reuse = pick(0, 3) > 0;
   p.max_prefix_imbalance = pick(0, 3);
-  p.min_loan_rows = pick(-1, 5);
+  p.min_rebalance_rows = pick(-1, 5);
   p.max_in_flight = pick(1, 3);
   p.preempt_every_step = pick(0, 3) == 0;
   shape.num_ranks = pick(1, 3);
@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(Shards, PropertyTest, testing::Range(0, 4));
 
 // The size of a real server: hundreds run, and there is memory for half of them.
 TEST(SoakTest, ManySequencesOnFourRanks) {
-  BatchingPolicy policy;
+  batching::BatchingPolicy policy;
   policy.max_num_seqs = 64;
   policy.max_batched_tokens = 256;
   policy.block_size = 2;

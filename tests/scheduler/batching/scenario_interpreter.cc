@@ -37,10 +37,10 @@ std::vector<int32_t> GetList(const Args& args, const std::string& key) {
   return values;
 }
 
-std::string RankLine(size_t idx, const RankPlan& rank) {
+std::string RankLine(size_t idx, const batching::RankPlan& rank) {
   std::string line = absl::StrCat("rank ", idx);
   if (!rank.freed_slots.empty()) absl::StrAppend(&line, " | free ", absl::StrJoin(rank.freed_slots, ","));
-  for (const StepItem& item : rank.items) {
+  for (const batching::StepItem& item : rank.items) {
     absl::StrAppend(&line, " | slot ", item.slot, " pos ", item.start_pos, "+", item.num_query);
     if (item.init) {
       absl::StrAppend(&line, " init ", absl::StrJoin(item.init->tokens, ","));
@@ -79,8 +79,9 @@ std::vector<std::string> ScenarioInterpreter::Call(const std::string& line) {
   } else if (call == "commit") {
     return Commit(words);
   } else if (call == "cancel" && words.size() > 2) {
-    const FinishReason reason = words[2] == "stop" ? FinishReason::kStop : FinishReason::kAbort;
-    const int32_t choice = static_cast<int32_t>(Get(args, "choice", Scheduler::kAllChoices));
+    const batching::FinishReason reason =
+        words[2] == "stop" ? batching::FinishReason::kStop : batching::FinishReason::kAbort;
+    const int32_t choice = static_cast<int32_t>(Get(args, "choice", batching::Scheduler::kAllChoices));
     if (!scheduler_->Cancel(Number(words[1]), choice, reason, now_, &events_)) return {"nothing to cancel"};
   } else if (call == "lose") {
     scheduler_->LoseGroup(Get(args, "fail_waiting", 0) != 0, now_, &events_);
@@ -97,7 +98,7 @@ std::vector<std::string> ScenarioInterpreter::Call(const std::string& line) {
 }
 
 void ScenarioInterpreter::SetPolicy(const Args& args) {
-  BatchingPolicy policy;
+  batching::BatchingPolicy policy;
   const auto number = [&args](const char* name, int32_t otherwise) {
     return static_cast<int32_t>(Get(args, name, otherwise));
   };
@@ -110,10 +111,10 @@ void ScenarioInterpreter::SetPolicy(const Args& args) {
   policy.max_queued_tokens = Get(args, "max_queued_tokens", 1000);
   policy.prefix_reuse = number("prefix_reuse", 1) != 0;
   policy.max_prefix_imbalance = number("max_prefix_imbalance", 8);
-  policy.min_loan_rows = number("min_loan_rows", -1);
+  policy.min_rebalance_rows = number("min_rebalance_rows", -1);
   policy.max_in_flight = number("max_in_flight", 1);
   policy.preempt_every_step = number("preempt_every_step", 0) != 0;
-  scheduler_ = std::make_unique<Scheduler>(policy);
+  scheduler_ = std::make_unique<batching::Scheduler>(policy);
 }
 
 void ScenarioInterpreter::StartGroup(const Args& args) {
@@ -123,13 +124,13 @@ void ScenarioInterpreter::StartGroup(const Args& args) {
                           .weights_version = static_cast<uint64_t>(Get(args, "weights", 0)),
                           .long_rope_above = static_cast<int32_t>(Get(args, "long_rope_above", 0)),
                           .expert_path_ids = 1,
-                          .min_loan_rows = static_cast<int32_t>(Get(args, "min_loan_rows", 0))},
+                          .min_rebalance_rows = static_cast<int32_t>(Get(args, "min_rebalance_rows", 0))},
                          now_, &events_);
   plans_.clear();
 }
 
-std::vector<std::string> ScenarioInterpreter::Submit(RequestId id, const Args& args) {
-  Request request;
+std::vector<std::string> ScenarioInterpreter::Submit(batching::RequestId id, const Args& args) {
+  batching::Request request;
   request.id = id;
   request.prompt = GetList(args, "prompt");
   request.max_tokens = static_cast<int32_t>(Get(args, "max_tokens", 8));
@@ -147,7 +148,7 @@ std::vector<std::string> ScenarioInterpreter::Submit(RequestId id, const Args& a
 }
 
 std::vector<std::string> ScenarioInterpreter::Plan() {
-  std::optional<StepPlan> plan = scheduler_->Plan(now_, &events_);
+  std::optional<batching::StepPlan> plan = scheduler_->Plan(now_, &events_);
   scheduler_->CheckInvariants();
   std::vector<std::string> lines = TakeEvents();
   if (!plan) {
@@ -155,8 +156,8 @@ std::vector<std::string> ScenarioInterpreter::Plan() {
     return lines;
   }
   for (size_t r = 0; r < plan->ranks.size(); ++r) lines.push_back(RankLine(r, plan->ranks[r]));
-  for (const RowLoan& loan : plan->loans) {
-    lines.push_back(absl::StrCat("loan ", loan.from, " -> ", loan.to, " rows ", loan.rows));
+  for (const batching::RowTransfer& transfer : plan->transfers) {
+    lines.push_back(absl::StrCat("loan ", transfer.from, " -> ", transfer.to, " rows ", transfer.rows));
   }
   plans_.push_back(*std::move(plan));
   return lines;
@@ -164,16 +165,16 @@ std::vector<std::string> ScenarioInterpreter::Plan() {
 
 std::vector<std::string> ScenarioInterpreter::Commit(const std::vector<std::string>& words) {
   if (plans_.empty()) return {"error: no plan is out"};
-  const StepPlan plan = std::move(plans_.front());
+  const batching::StepPlan plan = std::move(plans_.front());
   plans_.pop_front();
-  StepResult result;
+  batching::StepResult result;
   result.step = plan.step;
   result.group_epoch = plan.group_epoch;
   size_t next = 1;
-  for (const RankPlan& rank : plan.ranks) {
-    RankResult& answer = result.ranks.emplace_back();
-    for (const StepItem& item : rank.items) {
-      ItemResult& out = answer.items.emplace_back();
+  for (const batching::RankPlan& rank : plan.ranks) {
+    batching::RankResult& answer = result.ranks.emplace_back();
+    for (const batching::StepItem& item : rank.items) {
+      batching::ItemResult& out = answer.items.emplace_back();
       // Only the init says whether a slot wants prompt logprobs: scenarios that ask for them prefill in one item.
       if (item.init && item.init->sampling.num_prompt_logprobs >= 0) {
         const int32_t last = std::min(item.start_pos + item.num_query, item.init->num_prompt_tokens - 1);
@@ -188,7 +189,7 @@ std::vector<std::string> ScenarioInterpreter::Commit(const std::vector<std::stri
       if (next == words.size()) return {"error: too few tokens"};
       const std::string& word = words[next++];
       if (word == "nan") {
-        out.status = ItemStatus::kNonFinite;
+        out.status = batching::ItemStatus::kNonFinite;
       } else {
         out.tokens.push_back(static_cast<int32_t>(Number(word)));
       }
@@ -202,9 +203,11 @@ std::vector<std::string> ScenarioInterpreter::Commit(const std::vector<std::stri
 }
 
 std::vector<std::string> ScenarioInterpreter::Stats(const std::vector<std::string>& words) const {
-  const SchedulerStats stats = scheduler_->Stats();
-  const auto per_rank = [&stats](int32_t RankStats::*field) {
-    const auto append = [field](std::string* out, const RankStats& rank) { absl::StrAppend(out, rank.*field); };
+  const batching::SchedulerStats stats = scheduler_->Stats();
+  const auto per_rank = [&stats](int32_t batching::RankStats::*field) {
+    const auto append = [field](std::string* out, const batching::RankStats& rank) {
+      absl::StrAppend(out, rank.*field);
+    };
     return absl::StrJoin(stats.ranks, ",", append);
   };
   const std::map<std::string, std::string> values = {
@@ -216,13 +219,13 @@ std::vector<std::string> ScenarioInterpreter::Stats(const std::vector<std::strin
       {"submitted", absl::StrCat(stats.submitted)},
       {"refused", absl::StrCat(stats.refused)},
       {"preemptions", absl::StrCat(stats.preemptions)},
-      {"rows_lent", absl::StrCat(stats.rows_lent)},
+      {"rows_lent", absl::StrCat(stats.rows_given)},
       {"queries", absl::StrCat(stats.prefix_query_tokens)},
       {"hits", absl::StrCat(stats.prefix_hit_tokens)},
       {"evictions", absl::StrCat(stats.evictions)},
-      {"blocks_used", per_rank(&RankStats::blocks_used)},
-      {"blocks_cached", per_rank(&RankStats::blocks_cached)},
-      {"rank_running", per_rank(&RankStats::running)},
+      {"blocks_used", per_rank(&batching::RankStats::blocks_used)},
+      {"blocks_cached", per_rank(&batching::RankStats::blocks_cached)},
+      {"rank_running", per_rank(&batching::RankStats::running)},
       {"retry_after", absl::FormatDuration(scheduler_->RetryAfter())},
       {"next_deadline", absl::FormatDuration(scheduler_->NextDeadline() - absl::UnixEpoch())},
   };
@@ -237,16 +240,16 @@ std::vector<std::string> ScenarioInterpreter::Stats(const std::vector<std::strin
 std::vector<std::string> ScenarioInterpreter::Timings(const std::string& choice) const {
   const auto found = timings_.find(choice);
   if (found == timings_.end()) return {"not finished"};
-  const SequenceTimings& t = found->second;
+  const batching::SequenceTimings& t = found->second;
   return {absl::StrCat("queue ", absl::FormatDuration(t.Queue()), " prefill ", absl::FormatDuration(t.Prefill()),
                        " decode ", absl::FormatDuration(t.Decode()))};
 }
 
 std::vector<std::string> ScenarioInterpreter::TakeEvents() {
   std::vector<std::string> lines;
-  for (const Event& event : events_) {
+  for (const batching::Event& event : events_) {
     lines.push_back(ToText(event));
-    if (const auto* finished = std::get_if<FinishedEvent>(&event.what)) {
+    if (const auto* finished = std::get_if<batching::FinishedEvent>(&event.what)) {
       timings_[absl::StrCat(event.request, ".", event.choice)] = finished->timings;
     }
   }

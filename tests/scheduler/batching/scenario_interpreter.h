@@ -2,12 +2,12 @@
 //
 // A line that starts in column 0 is a call; the indented lines below it are the whole expected answer.  `#` comments.
 //   policy block_size=4 max_num_seqs=2 …           first; fields of BatchingPolicy
-//   group ranks=2 blocks=8 [weights= long_rope_above= min_loan_rows=]  StartGroup, with the next epoch
+//   group ranks=2 blocks=8 [weights= long_rope_above= min_rebalance_rows=]  StartGroup, with the next epoch
 //   at 15                                          the clock, in milliseconds; starts at 0
 //   submit 1 prompt=1,2,3 max_tokens=4 [n= stop=7,8 min_tokens= deadline=ms salt=a adapter= prompt_logprobs=0
 //            expert_paths=0]                     an expert for each row
 //   cancel 1 abort|stop [choice=0]
-//   plan                                           one line per rank: rows freed, then each item; then each loan
+//   plan                                           one line per rank: rows freed, then each item; then each transfer
 //   commit 11 12 nan                               tokens of the sampled items of the oldest plan, in its order
 //   lose [fail_waiting=1]                          LoseGroup
 //   stats running waiting …                        the fields asked for
@@ -37,7 +37,7 @@ class ScenarioInterpreter {
 
   void SetPolicy(const Args& args);
   void StartGroup(const Args& args);
-  std::vector<std::string> Submit(RequestId id, const Args& args);
+  std::vector<std::string> Submit(batching::RequestId id, const Args& args);
   std::vector<std::string> Plan();
   std::vector<std::string> Commit(const std::vector<std::string>& words);
   std::vector<std::string> Stats(const std::vector<std::string>& words) const;
@@ -45,13 +45,13 @@ class ScenarioInterpreter {
   // The events since the last call, as lines.
   std::vector<std::string> TakeEvents();
 
-  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<batching::Scheduler> scheduler_;
   absl::Time now_ = absl::UnixEpoch();
   int64_t epoch_ = 0;
-  std::deque<StepPlan> plans_;
-  std::map<std::pair<size_t, SlotId>, int32_t> paths_from_;  // by rank and slot: what the last init said
-  std::map<std::string, SequenceTimings> timings_;
-  std::vector<Event> events_;
+  std::deque<batching::StepPlan> plans_;
+  std::map<std::pair<size_t, batching::SlotId>, int32_t> paths_from_;  // by rank and slot: what the last init said
+  std::map<std::string, batching::SequenceTimings> timings_;
+  std::vector<batching::Event> events_;
 };
 
 }  // namespace switchyard::testing_batching

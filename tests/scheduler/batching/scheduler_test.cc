@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::batching {
 namespace {
 
 using testing::HasSubstr;
@@ -45,7 +45,7 @@ class SchedulerTest : public testing::Test {
                            .num_blocks = 64,
                            .weights_version = 0,
                            .long_rope_above = 0,
-                           .min_loan_rows = 0};
+                           .min_rebalance_rows = 0};
     scheduler->StartGroup(group, kStart, &events_);
   }
   std::vector<Event> events_;
@@ -166,4 +166,4 @@ TEST(BatchingPolicyTest, SaysWhichValueIsWrong) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::batching

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 TEST(CommSpecTest, EveryModeHasANameOfItsOwn) {
@@ -30,4 +30,4 @@ TEST(CommSpecTest, AnotherNameIsRefusedWithAllThatThereAre) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 // Of a micro-op: an all-to-all takes so many times as long as experts' products.
@@ -74,21 +74,21 @@ PackingTimes Steps(int64_t ratio, int64_t step_ns) {
 TEST(ExpertPackingTest, ADoublingThatDoesNotHelpIsUndone) {
   const std::map<int32_t, int64_t> exposed_ms = {{1, 400}, {2, 351}, {4, 412}, {8, 1146}};
   PackingController controller({.world = 16});
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
   for (int64_t step = 1; step <= 100; ++step) {
     if (!controller.Decides(step)) continue;
     const int32_t packing = controller.packing();
     controller.Adopt(controller.Propose(step, Steps(8 / packing, (1700 + exposed_ms.at(packing)) * 1'000'000)));
-    told.push_back(controller.decisions().back().ToString());
+    reported.push_back(controller.decisions().back().ToString());
   }
-  ASSERT_EQ(told.size(), 3u);
-  EXPECT_NE(told[0].find("packing 1 -> 2 of 16 ranks"), std::string::npos) << told[0];
-  EXPECT_NE(told[1].find("packing 2 -> 4 of 16 ranks"), std::string::npos) << told[1];
+  ASSERT_EQ(reported.size(), 3u);
+  EXPECT_NE(reported[0].find("packing 1 -> 2 of 16 ranks"), std::string::npos) << reported[0];
+  EXPECT_NE(reported[1].find("packing 2 -> 4 of 16 ranks"), std::string::npos) << reported[1];
   EXPECT_EQ(
-      told[2],
+      reported[2],
       "after step 18: packing 4 -> 2 of 16 ranks, all-to-all 0.0002 ms, experts 0.0001 ms a micro-op, a step 2112 "
       "ms, 0 ms of it waiting for sums (undone: a step took 2051 ms with packing 2)");
-  EXPECT_TRUE(controller.settled());
+  EXPECT_TRUE(controller.finalized());
   // By all-to-alls and experts alone, as in the paper.
   EXPECT_EQ(RunOf(16, 4), "10:1>2 14:2>4 18:4>4 covered");
 }
@@ -136,7 +136,7 @@ TEST(ExpertPackingTest, UndoneAtTheEndOfTheRanks) {
 TEST(ExpertPackingTest, NeverMovesAgainOnceItStays) {
   PackingController controller({.world = 8});
   EXPECT_EQ(Drive(&controller, 1, 10), "10:1>1 covered");
-  EXPECT_TRUE(controller.settled());
+  EXPECT_TRUE(controller.finalized());
   for (int64_t step = 11; step < 100; ++step) {
     EXPECT_FALSE(controller.Decides(step));
     EXPECT_FALSE(controller.Measures(step));
@@ -163,7 +163,7 @@ TEST(ExpertPackingTest, ARefusalIsTheEnd) {
             "3: no room)");
   controller.Adopt(refused);
   EXPECT_EQ(controller.packing(), 1);
-  EXPECT_TRUE(controller.settled());
+  EXPECT_TRUE(controller.finalized());
 }
 
 TEST(ExpertPackingTest, DecisionsAreLines) {
@@ -218,8 +218,8 @@ TEST(ExpertPackingTest, BehindItsJournalItMeasuresAgain) {
   Drive(&first, 1000, 14);
   PackingController second({.world = 16});
   ASSERT_TRUE(second.Replay(first.decisions(), 12).ok());
-  EXPECT_FALSE(second.Foresees(13));
-  EXPECT_TRUE(second.Foresees(14));
+  EXPECT_FALSE(second.Predicts(13));
+  EXPECT_TRUE(second.Predicts(14));
   EXPECT_EQ(Drive(&second, 8, 30, 12), "14:2>4 18:4>8 22:8>8 covered");
 }
 
@@ -270,4 +270,4 @@ TEST(ExpertPackingTest, RefusesJournalsThatItCannotHaveWritten) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 JobSpec Good() {
@@ -135,4 +135,4 @@ TEST(JobSpecTest, OffloadGoesWithAllModes) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 using enum JobState;
@@ -86,4 +86,4 @@ TEST(JobStateTest, SaysWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

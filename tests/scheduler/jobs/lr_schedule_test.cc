@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr LrSchedule kBase = {.peak = 1.0, .final_fraction = 0.1, .warmup_steps = 4, .total_steps = 21};
@@ -79,4 +79,4 @@ TEST(LrScheduleTest, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 // "0[0,3) 1[0,2) after 1 | …"
@@ -79,4 +79,4 @@ TEST(ReducePlanTest, WhoMayGoWhen) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

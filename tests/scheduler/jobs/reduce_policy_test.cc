@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 TEST(ReducePolicyTest, EveryModeIsAnotherButFullWhoseExpertsArePacked) {
@@ -64,4 +64,4 @@ TEST(ReducePolicyTest, ChunksOfALayer) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

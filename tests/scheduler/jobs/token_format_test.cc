@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/io/byte_io.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 constexpr TokenFileHeader kHeader = {.token_bytes = 2,
@@ -104,4 +104,4 @@ TEST(TokenFormatTest, ReadsLlmcs) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

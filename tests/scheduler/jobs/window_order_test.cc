@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::jobs {
 namespace {
 
 std::vector<int64_t> EpochOf(const WindowOrder& order, int64_t num_windows, int64_t epoch) {
@@ -49,4 +49,4 @@ TEST(WindowOrderTest, NeighboursArePartedEvenly) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::jobs

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 TEST(ColdChoiceTest, RowsThatCostMoreThanACopyAreNeverRented) {
@@ -53,4 +53,4 @@ TEST(ColdChoiceTest, RentsFadeByHalfInAHalfLife) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

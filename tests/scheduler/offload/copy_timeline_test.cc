@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr OffloadShape kShape = {2, 4, 4};  // keys 0 … 3 of layer 0, 4 … 7 of layer 1
@@ -146,4 +146,4 @@ TEST(CopyTimelineTest, LayerWithoutRowsTakesItsTime) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -13,7 +13,7 @@
 #include "tests/lab/offload/fewest_copies.h"
 #include "tests/lab/offload/offload_sim.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int kLayers = 3, kExperts = 8, kKeys = kLayers * kExperts;
@@ -242,7 +242,7 @@ TEST(DuelingPolicyTest, FollowsTrafficThatChanges) {
 }
 
 // The same needs, the same plans: on another machine, and in a second policy.
-TEST(DuelingPolicyTest, IsAFunctionOfWhatItIsTold) {
+TEST(DuelingPolicyTest, IsAFunctionOfWhatItIsReported) {
   const OffloadShape shape = {kLayers, kExperts, 9};
   DuelingPolicy a(shape, kCost, Candidates(shape, kCost), 2), b(shape, kCost, Candidates(shape, kCost), 2);
   std::mt19937 random(8);
@@ -255,4 +255,4 @@ TEST(DuelingPolicyTest, IsAFunctionOfWhatItIsTold) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

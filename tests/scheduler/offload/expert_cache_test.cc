@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr OffloadShape kShape = {2, 4, 2};
@@ -33,4 +33,4 @@ TEST(ExpertCacheTest, PinnedAndDemandedExpertsStay) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr OffloadShape kShape{.num_layers = 2, .num_experts = 4, .num_slots = 4};
@@ -45,4 +45,4 @@ TEST(ForecastBlendTest, EachSayingIsCountedOnce) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

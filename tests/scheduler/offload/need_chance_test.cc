@@ -5,7 +5,7 @@
 #include "scheduler/offload/forecast/need_history.h"
 #include "scheduler/offload/forecast/need_path.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr OffloadShape kShape{.num_layers = 2, .num_experts = 4, .num_slots = 4};
@@ -37,7 +37,7 @@ TEST(NeedHistoryTest, CountsOfTheLargestSizeDoNotOverflow) {
   EXPECT_EQ(history.NextChance(1), kChance / 4);
 }
 
-TEST(NeedHistoryTest, WhatIsAlwaysNeededAndWhatNeverIsAreToldApart) {
+TEST(NeedHistoryTest, WhatIsAlwaysNeededAndWhatNeverIsAreDistinguished) {
   NeedHistory history(kShape, std::vector<int64_t>(8, 1));
   for (int pass = 0; pass < 200; ++pass) {
     history.Observe({.layer = 0, .rows = std::vector<int32_t>{3, 0, pass % 2, 0}});
@@ -135,4 +135,4 @@ TEST(NeedPathTest, WithoutSourcesItSaysNothing) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int64_t kRow = int64_t{1} << 20;
@@ -85,4 +85,4 @@ TEST(NeedForecastTest, AGateThatSaysNothingLeavesNoForecastOfTheGateBefore) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -9,7 +9,7 @@
 #include "tests/lab/offload/choose_offload.h"
 #include "tests/lab/offload/forecast_calibration.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 // Each pass each layer needs `needed` experts; forecasts are right at `right` of them.
@@ -285,4 +285,4 @@ TEST(ForecastCalibrationTest, PlacesBecomeWhatTheyTurnedOutToBe) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -10,7 +10,7 @@
 #include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/offload/policies/rule_policy.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr OffloadShape kShape = {.num_layers = 2, .num_experts = 4, .num_slots = 3};
@@ -157,4 +157,4 @@ TEST(ExpectedUsePolicyHostTest, FetchesNothingThatNoRowsComeFor) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

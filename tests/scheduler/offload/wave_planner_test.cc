@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::offload {
 namespace {
 
 constexpr int64_t kNoWait = std::numeric_limits<int64_t>::max();
@@ -158,4 +158,4 @@ TEST(SlotsPerLayerTest, FirstLayersGetWhatIsOver) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::offload

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 
-namespace switchyard {
+namespace switchyard::pipeline {
 namespace {
 
 using testing::HasSubstr;
@@ -128,4 +128,4 @@ TEST(RowsOfChunkTest, CoversEveryRowOnce) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::pipeline

@@ -9,7 +9,7 @@
 #include "scheduler/placement/route/min_max.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 constexpr int kExperts = 16, kDevices = 8;
@@ -21,7 +21,7 @@ struct Tried {
   bool needed_helps = false;
 };
 
-Tried Try(const Popularity& estimate, const MoveCosts& costs) {
+Tried Try(const popularity::Popularity& estimate, const MoveCosts& costs) {
   AgreedPolicy policy({.top_k = 2, .residents = {2, ContiguousPlacement(kExperts, kDevices, 2)}, .costs = costs});
   const Placement present = policy.table(1).placement();
   const Placement& residents = policy.shape().residents[1];
@@ -36,11 +36,11 @@ Tried Try(const Popularity& estimate, const MoveCosts& costs) {
   tried.needed = ChangesBetween(present, needed);
   tried.needed_helps = busiest(needed) < busiest(present);
   const std::vector<int32_t> rows(kDevices * kExperts, 5);
-  const LayerEstimate told{.layer = 1, .popularity = estimate};
+  const LayerEstimate reported{.layer = 1, .popularity = estimate};
   tried.plan = policy
                    .Decide({.layer = 0,
                             .counts = {.num_ranks = kDevices, .num_experts = kExperts, .rows = rows},
-                            .estimates = {&told, 1}})
+                            .estimates = {&reported, 1}})
                    .prefetch[0];
   return tried;
 }
@@ -52,7 +52,7 @@ TEST(AgreedPolicyTest, WhereHedgesDelayWhatTheMeanNeedsMovesAlone) {
   std::mt19937_64 rng(1);
   int moved_alone = 0;
   for (int round = 0; round < 300; ++round) {
-    const Tried tried = Try(FromCounts(placement_drill::ZipfRows(rng, kExperts, 1.0, 2000)), kOneHides);
+    const Tried tried = Try(popularity::FromCounts(placement_drill::ZipfRows(rng, kExperts, 1.0, 2000)), kOneHides);
     if (tried.plan.choice.reason == MoveReason::kEvenEnough) continue;
     if (MostCopies(tried.hedged) < 2 || MostCopies(tried.needed) != 1 || !tried.needed_helps) continue;
     EXPECT_EQ(tried.plan.choice.reason, MoveReason::kPays) << tried.plan.choice.saved_ps;
@@ -67,7 +67,7 @@ TEST(AgreedPolicyTest, WhereNothingDelaysHedgesMove) {
   std::mt19937_64 rng(1);
   int hedges = 0;
   for (int round = 0; round < 50; ++round) {
-    const Tried tried = Try(FromCounts(placement_drill::ZipfRows(rng, kExperts, 1.0, 2000)),
+    const Tried tried = Try(popularity::FromCounts(placement_drill::ZipfRows(rng, kExperts, 1.0, 2000)),
                             {.copy_ps = 1000, .row_ps = 1000, .layer_ps = 1'000'000});
     if (!tried.plan.choice.Moves()) continue;
     EXPECT_EQ(tried.plan.changes, tried.hedged);
@@ -77,4 +77,4 @@ TEST(AgreedPolicyTest, WhereNothingDelaysHedgesMove) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -9,7 +9,7 @@
 #include "tests/lab/routing/forecast_scores.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using placement_drill::ZipfRows;
@@ -18,21 +18,21 @@ using testing::IsEmpty;
 
 constexpr int64_t kTotal = int64_t{1} << 40;
 
-Placement Alias(const Popularity& estimate, const AliasShape& shape) {
+Placement Alias(const popularity::Popularity& estimate, const AliasShape& shape) {
   const absl::StatusOr<Placement> placement = AliasPlacement(estimate, shape);
   EXPECT_TRUE(placement.ok()) << placement.status();
   return *placement;
 }
 
 // Busiest over mean if the rows are split as well as can be.
-double Imbalance(const Placement& placement, const Popularity& rows) {
-  const auto mean = static_cast<double>(TotalOf(rows)) / placement.num_devices();
+double Imbalance(const Placement& placement, const popularity::Popularity& rows) {
+  const auto mean = static_cast<double>(popularity::TotalOf(rows)) / placement.num_devices();
   return static_cast<double>(MinimizeBusiest(ReplicaMap(placement), rows).busiest) / mean;
 }
 
 // Rows that differ from the estimate by about this total variation.
-Popularity Otherwise(std::mt19937_64& rng, const Popularity& estimate, double tv) {
-  Popularity rows = estimate;
+popularity::Popularity Otherwise(std::mt19937_64& rng, const popularity::Popularity& estimate, double tv) {
+  popularity::Popularity rows = estimate;
   for (double factor = 0.01; TotalVariation(rows, estimate) < tv; factor *= 1.1) {
     std::mt19937_64 same = rng;
     for (size_t e = 0; e < rows.size(); ++e) {
@@ -48,7 +48,7 @@ TEST(AliasPlacementTest, AsManyExpertsAsDevicesTwoSlotsAreEnough) {
   std::mt19937_64 rng(6);
   for (int round = 0; round < 500; ++round) {
     const int n = 2 + static_cast<int>(rng() % 31);
-    Popularity estimate = ZipfRows(rng, n, static_cast<double>(rng() % 20) / 10, kTotal);
+    popularity::Popularity estimate = placement_drill::ZipfRows(rng, n, static_cast<double>(rng() % 20) / 10, kTotal);
     if (round % 3 == 0) estimate[rng() % n] = 0;
     const Placement placement = Alias(estimate, {.num_devices = n, .slots_per_device = 2});
     ASSERT_TRUE(CheckPlacement(placement).ok());
@@ -60,7 +60,7 @@ TEST(AliasPlacementTest, ManyExpertsADeviceOneSpareSlotIsEnough) {
   std::mt19937_64 rng(7);
   for (int round = 0; round < 60; ++round) {
     const int n = round % 2 == 0 ? 16 : 32, m = 2 << (round % 3);
-    const Popularity estimate = ZipfRows(rng, m * n, 0.5 + 0.1 * (round % 6), kTotal);
+    const popularity::Popularity estimate = placement_drill::ZipfRows(rng, m * n, 0.5 + 0.1 * (round % 6), kTotal);
     const Placement placement = Alias(estimate, {.num_devices = n, .slots_per_device = m + 1});
     ASSERT_TRUE(CheckPlacement(placement).ok());
     EXPECT_LE(Imbalance(placement, estimate), 1.002) << n << " devices, " << m << " experts each";
@@ -71,7 +71,7 @@ TEST(AliasPlacementTest, ResidentsStay) {
   std::mt19937_64 rng(8);
   const Placement base = ContiguousPlacement(64, 16, 1);
   for (int round = 0; round < 50; ++round) {
-    const Popularity estimate = ZipfRows(rng, 64, 1.0, kTotal);
+    const popularity::Popularity estimate = placement_drill::ZipfRows(rng, 64, 1.0, kTotal);
     const Placement filled = FillEmptySlots(base, {}, {.estimate = estimate});
     ASSERT_TRUE(CheckPlacement(filled).ok());
     for (int d = 0; d < 16; ++d) {
@@ -86,9 +86,12 @@ TEST(AliasPlacementTest, AnErrorOfTheEstimateCostsLittle) {
   double one = 0, two = 0;
   constexpr int kRounds = 100;
   for (int round = 0; round < kRounds; ++round) {
-    const Popularity estimate = ZipfRows(rng, 16, 1.0, kTotal), rows = Otherwise(rng, estimate, 0.06);
+    const popularity::Popularity estimate = placement_drill::ZipfRows(rng, 16, 1.0, kTotal),
+                                 rows = Otherwise(rng, estimate, 0.06);
     one += Imbalance(Alias(estimate, {.num_devices = 16, .slots_per_device = 2}), rows) / kRounds;
-    two += Imbalance(Alias(estimate, {.num_devices = 16, .slots_per_device = 3, .error = kRow / 16}), rows) / kRounds;
+    two +=
+        Imbalance(Alias(estimate, {.num_devices = 16, .slots_per_device = 3, .error = popularity::kRow / 16}), rows) /
+        kRounds;
   }
   EXPECT_LE(one, 1.05);
   EXPECT_LE(two, 1.001);
@@ -98,15 +101,19 @@ TEST(AliasPlacementTest, WhatIsThereStaysWhileTheEstimateDoes) {
   std::mt19937_64 rng(10);
   for (const int spare : {1, 2, 3}) {
     const Placement base = ContiguousPlacement(32, 16, spare);
-    const Popularity estimate = ZipfRows(rng, 32, 0.8, kTotal);
-    const Placement present = FillEmptySlots(base, {}, {.estimate = estimate, .error = kRow / 10});
-    EXPECT_THAT(ChangesBetween(present, FillEmptySlots(base, present, {.estimate = estimate, .error = kRow / 10})),
-                IsEmpty());
+    const popularity::Popularity estimate = placement_drill::ZipfRows(rng, 32, 0.8, kTotal);
+    const Placement present = FillEmptySlots(base, {}, {.estimate = estimate, .error = popularity::kRow / 10});
+    EXPECT_THAT(
+        ChangesBetween(present, FillEmptySlots(base, present, {.estimate = estimate, .error = popularity::kRow / 10})),
+        IsEmpty());
     // A little noise moves less than starting anew does.
-    const Popularity noisy = Otherwise(rng, estimate, 0.02);
+    const popularity::Popularity noisy = Otherwise(rng, estimate, 0.02);
     const size_t moved =
-        ChangesBetween(present, FillEmptySlots(base, present, {.estimate = noisy, .error = kRow / 10})).size();
-    EXPECT_LT(moved, ChangesBetween(present, FillEmptySlots(base, {}, {.estimate = noisy, .error = kRow / 10})).size());
+        ChangesBetween(present, FillEmptySlots(base, present, {.estimate = noisy, .error = popularity::kRow / 10}))
+            .size();
+    EXPECT_LT(
+        moved,
+        ChangesBetween(present, FillEmptySlots(base, {}, {.estimate = noisy, .error = popularity::kRow / 10})).size());
   }
 }
 
@@ -114,32 +121,35 @@ TEST(AliasPlacementTest, WithoutHedgesOnlyWhatTheMeanNeedsMoves) {
   const Placement base{.num_experts = 3, .slots = {{0, kEmptySlot}, {1, kEmptySlot}, {2, kEmptySlot}}};
   const Placement present{.num_experts = 3, .slots = {{0, 2}, {1, kEmptySlot}, {2, 1}}};
   // Device 1 needs rows of expert 0; device 0 has no use for its slot, device 2 neither.
-  const Popularity estimate = {40, 20, 30};
+  const popularity::Popularity estimate = {40, 20, 30};
   EXPECT_EQ(FillEmptySlots(base, present, {.estimate = estimate, .hedge = false}).ToString(), "[0 2] [1 0] [2 1]");
   EXPECT_EQ(FillEmptySlots(base, {}, {.estimate = estimate, .hedge = false}).ToString(), "[0 -] [1 0] [2 -]");
 }
 
 TEST(AliasPlacementTest, AnEstimateThatSaysNothingIsNotFollowed) {
   std::mt19937_64 rng(11);
-  const Popularity a = ZipfRows(rng, 16, 1.0, kTotal), b = ZipfRows(rng, 16, 1.0, kTotal);
+  const popularity::Popularity a = placement_drill::ZipfRows(rng, 16, 1.0, kTotal),
+                               b = placement_drill::ZipfRows(rng, 16, 1.0, kTotal);
   const Placement base = ContiguousPlacement(16, 16, 2);
-  EXPECT_EQ(FillEmptySlots(base, {}, {.estimate = a, .error = kRow / 2}),
-            FillEmptySlots(base, {}, {.estimate = b, .error = kRow / 2}));
-  EXPECT_FALSE(FillEmptySlots(base, {}, {.estimate = a, .error = kRow / 4}) ==
-               FillEmptySlots(base, {}, {.estimate = b, .error = kRow / 4}));
+  EXPECT_EQ(FillEmptySlots(base, {}, {.estimate = a, .error = popularity::kRow / 2}),
+            FillEmptySlots(base, {}, {.estimate = b, .error = popularity::kRow / 2}));
+  EXPECT_FALSE(FillEmptySlots(base, {}, {.estimate = a, .error = popularity::kRow / 4}) ==
+               FillEmptySlots(base, {}, {.estimate = b, .error = popularity::kRow / 4}));
   // Every expert has as many replicas as every other.
-  const ReplicaMap replicas(FillEmptySlots(base, {}, {.estimate = a, .error = kRow}));
+  const ReplicaMap replicas(FillEmptySlots(base, {}, {.estimate = a, .error = popularity::kRow}));
   for (int e = 0; e < 16; ++e) EXPECT_EQ(replicas.NumReplicas(e), 3);
-  EXPECT_EQ(HedgedPopularity({3, 1}, 400, kRow / 4), (Popularity{250, 150}));
+  EXPECT_EQ(HedgedPopularity({3, 1}, 400, popularity::kRow / 4), (popularity::Popularity{250, 150}));
 }
 
 // What hedges are for: nothing is known, nothing moves, and three slots still balance most loads.
 TEST(AliasPlacementTest, HedgesFindWaysAround) {
   std::mt19937_64 rng(12);
-  const Placement spread = Alias(Popularity(16, 1), {.num_devices = 16, .slots_per_device = 3, .error = kRow});
+  const Placement spread =
+      Alias(popularity::Popularity(16, 1), {.num_devices = 16, .slots_per_device = 3, .error = popularity::kRow});
   double mean = 0;
   constexpr int kRounds = 200;
-  for (int round = 0; round < kRounds; ++round) mean += Imbalance(spread, ZipfRows(rng, 16, 1.0, kTotal)) / kRounds;
+  for (int round = 0; round < kRounds; ++round)
+    mean += Imbalance(spread, placement_drill::ZipfRows(rng, 16, 1.0, kTotal)) / kRounds;
   EXPECT_LE(mean, 1.65) << spread.ToString();
 }
 
@@ -152,4 +162,4 @@ TEST(AliasPlacementTest, Edges) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

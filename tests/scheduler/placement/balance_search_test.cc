@@ -11,7 +11,7 @@
 #include "scheduler/popularity/popularity.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using placement_drill::CountArrivals;
@@ -21,14 +21,14 @@ struct Layer {
   BalanceProblem problem;
 };
 
-Popularity RandomRows(int experts, std::mt19937* random) {
-  Popularity rows(experts);
+popularity::Popularity RandomRows(int experts, std::mt19937* random) {
+  popularity::Popularity rows(experts);
   for (int e = 0; e < experts; ++e)
-    rows[e] = static_cast<int64_t>(1e5 / std::pow(1 + (*random)() % experts, 0.7)) * kRow;
+    rows[e] = static_cast<int64_t>(1e5 / std::pow(1 + (*random)() % experts, 0.7)) * popularity::kRow;
   return rows;
 }
 
-void Describe(Layer* layer, const Popularity& rows, int devices, int layer_slots) {
+void Describe(Layer* layer, const popularity::Popularity& rows, int devices, int layer_slots) {
   layer->problem.present = &layer->residency;
   layer->problem.search = DrawCases({{rows, 1.0}}, devices, 0.06, 2, 1);
   layer->problem.judge = DrawCases({{rows, 1.0}}, devices, 0.06, 4, 2);
@@ -45,9 +45,10 @@ void Describe(Layer* layer, const Popularity& rows, int devices, int layer_slots
 
 double CostOf(const BalanceProblem& problem, const Placement& placement) {
   SplitCases split(placement, problem.judge);
-  split.Settle(1000);
+  split.Finalize(1000);
   return problem.seconds_per_load * split.Busiest() +
-         problem.seconds_per_copy * static_cast<double>(CountArrivals(problem.present->placement, placement));
+         problem.seconds_per_copy *
+             static_cast<double>(placement_drill::CountArrivals(problem.present->placement, placement));
 }
 
 // Every placement in which one expert that arrived stays away: its slot empty, with what was there before, or with what
@@ -91,9 +92,9 @@ TEST(BalanceSearchTest, EveryCopyEarnsItsCost) {
     const Placement& present = layer.residency.placement;
     const double cost = CostOf(layer.problem, result.placement);
     EXPECT_LT(cost, CostOf(layer.problem, present));
-    copies += CountArrivals(present, result.placement);
-    EXPECT_NEAR(result.facts.spent_seconds, 0.015 * static_cast<double>(CountArrivals(present, result.placement)),
-                1e-9);
+    copies += placement_drill::CountArrivals(present, result.placement);
+    EXPECT_NEAR(result.facts.spent_seconds,
+                0.015 * static_cast<double>(placement_drill::CountArrivals(present, result.placement)), 1e-9);
     for (const Placement& less : WithOneUndone(present, result.placement)) {
       EXPECT_GE(CostOf(layer.problem, less), cost - 3e-4) << "round " << round << ": " << less.ToString();
     }
@@ -118,7 +119,8 @@ TEST(BalanceSearchTest, OffloadedExpertsStay) {
 // A slot that costs more than it saves is not taken; without any, experts only change places.
 TEST(BalanceSearchTest, PricesOfMemoryCount) {
   Layer layer{.residency = {ContiguousPlacement(4, 2, 2), std::vector<bool>(4, false)}, .problem = {}};
-  Describe(&layer, {90000 * kRow, 9000 * kRow, 500 * kRow, 500 * kRow}, 2, 3);
+  Describe(&layer, {90000 * popularity::kRow, 9000 * popularity::kRow, 500 * popularity::kRow, 500 * popularity::kRow},
+           2, 3);
   const auto replicas = [&](double price) {
     layer.problem.slot_prices.assign(2, {price});
     return SearchBalance(layer.problem).placement.DevicesOf(0).size();
@@ -127,8 +129,9 @@ TEST(BalanceSearchTest, PricesOfMemoryCount) {
   EXPECT_EQ(replicas(5), 1u);
   layer.problem.slot_prices.assign(2, {});
   const BalanceResult result = SearchBalance(layer.problem);
-  EXPECT_EQ(CountArrivals(layer.residency.placement, result.placement), 2) << result.placement.ToString();
+  EXPECT_EQ(placement_drill::CountArrivals(layer.residency.placement, result.placement), 2)
+      << result.placement.ToString();
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

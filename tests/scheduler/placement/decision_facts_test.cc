@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 constexpr int kExperts = 4, kDevices = 2;
@@ -22,7 +22,7 @@ struct Facts {
   int layer = 0;
   std::vector<int32_t> rows = std::vector<int32_t>(kDevices * kExperts, 5);
   int estimated_layer = 0;
-  Popularity popularity = Popularity(kExperts, 7);
+  popularity::Popularity popularity = popularity::Popularity(kExperts, 7);
   std::vector<int64_t> errors = {11};
   std::vector<std::vector<int32_t>> slots = {{0, 1, 2}, {2, 3, 0}};
   std::vector<std::vector<int64_t>> in_flight = {{-1, -1, 4}, {-1, -1, -1}};
@@ -100,4 +100,4 @@ TEST(DecisionFactsTest, EverythingAloneMakesADifferenceUnderItsName) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -13,8 +13,9 @@
 namespace switchyard::placement_drill {
 
 // Every expert somewhere, then as many further replicas at random as the slots hold.
-inline Placement RandomPlacement(std::mt19937_64& rng, int num_experts, int num_devices, int slots_per_device) {
-  Placement placement{.num_experts = num_experts, .slots = {}};
+inline placement::Placement RandomPlacement(std::mt19937_64& rng, int num_experts, int num_devices,
+                                            int slots_per_device) {
+  placement::Placement placement{.num_experts = num_experts, .slots = {}};
   placement.slots.assign(num_devices, {});
   for (int expert = 0; expert < num_experts; ++expert) {
     std::vector<int32_t>* device = nullptr;
@@ -27,7 +28,7 @@ inline Placement RandomPlacement(std::mt19937_64& rng, int num_experts, int num_
     while (static_cast<int>(device.size()) < slots_per_device) {
       const auto expert = static_cast<int32_t>(rng() % num_experts);
       const bool twice = std::find(device.begin(), device.end(), expert) != device.end();
-      device.push_back(twice ? kEmptySlot : expert);
+      device.push_back(twice ? placement::kEmptySlot : expert);
     }
   }
   return placement;
@@ -55,12 +56,12 @@ inline std::vector<int64_t> ZipfRows(std::mt19937_64& rng, int num_experts, doub
 
 // The least rows of the busiest device, by the theorem and not by flow: some set of devices has to take all rows of the
 // experts that it alone holds.  2^R sets.
-inline int64_t LeastBusiest(const Placement& placement, const std::vector<int64_t>& rows) {
+inline int64_t LeastBusiest(const placement::Placement& placement, const std::vector<int64_t>& rows) {
   const int num_devices = placement.num_devices();
   std::vector<unsigned> mask(rows.size(), 0);
   for (int device = 0; device < num_devices; ++device) {
     for (const int32_t expert : placement.slots[device]) {
-      if (expert != kEmptySlot) mask[expert] |= 1u << device;
+      if (expert != placement::kEmptySlot) mask[expert] |= 1u << device;
     }
   }
   int64_t least = 0;
@@ -75,10 +76,11 @@ inline int64_t LeastBusiest(const Placement& placement, const std::vector<int64_
 
 // Experts that a device holds in `to` and not in `from`, over all devices: what has to be copied.
 // REQUIRES: the same number of devices.
-inline int64_t CountArrivals(const Placement& from, const Placement& to) {
+inline int64_t CountArrivals(const placement::Placement& from, const placement::Placement& to) {
   int64_t arrivals = 0;
   for (int device = 0; device < to.num_devices(); ++device) {
-    for (const int32_t expert : to.slots[device]) arrivals += expert != kEmptySlot && !from.Holds(device, expert);
+    for (const int32_t expert : to.slots[device])
+      arrivals += expert != placement::kEmptySlot && !from.Holds(device, expert);
   }
   return arrivals;
 }

@@ -2,11 +2,11 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
-TEST(ExchangePriceTest, IsTheSlopeNotTheMean) {
-  ExchangePrice price;
+TEST(ExchangeCostTest, IsTheSlopeNotTheMean) {
+  ExchangeCost price;
   // 1 ms whatever there is, and 10 us a row; most steps are small.
   for (int i = 0; i < 40; ++i) {
     const double rows = i % 4 == 0 ? 400 : 8;
@@ -22,23 +22,23 @@ TEST(ExchangePriceTest, IsTheSlopeNotTheMean) {
   EXPECT_NEAR(price.seconds_per_row(), 30e-6, 1e-7);
 }
 
-TEST(ExchangePriceTest, IsNothingWhereNothingCanBeTold) {
-  ExchangePrice price;
+TEST(ExchangeCostTest, IsNothingWhereNothingCanBeReported) {
+  ExchangeCost price;
   EXPECT_EQ(price.seconds_per_row(), 0);
   for (int i = 0; i < 15; ++i) price.Add(100 * i, 1e-6 * i);
   EXPECT_EQ(price.seconds_per_row(), 0) << "too few";
   price.Add(1500, 15e-6);
   EXPECT_NEAR(price.seconds_per_row(), 1e-8, 1e-14);
-  ExchangePrice alike;
+  ExchangeCost alike;
   for (int i = 0; i < 100; ++i) alike.Add(100 + i % 2, 1e-3 + 1e-4 * (i % 2));
   EXPECT_EQ(alike.seconds_per_row(), 0) << "noise, not rows";
-  ExchangePrice none;
+  ExchangeCost none;
   for (int i = 0; i < 100; ++i) none.Add(0, 1e-3);
   EXPECT_EQ(none.seconds_per_row(), 0) << "one worker alone";
 }
 
-TEST(ExchangePriceTest, IsWithinWhatWasSeen) {
-  ExchangePrice falls, steep;
+TEST(ExchangeCostTest, IsWithinWhatWasSeen) {
+  ExchangeCost falls, steep;
   for (int i = 0; i < 100; ++i) {
     falls.Add(i, 1e-3 - 1e-6 * i);
     steep.Add(i, i < 50 ? 0 : 1e-5 * i);
@@ -48,4 +48,4 @@ TEST(ExchangePriceTest, IsWithinWhatWasSeen) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

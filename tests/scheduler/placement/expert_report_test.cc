@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using testing::HasSubstr;
@@ -56,4 +56,4 @@ TEST(ExpertReportTest, WhatDoesNotIsNamed) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

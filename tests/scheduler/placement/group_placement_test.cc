@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using testing::HasSubstr;
@@ -64,15 +64,15 @@ TEST(GroupPlacement, EveryShapeThatIsNotTheGroupsIsRefused) {
 }
 
 TEST(GroupPlacement, MovesOutOfBoundsAreRefused) {
-  PlacementStage stage;
+  Migration stage;
   stage.epoch = 1;
   stage.arrivals = {{MoveKind::kCopy, 1, 3, 1, 2}};
   stage.departures = {{MoveKind::kRelease, 0, 0, 0, 0}};
-  EXPECT_TRUE(CheckPlacementStage(stage, kBounds).ok()) << CheckPlacementStage(stage, kBounds);
+  EXPECT_TRUE(CheckMigration(stage, kBounds).ok()) << CheckMigration(stage, kBounds);
   const auto refused = [&](ResidencyMove arrival) {
-    PlacementStage bad = stage;
+    Migration bad = stage;
     bad.arrivals.push_back(arrival);
-    return absl::IsInvalidArgument(CheckPlacementStage(bad, kBounds));
+    return absl::IsInvalidArgument(CheckMigration(bad, kBounds));
   };
   EXPECT_TRUE(refused({MoveKind::kCopy, 2, 0, 0, 0}));
   EXPECT_TRUE(refused({MoveKind::kCopy, -1, 0, 0, 0}));
@@ -82,12 +82,12 @@ TEST(GroupPlacement, MovesOutOfBoundsAreRefused) {
   EXPECT_TRUE(refused({MoveKind::kCopy, 0, 0, 0, -1}));
   EXPECT_TRUE(refused({MoveKind::kRelease, 0, 0, 0, 0}));
   stage.departures[0].kind = MoveKind::kCopy;
-  EXPECT_THAT(std::string(CheckPlacementStage(stage, kBounds).message()),
+  EXPECT_THAT(std::string(CheckMigration(stage, kBounds).message()),
               HasSubstr("departure \"copy\" of layer 0, expert 0, device 0, slot 0: limits are 2 layers"));
   stage.departures.clear();
   stage.epoch = 0;
-  EXPECT_TRUE(absl::IsInvalidArgument(CheckPlacementStage(stage, kBounds)));
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckMigration(stage, kBounds)));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

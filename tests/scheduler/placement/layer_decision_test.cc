@@ -5,7 +5,7 @@
 #include "scheduler/placement/lina/paper_allocation.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using placement_drill::ZipfRows;
@@ -41,15 +41,15 @@ class Routing {
   // What comes in this layer next; Counts says it.
   void Next(int layer) {
     counts_[layer].assign(kDevices * kExperts, 0);
-    const std::vector<int64_t> rows = ZipfRows(rng_, kExperts, 1.0, 2000);
+    const std::vector<int64_t> rows = placement_drill::ZipfRows(rng_, kExperts, 1.0, 2000);
     for (int e = 0; e < kExperts; ++e) {
       for (int64_t row = 0; row < rows[e]; ++row) ++counts_[layer][rng_() % kDevices * kExperts + e];
     }
   }
   RowCounts Counts(int layer) const { return {.num_ranks = kDevices, .num_experts = kExperts, .rows = counts_[layer]}; }
   // The true rows, but for every third expert, which is off by up to a third.
-  Popularity Estimate(int layer) {
-    Popularity estimate = FromCounts(Counts(layer).OfExperts());
+  popularity::Popularity Estimate(int layer) {
+    popularity::Popularity estimate = popularity::FromCounts(Counts(layer).OfExperts());
     for (int e = 0; e < kExperts; e += 3) estimate[e] = estimate[e] * static_cast<int64_t>(67 + rng_() % 67) / 100;
     return estimate;
   }
@@ -59,21 +59,22 @@ class Routing {
   std::vector<int32_t> counts_[kLayers];
 };
 
-struct Told {
+struct Reported {
   LayerDecision decision;
-  Popularity estimate;
+  popularity::Popularity estimate;
 };
 
-Told Step(PlacementPolicy& policy, Routing& routing, int64_t step, int layer) {
+Reported Step(PlacementPolicy& policy, Routing& routing, int64_t step, int layer) {
   const int next = (layer + 1) % kLayers;
   routing.Next(next);
-  Told told;
-  told.estimate = policy.shape().mode == PlacementMode::kOracle ? FromCounts(routing.Counts(next).OfExperts())
-                                                                : routing.Estimate(next);
-  const LayerEstimate estimate{.layer = next, .popularity = told.estimate};
-  told.decision = policy.Decide(
+  Reported reported;
+  reported.estimate = policy.shape().mode == PlacementMode::kOracle
+                          ? popularity::FromCounts(routing.Counts(next).OfExperts())
+                          : routing.Estimate(next);
+  const LayerEstimate estimate{.layer = next, .popularity = reported.estimate};
+  reported.decision = policy.Decide(
       {.step = step, .layer = layer, .counts = routing.Counts(layer), .estimates = absl::MakeConstSpan(&estimate, 1)});
-  return told;
+  return reported;
 }
 
 class EveryModeTest : public testing::TestWithParam<PlacementMode> {};
@@ -133,7 +134,7 @@ double Imbalance(PlacementMode mode, const MoveCosts& costs = kCheapCopies) {
   for (int64_t step = 0; step < 40; ++step) {
     for (int layer = 0; layer < kLayers; ++layer) {
       const RowCounts counts = routing.Counts(layer);
-      const auto total = static_cast<double>(TotalOf(counts.OfExperts()));
+      const auto total = static_cast<double>(popularity::TotalOf(counts.OfExperts()));
       const LayerDecision decision = Step(*policy, routing, step, layer).decision;
       sum += static_cast<double>(decision.split.busiest()) * kDevices / total;
       ++num;
@@ -196,14 +197,14 @@ TEST(LayerDecisionTest, WhatDoesNotPayDoesNotMove) {
 TEST(LayerDecisionTest, CopiesHideBehindTheLayersBetween) {
   std::vector<int32_t> rows(kDevices * kExperts, 1);
   const RowCounts counts{.num_ranks = kDevices, .num_experts = kExperts, .rows = rows};
-  Popularity hot(kExperts, 0);
-  hot[0] = 800 * kRow;
+  popularity::Popularity hot(kExperts, 0);
+  hot[0] = 800 * popularity::kRow;
   // One layer hides half a copy; nobody copies more than two experts.
   const MoveCosts costs{.copy_ps = 1'000'000, .row_ps = 10'000, .layer_ps = 500'000};
   const auto delayed = [&](int at, int of) {
-    const LayerEstimate told{.layer = of, .popularity = hot};
+    const LayerEstimate reported{.layer = of, .popularity = hot};
     const LayerDecision decision =
-        Make(PlacementMode::kAgreed, costs)->Decide({.layer = at, .counts = counts, .estimates = {&told, 1}});
+        Make(PlacementMode::kAgreed, costs)->Decide({.layer = at, .counts = counts, .estimates = {&reported, 1}});
     EXPECT_EQ(decision.prefetch[0].choice.reason, MoveReason::kPays);
     return decision.prefetch[0].choice.delayed_ps;
   };
@@ -219,11 +220,11 @@ TEST(LayerDecisionTest, ThePaperLooksOneLayerAhead) {
   for (const PlacementMode mode : {PlacementMode::kCentral, PlacementMode::kNoFinetune}) {
     const std::unique_ptr<PlacementPolicy> policy = Make(mode);
     const std::vector<int32_t> rows(kDevices * kExperts, 1);
-    Popularity hot(kExperts, kRow);
-    hot[5] = 400 * kRow;
-    const LayerEstimate told[] = {{.layer = 1, .popularity = hot}, {.layer = 2, .popularity = hot}};
-    const LayerDecision decision =
-        policy->Decide({.counts = {.num_ranks = kDevices, .num_experts = kExperts, .rows = rows}, .estimates = told});
+    popularity::Popularity hot(kExperts, popularity::kRow);
+    hot[5] = 400 * popularity::kRow;
+    const LayerEstimate reported[] = {{.layer = 1, .popularity = hot}, {.layer = 2, .popularity = hot}};
+    const LayerDecision decision = policy->Decide(
+        {.counts = {.num_ranks = kDevices, .num_experts = kExperts, .rows = rows}, .estimates = reported});
     ASSERT_THAT(decision.prefetch, SizeIs(1));
     EXPECT_EQ(decision.prefetch[0].layer, 1);
     EXPECT_THAT(decision.prefetch[0].changes, SizeIs(Gt(0)));
@@ -245,13 +246,13 @@ TEST(LayerDecisionTest, ResidentsStayWhereTheyAre) {
 
 TEST(LayerDecisionTest, PhaseTwoOfThePaper) {
   const std::unique_ptr<PlacementPolicy> policy = Make(PlacementMode::kCentral);
-  Popularity estimate(kExperts, 0);
-  estimate[0] = estimate[1] = estimate[2] = estimate[3] = 100 * kRow;
-  const LayerEstimate told{.layer = 1, .popularity = estimate};
+  popularity::Popularity estimate(kExperts, 0);
+  estimate[0] = estimate[1] = estimate[2] = estimate[3] = 100 * popularity::kRow;
+  const LayerEstimate reported{.layer = 1, .popularity = estimate};
   std::vector<int32_t> rows(kDevices * kExperts, 0);
   for (int e = 0; e < 4; ++e) rows[e] = 90 + e;
   const RowCounts held{.num_ranks = kDevices, .num_experts = kExperts, .rows = rows};
-  const LayerInputs first{.layer = 0, .counts = held, .estimates = absl::MakeConstSpan(&told, 1)};
+  const LayerInputs first{.layer = 0, .counts = held, .estimates = absl::MakeConstSpan(&reported, 1)};
   const LayerInputs second{.layer = 1, .counts = held, .estimates = {}};
   EXPECT_THAT(policy->Decide(first).demand.changes, IsEmpty());   // no estimate of layer 0: nothing to compare
   EXPECT_THAT(policy->Decide(second).demand.changes, IsEmpty());  // the same four
@@ -272,18 +273,18 @@ TEST(LayerDecisionTest, PhaseTwoOfThePaper) {
 
 TEST(LayerDecisionTest, ErrorsOfEstimatesAreRemembered) {
   const std::unique_ptr<PlacementPolicy> policy = Make(PlacementMode::kStatic);
-  EXPECT_EQ(policy->error(1), kRow / 4);
+  EXPECT_EQ(policy->error(1), popularity::kRow / 4);
   std::vector<int32_t> rows(kDevices * kExperts, 0);
   rows[0] = 8;
   const RowCounts counts{.num_ranks = kDevices, .num_experts = kExperts, .rows = rows};
-  Popularity estimate(kExperts, 0);
-  estimate[0] = estimate[1] = kRow;  // half of it wrong
-  const LayerEstimate told{.layer = 1, .popularity = estimate};
-  policy->Decide({.layer = 0, .counts = counts, .estimates = absl::MakeConstSpan(&told, 1)});
+  popularity::Popularity estimate(kExperts, 0);
+  estimate[0] = estimate[1] = popularity::kRow;  // half of it wrong
+  const LayerEstimate reported{.layer = 1, .popularity = estimate};
+  policy->Decide({.layer = 0, .counts = counts, .estimates = absl::MakeConstSpan(&reported, 1)});
   policy->Decide({.layer = 1, .counts = counts, .estimates = {}});
-  EXPECT_EQ(policy->error(1), (3 * (kRow / 4) + kRow / 2) / 4);
+  EXPECT_EQ(policy->error(1), (3 * (popularity::kRow / 4) + popularity::kRow / 2) / 4);
   policy->Decide({.layer = 1, .counts = counts, .estimates = {}});  // no estimate, nothing learned
-  EXPECT_EQ(policy->error(1), (3 * (kRow / 4) + kRow / 2) / 4);
+  EXPECT_EQ(policy->error(1), (3 * (popularity::kRow / 4) + popularity::kRow / 2) / 4);
 }
 
 TEST(LayerDecisionTest, WhatDiffersIsNamed) {
@@ -313,4 +314,4 @@ TEST(LayerDecisionTest, ShapesThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

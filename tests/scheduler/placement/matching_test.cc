@@ -10,7 +10,7 @@
 #include "tests/lab/placement/eplb.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using placement_drill::CountArrivals;
@@ -56,7 +56,7 @@ TEST(MatchingTest, MinimalOverAllPermutations) {
 TEST(MatchingTest, RenumberedDevicesMoveNothing) {
   const Placement from{.num_experts = 6, .slots = {{0, 1, kEmptySlot}, {2, 3, 0}, {4, 5, 2}}};
   const Placement to{.num_experts = 6, .slots = {{5, 2, 4}, {1, kEmptySlot, 0}, {0, 3, 2}}};
-  EXPECT_EQ(CountArrivals(from, to), 6);  // only expert 0 on device 1 and 2 on device 2 stay
+  EXPECT_EQ(placement_drill::CountArrivals(from, to), 6);  // only expert 0 on device 1 and 2 on device 2 stay
   EXPECT_EQ(MatchDevices(from, to), from);
 }
 
@@ -75,9 +75,9 @@ TEST(MatchingTest, FewerArrivalsThanEplbAlone) {
     const Placement to = WithoutDuplicates(*EplbPlacement(noisy, shape));
     const Placement better = MatchDevices(from, to);
     ASSERT_TRUE(CheckPlacement(better).ok());
-    EXPECT_LE(CountArrivals(from, better), CountArrivals(from, to));
-    plain += CountArrivals(from, to);
-    matched += CountArrivals(from, better);
+    EXPECT_LE(placement_drill::CountArrivals(from, better), placement_drill::CountArrivals(from, to));
+    plain += placement_drill::CountArrivals(from, to);
+    matched += placement_drill::CountArrivals(from, better);
     auto sets = [](Placement placement) {
       for (auto& device : placement.slots) std::sort(device.begin(), device.end());
       std::sort(placement.slots.begin(), placement.slots.end());
@@ -89,4 +89,4 @@ TEST(MatchingTest, FewerArrivalsThanEplbAlone) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

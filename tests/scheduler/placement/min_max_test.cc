@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using placement_drill::LeastBusiest;
@@ -63,14 +63,14 @@ TEST(MinMaxTest, TheOptimumWhateverTheStart) {
   for (int round = 0; round < 3000; ++round) {
     const int num_devices = 1 + static_cast<int>(rng() % 7), slots = 1 + static_cast<int>(rng() % 4);
     const int num_experts = 1 + static_cast<int>(rng() % (num_devices * slots));
-    const Placement placement = RandomPlacement(rng, num_experts, num_devices, slots);
+    const Placement placement = placement_drill::RandomPlacement(rng, num_experts, num_devices, slots);
     const ReplicaMap replicas(placement);
     std::vector<int64_t> rows(num_experts);
     const int64_t most = round % 2 == 0 ? 9 : 100000;
     for (int64_t& r : rows) r = static_cast<int64_t>(rng() % most);
     const MinMaxLoads split = MinimizeBusiest(replicas, rows);
     ExpectValid(replicas, rows, split);
-    const int64_t least = LeastBusiest(placement, rows);
+    const int64_t least = placement_drill::LeastBusiest(placement, rows);
     ASSERT_EQ(split.busiest, least) << placement.ToString();
     // All rows on each expert's last replica: the worst of starts.
     std::vector<int64_t> start(replicas.num_replicas(), 0);
@@ -82,4 +82,4 @@ TEST(MinMaxTest, TheOptimumWhateverTheStart) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

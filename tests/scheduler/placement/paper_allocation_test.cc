@@ -5,7 +5,7 @@
 #include "scheduler/placement/route/replica_map.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using testing::ElementsAre;
@@ -107,4 +107,4 @@ TEST(PaperAllocationTest, EveryExpertIsHostedWhateverTheEstimate) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

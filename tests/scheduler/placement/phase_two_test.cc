@@ -8,7 +8,7 @@
 #include "scheduler/placement/route/slot_table.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using testing::ElementsAre;
@@ -64,9 +64,9 @@ TEST(PhaseTwoTest, AnEvenSplitAsksForNothing) {
   MoveQuestion question{
       .total_rows = 400, .num_devices = 4, .present_busiest = 101, .candidate_busiest = 100, .copies = 1};
   EXPECT_EQ(ChooseMove(question, costs).reason, MoveReason::kPays);
-  question.even_enough = kRow / 100 - 1;
+  question.even_enough = popularity::kRow / 100 - 1;
   EXPECT_EQ(ChooseMove(question, costs).reason, MoveReason::kPays);
-  question.even_enough = kRow / 100 + 1;
+  question.even_enough = popularity::kRow / 100 + 1;
   EXPECT_EQ(ChooseMove(question, costs).reason, MoveReason::kEvenEnough);
   question = {.total_rows = 400, .num_devices = 4, .present_busiest = 150, .candidate_busiest = 150, .copies = 1};
   EXPECT_EQ(ChooseMove(question, costs).reason, MoveReason::kNoBetter);
@@ -117,4 +117,4 @@ TEST(DecisionDigestTest, TheFirstFieldThatDiffersIsNamed) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 struct Case {
@@ -77,4 +77,4 @@ TEST(PlacementSettings, WhatABudgetIsAShareOf) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

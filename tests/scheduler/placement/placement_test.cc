@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using testing::ElementsAre;
@@ -44,4 +44,4 @@ TEST(PlacementTest, ChangesAreWhatHasToBeCopied) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 const absl::Time kDeadline = absl::UnixEpoch() + absl::Seconds(10);
@@ -104,4 +104,4 @@ TEST(ResidencyEpochDeathTest, AStepByAnotherPlacementIsOurBug) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

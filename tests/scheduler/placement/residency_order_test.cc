@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using testing::ElementsAre;
@@ -33,11 +33,11 @@ std::vector<std::vector<int32_t>> Sets(const LayerResidency& layer) {
 }
 
 // Carries the stages out, checking each; returns the moves with weights.
-int64_t RunStages(const std::vector<ResidencyStage>& stages, const ResidencyLimits& limits,
+int64_t RunStages(const std::vector<ResidencyMigration>& stages, const ResidencyLimits& limits,
                   std::vector<LayerResidency> layers, const std::vector<LayerResidency>& to) {
   int64_t copies = 0;
-  for (const ResidencyStage& stage : stages) {
-    const absl::Status status = ApplyStage(stage, limits, &layers);
+  for (const ResidencyMigration& stage : stages) {
+    const absl::Status status = ApplyMigration(stage, limits, &layers);
     EXPECT_TRUE(status.ok()) << status;
     for (const ResidencyMove& move : stage.arrivals) {
       copies += move.kind == MoveKind::kCopy || move.kind == MoveKind::kLoad;
@@ -94,9 +94,9 @@ TEST(ResidencyOrderTest, OffloadAndLoad) {
 
 TEST(ResidencyOrderTest, ImpossibleStagesAreRefused) {
   const ResidencyLimits limits{1, 1};
-  const auto refusal = [&](ResidencyStage stage) {
+  const auto refusal = [&](ResidencyMigration stage) {
     std::vector<LayerResidency> layers{Layer(2, {{0, -1}, {1, -1}})};
-    return std::string(ApplyStage(stage, limits, &layers).message());
+    return std::string(ApplyMigration(stage, limits, &layers).message());
   };
   EXPECT_THAT(refusal({.arrivals = {{MoveKind::kCopy, 0, 1, 0, 0}}, .departures = {}}), HasSubstr("holds expert 0"));
   EXPECT_THAT(refusal({.arrivals = {}, .departures = {{MoveKind::kRelease, 0, 0, 0, 0}}}),
@@ -108,15 +108,15 @@ TEST(ResidencyOrderTest, ImpossibleStagesAreRefused) {
 
 TEST(ResidencyOrderTest, AStageBeyondTheSpareSlotIsRefused) {
   std::vector<LayerResidency> layers{Layer(3, {{0, -1, -1}, {1, 2, -1}})};
-  const ResidencyStage stage{.arrivals = {{MoveKind::kCopy, 0, 1, 0, 1}, {MoveKind::kCopy, 0, 2, 0, 2}},
-                             .departures = {}};
+  const ResidencyMigration stage{.arrivals = {{MoveKind::kCopy, 0, 1, 0, 1}, {MoveKind::kCopy, 0, 2, 0, 2}},
+                                 .departures = {}};
   auto copy = layers;
-  EXPECT_THAT(ApplyStage(stage, {.device_slots = 3, .layer_slots = 1}, &copy).message(),
+  EXPECT_THAT(ApplyMigration(stage, {.device_slots = 3, .layer_slots = 1}, &copy).message(),
               HasSubstr("layer 0, device 0 hosts 3 experts, limit 2"));
   copy = layers;
-  EXPECT_THAT(ApplyStage(stage, {.device_slots = 1, .layer_slots = 2}, &copy).message(),
+  EXPECT_THAT(ApplyMigration(stage, {.device_slots = 1, .layer_slots = 2}, &copy).message(),
               HasSubstr("device 0 has 3 experts in memory, limit 2"));
-  EXPECT_TRUE(ApplyStage(stage, {.device_slots = 2, .layer_slots = 2}, &layers).ok());
+  EXPECT_TRUE(ApplyMigration(stage, {.device_slots = 2, .layer_slots = 2}, &layers).ok());
 }
 
 // A random residency of full devices: memory to the last slot, layers to the last slot.
@@ -179,4 +179,4 @@ TEST(ResidencyOrderTest, AnyTwoResidenciesAreConnectedWithinTheLimits) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -11,7 +11,7 @@
 #include "scheduler/placement/route/min_max.h"
 #include "tests/lab/placement/eplb_residency.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using testing::Each;
@@ -19,25 +19,25 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // Busiest device over the mean under the exact best split.
-double Imbalance(const LayerResidency& layer, const Popularity& rows) {
+double Imbalance(const LayerResidency& layer, const popularity::Popularity& rows) {
   return static_cast<double>(MinimizeBusiest(ReplicaMap(layer.placement), rows).busiest) *
-         layer.placement.num_devices() / static_cast<double>(TotalOf(rows));
+         layer.placement.num_devices() / static_cast<double>(popularity::TotalOf(rows));
 }
 
 // Zipf loads over shuffled experts, about 100 000 rows.
-Popularity Zipf(int experts, double exponent, uint32_t seed) {
+popularity::Popularity Zipf(int experts, double exponent, uint32_t seed) {
   std::vector<int32_t> order(experts);
   for (int e = 0; e < experts; ++e) order[e] = e;
   std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-  Popularity rows(experts);
+  popularity::Popularity rows(experts);
   double sum = 0;
   for (int e = 0; e < experts; ++e) sum += std::pow(e + 1, -exponent);
   for (int e = 0; e < experts; ++e)
-    rows[order[e]] = static_cast<int64_t>(1e5 / sum * std::pow(e + 1, -exponent)) * kRow;
+    rows[order[e]] = static_cast<int64_t>(1e5 / sum * std::pow(e + 1, -exponent)) * popularity::kRow;
   return rows;
 }
 
-Popularity Noisy(Popularity rows, std::mt19937* random) {
+popularity::Popularity Noisy(popularity::Popularity rows, std::mt19937* random) {
   for (int64_t& entry : rows) entry = entry / 1000 * (900 + static_cast<int64_t>((*random)() % 201));
   return rows;
 }
@@ -53,15 +53,16 @@ ResidencyProblem Problem(int layers, int experts, int devices, int spare) {
                            .limits = {.device_slots = layers * layer_slots, .layer_slots = layer_slots},
                            .costs = Costs()};
   problem.present = *InitialResidency(layers, experts, devices, problem.limits);
-  problem.phases.push_back({.steps = 100, .rows = std::vector<Popularity>(layers, Popularity(experts, 0))});
+  problem.phases.push_back(
+      {.steps = 100, .rows = std::vector<popularity::Popularity>(layers, popularity::Popularity(experts, 0))});
   return problem;
 }
 
 // The plan's stages lead from `present` to what it says, within the limits.
 void ExpectExecutable(const ResidencyProblem& problem, const ResidencyPlan& plan) {
   std::vector<LayerResidency> layers = problem.present;
-  for (const ResidencyStage& stage : plan.stages) {
-    const absl::Status status = ApplyStage(stage, problem.limits, &layers);
+  for (const ResidencyMigration& stage : plan.stages) {
+    const absl::Status status = ApplyMigration(stage, problem.limits, &layers);
     ASSERT_TRUE(status.ok()) << status;
   }
   EXPECT_TRUE(CheckResidency(layers, problem.limits).ok()) << CheckResidency(layers, problem.limits);
@@ -72,7 +73,7 @@ void ExpectExecutable(const ResidencyProblem& problem, const ResidencyPlan& plan
 TEST(ResidencyTest, SkewIsLevelledAndThenNoiseMovesNextToNothing) {
   std::mt19937 random(5);
   ResidencyProblem problem = Problem(2, 64, 16, 1);
-  const std::vector<Popularity> rows{Zipf(64, 1.0, 1), Zipf(64, 0.7, 2)};
+  const std::vector<popularity::Popularity> rows{Zipf(64, 1.0, 1), Zipf(64, 0.7, 2)};
   problem.phases[0].rows = rows;
   const auto first = PlanResidency(problem);
   ASSERT_TRUE(first.ok()) << first.status();
@@ -131,8 +132,8 @@ TEST(ResidencyTest, MovesPayWithinTheHorizon) {
 TEST(ResidencyTest, FewRowsMoveLess) {
   std::mt19937 random(6);
   ResidencyProblem problem = Problem(1, 64, 16, 0);
-  Popularity rows(64, 0);
-  for (int row = 0; row < 256; ++row) rows[random() % 64] += kRow;
+  popularity::Popularity rows(64, 0);
+  for (int row = 0; row < 256; ++row) rows[random() % 64] += popularity::kRow;
   EXPECT_GT(Imbalance(problem.present[0], rows), 1.3);
   problem.phases[0].rows = {rows};
   problem.costs.row_seconds = 1e-2;
@@ -148,8 +149,12 @@ TEST(ResidencyTest, FewRowsMoveLess) {
 // Phases are balanced apart: even in their sum, each is uneven, and the plan helps both.
 TEST(ResidencyTest, PhasesAreBalancedApart) {
   ResidencyProblem problem = Problem(1, 4, 2, 1);
-  problem.phases = {{.steps = 10, .rows = {{50000 * kRow, 40000 * kRow, 5000 * kRow, 5000 * kRow}}},
-                    {.steps = 10, .rows = {{5000 * kRow, 5000 * kRow, 40000 * kRow, 50000 * kRow}}}};
+  problem.phases = {{.steps = 10,
+                     .rows = {{50000 * popularity::kRow, 40000 * popularity::kRow, 5000 * popularity::kRow,
+                               5000 * popularity::kRow}}},
+                    {.steps = 10,
+                     .rows = {{5000 * popularity::kRow, 5000 * popularity::kRow, 40000 * popularity::kRow,
+                               50000 * popularity::kRow}}}};
   const auto plan = PlanResidency(problem);
   ASSERT_TRUE(plan.ok());
   for (const PhaseProfile& phase : problem.phases) {
@@ -163,8 +168,8 @@ TEST(ResidencyTest, MemoryHoldsWhatIsHit) {
   problem.limits.device_slots = 4;  // half of them
   problem.present = *InitialResidency(2, 8, 2, problem.limits);
   problem.costs.row_seconds = 1e-9;
-  Popularity cold_first(8);
-  for (int e = 0; e < 8; ++e) cold_first[e] = (1 + (e % 4) * 60) * kRow;  // of 100 steps
+  popularity::Popularity cold_first(8);
+  for (int e = 0; e < 8; ++e) cold_first[e] = (1 + (e % 4) * 60) * popularity::kRow;  // of 100 steps
   problem.phases[0].rows = {cold_first, cold_first};
   const auto plan = PlanResidency(problem);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -176,7 +181,7 @@ TEST(ResidencyTest, MemoryHoldsWhatIsHit) {
   // The same loads, with noise: what is in memory stays.
   std::mt19937 random(7);
   problem.present = plan->layers;
-  for (Popularity& rows : problem.phases[0].rows) rows = Noisy(rows, &random);
+  for (popularity::Popularity& rows : problem.phases[0].rows) rows = Noisy(rows, &random);
   EXPECT_THAT(PlanResidency(problem)->stages, IsEmpty());
 }
 
@@ -189,7 +194,8 @@ TEST(ResidencyTest, NoiseExchangesNothingInMemory) {
   problem.costs.row_seconds = 0;
   problem.costs.move_seconds = 1e-9;
   for (int window = 0; window < 10; ++window) {
-    for (int64_t& entry : problem.phases[0].rows[0]) entry = (95 + static_cast<int64_t>(random() % 11)) * kRow;
+    for (int64_t& entry : problem.phases[0].rows[0])
+      entry = (95 + static_cast<int64_t>(random() % 11)) * popularity::kRow;
     EXPECT_THAT(PlanResidency(problem)->stages, IsEmpty());
   }
 }
@@ -200,7 +206,7 @@ TEST(ResidencyTest, ReplicasAndOffloadCompeteForMemory) {
   problem.limits.device_slots = 2;
   problem.present = *InitialResidency(1, 4, 2, problem.limits);
   ASSERT_THAT(problem.present[0].offloaded, Each(false));
-  problem.phases[0].rows = {{90000 * kRow, kRow, 5000 * kRow, kRow}};
+  problem.phases[0].rows = {{90000 * popularity::kRow, popularity::kRow, 5000 * popularity::kRow, popularity::kRow}};
   const auto balanced = PlanResidency(problem);
   ASSERT_TRUE(balanced.ok());
   ExpectExecutable(problem, *balanced);
@@ -209,7 +215,8 @@ TEST(ResidencyTest, ReplicasAndOffloadCompeteForMemory) {
   ResidencyProblem two = Problem(2, 4, 2, 1);
   two.limits.device_slots = 4;
   two.present = *InitialResidency(2, 4, 2, two.limits);
-  two.phases[0].rows = {{90000 * kRow, kRow, 5000 * kRow, kRow}, {kRow, kRow, kRow, kRow}};
+  two.phases[0].rows = {{90000 * popularity::kRow, popularity::kRow, 5000 * popularity::kRow, popularity::kRow},
+                        {popularity::kRow, popularity::kRow, popularity::kRow, popularity::kRow}};
   const auto plan = PlanResidency(two);
   ASSERT_TRUE(plan.ok());
   ExpectExecutable(two, *plan);
@@ -228,7 +235,8 @@ TEST(ResidencyTest, ReplicasAndOffloadCompeteForMemory) {
 
 TEST(ResidencyTest, ExplainsMovesAndWhatDidNotMove) {
   ResidencyProblem problem = Problem(1, 4, 2, 1);
-  problem.phases[0].rows = {{60000 * kRow, 20000 * kRow, 10000 * kRow, 10000 * kRow}};
+  problem.phases[0].rows = {
+      {60000 * popularity::kRow, 20000 * popularity::kRow, 10000 * popularity::kRow, 10000 * popularity::kRow}};
   const auto plan = PlanResidency(problem);
   ASSERT_TRUE(plan.ok());
   EXPECT_THAT(Explain(*plan, 0, 0), HasSubstr("Layer 0, expert 0 has 60.00 % of the rows (rank 1 of 4)"));
@@ -238,7 +246,7 @@ TEST(ResidencyTest, ExplainsMovesAndWhatDidNotMove) {
   EXPECT_THAT(Explain(*plan, 0, 3), HasSubstr("Not moved"));
   problem.costs.move_seconds = 1;
   EXPECT_THAT(Explain(*PlanResidency(problem), 0, 0), HasSubstr("and cost 1e+03 ms"));
-  problem.phases[0].rows = {Popularity(4, 20000 * kRow)};
+  problem.phases[0].rows = {popularity::Popularity(4, 20000 * popularity::kRow)};
   problem.costs.traffic_noise = 0;
   EXPECT_THAT(Explain(*PlanResidency(problem), 0, 2), HasSubstr("Not moved: the busiest device has 1.0"));
 }
@@ -253,7 +261,7 @@ TEST(ResidencyTest, RandomProblemsGiveExecutablePlansAndTheSameOnes) {
     problem.present = *InitialResidency(layers, experts, devices, problem.limits);
     problem.costs.move_seconds = 1e-6;
     for (int window = 0; window < 3; ++window) {
-      for (Popularity& rows : problem.phases[0].rows) rows = Zipf(experts, 1.0, random());
+      for (popularity::Popularity& rows : problem.phases[0].rows) rows = Zipf(experts, 1.0, random());
       const auto plan = PlanResidency(problem), again = PlanResidency(problem);
       ASSERT_TRUE(plan.ok()) << plan.status();
       ExpectExecutable(problem, *plan);
@@ -293,10 +301,10 @@ TEST(ResidencyTest, WhatDoesNotFitTogetherIsNamed) {
 
 TEST(NoiseCasesTest, PairsAverageToWhatWasCounted) {
   EXPECT_DOUBLE_EQ(RelativeError(0, 0.1), 1);
-  EXPECT_DOUBLE_EQ(RelativeError(kRow, 0), 1);  // a single row
-  EXPECT_DOUBLE_EQ(RelativeError(200 * kRow, 0), 0.1);
-  const Popularity rows{700000 * kRow, 300000 * kRow, 0};
-  const auto cases = DrawCases({{rows, 1.0}, {Popularity(3, 0), 5.0}}, 2, 0.06, 4, 9);
+  EXPECT_DOUBLE_EQ(RelativeError(popularity::kRow, 0), 1);  // a single row
+  EXPECT_DOUBLE_EQ(RelativeError(200 * popularity::kRow, 0), 0.1);
+  const popularity::Popularity rows{700000 * popularity::kRow, 300000 * popularity::kRow, 0};
+  const auto cases = DrawCases({{rows, 1.0}, {popularity::Popularity(3, 0), 5.0}}, 2, 0.06, 4, 9);
   ASSERT_EQ(cases->num_cases, 4) << "a phase without rows does not count";
   double mean = 0, spread = 0;
   for (int c = 0; c < 4; ++c) {
@@ -310,7 +318,7 @@ TEST(NoiseCasesTest, PairsAverageToWhatWasCounted) {
 }
 
 TEST(NoiseCasesTest, DifferencesThatCountingExplainsAreNone) {
-  const Popularity few{520 * kRow, 480 * kRow, 500 * kRow};
+  const popularity::Popularity few{520 * popularity::kRow, 480 * popularity::kRow, 500 * popularity::kRow};
   const auto cases = DrawCases({{few, 1.0}}, 3, 0, 2, 9);
   for (int expert = 0; expert < 3; ++expert) {
     EXPECT_NEAR((cases->rows[expert * 2] + cases->rows[expert * 2 + 1]) / 2, 1, 0.02) << expert;
@@ -318,4 +326,4 @@ TEST(NoiseCasesTest, DifferencesThatCountingExplainsAreNone) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

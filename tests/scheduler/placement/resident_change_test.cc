@@ -1,4 +1,5 @@
-// Stages of the slow loop under the fast loop's transient slots: what stays, what is where, and that every rank agrees.
+// Stages of the background balancer under the per-step balancer's transient slots: what stays, what is where, and that
+// every rank agrees.
 #include "scheduler/placement/per_step/resident_change.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 #include "scheduler/placement/per_step/layer_decision.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using testing::ElementsAre;
@@ -27,7 +28,7 @@ TEST(WithTransientSlotsTest, EmptySlotsOfResidentsAreTheSlowLoops) {
 
 class ChangeResidentsTest : public testing::Test {
  protected:
-  // Two layers; the fast loop has expert 2 on device 0 and nothing, in flight, or expert 1 on device 1.
+  // Two layers; the per-step balancer has expert 2 on device 0 and nothing, in flight, or expert 1 on device 1.
   ChangeResidentsTest() {
     const Placement base{.num_experts = 4, .slots = {{0, 1, kNone, kNone}, {2, 3, kNone}}};
     residents_ = {base, base};
@@ -36,7 +37,7 @@ class ChangeResidentsTest : public testing::Test {
     table.slots[1][2] = 1;
     tables_ = {SlotTable(table, {{-1, -1, -1, 7}, {-1, -1, 9}}), SlotTable(base)};
   }
-  absl::StatusOr<std::vector<ResidentChange>> Change(const ResidencyStage& stage) const {
+  absl::StatusOr<std::vector<ResidentChange>> Change(const ResidencyMigration& stage) const {
     return ChangeResidents(stage, residents_, tables_);
   }
   std::vector<Placement> residents_;
@@ -72,7 +73,7 @@ TEST_F(ChangeResidentsTest, LayersRiseAndOthersAreNotTouched) {
 }
 
 TEST_F(ChangeResidentsTest, RefusesWhatCannotBe) {
-  const auto refusal = [&](const ResidencyStage& stage) { return std::string(Change(stage).status().message()); };
+  const auto refusal = [&](const ResidencyMigration& stage) { return std::string(Change(stage).status().message()); };
   EXPECT_THAT(refusal({.arrivals = {}, .departures = {Release(0, 3, 1)}}), HasSubstr("no device holds expert 3"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 1, 0)}, .departures = {}}), HasSubstr("resident there already"));
   EXPECT_THAT(refusal({.arrivals = {}, .departures = {Release(0, 2, 0)}}), HasSubstr("not resident there"));
@@ -87,7 +88,7 @@ TEST_F(ChangeResidentsTest, RefusesWhatCannotBe) {
   EXPECT_EQ(refusal({.arrivals = {Copy(1, 0, 1)}, .departures = {offload}}), "") << "it is by then";
 }
 
-// Another rank hosts what was offloaded, and gives memory to it: to the fast loop that is another resident.
+// Another rank hosts what was offloaded, and gives memory to it: to the per-step balancer that is another resident.
 TEST_F(ChangeResidentsTest, WhatIsInWhichMemoryIsNotOfIt) {
   const ResidencyMove load{MoveKind::kLoad, 0, 0, 0, 0}, offload{MoveKind::kOffload, 0, 2, 1, 0};
   const auto same = Change({.arrivals = {load}, .departures = {offload}});
@@ -113,7 +114,7 @@ TEST(AdoptTest, RulesHoldBetweenDecisions) {
       const std::vector<int32_t> rows = placement_drill::RandomCounts(rng, kDevices, kExperts, 40);
       const RowCounts counts{.num_ranks = kDevices, .num_experts = kExperts, .rows = rows};
       const auto expert = static_cast<int32_t>(rng() % kExperts), device = static_cast<int32_t>(rng() % kDevices);
-      ResidencyStage stage{.arrivals = {Copy(0, expert, device)}, .departures = {}};
+      ResidencyMigration stage{.arrivals = {Copy(0, expert, device)}, .departures = {}};
       const std::vector<int32_t> hosts = ranks[0]->shape().residents[0].DevicesOf(expert);
       if (hosts[0] != device && rng() % 2 == 0) stage.departures = {Release(0, expert, hosts[0])};
       DecisionDigest digests[2];
@@ -155,9 +156,9 @@ TEST(AdoptTest, AnEpochThatOneRankMissedShows) {
 TEST(AdoptTest, ThePapersModesHaveNoResidents) {
   for (const PlacementMode mode : {PlacementMode::kCentral, PlacementMode::kNoEstimate, PlacementMode::kNoFinetune}) {
     auto policy = *MakePlacementPolicy({.mode = mode, .residents = {ContiguousPlacement(4, 2, 1)}, .costs = {}});
-    EXPECT_EQ(policy->CheckStage({}).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(policy->CheckMigration({}).code(), absl::StatusCode::kFailedPrecondition);
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

@@ -8,7 +8,7 @@
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 // One case of whole rows, unscaled.
@@ -27,18 +27,18 @@ Placement RandomPlacement(int experts, int devices, std::mt19937* random) {
   return placement;
 }
 
-TEST(SplitCasesTest, SettlesAtTheExactOptimum) {
+TEST(SplitCasesTest, FinalizesAtTheExactOptimum) {
   std::mt19937 random(11);
   for (int round = 0; round < 100; ++round) {
     const int experts = 2 + static_cast<int>(random() % 12), devices = 1 + static_cast<int>(random() % 6);
     const Placement placement = RandomPlacement(experts, devices, &random);
     std::vector<double> rows(experts);
-    Popularity exact(experts);
-    for (int e = 0; e < experts; ++e) exact[e] = static_cast<int64_t>(random() % 100) * kRow;
-    for (int e = 0; e < experts; ++e) rows[e] = static_cast<double>(exact[e]) / static_cast<double>(kRow);
+    popularity::Popularity exact(experts);
+    for (int e = 0; e < experts; ++e) exact[e] = static_cast<int64_t>(random() % 100) * popularity::kRow;
+    for (int e = 0; e < experts; ++e) rows[e] = static_cast<double>(exact[e]) / static_cast<double>(popularity::kRow);
     SplitCases split(placement, Rows(rows));
-    split.Settle(1000);
-    const double best = static_cast<double>(MinimizeBusiest(ReplicaMap(placement), exact).busiest) / kRow;
+    split.Finalize(1000);
+    const double best = static_cast<double>(MinimizeBusiest(ReplicaMap(placement), exact).busiest) / popularity::kRow;
     EXPECT_NEAR(split.Busiest(), best, 0.05) << placement.ToString();
     EXPECT_GE(split.Busiest(), best - 1e-5) << "never too even";
     EXPECT_GE(split.Potential(), split.Busiest() - 1e-9);
@@ -60,8 +60,8 @@ TEST(SplitCasesTest, FollowsChanges) {
     }
     EXPECT_EQ(changed.DevicesOf(expert), to.DevicesOf(expert));
   }
-  changed.Settle(1000);
-  fresh.Settle(1000);
+  changed.Finalize(1000);
+  fresh.Finalize(1000);
   double all = 0;
   for (int device = 0; device < 4; ++device) {
     EXPECT_NEAR(changed.MeanLoads()[device], fresh.MeanLoads()[device], 0.02);
@@ -78,11 +78,11 @@ TEST(SplitCasesTest, CasesAreWeighted) {
   SplitCases split({.num_experts = 2, .slots = {{0}, {1}}}, rows);
   EXPECT_DOUBLE_EQ(split.Busiest(), 0.75 * 4 + 0.25 * 2);
   split.AddHost(0, 1);
-  split.Settle(10);
+  split.Finalize(10);
   EXPECT_DOUBLE_EQ(split.Busiest(), 0.75 * 2 + 0.25 * 2);
   EXPECT_DOUBLE_EQ(split.MeanLoads()[1], 0.75 * 2 + 0.25 * 2);
   EXPECT_GT(split.Pressures()[0], 0.3);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

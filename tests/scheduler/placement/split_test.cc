@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/scheduler/placement/drill.h"
 
-namespace switchyard {
+namespace switchyard::placement {
 namespace {
 
 using placement_drill::LeastBusiest;
@@ -68,12 +68,13 @@ TEST(SplitTest, ByCountsTheBusiestIsTheLeast) {
   for (int round = 0; round < 2000; ++round) {
     const int num_devices = 1 + static_cast<int>(rng() % 6), slots = 1 + static_cast<int>(rng() % 3);
     const int num_experts = 1 + static_cast<int>(rng() % (num_devices * slots));
-    const Placement placement = RandomPlacement(rng, num_experts, num_devices, slots);
-    const std::vector<int32_t> rows = RandomCounts(rng, num_devices, num_experts, round % 2 == 0 ? 3 : 500);
+    const Placement placement = placement_drill::RandomPlacement(rng, num_experts, num_devices, slots);
+    const std::vector<int32_t> rows =
+        placement_drill::RandomCounts(rng, num_devices, num_experts, round % 2 == 0 ? 3 : 500);
     const RowCounts counts = CountsOf(rows, num_devices);
     const SplitTable table = SplitByCounts(counts, ReplicaMap(placement));
     ExpectValid(table, counts, placement);
-    ASSERT_EQ(table.busiest(), LeastBusiest(placement, counts.OfExperts())) << placement.ToString();
+    ASSERT_EQ(table.busiest(), placement_drill::LeastBusiest(placement, counts.OfExperts())) << placement.ToString();
   }
 }
 
@@ -85,7 +86,7 @@ TEST(SplitTest, FewRowsLeaveTheirSource) {
   for (int round = 0; round < 400; ++round) {
     const Placement placement{.num_experts = 3, .slots = {{0, 1}, {1, 2}, {2, 0}}};
     const ReplicaMap replicas(placement);
-    const std::vector<int32_t> rows = RandomCounts(rng, 3, 3, 8);
+    const std::vector<int32_t> rows = placement_drill::RandomCounts(rng, 3, 3, 8);
     const RowCounts counts = CountsOf(rows, 3);
     const std::vector<int64_t> of = counts.OfExperts();
     const SplitTable table = SplitByCounts(counts, replicas);
@@ -133,4 +134,4 @@ TEST(SplitTest, NobodyHasRows) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::placement

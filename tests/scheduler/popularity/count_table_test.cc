@@ -3,7 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 using testing::ElementsAre;
@@ -103,4 +103,4 @@ TEST(CountTableTest, AMergeIsCutToTheCap) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

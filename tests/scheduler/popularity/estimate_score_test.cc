@@ -7,7 +7,7 @@
 #include "tests/lab/routing/forecast_scores.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 TEST(EstimateScoreTest, DistanceIsTotalVariationInIntegers) {
@@ -50,4 +50,4 @@ TEST(EstimateScoreTest, TwoFigures) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -5,15 +5,15 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/popularity/predictors/blend_estimator.h"
-#include "scheduler/popularity/predictors/calibrated_estimator.h"
-#include "scheduler/popularity/predictors/last_batch_estimator.h"
-#include "scheduler/popularity/predictors/observed_estimator.h"
-#include "scheduler/popularity/predictors/profile_estimator.h"
-#include "tests/lab/routing/corrected_estimator.h"
+#include "scheduler/popularity/predictors/blend_predictor.h"
+#include "scheduler/popularity/predictors/calibrated_predictor.h"
+#include "scheduler/popularity/predictors/last_batch_predictor.h"
+#include "scheduler/popularity/predictors/observed_predictor.h"
+#include "scheduler/popularity/predictors/profile_predictor.h"
+#include "tests/lab/routing/corrected_predictor.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 using testing::ElementsAre;
@@ -22,7 +22,7 @@ constexpr RoutingShape kShape{.num_layers = 2, .num_experts = 4, .top_k = 1};
 constexpr RoutingShape kTop2{.num_layers = 2, .num_experts = 4, .top_k = 2};
 
 // What is added to a row already there; empty if there is no estimate.
-Popularity Ask(const Estimator& estimator, const RoutingView& batch, int layer) {
+Popularity Ask(const LoadPredictor& estimator, const RoutingView& batch, int layer) {
   constexpr int64_t kAlready = 5;
   Popularity popularity(static_cast<size_t>(batch.shape.num_experts), kAlready);
   const bool known = estimator.Estimate(batch, layer, absl::MakeSpan(popularity));
@@ -35,7 +35,7 @@ Popularity Ask(const Estimator& estimator, const RoutingView& batch, int layer) 
   return popularity;
 }
 
-std::vector<int16_t> Predicted(const TokenEstimator& estimator, const RoutingView& batch, int layer, int num) {
+std::vector<int16_t> Predicted(const TokenPredictor& estimator, const RoutingView& batch, int layer, int num) {
   std::vector<int16_t> predicted(static_cast<size_t>(batch.num_tokens * num), 99);
   if (!estimator.Predict(batch, layer, num, absl::MakeSpan(predicted))) return {};
   return predicted;
@@ -56,9 +56,9 @@ PathProfile ProfileOf(const SmallBatch& batch, ContextKind context = ContextKind
 const std::vector<std::vector<int16_t>> kHistory = {{0, 1}, {0, 1}, {0, 1}, {0, 2}, {3, 0}, {3, 0}};
 
 // Shares are rounded down to 2^-20; what that leaves goes by largest remainder.
-TEST(ProfileEstimatorTest, SumsTheDistributionsOfTheTokensPaths) {
+TEST(ProfilePredictorTest, SumsTheDistributionsOfTheTokensPaths) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, kHistory));
-  const ProfileEstimator path(&profile, {});
+  const ProfilePredictor path(&profile, {});
   const SmallBatch batch(kShape, {{0, -1}, {0, -1}, {3, -1}, {2, -1}});  // expert 2 was never seen: the marginal
   EXPECT_THAT(Ask(path, batch.View(), 1), ElementsAre(kRow + kRow / 3, 2 * kRow + 1, kRow / 2 + kRow / 6, 0));
   EXPECT_THAT(Ask(path, batch.View(), 0), ElementsAre());
@@ -66,36 +66,36 @@ TEST(ProfileEstimatorTest, SumsTheDistributionsOfTheTokensPaths) {
   EXPECT_THAT(Predicted(path, batch.View(), 0, 3), ElementsAre());
 }
 
-TEST(ProfileEstimatorTest, ThePapersRuleLeavesOutWhatIsNotAmongATokensTopK) {
+TEST(ProfilePredictorTest, ThePapersRuleLeavesOutWhatIsNotAmongATokensTopK) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, kHistory));
-  const ProfileEstimator paper(&profile, {.name = "path_top_k", .mask_to_top_k = true});
+  const ProfilePredictor paper(&profile, {.name = "path_top_k", .mask_to_top_k = true});
   const SmallBatch batch(kShape, {{0, -1}, {3, -1}, {3, -1}});
   // 3/4 and 1 + 1 of 11/4, scaled to 3 rows.
   EXPECT_THAT(Ask(paper, batch.View(), 1), ElementsAre(2287802, 857926, 0, 0));
   EXPECT_EQ(paper.name(), "path_top_k");
 }
 
-TEST(ProfileEstimatorTest, MarginalIsTheSameForAllAndKnowsLayerZero) {
+TEST(ProfilePredictorTest, MarginalIsTheSameForAllAndKnowsLayerZero) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, kHistory));
-  const ProfileEstimator marginal(&profile, {.name = "marginal", .max_length = 0});
+  const ProfilePredictor marginal(&profile, {.name = "marginal", .max_length = 0});
   const SmallBatch batch(kShape, {{3, -1}, {3, -1}, {3, -1}});
   EXPECT_THAT(Ask(marginal, batch.View(), 0), ElementsAre(2 * kRow, 0, 0, kRow));
   EXPECT_THAT(Ask(marginal, batch.View(), 1), ElementsAre(kRow, kRow + kRow / 2 + 2, kRow / 2 - 2, 0));
   const PathProfile nothing = ProfileOf(SmallBatch(kShape, {}));
-  EXPECT_THAT(Ask(ProfileEstimator(&nothing, {.max_length = 0}), batch.View(), 0), ElementsAre());
+  EXPECT_THAT(Ask(ProfilePredictor(&nothing, {.max_length = 0}), batch.View(), 0), ElementsAre());
 }
 
-TEST(ProfileEstimatorTest, APathSeenTooRarelyIsNotAsked) {
+TEST(ProfilePredictorTest, APathSeenTooRarelyIsNotAsked) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, {{0, 1}, {3, 0}, {3, 0}}));
   const SmallBatch batch(kShape, {{0, -1}});
-  EXPECT_THAT(Predicted(ProfileEstimator(&profile, {.min_tokens = 1}), batch.View(), 1, 1), ElementsAre(1));
-  EXPECT_THAT(Predicted(ProfileEstimator(&profile, {.min_tokens = 2}), batch.View(), 1, 1), ElementsAre(0));
+  EXPECT_THAT(Predicted(ProfilePredictor(&profile, {.min_tokens = 1}), batch.View(), 1, 1), ElementsAre(1));
+  EXPECT_THAT(Predicted(ProfilePredictor(&profile, {.min_tokens = 2}), batch.View(), 1, 1), ElementsAre(0));
 }
 
-TEST(ProfileEstimatorTest, TokenIdsKnowLayerZeroAndNeedIds) {
+TEST(ProfilePredictorTest, TokenIdsKnowLayerZeroAndNeedIds) {
   const PathProfile profile =
       ProfileOf(SmallBatch(kShape, {{0, 1}, {0, 1}, {3, 2}, {3, 2}}, {7, 7, 9, 9}), ContextKind::kToken);
-  const ProfileEstimator token(&profile, {.name = "token", .max_length = 1});
+  const ProfilePredictor token(&profile, {.name = "token", .max_length = 1});
   const SmallBatch batch(kShape, {{-1, -1}, {-1, -1}}, {9, 7});
   EXPECT_THAT(Predicted(token, batch.View(), 0, 1), ElementsAre(3, 0));
   EXPECT_THAT(Ask(token, batch.View(), 1), ElementsAre(0, kRow, kRow, 0));
@@ -104,8 +104,8 @@ TEST(ProfileEstimatorTest, TokenIdsKnowLayerZeroAndNeedIds) {
   EXPECT_THAT(Ask(token, no_ids, 1), ElementsAre());
 }
 
-TEST(LastBatchEstimatorTest, ScalesWhatCameLast) {
-  LastBatchEstimator last(kTop2);
+TEST(LastBatchPredictorTest, ScalesWhatCameLast) {
+  LastBatchPredictor last(kTop2);
   const SmallBatch first(kTop2, {{0, 1, 0, 1}, {0, 2, 0, 1}}), dropped(kTop2, {{-1, -1, -1, -1}});
   EXPECT_THAT(Ask(last, first.View(), 0), ElementsAre());
   last.Observe(first.View(), 0);
@@ -114,8 +114,8 @@ TEST(LastBatchEstimatorTest, ScalesWhatCameLast) {
   EXPECT_THAT(Ask(last, first.View(), 1), ElementsAre());
 }
 
-TEST(ObservedEstimatorTest, CountsTheFirstKOfEachTokenForOneBatch) {
-  ObservedEstimator probe("probe", kTop2);
+TEST(ObservedPredictorTest, CountsTheFirstKOfEachTokenForOneBatch) {
+  ObservedPredictor probe("probe", kTop2);
   const SmallBatch batch(kTop2, {{-1, -1, -1, -1}, {-1, -1, -1, -1}});
   EXPECT_THAT(Ask(probe, batch.View(), 1), ElementsAre());
   probe.SetPredictions(1, 3, {0, 2, 1, 2, 3, -1});
@@ -132,7 +132,7 @@ TEST(ObservedEstimatorTest, CountsTheFirstKOfEachTokenForOneBatch) {
   EXPECT_THAT(Predicted(probe, batch.View(), 1, 1), ElementsAre());
 }
 
-TEST(CalibratedEstimatorTest, CountsWhatSuchPredictionsTurnedOutToMean) {
+TEST(CalibratedPredictorTest, CountsWhatSuchPredictionsTurnedOutToMean) {
   PathProfile profile({.model = "m",
                        .shape = kTop2,
                        .context = ContextKind::kPredicted,
@@ -144,9 +144,9 @@ TEST(CalibratedEstimatorTest, CountsWhatSuchPredictionsTurnedOutToMean) {
   const SmallBatch seen(kTop2, {{0, 0, 0, 1}, {0, 0, 2, 0}, {0, 0, 0, 3}, {0, 0, 3, 0}, {0, 0, 1, 2}});
   profile.Observe(seen.View(), 1, {0, 1, 0, 1, 0, 2, 0, 2, 2, 3});
   const auto probe = [&](const std::vector<int16_t>& said) {
-    auto inner = std::make_unique<ObservedEstimator>("probe", kTop2);
+    auto inner = std::make_unique<ObservedPredictor>("probe", kTop2);
     inner->SetPredictions(1, 2, said);
-    return std::make_unique<CalibratedEstimator>(std::move(inner), &profile);
+    return std::make_unique<CalibratedPredictor>(std::move(inner), &profile);
   };
   const SmallBatch one(kTop2, {{-1, -1, -1, -1}});
   EXPECT_EQ(probe({0, 1})->name(), "probe_calibrated");
@@ -189,10 +189,10 @@ TEST(ShareCorrectionTest, AddsAPartOfTheLastErrorAndClips) {
   }
 }
 
-TEST(CorrectedEstimatorTest, ALastingBiasGoesAway) {
+TEST(CorrectedPredictorTest, ALastingBiasGoesAway) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, {{0, 0}, {1, 0}, {2, 0}, {3, 0}}));
-  CorrectedEstimator corrected(
-      std::make_unique<ProfileEstimator>(&profile, ProfileEstimatorOptions{.name = "marginal", .max_length = 0}),
+  CorrectedPredictor corrected(
+      std::make_unique<ProfilePredictor>(&profile, ProfilePredictorOptions{.name = "marginal", .max_length = 0}),
       kShape);
   EXPECT_EQ(corrected.name(), "marginal_corrected");
   const SmallBatch batch(kShape, std::vector<std::vector<int16_t>>(1024, {2, 0}));
@@ -205,15 +205,15 @@ TEST(CorrectedEstimatorTest, ALastingBiasGoesAway) {
   EXPECT_GT(Ask(corrected, batch.View(), 0)[2], kAll - kRow);
 }
 
-TEST(BlendEstimatorTest, FollowsWhoWasRight) {
+TEST(BlendPredictorTest, FollowsWhoWasRight) {
   const PathProfile right = ProfileOf(SmallBatch(kShape, {{0, 0}, {0, 0}, {1, 0}, {1, 0}}));
   const PathProfile wrong = ProfileOf(SmallBatch(kShape, {{2, 0}, {2, 0}, {3, 0}, {3, 0}}));
-  std::vector<std::unique_ptr<Estimator>> inner;
+  std::vector<std::unique_ptr<LoadPredictor>> inner;
   for (const PathProfile* profile : {&right, &wrong})
     inner.push_back(
-        std::make_unique<ProfileEstimator>(profile, ProfileEstimatorOptions{.name = "marginal", .max_length = 0}));
-  inner.push_back(std::make_unique<LastBatchEstimator>(kShape));
-  BlendEstimator blend(std::move(inner), kShape);
+        std::make_unique<ProfilePredictor>(profile, ProfilePredictorOptions{.name = "marginal", .max_length = 0}));
+  inner.push_back(std::make_unique<LastBatchPredictor>(kShape));
+  BlendPredictor blend(std::move(inner), kShape);
   const SmallBatch batch(kShape, {{0, 0}, {1, 0}, {0, 0}, {1, 0}});
   // Nobody has been scored: the two that have an estimate count the same.
   EXPECT_THAT(Ask(blend, batch.View(), 0), ElementsAre(kRow, kRow, kRow, kRow));
@@ -224,4 +224,4 @@ TEST(BlendEstimatorTest, FollowsWhoWasRight) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -12,10 +12,10 @@
 #include "tests/lab/routing/routing_chain.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
-using E = LiveEstimator;
+using E = LivePredictor;
 constexpr RoutingShape kShape{.num_layers = 4, .num_experts = 16, .top_k = 1};
 
 LiveOptions Options() { return {.model = "chain", .shape = kShape, .num_predicted = 2, .full_every = 4}; }
@@ -74,25 +74,25 @@ TEST(LiveEstimatesTest, ThePapersEstimateIsTheMaskedPathsWhateverIsBetter) {
   LiveEstimates live(options);
   options.paper_estimate = false;
   LiveEstimates best(options);
-  TraceBatches batches(&trace, Phase::kPrefill, 64);
+  simulator::TraceBatches batches(&trace, Phase::kPrefill, 64);
   int num_masked = 0;
   for (int64_t b = 0; b < batches.num_batches(); ++b) {
     batches.Load(b);
     const RoutingView view = batches.View();
     // What Observe counts changes the answer of the next batch only.
-    std::vector<Popularity> wanted, unmasked, told;
+    std::vector<Popularity> wanted, unmasked, reported;
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      const ProfileEstimator masked(&live.profiles()[0],
+      const ProfilePredictor masked(&live.profiles()[0],
                                     {.max_length = layer == 0 ? 0 : 3, .mask_to_top_k = layer > 0});
-      const ProfileEstimator whole(&live.profiles()[0], {.max_length = layer == 0 ? 0 : 3});
+      const ProfilePredictor whole(&live.profiles()[0], {.max_length = layer == 0 ? 0 : 3});
       for (const auto& [estimator, to] : {std::pair(&masked, &wanted), std::pair(&whole, &unmasked)}) {
         to->emplace_back(kShape.num_experts);
         if (!estimator->Estimate(view, layer, absl::MakeSpan(to->back()))) to->back().clear();
       }
     }
-    Pass(view, 4, 4, &live, &told);
+    Pass(view, 4, 4, &live, &reported);
     Pass(view, 4, 4, &best);
-    EXPECT_EQ(told, wanted);
+    EXPECT_EQ(reported, wanted);
     num_masked += wanted != unmasked;
   }
   EXPECT_GT(num_masked, 10);
@@ -108,11 +108,11 @@ TEST(LiveEstimatesTest, ARankWithoutRowsChangesNothing) {
   EXPECT_EQ(live.profiles()[0].num_tokens(0), 0);
 }
 
-TEST(LiveEstimatesTest, TheBestOneIsWhatItSaysByNaiveEstimators) {
+TEST(LiveEstimatesTest, TheBestOneIsWhatItSaysByNaivePredictors) {
   const RoutingTrace trace = Traffic(1, 120);
   LiveEstimates live(Options());
   // The same, by hand: a probe that is right in 3 of 4 tokens, as it is told.
-  TraceBatches batches(&trace, Phase::kPrefill, 64);
+  simulator::TraceBatches batches(&trace, Phase::kPrefill, 64);
   for (int64_t b = 0; b < batches.num_batches(); ++b) {
     batches.Load(b);
     std::vector<Popularity> estimates;
@@ -135,15 +135,15 @@ TEST(LiveEstimatesTest, TheBestOneIsWhatItSaysByNaiveEstimators) {
 TEST(LiveEstimatesTest, AMisleadingProbeIsSwitchedOffByItselfAndSaysSoOnce) {
   const RoutingTrace trace = Traffic(1, 60);
   LiveEstimates live(Options());
-  TraceBatches batches(&trace, Phase::kPrefill, 64);
+  simulator::TraceBatches batches(&trace, Phase::kPrefill, 64);
   std::vector<std::string> reports;
   for (int64_t b = 0; b < batches.num_batches(); ++b) {
     batches.Load(b);
     Pass(batches.View(), 0, 4, &live);
     for (std::string& report : live.TakeReports()) reports.push_back(std::move(report));
   }
-  EXPECT_EQ(live.StateOf(E::kProbe, 2, 1), EstimatorState::kOff);
-  EXPECT_EQ(live.StateOf(E::kGateAhead, 2, 1), EstimatorState::kOn);
+  EXPECT_EQ(live.StateOf(E::kProbe, 2, 1), PredictorState::kOff);
+  EXPECT_EQ(live.StateOf(E::kGateAhead, 2, 1), PredictorState::kOn);
   EXPECT_EQ(live.NumOff(E::kProbe, 1), kShape.num_layers);
   EXPECT_EQ(live.NumOff(E::kMarginal, 1), 0);
   int said = 0;
@@ -160,7 +160,7 @@ TEST(LiveEstimatesTest, BetweenFullPassesOnlyTheBestIsAsked) {
   options.first_full_passes = 32;
   options.full_every = 8;
   LiveEstimates live(options);
-  TraceBatches batches(&trace, Phase::kPrefill, 64);
+  simulator::TraceBatches batches(&trace, Phase::kPrefill, 64);
   int wanted_probe = 0, wanted_gate = 0;
   for (int64_t b = 0; b < 96; ++b) {
     batches.Load(b);
@@ -216,4 +216,4 @@ TEST(LiveEstimatesTest, WhatWasCountedElsewhereIsTakenAndAnotherModelsRefused) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

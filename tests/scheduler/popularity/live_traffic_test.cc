@@ -5,12 +5,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "scheduler/popularity/predictors/estimator_monitor.h"
-#include "scheduler/popularity/predictors/profile_estimator.h"
+#include "scheduler/popularity/predictors/predictor_monitor.h"
+#include "scheduler/popularity/predictors/profile_predictor.h"
 #include "scheduler/simulator/trace_batches.h"
 #include "tests/lab/routing/routing_chain.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 constexpr RoutingShape kShape{.num_layers = 4, .num_experts = 16, .top_k = 1};
@@ -30,21 +30,21 @@ void Count(const RoutingTrace& trace, PathProfile* profile) {
 }
 
 // Prefills of 256 tokens; marginal counts them, path reads `profile`.  Returns what the monitor said.
-std::string Serve(const RoutingTrace& trace, const PathProfile& profile, PathProfile* live, EstimatorMonitor* monitor) {
-  const ProfileEstimator marginal(live, {.name = "marginal", .max_length = 0}), path(&profile, {});
-  TraceBatches batches(&trace, Phase::kPrefill, 256);
+std::string Serve(const RoutingTrace& trace, const PathProfile& profile, PathProfile* live, PredictorMonitor* monitor) {
+  const ProfilePredictor marginal(live, {.name = "marginal", .max_length = 0}), path(&profile, {});
+  simulator::TraceBatches batches(&trace, Phase::kPrefill, 256);
   std::string said;
   for (int64_t b = 0; b < batches.num_batches(); ++b) {
     batches.Load(b);
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       std::vector<int64_t> distances;
       const std::vector<int64_t> actual = CountsOf(batches.View(), layer);
-      for (const Estimator* estimator :
-           {static_cast<const Estimator*>(&marginal), static_cast<const Estimator*>(&path)}) {
+      for (const LoadPredictor* estimator :
+           {static_cast<const LoadPredictor*>(&marginal), static_cast<const LoadPredictor*>(&path)}) {
         Popularity estimate(16);
         const bool known = monitor->Wants(layer, static_cast<int>(distances.size())) &&
                            estimator->Estimate(batches.View(), layer, absl::MakeSpan(estimate));
-        distances.push_back(known ? DistanceOf(estimate, actual) : EstimatorMonitor::kNoEstimate);
+        distances.push_back(known ? DistanceOf(estimate, actual) : PredictorMonitor::kNoEstimate);
       }
       monitor->Add(layer, distances);
       live->Observe(batches.View(), layer);
@@ -59,7 +59,7 @@ TEST(LiveTrafficTest, AProfileOfOtherTrafficIsSwitchedOffAndComesBackWhenItWasCo
   PathProfile old = Empty(), live = Empty(), fresh = Empty();
   Count(before, &old);
   Count(now, &fresh);
-  EstimatorMonitor monitor({"marginal", "path"}, kShape.num_layers, {.wait_batches = 40});
+  PredictorMonitor monitor({"marginal", "path"}, kShape.num_layers, {.wait_batches = 40});
   const std::string off = Serve(now, old, &live, &monitor);
   for (int layer = 1; layer < kShape.num_layers; ++layer) {
     EXPECT_TRUE(absl::StrContains(off, absl::StrCat("estimator path is off in layer ", layer))) << off;
@@ -77,4 +77,4 @@ TEST(LiveTrafficTest, AProfileOfOtherTrafficIsSwitchedOffAndComesBackWhenItWasCo
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -11,7 +11,7 @@
 #include "scheduler/popularity/popularity.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 using testing::ElementsAre;
@@ -285,4 +285,4 @@ TEST(PathProfileTest, AbsurdFieldsUnderARightChecksumAreRefused) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -5,7 +5,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 using testing::ElementsAre;
@@ -47,4 +47,4 @@ TEST(PopularityTest, TopExpertsBreakTiesById) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -11,7 +11,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 using testing::HasSubstr;
@@ -238,4 +238,4 @@ TEST(ProfileBundleTest, AnotherModelsBundleIsNotMerged) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

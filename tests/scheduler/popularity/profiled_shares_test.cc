@@ -7,7 +7,7 @@
 #include "scheduler/popularity/popularity.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 using testing::ElementsAre;
@@ -44,4 +44,4 @@ TEST(ProfiledSharesTest, DecodedRowsWhereEnoughWereCountedElseAll) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

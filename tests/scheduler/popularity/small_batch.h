@@ -7,7 +7,7 @@
 
 #include "scheduler/popularity/trace/routing_view.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 
 struct SmallBatch {
   RoutingShape shape;
@@ -35,4 +35,4 @@ struct SmallBatch {
   }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -8,7 +8,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/io/trace_bytes.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 using testing::ElementsAre;
@@ -243,4 +243,4 @@ TEST(TraceFileTest, RandomDamageIsAnErrorOrAWholeTrace) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/popularity/predictors/live_estimates.h"
 
-namespace switchyard {
+namespace switchyard::popularity {
 namespace {
 
 constexpr RoutingShape kShape{.num_layers = 2, .num_experts = 4, .top_k = 1};
@@ -71,4 +71,4 @@ TEST(TraceProfileTest, AShapeThatNoProfileHasIsNamed) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::popularity

@@ -7,19 +7,19 @@
 #include "gtest/gtest.h"
 #include "tests/lab/routing/routing_chain.h"
 
-namespace switchyard {
+namespace switchyard::simulator {
 namespace {
 
 using testing::HasSubstr;
 
-RoutingTrace Traffic() {
+popularity::RoutingTrace Traffic() {
   const absl::StatusOr<RoutingChain> chain =
       RoutingChain::Tuned({.shape = {.num_layers = 4, .num_experts = 16, .top_k = 1}});
   EXPECT_TRUE(chain.ok()) << chain.status();
   return chain->Draw({.num_sequences = 160, .sequence_tokens = 64});
 }
 
-const ReplayReport::Mode& Of(const ReplayReport& report, PlacementMode mode) {
+const ReplayReport::Mode& Of(const ReplayReport& report, placement::PlacementMode mode) {
   return *std::find_if(report.modes.begin(), report.modes.end(), [&](const auto& one) { return one.mode == mode; });
 }
 
@@ -27,31 +27,32 @@ TEST(TraceReplayTest, ModesThatSeeMoreAreMoreEven) {
   const absl::StatusOr<ReplayReport> report = ReplayTrace(Traffic(), {.batch_tokens = 256, .num_devices = 8});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->num_batches, 160 * 64 / 256);
-  const double even = Of(*report, PlacementMode::kStatic).median;
+  const double even = Of(*report, placement::PlacementMode::kStatic).median;
   EXPECT_GT(even, 1.1);
-  EXPECT_LT(Of(*report, PlacementMode::kStaticSpare).median, even);
-  EXPECT_LT(Of(*report, PlacementMode::kAgreed).median, even);
-  EXPECT_LE(Of(*report, PlacementMode::kOracle).p95, Of(*report, PlacementMode::kStatic).p95);
-  EXPECT_EQ(Of(*report, PlacementMode::kStatic).copies_per_layer, 0);
-  EXPECT_GT(Of(*report, PlacementMode::kOracle).copies_per_layer, 0);
+  EXPECT_LT(Of(*report, placement::PlacementMode::kStaticSpare).median, even);
+  EXPECT_LT(Of(*report, placement::PlacementMode::kAgreed).median, even);
+  EXPECT_LE(Of(*report, placement::PlacementMode::kOracle).p95, Of(*report, placement::PlacementMode::kStatic).p95);
+  EXPECT_EQ(Of(*report, placement::PlacementMode::kStatic).copies_per_layer, 0);
+  EXPECT_GT(Of(*report, placement::PlacementMode::kOracle).copies_per_layer, 0);
   for (const ReplayReport::Mode& mode : report->modes) {
     EXPECT_GE(mode.median, 1) << NameOf(mode.mode);
     EXPECT_LE(mode.median, mode.p95);
   }
 }
 
-TEST(TraceReplayTest, EstimatorsAreRankedByHowFarOffTheyWere) {
-  RoutingTrace trace = Traffic();
+TEST(TraceReplayTest, PredictorsAreRankedByHowFarOffTheyWere) {
+  popularity::RoutingTrace trace = Traffic();
   // A channel that knows everything.
   trace.channels = {{.name = "probe", .num_predicted = 2}};
-  for (TraceSequence& sequence : trace.sequences) {
+  for (popularity::TraceSequence& sequence : trace.sequences) {
     sequence.predictions.emplace_back();
     for (const int16_t expert : sequence.experts) {
       sequence.predictions[0].push_back(expert);
       sequence.predictions[0].push_back(static_cast<int16_t>((expert + 1) % 16));
     }
   }
-  const absl::StatusOr<ReplayReport> report = ReplayTrace(trace, {.phase = Phase::kPrefill, .batch_tokens = 128});
+  const absl::StatusOr<ReplayReport> report =
+      ReplayTrace(trace, {.phase = popularity::Phase::kPrefill, .batch_tokens = 128});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->estimators[0].name, "probe");
   EXPECT_EQ(report->estimators[0].distance, 0);
@@ -66,7 +67,7 @@ TEST(TraceReplayTest, EstimatorsAreRankedByHowFarOffTheyWere) {
 }
 
 TEST(TraceReplayTest, OptionsThatCannotBeAreNamed) {
-  const RoutingTrace trace = Traffic();
+  const popularity::RoutingTrace trace = Traffic();
   const auto error = [&](const ReplayOptions& options) {
     return std::string(ReplayTrace(trace, options).status().message());
   };
@@ -78,4 +79,4 @@ TEST(TraceReplayTest, OptionsThatCannotBeAreNamed) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::simulator

@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 TEST(ClientSharesTest, EachClientHasItsOwn) {
@@ -40,4 +40,4 @@ TEST(AddressOfPeerTest, IsAsTheSystemWritesIt) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -17,7 +17,7 @@
 #include "server/admission/reset_guard.h"
 #include "tests/localhost.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
@@ -192,7 +192,7 @@ TEST_F(ConnectionGateTest, OneConnectionIsEndedByItsName) {
   EXPECT_EQ(errno, EAGAIN) << "the other stays";
 }
 
-TEST(ResetGuardTest, AFloodIsToldOnceInAWindow) {
+TEST(ResetGuardTest, AFloodIsReportedOnceInAWindow) {
   ResetGuard guard;
   const absl::Time start = absl::UnixEpoch();
   for (int i = 0; i < 10; ++i) {
@@ -287,4 +287,4 @@ TEST(ConnectionGateListenTest, ANameIsAllOfItsAddresses) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

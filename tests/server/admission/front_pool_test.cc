@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -84,7 +84,7 @@ TEST_F(FrontPoolTest, OneClientHasItsShareOfTheBytes) {
   Post("a", 60 * kKiB, "a1");
   Post("a", 60 * kKiB, "a2");
   EXPECT_THAT(refused_, ElementsAre("a2"));
-  const ErrorView view = ViewError(ToGrpcStatus(last_, ""));
+  const rpc::ErrorView view = rpc::ViewError(rpc::ToGrpcStatus(last_, ""));
   EXPECT_EQ(view.reason, "QUEUE_FULL");
   EXPECT_EQ(view.details.metadata().at("limit"), "102400");
   EXPECT_EQ(view.details.metadata().at("actual"), "131072") << "4 KiB for a call's own sake";
@@ -158,4 +158,4 @@ TEST(FrontClientOfPeerTest, IsAnAddressAndOnLoopbackAConnection) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,7 +7,7 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 class FakeCall final : public OpenCalls::Call {
@@ -74,4 +74,4 @@ TEST(OpenCallsTest, ItsThreadLooksUntilItIsStopped) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -10,7 +10,7 @@
 #include "server/api/convert.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -210,9 +210,9 @@ class BadRequestTest : public testing::TestWithParam<BadRequest> {
  protected:
   static void SetUpTestSuite() { text_ = TinyText().release(); }
   static void TearDownTestSuite() { delete text_; }
-  static const TextRoom* text_;
+  static const text::TextProcessor* text_;
 };
-const TextRoom* BadRequestTest::text_ = nullptr;
+const text::TextProcessor* BadRequestTest::text_ = nullptr;
 
 TEST_P(BadRequestTest, IsRefused) {
   const BadRequest& bad = GetParam();
@@ -229,7 +229,7 @@ TEST_P(BadRequestTest, IsRefused) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), bad.code);
   EXPECT_EQ(std::string(result.status().message()), bad.message);
-  const ErrorView view = ViewError(ToGrpcStatus(result.status(), "r"));
+  const rpc::ErrorView view = rpc::ViewError(rpc::ToGrpcStatus(result.status(), "r"));
   EXPECT_EQ(view.reason, bad.reason);
   EXPECT_EQ(view.details.metadata().at("field"), bad.field);
   EXPECT_EQ(view.details.metadata().at("limit"), bad.limit);
@@ -243,4 +243,4 @@ INSTANTIATE_TEST_SUITE_P(Prompts, BadRequestTest, testing::ValuesIn(PromptCases(
 INSTANTIATE_TEST_SUITE_P(Messages, BadRequestTest, testing::ValuesIn(MessageCases()), NameOf);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,7 +9,7 @@
 #include "proto/support/errors.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 class ConvertTest : public testing::Test {
@@ -32,14 +32,14 @@ class ConvertTest : public testing::Test {
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? *std::move(result) : std::make_unique<InferenceRequest>();
   }
-  ErrorView Refusal(absl::StatusCode code) {
+  rpc::ErrorView Refusal(absl::StatusCode code) {
     const auto result = ConvertGenerate(request_, args_);
     EXPECT_EQ(result.status().code(), code) << result.status();
-    return ViewError(ToGrpcStatus(result.status(), ""));
+    return rpc::ViewError(rpc::ToGrpcStatus(result.status(), ""));
   }
 
   const ServedModel model_ = TinyModel();
-  std::unique_ptr<const TextRoom> text_;
+  std::unique_ptr<const text::TextProcessor> text_;
   ConvertArgs args_;
   v1::GenerateRequest request_;
 };
@@ -70,7 +70,7 @@ TEST_F(ConvertTest, UnsetFieldsAreOurDefaults) {
 
 TEST_F(ConvertTest, ExpertPathsAreThoseOfTheModelsLayers) {
   request_.set_return_expert_paths(true);
-  const ErrorView refused = Refusal(absl::StatusCode::kInvalidArgument);
+  const rpc::ErrorView refused = Refusal(absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.reason, "BAD_FIELD");
   EXPECT_EQ(refused.details.metadata().at("field"), "return_expert_paths");
   ServedModel model = TinyModel();
@@ -189,7 +189,7 @@ TEST_F(ConvertTest, RenderingEndsAtTheDeadlineAndWhenTheClientLeaves) {
   request_.mutable_messages()->add_messages()->set_role("u");
   absl::Time now = args_.now;
   args_.clock = [&now] { return now += absl::Seconds(1); };  // one second for each look at it
-  const ErrorView late = Refusal(absl::StatusCode::kDeadlineExceeded);
+  const rpc::ErrorView late = Refusal(absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(late.reason, "DEADLINE");
   const absl::Status status = ConvertGenerate(request_, args_).status();
   EXPECT_EQ(status.message(),
@@ -296,7 +296,7 @@ TEST_F(ConvertTest, AnotherModelIsNotFound) {
   request_.set_model("tiny");
   (void)Convert();
   request_.set_model("big\n" + std::string(100, 'x'));
-  const ErrorView view = Refusal(absl::StatusCode::kNotFound);
+  const rpc::ErrorView view = Refusal(absl::StatusCode::kNotFound);
   EXPECT_EQ(view.reason, "MODEL_NOT_FOUND");
   const std::string message(ConvertGenerate(request_, args_).status().message());
   EXPECT_EQ(message.find('\n'), std::string::npos) << "escaped";
@@ -329,7 +329,7 @@ TEST_F(ConvertTest, AnAnswerOfTokenizeIsNoLongerThanClientsTake) {
   for (int i = 0; i < 300'000; ++i) request.mutable_text()->append("a b ");
   const absl::Status status = ConvertTokenize(request, args_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  const ErrorView view = ViewError(ToGrpcStatus(status, ""));
+  const rpc::ErrorView view = rpc::ViewError(rpc::ToGrpcStatus(status, ""));
   EXPECT_EQ(view.reason, "TEXT_LIMIT");
   EXPECT_EQ(view.details.metadata().at("field"), "text");
   EXPECT_EQ(view.details.metadata().at("limit"), "4194304");
@@ -338,7 +338,7 @@ TEST_F(ConvertTest, AnAnswerOfTokenizeIsNoLongerThanClientsTake) {
   EXPECT_TRUE(ConvertTokenize(request, args_).ok());
 }
 
-TEST_F(ConvertTest, TokenizeTellsIdsSpellingsAndRenderedText) {
+TEST_F(ConvertTest, TokenizeReportsIdsSpellingsAndRenderedText) {
   v1::TokenizeRequest request;
   request.set_text("a<|end|>");
   request.set_add_special_tokens(false);
@@ -379,7 +379,7 @@ TEST_F(ConvertTest, AFinishedChunkCarriesReasonUsageAndTimings) {
   chunk.logprobs[0].chosen = {'a', -0.5f, 2};
   chunk.logprobs[0].top = {{'b', -0.25f, 1}};
   chunk.finished = true;
-  chunk.reason = FinishReason::kStop;
+  chunk.reason = batching::FinishReason::kStop;
   chunk.stop_token = kEnd;
   chunk.usage.prompt_tokens = 3;
   chunk.usage.completion_tokens = 6;
@@ -437,4 +437,4 @@ TEST_F(ConvertTest, ContentPartsAreJoinedForATemplateOfStrings) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -3,8 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/server/balancer/share_layers.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -14,34 +15,34 @@ using testing::Not;
 class ExpertViewTest : public testing::Test {
  protected:
   ExpertViewTest() {
-    EXPECT_TRUE(census_.Add(Phase::kPrefill, {6, 0, 0, 2, 2, 2, 2, 2}).ok());
-    EXPECT_TRUE(census_.Add(Phase::kDecode, {0, 0, 4, 0, 1, 1, 1, 1}).ok());
+    EXPECT_TRUE(load_stats_.Add(popularity::Phase::kPrefill, {6, 0, 0, 2, 2, 2, 2, 2}).ok());
+    EXPECT_TRUE(load_stats_.Add(popularity::Phase::kDecode, {0, 0, 4, 0, 1, 1, 1, 1}).ok());
   }
   // Both layers.
-  static ResidencyView At(const Placement& placement) {
+  static ResidencyView At(const placement::Placement& placement) {
     ResidencyView view;
-    view.layers = ShareLayers({2, LayerResidency{placement, std::vector<bool>(4, false)}});
+    view.layers = ShareLayers({2, placement::LayerResidency{placement, std::vector<bool>(4, false)}});
     return view;
   }
-  ExpertsCopy Of(const ResidencyView& view) const { return {census_, view, {}}; }
+  ExpertsCopy Of(const ResidencyView& view) const { return {load_stats_, view, {}}; }
   // What worker 0 told 2 s after the epoch: worker 1 has got experts 0 and 1 of the first layer into its spare slots.
-  ExpertsCopy Told(ResidencyView view) const {
-    ExpertReport report;
-    report.placements = {{.num_experts = 4, .slots = {{0, 1, kEmptySlot}, {2, 3, 0, 1}}},
+  ExpertsCopy Reported(ResidencyView view) const {
+    placement::ExpertReport report;
+    report.placements = {{.num_experts = 4, .slots = {{0, 1, placement::kEmptySlot}, {2, 3, 0, 1}}},
                          {.num_experts = 4, .slots = {{0, 1, 3}, {2, 3}}}};
-    using O = SlotOrigin;
+    using O = placement::SlotOrigin;
     report.origins = {{O::kStart, O::kStart, O::kStart, O::kStart, O::kStart, O::kGate, O::kEstimate},
                       std::vector<O>(5, O::kStart)};
-    ExpertsCopy experts{census_, std::move(view), {}};
+    ExpertsCopy experts{load_stats_, std::move(view), {}};
     experts.reports.push_back(
-        {std::make_shared<const ExpertReport>(std::move(report)), absl::UnixEpoch() + absl::Seconds(2)});
+        {std::make_shared<const placement::ExpertReport>(std::move(report)), absl::UnixEpoch() + absl::Seconds(2)});
     return experts;
   }
-  ExpertCensus census_{{.num_layers = 2, .num_experts = 4, .top_k = 2}, 1000};
+  popularity::ExpertLoadStats load_stats_{{.num_layers = 2, .num_experts = 4, .top_k = 2}, 1000};
 };
 
-TEST_F(ExpertViewTest, TellsRowsPlacesAndSkew) {
-  const auto view = DescribeExperts({}, Of(At(ContiguousPlacement(4, 2, 0))), absl::InfinitePast());
+TEST_F(ExpertViewTest, ReportsRowsPlacesAndSkew) {
+  const auto view = DescribeExperts({}, Of(At(placement::ContiguousPlacement(4, 2, 0))), absl::InfinitePast());
   EXPECT_EQ(view.num_workers(), 2);
   EXPECT_EQ(view.prefill_tokens(), 4);
   EXPECT_EQ(view.decode_tokens(), 2);
@@ -57,8 +58,8 @@ TEST_F(ExpertViewTest, TellsRowsPlacesAndSkew) {
 
 // Rows of replicas are split as they would be.
 TEST_F(ExpertViewTest, ReplicasShareTheirRows) {
-  const auto view = DescribeExperts({}, Of(At({.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}, {0, kEmptySlot}}})),
-                                    absl::InfinitePast());
+  const auto view = DescribeExperts(
+      {}, Of(At({.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}, {0, placement::kEmptySlot}}})), absl::InfinitePast());
   EXPECT_THAT(view.layers(0).experts(0).workers(), ElementsAre(0, 1, 2));
   // 6 rows of expert 0 beside 6 that are on worker 1 alone: 3, 6 and 3.
   EXPECT_DOUBLE_EQ(view.layers(0).busiest_worker_over_mean(), 1.5);
@@ -68,7 +69,7 @@ TEST_F(ExpertViewTest, LayersAreThoseAskedFor) {
   v1::GetExpertsRequest request;
   request.add_layers(1);
   ASSERT_TRUE(CheckExpertsRequest(request, 2, 4).ok());
-  const auto view = DescribeExperts(request, Of(At(ContiguousPlacement(4, 1, 0))), absl::InfinitePast());
+  const auto view = DescribeExperts(request, Of(At(placement::ContiguousPlacement(4, 1, 0))), absl::InfinitePast());
   ASSERT_EQ(view.layers_size(), 1);
   EXPECT_EQ(view.layers(0).layer(), 1);
   request.add_layers(1);
@@ -84,11 +85,11 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
   v1::GetExpertsRequest request;
   request.mutable_why()->set_expert(2);
   ASSERT_TRUE(CheckExpertsRequest(request, 2, 4).ok());
-  ResidencyView view = At(ContiguousPlacement(4, 2, 0));
+  ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
   EXPECT_EQ(DescribeExperts(request, Of(view), absl::InfinitePast()).why(),
             "Layer 0, expert 2 was chosen by 4 of 6 counted tokens; it lives on worker 1. Not moved: neighbouring "
             "experts share a worker, as --rebalance_steps is 0.");
-  view.settings = {.mode = PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 300};
+  view.settings = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 300};
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
               HasSubstr("until the first plan, which is made every 300 steps."));
   view.budget_slots = 5;
@@ -104,18 +105,18 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
               HasSubstr("A plan is being carried out: 1 of its 3 stages are in use."));
   // What a plan says of it.
-  ResidencyPlan plan;
+  placement::ResidencyPlan plan;
   plan.layers = CopyLayers(view.layers);
   plan.layer_facts.resize(2);
-  plan.expert_facts.assign(2, std::vector<ExpertFacts>(4));
+  plan.expert_facts.assign(2, std::vector<placement::ExpertFacts>(4));
   plan.expert_facts[0][2] = {.share = 0.25f, .hit_rate = 0.5f};
-  view.plan = std::make_shared<const ResidencyPlan>(plan);
+  view.plan = std::make_shared<const placement::ResidencyPlan>(plan);
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
               HasSubstr("Layer 0, expert 2 has 25.00 % of the rows (rank 1 of 4) and is hit in 50.0 % of the steps; 1 "
                         "replica on device 1."));
   EXPECT_EQ(DescribeExperts({}, Of(view), absl::InfinitePast()).why(), "");
   plan.layers[0].offloaded[2] = true;
-  view.plan = std::make_shared<const ResidencyPlan>(plan);
+  view.plan = std::make_shared<const placement::ResidencyPlan>(plan);
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
               HasSubstr("it is in host memory, copied to device 1 when hit"));
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
@@ -124,10 +125,10 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()), Not(HasSubstr("cache policies")));
 }
 
-TEST_F(ExpertViewTest, TellsTheLastPlan) {
-  ResidencyView view = At(ContiguousPlacement(4, 2, 0));
+TEST_F(ExpertViewTest, ReportsTheLastPlan) {
+  ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
   EXPECT_FALSE(DescribeExperts({}, Of(view), absl::UnixEpoch()).has_last_plan());
-  view.settings.mode = PlacementMode::kAgreed;
+  view.settings.mode = placement::PlacementMode::kAgreed;
   view.epoch = 9;
   view.outcome = PlanOutcome::kCommitted;
   view.last_copies = 3;
@@ -149,9 +150,9 @@ std::vector<std::string> Places(const v1::ExpertUse& expert) {
   return places;
 }
 
-TEST_F(ExpertViewTest, TellsWhereReplicasAreNowAndWhy) {
-  const ResidencyView view = At(ContiguousPlacement(4, 2, 0));
-  const ExpertsCopy experts = Told(view);
+TEST_F(ExpertViewTest, ReportsWhereReplicasAreNowAndWhy) {
+  const ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
+  const ExpertsCopy experts = Reported(view);
   const absl::Time now = absl::UnixEpoch() + absl::Seconds(5);
   const auto answer = DescribeExperts({}, experts, now);
   EXPECT_EQ(answer.report_age_seconds(), 3);
@@ -167,40 +168,41 @@ TEST_F(ExpertViewTest, TellsWhereReplicasAreNowAndWhy) {
   EXPECT_THAT(WhyThere(experts, 0, 2, now), HasSubstr("No spare slot had it 3.0 s ago."));
   EXPECT_THAT(WhyThere(Of(view), 0, 0, now), Not(HasSubstr("pare slot")));
   // Nobody told: nothing is said.
-  const auto untold = DescribeExperts({}, Of(view), now);
-  EXPECT_FALSE(untold.has_report_age_seconds());
-  EXPECT_TRUE(untold.layers(0).experts(0).now().empty());
+  const auto unreported = DescribeExperts({}, Of(view), now);
+  EXPECT_FALSE(unreported.has_report_age_seconds());
+  EXPECT_TRUE(unreported.layers(0).experts(0).now().empty());
 }
 
 // The paper's modes have no residents: whatever stands where it began was not asked for.
 TEST_F(ExpertViewTest, WithoutResidentsAllSlotsFollowTheBatches) {
-  ResidencyView view = At(ContiguousPlacement(4, 2, 0));
-  view.settings.mode = PlacementMode::kCentral;
-  const auto answer = DescribeExperts({}, Told(view), absl::UnixEpoch());
+  ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
+  view.settings.mode = placement::PlacementMode::kCentral;
+  const auto answer = DescribeExperts({}, Reported(view), absl::UnixEpoch());
   EXPECT_THAT(Places(answer.layers(0).experts(0)), ElementsAre("0 START", "1 GATE"));
 }
 
-TEST_F(ExpertViewTest, TellsEstimatorsOfAllWorkers) {
-  ExpertsCopy experts = Of(At(ContiguousPlacement(4, 2, 0)));
-  EstimatorStanding path = {.layer = 1, .phase = Phase::kDecode, .ahead = 1, .estimator = LiveEstimator::kPath};
+TEST_F(ExpertViewTest, ReportsPredictorsOfAllWorkers) {
+  ExpertsCopy experts = Of(At(placement::ContiguousPlacement(4, 2, 0)));
+  popularity::PredictorStats path = {
+      .layer = 1, .phase = popularity::Phase::kDecode, .ahead = 1, .estimator = popularity::LivePredictor::kPath};
   path.batches = 30;
   path.accuracy = 0.5;
   path.distance = 0.2;
   path.used = true;
-  EstimatorStanding other = path;
+  popularity::PredictorStats other = path;
   other.batches = 10;
   other.accuracy = 0.1;
   other.distance = 0.6;
   other.used = false;
-  other.state = EstimatorState::kOff;
+  other.state = popularity::PredictorState::kOff;
   other.off_distance = 0.6;
   other.marginal_distance = 0.25;
-  const auto told = [](std::vector<EstimatorStanding> standings, int second) {
-    auto report = std::make_shared<ExpertReport>();
+  const auto reported = [](std::vector<popularity::PredictorStats> standings, int second) {
+    auto report = std::make_shared<placement::ExpertReport>();
     report->standings = std::move(standings);
-    return ToldReport{report, absl::UnixEpoch() + absl::Seconds(second)};
+    return ReceivedReport{report, absl::UnixEpoch() + absl::Seconds(second)};
   };
-  experts.reports = {told({path}, 4), told({other}, 3)};
+  experts.reports = {reported({path}, 4), reported({other}, 3)};
   const auto answer = DescribeExperts({}, experts, absl::UnixEpoch() + absl::Seconds(5));
   EXPECT_EQ(answer.report_age_seconds(), 2) << "the oldest word's";
   EXPECT_TRUE(answer.layers(0).estimators().empty());
@@ -231,4 +233,4 @@ TEST_F(ExpertViewTest, WhyWantsAnExpertThatIsThere) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

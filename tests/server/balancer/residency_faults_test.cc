@@ -1,4 +1,4 @@
-// The slow loop's plans when stages fail, ranks do not answer, and groups are lost.
+// The background balancer's plans when stages fail, ranks do not answer, and groups are lost.
 #include <functional>
 #include <string>
 #include <vector>
@@ -7,14 +7,14 @@
 #include "gtest/gtest.h"
 #include "tests/server/balancer/residency_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST_F(ResidencyLoopTest, AStageThatFailsIsDroppedEverywhere) {
+TEST_F(BackgroundBalancerTest, AStageThatFailsIsDroppedEverywhere) {
   StartPlan();
   loop->Prepared(0, 1, "", now);
   loop->Prepared(1, 1, "the checksum of expert 0 of MoE layer 0 is wrong", now);
@@ -24,13 +24,13 @@ TEST_F(ResidencyLoopTest, AStageThatFailsIsDroppedEverywhere) {
   EXPECT_EQ(loop->view().copies, 0);
   EXPECT_EQ(Plans(PlanOutcome::kAborted), 1);
   EXPECT_EQ(loop->view().reason, "after 0 of 2 stages: rank 1: the checksum of expert 0 of MoE layer 0 is wrong");
-  EXPECT_EQ(LayerAt(0), ContiguousPlacement(kExperts, kRanks, 2));
+  EXPECT_EQ(LayerAt(0), placement::ContiguousPlacement(kExperts, kRanks, 2));
   // The next plan has epochs that were never used.
   Steps(kPeriod);
   EXPECT_EQ(log.back(), "plan 3");
 }
 
-TEST_F(ResidencyLoopTest, WhatIsCommittedStaysWhenALaterStageFails) {
+TEST_F(BackgroundBalancerTest, WhatIsCommittedStaysWhenALaterStageFails) {
   StartPlan();
   RunStage();
   loop->Prepared(0, 2, "no memory", now);
@@ -44,10 +44,10 @@ TEST_F(ResidencyLoopTest, WhatIsCommittedStaysWhenALaterStageFails) {
   EXPECT_EQ(loop->view().last_bytes, 1000);
 }
 
-TEST_F(ResidencyLoopTest, CopiesThatDoNotEndInTimeAreDropped) {
+TEST_F(BackgroundBalancerTest, CopiesThatDoNotEndInTimeAreDropped) {
   StartPlan();
   loop->Prepared(1, 1, "", now);
-  now += ResidencyLoop::kPatience - absl::Milliseconds(1);
+  now += BackgroundBalancer::kPatience - absl::Milliseconds(1);
   loop->Tick(now);
   EXPECT_EQ(log.back(), "prepare 1");
   now += absl::Milliseconds(1);
@@ -56,12 +56,12 @@ TEST_F(ResidencyLoopTest, CopiesThatDoNotEndInTimeAreDropped) {
   EXPECT_THAT(loop->view().reason, HasSubstr("not ready in time: rank 0"));
 }
 
-TEST_F(ResidencyLoopTest, ARankThatDoesNotReleaseEndsTheGroup) {
+TEST_F(BackgroundBalancerTest, ARankThatDoesNotReleaseEndsTheGroup) {
   StartPlan();
   AllPrepared();
   Step();
   loop->Released(0, 1, now);
-  now += ResidencyLoop::kPatience - absl::Milliseconds(1);
+  now += BackgroundBalancer::kPatience - absl::Milliseconds(1);
   loop->Tick(now);
   EXPECT_EQ(log.back(), "release 1");
   now += absl::Milliseconds(1);
@@ -74,7 +74,7 @@ TEST_F(ResidencyLoopTest, ARankThatDoesNotReleaseEndsTheGroup) {
 }
 
 // A group that is lost ends the plan, whatever it was at; nobody is told to drop what went with the group.
-TEST_F(ResidencyLoopTest, AGroupIsLostInEveryState) {
+TEST_F(BackgroundBalancerTest, AGroupIsLostInEveryState) {
   struct Case {
     const char* name;
     std::function<void()> before;
@@ -108,7 +108,7 @@ TEST_F(ResidencyLoopTest, AGroupIsLostInEveryState) {
     SCOPED_TRACE(c.name);
     log.clear();
     step = 0;
-    Make({.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = kPeriod});
+    Make({.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = kPeriod});
     StartPlan();
     c.before();
     log.clear();
@@ -134,7 +134,7 @@ TEST_F(ResidencyLoopTest, AGroupIsLostInEveryState) {
 }
 
 // The last stage's moves are in force from the commit on: the plan was carried out.
-TEST_F(ResidencyLoopTest, AGroupLostAfterTheLastCommitHasItsPlan) {
+TEST_F(BackgroundBalancerTest, AGroupLostAfterTheLastCommitHasItsPlan) {
   StartPlan();
   RunStage();
   AllPrepared();
@@ -145,7 +145,7 @@ TEST_F(ResidencyLoopTest, AGroupLostAfterTheLastCommitHasItsPlan) {
   EXPECT_EQ(loop->view().epoch, 2);
 }
 
-TEST_F(ResidencyLoopTest, AGroupLostWhilePlanningDropsThePlan) {
+TEST_F(BackgroundBalancerTest, AGroupLostWhilePlanningDropsThePlan) {
   Steps(kPeriod);
   loop->GroupDown("gone", now);
   EXPECT_EQ(loop->view().reason, "the group was lost: gone");
@@ -160,7 +160,7 @@ TEST_F(ResidencyLoopTest, AGroupLostWhilePlanningDropsThePlan) {
   EXPECT_THAT(log, ElementsAre("plan 1", "plan 1")) << "its epochs were not used";
 }
 
-TEST_F(ResidencyLoopTest, LateAnswersOfAnotherEpochChangeNothing) {
+TEST_F(BackgroundBalancerTest, LateAnswersOfAnotherEpochChangeNothing) {
   StartPlan();
   loop->Prepared(0, 1, "full", now);
   Steps(kPeriod);
@@ -186,4 +186,4 @@ TEST_F(ResidencyLoopTest, LateAnswersOfAnotherEpochChangeNothing) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,4 +1,4 @@
-// The slow loop with a host that only writes down what it is told, and steps that count a skew.
+// The background balancer with a host that only writes down what it is told, and steps that count a skew.
 #pragma once
 
 #include <memory>
@@ -8,31 +8,32 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "server/balancer/residency_loop.h"
+#include "server/balancer/background_balancer.h"
+#include "tests/server/balancer/share_layers.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline constexpr int kLayers = 2, kExperts = 4, kRanks = 2, kPeriod = 3;
-inline constexpr MoveCosts kCosts = {.copy_ps = 7, .row_ps = 8, .layer_ps = 9};
+inline constexpr placement::MoveCosts kCosts = {.copy_ps = 7, .row_ps = 8, .layer_ps = 9};
 
-class ResidencyLoopTest : public testing::Test, public ResidencyLoop::Host {
+class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::Host {
  protected:
-  ResidencyLoopTest() {
-    Make({.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = kPeriod});
+  BackgroundBalancerTest() {
+    Make({.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = kPeriod});
   }
 
-  void Make(const PlacementSettings& settings, int devices = kRanks) {
-    loop = std::make_unique<ResidencyLoop>(settings, this);
+  void Make(const placement::PlacementSettings& settings, int devices = kRanks) {
+    loop = std::make_unique<BackgroundBalancer>(settings, this);
     begun = loop->Begin({.layers = kLayers, .experts = kExperts, .devices = devices}, kCosts);
     loop->GroupUp();
   }
 
-  // --- ResidencyLoop::Host ---
+  // --- BackgroundBalancer::Host ---
   void Plan(PlanOrder order) override {
     problem = ProblemOf(order);
     log.push_back(absl::StrCat("plan ", problem.next_epoch));
   }
-  void Prepare(const PlacementStage& stage) override {
+  void Prepare(const placement::Migration& stage) override {
     prepared = stage;
     log.push_back(absl::StrCat("prepare ", stage.epoch));
   }
@@ -46,30 +47,31 @@ class ResidencyLoopTest : public testing::Test, public ResidencyLoop::Host {
   // One step: planned, run, and counted.  Most rows are of expert 0.
   void Step() {
     loop->StepPlanned(++step, now);
-    StepResult result;
+    batching::StepResult result;
     result.step = step;
     result.ranks.resize(kRanks);
-    for (RankResult& rank : result.ranks) {
+    for (batching::RankResult& rank : result.ranks) {
       rank.expert_rows = 20;
       rank.timings.expert_seconds = 20e-6;
       rank.timings.total_seconds = 100e-6;
     }
-    ASSERT_TRUE(census.Add(Phase::kDecode, {14, 2, 2, 2, 14, 2, 2, 2}).ok());
-    meter.Add(result, census);
-    loop->StepDone(step, census, &meter, now);
+    ASSERT_TRUE(load_stats.Add(popularity::Phase::kDecode, {14, 2, 2, 2, 14, 2, 2, 2}).ok());
+    meter.Add(result, load_stats);
+    loop->StepDone(step, load_stats, &meter, now);
   }
   void Steps(int count) {
     for (int i = 0; i < count; ++i) Step();
   }
   // Two stages: a replica of (0, 0) on rank 1; then (1, 2) goes from rank 1 to rank 0.
-  ResidencyPlan TwoStages() const {
-    ResidencyPlan plan;
+  placement::ResidencyPlan TwoStages() const {
+    placement::ResidencyPlan plan;
     plan.epoch = problem.next_epoch;
-    plan.stages = {{.arrivals = {{MoveKind::kCopy, 0, 0, 1, 2}}, .departures = {}},
-                   {.arrivals = {{MoveKind::kCopy, 1, 2, 0, 2}}, .departures = {{MoveKind::kRelease, 1, 2, 1, 0}}}};
+    plan.stages = {{.arrivals = {{placement::MoveKind::kCopy, 0, 0, 1, 2}}, .departures = {}},
+                   {.arrivals = {{placement::MoveKind::kCopy, 1, 2, 0, 2}},
+                    .departures = {{placement::MoveKind::kRelease, 1, 2, 1, 0}}}};
     plan.layers = problem.present;
-    for (const ResidencyStage& stage : plan.stages) {
-      EXPECT_TRUE(ApplyStage(stage, problem.limits, &plan.layers).ok());
+    for (const placement::ResidencyMigration& stage : plan.stages) {
+      EXPECT_TRUE(placement::ApplyMigration(stage, problem.limits, &plan.layers).ok());
     }
     plan.copies = 2;
     plan.bytes = 2000;
@@ -80,7 +82,7 @@ class ResidencyLoopTest : public testing::Test, public ResidencyLoop::Host {
     Steps(kPeriod);
     Planned(TwoStages());
   }
-  void Planned(ResidencyPlan plan) {
+  void Planned(placement::ResidencyPlan plan) {
     loop->Planned(StagePlan(std::move(plan), ShareLayers(problem.present), problem.limits), now);
   }
   void AllPrepared() {
@@ -98,17 +100,19 @@ class ResidencyLoopTest : public testing::Test, public ResidencyLoop::Host {
     AllReleased();
   }
   int64_t Plans(PlanOutcome outcome) const { return loop->view().plans[static_cast<size_t>(outcome)]; }
-  const Placement& LayerAt(int layer) const { return loop->view().layers[static_cast<size_t>(layer)]->placement; }
+  const placement::Placement& LayerAt(int layer) const {
+    return loop->view().layers[static_cast<size_t>(layer)]->placement;
+  }
 
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
-  ExpertCensus census{{.num_layers = kLayers, .num_experts = kExperts, .top_k = 2}, 100000};
-  PlacementMeter meter{1000, 0};
-  std::unique_ptr<ResidencyLoop> loop;
-  GroupPlacement begun;
-  ResidencyProblem problem;
-  PlacementStage prepared;
+  popularity::ExpertLoadStats load_stats{{.num_layers = kLayers, .num_experts = kExperts, .top_k = 2}, 100000};
+  PlacementCostMonitor meter{1000, 0};
+  std::unique_ptr<BackgroundBalancer> loop;
+  placement::GroupPlacement begun;
+  placement::ResidencyProblem problem;
+  placement::Migration prepared;
   std::vector<std::string> log;
   int64_t step = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 class ChoiceOutputTest : public testing::Test {
@@ -26,11 +26,11 @@ class ChoiceOutputTest : public testing::Test {
     return ChoiceOutput(&request_, text_->tokenizer());
   }
 
-  static const TextRoom* text_;
+  static const text::TextProcessor* text_;
   InferenceRequest request_;
   int32_t index_ = 0;
 };
-const TextRoom* ChoiceOutputTest::text_ = nullptr;
+const text::TextProcessor* ChoiceOutputTest::text_ = nullptr;
 
 TEST_F(ChoiceOutputTest, TextFlowsWhenNothingStopsIt) {
   ChoiceOutput output = Make({});
@@ -130,4 +130,4 @@ TEST(StopPrefixLength, IsTheLongestSuffixThatMayBecomeAStop) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "tests/server/engine/engine_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -20,13 +20,13 @@ TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
   Submit(running, "a", 5);
   worker->AwaitHeld();
   Submit(waiting, "b", 5);
-  Settle();
+  Finalize();
   engine->links()->OnLinkLost(1, "its link ended");
   EXPECT_EQ(running.End().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(running.Reason(), "WORKER_LOST");
   EXPECT_THAT(std::string(running.End().message()), HasSubstr("its link ended"));
   AwaitReady(false);
-  Settle();
+  Finalize();
   EXPECT_FALSE(engine->load().ready);
   Connect(2);
   EXPECT_TRUE(waiting.End().ok());
@@ -40,7 +40,7 @@ TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewWaitForIt) {
   AwaitReady(false);
   Reader arrival;
   Submit(arrival, "c", 5);
-  Settle();
+  Finalize();
   EXPECT_FALSE(engine->load().ready);
   Connect(2);
   EXPECT_TRUE(arrival.End().ok()) << arrival.End();
@@ -100,7 +100,7 @@ TEST_F(EngineTest, ADrainWithoutAGroupEndsArrivalsThatWaited) {
   AwaitReady(false);
   Reader waiting, late;
   Submit(waiting, "a", 5);
-  Settle();
+  Finalize();
   absl::Notification drained;
   engine->Drain(absl::Milliseconds(1), [&] { drained.Notify(); });
   EXPECT_EQ(waiting.Reason(), "DRAINING");
@@ -110,7 +110,7 @@ TEST_F(EngineTest, ADrainWithoutAGroupEndsArrivalsThatWaited) {
 }
 
 // Rank and reason, but no process: that is for the log.
-TEST_F(EngineTest, ClientsAreToldHowAWorkerEndedButNotWhichProcessItWas) {
+TEST_F(EngineTest, ClientsAreReportedHowAWorkerEndedButNotWhichProcessItWas) {
   end_of = "signal 9 (Killed)";
   StartReady();
   worker->Allow(0);
@@ -133,7 +133,7 @@ TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {
   EXPECT_THAT(std::string(reader.End().message()), HasSubstr("no heartbeat for 1.5s, fenced"));
   EXPECT_EQ(worker->AwaitClosed().code(), absl::StatusCode::kUnavailable);
   worker->Allow(-1);  // the zombie's answer: of an epoch that is over
-  Settle();
+  Finalize();
   EXPECT_FALSE(engine->load().ready);
 }
 
@@ -143,7 +143,7 @@ TEST_F(EngineTest, AResultThatDoesNotFitEndsTheGroupNotTheServer) {
   Reader reader, next;
   Submit(reader, "r", 5);
   worker->AwaitHeld();
-  engine->links()->OnStepResult(1, 1, 1, RankResult{});  // no items
+  engine->links()->OnStepResult(1, 1, 1, batching::RankResult{});  // no items
   EXPECT_EQ(reader.Reason(), "WORKER_LOST");
   worker->Allow(-1);
   AwaitUps(2);  // the same worker, a new epoch
@@ -179,7 +179,7 @@ TEST_F(EngineTest, AGroupThatFormsDuringTheDrainDoesNotMakeReady) {
   Connect(1);
   while (engine->load().group_epoch == 0 || engine->load().workers.empty() ||
          engine->load().workers[0].state != "ready")
-    Settle();
+    Finalize();
   EXPECT_FALSE(ready.Get());
 }
 
@@ -204,7 +204,7 @@ TEST_F(EngineTest, StopAnswersEverybodyThenAndLater) {
   Submit(running, "a", 500);
   running.AwaitTokens(1);
   Submit(waiting, "b", 5);
-  Settle();
+  Finalize();
   Submit(posted, "c", 5);  // perhaps still in the inbox
   engine->Stop();
   Submit(later, "d", 5);
@@ -243,7 +243,7 @@ TEST_F(EngineTest, ALengthBeyondTheModelsContextIsAContradiction) {
   config.batching.max_model_len = 1001;
   Start();
   Connect(1, "guess");  // a stranger cannot stop the server
-  Settle();
+  Finalize();
   EXPECT_EQ(fatal.Get(), "");
   Connect(2);
   EXPECT_EQ(AwaitFatal(), "--max_model_len=1001: the model's context is 1000 tokens");
@@ -292,12 +292,12 @@ TEST_F(EngineTest, ManyClientsComeCancelAndGo) {
   EXPECT_GE(ok, 32);
   const absl::Time end = absl::Now() + kPatience;
   const auto busy = [this] {
-    const SchedulerStats stats = engine->load().scheduler;
+    const batching::SchedulerStats stats = engine->load().scheduler;
     return stats.running > 0 || stats.waiting > 0 || stats.in_flight > 0 || stats.ranks.at(0).blocks_used > 0;
   };
-  while (busy() && absl::Now() < end) Settle();
+  while (busy() && absl::Now() < end) Finalize();
   EXPECT_FALSE(busy()) << "something leaked";
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -20,7 +20,7 @@
 #include "tests/server/engine/watched.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline constexpr int64_t kPid = 31337;  // of every worker
 
@@ -69,7 +69,7 @@ class EngineTest : public testing::Test {
   std::shared_ptr<ScriptedWorker> Connect(WorkerId id, const std::string& token = "secret", int local_index = 0) {
     auto worker = std::make_shared<ScriptedWorker>(id, engine->links(), script);
     if (on_connect) on_connect(worker.get());
-    WorkerInfo info = model_facts;
+    fleet::WorkerInfo info = model_facts;
     info.incarnation = absl::StrCat("w", id);
     info.join_token = token;
     info.local_index = local_index;
@@ -117,7 +117,7 @@ class EngineTest : public testing::Test {
     return Submit(reader, Request(id, max_tokens));
   }
   // After all that was posted so far.
-  void Settle() {
+  void Finalize() {
     absl::Notification done;
     engine->Abort("nobody", [&](bool) { done.Notify(); });
     ASSERT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
@@ -126,11 +126,11 @@ class EngineTest : public testing::Test {
   // Of the server, and of every worker:
   ServerConfig config;
   ScriptedWorker::Script script;
-  WorkerInfo model_facts;
+  fleet::WorkerInfo model_facts;
   std::function<void(ScriptedWorker*)> on_connect;
   std::string end_of;  // how the worker's process ended, for whoever asks
 
-  const std::unique_ptr<const TextRoom> text = TinyText();
+  const std::unique_ptr<const text::TextProcessor> text = TinyText();
   const std::unique_ptr<ServerMetrics> metrics = std::make_unique<ServerMetrics>("tiny");
   std::unique_ptr<EngineLoop> engine;
   std::shared_ptr<ScriptedWorker> worker;
@@ -143,4 +143,4 @@ class EngineTest : public testing::Test {
   Watched<std::string> fatal;  // the first
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -7,12 +7,12 @@
 #include "gmock/gmock.h"
 #include "tests/server/engine/engine_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
 
-TEST_F(EngineTest, TokensComeInOrderWithTextAndTheEndTellsAll) {
+TEST_F(EngineTest, TokensComeInOrderWithTextAndTheEndReportsAll) {
   StartReady();
   Reader reader;
   Submit(reader, "r", 30);
@@ -20,7 +20,7 @@ TEST_F(EngineTest, TokensComeInOrderWithTextAndTheEndTellsAll) {
   EXPECT_EQ(reader.text(), "abcdefghijklmnopqrstuvwxyzabcd");
   const OutputChunk last = reader.last();
   EXPECT_TRUE(last.finished);
-  EXPECT_EQ(last.reason, FinishReason::kLength);
+  EXPECT_EQ(last.reason, batching::FinishReason::kLength);
   EXPECT_EQ(last.usage.prompt_tokens, 3);
   EXPECT_EQ(last.usage.completion_tokens, 30);
   const std::shared_ptr<const ServedModel> model = engine->model();
@@ -61,7 +61,7 @@ TEST_F(EngineTest, AStopStringEndsTheChoiceAndIsNotShown) {
   EXPECT_TRUE(reader.End().ok());
   EXPECT_EQ(reader.text(), "abc");
   EXPECT_EQ(reader.tokens().size(), 6u) << "the tokens of the stop string are told, those behind it are not";
-  EXPECT_EQ(reader.last().reason, FinishReason::kStop);
+  EXPECT_EQ(reader.last().reason, batching::FinishReason::kStop);
   EXPECT_EQ(reader.last().stop_string, "def");
   EXPECT_EQ(reader.last().stop_token, -1);
 }
@@ -76,17 +76,17 @@ TEST_F(EngineTest, AStopStringThatTheLastAllowedTokenCompletesIsAStop) {
   EXPECT_TRUE(reader.End().ok());
   EXPECT_EQ(reader.text(), "abc");
   EXPECT_EQ(reader.tokens().size(), 6u);
-  EXPECT_EQ(reader.last().reason, FinishReason::kStop);
+  EXPECT_EQ(reader.last().reason, batching::FinishReason::kStop);
   EXPECT_EQ(reader.last().stop_string, "def");
-  EXPECT_EQ(metrics->request_success(FinishReason::kStop).Value(), 1);
-  EXPECT_EQ(metrics->request_success(FinishReason::kLength).Value(), 0);
+  EXPECT_EQ(metrics->request_success(batching::FinishReason::kStop).Value(), 1);
+  EXPECT_EQ(metrics->request_success(batching::FinishReason::kLength).Value(), 0);
   auto other = Request("other", 5);
   other->stop = {"def"};
   Reader cut;
   Submit(cut, std::move(other));
   EXPECT_TRUE(cut.End().ok());
   EXPECT_EQ(cut.text(), "abcde") << "what might have become the stop string is shown";
-  EXPECT_EQ(cut.last().reason, FinishReason::kLength);
+  EXPECT_EQ(cut.last().reason, batching::FinishReason::kLength);
 }
 
 TEST_F(EngineTest, AStopTokenEndsTheChoiceAndIsNamed) {
@@ -97,7 +97,7 @@ TEST_F(EngineTest, AStopTokenEndsTheChoiceAndIsNamed) {
   Submit(reader, std::move(request));
   EXPECT_TRUE(reader.End().ok());
   EXPECT_EQ(reader.text(), "abc");
-  EXPECT_EQ(reader.last().reason, FinishReason::kStop);
+  EXPECT_EQ(reader.last().reason, batching::FinishReason::kStop);
   EXPECT_EQ(reader.last().stop_token, 'd');
 }
 
@@ -108,7 +108,7 @@ TEST_F(EngineTest, BeforeTheModelIsKnownRequestsAreSentAway) {
   EXPECT_EQ(reader.Reason(), "MODEL_LOADING");
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(std::string(reader.End().message()), "model tiny is LOADING: 0 of 1 workers registered; none for rank 0");
-  EXPECT_GT(ViewError(ToGrpcStatus(reader.End(), "")).retry_after, absl::ZeroDuration());
+  EXPECT_GT(rpc::ViewError(rpc::ToGrpcStatus(reader.End(), "")).retry_after, absl::ZeroDuration());
   EXPECT_EQ(engine->model(), nullptr);
 }
 
@@ -143,7 +143,7 @@ TEST_F(EngineTest, AFullQueueRefusesAtOnceWithAHint) {
   Submit(refused, "c", 5);
   EXPECT_EQ(refused.End().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(refused.Reason(), "QUEUE_FULL");
-  EXPECT_GE(ViewError(ToGrpcStatus(refused.End(), "")).retry_after, absl::Milliseconds(50));
+  EXPECT_GE(rpc::ViewError(rpc::ToGrpcStatus(refused.End(), "")).retry_after, absl::Milliseconds(50));
   worker->Allow(-1);
   EXPECT_TRUE(running.End().ok());
   EXPECT_TRUE(waiting.End().ok());
@@ -156,8 +156,8 @@ TEST_F(EngineTest, CancellingFreesSlotAndBlocks) {
   const uint64_t handle = Submit(reader, "r", 500);
   reader.AwaitTokens(1);
   const auto await_used = [this](bool used) {
-    for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end; Settle()) {
-      const SchedulerStats stats = engine->load().scheduler;
+    for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end; Finalize()) {
+      const batching::SchedulerStats stats = engine->load().scheduler;
       if (!stats.ranks.empty() && (stats.ranks[0].blocks_used > 0) == used) return true;
     }
     return false;
@@ -187,7 +187,7 @@ TEST_F(EngineTest, AbortEndsWithAReasonAndNoError) {
     done.Notify();
   });
   EXPECT_TRUE(reader.End().ok());
-  EXPECT_EQ(reader.last().reason, FinishReason::kAbort);
+  EXPECT_EQ(reader.last().reason, batching::FinishReason::kAbort);
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
   EXPECT_TRUE(was_there);
   absl::Notification again;
@@ -240,13 +240,13 @@ TEST_F(EngineTest, NotANumberEndsTheRequestAsDataLoss) {
   Reader reader;
   Submit(reader, "r", 5);
   worker->AwaitHeld();
-  RankResult result;
+  batching::RankResult result;
   result.items.resize(1);
-  result.items[0].status = ItemStatus::kNonFinite;
+  result.items[0].status = batching::ItemStatus::kNonFinite;
   engine->links()->OnStepResult(1, 1, 1, result);
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(reader.Reason(), "NUMERIC_ERROR");
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -9,7 +9,7 @@
 #include "proto/support/errors.h"
 #include "tests/server/engine/engine_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -20,7 +20,8 @@ class EnginePlacementTest : public EngineTest {
   void SetUp() override {
     EngineTest::SetUp();
     config.workers = 2;
-    config.placement = {.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = 4};
+    config.placement = {
+        .mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = 4};
     model_facts.num_moe_layers = 1;
     model_facts.num_experts = 4;
     model_facts.experts_per_token = 1;
@@ -149,37 +150,38 @@ TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
 }
 
 // Of the group that stands, by rank; what does not fit it, or is of another, is as if it had not been told.
-TEST_F(EnginePlacementTest, WhatWorkersTellIsSeenUntilTheirGroupIsOver) {
+TEST_F(EnginePlacementTest, WhatWorkersReportIsSeenUntilTheirGroupIsOver) {
   StartTwo();
   const int64_t epoch = engine->load().group_epoch;
   const auto report = [](int layers, int devices) {
-    auto out = std::make_shared<ExpertReport>();
-    out->placements.assign(static_cast<size_t>(layers), ContiguousPlacement(4, devices, 0));
-    out->origins.assign(static_cast<size_t>(layers), std::vector<SlotOrigin>(4, SlotOrigin::kStart));
+    auto out = std::make_shared<placement::ExpertReport>();
+    out->placements.assign(static_cast<size_t>(layers), placement::ContiguousPlacement(4, devices, 0));
+    out->origins.assign(static_cast<size_t>(layers),
+                        std::vector<placement::SlotOrigin>(4, placement::SlotOrigin::kStart));
     return out;
   };
-  const auto told = [this] {
-    std::vector<std::shared_ptr<const ExpertReport>> reports;
+  const auto reported = [this] {
+    std::vector<std::shared_ptr<const placement::ExpertReport>> reports;
     const auto experts = Experts();
-    for (const ToldReport& one : experts->reports) reports.push_back(one.report);
+    for (const ReceivedReport& one : experts->reports) reports.push_back(one.report);
     return reports;
   };
-  EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
+  EXPECT_THAT(reported(), ElementsAre(nullptr, nullptr));
   engine->links()->OnExpertReport(1, epoch + 1, report(1, 2));
   engine->links()->OnExpertReport(99, epoch, report(1, 2));
   engine->links()->OnExpertReport(1, epoch, report(2, 2));
   engine->links()->OnExpertReport(1, epoch, report(1, 1));
-  EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
-  const auto first = report(1, 2), second = std::make_shared<ExpertReport>();
+  EXPECT_THAT(reported(), ElementsAre(nullptr, nullptr));
+  const auto first = report(1, 2), second = std::make_shared<placement::ExpertReport>();
   engine->links()->OnExpertReport(1, epoch, first);
   engine->links()->OnExpertReport(2, epoch, second);
-  EXPECT_THAT(told(), ElementsAre(first, second));
+  EXPECT_THAT(reported(), ElementsAre(first, second));
   engine->links()->OnLinkLost(2, "gone");
   AwaitReady(false);
-  EXPECT_TRUE(told().empty());
+  EXPECT_TRUE(reported().empty());
   Connect(3, "secret", 1);
   AwaitReady(true);
-  EXPECT_THAT(told(), ElementsAre(nullptr, nullptr));
+  EXPECT_THAT(reported(), ElementsAre(nullptr, nullptr));
 }
 
 // The answer of a call for what workers have learned.
@@ -195,7 +197,7 @@ class Collected {
     EXPECT_TRUE(done_.WaitForNotificationWithTimeout(kPatience));
     return profiles_;
   }
-  std::string Reason() { return ViewError(ToGrpcStatus(Await().status(), "")).reason; }
+  std::string Reason() { return rpc::ViewError(rpc::ToGrpcStatus(Await().status(), "")).reason; }
 
  private:
   absl::Notification done_;
@@ -239,4 +241,4 @@ TEST_F(EnginePlacementTest, OneAtATimeAndNoLongerThanTheGroup) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

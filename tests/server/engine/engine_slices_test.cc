@@ -5,7 +5,7 @@
 #include "gtest/gtest.h"
 #include "tests/server/engine/engine_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 class EngineSlicesTest : public EngineTest {
@@ -71,4 +71,4 @@ TEST_F(EngineSlicesTest, WithAShareStepsWaitForTheirs) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

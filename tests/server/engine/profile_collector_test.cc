@@ -13,7 +13,7 @@
 #include "scheduler/popularity/profile_bundle.h"
 #include "server/engine/profile_merge.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -64,7 +64,7 @@ TEST_F(ProfileCollectorTest, AsksOneAfterTheOther) {
   EXPECT_THAT(Log(), ElementsAre("ask 0 2 0"));
 }
 
-TEST_F(ProfileCollectorTest, WhatAnswersAnotherQuestionIsNotHeard) {
+TEST_F(ProfileCollectorTest, WhatAnswersAnotherQuestionIsNotReceived) {
   Part(0, 0, "nobody asked", 12);
   Start(2);
   Part(1, 0, "not its turn", 12);
@@ -116,11 +116,11 @@ TEST_F(ProfileCollectorTest, EveryFailureEndsItOnce) {
 
 // One worker's: `tokens` tokens went to expert 0 of one layer.
 std::string BundleOf(int tokens, const std::string& model = "hash") {
-  const RoutingShape shape = {.num_layers = 2, .num_experts = 4, .top_k = 1};
-  ProfileBundle bundle = {.model = model, .shape = shape, .hidden = 8, .profiles = {}, .maps = {}};
+  const popularity::RoutingShape shape = {.num_layers = 2, .num_experts = 4, .top_k = 1};
+  popularity::ProfileBundle bundle = {.model = model, .shape = shape, .hidden = 8, .profiles = {}, .maps = {}};
   if (tokens == 0) return bundle.Serialize();
-  PathProfile profile({.model = model, .shape = shape, .phase = Phase::kDecode, .path_length = 1, .num_choices = 1},
-                      {});
+  popularity::PathProfile profile(
+      {.model = model, .shape = shape, .phase = popularity::Phase::kDecode, .path_length = 1, .num_choices = 1}, {});
   const std::vector<int16_t> experts(static_cast<size_t>(2 * tokens), 0);
   for (int layer = 0; layer < 2; ++layer) {
     profile.Observe(
@@ -134,7 +134,7 @@ std::string BundleOf(int tokens, const std::string& model = "hash") {
 TEST(MergeProfilesTest, CountsAdd) {
   const absl::StatusOr<std::string> merged = MergeProfiles({BundleOf(3), BundleOf(0), BundleOf(4)}, "hash");
   ASSERT_TRUE(merged.ok()) << merged.status();
-  const absl::StatusOr<ProfileBundle> bundle = ProfileBundle::Parse(*merged);
+  const absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(*merged);
   ASSERT_TRUE(bundle.ok()) << bundle.status();
   EXPECT_EQ(bundle->model, "hash");
   ASSERT_EQ(bundle->profiles.size(), 1u);
@@ -145,7 +145,7 @@ TEST(MergeProfilesTest, RefusesWhatIsNone) {
   const auto refusal = [](const std::vector<std::string>& bundles) { return MergeProfiles(bundles, "hash").status(); };
   const absl::Status empty = refusal({BundleOf(0), BundleOf(0)});
   EXPECT_EQ(empty.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ViewError(ToGrpcStatus(empty, "")).reason, "NO_PROFILE");
+  EXPECT_EQ(rpc::ViewError(rpc::ToGrpcStatus(empty, "")).reason, "NO_PROFILE");
   const absl::Status foreign = refusal({BundleOf(1), BundleOf(1, "other")});
   EXPECT_EQ(foreign.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(foreign.message()),
@@ -160,9 +160,9 @@ TEST(MergeProfilesTest, ARequestMayNameTheWeights) {
   EXPECT_TRUE(CheckProfileRequest(request, "hash").ok());
   request.set_weights_hash("older");
   const absl::Status status = CheckProfileRequest(request, "hash");
-  EXPECT_EQ(ViewError(ToGrpcStatus(status, "")).reason, "OTHER_WEIGHTS");
+  EXPECT_EQ(rpc::ViewError(rpc::ToGrpcStatus(status, "")).reason, "OTHER_WEIGHTS");
   EXPECT_EQ(std::string(status.message()), "weights_hash: is \"older\", the served model's is hash");
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -14,7 +14,7 @@
 #include "server/fleet/link_events.h"
 #include "tests/server/engine/watched.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class ScriptedWorker final : public WorkerClient {
  public:
@@ -32,28 +32,28 @@ class ScriptedWorker final : public WorkerClient {
   ScriptedWorker(WorkerId id, LinkEvents* engine, Script its_script)
       : script(std::move(its_script)), id_(id), engine_(engine) {}
 
-  void Join(const GroupSeat& seat) override {
-    begins_with_ = seat.placement;
-    engine_->OnGroupReady(id_, seat.epoch, script.num_blocks);
+  void Join(const fleet::RankAssignment& assignment) override {
+    begins_with_ = assignment.placement;
+    engine_->OnGroupReady(id_, assignment.epoch, script.num_blocks);
   }
-  void Execute(const StepPlan& plan, int rank, absl::Duration) override {
+  void Execute(const batching::StepPlan& plan, int rank, absl::Duration) override {
     if (plan.train_slice_ms > 0) {
       EXPECT_EQ(plan.step, 0);
       ++slices_;
       return;
     }
     if (const int ms = step_ms_; ms > 0) absl::SleepFor(absl::Milliseconds(ms));
-    RankResult result;
+    batching::RankResult result;
     result.expert_counts = script.expert_counts;
     if (script.counts_items) CountItems(plan.ranks[rank].items, &result);
     for (const int64_t count : result.expert_counts) result.expert_rows += count;
     result.layer_rows = script.layer_rows.empty() ? std::vector<int64_t>{result.expert_rows} : script.layer_rows;
     result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
     placement_epoch_ = plan.placement_epoch;
-    for (const StepItem& item : plan.ranks[rank].items) {
+    for (const batching::StepItem& item : plan.ranks[rank].items) {
       int32_t& outputs = outputs_[item.slot];
       if (item.init) outputs = static_cast<int32_t>(item.init->tokens.size()) - item.init->num_prompt_tokens;
-      ItemResult out;
+      batching::ItemResult out;
       if (item.sample) out.tokens.push_back('a' + outputs++ % 26);
       result.items.push_back(std::move(out));
     }
@@ -66,7 +66,7 @@ class ScriptedWorker final : public WorkerClient {
     outputs_.clear();
     answers_.Change([](Answers* answers) { answers->waiting.clear(); });
   }
-  void PreparePlacement(const PlacementStage& stage, int64_t group_epoch) override {
+  void PreparePlacement(const placement::Migration& stage, int64_t group_epoch) override {
     ++asked_;
     if (script.prepares) engine_->OnPlacementPrepared(id_, group_epoch, stage.epoch, script.cannot_prepare);
   }
@@ -90,9 +90,9 @@ class ScriptedWorker final : public WorkerClient {
   int profile_asked() const { return profile_asked_; }  // SendProfile, how often
   int asked() const { return asked_; }                  // PreparePlacement, how often
   int dropped() const { return dropped_; }
-  int slices() const { return slices_; }                              // of its time for training, so far
-  int64_t placement_epoch() const { return placement_epoch_; }        // of the last plan
-  const GroupPlacement& begins_with() const { return begins_with_; }  // once its group stands
+  int slices() const { return slices_; }                                         // of its time for training, so far
+  int64_t placement_epoch() const { return placement_epoch_; }                   // of the last plan
+  const placement::GroupPlacement& begins_with() const { return begins_with_; }  // once its group stands
   // How long a step takes from now on, on the engine's thread.
   void set_step_ms(int ms) { step_ms_ = ms; }
   // From now on `count` more answers go out, then none: -1 = all.
@@ -117,17 +117,17 @@ class ScriptedWorker final : public WorkerClient {
   struct Answer {
     int64_t epoch;
     int64_t step;
-    RankResult result;
+    batching::RankResult result;
   };
   struct Answers {
     int allowed = -1;
     std::vector<Answer> waiting;
   };
 
-  static void CountItems(const std::vector<StepItem>& items, RankResult* result) {
+  static void CountItems(const std::vector<batching::StepItem>& items, batching::RankResult* result) {
     std::vector<int64_t> decoded(result->expert_counts.size(), 0);
     result->expert_counts = decoded;
-    for (const StepItem& item : items) {
+    for (const batching::StepItem& item : items) {
       result->expert_counts[0] += item.num_query;
       if (!item.init) decoded[0] += item.num_query;
     }
@@ -144,12 +144,12 @@ class ScriptedWorker final : public WorkerClient {
 
   const WorkerId id_;
   LinkEvents* const engine_;
-  std::map<SlotId, int32_t> outputs_;  // so far, of each slot
+  std::map<batching::SlotId, int32_t> outputs_;  // so far, of each slot
   std::atomic<int> profile_asked_{0}, slices_{0}, step_ms_{0}, asked_{0}, dropped_{0};
   std::atomic<int64_t> placement_epoch_{0};
-  GroupPlacement begins_with_;
+  placement::GroupPlacement begins_with_;
   Watched<Answers> answers_;
   Watched<absl::Status> closed_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

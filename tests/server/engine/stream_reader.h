@@ -13,7 +13,7 @@
 #include "server/engine/token_stream.h"
 #include "tests/server/engine/watched.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class Reader {
  public:
@@ -27,7 +27,7 @@ class Reader {
     EXPECT_TRUE(done_.WaitForNotificationWithTimeout(kPatience)) << "the call hangs";
     return done_.HasBeenNotified() ? end_ : absl::InternalError("hangs");
   }
-  std::string Reason() { return ViewError(ToGrpcStatus(End(), "")).reason; }
+  std::string Reason() { return rpc::ViewError(rpc::ToGrpcStatus(End(), "")).reason; }
   void AwaitTokens(size_t count) {
     EXPECT_TRUE(output_.Await([&](const Output& output) { return output.tokens.size() >= count; }))
         << tokens().size() << " tokens";
@@ -79,4 +79,4 @@ class Reader {
   absl::Notification done_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -10,7 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 const absl::Time kStart = absl::UnixEpoch() + absl::Hours(2);
@@ -25,8 +25,8 @@ OutputChunk Chunk(int32_t choice, int32_t index, const std::string& text) {
 }
 
 // `count` positions with two alternatives each, numbered from `first`.
-std::vector<PositionLogprobs> Positions(int count, int first) {
-  std::vector<PositionLogprobs> out(static_cast<size_t>(count));
+std::vector<batching::PositionLogprobs> Positions(int count, int first) {
+  std::vector<batching::PositionLogprobs> out(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) out[static_cast<size_t>(i)] = {{first + i, -1, 1}, {{1, -1, 1}, {2, -2, 2}}};
   return out;
 }
@@ -51,8 +51,8 @@ TEST(TokenStream, LongChunksAreCut) {
     EXPECT_EQ(part->finished, last);
     text += part->text;
     tokens.insert(tokens.end(), part->tokens.begin(), part->tokens.end());
-    for (const PositionLogprobs& position : part->prompt_logprobs) prompt.push_back(position.chosen.token);
-    for (const PositionLogprobs& position : part->logprobs) chosen.push_back(position.chosen.token);
+    for (const batching::PositionLogprobs& position : part->prompt_logprobs) prompt.push_back(position.chosen.token);
+    for (const batching::PositionLogprobs& position : part->logprobs) chosen.push_back(position.chosen.token);
   }
   EXPECT_EQ(parts, 4);
   EXPECT_EQ(tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
@@ -152,7 +152,7 @@ TEST(TokenStream, ChunksOfASlowReaderAreJoined) {
   OutputChunk last = Chunk(0, 2, "c");
   last.logprobs.resize(1);
   last.finished = true;
-  last.reason = FinishReason::kStop;
+  last.reason = batching::FinishReason::kStop;
   last.stop_string = "d";
   last.usage.completion_tokens = 3;
   stream.Push(last, kStart);
@@ -165,7 +165,7 @@ TEST(TokenStream, ChunksOfASlowReaderAreJoined) {
   EXPECT_EQ(chunk->text, "abc");
   EXPECT_EQ(chunk->logprobs.size(), 1u);
   EXPECT_TRUE(chunk->finished);
-  EXPECT_EQ(chunk->reason, FinishReason::kStop);
+  EXPECT_EQ(chunk->reason, batching::FinishReason::kStop);
   EXPECT_EQ(chunk->stop_string, "d");
   EXPECT_EQ(chunk->usage.completion_tokens, 3);
   chunk = stream.Pop(kStart);
@@ -275,4 +275,4 @@ TEST(TokenStream, ReadersComeAndGoWhileTheEngineWrites) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

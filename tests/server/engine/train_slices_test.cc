@@ -3,7 +3,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
@@ -109,4 +109,4 @@ TEST(TrainSlices, AStepThatHangsIsNotPaidInFullAndIdlenessPaysAll) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -8,7 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
@@ -40,4 +40,4 @@ class Watched {
   Value value_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -11,33 +11,33 @@
 #include "gtest/gtest.h"
 #include "server/fleet/worker_group.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 // Records what it is told.
 class FakeWorker final : public WorkerClient {
  public:
-  void Join(const GroupSeat& seat) override { seats.push_back(seat); }
-  void Execute(const StepPlan& plan, int rank, absl::Duration limit) override {
+  void Join(const fleet::RankAssignment& assignment) override { assignments.push_back(assignment); }
+  void Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) override {
     plans.emplace_back(plan.step, rank);
     limits.push_back(limit);
   }
   void AbortGroup(int64_t epoch, const std::string& reason) override { aborts.emplace_back(epoch, reason); }
-  void PreparePlacement(const PlacementStage& stage, int64_t) override { stages.push_back(stage); }
+  void PreparePlacement(const placement::Migration& stage, int64_t) override { stages.push_back(stage); }
   void DropPlacement(int64_t, int64_t) override {}
   void ReleasePlacement(int64_t, int64_t) override {}
   void SendProfile(int64_t, int64_t, int64_t) override {}
   void Close(const absl::Status& status) override { closed = status; }
 
-  std::vector<GroupSeat> seats;
+  std::vector<fleet::RankAssignment> assignments;
   std::vector<std::pair<int64_t, int>> plans;  // (step, rank)
   std::vector<absl::Duration> limits;
   std::vector<std::pair<int64_t, std::string>> aborts;  // (epoch, reason)
-  std::vector<PlacementStage> stages;
+  std::vector<placement::Migration> stages;
   absl::Status closed;
 };
 
-inline WorkerInfo Info(const std::string& incarnation, int local_index = -1) {
-  WorkerInfo info;
+inline fleet::WorkerInfo Info(const std::string& incarnation, int local_index = -1) {
+  fleet::WorkerInfo info;
   info.incarnation = incarnation;
   info.host = "here";
   info.pid = 100 + local_index;
@@ -62,7 +62,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
     group = std::make_unique<WorkerGroup>(options, this);
   }
 
-  absl::Status Register(WorkerId id, WorkerInfo info) {
+  absl::Status Register(WorkerId id, fleet::WorkerInfo info) {
     workers[id] = std::make_shared<FakeWorker>();
     return group->Register(id, workers[id], std::move(info), now);
   }
@@ -79,7 +79,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
     ASSERT_EQ(group->state(), WorkerGroup::State::kReady);
   }
 
-  bool HasUnread(const WorkerInfo& info) override { return info.incarnation == unread_of; }
+  bool HasUnread(const fleet::WorkerInfo& info) override { return info.incarnation == unread_of; }
 
   // Time passes; the workers in `alive` send heartbeats, the group ticks every 50 ms.
   void Pass(absl::Duration span, std::vector<WorkerId> alive) {
@@ -92,15 +92,15 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
 
   // `rows` on each rank.
   void Execute(int64_t step, int rows = 0) {
-    StepPlan plan;
+    batching::StepPlan plan;
     plan.step = step;
     plan.group_epoch = group->epoch();
     plan.ranks.resize(group->members().size());
-    for (RankPlan& rank : plan.ranks) rank.items.emplace_back().num_query = rows;
+    for (batching::RankPlan& rank : plan.ranks) rank.items.emplace_back().num_query = rows;
     group->Execute(plan, now);
   }
   void Answer(WorkerId id, int64_t step, uint64_t ledger = 7) {
-    RankResult result;
+    batching::RankResult result;
     result.ledger_hash = ledger;
     result.rows = id;
     group->Result(id, group->epoch(), step, std::move(result), now);
@@ -108,14 +108,14 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   int RankOf(WorkerId id) const { return group->members().at(id).rank; }
 
   void OnEpoch(const std::string& store_token) override { tokens.push_back(store_token); }
-  GroupPlacement OnForming(const std::vector<WorkerInfo>&) override { return begins_with; }
-  void OnGroupUp(int64_t epoch, int world, int32_t blocks, const WorkerInfo& first) override {
+  placement::GroupPlacement OnForming(const std::vector<fleet::WorkerInfo>&) override { return begins_with; }
+  void OnGroupUp(int64_t epoch, int world, int32_t blocks, const fleet::WorkerInfo& first) override {
     log.push_back(absl::StrCat("up ", epoch, " world ", world, " blocks ", blocks, " first ", first.incarnation));
   }
   void OnGroupDown(const std::string& reason) override { log.push_back("down: " + reason); }
-  void OnStepDone(const StepResult& result) override {
+  void OnStepDone(const batching::StepResult& result) override {
     std::string text = absl::StrCat("step ", result.step);
-    for (const RankResult& rank : result.ranks) absl::StrAppend(&text, " ", rank.rows);
+    for (const batching::RankResult& rank : result.ranks) absl::StrAppend(&text, " ", rank.rows);
     log.push_back(text);
   }
   void OnLocalWorkerFenced(int index, int64_t pid) override { log.push_back(absl::StrCat("kill ", index, " ", pid)); }
@@ -124,10 +124,10 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   std::unique_ptr<WorkerGroup> group;
   std::map<WorkerId, std::shared_ptr<FakeWorker>> workers;
-  GroupPlacement begins_with;
+  placement::GroupPlacement begins_with;
   std::vector<std::string> tokens;
   std::string unread_of;  // the incarnation whose words lie unread
   std::vector<std::string> log;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

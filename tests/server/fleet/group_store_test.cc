@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using Answer = std::optional<GroupStore::Values>;
@@ -124,4 +124,4 @@ TEST_F(GroupStoreTest, LimitsAreEnforced) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -40,7 +40,7 @@ class LocalFleetTest : public testing::Test {
     LocalFleet::Options options;
     options.binary = binary;
     options.count = count;
-    options.max_deaths_unsettled = max_deaths_unsettled_;
+    options.max_deaths_unfinalized = max_deaths_unfinalized_;
     options.args = [script](int index) {
       return std::vector<std::string>{"-c", script, "worker", absl::StrCat(index)};
     };
@@ -55,7 +55,7 @@ class LocalFleetTest : public testing::Test {
     return fatal_;
   }
 
-  int max_deaths_unsettled_ = 0;
+  int max_deaths_unfinalized_ = 0;
   absl::Mutex mu_;
   std::vector<std::string> fatal_ ABSL_GUARDED_BY(mu_);
 };
@@ -124,7 +124,7 @@ TEST_F(LocalFleetTest, CodeTwoIsFatalOnceAndNotTriedAgain) {
 
 TEST_F(LocalFleetTest, AfterTheModelWasServedARefusalIsTriedAgainMoreSlowly) {
   auto fleet = Make(1, "exit 2");
-  fleet->Settle();
+  fleet->Finalize();
   const absl::Time start = absl::Now();
   ASSERT_TRUE(fleet->Start().ok());
   EXPECT_TRUE(Eventually([&] { return fleet->restarts() >= 3; }));
@@ -132,7 +132,7 @@ TEST_F(LocalFleetTest, AfterTheModelWasServedARefusalIsTriedAgainMoreSlowly) {
   EXPECT_TRUE(fatal().empty());
   fleet.reset();
   fleet = Make(1, "", "/nowhere/switchyard-worker");  // a program that is being replaced
-  fleet->Settle();
+  fleet->Finalize();
   ASSERT_TRUE(fleet->Start().ok());
   EXPECT_TRUE(Eventually([&] { return fleet->restarts() >= 1; }));
   EXPECT_TRUE(fatal().empty());
@@ -148,7 +148,7 @@ TEST_F(LocalFleetTest, OtherCodesAreTriedAgainMoreSlowly) {
 }
 
 TEST_F(LocalFleetTest, OneThatNeverComesUpIsGivenUpAndNamed) {
-  max_deaths_unsettled_ = 3;
+  max_deaths_unfinalized_ = 3;
   auto fleet = Make(2, "[ $1 = 0 ] && exec sleep 1000; kill -9 $$");
   const absl::Time start = absl::Now();
   ASSERT_TRUE(fleet->Start().ok());
@@ -158,11 +158,11 @@ TEST_F(LocalFleetTest, OneThatNeverComesUpIsGivenUpAndNamed) {
   EXPECT_EQ(fleet->restarts(), 2);
 }
 
-TEST_F(LocalFleetTest, OnceSettledNothingIsGivenUp) {
-  max_deaths_unsettled_ = 2;
+TEST_F(LocalFleetTest, OnceFinalizedNothingIsGivenUp) {
+  max_deaths_unfinalized_ = 2;
   for (const char* code : {"exit 1", "exit 2"}) {
     auto fleet = Make(1, code);
-    fleet->Settle();
+    fleet->Finalize();
     ASSERT_TRUE(fleet->Start().ok());
     EXPECT_TRUE(Eventually([&] { return fleet->restarts() >= 3; })) << code;
     EXPECT_TRUE(fatal().empty()) << fatal()[0];
@@ -236,4 +236,4 @@ TEST_F(LocalFleetTest, ARefusalCarriesTheWorkersMessage) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -2,7 +2,7 @@
 #include "gmock/gmock.h"
 #include "tests/server/fleet/group_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // What workers said while the server itself stood still lies in its sockets.
@@ -66,4 +66,4 @@ TEST_F(GroupTest, TheServersOwnPauseIsNoTimeOfForming) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "tests/server/fleet/group_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -157,4 +157,4 @@ TEST_F(GroupTest, AFaultNamesTheRank) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,4 +1,4 @@
-// Who may join, who gets which seat, and what happens when a member goes.
+// Who may join, who gets which assignment, and what happens when a member goes.
 #include "server/fleet/worker_group.h"
 
 #include <string>
@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "tests/server/fleet/group_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -14,23 +14,23 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Pair;
 
-TEST_F(GroupTest, FormsWhenAllSeatsAreTaken) {
+TEST_F(GroupTest, FormsWhenAllAssignmentsAreTaken) {
   Make(2);
   ASSERT_TRUE(Register(1, Info("a", 1)).ok());
   EXPECT_EQ(group->state(), WorkerGroup::State::kWaiting);
   EXPECT_EQ(group->NotReadyReason(), "1 of 2 workers registered; none for rank 0");
-  EXPECT_THAT(workers[1]->seats, IsEmpty());
+  EXPECT_THAT(workers[1]->assignments, IsEmpty());
   ASSERT_TRUE(Register(2, Info("b", 0)).ok());
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
-  ASSERT_EQ(workers[1]->seats.size(), 1u);
-  const GroupSeat& seat = workers[1]->seats[0];
-  EXPECT_EQ(seat.epoch, 1);
-  EXPECT_EQ(seat.world, 2);
-  EXPECT_EQ(seat.rank, 1) << "a local worker likes the rank of its index";
-  EXPECT_EQ(workers[2]->seats.at(0).rank, 0);
+  ASSERT_EQ(workers[1]->assignments.size(), 1u);
+  const fleet::RankAssignment& assignment = workers[1]->assignments[0];
+  EXPECT_EQ(assignment.epoch, 1);
+  EXPECT_EQ(assignment.world, 2);
+  EXPECT_EQ(assignment.rank, 1) << "a local worker likes the rank of its index";
+  EXPECT_EQ(workers[2]->assignments.at(0).rank, 0);
   ASSERT_EQ(tokens.size(), 1u);
-  EXPECT_EQ(seat.store_token, tokens[0]);
-  EXPECT_EQ(workers[2]->seats[0].store_token, tokens[0]);
+  EXPECT_EQ(assignment.store_token, tokens[0]);
+  EXPECT_EQ(workers[2]->assignments[0].store_token, tokens[0]);
   EXPECT_GE(tokens[0].size(), 32u);
 
   group->LoadProgress(1, 30, 100, now);
@@ -46,7 +46,7 @@ TEST_F(GroupTest, FormsWhenAllSeatsAreTaken) {
 
 struct Misfit {
   const char* name;
-  void (*change)(WorkerInfo* info);
+  void (*change)(fleet::WorkerInfo* info);
   absl::StatusCode code;
   const char* text;
 };
@@ -56,7 +56,7 @@ class MisfitTest : public GroupTest, public testing::WithParamInterface<Misfit> 
 TEST_P(MisfitTest, IsRefusedAndTheGroupGoesOn) {
   Make(2);
   ASSERT_TRUE(Register(1, Info("a")).ok());
-  WorkerInfo info = Info("b");
+  fleet::WorkerInfo info = Info("b");
   GetParam().change(&info);
   const absl::Status status = Register(2, info);
   EXPECT_EQ(status.code(), GetParam().code);
@@ -68,35 +68,35 @@ TEST_P(MisfitTest, IsRefusedAndTheGroupGoesOn) {
 
 INSTANTIATE_TEST_SUITE_P(
     Misfits, MisfitTest,
-    testing::Values(Misfit{"token", [](WorkerInfo* i) { i->join_token = "secreT"; }, absl::StatusCode::kUnauthenticated,
-                           "join token"},
-                    Misfit{"no_token", [](WorkerInfo* i) { i->join_token = ""; }, absl::StatusCode::kUnauthenticated,
-                           "join token"},
+    testing::Values(Misfit{"token", [](fleet::WorkerInfo* i) { i->join_token = "secreT"; },
+                           absl::StatusCode::kUnauthenticated, "join token"},
+                    Misfit{"no_token", [](fleet::WorkerInfo* i) { i->join_token = ""; },
+                           absl::StatusCode::kUnauthenticated, "join token"},
                     Misfit{"experts",
-                           [](WorkerInfo* i) {
+                           [](fleet::WorkerInfo* i) {
                              i->num_moe_layers = 2;
                              i->num_experts = 4;
                            },
                            absl::StatusCode::kInvalidArgument, "2 MoE layers, 0 of 4 experts a token"},
-                    Misfit{"hash", [](WorkerInfo* i) { i->weights_hash = "h2"; }, absl::StatusCode::kFailedPrecondition,
-                           "weights hash h2: the group serves h1"},
-                    Misfit{"isa", [](WorkerInfo* i) { i->isa = "avx512"; }, absl::StatusCode::kFailedPrecondition,
-                           "ISA avx512: the group runs avx2"},
-                    Misfit{"dtype", [](WorkerInfo* i) { i->dtype = "bf16"; }, absl::StatusCode::kFailedPrecondition,
-                           "dtype bf16: the group runs fp32"},
-                    Misfit{"twin", [](WorkerInfo* i) { i->incarnation = "a"; }, absl::StatusCode::kAlreadyExists,
+                    Misfit{"hash", [](fleet::WorkerInfo* i) { i->weights_hash = "h2"; },
+                           absl::StatusCode::kFailedPrecondition, "weights hash h2: the group serves h1"},
+                    Misfit{"isa", [](fleet::WorkerInfo* i) { i->isa = "avx512"; },
+                           absl::StatusCode::kFailedPrecondition, "ISA avx512: the group runs avx2"},
+                    Misfit{"dtype", [](fleet::WorkerInfo* i) { i->dtype = "bf16"; },
+                           absl::StatusCode::kFailedPrecondition, "dtype bf16: the group runs fp32"},
+                    Misfit{"twin", [](fleet::WorkerInfo* i) { i->incarnation = "a"; }, absl::StatusCode::kAlreadyExists,
                            "worker a is registered"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // A worker from elsewhere that is faster must not lay down what the server's own workers have to be.
 TEST_F(GroupTest, TheServersOwnWorkersComeFirst) {
   Make(2, /*local_workers=*/1);
-  WorkerInfo wrong = Info("wrong");
+  fleet::WorkerInfo wrong = Info("wrong");
   wrong.dtype = "bf16";
   const absl::Status early = Register(1, wrong);
   EXPECT_EQ(early.code(), absl::StatusCode::kUnavailable) << "not final: it may try again";
   EXPECT_THAT(std::string(early.message()), HasSubstr("0 of this server's own 1 workers registered; they come first"));
-  WorkerInfo stranger = Info("stranger");
+  fleet::WorkerInfo stranger = Info("stranger");
   stranger.join_token = "guess";
   EXPECT_EQ(Register(2, stranger).code(), absl::StatusCode::kUnauthenticated);
   EXPECT_THAT(group->members(), IsEmpty());
@@ -113,13 +113,13 @@ TEST_F(GroupTest, TheServersOwnWorkersComeFirst) {
 TEST_F(GroupTest, AStrangerWithALocalIndexEvictsNobody) {
   local_token = "of own workers alone";
   Make(2, /*local_workers=*/1);
-  WorkerInfo early = Info("early", 0);
+  fleet::WorkerInfo early = Info("early", 0);
   early.weights_hash = "h2";
   EXPECT_EQ(Register(1, early).code(), absl::StatusCode::kUnavailable) << "own workers come first";
-  WorkerInfo own = Info("own", 0);
+  fleet::WorkerInfo own = Info("own", 0);
   own.join_token = local_token;
   ASSERT_TRUE(Register(2, own).ok());
-  WorkerInfo stranger = Info("stranger", 0);
+  fleet::WorkerInfo stranger = Info("stranger", 0);
   stranger.weights_hash = "h2";
   EXPECT_EQ(Register(3, stranger).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(workers[2]->closed.ok()) << workers[2]->closed;
@@ -135,7 +135,7 @@ TEST_F(GroupTest, WhatTheServersOwnWorkersSetOutlivesThem) {
   ASSERT_TRUE(Register(2, Info("remote")).ok());
   group->Lost(1, "gone", now);
   group->Lost(2, "gone", now);
-  WorkerInfo wrong = Info("wrong");
+  fleet::WorkerInfo wrong = Info("wrong");
   wrong.isa = "avx512";
   EXPECT_EQ(Register(3, wrong).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Register(4, Info("right")).ok()) << "it need not wait for the local one to come back";
@@ -147,14 +147,14 @@ TEST_F(GroupTest, ALocalWorkerSendsAwayWhoeverDiffersFromIt) {
   ASSERT_TRUE(Register(1, Info("local", 0)).ok());
   ASSERT_TRUE(Register(2, Info("remote")).ok());
   group->Lost(1, "gone", now);
-  WorkerInfo changed = Info("again", 0);
+  fleet::WorkerInfo changed = Info("again", 0);
   changed.weights_hash = "h2";
   ASSERT_TRUE(Register(3, changed).ok());
   EXPECT_EQ(workers[2]->closed.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(std::string(workers[2]->closed.message()),
             "weights hash h1: the group serves h2; give the worker the same --model");
   EXPECT_EQ(group->members().size(), 1u);
-  WorkerInfo remote = Info("remote2");
+  fleet::WorkerInfo remote = Info("remote2");
   remote.weights_hash = "h2";
   EXPECT_TRUE(Register(4, remote).ok());
 }
@@ -162,7 +162,7 @@ TEST_F(GroupTest, ALocalWorkerSendsAwayWhoeverDiffersFromIt) {
 TEST_F(GroupTest, LocalWorkersMustAgreeWithEachOther) {
   Make(2, /*local_workers=*/2);
   ASSERT_TRUE(Register(1, Info("a", 0)).ok());
-  WorkerInfo other = Info("b", 1);
+  fleet::WorkerInfo other = Info("b", 1);
   other.weights_hash = "h2";
   EXPECT_EQ(Register(2, other).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(group->members().size(), 1u);
@@ -175,14 +175,14 @@ TEST_F(GroupTest, ADtypeThatTheServerNamesHoldsForTheFirstToo) {
   const absl::Status status = Register(1, Info("a"));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(std::string(status.message()), "dtype fp32: this server's --dtype is bf16");
-  WorkerInfo right = Info("b");
+  fleet::WorkerInfo right = Info("b");
   right.dtype = "bf16";
   EXPECT_TRUE(Register(2, right).ok());
 }
 
 TEST_F(GroupTest, AWrongTokenNeverShowsTheRightOne) {
   Make(1);
-  WorkerInfo info = Info("a");
+  fleet::WorkerInfo info = Info("a");
   info.join_token = "guess";
   const absl::Status status = Register(1, info);
   EXPECT_THAT(std::string(status.message()), testing::Not(HasSubstr("secret")));
@@ -191,7 +191,7 @@ TEST_F(GroupTest, AWrongTokenNeverShowsTheRightOne) {
 
 TEST_F(GroupTest, WhatWasServedIsNotForgottenWhenAllAreGone) {
   Make(1);
-  WorkerInfo other = Info("a");
+  fleet::WorkerInfo other = Info("a");
   other.weights_hash = "h2";
   ASSERT_TRUE(Register(1, other).ok());
   group->Lost(1, "gone", now);
@@ -207,17 +207,17 @@ TEST_F(GroupTest, WhatWasServedIsNotForgottenWhenAllAreGone) {
 
 TEST_F(GroupTest, WorkersBesideTheServerLearnWhereTheOthersAre) {
   Make(2);
-  WorkerInfo local = Info("a", 0), remote = Info("b");
+  fleet::WorkerInfo local = Info("a", 0), remote = Info("b");
   local.collective_address = "127.0.0.1";
   remote.collective_address = "10.1.2.3";
   ASSERT_TRUE(Register(1, local).ok());
   ASSERT_TRUE(Register(2, remote).ok());
-  EXPECT_EQ(workers[1]->seats.at(0).reach, "10.1.2.3");
+  EXPECT_EQ(workers[1]->assignments.at(0).reach, "10.1.2.3");
   group->Lost(2, "gone", now);
   remote.incarnation = "c";
   remote.collective_address = "::1";
   ASSERT_TRUE(Register(3, remote).ok());
-  EXPECT_EQ(workers[1]->seats.at(1).reach, "") << "all on this machine";
+  EXPECT_EQ(workers[1]->assignments.at(1).reach, "") << "all on this machine";
 }
 
 TEST_F(GroupTest, OneTooManyMayTryAgain) {
@@ -242,13 +242,13 @@ TEST_F(GroupTest, SurvivorsKeepTheirRanksAndANewcomerGetsTheFreeOne) {
   EXPECT_EQ(RankOf(9), 1);
   EXPECT_EQ(RankOf(3), 2);
   EXPECT_EQ(group->epoch(), 2);
-  EXPECT_EQ(workers[1]->seats.back().epoch, 2);
+  EXPECT_EQ(workers[1]->assignments.back().epoch, 2);
   EXPECT_NE(tokens[0], tokens[1]) << "a token of its own for each epoch";
   MakeReady();
   EXPECT_EQ(log.back(), "up 2 world 3 blocks 10 first a");
 }
 
-TEST_F(GroupTest, WorkersFromElsewhereFillTheSeatsThatLocalOnesLeave) {
+TEST_F(GroupTest, WorkersFromElsewhereFillTheAssignmentsThatLocalOnesLeave) {
   Make(3);
   ASSERT_TRUE(Register(1, Info("far1")).ok());
   ASSERT_TRUE(Register(2, Info("far2")).ok());
@@ -285,8 +285,8 @@ TEST_F(GroupTest, MessagesOfAnOldEpochAreDropped) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
   MakeReady();
   Execute(1);
-  group->Result(1, 1, 1, RankResult{}, now);
-  group->Result(2, 1, 1, RankResult{}, now);
+  group->Result(1, 1, 1, batching::RankResult{}, now);
+  group->Result(2, 1, 1, batching::RankResult{}, now);
   group->Fault(2, 1, "late", now);
   EXPECT_EQ(log.back(), "up 2 world 2 blocks 10 first a") << "no step done, not down";
   Answer(1, 1);
@@ -321,7 +321,7 @@ TEST_F(GroupTest, AZombieMustRegisterAnew) {
   // It wakes up and goes on talking on its old link.
   group->Heartbeat(2, now);
   group->Ready(2, 1, 10, now);
-  group->Result(2, 1, 1, RankResult{}, now);
+  group->Result(2, 1, 1, batching::RankResult{}, now);
   group->Fault(2, 1, "x", now);
   group->Lost(2, "its link ended", now);
   EXPECT_EQ(log.size(), before);
@@ -375,18 +375,18 @@ TEST_F(GroupTest, FormingTakesAtMostThirtySecondsWithoutProgress) {
   EXPECT_THAT(workers[2]->aborts, ElementsAre(Pair(1, HasSubstr("not formed within 30s; loading weights: 40 %"))));
 }
 
-TEST_F(GroupTest, EverySeatComesWithThePlacementOfThatTime) {
+TEST_F(GroupTest, EveryAssignmentComesWithThePlacementOfThatTime) {
   begins_with.epoch = 5;
   Form(2);
   begins_with.epoch = 6;
   group->Fault(1, group->epoch(), "a test", now);
   Pass(absl::Seconds(1), {1, 2});
   for (const WorkerId id : {1, 2}) {
-    ASSERT_EQ(workers[id]->seats.size(), 2u);
-    EXPECT_EQ(workers[id]->seats[0].placement.epoch, 5);
-    EXPECT_EQ(workers[id]->seats[1].placement.epoch, 6);
+    ASSERT_EQ(workers[id]->assignments.size(), 2u);
+    EXPECT_EQ(workers[id]->assignments[0].placement.epoch, 5);
+    EXPECT_EQ(workers[id]->assignments[1].placement.epoch, 6);
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -3,7 +3,7 @@
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -13,29 +13,29 @@ TEST_F(ManagerTest, AFullDiskIsWaitedForAWhileAndThenForAUser) {
   Restart();
   const std::string id = Running();
   for (int i = 1; i <= 5; ++i) {
-    AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
-    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
+    AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+    ASSERT_EQ(StateOf(id), jobs::JobState::kPending) << i;
     Pass(options_.longest_pause - absl::Milliseconds(1));
-    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
+    ASSERT_EQ(StateOf(id), jobs::JobState::kPending) << i;
     Pass(absl::Milliseconds(1));
     AllStart();
     Step(5);
   }
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
-  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
+  AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
   EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(switchyard::ReasonOf(Get(id)->error), v1::DISK_FULL);
+  EXPECT_EQ(switchyard::rpc::ReasonOf(Get(id)->error), v1::DISK_FULL);
   EXPECT_THAT(std::string(Get(id)->error.message()), HasSubstr("the disk is full"));
-  EXPECT_EQ(journal_.kept.begin()->second.state, JobState::kPaused);
+  EXPECT_EQ(journal_.kept.begin()->second.state, jobs::JobState::kPaused);
   Pass(absl::Hours(10));
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
   ASSERT_TRUE(manager_->Resume(id).ok());
   EXPECT_TRUE(Get(id)->error.ok());
   Pass(absl::ZeroDuration());
   AllStart(4);
-  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
-  EXPECT_EQ(StateOf(id), JobState::kPending) << "a while again";
+  AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending) << "a while again";
 }
 
 // A server that is started again does not begin to count anew.
@@ -43,8 +43,8 @@ TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
   options_.full_disk = absl::Minutes(5);
   Restart();
   const std::string id = Running();
-  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   const int64_t since = journal_.kept.begin()->second.full_since_unix_ms;
   EXPECT_EQ(since, host_.UnixMs());
   for (int i = 1; i <= 5; ++i) {
@@ -54,23 +54,23 @@ TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
     Connect(2);
     Pass(absl::ZeroDuration());
     AllStart();
-    AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
-    EXPECT_EQ(StateOf(id), i < 5 ? JobState::kPending : JobState::kPaused) << i;
+    AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+    EXPECT_EQ(StateOf(id), i < 5 ? jobs::JobState::kPending : jobs::JobState::kPaused) << i;
     EXPECT_EQ(journal_.kept.begin()->second.full_since_unix_ms, i < 5 ? since : 0);
   }
   ASSERT_TRUE(manager_->Resume(id).ok());
   // A clock that was set back is none that has run.
   Pass(absl::ZeroDuration());
   AllStart();
-  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
   host_.now -= absl::Hours(1);
   Restart();
   Connect(1);
   Connect(2);
   Pass(absl::ZeroDuration());
   AllStart();
-  AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_EQ(journal_.kept.begin()->second.full_since_unix_ms, host_.UnixMs());
 }
 
@@ -80,8 +80,8 @@ TEST_F(ManagerTest, ACheckpointEndsTheWaitForRoom) {
   Restart();
   const std::string id = Running();
   for (int i = 1; i <= 4; ++i) {
-    AllEnd(TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
-    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
+    AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
+    ASSERT_EQ(StateOf(id), jobs::JobState::kPending) << i;
     Pass(options_.longest_pause);
     AllStart();
     manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
@@ -92,30 +92,30 @@ TEST_F(ManagerTest, DataThatChangedPauseTheJobUntilSomebodyResumesIt) {
   const std::string id = Running();
   // Of any rank; rank 0 may have taken it for a loss.
   manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(),
-                                   {TrainOutcome::kLost, absl::UnavailableError("rank 1 left")});
+                                   {jobs::TrainOutcome::kLost, absl::UnavailableError("rank 1 left")});
   manager_->runs().OnTrainingEnded(2, trainers_[1]->epoch(),
-                                   {TrainOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed")});
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
+                                   {jobs::TrainOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed")});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
   EXPECT_EQ(ReasonOf(id), "DATASET_CHANGED: a.bin: changed");
   EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(switchyard::ReasonOf(journal_.kept.begin()->second.error), v1::DATASET_CHANGED);
-  EXPECT_EQ(manager_->census().blocks, 1);
-  EXPECT_EQ(manager_->census().losses, 0);
+  EXPECT_EQ(switchyard::rpc::ReasonOf(journal_.kept.begin()->second.error), v1::DATASET_CHANGED);
+  EXPECT_EQ(manager_->counts().blocks, 1);
+  EXPECT_EQ(manager_->counts().losses, 0);
   Pass(absl::Hours(1));
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
   ASSERT_TRUE(manager_->Resume(id).ok());
   Pass(absl::ZeroDuration());
   AllStart(4);
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   EXPECT_TRUE(Get(id)->error.ok());
 }
 
 TEST_F(ManagerTest, WhatWasAskedForOutlivesABlock) {
   const std::string id = Running();
   ASSERT_TRUE(manager_->Cancel(id).ok());
-  AllEnd(TrainOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed"));
-  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+  AllEnd(jobs::TrainOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed"));
+  EXPECT_EQ(StateOf(id), jobs::JobState::kCancelled);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/server/jobs/manager_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 class StuckPreparer final : public DataPreparer {
@@ -34,15 +34,15 @@ class JobLoopTest : public testing::Test {
     hooks.open_store = hooks.close_store = [](const std::string&) {};
     hooks.kill_worker = [](int, int64_t) {};
     hooks.end_of = [](int, int64_t) { return std::string(); };
-    hooks.on_census = [](const TrainingCensus&) {};
+    hooks.on_counts = [](const TrainingCounts&) {};
     hooks.share_serving = [](bool) { return absl::ZeroDuration(); };
     loop_ = std::make_unique<JobLoop>(options, std::make_unique<MemoryJournal>(), &packs_, nullptr, hooks);
     EXPECT_TRUE(loop_->Start().ok());
-    WorkerInfo info;
+    fleet::WorkerInfo info;
     info.join_token = "token";
     info.incarnation = "w";
     loop_->OnTrainer(1, trainer_, info);
-    JobSpec spec;
+    jobs::JobSpec spec;
     spec.architecture = "demo";
     spec.datasets = {"a.bin"};
     spec.steps = 1 << 20;
@@ -81,7 +81,7 @@ TEST_F(JobLoopTest, AnInboxIsBounded) {
   stuck.WaitForNotification();
   constexpr int64_t kSteps = 20'000;
   for (int64_t step = 1; step <= kSteps; ++step) {
-    TrainProgress progress;
+    jobs::TrainProgress progress;
     progress.step = step;
     loop_->OnTrainingStep(1, epoch_, progress);
     loop_->OnTrainerHeartbeat(1);
@@ -94,10 +94,10 @@ TEST_F(JobLoopTest, AnInboxIsBounded) {
   for (int tries = 0; tries < 2; ++tries) {  // the newest come behind what was in the inbox
     Ask([&](JobManager& manager) {
       job = *manager.Get(id_);
-      checkpoints = manager.census().checkpoints;
+      checkpoints = manager.counts().checkpoints;
     });
   }
-  EXPECT_EQ(job->state, JobState::kRunning);
+  EXPECT_EQ(job->state, jobs::JobState::kRunning);
   EXPECT_EQ(job->progress->step, kSteps);
   EXPECT_EQ(checkpoints, kSteps / 1000);
   EXPECT_EQ(job->checkpoint->step, kSteps);
@@ -129,4 +129,4 @@ TEST(PackRunnerTest, NoMoreThanSoManyStart) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

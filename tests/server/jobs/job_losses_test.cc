@@ -2,7 +2,7 @@
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -16,36 +16,36 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   manager_->runs().OnTrainerLost(2, "its link ended");
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", old)));
   EXPECT_EQ(trainers_[1]->last_reason, "rank 1 (pid 1002 on here): process ended with signal 9 (Killed)");
-  EXPECT_EQ(StateOf(id), JobState::kRunning) << "rank 0 has not ended";
-  manager_->runs().OnTrainingEnded(1, old, {TrainOutcome::kLost, absl::AbortedError("aborted")});
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning) << "rank 0 has not ended";
+  manager_->runs().OnTrainingEnded(1, old, {jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_THAT(ReasonOf(id), HasSubstr("signal 9 (Killed)"));
   trainers_.erase(2);
   Pass(absl::Seconds(1));
-  EXPECT_EQ(StateOf(id), JobState::kPending) << "one worker is not enough";
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending) << "one worker is not enough";
   Connect(3);
   manager_->Tick();
-  EXPECT_EQ(trainers_[3]->seats[0].attempt, 2);
+  EXPECT_EQ(trainers_[3]->assignments[0].attempt, 2);
   EXPECT_GT(trainers_[3]->epoch(), old);
 
   // What still comes of the old epoch is of no use to anybody.
   manager_->runs().OnTrainingStarted(1, old, 0, {});
   manager_->runs().OnTrainingStarted(3, old, 0, {});
-  EXPECT_EQ(StateOf(id), JobState::kPreparing);
-  TrainProgress late;
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
+  jobs::TrainProgress late;
   late.step = 99;
   manager_->runs().OnTrainingStep(1, old, late);
   manager_->runs().OnTrainingSaved(1, old, {.step = 99});
   manager_->runs().OnTrainingEvaluated(1, old, {.step = 99});
-  manager_->runs().OnTrainingEnded(1, old, {TrainOutcome::kFinished, {}});
-  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  manager_->runs().OnTrainingEnded(1, old, {jobs::TrainOutcome::kFinished, {}});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
   EXPECT_EQ(Get(id)->progress->step, 5);
   EXPECT_FALSE(Get(id)->checkpoint.has_value());
 }
 
-TEST_F(ManagerTest, OnlyRankZeroTellsSteps) {
+TEST_F(ManagerTest, OnlyRankZeroReportsSteps) {
   const std::string id = Running();
-  TrainProgress progress;
+  jobs::TrainProgress progress;
   progress.step = 7;
   manager_->runs().OnTrainingStep(2, trainers_[2]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
@@ -59,9 +59,9 @@ TEST_F(ManagerTest, AStepBeforeTheLastStartIsAStart) {
   const std::string id = Begun();
   manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
   Step(1);  // the other one's word is still on its way
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   manager_->runs().OnTrainingStarted(2, trainers_[1]->epoch(), 0, {});
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   EXPECT_THAT(sink_.lines, ElementsAre("started 0", "step 1"));
 }
 
@@ -69,18 +69,18 @@ TEST_F(ManagerTest, LostAgainAndAgainFails) {
   const std::string id = Running();
   Step(5);
   for (int i = 1; i <= 3; ++i) {
-    EXPECT_EQ(StateOf(id), JobState::kRunning);
-    AllEnd(TrainOutcome::kLost, absl::UnavailableError(absl::StrCat("no ", i)));
+    EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
+    AllEnd(jobs::TrainOutcome::kLost, absl::UnavailableError(absl::StrCat("no ", i)));
     const int pause_ms = 250 << (i - 1);
     if (i == 3) break;
-    EXPECT_EQ(StateOf(id), JobState::kPending);
+    EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
     Pass(absl::Milliseconds(pause_ms - 1));
-    EXPECT_EQ(StateOf(id), JobState::kPending) << "it pauses " << pause_ms << " ms";
+    EXPECT_EQ(StateOf(id), jobs::JobState::kPending) << "it pauses " << pause_ms << " ms";
     Pass(absl::Milliseconds(1));
     AllStart();
     Step(5);  // no further than before
   }
-  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
   EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(Get(id)->error.message()), HasSubstr("lost 3 times without getting ahead; at last: rank 0"));
 }
@@ -93,8 +93,8 @@ TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
     } else {
       manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
     }
-    AllEnd(TrainOutcome::kLost, absl::UnavailableError("gone"));
-    ASSERT_EQ(StateOf(id), JobState::kPending) << i;
+    AllEnd(jobs::TrainOutcome::kLost, absl::UnavailableError("gone"));
+    ASSERT_EQ(StateOf(id), jobs::JobState::kPending) << i;
     Pass(absl::Seconds(1));
     AllStart();
   }
@@ -104,26 +104,27 @@ TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
 TEST_F(ManagerTest, AFailureIsFinal) {
   const std::string id = Running();
   manager_->runs().OnTrainingEnded(2, trainers_[1]->epoch(),
-                                   {TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
+                                   {jobs::TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::AbortedError("told so")});
-  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(),
+                                   {jobs::TrainOutcome::kLost, absl::AbortedError("told so")});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
-  EXPECT_EQ(manager_->census().not_finite, 1);
+  EXPECT_EQ(manager_->counts().not_finite, 1);
   EXPECT_EQ(journal_.kept.begin()->second.error, Get(id)->error);
 }
 
 TEST_F(ManagerTest, AFailureCountsAlsoBehindTheLossThatItWasTakenFor) {
   const std::string id = Running();
   const int64_t epoch = trainers_[1]->epoch();
-  manager_->runs().OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::UnavailableError("rank 1 has left")});
-  manager_->runs().OnTrainingEnded(2, epoch, {TrainOutcome::kFailed, absl::DataLossError("no number")});
-  EXPECT_EQ(StateOf(id), JobState::kFailed);
+  manager_->runs().OnTrainingEnded(1, epoch, {jobs::TrainOutcome::kLost, absl::UnavailableError("rank 1 has left")});
+  manager_->runs().OnTrainingEnded(2, epoch, {jobs::TrainOutcome::kFailed, absl::DataLossError("no number")});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("no number"));
-  EXPECT_EQ(manager_->census().not_finite, 0);
+  EXPECT_EQ(manager_->counts().not_finite, 0);
 }
 
-TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {
+TEST_F(ManagerTest, WhatRankZeroIsDoingIsReported) {
   const std::string id = Begun();
   const int64_t epoch = trainers_[1]->epoch();
   Pass(options_.limits.form - absl::Seconds(1));
@@ -139,24 +140,24 @@ TEST_F(ManagerTest, WhatRankZeroIsDoingIsTold) {
 
 TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
   const std::string id = Running();
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kFinished, {}});
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {jobs::TrainOutcome::kFinished, {}});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   manager_->runs().OnTrainerLost(2, "gone");
-  EXPECT_EQ(StateOf(id), JobState::kSucceeded);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kSucceeded);
 }
 
 TEST_F(ManagerTest, LossesWhilePausingAndCancelling) {
   const std::string paused = Running();
   ASSERT_TRUE(manager_->Pause(paused).ok());
-  AllEnd(TrainOutcome::kLost, absl::UnavailableError("gone"));
-  EXPECT_EQ(StateOf(paused), JobState::kPaused);
+  AllEnd(jobs::TrainOutcome::kLost, absl::UnavailableError("gone"));
+  EXPECT_EQ(StateOf(paused), jobs::JobState::kPaused);
   const std::string cancelled = Submit(Spec());
   manager_->Tick();
   AllStart();
   ASSERT_TRUE(manager_->Cancel(cancelled).ok());
   manager_->runs().OnTrainerLost(1, "gone");
   manager_->runs().OnTrainerLost(2, "gone");
-  EXPECT_EQ(StateOf(cancelled), JobState::kCancelled);
+  EXPECT_EQ(StateOf(cancelled), jobs::JobState::kCancelled);
 }
 
 TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
@@ -164,26 +165,26 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
   Pass(options_.limits.form);
   EXPECT_THAT(trainers_[1]->last_reason, HasSubstr("waited too long for all ranks to start, rank 1 (pid 1002"));
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, {}});
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {jobs::TrainOutcome::kLost, {}});
   Pass(options_.limits.abort);
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
-  EXPECT_EQ(manager_->census().workers, 1) << "nobody gets it any more";
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(manager_->counts().workers, 1) << "nobody gets it any more";
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   manager_->runs().OnTrainerLost(2, "its link ended");
   trainers_.erase(2);
 
   Connect(3);
   Pass(absl::Seconds(1));
   AllStart();
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   Pass(options_.limits.stall - absl::Seconds(1));
   Step(1);
   Pass(options_.limits.stall - absl::Seconds(1));
   EXPECT_TRUE(trainers_[3]->heard.empty());
   Pass(absl::Seconds(1));
   EXPECT_THAT(trainers_[3]->last_reason, HasSubstr("waited too long for a step"));
-  AllEnd(TrainOutcome::kLost, absl::AbortedError("told so"));
+  AllEnd(jobs::TrainOutcome::kLost, absl::AbortedError("told so"));
 
   Pass(absl::Seconds(1));
   AllStart();
@@ -193,7 +194,7 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   Pass(options_.limits.stop_now);
   EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("abort "));
   Pass(options_.limits.abort);
-  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kCancelled);
 }
 
 TEST_F(ManagerTest, AWorkerWhoseWordsLieUnreadIsNotFenced) {
@@ -224,9 +225,9 @@ TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
-  manager_->runs().OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::AbortedError("aborted")});
-  manager_->runs().OnTrainerLost(2, "its link ended");  // as its link tells later
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  manager_->runs().OnTrainingEnded(1, epoch, {jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->runs().OnTrainerLost(2, "its link ended");  // as its link reports later
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
 }
 
 TEST_F(ManagerTest, OnlyWorkersThatAreAlikeMakeAGroup) {
@@ -235,16 +236,16 @@ TEST_F(ManagerTest, OnlyWorkersThatAreAlikeMakeAGroup) {
   Connect(2, "amx");
   const std::string id = Submit(Spec());
   manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   Connect(3, "amx");
   manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPreparing);
-  EXPECT_TRUE(trainers_[1]->seats.empty());
-  EXPECT_EQ(trainers_[2]->seats[0].rank, 0);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
+  EXPECT_TRUE(trainers_[1]->assignments.empty());
+  EXPECT_EQ(trainers_[2]->assignments[0].rank, 0);
 }
 
 TEST_F(ManagerTest, StrangersAreRefused) {
-  WorkerInfo info;
+  fleet::WorkerInfo info;
   info.incarnation = "x";
   info.join_token = "wrong";
   FakeTrainer stranger;
@@ -258,7 +259,7 @@ TEST_F(ManagerTest, StrangersAreRefused) {
 }
 
 // A server is killed in each state of a job; the next one goes on by the table, and no attempt's number comes twice.
-TEST_F(ManagerTest, TheCensusCounts) {
+TEST_F(ManagerTest, TheStatsCount) {
   ConnectBoth();
   const std::string id = Submit(Spec(1)), other = Submit(Spec(1)), waiting = Submit(Spec(1));
   manager_->Tick();
@@ -267,25 +268,25 @@ TEST_F(ManagerTest, TheCensusCounts) {
   Step(3, 2);
   manager_->runs().OnTrainingSaved(2, trainers_[2]->epoch(), {.step = 3, .saved_unix_ms = host_.UnixMs()});
   host_.now += absl::Seconds(2);
-  const TrainingCensus& census = manager_->census();
-  EXPECT_EQ(census.jobs[static_cast<int>(JobState::kRunning)], 2);
-  EXPECT_EQ(census.jobs[static_cast<int>(JobState::kPending)], 1);
-  EXPECT_EQ(census.workers, 2);
-  EXPECT_EQ(census.busy_workers, 2);
-  EXPECT_EQ(census.attempts, 2);
-  EXPECT_EQ(census.steps, 1);
-  EXPECT_EQ(census.tokens, 96);
-  EXPECT_EQ(census.seconds.total, 0.5);
-  ASSERT_EQ(census.slots.size(), 1u) << "the other has done no step";
-  EXPECT_EQ(census.slots.at(1).progress.step, 3);
-  EXPECT_EQ(census.slots.at(1).checkpoint_step, 3);
-  EXPECT_DOUBLE_EQ(census.slots.at(1).checkpoint_age_seconds, 2);
+  const TrainingCounts& counts = manager_->counts();
+  EXPECT_EQ(counts.jobs[static_cast<int>(jobs::JobState::kRunning)], 2);
+  EXPECT_EQ(counts.jobs[static_cast<int>(jobs::JobState::kPending)], 1);
+  EXPECT_EQ(counts.workers, 2);
+  EXPECT_EQ(counts.busy_workers, 2);
+  EXPECT_EQ(counts.attempts, 2);
+  EXPECT_EQ(counts.steps, 1);
+  EXPECT_EQ(counts.tokens, 96);
+  EXPECT_EQ(counts.seconds.total, 0.5);
+  ASSERT_EQ(counts.slots.size(), 1u) << "the other has done no step";
+  EXPECT_EQ(counts.slots.at(1).progress.step, 3);
+  EXPECT_EQ(counts.slots.at(1).checkpoint_step, 3);
+  EXPECT_DOUBLE_EQ(counts.slots.at(1).checkpoint_age_seconds, 2);
 
   // Steps that are done again train no more tokens, but for those beyond.
   for (const int64_t step : {1, 2, 3, 4}) Step(step, 2);
-  EXPECT_EQ(manager_->census().steps, 5);
-  EXPECT_EQ(manager_->census().tokens, 128);
+  EXPECT_EQ(manager_->counts().steps, 5);
+  EXPECT_EQ(manager_->counts().tokens, 128);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -3,7 +3,7 @@
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -11,41 +11,41 @@ using testing::HasSubstr;
 TEST_F(ManagerTest, AKilledServerForgetsNothingAndStartsNothingTwice) {
   const std::string id = Submit(Spec(), "request");
   Restart();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   int64_t attempts = 0;
   const auto begin = [&] {
     ConnectBoth();
     manager_->Tick();
-    ASSERT_EQ(trainers_[1]->seats.size(), 1u);
-    EXPECT_EQ(trainers_[1]->seats[0].attempt, ++attempts);
+    ASSERT_EQ(trainers_[1]->assignments.size(), 1u);
+    EXPECT_EQ(trainers_[1]->assignments[0].attempt, ++attempts);
   };
   begin();
   Restart();  // PREPARING
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_EQ(ReasonOf(id), "its server has ended and was started again");
   begin();
   AllStart();
   Step(4);
   Pass(absl::Seconds(2));
   Restart();  // RUNNING
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_EQ(Get(id)->progress->step, 4);
   EXPECT_EQ(Get(id)->losses, 0) << "it is not the job's fault";
   begin();
   AllStart();
   ASSERT_TRUE(manager_->Pause(id).ok());
   Restart();  // PAUSING
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
   Restart();  // PAUSED
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
   ASSERT_TRUE(manager_->Resume(id).ok());
   begin();
   AllStart();
   ASSERT_TRUE(manager_->Cancel(id).ok());
   Restart();  // CANCELLING
-  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kCancelled);
   Restart();
-  EXPECT_EQ(StateOf(id), JobState::kCancelled);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kCancelled);
   EXPECT_EQ(manager_->List({}).jobs.size(), 1u);
 }
 
@@ -56,12 +56,12 @@ TEST_F(ManagerTest, AQueueSurvivesItsServer) {
   Restart();
   ConnectBoth();
   manager_->Tick();
-  EXPECT_EQ(StateOf(two), JobState::kPreparing);
+  EXPECT_EQ(StateOf(two), jobs::JobState::kPreparing);
   for (const std::string& next : {three, one}) {
     AllStart();
-    AllEnd(TrainOutcome::kFinished);
+    AllEnd(jobs::TrainOutcome::kFinished);
     manager_->Tick();
-    EXPECT_EQ(StateOf(next), JobState::kPreparing);
+    EXPECT_EQ(StateOf(next), jobs::JobState::kPreparing);
   }
 }
 
@@ -70,25 +70,25 @@ TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
   const std::string id = Submit(Spec());
   journal_.error = absl::ResourceExhaustedError("disk full");
   manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   journal_.error = {};
   manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
   AllStart();
   Step(3);
 
   // What workers report has happened; it is written down as soon as that can be.
   journal_.error = absl::ResourceExhaustedError("disk full");
   EXPECT_FALSE(manager_->Pause(id).ok());
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
-  AllEnd(TrainOutcome::kLost, absl::UnavailableError("gone"));
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
+  AllEnd(jobs::TrainOutcome::kLost, absl::UnavailableError("gone"));
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   Pass(absl::Minutes(1));
-  EXPECT_EQ(StateOf(id), JobState::kPending);
-  EXPECT_EQ(trainers_[1]->seats.size(), 1u);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
+  EXPECT_EQ(trainers_[1]->assignments.size(), 1u);
   journal_.error = {};
   Pass(absl::Minutes(1));
-  EXPECT_EQ(trainers_[1]->seats.size(), 2u);
+  EXPECT_EQ(trainers_[1]->assignments.size(), 2u);
   EXPECT_EQ(journal_.kept.begin()->second.attempt, 2);
 }
 
@@ -98,20 +98,20 @@ TEST_F(ManagerTest, AServerStartsWithAJournalThatCannotBeWritten) {
   AllStart();
   journal_.error = absl::ResourceExhaustedError("jobs.sqlite: database or disk is full");
   Restart();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   ConnectBoth();
   Pass(absl::Minutes(1));
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_THAT(Get(id)->note, HasSubstr("waits for the journal: jobs.sqlite: database or disk is full"));
-  EXPECT_FALSE(manager_->census().journal_ok);
+  EXPECT_FALSE(manager_->counts().journal_ok);
   const absl::Status pause = manager_->Pause(id).status();
   EXPECT_EQ(pause.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(switchyard::ReasonOf(pause), v1::DISK_FULL);
+  EXPECT_EQ(switchyard::rpc::ReasonOf(pause), v1::DISK_FULL);
   EXPECT_THAT(std::string(pause.message()), HasSubstr("make room beneath the checkpoint root"));
   journal_.error = {};
   Pass(absl::Minutes(1));
-  EXPECT_TRUE(manager_->census().journal_ok);
-  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  EXPECT_TRUE(manager_->counts().journal_ok);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
 }
 
 TEST_F(ManagerTest, AJobThatTheJournalKeepsFromBeginningSaysSo) {
@@ -119,13 +119,13 @@ TEST_F(ManagerTest, AJobThatTheJournalKeepsFromBeginningSaysSo) {
   const std::string id = Submit(Spec());
   journal_.error = absl::ResourceExhaustedError("jobs.sqlite: database or disk is full");
   manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_EQ(Get(id)->note, "waits for the journal: jobs.sqlite: database or disk is full");
-  EXPECT_FALSE(manager_->census().journal_ok);
+  EXPECT_FALSE(manager_->counts().journal_ok);
   journal_.error = {};
   manager_->Tick();
-  EXPECT_TRUE(manager_->census().journal_ok);
-  EXPECT_EQ(StateOf(id), JobState::kPreparing);
+  EXPECT_TRUE(manager_->counts().journal_ok);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
 }
 
 // Whoever asked was refused, and nothing waits to be written: the gauge says when there is room again all the same.
@@ -135,23 +135,23 @@ TEST_F(ManagerTest, TheJournalIsTriedAgainAlsoWhereNothingWaitsForIt) {
   journal_.error = absl::ResourceExhaustedError("jobs.sqlite: database or disk is full");
   EXPECT_FALSE(manager_->Pause(id).ok());
   manager_->Tick();
-  EXPECT_FALSE(manager_->census().journal_ok);
+  EXPECT_FALSE(manager_->counts().journal_ok);
   journal_.error = {};
   manager_->Tick();
-  EXPECT_TRUE(manager_->census().journal_ok);
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_TRUE(manager_->counts().journal_ok);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
 }
 
 TEST_F(ManagerTest, AnAttemptsNumberIsWrittenBeforeWorkersHearIt) {
   const std::string id = Begun(TextSpec());
   journal_.error = absl::UnavailableError("no disk");
   manager_->runs().OnPrepared(id, PackedData{.tokens = 100, .trained_tokens = 100});
-  EXPECT_TRUE(trainers_[1]->seats.empty());
+  EXPECT_TRUE(trainers_[1]->assignments.empty());
   EXPECT_THAT(Get(id)->note, HasSubstr("waits for the journal"));
   journal_.error = {};
   Pass(absl::Seconds(1));
-  ASSERT_EQ(trainers_[1]->seats.size(), 1u);
-  EXPECT_EQ(trainers_[1]->seats[0].attempt, 1);
+  ASSERT_EQ(trainers_[1]->assignments.size(), 1u);
+  EXPECT_EQ(trainers_[1]->assignments[0].attempt, 1);
 }
 
 TEST_F(ManagerTest, ProgressIsWrittenAtMostSoOften) {
@@ -172,11 +172,11 @@ TEST_F(ManagerTest, AServerThatStopsSavesFirst) {
   manager_->Drain();
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
   EXPECT_FALSE(manager_->idle());
-  AllEnd(TrainOutcome::kStopped);
+  AllEnd(jobs::TrainOutcome::kStopped);
   EXPECT_TRUE(manager_->idle());
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   manager_->Tick();
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_EQ(manager_->Submit("", Spec()).status().code(), absl::StatusCode::kUnavailable);
   Restart();
   EXPECT_EQ(Get(id)->losses, 0);
@@ -188,16 +188,16 @@ TEST_F(ManagerTest, WorkersThatEndWithTheServerAreNoLosses) {
   manager_->Drain();
   manager_->runs().OnTrainerLost(1, "its link ended");
   manager_->runs().OnTrainerLost(2, "its link ended");
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_EQ(Get(id)->losses, 0);
-  EXPECT_EQ(manager_->census().losses, 0);
+  EXPECT_EQ(manager_->counts().losses, 0);
 }
 
 // A page of jobs whose specs are long ends early, and the next goes on.
 TEST_F(ManagerTest, APageIsBoundedInBytes) {
   std::vector<std::string> ids;
   for (int i = 0; i < 10; ++i) {
-    JobSpec spec = Spec();
+    jobs::JobSpec spec = Spec();
     spec.datasets.assign(100, std::string(1000, 'x') + ".bin");
     ids.insert(ids.begin(), Submit(spec));
   }
@@ -219,4 +219,4 @@ TEST_F(ManagerTest, APageIsBoundedInBytes) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -3,18 +3,18 @@
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 class JobResumesTest : public ManagerTest {
  protected:
   // Ran on two workers, and has stopped.
-  std::string Paused(const JobSpec& spec = Spec()) {
+  std::string Paused(const jobs::JobSpec& spec = Spec()) {
     const std::string id = Begun(spec, "request");
     AllStart();
     EXPECT_TRUE(manager_->Pause(id).ok());
-    AllEnd(TrainOutcome::kStopped);
-    EXPECT_EQ(StateOf(id), JobState::kPaused);
+    AllEnd(jobs::TrainOutcome::kStopped);
+    EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
     return id;
   }
 };
@@ -28,19 +28,19 @@ TEST_F(JobResumesTest, OnOneOfTwoWorkers) {
   EXPECT_EQ(ReasonOf(id), "resume was asked for on 1 workers instead of 2");
   EXPECT_EQ(journal_.kept.begin()->second.spec.workers, 1) << "written before it was acknowledged";
   manager_->Tick();
-  ASSERT_EQ(trainers_[1]->seats.size() + trainers_[2]->seats.size(), 3u) << "two of before, one now";
-  const TrainingSeat& seat = trainers_[trainers_[1]->seats.size() == 2 ? 1 : 2]->seats[1];
-  EXPECT_EQ(seat.attempt, 2);
-  EXPECT_EQ(seat.world, 1);
-  EXPECT_EQ(seat.spec.workers, 1);
+  ASSERT_EQ(trainers_[1]->assignments.size() + trainers_[2]->assignments.size(), 3u) << "two of before, one now";
+  const jobs::TrainingAssignment& assignment = trainers_[trainers_[1]->assignments.size() == 2 ? 1 : 2]->assignments[1];
+  EXPECT_EQ(assignment.attempt, 2);
+  EXPECT_EQ(assignment.world, 1);
+  EXPECT_EQ(assignment.spec.workers, 1);
 
   Restart();
   EXPECT_EQ(Get(id)->spec.workers, 1);
   Connect(1);
   manager_->Tick();
-  ASSERT_EQ(trainers_[1]->seats.size(), 1u) << "one is enough for it";
-  EXPECT_EQ(trainers_[1]->seats[0].attempt, 3);
-  EXPECT_EQ(trainers_[1]->seats[0].world, 1);
+  ASSERT_EQ(trainers_[1]->assignments.size(), 1u) << "one is enough for it";
+  EXPECT_EQ(trainers_[1]->assignments[0].attempt, 3);
+  EXPECT_EQ(trainers_[1]->assignments[0].world, 1);
 }
 
 TEST_F(JobResumesTest, ARequestFindsWhatItHasMade) {
@@ -61,7 +61,7 @@ TEST_F(JobResumesTest, ARequestFindsWhatItHasMade) {
 TEST_F(JobResumesTest, TheSameNumberIsAPlainResume) {
   const std::string id = Paused();
   ASSERT_TRUE(manager_->ResumeOn(id, 2).ok());
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_EQ(ReasonOf(id), "resume was asked for");
   EXPECT_EQ(Get(id)->submitted_workers, 0);
   ASSERT_TRUE(manager_->ResumeOn(id, 2).ok()) << "it is so";
@@ -72,7 +72,7 @@ TEST_F(JobResumesTest, OnlyAPausedJobChanges) {
   const auto refused = [&](const std::string& state) {
     const absl::Status status = manager_->ResumeOn(id, 1).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(ViewError(ToGrpcStatus(status, "")).reason, "JOB_STATE");
+    EXPECT_EQ(rpc::ViewError(rpc::ToGrpcStatus(status, "")).reason, "JOB_STATE");
     EXPECT_EQ(status.message(),
               absl::StrCat("job is ", state, ": cannot resume on another number of workers: 1 instead of 2"));
     EXPECT_EQ(Get(id)->spec.workers, 2);
@@ -85,7 +85,7 @@ TEST_F(JobResumesTest, OnlyAPausedJobChanges) {
   refused("RUNNING");
   ASSERT_TRUE(manager_->Pause(id).ok());
   refused("PAUSING");
-  AllEnd(TrainOutcome::kFinished);
+  AllEnd(jobs::TrainOutcome::kFinished);
   refused("SUCCEEDED");
 }
 
@@ -93,14 +93,14 @@ TEST_F(JobResumesTest, NothingChangesThatTheJournalDoesNotKnow) {
   const std::string id = Paused();
   journal_.error = absl::UnavailableError("no disk");
   EXPECT_FALSE(manager_->ResumeOn(id, 1).ok());
-  EXPECT_EQ(StateOf(id), JobState::kPaused);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
   EXPECT_EQ(Get(id)->spec.workers, 2);
   EXPECT_EQ(Get(id)->submitted_workers, 0);
 }
 
 // A worker would say that the checkpoint is another job's.
 TEST_F(JobResumesTest, RowsOfACapacityStay) {
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.capacity_factor = 1.5;
   const std::string even = Paused(spec);
   EXPECT_TRUE(manager_->ResumeOn(even, 1).ok()) << "of the whole batch, as before";
@@ -117,4 +117,4 @@ TEST_F(JobResumesTest, RowsOfACapacityStay) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -4,7 +4,7 @@
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -17,8 +17,8 @@ class SlicesTest : public ManagerTest {
     options_.serving_workers = 2;
     Restart();
   }
-  static JobSpec Shared(int workers = 2) {
-    JobSpec spec = Spec(workers);
+  static jobs::JobSpec Shared(int workers = 2) {
+    jobs::JobSpec spec = Spec(workers);
     spec.on_serving_workers = true;
     spec.batch_sequences = 12;
     return spec;
@@ -34,7 +34,7 @@ class SlicesTest : public ManagerTest {
     const std::string id = Submit(Shared());
     manager_->Tick();
     AllStart();
-    EXPECT_EQ(StateOf(id), JobState::kRunning);
+    EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
     return id;
   }
 };
@@ -50,17 +50,17 @@ TEST_F(SlicesTest, EachKindOfJobTakesItsKindOfWorkers) {
   // It keeps back nobody who wants others.
   const std::string alone = Submit(Spec());
   manager_->Tick();
-  EXPECT_EQ(trainers_[1]->seats.size(), 1u);
-  EXPECT_EQ(StateOf(alone), JobState::kPreparing);
+  EXPECT_EQ(trainers_[1]->assignments.size(), 1u);
+  EXPECT_EQ(StateOf(alone), jobs::JobState::kPreparing);
   ConnectServing(4);
   manager_->Tick();
-  ASSERT_EQ(serving->seats.size(), 1u);
-  EXPECT_EQ(serving->seats[0].job_id, shared);
-  EXPECT_EQ(serving->seats[0].world, 2);
+  ASSERT_EQ(serving->assignments.size(), 1u);
+  EXPECT_EQ(serving->assignments[0].job_id, shared);
+  EXPECT_EQ(serving->assignments[0].world, 2);
   manager_->Tick();
   EXPECT_TRUE(host_.serving_wanted);
-  EXPECT_EQ(manager_->census().workers, 4);
-  EXPECT_EQ(manager_->census().busy_workers, 4);
+  EXPECT_EQ(manager_->counts().workers, 4);
+  EXPECT_EQ(manager_->counts().busy_workers, 4);
 }
 
 TEST_F(SlicesTest, OneJobAtATime) {
@@ -69,29 +69,29 @@ TEST_F(SlicesTest, OneJobAtATime) {
   const std::string one = Submit(Shared(1));
   const std::string other = Submit(Shared(1));
   manager_->Tick();
-  EXPECT_EQ(first->seats.size(), 1u);
-  EXPECT_THAT(second->seats, IsEmpty());
+  EXPECT_EQ(first->assignments.size(), 1u);
+  EXPECT_THAT(second->assignments, IsEmpty());
   EXPECT_EQ(Get(other)->note, "waits for workers: 0 of 1 are free");
   manager_->runs().OnTrainingStarted(1, first->epoch(), 0, {});
-  manager_->runs().OnTrainingEnded(1, first->epoch(), {TrainOutcome::kFinished, {}});
-  EXPECT_EQ(StateOf(one), JobState::kSucceeded);
+  manager_->runs().OnTrainingEnded(1, first->epoch(), {jobs::TrainOutcome::kFinished, {}});
+  EXPECT_EQ(StateOf(one), jobs::JobState::kSucceeded);
   manager_->Tick();
-  ASSERT_EQ(first->seats.size(), 2u);
-  EXPECT_EQ(first->seats[1].job_id, other);
+  ASSERT_EQ(first->assignments.size(), 2u);
+  EXPECT_EQ(first->assignments[1].job_id, other);
 }
 
 TEST_F(SlicesTest, WhatCannotBeIsRefused) {
   absl::Status status = manager_->Submit("", Shared(3)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(), "spec.workers: needs 3 ranks, 0 alive, 2 configured to serve");
-  EXPECT_EQ(ViewError(ToGrpcStatus(status, "")).reason, "TOO_FEW_WORKERS");
+  EXPECT_EQ(rpc::ViewError(rpc::ToGrpcStatus(status, "")).reason, "TOO_FEW_WORKERS");
   options_.serving_workers = 0;
   Restart();
   status = manager_->Submit("", Shared()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
             "spec.on_serving_workers: this server's serving workers do not train (--train_on_serving)");
-  EXPECT_EQ(ViewError(ToGrpcStatus(status, "")).reason, "NO_TRAINING");
+  EXPECT_EQ(rpc::ViewError(rpc::ToGrpcStatus(status, "")).reason, "NO_TRAINING");
   FakeTrainer* serving = ConnectServing(1);
   EXPECT_TRUE(serving->closed.ok()) << "it serves on";
 }
@@ -99,7 +99,7 @@ TEST_F(SlicesTest, WhatCannotBeIsRefused) {
 TEST_F(SlicesTest, TimeWithoutSlicesIsNoStall) {
   const std::string id = RunningShared();
   PassOpen(absl::Minutes(20));
-  EXPECT_EQ(StateOf(id), JobState::kRunning);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   EXPECT_EQ(Get(id)->note, "");
   for (int i = 0; i < 10; ++i) Pass(absl::Hours(1));
   EXPECT_EQ(Get(id)->note, "waits for serving");
@@ -127,7 +127,7 @@ TEST_F(SlicesTest, AServerWithServingWorkersAloneSaysWhatItsUsersMayDo) {
 TEST_F(SlicesTest, WaitingIsNoRuntime) {
   ConnectServing(1);
   ConnectServing(2);
-  JobSpec spec = Shared();
+  jobs::JobSpec spec = Shared();
   spec.max_runtime_seconds = 60;
   const std::string id = Submit(spec);
   manager_->Tick();
@@ -137,7 +137,7 @@ TEST_F(SlicesTest, WaitingIsNoRuntime) {
   EXPECT_THAT(trainers_[1]->heard, IsEmpty());
   PassOpen(absl::Seconds(2));
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("save ", trainers_[1]->epoch())));
-  AllEnd(TrainOutcome::kStopped);
+  AllEnd(jobs::TrainOutcome::kStopped);
   EXPECT_EQ(Get(id)->error, absl::DeadlineExceededError("max_runtime_seconds: ran 61 s of 60"));
 }
 
@@ -159,31 +159,32 @@ TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
   const std::string id = RunningShared();
   manager_->runs().OnTrainerLost(2, "its link ended");
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {TrainOutcome::kLost, absl::AbortedError("aborted")});
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(),
+                                   {jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   trainers_.erase(2);
   ConnectServing(3);
   PassOpen(absl::Seconds(1));
-  EXPECT_EQ(trainers_[1]->seats.size(), 2u);
-  EXPECT_EQ(trainers_[3]->seats.size(), 1u);
+  EXPECT_EQ(trainers_[1]->assignments.size(), 2u);
+  EXPECT_EQ(trainers_[3]->assignments.size(), 1u);
 }
 
 // A worker that serves is not ended for its training's sake; it trains again when it has come to its end.
 TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   const std::string id = RunningShared();
   const int64_t epoch = trainers_[1]->epoch();
-  manager_->runs().OnTrainingEnded(2, epoch, {TrainOutcome::kLost, absl::UnavailableError("x")});
+  manager_->runs().OnTrainingEnded(2, epoch, {jobs::TrainOutcome::kLost, absl::UnavailableError("x")});
   PassOpen(absl::Seconds(31));  // rank 0 does not end
-  EXPECT_EQ(StateOf(id), JobState::kPending);
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_TRUE(trainers_[1]->closed.ok());
   EXPECT_THAT(host_.killed, IsEmpty());
   PassOpen(absl::Seconds(1));
-  EXPECT_EQ(trainers_[1]->seats.size(), 1u);
+  EXPECT_EQ(trainers_[1]->assignments.size(), 1u);
   EXPECT_EQ(Get(id)->note, "waits for workers: 0 of 2 are free");
-  manager_->runs().OnTrainingEnded(1, epoch, {TrainOutcome::kLost, absl::AbortedError("late")});
+  manager_->runs().OnTrainingEnded(1, epoch, {jobs::TrainOutcome::kLost, absl::AbortedError("late")});
   PassOpen(absl::Seconds(1));
-  EXPECT_EQ(trainers_[1]->seats.size(), 2u);
-  EXPECT_EQ(trainers_[2]->seats.size(), 2u);
+  EXPECT_EQ(trainers_[1]->assignments.size(), 2u);
+  EXPECT_EQ(trainers_[2]->assignments.size(), 2u);
 }
 
 // The serving group judges who is silent.
@@ -193,10 +194,10 @@ TEST_F(SlicesTest, NobodyIsFencedHere) {
   manager_->Tick();
   EXPECT_TRUE(trainers_[1]->closed.ok());
   EXPECT_THAT(host_.killed, IsEmpty());
-  EXPECT_EQ(manager_->census().workers, 1);
+  EXPECT_EQ(manager_->counts().workers, 1);
   manager_->End();
   EXPECT_TRUE(trainers_[1]->closed.ok());
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -1,5 +1,5 @@
-// A job manager with a clock that stands until it is told, workers that only write down what they hear, and a journal
-// in memory that survives it.
+// A job manager with a clock that stands until it is told, workers that only write down what they hear, and a
+// journal in memory that survives it.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/jobs/job_manager.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 class MemoryJournal final : public JobJournal {
  public:
@@ -56,7 +56,7 @@ class FakeHost final : public TrainingHost {
     serving_wanted = wanted;
     return slices_given;
   }
-  bool HasUnread(const WorkerInfo&) override { return has_unread; }
+  bool HasUnread(const fleet::WorkerInfo&) override { return has_unread; }
 
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
   uint64_t drawn = 0;
@@ -72,9 +72,9 @@ class FakeHost final : public TrainingHost {
 
 class FakeTrainer final : public TrainerClient {
  public:
-  void Start(const TrainingSeat& seat) override { seats.push_back(seat); }
-  void StopTraining(int64_t epoch, StopKind kind) override {
-    heard.push_back(absl::StrCat(kind == StopKind::kSave ? "save " : "now ", epoch));
+  void Start(const jobs::TrainingAssignment& assignment) override { assignments.push_back(assignment); }
+  void StopTraining(int64_t epoch, jobs::StopKind kind) override {
+    heard.push_back(absl::StrCat(kind == jobs::StopKind::kSave ? "save " : "now ", epoch));
   }
   void AbortTraining(int64_t epoch, const std::string& reason) override {
     heard.push_back(absl::StrCat("abort ", epoch));
@@ -82,8 +82,8 @@ class FakeTrainer final : public TrainerClient {
   }
   void Close(const absl::Status& status) override { closed = status; }
 
-  int64_t epoch() const { return seats.empty() ? -1 : seats.back().epoch; }
-  std::vector<TrainingSeat> seats;
+  int64_t epoch() const { return assignments.empty() ? -1 : assignments.back().epoch; }
+  std::vector<jobs::TrainingAssignment> assignments;
   std::vector<std::string> heard;
   std::string last_reason;
   absl::Status closed;
@@ -92,13 +92,13 @@ class FakeTrainer final : public TrainerClient {
 class RecordingSink final : public ProgressSink {
  public:
   void OnStarted(const Job& job, int64_t step) override { Add(job, absl::StrCat("started ", step)); }
-  void OnStep(const Job& job, const TrainProgress& progress) override {
+  void OnStep(const Job& job, const jobs::TrainProgress& progress) override {
     Add(job, absl::StrCat("step ", progress.step));
   }
-  void OnEvaluated(const Job& job, const EvaluationResult& result) override {
+  void OnEvaluated(const Job& job, const jobs::EvaluationResult& result) override {
     Add(job, absl::StrCat("evaluated ", result.step));
   }
-  void OnEnded(const Job& job) override { Add(job, absl::StrCat("ended ", JobStateName(job.state))); }
+  void OnEnded(const Job& job) override { Add(job, absl::StrCat("ended ", jobs::JobStateName(job.state))); }
 
   std::vector<std::string> lines;
 
@@ -127,7 +127,7 @@ class ManagerTest : public testing::Test {
   }
   FakeTrainer* ConnectServing(WorkerId id) { return Connect(id, "avx2", true); }
   FakeTrainer* Connect(WorkerId id, const std::string& isa = "avx2", bool serves = false) {
-    WorkerInfo info;
+    fleet::WorkerInfo info;
     info.incarnation = absl::StrCat("w", id);
     info.join_token = "token";
     info.local_index = static_cast<int>(id);
@@ -140,8 +140,8 @@ class ManagerTest : public testing::Test {
     manager_->runs().OnTrainer(id, trainers_[id], info);
     return trainers_[id].get();
   }
-  static JobSpec Spec(int workers = 2) {
-    JobSpec spec;
+  static jobs::JobSpec Spec(int workers = 2) {
+    jobs::JobSpec spec;
     spec.architecture = "demo";
     spec.datasets = {"a.bin"};
     spec.steps = 100;
@@ -151,7 +151,7 @@ class ManagerTest : public testing::Test {
     spec.optimizer.schedule.total_steps = 100;
     return spec;
   }
-  std::string Submit(const JobSpec& spec, const std::string& request_id = "") {
+  std::string Submit(const jobs::JobSpec& spec, const std::string& request_id = "") {
     const auto submitted = manager_->Submit(request_id, spec);
     EXPECT_TRUE(submitted.ok()) << submitted.status();
     return submitted.ok() ? submitted->job->id : "";
@@ -161,7 +161,7 @@ class ManagerTest : public testing::Test {
     EXPECT_TRUE(job.ok()) << job.status();
     return job.ok() ? *job : std::make_shared<Job>();
   }
-  JobState StateOf(const std::string& id) { return Get(id)->state; }
+  jobs::JobState StateOf(const std::string& id) { return Get(id)->state; }
   std::string ReasonOf(const std::string& id) { return Get(id)->changes.back().reason; }
   void Pass(absl::Duration time) {
     host_.now += time;
@@ -174,14 +174,14 @@ class ManagerTest : public testing::Test {
     for (const auto& [id, trainer] : trainers_) manager_->runs().OnTrainingStarted(id, epoch, step, {});
   }
   void Step(int64_t step, WorkerId rank0 = 1) {
-    TrainProgress progress;
+    jobs::TrainProgress progress;
     progress.step = step;
     progress.loss = 3;
     progress.tokens = step * 32;
     progress.seconds.total = 0.5;
     manager_->runs().OnTrainingStep(rank0, trainers_.at(rank0)->epoch(), progress);
   }
-  void AllEnd(TrainOutcome outcome, const absl::Status& status = absl::OkStatus()) {
+  void AllEnd(jobs::TrainOutcome outcome, const absl::Status& status = absl::OkStatus()) {
     const int64_t epoch = trainers_.at(1)->epoch();
     for (const auto& [id, trainer] : trainers_) manager_->runs().OnTrainingEnded(id, epoch, {outcome, status});
   }
@@ -190,23 +190,23 @@ class ManagerTest : public testing::Test {
     Connect(2);
   }
   // Two workers are there, and it is the job's turn.
-  std::string Begun(const JobSpec& spec = Spec(), const std::string& request_id = "") {
+  std::string Begun(const jobs::JobSpec& spec = Spec(), const std::string& request_id = "") {
     ConnectBoth();
     const std::string id = Submit(spec, request_id);
     manager_->Tick();
-    EXPECT_EQ(StateOf(id), JobState::kPreparing);
+    EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
     return id;
   }
   // … and it runs on them.
-  std::string Running(const JobSpec& spec = Spec()) {
+  std::string Running(const jobs::JobSpec& spec = Spec()) {
     const std::string id = Begun(spec);
     AllStart();
-    EXPECT_EQ(StateOf(id), JobState::kRunning);
+    EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
     return id;
   }
   // Whose text has to become tokens first.
-  static JobSpec TextSpec() {
-    JobSpec spec = Spec();
+  static jobs::JobSpec TextSpec() {
+    jobs::JobSpec spec = Spec();
     spec.datasets = {"a.jsonl"};
     return spec;
   }
@@ -219,4 +219,4 @@ class ManagerTest : public testing::Test {
   std::unique_ptr<JobManager> manager_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

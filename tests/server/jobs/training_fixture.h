@@ -23,7 +23,7 @@
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline constexpr char kTrainToken[] = "0123456789abcdef";
 
@@ -34,7 +34,7 @@ class LinkTrainer {
       : stub_(v1::WorkerService::NewStub(std::move(channel))), stream_(stub_->Link(&context_)) {
     v1::LinkRequest hello;
     v1::Register* out = hello.mutable_register_();
-    out->set_protocol_version(kProtocolVersion);
+    out->set_protocol_version(link::kProtocolVersion);
     out->set_incarnation(absl::StrCat("t", index, "-", reinterpret_cast<uintptr_t>(this)));
     out->set_join_token(kTrainToken);
     out->set_local_index(-1);
@@ -63,34 +63,34 @@ class LinkTrainer {
   }
   void SayStarted(int64_t step) {
     v1::LinkRequest message;
-    message.mutable_training_started()->set_epoch(seat().epoch());
+    message.mutable_training_started()->set_epoch(assignment().epoch());
     message.mutable_training_started()->set_step(step);
     Say(message);
   }
   void SayStep(int64_t step, double loss) {
     v1::LinkRequest message;
-    message.mutable_training_step()->set_epoch(seat().epoch());
+    message.mutable_training_step()->set_epoch(assignment().epoch());
     message.mutable_training_step()->mutable_progress()->set_step(step);
     message.mutable_training_step()->mutable_progress()->set_loss(loss);
     Say(message);
   }
   void SayEnded(v1::TrainingOutcome outcome, const absl::Status& status = absl::OkStatus()) {
     v1::LinkRequest message;
-    message.mutable_training_ended()->set_epoch(seat().epoch());
+    message.mutable_training_ended()->set_epoch(assignment().epoch());
     message.mutable_training_ended()->set_outcome(outcome);
     message.mutable_training_ended()->set_code(static_cast<int>(status.code()));
     message.mutable_training_ended()->set_message(std::string(status.message()));
     Say(message);
   }
   // The newest; waits for the count-th.
-  v1::StartTraining AwaitSeat(size_t count) {
+  v1::StartTraining AwaitAssignment(size_t count) {
     absl::MutexLock lock(&mu_);
-    const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return seats_.size() >= count; };
+    const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return assignments_.size() >= count; };
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(60))) << "no seat " << count;
-    return seats_.empty() ? v1::StartTraining() : seats_.back();
+    return assignments_.empty() ? v1::StartTraining() : assignments_.back();
   }
-  v1::StartTraining seat() { return AwaitSeat(1); }
-  // The next command that is no seat.
+  v1::StartTraining assignment() { return AwaitAssignment(1); }
+  // The next command that is no assignment.
   v1::LinkResponse AwaitCommand() {
     absl::MutexLock lock(&mu_);
     const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return commands_.size() > taken_; };
@@ -110,7 +110,7 @@ class LinkTrainer {
     while (stream_->Read(&command)) {
       absl::MutexLock lock(&mu_);
       if (command.has_start_training()) {
-        seats_.push_back(command.start_training());
+        assignments_.push_back(command.start_training());
       } else if (!command.has_registered()) {
         commands_.push_back(command);
       }
@@ -125,7 +125,7 @@ class LinkTrainer {
   grpc::ClientContext context_;
   const std::unique_ptr<grpc::ClientReaderWriter<v1::LinkRequest, v1::LinkResponse>> stream_;
   absl::Mutex mu_;  // also: one writer at a time
-  std::vector<v1::StartTraining> seats_ ABSL_GUARDED_BY(mu_);
+  std::vector<v1::StartTraining> assignments_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::LinkResponse> commands_ ABSL_GUARDED_BY(mu_);
   size_t taken_ ABSL_GUARDED_BY(mu_) = 0;
   bool over_ ABSL_GUARDED_BY(mu_) = false;
@@ -142,18 +142,18 @@ inline constexpr char kTinySpecials[] = R"({"eos_token": "<|end|>"})";
 
 // Packed tokens of our format: a document of `count` tokens.
 inline std::string TokenFileBytes(int64_t count, int64_t vocab = 300) {
-  TokenFileHeader header;
+  jobs::TokenFileHeader header;
   header.vocab_size = vocab;
   header.num_tokens = count;
   header.num_documents = 1;
   std::string body(static_cast<size_t>(header.file_bytes() - header.tokens_at()), '\0');
   header.contents = Fnv1a(body);
-  return EncodeTokenHeader(header) + body;
+  return jobs::EncodeTokenHeader(header) + body;
 }
 
 // The same with a mask, in which no token is trained but the `trained`-th (-1: none).
 inline std::string MaskedFileBytes(int64_t count, int64_t trained = -1) {
-  TokenFileHeader header;
+  jobs::TokenFileHeader header;
   header.vocab_size = 300;
   header.num_tokens = count;
   header.num_documents = 1;
@@ -162,7 +162,7 @@ inline std::string MaskedFileBytes(int64_t count, int64_t trained = -1) {
   if (trained >= 0)
     body[static_cast<size_t>(header.mask_at() - header.tokens_at() + trained / 8)] |= 1 << (trained % 8);
   header.contents = Fnv1a(body);
-  return EncodeTokenHeader(header) + body;
+  return jobs::EncodeTokenHeader(header) + body;
 }
 
 class TrainingTest : public testing::Test {
@@ -249,7 +249,7 @@ class TrainingTest : public testing::Test {
     return job;
   }
 
-  TempDir base_;
+  model::TempDir base_;
   ServerConfig config_;
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -257,4 +257,4 @@ class TrainingTest : public testing::Test {
   std::vector<std::unique_ptr<LinkTrainer>> trainers_;  // before the server: it would wait for their links
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -6,16 +6,17 @@
 #include "gmock/gmock.h"
 #include "tests/server/engine/engine_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
 
 class EngineMetricsTest : public EngineTest {
  protected:
-  double Success(FinishReason reason) { return metrics->request_success(reason).Value(); }
+  double Success(batching::FinishReason reason) { return metrics->request_success(reason).Value(); }
   double Successes() {
-    return Success(FinishReason::kStop) + Success(FinishReason::kLength) + Success(FinishReason::kAbort);
+    return Success(batching::FinishReason::kStop) + Success(batching::FinishReason::kLength) +
+           Success(batching::FinishReason::kAbort);
   }
   double Errors(const char* code) { return metrics->request_error(code).Value(); }
   // One sequence of five tokens; the second worker is idle.
@@ -27,7 +28,7 @@ class EngineMetricsTest : public EngineTest {
     Reader reader;
     Submit(reader, "r", 5);
     EXPECT_TRUE(reader.End().ok());
-    Settle();
+    Finalize();
   }
 };
 
@@ -36,8 +37,8 @@ TEST_F(EngineMetricsTest, AnEndIsASuccessByItsReason) {
   Reader reader;
   Submit(reader, "r", 5);
   ASSERT_TRUE(reader.End().ok());
-  Settle();
-  EXPECT_EQ(Success(FinishReason::kLength), 1);
+  Finalize();
+  EXPECT_EQ(Success(batching::FinishReason::kLength), 1);
   EXPECT_EQ(Successes(), 1);
   const auto longest = metrics->request_max_num_generation_tokens->Collect().histogram;
   EXPECT_EQ(longest.sample_count, 1u);
@@ -51,8 +52,8 @@ TEST_F(EngineMetricsTest, OnlyTheLongestOfSeveralChoicesIsTheRequestsLength) {
   request->num_choices = 3;
   Submit(reader, std::move(request));
   ASSERT_TRUE(reader.End().ok());
-  Settle();
-  EXPECT_EQ(Success(FinishReason::kLength), 3);
+  Finalize();
+  EXPECT_EQ(Success(batching::FinishReason::kLength), 3);
   const auto longest = metrics->request_max_num_generation_tokens->Collect().histogram;
   EXPECT_EQ(longest.sample_count, 1u);
   EXPECT_EQ(longest.sample_sum, 7);
@@ -67,7 +68,7 @@ TEST_F(EngineMetricsTest, ADeadlineIsNoSuccessAndHasNoPhasesThatItDidNotReach) {
   request->deadline = MonotonicNow() + absl::Milliseconds(50);
   Submit(reader, std::move(request));
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kDeadlineExceeded);
-  Settle();
+  Finalize();
   EXPECT_EQ(Errors("DEADLINE_EXCEEDED"), 1);
   EXPECT_EQ(Successes(), 0);
   EXPECT_EQ(metrics->request_queue_time->Collect().histogram.sample_count, 1u);
@@ -84,7 +85,7 @@ TEST_F(EngineMetricsTest, ALostGroupIsNoSuccess) {
   worker->AwaitHeld();
   engine->links()->OnLinkLost(1, "its link ended");
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kUnavailable);
-  Settle();
+  Finalize();
   EXPECT_EQ(Errors("UNAVAILABLE"), 1);
   EXPECT_EQ(Successes(), 0);
 }
@@ -98,13 +99,13 @@ TEST_F(EngineMetricsTest, AClientThatGoesAwayAbortsAndOneThatIsSentAwayDoesNot) 
   Submit(aborted, "c", 5);
   engine->Cancel(first, absl::CancelledError("the client is gone"));
   engine->Cancel(second, absl::ResourceExhaustedError("too slow"));
-  Settle();
-  EXPECT_EQ(Success(FinishReason::kAbort), 1);
+  Finalize();
+  EXPECT_EQ(Success(batching::FinishReason::kAbort), 1);
   EXPECT_EQ(Errors("RESOURCE_EXHAUSTED"), 1);
   engine->Abort("c", [](bool found) { EXPECT_TRUE(found); });
   EXPECT_TRUE(aborted.End().ok());
-  Settle();
-  EXPECT_EQ(Success(FinishReason::kAbort), 2);
+  Finalize();
+  EXPECT_EQ(Success(batching::FinishReason::kAbort), 2);
   EXPECT_EQ(Successes(), 2);
   worker->Allow(-1);
 }
@@ -119,11 +120,13 @@ TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
     one->script.counts_items = true;
   };
   RunOneOnTwoWorkers();
-  const auto steps = [this](Phase phase) { return metrics->moe_balancedness(phase).Collect().histogram.sample_count; };
-  EXPECT_EQ(steps(Phase::kPrefill), 1u);
-  EXPECT_EQ(steps(Phase::kDecode), 4u);
+  const auto steps = [this](popularity::Phase phase) {
+    return metrics->moe_balancedness(phase).Collect().histogram.sample_count;
+  };
+  EXPECT_EQ(steps(popularity::Phase::kPrefill), 1u);
+  EXPECT_EQ(steps(popularity::Phase::kDecode), 4u);
   // All rows on one of two workers.
-  EXPECT_DOUBLE_EQ(metrics->moe_balancedness(Phase::kDecode).Collect().histogram.sample_sum, 4 * 0.5);
+  EXPECT_DOUBLE_EQ(metrics->moe_balancedness(popularity::Phase::kDecode).Collect().histogram.sample_sum, 4 * 0.5);
 }
 
 // Ranks wait for each other in every layer: that another one is busy in the next evens out nothing.
@@ -138,7 +141,7 @@ TEST_F(EngineMetricsTest, LayersAreUnevenEachForItself) {
   };
   RunOneOnTwoWorkers();
   double steps = 0, sum = 0;
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+  for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
     const auto histogram = metrics->moe_balancedness(phase).Collect().histogram;
     steps += static_cast<double>(histogram.sample_count);
     sum += histogram.sample_sum;
@@ -188,4 +191,4 @@ TEST(ServerMetricsTest, OneGroupsCacheIsDescribed) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -5,7 +5,7 @@
 #include "server/metrics/metrics.h"
 #include "tests/half_requests.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 TEST(ServerMetricsPageTest, HalfRequestsKeepNoScraperOut) {
@@ -17,4 +17,4 @@ TEST(ServerMetricsPageTest, HalfRequestsKeepNoScraperOut) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // Values by "name label=value".
@@ -26,14 +26,14 @@ std::map<std::string, double> Values(const prometheus::Registry& registry) {
 TEST(TrainingMetricsTest, WhatIsCountedIsThatOfTheTable) {
   const auto registry = std::make_shared<prometheus::Registry>();
   TrainingMetrics metrics(registry);
-  TrainingCensus census;
-  census.jobs[static_cast<int>(JobState::kPending)] = 3;
-  census.workers = 2;
-  census.busy_workers = 1;
-  census.tokens = 100;
-  census.not_finite = 2;
-  census.dropped_rows = 11;
-  census.seconds = {.total = 5,
+  TrainingCounts counts;
+  counts.jobs[static_cast<int>(jobs::JobState::kPending)] = 3;
+  counts.workers = 2;
+  counts.busy_workers = 1;
+  counts.tokens = 100;
+  counts.not_finite = 2;
+  counts.dropped_rows = 11;
+  counts.seconds = {.total = 5,
                     .forward = 1,
                     .backward = 2,
                     .experts = 1.5,
@@ -41,14 +41,14 @@ TEST(TrainingMetricsTest, WhatIsCountedIsThatOfTheTable) {
                     .all_reduce = .5,
                     .optimizer = .75,
                     .data = .125};
-  metrics.Update(census);
+  metrics.Update(counts);
   const std::map<std::string, double> values = Values(*registry);
   EXPECT_EQ(values.at("switchyard_train_jobs state=pending"), 3);
   EXPECT_EQ(values.at("switchyard_train_jobs state=running"), 0);
   EXPECT_EQ(values.at("switchyard_train_workers_busy"), 1);
   EXPECT_EQ(values.at("switchyard_train_journal_ok"), 1);
-  census.journal_ok = false;
-  metrics.Update(census);
+  counts.journal_ok = false;
+  metrics.Update(counts);
   EXPECT_EQ(Values(*registry).at("switchyard_train_journal_ok"), 0);
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 100);
   EXPECT_EQ(values.at("switchyard_train_not_finite_total"), 2);
@@ -66,10 +66,10 @@ TEST(TrainingMetricsTest, WhatIsCountedIsThatOfTheTable) {
 TEST(TrainingMetricsTest, ASkippedStepHasMeasuredNothing) {
   const auto registry = std::make_shared<prometheus::Registry>();
   TrainingMetrics metrics(registry);
-  TrainingCensus census;
-  census.slots[0].progress.step = 3;
-  census.slots[0].progress.skipped = true;
-  metrics.Update(census);
+  TrainingCounts counts;
+  counts.slots[0].progress.step = 3;
+  counts.slots[0].progress.skipped = true;
+  metrics.Update(counts);
   const std::map<std::string, double> values = Values(*registry);
   for (const std::string name : {"loss", "balance_loss", "z_loss", "gradient_norm"}) {
     EXPECT_TRUE(std::isnan(values.at("switchyard_train_" + name + " slot=0"))) << name;
@@ -80,11 +80,11 @@ TEST(TrainingMetricsTest, ASkippedStepHasMeasuredNothing) {
 TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
   const auto registry = std::make_shared<prometheus::Registry>();
   TrainingMetrics metrics(registry);
-  TrainingCensus census;
-  metrics.Update(census);
+  TrainingCounts counts;
+  metrics.Update(counts);
   const size_t idle = Values(*registry).size();
-  census.tokens = 150;
-  TrainingCensus::Slot& slot = census.slots[1];
+  counts.tokens = 150;
+  TrainingCounts::Slot& slot = counts.slots[1];
   slot.progress.step = 7;
   slot.progress.loss = 2.5;
   slot.progress.balance_loss = 1.25;
@@ -96,7 +96,7 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
   slot.progress.packing = 2;
   slot.checkpoint_step = 6;
   slot.checkpoint_age_seconds = 9;
-  metrics.Update(census);
+  metrics.Update(counts);
   std::map<std::string, double> values = Values(*registry);
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 150);
   const std::map<std::string, double> gauges = {{"loss", 2.5},
@@ -116,16 +116,16 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
   EXPECT_FALSE(values.contains("switchyard_train_evaluation_loss slot=1")) << "nothing was evaluated";
   slot.evaluated = true;
   slot.evaluation.loss = 4;
-  metrics.Update(census);
+  metrics.Update(counts);
   EXPECT_EQ(Values(*registry).at("switchyard_train_evaluation_loss slot=1"), 4);
 
-  census.slots.clear();
-  census.tokens = 140;  // nothing falls
-  metrics.Update(census);
+  counts.slots.clear();
+  counts.tokens = 140;  // nothing falls
+  metrics.Update(counts);
   values = Values(*registry);
   EXPECT_EQ(values.size(), idle) << "a job that has ended leaves no values behind";
   EXPECT_EQ(values.at("switchyard_train_tokens_total"), 150);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -13,7 +13,7 @@
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/files/file_sums.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 using testing::AllOf;
@@ -57,7 +57,7 @@ class BlockCheckTest : public testing::Test {
   }
   int64_t size() const { return static_cast<int64_t>(written_.size()); }
 
-  const TempDir dir_;
+  const model::TempDir dir_;
   std::string written_;
   std::unique_ptr<SafetensorsFile> file_;
 };
@@ -111,4 +111,4 @@ TEST_F(BlockCheckTest, NamesFilePlaceAndTensors) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -8,7 +8,7 @@
 #include "tests/workers/checkpoint/checkpoint_fixture.h"
 #include "tests/workers/checkpoint/simulated_file_system.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 struct Aftermath {
@@ -152,4 +152,4 @@ TEST(CheckpointCrashTest, DiskErrorAtEveryCall) { FailEverywhere(absl::StatusCod
 TEST(CheckpointCrashTest, DiskFullAtEveryCall) { FailEverywhere(absl::StatusCode::kResourceExhausted); }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -9,7 +9,7 @@
 #include "workers/checkpoint/files/write_files.h"
 #include "workers/checkpoint/safetensors/shard_table.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 constexpr int kTensors = 5;  // of the model, shared out over ranks
@@ -103,4 +103,4 @@ testing::AssertionResult HoldsItsStep(FileSystem* files, const FoundCheckpoint& 
   return testing::AssertionFailure() << *state;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -12,7 +12,7 @@
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
 #include "workers/checkpoint/manifest/find_checkpoint.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 // Begin, what `world` ranks write, Commit.
 absl::Status SaveStep(FileSystem* files, CheckpointWriter* writer, int64_t step, int world = 2);
@@ -21,4 +21,4 @@ absl::Status SaveSteps(FileSystem* files, const CheckpointWriterOptions& options
 // That it is what SaveStep wrote for its step, tensor by tensor.
 testing::AssertionResult HoldsItsStep(FileSystem* files, const FoundCheckpoint& found);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

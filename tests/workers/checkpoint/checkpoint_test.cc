@@ -18,7 +18,7 @@
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/checkpoint/safetensors/shard_table.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 using testing::ElementsAre;
@@ -290,4 +290,4 @@ TEST_F(RealDisk, NothingOutsideIsTouched) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

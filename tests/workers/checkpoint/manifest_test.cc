@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 using testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(ManifestTest, LatestIsWholeOrNothing) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -3,7 +3,7 @@
 #include "nlohmann/json.hpp"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 template <class Elem>
@@ -46,4 +46,4 @@ WrittenTensor FloatTensor(const std::string& dtype, std::vector<int64_t> shape, 
   return out;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

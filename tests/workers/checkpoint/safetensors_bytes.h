@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 struct WrittenTensor {
   std::string dtype;
@@ -22,4 +22,4 @@ std::string SafetensorsBytes(const std::map<std::string, WrittenTensor>& tensors
 // fp32 values as bytes of the dtype: "F32", "BF16", "F16" or "F64".
 WrittenTensor FloatTensor(const std::string& dtype, std::vector<int64_t> shape, const std::vector<float>& values);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

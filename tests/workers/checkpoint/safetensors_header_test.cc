@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 using ::testing::HasSubstr;
@@ -228,4 +228,4 @@ TEST(SafetensorsHeaderTest, RandomDamageNeverGetsThrough) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -12,7 +12,7 @@
 #include "tests/workers/checkpoint/safetensors_bytes.h"
 #include "tests/workers/model/temp_dir.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 using ::testing::AllOf;
@@ -33,7 +33,7 @@ std::string Index(const std::string& weight_map, const std::string& metadata = "
   return absl::StrCat(R"({"metadata":)", metadata, R"(,"weight_map":)", weight_map, "}");
 }
 
-std::string OpenError(const TempDir& dir) {
+std::string OpenError(const model::TempDir& dir) {
   const auto checkpoint = Checkpoint::Open(dir.path());
   return checkpoint.ok() ? "no error" : std::string(checkpoint.status().message());
 }
@@ -53,21 +53,21 @@ TEST(SafetensorsTest, HeaderLengths) {
       {std::string("\x80\x02}q\x01 pickle"), "unsupported format; only safetensors"},
   };
   for (const auto& [bytes, message] : cases) {
-    TempDir dir;
+    model::TempDir dir;
     dir.Write("model.safetensors", bytes);
     EXPECT_THAT(OpenError(dir), AllOf(HasSubstr("shard model.safetensors: "), HasSubstr(message)));
   }
 }
 
 TEST(SafetensorsTest, OverlongHeaderIsRefusedBeforeItIsRead) {
-  TempDir dir;
+  model::TempDir dir;
   dir.Write("model.safetensors", LittleEndian(25'000'001) + "{}");
   std::filesystem::resize_file(dir.File("model.safetensors"), 30'000'000);
   EXPECT_THAT(OpenError(dir), HasSubstr("header length 25000001 exceeds limit 25000000"));
 }
 
 TEST(SafetensorsTest, ReadsBackWhatWasWritten) {
-  TempDir dir;
+  model::TempDir dir;
   dir.Write("model.safetensors", SafetensorsBytes({{"a", FloatTensor("F32", {2, 2}, {1, 2, 3, 4})},
                                                    {"b", FloatTensor("BF16", {3}, {5, 6, 7})}}));
   const auto checkpoint = Checkpoint::Open(dir.path());
@@ -84,7 +84,7 @@ TEST(SafetensorsTest, ReadsBackWhatWasWritten) {
 }
 
 TEST(SafetensorsTest, FileThatShrinksGivesAnErrorAndNoSignal) {
-  TempDir dir;
+  model::TempDir dir;
   dir.Write("model.safetensors", OneTensor("a"));
   const auto checkpoint = Checkpoint::Open(dir.path());
   ASSERT_TRUE(checkpoint.ok());
@@ -97,7 +97,7 @@ TEST(SafetensorsTest, FileThatShrinksGivesAnErrorAndNoSignal) {
 }
 
 TEST(SafetensorsTest, Shards) {
-  TempDir dir;
+  model::TempDir dir;
   dir.Write("model-a.safetensors", OneTensor("a"));
   dir.Write("model-b.safetensors", OneTensor("b"));
   dir.Write("unrelated.safetensors", "rubbish that no index names");
@@ -135,7 +135,7 @@ TEST(SafetensorsTest, BadIndexes) {
       {Index(R"({"a":"s.safetensors"})", R"({"total_size":"8"})"), "total_size is \"8\", the shards hold 8 bytes"},
   };
   for (const auto& [index, message] : cases) {
-    TempDir dir;
+    model::TempDir dir;
     dir.Write("s.safetensors", OneTensor("a"));
     dir.Write("t.safetensors",
               SafetensorsBytes({{"a", FloatTensor("F32", {1}, {1})}, {"b", FloatTensor("F32", {1}, {1})}}));
@@ -148,7 +148,7 @@ TEST(SafetensorsTest, BadIndexes) {
 
 TEST(SafetensorsTest, OtherFormatsAndNoModel) {
   for (const char* name : {"pytorch_model.bin", "consolidated.00.pth", "model.pt", "model.Q4_K_M.gguf"}) {
-    TempDir dir;
+    model::TempDir dir;
     dir.Write(name, "anything");
     EXPECT_THAT(OpenError(dir), AllOf(HasSubstr(name), HasSubstr("unsupported format; only safetensors")));
     const auto file = Checkpoint::Open(dir.File(name));
@@ -156,7 +156,7 @@ TEST(SafetensorsTest, OtherFormatsAndNoModel) {
     EXPECT_THAT(std::string(file.status().message()),
                 HasSubstr(gguf ? "GGUF is not read yet" : "unsupported format; only safetensors"));
   }
-  TempDir dir;
+  model::TempDir dir;
   EXPECT_THAT(OpenError(dir), HasSubstr("neither model.safetensors nor model.safetensors.index.json"));
   EXPECT_EQ(Checkpoint::Open(dir.File("gone")).status().code(), absl::StatusCode::kNotFound);
   dir.Write("model.safetensors", OneTensor("a"));
@@ -165,20 +165,20 @@ TEST(SafetensorsTest, OtherFormatsAndNoModel) {
 }
 
 TEST(SafetensorsTest, NothingButRegularFilesInsideTheDirectory) {
-  TempDir outside;
+  model::TempDir outside;
   outside.Write("secret.safetensors", OneTensor("a"));
   {
-    TempDir dir;
+    model::TempDir dir;
     std::filesystem::create_symlink(outside.File("secret.safetensors"), dir.File("model.safetensors"));
     EXPECT_THAT(OpenError(dir), HasSubstr("its link leads out of the model directory"));
   }
   {
-    TempDir dir;
+    model::TempDir dir;
     ASSERT_EQ(mkfifo(dir.File("model.safetensors").c_str(), 0600), 0);
     EXPECT_THAT(OpenError(dir), HasSubstr("not a regular file"));  // and it did not wait for a writer
   }
   {
-    TempDir dir;
+    model::TempDir dir;
     std::filesystem::create_directory(dir.File("model.safetensors"));
     EXPECT_THAT(OpenError(dir), HasSubstr("not a regular file"));
   }
@@ -186,7 +186,7 @@ TEST(SafetensorsTest, NothingButRegularFilesInsideTheDirectory) {
 
 // The Hugging Face cache: models--x/snapshots/<revision>/model.safetensors -> ../../blobs/<hash>.
 TEST(SafetensorsTest, LinksOfACacheSnapshotAreFollowed) {
-  TempDir dir;
+  model::TempDir dir;
   std::filesystem::create_directories(dir.File("blobs"));
   std::filesystem::create_directories(dir.File("snapshots/abc"));
   dir.Write("blobs/0123", OneTensor("a"));
@@ -197,13 +197,13 @@ TEST(SafetensorsTest, LinksOfACacheSnapshotAreFollowed) {
 }
 
 TEST(SafetensorsTest, HashFollowsNamesSizesAndHeaders) {
-  TempDir a, same, other_data, other_name, other_size;
+  model::TempDir a, same, other_data, other_name, other_size;
   a.Write("model.safetensors", OneTensor("a"));
   same.Write("model.safetensors", OneTensor("a"));
   other_data.Write("model.safetensors", OneTensor("a", 5));
   other_name.Write("model.safetensors", OneTensor("b"));
   other_size.Write("model.safetensors", SafetensorsBytes({{"a", FloatTensor("F32", {3}, {1, 2, 3})}}));
-  const auto hash_of = [](const TempDir& dir) { return Checkpoint::Open(dir.path())->Hash(); };
+  const auto hash_of = [](const model::TempDir& dir) { return Checkpoint::Open(dir.path())->Hash(); };
   const std::string hash = hash_of(a);
   EXPECT_EQ(hash.size(), 32u);
   EXPECT_EQ(hash, hash_of(same));
@@ -213,4 +213,4 @@ TEST(SafetensorsTest, HashFollowsNamesSizesAndHeaders) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

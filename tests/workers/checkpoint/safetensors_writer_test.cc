@@ -9,7 +9,7 @@
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 using testing::HasSubstr;
@@ -89,4 +89,4 @@ TEST(SafetensorsWriterTest, ContentsOfAnotherSizeAndSinksThatFail) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -8,7 +8,7 @@
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 constexpr int kRoot = 0;
 
@@ -214,4 +214,4 @@ std::string* SimulatedFileSystem::Contents(const std::string& path) {
   return inode.ok() ? &disk_->inodes.at(*inode).live : nullptr;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

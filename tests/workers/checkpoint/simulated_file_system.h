@@ -11,7 +11,7 @@
 
 #include "workers/checkpoint/files/file_system.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 // What of all that was not synced is there after a crash.
 enum class CrashState {
@@ -84,4 +84,4 @@ class SimulatedFileSystem : public FileSystem {
   int64_t free_bytes_ = int64_t{1} << 30;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 TEST(CallTagTest, SaysWhatACallIsFor) {
@@ -28,4 +28,4 @@ TEST(CallTagTest, SaysWhatACallIsFor) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -15,7 +15,7 @@
 #include "tests/workers/comm/faulty_communicator.h"
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Backend;
@@ -23,7 +23,7 @@ using test::Soon;
 using testing::AllOf;
 using testing::HasSubstr;
 
-class CommFaultTest : public testing::TestWithParam<Backend> {
+class CommFaultTest : public testing::TestWithParam<test::Backend> {
  protected:
   std::vector<std::unique_ptr<Communicator>> Group(int world) { return test::MakeGroup(GetParam(), world); }
 };
@@ -31,12 +31,12 @@ class CommFaultTest : public testing::TestWithParam<Backend> {
 INSTANTIATE_TEST_SUITE_P(Backends, CommFaultTest, testing::ValuesIn(test::kBackends),
                          [](const auto& i) { return test::BackendName(i.param); });
 
-absl::Status ControlBarrier(Communicator* comm, absl::Time deadline = Soon()) {
+absl::Status ControlBarrier(Communicator* comm, absl::Time deadline = test::Soon()) {
   ASSIGN_OR_RETURN(auto work, comm->Barrier({.comm_class = CommClass::kControl, .deadline = deadline}));
   return work->Wait();
 }
 
-absl::Status EmptyExchange(Communicator* comm, absl::Time deadline = Soon()) {
+absl::Status EmptyExchange(Communicator* comm, absl::Time deadline = test::Soon()) {
   ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = deadline}, std::vector<Message>(comm->world())));
   return work->Wait();
 }
@@ -49,7 +49,7 @@ TEST_P(CommFaultTest, AbortFreesTheWaiterAndThePeers) {
   std::vector<std::future<absl::Status>> waits;
   std::vector<std::unique_ptr<Work>> works;
   for (int r = 0; r < 2; ++r) {
-    auto work = ranks[r]->AllToAllV({.deadline = Soon()}, std::vector<Message>(3));
+    auto work = ranks[r]->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(3));
     ASSERT_TRUE(work.ok()) << work.status();
     works.push_back(*std::move(work));
   }
@@ -69,7 +69,7 @@ TEST_P(CommFaultTest, AbortFreesTheWaiterAndThePeers) {
 
 TEST_P(CommFaultTest, AbortFromAnotherThreadFreesItsOwnWaiter) {
   auto ranks = Group(2);
-  auto work = ranks[0]->AllToAllV({.deadline = Soon()}, std::vector<Message>(2));
+  auto work = ranks[0]->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2));
   ASSERT_TRUE(work.ok());
   auto wait = std::async(std::launch::async, [&] { return (*work)->Wait(); });
   ranks[0]->Abort("server said so");
@@ -112,7 +112,7 @@ TEST_P(CommFaultTest, DifferentOpsAreNamedOnBothSides) {
   auto ranks = Group(2);
   const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
     RETURN_IF_ERROR(ControlBarrier(comm));
-    const CommCall call{.comm_class = CommClass::kControl, .deadline = Soon()};
+    const CommCall call{.comm_class = CommClass::kControl, .deadline = test::Soon()};
     if (comm->rank() == 0) return ControlBarrier(comm);
     ASSIGN_OR_RETURN(auto work, comm->AllGather(call, absl::MakeConstSpan("four", 4)));
     return work->Wait();
@@ -133,7 +133,8 @@ TEST_P(CommFaultTest, DifferentSizesAreNamed) {
   auto ranks = Group(2);
   const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
     const std::string mine(comm->rank() == 0 ? 8 : 16, 'x');
-    ASSIGN_OR_RETURN(auto work, comm->AllGather({.deadline = Soon()}, absl::MakeConstSpan(mine.data(), mine.size())));
+    ASSIGN_OR_RETURN(auto work,
+                     comm->AllGather({.deadline = test::Soon()}, absl::MakeConstSpan(mine.data(), mine.size())));
     return work->Wait();
   });
   int named = 0;
@@ -156,7 +157,7 @@ TEST_P(CommFaultTest, ARankThatSwapsTwoSumsIsNamed) {
         std::vector<float> values(elements, 1);
         std::unique_ptr<Work> work;
         ASSIGN_OR_RETURN(work, comm->AllReduceSum({.comm_class = CommClass::kAllReduce,
-                                                   .deadline = Soon(),
+                                                   .deadline = test::Soon(),
                                                    .tag = comm->rank() == 1 ? 15 - tag : tag},
                                                   TensorView(values.data(), DType::kF32, {elements})));
         RETURN_IF_ERROR(work->Wait());
@@ -182,7 +183,7 @@ TEST_P(CommFaultTest, AnOpInAnotherClassIsNamedAtTheDeadline) {
   // Rank 1 is in an all-reduce that rank 0 knows nothing of; only rank 0's deadline is near.
   auto reduce = std::async(std::launch::async, [&] {
     float value = 1;
-    auto work = ranks[1]->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = Soon()},
+    auto work = ranks[1]->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = test::Soon()},
                                        TensorView(&value, DType::kF32, {1}));
     return work.ok() ? (*work)->Wait() : work.status();
   });
@@ -195,7 +196,7 @@ TEST_P(CommFaultTest, AnOpInAnotherClassIsNamedAtTheDeadline) {
 
 TEST_P(CommFaultTest, ADroppedWorkBreaksTheGroup) {
   auto ranks = Group(2);
-  { auto dropped = ranks[0]->AllToAllV({.deadline = Soon()}, std::vector<Message>(2)); }
+  { auto dropped = ranks[0]->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2)); }
   EXPECT_THAT(MessageOf(ranks[0]->status()), HasSubstr("dropped unfinished"));
   EXPECT_FALSE(ControlBarrier(ranks[1].get()).ok());
 }
@@ -233,8 +234,8 @@ TEST_P(CommFaultTest, AWrongOpOrADelayInTheMiddle) {
 }
 
 // Group after group in one process, every other one aborted in the middle of a long message: nothing is left behind.
-class EpochsTest : public testing::TestWithParam<Backend> {};
-INSTANTIATE_TEST_SUITE_P(Backends, EpochsTest, testing::Values(Backend::kGloo, Backend::kSocket),
+class EpochsTest : public testing::TestWithParam<test::Backend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, EpochsTest, testing::Values(test::Backend::kGloo, test::Backend::kSocket),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 TEST_P(EpochsTest, RebuildingLeaksNothing) {
@@ -253,7 +254,7 @@ TEST_P(EpochsTest, RebuildingLeaksNothing) {
       }
       std::vector<Message> out(3);
       for (Message& message : out) message = comm->NewMessage(3 << 20);
-      ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = Soon()}, std::move(out)));
+      ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = test::Soon()}, std::move(out)));
       return work->Wait();
     });
   }
@@ -262,4 +263,4 @@ TEST_P(EpochsTest, RebuildingLeaksNothing) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

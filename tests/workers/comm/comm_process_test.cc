@@ -19,12 +19,12 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Backend;
 
-absl::StatusOr<std::unique_ptr<Communicator>> Form(Backend backend, int rank, int world, int64_t epoch,
+absl::StatusOr<std::unique_ptr<Communicator>> Form(test::Backend backend, int rank, int world, int64_t epoch,
                                                    test::DirectoryStore* store) {
   return test::FormGroup(backend,
                          {.rank = rank,
@@ -36,8 +36,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Form(Backend backend, int rank, in
                          store);
 }
 
-class CommProcessTest : public testing::TestWithParam<Backend> {};
-INSTANTIATE_TEST_SUITE_P(Backends, CommProcessTest, testing::Values(Backend::kGloo, Backend::kSocket),
+class CommProcessTest : public testing::TestWithParam<test::Backend> {};
+INSTANTIATE_TEST_SUITE_P(Backends, CommProcessTest, testing::Values(test::Backend::kGloo, test::Backend::kSocket),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 absl::Status Exchange(Communicator* comm, int64_t bytes) {
@@ -48,7 +48,7 @@ absl::Status Exchange(Communicator* comm, int64_t bytes) {
 }
 
 // What a child does; its exit code says how it went.  Epoch 1 with three ranks until it breaks, epoch 2 with two.
-int Survive(Backend backend, int rank, const std::string& directory) {
+int Survive(test::Backend backend, int rank, const std::string& directory) {
   test::DirectoryStore store(directory);
   {
     auto group = Form(backend, rank, 3, 1, &store);
@@ -105,7 +105,7 @@ void ShrinkSockets() {
 }
 
 // Rank 1 of 2: launches a fourth exchange, to which it has posted room for as much as came before, and stops.
-int StopInTheFourth(Backend backend, const std::string& directory) {
+int StopInTheFourth(test::Backend backend, const std::string& directory) {
   test::DirectoryStore store(directory);
   auto group = Form(backend, 1, 2, 1, &store);
   ShrinkSockets();
@@ -125,7 +125,7 @@ bool IsStopped(pid_t pid) {
 }
 
 // Rank 0 of 2: what it sends to the stopped one gets stuck.
-int SendToTheStopped(Backend backend, const std::string& directory, pid_t peer) {
+int SendToTheStopped(test::Backend backend, const std::string& directory, pid_t peer) {
   test::DirectoryStore store(directory);
   auto group = Form(backend, 0, 2, 1, &store);
   ShrinkSockets();
@@ -161,4 +161,4 @@ TEST_P(CommProcessTest, ADeathInTheMiddleOfASendIsSeen) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

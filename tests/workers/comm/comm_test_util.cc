@@ -40,7 +40,7 @@ std::string BackendName(Backend backend) {
   return kNames[static_cast<size_t>(backend)];
 }
 
-GroupOptions FormingOptions(int rank, int world, absl::Duration limit) {
+comm::GroupOptions FormingOptions(int rank, int world, absl::Duration limit) {
   return {.rank = rank,
           .world = world,
           .epoch = 7,
@@ -49,19 +49,19 @@ GroupOptions FormingOptions(int rank, int world, absl::Duration limit) {
           .deadline = absl::Now() + limit};
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(Backend backend, const GroupOptions& options,
-                                                        RendezvousStore* store) {
-  if (backend == Backend::kSocket) return FormSocketGroup({.group = options}, store);
+absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(Backend backend, const comm::GroupOptions& options,
+                                                              comm::RendezvousStore* store) {
+  if (backend == Backend::kSocket) return comm::FormSocketGroup({.group = options}, store);
   SY_CHECK(backend == Backend::kGloo);
-  return FormGlooGroup(options, store);
+  return comm::FormGlooGroup(options, store);
 }
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
-std::vector<std::unique_ptr<Communicator>> MakeGroup(Backend backend, int world, int64_t epoch) {
-  if (backend == Backend::kLocal) return MakeLocalGroup(world, epoch);
-  InMemoryStore store;
-  std::vector<std::unique_ptr<Communicator>> ranks(world);
+std::vector<std::unique_ptr<comm::Communicator>> MakeGroup(Backend backend, int world, int64_t epoch) {
+  if (backend == Backend::kLocal) return comm::MakeLocalGroup(world, epoch);
+  comm::InMemoryStore store;
+  std::vector<std::unique_ptr<comm::Communicator>> ranks(world);
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
@@ -77,8 +77,8 @@ std::vector<std::unique_ptr<Communicator>> MakeGroup(Backend backend, int world,
   return ranks;
 }
 
-std::vector<absl::Status> RunRanks(std::vector<std::unique_ptr<Communicator>>* ranks,
-                                   const std::function<absl::Status(Communicator*)>& fn) {
+std::vector<absl::Status> RunRanks(std::vector<std::unique_ptr<comm::Communicator>>* ranks,
+                                   const std::function<absl::Status(comm::Communicator*)>& fn) {
   std::vector<absl::Status> statuses(ranks->size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks->size(); ++r) {
@@ -88,19 +88,19 @@ std::vector<absl::Status> RunRanks(std::vector<std::unique_ptr<Communicator>>* r
   return statuses;
 }
 
-void ExpectRanksOk(Backend backend, int world, const std::function<absl::Status(Communicator*)>& fn) {
+void ExpectRanksOk(Backend backend, int world, const std::function<absl::Status(comm::Communicator*)>& fn) {
   auto ranks = MakeGroup(backend, world);
   const std::vector<absl::Status> statuses = RunRanks(&ranks, fn);
   for (int r = 0; r < world; ++r) EXPECT_TRUE(statuses[r].ok()) << "rank " << r << ": " << statuses[r];
 }
 
-Message TextMessage(Communicator* comm, const std::string& text) {
-  Message message = comm->NewMessage(static_cast<int64_t>(text.size()));
+comm::Message TextMessage(comm::Communicator* comm, const std::string& text) {
+  comm::Message message = comm->NewMessage(static_cast<int64_t>(text.size()));
   if (!text.empty()) std::memcpy(message.payload(), text.data(), text.size());
   return message;
 }
 
-std::string TextOf(const Message& message) { return std::string(message.span().data(), message.span().size()); }
+std::string TextOf(const comm::Message& message) { return std::string(message.span().data(), message.span().size()); }
 
 std::string DirectoryStore::PathOf(absl::string_view key) const {
   return absl::StrCat(directory_, "/", absl::StrReplaceAll(key, {{"/", "_"}}));
@@ -134,7 +134,7 @@ absl::StatusOr<std::vector<std::string>> DirectoryStore::Get(absl::Span<const st
 }
 
 Stranger::Stranger(int port, absl::string_view words) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-  const absl::StatusOr<SocketAddress> to = SocketAddress::Of("127.0.0.1", port);
+  const absl::StatusOr<comm::SocketAddress> to = comm::SocketAddress::Of("127.0.0.1", port);
   SY_CHECK_OK(to.status());
   connected_ = connect(fd_.get(), to->get(), to->size()) == 0 &&
                send(fd_.get(), words.data(), words.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(words.size());

@@ -26,25 +26,25 @@ std::string BackendName(Backend backend);
 absl::Time Soon();
 
 // Of a group in epoch 7 on loopback that forms within `limit`.
-GroupOptions FormingOptions(int rank, int world, absl::Duration limit = absl::Seconds(20));
+comm::GroupOptions FormingOptions(int rank, int world, absl::Duration limit = absl::Seconds(20));
 // Of kGloo or kSocket.
-absl::StatusOr<std::unique_ptr<Communicator>> FormGroup(Backend backend, const GroupOptions& options,
-                                                        RendezvousStore* store);
+absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(Backend backend, const comm::GroupOptions& options,
+                                                              comm::RendezvousStore* store);
 // element r is rank r's communicator.  REQUIRES: forming works (checked).
-std::vector<std::unique_ptr<Communicator>> MakeGroup(Backend backend, int world, int64_t epoch = 1);
+std::vector<std::unique_ptr<comm::Communicator>> MakeGroup(Backend backend, int world, int64_t epoch = 1);
 
 // Runs fn on a thread per rank; element r is what rank r's returned.
-std::vector<absl::Status> RunRanks(std::vector<std::unique_ptr<Communicator>>* ranks,
-                                   const std::function<absl::Status(Communicator*)>& fn);
+std::vector<absl::Status> RunRanks(std::vector<std::unique_ptr<comm::Communicator>>* ranks,
+                                   const std::function<absl::Status(comm::Communicator*)>& fn);
 // The same over a new group; expects every rank to be OK.
-void ExpectRanksOk(Backend backend, int world, const std::function<absl::Status(Communicator*)>& fn);
+void ExpectRanksOk(Backend backend, int world, const std::function<absl::Status(comm::Communicator*)>& fn);
 
 // A message with this text, and back.
-Message TextMessage(Communicator* comm, const std::string& text);
-std::string TextOf(const Message& message);
+comm::Message TextMessage(comm::Communicator* comm, const std::string& text);
+std::string TextOf(const comm::Message& message);
 
 // Keys are files of a directory: for ranks that are processes.
-class DirectoryStore : public RendezvousStore {
+class DirectoryStore : public comm::RendezvousStore {
  public:
   explicit DirectoryStore(std::string directory) : directory_(std::move(directory)) {}
   absl::Status Set(absl::string_view key, absl::string_view value) override;

@@ -14,7 +14,7 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Backend;
@@ -23,9 +23,9 @@ using test::Soon;
 using test::TextMessage;
 using test::TextOf;
 
-class CommunicatorTest : public testing::TestWithParam<std::tuple<Backend, int>> {
+class CommunicatorTest : public testing::TestWithParam<std::tuple<test::Backend, int>> {
  protected:
-  Backend backend() const { return std::get<0>(GetParam()); }
+  test::Backend backend() const { return std::get<0>(GetParam()); }
   int world() const { return std::get<1>(GetParam()); }
 };
 
@@ -49,11 +49,11 @@ std::string Pattern(int from, int to, int round, int64_t bytes) {
 absl::Status ExchangePatterns(Communicator* comm, int round, const std::function<int64_t(int, int)>& bytes) {
   const int me = comm->rank();
   std::vector<Message> out(comm->world());
-  for (int r = 0; r < comm->world(); ++r) out[r] = TextMessage(comm, Pattern(me, r, round, bytes(me, r)));
-  ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = Soon()}, std::move(out)));
+  for (int r = 0; r < comm->world(); ++r) out[r] = test::TextMessage(comm, Pattern(me, r, round, bytes(me, r)));
+  ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = test::Soon()}, std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < comm->world(); ++r) {
-    if (TextOf(work->received()[r]) != Pattern(r, me, round, bytes(r, me))) {
+    if (test::TextOf(work->received()[r]) != Pattern(r, me, round, bytes(r, me))) {
       return absl::DataLossError(absl::StrCat("rank ", me, " got something else from rank ", r, " in round ", round));
     }
   }
@@ -61,7 +61,7 @@ absl::Status ExchangePatterns(Communicator* comm, int round, const std::function
 }
 
 TEST_P(CommunicatorTest, AllToAllVOfUnequalSplits) {
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     for (int round = 0; round < 20; ++round) {
       RETURN_IF_ERROR(
           ExchangePatterns(comm, round, [&](int from, int to) { return (from * 7 + to * 3 + round) % 5 * 100; }));
@@ -72,7 +72,7 @@ TEST_P(CommunicatorTest, AllToAllVOfUnequalSplits) {
 
 // Sizes around the first posted buffer (16 KiB with its header) and far beyond, growing and shrinking.
 TEST_P(CommunicatorTest, AllToAllVOfLongMessages) {
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     const std::vector<int64_t> sizes = {0, 16 * 1024 - 65, 16 * 1024 - 64, 16 * 1024 - 63, 100'000, 1, 1 << 20, 70'000,
                                         0, 3'000'001};
     for (size_t round = 0; round < 2 * sizes.size(); ++round) {
@@ -85,21 +85,22 @@ TEST_P(CommunicatorTest, AllToAllVOfLongMessages) {
 }
 
 TEST_P(CommunicatorTest, WorksMayBeFinishedInAnyOrderThatAllShare) {
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     constexpr int kInFlight = 6;
     for (int repeat = 0; repeat < 3; ++repeat) {
       std::vector<std::unique_ptr<Work>> works;
       for (int i = 0; i < kInFlight; ++i) {
         std::vector<Message> out(comm->world());
-        for (int r = 0; r < comm->world(); ++r) out[r] = TextMessage(comm, Pattern(comm->rank(), r, i, 20'000 * i));
-        ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = Soon()}, std::move(out)));
+        for (int r = 0; r < comm->world(); ++r)
+          out[r] = test::TextMessage(comm, Pattern(comm->rank(), r, i, 20'000 * i));
+        ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = test::Soon()}, std::move(out)));
         works.push_back(std::move(work));
       }
       for (int i = 0; i < kInFlight; ++i) {
         const int which = (i * 5 + repeat) % kInFlight;
         RETURN_IF_ERROR(works[which]->Wait());
         for (int r = 0; r < comm->world(); ++r) {
-          if (TextOf(works[which]->received()[r]) != Pattern(r, comm->rank(), which, 20'000 * which)) {
+          if (test::TextOf(works[which]->received()[r]) != Pattern(r, comm->rank(), which, 20'000 * which)) {
             return absl::DataLossError(absl::StrCat("work ", which));
           }
         }
@@ -110,22 +111,23 @@ TEST_P(CommunicatorTest, WorksMayBeFinishedInAnyOrderThatAllShare) {
 }
 
 TEST_P(CommunicatorTest, AllGatherBroadcastBarrier) {
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     const std::string mine = absl::StrCat("rank ", comm->rank());
-    ASSIGN_OR_RETURN(auto gather, comm->AllGather({.deadline = Soon()}, absl::MakeConstSpan(mine.data(), mine.size())));
+    ASSIGN_OR_RETURN(auto gather,
+                     comm->AllGather({.deadline = test::Soon()}, absl::MakeConstSpan(mine.data(), mine.size())));
     RETURN_IF_ERROR(gather->Wait());
-    for (int r = 0; r < comm->world(); ++r) EXPECT_EQ(TextOf(gather->received()[r]), absl::StrCat("rank ", r));
+    for (int r = 0; r < comm->world(); ++r) EXPECT_EQ(test::TextOf(gather->received()[r]), absl::StrCat("rank ", r));
     for (int root = 0; root < comm->world(); ++root) {
       const std::string word = absl::StrCat("from ", root);
       const bool is_root = comm->rank() == root;
       ASSIGN_OR_RETURN(
           auto cast,
-          comm->Broadcast({.comm_class = CommClass::kControl, .deadline = Soon()}, root, word.size(),
+          comm->Broadcast({.comm_class = CommClass::kControl, .deadline = test::Soon()}, root, word.size(),
                           is_root ? absl::MakeConstSpan(word.data(), word.size()) : absl::Span<const char>()));
       RETURN_IF_ERROR(cast->Wait());
-      EXPECT_EQ(TextOf(cast->received()[root]), word);
+      EXPECT_EQ(test::TextOf(cast->received()[root]), word);
     }
-    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
     return barrier->Wait();
   });
 }
@@ -140,7 +142,7 @@ absl::Status CheckSums(Communicator* comm, int64_t n) {
       expected[i] = r == 0 ? x : expected[i] + x;  // in rank order: equal bits
     }
   }
-  const CommCall call{.comm_class = CommClass::kAllReduce, .deadline = Soon()};
+  const CommCall call{.comm_class = CommClass::kAllReduce, .deadline = test::Soon()};
   ASSIGN_OR_RETURN(auto sum, comm->AllReduceSum(call, TensorView(values.data(), DTypeOf<Elem>::value, {n})));
   RETURN_IF_ERROR(sum->Wait());
   EXPECT_EQ(values, expected) << "all_reduce_sum of " << n;
@@ -148,7 +150,7 @@ absl::Status CheckSums(Communicator* comm, int64_t n) {
 }
 
 TEST_P(CommunicatorTest, SumsHaveTheBitsOfRankOrder) {
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{50'000}}) {
       RETURN_IF_ERROR(CheckSums<float>(comm, n));
       RETURN_IF_ERROR(CheckSums<double>(comm, n));
@@ -159,18 +161,18 @@ TEST_P(CommunicatorTest, SumsHaveTheBitsOfRankOrder) {
 }
 
 TEST_P(CommunicatorTest, ClassesDoNotWaitForEachOther) {
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     // Even ranks launch the all-reduce first, odd ranks the all-to-all: no agreement between classes is needed.
     std::vector<float> values(100'000, 1.0f);
     std::unique_ptr<Work> reduce, exchange;
     for (int i = 0; i < 2; ++i) {
       if ((comm->rank() + i) % 2 == 0) {
-        ASSIGN_OR_RETURN(reduce, comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = Soon()},
+        ASSIGN_OR_RETURN(reduce, comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = test::Soon()},
                                                     TensorView(values.data(), DType::kF32, {100'000})));
         RETURN_IF_ERROR(reduce->Wait());
       } else {
         std::vector<Message> out(comm->world());
-        ASSIGN_OR_RETURN(exchange, comm->AllToAllV({.deadline = Soon()}, std::move(out)));
+        ASSIGN_OR_RETURN(exchange, comm->AllToAllV({.deadline = test::Soon()}, std::move(out)));
         // Finished after the reduce on the ranks that start it first.
       }
     }
@@ -182,35 +184,37 @@ TEST_P(CommunicatorTest, ClassesDoNotWaitForEachOther) {
 
 TEST_P(CommunicatorTest, SendAndRecvAroundTheRing) {
   if (world() == 1) GTEST_SKIP() << "no peer";
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     const int right = (comm->rank() + 1) % comm->world();
     const int left = (comm->rank() + comm->world() - 1) % comm->world();
     for (int round = 0; round < 5; ++round) {
       const int64_t bytes = round * 30'000;
-      ASSIGN_OR_RETURN(auto send, comm->Send({.deadline = Soon()}, right,
-                                             TextMessage(comm, Pattern(comm->rank(), right, round, bytes))));
-      ASSIGN_OR_RETURN(auto recv, comm->Recv({.deadline = Soon()}, left));
+      ASSIGN_OR_RETURN(auto send, comm->Send({.deadline = test::Soon()}, right,
+                                             test::TextMessage(comm, Pattern(comm->rank(), right, round, bytes))));
+      ASSIGN_OR_RETURN(auto recv, comm->Recv({.deadline = test::Soon()}, left));
       RETURN_IF_ERROR(recv->Wait());
       RETURN_IF_ERROR(send->Wait());
-      EXPECT_TRUE(TextOf(recv->received()[left]) == Pattern(left, comm->rank(), round, bytes)) << "round " << round;
+      EXPECT_TRUE(test::TextOf(recv->received()[left]) == Pattern(left, comm->rank(), round, bytes))
+          << "round " << round;
     }
     return absl::OkStatus();
   });
 }
 
 TEST_P(CommunicatorTest, SplitsTalkAmongThemselves) {
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
-    ASSIGN_OR_RETURN(auto half, comm->Split(comm->rank() % 2, -comm->rank(), Soon()));
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+    ASSIGN_OR_RETURN(auto half, comm->Split(comm->rank() % 2, -comm->rank(), test::Soon()));
     EXPECT_EQ(half->world(), (comm->world() + 1 - comm->rank() % 2) / 2);
-    ASSIGN_OR_RETURN(auto alone, half->Split(half->rank(), 0, Soon()));
+    ASSIGN_OR_RETURN(auto alone, half->Split(half->rank(), 0, test::Soon()));
     EXPECT_EQ(alone->world(), 1);
     for (int round = 0; round < 3; ++round) {
       const std::string mine = absl::StrCat(comm->rank());
-      ASSIGN_OR_RETURN(auto work, half->AllGather({.deadline = Soon()}, absl::MakeConstSpan(mine.data(), mine.size())));
+      ASSIGN_OR_RETURN(auto work,
+                       half->AllGather({.deadline = test::Soon()}, absl::MakeConstSpan(mine.data(), mine.size())));
       RETURN_IF_ERROR(work->Wait());
       for (int i = 0; i < half->world(); ++i) {  // ranked by falling parent rank
         const int last = comm->rank() % 2 == (comm->world() - 1) % 2 ? comm->world() - 1 : comm->world() - 2;
-        EXPECT_EQ(TextOf(work->received()[i]), absl::StrCat(last - 2 * i));
+        EXPECT_EQ(test::TextOf(work->received()[i]), absl::StrCat(last - 2 * i));
       }
       RETURN_IF_ERROR(ExchangePatterns(half.get(), round, [](int, int) { return 40'000; }));
       RETURN_IF_ERROR(ExchangePatterns(comm, round, [](int, int) { return 10; }));
@@ -224,9 +228,9 @@ absl::Status SumOf(Communicator* comm, int round, int64_t elements) {
   for (int64_t i = 0; i < elements; ++i) values[i] = static_cast<double>(i + round) * (comm->rank() + 1);
   std::unique_ptr<Work> work;
   ASSIGN_OR_RETURN(
-      work,
-      comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = Soon(), .tag = static_cast<uint32_t>(round)},
-                         TensorView(values.data(), DType::kF64, {elements})));
+      work, comm->AllReduceSum(
+                {.comm_class = CommClass::kAllReduce, .deadline = test::Soon(), .tag = static_cast<uint32_t>(round)},
+                TensorView(values.data(), DType::kF64, {elements})));
   RETURN_IF_ERROR(work->Wait());
   const int ranks = comm->world() * (comm->world() + 1) / 2;
   for (int64_t i = 0; i < elements; ++i) {
@@ -239,7 +243,7 @@ absl::Status SumOf(Communicator* comm, int round, int64_t elements) {
 // Short, long and longer than any posted room, side by side.
 TEST_P(CommunicatorTest, EachClassMayHaveAThreadOfItsOwn) {
   constexpr int kRounds = 40;
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
     absl::Status sums;
     std::thread summing([&] {
       for (int i = 0; i < kRounds && sums.ok(); ++i) sums = SumOf(comm, i, i % 8 == 7 ? 1 << 18 : 100 * i);
@@ -260,7 +264,7 @@ TEST_P(CommunicatorTest, LedgersAgree) {
   auto ranks = test::MakeGroup(backend(), world());
   const auto run = [](Communicator* comm) -> absl::Status {
     for (int i = 0; i < 3; ++i) RETURN_IF_ERROR(ExchangePatterns(comm, i, [](int from, int) { return from; }));
-    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
     return barrier->Wait();
   };
   for (const absl::Status& status : test::RunRanks(&ranks, run)) EXPECT_TRUE(status.ok()) << status;
@@ -271,18 +275,19 @@ TEST_P(CommunicatorTest, LedgersAgree) {
 }
 
 TEST_P(CommunicatorTest, APlannedSequenceMustBeTheNext) {
-  ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
-    const CommCall wrong{.comm_class = CommClass::kControl, .sequence = 1, .deadline = Soon()};
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+    const CommCall wrong{.comm_class = CommClass::kControl, .sequence = 1, .deadline = test::Soon()};
     EXPECT_EQ(comm->Barrier(wrong).status().code(), absl::StatusCode::kInvalidArgument);
-    ASSIGN_OR_RETURN(auto work, comm->Barrier({.comm_class = CommClass::kControl, .sequence = 0, .deadline = Soon()}));
+    ASSIGN_OR_RETURN(auto work,
+                     comm->Barrier({.comm_class = CommClass::kControl, .sequence = 0, .deadline = test::Soon()}));
     return work->Wait();
   });
 }
 
 TEST(SoloCommunicatorTest, WhatIsSentIsWhatIsReceived) {
-  auto ranks = test::MakeGroup(Backend::kSocket, 1);  // one rank: no sockets
+  auto ranks = test::MakeGroup(test::Backend::kSocket, 1);  // one rank: no sockets
   std::vector<Message> out(1);
-  out[0] = TextMessage(ranks[0].get(), "hello");
+  out[0] = test::TextMessage(ranks[0].get(), "hello");
   const char* const where = out[0].payload();
   auto work = ranks[0]->AllToAllV({}, std::move(out));  // and no deadline
   ASSERT_TRUE(work.ok());
@@ -291,4 +296,4 @@ TEST(SoloCommunicatorTest, WhatIsSentIsWhatIsReceived) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -18,7 +18,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "workers/comm/gloo/gloo_communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 double CpuMicros() {
@@ -87,7 +87,7 @@ void RunRank(int rank, int world, int rounds, const std::string& directory) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm
 
 int main(int argc, char** argv) {
   const int world = argc > 1 ? std::atoi(argv[1]) : 2;
@@ -99,12 +99,12 @@ int main(int argc, char** argv) {
     const pid_t pid = fork();
     SY_CHECK_GE(pid, 0);
     if (pid == 0) {
-      switchyard::RunRank(rank, world, rounds, directory);
+      switchyard::comm::RunRank(rank, world, rounds, directory);
       return 0;
     }
     children.push_back(pid);
   }
-  switchyard::RunRank(0, world, rounds, directory);
+  switchyard::comm::RunRank(0, world, rounds, directory);
   for (const pid_t pid : children) waitpid(pid, nullptr, 0);
   (void)!std::system(absl::StrCat("rm -r ", directory).c_str());
   return 0;

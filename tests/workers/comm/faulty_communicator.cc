@@ -9,7 +9,7 @@
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 class FaultyCommunicator : public Communicator {
@@ -74,4 +74,4 @@ std::unique_ptr<Communicator> MakeFaultyCommunicator(std::unique_ptr<Communicato
   return std::make_unique<FaultyCommunicator>(std::move(inner), fault);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 struct CommFault {
   enum class Kind : uint8_t { kNone, kFail, kDelay, kWrongOp, kJitter };
@@ -22,4 +22,4 @@ struct CommFault {
 // Takes `inner`.  Threads: as for any Communicator.
 std::unique_ptr<Communicator> MakeFaultyCommunicator(std::unique_ptr<Communicator> inner, CommFault fault);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -16,7 +16,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/comm/faulty_communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Backend;
@@ -33,10 +33,10 @@ std::string Block(int rank, int round, int64_t bytes) {
 
 absl::Status GatherAndCheck(Communicator* comm, int round, int64_t bytes) {
   const std::string mine = Block(comm->rank(), round, bytes);
-  ASSIGN_OR_RETURN(auto work, comm->AllGather({.deadline = Soon()}, mine));
+  ASSIGN_OR_RETURN(auto work, comm->AllGather({.deadline = test::Soon()}, mine));
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < comm->world(); ++r) {
-    if (TextOf(work->received()[r]) != Block(r, round, bytes)) {
+    if (test::TextOf(work->received()[r]) != Block(r, round, bytes)) {
       return absl::DataLossError(absl::StrCat("block of rank ", r, " on rank ", comm->rank(), ", ", bytes, " bytes"));
     }
   }
@@ -46,10 +46,11 @@ absl::Status GatherAndCheck(Communicator* comm, int round, int64_t bytes) {
 absl::Status ExchangeAndCheck(Communicator* comm, int round, int64_t bytes) {
   std::vector<Message> out(static_cast<size_t>(comm->world()));
   for (Message& message : out) message = test::TextMessage(comm, Block(comm->rank(), round, bytes));
-  ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = Soon()}, std::move(out)));
+  ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = test::Soon()}, std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < comm->world(); ++r) {
-    if (TextOf(work->received()[r]) != Block(r, round, bytes)) return absl::DataLossError(absl::StrCat("rank ", r));
+    if (test::TextOf(work->received()[r]) != Block(r, round, bytes))
+      return absl::DataLossError(absl::StrCat("rank ", r));
   }
   return absl::OkStatus();
 }
@@ -100,7 +101,8 @@ absl::Status BetweenOtherCollectivesUnderDelays(Communicator* comm) {
     if (round % 4 == 2) {
       std::vector<float> values(20'000, 1);  // a sum in two halves, the second numbered before it starts
       const TensorView view(values.data(), DType::kF32, {20'000});
-      ASSIGN_OR_RETURN(auto sum, comm->AllReduceSum({.comm_class = CommClass::kAllToAll, .deadline = Soon()}, view));
+      ASSIGN_OR_RETURN(auto sum,
+                       comm->AllReduceSum({.comm_class = CommClass::kAllToAll, .deadline = test::Soon()}, view));
       RETURN_IF_ERROR(sum->Wait());
       if (values[19'999] != static_cast<float>(comm->world())) return absl::DataLossError("sum");
     }
@@ -127,16 +129,16 @@ absl::Status SeveralInFlightWaitedForInAnotherOrder(Communicator* comm) {
       if (i == 2) {  // a direct one in between
         std::vector<Message> out(static_cast<size_t>(comm->world()));
         for (Message& message : out) message = test::TextMessage(comm, mine);
-        ASSIGN_OR_RETURN(works[i], comm->AllToAllV({.deadline = Soon()}, std::move(out)));
+        ASSIGN_OR_RETURN(works[i], comm->AllToAllV({.deadline = test::Soon()}, std::move(out)));
       } else {
-        ASSIGN_OR_RETURN(works[i], comm->AllGather({.deadline = Soon()}, mine));
+        ASSIGN_OR_RETURN(works[i], comm->AllGather({.deadline = test::Soon()}, mine));
       }
     }
     for (int i = 0; i < kInFlight; ++i) {
       const int which = (i * 3 + repeat) % kInFlight;
       RETURN_IF_ERROR(works[which]->Wait());
       for (int r = 0; r < comm->world(); ++r) {
-        if (TextOf(works[which]->received()[r]) != Block(r, which, 100 * which)) {
+        if (test::TextOf(works[which]->received()[r]) != Block(r, which, 100 * which)) {
           return absl::DataLossError(absl::StrCat("work ", which, ", rank ", r));
         }
       }
@@ -146,7 +148,7 @@ absl::Status SeveralInFlightWaitedForInAnotherOrder(Communicator* comm) {
 }
 
 absl::Status InASplit(Communicator* comm) {
-  ASSIGN_OR_RETURN(auto part, comm->Split(comm->rank() % 5 == 0, -comm->rank(), Soon()));
+  ASSIGN_OR_RETURN(auto part, comm->Split(comm->rank() % 5 == 0, -comm->rank(), test::Soon()));
   for (int round = 0; round < 3; ++round) {
     RETURN_IF_ERROR(GatherAndCheck(part.get(), round, 200));
     RETURN_IF_ERROR(GatherAndCheck(comm, round, 100));
@@ -154,15 +156,17 @@ absl::Status InASplit(Communicator* comm) {
   return absl::OkStatus();
 }
 
-class GatherWorkTest : public testing::TestWithParam<std::tuple<Backend, int>> {};
+class GatherWorkTest : public testing::TestWithParam<std::tuple<test::Backend, int>> {};
 INSTANTIATE_TEST_SUITE_P(Local, GatherWorkTest,
-                         testing::Combine(testing::Values(Backend::kLocal), testing::Range(1, 18)),
+                         testing::Combine(testing::Values(test::Backend::kLocal), testing::Range(1, 18)),
                          [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
 INSTANTIATE_TEST_SUITE_P(Gloo, GatherWorkTest,
-                         testing::Combine(testing::Values(Backend::kGloo), testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
+                         testing::Combine(testing::Values(test::Backend::kGloo),
+                                          testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
                          [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
 INSTANTIATE_TEST_SUITE_P(Socket, GatherWorkTest,
-                         testing::Combine(testing::Values(Backend::kSocket), testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
+                         testing::Combine(testing::Values(test::Backend::kSocket),
+                                          testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
                          [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
 
 TEST_P(GatherWorkTest, TheSameAsByTellingEverybody) {
@@ -180,7 +184,7 @@ TEST_P(GatherWorkTest, TheSameAsByTellingEverybody) {
   for (const auto& comm : ranks) EXPECT_EQ(comm->ledger().hash(), ranks[0]->ledger().hash());
 }
 
-class GatherFaultTest : public testing::TestWithParam<Backend> {};
+class GatherFaultTest : public testing::TestWithParam<test::Backend> {};
 INSTANTIATE_TEST_SUITE_P(Backends, GatherFaultTest, testing::ValuesIn(test::kBackends),
                          [](const auto& i) { return test::BackendName(i.param); });
 
@@ -206,7 +210,7 @@ TEST_P(GatherFaultTest, AnotherCollectiveOrSizeIsNamedAtOnce) {
     const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
       if (comm->rank() != 2) return GatherAndCheck(comm, 0, 64);
       if (other_size) return GatherAndCheck(comm, 0, 65);
-      ASSIGN_OR_RETURN(auto work, comm->Barrier({.comm_class = CommClass::kAllToAll, .deadline = Soon()}));
+      ASSIGN_OR_RETURN(auto work, comm->Barrier({.comm_class = CommClass::kAllToAll, .deadline = test::Soon()}));
       return work->Wait();
     });
     int named = 0;
@@ -251,9 +255,9 @@ TEST_P(GatherFaultTest, TheDeadlineNamesWhoIsLateOrWaitsForIt) {
 
 TEST_P(GatherFaultTest, ADroppedOneBreaksTheGroup) {
   auto ranks = test::MakeGroup(GetParam(), kWorld);
-  { auto dropped = ranks[0]->AllGather({.deadline = Soon()}, "abcd"); }
+  { auto dropped = ranks[0]->AllGather({.deadline = test::Soon()}, "abcd"); }
   EXPECT_THAT(std::string(ranks[0]->status().message()), HasSubstr("dropped unfinished"));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "workers/comm/nccl/nccl_state.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 const OpKey kExchange{.op = CommOp::kAllToAllSized, .comm_class = CommClass::kAllToAll, .sequence = 4};
@@ -68,4 +68,4 @@ TEST(NcclStateTest, EveryStateButTheLastTwoHasAWayOnAndErrorsAreStickyFirst) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

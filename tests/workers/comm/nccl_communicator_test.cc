@@ -14,7 +14,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/comm/nccl_test_util.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::DeviceMemory;
@@ -30,15 +30,15 @@ class NcclCommunicatorTest : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Worlds, NcclCommunicatorTest, testing::Values(1, 2, 4),
                          [](const auto& i) { return absl::StrCat(i.param); });
 
-TEST_P(NcclCommunicatorTest, SizedExchanges) { ExpectNcclOk(world(), test::CheckSizedExchanges); }
-TEST_P(NcclCommunicatorTest, OneSidedExchanges) { ExpectNcclOk(world(), test::CheckOneSidedExchange); }
-TEST_P(NcclCommunicatorTest, Sums) { ExpectNcclOk(world(), test::CheckExactSums); }
+TEST_P(NcclCommunicatorTest, SizedExchanges) { test::ExpectNcclOk(world(), test::CheckSizedExchanges); }
+TEST_P(NcclCommunicatorTest, OneSidedExchanges) { test::ExpectNcclOk(world(), test::CheckOneSidedExchange); }
+TEST_P(NcclCommunicatorTest, Sums) { test::ExpectNcclOk(world(), test::CheckExactSums); }
 
 // Through the host group, whose numbers go on behind the forming's.
 TEST_P(NcclCommunicatorTest, MessagesAndHostViewsGoThroughTheHostGroup) {
-  ExpectNcclOk(world(), [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+  test::ExpectNcclOk(world(), [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
     for (int i = 0; i < 3; ++i) {
-      ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+      ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
       RETURN_IF_ERROR(barrier->Wait());
       RETURN_IF_ERROR(test::CheckOneSidedExchange(comm, memory));
       test::HostMemory host;
@@ -64,10 +64,10 @@ TEST_P(NcclCommunicatorTest, StartAndWaitDoNotBlockTheHost) {
   std::vector<TensorView> sums;
   std::vector<std::unique_ptr<Work>> works;
   for (int r = 0; r < world(); ++r) {  // one thread for all ranks
-    DeviceMemory& memory = *group.memory[r];
+    test::DeviceMemory& memory = *group.memory[r];
     sums.push_back(memory.Make(DType::kI64, 4));
     ASSERT_TRUE(memory.queue().Fill(sums[r].raw(), 1, 32).ok());  // on the stream, not done
-    auto work = group.ranks[r]->AllReduceSum({.stream = memory.stream(), .deadline = Soon()}, sums[r]);
+    auto work = group.ranks[r]->AllReduceSum({.stream = memory.stream(), .deadline = test::Soon()}, sums[r]);
     ASSERT_TRUE(work.ok()) << work.status();
     EXPECT_TRUE((*work)->Wait().ok());
     EXPECT_TRUE((*work)->Wait().ok());  // again: the same
@@ -82,10 +82,10 @@ TEST_P(NcclCommunicatorTest, StartAndWaitDoNotBlockTheHost) {
 }
 
 // A step in a graph: sums and exchanges captured once, replayed on new contents.
-absl::Status CaptureAndReplay(Communicator* comm, DeviceMemory* memory) {
+absl::Status CaptureAndReplay(Communicator* comm, test::DeviceMemory* memory) {
   const TensorView values = memory->Make(DType::kI64, 4);
   const TensorView all = memory->Make(DType::kI64, 4 * comm->world());
-  const CommCall call{.stream = memory->stream(), .deadline = Soon()};
+  const CommCall call{.stream = memory->stream(), .deadline = test::Soon()};
   RETURN_IF_ERROR(memory->queue().BeginRecording());
   ASSIGN_OR_RETURN(auto sum, comm->AllReduceSum(call, values));
   RETURN_IF_ERROR(sum->Wait());
@@ -113,14 +113,14 @@ absl::Status CaptureAndReplay(Communicator* comm, DeviceMemory* memory) {
   return absl::OkStatus();
 }
 
-TEST_P(NcclCommunicatorTest, CapturedIntoAGraphAndReplayed) { ExpectNcclOk(world(), CaptureAndReplay); }
+TEST_P(NcclCommunicatorTest, CapturedIntoAGraphAndReplayed) { test::ExpectNcclOk(world(), CaptureAndReplay); }
 
 TEST_P(NcclCommunicatorTest, EpochAfterEpochLeavesNothingBehind) {
   int threads = 0;
   for (int epoch = 1; epoch <= 5; ++epoch) {
     if (epoch == 3) threads = test::NumThreads();
     auto group = test::FormNccl(world(), epoch);
-    const auto statuses = test::RunRanks(&group, [&](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+    const auto statuses = test::RunRanks(&group, [&](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
       RETURN_IF_ERROR(test::CheckOneSidedExchange(comm, memory));
       if (epoch % 2 == 0) comm->Abort("every other epoch ends like this");
       return absl::OkStatus();
@@ -134,10 +134,10 @@ TEST_P(NcclCommunicatorTest, EpochAfterEpochLeavesNothingBehind) {
 TEST(NcclOverGlooTest, MessagesAndDevicesTakeTurns) {
   auto group = test::FormNcclOverGloo(2);
   for (const absl::Status& status : group.formed) ASSERT_TRUE(status.ok()) << status;
-  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
     for (int i = 0; i < 3; ++i) {
       RETURN_IF_ERROR(test::CheckSizedExchanges(comm, memory));
-      ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+      ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
       RETURN_IF_ERROR(barrier->Wait());
       RETURN_IF_ERROR(test::CheckExactSums(comm, memory));
     }
@@ -145,18 +145,19 @@ TEST(NcclOverGlooTest, MessagesAndDevicesTakeTurns) {
   });
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
   group.ranks[1]->Abort("the test says so");
-  auto work = test::StartSum(group.ranks[0].get(), group.memory[0].get(), Soon());
+  auto work = test::StartSum(group.ranks[0].get(), group.memory[0].get(), test::Soon());
   EXPECT_THAT((work.ok() ? (*work)->WaitOnHost() : work.status()).ToString(), HasSubstr("UNAVAILABLE"));
 }
 
 TEST(NcclCallTest, AnotherDevicesStreamIsRefused) {
   auto group = test::FormNccl(2);
   const TensorView values = group.memory[1]->Make(DType::kF32, 4);
-  const auto work = group.ranks[0]->AllReduceSum({.stream = group.memory[1]->stream(), .deadline = Soon()}, values);
+  const auto work =
+      group.ranks[0]->AllReduceSum({.stream = group.memory[1]->stream(), .deadline = test::Soon()}, values);
   EXPECT_EQ(work.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(work.status().ToString(), HasSubstr("all_reduce_sum #0 of class all_to_all (16 bytes) on cuda:1"));
   EXPECT_TRUE(group.ranks[0]->status().ok());
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -17,7 +17,7 @@
 #include "tests/workers/comm/faulty_communicator.h"
 #include "tests/workers/comm/nccl_test_util.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::DeviceMemory;
@@ -40,13 +40,13 @@ class NcclFaultTest : public testing::Test {
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
-absl::Status ExchangeAndWait(Communicator* comm, DeviceMemory* memory, absl::Time deadline = Soon()) {
-  ASSIGN_OR_RETURN(auto work, StartExchange(comm, memory, 16, deadline));
+absl::Status ExchangeAndWait(Communicator* comm, test::DeviceMemory* memory, absl::Time deadline = test::Soon()) {
+  ASSIGN_OR_RETURN(auto work, test::StartExchange(comm, memory, 16, deadline));
   return work->WaitOnHost();
 }
 
 // All ranks' errors in one text, and that all have one.
-std::string ExpectAllFailed(const NcclRanks& group, const std::vector<absl::Status>& statuses) {
+std::string ExpectAllFailed(const test::NcclRanks& group, const std::vector<absl::Status>& statuses) {
   std::string text;
   for (size_t r = 0; r < statuses.size(); ++r) {
     EXPECT_FALSE(statuses[r].ok()) << "rank " << r;
@@ -57,8 +57,8 @@ std::string ExpectAllFailed(const NcclRanks& group, const std::vector<absl::Stat
 }
 
 TEST_F(NcclFaultTest, ADeadlineNamesWhoHasNotLaunched) {
-  auto group = FormNccl(3);
-  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+  auto group = test::FormNccl(3);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
     RETURN_IF_ERROR(ExchangeAndWait(comm, memory));
     if (comm->rank() == 1) return absl::OkStatus();
     return ExchangeAndWait(comm, memory, absl::Now() + absl::Milliseconds(200));
@@ -74,10 +74,10 @@ TEST_F(NcclFaultTest, ADeadlineNamesWhoHasNotLaunched) {
 }
 
 TEST_F(NcclFaultTest, SizesThatDifferAreNamedAtTheDeadline) {
-  auto group = FormNccl(2);
-  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
-    ASSIGN_OR_RETURN(auto work,
-                     StartExchange(comm, memory, comm->rank() == 0 ? 16 : 24, absl::Now() + absl::Milliseconds(200)));
+  auto group = test::FormNccl(2);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
+    ASSIGN_OR_RETURN(auto work, test::StartExchange(comm, memory, comm->rank() == 0 ? 16 : 24,
+                                                    absl::Now() + absl::Milliseconds(200)));
     return work->WaitOnHost();
   });
   EXPECT_THAT(ExpectAllFailed(group, statuses),
@@ -86,12 +86,14 @@ TEST_F(NcclFaultTest, SizesThatDifferAreNamedAtTheDeadline) {
 }
 
 TEST_F(NcclFaultTest, AnotherOrderIsNamedAtTheDeadline) {
-  auto group = FormNccl(2);
-  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+  auto group = test::FormNccl(2);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
     const absl::Time deadline = absl::Now() + absl::Milliseconds(200);
-    auto first = comm->rank() == 0 ? StartExchange(comm, memory, 16, deadline) : StartSum(comm, memory, deadline);
+    auto first =
+        comm->rank() == 0 ? test::StartExchange(comm, memory, 16, deadline) : test::StartSum(comm, memory, deadline);
     RETURN_IF_ERROR(first.status());
-    auto second = comm->rank() == 0 ? StartSum(comm, memory, deadline) : StartExchange(comm, memory, 16, deadline);
+    auto second =
+        comm->rank() == 0 ? test::StartSum(comm, memory, deadline) : test::StartExchange(comm, memory, 16, deadline);
     if (second.ok()) (void)(*second)->Wait();
     return (*first)->WaitOnHost();
   });
@@ -103,30 +105,31 @@ TEST_F(NcclFaultTest, AnotherOrderIsNamedAtTheDeadline) {
 
 // Rank 0 waits on the host, rank 1's stream waits; rank 2 launches nothing and aborts.
 TEST_F(NcclFaultTest, AnAbortFreesHostsAndStreamsEverywhere) {
-  auto group = FormNccl(3);
+  auto group = test::FormNccl(3);
   std::vector<std::unique_ptr<Work>> works;
   for (int r = 0; r < 2; ++r) {
-    auto work = StartExchange(group.ranks[r].get(), group.memory[r].get(), 16, Soon());
+    auto work = test::StartExchange(group.ranks[r].get(), group.memory[r].get(), 16, test::Soon());
     ASSERT_TRUE(work.ok()) << work.status();
     EXPECT_TRUE((*work)->Wait().ok());
     works.push_back(*std::move(work));
   }
   auto host = std::async(std::launch::async, [&] { return works[0]->WaitOnHost(); });
-  auto stream = std::async(std::launch::async, [&] { return group.memory[1]->queue().Synchronize(Soon()); });
+  auto stream = std::async(std::launch::async, [&] { return group.memory[1]->queue().Synchronize(test::Soon()); });
   const absl::Time begin = absl::Now();
   group.ranks[2]->Abort("the test says so");
   EXPECT_THAT(MessageOf(host.get()), HasSubstr("rank 2 ended the group: aborted: the test says so"));
   EXPECT_TRUE(stream.get().ok());                    // it ran on, ...
   EXPECT_FALSE(group.ranks[1]->status().ok());       // ... and by then its results were known to be worthless
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));  // not the deadline's 20 s
-  EXPECT_EQ(StartSum(group.ranks[2].get(), group.memory[2].get(), Soon()).status(), group.ranks[2]->status());
+  EXPECT_EQ(test::StartSum(group.ranks[2].get(), group.memory[2].get(), test::Soon()).status(),
+            group.ranks[2]->status());
 }
 
 TEST_F(NcclFaultTest, AnAsynchronousErrorReachesAllRanks) {
-  auto group = FormNccl(3);
+  auto group = test::FormNccl(3);
   nccl_emulation::FailRank(1, 1, ncclRemoteError);
-  const auto statuses =
-      test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
+  const auto statuses = test::RunRanks(
+      &group, [](Communicator* comm, test::DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
   for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   const std::string text = ExpectAllFailed(group, statuses);
   EXPECT_THAT(text, AllOf(HasSubstr("rank 1: UNAVAILABLE: NCCL's asynchronous error: remote process exited"),
@@ -135,33 +138,34 @@ TEST_F(NcclFaultTest, AnAsynchronousErrorReachesAllRanks) {
 }
 
 TEST_F(NcclFaultTest, AHangingDeviceIsNotBlamedOnWhoLaunched) {
-  auto group = FormNccl(2);
+  auto group = test::FormNccl(2);
   nccl_emulation::HangRank(1, 1);
-  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) {
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) {
     return ExchangeAndWait(comm, memory, absl::Now() + absl::Milliseconds(200));
   });
   EXPECT_THAT(ExpectAllFailed(group, statuses), HasSubstr("every rank has launched it"));
-  for (auto& memory : group.memory) EXPECT_TRUE(memory->queue().Synchronize(Soon()).ok());  // the abort freed both
+  for (auto& memory : group.memory)
+    EXPECT_TRUE(memory->queue().Synchronize(test::Soon()).ok());  // the abort freed both
 }
 
 TEST_F(NcclFaultTest, ADevicesErrorEndsTheGroup) {
-  auto group = FormNccl(2);
+  auto group = test::FormNccl(2);
   cuda_emulation::FailAt("memcpy", 1, cudaErrorECCUncorrectable);  // of the own part, on one of the two
-  const auto statuses =
-      test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
+  const auto statuses = test::RunRanks(
+      &group, [](Communicator* comm, test::DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
   EXPECT_THAT(ExpectAllFailed(group, statuses), HasSubstr("cudaErrorECCUncorrectable"));
 }
 
 TEST_F(NcclFaultTest, ADroppedWorkBreaksTheGroup) {
-  auto group = FormNccl(2);
-  { auto dropped = StartSum(group.ranks[0].get(), group.memory[0].get(), Soon()); }
+  auto group = test::FormNccl(2);
+  { auto dropped = test::StartSum(group.ranks[0].get(), group.memory[0].get(), test::Soon()); }
   EXPECT_THAT(MessageOf(group.ranks[0]->status()),
               HasSubstr("all_reduce_sum #0 of class all_reduce (32 bytes) was dr"));
   EXPECT_FALSE(ExchangeAndWait(group.ranks[1].get(), group.memory[1].get()).ok());
 }
 
 TEST_F(NcclFaultTest, WhoHasLeftIsNamedAtTheNextLaunch) {
-  auto group = FormNccl(2);
+  auto group = test::FormNccl(2);
   group.ranks[1].reset();
   EXPECT_TRUE(group.ranks[0]->status().ok());  // to leave is no failure
   const absl::Status status =
@@ -170,8 +174,8 @@ TEST_F(NcclFaultTest, WhoHasLeftIsNamedAtTheNextLaunch) {
 }
 
 TEST_F(NcclFaultTest, TheHostGroupsEndIsTheEnd) {
-  auto group = FormNccl(2);
-  auto work = StartSum(group.ranks[0].get(), group.memory[0].get(), Soon());
+  auto group = test::FormNccl(2);
+  auto work = test::StartSum(group.ranks[0].get(), group.memory[0].get(), test::Soon());
   ASSERT_TRUE(work.ok());
   // A host message whose deadline passes.
   auto barrier = group.ranks[0]->Barrier({.comm_class = CommClass::kControl, .deadline = absl::Now()});
@@ -182,9 +186,9 @@ TEST_F(NcclFaultTest, TheHostGroupsEndIsTheEnd) {
 }
 
 TEST_F(NcclFaultTest, AFaultyLaunchOnTheDevice) {
-  auto group = FormNccl(2);
+  auto group = test::FormNccl(2);
   group.ranks[1] = MakeFaultyCommunicator(std::move(group.ranks[1]), {CommFault::Kind::kFail, 1, {}});
-  const auto statuses = test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) -> absl::Status {
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
     RETURN_IF_ERROR(ExchangeAndWait(comm, memory));
     return ExchangeAndWait(comm, memory);
   });
@@ -194,16 +198,16 @@ TEST_F(NcclFaultTest, AFaultyLaunchOnTheDevice) {
 
 TEST_F(NcclFaultTest, AnInitThatIsNeverReadyEndsAtTheDeadline) {
   nccl_emulation::StallInit(1);
-  const auto group = FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(500)});
+  const auto group = test::FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(500)});
   for (int r = 0; r < 3; ++r) EXPECT_FALSE(group.formed[r].ok()) << r;
   EXPECT_EQ(group.formed[1].code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(MessageOf(group.formed[1]), HasSubstr("connecting NCCL's rank 1 of 3 was still in progress"));
 }
 
-TEST_F(NcclFaultTest, AnInitThatFailsIsToldToAll) {
+TEST_F(NcclFaultTest, AnInitThatFailsIsReportedToAll) {
   nccl_emulation::FailInit(2, ncclSystemError);
   const absl::Time begin = absl::Now();
-  const auto group = FormNccl(3);
+  const auto group = test::FormNccl(3);
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
   EXPECT_THAT(MessageOf(group.formed[2]), HasSubstr("unhandled system error"));
   for (const int r : {0, 1}) {
@@ -212,7 +216,7 @@ TEST_F(NcclFaultTest, AnInitThatFailsIsToldToAll) {
 }
 
 TEST_F(NcclFaultTest, WhoNeverComesIsNamed) {
-  const auto group = FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(200)}, /*skip=*/1);
+  const auto group = test::FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(200)}, /*skip=*/1);
   std::string text;
   for (const int r : {0, 2}) {
     EXPECT_FALSE(group.formed[r].ok());
@@ -222,13 +226,13 @@ TEST_F(NcclFaultTest, WhoNeverComesIsNamed) {
 }
 
 TEST_F(NcclFaultTest, TwoRanksOnOneDeviceAreNamed) {
-  const auto group = FormNccl(2, 1, {.device = 3});
+  const auto group = test::FormNccl(2, 1, {.device = 3});
   for (const absl::Status& status : group.formed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(MessageOf(status), HasSubstr("ranks 0 and 1 are on one device"));
   }
   // Allowed, it is for NCCL to say: it knows both by one machine's name, here.
-  const auto shared = FormNccl(2, 1, {.device = 3, .allow_shared_device = true});
+  const auto shared = test::FormNccl(2, 1, {.device = 3, .allow_shared_device = true});
   std::string text;
   for (const absl::Status& status : shared.formed) {
     EXPECT_FALSE(status.ok());
@@ -239,29 +243,29 @@ TEST_F(NcclFaultTest, TwoRanksOnOneDeviceAreNamed) {
 }
 
 TEST_F(NcclFaultTest, OptionsThatDoNotFitAreRefused) {
-  const auto no_device = FormNccl(1, 1, {.device = 64});
+  const auto no_device = test::FormNccl(1, 1, {.device = 64});
   EXPECT_EQ(no_device.formed[0].code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(MessageOf(no_device.formed[0]), HasSubstr("no device cuda:64 among 8"));
   unsetenv("NCCL_ALGO");
-  const auto not_fixed = FormNccl(1, 1, {.deterministic = true});
+  const auto not_fixed = test::FormNccl(1, 1, {.deterministic = true});
   EXPECT_THAT(MessageOf(not_fixed.formed[0]), HasSubstr("NCCL_ALGO and NCCL_PROTO are not set"));
   FixNcclReductions();
-  EXPECT_TRUE(FormNccl(1, 1, {.deterministic = true}).formed[0].ok());
+  EXPECT_TRUE(test::FormNccl(1, 1, {.deterministic = true}).formed[0].ok());
   EXPECT_STREQ(getenv("NCCL_ALGO"), "Ring");
 }
 
 TEST_F(NcclFaultTest, AfterAnAbortTheNextEpochWorks) {
   for (int epoch = 1; epoch <= 3; ++epoch) {
-    auto group = FormNccl(3, epoch);
-    const auto before =
-        test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
+    auto group = test::FormNccl(3, epoch);
+    const auto before = test::RunRanks(
+        &group, [](Communicator* comm, test::DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
     for (const absl::Status& status : before) ASSERT_TRUE(status.ok()) << status;
     nccl_emulation::FailRank(epoch % 3, 1, ncclInternalError);
-    const auto after =
-        test::RunRanks(&group, [](Communicator* comm, DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
+    const auto after = test::RunRanks(
+        &group, [](Communicator* comm, test::DeviceMemory* memory) { return ExchangeAndWait(comm, memory); });
     ExpectAllFailed(group, after);
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -12,7 +12,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/comm/nccl_test_util.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::DeviceMemory;
@@ -26,7 +26,7 @@ class NcclHandleTest : public testing::Test {
     auto handle = NcclHandle::Begin(/*device=*/0, /*rank=*/0, /*world=*/1, *id);
     ASSERT_TRUE(handle.ok()) << handle.status();
     handle_ = *std::move(handle);
-    ASSERT_TRUE(handle_->AwaitSettled("connecting", Soon()).ok());
+    ASSERT_TRUE(handle_->AwaitFinalized("connecting", test::Soon()).ok());
     recorded_ = Record();
     ASSERT_NE(recorded_, nullptr);
   }
@@ -44,13 +44,13 @@ class NcclHandleTest : public testing::Test {
                            static_cast<cudaStream_t>(memory_.queue().handle()));
     });
     EXPECT_TRUE(launched.ok()) << launched;
-    EXPECT_TRUE(handle_->AwaitSettled("the launch", Soon()).ok());
+    EXPECT_TRUE(handle_->AwaitFinalized("the launch", test::Soon()).ok());
     auto graph = memory_.queue().EndRecording();
     EXPECT_TRUE(graph.ok()) << graph.status();
     return graph.ok() ? *std::move(graph) : nullptr;
   }
 
-  DeviceMemory memory_{0};
+  test::DeviceMemory memory_{0};
   std::unique_ptr<NcclHandle> handle_;
   std::unique_ptr<DeviceGraph> recorded_;
 };
@@ -60,7 +60,7 @@ class NcclHandleTest : public testing::Test {
 TEST_F(NcclHandleTest, AnAbortThatWaitsForGraphsBlocksNobodyElse) {
   std::thread watchdog([&] { handle_->Abort(); });
   absl::Status seen;
-  while (seen.ok()) seen = handle_->AwaitSettled("the next launch", Soon());
+  while (seen.ok()) seen = handle_->AwaitFinalized("the next launch", test::Soon());
   EXPECT_EQ(seen.code(), absl::StatusCode::kUnavailable) << seen;
   EXPECT_EQ(handle_->Launch([](ncclComm_t) { return ncclSuccess; }).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(nccl_emulation::NumLive(), 1) << "the abort is not over as long as a graph holds the communicator";
@@ -80,15 +80,15 @@ TEST_F(NcclHandleTest, WhatAGraphHoldsDoesNotEndInOrder) {
   const absl::Status closed = handle_->Close(absl::Now() + absl::Milliseconds(20));
   EXPECT_EQ(closed.code(), absl::StatusCode::kDeadlineExceeded) << closed;
   recorded_.reset();
-  EXPECT_TRUE(handle_->AwaitSettled("the end", Soon()).ok());
+  EXPECT_TRUE(handle_->AwaitFinalized("the end", test::Soon()).ok());
   handle_->Abort();
 }
 
 TEST_F(NcclHandleTest, EndsInOrderWithoutGraphs) {
   recorded_.reset();
-  EXPECT_TRUE(handle_->Close(Soon()).ok());
-  EXPECT_EQ(handle_->Settled().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(handle_->Close(test::Soon()).ok());
+  EXPECT_EQ(handle_->Finalized().status().code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -42,22 +42,23 @@ TensorView DeviceMemory::Make(DType dtype, int64_t elements) {
 
 void DeviceMemory::Put(const TensorView& to, const void* from) {
   SY_CHECK(cudaSetDevice(device_) == cudaSuccess);
-  SY_CHECK(cudaMemcpy(to.raw(), from, static_cast<size_t>(NumBytes(to)), cudaMemcpyHostToDevice) == cudaSuccess);
+  SY_CHECK(cudaMemcpy(to.raw(), from, static_cast<size_t>(comm::NumBytes(to)), cudaMemcpyHostToDevice) == cudaSuccess);
 }
 
 absl::Status DeviceMemory::Get(const TensorView& from, void* to) {
   SY_CHECK(cudaSetDevice(device_) == cudaSuccess);
   const absl::Status done = queue_->Synchronize(Soon());
   if (!done.ok()) return done;
-  SY_CHECK(cudaMemcpy(to, from.raw(), static_cast<size_t>(NumBytes(from)), cudaMemcpyDeviceToHost) == cudaSuccess);
+  SY_CHECK(cudaMemcpy(to, from.raw(), static_cast<size_t>(comm::NumBytes(from)), cudaMemcpyDeviceToHost) ==
+           cudaSuccess);
   return absl::OkStatus();
 }
 
-NcclRanks FormNccl(int world, int64_t epoch, const NcclGroupOptions& options, int skip) {
+NcclRanks FormNccl(int world, int64_t epoch, const comm::NcclGroupOptions& options, int skip) {
   NcclRanks group;
-  auto messages = MakeLocalGroup(world, epoch);
-  auto watch = MakeLocalGroup(world, epoch);
-  InMemoryStore store;
+  auto messages = comm::MakeLocalGroup(world, epoch);
+  auto watch = comm::MakeLocalGroup(world, epoch);
+  comm::InMemoryStore store;
   group.ranks.resize(world);
   group.formed.resize(world);
   for (int r = 0; r < world; ++r) group.memory.push_back(std::make_unique<DeviceMemory>(r));
@@ -65,10 +66,10 @@ NcclRanks FormNccl(int world, int64_t epoch, const NcclGroupOptions& options, in
   for (int r = 0; r < world; ++r) {
     if (r == skip) continue;
     threads.emplace_back([&, r] {
-      NcclGroupOptions mine = options;
+      comm::NcclGroupOptions mine = options;
       if (options.device == 0) mine.device = r;
       if (options.deadline == absl::Time()) mine.deadline = Soon();
-      auto comm = FormNcclGroup(mine, &store, {std::move(messages[r]), std::move(watch[r])});
+      auto comm = comm::FormNcclGroup(mine, &store, {std::move(messages[r]), std::move(watch[r])});
       group.formed[r] = comm.status();
       if (comm.ok()) group.ranks[r] = *std::move(comm);
     });
@@ -79,21 +80,22 @@ NcclRanks FormNccl(int world, int64_t epoch, const NcclGroupOptions& options, in
 
 NcclRanks FormNcclOverGloo(int world) {
   NcclRanks group;
-  InMemoryStore store;
+  comm::InMemoryStore store;
   group.ranks.resize(world);
   group.formed.resize(world);
   for (int r = 0; r < world; ++r) group.memory.push_back(std::make_unique<DeviceMemory>(r));
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      GroupOptions gloo{.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = Soon()};
-      auto messages = FormGlooGroup(gloo, &store);
+      comm::GroupOptions gloo{.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = Soon()};
+      auto messages = comm::FormGlooGroup(gloo, &store);
       SY_CHECK_OK(messages.status());
       gloo.token += "/watch";
       gloo.control_only = true;
-      auto watch = FormGlooGroup(gloo, &store);
+      auto watch = comm::FormGlooGroup(gloo, &store);
       SY_CHECK_OK(watch.status());
-      auto comm = FormNcclGroup({.device = r, .deadline = Soon()}, &store, {*std::move(messages), *std::move(watch)});
+      auto comm =
+          comm::FormNcclGroup({.device = r, .deadline = Soon()}, &store, {*std::move(messages), *std::move(watch)});
       group.formed[r] = comm.status();
       if (comm.ok()) group.ranks[r] = *std::move(comm);
     });
@@ -125,7 +127,7 @@ void ExpectNcclOk(int world, const RankFn& fn) {
   }
 }
 
-WorkOr StartExchange(Communicator* comm, DeviceMemory* memory, int64_t bytes, absl::Time deadline) {
+comm::WorkOr StartExchange(comm::Communicator* comm, DeviceMemory* memory, int64_t bytes, absl::Time deadline) {
   const std::vector<int64_t> sizes(comm->world(), bytes);
   std::vector<int64_t> offsets;
   for (int r = 0; r < comm->world(); ++r) offsets.push_back(r * bytes);
@@ -135,9 +137,10 @@ WorkOr StartExchange(Communicator* comm, DeviceMemory* memory, int64_t bytes, ab
                              {recv, offsets, sizes});
 }
 
-WorkOr StartSum(Communicator* comm, DeviceMemory* memory, absl::Time deadline) {
-  return comm->AllReduceSum({.stream = memory->stream(), .comm_class = CommClass::kAllReduce, .deadline = deadline},
-                            memory->Make(DType::kF32, 8));
+comm::WorkOr StartSum(comm::Communicator* comm, DeviceMemory* memory, absl::Time deadline) {
+  return comm->AllReduceSum(
+      {.stream = memory->stream(), .comm_class = comm::CommClass::kAllReduce, .deadline = deadline},
+      memory->Make(DType::kF32, 8));
 }
 
 }  // namespace switchyard::test

@@ -33,24 +33,24 @@ class DeviceMemory : public RankMemory {
 };
 
 struct NcclRanks {
-  std::vector<std::unique_ptr<DeviceMemory>> memory;  // [R]; outlives the ranks
-  std::vector<std::unique_ptr<Communicator>> ranks;   // [R]; null where forming failed
-  std::vector<absl::Status> formed;                   // [R]
+  std::vector<std::unique_ptr<DeviceMemory>> memory;       // [R]; outlives the ranks
+  std::vector<std::unique_ptr<comm::Communicator>> ranks;  // [R]; null where forming failed
+  std::vector<absl::Status> formed;                        // [R]
 };
 
 // options.device and a deadline that is not set are filled in per rank.  skip: a rank that never comes.
-NcclRanks FormNccl(int world, int64_t epoch = 1, const NcclGroupOptions& options = {}, int skip = -1);
+NcclRanks FormNccl(int world, int64_t epoch = 1, const comm::NcclGroupOptions& options = {}, int skip = -1);
 // As a worker does it: Gloo for messages, a small Gloo group for the watch, one store.
 NcclRanks FormNcclOverGloo(int world);
 
 // Runs fn on a thread per rank; element r is what rank r's returned.
-using RankFn = std::function<absl::Status(Communicator*, DeviceMemory*)>;
+using RankFn = std::function<absl::Status(comm::Communicator*, DeviceMemory*)>;
 std::vector<absl::Status> RunRanks(NcclRanks* group, const RankFn& fn);
 // The same over a new group; expects every rank to be OK, and to have stayed so.
 void ExpectNcclOk(int world, const RankFn& fn);
 
 // A launch of an exchange of `bytes` bytes among all ranks, or of an all-reduce.
-WorkOr StartExchange(Communicator* comm, DeviceMemory* memory, int64_t bytes, absl::Time deadline);
-WorkOr StartSum(Communicator* comm, DeviceMemory* memory, absl::Time deadline);
+comm::WorkOr StartExchange(comm::Communicator* comm, DeviceMemory* memory, int64_t bytes, absl::Time deadline);
+comm::WorkOr StartSum(comm::Communicator* comm, DeviceMemory* memory, absl::Time deadline);
 
 }  // namespace switchyard::test

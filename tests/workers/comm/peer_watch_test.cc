@@ -16,7 +16,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "workers/comm/gloo/gloo_communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Backend;
@@ -27,7 +27,7 @@ using testing::HasSubstr;
 struct Rank {
   absl::Mutex mu;
   PeerReport report ABSL_GUARDED_BY(mu);
-  std::vector<absl::Status> told ABSL_GUARDED_BY(mu);
+  std::vector<absl::Status> reported ABSL_GUARDED_BY(mu);
   std::unique_ptr<PeerWatch> watch;
 
   void Start(std::unique_ptr<Communicator> comm, const PeerWatchOptions& options) {
@@ -39,26 +39,26 @@ struct Rank {
         },
         [this](const absl::Status& status) {
           absl::MutexLock lock(&mu);
-          told.push_back(status);
+          reported.push_back(status);
         });
     watch->Start();
   }
   std::string AwaitWord() {
     const auto has_word = [this] {
       mu.AssertReaderHeld();
-      return !told.empty();
+      return !reported.empty();
     };
     absl::MutexLock lock(&mu);
-    if (!mu.AwaitWithDeadline(absl::Condition(&has_word), Soon())) return "(nothing)";
-    return told.front().ToString();
+    if (!mu.AwaitWithDeadline(absl::Condition(&has_word), test::Soon())) return "(nothing)";
+    return reported.front().ToString();
   }
-  size_t NumTold() {
+  size_t NumReported() {
     absl::MutexLock lock(&mu);
-    return told.size();
+    return reported.size();
   }
 };
 
-class PeerWatchTest : public testing::TestWithParam<Backend> {
+class PeerWatchTest : public testing::TestWithParam<test::Backend> {
  protected:
   void Start(int world, const PeerWatchOptions& options = {}) {
     comms_ = test::MakeGroup(GetParam(), world);
@@ -87,7 +87,7 @@ TEST_P(PeerWatchTest, ReportsReachEverybody) {
     if (r == 1) rank(r).report.recv_bytes = {4, 5, int64_t{6} << 40};
   }
   for (int r = 0; r < 3; ++r) {
-    ASSERT_TRUE(rank(r).watch->AwaitFresh(Soon()));
+    ASSERT_TRUE(rank(r).watch->AwaitFresh(test::Soon()));
     const std::vector<PeerReport> reports = rank(r).watch->Latest();
     for (int peer = 0; peer < 3; ++peer) {
       EXPECT_EQ(reports[peer].launched, 7 + peer);
@@ -101,7 +101,7 @@ TEST_P(PeerWatchTest, ReportsReachEverybody) {
   }
 }
 
-TEST_P(PeerWatchTest, AFailureIsToldWithItsReasonAndOnlyOnce) {
+TEST_P(PeerWatchTest, AFailureIsReportedWithItsReasonAndOnlyOnce) {
   for (int failing = 0; failing < 3; ++failing) {
     ranks_.clear();
     Start(3);
@@ -114,7 +114,7 @@ TEST_P(PeerWatchTest, AFailureIsToldWithItsReasonAndOnlyOnce) {
     }
     EXPECT_LT(absl::Now() - begin, absl::Seconds(3));
     for (int r = 0; r < 3; ++r) rank(r).watch.reset();
-    for (int r = 0; r < 3; ++r) EXPECT_EQ(rank(r).NumTold(), r == failing ? 0u : 1u);
+    for (int r = 0; r < 3; ++r) EXPECT_EQ(rank(r).NumReported(), r == failing ? 0u : 1u);
   }
 }
 
@@ -122,12 +122,12 @@ TEST_P(PeerWatchTest, WhoLeavesIsKnownAndNoFailure) {
   Start(3);
   rank(2).watch.reset();
   for (int r = 0; r < 2; ++r) {
-    const absl::Time patience = Soon();
+    const absl::Time patience = test::Soon();
     while (rank(r).watch->left() < 0 && absl::Now() < patience) {
       rank(r).watch->AwaitFresh(absl::Now() + absl::Milliseconds(1));
     }
     EXPECT_EQ(rank(r).watch->left(), 2);
-    EXPECT_EQ(rank(r).NumTold(), 0u);
+    EXPECT_EQ(rank(r).NumReported(), 0u);
   }
 }
 
@@ -136,7 +136,7 @@ TEST_P(PeerWatchTest, AllLeaveAtOnce) {
   std::vector<std::thread> threads;
   for (int r = 0; r < 4; ++r) threads.emplace_back([&, r] { rank(r).watch->Leave(); });
   for (std::thread& thread : threads) thread.join();
-  for (int r = 0; r < 4; ++r) EXPECT_EQ(rank(r).NumTold(), 0u);
+  for (int r = 0; r < 4; ++r) EXPECT_EQ(rank(r).NumReported(), 0u);
 }
 
 TEST_P(PeerWatchTest, AFrozenRankIsNamed) {
@@ -154,7 +154,7 @@ TEST_P(PeerWatchTest, ARankWhoseProcessEndsIsNamed) {
 }
 
 TEST(GlooControlOnlyTest, HasTheControlClassAndNoOther) {
-  test::MakeGroup(Backend::kGloo, 2);  // whatever is made once is made
+  test::MakeGroup(test::Backend::kGloo, 2);  // whatever is made once is made
   const int threads_before = test::NumThreads();
   InMemoryStore store;
   std::vector<std::unique_ptr<Communicator>> ranks(2);
@@ -165,7 +165,7 @@ TEST(GlooControlOnlyTest, HasTheControlClassAndNoOther) {
                                  .world = 2,
                                  .token = "secret/watch",
                                  .address = "127.0.0.1",
-                                 .deadline = Soon(),
+                                 .deadline = test::Soon(),
                                  .control_only = true},
                                 &store);
       if (comm.ok()) ranks[r] = *std::move(comm);
@@ -175,9 +175,9 @@ TEST(GlooControlOnlyTest, HasTheControlClassAndNoOther) {
   ASSERT_TRUE(ranks[0] != nullptr && ranks[1] != nullptr);
   EXPECT_EQ(test::NumThreads() - threads_before, 4);  // a rank: the connections', and the one that frees orphans
   for (const absl::Status& status : test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
-         ASSIGN_OR_RETURN(auto work, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+         ASSIGN_OR_RETURN(auto work, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
          RETURN_IF_ERROR(work->Wait());
-         const auto other = comm->AllToAllV({.deadline = Soon()}, std::vector<Message>(2));
+         const auto other = comm->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2));
          EXPECT_EQ(other.status().code(), absl::StatusCode::kInvalidArgument);
          EXPECT_THAT(other.status().ToString(), HasSubstr("all_to_all_v #0 of class all_to_all in a group of control"));
          return comm->status();
@@ -187,4 +187,4 @@ TEST(GlooControlOnlyTest, HasTheControlClassAndNoOther) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -18,7 +18,7 @@
 #include "workers/comm/core/launch_ledger.h"
 #include "workers/comm/gloo/gloo_communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Backend;
@@ -35,13 +35,13 @@ TEST(CheckGroupAddressTest, LoopbackAndPrivateOnly) {
   }
 }
 
-class RendezvousTest : public testing::TestWithParam<Backend> {
+class RendezvousTest : public testing::TestWithParam<test::Backend> {
  protected:
   static absl::StatusOr<std::unique_ptr<Communicator>> Form(const GroupOptions& options, RendezvousStore* store) {
     return test::FormGroup(GetParam(), options, store);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, RendezvousTest, testing::Values(Backend::kGloo, Backend::kSocket),
+INSTANTIATE_TEST_SUITE_P(Backends, RendezvousTest, testing::Values(test::Backend::kGloo, test::Backend::kSocket),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 TEST_P(RendezvousTest, OptionsAreChecked) {
@@ -243,7 +243,7 @@ TEST(GlooRendezvousTest, AStrangerOnThePortFailsTheStartAndTheNextEpochForms) {
   EXPECT_TRUE(wait.get().ok());
 }
 
-TEST(FrameHeaderTest, StrangersAndMismatchesAreToldApart) {
+TEST(FrameHeaderTest, StrangersAndMismatchesAreDistinguished) {
   const GroupId me{.epoch = 3, .token = 42, .rank = 0, .world = 2};
   GroupId peer = me;
   peer.rank = 1;
@@ -290,4 +290,4 @@ TEST(LaunchLedgerTest, OrderWithinAClassMattersOrderBetweenClassesDoesNot) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

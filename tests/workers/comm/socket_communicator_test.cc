@@ -17,7 +17,7 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Soon;
@@ -34,7 +34,7 @@ std::vector<std::unique_ptr<Communicator>> MakeGroup(int world, std::vector<Sock
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
       SocketGroupOptions options = {.frame_bytes = frame_bytes};
-      options.group = {.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = Soon()};
+      options.group = {.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = test::Soon()};
       options.group.control_only = control_only;
       if (traffic != nullptr) options.traffic = &(*traffic)[static_cast<size_t>(r)];
       auto comm = FormSocketGroup(options, &store);
@@ -51,11 +51,11 @@ absl::Status ExchangeTexts(Communicator* comm, int round, int64_t bytes) {
     return std::string(static_cast<size_t>(bytes), static_cast<char>('a' + (from * 5 + to * 3 + round) % 26));
   };
   std::vector<Message> out(static_cast<size_t>(comm->world()));
-  for (int r = 0; r < comm->world(); ++r) out[static_cast<size_t>(r)] = TextMessage(comm, text(comm->rank(), r));
-  ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = Soon()}, std::move(out)));
+  for (int r = 0; r < comm->world(); ++r) out[static_cast<size_t>(r)] = test::TextMessage(comm, text(comm->rank(), r));
+  ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = test::Soon()}, std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < comm->world(); ++r) {
-    if (TextOf(work->received()[static_cast<size_t>(r)]) != text(r, comm->rank())) {
+    if (test::TextOf(work->received()[static_cast<size_t>(r)]) != text(r, comm->rank())) {
       return absl::DataLossError(absl::StrCat("of rank ", r, " in round ", round));
     }
   }
@@ -71,7 +71,7 @@ TEST(SocketCommunicatorTest, SumsThatAPeerHasNotLaunchedHoldUpNoAllToAll) {
     std::vector<std::unique_ptr<Work>> sums;
     const auto launch = [&]() -> absl::Status {
       for (std::vector<float>& each : values) {
-        ASSIGN_OR_RETURN(auto work, comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = Soon()},
+        ASSIGN_OR_RETURN(auto work, comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = test::Soon()},
                                                        TensorView(each.data(), DType::kF32, {kElements})));
         sums.push_back(std::move(work));
       }
@@ -95,7 +95,7 @@ TEST(SocketCommunicatorTest, WhatIsSentIsCounted) {
   auto ranks = MakeGroup(2, &traffic);
   const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
     RETURN_IF_ERROR(ExchangeTexts(comm, 0, 40'000));
-    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
     return barrier->Wait();
   });
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
@@ -116,7 +116,7 @@ TEST(SocketCommunicatorTest, AllToAllsPassASumUnderWay) {
   std::atomic<int> passed = 0;
   const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
     std::vector<float> values(kElements, 1);
-    ASSIGN_OR_RETURN(auto sum, comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = Soon()},
+    ASSIGN_OR_RETURN(auto sum, comm->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = test::Soon()},
                                                   TensorView(values.data(), DType::kF32, {kElements})));
     std::atomic<bool> summed = false;
     auto summing = std::async(std::launch::async, [&] {
@@ -142,7 +142,7 @@ TEST(SocketCommunicatorTest, AllToAllsPassASumUnderWay) {
 // Rank 1 waits for rank 0, which computes, before it waits for rank 2, which has gone.
 TEST(SocketCommunicatorTest, ADeathIsSeenWhoeverIsWaitedFor) {
   auto ranks = MakeGroup(3);
-  auto work = ranks[1]->AllToAllV({.deadline = Soon()}, std::vector<Message>(3));
+  auto work = ranks[1]->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(3));
   ASSERT_TRUE(work.ok()) << work.status();
   auto wait = std::async(std::launch::async, [&] { return (*work)->Wait(); });
   ranks[2].reset();
@@ -154,19 +154,19 @@ TEST(SocketCommunicatorTest, ADeathIsSeenWhoeverIsWaitedFor) {
 // One that had gone before is known at once, too; and what it sent before is not lost.
 TEST(SocketCommunicatorTest, WhoHasGoneMayHaveSentItsPart) {
   auto ranks = MakeGroup(3);
-  const CommCall call = {.deadline = Soon()};
-  auto sent = ranks[2]->Send(call, 1, TextMessage(ranks[2].get(), "last words"));
+  const CommCall call = {.deadline = test::Soon()};
+  auto sent = ranks[2]->Send(call, 1, test::TextMessage(ranks[2].get(), "last words"));
   ASSERT_TRUE(sent.ok() && (*sent)->Wait().ok());
   auto words = ranks[1]->Recv(call, 2);
   ASSERT_TRUE(words.ok() && (*words)->Wait().ok());
-  EXPECT_EQ(TextOf((*words)->received()[2]), "last words");
+  EXPECT_EQ(test::TextOf((*words)->received()[2]), "last words");
   *sent = nullptr;  // (a work holds the connections)
   ranks[2].reset();
-  auto sending = ranks[0]->Send(call, 1, TextMessage(ranks[0].get(), "we go on"));
+  auto sending = ranks[0]->Send(call, 1, test::TextMessage(ranks[0].get(), "we go on"));
   ASSERT_TRUE(sending.ok());
   auto more = ranks[1]->Recv(call, 0);  // who needs nothing of rank 2 goes on
   ASSERT_TRUE(more.ok() && (*more)->Wait().ok());
-  EXPECT_EQ(TextOf((*more)->received()[0]), "we go on");
+  EXPECT_EQ(test::TextOf((*more)->received()[0]), "we go on");
   EXPECT_TRUE((*sending)->Wait().ok());
   auto work = ranks[1]->AllToAllV(call, std::vector<Message>(3));
   ASSERT_TRUE(work.ok());
@@ -175,11 +175,11 @@ TEST(SocketCommunicatorTest, WhoHasGoneMayHaveSentItsPart) {
 
 TEST(SocketCommunicatorTest, AMessageThatIsTooLongEndsTheGroup) {
   auto ranks = MakeGroup(2);
-  auto other = ranks[1]->AllToAllV({.deadline = Soon()}, std::vector<Message>(2));
+  auto other = ranks[1]->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2));
   ASSERT_TRUE(other.ok());
   std::vector<Message> out(2);
   out[1] = ranks[0]->NewMessage((int64_t{4} << 30) + 1);  // memory that nobody touches
-  const absl::Status status = ranks[0]->AllToAllV({.deadline = Soon()}, std::move(out)).status();
+  const absl::Status status = ranks[0]->AllToAllV({.deadline = test::Soon()}, std::move(out)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("all_to_all_v #0 of class all_to_all has 4294967297 bytes for rank 1; a message has at most"));
@@ -189,11 +189,11 @@ TEST(SocketCommunicatorTest, AMessageThatIsTooLongEndsTheGroup) {
 
 TEST(SocketCommunicatorTest, AGroupOfControlOnlyHasNoOtherClass) {
   auto ranks = MakeGroup(2, nullptr, 16 << 10, /*control_only=*/true);
-  const auto status = ranks[0]->AllToAllV({.deadline = Soon()}, std::vector<Message>(2)).status();
+  const auto status = ranks[0]->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("all_to_all_v"), HasSubstr("control_only")));
   const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
-    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = Soon()}));
+    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
     return barrier->Wait();
   });
   for (const absl::Status& each : statuses) EXPECT_TRUE(each.ok()) << each;
@@ -204,7 +204,7 @@ TEST(SocketCommunicatorTest, SizesAndPausesOfAllKinds) {
   for (const int64_t frame_bytes : {int64_t{4} << 10, int64_t{64} << 10, int64_t{256} << 10}) {
     auto ranks = MakeGroup(4, nullptr, frame_bytes);
     const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
-      ASSIGN_OR_RETURN(auto pair, comm->Split(comm->rank() % 2, comm->rank(), Soon()));
+      ASSIGN_OR_RETURN(auto pair, comm->Split(comm->rank() % 2, comm->rank(), test::Soon()));
       absl::Status sums;
       std::thread summing([&] {
         std::mt19937 random(static_cast<uint32_t>(comm->rank()));
@@ -212,7 +212,7 @@ TEST(SocketCommunicatorTest, SizesAndPausesOfAllKinds) {
           Communicator* const over = i % 3 == 0 ? pair.get() : comm;
           const int64_t elements = int64_t{1} << (i * 7 % 20);
           std::vector<double> values(static_cast<size_t>(elements), over->rank() + 1.0);
-          auto work = over->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = Soon()},
+          auto work = over->AllReduceSum({.comm_class = CommClass::kAllReduce, .deadline = test::Soon()},
                                          TensorView(values.data(), DType::kF64, {elements}));
           absl::SleepFor(absl::Microseconds(random() % 1000));
           sums = work.ok() ? (*work)->Wait() : work.status();
@@ -234,4 +234,4 @@ TEST(SocketCommunicatorTest, SizesAndPausesOfAllKinds) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

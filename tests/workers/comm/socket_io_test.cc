@@ -20,7 +20,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "workers/comm/core/frame_header.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Soon;
@@ -53,10 +53,10 @@ class End {
     std::memset(message.frame(), static_cast<int>(id.sequence) + 1, static_cast<size_t>(bytes + kFrameHeaderBytes));
     if (io_->sender(peer_).Send({}, &id, std::move(message))) io_->WriteSoon(peer_);
   }
-  SocketEnd AwaitSent(const MessageId& id, absl::Time deadline = Soon()) {
+  SocketEnd AwaitSent(const MessageId& id, absl::Time deadline = test::Soon()) {
     return io_->sender(peer_).AwaitSent(id, deadline);
   }
-  SocketEnd Await(const MessageId& id, absl::Time deadline = Soon(), int64_t* bytes = nullptr) {
+  SocketEnd Await(const MessageId& id, absl::Time deadline = test::Soon(), int64_t* bytes = nullptr) {
     Message message;
     const SocketEnd end = io_->receiver(peer_).Await(id, deadline, &message);
     if (end != SocketEnd::kDone) return end;
@@ -112,7 +112,7 @@ TEST_F(SocketIoTest, MessagesOfAllSizesArriveWhole) {
     There().Take(late);
     for (const MessageId& id : {late, early}) {  // in any order
       int64_t got = -1;
-      EXPECT_EQ(There().Await(id, Soon(), &got), SocketEnd::kDone);
+      EXPECT_EQ(There().Await(id, test::Soon(), &got), SocketEnd::kDone);
       EXPECT_EQ(got, bytes);
       EXPECT_EQ(here_->AwaitSent(id), SocketEnd::kDone);
     }
@@ -182,7 +182,7 @@ TEST_F(SocketIoTest, AbortEndsWaitsOnBothSides) {
   EXPECT_EQ(there.get(), SocketEnd::kClosed);
 }
 
-TEST_F(SocketIoTest, WhatIsNoRecordIsTold) {
+TEST_F(SocketIoTest, WhatIsNoRecordIsReported) {
   const std::string junk = "GET / HTTP/1.1\r\nHost: example\r\n\r\n";
   ASSERT_EQ(send(other_fd_, junk.data(), junk.size(), 0), static_cast<ssize_t>(junk.size()));
   here_->Take(Rows(0));
@@ -204,4 +204,4 @@ TEST_F(SocketIoTest, WaitingCostsNoTime) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

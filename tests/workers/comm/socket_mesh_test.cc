@@ -21,7 +21,7 @@
 #include "workers/comm/tcp/socket_address.h"
 #include "workers/comm/tcp/socket_communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Stranger;
@@ -169,11 +169,11 @@ class InvadedStore : public InMemoryStore {
     }
     return InMemoryStore::Set(key, value);
   }
-  const std::vector<Stranger>& strangers() const { return strangers_; }
+  const std::vector<test::Stranger>& strangers() const { return strangers_; }
 
  private:
   const std::vector<std::string> words_;
-  std::vector<Stranger> strangers_;
+  std::vector<test::Stranger> strangers_;
 };
 
 std::string HelloOf(const GroupId& id) {
@@ -206,4 +206,4 @@ TEST(SocketMeshTest, StrangersAreRefusedAndTheGroupForms) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

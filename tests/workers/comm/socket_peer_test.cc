@@ -23,7 +23,7 @@
 #include "workers/comm/tcp/socket_communicator.h"
 #include "workers/comm/tcp/socket_io.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Soon;
@@ -33,7 +33,7 @@ using testing::HasSubstr;
 constexpr OpKey kRows = {.op = CommOp::kAllToAllV, .comm_class = CommClass::kAllToAll};
 
 GroupOptions Options(int rank) {
-  return {.rank = rank, .world = 2, .token = "secret", .address = "127.0.0.1", .deadline = Soon()};
+  return {.rank = rank, .world = 2, .token = "secret", .address = "127.0.0.1", .deadline = test::Soon()};
 }
 
 template <class Plain>
@@ -63,7 +63,7 @@ class SocketPeerTest : public testing::Test {
     const std::string prefix = GroupPrefix(Options(1));
     ASSERT_TRUE(store.Set(absl::StrCat(prefix, "member/1"), "2").ok());
     auto forming = std::async(std::launch::async, [&] { return FormSocketGroup({.group = Options(0)}, &store); });
-    const auto text = store.Get({absl::StrCat(prefix, "socket/0")}, Soon());
+    const auto text = store.Get({absl::StrCat(prefix, "socket/0")}, test::Soon());
     ASSERT_TRUE(text.ok());
     const auto to = SocketAddress::Parse(text->front());
     ASSERT_TRUE(to.ok());
@@ -80,12 +80,12 @@ class SocketPeerTest : public testing::Test {
   void Write(const std::string& bytes) {
     ASSERT_EQ(send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   }
-  absl::StatusOr<std::unique_ptr<Work>> Start(int64_t bytes = 0, absl::Time deadline = Soon()) {
+  absl::StatusOr<std::unique_ptr<Work>> Start(int64_t bytes = 0, absl::Time deadline = test::Soon()) {
     std::vector<Message> out(2);
     if (bytes > 0) out[1] = comm_->NewMessage(bytes);
     return comm_->AllToAllV({.deadline = deadline}, std::move(out));
   }
-  absl::Status Exchange(int64_t bytes = 0, absl::Time deadline = Soon()) {
+  absl::Status Exchange(int64_t bytes = 0, absl::Time deadline = test::Soon()) {
     ASSIGN_OR_RETURN(const std::unique_ptr<Work> work, Start(bytes, deadline));
     return work->Wait();
   }
@@ -218,15 +218,15 @@ TEST(SocketNonsenseTest, AnyBytesEndEveryWait) {
     peer = UniqueFd();
     for (const MessageId& id : {rows, sum}) {
       Message message;
-      const SocketEnd end = (*io)->receiver(1).Await(id, Soon(), &message);
+      const SocketEnd end = (*io)->receiver(1).Await(id, test::Soon(), &message);
       ASSERT_TRUE(end == SocketEnd::kDone || end == SocketEnd::kClosed) << "seed " << seed;
       ++(end == SocketEnd::kDone ? done : closed);
     }
-    EXPECT_NE((*io)->sender(1).AwaitSent(rows, Soon()), SocketEnd::kLate) << "seed " << seed;
+    EXPECT_NE((*io)->sender(1).AwaitSent(rows, test::Soon()), SocketEnd::kLate) << "seed " << seed;
   }
   EXPECT_GT(done, 0);
   EXPECT_GT(closed, 100);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

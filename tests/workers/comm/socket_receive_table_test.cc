@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "workers/comm/core/frame_header.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using testing::AllOf;
@@ -179,4 +179,4 @@ TEST(SocketWireTest, RecordsOfAnotherKindAreRefused) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

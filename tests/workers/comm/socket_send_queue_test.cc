@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "workers/comm/core/frame_header.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using testing::ElementsAre;
@@ -187,4 +187,4 @@ TEST_F(SocketSendQueueTest, AGrantMayComeBeforeItsMessageAndOnlyOnce) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -35,7 +35,7 @@ struct Plan {
 
 using SizeOf = std::function<int64_t(int from, int to)>;
 
-absl::Status ExchangeOnce(Communicator* comm, RankMemory* memory, int round, const SizeOf& size) {
+absl::Status ExchangeOnce(comm::Communicator* comm, RankMemory* memory, int round, const SizeOf& size) {
   const int me = comm->rank();
   const Plan send(comm->world(), round % 3, [&](int r) { return size(me, r); });
   const Plan recv(comm->world(), round % 2, [&](int r) { return size(r, me); });
@@ -58,14 +58,14 @@ absl::Status ExchangeOnce(Communicator* comm, RankMemory* memory, int round, con
 }
 
 template <class Elem>
-absl::Status SumsOf(Communicator* comm, RankMemory* memory, int64_t n) {
+absl::Status SumsOf(comm::Communicator* comm, RankMemory* memory, int64_t n) {
   const auto value = [](int rank, int64_t i) { return static_cast<Elem>((i * 3 + rank * 5) % 64) / 2; };
   std::vector<Elem> mine(n), sum(n, 0);
   for (int64_t i = 0; i < n; ++i) {
     mine[i] = value(comm->rank(), i);
     for (int r = 0; r < comm->world(); ++r) sum[i] += value(r, i);
   }
-  const CommCall call{.stream = memory->stream(), .comm_class = CommClass::kAllReduce, .deadline = Soon()};
+  const comm::CommCall call{.stream = memory->stream(), .comm_class = comm::CommClass::kAllReduce, .deadline = Soon()};
   const TensorView all = memory->Make(DTypeOf<Elem>::value, n);
   memory->Put(all, mine.data());
   ASSIGN_OR_RETURN(auto reduce, comm->AllReduceSum(call, all));
@@ -82,15 +82,15 @@ TensorView HostMemory::Make(DType dtype, int64_t elements) {
 }
 
 void HostMemory::Put(const TensorView& to, const void* from) {
-  if (!to.empty()) std::memcpy(to.raw(), from, NumBytes(to));
+  if (!to.empty()) std::memcpy(to.raw(), from, comm::NumBytes(to));
 }
 
 absl::Status HostMemory::Get(const TensorView& from, void* to) {
-  if (!from.empty()) std::memcpy(to, from.raw(), NumBytes(from));
+  if (!from.empty()) std::memcpy(to, from.raw(), comm::NumBytes(from));
   return absl::OkStatus();
 }
 
-absl::Status CheckSizedExchanges(Communicator* comm, RankMemory* memory) {
+absl::Status CheckSizedExchanges(comm::Communicator* comm, RankMemory* memory) {
   for (int round = 0; round < 8; ++round) {
     RETURN_IF_ERROR(ExchangeOnce(comm, memory, round, [&](int from, int to) -> int64_t {
       if ((from + to + round) % 3 == 0) return 0;
@@ -100,14 +100,14 @@ absl::Status CheckSizedExchanges(Communicator* comm, RankMemory* memory) {
   return absl::OkStatus();
 }
 
-absl::Status CheckOneSidedExchange(Communicator* comm, RankMemory* memory) {
+absl::Status CheckOneSidedExchange(comm::Communicator* comm, RankMemory* memory) {
   RETURN_IF_ERROR(ExchangeOnce(comm, memory, 0, [](int, int) -> int64_t { return 0; }));
   const int last = comm->world() - 1;
   RETURN_IF_ERROR(ExchangeOnce(comm, memory, 1, [&](int from, int) -> int64_t { return from == last ? 100 : 0; }));
   return ExchangeOnce(comm, memory, 2, [&](int, int to) -> int64_t { return to == 0 ? 100 : 0; });
 }
 
-absl::Status CheckExactSums(Communicator* comm, RankMemory* memory) {
+absl::Status CheckExactSums(comm::Communicator* comm, RankMemory* memory) {
   for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{64}, int64_t{30'001}}) {
     RETURN_IF_ERROR(SumsOf<float>(comm, memory, n));
     RETURN_IF_ERROR(SumsOf<double>(comm, memory, n));

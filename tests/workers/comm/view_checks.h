@@ -35,10 +35,10 @@ class HostMemory : public RankMemory {
 };
 
 // Rounds of unequal splits, with empty parts, gaps between them and parts of one rank only; own parts, too.
-absl::Status CheckSizedExchanges(Communicator* comm, RankMemory* memory);
+absl::Status CheckSizedExchanges(comm::Communicator* comm, RankMemory* memory);
 // A rank that sends nothing and receives nothing, and one that sends all.
-absl::Status CheckOneSidedExchange(Communicator* comm, RankMemory* memory);
+absl::Status CheckOneSidedExchange(comm::Communicator* comm, RankMemory* memory);
 // Sums have the bits of rank order (integers and halves, so that any order has).
-absl::Status CheckExactSums(Communicator* comm, RankMemory* memory);
+absl::Status CheckExactSums(comm::Communicator* comm, RankMemory* memory);
 
 }  // namespace switchyard::test

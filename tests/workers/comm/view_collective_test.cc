@@ -12,7 +12,7 @@
 #include "tests/workers/comm/faulty_communicator.h"
 #include "tests/workers/comm/view_checks.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using test::Backend;
@@ -21,11 +21,11 @@ using test::Soon;
 using testing::AllOf;
 using testing::HasSubstr;
 
-class ViewCollectiveTest : public testing::TestWithParam<std::tuple<Backend, int>> {
+class ViewCollectiveTest : public testing::TestWithParam<std::tuple<test::Backend, int>> {
  protected:
   void ExpectOk(absl::Status (*check)(Communicator*, test::RankMemory*)) {
     test::ExpectRanksOk(std::get<0>(GetParam()), std::get<1>(GetParam()), [&](Communicator* comm) {
-      HostMemory memory;
+      test::HostMemory memory;
       return check(comm, &memory);
     });
   }
@@ -44,9 +44,9 @@ TEST_P(ViewCollectiveTest, Sums) { ExpectOk(test::CheckExactSums); }
 TEST_P(ViewCollectiveTest, LedgersAgreeAndAFenceIsInThem) {
   auto ranks = test::MakeGroup(std::get<0>(GetParam()), std::get<1>(GetParam()));
   const auto run = [](Communicator* comm) -> absl::Status {
-    HostMemory memory;
+    test::HostMemory memory;
     RETURN_IF_ERROR(test::CheckOneSidedExchange(comm, &memory));
-    ASSIGN_OR_RETURN(auto fence, comm->Fence({.deadline = Soon()}));
+    ASSIGN_OR_RETURN(auto fence, comm->Fence({.deadline = test::Soon()}));
     return fence->Wait();
   };
   for (const absl::Status& status : test::RunRanks(&ranks, run)) EXPECT_TRUE(status.ok()) << status;
@@ -81,14 +81,14 @@ absl::Status ExchangeWithSize(Communicator* comm, int64_t sent) {
   const std::vector<int64_t> offsets = {0, 8};
   const std::vector<int64_t> send = comm->rank() == 0 ? std::vector<int64_t>{0, 4} : std::vector<int64_t>{to_other, 0};
   const std::vector<int64_t> recv = comm->rank() == 0 ? std::vector<int64_t>{0, 4} : std::vector<int64_t>{4, 0};
-  ASSIGN_OR_RETURN(auto work,
-                   comm->AllToAllSized({.deadline = Soon()}, {TensorView(out.data(), DType::kU8, {16}), offsets, send},
-                                       {TensorView(in.data(), DType::kU8, {16}), offsets, recv}));
+  ASSIGN_OR_RETURN(auto work, comm->AllToAllSized({.deadline = test::Soon()},
+                                                  {TensorView(out.data(), DType::kU8, {16}), offsets, send},
+                                                  {TensorView(in.data(), DType::kU8, {16}), offsets, recv}));
   return work->Wait();
 }
 
 TEST(ViewCollectiveFaultTest, SizesThatDifferAreNamed) {
-  for (const Backend backend : test::kBackends) {
+  for (const test::Backend backend : test::kBackends) {
     for (const int64_t sent : {0, 7}) {
       auto ranks = test::MakeGroup(backend, 2);
       const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) { return ExchangeWithSize(comm, sent); });
@@ -102,7 +102,7 @@ TEST(ViewCollectiveFaultTest, SizesThatDifferAreNamed) {
 }
 
 TEST(ViewCollectiveFaultTest, AFaultyLaunchEndsTheGroup) {
-  auto ranks = test::MakeGroup(Backend::kLocal, 2);
+  auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
   ranks[1] = MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kFail, 1, {}});
   const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
     RETURN_IF_ERROR(ExchangeWithSize(comm, 4));
@@ -129,11 +129,11 @@ TEST(ViewCollectiveFaultTest, PartsThatDoNotFitAreRefused) {
       {"1 offsets and 2 sizes to send in a group of 2", {0}, {0, 0}, {0, 0}, {0, 0}},
       {"2 offsets and 3 sizes to receive", {0, 0}, {0, 0}, {0, 0}, {0, 0, 0}},
   };
-  auto ranks = test::MakeGroup(Backend::kLocal, 2);
+  auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
   std::array<uint8_t, 16> bytes{};
   const TensorView memory(bytes.data(), DType::kU8, {16});
   for (const BadParts& bad : table) {
-    const auto work = ranks[0]->AllToAllSized({.deadline = Soon()}, {memory, bad.send_offsets, bad.send_bytes},
+    const auto work = ranks[0]->AllToAllSized({.deadline = test::Soon()}, {memory, bad.send_offsets, bad.send_bytes},
                                               {memory, bad.recv_offsets, bad.recv_bytes});
     EXPECT_EQ(work.status().code(), absl::StatusCode::kInvalidArgument) << bad.what;
     EXPECT_THAT(MessageOf(work.status()), HasSubstr(bad.what));
@@ -143,8 +143,8 @@ TEST(ViewCollectiveFaultTest, PartsThatDoNotFitAreRefused) {
 }
 
 TEST(ViewCollectiveFaultTest, ViewsThatDoNotFitAreRefused) {
-  auto ranks = test::MakeGroup(Backend::kLocal, 2);
-  const CommCall call{.deadline = Soon()};
+  auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
+  const CommCall call{.deadline = test::Soon()};
   std::array<float, 16> values{};
   const TensorView device(values.data(), DType::kF32, {16}, Device::Cuda(1));
   EXPECT_THAT(MessageOf(ranks[0]->AllReduceSum(call, device).status()),
@@ -153,4 +153,4 @@ TEST(ViewCollectiveFaultTest, ViewsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::comm

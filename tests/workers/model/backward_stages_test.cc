@@ -18,15 +18,15 @@
 #include "workers/model/backward/loss_head.h"
 #include "workers/model/backward/model_backward.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 class BackwardStagesTest : public ::testing::TestWithParam<std::string> {
  protected:
-  const TrainingGolden golden_ = LoadTrainingGolden(GetParam());
+  const train::TrainingGolden golden_ = train::LoadTrainingGolden(GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Goldens, BackwardStagesTest, ::testing::ValuesIn(TrainingGoldenNames()),
+INSTANTIATE_TEST_SUITE_P(Goldens, BackwardStagesTest, ::testing::ValuesIn(train::TrainingGoldenNames()),
                          [](const auto& info) { return TestName(info.param); });
 
 std::vector<TensorView> AllOf(const ModelGradients& gradients, const BackwardStage& stage) {
@@ -37,15 +37,15 @@ std::vector<TensorView> AllOf(const ModelGradients& gradients, const BackwardSta
 }
 
 TEST_P(BackwardStagesTest, EveryGradientComesOnce) {
-  TrainingGroup group(golden_.dir, {.world = 2});
+  train::TrainingGroup group(golden_.dir, {.world = 2});
   for (int rank = 0; rank < 2; ++rank) {
-    Parameters& parameters = group.parameters(rank);
+    train::Parameters& parameters = group.parameters(rank);
     std::map<const void*, int> dense, experts;
     for (const BackwardStage& stage : BackwardStages(group.model(rank).config().num_layers())) {
       for (const TensorView& view : DenseGradientsOf(parameters.gradients(), stage)) ++dense[view.raw()];
       for (const TensorView& view : ExpertGradientsOf(parameters.gradients(), stage)) ++experts[view.raw()];
     }
-    for (const ParameterBlock& block : parameters.blocks()) {
+    for (const train::ParameterBlock& block : parameters.blocks()) {
       const bool everywhere = block.shard == Shard::kReplicated;
       EXPECT_EQ(dense[block.gradient.view().raw()], everywhere ? 1 : 0) << block.parts[0].name;
       EXPECT_EQ(experts[block.gradient.view().raw()], everywhere ? 0 : 1) << block.parts[0].name;
@@ -58,11 +58,11 @@ TEST_P(BackwardStagesTest, EveryGradientComesOnce) {
 // One pass of one rank over some sequences.
 class Pass {
  public:
-  Pass(TrainingGroup* group, int64_t sequences, int64_t length)
+  Pass(train::TrainingGroup* group, int64_t sequences, int64_t length)
       : model_(&group->model(0)), parameters_(&group->parameters(0)), rows_(sequences * length) {
     const ModelConfig& config = model_->config();
-    layout_ = ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);
-    schedule_ = BuildExpertParallel({.shared_expert = config.shared_intermediate > 0});
+    layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);
+    schedule_ = pipeline::BuildExpertParallel({.shared_expert = config.shared_intermediate > 0});
     for (int64_t s = 0; s < sequences; ++s) {
       std::vector<int32_t>& blocks = blocks_.emplace_back(length);
       std::iota(blocks.begin(), blocks.end(), static_cast<int32_t>(s * length));
@@ -86,8 +86,8 @@ class Pass {
     RETURN_IF_ERROR(cache.status());
     SavedForward saved(model_->config(), model_->dtype(), SavePolicy::kAll);
     saved.Begin(rows_);
-    MoeStats stats;
-    const MoeContext moe = {
+    moe::MoeStats stats;
+    const moe::MoeContext moe = {
         .stream = &stream, .comm = comm_.get(), .layout = &layout_, .schedule = &schedule_, .stats = &stats};
     const StageIn in = {.batch = &batch_, .moe = &moe};
     StageOut out;
@@ -108,21 +108,21 @@ class Pass {
 
  private:
   Model* const model_;
-  Parameters* const parameters_;
+  train::Parameters* const parameters_;
   const int64_t rows_;
-  const std::unique_ptr<Communicator> comm_ = MakeSoloCommunicator();
-  ExpertLayout layout_;
-  MoeSchedule schedule_;
+  const std::unique_ptr<comm::Communicator> comm_ = comm::MakeSoloCommunicator();
+  moe::ExpertLayout layout_;
+  pipeline::MoeSchedule schedule_;
   std::vector<std::vector<int32_t>> blocks_;
   Batch batch_;
 };
 
 std::string BytesOf(const TensorView& view) {
-  return std::string(static_cast<const char*>(view.raw()), static_cast<size_t>(NumBytes(view)));
+  return std::string(static_cast<const char*>(view.raw()), static_cast<size_t>(comm::NumBytes(view)));
 }
 
 TEST_P(BackwardStagesTest, AGradientIsCompleteWhenItsStageIsDone) {
-  TrainingGroup group(golden_.dir, {});
+  train::TrainingGroup group(golden_.dir, {});
   const ModelGradients& gradients = group.parameters(0).gradients();
   ThreadPool pool(1);
   const Stream stream = Stream::OnCpu(&pool);
@@ -148,7 +148,7 @@ TEST_P(BackwardStagesTest, AGradientIsCompleteWhenItsStageIsDone) {
 }
 
 TEST_P(BackwardStagesTest, ARankWithoutRowsPassesThemAll) {
-  TrainingGroup group(golden_.dir, {});
+  train::TrainingGroup group(golden_.dir, {});
   ThreadPool pool(1);
   const Stream stream = Stream::OnCpu(&pool);
   Pass pass(&group, /*sequences=*/0, /*length=*/9);
@@ -158,4 +158,4 @@ TEST_P(BackwardStagesTest, ARankWithoutRowsPassesThemAll) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -12,7 +12,7 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 TEST(BudgetRunnerTest, TheTokensOfResidentExperts) {
@@ -34,7 +34,7 @@ TEST(BudgetRunnerTest, TheTokensOfResidentExperts) {
       RankGroup group(fixture.dir, options);
       EXPECT_EQ(group.Greedy(prompts, tokens), expected) << name << " on " << world;
       for (int rank = 0; rank < world; ++rank) {
-        const ExpertStoreCounters counters = group.offload(rank).store().counters();
+        const moe::ExpertStoreCounters counters = group.offload(rank).store().counters();
         EXPECT_GT(counters.misses, 0) << name << " on " << world;
         EXPECT_EQ(counters.failed, 0);
         // More than one a layer and step: where rows want more experts than there are slots.
@@ -49,22 +49,23 @@ TEST(BudgetRunnerTest, TheTokensOfResidentExperts) {
 }
 
 // Knows nothing but one expert that the first layer of a step will need, another one each time.
-class FirstLayerForecaster final : public LayerForecaster {
+class FirstLayerLoadPredictor final : public moe::LayerLoadPredictor {
  public:
-  explicit FirstLayerForecaster(int64_t num_experts) : popularity_(static_cast<size_t>(num_experts)) {}
-  absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass&) override {
+  explicit FirstLayerLoadPredictor(int64_t num_experts) : popularity_(static_cast<size_t>(num_experts)) {}
+  absl::StatusOr<absl::Span<const placement::LayerEstimate>> Begin(const moe::ForecastPass&) override {
     std::fill(popularity_.begin(), popularity_.end(), 0);
-    popularity_[next_++ % popularity_.size()] = 9 * kRow;
+    popularity_[next_++ % popularity_.size()] = 9 * popularity::kRow;
     return absl::MakeConstSpan(&estimate_, 1);
   }
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext&, const LayerContext&) override {
-    return absl::Span<const LayerEstimate>();
+  absl::StatusOr<absl::Span<const placement::LayerEstimate>> OnGate(const moe::MoeContext&,
+                                                                    const moe::LayerContext&) override {
+    return absl::Span<const placement::LayerEstimate>();
   }
 
  private:
   size_t next_ = 0;
-  Popularity popularity_;
-  const LayerEstimate estimate_ = {.layer = 0, .popularity = popularity_};
+  popularity::Popularity popularity_;
+  const placement::LayerEstimate estimate_ = {.layer = 0, .popularity = popularity_};
 };
 
 TEST(BudgetRunnerTest, WhatAStepIsExpectedToBeginWithIsPrefetched) {
@@ -79,7 +80,7 @@ TEST(BudgetRunnerTest, WhatAStepIsExpectedToBeginWithIsPrefetched) {
   std::vector<std::vector<int32_t>> expected, tokens;
   EXPECT_EQ(prefetched(&expected), 5) << "what the slots begin with";
   options.forecaster = [](const Model& model) {
-    return std::make_unique<FirstLayerForecaster>(model.config().num_experts);
+    return std::make_unique<FirstLayerLoadPredictor>(model.config().num_experts);
   };
   EXPECT_GT(prefetched(&tokens), 5);
   EXPECT_EQ(tokens, expected);
@@ -102,4 +103,4 @@ TEST(BudgetRunnerTest, StepsFindTheirMemoryThere) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

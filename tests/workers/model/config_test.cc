@@ -10,7 +10,7 @@
 #include "workers/model/config/config_reader.h"
 #include "workers/model/config/memory_plan.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 using ::testing::AllOf;
@@ -65,7 +65,7 @@ TEST(ConfigTest, Gpt2Moe) {
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ(c->norm, NormKind::kLayer);
   EXPECT_EQ(c->norm_eps, 1e-5);
-  EXPECT_EQ(c->activation, Activation::kGeluTanh);
+  EXPECT_EQ(c->activation, ops::Activation::kGeluTanh);
   EXPECT_TRUE(c->learned_positions && c->qkv_bias && c->o_bias && c->ffn_bias && c->tie_embeddings);
   EXPECT_FALSE(c->renormalize);
   EXPECT_EQ(c->num_kv_heads, 4);
@@ -74,7 +74,7 @@ TEST(ConfigTest, Gpt2Moe) {
   EXPECT_TRUE(c->layers[1].moe);
   EXPECT_EQ(c->dense_intermediate, 256);
   config["hidden_act"] = "gelu";
-  EXPECT_EQ(ParseModelConfig(config.dump(), "")->activation, Activation::kGelu);
+  EXPECT_EQ(ParseModelConfig(config.dump(), "")->activation, ops::Activation::kGelu);
   config["hidden_act"] = "silu";
   EXPECT_THAT(Error(config), HasSubstr("hidden_act: unknown activation \"silu\"; known: gelu_new, gelu_pytorch_tanh"));
   config.erase("hidden_act");
@@ -91,11 +91,11 @@ TEST(ConfigTest, FixturesOfBothSpellings) {
     EXPECT_TRUE(c->file_dtype.has_value());
   }
   const auto yarn = ReadModelConfig(LoadFixture("qwen3-yarn").dir);
-  EXPECT_EQ(yarn->rope.kind, RopeKind::kYarn);
+  EXPECT_EQ(yarn->rope.kind, ops::RopeKind::kYarn);
   EXPECT_EQ(yarn->rope.factor, 4.0);
   EXPECT_EQ(yarn->rope.original_max_positions, 160);
   const auto llama3 = ReadModelConfig(LoadFixture("qwen3-llama3").dir);
-  EXPECT_EQ(llama3->rope.kind, RopeKind::kLlama3);
+  EXPECT_EQ(llama3->rope.kind, ops::RopeKind::kLlama3);
   EXPECT_EQ(llama3->rope.theta, 5e5);
   EXPECT_EQ(llama3->layers[1].window, 20);
   EXPECT_TRUE(llama3->o_bias);
@@ -120,7 +120,7 @@ TEST(ConfigTest, Spellings) {
   auto c = ParseModelConfig(config.dump(), "");
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ(c->num_experts, 8);
-  EXPECT_EQ(c->rope.kind, RopeKind::kLinear);
+  EXPECT_EQ(c->rope.kind, ops::RopeKind::kLinear);
   EXPECT_EQ(c->rope.theta, 5000.0);
   EXPECT_EQ(c->file_dtype, DType::kF16);
   EXPECT_TRUE(c->eos_token_ids.empty());
@@ -377,23 +377,23 @@ TEST(MemoryPlanTest, SaysWhatIsAvailable) {
                    "worker has ", bytes - 1, " bytes available"));
   EXPECT_THAT(std::string(CheckMemory(*c, need, -7).message()), HasSubstr("worker has 0 bytes available"));
 
-  KvRoom room = {
+  KvCapacity room = {
       .available = 1600, .limit = "--gpu_memory_fraction=0.1 of 50000", .token_bytes = 100, .block_size = 16};
-  EXPECT_TRUE(CheckKvRoom(room).ok());
+  EXPECT_TRUE(CheckKvCapacity(room).ok());
   room.available = 1599;
-  EXPECT_EQ(CheckKvRoom(room),
+  EXPECT_EQ(CheckKvCapacity(room),
             absl::ResourceExhaustedError(
                 "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 1599 bytes of "
                 "--gpu_memory_fraction=0.1 of 50000"));
   room.available = -300;
-  EXPECT_EQ(CheckKvRoom(room),
+  EXPECT_EQ(CheckKvCapacity(room),
             absl::ResourceExhaustedError(
                 "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 0 bytes of "
                 "--gpu_memory_fraction=0.1 of 50000, which weights and scratch are 300 bytes beyond"));
 }
 
 // As DeepSeek-R1's configuration has all three: what is told first is what no other file could change.
-TEST(ConfigTest, AnUnknownArchitectureIsToldBeforeRemoteCodeAndQuantization) {
+TEST(ConfigTest, AnUnknownArchitectureIsReportedBeforeRemoteCodeAndQuantization) {
   nlohmann::json config = Qwen3();
   config["auto_map"] = {{"AutoModel", "modeling_x.X"}};
   config["quantization_config"] = {{"quant_method", "fp8"}};
@@ -403,4 +403,4 @@ TEST(ConfigTest, AnUnknownArchitectureIsToldBeforeRemoteCodeAndQuantization) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

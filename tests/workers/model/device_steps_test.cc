@@ -10,7 +10,7 @@
 #include "workers/model/weights/dummy_weights.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 TEST(DecodeBucketTest, CoversEveryNumberOfRowsWithLittlePadding) {
@@ -103,7 +103,7 @@ TEST(DummyWeightsTest, AnExpertsNumbersDoNotDependOnWhoHoldsIt) {
     return *std::move(weights);
   };
   const ModelWeights all = make({0, 1, 2, 3, 4, 5}), part = make({4, 1});
-  const auto values = [&](const Weight& weight) {
+  const auto values = [&](const ops::Weight& weight) {
     Tensor rows(DType::kBf16, {weight.n(), weight.k()});
     if (weight.device().is_cpu()) {
       EXPECT_TRUE(weight.UnpackRows(0, rows).ok());
@@ -136,7 +136,7 @@ TEST(WarmUpTest, APassOfPaddingRuns) {
   ASSERT_TRUE(weights.ok()) << weights.status();
   auto model = Model::Create(stream, *config, DType::kBf16, *std::move(weights), 64);
   ASSERT_TRUE(model.ok()) << model.status();
-  const ExpertLayout layout = ExpertLayout::Contiguous(6, 1);
+  const moe::ExpertLayout layout = moe::ExpertLayout::Contiguous(6, 1);
   const WarmUpSize size = {.rows = 40, .recorded_rows = 8, .layout = &layout};
   EXPECT_TRUE(WarmUp(stream, model->get(), size).ok());
   const int64_t taken = MemoryInUse(DeviceKind::kCuda);
@@ -161,4 +161,4 @@ TEST(WarmUpTest, StepsOfAGroupFindTheirMemoryThere) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

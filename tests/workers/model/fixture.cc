@@ -9,7 +9,7 @@
 #include "scheduler/base/check.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr char kRoot[] = "tests/golden/models";
@@ -19,7 +19,7 @@ class GoldenFile {
   explicit GoldenFile(const std::string& dir) {
     absl::StatusOr<ModelDir> model_dir = ModelDir::Open(dir);
     SY_CHECK_OK(model_dir.status());
-    auto file = SafetensorsFile::Open(*model_dir, "goldens.safetensors");
+    auto file = checkpoint::SafetensorsFile::Open(*model_dir, "goldens.safetensors");
     SY_CHECK_OK(file.status());
     file_ = *std::move(file);
     for (const auto& [name, entry] : file_->tensors()) entries_[name] = &entry;
@@ -35,8 +35,8 @@ class GoldenFile {
   }
 
  private:
-  std::unique_ptr<SafetensorsFile> file_;
-  absl::flat_hash_map<std::string, const TensorEntry*> entries_;
+  std::unique_ptr<checkpoint::SafetensorsFile> file_;
+  absl::flat_hash_map<std::string, const checkpoint::TensorEntry*> entries_;
 };
 
 }  // namespace
@@ -76,4 +76,4 @@ std::string TestName(std::string name) {
   return name;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct LogitsGolden {
   std::vector<int32_t> tokens;  // [S]
@@ -36,4 +36,4 @@ Fixture LoadFixture(const std::string& name);
 // "mixtral-gqa" → "mixtral_gqa", for names of parameterised tests.
 std::string TestName(std::string name);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -10,7 +10,7 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr double kExactTolerance = 1e-4;  // of the largest logit
@@ -183,9 +183,9 @@ struct Ablation {
 };
 
 void NoRope(ModelConfig* c) {
-  c->rope = {.kind = RopeKind::kLinear, .theta = 1e4, .rotary_dim = c->head_dim, .factor = 1e9};
+  c->rope = {.kind = ops::RopeKind::kLinear, .theta = 1e4, .rotary_dim = c->head_dim, .factor = 1e9};
 }
-void DefaultRope(ModelConfig* c) { c->rope.kind = RopeKind::kDefault; }
+void DefaultRope(ModelConfig* c) { c->rope.kind = ops::RopeKind::kDefault; }
 void ShortFactorsOnly(ModelConfig* c) { c->rope.long_factor = c->rope.short_factor; }
 void LongFactorsOnly(ModelConfig* c) { c->rope.short_factor = c->rope.long_factor; }
 void OriginalOneMore(ModelConfig* c) { c->rope.original_max_positions += 1; }
@@ -247,10 +247,10 @@ INSTANTIATE_TEST_SUITE_P(Parts, AblationTest, ::testing::ValuesIn(kAblations),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // They differ by less than an ablation shows.
-TEST(GeluTest, TheTwoKindsAreToldApart) {
+TEST(GeluTest, TheTwoKindsAreDistinguished) {
   if (!TestDevice().is_cpu()) GTEST_SKIP() << "runs on the CPU alone";
   const auto swap = [](ModelConfig* c) {
-    c->activation = c->activation == Activation::kGelu ? Activation::kGeluTanh : Activation::kGelu;
+    c->activation = c->activation == ops::Activation::kGelu ? ops::Activation::kGeluTanh : ops::Activation::kGelu;
   };
   for (const char* name : {"gpt2-top1", "gpt2-top2"}) {
     const Fixture fixture = LoadFixture(name);
@@ -260,4 +260,4 @@ TEST(GeluTest, TheTwoKindsAreToldApart) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -2,22 +2,23 @@
 
 #include <algorithm>
 
-#include "scheduler/batching/row_loans.h"
+#include "scheduler/batching/row_transfers.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 GreedyPlanner::GreedyPlanner(const RankGroupOptions& options, const std::vector<std::vector<int32_t>>& prompts,
                              int32_t num_tokens)
     : options_(options), prompts_(prompts), num_tokens_(num_tokens), free_(options.world), free_slots_(options.world) {
   for (int r = 0; r < options.world; ++r) {
     // Falling order, so that block tables are no ranges.
-    for (BlockId b = kMaxGroupTokens / options.block_size * options.batch - 1; b >= 0; --b) free_[r].push_back(b);
-    for (SlotId s = options.batch - 1; s >= 0; --s) free_slots_[r].push_back(s);
+    for (batching::BlockId b = kMaxGroupTokens / options.block_size * options.batch - 1; b >= 0; --b)
+      free_[r].push_back(b);
+    for (batching::SlotId s = options.batch - 1; s >= 0; --s) free_slots_[r].push_back(s);
   }
 }
 
-bool GreedyPlanner::Next(StepPlan* plan, std::vector<std::vector<int32_t>>* owners) {
-  plan->ranks.assign(options_.world, RankPlan());
+bool GreedyPlanner::Next(batching::StepPlan* plan, std::vector<std::vector<int32_t>>* owners) {
+  plan->ranks.assign(options_.world, batching::RankPlan());
   owners->assign(options_.world, {});
   plan->micro_batches = options_.micro_batches;
   for (Planned& sequence : finished_) plan->ranks[sequence.rank].freed_slots.push_back(sequence.slot);
@@ -34,16 +35,16 @@ bool GreedyPlanner::Next(StepPlan* plan, std::vector<std::vector<int32_t>>* owne
   return true;
 }
 
-void GreedyPlanner::Agree(StepPlan* plan) const {
+void GreedyPlanner::Agree(batching::StepPlan* plan) const {
   std::vector<int32_t> rank_rows;
   bool decodes = true;
-  for (const RankPlan& rank : plan->ranks) {
+  for (const batching::RankPlan& rank : plan->ranks) {
     rank_rows.push_back(rank.NumRows());
-    for (const StepItem& item : rank.items) decodes &= item.sample && item.num_query == 1;
+    for (const batching::StepItem& item : rank.items) decodes &= item.sample && item.num_query == 1;
   }
-  plan->exchange_version = decodes ? kDecodeExchange : kExactExchange;
+  plan->exchange_version = decodes ? batching::kDecodeExchange : batching::kExactExchange;
   plan->padded_rows = *std::max_element(rank_rows.begin(), rank_rows.end());
-  plan->loans = LendRows(rank_rows, options_.min_loan_rows);
+  plan->transfers = batching::GiveRows(rank_rows, options_.min_rebalance_rows);
 }
 
 void GreedyPlanner::Retire() {
@@ -52,7 +53,7 @@ void GreedyPlanner::Retire() {
       ++i;
       continue;
     }
-    std::vector<BlockId>& free = free_[running_[i].rank];
+    std::vector<batching::BlockId>& free = free_[running_[i].rank];
     free.insert(free.end(), running_[i].blocks.begin(), running_[i].blocks.end());
     free_slots_[running_[i].rank].push_back(running_[i].slot);
     finished_.push_back(running_[i]);
@@ -73,18 +74,19 @@ void GreedyPlanner::Admit() {
   ++next_;
 }
 
-StepItem GreedyPlanner::Item(Planned* sequence) {
-  StepItem item;
+batching::StepItem GreedyPlanner::Item(Planned* sequence) {
+  batching::StepItem item;
   item.slot = sequence->slot;
   item.start_pos = sequence->done;
   item.num_query = sequence->done < sequence->length ? std::min(options_.chunk, sequence->length - sequence->done) : 1;
   sequence->done += item.num_query;
   item.sample = sequence->done >= sequence->length;
   if (item.start_pos == 0) {
-    item.init = SlotInit{.tokens = prompts_[sequence->id], .num_prompt_tokens = sequence->length, .sampling = {}};
+    item.init =
+        batching::SlotInit{.tokens = prompts_[sequence->id], .num_prompt_tokens = sequence->length, .sampling = {}};
     item.init->sampling.temperature = 0;
   }
-  std::vector<BlockId>& free = free_[sequence->rank];
+  std::vector<batching::BlockId>& free = free_[sequence->rank];
   while (static_cast<int32_t>(sequence->blocks.size()) * options_.block_size < sequence->done) {
     sequence->blocks.push_back(free.back());
     item.new_blocks.push_back(free.back());
@@ -93,4 +95,4 @@ StepItem GreedyPlanner::Item(Planned* sequence) {
   return item;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

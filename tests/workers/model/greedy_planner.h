@@ -9,7 +9,7 @@
 #include "scheduler/batching/step.h"
 #include "tests/workers/model/rank_group.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // Positions that a sequence may have.
 inline constexpr int32_t kMaxGroupTokens = 640;
@@ -20,7 +20,7 @@ class GreedyPlanner {
   GreedyPlanner(const RankGroupOptions& options, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
 
   // The next step; false if there is none.  owners[rank][i]: which prompt the i-th item belongs to.
-  bool Next(StepPlan* plan, std::vector<std::vector<int32_t>>* owners);
+  bool Next(batching::StepPlan* plan, std::vector<std::vector<int32_t>>* owners);
 
  private:
   struct Planned {
@@ -29,13 +29,13 @@ class GreedyPlanner {
     int32_t slot = 0;
     int32_t length = 0;  // of the prompt
     int32_t done = 0;    // positions computed
-    std::vector<BlockId> blocks;
+    std::vector<batching::BlockId> blocks;
   };
 
   void Admit();
-  StepItem Item(Planned* sequence);
+  batching::StepItem Item(Planned* sequence);
   // What the plan says of the step as a whole.
-  void Agree(StepPlan* plan) const;
+  void Agree(batching::StepPlan* plan) const;
   // Takes back what the sequences that are done had.
   void Retire();
 
@@ -44,8 +44,8 @@ class GreedyPlanner {
   const int32_t num_tokens_;
   size_t next_ = 0;
   std::vector<Planned> running_, finished_;
-  std::vector<std::vector<BlockId>> free_;       // [R]
-  std::vector<std::vector<SlotId>> free_slots_;  // [R]
+  std::vector<std::vector<batching::BlockId>> free_;       // [R]
+  std::vector<std::vector<batching::SlotId>> free_slots_;  // [R]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

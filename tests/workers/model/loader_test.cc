@@ -18,7 +18,7 @@
 #include "workers/model/weights/dummy_weights.h"
 #include "workers/moe/experts/packed_expert.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 using ::testing::AllOf;
@@ -45,15 +45,15 @@ ModelConfig SmallConfig() {
   return c;
 }
 
-using Tensors = std::map<std::string, WrittenTensor>;
+using Tensors = std::map<std::string, checkpoint::WrittenTensor>;
 
 // Values that tell every element apart and that every dtype holds exactly.
-WrittenTensor Numbered(const std::string& dtype, std::vector<int64_t> shape, int first) {
+checkpoint::WrittenTensor Numbered(const std::string& dtype, std::vector<int64_t> shape, int first) {
   int64_t n = 1;
   for (const int64_t d : shape) n *= d;
   std::vector<float> values;
   for (int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>((first + i) % 251) / 4);
-  return FloatTensor(dtype, std::move(shape), values);
+  return checkpoint::FloatTensor(dtype, std::move(shape), values);
 }
 
 Tensors SmallTensors(const std::string& dtype, bool fused) {
@@ -88,8 +88,8 @@ Tensors SmallTensors(const std::string& dtype, bool fused) {
 
 absl::StatusOr<ModelWeights> Load(const Tensors& tensors, LoadOptions options, const ModelConfig& config) {
   TempDir dir;
-  dir.Write("model.safetensors", SafetensorsBytes(tensors));
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  dir.Write("model.safetensors", checkpoint::SafetensorsBytes(tensors));
+  const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
   if (!checkpoint.ok()) return checkpoint.status();
   return LoadWeights(*checkpoint, config, std::move(options));
 }
@@ -102,7 +102,7 @@ LoadOptions AllExperts(DType dtype = DType::kF32) {
   return options;
 }
 
-std::vector<float> Rows(const Weight& weight) {
+std::vector<float> Rows(const ops::Weight& weight) {
   Tensor rows(weight.dtype(), {weight.n(), weight.k()});
   EXPECT_TRUE(weight.UnpackRows(0, rows).ok());
   std::vector<float> values;
@@ -195,7 +195,7 @@ TEST(LoaderTest, ErrorsNameFileTensorExpectedAndFound) {
   missing.erase(down);
   EXPECT_THAT(std::string(Load(missing, AllExperts(), SmallConfig()).status().message()),
               HasSubstr(absl::StrCat("tensor \"", down, "\": expected [8, 6], it is missing")));
-  shape[down] = FloatTensor("F32", {6, 8}, std::vector<float>(48));
+  shape[down] = checkpoint::FloatTensor("F32", {6, 8}, std::vector<float>(48));
   EXPECT_THAT(std::string(Load(shape, AllExperts(), SmallConfig()).status().message()),
               HasSubstr(absl::StrCat("model.safetensors: tensor \"", down, "\": expected [8, 6], found [6, 8]")));
   dtype[norm] = {"I64", {kHidden}, std::string(kHidden * 8, '\0')};
@@ -229,14 +229,14 @@ TEST(LoaderTest, ValuesThatAreNoNumbersAreRefused) {
       Tensors tensors = SmallTensors(dtype, false);
       std::vector<float> values(kExperts * kHidden, 1.0f);
       values[2 * kHidden + 5] = bad;
-      tensors[name] = FloatTensor(dtype, {kExperts, kHidden}, values);
+      tensors[name] = checkpoint::FloatTensor(dtype, {kExperts, kHidden}, values);
       EXPECT_THAT(std::string(Load(tensors, AllExperts(), SmallConfig()).status().message()),
                   AllOf(HasSubstr(absl::StrCat("tensor \"", name, "\": expected finite values")),
                         HasSubstr("at row 2, column 5")));
     }
   }
   Tensors tensors = SmallTensors("F32", false);
-  tensors["model.norm.weight"] = FloatTensor("F32", {kHidden}, std::vector<float>(kHidden, 1e5f));
+  tensors["model.norm.weight"] = checkpoint::FloatTensor("F32", {kHidden}, std::vector<float>(kHidden, 1e5f));
   EXPECT_TRUE(Load(tensors, AllExperts(DType::kBf16), SmallConfig()).ok());
   EXPECT_THAT(std::string(Load(tensors, AllExperts(DType::kF16), SmallConfig()).status().message()),
               HasSubstr("that fp16 can hold, found 100000 at row 0, column 0"));
@@ -251,8 +251,8 @@ TEST(LoaderTest, StopsWhenAsked) {
 
 TEST(LoaderTest, FileThatShrinksWhileItIsLoaded) {
   TempDir dir;
-  dir.Write("model.safetensors", SafetensorsBytes(SmallTensors("F32", false)));
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  dir.Write("model.safetensors", checkpoint::SafetensorsBytes(SmallTensors("F32", false)));
+  const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   std::filesystem::resize_file(dir.File("model.safetensors"), 3000);
   EXPECT_EQ(LoadWeights(*checkpoint, SmallConfig(), AllExperts()).status().code(), absl::StatusCode::kDataLoss);
@@ -260,8 +260,8 @@ TEST(LoaderTest, FileThatShrinksWhileItIsLoaded) {
 
 TEST(LoaderTest, ServingDType) {
   TempDir dir;
-  dir.Write("model.safetensors", SafetensorsBytes(SmallTensors("F16", false)));
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  dir.Write("model.safetensors", checkpoint::SafetensorsBytes(SmallTensors("F16", false)));
+  const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
   ASSERT_TRUE(checkpoint.ok());
   ModelConfig config = SmallConfig();
   EXPECT_EQ(*ServingDType("auto", config, *checkpoint), DType::kF16);
@@ -317,7 +317,7 @@ TEST(LoaderTest, PeakMemoryIsBounded) {
   const auto zeros = [](std::vector<int64_t> shape) {
     int64_t bytes = 2;
     for (const int64_t d : shape) bytes *= d;
-    return WrittenTensor{"BF16", std::move(shape), std::string(static_cast<size_t>(bytes), '\0')};
+    return checkpoint::WrittenTensor{"BF16", std::move(shape), std::string(static_cast<size_t>(bytes), '\0')};
   };
   TempDir dir;
   {
@@ -332,10 +332,10 @@ TEST(LoaderTest, PeakMemoryIsBounded) {
     tensors[layer + "mlp.gate.weight"] = zeros({48, 512});
     tensors[layer + "mlp.experts.gate_up_proj"] = zeros({48, 2048, 512});
     tensors[layer + "mlp.experts.down_proj"] = zeros({48, 512, 1024});
-    dir.Write("model.safetensors", SafetensorsBytes(tensors));
+    dir.Write("model.safetensors", checkpoint::SafetensorsBytes(tensors));
     tensors.clear();
   }
-  const auto checkpoint = Checkpoint::Open(dir.path());
+  const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM starts anew
   const int64_t before_kb = StatusKb("VmRSS");
@@ -366,7 +366,7 @@ class LoadedExpertsTest : public testing::TestWithParam<DType> {
     }
   }
 
-  const PackedExpert packed_{kHidden, kWidth, GetParam(), DeviceKind::kCpu};
+  const moe::PackedExpert packed_{kHidden, kWidth, GetParam(), DeviceKind::kCpu};
   const Tensor memory_ = Tensor::Zeros(DType::kU8, {kExperts * packed_.bytes});
 };
 
@@ -376,8 +376,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, LoadedExpertsTest, testing::Values(DType::kF32,
 TEST_P(LoadedExpertsTest, AreThoseOfARank) {
   for (const bool fused : {false, true}) {
     TempDir dir;
-    dir.Write("model.safetensors", SafetensorsBytes(SmallTensors("F32", fused)));
-    const auto checkpoint = Checkpoint::Open(dir.path());
+    dir.Write("model.safetensors", checkpoint::SafetensorsBytes(SmallTensors("F32", fused)));
+    const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
     ASSERT_TRUE(checkpoint.ok());
     const auto whole = LoadWeights(*checkpoint, SmallConfig(), AllExperts(GetParam()));
     ASSERT_TRUE(whole.ok()) << whole.status();
@@ -406,4 +406,4 @@ TEST_P(LoadedExpertsTest, AreThoseOfARankWhenRandom) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -17,14 +17,14 @@
 #include "workers/model/runner/kv_cache.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 using ::testing::HasSubstr;
 
 // So that all logits are NaN.
 void OverflowingRope(ModelConfig* config) {
-  config->rope = {.kind = RopeKind::kYarn,
+  config->rope = {.kind = ops::RopeKind::kYarn,
                   .rotary_dim = config->head_dim,
                   .factor = 2,
                   .original_max_positions = 320,
@@ -57,7 +57,7 @@ TEST_F(ModelRunnerTest, WhatAStepSampledStaysInTheSlot) {
   EXPECT_EQ(result->rows, 7);
   EXPECT_EQ(result->expert_counts.size(), 2u * 7u);
   for (int i = 0; i < 6; ++i) {
-    std::vector<BlockId> blocks;
+    std::vector<batching::BlockId> blocks;
     if ((7 + i) % 4 == 0) blocks.push_back(10 + i);
     result = Execute(Items({Decode(1, 7 + i, blocks)}));
     ASSERT_TRUE(result.ok()) << result.status();
@@ -90,10 +90,10 @@ TEST_F(ModelRunnerTest, CopiedBlocksAndACachedPrefixGiveTheSameTokens) {
   const GreedyGolden& golden = fixture_.greedy[4];  // 15 tokens
   ASSERT_TRUE(Execute(Items({Prefill(0, golden.prompt, {0, 1, 2, 3})})).ok());
   // Another sequence of the same prompt reuses blocks 0 and 1 and a copy of block 2: 12 positions are there already.
-  StepItem item = Prefill(1, golden.prompt, {0, 1, 9, 4});
+  batching::StepItem item = Prefill(1, golden.prompt, {0, 1, 9, 4});
   item.start_pos = 12;
   item.num_query = 3;
-  RankPlan plan = Items({item});
+  batching::RankPlan plan = Items({item});
   plan.copies = {{2, 9}};
   const auto result = Execute(plan);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -104,7 +104,7 @@ TEST_F(ModelRunnerTest, PreemptedSequencesGoOnFromWhatTheyEmitted) {
   const GreedyGolden& golden = fixture_.greedy[3];
   std::vector<int32_t> tokens = golden.prompt;
   tokens.insert(tokens.end(), golden.tokens.begin(), golden.tokens.begin() + 20);
-  StepItem item = Prefill(2, tokens, {7, 6, 5, 4, 3, 2, 1});
+  batching::StepItem item = Prefill(2, tokens, {7, 6, 5, 4, 3, 2, 1});
   item.init->num_prompt_tokens = static_cast<int32_t>(golden.prompt.size());
   const auto result = Execute(Items({item}));
   ASSERT_TRUE(result.ok()) << result.status();
@@ -122,13 +122,13 @@ TEST_F(ModelRunnerTest, LongropeRemembersThePromptsLength) {
     if (num_prompt < 33 || num_prompt > 66) continue;
     std::vector<int32_t> tokens = golden.prompt;
     tokens.insert(tokens.end(), golden.tokens.begin(), golden.tokens.begin() + 40);
-    StepItem item = Prefill(0, tokens, {6, 5, 4, 3, 2, 1, 0});
+    batching::StepItem item = Prefill(0, tokens, {6, 5, 4, 3, 2, 1, 0});
     item.init->num_prompt_tokens = num_prompt;
-    StepItem rest = Decode(0, num_prompt - 1);
+    batching::StepItem rest = Decode(0, num_prompt - 1);
     rest.num_query = item.num_query - rest.start_pos;
     item.num_query = rest.start_pos;
     item.sample = false;
-    StepPlan step;
+    batching::StepPlan step;
     ASSERT_TRUE(group.runner(0).Execute(step, Items({item}), absl::Now() + absl::Seconds(10)).ok());
     const auto result = group.runner(0).Execute(step, Items({rest}), absl::Now() + absl::Seconds(10));
     ASSERT_TRUE(result.ok()) << result.status();
@@ -143,18 +143,18 @@ TEST_F(ModelRunnerTest, Logprobs) {
   const auto num_tokens = static_cast<int32_t>(golden.tokens.size());
   const int64_t vocab = group_.config().vocab_size;
   // Of prompt positions over two chunks, and of the sampled token.
-  StepItem first = Prefill(0, golden.tokens, {0, 1, 2});
+  batching::StepItem first = Prefill(0, golden.tokens, {0, 1, 2});
   first.init->sampling.num_prompt_logprobs = 2;
   first.init->sampling.num_logprobs = 1;
   first.num_query = 4;
   first.sample = false;
-  StepItem second = Decode(0, 4);
+  batching::StepItem second = Decode(0, 4);
   second.num_query = num_tokens - 4;
-  std::vector<PositionLogprobs> found;
-  for (const StepItem& item : {first, second}) {
+  std::vector<batching::PositionLogprobs> found;
+  for (const batching::StepItem& item : {first, second}) {
     const auto result = Execute(Items({item}));
     ASSERT_TRUE(result.ok()) << result.status();
-    for (const PositionLogprobs& logprobs : result->items[0].prompt_logprobs) found.push_back(logprobs);
+    for (const batching::PositionLogprobs& logprobs : result->items[0].prompt_logprobs) found.push_back(logprobs);
     if (item.sample) {
       ASSERT_EQ(result->items[0].logprobs.size(), 1u);
       EXPECT_EQ(result->items[0].logprobs[0].chosen.rank, 1);
@@ -181,13 +181,13 @@ TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
 }
 
 // The plan was made before anyone knew that a sequence had broken: its rows are missing, and fewer are lent.
-TEST_F(ModelRunnerTest, ALoanOfABrokenSequencesRows) {
+TEST_F(ModelRunnerTest, ATransferOfABrokenSequencesRows) {
   if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices lend no rows";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4, .edit = OverflowingRope});
-  const auto execute = [&](const RankPlan& plan, int32_t lent) {
-    StepPlan step;
-    if (lent > 0) step.loans = {{.from = 0, .to = 1, .rows = lent}};
-    absl::StatusOr<RankResult> results[2];
+  const auto execute = [&](const batching::RankPlan& plan, int32_t given) {
+    batching::StepPlan step;
+    if (given > 0) step.transfers = {{.from = 0, .to = 1, .rows = given}};
+    absl::StatusOr<batching::RankResult> results[2];
     std::thread other([&] { results[1] = two.runner(1).Execute(step, {}, absl::Now() + absl::Seconds(10)); });
     results[0] = two.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));
     other.join();
@@ -203,19 +203,19 @@ TEST_F(ModelRunnerTest, ALoanOfABrokenSequencesRows) {
 // A sequence whose logits are no numbers ends; the step, the others and plans already on their way go on.
 TEST_F(ModelRunnerTest, BrokenSequencesAreAnsweredNotRun) {
   RankGroup broken(fixture_.dir, {.dtype = DType::kF32, .block_size = 4, .batch = 4, .edit = OverflowingRope});
-  const auto execute = [&](RankPlan plan) {
-    StepPlan step;
+  const auto execute = [&](batching::RankPlan plan) {
+    batching::StepPlan step;
     return broken.runner(0).Execute(step, plan, absl::Now() + absl::Seconds(10));
   };
-  StepItem item = Prefill(0, {1, 2, 3}, {0});
+  batching::StepItem item = Prefill(0, {1, 2, 3}, {0});
   item.init->sampling.expert_paths_from = 0;
   auto result = execute(Items({item}));
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->items[0].status, ItemStatus::kNonFinite);
+  EXPECT_EQ(result->items[0].status, batching::ItemStatus::kNonFinite);
   EXPECT_TRUE(result->items[0].tokens.empty() && result->items[0].expert_paths.empty());
   result = execute(Items({Decode(0, 3)}));  // the server had not seen it yet
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->items[0].status, ItemStatus::kNonFinite);
+  EXPECT_EQ(result->items[0].status, batching::ItemStatus::kNonFinite);
   EXPECT_EQ(result->rows, 0);
   EXPECT_TRUE(execute(Free(0)).ok());
 }
@@ -228,4 +228,4 @@ TEST_F(ModelRunnerTest, RunnersThatMakeNoSense) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -1,5 +1,5 @@
-// Whole steps of a group whose experts change their places: the same tokens in every mode, with forecasts, loans and
-// stages of the slow loop, as with one rank that has all of them.
+// Whole steps of a group whose experts change their places: the same tokens in every mode, with forecasts, transfers
+// and stages of the background balancer, as with one rank that has all of them.
 #include <memory>
 #include <random>
 #include <vector>
@@ -11,9 +11,9 @@
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
-#include "workers/moe/popularity/row_forecaster.h"
+#include "workers/moe/popularity/row_load_predictor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 using testing::HasSubstr;
@@ -22,25 +22,27 @@ using testing::HasSubstr;
 int32_t NumTokens() { return DeviceIsEmulated() ? 13 : 16; }
 
 // Says of the next layer what this one's rows chose, with some of it moved elsewhere.
-class FakeForecaster : public LayerForecaster {
+class FakeLoadPredictor : public moe::LayerLoadPredictor {
  public:
-  explicit FakeForecaster(const ModelConfig& config)
+  explicit FakeLoadPredictor(const ModelConfig& config)
       : num_experts_(config.num_experts), num_layers_(static_cast<int>(config.num_moe_layers())) {}
-  absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass& pass) override {
+  absl::StatusOr<absl::Span<const placement::LayerEstimate>> Begin(const moe::ForecastPass& pass) override {
     num_rows_ = pass.num_rows;
     EXPECT_LE(pass.num_decode_rows, pass.num_rows);
     EXPECT_EQ(static_cast<int64_t>(pass.token_ids.size()), pass.num_rows);
-    return absl::Span<const LayerEstimate>();
+    return absl::Span<const placement::LayerEstimate>();
   }
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext&, const LayerContext& layer) override {
+  absl::StatusOr<absl::Span<const placement::LayerEstimate>> OnGate(const moe::MoeContext&,
+                                                                    const moe::LayerContext& layer) override {
     EXPECT_EQ(layer.topk_on_host.dim(0), num_rows_);
     popularity_.assign(static_cast<size_t>(num_experts_), 0);
     const int32_t* const idx = layer.topk_on_host.empty() ? nullptr : layer.topk_on_host.data<int32_t>();
     for (int64_t i = 0; i < layer.topk_on_host.NumElements(); ++i) {
-      popularity_[random_() % 4 == 0 ? random_() % popularity_.size() : static_cast<size_t>(idx[i])] += kRow;
+      popularity_[random_() % 4 == 0 ? random_() % popularity_.size() : static_cast<size_t>(idx[i])] +=
+          popularity::kRow;
     }
-    told_ = {{(layer.index + 1) % num_layers_, popularity_}};
-    return absl::MakeConstSpan(told_);
+    reported_ = {{(layer.index + 1) % num_layers_, popularity_}};
+    return absl::MakeConstSpan(reported_);
   }
 
  private:
@@ -48,13 +50,13 @@ class FakeForecaster : public LayerForecaster {
   const int num_layers_;
   std::mt19937 random_{7};
   int64_t num_rows_ = 0;
-  Popularity popularity_;
-  std::vector<LayerEstimate> told_;
+  popularity::Popularity popularity_;
+  std::vector<placement::LayerEstimate> reported_;
 };
 
 // As a worker's.
-std::unique_ptr<LayerForecaster> LiveForecaster(const Model& model) {
-  RowForecasterOptions options;
+std::unique_ptr<moe::LayerLoadPredictor> LiveLoadPredictor(const Model& model) {
+  moe::RowLoadPredictorOptions options;
   options.model = "fixture";
   options.shape = {.num_layers = static_cast<int>(model.config().num_moe_layers()),
                    .num_experts = static_cast<int>(model.config().num_experts),
@@ -65,7 +67,7 @@ std::unique_ptr<LayerForecaster> LiveForecaster(const Model& model) {
   options.hidden = model.config().hidden;
   options.dtype = model.dtype();
   options.probe_share = 0.5;
-  return std::make_unique<RowForecaster>(options);
+  return std::make_unique<moe::RowLoadPredictor>(options);
 }
 
 class PlacedRunnerTest : public testing::Test {
@@ -77,14 +79,14 @@ class PlacedRunnerTest : public testing::Test {
     if (DeviceIsEmulated()) prompts_.resize(2);
     expected_ = RankGroup(fixture_.dir, {.dtype = DType::kBf16}).Greedy(prompts_, NumTokens());
   }
-  static RankGroupOptions Options(PlacementMode mode, int world) {
+  static RankGroupOptions Options(placement::PlacementMode mode, int world) {
     RankGroupOptions options;
     options.dtype = DType::kBf16;
     options.world = world;
     options.chunk = 40;
     options.batch = 5;
     options.placement = mode;
-    options.forecaster = [](const Model& model) { return std::make_unique<FakeForecaster>(model.config()); };
+    options.forecaster = [](const Model& model) { return std::make_unique<FakeLoadPredictor>(model.config()); };
     return options;
   }
 
@@ -93,22 +95,24 @@ class PlacedRunnerTest : public testing::Test {
 };
 
 TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
-  for (const PlacementMode mode : {PlacementMode::kStaticSpare, PlacementMode::kCentral, PlacementMode::kAgreed,
-                                   PlacementMode::kNoEstimate, PlacementMode::kNoFinetune}) {
+  for (const placement::PlacementMode mode :
+       {placement::PlacementMode::kStaticSpare, placement::PlacementMode::kCentral, placement::PlacementMode::kAgreed,
+        placement::PlacementMode::kNoEstimate, placement::PlacementMode::kNoFinetune}) {
     for (const int world : {1, 2, 4}) {
       if (!HasDevices(world)) continue;
       RankGroup group(fixture_.dir, Options(mode, world));
       EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << NameOf(mode) << " on " << world;
       int64_t copies = 0;
       for (int rank = 0; rank < world; ++rank) {
-        const RankSlotsCounters counters = group.experts(rank).counters();
-        copies += counters.copies[static_cast<size_t>(CopyReason::kDemand)] +
-                  counters.copies[static_cast<size_t>(CopyReason::kPrefetch)];
+        const moe::ExpertHostCounters counters = group.experts(rank).counters();
+        copies += counters.copies[static_cast<size_t>(moe::CopyReason::kDemand)] +
+                  counters.copies[static_cast<size_t>(moe::CopyReason::kPrefetch)];
         for (int layer = 0; layer < group.config().num_moe_layers(); ++layer) {
           EXPECT_EQ(group.placer(rank).placement(layer), group.placer(0).placement(layer));
         }
       }
-      EXPECT_EQ(copies > 0, world > 1 && mode != PlacementMode::kStaticSpare) << NameOf(mode) << " on " << world;
+      EXPECT_EQ(copies > 0, world > 1 && mode != placement::PlacementMode::kStaticSpare)
+          << NameOf(mode) << " on " << world;
       EXPECT_GT(group.last_timings().decide_seconds, 0);
     }
   }
@@ -118,18 +122,21 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
 TEST_F(PlacedRunnerTest, GreedyTokensWithEstimatesOfTheRows) {
   for (const int world : {1, 2}) {
     if (!HasDevices(world)) continue;
-    RankGroupOptions options = Options(PlacementMode::kAgreed, world);
-    std::vector<const RowForecaster*> forecasters;
+    RankGroupOptions options = Options(placement::PlacementMode::kAgreed, world);
+    std::vector<const moe::RowLoadPredictor*> forecasters;
     options.forecaster = [&](const Model& model) {
-      auto forecaster = LiveForecaster(model);
-      forecasters.push_back(static_cast<const RowForecaster*>(forecaster.get()));
+      auto forecaster = LiveLoadPredictor(model);
+      forecasters.push_back(static_cast<const moe::RowLoadPredictor*>(forecaster.get()));
       return forecaster;
     };
     RankGroup group(fixture_.dir, options);
     EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << world;
     ASSERT_EQ(static_cast<int>(forecasters.size()), world);
-    for (const RowForecaster* const forecaster : forecasters) {
-      EXPECT_GT(forecaster->phase(Phase::kPrefill).score(LiveEstimator::kGateAhead, 1, 1).num_batches(), 0);
+    for (const moe::RowLoadPredictor* const forecaster : forecasters) {
+      EXPECT_GT(forecaster->phase(popularity::Phase::kPrefill)
+                    .score(popularity::LivePredictor::kGateAhead, 1, 1)
+                    .num_batches(),
+                0);
       EXPECT_GT(forecaster->fit()->num_rows(), 0);
     }
   }
@@ -137,7 +144,8 @@ TEST_F(PlacedRunnerTest, GreedyTokensWithEstimatesOfTheRows) {
 
 // A part of what the placement says is in slots, on the CPU and on devices.
 TEST_F(PlacedRunnerTest, GreedyTokensUnderABudgetToo) {
-  for (const PlacementMode mode : {PlacementMode::kAgreed, PlacementMode::kCentral, PlacementMode::kNoEstimate}) {
+  for (const placement::PlacementMode mode :
+       {placement::PlacementMode::kAgreed, placement::PlacementMode::kCentral, placement::PlacementMode::kNoEstimate}) {
     for (const int world : {1, 2}) {
       if (!HasDevices(world)) continue;
       RankGroupOptions options = Options(mode, world);
@@ -145,7 +153,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensUnderABudgetToo) {
       RankGroup group(fixture_.dir, options);
       EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << NameOf(mode) << " on " << world;
       for (int rank = 0; rank < world; ++rank) {
-        const ExpertStoreCounters counters = group.offload(rank).store().counters();
+        const moe::ExpertStoreCounters counters = group.offload(rank).store().counters();
         EXPECT_GT(counters.misses, 0) << NameOf(mode) << " on " << world;
         EXPECT_EQ(counters.failed, 0);
         for (int layer = 0; layer < group.config().num_moe_layers(); ++layer) {
@@ -156,15 +164,15 @@ TEST_F(PlacedRunnerTest, GreedyTokensUnderABudgetToo) {
   }
 }
 
-TEST_F(PlacedRunnerTest, LoansAndMicroBatches) {
+TEST_F(PlacedRunnerTest, TransfersAndMicroBatches) {
   if (!HasDevices(4)) GTEST_SKIP() << "skipped: needs 4 devices";
-  RankGroupOptions options = Options(PlacementMode::kAgreed, 4);
+  RankGroupOptions options = Options(placement::PlacementMode::kAgreed, 4);
   options.batch = 3;
-  if (TestDevice().is_cpu()) {  // devices lend no rows
-    options.min_loan_rows = 1;
+  if (TestDevice().is_cpu()) {  // devices give away no rows
+    options.min_rebalance_rows = 1;
     EXPECT_EQ(RankGroup(fixture_.dir, options).Greedy(prompts_, NumTokens()), expected_);
   }
-  options.min_loan_rows = 0;
+  options.min_rebalance_rows = 0;
   options.micro_batches = 3;
   EXPECT_EQ(RankGroup(fixture_.dir, options).Greedy(prompts_, NumTokens()), expected_);
 }
@@ -173,13 +181,14 @@ TEST_F(PlacedRunnerTest, LoansAndMicroBatches) {
 TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
   constexpr int kWorld = 2;
   if (!HasDevices(kWorld)) GTEST_SKIP() << "skipped: needs 2 devices";
-  const auto stage_of = [](int64_t number) -> ResidencyStage {
+  const auto stage_of = [](int64_t number) -> placement::ResidencyMigration {
     const int32_t from = number % 2 == 1 ? 0 : kWorld - 1, to = kWorld - 1 - from;
-    return {.arrivals = {{MoveKind::kCopy, 0, 0, to, 0}}, .departures = {{MoveKind::kRelease, 0, 0, from, 0}}};
+    return {.arrivals = {{placement::MoveKind::kCopy, 0, 0, to, 0}},
+            .departures = {{placement::MoveKind::kRelease, 0, 0, from, 0}}};
   };
-  RankGroupOptions options = Options(PlacementMode::kAgreed, kWorld);
+  RankGroupOptions options = Options(placement::PlacementMode::kAgreed, kWorld);
   // Prepared at step 3n, in use from 3n + 1, released at 3n + 2.
-  options.before_step = [&](int64_t step, DecidedPlacer* placer) -> absl::StatusOr<int64_t> {
+  options.before_step = [&](int64_t step, moe::PerStepBalancer* placer) -> absl::StatusOr<int64_t> {
     const int64_t number = step / 3;
     if (step % 3 == 0) {
       RETURN_IF_ERROR(placer->Prepare(number, {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}, stage_of(number)));
@@ -202,12 +211,12 @@ TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
 }
 
 TEST_F(PlacedRunnerTest, APlanOfAnUnknownPlacementIsRefused) {
-  RankGroupOptions options = Options(PlacementMode::kAgreed, 1);
-  options.before_step = [](int64_t step, DecidedPlacer*) { return step == 2 ? 9 : 0; };
+  RankGroupOptions options = Options(placement::PlacementMode::kAgreed, 1);
+  options.before_step = [](int64_t step, moe::PerStepBalancer*) { return step == 2 ? 9 : 0; };
   const absl::Status status = RankGroup(fixture_.dir, options).TryGreedy(prompts_, NumTokens()).status();
   EXPECT_TRUE(absl::IsInternal(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("step 2 names placement epoch 9"));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -8,44 +8,44 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/batching/row_loans.h"
+#include "scheduler/batching/row_transfers.h"
 #include "scheduler/offload/policies/rule_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/greedy_planner.h"
 #include "workers/model/runner/batch_upload.h"
-#include "workers/model/runner/row_lending.h"
+#include "workers/model/runner/token_rebalancer.h"
 #include "workers/model/runner/warm_up.h"
 #include "workers/model/weights/loader.h"
 #include "workers/moe/experts/device_expert_copier.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 
-PackedExpert PackedOf(const ModelConfig& config, DType dtype) {
+moe::PackedExpert PackedOf(const ModelConfig& config, DType dtype) {
   return {config.hidden, config.expert_intermediate, dtype, TestDevice().kind};
 }
 
 }  // namespace
 
 struct RankGroup::Rank {
-  Rank(const RankGroupOptions& options, int number, Communicator* communicator)
+  Rank(const RankGroupOptions& options, int number, comm::Communicator* communicator)
       : rank(number),
         comm(communicator),
         stream(options.threads, options.only == nullptr ? number : 0, {.deterministic = options.deterministic}) {}
 
   const int rank;
-  Communicator* const comm;
+  comm::Communicator* const comm;
   TestStream stream;
-  std::unique_ptr<ExpertOffload> offload;
-  std::unique_ptr<BudgetedSlots> table;    // of a placement and a budget
-  std::unique_ptr<PlacedExperts> experts;  // of a placement alone
-  std::unique_ptr<DecidedPlacer> placer;
-  std::unique_ptr<LayerForecaster> forecaster;
+  std::unique_ptr<moe::ExpertOffload> offload;
+  std::unique_ptr<moe::CachedExpertHost> table;     // of a placement and a budget
+  std::unique_ptr<moe::ReplicatedExperts> experts;  // of a placement alone
+  std::unique_ptr<moe::PerStepBalancer> placer;
+  std::unique_ptr<moe::LayerLoadPredictor> forecaster;
   std::unique_ptr<Model> model;
   std::unique_ptr<ModelRunner> runner;
 };
@@ -54,11 +54,11 @@ RankGroup::RankGroup(const std::string& dir, const RankGroupOptions& options) : 
   absl::StatusOr<ModelConfig> config = ReadModelConfig(dir);
   SY_CHECK_OK(config.status());
   if (options.edit) options.edit(&*config);
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
+  absl::StatusOr<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(dir);
   SY_CHECK_OK(checkpoint.status());
-  layout_ = ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
+  layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(config->num_experts), options.world);
   TestDevice();  // makes it known
-  if (brought()) LoadPacked(*checkpoint, *config);
+  if (offloaded()) LoadPacked(*checkpoint, *config);
   if (options.only != nullptr) {
     SY_CHECK_EQ(options.only->world(), options.world);
     AddRank(*checkpoint, *config, options.only->rank(), options.only);
@@ -68,8 +68,8 @@ RankGroup::RankGroup(const std::string& dir, const RankGroupOptions& options) : 
   for (int r = 0; r < options.world; ++r) AddRank(*checkpoint, *config, r, comms_[r].get());
 }
 
-void RankGroup::LoadPacked(const Checkpoint& checkpoint, const ModelConfig& config) {
-  const PackedExpert packed = PackedOf(config, options_.dtype);
+void RankGroup::LoadPacked(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config) {
+  const moe::PackedExpert packed = PackedOf(config, options_.dtype);
   const int64_t bytes = config.num_moe_layers() * config.num_experts * packed.bytes;
   absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes, Device::Cpu());
   SY_CHECK_OK(memory.status());
@@ -94,17 +94,17 @@ std::function<const char*(int layer, int expert)> RankGroup::PackedSource(const 
 
 void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   const Device device = rank->stream.get().device();
-  ExpertStoreOptions store_options;
+  moe::ExpertStoreOptions store_options;
   store_options.expert = PackedOf(config, options_.dtype);
   store_options.num_slots = options_.expert_slots;
   store_options.device = device;
   store_options.chunk_bytes = store_options.expert.bytes / 3;
-  store_options.source = [at = PackedSource(config)](const ExpertId& id) { return at(id.layer, id.expert); };
-  auto copier = MakeExpertCopier(device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
+  store_options.source = [at = PackedSource(config)](const moe::ExpertId& id) { return at(id.layer, id.expert); };
+  auto copier = moe::MakeExpertCopier(device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
   SY_CHECK_OK(copier.status());
-  auto store = ExpertStore::Create(store_options, *std::move(copier));
+  auto store = moe::ExpertStore::Create(store_options, *std::move(copier));
   SY_CHECK_OK(store.status());
-  ExpertOffloadOptions options;
+  moe::ExpertOffloadOptions options;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   const auto residents = layout_.Residents(rank->rank);
   options.experts.assign(residents.begin(), residents.end());
@@ -112,25 +112,26 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
     options.experts.resize(static_cast<size_t>(config.num_experts));
     std::iota(options.experts.begin(), options.experts.end(), 0);
   }
-  const std::vector<ExpertHosting> here(options.experts.size() * static_cast<size_t>(options.num_layers),
-                                        ExpertHosting::kHere);
-  options.make_policy = [this](const OffloadShape& shape, absl::Span<const int64_t> popularity) {
-    const RulePolicy::Options lru = {.rule = RulePolicy::Rule::kLru, .prefetch = options_.expert_prefetch};
-    return std::make_unique<RulePolicy>(shape, lru, popularity);
+  const std::vector<moe::ExpertHosting> here(options.experts.size() * static_cast<size_t>(options.num_layers),
+                                             moe::ExpertHosting::kHere);
+  options.make_policy = [this](const offload::OffloadShape& shape, absl::Span<const int64_t> popularity) {
+    const offload::RulePolicy::Options lru = {.rule = offload::RulePolicy::Rule::kLru,
+                                              .prefetch = options_.expert_prefetch};
+    return std::make_unique<offload::RulePolicy>(shape, lru, popularity);
   };
-  auto offload = ExpertOffload::Create(std::move(options), *std::move(store));
+  auto offload = moe::ExpertOffload::Create(std::move(options), *std::move(store));
   SY_CHECK_OK(offload.status());
   rank->offload = *std::move(offload);
   if (placed()) {
-    rank->table = std::make_unique<BudgetedSlots>(rank->offload.get());
+    rank->table = std::make_unique<moe::CachedExpertHost>(rank->offload.get());
     return;
   }
   SY_CHECK_OK(rank->offload->Fill(here, absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
 }
 
-void RankGroup::MakePlacedExperts(const ModelConfig& config, Rank* rank) const {
+void RankGroup::MakeReplicatedExperts(const ModelConfig& config, Rank* rank) const {
   const auto layers = static_cast<int>(config.num_moe_layers());
-  PlacedExpertsOptions experts;
+  moe::ReplicatedExpertsOptions experts;
   experts.num_layers = layers;
   experts.num_experts = static_cast<int>(config.num_experts);
   experts.num_slots = layers * static_cast<int>(SpareResidents(config).slots[0].size()) + 2;  // two that stages may add
@@ -138,53 +139,54 @@ void RankGroup::MakePlacedExperts(const ModelConfig& config, Rank* rank) const {
   experts.device = rank->stream.get().device();
   experts.source = PackedSource(config);
   experts.checksum = [source = experts.source, bytes = experts.expert.bytes](int layer, int expert) {
-    return ChecksumOf(source(layer, expert), bytes);
+    return moe::ChecksumOf(source(layer, expert), bytes);
   };
-  auto copier = MakeExpertCopier(experts.device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
+  auto copier = moe::MakeExpertCopier(experts.device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
   SY_CHECK_OK(copier.status());
-  auto made = PlacedExperts::Create(experts, *std::move(copier));
+  auto made = moe::ReplicatedExperts::Create(experts, *std::move(copier));
   SY_CHECK_OK(made.status());
   rank->experts = *std::move(made);
 }
 
-Placement RankGroup::SpareResidents(const ModelConfig& config) const {
-  return ContiguousPlacement(static_cast<int>(config.num_experts), options_.world, options_.spare_slots);
+placement::Placement RankGroup::SpareResidents(const ModelConfig& config) const {
+  return placement::ContiguousPlacement(static_cast<int>(config.num_experts), options_.world, options_.spare_slots);
 }
 
-void RankGroup::MakePlacer(const ModelConfig& config, Rank* rank) const {
-  RankSlots* slots = rank->table.get();
+void RankGroup::MakeBalancer(const ModelConfig& config, Rank* rank) const {
+  moe::ExpertHost* slots = rank->table.get();
   if (slots == nullptr) {
-    MakePlacedExperts(config, rank);
+    MakeReplicatedExperts(config, rank);
     slots = rank->experts.get();
   }
-  DecidedPlacerOptions options;
-  options.shape = {
-      .mode = options_.placement,
-      .top_k = static_cast<int>(config.top_k),
-      .residents = std::vector<Placement>(static_cast<size_t>(config.num_moe_layers()), SpareResidents(config)),
-      .costs = options_.costs};
+  moe::PerStepBalancerOptions options;
+  options.shape = {.mode = options_.placement,
+                   .top_k = static_cast<int>(config.top_k),
+                   .residents = std::vector<placement::Placement>(static_cast<size_t>(config.num_moe_layers()),
+                                                                  SpareResidents(config)),
+                   .costs = options_.costs};
   options.rank = rank->rank;
   options.experts = slots;
-  auto placer = DecidedPlacer::Create(std::move(options));
+  auto placer = moe::PerStepBalancer::Create(std::move(options));
   SY_CHECK_OK(placer.status());
   rank->placer = *std::move(placer);
   SY_CHECK_OK(
       slots->Fill(rank->placer->ExpertsHere(), absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
 }
 
-void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config, int rank, Communicator* comm) {
+void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, int rank,
+                        comm::Communicator* comm) {
   auto added = std::make_unique<Rank>(options_, rank, comm);
   const auto residents = layout_.Residents(rank);
   LoadOptions load;
   load.dtype = options_.dtype;
   load.device = added->stream.get().device();
   load.residents.assign(residents.begin(), residents.end());
-  load.experts = !brought();
+  load.experts = !offloaded();
   absl::StatusOr<ModelWeights> weights = LoadWeights(checkpoint, config, std::move(load));
   SY_CHECK_OK(weights.status());
   if (options_.expert_slots > 0) MakeOffload(config, added.get());
-  if (placed()) MakePlacer(config, added.get());
-  LayerExperts* experts = added->experts.get();
+  if (placed()) MakeBalancer(config, added.get());
+  moe::ExpertWeightProvider* experts = added->experts.get();
   if (added->offload != nullptr) experts = added->offload.get();
   auto model = Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxGroupTokens, experts);
   SY_CHECK_OK(model.status());
@@ -201,7 +203,7 @@ void RankGroup::AddRank(const Checkpoint& checkpoint, const ModelConfig& config,
                                      .kv_cache_bytes = token_bytes * kMaxGroupTokens * options_.batch,
                                      .max_rows = static_cast<int32_t>(size.rows),
                                      .context = kMaxGroupTokens,
-                                     .graphs = options_.graphs && !brought()});
+                                     .graphs = options_.graphs && !offloaded()});
   SY_CHECK_OK(runner.status());
   added->runner = *std::move(runner);
   SY_CHECK_OK(
@@ -218,9 +220,9 @@ ModelRunner& RankGroup::runner(int rank) {
   return *found.runner;
 }
 
-const ExpertOffload& RankGroup::offload(int rank) const { return *ranks_[rank]->offload; }
-const PlacedExperts& RankGroup::experts(int rank) const { return *ranks_[rank]->experts; }
-const DecidedPlacer& RankGroup::placer(int rank) const { return *ranks_[rank]->placer; }
+const moe::ExpertOffload& RankGroup::offload(int rank) const { return *ranks_[rank]->offload; }
+const moe::ReplicatedExperts& RankGroup::experts(int rank) const { return *ranks_[rank]->experts; }
+const moe::PerStepBalancer& RankGroup::placer(int rank) const { return *ranks_[rank]->placer; }
 
 void RankGroup::OnRanks(const std::function<void(Rank*)>& fn) {
   std::vector<std::thread> threads;
@@ -239,12 +241,12 @@ std::vector<std::vector<int32_t>> RankGroup::Greedy(const std::vector<std::vecto
 absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std::vector<std::vector<int32_t>>& prompts,
                                                                        int32_t num_tokens) {
   GreedyPlanner planner(options_, prompts, num_tokens);
-  std::vector<StepPlan> plans;
+  std::vector<batching::StepPlan> plans;
   std::vector<std::vector<std::vector<int32_t>>> owners;  // [step][rank][item]
-  StepPlan plan;
+  batching::StepPlan plan;
   for (std::vector<std::vector<int32_t>> step_owners; planner.Next(&plan, &step_owners);) {
     plans.push_back(plan);
-    for (const RowLoan& loan : plan.loans) rows_lent_ += loan.rows;
+    for (const batching::RowTransfer& transfer : plan.transfers) rows_given_ += transfer.rows;
     owners.push_back(step_owners);
   }
   std::vector<std::vector<int32_t>> tokens(prompts.size());
@@ -254,7 +256,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
       ModelRunner& runner = *rank->runner;
       size_t finished = 0;
       const auto finish = [&]() -> absl::Status {
-        ASSIGN_OR_RETURN(const RankResult result, runner.Finish());
+        ASSIGN_OR_RETURN(const batching::RankResult result, runner.Finish());
         for (size_t k = 0; k < result.items.size(); ++k) {
           const std::vector<int32_t>& sampled = result.items[k].tokens;
           std::vector<int32_t>& out = tokens[owners[finished][rank->rank][k]];
@@ -264,7 +266,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
         ++finished;
         return absl::OkStatus();
       };
-      for (StepPlan plan : plans) {
+      for (batching::StepPlan plan : plans) {
         if (runner.num_started() == options_.in_flight) RETURN_IF_ERROR(finish());
         if (options_.before_step) {
           ASSIGN_OR_RETURN(plan.placement_epoch, options_.before_step(plan.step, rank->placer.get()));
@@ -280,12 +282,12 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
 }
 
 std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
-  const MoeSchedule schedule =
-      BuildExpertParallel({.micro_batches = options_.micro_batches, .shared_expert = config().shared_intermediate > 0});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel(
+      {.micro_batches = options_.micro_batches, .shared_expert = config().shared_intermediate > 0});
   std::vector<int32_t> rank_rows(options_.world);
   rank_rows[0] = static_cast<int32_t>(tokens.size());
-  const std::vector<RowLoan> loans = LendRows(rank_rows, options_.min_loan_rows);
-  for (const RowLoan& loan : loans) rows_lent_ += loan.rows;
+  const std::vector<batching::RowTransfer> transfers = batching::GiveRows(rank_rows, options_.min_rebalance_rows);
+  for (const batching::RowTransfer& transfer : transfers) rows_given_ += transfer.rows;
   std::vector<double> out;
   OnRanks([&](Rank* rank) {
     const auto num_rows = static_cast<int32_t>(rank->rank == 0 ? tokens.size() : 0);
@@ -326,16 +328,16 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
       });
       return absl::OkStatus();
     };
-    RowLending lending;
-    SY_CHECK_OK(lending.Begin(loans, num_rows, rank->comm, absl::Now() + kStepDeadline, &batch));
-    MoeStats stats;
-    MoeContext moe = {.stream = &stream, .comm = rank->comm, .layout = &layout_, .schedule = &schedule};
+    TokenRebalancer rebalancing;
+    SY_CHECK_OK(rebalancing.Begin(transfers, num_rows, rank->comm, absl::Now() + kStepDeadline, &batch));
+    moe::MoeStats stats;
+    moe::MoeContext moe = {.stream = &stream, .comm = rank->comm, .layout = &layout_, .schedule = &schedule};
     moe.deadline = absl::Now() + kStepDeadline;
     moe.stats = &stats;
-    const StageIn in = {.batch = &batch, .moe = &moe, .lending = &lending, .logits = LogitsSink(sink)};
+    const StageIn in = {.batch = &batch, .moe = &moe, .rebalancing = &rebalancing, .logits = LogitsSink(sink)};
     SY_CHECK_OK(model.Forward(in, model.all_layers(), &*cache, nullptr).status());
   });
   return out;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

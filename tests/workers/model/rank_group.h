@@ -18,13 +18,13 @@
 #include "workers/model/runner/model_runner.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/experts/expert_offload.h"
-#include "workers/moe/placement/budgeted_slots.h"
-#include "workers/moe/placement/decided_placer.h"
-#include "workers/moe/placement/placed_experts.h"
+#include "workers/moe/placement/cached_expert_host.h"
+#include "workers/moe/placement/per_step_balancer.h"
+#include "workers/moe/placement/replicated_experts.h"
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct RankGroupOptions {
   DType dtype = DType::kF32;
@@ -34,7 +34,7 @@ struct RankGroupOptions {
   int32_t chunk = 512;  // most queries of one sequence in a step
   int32_t batch = 32;   // most sequences at a time, on all ranks together
   int32_t micro_batches = 1;
-  int32_t min_loan_rows = 0;                    // as in BatchingPolicy
+  int32_t min_rebalance_rows = 0;               // as in BatchingPolicy
   bool deterministic = true;                    // of a device
   bool graphs = true;                           // of a device
   bool warm_up = false;                         // takes all scratch before the steps, as a worker on a device does
@@ -45,16 +45,16 @@ struct RankGroupOptions {
   int expert_slots = 0;
   bool expert_prefetch = false;  // and what a forecaster says is likely is prefetched
   // Every rank has a placer of this mode and so many spare slots a layer; static: rows follow the layout.
-  PlacementMode placement = PlacementMode::kStatic;
+  placement::PlacementMode placement = placement::PlacementMode::kStatic;
   int spare_slots = 1;
-  MoveCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
+  placement::MoveCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
   // Of each rank; none: nobody forecasts.
-  std::function<std::unique_ptr<LayerForecaster>(const Model& model)> forecaster = {};
-  // Before a step, on every rank's thread: for stages of the slow loop.  Returns the step's placement epoch.
-  std::function<absl::StatusOr<int64_t>(int64_t step, DecidedPlacer* placer)> before_step = {};
+  std::function<std::unique_ptr<moe::LayerLoadPredictor>(const Model& model)> forecaster = {};
+  // Before a step, on every rank's thread: for stages of the background balancer.  Returns the step's placement epoch.
+  std::function<absl::StatusOr<int64_t>(int64_t step, moe::PerStepBalancer* placer)> before_step = {};
   // This process is this rank alone, on device 0; the others run elsewhere, with the same options but for this one, and
   // make the same calls.  Of `world` ranks; outlives the RankGroup.
-  Communicator* only = nullptr;
+  comm::Communicator* only = nullptr;
 };
 
 class RankGroup {
@@ -72,36 +72,36 @@ class RankGroup {
   std::vector<double> Logits(const std::vector<int32_t>& tokens);
 
   const ModelConfig& config() const;
-  ModelRunner& runner(int rank);                                     // REQUIRES: with `only`, that rank
-  const StepTimings& last_timings() const { return last_timings_; }  // of the first rank here
-  int64_t rows_lent() const { return rows_lent_; }                   // in all
-  const ExpertOffload& offload(int rank) const;                      // REQUIRES: expert_slots > 0
-  const PlacedExperts& experts(int rank) const;                      // REQUIRES: a placement but static, all slots
-  const DecidedPlacer& placer(int rank) const;
+  ModelRunner& runner(int rank);                                               // REQUIRES: with `only`, that rank
+  const batching::StepTimings& last_timings() const { return last_timings_; }  // of the first rank here
+  int64_t rows_given() const { return rows_given_; }                           // in all
+  const moe::ExpertOffload& offload(int rank) const;                           // REQUIRES: expert_slots > 0
+  const moe::ReplicatedExperts& experts(int rank) const;  // REQUIRES: a placement but static, all slots
+  const moe::PerStepBalancer& placer(int rank) const;
 
  private:
   struct Rank;
-  void AddRank(const Checkpoint& checkpoint, const ModelConfig& config, int rank, Communicator* comm);
-  bool brought() const { return placed() || options_.expert_slots > 0; }
-  bool placed() const { return options_.placement != PlacementMode::kStatic; }
+  void AddRank(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, int rank, comm::Communicator* comm);
+  bool offloaded() const { return placed() || options_.expert_slots > 0; }
+  bool placed() const { return options_.placement != placement::PlacementMode::kStatic; }
   // All experts of the model, packed.
-  void LoadPacked(const Checkpoint& checkpoint, const ModelConfig& config);
+  void LoadPacked(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config);
   std::function<const char*(int layer, int expert)> PackedSource(const ModelConfig& config) const;
   void MakeOffload(const ModelConfig& config, Rank* rank) const;
   // What ranks begin with under a placement.
-  Placement SpareResidents(const ModelConfig& config) const;
-  void MakePlacedExperts(const ModelConfig& config, Rank* rank) const;
-  void MakePlacer(const ModelConfig& config, Rank* rank) const;
+  placement::Placement SpareResidents(const ModelConfig& config) const;
+  void MakeReplicatedExperts(const ModelConfig& config, Rank* rank) const;
+  void MakeBalancer(const ModelConfig& config, Rank* rank) const;
   // Runs fn on a thread for every rank that is here.
   void OnRanks(const std::function<void(Rank*)>& fn);
 
   RankGroupOptions options_;
-  ExpertLayout layout_;
-  Buffer packed_;                                     // [MoE layers, E] all experts, where they are brought to slots
-  std::vector<std::unique_ptr<Communicator>> comms_;  // empty with `only`
-  std::vector<std::unique_ptr<Rank>> ranks_;          // those that are here
-  StepTimings last_timings_;
-  int64_t rows_lent_ = 0;
+  moe::ExpertLayout layout_;
+  Buffer packed_;  // [MoE layers, E] all experts, where they are brought to slots
+  std::vector<std::unique_ptr<comm::Communicator>> comms_;  // empty with `only`
+  std::vector<std::unique_ptr<Rank>> ranks_;                // those that are here
+  batching::StepTimings last_timings_;
+  int64_t rows_given_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -10,14 +10,14 @@
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/runner_fixture.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 using ::testing::HasSubstr;
 
 class RunnerPlansTest : public ModelRunnerTest {
  protected:
-  void ExpectRefused(const RankPlan& plan, const std::string& message,
+  void ExpectRefused(const batching::RankPlan& plan, const std::string& message,
                      absl::StatusCode code = absl::StatusCode::kInternal) {
     const auto result = Execute(plan);
     EXPECT_EQ(result.status().code(), code) << message;
@@ -37,7 +37,7 @@ TEST_F(RunnerPlansTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
   ExpectRefused(Items({Prefill(0, tokens, {})}), "slot 0: 0 blocks of 4 for 3 positions");
   ExpectRefused(Items({Prefill(0, tokens, {1 << 20})}), "slot 0: block 1048576 is outside [0, ");
   ExpectRefused(Items({Prefill(0, tokens, std::vector<int32_t>(161, 0))}), "slot 0: 161 blocks of 4, context 640");
-  StepItem bad = Prefill(0, tokens, {0});
+  batching::StepItem bad = Prefill(0, tokens, {0});
   bad.num_query = 4;
   ExpectRefused(Items({bad}), "slot 0: queries [0,4) of 3 tokens");
   bad.num_query = 2;
@@ -51,13 +51,13 @@ TEST_F(RunnerPlansTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
   ExpectRefused(Items({Decode(0, 5)}), "slot 0: start_pos 5, computed 3");
   ASSERT_TRUE(Execute(Items({Decode(0, 3)})).ok());
   ExpectRefused(Items({Decode(0, 4)}), "slot 0: 1 blocks of 4 for 5 positions");
-  RankPlan freed = Items({Decode(0, 4, {1})});
+  batching::RankPlan freed = Items({Decode(0, 4, {1})});
   freed.freed_slots = {0};
   ExpectRefused(freed, "slot 0: is empty and the item has no init");
   EXPECT_TRUE(Execute(Items({Decode(0, 4, {1})})).ok());  // all those refusals left the slot alone
   EXPECT_TRUE(Execute(Free(0)).ok());
   EXPECT_FALSE(group_.runner(0).slots().slot(0).in_use);
-  RankPlan copies;
+  batching::RankPlan copies;
   copies.copies = {{0, 1 << 20}};
   EXPECT_EQ(Execute(copies).status().code(), absl::StatusCode::kInternal);
 }
@@ -67,16 +67,16 @@ TEST_F(RunnerPlansTest, DecodesThatAreNoneAreRefused) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "nothing has a fixed size on the CPU";
   if (!HasDevices(2)) GTEST_SKIP() << "skipped: needs 2 devices";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
-  const auto refusal = [&](int32_t padded_rows, const RankPlan& plan) {
-    StepPlan step;
-    step.exchange_version = kDecodeExchange;
+  const auto refusal = [&](int32_t padded_rows, const batching::RankPlan& plan) {
+    batching::StepPlan step;
+    step.exchange_version = batching::kDecodeExchange;
     step.padded_rows = padded_rows;
     const auto result = two.runner(0).Execute(step, plan, absl::Now());
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
     return std::string(result.status().message());
   };
   EXPECT_EQ(refusal(4, Items({Prefill(2, {1, 2, 3}, {0})})), "plan: slot 2: 3 queries in a step of plain decodes");
-  StepItem unsampled = Prefill(2, {1}, {0});
+  batching::StepItem unsampled = Prefill(2, {1}, {0});
   unsampled.sample = false;
   EXPECT_EQ(refusal(4, Items({unsampled})), "plan: slot 2: 1 queries and no sample in a step of plain decodes");
   for (const int32_t padded_rows : {1, 0, -1}) {
@@ -86,12 +86,12 @@ TEST_F(RunnerPlansTest, DecodesThatAreNoneAreRefused) {
 }
 
 // Refused before anything is sent, so that this rank alone can ask.
-TEST_F(RunnerPlansTest, LoansThatDoNotFitAreRefused) {
+TEST_F(RunnerPlansTest, TransfersThatDoNotFitAreRefused) {
   if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices lend no rows";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
-  const auto refusal = [&](std::vector<RowLoan> loans) {
-    StepPlan step;
-    step.loans = std::move(loans);
+  const auto refusal = [&](std::vector<batching::RowTransfer> transfers) {
+    batching::StepPlan step;
+    step.transfers = std::move(transfers);
     const auto result = two.runner(0).Execute(step, Items({Prefill(0, {1, 2, 3}, {0})}), absl::Now());
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
     return std::string(result.status().message());
@@ -105,4 +105,4 @@ TEST_F(RunnerPlansTest, LoansThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

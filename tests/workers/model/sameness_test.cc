@@ -5,7 +5,7 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr int32_t kNumTokens = 24;
@@ -25,9 +25,15 @@ std::vector<Variant> Variants() {
       {"two ranks", {.world = 2}},
       {"four ranks", {.world = 4}},
       {"two ranks, three micro-batches", {.world = 2, .micro_batches = 3}},
-      {"two ranks that lend rows", {.world = 2, .batch = 3, .min_loan_rows = 1}},
+      {"two ranks that lend rows", {.world = 2, .batch = 3, .min_rebalance_rows = 1}},
       {"four ranks that lend rows, three micro-batches",
-       {.world = 4, .threads = 2, .block_size = 1, .chunk = 7, .batch = 5, .micro_batches = 3, .min_loan_rows = 2}},
+       {.world = 4,
+        .threads = 2,
+        .block_size = 1,
+        .chunk = 7,
+        .batch = 5,
+        .micro_batches = 3,
+        .min_rebalance_rows = 2}},
       {"all at once", {.world = 4, .threads = 2, .block_size = 1, .chunk = 7, .batch = 3, .micro_batches = 2}},
   };
 }
@@ -49,7 +55,7 @@ TEST_P(SamenessTest, GreedyTokens) {
     run.options.dtype = dtype;
     RankGroup group(fixture.dir, run.options);
     EXPECT_EQ(group.Greedy(prompts, kNumTokens), expected) << run.name;
-    EXPECT_EQ(group.rows_lent() > 0, run.options.min_loan_rows > 0) << run.name;
+    EXPECT_EQ(group.rows_given() > 0, run.options.min_rebalance_rows > 0) << run.name;
   }
 }
 
@@ -67,10 +73,10 @@ TEST_P(SamenessTest, LogitsBitForBit) {
   const std::vector<int32_t>& tokens = fixture.steady.tokens;
   const std::vector<double> expected = one.Logits(tokens);
   EXPECT_EQ(three.Logits(tokens), expected);
-  ranks.min_loan_rows = 1;
-  RankGroup lending(fixture.dir, ranks);
-  EXPECT_EQ(lending.Logits(tokens), expected);
-  EXPECT_GE(lending.rows_lent(), static_cast<int64_t>(tokens.size()) / 2);
+  ranks.min_rebalance_rows = 1;
+  RankGroup rebalancing(fixture.dir, ranks);
+  EXPECT_EQ(rebalancing.Logits(tokens), expected);
+  EXPECT_GE(rebalancing.rows_given(), static_cast<int64_t>(tokens.size()) / 2);
   const std::vector<int32_t> half(tokens.begin(), tokens.begin() + 17);
   const size_t count = half.size() * static_cast<size_t>(one.config().vocab_size);
   EXPECT_EQ(one.Logits(half), std::vector<double>(expected.begin(), expected.begin() + static_cast<int64_t>(count)));
@@ -85,4 +91,4 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, SamenessTest,
                          });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -10,7 +10,7 @@
 #include "tests/workers/model/rank_group.h"
 #include "workers/model/runner/device_steps.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 // Uploads, the graph, results, a fence behind the collectives; waiting is by looking at an event.
@@ -58,4 +58,4 @@ INSTANTIATE_TEST_SUITE_P(Ways, SteadyStepTest,
                          });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::model

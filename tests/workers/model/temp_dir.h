@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 class TempDir {
  public:
@@ -34,4 +34,4 @@ class TempDir {
   std::string path_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -14,7 +14,7 @@
 #include "tests/workers/comm/nccl_test_util.h"
 #include "tests/workers/moe/moe_test_model.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::DeviceMemory;
@@ -25,38 +25,38 @@ using test::MoeShape;
 using test::MoeTestModel;
 
 constexpr int64_t kRows = 23;
-constexpr MoeShape kShape{.hidden = 48, .ffn = 24, .num_experts = 8, .top_k = 3, .dtype = DType::kBf16};
+constexpr test::MoeShape kShape{.hidden = 48, .ffn = 24, .num_experts = 8, .top_k = 3, .dtype = DType::kBf16};
 
 class ColdExpertsTest : public testing::TestWithParam<int> {
  protected:
   int world() const { return GetParam(); }
   // Rows of one rank more than of the other; so few slots that most experts are in none.
-  MoeResult Run(double cold_price, int repeats = 1) {
-    MoeRun run{.layout = ExpertLayout::Contiguous(kShape.num_experts, world()),
-               .rank_rows = world() == 1 ? std::vector<int64_t>{kRows} : std::vector<int64_t>{kRows - 6, 6},
-               .exchange = ExchangeKind::kDeviceExact,
-               .expert_slots = 2,
-               .policy = [](const OffloadShape& shape) -> std::unique_ptr<CachePolicy> {
-                 const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-                 return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = RulePolicy::Rule::kLru},
-                                                     popularity);
-               },
-               .cold_price = cold_price};
-    MoeResult result;
+  test::MoeResult Run(double cold_price, int repeats = 1) {
+    test::MoeRun run{.layout = ExpertLayout::Contiguous(kShape.num_experts, world()),
+                     .rank_rows = world() == 1 ? std::vector<int64_t>{kRows} : std::vector<int64_t>{kRows - 6, 6},
+                     .exchange = test::ExchangeKind::kDeviceExact,
+                     .expert_slots = 2,
+                     .policy = [](const offload::OffloadShape& shape) -> std::unique_ptr<offload::CachePolicy> {
+                       const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
+                       return std::make_unique<offload::RulePolicy>(
+                           shape, offload::RulePolicy::Options{.rule = offload::RulePolicy::Rule::kLru}, popularity);
+                     },
+                     .cold_price = cold_price};
+    test::MoeResult result;
     result.residual.assign(static_cast<const char*>(residual_.view().raw()), static_cast<size_t>(residual_.bytes()));
     result.stats.resize(run.rank_rows.size());
     result.expert_counts.resize(run.rank_rows.size());
     result.copies.resize(run.rank_rows.size());
     result.waves.resize(run.rank_rows.size());
     result.cold.resize(run.rank_rows.size());
-    test::ExpectNcclOk(world(), [&](Communicator* comm, DeviceMemory*) {
+    test::ExpectNcclOk(world(), [&](comm::Communicator* comm, test::DeviceMemory*) {
       const TestStream stream(1, comm->rank());
-      return RunMoeRank(*model_.On(stream), run, comm, stream, x_, repeats, &result);
+      return test::RunMoeRank(*model_.On(stream), run, comm, stream, x_, repeats, &result);
     });
     return result;
   }
   // The largest distance from double precision.
-  double ErrorOf(const MoeResult& result) const {
+  double ErrorOf(const test::MoeResult& result) const {
     const std::vector<double> exact = model_.Naive(x_, residual_);
     std::vector<float> got(exact.size());
     std::memcpy(got.data(), result.residual.data(), result.residual.size());
@@ -64,18 +64,18 @@ class ColdExpertsTest : public testing::TestWithParam<int> {
     for (size_t i = 0; i < exact.size(); ++i) error = std::max(error, std::abs(got[i] - exact[i]));
     return error;
   }
-  static int64_t ColdRows(const MoeResult& result) {
+  static int64_t ColdRows(const test::MoeResult& result) {
     int64_t rows = 0;
     for (const ColdCounters& cold : result.cold) rows += cold.rows;
     return rows;
   }
-  static int64_t Misses(const MoeResult& result) {
+  static int64_t Misses(const test::MoeResult& result) {
     int64_t misses = 0;
     for (const ExpertStoreCounters& copies : result.copies) misses += copies.misses;
     return misses;
   }
 
-  const MoeTestModel model_{kShape};
+  const test::MoeTestModel model_{kShape};
   const Tensor x_ = model_.RandomRows(kRows, 3), residual_ = model_.RandomResidual(kRows, 4);
 };
 
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ColdExpertsTest, testing::Values(1, 2),
                          [](const auto& i) { return std::to_string(i.param) + "_ranks"; });
 
 TEST_P(ColdExpertsTest, AsNearToDoublePrecisionAsWithCopies) {
-  const MoeResult copied = Run(/*cold_price=*/-1), cold = Run(/*cold_price=*/1e9);
+  const test::MoeResult copied = Run(/*cold_price=*/-1), cold = Run(/*cold_price=*/1e9);
   EXPECT_GT(Misses(copied), 0);
   EXPECT_EQ(Misses(cold), 0);
   // Of the experts of each rank two are in slots.
@@ -100,7 +100,7 @@ TEST_P(ColdExpertsTest, AsNearToDoublePrecisionAsWithCopies) {
 }
 
 TEST_P(ColdExpertsTest, WhatIsCheaperToCopyIsCopiedWithTheSameBits) {
-  const MoeResult copied = Run(/*cold_price=*/-1, /*repeats=*/2), dear = Run(/*cold_price=*/0, /*repeats=*/2);
+  const test::MoeResult copied = Run(/*cold_price=*/-1, /*repeats=*/2), dear = Run(/*cold_price=*/0, /*repeats=*/2);
   EXPECT_TRUE(dear.residual == copied.residual);
   EXPECT_EQ(ColdRows(dear), 0);
   EXPECT_EQ(Misses(dear), Misses(copied));
@@ -109,7 +109,7 @@ TEST_P(ColdExpertsTest, WhatIsCheaperToCopyIsCopiedWithTheSameBits) {
 // A layer's rows that are rented all the time, over and over: what is fetched and sent back is of each layer.
 TEST_P(ColdExpertsTest, LayersFollowEachOther) {
   constexpr int kRepeats = 4;
-  const MoeResult copied = Run(/*cold_price=*/-1, kRepeats), cold = Run(/*cold_price=*/1e9, kRepeats);
+  const test::MoeResult copied = Run(/*cold_price=*/-1, kRepeats), cold = Run(/*cold_price=*/1e9, kRepeats);
   EXPECT_EQ(ColdRows(cold) % kRepeats, 0);
   std::vector<float> a(copied.residual.size() / sizeof(float)), b(a.size());
   std::memcpy(a.data(), copied.residual.data(), copied.residual.size());
@@ -118,4 +118,4 @@ TEST_P(ColdExpertsTest, LayersFollowEachOther) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -13,36 +13,39 @@
 #include "scheduler/offload/policies/rule_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/moe/experts/expert_checksum.h"
-#include "workers/moe/placement/budgeted_slots.h"
-#include "workers/moe/placement/placed_experts.h"
-#include "workers/moe/popularity/layer_forecaster.h"
+#include "workers/moe/placement/cached_expert_host.h"
+#include "workers/moe/placement/replicated_experts.h"
+#include "workers/moe/popularity/layer_load_predictor.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::test {
 namespace {
 
-constexpr int kLayers = kPlacedLayers, kExperts = kPlacedExperts, kTopK = kPlacedTopK;
+constexpr int kLayers = kPlacedLayers, kExperts = kReplicatedExperts, kTopK = kPlacedTopK;
 constexpr int64_t kRows = kPlacedRows;
 constexpr int kMoreResidents = 2;  // than at the start, that stages may give a rank
 
 // Passes all on, each launch late by something random; may change a bit of what one gather brings.
-class UnsteadyCommunicator : public Communicator {
+class UnsteadyCommunicator : public comm::Communicator {
  public:
   UnsteadyCommunicator(Communicator* inner, const CommFaults& faults)
-      : Communicator(inner->group(), MessagePool::Create()), inner_(inner), faults_(faults), random_(inner->rank()) {}
+      : Communicator(inner->group(), comm::MessagePool::Create()),
+        inner_(inner),
+        faults_(faults),
+        random_(inner->rank()) {}
 
   void Abort(absl::string_view reason) override { inner_->Abort(reason); }
   absl::Status status() const override { return inner_->status(); }
-  WorkOr StartExchange(Exchange exchange) override {
+  comm::WorkOr StartExchange(Exchange exchange) override {
     if (faults_.delays) absl::SleepFor(absl::Microseconds(random_() % 200));
-    const bool corrupt = exchange.key.op == CommOp::kAllGather && gathers_++ == faults_.corrupt_gather;
-    ASSIGN_OR_RETURN(std::unique_ptr<Work> work, inner_->StartExchange(std::move(exchange)));
+    const bool corrupt = exchange.key.op == comm::CommOp::kAllGather && gathers_++ == faults_.corrupt_gather;
+    ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, inner_->StartExchange(std::move(exchange)));
     if (!corrupt) return work;
     return std::make_unique<CorruptWork>(std::move(work), faults_.corrupt_byte);
   }
 
  private:
-  class CorruptWork : public Work {
+  class CorruptWork : public comm::Work {
    public:
     CorruptWork(std::unique_ptr<Work> inner, int64_t byte) : inner_(std::move(inner)), byte_(byte) {}
     absl::Status Wait() override {
@@ -64,30 +67,31 @@ class UnsteadyCommunicator : public Communicator {
 };
 
 // Says of the next layer what this one's rows chose, with some of it moved elsewhere.
-class FakeForecaster : public LayerForecaster {
+class FakeLoadPredictor : public moe::LayerLoadPredictor {
  public:
-  absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass&) override {
-    return absl::Span<const LayerEstimate>();
+  absl::StatusOr<absl::Span<const placement::LayerEstimate>> Begin(const moe::ForecastPass&) override {
+    return absl::Span<const placement::LayerEstimate>();
   }
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext&, const LayerContext& layer) override {
+  absl::StatusOr<absl::Span<const placement::LayerEstimate>> OnGate(const moe::MoeContext&,
+                                                                    const moe::LayerContext& layer) override {
     popularity_.assign(kExperts, 0);
     const int32_t* const idx = layer.topk_on_host.empty() ? nullptr : layer.topk_on_host.data<int32_t>();
     for (int64_t i = 0; i < layer.topk_on_host.NumElements(); ++i) {
-      popularity_[random_() % 4 == 0 ? random_() % kExperts : static_cast<size_t>(idx[i])] += kRow;
+      popularity_[random_() % 4 == 0 ? random_() % kExperts : static_cast<size_t>(idx[i])] += popularity::kRow;
     }
-    told_ = {{(layer.index + 1) % kLayers, popularity_}};
-    return absl::MakeConstSpan(told_);
+    reported_ = {{(layer.index + 1) % kLayers, popularity_}};
+    return absl::MakeConstSpan(reported_);
   }
 
  private:
   std::mt19937 random_{7};
-  Popularity popularity_;
-  std::vector<LayerEstimate> told_;
+  popularity::Popularity popularity_;
+  std::vector<placement::LayerEstimate> reported_;
 };
 
-MoveCosts CheapCopies() { return {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}; }
+placement::MoveCosts CheapCopies() { return {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}; }
 
-absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, DecidedPlacer* placer) {
+absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerStepBalancer* placer) {
   int64_t number = 0;
   for (const StageAt& at : run.stages) {
     ++number;
@@ -106,26 +110,30 @@ absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, DecidedPl
   return placer->BeginStep(step, *epoch);
 }
 
-std::unique_ptr<CachePolicy> MakePolicy(const std::string& name, const OffloadShape& shape,
-                                        absl::Span<const int64_t> popularity) {
+std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
+                                                 absl::Span<const int64_t> popularity) {
   if (name != "expected_use") {
-    const RulePolicy::Rule rule = name == "lru" ? RulePolicy::Rule::kLru : RulePolicy::Rule::kStatic;
-    return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = rule, .per_layer = false}, popularity);
+    const offload::RulePolicy::Rule rule =
+        name == "lru" ? offload::RulePolicy::Rule::kLru : offload::RulePolicy::Rule::kStatic;
+    return std::make_unique<offload::RulePolicy>(shape, offload::RulePolicy::Options{.rule = rule, .per_layer = false},
+                                                 popularity);
   }
-  return std::make_unique<ExpectedUsePolicy>(shape, CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
-                                             ExpectedUsePolicy::Options{}, popularity);
+  return std::make_unique<offload::ExpectedUsePolicy>(shape, offload::CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
+                                                      offload::ExpectedUsePolicy::Options{}, popularity);
 }
 
 }  // namespace
 
 // A rank's, with all of its experts there or a part of them.
 struct DecidedGroup::Slots {
-  std::unique_ptr<PlacedExperts> placed;
-  std::unique_ptr<ExpertOffload> offload;
-  std::unique_ptr<BudgetedSlots> budgeted;
+  std::unique_ptr<moe::ReplicatedExperts> placed;
+  std::unique_ptr<moe::ExpertOffload> offload;
+  std::unique_ptr<moe::CachedExpertHost> budgeted;
 
-  RankSlots* table() { return placed != nullptr ? static_cast<RankSlots*>(placed.get()) : budgeted.get(); }
-  LayerExperts* experts() { return placed != nullptr ? static_cast<LayerExperts*>(placed.get()) : offload.get(); }
+  moe::ExpertHost* table() { return placed != nullptr ? static_cast<moe::ExpertHost*>(placed.get()) : budgeted.get(); }
+  moe::ExpertWeightProvider* experts() {
+    return placed != nullptr ? static_cast<moe::ExpertWeightProvider*>(placed.get()) : offload.get();
+  }
 };
 
 DecidedGroup::DecidedGroup(DType dtype) {
@@ -149,7 +157,7 @@ GroupResult DecidedGroup::Run(const GroupRun& run) const {
   result.placements.resize(world);
   result.origins.resize(world);
   auto ranks = MakeGroup(run.backend, world);
-  result.statuses = RunRanks(&ranks, [&](Communicator* comm) {
+  result.statuses = RunRanks(&ranks, [&](comm::Communicator* comm) {
     CommFaults faults = {.delays = run.delays};
     if (comm->rank() == world - 1 && run.faults.corrupt_gather >= 0) faults = run.faults;
     UnsteadyCommunicator unsteady(comm, faults);
@@ -160,7 +168,7 @@ GroupResult DecidedGroup::Run(const GroupRun& run) const {
 
 std::string DecidedGroup::Expected() const {
   GroupRun alone;
-  alone.mode = PlacementMode::kStatic;
+  alone.mode = placement::PlacementMode::kStatic;
   const GroupResult result = Run(alone);
   EXPECT_TRUE(result.statuses[0].ok()) << result.statuses[0];
   return result.residual;
@@ -169,71 +177,75 @@ std::string DecidedGroup::Expected() const {
 absl::StatusOr<std::unique_ptr<DecidedGroup::Slots>> DecidedGroup::MakeSlots(const GroupRun& run, int num_slots,
                                                                              CopyScript* copies) const {
   auto slots = std::make_unique<Slots>();
-  const PackedExpert expert = models_[0]->packed();
+  const moe::PackedExpert expert = models_[0]->packed();
   if (run.budget_percent == 0) {
-    PlacedExpertsOptions options;
+    moe::ReplicatedExpertsOptions options;
     options.num_layers = kLayers;
     options.num_experts = kExperts;
     options.num_slots = num_slots + kMoreResidents + 1;
     options.expert = expert;
     options.chunk_bytes = expert.bytes / 4;
     options.source = [this](int layer, int id) { return Packed(layer, id); };
-    options.checksum = [this, bytes = expert.bytes](int layer, int id) { return ChecksumOf(Packed(layer, id), bytes); };
-    ASSIGN_OR_RETURN(slots->placed, PlacedExperts::Create(options, std::make_unique<FakeCopier>(copies)));
+    options.checksum = [this, bytes = expert.bytes](int layer, int id) {
+      return moe::ChecksumOf(Packed(layer, id), bytes);
+    };
+    ASSIGN_OR_RETURN(slots->placed, moe::ReplicatedExperts::Create(options, std::make_unique<FakeCopier>(copies)));
     return slots;
   }
-  ExpertStoreOptions store_options;
+  moe::ExpertStoreOptions store_options;
   store_options.expert = expert;
   store_options.num_slots = std::max(3, num_slots * run.budget_percent / 100);
   store_options.chunk_bytes = expert.bytes / 4;
-  store_options.source = [this](const ExpertId& id) { return Packed(id.layer, id.expert); };
-  ASSIGN_OR_RETURN(auto store, ExpertStore::Create(store_options, std::make_unique<FakeCopier>(copies)));
-  ExpertOffloadOptions options;
+  store_options.source = [this](const moe::ExpertId& id) { return Packed(id.layer, id.expert); };
+  ASSIGN_OR_RETURN(auto store, moe::ExpertStore::Create(store_options, std::make_unique<FakeCopier>(copies)));
+  moe::ExpertOffloadOptions options;
   options.num_layers = kLayers;
   options.experts.resize(kExperts);
   std::iota(options.experts.begin(), options.experts.end(), 0);
-  options.make_policy = [name = run.policy](const OffloadShape& shape, absl::Span<const int64_t> popularity) {
+  options.make_policy = [name = run.policy](const offload::OffloadShape& shape, absl::Span<const int64_t> popularity) {
     return MakePolicy(name, shape, popularity);
   };
-  ASSIGN_OR_RETURN(slots->offload, ExpertOffload::Create(std::move(options), std::move(store)));
-  slots->budgeted = std::make_unique<BudgetedSlots>(slots->offload.get());
+  ASSIGN_OR_RETURN(slots->offload, moe::ExpertOffload::Create(std::move(options), std::move(store)));
+  slots->budgeted = std::make_unique<moe::CachedExpertHost>(slots->offload.get());
   return slots;
 }
 
-absl::StatusOr<std::unique_ptr<DecidedPlacer>> DecidedGroup::MakePlacer(const GroupRun& run, int rank,
-                                                                        Slots* slots) const {
+absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> DecidedGroup::MakeBalancer(const GroupRun& run, int rank,
+                                                                                 Slots* slots) const {
   const int world = static_cast<int>(run.rank_rows.size());
-  const int spare = run.mode == PlacementMode::kStatic ? 0 : kSpareSlots;
-  DecidedPlacerOptions options;
-  options.shape = {.mode = run.mode,
-                   .top_k = kTopK,
-                   .residents = std::vector<Placement>(kLayers, ContiguousPlacement(kExperts, world, spare)),
-                   .costs = CheapCopies()};
+  const int spare = run.mode == placement::PlacementMode::kStatic ? 0 : kSpareSlots;
+  moe::PerStepBalancerOptions options;
+  options.shape = {
+      .mode = run.mode,
+      .top_k = kTopK,
+      .residents = std::vector<placement::Placement>(kLayers, placement::ContiguousPlacement(kExperts, world, spare)),
+      .costs = CheapCopies()};
   options.rank = rank;
   options.experts = slots->table();
-  ASSIGN_OR_RETURN(auto placer, DecidedPlacer::Create(std::move(options)));
+  ASSIGN_OR_RETURN(auto placer, moe::PerStepBalancer::Create(std::move(options)));
   RETURN_IF_ERROR(slots->table()->Fill(placer->ExpertsHere(), Soon(), [](int64_t, int64_t) { return true; }));
   return placer;
 }
 
-absl::Status DecidedGroup::RunRank(const GroupRun& run, Communicator* comm, GroupResult* result) const {
+absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm, GroupResult* result) const {
   const int rank = comm->rank(), world = comm->world();
   const auto place = static_cast<size_t>(rank);
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   CopyScript copies;
   if (run.delays) copies.Delay(static_cast<uint32_t>(rank), absl::Microseconds(400));
-  const int spare = run.mode == PlacementMode::kStatic ? 0 : kSpareSlots;
+  const int spare = run.mode == placement::PlacementMode::kStatic ? 0 : kSpareSlots;
   ASSIGN_OR_RETURN(auto slots, MakeSlots(run, kLayers * ((kExperts + world - 1) / world + spare), &copies));
-  ASSIGN_OR_RETURN(auto placer, MakePlacer(run, rank, slots.get()));
+  ASSIGN_OR_RETURN(auto placer, MakeBalancer(run, rank, slots.get()));
   const int64_t begin = std::accumulate(run.rank_rows.begin(), run.rank_rows.begin() + rank, int64_t{0});
   const int64_t rows = run.rank_rows[place], width = models_[0]->shape().hidden;
   const DType acc = AccDType(models_[0]->shape().dtype);
   const TensorView residual(result->residual.data() + begin * width * DTypeBytes(acc), acc, {rows, width});
-  const ExpertLayout layout = ExpertLayout::Contiguous(kExperts, world);
-  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = true});
-  MoeExecutor executor;
-  FakeForecaster forecaster;
+  const moe::ExpertLayout layout = moe::ExpertLayout::Contiguous(kExperts, world);
+  const pipeline::MoeSchedule schedule =
+      pipeline::BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = true});
+  moe::MoeExecutor executor;
+  FakeLoadPredictor forecaster;
   int64_t epoch = 0;
   for (int64_t step = 1; step <= kPlacedSteps; ++step) {
     RETURN_IF_ERROR(AtStep(run, step, &epoch, placer.get()));
@@ -255,7 +267,7 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, Communicator* comm, Grou
   if (slots->offload != nullptr) result->stores[place] = slots->offload->store().counters();
   result->epochs[place] = placer->epoch();
   for (int layer = 0; layer < kLayers; ++layer) {
-    const Placement& placement = result->placements[place].emplace_back(placer->placement(layer));
+    const placement::Placement& placement = result->placements[place].emplace_back(placer->placement(layer));
     for (int expert = 0; expert < kExperts; ++expert) {
       for (const int32_t device : placement.DevicesOf(expert)) {
         ++result->origins[place][static_cast<size_t>(placer->OriginOf(layer, device, expert))];

@@ -10,17 +10,17 @@
 
 #include "absl/status/statusor.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/placement/decided_placer.h"
-#include "workers/moe/placement/rank_slots.h"
+#include "workers/moe/placement/expert_host.h"
+#include "workers/moe/placement/per_step_balancer.h"
 
 namespace switchyard::test {
 
-inline constexpr int kPlacedLayers = 3, kPlacedExperts = 12, kPlacedTopK = 2, kSpareSlots = 2;
+inline constexpr int kPlacedLayers = 3, kReplicatedExperts = 12, kPlacedTopK = 2, kSpareSlots = 2;
 inline constexpr int64_t kPlacedRows = 24, kPlacedSteps = 8;
 
 struct StageAt {
   int64_t prepared = 0, committed = 0;  // steps; committed < 0: dropped before the next is prepared
-  ResidencyStage stage;
+  placement::ResidencyMigration stage;
 };
 
 // What happens to one rank's messages.
@@ -32,7 +32,7 @@ struct CommFaults {
 
 struct GroupRun {
   Backend backend = Backend::kLocal;
-  PlacementMode mode = PlacementMode::kAgreed;
+  placement::PlacementMode mode = placement::PlacementMode::kAgreed;
   std::vector<int64_t> rank_rows = {kPlacedRows};
   bool forecasts = true;
   bool delays = false;
@@ -46,12 +46,13 @@ struct GroupRun {
 struct GroupResult {
   std::vector<absl::Status> statuses;  // [R]
   std::string residual;
-  std::vector<MoeStats> stats;                            // [R]
-  std::vector<RankSlotsCounters> counters;                // [R]
-  std::vector<ExpertStoreCounters> stores;                // [R] of a budget
-  std::vector<int64_t> epochs;                            // [R]
-  std::vector<std::vector<Placement>> placements;         // [R][L] at the end
-  std::vector<std::array<int, kNumSlotOrigins>> origins;  // [R] experts in slots at the end, by who put them there
+  std::vector<moe::MoeStats> stats;                           // [R]
+  std::vector<moe::ExpertHostCounters> counters;              // [R]
+  std::vector<moe::ExpertStoreCounters> stores;               // [R] of a budget
+  std::vector<int64_t> epochs;                                // [R]
+  std::vector<std::vector<placement::Placement>> placements;  // [R][L] at the end
+  std::vector<std::array<int, placement::kNumSlotOrigins>>
+      origins;  // [R] experts in slots at the end, by who put them there
 };
 
 class DecidedGroup {
@@ -65,8 +66,8 @@ class DecidedGroup {
  private:
   struct Slots;
   absl::StatusOr<std::unique_ptr<Slots>> MakeSlots(const GroupRun& run, int num_slots, CopyScript* copies) const;
-  absl::StatusOr<std::unique_ptr<DecidedPlacer>> MakePlacer(const GroupRun& run, int rank, Slots* slots) const;
-  absl::Status RunRank(const GroupRun& run, Communicator* comm, GroupResult* result) const;
+  absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> MakeBalancer(const GroupRun& run, int rank, Slots* slots) const;
+  absl::Status RunRank(const GroupRun& run, comm::Communicator* comm, GroupResult* result) const;
   const char* Packed(int layer, int expert) const {
     return packed_[static_cast<size_t>(layer)].data() + expert * models_[0]->packed().bytes;
   }

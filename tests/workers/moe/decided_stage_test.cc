@@ -1,5 +1,5 @@
-// Stages of the slow loop between steps, while the fast loop moves experts: the bits stay, with and without an expert
-// budget, and what comes out of turn is refused.
+// Stages of the background balancer between steps, while the per-step balancer moves experts: the bits stay, with and
+// without an expert budget, and what comes out of turn is refused.
 #include <string>
 #include <vector>
 
@@ -7,9 +7,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/moe/decided_group.h"
-#include "workers/moe/placement/decided_placer.h"
+#include "workers/moe/placement/per_step_balancer.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::DecidedGroup;
@@ -19,31 +19,32 @@ using test::RowsOf;
 using test::StageAt;
 using testing::HasSubstr;
 
-// Stages are prepared, committed and dropped between steps, while the fast loop moves.
-TEST(DecidedPlacerStageTest, ResidentsChangeUnderSteps) {
-  const DecidedGroup group;
+// Stages are prepared, committed and dropped between steps, while the per-step balancer moves.
+TEST(PerStepBalancerStageTest, ResidentsChangeUnderSteps) {
+  const test::DecidedGroup group;
   const std::string expected = group.Expected();
   const auto copy = [](int layer, int expert, int device) {
-    return ResidencyMove{MoveKind::kCopy, layer, expert, device, 0};
+    return placement::ResidencyMove{placement::MoveKind::kCopy, layer, expert, device, 0};
   };
   const auto release = [](int layer, int expert, int device) {
-    return ResidencyMove{MoveKind::kRelease, layer, expert, device, 0};
+    return placement::ResidencyMove{placement::MoveKind::kRelease, layer, expert, device, 0};
   };
-  const std::vector<StageAt> stages = {
+  const std::vector<test::StageAt> stages = {
       {.prepared = 1, .committed = 2, .stage = {{copy(0, 11, 0), copy(1, 0, 3)}, {release(0, 11, 3)}}},
       {.prepared = 4, .committed = -5, .stage = {{copy(2, 11, 0)}, {}}},
       {.prepared = 5, .committed = 7, .stage = {{copy(0, 0, 3)}, {release(0, 0, 0)}}}};
-  for (const PlacementMode mode : {PlacementMode::kAgreed, PlacementMode::kStaticSpare}) {
+  for (const placement::PlacementMode mode :
+       {placement::PlacementMode::kAgreed, placement::PlacementMode::kStaticSpare}) {
     for (const int run : {0, 1, 2, 3}) {
-      const GroupResult result = group.Run({.mode = mode,
-                                            .rank_rows = RowsOf(4),
-                                            .delays = run % 2 == 1,
-                                            .stages = stages,
-                                            .budget_percent = run < 2 ? 0 : 40});
+      const test::GroupResult result = group.Run({.mode = mode,
+                                                  .rank_rows = test::RowsOf(4),
+                                                  .delays = run % 2 == 1,
+                                                  .stages = stages,
+                                                  .budget_percent = run < 2 ? 0 : 40});
       for (const absl::Status& status : result.statuses) ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(result.residual == expected);
       for (int rank = 0; rank < 4; ++rank) {
-        const std::vector<Placement>& placements = result.placements[static_cast<size_t>(rank)];
+        const std::vector<placement::Placement>& placements = result.placements[static_cast<size_t>(rank)];
         EXPECT_EQ(result.epochs[static_cast<size_t>(rank)], 3);
         EXPECT_EQ(placements[0], result.placements[0][0]);
         EXPECT_TRUE(placements[0].Holds(0, 11));
@@ -59,70 +60,73 @@ TEST(DecidedPlacerStageTest, ResidentsChangeUnderSteps) {
   }
 }
 
-TEST(DecidedPlacerStageTest, RefusesWhatComesOutOfTurn) {
-  const DecidedGroup group;
-  const StageAt at = {.prepared = 1, .committed = 2, .stage = {{{MoveKind::kCopy, 0, 5, 0, 0}}, {}}};
-  const auto refusal = [&](GroupRun run) {
-    run.rank_rows = RowsOf(2);
+TEST(PerStepBalancerStageTest, RefusesWhatComesOutOfTurn) {
+  const test::DecidedGroup group;
+  const test::StageAt at = {.prepared = 1, .committed = 2, .stage = {{{placement::MoveKind::kCopy, 0, 5, 0, 0}}, {}}};
+  const auto refusal = [&](test::GroupRun run) {
+    run.rank_rows = test::RowsOf(2);
     return group.Run(run).statuses[0];
   };
-  StageAt resident = at;
+  test::StageAt resident = at;
   EXPECT_THAT(refusal({.stages = {resident}}).message(), HasSubstr("resident there already"));
-  StageAt later = {.prepared = 1, .committed = 6, .stage = {{{MoveKind::kCopy, 0, 11, 0, 0}}, {}}};
+  test::StageAt later = {.prepared = 1, .committed = 6, .stage = {{{placement::MoveKind::kCopy, 0, 11, 0, 0}}, {}}};
   EXPECT_EQ(refusal({.stages = {later, later}}).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(refusal({.mode = PlacementMode::kCentral, .stages = {later}}).code(),
+  EXPECT_EQ(refusal({.mode = placement::PlacementMode::kCentral, .stages = {later}}).code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
 // Has everything, and keeps what it is told to prefer.
-class PreferringSlots final : public RankSlots {
+class PreferringSlots final : public ExpertHost {
  public:
   absl::Status Fill(const std::vector<std::vector<int32_t>>&, absl::Time, Progress) override {
     return absl::OkStatus();
   }
   absl::Status Replace(int, int32_t, int32_t, CopyReason) override { return absl::OkStatus(); }
-  void Hurry(int, int32_t) override {}
+  void RaisePriority(int, int32_t) override {}
   absl::Status Prepare(absl::Span<const Expert> arrivals) override {
-    for (const Expert& expert : arrivals) absl::StrAppend(&told, "prepare ", expert.layer, ".", expert.expert, " ");
+    for (const Expert& expert : arrivals) absl::StrAppend(&reported, "prepare ", expert.layer, ".", expert.expert, " ");
     return absl::OkStatus();
   }
   absl::StatusOr<bool> Ready() override { return true; }
-  void Commit(absl::Span<const Expert>) override { absl::StrAppend(&told, "commit "); }
+  void Commit(absl::Span<const Expert>) override { absl::StrAppend(&reported, "commit "); }
   void Prefer(const Expert& expert, bool in_memory) override {
-    absl::StrAppend(&told, in_memory ? "!" : "?", expert.layer, ".", expert.expert, " ");
+    absl::StrAppend(&reported, in_memory ? "!" : "?", expert.layer, ".", expert.expert, " ");
   }
   absl::Status Drop() override { return absl::OkStatus(); }
   absl::Status Release() override { return absl::OkStatus(); }
 
-  std::string told;
+  std::string reported;
 };
 
 // What is in which memory changes with the step that commits, on the rank whose memory it is.
-TEST(DecidedPlacerStageTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
-  const ResidencyStage stage = {
-      .arrivals = {{MoveKind::kLoad, 0, 1, 0, 1}, {MoveKind::kCopy, 0, 2, 0, 2}, {MoveKind::kRehome, 1, 3, 0, 2}},
-      .departures = {
-          {MoveKind::kOffload, 1, 0, 0, 0}, {MoveKind::kOffload, 1, 2, 1, 0}, {MoveKind::kRelease, 1, 3, 1, 0}}};
+TEST(PerStepBalancerStageTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
+  const placement::ResidencyMigration stage = {.arrivals = {{placement::MoveKind::kLoad, 0, 1, 0, 1},
+                                                            {placement::MoveKind::kCopy, 0, 2, 0, 2},
+                                                            {placement::MoveKind::kRehome, 1, 3, 0, 2}},
+                                               .departures = {{placement::MoveKind::kOffload, 1, 0, 0, 0},
+                                                              {placement::MoveKind::kOffload, 1, 2, 1, 0},
+                                                              {placement::MoveKind::kRelease, 1, 3, 1, 0}}};
   for (const int rank : {0, 1}) {
     PreferringSlots slots;
-    auto placer =
-        *DecidedPlacer::Create({.shape = {.residents = {ContiguousPlacement(4, 2, 1), ContiguousPlacement(4, 2, 1)}},
-                                .rank = rank,
-                                .experts = &slots});
+    auto placer = *PerStepBalancer::Create(
+        {.shape = {.residents = {placement::ContiguousPlacement(4, 2, 1), placement::ContiguousPlacement(4, 2, 1)}},
+         .rank = rank,
+         .experts = &slots});
     ASSERT_TRUE(placer->Prepare(1, {}, stage).ok());
     ASSERT_TRUE(placer->BeginStep(1, 0).ok());
-    EXPECT_EQ(slots.told, rank == 0 ? "prepare 0.2 prepare 1.3 " : "");
+    EXPECT_EQ(slots.reported, rank == 0 ? "prepare 0.2 prepare 1.3 " : "");
     EXPECT_EQ(placer->num_commits(), 0);
-    slots.told.clear();
+    slots.reported.clear();
     ASSERT_TRUE(placer->BeginStep(2, 1).ok());
-    EXPECT_EQ(slots.told, rank == 0 ? "commit !0.1 !0.2 ?1.3 ?1.0 " : "commit ?1.2 ");
+    EXPECT_EQ(slots.reported, rank == 0 ? "commit !0.1 !0.2 ?1.3 ?1.0 " : "commit ?1.2 ");
     EXPECT_EQ(placer->num_commits(), 1);
     EXPECT_GT(placer->commit_seconds(), 0);
   }
 }
 
-TEST(DecidedPlacerStageTest, AStepOfAnUnknownEpochIsRefused) {
-  auto placer = *DecidedPlacer::Create({.shape = {.epoch = 4, .residents = {ContiguousPlacement(4, 2, 0)}}});
+TEST(PerStepBalancerStageTest, AStepOfAnUnknownEpochIsRefused) {
+  auto placer =
+      *PerStepBalancer::Create({.shape = {.epoch = 4, .residents = {placement::ContiguousPlacement(4, 2, 0)}}});
   EXPECT_TRUE(placer->BeginStep(1, 4).ok());
   EXPECT_THAT(placer->BeginStep(2, 5).message(), HasSubstr("placement epoch 5; in use is 4, none is prepared"));
   EXPECT_TRUE(absl::IsFailedPrecondition(placer->Ready().status()));
@@ -131,4 +135,4 @@ TEST(DecidedPlacerStageTest, AStepOfAnUnknownEpochIsRefused) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -14,7 +14,7 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using testing::ElementsAre;
@@ -24,20 +24,20 @@ using testing::HasSubstr;
 constexpr int kLayers = 4, kExperts = 5;
 
 // Passes all on, but puts 16 bits of its own into what rank 0 is heard to say in the first gather.
-class TamperingCommunicator : public Communicator {
+class TamperingCommunicator : public comm::Communicator {
  public:
   TamperingCommunicator(Communicator* inner, int64_t byte, uint16_t bits)
-      : Communicator(inner->group(), MessagePool::Create()), inner_(inner), byte_(byte), bits_(bits) {}
+      : Communicator(inner->group(), comm::MessagePool::Create()), inner_(inner), byte_(byte), bits_(bits) {}
 
   void Abort(absl::string_view reason) override { inner_->Abort(reason); }
   absl::Status status() const override { return inner_->status(); }
-  WorkOr StartExchange(Exchange exchange) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Work> work, inner_->StartExchange(std::move(exchange)));
+  comm::WorkOr StartExchange(Exchange exchange) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, inner_->StartExchange(std::move(exchange)));
     return std::make_unique<TamperedWork>(std::move(work), byte_, bits_);
   }
 
  private:
-  class TamperedWork : public Work {
+  class TamperedWork : public comm::Work {
    public:
     TamperedWork(std::unique_ptr<Work> inner, int64_t byte, uint16_t bits)
         : inner_(std::move(inner)), byte_(byte), bits_(bits) {}
@@ -61,53 +61,54 @@ class TamperingCommunicator : public Communicator {
 
 // What one rank has to tell.
 struct Tale {
-  std::vector<int32_t> counts;                             // [E] rows of its gate
-  std::vector<std::pair<int, Popularity>> estimates = {};  // (layer, [E])
+  std::vector<int32_t> counts;                                         // [E] rows of its gate
+  std::vector<std::pair<int, popularity::Popularity>> estimates = {};  // (layer, [E])
 };
 
 // What it heard.
-struct Heard {
+struct Received {
   std::vector<int32_t> counts;  // [R, E]
-  std::vector<std::pair<int, Popularity>> estimates;
+  std::vector<std::pair<int, popularity::Popularity>> estimates;
   int64_t gathers = 0;
 };
 
-struct Told {
+struct Reported {
   std::vector<absl::Status> statuses;  // [R]
-  std::vector<Heard> heard;            // [R]
+  std::vector<Received> heard;         // [R]
 };
 
-absl::Status TellOf(const Tale& tale, bool estimates, Communicator* comm, Heard* heard) {
+absl::Status ReportOf(const Tale& tale, bool estimates, comm::Communicator* comm, Received* heard) {
   std::vector<int32_t> idx;
   for (int32_t expert = 0; expert < kExperts; ++expert) {
     idx.insert(idx.end(), static_cast<size_t>(tale.counts[static_cast<size_t>(expert)]), expert);
   }
-  std::vector<LayerEstimate> told;
-  for (const auto& [layer, popularity] : tale.estimates) told.push_back({layer, popularity});
+  std::vector<placement::LayerEstimate> reported;
+  for (const auto& [layer, popularity] : tale.estimates) reported.push_back({layer, popularity});
   MoeStats stats;
   DecisionGather gather(kLayers, kExperts, estimates);
   const auto rows = static_cast<int64_t>(idx.size());
   const MoeContext context{.comm = comm, .deadline = test::Soon(), .stats = &stats};
   const LayerContext layer{
-      .index = 2, .topk_on_host = TensorView(idx.data(), DType::kI32, {rows, 1}), .estimates = told};
-  ASSIGN_OR_RETURN(const DecisionGather::Told result, gather.Gather(context, layer, DecisionDigest()));
+      .index = 2, .topk_on_host = TensorView(idx.data(), DType::kI32, {rows, 1}), .estimates = reported};
+  ASSIGN_OR_RETURN(const DecisionGather::Reported result, gather.Gather(context, layer, placement::DecisionDigest()));
   heard->counts.assign(result.counts.rows.begin(), result.counts.rows.end());
-  for (const LayerEstimate& estimate : result.estimates) {
-    heard->estimates.emplace_back(estimate.layer, Popularity(estimate.popularity.begin(), estimate.popularity.end()));
+  for (const placement::LayerEstimate& estimate : result.estimates) {
+    heard->estimates.emplace_back(estimate.layer,
+                                  popularity::Popularity(estimate.popularity.begin(), estimate.popularity.end()));
   }
   heard->gathers = comm->ledger().num_launched();
   return absl::OkStatus();
 }
 
-Told Tell(const std::vector<Tale>& tales, bool estimates = true) {
-  Told told;
-  told.heard.resize(tales.size());
+Reported Report(const std::vector<Tale>& tales, bool estimates = true) {
+  Reported reported;
+  reported.heard.resize(tales.size());
   auto ranks = test::MakeGroup(test::Backend::kLocal, static_cast<int>(tales.size()));
-  told.statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+  reported.statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) {
     const auto rank = static_cast<size_t>(comm->rank());
-    return TellOf(tales[rank], estimates, comm, &told.heard[rank]);
+    return ReportOf(tales[rank], estimates, comm, &reported.heard[rank]);
   });
-  return told;
+  return reported;
 }
 
 TEST(DecisionGatherTest, CountsAreExactOnBothSidesOf16Bits) {
@@ -117,38 +118,39 @@ TEST(DecisionGatherTest, CountsAreExactOnBothSidesOf16Bits) {
       tales.back().counts = {7, 0, most, 0, 1};
       std::vector<int32_t> expected;
       for (const Tale& tale : tales) expected.insert(expected.end(), tale.counts.begin(), tale.counts.end());
-      const Told told = Tell(tales);
+      const Reported reported = Report(tales);
       for (size_t rank = 0; rank < world; ++rank) {
-        ASSERT_TRUE(told.statuses[rank].ok()) << told.statuses[rank];
-        EXPECT_THAT(told.heard[rank].counts, ElementsAreArray(expected)) << most << " on " << world;
+        ASSERT_TRUE(reported.statuses[rank].ok()) << reported.statuses[rank];
+        EXPECT_THAT(reported.heard[rank].counts, ElementsAreArray(expected)) << most << " on " << world;
         // Told again where one rank's do not fit, by all ranks.
         const int64_t gathers = most > 65535 ? 2 : 1;
-        EXPECT_EQ(told.heard[rank].gathers, world == 1 ? 0 : gathers);
+        EXPECT_EQ(reported.heard[rank].gathers, world == 1 ? 0 : gathers);
       }
     }
   }
 }
 
 TEST(DecisionGatherTest, EstimatesThatFitAreExact) {
-  const Popularity one = {65535, 0, 1, 2, 3}, other = {1, 1, 1, 1, 65535};
-  const Told told = Tell({{.counts = {0, 0, 0, 0, 0}, .estimates = {{3, one}, {0, other}}},
-                          {.counts = {1, 0, 0, 0, 0}, .estimates = {{3, other}}},
-                          {.counts = {0, 0, 0, 0, 1}}});
-  for (const Heard& heard : told.heard) {
+  const popularity::Popularity one = {65535, 0, 1, 2, 3}, other = {1, 1, 1, 1, 65535};
+  const Reported reported = Report({{.counts = {0, 0, 0, 0, 0}, .estimates = {{3, one}, {0, other}}},
+                                    {.counts = {1, 0, 0, 0, 0}, .estimates = {{3, other}}},
+                                    {.counts = {0, 0, 0, 0, 1}}});
+  for (const Received& heard : reported.heard) {
     // Behind layer 2: 3, then 0 of the next step.
-    EXPECT_THAT(heard.estimates,
-                ElementsAre(std::make_pair(3, Popularity{65536, 1, 2, 3, 65538}), std::make_pair(0, other)));
+    EXPECT_THAT(heard.estimates, ElementsAre(std::make_pair(3, popularity::Popularity{65536, 1, 2, 3, 65538}),
+                                             std::make_pair(0, other)));
   }
 }
 
 // All ranks hear the same, below what was expected by less than a 2^15th of the rank's largest.
 TEST(DecisionGatherTest, LargerEstimatesLoseNoMoreThanTheyMay) {
-  for (const int64_t largest : {int64_t{65536}, 300 * kRow + 12345, int64_t{1} << 48}) {
-    const Popularity expected = {largest, largest / 3, kRow / 7, 1, 0};
-    const Told told = Tell({{.counts = {0, 0, 0, 0, 0}, .estimates = {{1, expected}}}, {.counts = {1, 0, 0, 0, 0}}});
-    for (const Heard& heard : told.heard) {
+  for (const int64_t largest : {int64_t{65536}, 300 * popularity::kRow + 12345, int64_t{1} << 48}) {
+    const popularity::Popularity expected = {largest, largest / 3, popularity::kRow / 7, 1, 0};
+    const Reported reported =
+        Report({{.counts = {0, 0, 0, 0, 0}, .estimates = {{1, expected}}}, {.counts = {1, 0, 0, 0, 0}}});
+    for (const Received& heard : reported.heard) {
       ASSERT_EQ(heard.estimates.size(), 1u) << largest;
-      EXPECT_EQ(heard.estimates[0], told.heard[0].estimates[0]);
+      EXPECT_EQ(heard.estimates[0], reported.heard[0].estimates[0]);
       for (size_t e = 0; e < expected.size(); ++e) {
         EXPECT_LE(heard.estimates[0].second[e], expected[e]);
         EXPECT_LT(expected[e] - heard.estimates[0].second[e], largest >> 15) << largest << ", expert " << e;
@@ -162,18 +164,19 @@ TEST(DecisionGatherTest, MessagesAreShort) {
   EXPECT_EQ(DecisionGather(8, 16, false).message_bytes(), 10 + 2 * 16);
 }
 
-TEST(DecisionGatherTest, WithoutEstimatesNoneAreTold) {
-  const Told told =
-      Tell({{.counts = {1, 2, 3, 4, 5}, .estimates = {{1, Popularity(kExperts, 9)}}}, {.counts = {5, 4, 3, 2, 1}}},
-           /*estimates=*/false);
-  for (const Heard& heard : told.heard) {
+TEST(DecisionGatherTest, WithoutEstimatesNoneAreReported) {
+  const Reported reported =
+      Report({{.counts = {1, 2, 3, 4, 5}, .estimates = {{1, popularity::Popularity(kExperts, 9)}}},
+              {.counts = {5, 4, 3, 2, 1}}},
+             /*estimates=*/false);
+  for (const Received& heard : reported.heard) {
     EXPECT_TRUE(heard.estimates.empty());
     EXPECT_THAT(heard.counts, ElementsAre(1, 2, 3, 4, 5, 5, 4, 3, 2, 1));
   }
 }
 
 // (hash, wide, two layers, two shifts, …)
-TEST(DecisionGatherTest, WhatNoRankCanHaveToldEndsTheGroup) {
+TEST(DecisionGatherTest, WhatNoRankCanHaveReportedEndsTheGroup) {
   struct Tampering {
     int64_t byte;
     uint16_t bits;
@@ -182,13 +185,13 @@ TEST(DecisionGatherTest, WhatNoRankCanHaveToldEndsTheGroup) {
   for (const Tampering& tampering : {Tampering{10, kLayers, "rank 0 expects something of layer 4 of 4, times 2^0"},
                                      Tampering{12, 0xfffe, "rank 0 expects something of layer -2 of 4"},
                                      Tampering{14, 34, "rank 0 expects something of layer 1 of 4, times 2^34"}}) {
-    const Tale tale{.counts = {1, 0, 0, 0, 0}, .estimates = {{1, Popularity(kExperts, 7)}}};
-    std::vector<Heard> heard(2);
+    const Tale tale{.counts = {1, 0, 0, 0, 0}, .estimates = {{1, popularity::Popularity(kExperts, 7)}}};
+    std::vector<Received> heard(2);
     auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
-    const std::vector<absl::Status> statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
-      if (comm->rank() == 0) return TellOf(tale, true, comm, &heard[0]);
+    const std::vector<absl::Status> statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) {
+      if (comm->rank() == 0) return ReportOf(tale, true, comm, &heard[0]);
       TamperingCommunicator tampered(comm, tampering.byte, tampering.bits);
-      return TellOf(tale, true, &tampered, &heard[1]);
+      return ReportOf(tale, true, &tampered, &heard[1]);
     });
     EXPECT_TRUE(absl::IsInternal(statuses[1])) << statuses[1];
     EXPECT_THAT(statuses[1].message(), HasSubstr(tampering.text));
@@ -198,14 +201,14 @@ TEST(DecisionGatherTest, WhatNoRankCanHaveToldEndsTheGroup) {
 
 TEST(DecisionGatherTest, WhatNoRankMayExpectIsRefused) {
   for (const auto& [popularity, text] :
-       {std::make_pair(Popularity{1, -2, 0, 0, 0}, "expects -2 / "),
-        std::make_pair(Popularity{1, (int64_t{1} << 48) + 1, 0, 0, 0}, "expects 281474976710657 / "),
-        std::make_pair(Popularity{1, 2, 3}, "has 3 experts of 5")}) {
-    const Told told = Tell({{.counts = {0, 0, 0, 0, 0}, .estimates = {{1, popularity}}}});
-    EXPECT_TRUE(absl::IsInternal(told.statuses[0])) << told.statuses[0];
-    EXPECT_THAT(told.statuses[0].message(), HasSubstr(text));
+       {std::make_pair(popularity::Popularity{1, -2, 0, 0, 0}, "expects -2 / "),
+        std::make_pair(popularity::Popularity{1, (int64_t{1} << 48) + 1, 0, 0, 0}, "expects 281474976710657 / "),
+        std::make_pair(popularity::Popularity{1, 2, 3}, "has 3 experts of 5")}) {
+    const Reported reported = Report({{.counts = {0, 0, 0, 0, 0}, .estimates = {{1, popularity}}}});
+    EXPECT_TRUE(absl::IsInternal(reported.statuses[0])) << reported.statuses[0];
+    EXPECT_THAT(reported.statuses[0].message(), HasSubstr(text));
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

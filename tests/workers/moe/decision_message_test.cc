@@ -10,19 +10,19 @@
 #include "tests/workers/moe/decided_group.h"
 #include "workers/moe/placement/decision_gather.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::DecidedGroup;
 using test::GroupResult;
-using test::kPlacedExperts;
+using test::kReplicatedExperts;
 using testing::HasSubstr;
 
 // One bit of what the last rank hears of rank 0: that rank decides otherwise, and the next gather shows it.
 TEST(DivergenceTest, TheFirstFieldThatDiffersIsNamed) {
-  const DecidedGroup group;
+  const test::DecidedGroup group;
   constexpr int64_t kPopularityAt = 8 + 2 + DecisionGather::kMaxEstimates * (2 + 2);
-  constexpr int64_t kCountsAt = kPopularityAt + DecisionGather::kMaxEstimates * kPlacedExperts * 2;
+  constexpr int64_t kCountsAt = kPopularityAt + DecisionGather::kMaxEstimates * kReplicatedExperts * 2;
   struct Bit {
     int64_t byte;
     const char* field;
@@ -30,9 +30,9 @@ TEST(DivergenceTest, TheFirstFieldThatDiffersIsNamed) {
   };
   for (const Bit bit : {Bit{kPopularityAt + 4, "estimates: 0x"}, Bit{kCountsAt + 2 * 7, "counts: 0x"},
                         Bit{kCountsAt + 2 * 7, "counts: 0x", 50}}) {
-    const GroupResult result = group.Run({.rank_rows = {24, 0, 0},
-                                          .faults = {.corrupt_gather = 4, .corrupt_byte = bit.byte},
-                                          .budget_percent = bit.budget_percent});
+    const test::GroupResult result = group.Run({.rank_rows = {24, 0, 0},
+                                                .faults = {.corrupt_gather = 4, .corrupt_byte = bit.byte},
+                                                .budget_percent = bit.budget_percent});
     int named = 0;
     for (const absl::Status& status : result.statuses) {
       EXPECT_FALSE(status.ok());
@@ -49,13 +49,14 @@ TEST(DivergenceTest, TheFirstFieldThatDiffersIsNamed) {
 
 TEST(DecisionMessageTest, SaysWhatItWasMadeFrom) {
   const std::vector<int32_t> rows = {9, 0, 3, 1, 4, 0, 0, 8};
-  PolicyShape shape{.mode = PlacementMode::kCentral, .residents = {ContiguousPlacement(4, 2, 1)}};
-  auto policy = *MakePlacementPolicy(shape);
-  const Popularity popularity = {5 * kRow, 0, 0, kRow};
-  const LayerEstimate estimate{.layer = 0, .popularity = popularity};
-  const LayerDecision decision = policy->Decide({.layer = 0,
-                                                 .counts = {.num_ranks = 2, .num_experts = 4, .rows = rows},
-                                                 .estimates = absl::MakeConstSpan(&estimate, 1)});
+  placement::PolicyShape shape{.mode = placement::PlacementMode::kCentral,
+                               .residents = {placement::ContiguousPlacement(4, 2, 1)}};
+  auto policy = *placement::MakePlacementPolicy(shape);
+  const popularity::Popularity popularity = {5 * popularity::kRow, 0, 0, popularity::kRow};
+  const placement::LayerEstimate estimate{.layer = 0, .popularity = popularity};
+  const placement::LayerDecision decision = policy->Decide({.layer = 0,
+                                                            .counts = {.num_ranks = 2, .num_experts = 4, .rows = rows},
+                                                            .estimates = absl::MakeConstSpan(&estimate, 1)});
   ASSERT_FALSE(decision.prefetch[0].changes.empty());
   const std::vector<int32_t> words = EncodeDecision(decision);
   const DecisionBounds bounds = {.num_layers = 1, .num_experts = 4, .num_ranks = 2};
@@ -64,7 +65,7 @@ TEST(DecisionMessageTest, SaysWhatItWasMadeFrom) {
   EXPECT_EQ(heard->split, decision.split);
   EXPECT_EQ(heard->split.loads(), decision.split.loads());
   EXPECT_EQ(heard->prefetch[0].changes, decision.prefetch[0].changes);
-  EXPECT_EQ(DescribeMismatch(DigestOfSaid(*heard), 0, DigestOfSaid(decision), 1), "");
+  EXPECT_EQ(placement::DescribeMismatch(DigestOfSaid(*heard), 0, DigestOfSaid(decision), 1), "");
   // Cut short anywhere, or with any word out of range, it is refused or says something else, and nothing is read
   // beyond.
   for (size_t length = 0; length < words.size(); ++length) {
@@ -79,4 +80,4 @@ TEST(DecisionMessageTest, SaysWhatItWasMadeFrom) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -12,7 +12,7 @@
 #include "workers/moe/experts/expert_store.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr int kExperts = 4;
@@ -59,7 +59,7 @@ class DeviceStoreTest : public testing::TestWithParam<bool> {
     EXPECT_TRUE(lease.ok()) << lease.status();
     return lease.ok() ? *std::move(lease) : ExpertLease();
   }
-  TensorView BytesOf(const Weight& weight) const {
+  TensorView BytesOf(const ops::Weight& weight) const {
     return TensorView(const_cast<void*>(weight.data()), DType::kU8, {weight.bytes()}, weight.device());
   }
   void ExpectHolds(const ExpertLease& lease, int expert) {
@@ -115,7 +115,7 @@ TEST_P(DeviceStoreTest, ASlotIsNotWrittenWhileItIsRead) {
   ASSERT_TRUE(Synchronize(stream_, Soon()).ok());
   for (int expert = 0; expert < kExperts; ++expert) {
     EXPECT_EQ(std::memcmp(seen->data() + expert * expert_.bytes, At(expert),
-                          static_cast<size_t>(PackedBytes(expert_.gate_up, TestDevice().kind))),
+                          static_cast<size_t>(ops::PackedBytes(expert_.gate_up, TestDevice().kind))),
               0)
         << "expert " << expert;
   }
@@ -133,4 +133,4 @@ TEST_P(DeviceStoreTest, WhatArrivedCanBeReadBack) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

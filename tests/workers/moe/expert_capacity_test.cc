@@ -18,7 +18,7 @@
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 TEST(CapacityOfTest, IsTheEvenShareTimesTheFactor) {
@@ -81,7 +81,7 @@ TEST(CapacityGateTest, DropsTheSameOnAnyNumberOfRanks) {
       for (const std::vector<int64_t>& shares :
            {std::vector<int64_t>{61}, {30, 31}, {61, 0}, {16, 15, 15, 15}, {0, 40, 0, 21}}) {
         test::ExpectRanksOk(
-            test::Backend::kLocal, static_cast<int>(shares.size()), [&](Communicator* comm) -> absl::Status {
+            test::Backend::kLocal, static_cast<int>(shares.size()), [&](comm::Communicator* comm) -> absl::Status {
               const int64_t first = std::accumulate(shares.begin(), shares.begin() + comm->rank(), int64_t{0});
               const int64_t rows = shares[static_cast<size_t>(comm->rank())];
               const Tensor idx(DType::kI32, {rows, top_k}), weight(DType::kF64, {rows, top_k});
@@ -135,13 +135,13 @@ LayerResult RunLayer(const test::MoeTestModel& model, const std::vector<int64_t>
   LayerResult result;
   result.kept.resize(static_cast<size_t>(rows * top_k));
   std::vector<MoeStats> stats(static_cast<size_t>(world));
-  test::ExpectRanksOk(test::Backend::kLocal, world, [&](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(test::Backend::kLocal, world, [&](comm::Communicator* comm) -> absl::Status {
     const auto rank = static_cast<size_t>(comm->rank());
     const int64_t first = std::accumulate(shares.begin(), shares.begin() + comm->rank(), int64_t{0});
     ThreadPool pool(1 + comm->rank() % 2, false);
     const Stream stream = Stream::OnCpu(&pool);
     const MoeLayer layer = model.LayerOf(stream, layout, comm->rank());
-    const MoeSchedule schedule = BuildExpertParallel({.micro_batches = micro_batches});
+    const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = micro_batches});
     MoeSaved saved;
     MoeExecutor executor;
     RETURN_IF_ERROR(executor.Run({.stream = &stream,
@@ -204,4 +204,4 @@ TEST(CapacityLayerTest, RowsWithoutAnExpertPassAndTheOthersHaveTheSameBitsOnAnyR
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/model/temp_dir.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using testing::HasSubstr;
@@ -81,7 +81,7 @@ class ExpertFileTest : public testing::Test {
     EXPECT_TRUE(IsRight(**file));
   }
 
-  TempDir dir_;
+  model::TempDir dir_;
   ExpertFileOptions options_;
   std::atomic<int> fills_{0};
   std::atomic<bool> go_on_{true};
@@ -221,4 +221,4 @@ TEST_F(ExpertFileTest, SaysWhatRoomItWants) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -18,7 +18,7 @@
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::ExchangeKind;
@@ -28,15 +28,16 @@ using test::MoeShape;
 using test::MoeTestModel;
 using testing::HasSubstr;
 
-using MakePolicy = std::function<std::unique_ptr<CachePolicy>(const OffloadShape&)>;
+using MakePolicy = std::function<std::unique_ptr<offload::CachePolicy>(const offload::OffloadShape&)>;
 
 MakePolicy PolicyOf(const std::string& name) {
-  return [kind = *ParseExpertPolicy(name)](const OffloadShape& shape) -> std::unique_ptr<CachePolicy> {
+  return [kind = *offload::ParseExpertPolicy(name)](
+             const offload::OffloadShape& shape) -> std::unique_ptr<offload::CachePolicy> {
     const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-    const PolicyInput input = {
+    const offload::PolicyInput input = {
         .shape = shape, .cost = {.copy_ticks = 8, .chunks_per_copy = 4}, .popularity = popularity};
-    if (kind.has_value()) return MakeCachePolicy(*kind, input);
-    return std::make_unique<DuelingPolicy>(shape, input.cost, MakeDuelists(input), 0);
+    if (kind.has_value()) return offload::MakeCachePolicy(*kind, input);
+    return std::make_unique<offload::DuelingPolicy>(shape, input.cost, offload::MakeDuelists(input), 0);
   };
 }
 
@@ -44,7 +45,7 @@ struct Case {
   std::string policy;
   int percent = 100;  // of the experts of a rank
   int world = 1;
-  ExchangeKind exchange = ExchangeKind::kHost;
+  test::ExchangeKind exchange = test::ExchangeKind::kHost;
   bool delays = false;
   int micro_batches = 1;
 };
@@ -59,12 +60,13 @@ std::vector<Case> Cases() {
   for (const char* policy : {"lru", "static", "expected_use", "auto"}) {
     for (const int percent : {100, 50, 25, 10}) {
       for (const int world : {1, 2}) {
-        for (const bool delays : {false, true}) cases.push_back({policy, percent, world, ExchangeKind::kHost, delays});
+        for (const bool delays : {false, true})
+          cases.push_back({policy, percent, world, test::ExchangeKind::kHost, delays});
       }
-      cases.push_back({policy, percent, 2, ExchangeKind::kDeviceExact, true});
-      cases.push_back({policy, percent, 2, ExchangeKind::kBounded, true});
-      for (const int world : {1, 2}) cases.push_back({policy, percent, world, ExchangeKind::kHost, true, 3});
-      cases.push_back({policy, percent, 2, ExchangeKind::kBounded, false, 2});
+      cases.push_back({policy, percent, 2, test::ExchangeKind::kDeviceExact, true});
+      cases.push_back({policy, percent, 2, test::ExchangeKind::kPadded, true});
+      for (const int world : {1, 2}) cases.push_back({policy, percent, world, test::ExchangeKind::kHost, true, 3});
+      cases.push_back({policy, percent, 2, test::ExchangeKind::kPadded, false, 2});
     }
   }
   return cases;
@@ -77,15 +79,15 @@ INSTANTIATE_TEST_SUITE_P(Budgets, ExpertOffloadTest, testing::ValuesIn(Cases()),
 
 TEST_P(ExpertOffloadTest, TheBitsOfResidentExperts) {
   const Case& c = GetParam();
-  const MoeShape shape = {.num_experts = 16, .top_k = 2, .shared_ffn = 32, .dtype = DType::kBf16};
-  const MoeTestModel model(shape);
+  const test::MoeShape shape = {.num_experts = 16, .top_k = 2, .shared_ffn = 32, .dtype = DType::kBf16};
+  const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(17, 5);
   const Tensor residual = model.RandomResidual(17, 6);
-  MoeRun run = {.layout = ExpertLayout::Contiguous(shape.num_experts, c.world),
-                .rank_rows = c.world == 1 ? std::vector<int64_t>{17} : std::vector<int64_t>{12, 5},
-                .micro_batches = c.micro_batches,
-                .exchange = c.exchange};
-  const auto resident = RunMoe(model, run, x, residual, 4);
+  test::MoeRun run = {.layout = ExpertLayout::Contiguous(shape.num_experts, c.world),
+                      .rank_rows = c.world == 1 ? std::vector<int64_t>{17} : std::vector<int64_t>{12, 5},
+                      .micro_batches = c.micro_batches,
+                      .exchange = c.exchange};
+  const auto resident = test::RunMoe(model, run, x, residual, 4);
   ASSERT_TRUE(resident.ok()) << resident.status();
   test::CopyScript copies;
   copies.Delay(11, absl::Microseconds(150));
@@ -93,7 +95,7 @@ TEST_P(ExpertOffloadTest, TheBitsOfResidentExperts) {
   run.expert_slots = std::max(2, experts * c.percent / 100);
   run.policy = PolicyOf(c.policy);
   if (c.delays) run.copies = &copies;
-  const auto result = RunMoe(model, run, x, residual, 4);
+  const auto result = test::RunMoe(model, run, x, residual, 4);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->residual == resident->residual);
   for (int rank = 0; rank < c.world; ++rank) {
@@ -125,7 +127,7 @@ class ExpertOffloadFaultTest : public testing::Test {
     offload.num_layers = 2;
     offload.measured_gates = measured_gates_;
     offload.experts = {0, 1, 2, 3, 4, 5, 6, 7};
-    offload.make_policy = [policy = std::move(policy)](const OffloadShape& shape, absl::Span<const int64_t>) {
+    offload.make_policy = [policy = std::move(policy)](const offload::OffloadShape& shape, absl::Span<const int64_t>) {
       return policy(shape);
     };
     auto made = ExpertOffload::Create(offload, *std::move(store));
@@ -135,7 +137,7 @@ class ExpertOffloadFaultTest : public testing::Test {
                                                [](int64_t, int64_t) { return true; });
     ASSERT_TRUE(filled.ok()) << filled;
   }
-  std::vector<LayerEstimate> estimates_;  // told to the next layer
+  std::vector<placement::LayerEstimate> estimates_;  // told to the next layer
   int measured_gates_ = 0;
 
   // Which experts were computed, one string a wave.
@@ -150,7 +152,7 @@ class ExpertOffloadFaultTest : public testing::Test {
     for (const int count : rows) offsets.push_back(offsets.back() + count);
     std::vector<std::string> waves;
     const ExpertRows sorted = {.experts = offload_->experts(), .offsets = offsets, .later = later};
-    const auto compute = [&](const WeightGroup& gate_up, const WeightGroup& down) {
+    const auto compute = [&](const ops::WeightGroup& gate_up, const ops::WeightGroup& down) {
       waves.emplace_back();
       for (int64_t e = 0; e < gate_up.size(); ++e) {
         EXPECT_EQ(gate_up[e] == nullptr, down[e] == nullptr);
@@ -174,7 +176,7 @@ class ExpertOffloadFaultTest : public testing::Test {
     return all;
   }
 
-  const MoeTestModel model_{MoeShape{}};
+  const test::MoeTestModel model_{test::MoeShape{}};
   std::vector<char> experts_;
   test::CopyScript copies_;
   absl::Status compute_status_;
@@ -194,45 +196,48 @@ TEST_F(ExpertOffloadFaultTest, EachExpertWithRowsComputesOnce) {
 }
 
 // A policy that is never asked for more than LRU, and remembers what it was told.
-class TellingPolicy final : public CachePolicy {
+class TellingPolicy final : public offload::CachePolicy {
  public:
-  TellingPolicy(const OffloadShape& shape, std::vector<std::string>* told)
-      : lru_(PolicyOf("lru")(shape)), told_(told) {}
+  TellingPolicy(const offload::OffloadShape& shape, std::vector<std::string>* reported)
+      : lru_(PolicyOf("lru")(shape)), reported_(reported) {}
   absl::string_view name() const override { return "telling"; }
-  std::vector<ExpertKey> InitialSlots() const override { return lru_->InitialSlots(); }
-  LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override {
+  std::vector<offload::ExpertKey> InitialSlots() const override { return lru_->InitialSlots(); }
+  offload::LayerPlan OnGate(const offload::LayerNeed& need,
+                            absl::Span<const offload::LayerForecast> forecasts) override {
     if (ticks != nullptr) ticks->push_back(need.compute_ticks);
     std::string text;
-    for (const LayerForecast& forecast : forecasts) {
+    for (const offload::LayerForecast& forecast : forecasts) {
       absl::StrAppend(&text, text.empty() ? "" : "; ", forecast.ahead, ":");
-      for (const int32_t chance : forecast.chance) absl::StrAppend(&text, chance > kChance / 2 ? " likely" : " not");
+      for (const int32_t chance : forecast.chance)
+        absl::StrAppend(&text, chance > offload::kChance / 2 ? " likely" : " not");
     }
-    told_->push_back(text);
+    reported_->push_back(text);
     return lru_->OnGate(need, forecasts);
   }
-  LayerPlan OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) override {
+  offload::LayerPlan OnPass(absl::Span<const offload::LayerForecast> forecasts, int64_t ticks) override {
     std::string text = absl::StrCat("pass ", ticks);
-    for (const LayerForecast& forecast : forecasts) {
+    for (const offload::LayerForecast& forecast : forecasts) {
       absl::StrAppend(&text, " ", forecast.ahead, ":");
       for (size_t e = 0; e < forecast.chance.size(); ++e)
-        if (forecast.chance[e] > kChance / 2) absl::StrAppend(&text, e);
+        if (forecast.chance[e] > offload::kChance / 2) absl::StrAppend(&text, e);
     }
-    told_->push_back(text);
-    return {{{PlanStep::kDrop, 0, 0}, {PlanStep::kPrefetch, 7, 0}}};
+    reported_->push_back(text);
+    return {{{offload::PlanStep::kDrop, 0, 0}, {offload::PlanStep::kPrefetch, 7, 0}}};
   }
 
   std::vector<int64_t>* ticks = nullptr;  // of each gate
 
  private:
   std::unique_ptr<CachePolicy> lru_;
-  std::vector<std::string>* told_;
+  std::vector<std::string>* reported_;
 };
 
-TEST_F(ExpertOffloadFaultTest, ThePolicyHearsWhatIsExpectedOfThisRanksExperts) {
-  std::vector<std::string> told;
-  Make(6, [&](const OffloadShape& shape) { return std::make_unique<TellingPolicy>(shape, &told); });
+TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatIsExpectedOfThisRanksExperts) {
+  std::vector<std::string> reported;
+  Make(6, [&](const offload::OffloadShape& shape) { return std::make_unique<TellingPolicy>(shape, &reported); });
   constexpr int64_t kRow = int64_t{1} << 20;
-  const std::vector<int64_t> one = {9 * kRow, 0, 0, 0, 0, 0, 0, 0}, last = {0, 0, 0, 0, 0, 0, 0, 9 * kRow};
+  const std::vector<int64_t> one = {9 * popularity::kRow, 0, 0, 0, 0, 0, 0, 0},
+                             last = {0, 0, 0, 0, 0, 0, 0, 9 * popularity::kRow};
   estimates_ = {{.layer = 1, .popularity = one}};
   ASSERT_TRUE(Run(0, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
   // Layer 0 of the next pass, as there are two.
@@ -240,37 +245,38 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyHearsWhatIsExpectedOfThisRanksExperts) {
   ASSERT_TRUE(Run(1, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
   estimates_ = {};
   ASSERT_TRUE(Run(0, {1, 0, 0, 0, 0, 0, 0, 0}).ok());
-  EXPECT_EQ(told, (std::vector<std::string>{"1: likely not not not not not not not",
-                                            "1: not not not not not not not likely", ""}));
+  EXPECT_EQ(reported, (std::vector<std::string>{"1: likely not not not not not not not",
+                                                "1: not not not not not not not likely", ""}));
 }
 
 // The copy of what a step's tokens want of layer 0 begins before that layer's gate.
-TEST_F(ExpertOffloadFaultTest, ThePolicyHearsOfAPassBeforeItsFirstGate) {
-  std::vector<std::string> told;
-  Make(4, [&](const OffloadShape& shape) { return std::make_unique<TellingPolicy>(shape, &told); });
+TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesOfAPassBeforeItsFirstGate) {
+  std::vector<std::string> reported;
+  Make(4, [&](const offload::OffloadShape& shape) { return std::make_unique<TellingPolicy>(shape, &reported); });
   constexpr int64_t kRow = int64_t{1} << 20;
-  const std::vector<int64_t> last = {0, 0, 0, 0, 0, 0, 0, 9 * kRow}, first = {9 * kRow, 0, 0, 0, 0, 0, 0, 0};
+  const std::vector<int64_t> last = {0, 0, 0, 0, 0, 0, 0, 9 * popularity::kRow},
+                             first = {9 * popularity::kRow, 0, 0, 0, 0, 0, 0, 0};
   ASSERT_EQ(offload_->store().StateOf({0, 7}), SlotState::kFree);
   ASSERT_TRUE(offload_->BeginPass({{{.layer = 0, .popularity = last}, {.layer = 1, .popularity = first}}}).ok());
-  EXPECT_EQ(told, std::vector<std::string>{"pass 0 1:7 2:0"});
+  EXPECT_EQ(reported, std::vector<std::string>{"pass 0 1:7 2:0"});
   EXPECT_NE(offload_->store().StateOf({0, 7}), SlotState::kFree);
   EXPECT_EQ(offload_->store().StateOf({0, 0}), SlotState::kFree);
   // (The policy knows nothing of what it said, as this one is LRU: which then copies 7 anew.)
-  told.clear();
+  reported.clear();
   // A pass that ends early is followed by a start, whose policy knows no pass.
   ASSERT_TRUE(Run(0, {0, 1, 0, 0, 0, 0, 0, 0}).ok());
-  told.clear();
+  reported.clear();
   ASSERT_TRUE(offload_->BeginPass({{{.layer = 0, .popularity = last}}}).ok());
-  EXPECT_TRUE(told.empty());
+  EXPECT_TRUE(reported.empty());
 }
 
 // What a layer takes beside its experts is measured at first, and a constant from then on.
-TEST_F(ExpertOffloadFaultTest, ThePolicyHearsWhatLayersTakeBesideTheirExperts) {
-  std::vector<std::string> told;
+TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatLayersTakeBesideTheirExperts) {
+  std::vector<std::string> reported;
   std::vector<int64_t> ticks;
   measured_gates_ = 3;
-  Make(6, [&](const OffloadShape& shape) {
-    auto policy = std::make_unique<TellingPolicy>(shape, &told);
+  Make(6, [&](const offload::OffloadShape& shape) {
+    auto policy = std::make_unique<TellingPolicy>(shape, &reported);
     policy->ticks = &ticks;
     return policy;
   });
@@ -362,7 +368,7 @@ TEST_F(ExpertOffloadFaultTest, SaysWhatItDoesNotDo) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   auto ranks = test::MakeGroup(test::Backend::kLocal, 1);
-  const MoeSchedule one = BuildExpertParallel({.micro_batches = 1, .shared_expert = false});
+  const pipeline::MoeSchedule one = pipeline::BuildExpertParallel({.micro_batches = 1, .shared_expert = false});
   const Tensor x = model_.RandomRows(2, 1), residual = model_.RandomResidual(2, 1);
   MoeExecutor executor;
   const MoeLayer layer = model_.LayerOf(offload_.get());
@@ -376,4 +382,4 @@ TEST_F(ExpertOffloadFaultTest, SaysWhatItDoesNotDo) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

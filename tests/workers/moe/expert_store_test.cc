@@ -14,7 +14,7 @@
 #include "scheduler/base/check.h"
 #include "tests/workers/moe/fake_copier.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::CopyScript;
@@ -38,7 +38,7 @@ class ExpertStoreTest : public testing::Test {
     options.chunk_bytes = expert_.bytes / 4;
     options.bytes_per_second = bytes_per_second;
     options.source = [this](const ExpertId& id) { return At(id); };
-    auto store = ExpertStore::Create(options, std::make_unique<FakeCopier>(&script_));
+    auto store = ExpertStore::Create(options, std::make_unique<test::FakeCopier>(&script_));
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
@@ -58,7 +58,7 @@ class ExpertStoreTest : public testing::Test {
 
   const PackedExpert expert_{32, 32, DType::kF32, DeviceKind::kCpu};
   std::vector<char> host_;
-  CopyScript script_;
+  test::CopyScript script_;
   std::unique_ptr<ExpertStore> store_;  // last: its thread uses the script
 };
 
@@ -73,7 +73,7 @@ TEST_F(ExpertStoreTest, BringsBytesIntoSlots) {
   EXPECT_EQ(lease->slot(1), 0);
   EXPECT_TRUE(Holds(*lease, 0, ids[0]));
   EXPECT_TRUE(Holds(*lease, 1, ids[1]));
-  EXPECT_EQ(lease->gate_up(0).backing(), WeightBacking::kBorrowed);
+  EXPECT_EQ(lease->gate_up(0).backing(), ops::WeightBacking::kBorrowed);
   EXPECT_EQ(store_->counters().copied_bytes, 2 * expert_.bytes);
 }
 
@@ -150,7 +150,7 @@ TEST_F(ExpertStoreTest, WhoWaitsForAPrefetchHurriesIt) {
   script_.Hold();
   for (int e = 0; e < 3; ++e) ASSERT_TRUE(Prefetch({1, e}, e).ok());
   ASSERT_TRUE(script_.AwaitBegun(1));
-  store_->Hurry({1, 2});
+  store_->RaisePriority({1, 2});
   script_.AllowAll();
   ASSERT_TRUE(store_->Acquire({ExpertId{1, 2}}, Soon()).ok());
   const std::vector<ExpertChunk> begun = script_.begun();
@@ -194,7 +194,7 @@ TEST_F(ExpertStoreTest, CountsWhatPrefetchesWereWorth) {
   ASSERT_TRUE(store_->AwaitCopies(Soon()).ok());
   script_.Hold();
   ASSERT_TRUE(Prefetch({0, 5}, 3).ok());
-  store_->Hurry({0, 5});
+  store_->RaisePriority({0, 5});
   EXPECT_TRUE(absl::IsDeadlineExceeded(store_->AwaitCopies(absl::Now())));
   script_.AllowAll();
   ASSERT_TRUE(store_->Acquire({ExpertId{0, 5}}, Soon()).ok());
@@ -289,7 +289,7 @@ TEST_F(ExpertStoreTest, RefusesOptionsAndSlotsThatCannotBe) {
   ExpertStoreOptions options;
   options.expert = expert_;
   options.source = [this](const ExpertId& id) { return At(id); };
-  EXPECT_THAT(ExpertStore::Create(options, std::make_unique<FakeCopier>(&script_)).status().message(),
+  EXPECT_THAT(ExpertStore::Create(options, std::make_unique<test::FakeCopier>(&script_)).status().message(),
               HasSubstr("0 slots"));
 }
 
@@ -329,4 +329,4 @@ TEST_F(ExpertStoreTest, ManyThreadsUnderRandomDelays) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -35,7 +35,7 @@ class CopyScript {
     held_ = false;
   }
   // The copy of this expert fails with this at its chunk at `offset` or behind.
-  void FailAt(const ExpertId& id, int64_t offset, absl::Status status) {
+  void FailAt(const moe::ExpertId& id, int64_t offset, absl::Status status) {
     absl::MutexLock lock(&mu_);
     faults_[{id.layer, id.expert}] = {offset, std::move(status)};
   }
@@ -49,7 +49,7 @@ class CopyScript {
     next_chunk_ = std::move(status);
   }
   // So many copies of this expert arrive with another first byte.
-  void Damage(const ExpertId& id, int copies) {
+  void Damage(const moe::ExpertId& id, int copies) {
     absl::MutexLock lock(&mu_);
     damages_[{id.layer, id.expert}] = copies;
   }
@@ -85,13 +85,13 @@ class CopyScript {
     const auto begun = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return begun_.size() >= chunks; };
     return mu_.AwaitWithTimeout(absl::Condition(&begun), absl::Seconds(10));
   }
-  std::vector<ExpertChunk> begun() {
+  std::vector<moe::ExpertChunk> begun() {
     absl::MutexLock lock(&mu_);
     return begun_;
   }
 
   // Waits as it was told to, then the error that the copy has.
-  absl::Status Begin(const ExpertChunk& chunk) {
+  absl::Status Begin(const moe::ExpertChunk& chunk) {
     absl::Duration delay;
     {
       absl::MutexLock lock(&mu_);
@@ -110,7 +110,7 @@ class CopyScript {
     return absl::OkStatus();
   }
   // Whether this chunk has to arrive damaged.
-  bool TakeDamage(const ExpertChunk& chunk) {
+  bool TakeDamage(const moe::ExpertChunk& chunk) {
     absl::MutexLock lock(&mu_);
     const auto damage = damages_.find({chunk.id.layer, chunk.id.expert});
     return chunk.offset == 0 && damage != damages_.end() && damage->second-- > 0;
@@ -136,21 +136,22 @@ class CopyScript {
   int looks_ ABSL_GUARDED_BY(mu_) = 0;
   std::mt19937 random_ ABSL_GUARDED_BY(mu_);
   absl::Duration most_delay_ ABSL_GUARDED_BY(mu_);
-  std::vector<ExpertChunk> begun_ ABSL_GUARDED_BY(mu_);
+  std::vector<moe::ExpertChunk> begun_ ABSL_GUARDED_BY(mu_);
 };
 
-class FakeCopier : public ExpertCopier {
+class FakeCopier : public moe::ExpertCopier {
  public:
   // script: borrowed, outlives the store.  copier: what copies then.
-  explicit FakeCopier(CopyScript* script, std::unique_ptr<ExpertCopier> copier = std::make_unique<HostExpertCopier>())
+  explicit FakeCopier(CopyScript* script,
+                      std::unique_ptr<ExpertCopier> copier = std::make_unique<moe::HostExpertCopier>())
       : script_(script), copier_(std::move(copier)) {}
-  absl::Status Copy(const ExpertChunk& chunk) override {
+  absl::Status Copy(const moe::ExpertChunk& chunk) override {
     absl::Status status = script_->Begin(chunk);
     if (status.ok()) status = copier_->Copy(chunk);
     if (status.ok() && script_->TakeDamage(chunk)) chunk.to[0] ^= 1;
     return status;
   }
-  absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override {
+  absl::StatusOr<const char*> ReadBack(const moe::ExpertChunk& chunk) override {
     if (chunk.from == nullptr) {
       if (const absl::Status found = script_->Look(); !found.ok()) return found;
     }

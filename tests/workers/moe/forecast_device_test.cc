@@ -12,16 +12,16 @@
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/ops/op_test_util.h"
-#include "workers/moe/popularity/row_forecaster.h"
+#include "workers/moe/popularity/row_load_predictor.h"
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/router/router.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
-constexpr RoutingShape kShape{.num_layers = 3, .num_experts = 8, .top_k = 2};
+constexpr popularity::RoutingShape kShape{.num_layers = 3, .num_experts = 8, .top_k = 2};
 constexpr int64_t kHidden = 16, kRows = 90, kDecodes = 10;
 // Of what rows add up to, how much may stand with other experts: products are rounded otherwise, so that near ties may
 // fall otherwise, and a mean leaves out what weighs 1e-6.
@@ -32,8 +32,8 @@ struct Place {
   explicit Place(const Stream& where) : stream(where) {}
 
   const Stream stream;
-  std::vector<Weight> routers;
-  std::unique_ptr<RowForecaster> forecaster;
+  std::vector<ops::Weight> routers;
+  std::unique_ptr<RowLoadPredictor> forecaster;
 };
 
 class ForecastDeviceTest : public testing::TestWithParam<DType> {
@@ -42,7 +42,8 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
     if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
     device_stream_ = std::make_unique<TestStream>();
     for (int layer = 0; layer < kShape.num_layers; ++layer)
-      router_rows_.push_back(RandomMatrix(GetParam(), kShape.num_experts, kHidden, 20 + static_cast<uint32_t>(layer)));
+      router_rows_.push_back(
+          ops::RandomMatrix(GetParam(), kShape.num_experts, kHidden, 20 + static_cast<uint32_t>(layer)));
     Make(0);
   }
   // Two of the same, one here and one there.
@@ -52,45 +53,46 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
     for (Place* const place : {here_.get(), there_.get()}) {
       for (const Tensor& rows : router_rows_) {
         place->routers.push_back(
-            *PackWeight(place->stream, {.n = kShape.num_experts, .k = kHidden, .dtype = GetParam()}, rows));
+            *ops::PackWeight(place->stream, {.n = kShape.num_experts, .k = kHidden, .dtype = GetParam()}, rows));
       }
-      RowForecasterOptions options;
-      for (const Weight& router : place->routers) options.routers.push_back(&router);
+      RowLoadPredictorOptions options;
+      for (const ops::Weight& router : place->routers) options.routers.push_back(&router);
       options.model = "stack";
       options.shape = kShape;
       options.hidden = kHidden;
       options.dtype = GetParam();
       options.probe_share = probe_share;
-      place->forecaster = std::make_unique<RowForecaster>(options);
+      place->forecaster = std::make_unique<RowLoadPredictor>(options);
     }
   }
   // A map that says what a layer's router says: of the row, or of the mean of its text.
-  ProbeMap MapOf(int router, ProbeMap map) const {
+  popularity::ProbeMap MapOf(int router, popularity::ProbeMap map) const {
     map.num_rows = 1000;
     for (int64_t e = 0; e < kShape.num_experts; ++e) {
       if (map.in_context) map.values.insert(map.values.end(), kHidden, 0.0f);
       for (int64_t c = 0; c < kHidden; ++c)
-        map.values.push_back(static_cast<float>(Get(router_rows_[static_cast<size_t>(router)], e, c)));
+        map.values.push_back(static_cast<float>(ops::Get(router_rows_[static_cast<size_t>(router)], e, c)));
       map.values.push_back(0);
     }
     return map;
   }
-  void SetProbe(const ProbeMap& map) {
+  void SetProbe(const popularity::ProbeMap& map) {
     for (Place* const place : {here_.get(), there_.get()})
       ASSERT_TRUE(place->forecaster->SetProbe(place->stream, map).ok());
   }
 
   // One gate, as that place sees it, with the choices of the CPU's.
-  static std::vector<Popularity> Gate(Place* place, int layer, const Tensor& x, const Tensor& logits,
-                                      const Tensor& chosen) {
+  static std::vector<popularity::Popularity> Gate(Place* place, int layer, const Tensor& x, const Tensor& logits,
+                                                  const Tensor& chosen) {
     const Tensor x_there = *CopyToDevice(place->stream, x), logits_there = *CopyToDevice(place->stream, logits);
-    const auto told =
+    const auto reported =
         place->forecaster->OnGate({.stream = &place->stream, .deadline = absl::Now() + absl::Seconds(60)},
                                   {.index = layer, .x = x_there, .logits = logits_there, .topk_on_host = chosen});
-    EXPECT_TRUE(told.ok()) << told.status();
-    std::vector<Popularity> kept;
-    if (!told.ok()) return kept;
-    for (const LayerEstimate& one : *told) kept.emplace_back(one.popularity.begin(), one.popularity.end());
+    EXPECT_TRUE(reported.ok()) << reported.status();
+    std::vector<popularity::Popularity> kept;
+    if (!reported.ok()) return kept;
+    for (const placement::LayerEstimate& one : *reported)
+      kept.emplace_back(one.popularity.begin(), one.popularity.end());
     return kept;
   }
   // A pass over rows that every layer sees alike, whose gates are those of these layers.
@@ -105,29 +107,30 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
     }
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       Tensor logits(AccDType(GetParam()), {kRows, kShape.num_experts});
-      const Weight& router = here_->routers[static_cast<size_t>(gates[static_cast<size_t>(layer)])];
-      ASSERT_TRUE(Gemm(here_->stream, {}, x, router, {}, logits).ok());
+      const ops::Weight& router = here_->routers[static_cast<size_t>(gates[static_cast<size_t>(layer)])];
+      ASSERT_TRUE(ops::Gemm(here_->stream, {}, x, router, {}, logits).ok());
       Tensor chosen(DType::kI32, {kRows, kShape.top_k}), weight(logits.dtype(), {kRows, kShape.top_k});
-      ASSERT_TRUE(RouteTopK(here_->stream, {.top_k = kShape.top_k}, logits, chosen, weight).ok());
+      ASSERT_TRUE(ops::RouteTopK(here_->stream, {.top_k = kShape.top_k}, logits, chosen, weight).ok());
       ExpectAlike(Gate(here_.get(), layer, x, logits, chosen), Gate(there_.get(), layer, x, logits, chosen));
     }
   }
-  static void ExpectAlike(const std::vector<Popularity>& here, const std::vector<Popularity>& there) {
+  static void ExpectAlike(const std::vector<popularity::Popularity>& here,
+                          const std::vector<popularity::Popularity>& there) {
     ASSERT_EQ(here.size(), there.size());
     for (size_t i = 0; i < here.size(); ++i) {
-      EXPECT_EQ(TotalOf(there[i]), kRows * kShape.top_k * kRow);
+      EXPECT_EQ(popularity::TotalOf(there[i]), kRows * kShape.top_k * popularity::kRow);
       int64_t apart = 0;
       for (size_t e = 0; e < here[i].size(); ++e) apart += std::abs(here[i][e] - there[i][e]);
-      EXPECT_LE(static_cast<double>(apart), 2 * kTolerance * static_cast<double>(TotalOf(here[i])));
+      EXPECT_LE(static_cast<double>(apart), 2 * kTolerance * static_cast<double>(popularity::TotalOf(here[i])));
     }
   }
   void Passes(int count, const std::vector<int>& gates) {
     for (int pass = 0; pass < count; ++pass)
-      ASSERT_NO_FATAL_FAILURE(Pass(RandomMatrix(GetParam(), kRows, kHidden, next_seed_++), gates));
+      ASSERT_NO_FATAL_FAILURE(Pass(ops::RandomMatrix(GetParam(), kRows, kHidden, next_seed_++), gates));
   }
   // How right the prompts' predictor of a layer was so far, told one layer before: total-variation distance.
-  static double DistanceOf(const Place& place, LiveEstimator estimator, int layer) {
-    return place.forecaster->phase(Phase::kPrefill).score(estimator, layer, 1).distance();
+  static double DistanceOf(const Place& place, popularity::LivePredictor estimator, int layer) {
+    return place.forecaster->phase(popularity::Phase::kPrefill).score(estimator, layer, 1).distance();
   }
 
   ThreadPool pool_{1};
@@ -143,8 +146,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, ForecastDeviceTest, testing::Values(DType::kF32
 TEST_P(ForecastDeviceTest, TheNextGatesOnTheseRows) {
   Passes(12, {0, 1, 2});
   for (const Place* const place : {here_.get(), there_.get()}) {
-    EXPECT_LT(DistanceOf(*place, LiveEstimator::kGateAhead, 1), 0.01);
-    EXPECT_LT(DistanceOf(*place, LiveEstimator::kGateAhead, 2), 0.01);
+    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 1), 0.01);
+    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.01);
   }
 }
 
@@ -152,28 +155,28 @@ TEST_P(ForecastDeviceTest, MapsThatWereLoaded) {
   SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .values = {}}));
   Passes(12, {0, 1, 0});
   for (const Place* const place : {here_.get(), there_.get()}) {
-    EXPECT_LT(DistanceOf(*place, LiveEstimator::kProbe, 2), 0.01);
-    EXPECT_GT(DistanceOf(*place, LiveEstimator::kGateAhead, 2), 0.1);
+    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kProbe, 2), 0.01);
+    EXPECT_GT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.1);
   }
   // What prompts are told in context is wrong here: gates look at the rows alone.
   SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .in_context = true, .values = {}}));
   Passes(12, {0, 1, 0});
-  const double here = DistanceOf(*here_, LiveEstimator::kProbe, 2);
+  const double here = DistanceOf(*here_, popularity::LivePredictor::kProbe, 2);
   EXPECT_GT(here, 0.02);
-  EXPECT_NEAR(DistanceOf(*there_, LiveEstimator::kProbe, 2), here, kTolerance);
+  EXPECT_NEAR(DistanceOf(*there_, popularity::LivePredictor::kProbe, 2), here, kTolerance);
 }
 
 // Layer 2 looks at rows as router 0 does, which a network says with units that come in pairs: max(0, u) - max(0, -u).
 // A unit more is below 0 for every row, and so says nothing.
 TEST_P(ForecastDeviceTest, ANetworkInContextRunsWhereRowsAre) {
   constexpr int kUnits = 2 * kShape.num_experts + 1;
-  ProbeMap network = MapOf(1, {.layer = 1, .ahead = 1, .in_context = true, .values = {}});
+  popularity::ProbeMap network = MapOf(1, {.layer = 1, .ahead = 1, .in_context = true, .values = {}});
   network.num_units = kUnits;
   const int64_t width = network.WidthOf(kHidden);
   network.network.assign(static_cast<size_t>((kShape.num_experts + kUnits) * width + kShape.num_experts * kUnits), 0);
   for (int64_t e = 0; e < kShape.num_experts; ++e) {
     for (int64_t c = 0; c < kHidden; ++c) {
-      const auto value = static_cast<float>(Get(router_rows_[0], e, c));
+      const auto value = static_cast<float>(ops::Get(router_rows_[0], e, c));
       network.network[static_cast<size_t>((kShape.num_experts + 2 * e) * width + c)] = value;
       network.network[static_cast<size_t>((kShape.num_experts + 2 * e + 1) * width + c)] = -value;
     }
@@ -189,24 +192,24 @@ TEST_P(ForecastDeviceTest, ANetworkInContextRunsWhereRowsAre) {
   }
   Passes(12, {0, 1, 0});
   for (const Place* const place : {here_.get(), there_.get()}) {
-    EXPECT_LT(DistanceOf(*place, LiveEstimator::kProbe, 2), 0.01);
-    EXPECT_GT(DistanceOf(*place, LiveEstimator::kGateAhead, 2), 0.1);
+    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kProbe, 2), 0.01);
+    EXPECT_GT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.1);
   }
 }
 
 TEST_P(ForecastDeviceTest, MapsThatItFitsOfRowsThatItFetches) {
   Make(/*probe_share=*/1);
   Passes(6, {0, 1, 0});
-  std::vector<ProfileBundle> learned;
+  std::vector<popularity::ProfileBundle> learned;
   for (Place* const place : {here_.get(), there_.get()}) {
-    const RowForecaster& forecaster = *place->forecaster;
+    const RowLoadPredictor& forecaster = *place->forecaster;
     EXPECT_EQ(forecaster.fit()->num_rows(), 6 * kRows);
     learned.emplace_back().maps = forecaster.fit()->SolveNow(place->stream);
   }
   ASSERT_EQ(learned[0].maps.size(), 6u);  // alone and in context
   ASSERT_EQ(learned[1].maps.size(), 6u);
   for (size_t m = 0; m < learned[0].maps.size(); ++m) {
-    const ProbeMap &here = learned[0].maps[m], &there = learned[1].maps[m];
+    const popularity::ProbeMap &here = learned[0].maps[m], &there = learned[1].maps[m];
     EXPECT_EQ(there.num_rows, here.num_rows);
     EXPECT_EQ(there.in_context, here.in_context);
     EXPECT_EQ(there.values, here.values) << m;  // the same numbers, whencesoever they were fetched
@@ -216,7 +219,7 @@ TEST_P(ForecastDeviceTest, MapsThatItFitsOfRowsThatItFetches) {
 TEST_P(ForecastDeviceTest, WhatIsReservedIsEnough) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
   SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .in_context = true, .values = {}}));
-  ASSERT_TRUE(there_->stream.queue()->Workspace(kCudaWorkspaceBytes).ok());  // a worker's steps have it already
+  ASSERT_TRUE(there_->stream.queue()->Workspace(ops::kCudaWorkspaceBytes).ok());  // a worker's steps have it already
   ASSERT_TRUE(there_->forecaster->Reserve(there_->stream, kRows).ok());
   EXPECT_EQ(there_->forecaster->MapBytesToCome(TestDevice().kind), 0);
   const int64_t taken = MemoryInUse(TestDevice().kind);
@@ -235,4 +238,4 @@ TEST_P(ForecastDeviceTest, WhatIsReservedIsEnough) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

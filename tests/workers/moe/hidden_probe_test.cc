@@ -9,7 +9,7 @@
 #include "workers/moe/popularity/ridge_probe.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr int64_t kFeatures = 6, kExperts = 3, kRows = 1600;
@@ -94,7 +94,7 @@ class HiddenProbeTest : public testing::Test {
   const HiddenFitOptions options_{.num_units = 8, .num_epochs = 30, .batch_rows = 100, .rate = 2e-2};
 };
 
-TEST_F(HiddenProbeTest, ForeseesInRowsThatItHasNotSeenWhatALinearMapCannot) {
+TEST_F(HiddenProbeTest, PredictsInRowsThatItHasNotSeenWhatALinearMapCannot) {
   const Tensor x = Features(1), y = Bent(x);
   const Tensor map = MapOf(x, y);
   HiddenProbe probe(kFeatures, kExperts, kRows);
@@ -154,7 +154,7 @@ TEST_F(HiddenProbeTest, AStepGoesAgainstTheErrorsGradient) {
 }
 
 // Logits that are the map's and noise: nothing is there to be learned.
-TEST_F(HiddenProbeTest, NoLayerWhereItForeseesNothing) {
+TEST_F(HiddenProbeTest, NoLayerWhereItPredictsNothing) {
   const Tensor x = Features(7), noise = RandomTensor(kRows, kExperts, 8);
   const Tensor map = MapOf(x, noise);
   HiddenProbe probe(kFeatures, kExperts, kRows);
@@ -195,4 +195,4 @@ TEST_F(HiddenProbeTest, MoreRowsThanItKeepsAreSampled) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -13,7 +13,7 @@
 #include "tests/workers/moe/moe_training.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::Backend;
@@ -25,8 +25,8 @@ using testing::HasSubstr;
 
 constexpr int64_t kRows = 17;
 
-MoeTrainingRun Alone(const MoeShape& shape) {
-  MoeTrainingRun training;
+test::MoeTrainingRun Alone(const test::MoeShape& shape) {
+  test::MoeTrainingRun training;
   training.run.layout = ExpertLayout::Contiguous(shape.num_experts, 1);
   training.run.rank_rows = {kRows};
   return training;
@@ -64,54 +64,56 @@ std::vector<double> ProbGradient(int experts) {
   return gradient;
 }
 
-std::string Name(const MoeShape& shape) {
+std::string Name(const test::MoeShape& shape) {
   return absl::StrCat(DTypeName(shape.dtype), "_E", shape.num_experts, "_K", shape.top_k, "_F", shape.ffn,
                       shape.shared_ffn > 0 ? "_shared" : "", shape.shared_gate ? "" : "_ungated",
                       shape.renormalize ? "" : "_raw");
 }
 
-class MoeBackwardReferenceTest : public testing::TestWithParam<MoeShape> {};
+class MoeBackwardReferenceTest : public testing::TestWithParam<test::MoeShape> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, MoeBackwardReferenceTest,
     testing::Values(
-        MoeShape{.dtype = DType::kF64}, MoeShape{.dtype = DType::kF32}, MoeShape{.dtype = DType::kBf16},
-        MoeShape{.shared_ffn = 32, .dtype = DType::kF16},
-        MoeShape{.hidden = 20, .ffn = 13, .num_experts = 5, .top_k = 1, .renormalize = false, .dtype = DType::kF64},
-        MoeShape{.num_experts = 16, .top_k = 8, .renormalize = false},
-        MoeShape{.shared_ffn = 80, .renormalize = false, .dtype = DType::kF64},
-        MoeShape{.shared_ffn = 24, .dtype = DType::kBf16},
-        MoeShape{.shared_ffn = 80, .shared_gate = false, .dtype = DType::kF64}),
+        test::MoeShape{.dtype = DType::kF64}, test::MoeShape{.dtype = DType::kF32},
+        test::MoeShape{.dtype = DType::kBf16}, test::MoeShape{.shared_ffn = 32, .dtype = DType::kF16},
+        test::MoeShape{
+            .hidden = 20, .ffn = 13, .num_experts = 5, .top_k = 1, .renormalize = false, .dtype = DType::kF64},
+        test::MoeShape{.num_experts = 16, .top_k = 8, .renormalize = false},
+        test::MoeShape{.shared_ffn = 80, .renormalize = false, .dtype = DType::kF64},
+        test::MoeShape{.shared_ffn = 24, .dtype = DType::kBf16},
+        test::MoeShape{.shared_ffn = 80, .shared_gate = false, .dtype = DType::kF64}),
     [](const auto& i) { return Name(i.param); });
 
 TEST_P(MoeBackwardReferenceTest, IsTheDefinition) {
-  const MoeTestModel model(GetParam());
+  const test::MoeTestModel model(GetParam());
   const Tensor x = model.RandomRows(kRows, 3), residual = model.RandomResidual(kRows, 4);
   const Tensor dy = model.RandomResidual(kRows, 5);
   const double tolerance = ToleranceOf(GetParam().dtype);
   for (const bool losses : {false, true}) {
-    MoeTrainingRun training = Alone(GetParam());
+    test::MoeTrainingRun training = Alone(GetParam());
     training.d_x_in_acc = losses;
     if (losses) training.prob_gradient = ProbGradient(GetParam().num_experts);
     if (losses) training.z_scale = 0.25;
-    const auto result = TrainMoe(model, training, x, residual, dy);
+    const auto result = test::TrainMoe(model, training, x, residual, dy);
     ASSERT_TRUE(result.ok()) << result.status();
-    const reference::MoeAnswer expected = reference::MoeBackward(ProblemOf(model, training, x, dy));
+    const reference::MoeAnswer expected = reference::MoeBackward(test::ProblemOf(model, training, x, dy));
     ASSERT_NO_FATAL_FAILURE(ExpectNear(result->d_x_values, expected.dx, tolerance, "d_x"));
     ASSERT_NO_FATAL_FAILURE(ExpectNear(result->gradients, expected.gradients, tolerance));
     // Saving changed nothing of the forward pass.
-    EXPECT_TRUE(result->residual == RunMoe(model, training.run, x, residual)->residual);
+    EXPECT_TRUE(result->residual == test::RunMoe(model, training.run, x, residual)->residual);
   }
 }
 
 // The loss whose gradient is looked for, of the real forward: Σ dy · residual, and what the router's own losses are.
-double LossOf(const MoeTestModel& model, const MoeTrainingRun& training, const Tensor& x, const Tensor& dy) {
+double LossOf(const test::MoeTestModel& model, const test::MoeTrainingRun& training, const Tensor& x,
+              const Tensor& dy) {
   const Tensor zeros = Tensor::Zeros(DType::kF64, dy.shape());
-  const std::string after = RunMoe(model, training.run, x, zeros)->residual;
+  const std::string after = test::RunMoe(model, training.run, x, zeros)->residual;
   const double* const y = reinterpret_cast<const double*>(after.data());
   double loss = 0;
   for (int64_t i = 0; i < dy.view().NumElements(); ++i) loss += dy.data<double>()[i] * y[i];
-  const reference::MoeProblem problem = ProblemOf(model, training, x, dy);
+  const reference::MoeProblem problem = test::ProblemOf(model, training, x, dy);
   for (int64_t t = 0; t < x.dim(0); ++t) {
     const auto row = problem.x.begin() + t * problem.hidden;
     const reference::MoeGate gate = reference::Gate(problem, {row, row + problem.hidden});
@@ -122,14 +124,15 @@ double LossOf(const MoeTestModel& model, const MoeTrainingRun& training, const T
 
 // Of the real forward in steps to both sides of a few elements of every matrix and of x.
 TEST(MoeBackwardTest, IsTheDifferenceOfForwards) {
-  const MoeShape shape = {.hidden = 12, .ffn = 6, .num_experts = 4, .top_k = 2, .shared_ffn = 5, .dtype = DType::kF64};
-  MoeTestModel model(shape);
+  const test::MoeShape shape = {
+      .hidden = 12, .ffn = 6, .num_experts = 4, .top_k = 2, .shared_ffn = 5, .dtype = DType::kF64};
+  test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(5, 3), residual = model.RandomResidual(5, 4), dy = model.RandomResidual(5, 5);
-  MoeTrainingRun training = Alone(shape);
+  test::MoeTrainingRun training = Alone(shape);
   training.run.rank_rows = {5};
   training.prob_gradient = ProbGradient(4);
   training.z_scale = 0.25;
-  const auto result = TrainMoe(model, training, x, residual, dy);
+  const auto result = test::TrainMoe(model, training, x, residual, dy);
   ASSERT_TRUE(result.ok()) << result.status();
   constexpr double kStep = 1e-5;
   const reference::MoeMatrices matrices = model.Matrices();
@@ -172,7 +175,7 @@ struct Spread {
   std::string name;
   std::vector<int64_t> rank_rows;
   int micro_batches = 1;
-  Backend backend = Backend::kLocal;
+  test::Backend backend = test::Backend::kLocal;
 };
 
 class MoeBackwardSpreadTest : public testing::TestWithParam<Spread> {};
@@ -181,28 +184,28 @@ INSTANTIATE_TEST_SUITE_P(Spreads, MoeBackwardSpreadTest,
                          testing::Values(Spread{"chunks", {17}, 4}, Spread{"two", {9, 8}},
                                          Spread{"two_chunks", {12, 5}, 3}, Spread{"empty_rank", {0, 17}, 2},
                                          Spread{"four", {4, 6, 0, 7}}, Spread{"four_chunks", {1, 2, 5, 9}, 4},
-                                         Spread{"two_gloo", {8, 9}, 2, Backend::kGloo},
-                                         Spread{"four_gloo", {3, 5, 9, 0}, 1, Backend::kGloo}),
+                                         Spread{"two_gloo", {8, 9}, 2, test::Backend::kGloo},
+                                         Spread{"four_gloo", {3, 5, 9, 0}, 1, test::Backend::kGloo}),
                          [](const auto& i) { return i.param.name; });
 
 // What comes back to a row is the same bits; sums over rows are the same but for their order.
 TEST_P(MoeBackwardSpreadTest, RanksAndChunksChangeNothing) {
-  for (const MoeShape& shape :
-       {MoeShape{.shared_ffn = 32, .dtype = DType::kF64}, MoeShape{.num_experts = 6, .top_k = 3},
-        MoeShape{.num_experts = 6, .top_k = 3, .shared_ffn = 16, .dtype = DType::kBf16}}) {
-    const MoeTestModel model(shape);
+  for (const test::MoeShape& shape :
+       {test::MoeShape{.shared_ffn = 32, .dtype = DType::kF64}, test::MoeShape{.num_experts = 6, .top_k = 3},
+        test::MoeShape{.num_experts = 6, .top_k = 3, .shared_ffn = 16, .dtype = DType::kBf16}}) {
+    const test::MoeTestModel model(shape);
     const Tensor x = model.RandomRows(kRows, 6), residual = model.RandomResidual(kRows, 7);
     const Tensor dy = model.RandomResidual(kRows, 8);
-    MoeTrainingRun training = Alone(shape);
+    test::MoeTrainingRun training = Alone(shape);
     training.prob_gradient = ProbGradient(shape.num_experts);
-    const auto alone = TrainMoe(model, training, x, residual, dy, 2);
+    const auto alone = test::TrainMoe(model, training, x, residual, dy, 2);
     ASSERT_TRUE(alone.ok()) << alone.status();
     training.run = {
         .backend = GetParam().backend,
         .layout = ExpertLayout::Contiguous(shape.num_experts, static_cast<int>(GetParam().rank_rows.size())),
         .rank_rows = GetParam().rank_rows,
         .micro_batches = GetParam().micro_batches};
-    const auto spread = TrainMoe(model, training, x, residual, dy, 2);
+    const auto spread = test::TrainMoe(model, training, x, residual, dy, 2);
     ASSERT_TRUE(spread.ok()) << spread.status();
     EXPECT_TRUE(spread->residual == alone->residual);
     EXPECT_TRUE(spread->d_x == alone->d_x);
@@ -214,37 +217,37 @@ TEST_P(MoeBackwardSpreadTest, RanksAndChunksChangeNothing) {
 
 // Replicas have a part each.
 TEST(MoeBackwardTest, PartsOfReplicasAddUp) {
-  const MoeShape shape = {.num_experts = 6, .top_k = 3, .dtype = DType::kF64};
-  const MoeTestModel model(shape);
+  const test::MoeShape shape = {.num_experts = 6, .top_k = 3, .dtype = DType::kF64};
+  const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(kRows, 6), residual = model.RandomResidual(kRows, 7);
   const Tensor dy = model.RandomResidual(kRows, 8);
-  const auto alone = TrainMoe(model, Alone(shape), x, residual, dy);
+  const auto alone = test::TrainMoe(model, Alone(shape), x, residual, dy);
   const std::vector<std::vector<int32_t>> residents = {{2, 0, 1}, {4, -1, 2, 3}, {1, 5, 2, 4}};
-  MoeTrainingRun training = Alone(shape);
+  test::MoeTrainingRun training = Alone(shape);
   training.run.layout = ExpertLayout::FromResidents(6, residents, 1);
   training.run.rank_rows = {9, 0, 8};
-  const auto spread = TrainMoe(model, training, x, residual, dy);
+  const auto spread = test::TrainMoe(model, training, x, residual, dy);
   ASSERT_TRUE(alone.ok() && spread.ok()) << alone.status() << spread.status();
   EXPECT_TRUE(spread->d_x == alone->d_x);
   ExpectNear(spread->gradients, alone->gradients, 1e-12);
 }
 
 TEST(MoeBackwardTest, ThreadsAndLateRanksChangeNoBit) {
-  const MoeShape shape = {.num_experts = 6, .top_k = 3, .shared_ffn = 16, .dtype = DType::kBf16};
-  const MoeTestModel model(shape);
+  const test::MoeShape shape = {.num_experts = 6, .top_k = 3, .shared_ffn = 16, .dtype = DType::kBf16};
+  const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(kRows, 6), residual = model.RandomResidual(kRows, 7);
   const Tensor dy = model.RandomResidual(kRows, 8);
-  MoeTrainingRun training = Alone(shape);
+  test::MoeTrainingRun training = Alone(shape);
   training.run.layout = ExpertLayout::Contiguous(6, 2);
   training.run.rank_rows = {9, 8};
   training.run.micro_batches = 2;
   training.threads = 1;
-  const auto plain = TrainMoe(model, training, x, residual, dy);
+  const auto plain = test::TrainMoe(model, training, x, residual, dy);
   ASSERT_TRUE(plain.ok()) << plain.status();
   training.threads = 3;
   for (const int64_t late : {-1, 4, 6}) {  // 4 and on: of the backward
     training.late = late;
-    const auto other = TrainMoe(model, training, x, residual, dy);
+    const auto other = test::TrainMoe(model, training, x, residual, dy);
     ASSERT_TRUE(other.ok()) << other.status();
     EXPECT_TRUE(other->d_x == plain->d_x);
     ASSERT_NO_FATAL_FAILURE(ExpectNear(other->gradients, plain->gradients, 0));
@@ -255,12 +258,12 @@ class MoeBackwardErrorsTest : public testing::Test {
  protected:
   absl::Status Run() { return backward_.Run(step_, at_, layer_, weights_, rows_); }
 
-  const MoeTestModel model_{{.shared_ffn = 16}};
+  const test::MoeTestModel model_{{.shared_ffn = 16}};
   ThreadPool pool_{1, false};
   const Stream stream_ = Stream::OnCpu(&pool_);
   const ExpertLayout layout_ = ExpertLayout::Contiguous(8, 1);
-  std::vector<std::unique_ptr<Communicator>> ranks_ = test::MakeGroup(Backend::kLocal, 1);
-  const MoeSchedule schedule_ = BuildExpertParallel({.shared_expert = true});
+  std::vector<std::unique_ptr<comm::Communicator>> ranks_ = test::MakeGroup(test::Backend::kLocal, 1);
+  const pipeline::MoeSchedule schedule_ = pipeline::BuildExpertParallel({.shared_expert = true});
   const MoeLayer layer_ = model_.LayerOf(stream_, layout_, 0);
   const test::MoeTrained trained_{model_, stream_, layout_, 0};
   const Tensor x_ = model_.RandomRows(3, 1), residual_ = model_.RandomResidual(3, 2);
@@ -299,10 +302,10 @@ TEST_F(MoeBackwardErrorsTest, SaysWhatIsMissingOrDoesNotFit) {
            .router_loss = {},
            .d_x = d_x_.view().Rows(0, 2)};
   expect(absl::StatusCode::kFailedPrecondition, "2 rows in 1 micro-batches where the forward pass saved 3 in 1");
-  const MoeSchedule two = BuildExpertParallel({.micro_batches = 2, .shared_expert = true});
+  const pipeline::MoeSchedule two = pipeline::BuildExpertParallel({.micro_batches = 2, .shared_expert = true});
   step_.schedule = &two;
   expect(absl::StatusCode::kFailedPrecondition, "3 rows in 2 micro-batches where the forward pass saved 3 in 1");
-  const MoeSchedule unshared = BuildExpertParallel({});
+  const pipeline::MoeSchedule unshared = pipeline::BuildExpertParallel({});
   step_.schedule = &unshared;
   expect(absl::StatusCode::kInvalidArgument, "lacks a shared expert, the layer has one");
   weights_.router.transposed = nullptr;
@@ -316,4 +319,4 @@ TEST_F(MoeBackwardErrorsTest, SaysWhatIsMissingOrDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

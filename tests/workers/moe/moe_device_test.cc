@@ -15,7 +15,7 @@
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::DeviceMemory;
@@ -25,8 +25,8 @@ using test::MoeRun;
 using test::MoeShape;
 using test::MoeTestModel;
 
-MoeResult ResultFor(const MoeRun& run, const TensorView& residual) {
-  MoeResult result;
+test::MoeResult ResultFor(const test::MoeRun& run, const TensorView& residual) {
+  test::MoeResult result;
   result.residual.assign(static_cast<const char*>(residual.raw()),
                          static_cast<size_t>(residual.NumElements() * DTypeBytes(residual.dtype())));
   result.stats.resize(run.rank_rows.size());
@@ -37,28 +37,29 @@ MoeResult ResultFor(const MoeRun& run, const TensorView& residual) {
 }
 
 // On one device.  model: on the stream's.
-MoeResult RunAlone(const Stream& stream, const MoeTestModel& model, const TensorView& x, const TensorView& residual) {
-  const MoeRun run{.layout = ExpertLayout::Contiguous(model.shape().num_experts, 1),
-                   .rank_rows = {x.dim(0)},
-                   .exchange = ExchangeKind::kDeviceExact};
-  MoeResult result = ResultFor(run, residual);
+test::MoeResult RunAlone(const Stream& stream, const test::MoeTestModel& model, const TensorView& x,
+                         const TensorView& residual) {
+  const test::MoeRun run{.layout = ExpertLayout::Contiguous(model.shape().num_experts, 1),
+                         .rank_rows = {x.dim(0)},
+                         .exchange = test::ExchangeKind::kDeviceExact};
+  test::MoeResult result = ResultFor(run, residual);
   auto ranks = test::MakeGroup(test::Backend::kLocal, 1);
-  const absl::Status status = RunMoeRank(model, run, ranks[0].get(), stream, x, 1, &result);
+  const absl::Status status = test::RunMoeRank(model, run, ranks[0].get(), stream, x, 1, &result);
   EXPECT_TRUE(status.ok()) << status;
   return result;
 }
 
 struct Case {
   const char* name;
-  MoeShape shape;
+  test::MoeShape shape;
   std::vector<std::vector<int32_t>> residents;
   std::vector<int64_t> rank_rows;
   int micro_batches = 1;
 };
 
 std::vector<Case> Cases() {
-  const MoeShape small{.hidden = 32, .ffn = 16, .num_experts = 5, .top_k = 2, .dtype = DType::kBf16};
-  MoeShape shared = small;
+  const test::MoeShape small{.hidden = 32, .ffn = 16, .num_experts = 5, .top_k = 2, .dtype = DType::kBf16};
+  test::MoeShape shared = small;
   shared.shared_ffn = 16;
   return {{"two", small, {{0, 1, 2}, {3, 4}}, {5, 3}},
           {"chunks", shared, {{0, 1, 2}, {3, 4}}, {4, 5}, 2},
@@ -67,15 +68,16 @@ std::vector<Case> Cases() {
 }
 
 Case Alone() {
-  const MoeShape shape{.hidden = 32, .ffn = 16, .num_experts = 5, .top_k = 2, .shared_ffn = 16, .dtype = DType::kBf16};
+  const test::MoeShape shape{
+      .hidden = 32, .ffn = 16, .num_experts = 5, .top_k = 2, .shared_ffn = 16, .dtype = DType::kBf16};
   return {"alone", shape, {{0, 1, 2, 3, 4}}, {7}};
 }
 
-class MoeDeviceTest : public testing::TestWithParam<std::tuple<Case, ExchangeKind>> {};
+class MoeDeviceTest : public testing::TestWithParam<std::tuple<Case, test::ExchangeKind>> {};
 
 INSTANTIATE_TEST_SUITE_P(Cases, MoeDeviceTest,
-                         testing::Combine(testing::ValuesIn(Cases()),
-                                          testing::Values(ExchangeKind::kDeviceExact, ExchangeKind::kBounded)),
+                         testing::Combine(testing::ValuesIn(Cases()), testing::Values(test::ExchangeKind::kDeviceExact,
+                                                                                      test::ExchangeKind::kPadded)),
                          [](const auto& i) {
                            return absl::StrCat(std::get<0>(i.param).name, "_",
                                                test::ExchangeName(std::get<1>(i.param)));
@@ -83,33 +85,34 @@ INSTANTIATE_TEST_SUITE_P(Cases, MoeDeviceTest,
 
 TEST_P(MoeDeviceTest, TheBitsOfOneDevice) {
   const auto& [c, kind] = GetParam();
-  const MoeTestModel model(c.shape);
+  const test::MoeTestModel model(c.shape);
   int64_t rows = 0;
   for (const int64_t of_rank : c.rank_rows) rows += of_rank;
   const Tensor x = model.RandomRows(rows, 3), residual = model.RandomResidual(rows, 4);
   const TestStream one;
-  const MoeResult alone = RunAlone(one, *model.On(one), x, residual);
-  const MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents, 1),
-                   .rank_rows = c.rank_rows,
-                   .micro_batches = c.micro_batches,
-                   .exchange = kind};
-  MoeResult result = ResultFor(run, residual);
-  test::ExpectNcclOk(static_cast<int>(c.residents.size()), [&](Communicator* comm, DeviceMemory*) {
+  const test::MoeResult alone = RunAlone(one, *model.On(one), x, residual);
+  const test::MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents, 1),
+                         .rank_rows = c.rank_rows,
+                         .micro_batches = c.micro_batches,
+                         .exchange = kind};
+  test::MoeResult result = ResultFor(run, residual);
+  test::ExpectNcclOk(static_cast<int>(c.residents.size()), [&](comm::Communicator* comm, test::DeviceMemory*) {
     const TestStream stream(1, comm->rank());
-    return RunMoeRank(*model.On(stream), run, comm, stream, x, 1, &result);
+    return test::RunMoeRank(*model.On(stream), run, comm, stream, x, 1, &result);
   });
   EXPECT_TRUE(result.residual == alone.residual);
   int64_t computed = 0;
   for (const MoeStats& stats : result.stats) computed += stats.expert_rows;
-  EXPECT_EQ(computed, kind == ExchangeKind::kBounded ? 0 : rows * c.shape.top_k);
+  EXPECT_EQ(computed, kind == test::ExchangeKind::kPadded ? 0 : rows * c.shape.top_k);
 }
 
 // With fewer slots than experts on each device, copies at their own pace.
-class MoeBudgetTest : public testing::TestWithParam<std::tuple<Case, ExchangeKind>> {};
+class MoeBudgetTest : public testing::TestWithParam<std::tuple<Case, test::ExchangeKind>> {};
 
 INSTANTIATE_TEST_SUITE_P(Cases, MoeBudgetTest,
                          testing::Combine(testing::Values(Cases()[0], Alone()),
-                                          testing::Values(ExchangeKind::kDeviceExact, ExchangeKind::kBounded)),
+                                          testing::Values(test::ExchangeKind::kDeviceExact,
+                                                          test::ExchangeKind::kPadded)),
                          [](const auto& i) {
                            return absl::StrCat(std::get<0>(i.param).name, "_",
                                                test::ExchangeName(std::get<1>(i.param)));
@@ -118,26 +121,27 @@ INSTANTIATE_TEST_SUITE_P(Cases, MoeBudgetTest,
 TEST_P(MoeBudgetTest, TheBitsOfResidentExperts) {
   constexpr int kRepeats = 3;
   const auto& [c, kind] = GetParam();
-  const MoeTestModel model(c.shape);
+  const test::MoeTestModel model(c.shape);
   int64_t rows = 0;
   for (const int64_t of_rank : c.rank_rows) rows += of_rank;
   const Tensor x = model.RandomRows(rows, 3), residual = model.RandomResidual(rows, 4);
-  MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents, 1),
-             .rank_rows = c.rank_rows,
-             .exchange = kind};
-  MoeResult results[2];
+  test::MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents, 1),
+                   .rank_rows = c.rank_rows,
+                   .exchange = kind};
+  test::MoeResult results[2];
   test::CopyScript copies;
   copies.Delay(5, absl::Microseconds(300));
-  for (MoeResult& result : results) {
+  for (test::MoeResult& result : results) {
     result = ResultFor(run, residual);
-    test::ExpectNcclOk(static_cast<int>(c.residents.size()), [&](Communicator* comm, DeviceMemory*) {
+    test::ExpectNcclOk(static_cast<int>(c.residents.size()), [&](comm::Communicator* comm, test::DeviceMemory*) {
       const TestStream stream(1, comm->rank());
-      return RunMoeRank(*model.On(stream), run, comm, stream, x, kRepeats, &result);
+      return test::RunMoeRank(*model.On(stream), run, comm, stream, x, kRepeats, &result);
     });
     run.expert_slots = 2;
-    run.policy = [](const OffloadShape& shape) -> std::unique_ptr<CachePolicy> {
+    run.policy = [](const offload::OffloadShape& shape) -> std::unique_ptr<offload::CachePolicy> {
       const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-      return std::make_unique<RulePolicy>(shape, RulePolicy::Options{.rule = RulePolicy::Rule::kLru}, popularity);
+      return std::make_unique<offload::RulePolicy>(
+          shape, offload::RulePolicy::Options{.rule = offload::RulePolicy::Rule::kLru}, popularity);
     };
     run.copies = &copies;
   }
@@ -174,12 +178,12 @@ constexpr int64_t kRows = 5;                                                  //
 constexpr int32_t kRealRows[][2] = {{5, 5}, {2, 4}, {0, 5}, {0, 0}, {5, 1}};  // of replay i on rank r
 
 // Records the layer once and replays it for each of kRealRows; outputs[i] = the residual after replay i.
-absl::Status Replay(const MoeTestModel& host_model, Communicator* comm, std::vector<Tensor>* outputs) {
+absl::Status Replay(const test::MoeTestModel& host_model, comm::Communicator* comm, std::vector<Tensor>* outputs) {
   const TestStream stream(1, comm->rank());
   const auto model = host_model.On(stream);
   const ExpertLayout layout = ExpertLayout::Contiguous(model->shape().num_experts, comm->world());
   const MoeLayer layer = model->LayerOf(stream, layout, comm->rank());
-  const MoeSchedule schedule = BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   std::vector<Inputs> inputs;
   for (size_t i = 0; i < std::size(kRealRows); ++i) {
     const auto seed = static_cast<uint32_t>(10 * i) + static_cast<uint32_t>(comm->rank());
@@ -197,7 +201,7 @@ absl::Status Replay(const MoeTestModel& host_model, Communicator* comm, std::vec
                         .schedule = &schedule,
                         .deadline = test::Soon(),
                         .stats = &stats,
-                        .exchange = ExchangeMode::kBounded,
+                        .exchange = ExchangeMode::kPadded,
                         .max_rows = kRows};
   const LayerContext at{.num_rows = shown.num_rows.data<int32_t>()};
   DeviceQueue* const queue = stream.get().queue();
@@ -209,8 +213,8 @@ absl::Status Replay(const MoeTestModel& host_model, Communicator* comm, std::vec
     RETURN_IF_ERROR(of_replay.CopyTo(stream, shown));
     RETURN_IF_ERROR(queue->Run(graph.get()));
     ASSIGN_OR_RETURN(
-        const std::unique_ptr<Work> fence,
-        comm->Fence({.stream = &stream.get(), .comm_class = CommClass::kControl, .deadline = test::Soon()}));
+        const std::unique_ptr<comm::Work> fence,
+        comm->Fence({.stream = &stream.get(), .comm_class = comm::CommClass::kControl, .deadline = test::Soon()}));
     RETURN_IF_ERROR(fence->Wait());
     ASSIGN_OR_RETURN(Tensor after, CopyToHost(stream, shown.residual));
     outputs->push_back(std::move(after));
@@ -219,9 +223,10 @@ absl::Status Replay(const MoeTestModel& host_model, Communicator* comm, std::vec
 }
 
 TEST(MoeGraphTest, OneRecordingServesAnyCounts) {
-  const MoeTestModel model({.hidden = 32, .ffn = 16, .num_experts = 4, .top_k = 2, .dtype = DType::kBf16});
+  const test::MoeTestModel model({.hidden = 32, .ffn = 16, .num_experts = 4, .top_k = 2, .dtype = DType::kBf16});
   std::vector<Tensor> outputs[2];
-  test::ExpectNcclOk(2, [&](Communicator* comm, DeviceMemory*) { return Replay(model, comm, &outputs[comm->rank()]); });
+  test::ExpectNcclOk(
+      2, [&](comm::Communicator* comm, test::DeviceMemory*) { return Replay(model, comm, &outputs[comm->rank()]); });
   const TestStream one;
   const auto on_one = model.On(one);
   for (int rank = 0; rank < 2; ++rank) {
@@ -230,7 +235,7 @@ TEST(MoeGraphTest, OneRecordingServesAnyCounts) {
       const auto seed = static_cast<uint32_t>(10 * i) + static_cast<uint32_t>(rank);
       const Tensor x = model.RandomRows(kRows, seed), residual = model.RandomResidual(kRows, seed);
       const int64_t real = kRealRows[i][rank];
-      const MoeResult alone = RunAlone(one, *on_one, x.view().Rows(0, real), residual.view().Rows(0, real));
+      const test::MoeResult alone = RunAlone(one, *on_one, x.view().Rows(0, real), residual.view().Rows(0, real));
       const std::string got(static_cast<const char*>(outputs[rank][i].view().raw()), alone.residual.size());
       EXPECT_TRUE(got == alone.residual) << "replay " << i << ", rank " << rank << ", " << real << " rows";
     }
@@ -238,4 +243,4 @@ TEST(MoeGraphTest, OneRecordingServesAnyCounts) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

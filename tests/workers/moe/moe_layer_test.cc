@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/moe/moe_test_model.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::Backend;
@@ -22,33 +22,33 @@ using test::MoeRun;
 using test::MoeShape;
 using test::MoeTestModel;
 
-MoeRun Alone(const MoeShape& shape, int64_t rows) {
+test::MoeRun Alone(const test::MoeShape& shape, int64_t rows) {
   return {.layout = ExpertLayout::Contiguous(shape.num_experts, 1), .rank_rows = {rows}};
 }
 
-std::string Name(const MoeShape& shape) {
+std::string Name(const test::MoeShape& shape) {
   return absl::StrCat(DTypeName(shape.dtype), "_E", shape.num_experts, "_K", shape.top_k,
                       shape.shared_ffn > 0 ? "_shared" : "", shape.shared_gate ? "" : "_ungated",
                       shape.renormalize ? "" : "_raw");
 }
 
-class MoeReferenceTest : public testing::TestWithParam<MoeShape> {};
+class MoeReferenceTest : public testing::TestWithParam<test::MoeShape> {};
 
 INSTANTIATE_TEST_SUITE_P(Shapes, MoeReferenceTest,
-                         testing::Values(MoeShape{.dtype = DType::kF32}, MoeShape{.dtype = DType::kF64},
-                                         MoeShape{.dtype = DType::kBf16}, MoeShape{.dtype = DType::kF16},
-                                         MoeShape{.num_experts = 5, .top_k = 1},
-                                         MoeShape{.num_experts = 16, .top_k = 8, .renormalize = false},
-                                         MoeShape{.shared_ffn = 80, .renormalize = false},
-                                         MoeShape{.shared_ffn = 80, .shared_gate = false, .dtype = DType::kF64}),
+                         testing::Values(test::MoeShape{.dtype = DType::kF32}, test::MoeShape{.dtype = DType::kF64},
+                                         test::MoeShape{.dtype = DType::kBf16}, test::MoeShape{.dtype = DType::kF16},
+                                         test::MoeShape{.num_experts = 5, .top_k = 1},
+                                         test::MoeShape{.num_experts = 16, .top_k = 8, .renormalize = false},
+                                         test::MoeShape{.shared_ffn = 80, .renormalize = false},
+                                         test::MoeShape{.shared_ffn = 80, .shared_gate = false, .dtype = DType::kF64}),
                          [](const auto& i) { return Name(i.param); });
 
 TEST_P(MoeReferenceTest, IsTheDefinition) {
-  const MoeShape& shape = GetParam();
-  const MoeTestModel model(shape);
+  const test::MoeShape& shape = GetParam();
+  const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(17, 3);
   const Tensor residual = model.RandomResidual(17, 4);
-  const auto result = RunMoe(model, Alone(shape, 17), x, residual);
+  const auto result = test::RunMoe(model, Alone(shape, 17), x, residual);
   ASSERT_TRUE(result.ok()) << result.status();
   const std::vector<double> expected = model.Naive(x, residual);
   const double tolerance = shape.dtype == DType::kF64    ? 1e-12
@@ -69,11 +69,11 @@ TEST_P(MoeReferenceTest, IsTheDefinition) {
 }
 
 struct Spread {
-  Backend backend = Backend::kLocal;
-  MoeShape shape;
+  test::Backend backend = test::Backend::kLocal;
+  test::MoeShape shape;
   std::vector<int64_t> rank_rows;
   int micro_batches = 1;
-  ExchangeKind exchange = ExchangeKind::kHost;
+  test::ExchangeKind exchange = test::ExchangeKind::kHost;
 };
 
 std::string SpreadName(const Spread& s) {
@@ -89,7 +89,7 @@ std::vector<Spread> Spreads() {
   std::vector<Spread> spreads;
   const std::vector<std::vector<int64_t>> rows = {{9, 8},     {0, 17},      {5, 7, 5},
                                                   {17, 0, 0}, {4, 6, 0, 7}, {3, 3, 3, 3, 3, 2}};
-  const std::vector<MoeShape> shapes = {
+  const std::vector<test::MoeShape> shapes = {
       {.num_experts = 8, .top_k = 2, .dtype = DType::kBf16},
       {.num_experts = 5, .top_k = 3, .dtype = DType::kF32},
       {.num_experts = 2, .top_k = 1, .dtype = DType::kF64},
@@ -99,10 +99,10 @@ std::vector<Spread> Spreads() {
   for (size_t r = 0; r < rows.size(); ++r) {
     for (size_t s = 0; s < shapes.size(); ++s) {
       for (const int micro_batches : {1, 2, 5}) {
-        for (const ExchangeKind kind : test::kExchangeKinds) {
-          spreads.push_back({Backend::kLocal, shapes[s], rows[r], micro_batches, kind});
+        for (const test::ExchangeKind kind : test::kExchangeKinds) {
+          spreads.push_back({test::Backend::kLocal, shapes[s], rows[r], micro_batches, kind});
           if ((r + s + micro_batches) % 9 != static_cast<size_t>(kind)) continue;
-          spreads.push_back({Backend::kGloo, shapes[s], rows[r], micro_batches, kind});
+          spreads.push_back({test::Backend::kGloo, shapes[s], rows[r], micro_batches, kind});
         }
       }
     }
@@ -115,18 +115,18 @@ INSTANTIATE_TEST_SUITE_P(Spreads, MoeSamenessTest, testing::ValuesIn(Spreads()),
 
 TEST_P(MoeSamenessTest, TheBitsOfOneRank) {
   const Spread& spread = GetParam();
-  const MoeTestModel model(spread.shape);
+  const test::MoeTestModel model(spread.shape);
   const Tensor x = model.RandomRows(17, 5);
   const Tensor residual = model.RandomResidual(17, 6);
-  const auto alone = RunMoe(model, Alone(spread.shape, 17), x, residual, 3);
+  const auto alone = test::RunMoe(model, Alone(spread.shape, 17), x, residual, 3);
   ASSERT_TRUE(alone.ok()) << alone.status();
   const int world = static_cast<int>(spread.rank_rows.size());
-  const MoeRun run{.backend = spread.backend,
-                   .layout = ExpertLayout::Contiguous(spread.shape.num_experts, world),
-                   .rank_rows = spread.rank_rows,
-                   .micro_batches = spread.micro_batches,
-                   .exchange = spread.exchange};
-  const auto result = RunMoe(model, run, x, residual, 3);
+  const test::MoeRun run{.backend = spread.backend,
+                         .layout = ExpertLayout::Contiguous(spread.shape.num_experts, world),
+                         .rank_rows = spread.rank_rows,
+                         .micro_batches = spread.micro_batches,
+                         .exchange = spread.exchange};
+  const auto result = test::RunMoe(model, run, x, residual, 3);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(result->residual == alone->residual);
   for (const uint64_t ledger : result->ledgers) EXPECT_EQ(ledger, result->ledgers[0]);
@@ -146,32 +146,32 @@ TEST_P(MoeSamenessTest, TheBitsOfOneRank) {
   }
   EXPECT_EQ(sent, received);
   // Of the bounded mode the host knows nothing but sizes.
-  const bool bounded = spread.exchange == ExchangeKind::kBounded;
+  const bool bounded = spread.exchange == test::ExchangeKind::kPadded;
   EXPECT_EQ(computed, bounded ? 0 : 3 * 17 * spread.shape.top_k);
   EXPECT_EQ(counts, alone->expert_counts[0]);
   EXPECT_EQ(alone->stats[0].rows_sent, 0);
   EXPECT_EQ(alone->stats[0].bytes_sent, 0);
 }
 
-class MoeLayerTest : public testing::TestWithParam<ExchangeKind> {};
+class MoeLayerTest : public testing::TestWithParam<test::ExchangeKind> {};
 
 INSTANTIATE_TEST_SUITE_P(Exchanges, MoeLayerTest, testing::ValuesIn(test::kExchangeKinds),
                          [](const auto& i) { return test::ExchangeName(i.param); });
 
 TEST_P(MoeLayerTest, OneExpertTakesAll) {
-  const MoeShape shape{.num_experts = 6, .top_k = 1};
-  MoeTestModel model(shape);
+  const test::MoeShape shape{.num_experts = 6, .top_k = 1};
+  test::MoeTestModel model(shape);
   model.FavourExpert(4);  // on the last of three ranks
   const Tensor x = model.RandomRows(30, 7);
   const Tensor residual = model.RandomResidual(30, 8);
-  const auto alone = RunMoe(model, Alone(shape, 30), x, residual);
+  const auto alone = test::RunMoe(model, Alone(shape, 30), x, residual);
   const auto spread =
-      RunMoe(model, {.layout = ExpertLayout::Contiguous(6, 3), .rank_rows = {10, 10, 10}, .exchange = GetParam()}, x,
-             residual);
+      test::RunMoe(model, {.layout = ExpertLayout::Contiguous(6, 3), .rank_rows = {10, 10, 10}, .exchange = GetParam()},
+                   x, residual);
   ASSERT_TRUE(alone.ok() && spread.ok());
   EXPECT_TRUE(alone->residual == spread->residual);
   EXPECT_THAT(alone->expert_counts[0], testing::ElementsAre(0, 0, 0, 0, 30, 0));
-  if (GetParam() == ExchangeKind::kBounded) return;  // its host sees no counts
+  if (GetParam() == test::ExchangeKind::kPadded) return;  // its host sees no counts
   EXPECT_EQ(spread->stats[0].rows_sent, 10);
   EXPECT_EQ(spread->stats[2].rows_sent, 0);
   EXPECT_EQ(spread->stats[2].rows_received, 20);
@@ -182,15 +182,15 @@ TEST_P(MoeLayerTest, OneExpertTakesAll) {
 }
 
 TEST_P(MoeLayerTest, ATokenTravelsOncePerRank) {
-  const MoeShape shape{.num_experts = 8, .top_k = 8};  // every token wants every expert
-  const MoeTestModel model(shape);
+  const test::MoeShape shape{.num_experts = 8, .top_k = 8};  // every token wants every expert
+  const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(12, 9);
   const Tensor residual = model.RandomResidual(12, 10);
-  const auto result = RunMoe(
+  const auto result = test::RunMoe(
       model, {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {8, 4}, .exchange = GetParam()}, x, residual);
   ASSERT_TRUE(result.ok()) << result.status();
   const int64_t row_bytes = 64 * 4;
-  if (GetParam() == ExchangeKind::kBounded) {
+  if (GetParam() == test::ExchangeKind::kPadded) {
     // Of 10 rows at most: 10 hidden rows, 2 rows of heads and pairs, 40 outputs; on either rank.
     for (const MoeStats& stats : result->stats) EXPECT_EQ(stats.bytes_sent, (10 + 2 + 10 * 4) * row_bytes);
     return;
@@ -202,23 +202,23 @@ TEST_P(MoeLayerTest, ATokenTravelsOncePerRank) {
 }
 
 TEST_P(MoeLayerTest, ReplicasDoNotChangeBits) {
-  const MoeShape shape{.num_experts = 6, .top_k = 3, .dtype = DType::kBf16};
-  const MoeTestModel model(shape);
+  const test::MoeShape shape{.num_experts = 6, .top_k = 3, .dtype = DType::kBf16};
+  const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(20, 11);
   const Tensor residual = model.RandomResidual(20, 12);
-  const auto alone = RunMoe(model, Alone(shape, 20), x, residual);
+  const auto alone = test::RunMoe(model, Alone(shape, 20), x, residual);
   ASSERT_TRUE(alone.ok());
   // Out of order, experts 1 and 4 twice, expert 2 everywhere.
   const std::vector<std::vector<int32_t>> residents = {{2, 0, 1}, {4, 2, 3}, {1, 5, 2, 4}};
   for (const bool balanced : {false, true}) {
     for (const int micro_batches : {1, 3}) {
-      const auto result = RunMoe(model,
-                                 {.layout = ExpertLayout::FromResidents(6, residents, 1),
-                                  .rank_rows = {9, 4, 7},
-                                  .micro_batches = micro_batches,
-                                  .exchange = GetParam(),
-                                  .balanced = balanced},
-                                 x, residual);
+      const auto result = test::RunMoe(model,
+                                       {.layout = ExpertLayout::FromResidents(6, residents, 1),
+                                        .rank_rows = {9, 4, 7},
+                                        .micro_batches = micro_batches,
+                                        .exchange = GetParam(),
+                                        .balanced = balanced},
+                                       x, residual);
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_TRUE(result->residual == alone->residual);
     }
@@ -227,25 +227,25 @@ TEST_P(MoeLayerTest, ReplicasDoNotChangeBits) {
 
 // One expert takes nearly all: its replicas share its rows, by the counts, and nothing that comes out changes.
 TEST(BalancedMoeLayerTest, TheBusiestRankIsAsIdleAsReplicasAllow) {
-  const MoeShape shape{.num_experts = 6, .top_k = 1, .dtype = DType::kBf16};
-  MoeTestModel model(shape);
+  const test::MoeShape shape{.num_experts = 6, .top_k = 1, .dtype = DType::kBf16};
+  test::MoeTestModel model(shape);
   model.FavourExpert(2);
   const Tensor x = model.RandomRows(21, 11);
   const Tensor residual = model.RandomResidual(21, 12);
-  const auto alone = RunMoe(model, Alone(shape, 21), x, residual);
+  const auto alone = test::RunMoe(model, Alone(shape, 21), x, residual);
   ASSERT_TRUE(alone.ok());
   const std::vector<std::vector<int32_t>> residents = {{2, 0, 1}, {4, 2, 3}, {1, 5, 2, 4}};
   for (const int micro_batches : {1, 3}) {
     // Rank 1 has no rows of its own, so two of three must travel there.
     for (const std::vector<int64_t>& rank_rows : {std::vector<int64_t>{21, 0, 0}, {9, 4, 8}, {0, 0, 21}}) {
-      for (const ExchangeKind exchange : {ExchangeKind::kHost, ExchangeKind::kDeviceExact}) {
-        const auto result = RunMoe(model,
-                                   {.layout = ExpertLayout::FromResidents(6, residents, 1),
-                                    .rank_rows = rank_rows,
-                                    .micro_batches = micro_batches,
-                                    .exchange = exchange,
-                                    .balanced = true},
-                                   x, residual);
+      for (const test::ExchangeKind exchange : {test::ExchangeKind::kHost, test::ExchangeKind::kDeviceExact}) {
+        const auto result = test::RunMoe(model,
+                                         {.layout = ExpertLayout::FromResidents(6, residents, 1),
+                                          .rank_rows = rank_rows,
+                                          .micro_batches = micro_batches,
+                                          .exchange = exchange,
+                                          .balanced = true},
+                                         x, residual);
         ASSERT_TRUE(result.ok()) << result.status();
         EXPECT_TRUE(result->residual == alone->residual);
         for (const MoeStats& stats : result->stats) EXPECT_EQ(stats.expert_rows, 7);
@@ -256,11 +256,11 @@ TEST(BalancedMoeLayerTest, TheBusiestRankIsAsIdleAsReplicasAllow) {
 }
 
 TEST_P(MoeLayerTest, NoRowsAnywhere) {
-  const MoeShape shape{.shared_ffn = 16};
-  const MoeTestModel model(shape);
+  const test::MoeShape shape{.shared_ffn = 16};
+  const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(0, 1);
   const Tensor residual = model.RandomResidual(0, 1);
-  const auto result = RunMoe(
+  const auto result = test::RunMoe(
       model,
       {.layout = ExpertLayout::Contiguous(8, 2), .rank_rows = {0, 0}, .micro_batches = 2, .exchange = GetParam()}, x,
       residual);
@@ -270,24 +270,24 @@ TEST_P(MoeLayerTest, NoRowsAnywhere) {
 
 // Rows of several hundred KB cross the boundary of posted buffers.
 TEST_P(MoeLayerTest, ManyRowsOverGloo) {
-  const MoeShape shape{.hidden = 512, .ffn = 32, .num_experts = 9, .top_k = 4, .dtype = DType::kBf16};
-  const MoeTestModel model(shape);
+  const test::MoeShape shape{.hidden = 512, .ffn = 32, .num_experts = 9, .top_k = 4, .dtype = DType::kBf16};
+  const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(700, 13);
   const Tensor residual = model.RandomResidual(700, 14);
-  const auto alone = RunMoe(model, Alone(shape, 700), x, residual, 2);
+  const auto alone = test::RunMoe(model, Alone(shape, 700), x, residual, 2);
   ASSERT_TRUE(alone.ok()) << alone.status();
   for (const int micro_batches : {1, 4}) {
-    const auto result = RunMoe(model,
-                               {.backend = Backend::kGloo,
-                                .layout = ExpertLayout::Contiguous(9, 2),
-                                .rank_rows = {500, 200},
-                                .micro_batches = micro_batches,
-                                .exchange = GetParam()},
-                               x, residual, 2);
+    const auto result = test::RunMoe(model,
+                                     {.backend = test::Backend::kGloo,
+                                      .layout = ExpertLayout::Contiguous(9, 2),
+                                      .rank_rows = {500, 200},
+                                      .micro_batches = micro_batches,
+                                      .exchange = GetParam()},
+                                     x, residual, 2);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->residual == alone->residual);
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

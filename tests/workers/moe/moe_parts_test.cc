@@ -18,7 +18,7 @@
 #include "workers/moe/layer/schedule_executor.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using test::Backend;
@@ -62,10 +62,10 @@ TEST(ExpertLayoutTest, ReplicasAreNearFirstThenTakeTurns) {
 }
 
 TEST(DispatchMessageTest, WhatIsWrittenIsRead) {
-  auto pool = MessagePool::Create();
+  auto pool = comm::MessagePool::Create();
   const DispatchMessageLayout layout(2, 3, 32);
   EXPECT_EQ(layout.rows_offset % 64, 0);
-  const Message message = pool->Take(layout.bytes);
+  const comm::Message message = pool->Take(layout.bytes);
   const DispatchMessageView writing = BeginDispatchMessage(message, 2, 3, 32);
   for (int i = 0; i < 3; ++i) {
     writing.pair_row[i] = i / 2;
@@ -84,7 +84,7 @@ TEST(DispatchMessageTest, WhatIsWrittenIsRead) {
   writing.pair_row[1] = -1;
   EXPECT_EQ(ReadDispatchMessage(message, 3, 32).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(ReadDispatchMessage(pool->Take(4), 3, 32).status().code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(ReadDispatchMessage(Message(), 3, 32)->num_rows, 0);
+  EXPECT_EQ(ReadDispatchMessage(comm::Message(), 3, 32)->num_rows, 0);
 }
 
 // Writes down what it is told to do, and what a watch is told.
@@ -97,26 +97,27 @@ class Recorder : public MicroOpRunner, public AllToAllWatch {
   }
   void End() override { log.push_back("end"); }
   void LayerEnd() override { log.push_back("layer end"); }
-  absl::Status Start(const MicroOp& op) override { return Note("", op); }
-  absl::Status Finish(const MicroOp& op) override { return Note("/", op); }
+  absl::Status Start(const pipeline::MicroOp& op) override { return Note("", op); }
+  absl::Status Finish(const pipeline::MicroOp& op) override { return Note("/", op); }
   absl::Status may_begin;
   int fail_at = -1;
   std::vector<std::string> log;
 
  private:
-  absl::Status Note(const char* mark, const MicroOp& op) {
+  absl::Status Note(const char* mark, const pipeline::MicroOp& op) {
     if (static_cast<int>(log.size()) == fail_at) return absl::UnavailableError("here");
-    log.push_back(absl::StrCat(mark, op.experts == ExpertSet::kShared ? "shared" : MicroOpKindName(op.kind), op.chunk));
+    log.push_back(absl::StrCat(
+        mark, op.experts == pipeline::ExpertSet::kShared ? "shared" : pipeline::MicroOpKindName(op.kind), op.chunk));
     return absl::OkStatus();
   }
 };
 
 TEST(RunSchedule, FinishesAnExchangeWhenItsRowsAreNeeded) {
   Recorder one;
-  ASSERT_TRUE(RunSchedule(BuildExpertParallel({.micro_batches = 1, .shared_expert = true}), &one).ok());
+  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 1, .shared_expert = true}), &one).ok());
   EXPECT_THAT(one.log, ElementsAre("gate0", "dispatch0", "shared0", "/dispatch0", "expert0", "combine0", "/combine0"));
   Recorder two;
-  ASSERT_TRUE(RunSchedule(BuildExpertParallel({.micro_batches = 2}), &two).ok());
+  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}), &two).ok());
   EXPECT_THAT(two.log, ElementsAre("gate0", "split0", "dispatch0", "dispatch1", "/dispatch0", "expert0", "combine0",
                                    "/dispatch1", "expert1", "combine1", "/combine0", "/combine1"));
 }
@@ -124,28 +125,29 @@ TEST(RunSchedule, FinishesAnExchangeWhenItsRowsAreNeeded) {
 TEST(RunSchedule, StopsAtTheFirstError) {
   Recorder recorder;
   recorder.fail_at = 3;
-  EXPECT_EQ(RunSchedule(BuildExpertParallel({.micro_batches = 2}), &recorder), absl::UnavailableError("here"));
+  EXPECT_EQ(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}), &recorder),
+            absl::UnavailableError("here"));
   EXPECT_EQ(recorder.log.size(), 3u);
 }
 
-TEST(RunSchedule, TellsTheWatchOfAllToAlls) {
+TEST(RunSchedule, ReportsTheWatchOfAllToAlls) {
   Recorder recorder;
-  ASSERT_TRUE(RunSchedule(BuildExpertParallel({.micro_batches = 2}), &recorder, &recorder).ok());
+  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}), &recorder, &recorder).ok());
   EXPECT_THAT(recorder.log, ElementsAre("gate0", "split0", "begin", "dispatch0", "begin", "dispatch1", "/dispatch0",
                                         "end", "expert0", "begin", "combine0", "/dispatch1", "end", "expert1", "begin",
                                         "combine1", "/combine0", "end", "/combine1", "end", "layer end"));
   recorder.log.clear();
   recorder.may_begin = absl::UnavailableError("not now");
-  EXPECT_EQ(RunSchedule(BuildExpertParallel({}), &recorder, &recorder), recorder.may_begin);
+  EXPECT_EQ(RunSchedule(pipeline::BuildExpertParallel({}), &recorder, &recorder), recorder.may_begin);
   EXPECT_THAT(recorder.log, ElementsAre("gate0", "begin"));
 }
 
 const std::vector<int> kFourLayers = {0, 1, 2, 3};
 
 // One rank's part of layers over `comm`.
-absl::Status RunOne(Communicator* comm, const test::MoeTestModel& model, const MoeSchedule& schedule,
+absl::Status RunOne(comm::Communicator* comm, const test::MoeTestModel& model, const pipeline::MoeSchedule& schedule,
                     const TensorView& x, const std::vector<int>& layers = kFourLayers,
-                    ExchangeKind kind = ExchangeKind::kHost) {
+                    test::ExchangeKind kind = test::ExchangeKind::kHost) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   const ExpertLayout layout = ExpertLayout::Contiguous(model.shape().num_experts, comm->world());
@@ -165,14 +167,14 @@ absl::Status RunOne(Communicator* comm, const test::MoeTestModel& model, const M
   return absl::OkStatus();
 }
 
-class MoeFaultTest : public testing::TestWithParam<std::tuple<Backend, ExchangeKind>> {
+class MoeFaultTest : public testing::TestWithParam<std::tuple<test::Backend, test::ExchangeKind>> {
  protected:
-  Backend backend() const { return std::get<0>(GetParam()); }
-  ExchangeKind kind() const { return std::get<1>(GetParam()); }
+  test::Backend backend() const { return std::get<0>(GetParam()); }
+  test::ExchangeKind kind() const { return std::get<1>(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, MoeFaultTest,
-                         testing::Combine(testing::Values(Backend::kLocal, Backend::kGloo),
+                         testing::Combine(testing::Values(test::Backend::kLocal, test::Backend::kGloo),
                                           testing::ValuesIn(test::kExchangeKinds)),
                          [](const auto& i) {
                            return absl::StrCat(test::BackendName(std::get<0>(i.param)), "_",
@@ -182,12 +184,12 @@ INSTANTIATE_TEST_SUITE_P(Backends, MoeFaultTest,
 TEST_P(MoeFaultTest, ARankThatFailsInAnyExchangeEndsTheOthersStep) {
   const test::MoeTestModel model({});
   const Tensor x = model.RandomRows(6, 1);
-  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 2});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = 2});
   for (const int at : {0, 1, 2, 3, 7}) {
     auto ranks = test::MakeGroup(backend(), 3);
-    ranks[1] = MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kFail, at, {}});
+    ranks[1] = comm::MakeFaultyCommunicator(std::move(ranks[1]), {comm::CommFault::Kind::kFail, at, {}});
     const auto statuses = test::RunRanks(
-        &ranks, [&](Communicator* comm) { return RunOne(comm, model, schedule, x, kFourLayers, kind()); });
+        &ranks, [&](comm::Communicator* comm) { return RunOne(comm, model, schedule, x, kFourLayers, kind()); });
     for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   }
 }
@@ -196,9 +198,9 @@ TEST_P(MoeFaultTest, AWrongShapeOnOneRankFreesTheOthers) {
   const test::MoeTestModel model({});
   const Tensor x = model.RandomRows(6, 1);
   const Tensor narrow(DType::kF32, {6, 32});
-  const MoeSchedule schedule = BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   auto ranks = test::MakeGroup(backend(), 2);
-  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+  const auto statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) {
     return RunOne(comm, model, schedule, comm->rank() == 0 ? x : narrow, kFourLayers, kind());
   });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable) << statuses[0];
@@ -210,9 +212,9 @@ TEST_P(MoeFaultTest, AWrongShapeOnOneRankFreesTheOthers) {
 TEST_P(MoeFaultTest, AnotherOrderOfLayersIsNamed) {
   const test::MoeTestModel model({});
   const Tensor x = model.RandomRows(6, 1);
-  const MoeSchedule schedule = BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   auto ranks = test::MakeGroup(backend(), 2);
-  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+  const auto statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) {
     return RunOne(comm, model, schedule, x, comm->rank() == 0 ? std::vector<int>{7, 8} : std::vector<int>{8, 7},
                   kind());
   });
@@ -226,13 +228,13 @@ TEST_P(MoeFaultTest, AnotherOrderOfLayersIsNamed) {
 TEST_P(MoeFaultTest, AnotherOrderOfChunksIsNamed) {
   const test::MoeTestModel model({});
   const Tensor x = model.RandomRows(6, 1);
-  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 2});
-  MoeSchedule swapped = schedule;
-  for (MicroOp& op : swapped.ops) {
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = 2});
+  pipeline::MoeSchedule swapped = schedule;
+  for (pipeline::MicroOp& op : swapped.ops) {
     if (op.num_chunks == 2) op.chunk = 1 - op.chunk;
   }
   auto ranks = test::MakeGroup(backend(), 2);
-  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+  const auto statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) {
     return RunOne(comm, model, comm->rank() == 0 ? schedule : swapped, x, {5}, kind());
   });
   EXPECT_FALSE(statuses[0].ok() || statuses[1].ok());
@@ -245,10 +247,10 @@ TEST_P(MoeFaultTest, AnotherOrderOfChunksIsNamed) {
 TEST_P(MoeFaultTest, DifferentMicroBatchesAreNoHang) {
   const test::MoeTestModel model({});
   const Tensor x = model.RandomRows(6, 1);
-  const MoeSchedule one = BuildExpertParallel({.micro_batches = 1});
-  const MoeSchedule two = BuildExpertParallel({.micro_batches = 2});
+  const pipeline::MoeSchedule one = pipeline::BuildExpertParallel({.micro_batches = 1});
+  const pipeline::MoeSchedule two = pipeline::BuildExpertParallel({.micro_batches = 2});
   auto ranks = test::MakeGroup(backend(), 2);
-  const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
+  const auto statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) -> absl::Status {
     const absl::Status status = RunOne(comm, model, comm->rank() == 0 ? one : two, x, {0}, kind());
     comm->Abort("done");  // as a worker does whose step failed
     return status;
@@ -259,29 +261,30 @@ TEST_P(MoeFaultTest, DifferentMicroBatchesAreNoHang) {
 TEST(MoeLayerErrorsTest, SaysWhatDoesNotFit) {
   const test::MoeTestModel plain({}), shared({.shared_ffn = 16});
   const Tensor x = plain.RandomRows(3, 1);
-  auto ranks = test::MakeGroup(Backend::kLocal, 1);
-  const MoeSchedule with_shared = BuildExpertParallel({.shared_expert = true});
+  auto ranks = test::MakeGroup(test::Backend::kLocal, 1);
+  const pipeline::MoeSchedule with_shared = pipeline::BuildExpertParallel({.shared_expert = true});
   EXPECT_THAT(std::string(RunOne(ranks[0].get(), plain, with_shared, x).message()),
               HasSubstr("has a shared expert, the layer lacks one"));
-  EXPECT_THAT(std::string(RunOne(ranks[0].get(), shared, BuildExpertParallel({}), x).message()),
+  EXPECT_THAT(std::string(RunOne(ranks[0].get(), shared, pipeline::BuildExpertParallel({}), x).message()),
               HasSubstr("lacks a shared expert, the layer has one"));
-  MoeSchedule tensor_parallel = BuildExpertParallel({.group = "tp"});
+  pipeline::MoeSchedule tensor_parallel = pipeline::BuildExpertParallel({.group = "tp"});
   EXPECT_THAT(std::string(RunOne(ranks[0].get(), plain, tensor_parallel, x).message()), HasSubstr("names group tp"));
-  MoeSchedule saves = BuildExpertParallel({});
-  saves.ops.push_back({.kind = MicroOpKind::kSave});
+  pipeline::MoeSchedule saves = pipeline::BuildExpertParallel({});
+  saves.ops.push_back({.kind = pipeline::MicroOpKind::kSave});
   EXPECT_EQ(RunOne(ranks[0].get(), plain, saves, x).code(), absl::StatusCode::kUnimplemented);
-  EXPECT_TRUE(RunOne(ranks[0].get(), plain, BuildExpertParallel({}), x).ok());  // and the next step is a good one
+  EXPECT_TRUE(
+      RunOne(ranks[0].get(), plain, pipeline::BuildExpertParallel({}), x).ok());  // and the next step is a good one
 }
 
-TEST(RowExchangeTest, RefusesBadIdsAndBounds) {
+TEST(TokenDispatcherTest, RefusesBadIdsAndBounds) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
   const ExpertLayout layout = ExpertLayout::Contiguous(4, 2);
   int32_t ids[] = {0, 4};
   float rows[8] = {};
   const TensorView idx(ids, DType::kI32, {1, 2}), x(rows, DType::kF32, {1, 8});
-  for (const ExchangeKind kind : test::kExchangeKinds) {
-    auto ranks = test::MakeGroup(Backend::kLocal, 2);
+  for (const test::ExchangeKind kind : test::kExchangeKinds) {
+    auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
     MoeStats stats;
     MoeContext context{.stream = &stream,
                        .comm = ranks[0].get(),
@@ -296,21 +299,22 @@ TEST(RowExchangeTest, RefusesBadIdsAndBounds) {
     ids[1] = -1;  // dropped: fine
     EXPECT_TRUE(exchange->StartDispatch(context, layer).ok());
     exchange->Drop();
-    context.exchange = ExchangeMode::kBounded;
+    context.exchange = ExchangeMode::kPadded;
     context.max_rows = 0;
-    EXPECT_EQ(exchange->StartDispatch(context, layer).code(),
-              kind == ExchangeKind::kHost ? absl::StatusCode::kUnimplemented : absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(exchange->StartDispatch(context, layer).code(), kind == test::ExchangeKind::kHost
+                                                                  ? absl::StatusCode::kUnimplemented
+                                                                  : absl::StatusCode::kInvalidArgument);
   }
 }
 
-TEST(RowExchangeTest, ARowMoreThanTheBoundIsAnError) {
+TEST(TokenDispatcherTest, ARowMoreThanTheBoundIsAnError) {
   const test::MoeTestModel model({});
-  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 2});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = 2});
   for (const int64_t num_rows : {8, 9}) {  // of max_rows = 8
-    auto ranks = test::MakeGroup(Backend::kLocal, 2);
-    const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) {
+    auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
+    const auto statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) {
       return RunOne(comm, model, schedule, model.RandomRows(comm->rank() == 0 ? num_rows : 1, 1), {0},
-                    ExchangeKind::kBounded);
+                    test::ExchangeKind::kPadded);
     });
     EXPECT_EQ(statuses[0].code(), num_rows == 8 ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(statuses[1].code(), num_rows == 8 ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable);
@@ -318,20 +322,20 @@ TEST(RowExchangeTest, ARowMoreThanTheBoundIsAnError) {
   }
 }
 
-TEST(RowExchangeTest, OneOfADeviceNeedNotHaveItsExpertsInOrder) {
+TEST(TokenDispatcherTest, OneOfADeviceNeedNotHaveItsExpertsInOrder) {
   const test::MoeShape shape{.num_experts = 5, .top_k = 2};
   const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(9, 3), residual = model.RandomResidual(9, 4);
-  const auto in_order = RunMoe(model, {.layout = ExpertLayout::Contiguous(5, 1), .rank_rows = {9}}, x, residual);
+  const auto in_order = test::RunMoe(model, {.layout = ExpertLayout::Contiguous(5, 1), .rank_rows = {9}}, x, residual);
   const std::vector<std::vector<int32_t>> shuffled = {{3, 0, 4, 2, 1}};
-  for (const ExchangeKind kind : test::kExchangeKinds) {
+  for (const test::ExchangeKind kind : test::kExchangeKinds) {
     const auto result =
-        RunMoe(model, {.layout = ExpertLayout::FromResidents(5, shuffled, 1), .rank_rows = {9}, .exchange = kind}, x,
-               residual);
+        test::RunMoe(model, {.layout = ExpertLayout::FromResidents(5, shuffled, 1), .rank_rows = {9}, .exchange = kind},
+                     x, residual);
     ASSERT_TRUE(result.ok() && in_order.ok()) << result.status();
     EXPECT_TRUE(result->residual == in_order->residual);
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

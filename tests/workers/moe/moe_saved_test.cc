@@ -11,11 +11,11 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/moe/layer/moe_layer.h"
-#include "workers/moe/popularity/layer_forecaster.h"
+#include "workers/moe/popularity/layer_load_predictor.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using testing::HasSubstr;
@@ -26,9 +26,10 @@ bool SameBytes(const TensorView& a, const TensorView& b) {
 
 // One rank's layer and what it runs with.
 struct Rank {
-  Rank(const test::MoeTestModel& model, const ExpertLayout* layout, Communicator* comm, int micro_batches)
+  Rank(const test::MoeTestModel& model, const ExpertLayout* layout, comm::Communicator* comm, int micro_batches)
       : layer(model.LayerOf(stream, *layout, comm->rank())),
-        schedule(BuildExpertParallel({.micro_batches = micro_batches, .shared_expert = model.shape().shared_ffn > 0})) {
+        schedule(pipeline::BuildExpertParallel(
+            {.micro_batches = micro_batches, .shared_expert = model.shape().shared_ffn > 0})) {
     step = {.stream = &stream,
             .comm = comm,
             .layout = layout,
@@ -42,7 +43,7 @@ struct Rank {
   ThreadPool pool{1, false};
   const Stream stream = Stream::OnCpu(&pool);
   MoeLayer layer;
-  MoeSchedule schedule;
+  pipeline::MoeSchedule schedule;
   MoeStats stats;
   MoeContext step;
   MoeExecutor executor;
@@ -67,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(MicroBatches, MoeSavedTest, testing::Values(1, 3));
 TEST_P(MoeSavedTest, KeepsEachLayersOwnInTheSamePlace) {
   const test::MoeTestModel model({.shared_ffn = 16, .dtype = DType::kBf16});
   const ExpertLayout layout = ExpertLayout::Contiguous(model.shape().num_experts, 2);
-  test::ExpectRanksOk(test::Backend::kLocal, 2, [&](Communicator* comm) -> absl::Status {
+  test::ExpectRanksOk(test::Backend::kLocal, 2, [&](comm::Communicator* comm) -> absl::Status {
     Rank rank(model, &layout, comm, GetParam());
     const Tensor x = model.RandomRows(9 + comm->rank(), 3), other = model.RandomRows(9 + comm->rank(), 4);
     MoeSaved first, second;
@@ -100,13 +101,13 @@ TEST_P(MoeSavedTest, KeepsEachLayersOwnInTheSamePlace) {
 }
 
 // Does nothing but be there.
-class NoForecaster : public LayerForecaster {
+class NoLoadPredictor : public LayerLoadPredictor {
  public:
-  absl::StatusOr<absl::Span<const LayerEstimate>> Begin(const ForecastPass&) override {
-    return absl::Span<const LayerEstimate>();
+  absl::StatusOr<absl::Span<const placement::LayerEstimate>> Begin(const ForecastPass&) override {
+    return absl::Span<const placement::LayerEstimate>();
   }
-  absl::StatusOr<absl::Span<const LayerEstimate>> OnGate(const MoeContext&, const LayerContext&) override {
-    return absl::Span<const LayerEstimate>();
+  absl::StatusOr<absl::Span<const placement::LayerEstimate>> OnGate(const MoeContext&, const LayerContext&) override {
+    return absl::Span<const placement::LayerEstimate>();
   }
 };
 
@@ -119,17 +120,17 @@ TEST(MoeSavedErrorsTest, SaysWhatCannotBeSaved) {
   MoeSaved saved;
   ASSERT_TRUE(rank.Run(&saved, x, residual).ok());
   EXPECT_EQ(saved.num_chunks, 1);
-  rank.step.exchange = ExchangeMode::kBounded;
+  rank.step.exchange = ExchangeMode::kPadded;
   rank.step.max_rows = 3;
   const absl::Status bounded = rank.Run(&saved, x, residual);
   EXPECT_EQ(bounded.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(bounded.message()), HasSubstr("with a bounded exchange"));
   EXPECT_EQ(saved.num_chunks, 0);  // nothing that a backward could take for this step's
   rank.step.exchange = ExchangeMode::kExact;
-  NoForecaster forecaster;
+  NoLoadPredictor forecaster;
   rank.step.forecaster = &forecaster;
   EXPECT_THAT(std::string(rank.Run(&saved, x, residual).message()), HasSubstr("a forecaster"));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

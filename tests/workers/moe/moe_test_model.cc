@@ -9,9 +9,9 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "workers/moe/dispatch/device_exchange.h"
+#include "workers/moe/dispatch/device_dispatcher.h"
 #include "workers/moe/experts/device_expert_copier.h"
-#include "workers/moe/placement/decided_placer.h"
+#include "workers/moe/placement/per_step_balancer.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -73,11 +73,11 @@ void MoeTestModel::Pack(const Stream& stream, Matrix* matrix, bool gated) const 
     SetElement(rows, i, matrix->values[i]);
     matrix->values[i] = GetElement(rows, i);
   }
-  const WeightDesc desc = {.n = matrix->n,
-                           .k = matrix->k,
-                           .dtype = shape_.dtype,
-                           .layout = gated ? WeightLayout::kGatedPanels : WeightLayout::kPanels};
-  auto weight = PackWeight(stream, desc, rows);
+  const ops::WeightDesc desc = {.n = matrix->n,
+                                .k = matrix->k,
+                                .dtype = shape_.dtype,
+                                .layout = gated ? ops::WeightLayout::kGatedPanels : ops::WeightLayout::kPanels};
+  auto weight = ops::PackWeight(stream, desc, rows);
   SY_CHECK_OK(weight.status());
   matrix->weight = *std::move(weight);
 }
@@ -136,21 +136,21 @@ void MoeTestModel::SetMatrices(const reference::MoeMatrices& matrices) {
   set(matrices.shared_gate, &shared_gate_, false);
 }
 
-MoeLayer MoeTestModel::LayerOf(const Stream& stream, const ExpertLayout& layout, int rank) const {
-  MoeLayer layer;
+moe::MoeLayer MoeTestModel::LayerOf(const Stream& stream, const moe::ExpertLayout& layout, int rank) const {
+  moe::MoeLayer layer;
   layer.desc = {.hidden = shape_.hidden,
                 .expert_ffn = shape_.ffn,
                 .shared_ffn = shape_.shared_ffn,
                 .dtype = shape_.dtype,
                 .router = {.top_k = shape_.top_k, .renormalize = shape_.renormalize}};
   layer.weights.router = &router_.weight;
-  std::vector<const Weight*> gate_up, down;
+  std::vector<const ops::Weight*> gate_up, down;
   for (const int32_t expert : layout.Residents(rank)) {
     gate_up.push_back(expert < 0 ? nullptr : &gate_up_[expert].weight);
     down.push_back(expert < 0 ? nullptr : &down_[expert].weight);
   }
-  layer.weights.gate_up = *WeightTable::Make(stream, std::move(gate_up));
-  layer.weights.down = *WeightTable::Make(stream, std::move(down));
+  layer.weights.gate_up = *ops::WeightTable::Make(stream, std::move(gate_up));
+  layer.weights.down = *ops::WeightTable::Make(stream, std::move(down));
   if (shape_.shared_ffn > 0) {
     layer.weights.shared_gate_up = &shared_gate_up_.weight;
     layer.weights.shared_down = &shared_down_.weight;
@@ -159,15 +159,15 @@ MoeLayer MoeTestModel::LayerOf(const Stream& stream, const ExpertLayout& layout,
   return layer;
 }
 
-MoeLayer MoeTestModel::LayerOf(const Stream& stream, LayerExperts* experts) const {
-  MoeLayer layer = LayerOf(stream, ExpertLayout::Contiguous(shape_.num_experts, 1), 0);
-  layer.weights.gate_up = WeightTable();
-  layer.weights.down = WeightTable();
+moe::MoeLayer MoeTestModel::LayerOf(const Stream& stream, moe::ExpertWeightProvider* experts) const {
+  moe::MoeLayer layer = LayerOf(stream, moe::ExpertLayout::Contiguous(shape_.num_experts, 1), 0);
+  layer.weights.gate_up = ops::WeightTable();
+  layer.weights.down = ops::WeightTable();
   layer.weights.experts = experts;
   return layer;
 }
 
-MoeLayer MoeTestModel::LayerOf(LayerExperts* experts) const {
+moe::MoeLayer MoeTestModel::LayerOf(moe::ExpertWeightProvider* experts) const {
   ThreadPool pool(1, false);
   return LayerOf(Stream::OnCpu(&pool), experts);
 }
@@ -178,9 +178,9 @@ std::vector<char> MoeTestModel::PackExperts() const {
 }
 
 absl::StatusOr<std::vector<char>> MoeTestModel::PackExperts(const Stream& stream) const {
-  const PackedExpert form = packed();
+  const moe::PackedExpert form = packed();
   std::vector<char> bytes(static_cast<size_t>(form.bytes * shape_.num_experts));
-  const auto fetch = [&](const Weight& weight, char* to) -> absl::Status {
+  const auto fetch = [&](const ops::Weight& weight, char* to) -> absl::Status {
     const TensorView there(const_cast<void*>(weight.data()), DType::kU8, {weight.bytes()}, weight.device());
     ASSIGN_OR_RETURN(const Tensor here, CopyToHost(stream, there));
     std::memcpy(to, here.view().raw(), static_cast<size_t>(here.bytes()));
@@ -258,53 +258,58 @@ std::vector<double> MoeTestModel::Naive(const TensorView& x, const TensorView& r
 }
 
 std::string ExchangeName(ExchangeKind kind) {
-  return kind == ExchangeKind::kHost ? "host" : kind == ExchangeKind::kBounded ? "bounded" : "exact";
+  return kind == ExchangeKind::kHost ? "host" : kind == ExchangeKind::kPadded ? "bounded" : "exact";
 }
 
-MoeExecutor::ExchangeMaker MakerOf(ExchangeKind kind) {
-  if (kind == ExchangeKind::kHost) return &MakeExchange;
-  return [](Device, ExchangeMode) -> std::unique_ptr<RowExchange> { return std::make_unique<DeviceExchange>(); };
+moe::MoeExecutor::DispatcherMaker MakerOf(ExchangeKind kind) {
+  if (kind == ExchangeKind::kHost) return &moe::MakeDispatcher;
+  return [](Device, moe::ExchangeMode) -> std::unique_ptr<moe::TokenDispatcher> {
+    return std::make_unique<moe::DeviceDispatcher>();
+  };
 }
 
-ExchangeMode ModeOf(ExchangeKind kind) {
-  return kind == ExchangeKind::kBounded ? ExchangeMode::kBounded : ExchangeMode::kExact;
+moe::ExchangeMode ModeOf(ExchangeKind kind) {
+  return kind == ExchangeKind::kPadded ? moe::ExchangeMode::kPadded : moe::ExchangeMode::kExact;
 }
 
 int64_t MoeRun::max_rows() const { return 2 + *std::max_element(rank_rows.begin(), rank_rows.end()); }
 
 namespace {
 
-absl::StatusOr<std::unique_ptr<ExpertOffload>> MakeOffload(const MoeTestModel& model, const MoeRun& run, int rank,
-                                                           Device device, const std::vector<char>& experts) {
-  ExpertStoreOptions store_options;
+absl::StatusOr<std::unique_ptr<moe::ExpertOffload>> MakeOffload(const MoeTestModel& model, const MoeRun& run, int rank,
+                                                                Device device, const std::vector<char>& experts) {
+  moe::ExpertStoreOptions store_options;
   store_options.expert = model.packed();
   store_options.num_slots = run.expert_slots;
   store_options.chunk_bytes = store_options.expert.bytes / 3;
   store_options.device = device;
-  store_options.source = [&](const ExpertId& id) { return experts.data() + id.expert * model.packed().bytes; };
-  std::unique_ptr<ExpertCopier> copier;
-  ASSIGN_OR_RETURN(copier,
-                   MakeExpertCopier(device, {.begin = experts.data(), .bytes = static_cast<int64_t>(experts.size())}));
+  store_options.source = [&](const moe::ExpertId& id) { return experts.data() + id.expert * model.packed().bytes; };
+  std::unique_ptr<moe::ExpertCopier> copier;
+  ASSIGN_OR_RETURN(
+      copier, moe::MakeExpertCopier(device, {.begin = experts.data(), .bytes = static_cast<int64_t>(experts.size())}));
   if (run.copies != nullptr) copier = std::make_unique<FakeCopier>(run.copies, std::move(copier));
-  ASSIGN_OR_RETURN(std::unique_ptr<ExpertStore> store, ExpertStore::Create(store_options, std::move(copier)));
-  ExpertOffloadOptions options;
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertStore> store, moe::ExpertStore::Create(store_options, std::move(copier)));
+  moe::ExpertOffloadOptions options;
   options.num_layers = 1;
   options.experts.assign(run.layout.Residents(rank).begin(), run.layout.Residents(rank).end());
-  options.make_policy = [&run](const OffloadShape& shape, absl::Span<const int64_t>) { return run.policy(shape); };
-  const std::vector<ExpertHosting> here(options.experts.size(), ExpertHosting::kHere);
-  ASSIGN_OR_RETURN(auto offload, ExpertOffload::Create(std::move(options), std::move(store)));
+  options.make_policy = [&run](const offload::OffloadShape& shape, absl::Span<const int64_t>) {
+    return run.policy(shape);
+  };
+  const std::vector<moe::ExpertHosting> here(options.experts.size(), moe::ExpertHosting::kHere);
+  ASSIGN_OR_RETURN(auto offload, moe::ExpertOffload::Create(std::move(options), std::move(store)));
   RETURN_IF_ERROR(offload->Fill(here, Soon(), [](int64_t, int64_t) { return true; }));
   return offload;
 }
 
 // packed: becomes what the host computes from, and stays.
-absl::StatusOr<std::unique_ptr<ColdExperts>> MakeCold(const MoeTestModel& model, const MoeRun& run,
-                                                      const Stream& stream, ExpertOffload* offload, Buffer* packed) {
+absl::StatusOr<std::unique_ptr<moe::ColdExperts>> MakeCold(const MoeTestModel& model, const MoeRun& run,
+                                                           const Stream& stream, moe::ExpertOffload* offload,
+                                                           Buffer* packed) {
   const auto host_model = model.On(Stream::OnCpu(&stream.pool()));
   const std::vector<char> bytes = host_model->PackExperts();
   ASSIGN_OR_RETURN(*packed, Buffer::Allocate(static_cast<int64_t>(bytes.size()), Device::Cpu()));  // aligned
   std::memcpy(packed->data(), bytes.data(), bytes.size());
-  ColdExpertsOptions options;
+  moe::ColdExpertsOptions options;
   options.expert = host_model->packed();
   options.device = stream.device();
   options.source = [begin = static_cast<const char*>(packed->data()), stride = options.expert.bytes](int, int expert) {
@@ -312,48 +317,49 @@ absl::StatusOr<std::unique_ptr<ColdExperts>> MakeCold(const MoeTestModel& model,
   };
   options.copy_seconds = [price = run.cold_price] { return price; };
   options.host_seconds = [](int64_t) { return 1.0; };
-  return ColdExperts::Create(std::move(options), offload);
+  return moe::ColdExperts::Create(std::move(options), offload);
 }
 
 // Splits rows over the replicas that the layout has.
-absl::StatusOr<std::unique_ptr<DecidedPlacer>> BalancedPlacer(const ExpertLayout& layout, int rank) {
-  Placement placement{.num_experts = layout.num_experts(), .slots = {}};
+absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> BalancedPlacer(const moe::ExpertLayout& layout, int rank) {
+  placement::Placement placement{.num_experts = layout.num_experts(), .slots = {}};
   for (int r = 0; r < layout.num_ranks(); ++r) {
     placement.slots.emplace_back(layout.Residents(r).begin(), layout.Residents(r).end());
   }
-  DecidedPlacerOptions options;
-  options.shape.mode = PlacementMode::kStaticSpare;
+  moe::PerStepBalancerOptions options;
+  options.shape.mode = placement::PlacementMode::kStaticSpare;
   options.shape.residents = {placement};
   options.rank = rank;
-  return DecidedPlacer::Create(std::move(options));
+  return moe::PerStepBalancer::Create(std::move(options));
 }
 
 }  // namespace
 
-absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicator* comm, const Stream& stream,
+absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, comm::Communicator* comm, const Stream& stream,
                         const TensorView& x, int repeats, MoeResult* result) {
   const int rank = comm->rank();
   const int64_t begin = std::accumulate(run.rank_rows.begin(), run.rank_rows.begin() + rank, int64_t{0});
   const int64_t rows = run.rank_rows[rank], experts = model.shape().num_experts;
   const DType acc = AccDType(model.shape().dtype);
-  const MoeSchedule schedule =
-      BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel(
+      {.micro_batches = run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
   std::vector<char> packed;
-  std::unique_ptr<ExpertOffload> offload;
+  std::unique_ptr<moe::ExpertOffload> offload;
   if (run.expert_slots > 0) {
     ASSIGN_OR_RETURN(packed, model.PackExperts(stream));
     ASSIGN_OR_RETURN(offload, MakeOffload(model, run, rank, stream.device(), packed));
   }
-  LayerExperts* brought = offload.get();
+  moe::ExpertWeightProvider* offloaded = offload.get();
   Buffer packed_for_host;
-  std::unique_ptr<ColdExperts> cold;
+  std::unique_ptr<moe::ColdExperts> cold;
   if (run.cold_price >= 0) {
     ASSIGN_OR_RETURN(cold, MakeCold(model, run, stream, offload.get(), &packed_for_host));
-    brought = cold.get();
+    offloaded = cold.get();
   }
-  const MoeLayer layer = brought == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(stream, brought);
-  MoeExecutor executor(MakerOf(run.exchange));
-  std::unique_ptr<DecidedPlacer> placer;
+  const moe::MoeLayer layer =
+      offloaded == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(stream, offloaded);
+  moe::MoeExecutor executor(MakerOf(run.exchange));
+  std::unique_ptr<moe::PerStepBalancer> placer;
   if (run.balanced) {
     ASSIGN_OR_RETURN(placer, BalancedPlacer(run.layout, rank));
   }
@@ -402,7 +408,7 @@ absl::StatusOr<MoeResult> RunMoe(const MoeTestModel& model, const MoeRun& run, c
   result.cold.resize(world);
   result.expert_counts.resize(world);
   auto ranks = MakeGroup(run.backend, world);
-  const auto statuses = RunRanks(&ranks, [&](Communicator* comm) {
+  const auto statuses = RunRanks(&ranks, [&](comm::Communicator* comm) {
     ThreadPool pool(1 + comm->rank() % 2, false);
     return RunMoeRank(model, run, comm, Stream::OnCpu(&pool), x, repeats, &result);
   });

@@ -39,11 +39,11 @@ class MoeTestModel {
   // The same model with its weights on the stream's device.
   std::unique_ptr<MoeTestModel> On(const Stream& stream) const;
   // The layer as rank `rank` of the layout holds it.  stream: of the device that the weights are on.
-  MoeLayer LayerOf(const Stream& stream, const ExpertLayout& layout, int rank) const;
+  moe::MoeLayer LayerOf(const Stream& stream, const moe::ExpertLayout& layout, int rank) const;
   // The same without weights of experts, which `experts` has.
-  MoeLayer LayerOf(const Stream& stream, LayerExperts* experts) const;
-  MoeLayer LayerOf(LayerExperts* experts) const;  // of a model on the CPU
-  PackedExpert packed() const { return {shape_.hidden, shape_.ffn, shape_.dtype, router_.weight.device().kind}; }
+  moe::MoeLayer LayerOf(const Stream& stream, moe::ExpertWeightProvider* experts) const;
+  moe::MoeLayer LayerOf(moe::ExpertWeightProvider* experts) const;  // of a model on the CPU
+  moe::PackedExpert packed() const { return {shape_.hidden, shape_.ffn, shape_.dtype, router_.weight.device().kind}; }
   // All experts in that form, one after the other, on the host.  stream: as LayerOf's.
   absl::StatusOr<std::vector<char>> PackExperts(const Stream& stream) const;
   std::vector<char> PackExperts() const;  // of a model on the CPU
@@ -64,7 +64,7 @@ class MoeTestModel {
   struct Matrix {
     int64_t n = 0, k = 0;
     std::vector<double> values;  // as rounded to the dtype
-    Weight weight;
+    ops::Weight weight;
   };
   Matrix RandomMatrix(int64_t n, int64_t k, bool gated, double scale);
   void Pack(const Stream& stream, Matrix* matrix, bool gated) const;
@@ -78,40 +78,40 @@ class MoeTestModel {
 };
 
 // What moves the rows.
-enum class ExchangeKind { kHost, kDeviceExact, kBounded };
+enum class ExchangeKind { kHost, kDeviceExact, kPadded };
 inline constexpr ExchangeKind kExchangeKinds[] = {ExchangeKind::kHost, ExchangeKind::kDeviceExact,
-                                                  ExchangeKind::kBounded};
+                                                  ExchangeKind::kPadded};
 std::string ExchangeName(ExchangeKind kind);
 // Of an executor that moves rows so.
-MoeExecutor::ExchangeMaker MakerOf(ExchangeKind kind);
-ExchangeMode ModeOf(ExchangeKind kind);
+moe::MoeExecutor::DispatcherMaker MakerOf(ExchangeKind kind);
+moe::ExchangeMode ModeOf(ExchangeKind kind);
 
 struct MoeRun {
   Backend backend = Backend::kLocal;
-  ExpertLayout layout;             // its ranks are the run's
+  moe::ExpertLayout layout;        // its ranks are the run's
   std::vector<int64_t> rank_rows;  // [R] how the rows are shared out, in order
   int micro_batches = 1;
   ExchangeKind exchange = ExchangeKind::kHost;
   bool balanced = false;  // a placer splits the rows over the replicas, by counts
   int expert_slots = 0;   // > 0: of each rank's expert store; 0 = all experts are resident
-  std::function<std::unique_ptr<CachePolicy>(const OffloadShape&)> policy = nullptr;  // of that store
-  CopyScript* copies = nullptr;                                                       // null: plain ones
+  std::function<std::unique_ptr<offload::CachePolicy>(const offload::OffloadShape&)> policy = nullptr;  // of that store
+  CopyScript* copies = nullptr;  // null: plain ones
   double cold_price = -1;    // >= 0: experts in no slot may run on the host, where each is said to cost 1, a copy this
   int64_t max_rows() const;  // a little more than any rank has, so that bounds are never the counts
 };
 
 struct MoeResult {
   std::string residual;                             // bytes of [T, H] in the order of the rows
-  std::vector<MoeStats> stats;                      // [R]
+  std::vector<moe::MoeStats> stats;                 // [R]
   std::vector<uint64_t> ledgers;                    // [R]
-  std::vector<ExpertStoreCounters> copies;          // [R] of the stores
+  std::vector<moe::ExpertStoreCounters> copies;     // [R] of the stores
   std::vector<int64_t> waves;                       // [R]
-  std::vector<ColdCounters> cold;                   // [R]
+  std::vector<moe::ColdCounters> cold;              // [R]
   std::vector<std::vector<int64_t>> expert_counts;  // [R][repeats * E] choices of the rank's rows
 };
 
 // One rank's part of RunMoe, on the stream's device; result->residual and ->stats have all ranks' places.
-absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, Communicator* comm, const Stream& stream,
+absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, comm::Communicator* comm, const Stream& stream,
                         const TensorView& x, int repeats, MoeResult* result);
 
 // Runs the layer `repeats` times over the same rows (the residual goes on) on as many threads as ranks.

@@ -30,13 +30,13 @@ int64_t BytesOf(const TensorView& view) { return view.NumElements() * DTypeBytes
 
 }  // namespace
 
-MoeTrained::MoeTrained(const MoeTestModel& model, const Stream& stream, const ExpertLayout& layout, int rank)
+MoeTrained::MoeTrained(const MoeTestModel& model, const Stream& stream, const moe::ExpertLayout& layout, int rank)
     : dtype_(model.shape().dtype), residents_(layout.Residents(rank).begin(), layout.Residents(rank).end()) {
   const MoeShape& shape = model.shape();
   const reference::MoeMatrices matrices = model.Matrices();
   weights_.router = Train(stream, matrices.router, shape.num_experts, shape.hidden);
   for (const int32_t expert : residents_) {
-    FfnGradients ffn;
+    ops::FfnGradients ffn;
     if (expert >= 0) {
       ffn.gate_up = Train(stream, matrices.gate_up[expert], 2 * shape.ffn, shape.hidden);
       ffn.down = Train(stream, matrices.down[expert], shape.hidden, shape.ffn);
@@ -51,16 +51,16 @@ MoeTrained::MoeTrained(const MoeTestModel& model, const Stream& stream, const Ex
   if (shape.shared_gate) weights_.shared_gate = Train(stream, matrices.shared_gate, 1, shape.hidden);
 }
 
-TrainedMatrix MoeTrained::Train(const Stream& stream, const std::vector<double>& values, int64_t n, int64_t k) {
-  transposed_.emplace_back(WeightDesc{.n = k, .k = n, .dtype = dtype_});
+ops::TrainedMatrix MoeTrained::Train(const Stream& stream, const std::vector<double>& values, int64_t n, int64_t k) {
+  transposed_.emplace_back(ops::WeightDesc{.n = k, .k = n, .dtype = dtype_});
   gradients_.push_back(Tensor::Zeros(AccDType(dtype_), {n, k}));
   const TensorView rows(const_cast<double*>(values.data()), DType::kF64, {n, k});
-  SY_CHECK_OK(PackTransposed(stream, rows, &transposed_.back()));
+  SY_CHECK_OK(ops::PackTransposed(stream, rows, &transposed_.back()));
   return {.transposed = &transposed_.back(), .gradient = gradients_.back()};
 }
 
 void MoeTrained::AddTo(reference::MoeMatrices* sums) const {
-  const auto add = [](const TrainedMatrix& matrix, std::vector<double>* to) {
+  const auto add = [](const ops::TrainedMatrix& matrix, std::vector<double>* to) {
     if (matrix.transposed == nullptr) return;
     const std::vector<double> values = ValuesOf(matrix.gradient);
     for (size_t i = 0; i < values.size(); ++i) (*to)[i] += values[i];
@@ -82,24 +82,24 @@ struct RankIo {
   TensorView x, residual, d_residual, d_x;  // this rank's rows
 };
 
-absl::Status TrainRank(const MoeTestModel& model, const MoeTrainingRun& training, Communicator* comm, const RankIo& io,
-                       int steps, MoeTrained* trained) {
+absl::Status TrainRank(const MoeTestModel& model, const MoeTrainingRun& training, comm::Communicator* comm,
+                       const RankIo& io, int steps, MoeTrained* trained) {
   ThreadPool pool(training.threads > 0 ? training.threads : 1 + comm->rank() % 2, false);
   const Stream stream = Stream::OnCpu(&pool);
-  const MoeSchedule schedule =
-      BuildExpertParallel({.micro_batches = training.run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
-  const MoeLayer layer = model.LayerOf(stream, training.run.layout, comm->rank());
-  MoeExecutor executor;
-  MoeBackward backward;
-  MoeSaved saved;
-  MoeStats stats;
-  const MoeContext step = {.stream = &stream,
-                           .comm = comm,
-                           .layout = &training.run.layout,
-                           .schedule = &schedule,
-                           .deadline = Soon(),
-                           .stats = &stats};
-  const LayerContext at = {.saved = &saved};
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel(
+      {.micro_batches = training.run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
+  const moe::MoeLayer layer = model.LayerOf(stream, training.run.layout, comm->rank());
+  moe::MoeExecutor executor;
+  moe::MoeBackward backward;
+  moe::MoeSaved saved;
+  moe::MoeStats stats;
+  const moe::MoeContext step = {.stream = &stream,
+                                .comm = comm,
+                                .layout = &training.run.layout,
+                                .schedule = &schedule,
+                                .deadline = Soon(),
+                                .stats = &stats};
+  const moe::LayerContext at = {.saved = &saved};
   for (int i = 0; i < steps; ++i) {
     RETURN_IF_ERROR(executor.Run(step, at, layer, io.x, io.residual));
     // The rows are made again by whoever runs the backward.
@@ -129,10 +129,10 @@ absl::StatusOr<MoeTrainingResult> TrainMoe(const MoeTestModel& model, const MoeT
   for (int rank = 0; rank < world; ++rank) trained.emplace_back(model, stream, training.run.layout, rank);
   auto ranks = MakeGroup(training.run.backend, world);
   if (training.late >= 0) {
-    ranks[1] =
-        MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kDelay, training.late, absl::Milliseconds(20)});
+    ranks[1] = comm::MakeFaultyCommunicator(std::move(ranks[1]),
+                                            {comm::CommFault::Kind::kDelay, training.late, absl::Milliseconds(20)});
   }
-  const auto statuses = RunRanks(&ranks, [&](Communicator* comm) {
+  const auto statuses = RunRanks(&ranks, [&](comm::Communicator* comm) {
     const int64_t begin = std::accumulate(rank_rows.begin(), rank_rows.begin() + comm->rank(), int64_t{0});
     const int64_t rows = rank_rows[comm->rank()];
     return TrainRank(model, training, comm,

@@ -19,22 +19,22 @@ namespace switchyard::test {
 class MoeTrained {
  public:
   // stream and layout: as MoeTestModel::LayerOf's.
-  MoeTrained(const MoeTestModel& model, const Stream& stream, const ExpertLayout& layout, int rank);
+  MoeTrained(const MoeTestModel& model, const Stream& stream, const moe::ExpertLayout& layout, int rank);
 
-  const MoeBackwardWeights& weights() const { return weights_; }
+  const moe::MoeBackwardWeights& weights() const { return weights_; }
   // Adds this rank's gradients.
   void AddTo(reference::MoeMatrices* sums) const;
 
  private:
-  TrainedMatrix Train(const Stream& stream, const std::vector<double>& values, int64_t n, int64_t k);
+  ops::TrainedMatrix Train(const Stream& stream, const std::vector<double>& values, int64_t n, int64_t k);
 
   const DType dtype_;
   std::vector<int32_t> residents_;
-  std::deque<Weight> transposed_;  // what the views show stays where it is
+  std::deque<ops::Weight> transposed_;  // what the views show stays where it is
   std::deque<Tensor> gradients_;
-  std::vector<FfnGradients> experts_;
-  FfnGradients shared_;
-  MoeBackwardWeights weights_;
+  std::vector<ops::FfnGradients> experts_;
+  ops::FfnGradients shared_;
+  moe::MoeBackwardWeights weights_;
 };
 
 struct MoeTrainingRun {

@@ -5,16 +5,16 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/workers/moe/placed_experts_fixture.h"
+#include "tests/workers/moe/replicated_experts_fixture.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using testing::HasSubstr;
 
 constexpr int kChunks = 4;
 
-class PlacedDamageTest : public test::PlacedExpertsTest {
+class PlacedDamageTest : public test::ReplicatedExpertsTest {
  protected:
   // Layer 0 has 0 and 1, layer 1 has 2 and 3; room for a stage's one.
   void MakeFilled(int chunks = kChunks) {
@@ -28,10 +28,10 @@ class PlacedDamageTest : public test::PlacedExpertsTest {
     ASSERT_TRUE(experts_->Replace(1, 3, 6, CopyReason::kDemand).ok());
   }
   // Layers run that have no rows for it, until it was copied anew.
-  bool AwaitMended() {
+  bool AwaitRepaired() {
     for (const absl::Time end = test::Soon(); absl::Now() < end; absl::SleepFor(absl::Milliseconds(1))) {
       EXPECT_EQ(*Run(0, {0}), "0");
-      if (Copies(CopyReason::kMend) == 1) return true;
+      if (Copies(CopyReason::kRepair) == 1) return true;
     }
     return false;
   }
@@ -45,7 +45,7 @@ TEST_F(PlacedDamageTest, AStagesBytesAreChecked) {
   EXPECT_TRUE(absl::IsDataLoss(damaged)) << damaged;
   EXPECT_THAT(damaged.message(), HasSubstr("expert 6 of MoE layer 1 arrived with checksum"));
   ASSERT_TRUE(experts_->Drop().ok());
-  EXPECT_EQ(Copies(CopyReason::kMend), 0) << "it has no slot";
+  EXPECT_EQ(Copies(CopyReason::kRepair), 0) << "it has no slot";
 }
 
 // A decision's copies are not looked at, but those of an expert that once came damaged are.
@@ -69,7 +69,7 @@ TEST_F(PlacedDamageTest, AKeptExpertThatIsDamagedIsCopiedAnew) {
   BringDamaged(1);
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
   ASSERT_TRUE(AwaitReady()) << "the stage can have it, once it is right";
-  EXPECT_EQ(Copies(CopyReason::kMend), 1);
+  EXPECT_EQ(Copies(CopyReason::kRepair), 1);
   EXPECT_EQ(Copies(CopyReason::kStage), 0);
   EXPECT_EQ(*Run(1, {2, 6}), "2 6");
   experts_->Commit({{{1, 2}}});
@@ -81,7 +81,7 @@ TEST_F(PlacedDamageTest, WhatIsDamagedAgainFailsTheStageAndWhoeverComputesWithIt
   BringDamaged(3);
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
   EXPECT_TRUE(absl::IsDataLoss(AwaitFailure()));
-  EXPECT_EQ(Copies(CopyReason::kMend), 1);
+  EXPECT_EQ(Copies(CopyReason::kRepair), 1);
   ASSERT_TRUE(experts_->Drop().ok());
   const absl::Status lost = Run(1, {2, 6}).status();  // tries once more
   EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
@@ -89,7 +89,7 @@ TEST_F(PlacedDamageTest, WhatIsDamagedAgainFailsTheStageAndWhoeverComputesWithIt
 }
 
 // The stage is given up before anybody hears what it found; the decision still has the expert.
-TEST_F(PlacedDamageTest, DamageThatADroppedStageFindsIsMended) {
+TEST_F(PlacedDamageTest, DamageThatADroppedStageFindsIsRepaired) {
   MakeFilled();
   BringDamaged(1);
   copies_.HoldLooks(absl::OkStatus());
@@ -97,7 +97,7 @@ TEST_F(PlacedDamageTest, DamageThatADroppedStageFindsIsMended) {
   ASSERT_TRUE(copies_.AwaitLooks(1));
   ASSERT_TRUE(experts_->Drop().ok());
   copies_.AllowLooks();
-  ASSERT_TRUE(AwaitMended());
+  ASSERT_TRUE(AwaitRepaired());
   EXPECT_EQ(*Run(1, {2, 6}), "2 6");
 }
 
@@ -110,7 +110,7 @@ TEST_F(PlacedDamageTest, AGroupBeginsWithWholeExperts) {
   ASSERT_TRUE(copies_.AwaitLooks(kChunks));
   // The last chunk may not have been heard yet: then a layer hears of it.
   ASSERT_TRUE(Fill({{0, 1}, {2, 6}}).ok());
-  ASSERT_TRUE(AwaitMended());
+  ASSERT_TRUE(AwaitRepaired());
   EXPECT_EQ(Copies(CopyReason::kFill), 4);
   EXPECT_EQ(*Run(1, {2, 6}), "2 6");
 }
@@ -128,7 +128,7 @@ TEST_F(PlacedDamageTest, EachStageLooksForItself) {
     copies_.AllowLooks();
     EXPECT_TRUE(AwaitReady());
     EXPECT_EQ(copies_.looks(), before + 1 + chunks);
-    EXPECT_EQ(Copies(CopyReason::kMend), 0);
+    EXPECT_EQ(Copies(CopyReason::kRepair), 0);
   }
 }
 
@@ -139,12 +139,12 @@ TEST_F(PlacedDamageTest, ALookAtACopyThatIsGoneSaysNothingOfTheNextOne) {
   ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
   ASSERT_TRUE(copies_.AwaitLooks(1));
   ASSERT_TRUE(experts_->Drop().ok());
-  ASSERT_TRUE(experts_->Replace(1, 3, kEmptySlot, CopyReason::kDemand).ok());
+  ASSERT_TRUE(experts_->Replace(1, 3, placement::kEmptySlot, CopyReason::kDemand).ok());
   ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
   copies_.AllowLooks();
   EXPECT_TRUE(AwaitReady());
   EXPECT_EQ(Copies(CopyReason::kStage), 1);
-  EXPECT_EQ(Copies(CopyReason::kMend), 0);
+  EXPECT_EQ(Copies(CopyReason::kRepair), 0);
   EXPECT_EQ(copies_.looks(), 1);
 }
 
@@ -158,8 +158,8 @@ TEST_F(PlacedDamageTest, AFailureOfACopyThatWasGivenUpSaysNothingOfTheNextOne) {
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
   copies_.AllowAll();
   EXPECT_TRUE(AwaitReady());
-  EXPECT_EQ(Copies(CopyReason::kMend), 0);
+  EXPECT_EQ(Copies(CopyReason::kRepair), 0);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

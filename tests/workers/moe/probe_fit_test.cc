@@ -13,7 +13,7 @@
 #include "workers/moe/popularity/text_context.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr int kLayers = 3;
@@ -65,7 +65,7 @@ TEST_F(ProbeFitTest, EveryRowOfAProfilingRunGoesIntoTheFitOfItsLayers) {
     ASSERT_TRUE(second.Add(stream_, pass[1].x, {pass[2].logits}).ok());
   }
   EXPECT_EQ(fit.num_rows(), 54);
-  const std::vector<ProbeMap> maps = fit.SolveNow(stream_);
+  const std::vector<popularity::ProbeMap> maps = fit.SolveNow(stream_);
   ASSERT_EQ(maps.size(), 3u);
   const struct {
     const RidgeProbe* probe;
@@ -104,12 +104,12 @@ TEST_F(ProbeFitTest, PromptsRowsAreAlsoFittedInContext) {
         first.Add(stream_, features, {pass[1].logits.view().Rows(2, rows - 2), pass[2].logits.view().Rows(2, rows - 2)})
             .ok());
   }
-  const std::vector<ProbeMap> maps = fit.SolveNow(stream_);
+  const std::vector<popularity::ProbeMap> maps = fit.SolveNow(stream_);
   ASSERT_EQ(maps.size(), 6u);
   EXPECT_FALSE(maps[2].in_context);
   EXPECT_EQ(maps[2].num_rows, 110);
   for (int target = 0; target < 2; ++target) {
-    const ProbeMap& map = maps[static_cast<size_t>(3 + target)];
+    const popularity::ProbeMap& map = maps[static_cast<size_t>(3 + target)];
     EXPECT_TRUE(map.in_context);
     EXPECT_EQ(map.layer, 0);
     EXPECT_EQ(map.ahead, target + 1);
@@ -132,7 +132,7 @@ TEST_F(ProbeFitTest, KeptRowsMakeANetworkOfTheMapInContext) {
   ProbeFit fit(options);
   RidgeProbe ridge(2 * kHidden, kExperts, 2);
   HiddenProbe hidden(2 * kHidden, kExperts, options.kept_rows);
-  std::vector<ProbeMap> beside;
+  std::vector<popularity::ProbeMap> beside;
   constexpr int64_t kPassRows = 512;
   std::vector<uint8_t> begins(kPassRows);
   begins[0] = 1;
@@ -154,9 +154,9 @@ TEST_F(ProbeFitTest, KeptRowsMakeANetworkOfTheMapInContext) {
   ASSERT_TRUE(map.ok());
   const std::optional<HiddenLayer> wanted = hidden.Fit(stream_, *map, {});
   ASSERT_TRUE(wanted.has_value());
-  const std::vector<ProbeMap> maps = fit.SolveNow(stream_);
+  const std::vector<popularity::ProbeMap> maps = fit.SolveNow(stream_);
   ASSERT_EQ(maps.size(), 6u);
-  const ProbeMap& network = maps[3];
+  const popularity::ProbeMap& network = maps[3];
   ASSERT_TRUE(network.in_context && network.layer == 0 && network.ahead == 1);
   ASSERT_EQ(network.num_units, wanted->num_units);
   ASSERT_EQ(static_cast<int64_t>(network.network.size()), network.NetworkSizeOf(kHidden, kExperts));
@@ -165,7 +165,7 @@ TEST_F(ProbeFitTest, KeptRowsMakeANetworkOfTheMapInContext) {
     EXPECT_EQ(network.network[i], static_cast<float>(wanted->linear.view().data<double>()[i])) << i;
   for (int64_t i = 0; i < wanted->out.view().NumElements(); ++i)
     EXPECT_EQ(network.network[linear + i], static_cast<float>(wanted->out.view().data<double>()[i])) << i;
-  for (const ProbeMap& other : maps) {
+  for (const popularity::ProbeMap& other : maps) {
     if (other.ahead == 2 || !other.in_context) {
       EXPECT_EQ(other.num_units, 0) << other.layer << " " << other.ahead;
     }
@@ -211,7 +211,7 @@ TEST_F(ProbeFitTest, AShareOfNoTimeAddsNoRows) {
 
 TEST_F(ProbeFitTest, EnoughRowsAreSolvedBesideTheSteps) {
   ProbeFit fit(Options(1));
-  std::vector<ProbeMap> maps;
+  std::vector<popularity::ProbeMap> maps;
   for (int pass = 0; pass < 9; ++pass) Run(&fit, RandomPass(256));
   for (const absl::Time limit = absl::Now() + absl::Seconds(20); maps.empty() && absl::Now() < limit;)
     maps = fit.TakeSolved();
@@ -228,7 +228,7 @@ TEST_F(ProbeFitTest, ARowThatIsNotFiniteIsLeftOut) {
   pass[1].x.view().data<double>()[3] = std::numeric_limits<double>::quiet_NaN();
   Run(&fit, pass);
   Run(&fit, RandomPass(8));
-  for (const ProbeMap& map : fit.SolveNow(stream_)) {
+  for (const popularity::ProbeMap& map : fit.SolveNow(stream_)) {
     for (const float value : map.values) EXPECT_TRUE(std::isfinite(value));
   }
   EXPECT_GE(fit.num_rows(), 8);
@@ -277,4 +277,4 @@ TEST_F(ProbeFitTest, AModelOfOneLayerHasNothingToFit) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -14,7 +14,7 @@
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using testing::HasSubstr;
@@ -139,7 +139,7 @@ TEST_F(RidgeProbeTest, ForecastsTheGate) {
   ASSERT_TRUE(forecast_map.ok());
 
   Tensor chosen(DType::kI32, {kRows, 2}), weight(DType::kF64, {kRows, 2}), predicted(DType::kI32, {kRows, 2});
-  ASSERT_TRUE(RouteTopK(stream_, {.top_k = 2}, y, chosen, weight).ok());
+  ASSERT_TRUE(ops::RouteTopK(stream_, {.top_k = 2}, y, chosen, weight).ok());
   GateForecast forecast;
   ASSERT_TRUE(forecast.Predict(stream_, x, forecast_map->weight, forecast_map->bias, nullptr, predicted).ok());
   for (int64_t i = 0; i < kRows * 2; ++i) {
@@ -154,4 +154,4 @@ TEST_F(RidgeProbeTest, ForecastsTheGate) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

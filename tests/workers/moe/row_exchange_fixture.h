@@ -13,13 +13,13 @@
 
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
-#include "workers/moe/dispatch/exchange_plan.h"
+#include "workers/moe/dispatch/dispatch_plan.h"
 #include "workers/moe/dispatch/replica_table.h"
 #include "workers/ops/exchange/row_exchange.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_backend.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct ExchangeCase {
   const char* name;
@@ -86,10 +86,10 @@ struct ExchangeRank {
   int64_t num_experts = 0;
   Tensor topk_idx, x, ints, send, recv, all_y, answers;
   ReplicaTable table;
-  RowRoutes routes;
+  ops::RowRoutes routes;
   TensorView counts, output_row, slots, x_rows;
-  ExpertOrder order;
-  ExchangePlan plan;
+  ops::ExpertOrder order;
+  DispatchPlan plan;
 };
 
 // One stream for all tests of a suite: its queue's scratch takes longer to get than a test.
@@ -107,7 +107,7 @@ class OnDeviceTest : public testing::Test {
   static inline std::unique_ptr<TestStream> stream_;
 };
 
-class RowExchangeTest : public OnDeviceTest, public testing::WithParamInterface<std::tuple<ExchangeCase, bool>> {
+class TokenDispatcherTest : public OnDeviceTest, public testing::WithParamInterface<std::tuple<ExchangeCase, bool>> {
  protected:
   const ExchangeCase& c() const { return std::get<0>(GetParam()); }
   bool bounded() const { return std::get<1>(GetParam()); }
@@ -155,12 +155,12 @@ class RowExchangeTest : public OnDeviceTest, public testing::WithParamInterface<
     rank->routes.rows = {take(world() + 1), token, take(n)};
     rank->output_row = take(n);
     rank->counts = take(2 * world()).Reshape({world(), 2});
-    ASSERT_TRUE(RouteRows(*stream_, rank->topk_idx, rank->table.view(), c().first_token, rank->routes).ok());
-    ASSERT_TRUE(CountRoutes(*stream_, rank->routes, rank->counts).ok());
+    ASSERT_TRUE(ops::RouteRows(*stream_, rank->topk_idx, rank->table.view(), c().first_token, rank->routes).ok());
+    ASSERT_TRUE(ops::CountRoutes(*stream_, rank->routes, rank->counts).ok());
   }
 
   void Pack(std::vector<ExchangeRank>* ranks, ExchangeRank* rank) {
-    const ExchangeShape shape{&layout_, rank->rank, c().rows[rank->rank], c().top_k, c().width * 2};
+    const DispatchShape shape{&layout_, rank->rank, c().rows[rank->rank], c().top_k, c().width * 2};
     std::vector<int32_t> received;
     for (const ExchangeRank& from : *ranks) {
       const std::vector<int32_t> counts = OnHost<int32_t>(from.counts);
@@ -174,11 +174,11 @@ class RowExchangeTest : public OnDeviceTest, public testing::WithParamInterface<
     rank->send = OnDevice(DType::kBf16, {plan->send.num_rows, c().width});
     rank->recv = OnDevice(DType::kBf16, {plan->recv.num_rows, c().width});
     const absl::Status packed =
-        PackRows(*stream_, plan->send, rank->routes, rank->x,
-                 {.send = rank->send,
-                  .own = rank->recv.view().Rows(plan->recv.of[rank->rank].first_row, c().rows[rank->rank]),
-                  .first_output = plan->num_outputs,
-                  .output_row = rank->output_row});
+        ops::PackRows(*stream_, plan->send, rank->routes, rank->x,
+                      {.send = rank->send,
+                       .own = rank->recv.view().Rows(plan->recv.of[rank->rank].first_row, c().rows[rank->rank]),
+                       .first_output = plan->num_outputs,
+                       .output_row = rank->output_row});
     ASSERT_TRUE(packed.ok()) << packed;
   }
 
@@ -197,11 +197,11 @@ class RowExchangeTest : public OnDeviceTest, public testing::WithParamInterface<
                    all.Rows(2 * pairs + lists + 1, pairs)};
     rank->x_rows = all.Rows(3 * pairs + lists + 1, rank->plan.num_outputs);
     const absl::Status read =
-        ReadPairs(*stream_, rank->plan.recv, rank->routes.places, rank->recv, rank->num_experts, rank->slots);
+        ops::ReadPairs(*stream_, rank->plan.recv, rank->routes.places, rank->recv, rank->num_experts, rank->slots);
     ASSERT_TRUE(read.ok()) << read;
-    ASSERT_TRUE(BuildExpertOrder(*stream_, rank->slots.Reshape({pairs, 1}), lists, rank->order).ok());
-    ASSERT_TRUE(PlacePairs(*stream_, rank->plan.recv, c().top_k, rank->recv,
-                           {.y_row = rank->order.slot_row, .x_rows = rank->x_rows, .output_row = rank->output_row})
+    ASSERT_TRUE(ops::BuildExpertOrder(*stream_, rank->slots.Reshape({pairs, 1}), lists, rank->order).ok());
+    ASSERT_TRUE(ops::PlacePairs(*stream_, rank->plan.recv, c().top_k, rank->recv,
+                                {.y_row = rank->order.slot_row, .x_rows = rank->x_rows, .output_row = rank->output_row})
                     .ok());
     kept_.push_back(std::move(memory));
   }
@@ -221,11 +221,12 @@ class RowExchangeTest : public OnDeviceTest, public testing::WithParamInterface<
     rank->answers = OnDevice(DType::kBf16, {rank->plan.num_answers, c().width});
     const int64_t own = rank->plan.recv.num_pairs - rank->plan.num_answers;
     const IntView rows = IntView(rank->order.slot_row).Part(own, rank->plan.num_answers);
-    ASSERT_TRUE(GatherPresent(*stream_, rank->all_y.view().Rows(0, rank->plan.num_outputs), rows, rank->answers).ok());
+    ASSERT_TRUE(
+        ops::GatherPresent(*stream_, rank->all_y.view().Rows(0, rank->plan.num_outputs), rows, rank->answers).ok());
   }
 
   const ExpertLayout layout_ = ExpertLayout::FromResidents(c().num_experts, c().residents, 1);
   std::vector<Tensor> kept_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

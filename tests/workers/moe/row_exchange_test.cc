@@ -11,18 +11,20 @@
 #include "scheduler/placement/route/replica_map.h"
 #include "scheduler/placement/route/split.h"
 #include "tests/workers/moe/row_exchange_fixture.h"
+#include "workers/comm/local/local_communicator.h"
 #include "workers/moe/dispatch/device_split.h"
 #include "workers/moe/dispatch/split_cursor.h"
+#include "workers/moe/layer/moe_context.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(Cases, RowExchangeTest, testing::Combine(testing::ValuesIn(ExchangeCases()), testing::Bool()),
-                         [](const auto& i) {
+INSTANTIATE_TEST_SUITE_P(Cases, TokenDispatcherTest,
+                         testing::Combine(testing::ValuesIn(ExchangeCases()), testing::Bool()), [](const auto& i) {
                            return absl::StrCat(std::get<0>(i.param).name, std::get<1>(i.param) ? "_bounded" : "_exact");
                          });
 
-TEST_P(RowExchangeTest, PlacesAreTheLayouts) {
+TEST_P(TokenDispatcherTest, PlacesAreTheLayouts) {
   for (int r = 0; r < world(); ++r) {
     ExchangeRank rank;
     rank.rank = r;
@@ -45,31 +47,41 @@ TEST_P(RowExchangeTest, PlacesAreTheLayouts) {
 }
 
 // A split by counts, of whose rows an exchange has a part.
-TEST_P(RowExchangeTest, DealtRowsAreTheSplits) {
-  Placement placement{.num_experts = c().num_experts, .slots = c().residents};
+TEST_P(TokenDispatcherTest, DealtRowsAreTheSplits) {
+  placement::Placement placement{.num_experts = c().num_experts, .slots = c().residents};
   std::vector<int32_t> counts(static_cast<size_t>(world()) * static_cast<size_t>(c().num_experts));
   for (int r = 0; r < world(); ++r) {
     for (const int32_t expert : Choices(c(), r)) {
       if (expert >= 0) ++counts[static_cast<size_t>(r * c().num_experts + expert)];
     }
   }
-  const SplitTable split = SplitByCounts({world(), c().num_experts, counts}, ReplicaMap(placement));
+  const placement::SplitTable split =
+      placement::SplitByCounts({world(), c().num_experts, counts}, placement::ReplicaMap(placement));
+  const auto group = comm::MakeLocalGroup(world());
   for (int r = 0; r < world(); ++r) {
     const std::vector<int32_t> choices = Choices(c(), r);
     const int64_t rows = c().rows[r], top_k = c().top_k;
     const Tensor gated = OnDevice(DType::kI32, {rows, top_k}, choices.data());
     const Tensor found = OnDevice(DType::kI32, {3 * rows, top_k});
-    SplitCursor cursor(&split, r);
+    SplitCursor cursor(&split, r), sent(&split, r);
     DeviceSplit on_device;
-    for (const ChunkRange& part : {ChunkRange{0, rows / 2}, ChunkRange{rows / 2, rows - rows / 2}}) {
-      const auto table =
-          on_device.Send(*stream_, {.layout = &layout_, .split = &split, .rank = r, .gated = gated}, part);
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      const LayerContext layer = {.x = TensorView(nullptr, DType::kF32, {rows, 1}),
+                                  .topk_idx = gated,
+                                  .layout = &layout_,
+                                  .split = &sent,
+                                  .chunk = chunk,
+                                  .num_chunks = 2};
+      const pipeline::ChunkRange part = layer.rows();
+      const Stream& stream = *stream_;
+      const auto table = on_device.Send({.stream = &stream, .comm = group[r].get()}, layer);
       ASSERT_TRUE(table.ok()) << table.status();
-      const ExpertPlaces places = {.rank_of = found.view().Rows(0, part.count),
-                                   .slot_of = found.view().Rows(rows, part.count),
-                                   .first_of = found.view().Rows(2 * rows, part.count)};
+      const ops::ExpertPlaces places = {.rank_of = found.view().Rows(0, part.count),
+                                        .slot_of = found.view().Rows(rows, part.count),
+                                        .first_of = found.view().Rows(2 * rows, part.count)};
       ASSERT_TRUE(
-          FindExpertPlaces(*stream_, gated.view().Rows(part.begin, part.count), *table, c().first_token, places).ok());
+          ops::FindExpertPlaces(*stream_, gated.view().Rows(part.begin, part.count), *table, c().first_token, places)
+              .ok());
       const auto rank_of = OnHost<int32_t>(places.rank_of), slot_of = OnHost<int32_t>(places.slot_of);
       for (size_t i = 0; i < rank_of.size(); ++i) {
         const int32_t expert = choices[static_cast<size_t>(part.begin * top_k) + i];
@@ -81,7 +93,7 @@ TEST_P(RowExchangeTest, DealtRowsAreTheSplits) {
   }
 }
 
-TEST_P(RowExchangeTest, EveryChoiceComesBackFromItsExpert) {
+TEST_P(TokenDispatcherTest, EveryChoiceComesBackFromItsExpert) {
   std::vector<ExchangeRank> ranks(world());
   for (int r = 0; r < world(); ++r) {
     ranks[r].rank = r;
@@ -122,7 +134,7 @@ TEST_P(RowExchangeTest, EveryChoiceComesBackFromItsExpert) {
 }
 
 // Each row once to each rank that wants it, in the batch's order; so counts and heads say.
-TEST_P(RowExchangeTest, BlocksHaveEachRowOnceInOrder) {
+TEST_P(TokenDispatcherTest, BlocksHaveEachRowOnceInOrder) {
   std::vector<ExchangeRank> ranks(world());
   for (int r = 0; r < world(); ++r) {
     ranks[r].rank = r;
@@ -146,7 +158,7 @@ TEST_P(RowExchangeTest, BlocksHaveEachRowOnceInOrder) {
       }
       EXPECT_EQ(counts[2 * to], num_rows);
       EXPECT_EQ(counts[2 * to + 1], num_pairs);
-      const RowBlock& block = rank.plan.send.of[to];
+      const ops::RowBlock& block = rank.plan.send.of[to];
       if (to == rank.rank || block.max_pairs == 0) continue;
       int32_t head[2];
       std::memcpy(head, send.data() + block.head_row * c().width, sizeof(head));
@@ -159,15 +171,15 @@ TEST_P(RowExchangeTest, BlocksHaveEachRowOnceInOrder) {
 }
 
 // Whatever a peer sends, nothing outside its block or this rank's slots is reachable.
-class RowExchangeFaultTest : public OnDeviceTest {};
+class TokenDispatcherFaultTest : public OnDeviceTest {};
 
-TEST_F(RowExchangeFaultTest, ABlockThatDoesNotHoldTogether) {
+TEST_F(TokenDispatcherFaultTest, ABlockThatDoesNotHoldTogether) {
   const Stream& stream = stream_->get();
   const ExpertLayout layout = ExpertLayout::Contiguous(4, 2);
-  const ExchangeShape shape{&layout, 0, 0, 2, 64};
+  const DispatchShape shape{&layout, 0, 0, 2, 64};
   const auto plan = BoundedPlan(shape, 3);
   ASSERT_TRUE(plan.ok());
-  const RowBlock& block = plan->recv.of[1];
+  const ops::RowBlock& block = plan->recv.of[1];
   ASSERT_EQ(block.max_pairs, 6);
   Tensor none(DType::kI32, {0, 2});
   const Tensor no_choice = *CopyToDevice(stream, none);
@@ -188,7 +200,7 @@ TEST_F(RowExchangeFaultTest, ABlockThatDoesNotHoldTogether) {
     head[2] = bad.pair_row;
     head[2 + block.max_pairs] = bad.pair_slot;
     const Tensor received = *CopyToDevice(stream, recv), slots = *CopyToDevice(stream, Tensor(DType::kI32, {6}));
-    const absl::Status read = ReadPairs(
+    const absl::Status read = ops::ReadPairs(
         stream, plan->recv, {.rank_of = no_choice, .slot_of = no_choice, .first_of = no_choice}, received, 2, slots);
     if (TestDevice().is_cpu()) {
       EXPECT_EQ(read.code(), absl::StatusCode::kInternal) << read;
@@ -201,4 +213,4 @@ TEST_F(RowExchangeFaultTest, ABlockThatDoesNotHoldTogether) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -13,7 +13,7 @@
 #include "workers/ops/router/router.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 using testing::HasSubstr;
@@ -78,7 +78,7 @@ TEST(TextContextTest, RowsOfTheModelsDTypeAreAddedUpInSinglePrecision) {
   EXPECT_NEAR(features.view().row<float>(2)[1], 0.8 * (0.8 * 1 + 0.2 * 2) + 0.2 * 3, 1e-6);
 }
 
-// A map that was fitted on rows in context foresees the logits that hang on them, by one product of rows alone.
+// A map that was fitted on rows in context predicts the logits that hang on them, by one product of rows alone.
 TEST(TextContextTest, AFittedMapInContextForecastsWhatHangsOnTheTextBefore) {
   ThreadPool pool(2);
   const Stream stream = Stream::OnCpu(&pool);
@@ -102,7 +102,7 @@ TEST(TextContextTest, AFittedMapInContextForecastsWhatHangsOnTheTextBefore) {
   ASSERT_TRUE(forecast_map.ok()) << forecast_map.status();
 
   Tensor chosen(DType::kI32, {kRows, 2}), weight(DType::kF64, {kRows, 2}), predicted(DType::kI32, {kRows, 2});
-  ASSERT_TRUE(RouteTopK(stream, {.top_k = 2}, y, chosen, weight).ok());
+  ASSERT_TRUE(ops::RouteTopK(stream, {.top_k = 2}, y, chosen, weight).ok());
   GateForecast forecast;
   const std::vector<int32_t> starts(begins.begin(), begins.end());
   ASSERT_TRUE(forecast.PredictInContext(stream, x, *forecast_map, starts, predicted).ok());
@@ -142,7 +142,7 @@ TEST(TextContextTest, ANetworksHiddenUnitsAreAddedToItsLogits) {
   const absl::StatusOr<ForecastMap> network = MakeNetworkMap(stream, linear, out, DType::kF64);
   ASSERT_TRUE(network.ok()) << network.status();
   Tensor chosen(DType::kI32, {kRows, 2}), weight(DType::kF64, {kRows, 2}), predicted(DType::kI32, {kRows, 2});
-  ASSERT_TRUE(RouteTopK(stream, {.top_k = 2}, logits, chosen, weight).ok());
+  ASSERT_TRUE(ops::RouteTopK(stream, {.top_k = 2}, logits, chosen, weight).ok());
   GateForecast forecast;
   const std::vector<int32_t> starts(begins.begin(), begins.end());
   ASSERT_TRUE(forecast.PredictInContext(stream, x, *network, starts, predicted).ok());
@@ -155,4 +155,4 @@ TEST(TextContextTest, ANetworksHiddenUnitsAreAddedToItsLogits) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -5,7 +5,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 class SecondFails : public HostExpertCopier {
@@ -40,4 +40,4 @@ TEST(TimedCopierTest, CountsWhatWasCopied) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -5,7 +5,7 @@
 #include "tests/reference/attention.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // A few sequences with their keys, values and queries for all positions, and a way to run any part of them through a
@@ -208,4 +208,4 @@ TEST_P(AttentionTest, BadBlockTablesAreNamed) {
 SY_INSTANTIATE_OP_TEST(AttentionTest, kAllDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

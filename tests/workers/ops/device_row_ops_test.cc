@@ -21,7 +21,7 @@
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_backend.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 using reference::Vec;
@@ -163,7 +163,7 @@ TEST_P(DeviceRowOpsTest, Clamp) {
   ASSERT_TRUE(Clamp(stream(), 2.0, x.view).ok());
   const Tensor got = Back(x);
   for (int64_t t = 0; t < rows(); ++t) {
-    Vec want = RowOf(before, t);
+    reference::Vec want = RowOf(before, t);
     for (double& value : want) value = std::clamp(value, -2.0, 2.0);
     EXPECT_EQ(RowOf(got, t), want) << t;
   }
@@ -203,7 +203,7 @@ TEST_P(DeviceRowOpsTest, Combine) {
     ASSERT_TRUE(Combine(stream(), inputs, residual.view).ok());
     const Tensor got = Back(residual);
     for (int64_t t = 0; t < rows(); ++t) {
-      Vec want = RowOf(before, t);
+      reference::Vec want = RowOf(before, t);
       for (int64_t c = 0; c < width; ++c) {
         for (int64_t k = 0; k < top_k; ++k) {
           const int32_t slot = slots[t * top_k + k];
@@ -263,4 +263,4 @@ TEST_P(DeviceRowOpsTest, RowsIgnoreTheirCompany) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

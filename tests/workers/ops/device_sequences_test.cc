@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int32_t kTile = kCudaQueryTile;
@@ -60,4 +60,4 @@ TEST_F(DeviceSequencesTest, AStepWithoutPromptsHasNoTiles) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

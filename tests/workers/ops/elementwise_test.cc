@@ -5,7 +5,7 @@
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/embedding/embedding.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class ElementwiseTest : public OpTest {};
@@ -109,4 +109,4 @@ SY_INSTANTIATE_OP_TEST(ElementwiseTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(ExpTest, {DType::kF32});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

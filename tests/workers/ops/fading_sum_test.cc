@@ -13,7 +13,7 @@
 #include "workers/tensor/copy.h"
 #include "workers/tensor/int_view.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 using testing::HasSubstr;
@@ -84,4 +84,4 @@ TEST_F(FadingSumTest, WhatDoesNotFitIsNamed) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -5,7 +5,7 @@
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kF = 70;  // two whole panels and a part
@@ -88,4 +88,4 @@ TEST_P(GatedSumsTest, MisfitsAreNamed) {
 INSTANTIATE_TEST_SUITE_P(Kernels, GatedSumsTest, testing::ValuesIn(AllGemmCases()), CaseName);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,7 +6,7 @@
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kF = 70;  // two whole panels and a part
@@ -117,4 +117,4 @@ TEST_P(GeluFfnTest, MisfitsAreNamed) {
 INSTANTIATE_TEST_SUITE_P(Kernels, GeluFfnTest, testing::ValuesIn(AllGemmCases()), CaseName);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -3,7 +3,7 @@
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr Activation kKinds[] = {Activation::kGelu, Activation::kGeluTanh};
@@ -69,4 +69,4 @@ TEST_P(GeluTest, MisfitsAreNamed) {
 SY_INSTANTIATE_OP_TEST(GeluTest, kAllDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <string>
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 CudaGemmDesc Dense(int64_t m, int64_t n, int64_t k) { return {.m = m, .n = n, .k = k}; }
@@ -166,4 +166,4 @@ TEST(GemmChoiceTest, Prints) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

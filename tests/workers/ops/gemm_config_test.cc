@@ -10,7 +10,7 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/gemm/gemm_tasks.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 using testing::HasSubstr;
@@ -74,4 +74,4 @@ TEST(GemmTasksTest, EveryOutputOnceAndTheLastTasksAreSmall) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

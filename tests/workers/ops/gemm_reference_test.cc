@@ -6,7 +6,7 @@
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 struct Side {
@@ -110,4 +110,4 @@ TEST_P(GemmReferenceTest, Denormals) {
 INSTANTIATE_TEST_SUITE_P(Kernels, GemmReferenceTest, testing::ValuesIn(AllGemmCases()), CaseName);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -10,7 +10,7 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/gemm/grouped_gemm.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kRows = 512;
@@ -178,4 +178,4 @@ TEST_P(GemmSamenessTest, RowPartsDoNotMatter) {
 INSTANTIATE_TEST_SUITE_P(Kernels, GemmSamenessTest, testing::ValuesIn(AllGemmCases()), CaseName);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -18,7 +18,7 @@
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct GemmCase {
   Isa isa;
@@ -108,4 +108,4 @@ inline double Epsilon(DType dtype) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/gemm/grouped_gemm.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 using testing::HasSubstr;
@@ -134,4 +134,4 @@ TEST(IsaTest, Names) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -3,7 +3,7 @@
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class LayerNormTest : public OpTest {
@@ -71,4 +71,4 @@ TEST_P(LayerNormTest, NoRowsIsFineAndMisfitsAreNamed) {
 SY_INSTANTIATE_OP_TEST(LayerNormTest, kAllDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -19,7 +19,7 @@
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct Backend {
   DType dtype;
@@ -138,4 +138,4 @@ void ExpectRowsIgnoreCompany(int64_t rows, const Fn& fn) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -4,7 +4,7 @@
 #include "workers/ops/exchange/combine.h"
 #include "workers/ops/exchange/permute.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 Tensor Choices(std::initializer_list<std::initializer_list<int32_t>> rows) {
@@ -149,4 +149,4 @@ TEST_P(CombineTest, NoTokensIsFineAndABadSlotIsNamed) {
 SY_INSTANTIATE_OP_TEST(CombineTest, kAllDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // Known answers published with the Random123 library (kat_vectors, philox4x32 with 10 rounds).
@@ -46,4 +46,4 @@ TEST(SampleUniformTest, MeanAndVarianceAreThoseOfTheUniform) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -3,7 +3,7 @@
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class RmsNormTest : public OpTest {};
@@ -72,4 +72,4 @@ SY_INSTANTIATE_OP_TEST(RmsNormTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(RmsNormBf16Test, {DType::kBf16});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

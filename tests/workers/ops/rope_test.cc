@@ -3,7 +3,7 @@
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class RopeTest : public OpTest {};
@@ -137,4 +137,4 @@ TEST(RopeConfigTest, AttentionFactorMultipliesCosAndSin) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

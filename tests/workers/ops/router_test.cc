@@ -3,7 +3,7 @@
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class RouterTest : public OpTest {
@@ -100,4 +100,4 @@ TEST_P(RouterTest, NoTokensIsFineAndBadTopKIsNamed) {
 SY_INSTANTIATE_OP_TEST(RouterTest, kAccDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

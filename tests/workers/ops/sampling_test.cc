@@ -3,14 +3,15 @@
 #include "tests/reference/sampling.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kVocabulary = 50;
 
 class SamplingTest : public OpTest {
  protected:
-  SampleOutcome SampleOne(const TensorView& logits, const SamplingParams& params, const TokenHistory& history) {
+  SampleOutcome SampleOne(const TensorView& logits, const batching::SamplingParams& params,
+                          const TokenHistory& history) {
     const SampleRequest request = {.params = &params, .history = &history};
     SampleOutcome outcome;
     EXPECT_TRUE(SampleTokens(stream(), logits, {request}, absl::MakeSpan(&outcome, 1)).ok());
@@ -20,7 +21,7 @@ class SamplingTest : public OpTest {
 
 struct FilterCase {
   const char* name;
-  SamplingParams params;
+  batching::SamplingParams params;
 };
 
 std::vector<FilterCase> FilterCases() {
@@ -29,19 +30,21 @@ std::vector<FilterCase> FilterCases() {
     cases.push_back({name, {}});
     set(cases.back().params);
   };
-  add("hot", [](SamplingParams& p) { p.temperature = 1.7; });
-  add("cold", [](SamplingParams& p) { p.temperature = 0.3; });
-  add("top_k", [](SamplingParams& p) { p.top_k = 7; });
-  add("top_k_1", [](SamplingParams& p) { p.top_k = 1; });
-  add("top_k_beyond", [](SamplingParams& p) { p.top_k = 1000; });
-  add("top_p", [](SamplingParams& p) { p.top_p = 0.8; });
-  add("top_p_tiny", [](SamplingParams& p) { p.top_p = 1e-6; });
-  add("min_p", [](SamplingParams& p) { p.min_p = 0.1; });
-  add("all_filters", [](SamplingParams& p) { p.temperature = 1.3, p.top_k = 20, p.top_p = 0.9, p.min_p = 0.05; });
-  add("penalties",
-      [](SamplingParams& p) { p.repetition_penalty = 1.5, p.presence_penalty = 0.5, p.frequency_penalty = 0.7; });
-  add("bias", [](SamplingParams& p) { p.logit_bias = {{3, 5.0f}, {4, -100.0f}, {77, 1.0f}}; });
-  add("min_tokens", [](SamplingParams& p) { p.min_tokens = 5, p.stop_ids = {0, 1, 2}; });
+  add("hot", [](batching::SamplingParams& p) { p.temperature = 1.7; });
+  add("cold", [](batching::SamplingParams& p) { p.temperature = 0.3; });
+  add("top_k", [](batching::SamplingParams& p) { p.top_k = 7; });
+  add("top_k_1", [](batching::SamplingParams& p) { p.top_k = 1; });
+  add("top_k_beyond", [](batching::SamplingParams& p) { p.top_k = 1000; });
+  add("top_p", [](batching::SamplingParams& p) { p.top_p = 0.8; });
+  add("top_p_tiny", [](batching::SamplingParams& p) { p.top_p = 1e-6; });
+  add("min_p", [](batching::SamplingParams& p) { p.min_p = 0.1; });
+  add("all_filters",
+      [](batching::SamplingParams& p) { p.temperature = 1.3, p.top_k = 20, p.top_p = 0.9, p.min_p = 0.05; });
+  add("penalties", [](batching::SamplingParams& p) {
+    p.repetition_penalty = 1.5, p.presence_penalty = 0.5, p.frequency_penalty = 0.7;
+  });
+  add("bias", [](batching::SamplingParams& p) { p.logit_bias = {{3, 5.0f}, {4, -100.0f}, {77, 1.0f}}; });
+  add("min_tokens", [](batching::SamplingParams& p) { p.min_tokens = 5, p.stop_ids = {0, 1, 2}; });
   return cases;
 }
 
@@ -55,7 +58,7 @@ TEST_P(SamplingTest, DrawsFollowTheReferenceDistribution) {
   history.Reset(tokens, static_cast<int64_t>(prompt.size()));
   ASSERT_EQ(history.num_output(), 3);
   for (FilterCase filter : FilterCases()) {
-    SamplingParams in_range = filter.params;
+    batching::SamplingParams in_range = filter.params;
     std::erase_if(in_range.logit_bias, [](const auto& bias) { return bias.first >= kVocabulary; });
     const std::vector<double> want = reference::SamplingDistribution(RowOf(logits, 0), in_range, prompt, output);
     constexpr int kDraws = 4000;
@@ -86,7 +89,7 @@ TEST_P(SamplingTest, DrawsFollowTheReferenceDistribution) {
 TEST_P(SamplingTest, GreedyTakesTheLargestAndTheSmallerIdOfEquals) {
   const Tensor logits(dtype(), {1, 5});
   for (int64_t c = 0; c < 5; ++c) Set(logits, 0, c, c == 2 || c == 4 ? 3.0 : 1.0);
-  SamplingParams params;
+  batching::SamplingParams params;
   params.temperature = 0;
   EXPECT_EQ(SampleOne(logits, params, {}).token, 2);
   params.logit_bias = {{4, 0.5f}};
@@ -98,7 +101,7 @@ TEST_P(SamplingTest, GreedyTakesTheLargestAndTheSmallerIdOfEquals) {
 TEST_P(SamplingTest, TopPWithALongNucleusKeepsExactlyIt) {
   // 5000 equal logits: the nucleus of 0.5 is the 2500 smallest ids, far beyond the first prefix that is looked at.
   const Tensor logits = Tensor::Zeros(dtype(), {1, 5000});
-  SamplingParams params;
+  batching::SamplingParams params;
   params.top_p = 0.5;
   int32_t largest = 0;
   for (int i = 0; i < 400; ++i) {
@@ -112,11 +115,11 @@ TEST_P(SamplingTest, TopPWithALongNucleusKeepsExactlyIt) {
 TEST_P(SamplingTest, LogprobsAreThoseOfTheRawDistribution) {
   const Tensor logits = RandomMatrix(dtype(), 1, kVocabulary, 12, 3.0);
   const std::vector<double> want = reference::LogSoftmax(RowOf(logits, 0));
-  SamplingParams params;
+  batching::SamplingParams params;
   params.temperature = 0.2, params.top_k = 3, params.num_logprobs = 4, params.logit_bias = {{7, 100.0f}};
   const SampleOutcome outcome = SampleOne(logits, params, {});
   EXPECT_EQ(outcome.token, 7);
-  const auto expect_entry = [&](const TokenLogprob& entry) {
+  const auto expect_entry = [&](const batching::TokenLogprob& entry) {
     EXPECT_NEAR(entry.logprob, want[entry.token], 1e-5);
     EXPECT_EQ(entry.rank, 1 + std::count_if(want.begin(), want.end(), [&](double w) { return w > want[entry.token]; }));
   };
@@ -127,7 +130,7 @@ TEST_P(SamplingTest, LogprobsAreThoseOfTheRawDistribution) {
     expect_entry(outcome.logprobs.top[i]);
     EXPECT_EQ(outcome.logprobs.top[i].rank, i + 1);
   }
-  std::vector<PositionLogprobs> given(1);
+  std::vector<batching::PositionLogprobs> given(1);
   ASSERT_TRUE(TokenLogprobs(stream(), logits, {{.token = 9, .num_top = 0}}, absl::MakeSpan(given), {}).ok());
   expect_entry(given[0].chosen);
   EXPECT_TRUE(given[0].top.empty());
@@ -137,23 +140,23 @@ TEST_P(SamplingTest, BrokenRowsAreReportedAndLeaveOthersAlone) {
   const Tensor logits = RandomMatrix(dtype(), 5, kVocabulary, 13);
   Set(logits, 1, 49, std::nan("")), Set(logits, 2, 0, INFINITY), Set(logits, 4, 3, -INFINITY);
   for (int64_t c = 0; c < kVocabulary; ++c) Set(logits, 3, c, -INFINITY);
-  const SamplingParams params;
+  const batching::SamplingParams params;
   const TokenHistory history;
   std::vector<SampleRequest> requests(5, {.params = &params, .history = &history});
   std::vector<SampleOutcome> outcomes(5);
   ASSERT_TRUE(SampleTokens(stream(), logits, requests, absl::MakeSpan(outcomes)).ok());
-  for (int i : {0, 4}) EXPECT_EQ(outcomes[i].status, ItemStatus::kOk) << i;
+  for (int i : {0, 4}) EXPECT_EQ(outcomes[i].status, batching::ItemStatus::kOk) << i;
   for (int i : {1, 2, 3}) {
-    EXPECT_EQ(outcomes[i].status, ItemStatus::kNonFinite) << i;
+    EXPECT_EQ(outcomes[i].status, batching::ItemStatus::kNonFinite) << i;
     EXPECT_EQ(outcomes[i].token, -1);
   }
-  std::vector<PositionLogprobs> logprobs(5);
-  std::vector<ItemStatus> statuses(5);
+  std::vector<batching::PositionLogprobs> logprobs(5);
+  std::vector<batching::ItemStatus> statuses(5);
   ASSERT_TRUE(TokenLogprobs(stream(), logits, std::vector<LogprobRequest>(5), absl::MakeSpan(logprobs),
                             absl::MakeSpan(statuses))
                   .ok());
-  EXPECT_EQ(statuses[1], ItemStatus::kNonFinite);
-  EXPECT_EQ(statuses[4], ItemStatus::kOk);
+  EXPECT_EQ(statuses[1], batching::ItemStatus::kNonFinite);
+  EXPECT_EQ(statuses[4], batching::ItemStatus::kOk);
 }
 
 // Legal, if absurd: the largest numbers there are, and no fault of the model's.
@@ -164,15 +167,15 @@ TEST_P(SamplingTest, TinyPenaltiesAndHugeBiasesOverflowNothing) {
   TokenHistory history;
   history.Reset({7, 8, 9, 10}, 2);
   for (double penalty : {1e-3, 1e-40, 1e-300, 5e-324}) {
-    SamplingParams params;
+    batching::SamplingParams params;
     params.temperature = 0, params.repetition_penalty = penalty;
     SampleOutcome outcome = SampleOne(row, params, history);
-    EXPECT_EQ(outcome.status, ItemStatus::kOk) << penalty;
+    EXPECT_EQ(outcome.status, batching::ItemStatus::kOk) << penalty;
     EXPECT_EQ(outcome.token, 7) << penalty;
     params.logit_bias = {{7, std::numeric_limits<float>::max()}};
     params.temperature = 1;
     outcome = SampleOne(row, params, history);
-    EXPECT_EQ(outcome.status, ItemStatus::kOk) << penalty;
+    EXPECT_EQ(outcome.status, batching::ItemStatus::kOk) << penalty;
     EXPECT_EQ(outcome.token, 7) << penalty;
   }
 }
@@ -180,7 +183,7 @@ TEST_P(SamplingTest, TinyPenaltiesAndHugeBiasesOverflowNothing) {
 TEST_P(SamplingTest, RowsIgnoreCompany) {
   constexpr int64_t kRows = 64;
   const Tensor logits = RandomMatrix(dtype(), kRows, 1000, 14, 2.0);
-  std::vector<SamplingParams> params(kRows);
+  std::vector<batching::SamplingParams> params(kRows);
   std::vector<TokenHistory> histories(kRows);
   const std::vector<FilterCase> filters = FilterCases();
   for (int64_t i = 0; i < kRows; ++i) {
@@ -217,7 +220,7 @@ TEST_P(SamplingTest, NoRowsIsFineAndMisfitsAreNamed) {
   const Tensor none(dtype(), {0, 5}), one(dtype(), {1, 5});
   EXPECT_TRUE(SampleTokens(stream(), none, {}, {}).ok());
   EXPECT_FALSE(SampleTokens(stream(), one, {}, {}).ok());
-  std::vector<PositionLogprobs> logprobs(1);
+  std::vector<batching::PositionLogprobs> logprobs(1);
   EXPECT_EQ(TokenLogprobs(stream(), one, {{.token = 5}}, absl::MakeSpan(logprobs), {}).message(),
             "logprobs: token 5 of row 0 is outside [0, 5)");
 }
@@ -225,4 +228,4 @@ TEST_P(SamplingTest, NoRowsIsFineAndMisfitsAreNamed) {
 SY_INSTANTIATE_OP_TEST(SamplingTest, kAccDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

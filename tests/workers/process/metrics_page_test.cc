@@ -5,7 +5,7 @@
 #include "tests/half_requests.h"
 #include "workers/process/metrics.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 TEST(WorkerMetricsPageTest, HalfRequestsKeepNoScraperOut) {
@@ -17,4 +17,4 @@ TEST(WorkerMetricsPageTest, HalfRequestsKeepNoScraperOut) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

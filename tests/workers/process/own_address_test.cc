@@ -8,7 +8,7 @@
 #include "proto/support/host_port.h"
 #include "tests/localhost.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 TEST(RouteTo, LoopbackIsReachedByLoopback) {
@@ -17,8 +17,8 @@ TEST(RouteTo, LoopbackIsReachedByLoopback) {
   for (const char* host : hosts) {
     const absl::StatusOr<Route> route = RouteTo(host, 50051);
     ASSERT_TRUE(route.ok()) << host << ": " << route.status();
-    EXPECT_TRUE(IsLoopback(route->own)) << route->own;
-    EXPECT_TRUE(IsLoopback(route->peer)) << route->peer;
+    EXPECT_TRUE(rpc::IsLoopback(route->own)) << route->own;
+    EXPECT_TRUE(rpc::IsLoopback(route->peer)) << route->peer;
   }
   EXPECT_EQ(RouteTo("127.0.0.9", 1)->peer, "127.0.0.9");
 }
@@ -37,4 +37,4 @@ TEST(RouteTo, Ipv6LoopbackIsReachedByItself) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

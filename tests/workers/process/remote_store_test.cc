@@ -19,28 +19,28 @@
 #include "server/fleet/group_store.h"
 #include "server/fleet/worker_service.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 // No links in this test.
-class NoEvents final : public LinkEvents {
+class NoEvents final : public server::LinkEvents {
  public:
-  void OnRegister(WorkerId, std::shared_ptr<WorkerClient>, WorkerInfo) override {}
-  void OnPlacementPrepared(WorkerId, int64_t, int64_t, std::string) override {}
-  void OnPlacementReleased(WorkerId, int64_t, int64_t) override {}
-  void OnExpertReport(WorkerId, int64_t, std::shared_ptr<const ExpertReport>) override {}
-  void OnProfilePart(WorkerId, int64_t, ProfilePart) override {}
-  void OnHeartbeat(WorkerId) override {}
-  void OnLoadProgress(WorkerId, int64_t, int64_t) override {}
-  void OnGroupReady(WorkerId, int64_t, int32_t) override {}
-  void OnStepResult(WorkerId, int64_t, int64_t, RankResult) override {}
-  void OnGroupFault(WorkerId, int64_t, std::string) override {}
-  void OnLinkLost(WorkerId, std::string) override {}
+  void OnRegister(server::WorkerId, std::shared_ptr<server::WorkerClient>, fleet::WorkerInfo) override {}
+  void OnPlacementPrepared(server::WorkerId, int64_t, int64_t, std::string) override {}
+  void OnPlacementReleased(server::WorkerId, int64_t, int64_t) override {}
+  void OnExpertReport(server::WorkerId, int64_t, std::shared_ptr<const placement::ExpertReport>) override {}
+  void OnProfilePart(server::WorkerId, int64_t, server::ProfilePart) override {}
+  void OnHeartbeat(server::WorkerId) override {}
+  void OnLoadProgress(server::WorkerId, int64_t, int64_t) override {}
+  void OnGroupReady(server::WorkerId, int64_t, int32_t) override {}
+  void OnStepResult(server::WorkerId, int64_t, int64_t, batching::RankResult) override {}
+  void OnGroupFault(server::WorkerId, int64_t, std::string) override {}
+  void OnLinkLost(server::WorkerId, std::string) override {}
 };
 
 class RemoteStoreTest : public testing::Test {
  protected:
-  RemoteStoreTest() : service_(&events_, nullptr, &store_, EngineSettings()) {
+  RemoteStoreTest() : service_(&events_, nullptr, &store_, fleet::EngineSettings()) {
     store_.Open("token");
     grpc::ServerBuilder builder;
     int port = 0;
@@ -56,8 +56,8 @@ class RemoteStoreTest : public testing::Test {
   absl::Time Later() const { return absl::Now() + absl::Seconds(60); }
 
   NoEvents events_;
-  GroupStore store_;
-  WorkerServiceImpl service_;
+  server::GroupStore store_;
+  server::WorkerServiceImpl service_;
   std::unique_ptr<grpc::Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -110,7 +110,7 @@ TEST_F(RemoteStoreTest, TheServersSweepNamesTheMissingKey) {
     waiting = store.Get({"rank 3"}, absl::Now() + absl::Milliseconds(20));
     done = true;
   });
-  for (; !done; std::this_thread::yield()) store_.Sweep(MonotonicNow());
+  for (; !done; std::this_thread::yield()) store_.Sweep(server::MonotonicNow());
   wait.join();
   EXPECT_EQ(waiting.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(waiting.status().message()), "rendezvous: nobody set rank 3");
@@ -136,4 +136,4 @@ TEST_F(RemoteStoreTest, AServerThatIsGoneIsAnError) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

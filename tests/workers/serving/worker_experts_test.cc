@@ -16,7 +16,7 @@
 #include "tests/workers/model/temp_dir.h"
 #include "workers/serving/worker.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 using testing::HasSubstr;
@@ -31,7 +31,7 @@ class WorkerExpertsTest : public testing::Test {
     if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
   }
   // With the tiny model, in a group of its own.
-  void Join(const ExpertBudgetOptions& experts, const PlacementSettings& placement,
+  void Join(const offload::ExpertBudgetOptions& experts, const placement::PlacementSettings& placement,
             const ForecastOptions& forecast = {}, Device device = TestDevice()) {
     worker_.reset();
     WorkerOptions options;
@@ -49,26 +49,26 @@ class WorkerExpertsTest : public testing::Test {
                  .max_batched_tokens = 32,
                  .max_model_len = 128,
                  .placement = placement};
-    InMemoryStore store;
-    const Seat seat = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
-    const absl::Status joined = worker_->Join(seat, settings_, &store, nullptr);
+    comm::InMemoryStore store;
+    const RankAssignment assignment = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
+    const absl::Status joined = worker_->Join(assignment, settings_, &store, nullptr);
     ASSERT_TRUE(joined.ok()) << joined;
   }
-  static StepItem Prompt() {
-    StepItem item;
+  static batching::StepItem Prompt() {
+    batching::StepItem item;
     item.num_query = 20;
     item.sample = true;
     item.new_blocks = {3, 1};
-    item.init = SlotInit{.tokens = {}, .num_prompt_tokens = item.num_query, .sampling = {}};
+    item.init = batching::SlotInit{.tokens = {}, .num_prompt_tokens = item.num_query, .sampling = {}};
     for (int32_t i = 0; i < item.num_query; ++i) item.init->tokens.push_back(5 + 7 * i);
     item.init->sampling.temperature = 0;
     return item;
   }
   // The prompt's alone.
   absl::Status Step(int64_t step) {
-    StepPlan head;
+    batching::StepPlan head;
     head.step = step;
-    RankPlan part;
+    batching::RankPlan part;
     if (step > 1) part.freed_slots = {0};
     part.items = {Prompt()};
     return worker_->Execute(head, part, kLimit).status();
@@ -89,12 +89,12 @@ class WorkerExpertsTest : public testing::Test {
   }
   // Of a prompt of 20 tokens.
   std::vector<int32_t> Tokens() {
-    StepItem item = Prompt();
+    batching::StepItem item = Prompt();
     std::vector<int32_t> tokens;
     for (int64_t step = 1; step <= kTokens; ++step) {
-      StepPlan head;
+      batching::StepPlan head;
       head.step = step;
-      RankPlan part;
+      batching::RankPlan part;
       part.items = {item};
       const auto result = worker_->Execute(head, part, kLimit);
       EXPECT_TRUE(result.ok()) << result.status();
@@ -102,7 +102,7 @@ class WorkerExpertsTest : public testing::Test {
       tokens.push_back(result->items[0].tokens[0]);
       counts_.resize(result->expert_counts.size());
       for (size_t key = 0; key < counts_.size(); ++key) counts_[key] += result->expert_counts[key];
-      item = StepItem();
+      item = batching::StepItem();
       item.start_pos = 19 + static_cast<int32_t>(step);
       item.num_query = 1;
       item.sample = true;
@@ -112,31 +112,32 @@ class WorkerExpertsTest : public testing::Test {
 
   // A profile of these weights that has counted nothing but so many rows of each expert.
   std::string ProfileOf(const std::vector<int64_t>& counts) {
-    const ModelConfig& config = worker_->config();
-    const RoutingShape shape = {.num_layers = static_cast<int>(config.num_moe_layers()),
-                                .num_experts = static_cast<int>(config.num_experts),
-                                .top_k = static_cast<int>(config.top_k)};
-    PathProfile profile({.model = worker_->weights_hash(), .shape = shape}, {});
+    const model::ModelConfig& config = worker_->config();
+    const popularity::RoutingShape shape = {.num_layers = static_cast<int>(config.num_moe_layers()),
+                                            .num_experts = static_cast<int>(config.num_experts),
+                                            .top_k = static_cast<int>(config.top_k)};
+    popularity::PathProfile profile({.model = worker_->weights_hash(), .shape = shape}, {});
     for (size_t key = 0; key < counts.size(); ++key) {
       std::vector<int16_t> chosen(static_cast<size_t>(shape.num_layers * shape.top_k), -1);
       const auto layer = key / static_cast<size_t>(shape.num_experts);
       chosen[layer * static_cast<size_t>(shape.top_k)] =
           static_cast<int16_t>(key % static_cast<size_t>(shape.num_experts));
-      const RoutingView view = {.shape = shape,
-                                .num_tokens = 1,
-                                .experts = chosen.data(),
-                                .token_stride = static_cast<int64_t>(chosen.size()),
-                                .layer_stride = shape.top_k};
+      const popularity::RoutingView view = {.shape = shape,
+                                            .num_tokens = 1,
+                                            .experts = chosen.data(),
+                                            .token_stride = static_cast<int64_t>(chosen.size()),
+                                            .layer_stride = shape.top_k};
       for (int64_t row = 0; row < counts[key]; ++row) profile.Observe(view, static_cast<int>(layer));
     }
-    ProfileBundle bundle{.model = worker_->weights_hash(), .shape = shape, .hidden = 0, .profiles = {}, .maps = {}};
+    popularity::ProfileBundle bundle{
+        .model = worker_->weights_hash(), .shape = shape, .hidden = 0, .profiles = {}, .maps = {}};
     bundle.profiles.push_back(std::move(profile));
     dir_.Write("profile", bundle.Serialize());
     return dir_.File("profile");
   }
 
-  const TempDir dir_;
-  EngineSettings settings_;
+  const model::TempDir dir_;
+  fleet::EngineSettings settings_;
   std::unique_ptr<Worker> worker_;
   std::vector<int64_t> counts_;  // [L * E] of Tokens, so far
 };
@@ -145,14 +146,14 @@ class WorkerExpertsTest : public testing::Test {
 // the contrary less.
 TEST_F(WorkerExpertsTest, AProfileSaysWhatABudgetBeginsWith) {
   if (!TestDevice().is_cpu()) GTEST_SKIP() << "nothing of it is the device's";
-  const ExpertBudgetOptions budget = {.budget = "50%", .policy = "static"};
+  const offload::ExpertBudgetOptions budget = {.budget = "50%", .policy = "static"};
   ASSERT_NO_FATAL_FAILURE(Join(budget, {}));
   const std::vector<int32_t> expected = Tokens();
   const int64_t unprofiled = worker_->expert_counters().hits;
   std::vector<int64_t> contrary;
   for (const int64_t rows : counts_) contrary.push_back(*std::max_element(counts_.begin(), counts_.end()) - rows);
-  const PlacementSettings placed = {.mode = PlacementMode::kNoEstimate, .spare_slots = 1};
-  for (const PlacementSettings& placement : {PlacementSettings{}, placed}) {
+  const placement::PlacementSettings placed = {.mode = placement::PlacementMode::kNoEstimate, .spare_slots = 1};
+  for (const placement::PlacementSettings& placement : {placement::PlacementSettings{}, placed}) {
     SCOPED_TRACE(NameOf(placement.mode));
     ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(counts_)}));
     EXPECT_EQ(Tokens(), expected);
@@ -179,9 +180,9 @@ TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
   EXPECT_GT(worker_->expert_counters().plan_seconds, 0);
   EXPECT_EQ(worker_->num_replayed(), 0);
 
-  ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = PlacementMode::kNoEstimate, .spare_slots = 1}));
+  ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kNoEstimate, .spare_slots = 1}));
   EXPECT_EQ(Tokens(), expected);
-  EXPECT_EQ(worker_->placement_counters().copies[static_cast<size_t>(CopyReason::kFill)], 14);
+  EXPECT_EQ(worker_->placement_counters().copies[static_cast<size_t>(moe::CopyReason::kFill)], 14);
   EXPECT_EQ(worker_->num_replayed(), 0);
 }
 
@@ -189,10 +190,11 @@ TEST_F(WorkerExpertsTest, ABudgetBesideAPlacement) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {}));
   const std::vector<int32_t> expected = Tokens();
   for (const char* budget : {"100%", "40%"}) {
-    for (const PlacementMode mode : {PlacementMode::kAgreed, PlacementMode::kStaticSpare}) {
+    for (const placement::PlacementMode mode :
+         {placement::PlacementMode::kAgreed, placement::PlacementMode::kStaticSpare}) {
       ASSERT_NO_FATAL_FAILURE(Join({.budget = budget}, {.mode = mode, .spare_slots = 1}));
       EXPECT_EQ(Tokens(), expected) << budget << " " << NameOf(mode);
-      const ExpertStoreCounters counters = worker_->expert_counters();
+      const moe::ExpertStoreCounters counters = worker_->expert_counters();
       EXPECT_GT(counters.hits, 0);
       EXPECT_EQ(counters.misses + counters.late > 0, std::string(budget) == "40%") << budget << " " << NameOf(mode);
       EXPECT_EQ(worker_->num_replayed(), 0);
@@ -203,8 +205,9 @@ TEST_F(WorkerExpertsTest, ABudgetBesideAPlacement) {
 // The expert file lives as long as the machine: what becomes of its bytes while it is open is noticed when they are
 // copied, not computed with, and the file is made anew.
 TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
-  for (const PlacementSettings& placement :
-       {PlacementSettings{}, PlacementSettings{.mode = PlacementMode::kNoEstimate, .spare_slots = 1}}) {
+  for (const placement::PlacementSettings& placement :
+       {placement::PlacementSettings{},
+        placement::PlacementSettings{.mode = placement::PlacementMode::kNoEstimate, .spare_slots = 1}}) {
     SCOPED_TRACE(NameOf(placement.mode));
     ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, placement));
     const std::vector<int32_t> expected = Tokens();
@@ -219,7 +222,7 @@ TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
     EXPECT_GT(worker_->expert_counters().failed, 0);
     // As the next epoch's.
     worker_->Leave();
-    InMemoryStore store;
+    comm::InMemoryStore store;
     const absl::Status joined =
         worker_->Join({.epoch = 2, .token = "other", .address = "127.0.0.1"}, settings_, &store, nullptr);
     ASSERT_TRUE(joined.ok()) << joined;
@@ -234,17 +237,22 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
   constexpr double kTolerance = 0.05;
   std::vector<double> expected;
   for (const Device device : {Device::Cpu(), TestDevice()}) {
-    ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = PlacementMode::kAgreed, .spare_slots = 1}, {}, device));
+    ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}, {}, device));
     ASSERT_NE(worker_->forecaster(), nullptr);
     EXPECT_EQ(Tokens().size(), static_cast<size_t>(kTokens));
-    const LiveEstimates& prompts = worker_->forecaster()->phase(Phase::kPrefill);
+    const popularity::LiveEstimates& prompts = worker_->forecaster()->phase(popularity::Phase::kPrefill);
     std::vector<double> distances;
-    for (const LiveEstimator estimator : {LiveEstimator::kMarginal, LiveEstimator::kGateAhead}) {
-      const EstimateScore& score = prompts.score(estimator, 1, 1);
+    for (const popularity::LivePredictor estimator :
+         {popularity::LivePredictor::kMarginal, popularity::LivePredictor::kGateAhead}) {
+      const popularity::EstimateScore& score = prompts.score(estimator, 1, 1);
       distances.push_back(score.num_batches() == 0 ? -1 : score.distance());
     }
     EXPECT_GT(distances[1], 0);
-    EXPECT_GT(worker_->forecaster()->phase(Phase::kDecode).score(LiveEstimator::kGateAhead, 1, 1).num_batches(), 0);
+    EXPECT_GT(worker_->forecaster()
+                  ->phase(popularity::Phase::kDecode)
+                  .score(popularity::LivePredictor::kGateAhead, 1, 1)
+                  .num_batches(),
+              0);
     EXPECT_GT(worker_->forecaster()->spent(), absl::ZeroDuration());
     if (expected.empty()) expected = distances;
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(distances[i], expected[i], kTolerance) << i;
@@ -274,7 +282,7 @@ TEST_F(WorkerExpertsTest, ForecastsWithoutAPlacement) {
 
 // Over a slow link nearly all of what is in no slot is computed on the host, from a file in its own form.
 TEST_F(WorkerExpertsTest, ColdExpertsMayRunOnTheHost) {
-  const ExpertBudgetOptions cold = {.budget = "40%", .copy_bytes_per_second = 1e6, .cold = "host"};
+  const offload::ExpertBudgetOptions cold = {.budget = "40%", .copy_bytes_per_second = 1e6, .cold = "host"};
   if (TestDevice().is_cpu()) {
     WorkerOptions options;
     options.model_dir = "tests/golden/models/qwen3-qknorm";
@@ -283,13 +291,14 @@ TEST_F(WorkerExpertsTest, ColdExpertsMayRunOnTheHost) {
               "--cold_experts=host: is for GPUs, but --device=cpu");
     return;
   }
-  for (const PlacementMode mode : {PlacementMode::kStatic, PlacementMode::kAgreed}) {
+  for (const placement::PlacementMode mode : {placement::PlacementMode::kStatic, placement::PlacementMode::kAgreed}) {
     ASSERT_NO_FATAL_FAILURE(
-        Join({.budget = "40%"}, {.mode = mode, .spare_slots = mode == PlacementMode::kStatic ? 0 : 1}));
+        Join({.budget = "40%"}, {.mode = mode, .spare_slots = mode == placement::PlacementMode::kStatic ? 0 : 1}));
     EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
     EXPECT_EQ(worker_->cold_counters().rows, 0);
     const int64_t misses = worker_->expert_counters().misses;
-    ASSERT_NO_FATAL_FAILURE(Join(cold, {.mode = mode, .spare_slots = mode == PlacementMode::kStatic ? 0 : 1}));
+    ASSERT_NO_FATAL_FAILURE(
+        Join(cold, {.mode = mode, .spare_slots = mode == placement::PlacementMode::kStatic ? 0 : 1}));
     EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
     EXPECT_GT(worker_->cold_counters().rows, 20);
     EXPECT_GT(worker_->cold_counters().seconds, 0);
@@ -304,12 +313,13 @@ TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {
   options.experts = {.budget = "10%", .file_dir = dir_.path()};
   auto worker = Worker::Open(std::move(options));
   ASSERT_TRUE(worker.ok()) << worker.status();
-  InMemoryStore store;
-  const Seat seat = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
-  const absl::Status joined = (*worker)->Join(seat, {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
+  comm::InMemoryStore store;
+  const RankAssignment assignment = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
+  const absl::Status joined =
+      (*worker)->Join(assignment, {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
   EXPECT_TRUE(absl::IsInvalidArgument(joined)) << joined;
   EXPECT_THAT(std::string(joined.message()), HasSubstr("--expert_budget=10%: holds 2 of this worker's 14 experts"));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -17,7 +17,7 @@
 #include "workers/model/config/memory_plan.h"
 #include "workers/serving/worker.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 using testing::AllOf;
@@ -28,17 +28,17 @@ constexpr char kModel[] = "tests/golden/models/qwen3-qknorm";
 constexpr int64_t kPlenty = int64_t{1} << 32;
 constexpr int kWorld = 2;
 
-class NotifyingStore : public InMemoryStore {
+class NotifyingStore : public comm::InMemoryStore {
  public:
   absl::Status Set(absl::string_view key, absl::string_view value) override {
-    const absl::Status status = InMemoryStore::Set(key, value);
-    if (!told_.exchange(true)) written.Notify();
+    const absl::Status status = comm::InMemoryStore::Set(key, value);
+    if (!reported_.exchange(true)) written.Notify();
     return status;
   }
   absl::Notification written;  // a key, whichever
 
  private:
-  std::atomic<bool> told_{false};
+  std::atomic<bool> reported_{false};
 };
 
 class WorkerMemoryTest : public testing::Test {
@@ -63,7 +63,7 @@ class WorkerMemoryTest : public testing::Test {
     ASSERT_TRUE(worker.ok()) << worker.status();
     workers_[static_cast<size_t>(rank)] = *std::move(worker);
   }
-  // What each of them says to the next seat.
+  // What each of them says to the next assignment.
   std::vector<absl::Status> Join() {
     ++epoch_;
     NotifyingStore store;
@@ -75,9 +75,11 @@ class WorkerMemoryTest : public testing::Test {
           EXPECT_TRUE(store.written.WaitForNotificationWithTimeout(absl::Seconds(30)));
           late_holds_ = false;
         }
-        const Seat seat = {.epoch = epoch_, .rank = rank, .world = kWorld, .token = "secret", .address = "127.0.0.1"};
-        joined[static_cast<size_t>(rank)] = workers_[static_cast<size_t>(rank)]->Join(seat, settings_, &store, nullptr);
-        // Whoever cannot join is gone, as its process would be; the server then tells the others.
+        const RankAssignment assignment = {
+            .epoch = epoch_, .rank = rank, .world = kWorld, .token = "secret", .address = "127.0.0.1"};
+        joined[static_cast<size_t>(rank)] =
+            workers_[static_cast<size_t>(rank)]->Join(assignment, settings_, &store, nullptr);
+        // Whoever cannot join is gone, as its process would be; the server then reports the others.
         if (cancels_ && !joined[static_cast<size_t>(rank)].ok()) store.CancelWaits("a rank is lost");
       });
     }
@@ -90,7 +92,7 @@ class WorkerMemoryTest : public testing::Test {
   // Of seven experts rank 0 has four.
   int64_t NeedOf(int rank) const {
     const Worker& worker = *workers_[0];
-    return static_cast<int64_t>(MemoryBytes(
+    return static_cast<int64_t>(model::MemoryBytes(
         worker.config(),
         {.dtype = worker.dtype(), .experts_per_layer = 4 - rank, .kv_cache_bytes = settings_.kv_cache_bytes}));
   }
@@ -102,7 +104,7 @@ class WorkerMemoryTest : public testing::Test {
   std::vector<int64_t> available_;   // [kWorld] bytes
   std::vector<std::string> groups_;  // [kWorld] that they are in
   int64_t on_machine_ = kPlenty;     // bytes
-  EngineSettings settings_;
+  fleet::EngineSettings settings_;
   int64_t epoch_ = 0;
   bool cancels_ = true;
   std::function<void(int rank)> looks_;  // called where a rank reads available_
@@ -161,7 +163,7 @@ TEST_F(WorkerMemoryTest, CachesOfContainersShareTheMachine) {
   on_machine_ = NeedOfAll() + room;
   ASSERT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
   const Worker& worker = *workers_[0];
-  const int64_t block = KvBytesPerToken(worker.config(), worker.dtype()) * settings_.block_size;
+  const int64_t block = model::KvBytesPerToken(worker.config(), worker.dtype()) * settings_.block_size;
   for (const auto& each : workers_) EXPECT_LE(each->num_kv_blocks() * block, room / 4 / kWorld);
 }
 
@@ -243,10 +245,10 @@ TEST_F(WorkerMemoryTest, CachesShareWhatIsLeft) {
   available_ = {NeedOfAll() + room, NeedOfAll() + room};
   ASSERT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
   const Worker& worker = *workers_[0];
-  const int64_t block = KvBytesPerToken(worker.config(), worker.dtype()) * settings_.block_size;
+  const int64_t block = model::KvBytesPerToken(worker.config(), worker.dtype()) * settings_.block_size;
   for (const auto& each : workers_) EXPECT_LE(each->num_kv_blocks() * block, room / 4 / kWorld);
   EXPECT_GT(worker.num_kv_blocks() * block, room / 4 / kWorld * 9 / 10);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

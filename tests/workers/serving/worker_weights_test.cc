@@ -19,7 +19,7 @@
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/serving/worker.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 using testing::AllOf;
@@ -46,7 +46,7 @@ class ModelCopy {
     const std::string bytes = Contents(dir_.File(kWeights));
     uint64_t header = 0;
     std::memcpy(&header, bytes.data(), sizeof(header));
-    const uint64_t padded = kSummedBlockBytes - sizeof(header);
+    const uint64_t padded = checkpoint::kSummedBlockBytes - sizeof(header);
     std::string out(reinterpret_cast<const char*>(&padded), sizeof(padded));
     out += bytes.substr(sizeof(header), header) + std::string(padded - header, ' ') +
            bytes.substr(sizeof(header) + header);
@@ -54,22 +54,22 @@ class ModelCopy {
   }
   // As a trainer would: of all files as they are now.
   void WriteManifest() const {
-    Manifest manifest = {.step = 8};
+    checkpoint::Manifest manifest = {.step = 8};
     for (const char* name : {"config.json", "generation_config.json", kWeights}) {  // by name
-      SumBlocks sums;
+      checkpoint::SumBlocks sums;
       const std::string bytes = Contents(dir_.File(name));
-      for (size_t at = 0; at < bytes.size(); at += kSummedBlockBytes) {
-        sums.Add(absl::string_view(bytes).substr(at, kSummedBlockBytes));
+      for (size_t at = 0; at < bytes.size(); at += checkpoint::kSummedBlockBytes) {
+        sums.Add(absl::string_view(bytes).substr(at, checkpoint::kSummedBlockBytes));
       }
       manifest.files.push_back({.name = name, .sums = sums.Finish()});
     }
-    dir_.Write(kManifestName, EncodeManifest(manifest));
+    dir_.Write(checkpoint::kManifestName, checkpoint::EncodeManifest(manifest));
   }
   // One bit, `at` bytes behind the tensor's beginning.
   void FlipIn(const std::string& tensor, int64_t at = 0) const {
-    const auto checkpoint = Checkpoint::Open(path());
+    const auto checkpoint = checkpoint::Checkpoint::Open(path());
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-    const TensorLocation found = checkpoint->Find(tensor);
+    const checkpoint::TensorLocation found = checkpoint->Find(tensor);
     ASSERT_NE(found.file, nullptr);
     Flip(kWeights, found.entry->begin + at);
   }
@@ -88,40 +88,42 @@ class ModelCopy {
   void Remove(const char* name) const { std::filesystem::remove(dir_.File(name)); }
 
  private:
-  const TempDir dir_;
+  const model::TempDir dir_;
 };
 
-absl::StatusOr<std::unique_ptr<Worker>> Open(const std::string& model, const ExpertBudgetOptions& experts = {}) {
+absl::StatusOr<std::unique_ptr<Worker>> Open(const std::string& model,
+                                             const offload::ExpertBudgetOptions& experts = {}) {
   WorkerOptions options;
   options.model_dir = model;
   options.experts = experts;
   return Worker::Open(std::move(options));
 }
 
-constexpr EngineSettings SettingsOf() {
+constexpr fleet::EngineSettings SettingsOf() {
   return {.kv_cache_bytes = 1 << 20, .max_num_seqs = 4, .max_batched_tokens = 32, .max_model_len = 128};
 }
 
-// What ranks with these models say to a seat; those before `with_budget` have the experts' budget, the others none.
-std::vector<absl::Status> JoinAll(const std::vector<std::string>& models, const ExpertBudgetOptions& experts = {},
-                                  size_t with_budget = SIZE_MAX) {
-  InMemoryStore store;
+// What ranks with these models say to a assignment; those before `with_budget` have the experts' budget, the others
+// none.
+std::vector<absl::Status> JoinAll(const std::vector<std::string>& models,
+                                  const offload::ExpertBudgetOptions& experts = {}, size_t with_budget = SIZE_MAX) {
+  comm::InMemoryStore store;
   std::vector<absl::Status> joined(models.size());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < models.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      ExpertBudgetOptions own;  // each as on a machine of its own
+      offload::ExpertBudgetOptions own;  // each as on a machine of its own
       if (rank < with_budget) own = experts;
       if (!own.file_dir.empty()) own.file_dir += absl::StrCat("/", rank);
       auto worker = Open(models[rank], own);
       joined[rank] = worker.status();
       if (!worker.ok()) return store.CancelWaits("a rank is lost");
-      const Seat seat = {.epoch = 1,
-                         .rank = static_cast<int>(rank),
-                         .world = static_cast<int>(models.size()),
-                         .token = "secret",
-                         .address = "127.0.0.1"};
-      joined[rank] = (*worker)->Join(seat, SettingsOf(), &store, nullptr);
+      const RankAssignment assignment = {.epoch = 1,
+                                         .rank = static_cast<int>(rank),
+                                         .world = static_cast<int>(models.size()),
+                                         .token = "secret",
+                                         .address = "127.0.0.1"};
+      joined[rank] = (*worker)->Join(assignment, SettingsOf(), &store, nullptr);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -152,7 +154,7 @@ TEST(WorkerManifestTest, RefusesAFlippedBitOfAnExpertUnderABudget) {
   const ModelCopy model;
   model.WriteManifest();
   model.FlipIn("model.layers.1.mlp.experts.6.up_proj.weight", 40);
-  const TempDir files;
+  const model::TempDir files;
   EXPECT_TRUE(absl::IsDataLoss(JoinAll({model.path()}, {.budget = "40%", .file_dir = files.path()})[0]));
   EXPECT_TRUE(std::filesystem::is_empty(files.File("0")));
 }
@@ -164,9 +166,9 @@ TEST(WorkerManifestTest, RefusesOtherFilesThatAreNotTheManifests) {
   EXPECT_THAT(std::string(Open(model.path()).status().message()), HasSubstr("config.json: damaged at bytes [0, 630)"));
   model.Flip("config.json", 100);
   EXPECT_TRUE(Open(model.path()).ok());
-  model.Flip(kManifestName, 60);
+  model.Flip(checkpoint::kManifestName, 60);
   EXPECT_TRUE(absl::IsDataLoss(Open(model.path()).status()));
-  model.Flip(kManifestName, 60);
+  model.Flip(checkpoint::kManifestName, 60);
   model.Remove("generation_config.json");
   EXPECT_THAT(std::string(Open(model.path()).status().message()), HasSubstr("generation_config.json: is not there"));
 }
@@ -208,7 +210,7 @@ TEST(WorkerAgreementTest, RanksWithOtherConfigurationsDoNotFormAGroup) {
 TEST(WorkerAgreementTest, RanksWithOtherExpertsInTheirFilesDoNotFormAGroup) {
   const ModelCopy whole, other;
   other.FlipIn("model.layers.1.mlp.experts.2.down_proj.weight", 6);
-  const TempDir files;
+  const model::TempDir files;
   for (const absl::Status& status :
        JoinAll({whole.path(), other.path()}, {.budget = "60%", .file_dir = files.path()})) {
     EXPECT_TRUE(absl::IsDataLoss(status)) << status;
@@ -219,11 +221,11 @@ TEST(WorkerAgreementTest, RanksWithOtherExpertsInTheirFilesDoNotFormAGroup) {
 // A budget is each worker's own: what only one of two has is not compared.
 TEST(WorkerAgreementTest, RanksWithAndWithoutABudgetFormAGroup) {
   const ModelCopy whole;
-  const TempDir files;
+  const model::TempDir files;
   const std::vector<absl::Status> joined = JoinAll({whole.path(), whole.path(), whole.path()},
                                                    {.budget = "60%", .file_dir = files.path()}, /*with_budget=*/1);
   EXPECT_THAT(joined, Each(absl::OkStatus()));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

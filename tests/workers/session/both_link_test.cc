@@ -9,7 +9,7 @@
 #include "workers/serving/worker.h"
 #include "workers/session/service_both.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 class BothLinkTest : public TrainingLinkTest {
@@ -123,7 +123,7 @@ class BothLinkTest : public TrainingLinkTest {
 
   std::unique_ptr<Worker> worker_;
   WorkerMetrics* metrics_ = nullptr;
-  const WorkGate* gate_ = nullptr;
+  const YieldPoint* gate_ = nullptr;
 };
 
 constexpr absl::Duration kLong = absl::Seconds(50);
@@ -237,4 +237,4 @@ TEST_F(BothLinkTest, ALinkThatBreaksEndsBothAndBothComeBack) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

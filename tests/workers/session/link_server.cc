@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(1);
@@ -111,4 +111,4 @@ grpc::Status LinkServer::StoreGet(grpc::ServerContext* context, const v1::StoreG
   return grpc::Status::OK;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -16,7 +16,7 @@
 #include "grpcpp/server.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
 class LinkServer final : public v1::WorkerService::Service {
  public:
@@ -51,4 +51,4 @@ class LinkServer final : public v1::WorkerService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -15,7 +15,7 @@
 #include "scheduler/base/check.h"
 #include "workers/session/service_session.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(1);
@@ -63,8 +63,8 @@ class SilentServer final : public v1::WorkerService::Service {
 
 class NoRole final : public LinkRole {
  public:
-  void Describe(WorkerInfo*) const override {}
-  std::unique_ptr<LinkDuty> Begin(std::shared_ptr<grpc::Channel>, Place, LinkSendFn) override { return nullptr; }
+  void Describe(fleet::WorkerInfo*) const override {}
+  std::unique_ptr<LinkHandler> Begin(std::shared_ptr<grpc::Channel>, Place, LinkSendFn) override { return nullptr; }
   void Abort(int64_t, const std::string&) override {}
   bool served() const override { return true; }
   bool lost() const override { return false; }
@@ -111,4 +111,4 @@ TEST(LinkSessionTest, WordsOnProgressWaitInABoundedQueue) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

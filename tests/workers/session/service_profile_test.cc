@@ -14,12 +14,12 @@
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr RoutingShape kShape{.num_layers = 2, .num_experts = 4, .top_k = 1};
+constexpr popularity::RoutingShape kShape{.num_layers = 2, .num_experts = 4, .top_k = 1};
 // A map of so many columns takes more than a part.
 constexpr int64_t kGroup = 5, kHidden = 1 << 16;
 constexpr int kLoaded = 40;  // tokens
@@ -29,17 +29,19 @@ class ServiceProfileTest : public testing::Test {
   ServiceProfileTest() {
     const Tensor zeros(DType::kF32, {kShape.num_experts, kHidden});
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      routers_.push_back(*PackWeight(stream_, {.n = kShape.num_experts, .k = kHidden, .dtype = DType::kF32}, zeros));
+      routers_.push_back(
+          *ops::PackWeight(stream_, {.n = kShape.num_experts, .k = kHidden, .dtype = DType::kF32}, zeros));
     }
-    RowForecasterOptions options;
+    moe::RowLoadPredictorOptions options;
     options.model = "weights";
     options.shape = kShape;
     options.hidden = kHidden;
     options.dtype = DType::kF32;
-    for (const Weight& router : routers_) options.routers.push_back(&router);
+    for (const ops::Weight& router : routers_) options.routers.push_back(&router);
     forecaster_.emplace(options);
-    const ProfileIdentity identity = forecaster_->phase(Phase::kDecode).profiles()[0].identity();
-    PathProfile counted(identity, {});
+    const popularity::ProfileIdentity identity =
+        forecaster_->phase(popularity::Phase::kDecode).profiles()[0].identity();
+    popularity::PathProfile counted(identity, {});
     const std::vector<int16_t> experts(static_cast<size_t>(kShape.num_layers * kLoaded), 0);
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       counted.Observe({.shape = kShape,
@@ -49,9 +51,9 @@ class ServiceProfileTest : public testing::Test {
                        .layer_stride = kLoaded},
                       layer);
     }
-    ProfileBundle loaded = forecaster_->EmptyBundle();
+    popularity::ProfileBundle loaded = forecaster_->EmptyBundle();
     loaded.profiles.push_back(counted);
-    ProbeMap map{.layer = 0, .ahead = 1, .num_rows = kLoaded, .values = {}};
+    popularity::ProbeMap map{.layer = 0, .ahead = 1, .num_rows = kLoaded, .values = {}};
     for (int64_t i = 0; i < kShape.num_experts * (kHidden + 1); ++i) map.values.push_back(static_cast<float>(i));
     loaded.maps.push_back(std::move(map));
     EXPECT_TRUE(forecaster_->Load(stream_, {.all = loaded}).ok());
@@ -66,91 +68,91 @@ class ServiceProfileTest : public testing::Test {
   }
   v1::ProfilePart Answer() {
     for (const absl::Time end = absl::Now() + absl::Seconds(20); !answer_.has_value() && absl::Now() < end;) {
-      duty_.Poll();
+      handler_.Poll();
       std::this_thread::yield();
     }
     EXPECT_TRUE(answer_.has_value());
-    EXPECT_FALSE(duty_.waiting());
+    EXPECT_FALSE(handler_.waiting());
     v1::ProfilePart part = *std::move(answer_);
     answer_.reset();
     return part;
   }
-  absl::StatusOr<ProfileBundle> BundleOf(int rank, int num_parts) {
-    duty_.Enter(kGroup, rank);
+  absl::StatusOr<popularity::ProfileBundle> BundleOf(int rank, int num_parts) {
+    handler_.Enter(kGroup, rank);
     std::string bytes;
     for (int part_idx = 0; part_idx < num_parts; ++part_idx) {
-      duty_.Ask(Question(rank + 1, static_cast<int64_t>(bytes.size())));
+      handler_.Ask(Question(rank + 1, static_cast<int64_t>(bytes.size())));
       const v1::ProfilePart part = Answer();
       EXPECT_EQ(part.group_epoch(), kGroup);
       EXPECT_EQ(part.request(), rank + 1);
       EXPECT_EQ(part.offset(), static_cast<int64_t>(bytes.size()));
       EXPECT_EQ(part.error(), "");
-      EXPECT_LE(part.data().size(), static_cast<size_t>(ProfileDuty::kPartBytes));
+      EXPECT_LE(part.data().size(), static_cast<size_t>(ProfileHandler::kPartBytes));
       bytes += part.data();
       EXPECT_EQ(part.total_bytes() == static_cast<int64_t>(bytes.size()), part_idx + 1 == num_parts);
     }
-    return ProfileBundle::Parse(bytes);
+    return popularity::ProfileBundle::Parse(bytes);
   }
 
   ThreadPool pool_{1};
   Stream stream_ = Stream::OnCpu(&pool_);
-  std::vector<Weight> routers_;
-  std::optional<RowForecaster> forecaster_;
+  std::vector<ops::Weight> routers_;
+  std::optional<moe::RowLoadPredictor> forecaster_;
   bool learns_ = true;
   std::optional<v1::ProfilePart> answer_;
-  ProfileDuty duty_{[this] { return learns_ ? &*forecaster_ : nullptr; },
-                    [this](v1::ProfilePart part) { answer_ = std::move(part); }};
+  ProfileHandler handler_{[this] { return learns_ ? &*forecaster_ : nullptr; },
+                          [this](v1::ProfilePart part) { answer_ = std::move(part); }};
 };
 
-TEST_F(ServiceProfileTest, WhatAllHadLoadedTheFirstTells) {
-  const absl::StatusOr<ProfileBundle> first = BundleOf(0, 2);
+TEST_F(ServiceProfileTest, WhatAllHadLoadedTheFirstReports) {
+  const absl::StatusOr<popularity::ProfileBundle> first = BundleOf(0, 2);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->model, "weights");
   int64_t tokens = 0;
-  for (const PathProfile& profile : first->profiles) tokens += profile.num_tokens(0);
+  for (const popularity::PathProfile& profile : first->profiles) tokens += profile.num_tokens(0);
   EXPECT_EQ(tokens, kLoaded);
   ASSERT_EQ(first->maps.size(), 1u);
   EXPECT_EQ(first->maps[0].values.back(), static_cast<float>(kShape.num_experts * (kHidden + 1) - 1));
-  const absl::StatusOr<ProfileBundle> second = BundleOf(1, 1);
+  const absl::StatusOr<popularity::ProfileBundle> second = BundleOf(1, 1);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_TRUE(second->profiles.empty()) << "it has not seen a row";
 }
 
 // Between steps: a piece at a time.
 TEST_F(ServiceProfileTest, IsTakenPieceByPiece) {
-  duty_.Enter(kGroup, 0);
-  duty_.Ask(Question(1, 0));
+  handler_.Enter(kGroup, 0);
+  handler_.Ask(Question(1, 0));
   for (int piece = 1; piece < forecaster_->num_pieces(); ++piece) {
-    EXPECT_TRUE(duty_.waiting());
+    EXPECT_TRUE(handler_.waiting());
     EXPECT_FALSE(answer_.has_value());
-    duty_.Poll();
+    handler_.Poll();
   }
   EXPECT_GT(Answer().total_bytes(), 0);
 }
 
 TEST_F(ServiceProfileTest, SaysWhatCannotBe) {
-  duty_.Ask(Question(1, 0));
-  EXPECT_FALSE(duty_.waiting()) << "in no group";
-  duty_.Enter(kGroup, 1);
-  duty_.Ask(Question(1, 0, kGroup + 1));
-  EXPECT_FALSE(duty_.waiting());
-  duty_.Ask(Question(7, 3));
+  handler_.Ask(Question(1, 0));
+  EXPECT_FALSE(handler_.waiting()) << "in no group";
+  handler_.Enter(kGroup, 1);
+  handler_.Ask(Question(1, 0, kGroup + 1));
+  EXPECT_FALSE(handler_.waiting());
+  handler_.Ask(Question(7, 3));
   EXPECT_THAT(Answer().error(), HasSubstr("is not held any more"));
-  duty_.Ask(Question(8, 0));
+  handler_.Ask(Question(8, 0));
   const int64_t total = Answer().total_bytes();
   EXPECT_GT(total, 0);
-  duty_.Ask(Question(8, total));
+  handler_.Ask(Question(8, total));
   EXPECT_THAT(Answer().error(), HasSubstr("is not held any more")) << "all of it was sent";
   learns_ = false;
-  duty_.Ask(Question(9, 0));
+  handler_.Ask(Question(9, 0));
   EXPECT_THAT(Answer().error(), HasSubstr("learns nothing: coming layers are not foreseen (--forecast=always"));
   // A group that is over asks no more.
   learns_ = true;
-  duty_.Ask(Question(11, 0));
-  duty_.Enter(0, 0);
-  duty_.Poll();
-  EXPECT_FALSE(duty_.waiting());
+  handler_.Ask(Question(11, 0));
+  handler_.Enter(0, 0);
+  handler_.Poll();
+  EXPECT_FALSE(handler_.waiting());
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

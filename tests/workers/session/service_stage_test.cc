@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "proto/link/placement_codec.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 using testing::ElementsAre;
@@ -17,11 +17,11 @@ using testing::IsEmpty;
 
 constexpr int64_t kGroup = 4;
 
-class StageDutyTest : public testing::Test, public PlacementHost {
+class MigrationHandlerTest : public testing::Test, public PlacementHost {
  protected:
-  StageDutyTest() { duty.Enter(kGroup); }
+  MigrationHandlerTest() { handler.Enter(kGroup); }
 
-  absl::Status PreparePlacement(PlacementStage stage) override {
+  absl::Status PreparePlacement(placement::Migration stage) override {
     if (!prepare.ok()) return prepare;
     stages.push_back(std::move(stage));
     return absl::OkStatus();
@@ -34,10 +34,10 @@ class StageDutyTest : public testing::Test, public PlacementHost {
   }
 
   v1::PreparePlacement Stage(int64_t epoch, int64_t group = kGroup) {
-    PlacementStage stage;
+    placement::Migration stage;
     stage.epoch = epoch;
-    stage.arrivals = {{MoveKind::kCopy, 0, 1, 2, 3}};
-    return ToProto(stage, group);
+    stage.arrivals = {{placement::MoveKind::kCopy, 0, 1, 2, 3}};
+    return link::ToProto(stage, group);
   }
   v1::ReleasePlacement ReleaseOf(int64_t epoch, int64_t group = kGroup) {
     v1::ReleasePlacement message;
@@ -54,88 +54,88 @@ class StageDutyTest : public testing::Test, public PlacementHost {
 
   absl::Status prepare, release;
   absl::StatusOr<bool> ready = false;
-  std::vector<PlacementStage> stages;
+  std::vector<placement::Migration> stages;
   std::vector<int64_t> dropped, released;
   std::vector<v1::LinkRequest> sent;
-  StageDuty duty{this, [this](v1::LinkRequest message) { sent.push_back(std::move(message)); }};
+  MigrationHandler handler{this, [this](v1::LinkRequest message) { sent.push_back(std::move(message)); }};
 };
 
-TEST_F(StageDutyTest, AnswersOnceTheCopiesAreThere) {
-  EXPECT_FALSE(duty.waiting());
-  duty.Prepare(Stage(7));
+TEST_F(MigrationHandlerTest, AnswersOnceTheCopiesAreThere) {
+  EXPECT_FALSE(handler.waiting());
+  handler.Prepare(Stage(7));
   ASSERT_EQ(stages.size(), 1u);
   EXPECT_EQ(stages[0].epoch, 7);
   EXPECT_EQ(stages[0].arrivals[0].slot, 3);
-  duty.Poll();
-  EXPECT_TRUE(duty.waiting());
+  handler.Poll();
+  EXPECT_TRUE(handler.waiting());
   EXPECT_THAT(sent, IsEmpty());
   ready = true;
-  duty.Poll();
-  duty.Poll();
-  EXPECT_FALSE(duty.waiting());
+  handler.Poll();
+  handler.Poll();
+  EXPECT_FALSE(handler.waiting());
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].placement_prepared().group_epoch(), kGroup);
   EXPECT_EQ(sent[0].placement_prepared().placement_epoch(), 7);
   EXPECT_EQ(sent[0].placement_prepared().error(), "");
-  ASSERT_TRUE(duty.Release(ReleaseOf(7)).ok());
+  ASSERT_TRUE(handler.Release(ReleaseOf(7)).ok());
   EXPECT_THAT(released, ElementsAre(7));
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[1].placement_released().group_epoch(), kGroup);
   EXPECT_EQ(sent[1].placement_released().placement_epoch(), 7);
 }
 
-TEST_F(StageDutyTest, SaysWhatCannotBePrepared) {
+TEST_F(MigrationHandlerTest, SaysWhatCannotBePrepared) {
   prepare = absl::FailedPreconditionError("another stage is there");
-  duty.Prepare(Stage(7));
+  handler.Prepare(Stage(7));
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].placement_prepared().error(), "another stage is there");
-  EXPECT_FALSE(duty.waiting());
+  EXPECT_FALSE(handler.waiting());
   prepare = absl::OkStatus();
   ready = absl::DataLossError("expert 1 of MoE layer 0: its checksum is wrong");
-  duty.Prepare(Stage(8));
+  handler.Prepare(Stage(8));
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[1].placement_prepared().placement_epoch(), 8);
   EXPECT_THAT(sent[1].placement_prepared().error(), HasSubstr("its checksum is wrong"));
-  EXPECT_FALSE(duty.waiting());
+  EXPECT_FALSE(handler.waiting());
   v1::PreparePlacement unknown = Stage(9);
   unknown.mutable_arrivals()->set_kinds(0, static_cast<v1::ResidencyMoveKind>(99));
-  duty.Prepare(unknown);
+  handler.Prepare(unknown);
   ASSERT_EQ(sent.size(), 3u);
   EXPECT_THAT(sent[2].placement_prepared().error(), HasSubstr("unknown kind 99"));
 }
 
-TEST_F(StageDutyTest, AStageThatIsDroppedIsNotAnswered) {
-  duty.Prepare(Stage(7));
-  duty.Drop(DropOf(6));
-  EXPECT_TRUE(duty.waiting()) << "another epoch";
-  duty.Drop(DropOf(7));
+TEST_F(MigrationHandlerTest, AStageThatIsDroppedIsNotAnswered) {
+  handler.Prepare(Stage(7));
+  handler.Drop(DropOf(6));
+  EXPECT_TRUE(handler.waiting()) << "another epoch";
+  handler.Drop(DropOf(7));
   ready = true;
-  duty.Poll();
+  handler.Poll();
   EXPECT_THAT(dropped, ElementsAre(6, 7));
   EXPECT_THAT(sent, IsEmpty());
 }
 
-TEST_F(StageDutyTest, AGroupThatIsOverIsNotAnswered) {
-  duty.Prepare(Stage(7, kGroup - 1));
-  duty.Drop(DropOf(7, kGroup + 1));
-  EXPECT_TRUE(duty.Release(ReleaseOf(7, kGroup - 1)).ok());
-  duty.Prepare(Stage(7));
-  duty.Enter(0);
-  EXPECT_FALSE(duty.waiting());
+TEST_F(MigrationHandlerTest, AGroupThatIsOverIsNotAnswered) {
+  handler.Prepare(Stage(7, kGroup - 1));
+  handler.Drop(DropOf(7, kGroup + 1));
+  EXPECT_TRUE(handler.Release(ReleaseOf(7, kGroup - 1)).ok());
+  handler.Prepare(Stage(7));
+  handler.Enter(0);
+  EXPECT_FALSE(handler.waiting());
   ready = true;
-  duty.Poll();
-  duty.Prepare(Stage(8, 0));
+  handler.Poll();
+  handler.Prepare(Stage(8, 0));
   EXPECT_EQ(stages.size(), 1u);
   EXPECT_THAT(dropped, IsEmpty());
   EXPECT_THAT(released, IsEmpty());
   EXPECT_THAT(sent, IsEmpty());
 }
 
-TEST_F(StageDutyTest, AReleaseThatFailsIsAFault) {
+TEST_F(MigrationHandlerTest, AReleaseThatFailsIsAFault) {
   release = absl::FailedPreconditionError("placement 7 is not in use");
-  EXPECT_EQ(duty.Release(ReleaseOf(7)), release);
+  EXPECT_EQ(handler.Release(ReleaseOf(7)), release);
   EXPECT_THAT(sent, IsEmpty());
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

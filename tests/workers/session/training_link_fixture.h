@@ -14,9 +14,9 @@
 #include "workers/session/service.h"
 #include "workers/session/service_training.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 
-class TrainingLinkTest : public JobFixture {
+class TrainingLinkTest : public train::JobFixture {
  protected:
   using MakeRoleFn = std::function<std::unique_ptr<LinkRole>(WorkerMetrics* metrics)>;
   // One process's worth.
@@ -123,4 +123,4 @@ class TrainingLinkTest : public JobFixture {
   std::vector<std::unique_ptr<Trainer>> workers_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "tests/workers/session/training_link_fixture.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 using testing::ElementsAre;
@@ -160,7 +160,7 @@ TEST_F(TrainingLinkTest, WhatItDoesNotUnderstandFails) {
   v1::TrainingEnded end = AwaitEnd(0);
   EXPECT_EQ(end.outcome(), v1::TRAINING_OUTCOME_FAILED);
   EXPECT_EQ(end.code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(end.message(), HasSubstr("precision: this worker does not know the value 77"));
+  EXPECT_THAT(end.message(), HasSubstr("spec.precision: value 77 is not known to this worker"));
   start = StartMessage(6, 2, 1);
   start.mutable_data(0)->set_name("../secret.bin");
   Start(start);
@@ -195,4 +195,4 @@ TEST_F(TrainingLinkTest, AServerThatComesBackFindsItsWorkersAgain) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

@@ -3,7 +3,7 @@
 #include "gtest/gtest.h"
 #include "workers/session/core_share.h"
 
-namespace switchyard {
+namespace switchyard::worker {
 namespace {
 
 class YieldMetricsTest : public testing::Test {
@@ -43,4 +43,4 @@ TEST_F(YieldMetricsTest, OneAtTheLimitIsNot) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::worker

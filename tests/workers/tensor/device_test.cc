@@ -30,7 +30,7 @@ std::vector<int32_t> Numbers(const Stream& stream, const TensorView& view) {
   return std::vector<int32_t>(copy->data<int32_t>(), copy->data<int32_t>() + view.NumElements());
 }
 
-TEST_F(DeviceTest, MemoryIsCountedAndWhatDoesNotFitIsToldInBytes) {
+TEST_F(DeviceTest, MemoryIsCountedAndWhatDoesNotFitIsReportedInBytes) {
   const int64_t before = MemoryInUse(DeviceKind::kCuda);
   {
     const auto tensor = Tensor::Allocate(DType::kF32, {10, 3}, device_);

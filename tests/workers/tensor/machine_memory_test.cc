@@ -51,7 +51,7 @@ class MachineMemoryTest : public testing::Test {
   }
   MachineMemory Read() const { return ReadMachineMemory(dir_.path()); }
 
-  const TempDir dir_;
+  const model::TempDir dir_;
 };
 
 TEST_F(MachineMemoryTest, WithoutGroupsItIsTheMachines) {

@@ -15,7 +15,7 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using Values = std::map<std::string, std::vector<double>>;
@@ -124,29 +124,30 @@ TEST_P(CapacityTest, GradientsAreFiniteDifferences) {
 }
 
 TEST_P(CapacityTest, RanksDropTheSameInAllModes) {
-  constexpr CommMode kModes[] = {CommMode::kArLast,    CommMode::kFair,       CommMode::kPriorityTicketed,
-                                 CommMode::kPartition, CommMode::kPipelining, CommMode::kFixed};
+  constexpr jobs::CommMode kModes[] = {jobs::CommMode::kArLast,           jobs::CommMode::kFair,
+                                       jobs::CommMode::kPriorityTicketed, jobs::CommMode::kPartition,
+                                       jobs::CommMode::kPipelining,       jobs::CommMode::kFixed};
   for (const auto& [dtype, tolerance] : {std::make_pair(DType::kF64, 1e-10), std::make_pair(DType::kF32, 1e-5)}) {
     TrainingGroup alone(golden_.dir, Options(dtype));
     std::vector<StepReport> expected;
     for (size_t i = 0; i < 4; ++i) expected.push_back(alone.Step(FourAndTwo(2 * i), kLearningRate));
-    for (const CommMode mode : kModes) {
+    for (const jobs::CommMode mode : kModes) {
       for (const int world : {2, 4}) {
         TrainingGroupOptions options = Options(dtype, world);
         options.trainer.communication = {.mode = mode, .piece_bytes = 1024};
         int64_t ranks = 0;
-        options.wrap = [&](std::unique_ptr<Communicator> inner) {
-          return MakeFaultyCommunicator(
+        options.wrap = [&](std::unique_ptr<comm::Communicator> inner) {
+          return comm::MakeFaultyCommunicator(
               std::move(inner),
-              {.kind = CommFault::Kind::kJitter, .at_launch = ++ranks, .delay = absl::Microseconds(200)});
+              {.kind = comm::CommFault::Kind::kJitter, .at_launch = ++ranks, .delay = absl::Microseconds(200)});
         };
         TrainingGroup group(golden_.dir, options);
         for (size_t i = 0; i < expected.size(); ++i) {
           const StepReport report = group.Step(FourAndTwo(2 * i), kLearningRate);
           EXPECT_GT(report.dropped_rows, 0);
-          EXPECT_EQ(report.dropped_rows, expected[i].dropped_rows) << CommModeName(mode) << " on " << world;
+          EXPECT_EQ(report.dropped_rows, expected[i].dropped_rows) << jobs::CommModeName(mode) << " on " << world;
           EXPECT_EQ(report.dead_experts, expected[i].dead_experts);
-          EXPECT_NEAR(report.loss, expected[i].loss, tolerance * expected[i].loss) << CommModeName(mode) << world;
+          EXPECT_NEAR(report.loss, expected[i].loss, tolerance * expected[i].loss) << jobs::CommModeName(mode) << world;
           EXPECT_NEAR(report.balance_loss, expected[i].balance_loss, 1e-5 * expected[i].balance_loss);
         }
       }
@@ -158,7 +159,7 @@ TEST_P(CapacityTest, RanksDropTheSameInAllModes) {
 TEST_P(CapacityTest, WhatIsKeptThreadsAndPackingChangeNothingOfIt) {
   TrainingGroupOptions options = Options(DType::kF32, 4);
   TrainingGroup plain(golden_.dir, options);
-  options.trainer.save = SavePolicy::kLayerInputs;
+  options.trainer.save = model::SavePolicy::kLayerInputs;
   options.threads = 2;
   TrainingGroup again(golden_.dir, options);
   TrainingGroupOptions packed_options = Options(DType::kF32, 4);
@@ -196,7 +197,7 @@ TEST_P(CapacityTest, RoomForAllIsDropless) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, CapacityTest, ::testing::Values("gpt2-top1-capacity", "gpt2-top2-capacity"),
-                         [](const auto& info) { return TestName(info.param); });
+                         [](const auto& info) { return model::TestName(info.param); });
 
 // The families of transformers have one, too: no reference of theirs, but the same on any number of ranks.
 TEST(CapacityFamiliesTest, RanksDropTheSame) {
@@ -218,4 +219,4 @@ TEST(CapacityFamiliesTest, RanksDropTheSame) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

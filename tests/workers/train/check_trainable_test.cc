@@ -12,7 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/workers/model/temp_dir.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::HasSubstr;
@@ -23,7 +23,7 @@ constexpr char kConfig[] = R"({"architectures": ["MixtralForCausalLM"], "model_t
 
 class CheckTrainableTest : public testing::Test {
  protected:
-  absl::StatusOr<ModelConfig> Check(const std::string& from, const std::string& to, bool weights = false) {
+  absl::StatusOr<model::ModelConfig> Check(const std::string& from, const std::string& to, bool weights = false) {
     std::filesystem::create_directories(root_.path() + "/model");
     EXPECT_THAT(kConfig, HasSubstr(from));
     std::ofstream(root_.path() + "/model/config.json") << absl::StrReplaceAll(kConfig, {{from, to}});
@@ -33,7 +33,7 @@ class CheckTrainableTest : public testing::Test {
     return std::string(Check(from, to).status().message());
   }
 
-  TempDir root_;
+  model::TempDir root_;
 };
 
 TEST_F(CheckTrainableTest, FactsAreOneLineOfJson) {
@@ -72,4 +72,4 @@ TEST_F(CheckTrainableTest, WeightsAreOpenedWhereAJobBeginsFromThem) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -5,12 +5,12 @@
 
 #include "scheduler/jobs/comm_spec.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
-inline std::vector<CommMode> AllCommModes() {
-  std::vector<CommMode> modes;
-  for (int i = 0; i < kNumCommModes; ++i) modes.push_back(static_cast<CommMode>(i));
+inline std::vector<jobs::CommMode> AllCommModes() {
+  std::vector<jobs::CommMode> modes;
+  for (int i = 0; i < jobs::kNumCommModes; ++i) modes.push_back(static_cast<jobs::CommMode>(i));
   return modes;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

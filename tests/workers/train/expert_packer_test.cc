@@ -16,7 +16,7 @@
 #include "tests/workers/train/training_group.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::HasSubstr;
@@ -27,10 +27,10 @@ constexpr int kWorld = 4;
 class PackedGroup {
  public:
   // On every rank.
-  using Journal = std::function<absl::Status(int rank, const PackingDecision& decision)>;
+  using Journal = std::function<absl::Status(int rank, const jobs::PackingDecision& decision)>;
 
   // available_bytes: of rank 2.
-  PackedGroup(const TrainingGolden& golden, const PackingController& controller, ExpertPackerOptions options,
+  PackedGroup(const TrainingGolden& golden, const jobs::PackingController& controller, ExpertPackerOptions options,
               const Journal& journal = nullptr)
       : golden_(golden),
         group_(golden.dir, {.dtype = DType::kF64, .world = kWorld, .packing = controller.packing()}),
@@ -38,7 +38,7 @@ class PackedGroup {
     for (const absl::Status& status : group_.OnEach([&](int r) -> absl::Status {
            ExpertPackerOptions mine = options;
            if (journal) {
-             mine.journal = [this, r, journal](const PackingDecision& decision) {
+             mine.journal = [this, r, journal](const jobs::PackingDecision& decision) {
                EXPECT_EQ(packers_[r]->controller().packing(), decision.from);
                EXPECT_EQ(packers_[r]->groups().packing(), decision.from);
                return journal(r, decision);
@@ -55,11 +55,12 @@ class PackedGroup {
 
   // A step with its loss, then what its ranks decide; all of them the same, or each its error.  all_to_all[r]: seconds
   // that rank r says it waited, beside one for experts.  total: of the step; shorter and shorter if it is not said.
-  absl::StatusOr<std::optional<PackingDecision>> Step(size_t step, std::vector<double> all_to_all, double total = 0) {
+  absl::StatusOr<std::optional<jobs::PackingDecision>> Step(size_t step, std::vector<double> all_to_all,
+                                                            double total = 0) {
     if (total == 0) total = 20 - 0.1 * static_cast<double>(step);
     for (int r = 0; r < kWorld; ++r) group_.trainer(r).set_steps(static_cast<int64_t>(step));
     losses_.push_back(group_.Step({RowsOfStep(golden_, step)}, kLearningRate).loss);
-    std::vector<std::optional<PackingDecision>> decisions(kWorld);
+    std::vector<std::optional<jobs::PackingDecision>> decisions(kWorld);
     const std::vector<absl::Status> statuses = group_.OnEach([&](int r) -> absl::Status {
       StepReport report = {.expert_ops = 2};
       report.seconds = {
@@ -77,7 +78,7 @@ class PackedGroup {
     return decisions[0];
   }
 
-  const PackingController& controller() const { return packers_[0]->controller(); }
+  const jobs::PackingController& controller() const { return packers_[0]->controller(); }
   const std::vector<double>& losses() const { return losses_; }
   TrainingGroup& group() { return group_; }
 
@@ -91,12 +92,12 @@ class PackedGroup {
 class ExpertPackerTest : public ::testing::Test {
  protected:
   const TrainingGolden golden_ = LoadTrainingGolden("qwen2-shared");
-  const PackingController fresh_{{.world = kWorld, .first_step = 3, .every_steps = 2}};
-  std::vector<PackingDecision> journal_;
+  const jobs::PackingController fresh_{{.world = kWorld, .first_step = 3, .every_steps = 2}};
+  std::vector<jobs::PackingDecision> journal_;
 
   // Rank 0's.
   PackedGroup::Journal Journals() {
-    return [this](int rank, const PackingDecision& decision) {
+    return [this](int rank, const jobs::PackingDecision& decision) {
       if (rank == 0) journal_.push_back(decision);
       return absl::OkStatus();
     };
@@ -106,20 +107,21 @@ class ExpertPackerTest : public ::testing::Test {
 // One rank alone waits: what it says counts for all.
 TEST_F(ExpertPackerTest, PacksUntilExpertsCoverAllToAlls) {
   PackedGroup group(golden_, fresh_, {.adjusts = true}, Journals());
-  std::vector<std::string> told;
+  std::vector<std::string> reported;
   for (size_t step = 0; step < 8; ++step) {
     const double waited = step < 5 ? 8.5 : 7.5;
     const auto decision = group.Step(step, {0, 0, waited, 0});
     ASSERT_TRUE(decision.ok()) << decision.status();
-    if (decision->has_value()) told.push_back((*decision)->ToString());
+    if (decision->has_value()) reported.push_back((*decision)->ToString());
   }
-  EXPECT_EQ(told, (std::vector<std::string>{
-                      "after step 3: packing 1 -> 2 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op, a step "
-                      "19850 ms, 500 ms of it waiting for sums (grows)",
-                      "after step 5: packing 2 -> 4 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op, a step "
-                      "19600 ms, 500 ms of it waiting for sums (grows)",
-                      "after step 7: packing 4 -> 4 of 4 ranks, all-to-all 469 ms, experts 500 ms a micro-op, a step "
-                      "19400 ms, 500 ms of it waiting for sums (covered)"}));
+  EXPECT_EQ(reported,
+            (std::vector<std::string>{
+                "after step 3: packing 1 -> 2 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op, a step "
+                "19850 ms, 500 ms of it waiting for sums (grows)",
+                "after step 5: packing 2 -> 4 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op, a step "
+                "19600 ms, 500 ms of it waiting for sums (grows)",
+                "after step 7: packing 4 -> 4 of 4 ranks, all-to-all 469 ms, experts 500 ms a micro-op, a step "
+                "19400 ms, 500 ms of it waiting for sums (covered)"}));
   EXPECT_EQ(journal_, group.controller().decisions());
   EXPECT_EQ(group.group().model(3).weights().residents.size(), 6u);
   group.group().ExpectReplicasAlike();
@@ -139,7 +141,7 @@ TEST_F(ExpertPackerTest, GoesBackWhereStepsBecomeLonger) {
     EXPECT_EQ(group.controller().packing(), step == 2 || step == 3 ? 2 : 1) << step;
   }
   ASSERT_EQ(journal_.size(), 2u);
-  EXPECT_EQ(journal_[1].reason, PackingReason::kUndone);
+  EXPECT_EQ(journal_[1].reason, jobs::PackingReason::kUndone);
   EXPECT_EQ(journal_[1].why, "a step took 2000 ms with packing 1");
   for (int r = 0; r < kWorld; ++r) EXPECT_EQ(group.group().model(r).weights().residents, PackedResidents(6, 4, 1, r));
   group.group().ExpectReplicasAlike();
@@ -165,7 +167,7 @@ TEST_F(ExpertPackerTest, StaysWhereARankHasNoRoom) {
   }
   ASSERT_EQ(journal_.size(), 1u);
   EXPECT_EQ(journal_[0].to, 1);
-  EXPECT_EQ(journal_[0].reason, PackingReason::kRefused);
+  EXPECT_EQ(journal_[0].reason, jobs::PackingReason::kRefused);
   EXPECT_THAT(journal_[0].why, HasSubstr("rank 2: 3 more experts a layer take "));
 }
 
@@ -173,9 +175,9 @@ TEST_F(ExpertPackerTest, StaysWhereARankHasNoRoom) {
 TEST_F(ExpertPackerTest, FollowsItsJournal) {
   PackedGroup first(golden_, fresh_, {.adjusts = true}, Journals());
   for (size_t step = 0; step < 8; ++step) ASSERT_TRUE(first.Step(step, {9, 9, 9, 9}).ok());
-  const auto lines = DecodePackingDecisions(EncodePackingDecisions(journal_));
+  const auto lines = jobs::DecodePackingDecisions(jobs::EncodePackingDecisions(journal_));
   ASSERT_TRUE(lines.ok());
-  PackingController again = fresh_;
+  jobs::PackingController again = fresh_;
   ASSERT_TRUE(again.Replay(*lines, 4).ok());
   EXPECT_EQ(again.packing(), 2);
   journal_.clear();
@@ -191,7 +193,7 @@ TEST_F(ExpertPackerTest, FollowsItsJournal) {
 TEST_F(ExpertPackerTest, WhatIsForeseenIsNotRefusedButLost) {
   PackedGroup first(golden_, fresh_, {.adjusts = true}, Journals());
   for (size_t step = 0; step < 4; ++step) ASSERT_TRUE(first.Step(step, {9, 9, 9, 9}).ok());
-  PackingController again = fresh_;
+  jobs::PackingController again = fresh_;
   ASSERT_TRUE(again.Replay(journal_, 2).ok());
   PackedGroup second(golden_, again, {.adjusts = true, .available_bytes = [] { return 4096; }}, Journals());
   const absl::Status status = second.Step(2, {9, 9, 9, 9}).status();
@@ -200,14 +202,14 @@ TEST_F(ExpertPackerTest, WhatIsForeseenIsNotRefusedButLost) {
       std::string(status.message()),
       testing::AllOf(HasSubstr("no room for what was decided before, \"after step 3: packing 1 -> 2 of 4 ranks"),
                      HasSubstr("rank 2: 3 more experts a layer take ")));
-  EXPECT_EQ(OutcomeOf(status), TrainOutcome::kLost);
+  EXPECT_EQ(OutcomeOf(status), jobs::TrainOutcome::kLost);
   EXPECT_EQ(journal_.size(), 1u);
   for (int r = 0; r < kWorld; ++r) EXPECT_TRUE(second.group().comm(r)->status().ok()) << "all ranks know";
 }
 
 TEST_F(ExpertPackerTest, AJournalThatFailsLeavesAllAsItWas) {
   PackedGroup group(golden_, fresh_, {.adjusts = true},
-                    [](int, const PackingDecision&) { return absl::UnavailableError("no journal"); });
+                    [](int, const jobs::PackingDecision&) { return absl::UnavailableError("no journal"); });
   for (size_t step = 0; step < 2; ++step) ASSERT_TRUE(group.Step(step, {9, 9, 9, 9}).ok());
   EXPECT_EQ(group.Step(2, {9, 9, 9, 9}).status().message(), "no journal");
   EXPECT_EQ(group.controller().packing(), 1);
@@ -220,16 +222,16 @@ TEST_F(ExpertPackerTest, AJournalThatFailsLeavesAllAsItWas) {
 // What the trainer measures is what counts.
 TEST_F(ExpertPackerTest, MeasuresStepsOfTheTrainer) {
   TrainingGroup group(golden_.dir, {.world = 2});
-  std::vector<PackingDecision> decisions(2);
+  std::vector<jobs::PackingDecision> decisions(2);
   std::vector<StepReport> reports(2);
   std::vector<std::unique_ptr<ExpertPacker>> packers(2);
   const TrainRows rows = RowsOfStep(golden_, 0);
   for (const absl::Status& status : group.OnEach([&](int r) -> absl::Status {
          ASSIGN_OR_RETURN(packers[r], ExpertPacker::Create(&group.trainer(r), &group.parameters(r), group.comm(r),
-                                                           PackingController({.world = 2, .first_step = 1}),
+                                                           jobs::PackingController({.world = 2, .first_step = 1}),
                                                            {.adjusts = true}, test::Soon()));
          ASSIGN_OR_RETURN(reports[r], group.trainer(r).Step({rows}, kLearningRate, test::Soon()));
-         std::optional<PackingDecision> decision;
+         std::optional<jobs::PackingDecision> decision;
          ASSIGN_OR_RETURN(decision, packers[r]->AfterStep(reports[r], test::Soon()));
          decisions[r] = decision.value();
          return absl::OkStatus();
@@ -258,4 +260,4 @@ TEST(PackingTimesTest, AnAllToAllTakesWhatItIsUnderWay) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

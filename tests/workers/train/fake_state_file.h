@@ -11,7 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "workers/train/parameters/state_file.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class FakeStateFile final : public StateFile {
  public:
@@ -48,4 +48,4 @@ class FakeStateFile final : public StateFile {
   std::string bytes_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -11,7 +11,7 @@
 #include "workers/train/packing/packing_journal.h"
 #include "workers/train/step/trainer_state.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::HasSubstr;
@@ -26,7 +26,7 @@ std::string Section(const std::string& heading) {
 
 TEST(FormatMdTest, NamesEveryKeyOfTrainerState) {
   const std::string section = Section(kTrainerStateName);
-  JobSpec spec;
+  jobs::JobSpec spec;
   spec.datasets = {"a.bin"};
   spec.steps = 10;
   spec.batch_sequences = 4;
@@ -48,9 +48,9 @@ TEST(FormatMdTest, ItsPackingLogIsOne) {
   const absl::StatusOr<PackingJournal> journal = DecodePackingJournal(parts[1]);
   ASSERT_TRUE(journal.ok()) << journal.status();
   EXPECT_EQ(EncodePackingJournal(*journal), parts[1]);
-  PackingController controller({.world = journal->decisions[0].world});
+  jobs::PackingController controller({.world = journal->decisions[0].world});
   EXPECT_EQ(controller.Replay(journal->decisions, 100), absl::OkStatus());
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -15,7 +15,7 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/train/training_group.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using Values = std::map<std::string, std::vector<double>>;
@@ -130,7 +130,7 @@ TEST_P(GradientsTest, DoNotDependOnThreadsOrWhatIsKept) {
   // Also where layers that run again exchange rows, and a rank has none.
   for (const int world : {1, 2, 4}) {
     TrainingGroupOptions inputs = {.world = world};
-    inputs.trainer.save = SavePolicy::kLayerInputs;
+    inputs.trainer.save = model::SavePolicy::kLayerInputs;
     EXPECT_EQ(GradientsWith(inputs), world == 1 ? alone : GradientsWith({.world = world}));
   }
 }
@@ -138,12 +138,13 @@ TEST_P(GradientsTest, DoNotDependOnThreadsOrWhatIsKept) {
 TEST_P(GradientsTest, DoNotDependOnDelays) {
   const Values prompt = GradientsWith({.world = 2});
   int64_t launch = 0;
-  const Values late = GradientsWith(
-      {.world = 2, .wrap = [&](std::unique_ptr<Communicator> inner) {
-         launch += 3;
-         return MakeFaultyCommunicator(
-             std::move(inner), {.kind = CommFault::Kind::kDelay, .at_launch = launch, .delay = absl::Milliseconds(30)});
-       }});
+  const Values late =
+      GradientsWith({.world = 2, .wrap = [&](std::unique_ptr<comm::Communicator> inner) {
+                       launch += 3;
+                       return comm::MakeFaultyCommunicator(std::move(inner), {.kind = comm::CommFault::Kind::kDelay,
+                                                                              .at_launch = launch,
+                                                                              .delay = absl::Milliseconds(30)});
+                     }});
   EXPECT_EQ(late, prompt);
 }
 
@@ -166,7 +167,7 @@ TEST_P(GradientsTest, OfMicroBatchesAddUp) {
 
 // A mean over micro-batches, of the losses that each has of its own, too.
 TEST_P(GradientsTest, OfTheSameMicroBatchTwiceAreTheOnes) {
-  for (const BalanceLoss balance : {BalanceLoss::kAllLayers, BalanceLoss::kPerLayer}) {
+  for (const jobs::BalanceLoss balance : {jobs::BalanceLoss::kAllLayers, jobs::BalanceLoss::kPerLayer}) {
     TrainingGroupOptions options = {.dtype = DType::kF64};
     options.trainer.router = {.balance = balance, .balance_weight = kAuxWeight, .z_weight = kAuxWeight};
     TrainingGroup group(golden_.dir, options);
@@ -175,7 +176,7 @@ TEST_P(GradientsTest, OfTheSameMicroBatchTwiceAreTheOnes) {
     const StepReport twice = Differentiate(&group, {RowsOf(golden_), RowsOf(golden_)});
     EXPECT_NEAR(twice.balance_loss, once.balance_loss, 1e-12 * once.balance_loss);
     EXPECT_NEAR(twice.z_loss, once.z_loss, 1e-12 * once.z_loss);
-    if (balance == BalanceLoss::kAllLayers) {
+    if (balance == jobs::BalanceLoss::kAllLayers) {
       EXPECT_NEAR(twice.balance_loss, golden_.aux, 1e-5 * golden_.aux);
     }
     const auto [distance, name] = WorstDistance(group.Gradients(), expected);
@@ -226,14 +227,14 @@ void ExpectFiniteDifferences(const TrainingGolden& golden, const RouterLossOptio
 
 TEST_P(GradientsTest, AreFiniteDifferences) { ExpectFiniteDifferences(golden_, {.balance_weight = 0}); }
 TEST_P(GradientsTest, AreFiniteDifferencesWithZLossAndBalanceOverAllLayers) {
-  ExpectFiniteDifferences(golden_, {.balance = BalanceLoss::kAllLayers, .balance_weight = 0.3, .z_weight = 0.05});
+  ExpectFiniteDifferences(golden_, {.balance = jobs::BalanceLoss::kAllLayers, .balance_weight = 0.3, .z_weight = 0.05});
 }
 TEST_P(GradientsTest, AreFiniteDifferencesWithZLossAndBalanceInEachLayer) {
-  ExpectFiniteDifferences(golden_, {.balance = BalanceLoss::kPerLayer, .balance_weight = 0.3, .z_weight = 0.05});
+  ExpectFiniteDifferences(golden_, {.balance = jobs::BalanceLoss::kPerLayer, .balance_weight = 0.3, .z_weight = 0.05});
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, GradientsTest, ::testing::ValuesIn(TrainingGoldenNames()),
-                         [](const auto& info) { return TestName(info.param); });
+                         [](const auto& info) { return model::TestName(info.param); });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -1,5 +1,5 @@
-// A FileSystem that asks before each write, and before each read if it is told how.  As thread-safe as the one inside
-// and the hook are.
+// A FileSystem that asks before each write, and before each read if it is told how.  As thread-safe as the one
+// inside and the hook are.
 #pragma once
 
 #include <functional>
@@ -10,29 +10,31 @@
 
 #include "workers/checkpoint/files/file_system.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
-class HookedFileSystem final : public FileSystem {
+class HookedFileSystem final : public checkpoint::FileSystem {
  public:
   using Hook = std::function<absl::Status(const std::string& path)>;  // not OK: that is how it fails
 
   HookedFileSystem(std::unique_ptr<FileSystem> inner, Hook before_append, Hook before_read = nullptr)
       : inner_(std::move(inner)), before_append_(std::move(before_append)), before_read_(std::move(before_read)) {}
 
-  absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
-    absl::StatusOr<std::unique_ptr<File>> file = inner_->Open(path, mode);
+  absl::StatusOr<std::unique_ptr<checkpoint::File>> Open(const std::string& path, checkpoint::OpenMode mode) override {
+    absl::StatusOr<std::unique_ptr<checkpoint::File>> file = inner_->Open(path, mode);
     if (!file.ok()) return file.status();
     return std::make_unique<HookedFile>(*std::move(file), path, &before_append_, &before_read_);
   }
   absl::Status MakeFolder(const std::string& path) override { return inner_->MakeFolder(path); }
-  absl::StatusOr<std::vector<FolderEntry>> List(const std::string& folder) override { return inner_->List(folder); }
+  absl::StatusOr<std::vector<checkpoint::FolderEntry>> List(const std::string& folder) override {
+    return inner_->List(folder);
+  }
   absl::Status Rename(const std::string& from, const std::string& to) override { return inner_->Rename(from, to); }
   absl::Status Remove(const std::string& path) override { return inner_->Remove(path); }
   absl::Status SyncFolder(const std::string& folder) override { return inner_->SyncFolder(folder); }
   absl::StatusOr<int64_t> FreeBytes() override { return inner_->FreeBytes(); }
 
  private:
-  class HookedFile final : public File {
+  class HookedFile final : public checkpoint::File {
    public:
     HookedFile(std::unique_ptr<File> inner, std::string path, const Hook* append, const Hook* read)
         : inner_(std::move(inner)), path_(std::move(path)), append_(append), read_(read) {}
@@ -58,4 +60,4 @@ class HookedFileSystem final : public FileSystem {
   const Hook before_append_, before_read_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -13,14 +13,14 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/job/job_folder.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr char kModels[] = "tests/golden/models/";
 
 class Recorder final : public TrainListener {
  public:
-  Recorder(const AttemptOptions& options, Communicator* comm, RankStory* story)
+  Recorder(const AttemptOptions& options, comm::Communicator* comm, RankStory* story)
       : options_(options), comm_(comm), story_(story) {}
   void set_job(TrainJob* job) { job_ = job; }
 
@@ -47,7 +47,7 @@ class Recorder final : public TrainListener {
 
  private:
   const AttemptOptions& options_;
-  Communicator* const comm_;
+  comm::Communicator* const comm_;
   RankStory* const story_;
   TrainJob* job_ = nullptr;
 };
@@ -84,17 +84,17 @@ void JobFixture::WriteTokens(const std::string& name, int begin, int count, int 
   body.resize((body.size() + 7) / 8 * 8);
   if (!trained) body.append(static_cast<size_t>((count + 63) / 64 * 8), '\0');  // the mask
   AppendInt(int64_t{0}, &body);
-  TokenFileHeader header = {
+  jobs::TokenFileHeader header = {
       .token_bytes = 2, .vocab_size = vocab, .num_tokens = count, .num_documents = 1, .contents = Fnv1a(body)};
   header.masked = !trained;
-  root_.Write("data/" + name, EncodeTokenHeader(header) + body);
+  root_.Write("data/" + name, jobs::EncodeTokenHeader(header) + body);
 }
 
-JobSpec JobFixture::Spec() const {
-  JobSpec spec;
+jobs::JobSpec JobFixture::Spec() const {
+  jobs::JobSpec spec;
   spec.base_checkpoint = "model";
-  for (const TrainFile& file : data_) spec.datasets.push_back(file.name);
-  for (const TrainFile& file : evaluation_) spec.evaluation.push_back(file.name);
+  for (const jobs::TrainFile& file : data_) spec.datasets.push_back(file.name);
+  for (const jobs::TrainFile& file : evaluation_) spec.evaluation.push_back(file.name);
   spec.steps = 12;
   spec.sequence_length = 12;
   spec.batch_sequences = 8;
@@ -107,9 +107,9 @@ JobSpec JobFixture::Spec() const {
   return spec;
 }
 
-std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& options) {
+std::vector<RankStory> JobFixture::Run(jobs::JobSpec spec, const AttemptOptions& options) {
   spec.workers = options.world;
-  std::vector<std::unique_ptr<Communicator>> comms = MakeLocalGroup(options.world, options.attempt);
+  std::vector<std::unique_ptr<comm::Communicator>> comms = comm::MakeLocalGroup(options.world, options.attempt);
   std::vector<RankStory> stories(comms.size());
   std::vector<std::thread> threads;
   for (int r = 0; r < options.world; ++r) {
@@ -124,8 +124,9 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
       input.dataset_root = root_.path() + "/data";
       input.checkpoint_root = root_.path() + "/checkpoints";
       if (options.wrap_files) {
-        input.open_checkpoints = [&, r]() -> absl::StatusOr<std::unique_ptr<FileSystem>> {
-          absl::StatusOr<std::unique_ptr<FileSystem>> files = OpenJobFolder(root_.path() + "/checkpoints", "job");
+        input.open_checkpoints = [&, r]() -> absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> {
+          absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> files =
+              OpenJobFolder(root_.path() + "/checkpoints", "job");
           if (!files.ok()) return files.status();
           return options.wrap_files(*std::move(files), r);
         };
@@ -160,9 +161,9 @@ std::vector<RankStory> JobFixture::Run(JobSpec spec, const AttemptOptions& optio
 
 std::map<std::string, std::string> JobFixture::FilesOfStep(int64_t step) const {
   std::map<std::string, std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(JobPath(StepFolder(step)))) {
+  for (const auto& entry : std::filesystem::directory_iterator(JobPath(checkpoint::StepFolder(step)))) {
     const std::string name = entry.path().filename();
-    if (name != kManifestName) files[name] = ReadAll(entry.path());
+    if (name != checkpoint::kManifestName) files[name] = ReadAll(entry.path());
   }
   return files;
 }
@@ -177,15 +178,15 @@ std::vector<std::string> JobFixture::Steps() const {
   return names;
 }
 
-std::map<std::string, std::string> JobFixture::Undisturbed(const JobSpec& spec, int world) {
+std::map<std::string, std::string> JobFixture::Undisturbed(const jobs::JobSpec& spec, int world) {
   const std::vector<RankStory> stories = Run(spec, {.world = world});
-  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+  EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
   std::map<std::string, std::string> files = FilesOfStep(spec.steps);
   ForgetJob();
   return files;
 }
 
-void JobFixture::ExpectEnd(const std::vector<RankStory>& stories, TrainOutcome outcome, absl::StatusCode code,
+void JobFixture::ExpectEnd(const std::vector<RankStory>& stories, jobs::TrainOutcome outcome, absl::StatusCode code,
                            const std::string& message) {
   for (const RankStory& story : stories) {
     EXPECT_EQ(story.end.outcome, outcome) << story.end.status;
@@ -196,4 +197,4 @@ void JobFixture::ExpectEnd(const std::vector<RankStory>& stories, TrainOutcome o
 
 void JobFixture::ForgetJob() { std::filesystem::remove_all(JobPath()); }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -11,10 +11,10 @@
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/comm/core/communicator.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/job/train_job.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct EvaluationSeen {
   int64_t step = 0;
@@ -25,7 +25,7 @@ struct EvaluationSeen {
 
 // What a rank told and how it ended.
 struct RankStory {
-  TrainEnd end = {};
+  jobs::TrainEnd end = {};
   bool started = false;
   int64_t start_step = 0;
   std::vector<std::string> warnings = {};
@@ -38,30 +38,31 @@ struct RankStory {
 // One attempt.
 struct AttemptOptions {
   int world = 1;
-  int threads = 1;                                                        // of each rank
-  std::function<WorkGate*(int rank)> gate = [](int) { return nullptr; };  // before what it computes
+  int threads = 1;                                                          // of each rank
+  std::function<YieldPoint*(int rank)> gate = [](int) { return nullptr; };  // before what it computes
   int64_t attempt = 1;
   std::function<int64_t()> available_memory = [] { return int64_t{1} << 40; };
   std::function<int64_t()> promised_memory = {};
   absl::Duration lock_patience = absl::ZeroDuration();
   // When experts are packed, and what ranks say of their steps; none: as jobs do.
-  PackingOptions packing = {};
-  std::function<PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
+  jobs::PackingOptions packing = {};
+  std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
   absl::Duration note_interval = absl::Seconds(2);
   // The memory that a rank takes from; none: available_memory, each alone.
   std::function<MachineMemory(int rank)> memory = {};
   std::string offload_dir = {};
   std::function<absl::StatusOr<std::unique_ptr<StateFile>>(int rank, int64_t bytes)> open_offload = {};
-  // Told by rank 0 on its thread.  May stop the job, or break the group.
-  std::function<void(TrainJob* job, Communicator* comm, const StepProgress& progress)> on_step = {};
-  std::function<void(TrainJob* job, Communicator* comm, const SavedStep& saved)> on_saved = {};
+  // Reported by rank 0 on its thread.  May stop the job, or break the group.
+  std::function<void(TrainJob* job, comm::Communicator* comm, const StepProgress& progress)> on_step = {};
+  std::function<void(TrainJob* job, comm::Communicator* comm, const SavedStep& saved)> on_saved = {};
   std::function<void(TrainJob* job, const std::string& text)> on_note = {};
   // Before Run, on every rank.
   std::function<void(TrainJob* job, int rank)> before = {};
   // After Run, before the job is gone, on every rank.
   std::function<void(int rank)> after = {};
   // Puts something between a rank and its files.
-  std::function<std::unique_ptr<FileSystem>(std::unique_ptr<FileSystem>, int rank)> wrap_files = {};
+  std::function<std::unique_ptr<checkpoint::FileSystem>(std::unique_ptr<checkpoint::FileSystem>, int rank)> wrap_files =
+      {};
 };
 
 class JobFixture : public ::testing::Test {
@@ -69,9 +70,9 @@ class JobFixture : public ::testing::Test {
   JobFixture();
 
   // The small job that tests change: twelve steps on two files, a checkpoint every four, evaluation at the end.
-  JobSpec Spec() const;
+  jobs::JobSpec Spec() const;
   // All ranks' stories, by rank.  The spec's number of workers becomes `options.world`.
-  std::vector<RankStory> Run(JobSpec spec, const AttemptOptions& options);
+  std::vector<RankStory> Run(jobs::JobSpec spec, const AttemptOptions& options);
 
   // Writes a .bin of the dataset root whose tokens follow a simple rule, from `begin` on.
   // `trained`: its tokens are targets.
@@ -86,16 +87,16 @@ class JobFixture : public ::testing::Test {
   // Another model of tests/golden/models in the place of the job's.
   void UseModel(const std::string& name);
   // All ranks end so.
-  static void ExpectEnd(const std::vector<RankStory>& stories, TrainOutcome outcome, absl::StatusCode code,
+  static void ExpectEnd(const std::vector<RankStory>& stories, jobs::TrainOutcome outcome, absl::StatusCode code,
                         const std::string& message);
   // The final files of a run that nothing disturbs; the job is forgotten again.
-  std::map<std::string, std::string> Undisturbed(const JobSpec& spec, int world);
+  std::map<std::string, std::string> Undisturbed(const jobs::JobSpec& spec, int world);
 
-  const TempDir root_;
-  std::vector<TrainFile> data_ = {{false, "a.bin"}, {false, "sub/b.bin"}};
-  std::vector<TrainFile> evaluation_ = {{false, "held_out.bin"}};
+  const model::TempDir root_;
+  std::vector<jobs::TrainFile> data_ = {{false, "a.bin"}, {false, "sub/b.bin"}};
+  std::vector<jobs::TrainFile> evaluation_ = {{false, "held_out.bin"}};
 };
 
 std::string ReadAll(const std::string& path);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

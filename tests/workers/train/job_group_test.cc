@@ -10,21 +10,21 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
-GroupOptions Options(int rank, int64_t epoch) {
+comm::GroupOptions Options(int rank, int64_t epoch) {
   return {.rank = rank, .world = 2, .epoch = epoch, .token = "job", .address = "127.0.0.1", .deadline = test::Soon()};
 }
 
 // Forms a pair of that mode, exchanges once, and leaves.
-void FormAndMeet(JobGroup* first, JobGroup* second, CommMode mode, int64_t epoch) {
-  InMemoryStore store;
+void FormAndMeet(JobGroup* first, JobGroup* second, jobs::CommMode mode, int64_t epoch) {
+  comm::InMemoryStore store;
   const auto run = [&](JobGroup* group, int rank) -> absl::Status {
-    Communicator* comm = nullptr;
+    comm::Communicator* comm = nullptr;
     ASSIGN_OR_RETURN(comm, group->Form(Options(rank, epoch), mode, &store));
     EXPECT_EQ(comm->rank(), rank);
-    ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2)));
+    ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = test::Soon()}, std::vector<comm::Message>(2)));
     return work->Wait();
   };
   auto other = std::async(std::launch::async, [&] { return run(second, 1); });
@@ -36,25 +36,25 @@ void FormAndMeet(JobGroup* first, JobGroup* second, CommMode mode, int64_t epoch
 }
 
 TEST(JobGroupTest, OnlyPreemptGoesOverConnectionsThatCount) {
-  std::vector<SocketTraffic> traffic(2);
+  std::vector<comm::SocketTraffic> traffic(2);
   JobGroup first(&traffic[0]), second(&traffic[1]);
   const auto frames = [&](size_t rank) {
-    return traffic[rank].frames[static_cast<size_t>(CommClass::kAllToAll)].load();
+    return traffic[rank].frames[static_cast<size_t>(comm::CommClass::kAllToAll)].load();
   };
-  FormAndMeet(&first, &second, CommMode::kArLast, 1);
+  FormAndMeet(&first, &second, jobs::CommMode::kArLast, 1);
   EXPECT_EQ(frames(0) + frames(1), 0);
-  FormAndMeet(&first, &second, CommMode::kPreempt, 2);
+  FormAndMeet(&first, &second, jobs::CommMode::kPreempt, 2);
   EXPECT_EQ(frames(0), 1);
   EXPECT_EQ(frames(1), 1);
-  FormAndMeet(&first, &second, CommMode::kPreempt, 3);
+  FormAndMeet(&first, &second, jobs::CommMode::kPreempt, 3);
   EXPECT_EQ(frames(0), 2);  // counted on
 }
 
 TEST(JobGroupTest, AnAttemptThatIsOverDoesNotForm) {
-  for (const CommMode mode : {CommMode::kPriority, CommMode::kPreempt}) {
-    SocketTraffic traffic;
+  for (const jobs::CommMode mode : {jobs::CommMode::kPriority, jobs::CommMode::kPreempt}) {
+    comm::SocketTraffic traffic;
     JobGroup group(&traffic);
-    InMemoryStore store;
+    comm::InMemoryStore store;
     auto forming = std::async(std::launch::async, [&] { return group.Form(Options(0, 5), mode, &store).status(); });
     absl::SleepFor(absl::Milliseconds(20));
     const absl::Time begin = absl::Now();
@@ -66,15 +66,15 @@ TEST(JobGroupTest, AnAttemptThatIsOverDoesNotForm) {
 }
 
 TEST(JobGroupTest, AbortFreesWhoWaits) {
-  std::vector<SocketTraffic> traffic(2);
+  std::vector<comm::SocketTraffic> traffic(2);
   JobGroup first(&traffic[0]), second(&traffic[1]);
-  InMemoryStore store;
-  auto other =
-      std::async(std::launch::async, [&] { return second.Form(Options(1, 1), CommMode::kPreempt, &store).status(); });
-  const absl::StatusOr<Communicator*> comm = first.Form(Options(0, 1), CommMode::kPreempt, &store);
+  comm::InMemoryStore store;
+  auto other = std::async(std::launch::async,
+                          [&] { return second.Form(Options(1, 1), jobs::CommMode::kPreempt, &store).status(); });
+  const absl::StatusOr<comm::Communicator*> comm = first.Form(Options(0, 1), jobs::CommMode::kPreempt, &store);
   ASSERT_TRUE(comm.ok()) << comm.status();
   ASSERT_TRUE(other.get().ok());
-  auto work = (*comm)->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2));
+  auto work = (*comm)->AllToAllV({.deadline = test::Soon()}, std::vector<comm::Message>(2));
   ASSERT_TRUE(work.ok());
   auto wait = std::async(std::launch::async, [&] { return (*work)->Wait(); });
   first.Abort(1, "another attempt begins");
@@ -82,4 +82,4 @@ TEST(JobGroupTest, AbortFreesWhoWaits) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

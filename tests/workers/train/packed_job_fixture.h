@@ -11,7 +11,7 @@
 #include "tests/workers/train/job_fixture.h"
 #include "workers/train/packing/packing_journal.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 inline constexpr int64_t kPlenty = int64_t{1} << 40;
 
@@ -19,9 +19,9 @@ inline constexpr int64_t kPlenty = int64_t{1} << 40;
 class PackedJobFixture : public JobFixture {
  protected:
   using Files = std::map<std::string, std::string>;
-  using Times = std::function<PackingTimes(int64_t step, const StepReport& report)>;
+  using Times = std::function<jobs::PackingTimes(int64_t step, const StepReport& report)>;
 
-  static PackingTimes Waiting(int64_t step_ms) {
+  static jobs::PackingTimes Waiting(int64_t step_ms) {
     return {.experts_ns = 1000,
             .all_to_all_ns = 4000,
             .micro_ops = 1,
@@ -30,17 +30,17 @@ class PackedJobFixture : public JobFixture {
             .steps = 1};
   }
   // All-to-alls take long; the first doubling helps, the second does not: 1, 2, 4 replicas, and 2 from step 8 on.
-  static PackingTimes Measured(int64_t step, const StepReport&) {
+  static jobs::PackingTimes Measured(int64_t step, const StepReport&) {
     return Waiting(step <= 3 ? 100 : step <= 5 ? 80 : 90);
   }
   // Nobody would pack.
-  static PackingTimes Covered(int64_t, const StepReport&) { return {.experts_ns = 1, .micro_ops = 1}; }
+  static jobs::PackingTimes Covered(int64_t, const StepReport&) { return {.experts_ns = 1, .micro_ops = 1}; }
   // Each doubling helps.
-  static PackingTimes Helping(int64_t step, const StepReport&) { return Waiting(100 - step); }
+  static jobs::PackingTimes Helping(int64_t step, const StepReport&) { return Waiting(100 - step); }
 
-  JobSpec Packed() const {
-    JobSpec spec = Spec();
-    spec.communication = {.mode = CommMode::kFull, .piece_bytes = 1024};
+  jobs::JobSpec Packed() const {
+    jobs::JobSpec spec = Spec();
+    spec.communication = {.mode = jobs::CommMode::kFull, .piece_bytes = 1024};
     return spec;
   }
   static AttemptOptions Attempt(int64_t attempt, const Times& times, int world = 4) {
@@ -52,20 +52,20 @@ class PackedJobFixture : public JobFixture {
     return options;
   }
   static AttemptOptions TornAt(int64_t at, AttemptOptions options) {
-    options.on_step = [at](TrainJob*, Communicator* comm, const StepProgress& progress) {
+    options.on_step = [at](TrainJob*, comm::Communicator* comm, const StepProgress& progress) {
       if (progress.step == at) comm->Abort("torn down by the test");
     };
     return options;
   }
   static AttemptOptions StoppedAt(int64_t at, AttemptOptions options) {
-    options.on_step = [at](TrainJob* job, Communicator*, const StepProgress& progress) {
-      if (progress.step == at) job->Stop(StopKind::kSave);
+    options.on_step = [at](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+      if (progress.step == at) job->Stop(jobs::StopKind::kSave);
     };
     return options;
   }
   void Finishes(const std::vector<RankStory>& stories) {
     for (const RankStory& story : stories) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFinished) << story.end.status;
       EXPECT_THAT(story.warnings, testing::IsEmpty());
     }
   }
@@ -74,9 +74,9 @@ class PackedJobFixture : public JobFixture {
     const absl::StatusOr<PackingJournal> journal = DecodePackingJournal(ReadAll(JobPath(kPackingJournalName)));
     if (!journal.ok()) return journal.status().ToString();
     std::string text;
-    for (const PackingDecision& each : journal->decisions) {
+    for (const jobs::PackingDecision& each : journal->decisions) {
       absl::StrAppend(&text, text.empty() ? "" : " ", each.step, ":", each.from, ">", each.to, " ",
-                      PackingReasonName(each.reason));
+                      jobs::PackingReasonName(each.reason));
     }
     return text;
   }
@@ -94,4 +94,4 @@ class PackedJobFixture : public JobFixture {
   std::string whole_journal_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -6,21 +6,21 @@
 #include "gtest/gtest.h"
 #include "tests/workers/checkpoint/simulated_file_system.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-PackingDecision Decision(int64_t step, int32_t from, int32_t to) {
+jobs::PackingDecision Decision(int64_t step, int32_t from, int32_t to) {
   return {.step = step, .world = 4, .from = from, .to = to, .times = {.step_ns = 7, .steps = 4}};
 }
 
 PackingJournal OneDecision() { return {.attempt = 1, .decisions = {Decision(10, 1, 2)}}; }
 PackingJournal TwoDecisions() { return {.attempt = 2, .decisions = {Decision(10, 1, 2), Decision(14, 2, 4)}}; }
 
-std::string TextOf(FileSystem* files) {
+std::string TextOf(checkpoint::FileSystem* files) {
   const absl::StatusOr<std::string> text = ReadPackingJournal(files);
   EXPECT_TRUE(text.ok()) << text.status();
   return text.value_or("");
@@ -61,7 +61,7 @@ TEST(PackingJournalTest, IsBelievedOnlyWhole) {
 }
 
 TEST(PackingJournalTest, AnAttemptThatIsOverWritesNothing) {
-  SimulatedFileSystem files;
+  checkpoint::SimulatedFileSystem files;
   EXPECT_EQ(TextOf(&files), "");
   ASSERT_TRUE(WritePackingJournal(&files, TwoDecisions()).ok());
   const absl::Status late = WritePackingJournal(&files, OneDecision());
@@ -73,28 +73,29 @@ TEST(PackingJournalTest, AnAttemptThatIsOverWritesNothing) {
   EXPECT_EQ(ReadPackingJournal(&files).status().code(), absl::StatusCode::kDataLoss);
 }
 
-constexpr CrashState kStates[] = {CrashState::kNothing,   CrashState::kEverything,      CrashState::kEmptyFiles,
-                                  CrashState::kHalfFiles, CrashState::kContentsNoNames, CrashState::kRandom};
+constexpr checkpoint::CrashState kStates[] = {
+    checkpoint::CrashState::kNothing,   checkpoint::CrashState::kEverything,      checkpoint::CrashState::kEmptyFiles,
+    checkpoint::CrashState::kHalfFiles, checkpoint::CrashState::kContentsNoNames, checkpoint::CrashState::kRandom};
 
 TEST(PackingJournalTest, ACrashLeavesTheOldOneOrTheNew) {
-  SimulatedFileSystem begin;
+  checkpoint::SimulatedFileSystem begin;
   ASSERT_TRUE(WritePackingJournal(&begin, OneDecision()).ok());
   const std::string old_text = EncodePackingJournal(OneDecision()), new_text = EncodePackingJournal(TwoDecisions());
-  const auto whole = begin.Restart(CrashState::kNothing);
+  const auto whole = begin.Restart(checkpoint::CrashState::kNothing);
   ASSERT_EQ(TextOf(whole.get()), old_text) << "it is durable";
   ASSERT_TRUE(WritePackingJournal(whole.get(), TwoDecisions()).ok());
   ASSERT_GE(whole->calls(), 4);
   for (const bool crashes : {true, false}) {
     for (int64_t at = 1; at <= whole->calls() + 1; ++at) {
-      const auto files = begin.Restart(CrashState::kNothing);
+      const auto files = begin.Restart(checkpoint::CrashState::kNothing);
       if (crashes) {
         files->CrashAt(at);
       } else {
         files->FailAt(at, absl::StatusCode::kResourceExhausted);
       }
       const bool written = WritePackingJournal(files.get(), TwoDecisions()).ok();
-      for (const CrashState state : kStates) {
-        for (uint64_t seed = 0; seed < (state == CrashState::kRandom ? 10 : 1); ++seed) {
+      for (const checkpoint::CrashState state : kStates) {
+        for (uint64_t seed = 0; seed < (state == checkpoint::CrashState::kRandom ? 10 : 1); ++seed) {
           const std::string text = TextOf(files->Restart(state, seed).get());
           EXPECT_TRUE(text == new_text || (!written && text == old_text))
               << "call " << at << ", state " << static_cast<int>(state) << ": " << text;
@@ -106,4 +107,4 @@ TEST(PackingJournalTest, ACrashLeavesTheOldOneOrTheNew) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -19,7 +19,7 @@
 #include "workers/train/parameters/parameter_files.h"
 #include "workers/train/parameters/parameter_snapshot.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::Each;
@@ -96,7 +96,7 @@ class PackingTest : public ::testing::TestWithParam<std::tuple<std::string, Plac
       const bool has_any = !group->model(r).weights().residents.empty();
       EXPECT_EQ(group->parameters(r).offload() != nullptr, in_file && has_any) << r;
       for (const ParameterBlock& block : group->parameters(r).blocks()) {
-        EXPECT_EQ(block.offloaded != nullptr, in_file && block.shard == Shard::kExpert);
+        EXPECT_EQ(block.offloaded != nullptr, in_file && block.shard == model::Shard::kExpert);
         EXPECT_EQ(block.master.bytes() == 0, block.offloaded != nullptr);
       }
     }
@@ -143,7 +143,7 @@ TEST_P(PackingTest, GradientsAreThoseWithoutPacking) {
 }
 
 // Small pieces: many sums over both groups, and several chunks a layer.
-constexpr CommunicationSpec kPacked = {.mode = CommMode::kPipelining, .piece_bytes = 8192};
+constexpr jobs::CommunicationSpec kPacked = {.mode = jobs::CommMode::kPipelining, .piece_bytes = 8192};
 
 // 1, 2, 4 and back, over threads.
 TEST_P(PackingTest, ChangesWhileItTrains) {
@@ -192,7 +192,7 @@ TEST_P(PackingTest, EveryParameterIsSavedOnce) {
     std::set<std::string> names;
     size_t tensors = 0;
     for (int r = 0; r < 4; ++r) {
-      for (const CheckpointFile& file : ParameterFiles(group.parameters(r).blocks(), r, 4, DType::kF32)) {
+      for (const checkpoint::CheckpointFile& file : ParameterFiles(group.parameters(r).blocks(), r, 4, DType::kF32)) {
         for (const auto& tensor : file.tensors) {
           names.insert(tensor.name);
           ++tensors;
@@ -226,7 +226,7 @@ TEST_P(PackingTest, ChangesItsPlaceAsWell) {
 
 std::string PlacedName(const std::string& golden, Place place) {
   constexpr const char* kPlaces[] = {"Memory", "Files", "Mixed"};
-  return absl::StrCat(TestName(golden), "In", kPlaces[static_cast<int>(place)]);
+  return absl::StrCat(model::TestName(golden), "In", kPlaces[static_cast<int>(place)]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, PackingTest,
@@ -262,7 +262,7 @@ TEST_P(SnapshotTest, CopiesAreOfTheExpertsThatAreThere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, SnapshotTest, ::testing::ValuesIn(TrainingGoldenNames()),
-                         [](const auto& info) { return TestName(info.param); });
+                         [](const auto& info) { return model::TestName(info.param); });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

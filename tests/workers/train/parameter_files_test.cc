@@ -13,47 +13,49 @@
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
 #include "workers/checkpoint/manifest/find_checkpoint.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 class ParameterFilesTest : public ::testing::TestWithParam<std::string> {
  protected:
-  std::unique_ptr<FileSystem> Files() {
-    absl::StatusOr<std::unique_ptr<FileSystem>> files = OpenPosixFileSystem(root_.path());
+  std::unique_ptr<checkpoint::FileSystem> Files() {
+    absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> files = checkpoint::OpenPosixFileSystem(root_.path());
     SY_CHECK_OK(files.status());
     return *std::move(files);
   }
 
   // Saves all ranks' parameters as a step.
   void Save(TrainingGroup* group, int world, int64_t step, DType weights) {
-    const std::unique_ptr<FileSystem> files = Files();
-    auto writer = CheckpointWriter::Open(files.get(), {.attempt = 1});
+    const std::unique_ptr<checkpoint::FileSystem> files = Files();
+    auto writer = checkpoint::CheckpointWriter::Open(files.get(), {.attempt = 1});
     SY_CHECK_OK(writer.status());
-    std::vector<CheckpointFile> parts;
+    std::vector<checkpoint::CheckpointFile> parts;
     const absl::StatusOr<ModelDir> model = ModelDir::Open(golden_.dir);
     SY_CHECK_OK(model.status());
-    absl::StatusOr<std::vector<CheckpointFile>> side = SideFiles(*model);
+    absl::StatusOr<std::vector<checkpoint::CheckpointFile>> side = checkpoint::SideFiles(*model);
     SY_CHECK_OK(side.status());
     parts = *std::move(side);
     for (int r = 0; r < world; ++r) {
-      for (CheckpointFile& file : ParameterFiles(group->parameters(r).blocks(), r, world, weights)) {
+      for (checkpoint::CheckpointFile& file : ParameterFiles(group->parameters(r).blocks(), r, world, weights)) {
         parts.push_back(std::move(file));
       }
     }
-    const absl::StatusOr<std::string> folder = (*writer)->Begin(step, *BytesOfFiles(parts));
+    const absl::StatusOr<std::string> folder = (*writer)->Begin(step, *checkpoint::BytesOfFiles(parts));
     SY_CHECK_OK(folder.status());
-    const absl::StatusOr<std::vector<FileRecord>> records = WriteFiles(files.get(), *folder, parts);
+    const absl::StatusOr<std::vector<checkpoint::FileRecord>> records =
+        checkpoint::WriteFiles(files.get(), *folder, parts);
     SY_CHECK_OK(records.status());
     SY_CHECK_OK((*writer)->Commit({.step = step, .saved_by = {.world = world}, .files = *records}));
   }
 
   absl::Status Restore(TrainingGroup* group, int world) {
-    const std::unique_ptr<FileSystem> files = Files();
-    const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files.get(), CheckpointCheck::kContents);
+    const std::unique_ptr<checkpoint::FileSystem> files = Files();
+    const absl::StatusOr<checkpoint::FoundCheckpoint> found =
+        checkpoint::FindCheckpoint(files.get(), checkpoint::CheckpointCheck::kContents);
     if (!found.ok()) return found.status();
     EXPECT_TRUE(found->rejected.empty());
-    const absl::StatusOr<ShardTable> table =
-        ShardTable::Open(files.get(), found->folder, found->manifest, "optimizer-");
+    const absl::StatusOr<checkpoint::ShardTable> table =
+        checkpoint::ShardTable::Open(files.get(), found->folder, found->manifest, "optimizer-");
     if (!table.ok()) return table.status();
     for (int r = 0; r < world; ++r) {
       if (absl::Status status = RestoreParameters(*table, &group->parameters(r)); !status.ok()) return status;
@@ -68,7 +70,7 @@ class ParameterFilesTest : public ::testing::TestWithParam<std::string> {
   }
 
   const TrainingGolden golden_ = LoadTrainingGolden(GetParam());
-  const TempDir root_;
+  const model::TempDir root_;
 };
 
 TEST_P(ParameterFilesTest, GoesOnWithTheSameBits) {
@@ -104,7 +106,7 @@ TEST_P(ParameterFilesTest, Serves) {
   const std::vector<TrainRows> rows = {RowsOfStep(golden_, 4)};
   EXPECT_NEAR(loaded.Evaluate(rows).loss, trained.Evaluate(rows).loss, 1e-5);
   const std::vector<std::vector<int32_t>> prompts = {{3, 1, 4, 1, 5}, {9, 2, 6}};
-  RankGroup one(folder, {.world = 1}), two(folder, {.world = 2}), untrained(golden_.dir, {.world = 1});
+  model::RankGroup one(folder, {.world = 1}), two(folder, {.world = 2}), untrained(golden_.dir, {.world = 1});
   const std::vector<std::vector<int32_t>> tokens = one.Greedy(prompts, 16);
   EXPECT_EQ(two.Greedy(prompts, 16), tokens);
   EXPECT_NE(untrained.Greedy(prompts, 16), tokens);
@@ -120,7 +122,7 @@ TEST_P(ParameterFilesTest, SaysWhatIsMissing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, ParameterFilesTest, ::testing::ValuesIn(TrainingGoldenNames()),
-                         [](const auto& info) { return TestName(info.param); });
+                         [](const auto& info) { return model::TestName(info.param); });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -14,7 +14,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/parameters/parameters.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 OpenStateFileFn InFile(bool offload) { return offload ? OpenStateFileFn(FakeStateFile::Open) : nullptr; }
@@ -26,7 +26,7 @@ class ParametersExpertsTest : public ::testing::TestWithParam<std::tuple<std::st
   const bool offload_ = std::get<1>(GetParam()), then_offload_ = std::get<2>(GetParam());
   TrainingGroup group_{golden_.dir, {.dtype = DType::kF64, .offload = [this](int) { return InFile(offload_); }}};
   Parameters& parameters_ = group_.parameters(0);
-  Model& model_ = group_.model(0);
+  model::Model& model_ = group_.model(0);
 
   NewExperts Allocated(std::vector<int32_t> residents) {
     absl::StatusOr<NewExperts> experts = parameters_.AllocateExperts(std::move(residents), InFile(then_offload_));
@@ -36,7 +36,7 @@ class ParametersExpertsTest : public ::testing::TestWithParam<std::tuple<std::st
   // value: of the masters of those that are new; their moments are 0.
   void Become(std::vector<int32_t> residents, double (*value)(const ParameterBlock&)) {
     NewExperts experts = Allocated(std::move(residents));
-    const absl::Status brought = parameters_.BringExperts(
+    const absl::Status offloaded = parameters_.BringExperts(
         &experts, [&](int32_t layer, absl::Span<ParameterBlock* const> from, absl::Span<ParameterBlock* const> to) {
           for (const ParameterBlock* block : from) EXPECT_EQ(block->layer, layer);
           for (const ParameterBlock* block : to) {
@@ -48,7 +48,7 @@ class ParametersExpertsTest : public ::testing::TestWithParam<std::tuple<std::st
           }
           return absl::OkStatus();
         });
-    ASSERT_TRUE(brought.ok()) << brought;
+    ASSERT_TRUE(offloaded.ok()) << offloaded;
     parameters_.AdoptExperts(std::move(experts));
     EXPECT_EQ(parameters_.offload() != nullptr, then_offload_);
   }
@@ -59,7 +59,7 @@ class ParametersExpertsTest : public ::testing::TestWithParam<std::tuple<std::st
   static Values Of(const Values& all, const Parameters& parameters, int32_t expert) {
     Values some;
     for (const ParameterBlock& block : parameters.blocks()) {
-      for (const Param& part : block.parts) {
+      for (const model::Param& part : block.parts) {
         if (block.expert == expert) some[part.name] = all.at(part.name);
       }
     }
@@ -71,9 +71,9 @@ class ParametersExpertsTest : public ::testing::TestWithParam<std::tuple<std::st
     EXPECT_EQ(model_.weights().residents, residents);
     int64_t blocks = 0;
     for (size_t i = 0; i < model_.weights().layers.size(); ++i) {
-      const std::optional<MoeWeights>& moe = model_.weights().layers[i].moe;
+      const std::optional<model::MoeWeights>& moe = model_.weights().layers[i].moe;
       if (!moe.has_value()) continue;
-      const MoeGradients& gradients = *parameters_.gradients().layers[i].moe;
+      const model::MoeGradients& gradients = *parameters_.gradients().layers[i].moe;
       ASSERT_EQ(moe->experts.size(), residents.size());
       ASSERT_EQ(gradients.experts.size(), residents.size());
       for (size_t slot = 0; slot < residents.size(); ++slot) {
@@ -83,18 +83,18 @@ class ParametersExpertsTest : public ::testing::TestWithParam<std::tuple<std::st
           if (block.weight == nullptr) {
             const bool down = block.tensor == &moe->experts[slot].down_bias;
             EXPECT_TRUE(down || block.tensor == &moe->experts[slot].up_bias);
-            const FfnGradients& trained = gradients.experts[slot];
+            const ops::FfnGradients& trained = gradients.experts[slot];
             EXPECT_EQ((down ? trained.down_bias : trained.up_bias).raw(), block.gradient.view().raw());
             continue;
           }
           const bool down = block.weight == &moe->experts[slot].down;
           EXPECT_TRUE(down || block.weight == &moe->experts[slot].gate_up);
-          const TrainedMatrix& trained = down ? gradients.experts[slot].down : gradients.experts[slot].gate_up;
+          const ops::TrainedMatrix& trained = down ? gradients.experts[slot].down : gradients.experts[slot].gate_up;
           EXPECT_EQ(trained.gradient.raw(), block.gradient.view().raw());
           EXPECT_EQ(trained.transposed, &block.transposed);
           EXPECT_EQ(block.weight->n(), block.transposed.k());
         }
-        const WeightTable& table = model_.moe_layer(static_cast<int64_t>(i))->weights.gate_up;
+        const ops::WeightTable& table = model_.moe_layer(static_cast<int64_t>(i))->weights.gate_up;
         EXPECT_EQ(table.group()[static_cast<int64_t>(slot)], &moe->experts[slot].gate_up);
       }
     }
@@ -112,11 +112,12 @@ TEST_P(ParametersExpertsTest, KeepsLosesAndGains) {
     return bytes;
   };
   const int64_t bytes = in_memory();
-  const ModelConfig& config = model_.config();
+  const model::ModelConfig& config = model_.config();
   const int64_t one = parameters_.BytesOfExperts({.added = 1});
   // Weight, transpose, master, gradient, two moments.
   const int64_t hidden = config.hidden, ffn = config.expert_intermediate;
-  const int64_t elements = (SumsWidth(config.activation, ffn) + ffn) * hidden + (config.ffn_bias ? ffn + hidden : 0);
+  const int64_t elements =
+      (ops::SumsWidth(config.activation, ffn) + ffn) * hidden + (config.ffn_bias ? ffn + hidden : 0);
   EXPECT_EQ(one, config.num_moe_layers() * elements * 6 * 8);
 
   Become({3, 1}, NoValue);
@@ -164,9 +165,10 @@ TEST_P(ParametersExpertsTest, AnOrderOfSlotsChangesNoLoss) {
   std::vector<int32_t> turned(model_.weights().residents.rbegin(), model_.weights().residents.rend());
   Become(turned, NoValue);
   ExpectWhole(turned);
-  const std::unique_ptr<Communicator> alone = MakeSoloCommunicator();
+  const std::unique_ptr<comm::Communicator> alone = comm::MakeSoloCommunicator();
   const std::vector<std::vector<int32_t>> residents = {turned};
-  const ExpertLayout layout = ExpertLayout::FromResidents(static_cast<int>(turned.size()), residents, /*epoch=*/1);
+  const moe::ExpertLayout layout =
+      moe::ExpertLayout::FromResidents(static_cast<int>(turned.size()), residents, /*epoch=*/1);
   ASSERT_TRUE(group_.trainer(0).SetGroup(alone.get(), &layout).ok());
   EXPECT_EQ(group_.Evaluate(rows).loss, before);
 }
@@ -175,21 +177,21 @@ INSTANTIATE_TEST_SUITE_P(Goldens, ParametersExpertsTest,
                          ::testing::Combine(::testing::ValuesIn(TrainingGoldenNames()), ::testing::Bool(),
                                             ::testing::Bool()),
                          [](const auto& info) {
-                           return absl::StrCat(TestName(std::get<0>(info.param)),
+                           return absl::StrCat(model::TestName(std::get<0>(info.param)),
                                                std::get<1>(info.param) ? "FromFile" : "FromMemory",
                                                std::get<2>(info.param) ? "ToFile" : "ToMemory");
                          });
 
 // Of what goes from one file into another two layers each are in memory, and no more at any time.
 TEST(ParametersExpertsMemoryTest, OfAFileTwoLayersAreInMemory) {
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(LoadTrainingGolden("olmoe-clip").dir);
+  absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(LoadTrainingGolden("olmoe-clip").dir);
   SY_CHECK_OK(config.status());
   config->layers.resize(8, config->layers[0]);
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
-  absl::StatusOr<ModelWeights> weights = AllocateWeights(*config, DType::kF32, {0, 1});
+  absl::StatusOr<model::ModelWeights> weights = model::AllocateWeights(*config, DType::kF32, {0, 1});
   SY_CHECK_OK(weights.status());
-  const auto model = Model::Create(stream, *config, DType::kF32, *std::move(weights), config->context);
+  const auto model = model::Model::Create(stream, *config, DType::kF32, *std::move(weights), config->context);
   SY_CHECK_OK(model.status());
   std::atomic<int64_t> most = 0;
   const OpenStateFileFn open = [&](int64_t bytes) -> absl::StatusOr<std::unique_ptr<StateFile>> {
@@ -209,10 +211,10 @@ TEST(ParametersExpertsMemoryTest, OfAFileTwoLayersAreInMemory) {
   EXPECT_LE(taken, asked + asked / 4);
   EXPECT_LT(asked, (*parameters)->BytesOfExperts({.added = 2}));
   most = 0;
-  const absl::Status brought = (*parameters)->BringExperts(&*experts, [](auto...) { return absl::OkStatus(); });
-  EXPECT_TRUE(brought.ok()) << brought;
+  const absl::Status offloaded = (*parameters)->BringExperts(&*experts, [](auto...) { return absl::OkStatus(); });
+  EXPECT_TRUE(offloaded.ok()) << offloaded;
   EXPECT_EQ(most, before + taken);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -10,7 +10,7 @@
 #include "tests/workers/train/training_group.h"
 #include "workers/train/parameters/parameters.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 class ParametersInitialTest : public ::testing::TestWithParam<std::string> {
@@ -40,7 +40,7 @@ TEST_P(ParametersInitialTest, WhatWritesTheResidualIsSmallerByTheRootOfItsWriter
   std::map<std::string, std::vector<double>> masters = group_.Masters();
   int64_t written = 0;
   for (const ParameterBlock& block : group_.parameters(0).blocks()) {
-    for (const Param& part : block.parts) {
+    for (const model::Param& part : block.parts) {
       const std::vector<double>& values = masters.at(part.name);
       if (part.shape.size() == 1) {
         const double expected = absl::EndsWith(part.name, "bias") ? 0 : 1;
@@ -59,7 +59,7 @@ TEST_P(ParametersInitialTest, WhatWritesTheResidualIsSmallerByTheRootOfItsWriter
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, ParametersInitialTest, ::testing::ValuesIn(TrainingGoldenNames()),
-                         [](const auto& info) { return TestName(info.param); });
+                         [](const auto& info) { return model::TestName(info.param); });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -19,7 +19,7 @@
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::Each;
@@ -27,7 +27,7 @@ using testing::HasSubstr;
 using Values = std::map<std::string, std::vector<double>>;
 
 // Small pieces: many sums over both groups, and several chunks a layer.
-constexpr CommunicationSpec kPacked = {.mode = CommMode::kPipelining, .piece_bytes = 8192};
+constexpr jobs::CommunicationSpec kPacked = {.mode = jobs::CommMode::kPipelining, .piece_bytes = 8192};
 
 void ExpectOk(const std::vector<absl::Status>& statuses) { EXPECT_THAT(statuses, Each(absl::OkStatus())); }
 
@@ -75,10 +75,10 @@ TEST_P(RepackTest, ARankThatIsLostLeavesNothingHalfChanged) {
   for (bool changed = false; !changed; ++launch) {
     TrainingGroupOptions options = InPlace({.world = kWorld});
     int made = 0;
-    options.wrap = [&](std::unique_ptr<Communicator> inner) {
+    options.wrap = [&](std::unique_ptr<comm::Communicator> inner) {
       if (made++ != kLost) return inner;
-      return MakeFaultyCommunicator(std::move(inner),
-                                    {.kind = CommFault::Kind::kFail, .at_launch = launch, .delay = {}});
+      return comm::MakeFaultyCommunicator(std::move(inner),
+                                          {.kind = comm::CommFault::Kind::kFail, .at_launch = launch, .delay = {}});
     };
     TrainingGroup group(golden_.dir, options);
     const Values masters = group.Masters();
@@ -171,7 +171,7 @@ TEST_P(RepackTest, AFileThatIsFullLeavesNothingHalfChanged) {
     changed = statuses[kFails].ok();
     if (!changed) {
       EXPECT_EQ(statuses[kFails].code(), absl::StatusCode::kResourceExhausted) << statuses[kFails];
-      EXPECT_EQ(OutcomeOf(statuses[kFails]), TrainOutcome::kLost);
+      EXPECT_EQ(OutcomeOf(statuses[kFails]), jobs::TrainOutcome::kLost);
     }
     for (int r = 0; r < kWorld; ++r) {
       EXPECT_EQ(statuses[r].ok(), changed) << at << ", rank " << r << ": " << statuses[r];
@@ -242,4 +242,4 @@ TEST_P(RepackTest, PackingsThatDoNotDivideTheRanks) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -16,7 +16,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/parameters/parameter_files.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::ElementsAre;
@@ -160,13 +160,14 @@ TEST_F(RouterBalanceTest, NothingElseTouchesIt) {
 TEST_F(RouterBalanceTest, StaysWideInABf16Model) {
   TrainingGroup group(golden_.dir, Options(DType::kBf16));
   group.Step({RowsOfStep(golden_, 0)}, kLearningRate);
-  const MoeWeights& weights = *group.model(0).weights().layers[0].moe;
+  const model::MoeWeights& weights = *group.model(0).weights().layers[0].moe;
   ASSERT_EQ(weights.router_bias.dtype(), DType::kF32);
   const std::vector<double> master = group.Masters().at("model.layers.0.mlp.gate.e_score_correction_bias");
   for (size_t e = 0; e < master.size(); ++e) EXPECT_EQ(weights.router_bias.data<float>()[e], master[e]);
   int seen = 0;
-  const std::vector<CheckpointFile> files = ParameterFiles(group.parameters(0).blocks(), 0, 1, DType::kBf16);
-  for (const TensorToWrite& tensor : files[0].tensors) {
+  const std::vector<checkpoint::CheckpointFile> files =
+      ParameterFiles(group.parameters(0).blocks(), 0, 1, DType::kBf16);
+  for (const checkpoint::TensorToWrite& tensor : files[0].tensors) {
     const bool bias = absl::EndsWith(tensor.name, kBias);
     EXPECT_EQ(tensor.dtype, bias ? DType::kF32 : DType::kBf16) << tensor.name;
     seen += bias ? 1 : 0;
@@ -189,4 +190,4 @@ TEST_F(RouterBalanceTest, AModelWithoutBiasesIsRefused) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

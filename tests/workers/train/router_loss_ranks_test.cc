@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/train/training_group.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using Values = std::map<std::string, std::vector<double>>;
@@ -21,13 +21,13 @@ constexpr double kTolerance = 1e-10;
 constexpr size_t kSteps = 3;
 
 struct Losses {
-  BalanceLoss balance = BalanceLoss::kPerLayer;
+  jobs::BalanceLoss balance = jobs::BalanceLoss::kPerLayer;
   size_t micro_batches = 1;
 };
 
 std::string NameOf(const Losses& losses) {
-  return absl::StrCat(losses.balance == BalanceLoss::kPerLayer ? "PerLayer" : "AllLayers", "Of", losses.micro_batches,
-                      losses.micro_batches == 1 ? "MicroBatch" : "MicroBatches");
+  return absl::StrCat(losses.balance == jobs::BalanceLoss::kPerLayer ? "PerLayer" : "AllLayers", "Of",
+                      losses.micro_batches, losses.micro_batches == 1 ? "MicroBatch" : "MicroBatches");
 }
 void PrintTo(const Losses& losses, std::ostream* out) { *out << NameOf(losses); }
 
@@ -69,8 +69,9 @@ class RouterLossRanksTest : public testing::TestWithParam<Losses> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Losses, RouterLossRanksTest,
-                         testing::Values(Losses{BalanceLoss::kPerLayer, 1}, Losses{BalanceLoss::kPerLayer, 2},
-                                         Losses{BalanceLoss::kAllLayers, 2}),
+                         testing::Values(Losses{jobs::BalanceLoss::kPerLayer, 1},
+                                         Losses{jobs::BalanceLoss::kPerLayer, 2},
+                                         Losses{jobs::BalanceLoss::kAllLayers, 2}),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(RouterLossRanksTest, AreOfAllRanksRows) {
@@ -104,4 +105,4 @@ TEST_P(RouterLossRanksTest, ChangeWhatIsTrained) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

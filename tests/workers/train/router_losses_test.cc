@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr int64_t kLayers = 3, kRows = 7, kExperts = 5, kTopK = 2;
@@ -38,8 +38,8 @@ Pass MakePass() {
   return pass;
 }
 
-std::vector<RouterStatistics> StatisticsOf(const Pass& pass) {
-  std::vector<RouterStatistics> all(kLayers);
+std::vector<ops::RouterStatistics> StatisticsOf(const Pass& pass) {
+  std::vector<ops::RouterStatistics> all(kLayers);
   for (int64_t l = 0; l < kLayers; ++l) {
     if (pass.probabilities[l].empty()) continue;
     all[l].counts.resize(kTopK * kExperts);
@@ -88,7 +88,7 @@ double AsSwitch(const Pass& pass) {
   return loss;
 }
 
-void ExpectLossAndItsSlope(BalanceLoss kind, double (*expected)(const Pass&)) {
+void ExpectLossAndItsSlope(jobs::BalanceLoss kind, double (*expected)(const Pass&)) {
   const RouterLossOptions options = {.balance = kind, .balance_weight = 0.3};
   Pass pass = MakePass();
   const RouterLosses losses = ComputeRouterLosses(options, StatisticsOf(pass), kRows, /*scale=*/0.5);
@@ -106,11 +106,13 @@ void ExpectLossAndItsSlope(BalanceLoss kind, double (*expected)(const Pass&)) {
   }
 }
 
-TEST(RouterLossesTest, AllLayersAsTransformers) { ExpectLossAndItsSlope(BalanceLoss::kAllLayers, &AsTransformers); }
-TEST(RouterLossesTest, PerLayerAsSwitch) { ExpectLossAndItsSlope(BalanceLoss::kPerLayer, &AsSwitch); }
+TEST(RouterLossesTest, AllLayersAsTransformers) {
+  ExpectLossAndItsSlope(jobs::BalanceLoss::kAllLayers, &AsTransformers);
+}
+TEST(RouterLossesTest, PerLayerAsSwitch) { ExpectLossAndItsSlope(jobs::BalanceLoss::kPerLayer, &AsSwitch); }
 
 TEST(RouterLossesTest, ZLossIsAMean) {
-  const RouterLosses losses = ComputeRouterLosses({.balance = BalanceLoss::kNone, .z_weight = 0.25},
+  const RouterLosses losses = ComputeRouterLosses({.balance = jobs::BalanceLoss::kNone, .z_weight = 0.25},
                                                   StatisticsOf(MakePass()), kRows, /*scale=*/0.5);
   EXPECT_NEAR(losses.z, 0.7, 1e-14);
   EXPECT_EQ(losses.balance, 0);
@@ -123,10 +125,10 @@ TEST(RouterLossesTest, NothingOfNothing) {
   const RouterLosses none = ComputeRouterLosses({.balance_weight = 1}, StatisticsOf(MakePass()), 0, 1);
   EXPECT_EQ(none.balance, 0);
   EXPECT_TRUE(none.of_layers[0].prob_gradient.empty());
-  EXPECT_TRUE(ComputeRouterLosses({.balance_weight = 1}, std::vector<RouterStatistics>(2), 5, 1)
+  EXPECT_TRUE(ComputeRouterLosses({.balance_weight = 1}, std::vector<ops::RouterStatistics>(2), 5, 1)
                   .of_layers[0]
                   .prob_gradient.empty());
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -12,10 +12,10 @@
 #include "gtest/gtest.h"
 #include "tests/workers/model/temp_dir.h"
 #include "tests/workers/train/fake_state_file.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::ElementsAre;
@@ -113,11 +113,11 @@ TEST(StateOffloadTest, BothItsThreadsStopAtTheGate) {
     return absl::OkStatus();
   });
   std::atomic<int> yields{0};
-  WorkGate gate([&](absl::Duration) { ++yields; });
+  YieldPoint gate([&](absl::Duration) { ++yields; });
   gate.OpenFor(absl::Hours(1));
   absl::Status status;
   std::thread user([&] {
-    const InsideGate inside(&gate);
+    const YieldingScope inside(&gate);
     status = offload->ForEachLayer(StateAccess::kUpdate, [&](size_t layer, absl::Span<StateOffload::Tensors>) {
       if (layer == 0) {
         last_read.WaitForNotification();
@@ -144,10 +144,10 @@ TEST(StateOffloadTest, WaitingForALayerIsNoWork) {
     return absl::OkStatus();
   });
   absl::Notification stopped;
-  WorkGate gate([&](absl::Duration) { stopped.Notify(); });
+  YieldPoint gate([&](absl::Duration) { stopped.Notify(); });
   gate.OpenFor(absl::Hours(1));
   std::thread user([&] {
-    const InsideGate inside(&gate);
+    const YieldingScope inside(&gate);
     EXPECT_TRUE(ForEachValue(offload.get(), StateAccess::kRead, [](auto...) {}).ok());
   });
   reads.WaitForNotification();
@@ -194,7 +194,7 @@ TEST(StateOffloadTest, ErrorsEndThePass) {
 }
 
 TEST(StateFileTest, KeepsBytesAndLeavesNothing) {
-  const TempDir dir;
+  const model::TempDir dir;
   const auto names = [&] {
     const auto entries = std::filesystem::directory_iterator(dir.path());
     return std::distance(begin(entries), end(entries));
@@ -210,26 +210,26 @@ TEST(StateFileTest, KeepsBytesAndLeavesNothing) {
     ASSERT_TRUE((*file)->Read(12345, absl::MakeSpan(bytes.data(), 10)).ok());
     EXPECT_EQ(bytes.substr(0, 10), "some bytes");
     const absl::Status behind = (*file)->Read(1 << 20, absl::MakeSpan(bytes.data(), 1));
-    EXPECT_EQ(OutcomeOf(behind), TrainOutcome::kLost);
+    EXPECT_EQ(OutcomeOf(behind), jobs::TrainOutcome::kLost);
     EXPECT_THAT(std::string(behind.message()), HasSubstr("read at byte 1048576"));
   }
   EXPECT_EQ(names(), 0);
 }
 
 TEST(StateFileTest, SaysThatThereIsNoRoom) {
-  const TempDir dir;
+  const model::TempDir dir;
   for (const absl::Status& status :
        {OpenStateFile(dir.path(), int64_t{1} << 60).status(), CheckStateRoom(dir.path(), int64_t{1} << 60, 1)}) {
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-    EXPECT_EQ(OutcomeOf(status), TrainOutcome::kLost);
+    EXPECT_EQ(OutcomeOf(status), jobs::TrainOutcome::kLost);
     EXPECT_THAT(std::string(status.message()), HasSubstr("offload: " + dir.path()));
     EXPECT_THAT(std::string(status.message()), HasSubstr("1152921504606846976 bytes"));
   }
   // Those who take at the same time share.
   EXPECT_TRUE(CheckStateRoom(dir.path(), 1 << 20, 2).ok());
   EXPECT_THAT(std::string(CheckStateRoom(dir.path(), 1 << 20, 1 << 30).message()), HasSubstr("ranks of this machine"));
-  EXPECT_EQ(OutcomeOf(OpenStateFile(dir.path() + "/nowhere", 10).status()), TrainOutcome::kLost);
+  EXPECT_EQ(OutcomeOf(OpenStateFile(dir.path() + "/nowhere", 10).status()), jobs::TrainOutcome::kLost);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

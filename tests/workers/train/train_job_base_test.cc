@@ -12,10 +12,10 @@
 #include "gmock/gmock.h"
 #include "tests/workers/train/job_fixture.h"
 #include "workers/checkpoint/manifest/manifest.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/job/train_job.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::HasSubstr;
@@ -27,14 +27,14 @@ class TrainJobBaseTest : public JobFixture {
  protected:
   // Another job has left its checkpoints of steps 8 and 12.
   TrainJobBaseTest() {
-    EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, TrainOutcome::kFinished);
+    EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished);
     std::filesystem::rename(JobPath(), FirstPath());
   }
 
   std::string FirstPath(const std::string& name = "") const { return root_.path() + "/checkpoints/first/" + name; }
   std::string PathOf(const std::string& file) const { return FirstPath(absl::StrCat(kStep, "/", file)); }
-  JobSpec From(const std::string& base) const {
-    JobSpec spec = Spec();
+  jobs::JobSpec From(const std::string& base) const {
+    jobs::JobSpec spec = Spec();
     spec.base_checkpoint = base;
     return spec;
   }
@@ -54,7 +54,7 @@ class TrainJobBaseTest : public JobFixture {
     harm();
     const auto before = FilesOfFirst();
     const std::vector<RankStory> stories = Run(From(base), {.world = 2});
-    ExpectEnd(stories, TrainOutcome::kFailed, code, message);
+    ExpectEnd(stories, jobs::TrainOutcome::kFailed, code, message);
     EXPECT_FALSE(stories[0].started);
     EXPECT_TRUE(Steps().empty());
     EXPECT_TRUE(FilesOfFirst() == before);
@@ -73,9 +73,9 @@ class TrainJobBaseTest : public JobFixture {
 constexpr absl::StatusCode kDataLoss = absl::StatusCode::kDataLoss;
 
 TEST_F(TrainJobBaseTest, OneThatIsWholeIsTrainedOn) {
-  JobSpec spec = From(absl::StrCat("first/", kStep));
+  jobs::JobSpec spec = From(absl::StrCat("first/", kStep));
   const std::vector<RankStory> stories = Run(spec, {.world = 2, .note_interval = absl::ZeroDuration()});
-  ASSERT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+  ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
   EXPECT_THAT(stories[0].notes, testing::Contains(HasSubstr("checks first/step-00000012: ")));
   EXPECT_THAT(stories[0].notes, testing::Contains("begins from first/step-00000012"));
   EXPECT_THAT(stories[0].notes, Not(testing::Contains("begins anew")));
@@ -84,7 +84,7 @@ TEST_F(TrainJobBaseTest, OneThatIsWholeIsTrainedOn) {
   std::filesystem::rename(FirstPath(kStep), root_.path() + "/checkpoints/weights");
   std::filesystem::remove(root_.path() + "/checkpoints/weights/optimizer-rank00001.safetensors");
   Flip(root_.path() + "/checkpoints/weights/optimizer-rank00000.safetensors");
-  EXPECT_EQ(Run(From("weights"), {.world = 2})[0].end.outcome, TrainOutcome::kFinished);
+  EXPECT_EQ(Run(From("weights"), {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished);
 }
 
 TEST_F(TrainJobBaseTest, AFlippedByteOfItsWeightsIsNamedAndAnOlderOne) {
@@ -111,8 +111,10 @@ TEST_F(TrainJobBaseTest, WhatElseIsNotWhatItsManifestSays) {
           absl::StrCat(shard, ": ", bytes - 1, " bytes, the manifest says ", bytes));
   Refused([&] { std::filesystem::remove(PathOf(shard)); }, kDataLoss,
           absl::StrCat(shard, ": is not there, the manifest says ", bytes, " bytes"));
-  Refused([&] { Flip(PathOf(kManifestName), 100); }, kDataLoss, "first/step-00000012: MANIFEST.json: damaged");
-  Refused([&] { std::filesystem::resize_file(PathOf(kManifestName), 0); }, kDataLoss, "MANIFEST.json: damaged");
+  Refused([&] { Flip(PathOf(checkpoint::kManifestName), 100); }, kDataLoss,
+          "first/step-00000012: MANIFEST.json: damaged");
+  Refused([&] { std::filesystem::resize_file(PathOf(checkpoint::kManifestName), 0); }, kDataLoss,
+          "MANIFEST.json: damaged");
 }
 
 TEST_F(TrainJobBaseTest, AFolderOfAnUnfinishedSaveIsRefused) {
@@ -127,7 +129,7 @@ TEST_F(TrainJobBaseTest, AFolderOfAnUnfinishedSaveIsRefused) {
 
 // Behind a gate, as on a worker that also serves: it stops between two pieces.
 TEST_F(TrainJobBaseTest, WhatIsCheckedMakesWay) {
-  WorkGate gate;
+  YieldPoint gate;
   gate.OpenFor(absl::Hours(1));
   std::atomic<int> checked = 0;
   AttemptOptions options = {.gate = [&](int) { return &gate; }, .note_interval = absl::ZeroDuration()};
@@ -140,15 +142,15 @@ TEST_F(TrainJobBaseTest, WhatIsCheckedMakesWay) {
   EXPECT_EQ(checked, 1);
   gate.OpenFor(absl::Hours(1));
   runner.join();
-  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+  EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
   EXPECT_GT(checked, 1);
 }
 
 // Nothing says what its files should be.
 TEST_F(TrainJobBaseTest, AManifestOfSomebodyElseSaysNothing) {
   root_.Write("checkpoints/model/MANIFEST.json", R"({"files":[{"name":"model.safetensors","bytes":1}]})");
-  EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, TrainOutcome::kFinished);
+  EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

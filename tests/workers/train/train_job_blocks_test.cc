@@ -14,7 +14,7 @@
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
 #include "workers/train/job/job_folder.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::Contains;
@@ -22,9 +22,9 @@ using testing::HasSubstr;
 
 class TrainJobBlocksTest : public JobFixture {
  protected:
-  static std::function<void(TrainJob*, Communicator*, const StepProgress&)> AtStep(int64_t step,
-                                                                                   std::function<void()> act) {
-    return [step, act = std::move(act)](TrainJob*, Communicator*, const StepProgress& progress) {
+  static std::function<void(TrainJob*, comm::Communicator*, const StepProgress&)> AtStep(int64_t step,
+                                                                                         std::function<void()> act) {
+    return [step, act = std::move(act)](TrainJob*, comm::Communicator*, const StepProgress& progress) {
       if (progress.step == step) act();
     };
   }
@@ -41,12 +41,13 @@ TEST_F(TrainJobBlocksTest, DataThatChangesIsWaitedFor) {
   for (const std::function<void()>& change : std::vector<std::function<void()>>{cut, touch, remove}) {
     std::filesystem::copy_file(path, kept);
     const std::vector<RankStory> stories = Run(Spec(), {.world = 2, .on_step = AtStep(5, change)});
-    ExpectEnd(stories, TrainOutcome::kBlocked, absl::StatusCode::kFailedPrecondition, "changed while it was read");
+    ExpectEnd(stories, jobs::TrainOutcome::kBlocked, absl::StatusCode::kFailedPrecondition,
+              "changed while it was read");
     ASSERT_FALSE(stories[0].saved.empty());
     EXPECT_GE(stories[0].saved.back().step, 5) << "what was trained is kept";
     std::filesystem::rename(kept, path);
     const std::vector<RankStory> resumed = Run(Spec(), {.world = 2, .attempt = 2});
-    EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+    EXPECT_EQ(resumed[0].end.outcome, jobs::TrainOutcome::kFinished) << resumed[0].end.status;
     EXPECT_EQ(resumed[0].start_step, stories[0].saved.back().step);
     EXPECT_TRUE(FilesOfStep(12) == expected);
     ForgetJob();
@@ -54,47 +55,47 @@ TEST_F(TrainJobBlocksTest, DataThatChangesIsWaitedFor) {
 }
 
 TEST_F(TrainJobBlocksTest, EvaluationDataThatChangesIsWaitedFor) {
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.evaluate_every_steps = 3;
   const auto cut = [&] { std::filesystem::resize_file(DataPath("held_out.bin"), 100); };
-  ExpectEnd(Run(spec, {.world = 2, .on_step = AtStep(3, cut)}), TrainOutcome::kBlocked,
+  ExpectEnd(Run(spec, {.world = 2, .on_step = AtStep(3, cut)}), jobs::TrainOutcome::kBlocked,
             absl::StatusCode::kFailedPrecondition, "held_out.bin: changed while it was read");
   EXPECT_THAT(Steps(), Contains("step-00000003"));
 }
 
 // A later attempt finds other data than the first had: put back, it goes on.
 TEST_F(TrainJobBlocksTest, OtherDataAtAnotherAttemptIsWaitedFor) {
-  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
-    if (progress.step == 2) job->Stop(StopKind::kSave);
+  const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 2) job->Stop(jobs::StopKind::kSave);
   };
-  ASSERT_EQ(Run(Spec(), {.world = 1, .on_step = stop})[0].end.outcome, TrainOutcome::kStopped);
+  ASSERT_EQ(Run(Spec(), {.world = 1, .on_step = stop})[0].end.outcome, jobs::TrainOutcome::kStopped);
   const std::string path = DataPath("a.bin"), kept = DataPath("kept");
   std::filesystem::rename(path, kept);
   WriteTokens("a.bin", 1, 400);
-  ExpectEnd(Run(Spec(), {.world = 2, .attempt = 2}), TrainOutcome::kBlocked, absl::StatusCode::kFailedPrecondition,
-            "datasets[0]: was a.bin, 400 tokens, ");
+  ExpectEnd(Run(Spec(), {.world = 2, .attempt = 2}), jobs::TrainOutcome::kBlocked,
+            absl::StatusCode::kFailedPrecondition, "datasets[0]: was a.bin, 400 tokens, ");
   std::string bytes = ReadAll(kept);
   bytes[100] = static_cast<char>(bytes[100] ^ 1);
   root_.Write("data/a.bin", bytes);
-  ExpectEnd(Run(Spec(), {.world = 2, .attempt = 3}), TrainOutcome::kBlocked, absl::StatusCode::kDataLoss,
+  ExpectEnd(Run(Spec(), {.world = 2, .attempt = 3}), jobs::TrainOutcome::kBlocked, absl::StatusCode::kDataLoss,
             "a.bin: damaged");
   std::filesystem::resize_file(path, 300);
-  ExpectEnd(Run(Spec(), {.world = 2, .attempt = 4}), TrainOutcome::kBlocked, absl::StatusCode::kInvalidArgument,
+  ExpectEnd(Run(Spec(), {.world = 2, .attempt = 4}), jobs::TrainOutcome::kBlocked, absl::StatusCode::kInvalidArgument,
             "a.bin: ");
   std::filesystem::rename(kept, path);
-  EXPECT_EQ(Run(Spec(), {.world = 1, .attempt = 5})[0].end.outcome, TrainOutcome::kFinished);
+  EXPECT_EQ(Run(Spec(), {.world = 1, .attempt = 5})[0].end.outcome, jobs::TrainOutcome::kFinished);
 }
 
 // A disk that cannot be read for a moment loses an attempt, not the job.
 TEST_F(TrainJobBlocksTest, ACheckpointThatCannotBeReadIsTriedAgain) {
-  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
-    if (progress.step == 2) job->Stop(StopKind::kSave);
+  const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 2) job->Stop(jobs::StopKind::kSave);
   };
-  ASSERT_EQ(Run(Spec(), {.world = 1, .on_step = stop})[0].end.outcome, TrainOutcome::kStopped);
+  ASSERT_EQ(Run(Spec(), {.world = 1, .on_step = stop})[0].end.outcome, jobs::TrainOutcome::kStopped);
   // Looking for a checkpoint reads it block by block, before Restore does.
   const auto size =
       static_cast<int64_t>(std::filesystem::file_size(JobPath("step-00000002/optimizer-rank00000.safetensors")));
-  const int64_t blocks = (size + kSummedBlockBytes - 1) / kSummedBlockBytes;
+  const int64_t blocks = (size + checkpoint::kSummedBlockBytes - 1) / checkpoint::kSummedBlockBytes;
   int64_t attempt = 1;
   for (const absl::Status& error : {absl::UnavailableError("Input/output error"), absl::DataLossError("ends early")}) {
     for (const int64_t reads : {int64_t{0}, blocks}) {
@@ -104,11 +105,11 @@ TEST_F(TrainJobBlocksTest, ACheckpointThatCannotBeReadIsTriedAgain) {
         if (!absl::StrContains(path, "optimizer-")) return absl::OkStatus();
         return seen++ < reads ? absl::OkStatus() : error;
       };
-      const auto wrap = [&](std::unique_ptr<FileSystem> files, int) {
+      const auto wrap = [&](std::unique_ptr<checkpoint::FileSystem> files, int) {
         return std::make_unique<HookedFileSystem>(std::move(files), nullptr, fails);
       };
-      ExpectEnd(Run(Spec(), {.world = 1, .attempt = ++attempt, .wrap_files = wrap}), TrainOutcome::kLost, error.code(),
-                std::string(error.message()));
+      ExpectEnd(Run(Spec(), {.world = 1, .attempt = ++attempt, .wrap_files = wrap}), jobs::TrainOutcome::kLost,
+                error.code(), std::string(error.message()));
     }
   }
   EXPECT_EQ(Run(Spec(), {.world = 1, .attempt = ++attempt})[0].start_step, 2);
@@ -117,21 +118,24 @@ TEST_F(TrainJobBlocksTest, ACheckpointThatCannotBeReadIsTriedAgain) {
 // An attempt that is thought to be over commits once more before it lets the folder go: the next one goes on from that.
 TEST_F(TrainJobBlocksTest, WhatAnEarlierAttemptStillSavesIsGoneOnFrom) {
   const auto stop_at = [](int64_t step) {
-    return [step](TrainJob* job, Communicator*, const StepProgress& progress) {
-      if (progress.step == step) job->Stop(StopKind::kSave);
+    return [step](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+      if (progress.step == step) job->Stop(jobs::StopKind::kSave);
     };
   };
-  ASSERT_EQ(Run(Spec(), {.world = 1, .attempt = 1, .on_step = stop_at(2)})[0].end.outcome, TrainOutcome::kStopped);
+  ASSERT_EQ(Run(Spec(), {.world = 1, .attempt = 1, .on_step = stop_at(2)})[0].end.outcome,
+            jobs::TrainOutcome::kStopped);
   const std::string earlier = root_.path() + "/earlier", later = root_.path() + "/later";
   constexpr auto kAll = std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing;
   std::filesystem::copy(JobPath(), earlier, kAll);
-  ASSERT_EQ(Run(Spec(), {.world = 1, .attempt = 1, .on_step = stop_at(3)})[0].end.outcome, TrainOutcome::kStopped);
+  ASSERT_EQ(Run(Spec(), {.world = 1, .attempt = 1, .on_step = stop_at(3)})[0].end.outcome,
+            jobs::TrainOutcome::kStopped);
   std::filesystem::copy(JobPath(), later, kAll);
   ForgetJob();
   std::filesystem::copy(earlier, JobPath(), kAll);
 
-  const std::unique_ptr<FileSystem> files = *OpenJobFolder(root_.path() + "/checkpoints", "job");
-  absl::StatusOr<std::unique_ptr<File>> lock = LockCheckpoints(files.get(), "the first attempt");
+  const std::unique_ptr<checkpoint::FileSystem> files = *OpenJobFolder(root_.path() + "/checkpoints", "job");
+  absl::StatusOr<std::unique_ptr<checkpoint::File>> lock =
+      checkpoint::LockCheckpoints(files.get(), "the first attempt");
   ASSERT_TRUE(lock.ok()) << lock.status();
   std::thread first([&] {
     absl::SleepFor(absl::Milliseconds(500));
@@ -142,7 +146,7 @@ TEST_F(TrainJobBlocksTest, WhatAnEarlierAttemptStillSavesIsGoneOnFrom) {
   const std::vector<RankStory> stories =
       Run(Spec(), {.world = 2, .attempt = 2, .lock_patience = absl::Minutes(1), .on_step = stop_at(5)});
   first.join();
-  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kStopped) << stories[0].end.status;
+  EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kStopped) << stories[0].end.status;
   EXPECT_EQ(stories[0].start_step, 3);
 }
 
@@ -154,7 +158,7 @@ TEST_F(TrainJobBlocksTest, RanksShareTheMemoryThatTheyTakeFrom) {
                      .promised_memory = [=] { return promised; },
                      .memory = [=](int rank) { return MachineMemory{.pools = pools(rank)}; }});
     ForgetJob();
-    return stories[0].end.outcome == TrainOutcome::kFinished;
+    return stories[0].end.outcome == jobs::TrainOutcome::kFinished;
   };
   const auto alone = [](int64_t bytes) {
     return [bytes](int rank) { return Pools{{.name = absl::StrCat("machine ", rank), .available_bytes = bytes}}; };
@@ -191,12 +195,13 @@ TEST_F(TrainJobBlocksTest, AStopWithoutACheckpointDoesNotWaitForTheDisk) {
     std::atomic<TrainJob*> leader = nullptr;
     const auto stuck = [&](const std::string& path) -> absl::Status {
       if (!absl::StartsWith(path, "step-00000004.")) return absl::OkStatus();
-      leader.load()->Stop(StopKind::kNow);
+      leader.load()->Stop(jobs::StopKind::kNow);
       absl::MutexLock lock(&mu);
       if (!mu.AwaitWithTimeout(absl::Condition(&over), absl::Seconds(30))) in_vain = true;
       return absl::OkStatus();
     };
-    const auto wrap = [&](std::unique_ptr<FileSystem> files, int rank) -> std::unique_ptr<FileSystem> {
+    const auto wrap = [&](std::unique_ptr<checkpoint::FileSystem> files,
+                          int rank) -> std::unique_ptr<checkpoint::FileSystem> {
       if (rank == 0) return files;
       return std::make_unique<HookedFileSystem>(std::move(files), stuck);
     };
@@ -207,14 +212,14 @@ TEST_F(TrainJobBlocksTest, AStopWithoutACheckpointDoesNotWaitForTheDisk) {
       absl::MutexLock lock(&mu);
       over = true;
     };
-    JobSpec spec = Spec();
+    jobs::JobSpec spec = Spec();
     spec.steps = 4;
     std::atomic<int> asked = 0;
     const auto available = [&] { return room || asked++ < 4 ? int64_t{1} << 40 : int64_t{1000}; };
     const std::vector<RankStory> stories =
         Run(spec, {.world = 2, .available_memory = available, .before = keep, .after = after, .wrap_files = wrap});
     for (const RankStory& story : stories) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kStopped) << story.end.status;
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kStopped) << story.end.status;
     }
     EXPECT_FALSE(in_vain);
     EXPECT_THAT(Steps(), testing::Not(Contains("step-00000004")));
@@ -224,11 +229,11 @@ TEST_F(TrainJobBlocksTest, AStopWithoutACheckpointDoesNotWaitForTheDisk) {
 
 // An evaluation that is broken off is not told, and is done again.
 TEST_F(TrainJobBlocksTest, AStopDoesNotWaitForAnEvaluation) {
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.evaluate_every_steps = 4;
   const std::vector<EvaluationSeen> expected = Run(spec, {.world = 2})[0].evaluations;
   ASSERT_EQ(expected.size(), 3u);
-  for (const StopKind kind : {StopKind::kSave, StopKind::kNow}) {
+  for (const jobs::StopKind kind : {jobs::StopKind::kSave, jobs::StopKind::kNow}) {
     ForgetJob();
     const auto stop = [kind](TrainJob* job, const std::string& text) {
       if (absl::StartsWith(text, "evaluation after step 8: 4 of ")) job->Stop(kind);
@@ -236,11 +241,11 @@ TEST_F(TrainJobBlocksTest, AStopDoesNotWaitForAnEvaluation) {
     const std::vector<RankStory> stories =
         Run(spec, {.world = 2, .note_interval = absl::ZeroDuration(), .on_note = stop});
     for (const RankStory& story : stories) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kStopped) << story.end.status;
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kStopped) << story.end.status;
     }
     EXPECT_THAT(stories[0].evaluations, testing::ElementsAre(expected[0]));
     EXPECT_EQ(stories[0].steps.back().step, 8);
-    if (kind == StopKind::kNow) continue;
+    if (kind == jobs::StopKind::kNow) continue;
     const RankStory resumed = Run(spec, {.world = 2, .attempt = 2})[0];
     EXPECT_EQ(resumed.start_step, 8);
     EXPECT_THAT(resumed.evaluations, testing::ElementsAre(expected[1], expected[2]));
@@ -248,28 +253,28 @@ TEST_F(TrainJobBlocksTest, AStopDoesNotWaitForAnEvaluation) {
 }
 
 // Whatever may take long says how far it is.
-TEST_F(TrainJobBlocksTest, WhatTakesLongIsTold) {
-  const auto told = [](const std::vector<RankStory>& stories, const std::string& what) {
+TEST_F(TrainJobBlocksTest, WhatTakesLongIsReported) {
+  const auto reported = [](const std::vector<RankStory>& stories, const std::string& what) {
     EXPECT_THAT(stories[0].notes, Contains(HasSubstr(what)));
     EXPECT_TRUE(stories[1].notes.empty()) << "rank 0 tells";
   };
-  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
-    if (progress.step == 2) job->Stop(StopKind::kSave);
+  const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 2) job->Stop(jobs::StopKind::kSave);
   };
   std::vector<RankStory> stories = Run(Spec(), {.world = 2, .note_interval = absl::ZeroDuration(), .on_step = stop});
-  ASSERT_EQ(stories[0].end.outcome, TrainOutcome::kStopped) << stories[0].end.status;
-  told(stories, "checks a.bin: ");
-  told(stories, "loads model: ");
-  told(stories, "saves step 2: ");
+  ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kStopped) << stories[0].end.status;
+  reported(stories, "checks a.bin: ");
+  reported(stories, "loads model: ");
+  reported(stories, "saves step 2: ");
   stories = Run(Spec(), {.world = 2, .attempt = 2, .note_interval = absl::ZeroDuration(), .on_step = stop});
-  told(stories, "checks checkpoints: ");
-  told(stories, "reads step-00000002: ");
+  reported(stories, "checks checkpoints: ");
+  reported(stories, "reads step-00000002: ");
   ForgetJob();
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.architecture = std::exchange(spec.base_checkpoint, "");
   stories = Run(spec, {.world = 2, .note_interval = absl::ZeroDuration(), .on_step = stop});
-  told(stories, "draws weights: ");
+  reported(stories, "draws weights: ");
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

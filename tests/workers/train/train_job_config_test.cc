@@ -16,7 +16,7 @@
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/train/job/train_job.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using nlohmann::ordered_json;
@@ -46,22 +46,23 @@ class TrainJobConfigTest : public JobFixture {
     AppendInt(static_cast<uint64_t>(text.size()), &out);
     root_.Write("checkpoints/model/model.safetensors", out + text + data);
   }
-  JobSpec Anew() const {
-    JobSpec spec = Spec();
+  jobs::JobSpec Anew() const {
+    jobs::JobSpec spec = Spec();
     spec.architecture = std::exchange(spec.base_checkpoint, "");
     return spec;
   }
-  void ExpectRefused(const JobSpec& spec, absl::StatusCode code, const std::string& message) {
+  void ExpectRefused(const jobs::JobSpec& spec, absl::StatusCode code, const std::string& message) {
     const std::vector<RankStory> stories = Run(spec, {.world = 2});
-    ExpectEnd(stories, TrainOutcome::kFailed, code, message);
+    ExpectEnd(stories, jobs::TrainOutcome::kFailed, code, message);
     EXPECT_FALSE(stories[0].started);
     EXPECT_TRUE(Steps().empty());
   }
   // Of a tensor of the newest checkpoint, in F32.
   double DeviationOf(int64_t step, const std::string& tensor) const {
-    const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(JobPath(StepFolder(step)));
+    const absl::StatusOr<checkpoint::Checkpoint> checkpoint =
+        checkpoint::Checkpoint::Open(JobPath(checkpoint::StepFolder(step)));
     EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
-    const TensorLocation at = checkpoint->Find(tensor);
+    const checkpoint::TensorLocation at = checkpoint->Find(tensor);
     if (at.file == nullptr) {
       ADD_FAILURE() << tensor;
       return 0;
@@ -79,14 +80,14 @@ class TrainJobConfigTest : public JobFixture {
 };
 
 TEST_F(TrainJobConfigTest, InitializerRangeIsObeyed) {
-  JobSpec spec = Anew();
+  jobs::JobSpec spec = Anew();
   spec.steps = 1;
   spec.optimizer.schedule.peak = 1e-9;
   spec.optimizer.schedule.warmup_steps = 0;
   for (const double range : {0.08, 0.02, 0.0}) {  // 0: the key is not there
     if (range > 0) Set("initializer_range", range);
     if (range == 0) Edit([](ordered_json* config) { config->erase("initializer_range"); });
-    ASSERT_EQ(Run(spec, {.world = 2})[0].end.outcome, TrainOutcome::kFinished);
+    ASSERT_EQ(Run(spec, {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished);
     const double expected = range > 0 ? range : 0.02;
     EXPECT_NEAR(DeviationOf(1, "model.embed_tokens.weight"), expected, 0.05 * expected);
     // What writes to the residual stream of two layers is half as wide.
@@ -101,26 +102,26 @@ TEST_F(TrainJobConfigTest, InitializerRangeIsObeyed) {
 TEST_F(TrainJobConfigTest, DropoutAndNoiseAreRefusedByName) {
   for (const char* key : {"attention_dropout", "router_jitter_noise", "resid_pdrop"}) {
     Set(key, 0.3);
-    for (const JobSpec& spec : {Spec(), Anew()}) {
+    for (const jobs::JobSpec& spec : {Spec(), Anew()}) {
       ExpectRefused(spec, absl::StatusCode::kUnimplemented,
                     absl::StrCat(" model: config.json: ", key, ": 0.3, but training knows no dropout"));
     }
     Set(key, "much");
     ExpectRefused(Spec(), absl::StatusCode::kInvalidArgument, absl::StrCat(key, ": expected a number in [0, "));
     Set(key, 0.0);
-    EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, TrainOutcome::kFinished);
+    EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished);
     ForgetJob();
   }
 }
 
 TEST_F(TrainJobConfigTest, TheBasesCoefficientIsTheBalanceLosssWeight) {
-  const auto weight = [&](const JobSpec& spec) {
-    EXPECT_EQ(Run(spec, {.world = 2})[0].end.outcome, TrainOutcome::kFinished);
+  const auto weight = [&](const jobs::JobSpec& spec) {
+    EXPECT_EQ(Run(spec, {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished);
     const std::string found = ShapeOfStep(spec.steps)["balance_weight"].get<std::string>();
     ForgetJob();
     return std::stod(found);
   };
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   EXPECT_EQ(weight(spec), 0.01);
   Set("router_aux_loss_coef", 0.25);
   EXPECT_EQ(weight(spec), 0.25);
@@ -132,7 +133,7 @@ TEST_F(TrainJobConfigTest, TheBasesCoefficientIsTheBalanceLosssWeight) {
 
 // The gradient has it, too: another weight is another training.
 TEST_F(TrainJobConfigTest, TheBasesCoefficientIsTrainedWith) {
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.balance_weight = 0.25;
   const auto said = Undisturbed(spec, 2);
   spec.balance_weight.reset();
@@ -153,7 +154,7 @@ TEST_F(TrainJobConfigTest, FewerLayersThanTheCheckpointHasAreRefused) {
 
 TEST_F(TrainJobConfigTest, TensorsThatNobodyUsesAreNamed) {
   AddTensor("model.layers.0.self_attn.rotary_emb.inv_freq");
-  EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, TrainOutcome::kFinished) << "a buffer of old versions";
+  EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished) << "a buffer of old versions";
   ForgetJob();
   AddTensor("model.adapter.weight");
   ExpectRefused(Spec(), absl::StatusCode::kInvalidArgument, "not part of OlmoeForCausalLM: model.adapter.weight");
@@ -168,11 +169,11 @@ TEST_F(TrainJobConfigTest, TensorsOfExpertsThatNobodyUsesAreNamed) {
 }
 
 TEST_F(TrainJobConfigTest, ACheckpointSaysTheDtypeThatItHas) {
-  const auto config_of = [&](const JobSpec& spec) {
+  const auto config_of = [&](const jobs::JobSpec& spec) {
     const auto files = Undisturbed(spec, 2);
     return ordered_json::parse(files.at("config.json"));
   };
-  JobSpec spec = Spec();  // fp32, of a bf16 base with torch_dtype
+  jobs::JobSpec spec = Spec();  // fp32, of a bf16 base with torch_dtype
   const ordered_json wide = config_of(spec);
   EXPECT_EQ(wide.value("dtype", ""), "float32");
   EXPECT_EQ(wide.value("torch_dtype", ""), "float32");
@@ -184,13 +185,13 @@ TEST_F(TrainJobConfigTest, ACheckpointSaysTheDtypeThatItHas) {
     config->erase("torch_dtype");
     (*config)["dtype"] = "float32";
   });
-  spec.dtype = TrainDType::kBf16;
+  spec.dtype = jobs::TrainDType::kBf16;
   const ordered_json narrow = config_of(spec);
   EXPECT_EQ(narrow.value("dtype", ""), "bfloat16");
   EXPECT_FALSE(narrow.contains("torch_dtype"));
-  spec.dtype = TrainDType::kF32;
+  spec.dtype = jobs::TrainDType::kF32;
   EXPECT_EQ(Undisturbed(spec, 2).at("config.json"), ReadAll(ModelPath("config.json"))) << "it says so already";
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

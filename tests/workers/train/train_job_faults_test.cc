@@ -17,7 +17,7 @@
 #include "workers/train/job/job_folder.h"
 #include "workers/train/job/train_job.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::ElementsAre;
@@ -25,10 +25,10 @@ using testing::HasSubstr;
 
 class TrainJobFaultsTest : public JobFixture {
  protected:
-  void ExpectBad(const JobSpec& spec, absl::StatusCode code, const std::string& message, int world = 2) {
+  void ExpectBad(const jobs::JobSpec& spec, absl::StatusCode code, const std::string& message, int world = 2) {
     SCOPED_TRACE(message);
     const std::vector<RankStory> stories = Run(spec, {.world = world});
-    ExpectEnd(stories, TrainOutcome::kFailed, code, message);
+    ExpectEnd(stories, jobs::TrainOutcome::kFailed, code, message);
     EXPECT_FALSE(stories[0].started);
   }
 };
@@ -41,16 +41,17 @@ TEST_F(TrainJobFaultsTest, AFullDiskLosesNothing) {
     if (!absl::StartsWith(path, "step-00000008.")) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat(path, ": No space left on device"));
   };
-  const auto wrap = [&](std::unique_ptr<FileSystem> files, int rank) -> std::unique_ptr<FileSystem> {
+  const auto wrap = [&](std::unique_ptr<checkpoint::FileSystem> files,
+                        int rank) -> std::unique_ptr<checkpoint::FileSystem> {
     if (rank == 0) return files;
     return std::make_unique<HookedFileSystem>(std::move(files), full);
   };
   const std::vector<RankStory> stories = Run(Spec(), {.world = 2, .attempt = 1, .wrap_files = wrap});
-  ExpectEnd(stories, TrainOutcome::kLost, absl::StatusCode::kResourceExhausted,
+  ExpectEnd(stories, jobs::TrainOutcome::kLost, absl::StatusCode::kResourceExhausted,
             "rank 1: model-00002-of-00002.safetensors: step-00000008.tmp-1/model-00002-of-00002.safetensors: No space");
   EXPECT_THAT(Steps(), testing::Contains("step-00000004"));
   const std::vector<RankStory> resumed = Run(Spec(), {.world = 2, .attempt = 2});
-  EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+  EXPECT_EQ(resumed[0].end.outcome, jobs::TrainOutcome::kFinished) << resumed[0].end.status;
   EXPECT_EQ(resumed[0].start_step, 4);
   EXPECT_THAT(Steps(), ElementsAre("step-00000008", "step-00000012")) << "nothing unfinished stays";
   EXPECT_TRUE(FilesOfStep(12) == expected);
@@ -68,15 +69,15 @@ TEST_F(TrainJobFaultsTest, StepsDoNotWaitForASlowDisk) {
     if (!mu.AwaitWithTimeout(absl::Condition(&passed), absl::Minutes(1))) waited_in_vain = true;
     return absl::OkStatus();
   };
-  const auto wrap = [&](std::unique_ptr<FileSystem> files, int) {
+  const auto wrap = [&](std::unique_ptr<checkpoint::FileSystem> files, int) {
     return std::make_unique<HookedFileSystem>(std::move(files), slow);
   };
-  const auto count = [&](TrainJob*, Communicator*, const StepProgress& progress) {
+  const auto count = [&](TrainJob*, comm::Communicator*, const StepProgress& progress) {
     absl::MutexLock lock(&mu);
     steps = progress.step;
   };
   const std::vector<RankStory> stories = Run(Spec(), {.world = 2, .on_step = count, .wrap_files = wrap});
-  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+  EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
   EXPECT_FALSE(waited_in_vain);
   EXPECT_EQ(stories[0].saved.size(), 3u);
 }
@@ -94,15 +95,15 @@ TEST_F(TrainJobFaultsTest, WithoutMemoryForACopyStepsWait) {
       steps_meanwhile = steps - 4;
       return absl::OkStatus();
     };
-    const auto wrap = [&](std::unique_ptr<FileSystem> files, int) {
+    const auto wrap = [&](std::unique_ptr<checkpoint::FileSystem> files, int) {
       return std::make_unique<HookedFileSystem>(std::move(files), slow);
     };
-    const auto count = [&](TrainJob*, Communicator*, const StepProgress& progress) { steps = progress.step; };
+    const auto count = [&](TrainJob*, comm::Communicator*, const StepProgress& progress) { steps = progress.step; };
     // First each rank asks twice: with whom it shares, and whether the training fits.
     const auto available = [&] { return room || asked++ != 4 ? int64_t{1} << 40 : int64_t{1000}; };
     const std::vector<RankStory> stories =
         Run(Spec(), {.world = 2, .available_memory = available, .on_step = count, .wrap_files = wrap});
-    EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+    EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
     EXPECT_TRUE(FilesOfStep(12) == expected);
     EXPECT_TRUE(slept);
     EXPECT_EQ(steps_meanwhile > 0, room) << steps_meanwhile;
@@ -111,22 +112,22 @@ TEST_F(TrainJobFaultsTest, WithoutMemoryForACopyStepsWait) {
 }
 
 TEST_F(TrainJobFaultsTest, WhoeverHoldsTheFolderIsNotDisturbed) {
-  const std::unique_ptr<FileSystem> files = *OpenJobFolder(root_.path() + "/checkpoints", "job");
-  const auto holder = CheckpointWriter::Open(files.get(), {.attempt = 3, .holder = "attempt 3 of job job"});
+  const std::unique_ptr<checkpoint::FileSystem> files = *OpenJobFolder(root_.path() + "/checkpoints", "job");
+  const auto holder = checkpoint::CheckpointWriter::Open(files.get(), {.attempt = 3, .holder = "attempt 3 of job job"});
   ASSERT_TRUE(holder.ok()) << holder.status();
-  ExpectEnd(Run(Spec(), {.world = 2, .attempt = 4}), TrainOutcome::kLost, absl::StatusCode::kFailedPrecondition,
+  ExpectEnd(Run(Spec(), {.world = 2, .attempt = 4}), jobs::TrainOutcome::kLost, absl::StatusCode::kFailedPrecondition,
             "LOCK: locked by attempt 3 of job job");
 }
 
 TEST_F(TrainJobFaultsTest, AnAttemptThatIsOverSavesNothing) {
-  ASSERT_EQ(Run(Spec(), {.world = 1, .attempt = 5})[0].end.outcome, TrainOutcome::kFinished);
-  ExpectEnd(Run(Spec(), {.world = 1, .attempt = 4}), TrainOutcome::kLost, absl::StatusCode::kFailedPrecondition,
+  ASSERT_EQ(Run(Spec(), {.world = 1, .attempt = 5})[0].end.outcome, jobs::TrainOutcome::kFinished);
+  ExpectEnd(Run(Spec(), {.world = 1, .attempt = 4}), jobs::TrainOutcome::kLost, absl::StatusCode::kFailedPrecondition,
             "attempt 4 is over: step-00000012 is of attempt 5");
 }
 
 TEST_F(TrainJobFaultsTest, ALossThatIsNotFiniteFails) {
-  JobSpec spec = Spec();
-  spec.optimizer.schedule.peak = kMaxLearningRate;
+  jobs::JobSpec spec = Spec();
+  spec.optimizer.schedule.peak = jobs::kMaxLearningRate;
   spec.optimizer.schedule.warmup_steps = 0;
   spec.optimizer.clip_norm = 0;
   // A weight that overflows: fp32's largest number is about 3.4e38.
@@ -135,22 +136,22 @@ TEST_F(TrainJobFaultsTest, ALossThatIsNotFiniteFails) {
   spec.optimizer.weight_decay = 9;
   spec.steps = 1000;
   const std::vector<RankStory> stories = Run(spec, {.world = 1});
-  ExpectEnd(stories, TrainOutcome::kFailed, absl::StatusCode::kDataLoss, "loss is not finite");
+  ExpectEnd(stories, jobs::TrainOutcome::kFailed, absl::StatusCode::kDataLoss, "loss is not finite");
   EXPECT_FALSE(stories[0].steps.empty());
 }
 
 TEST_F(TrainJobFaultsTest, NoCheckpointThatIsWholeFails) {
-  ASSERT_EQ(Run(Spec(), {.world = 1, .attempt = 1})[0].end.outcome, TrainOutcome::kFinished);
+  ASSERT_EQ(Run(Spec(), {.world = 1, .attempt = 1})[0].end.outcome, jobs::TrainOutcome::kFinished);
   for (const char* step : {"step-00000008", "step-00000012"}) {
     std::filesystem::resize_file(JobPath(absl::StrCat(step, "/optimizer-rank00000.safetensors")), 1000);
   }
   const std::vector<RankStory> stories = Run(Spec(), {.world = 2, .attempt = 2});
-  ExpectEnd(stories, TrainOutcome::kFailed, absl::StatusCode::kDataLoss, "no checkpoint is whole");
+  ExpectEnd(stories, jobs::TrainOutcome::kFailed, absl::StatusCode::kDataLoss, "no checkpoint is whole");
 }
 
 // A bad moment of a disk costs no steps; what cannot be read at all is passed over.
 TEST_F(TrainJobFaultsTest, ACheckpointThatCannotBeReadIsLookedAtAgain) {
-  ASSERT_EQ(Run(Spec(), {.world = 2, .attempt = 1})[0].end.outcome, TrainOutcome::kFinished);
+  ASSERT_EQ(Run(Spec(), {.world = 2, .attempt = 1})[0].end.outcome, jobs::TrainOutcome::kFinished);
   const auto expected = FilesOfStep(12);
   int64_t attempt = 1;
   for (const char* file : {"step-00000012/optimizer", "step-00000012/MANIFEST", "LATEST", "step-00000012/optimizer"}) {
@@ -161,11 +162,11 @@ TEST_F(TrainJobFaultsTest, ACheckpointThatCannotBeReadIsLookedAtAgain) {
       --left;
       return absl::UnavailableError(absl::StrCat(path, ": read at byte 0: Input/output error"));
     };
-    const auto wrap = [&](std::unique_ptr<FileSystem> files, int) {
+    const auto wrap = [&](std::unique_ptr<checkpoint::FileSystem> files, int) {
       return std::make_unique<HookedFileSystem>(std::move(files), nullptr, bad);
     };
     const std::vector<RankStory> stories = Run(Spec(), {.world = 2, .attempt = ++attempt, .wrap_files = wrap});
-    EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+    EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
     EXPECT_EQ(stories[0].start_step, for_good ? 8 : 12) << file;
     EXPECT_THAT(stories[0].notes, testing::Contains(HasSubstr("looks again for a checkpoint: ")));
     ASSERT_EQ(stories[0].warnings.size(), for_good ? 1u : 0u) << file;
@@ -177,11 +178,11 @@ TEST_F(TrainJobFaultsTest, ACheckpointThatCannotBeReadIsLookedAtAgain) {
 }
 
 TEST_F(TrainJobFaultsTest, AnotherJobDoesNotGoOn) {
-  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
-    if (progress.step == 2) job->Stop(StopKind::kSave);
+  const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 2) job->Stop(jobs::StopKind::kSave);
   };
-  ASSERT_EQ(Run(Spec(), {.world = 1, .on_step = stop})[0].end.outcome, TrainOutcome::kStopped);
-  JobSpec spec = Spec();
+  ASSERT_EQ(Run(Spec(), {.world = 1, .on_step = stop})[0].end.outcome, jobs::TrainOutcome::kStopped);
+  jobs::JobSpec spec = Spec();
   spec.steps = 20;
   spec.sequence_length = 10;
   ExpectBad(
@@ -193,27 +194,27 @@ TEST_F(TrainJobFaultsTest, AnotherJobDoesNotGoOn) {
 }
 
 TEST_F(TrainJobFaultsTest, BadSpecsAreSaidBeforeAnythingStarts) {
-  const auto with = [this](const std::function<void(JobSpec*)>& change) {
-    JobSpec spec = Spec();
+  const auto with = [this](const std::function<void(jobs::JobSpec*)>& change) {
+    jobs::JobSpec spec = Spec();
     change(&spec);
     return spec;
   };
   constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-  ExpectBad(with([](JobSpec* s) { s->base_checkpoint = "../model"; }), kInvalid,
+  ExpectBad(with([](jobs::JobSpec* s) { s->base_checkpoint = "../model"; }), kInvalid,
             "path must be under the checkpoint root");
-  ExpectBad(with([](JobSpec* s) { s->base_checkpoint = "nobody"; }), absl::StatusCode::kNotFound,
+  ExpectBad(with([](jobs::JobSpec* s) { s->base_checkpoint = "nobody"; }), absl::StatusCode::kNotFound,
             "base_checkpoint: \"nobody\": not in the checkpoint root");
-  ExpectBad(with([](JobSpec* s) { s->sequence_length = 641; }), kInvalid,
+  ExpectBad(with([](jobs::JobSpec* s) { s->sequence_length = 641; }), kInvalid,
             "sequence_length: 641, the context of model is 640");
   ExpectBad(Spec(), kInvalid, "batch_sequences: 8 cannot be dealt out to 3 workers", 3);
-  ExpectBad(with([](JobSpec* s) {
+  ExpectBad(with([](jobs::JobSpec* s) {
               s->batch_sequences = 9;
               s->micro_batch_sequences = 0;
             }),
             kInvalid, "workers: the 8 experts of model cannot be dealt out to 3 in equal parts", 3);
-  ExpectBad(with([](JobSpec* s) { s->steps = 0; }), kInvalid, "steps: 0 is outside [1, ");
+  ExpectBad(with([](jobs::JobSpec* s) { s->steps = 0; }), kInvalid, "steps: 0 is outside [1, ");
   std::filesystem::create_directory_symlink("/etc", root_.path() + "/checkpoints/out");
-  ExpectBad(with([](JobSpec* s) { s->base_checkpoint = "out"; }), kInvalid, "a link leads out of it");
+  ExpectBad(with([](jobs::JobSpec* s) { s->base_checkpoint = "out"; }), kInvalid, "a link leads out of it");
 }
 
 TEST_F(TrainJobFaultsTest, BadDataIsSaidBeforeAnythingStarts) {
@@ -225,7 +226,7 @@ TEST_F(TrainJobFaultsTest, BadDataIsSaidBeforeAnythingStarts) {
   data_ = {{false, "short.bin"}};
   ExpectBad(Spec(), kInvalid, "data: 1 files of 12 tokens hold no window of 12 and its last target");
   data_ = {{false, "missing.bin"}};
-  ExpectEnd(Run(Spec(), {.world = 2}), TrainOutcome::kBlocked, absl::StatusCode::kNotFound,
+  ExpectEnd(Run(Spec(), {.world = 2}), jobs::TrainOutcome::kBlocked, absl::StatusCode::kNotFound,
             "datasets: \"missing.bin\": not in the dataset root");
   std::string bytes = ReadAll(DataPath("a.bin"));
   bytes[100] = static_cast<char>(bytes[100] ^ 1);
@@ -235,18 +236,18 @@ TEST_F(TrainJobFaultsTest, BadDataIsSaidBeforeAnythingStarts) {
   ExpectBad(Spec(), absl::StatusCode::kDataLoss, "rank 0: evaluation: damaged.bin: damaged");
   evaluation_ = {};
   data_ = {{true, "packed.bin"}};
-  ExpectEnd(Run(Spec(), {.world = 2}), TrainOutcome::kBlocked, absl::StatusCode::kNotFound,
+  ExpectEnd(Run(Spec(), {.world = 2}), jobs::TrainOutcome::kBlocked, absl::StatusCode::kNotFound,
             "datasets: \"job/packed.bin\": not in the checkpoint root");
   std::filesystem::copy_file(DataPath("a.bin"), JobPath("packed.bin"));
-  EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, TrainOutcome::kFinished);
+  EXPECT_EQ(Run(Spec(), {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished);
 }
 
 TEST_F(TrainJobFaultsTest, MemoryThatDoesNotSufficeIsSaidBeforeAnythingIsTaken) {
   const std::vector<RankStory> stories = Run(Spec(), {.available_memory = [] { return int64_t{12345}; }});
-  ExpectEnd(stories, TrainOutcome::kFailed, absl::StatusCode::kResourceExhausted,
+  ExpectEnd(stories, jobs::TrainOutcome::kFailed, absl::StatusCode::kResourceExhausted,
             "the worker has 12345 bytes available");
   EXPECT_THAT(std::string(stories[0].end.status.message()), HasSubstr("training needs at least "));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -14,9 +14,9 @@
 #include "gmock/gmock.h"
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using TrainJobGateTest = JobFixture;
@@ -25,11 +25,11 @@ using TrainJobGateTest = JobFixture;
 class Flicker {
  public:
   explicit Flicker(int world) {
-    for (int r = 0; r < world; ++r) gates_.push_back(std::make_unique<WorkGate>());
+    for (int r = 0; r < world; ++r) gates_.push_back(std::make_unique<YieldPoint>());
     thread_ = std::thread([this] {
       std::mt19937 random(7);
       while (!done_) {
-        WorkGate& gate = *gates_[random() % gates_.size()];
+        YieldPoint& gate = *gates_[random() % gates_.size()];
         random() % 2 == 0 ? gate.Shut() : gate.OpenFor(absl::Microseconds(100 + random() % 2000));
         absl::SleepFor(absl::Microseconds(random() % 500));
       }
@@ -39,10 +39,10 @@ class Flicker {
     done_ = true;
     thread_.join();
   }
-  WorkGate* gate(int rank) { return gates_[static_cast<size_t>(rank)].get(); }
+  YieldPoint* gate(int rank) { return gates_[static_cast<size_t>(rank)].get(); }
 
  private:
-  std::vector<std::unique_ptr<WorkGate>> gates_;
+  std::vector<std::unique_ptr<YieldPoint>> gates_;
   std::atomic<bool> done_{false};
   std::thread thread_;
 };
@@ -56,24 +56,27 @@ TEST_P(TrainJobGateRanksTest, InSlicesItHasTheSameBits) {
   Flicker flicker(world);
   const std::vector<RankStory> stories =
       Run(Spec(), {.world = world, .threads = 2, .gate = [&](int rank) { return flicker.gate(rank); }});
-  for (const RankStory& story : stories) EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+  for (const RankStory& story : stories)
+    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFinished) << story.end.status;
   EXPECT_EQ(FilesOfStep(12), expected);
 }
 
 // Whatever threads a step has: those of sums, of offloaded state, of a checkpoint that is written.
 TEST_F(TrainJobGateTest, AllItsThreadsStopAndGoOn) {
-  for (const CommMode mode : {CommMode::kFair, CommMode::kPriorityTicketed, CommMode::kPipelining}) {
-    JobSpec spec = Spec();
+  for (const jobs::CommMode mode :
+       {jobs::CommMode::kFair, jobs::CommMode::kPriorityTicketed, jobs::CommMode::kPipelining}) {
+    jobs::JobSpec spec = Spec();
     spec.communication = {.mode = mode, .piece_bytes = 4096};
-    spec.offload = OffloadPolicy::kNever;
+    spec.offload = jobs::OffloadPolicy::kNever;
     const auto expected = Undisturbed(spec, 2);
-    spec.offload = OffloadPolicy::kAlways;
+    spec.offload = jobs::OffloadPolicy::kAlways;
     Flicker flicker(2);
     const std::vector<RankStory> stories = Run(
         spec,
         {.world = 2, .threads = 2, .gate = [&](int rank) { return flicker.gate(rank); }, .offload_dir = root_.path()});
-    for (const RankStory& story : stories) EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
-    EXPECT_EQ(FilesOfStep(12), expected) << CommModeName(mode);
+    for (const RankStory& story : stories)
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFinished) << story.end.status;
+    EXPECT_EQ(FilesOfStep(12), expected) << jobs::CommModeName(mode);
     ForgetJob();
   }
 }
@@ -82,7 +85,7 @@ TEST_F(TrainJobGateTest, AllItsThreadsStopAndGoOn) {
 TEST_F(TrainJobGateTest, WhatIsWrittenCounts) {
   evaluation_ = {};
   absl::Notification yielded;
-  WorkGate gate([&](absl::Duration) {
+  YieldPoint gate([&](absl::Duration) {
     if (!yielded.HasBeenNotified()) yielded.Notify();
   });
   gate.OpenFor(absl::Hours(1));
@@ -91,7 +94,7 @@ TEST_F(TrainJobGateTest, WhatIsWrittenCounts) {
     if (absl::StartsWith(path, "step-00000012") && !shut.exchange(true)) gate.Shut();
     return absl::OkStatus();
   };
-  const auto wrap = [&](std::unique_ptr<FileSystem> files, int) -> std::unique_ptr<FileSystem> {
+  const auto wrap = [&](std::unique_ptr<checkpoint::FileSystem> files, int) -> std::unique_ptr<checkpoint::FileSystem> {
     return std::make_unique<HookedFileSystem>(std::move(files), shuts);
   };
   std::vector<RankStory> stories;
@@ -99,20 +102,20 @@ TEST_F(TrainJobGateTest, WhatIsWrittenCounts) {
   EXPECT_TRUE(yielded.WaitForNotificationWithTimeout(absl::Minutes(1)));
   gate.OpenFor(absl::Hours(1));
   runner.join();
-  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+  EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
 }
 
 TEST_F(TrainJobGateTest, ShutItDoesNothingAndReleasedItComesToItsEnd) {
   absl::Notification yielded;
-  WorkGate gate([&](absl::Duration) { yielded.Notify(); });
+  YieldPoint gate([&](absl::Duration) { yielded.Notify(); });
   std::atomic<bool> ended{false};
   std::vector<RankStory> stories;
-  Communicator* group = nullptr;
+  comm::Communicator* group = nullptr;
   std::atomic<int> steps{0};
   std::thread runner([&] {
     stories = Run(Spec(), {.gate = [&](int) { return &gate; },
                            .on_step =
-                               [&](TrainJob*, Communicator* comm, const StepProgress& progress) {
+                               [&](TrainJob*, comm::Communicator* comm, const StepProgress& progress) {
                                  group = comm;
                                  steps = static_cast<int>(progress.step);
                                  if (progress.step == 3) gate.Shut();
@@ -130,9 +133,9 @@ TEST_F(TrainJobGateTest, ShutItDoesNothingAndReleasedItComesToItsEnd) {
   group->Abort("given up");
   gate.Release();
   runner.join();
-  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kLost) << stories[0].end.status;
+  EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kLost) << stories[0].end.status;
   EXPECT_EQ(steps, 3) << "it does not do the rest of the step that it was in";
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

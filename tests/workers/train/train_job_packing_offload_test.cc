@@ -10,7 +10,7 @@
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/train/step/training_memory.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::AllOf;
@@ -24,8 +24,8 @@ class TrainJobPackingOffloadTest : public PackedJobFixture {
  protected:
   TrainJobPackingOffloadTest() { std::filesystem::create_directories(Directory()); }
   std::string Directory() const { return root_.path() + "/offload"; }
-  JobSpec Packed(OffloadPolicy offload) const {
-    JobSpec spec = PackedJobFixture::Packed();
+  jobs::JobSpec Packed(jobs::OffloadPolicy offload) const {
+    jobs::JobSpec spec = PackedJobFixture::Packed();
     spec.offload = offload;
     return spec;
   }
@@ -43,7 +43,7 @@ class TrainJobPackingOffloadTest : public PackedJobFixture {
     return Lost(absl::ResourceExhaustedError("offload: /d: write at byte 0: No space left on device"));
   }
   // Of two layers nothing would be saved: as many are in memory.
-  ModelConfig UseDeepModel(JobSpec* spec) {
+  model::ModelConfig UseDeepModel(jobs::JobSpec* spec) {
     std::string text = ReadAll(root_.path() + "/checkpoints/model/config.json");
     const std::string layers = "\"num_hidden_layers\": 2";
     text.replace(text.find(layers), layers.size(), "\"num_hidden_layers\": 6");
@@ -51,13 +51,13 @@ class TrainJobPackingOffloadTest : public PackedJobFixture {
     root_.Write("checkpoints/deep/config.json", text);
     spec->base_checkpoint.clear();
     spec->architecture = "deep";
-    return *ReadModelConfig(root_.path() + "/checkpoints/deep");
+    return *model::ReadModelConfig(root_.path() + "/checkpoints/deep");
   }
 };
 
 TEST_F(TrainJobPackingOffloadTest, HasTheBitsOfOneInMemory) {
   const Files expected = Whole();
-  const std::vector<RankStory> stories = Run(Packed(OffloadPolicy::kAlways), InFiles(1, Measured));
+  const std::vector<RankStory> stories = Run(Packed(jobs::OffloadPolicy::kAlways), InFiles(1, Measured));
   Finishes(stories);
   std::vector<int32_t> packings;
   for (const StepProgress& step : stories[0].steps) packings.push_back(step.packing);
@@ -73,12 +73,12 @@ TEST_F(TrainJobPackingOffloadTest, HasTheBitsOfOneInMemory) {
 // or both.
 TEST_F(TrainJobPackingOffloadTest, InterruptedAnywhereItEndsWithTheSameBits) {
   const Files expected = Whole();
-  for (const auto& [first, second] : {std::make_pair(OffloadPolicy::kAlways, OffloadPolicy::kAlways),
-                                      std::make_pair(OffloadPolicy::kNever, OffloadPolicy::kAlways),
-                                      std::make_pair(OffloadPolicy::kAlways, OffloadPolicy::kNever)}) {
+  for (const auto& [first, second] : {std::make_pair(jobs::OffloadPolicy::kAlways, jobs::OffloadPolicy::kAlways),
+                                      std::make_pair(jobs::OffloadPolicy::kNever, jobs::OffloadPolicy::kAlways),
+                                      std::make_pair(jobs::OffloadPolicy::kAlways, jobs::OffloadPolicy::kNever)}) {
     for (const int64_t at : {7, 8, 9}) {
       SCOPED_TRACE(testing::Message() << "step " << at);
-      EXPECT_EQ(Run(Packed(first), TornAt(at, InFiles(1, Measured)))[0].end.outcome, TrainOutcome::kLost);
+      EXPECT_EQ(Run(Packed(first), TornAt(at, InFiles(1, Measured)))[0].end.outcome, jobs::TrainOutcome::kLost);
       Finishes(Run(Packed(second), InFiles(2, Covered)));
       EXPECT_TRUE(FilesOfStep(12) == expected);
       EXPECT_EQ(ReadAll(JobPath(kPackingJournalName)), whole_journal_);
@@ -99,11 +99,11 @@ TEST_F(TrainJobPackingOffloadTest, AFullDiskLosesTheAttemptAndNothingElse) {
       return std::make_unique<FakeStateFile>(
           bytes, [&](bool writes, int64_t) { return writes && calls++ >= fails ? Full() : absl::OkStatus(); });
     };
-    const std::vector<RankStory> lost = Run(Packed(OffloadPolicy::kAlways), options);
-    for (const RankStory& story : lost) EXPECT_EQ(story.end.outcome, TrainOutcome::kLost) << story.end.status;
+    const std::vector<RankStory> lost = Run(Packed(jobs::OffloadPolicy::kAlways), options);
+    for (const RankStory& story : lost) EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kLost) << story.end.status;
     EXPECT_EQ(lost[1].end.status.code(), absl::StatusCode::kResourceExhausted) << lost[1].end.status;
     EXPECT_EQ(Journal(), "3:1>2 grows");
-    Finishes(Run(Packed(OffloadPolicy::kAlways), InFiles(2, Measured)));
+    Finishes(Run(Packed(jobs::OffloadPolicy::kAlways), InFiles(2, Measured)));
     EXPECT_TRUE(FilesOfStep(12) == expected);
     ForgetJob();
   }
@@ -117,7 +117,7 @@ TEST_F(TrainJobPackingOffloadTest, ADiskWithoutRoomKeepsTheJobRunning) {
     if (rank == 1 && opened++ > 0) return Full();
     return std::make_unique<FakeStateFile>(bytes);
   };
-  const std::vector<RankStory> stories = Run(Packed(OffloadPolicy::kAlways), options);
+  const std::vector<RankStory> stories = Run(Packed(jobs::OffloadPolicy::kAlways), options);
   Finishes(stories);
   EXPECT_EQ(stories[0].steps.back().packing, 1);
   EXPECT_EQ(Journal(), "3:1>1 refused");
@@ -127,28 +127,29 @@ TEST_F(TrainJobPackingOffloadTest, ADiskWithoutRoomKeepsTheJobRunning) {
 // … and where it was to pack as an attempt before had, the attempt is lost: there may be room later.
 TEST_F(TrainJobPackingOffloadTest, ADiskWithoutRoomForWhatWasDecidedIsWaitedFor) {
   const Files expected = Whole();
-  ASSERT_EQ(Run(Packed(OffloadPolicy::kAlways), TornAt(8, InFiles(1, Measured)))[0].end.outcome, TrainOutcome::kLost);
+  ASSERT_EQ(Run(Packed(jobs::OffloadPolicy::kAlways), TornAt(8, InFiles(1, Measured)))[0].end.outcome,
+            jobs::TrainOutcome::kLost);
   std::atomic<int> opened = 0;
   AttemptOptions options = InFiles(2, Covered);
   options.open_offload = [&](int rank, int64_t bytes) -> FileOr {
     if (rank == 1 && opened++ > 0) return Full();
     return std::make_unique<FakeStateFile>(bytes);
   };
-  for (const RankStory& story : Run(Packed(OffloadPolicy::kAlways), options)) {
-    EXPECT_EQ(story.end.outcome, TrainOutcome::kLost);
+  for (const RankStory& story : Run(Packed(jobs::OffloadPolicy::kAlways), options)) {
+    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kLost);
     EXPECT_EQ(story.end.status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(std::string(story.end.status.message()),
                 AllOf(HasSubstr("no room for what was decided before"), HasSubstr("rank 1: offload: /d")));
   }
-  Finishes(Run(Packed(OffloadPolicy::kAlways), InFiles(3, Covered)));
+  Finishes(Run(Packed(jobs::OffloadPolicy::kAlways), InFiles(3, Covered)));
   EXPECT_TRUE(FilesOfStep(12) == expected);
 }
 
 // With what is left of memory two of four ranks cannot hold twice as many experts, but for a file; when the doubling is
 // undone they have room again.
 TEST_F(TrainJobPackingOffloadTest, AutoTakesAFileForPackingAndGivesItBack) {
-  JobSpec spec = Packed(OffloadPolicy::kNever);
-  const ModelConfig config = UseDeepModel(&spec);
+  jobs::JobSpec spec = Packed(jobs::OffloadPolicy::kNever);
+  const model::ModelConfig config = UseDeepModel(&spec);
   const Times times = [](int64_t step, const StepReport&) { return Waiting(step <= 3 ? 100 : 120); };
   Finishes(Run(spec, Attempt(1, times)));
   EXPECT_EQ(Journal(), "3:1>2 grows 5:2>1 undone");
@@ -162,10 +163,10 @@ TEST_F(TrainJobPackingOffloadTest, AutoTakesAFileForPackingAndGivesItBack) {
   std::set<int> opened;
   std::atomic<bool> scarce = false, undone = false;
   std::atomic<int> late = 0;
-  spec.offload = OffloadPolicy::kAuto;
+  spec.offload = jobs::OffloadPolicy::kAuto;
   AttemptOptions options = Attempt(1, times);
   options.available_memory = [&] { return scarce ? 156 * one : kPlenty; };
-  options.on_step = [&](TrainJob*, Communicator*, const StepProgress& progress) {
+  options.on_step = [&](TrainJob*, comm::Communicator*, const StepProgress& progress) {
     scarce = progress.step >= 2;
     undone = progress.step >= 6;
   };
@@ -185,7 +186,7 @@ TEST_F(TrainJobPackingOffloadTest, AutoTakesAFileForPackingAndGivesItBack) {
   EXPECT_TRUE(FilesOfStep(12) == expected);
 
   ForgetJob();
-  spec.offload = OffloadPolicy::kNever;
+  spec.offload = jobs::OffloadPolicy::kNever;
   options.open_offload = nullptr;
   scarce = false;
   Finishes(Run(spec, options));
@@ -194,18 +195,18 @@ TEST_F(TrainJobPackingOffloadTest, AutoTakesAFileForPackingAndGivesItBack) {
 
 // What does not fit into memory at first, but does later.
 TEST_F(TrainJobPackingOffloadTest, AutoComesBackIntoMemoryWhenItPacks) {
-  JobSpec spec = Packed(OffloadPolicy::kNever);
-  const ModelConfig config = UseDeepModel(&spec);
+  jobs::JobSpec spec = Packed(jobs::OffloadPolicy::kNever);
+  const model::ModelConfig config = UseDeepModel(&spec);
   Finishes(Run(spec, Attempt(1, Measured)));
   const Files expected = FilesOfStep(12);
   ForgetJob();
-  spec.offload = OffloadPolicy::kAuto;
+  spec.offload = jobs::OffloadPolicy::kAuto;
   const TrainingNeed need = {.dtype = DType::kF32, .experts_per_layer = 2, .rows = 24};
   const auto too_little = static_cast<int64_t>(TrainingMemory(config, need).total()) - 1;
   std::atomic<bool> plenty = false;
   AttemptOptions options = InFiles(1, Measured);
   options.available_memory = [&] { return plenty ? kPlenty : too_little; };
-  options.on_step = [&](TrainJob*, Communicator*, const StepProgress& progress) { plenty = progress.step >= 1; };
+  options.on_step = [&](TrainJob*, comm::Communicator*, const StepProgress& progress) { plenty = progress.step >= 1; };
   const std::vector<RankStory> stories = Run(spec, options);
   Finishes(stories);
   std::vector<bool> in_file(12, false);
@@ -219,12 +220,12 @@ TEST_F(TrainJobPackingOffloadTest, AutoComesBackIntoMemoryWhenItPacks) {
 // An attempt that finds less memory than the one before had begins with files, goes the same way, and comes back into
 // memory when it has fewer experts again.
 TEST_F(TrainJobPackingOffloadTest, WithLessMemoryItGoesOnInFiles) {
-  JobSpec spec = Packed(OffloadPolicy::kAuto);
-  const ModelConfig config = UseDeepModel(&spec);
+  jobs::JobSpec spec = Packed(jobs::OffloadPolicy::kAuto);
+  const model::ModelConfig config = UseDeepModel(&spec);
   Finishes(Run(spec, Attempt(1, Measured)));
   const Files expected = FilesOfStep(12);
   ForgetJob();
-  EXPECT_EQ(Run(spec, StoppedAt(5, Attempt(1, Measured)))[0].end.outcome, TrainOutcome::kStopped);
+  EXPECT_EQ(Run(spec, StoppedAt(5, Attempt(1, Measured)))[0].end.outcome, jobs::TrainOutcome::kStopped);
   EXPECT_EQ(Journal(), "3:1>2 grows 5:2>4 grows");
   const TrainingNeed packed = {.dtype = DType::kF32, .experts_per_layer = 8, .rows = 24, .offload = true};
   const auto enough = static_cast<int64_t>(TrainingMemory(config, packed).total());
@@ -243,4 +244,4 @@ TEST_F(TrainJobPackingOffloadTest, WithLessMemoryItGoesOnInFiles) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -12,7 +12,7 @@
 #include "workers/train/packing/packing_journal.h"
 #include "workers/train/step/training_memory.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::ElementsAre;
@@ -21,8 +21,8 @@ using testing::HasSubstr;
 class TrainJobPackingTest : public PackedJobFixture {};
 
 TEST_F(TrainJobPackingTest, PacksWhileThatHelps) {
-  JobSpec spec = Packed();
-  spec.dtype = TrainDType::kF64;
+  jobs::JobSpec spec = Packed();
+  spec.dtype = jobs::TrainDType::kF64;
   const std::vector<RankStory> stories = Run(spec, Attempt(1, Measured));
   Finishes(stories);
   std::vector<int32_t> packings, decided;
@@ -52,7 +52,7 @@ TEST_F(TrainJobPackingTest, InterruptedAnywhereItEndsWithTheSameBits) {
       SCOPED_TRACE(testing::Message() << "step " << at << (torn ? " torn" : " stopped"));
       const AttemptOptions first = Attempt(1, Measured);
       const std::vector<RankStory> disturbed = Run(Packed(), torn ? TornAt(at, first) : StoppedAt(at, first));
-      EXPECT_EQ(disturbed[0].end.outcome, torn ? TrainOutcome::kLost : TrainOutcome::kStopped);
+      EXPECT_EQ(disturbed[0].end.outcome, torn ? jobs::TrainOutcome::kLost : jobs::TrainOutcome::kStopped);
       const std::vector<RankStory> resumed = Run(Packed(), Attempt(2, Covered));
       Finishes(resumed);
       if (torn && at <= 8) {
@@ -68,11 +68,11 @@ TEST_F(TrainJobPackingTest, InterruptedAnywhereItEndsWithTheSameBits) {
 TEST_F(TrainJobPackingTest, InterruptedTwiceItEndsWithTheSameBits) {
   const Files expected = Whole();
   int64_t attempt = 1;
-  EXPECT_EQ(Run(Packed(), TornAt(8, Attempt(attempt, Measured)))[0].end.outcome, TrainOutcome::kLost);
+  EXPECT_EQ(Run(Packed(), TornAt(8, Attempt(attempt, Measured)))[0].end.outcome, jobs::TrainOutcome::kLost);
   // Where decisions come again, between them and behind them.
   for (const int64_t at : {5, 6, 8}) {
     const std::vector<RankStory> again = Run(Packed(), TornAt(at, Attempt(++attempt, Covered)));
-    EXPECT_EQ(again[0].end.outcome, TrainOutcome::kLost);
+    EXPECT_EQ(again[0].end.outcome, jobs::TrainOutcome::kLost);
     EXPECT_EQ(ReadAll(JobPath(kPackingJournalName)), whole_journal_);
   }
   Finishes(Run(Packed(), Attempt(++attempt, Covered)));
@@ -81,7 +81,7 @@ TEST_F(TrainJobPackingTest, InterruptedTwiceItEndsWithTheSameBits) {
 
 // What it has not decided before it is decided by the steps that are done then.
 TEST_F(TrainJobPackingTest, DecidesWhatNoAttemptHasDecided) {
-  EXPECT_EQ(Run(Packed(), StoppedAt(4, Attempt(1, Helping)))[0].end.outcome, TrainOutcome::kStopped);
+  EXPECT_EQ(Run(Packed(), StoppedAt(4, Attempt(1, Helping)))[0].end.outcome, jobs::TrainOutcome::kStopped);
   const std::vector<RankStory> resumed = Run(Packed(), Attempt(2, Helping));
   Finishes(resumed);
   EXPECT_EQ(resumed[0].steps[0].packing, 2);
@@ -104,12 +104,12 @@ TEST_F(TrainJobPackingTest, ADecisionThatIsNotOnTheDiskIsNotTaken) {
     return absl::ResourceExhaustedError(absl::StrCat(path, ": No space left on device"));
   };
   AttemptOptions options = Attempt(1, Measured);
-  options.wrap_files = [&](std::unique_ptr<FileSystem> files, int) {
+  options.wrap_files = [&](std::unique_ptr<checkpoint::FileSystem> files, int) {
     return std::make_unique<HookedFileSystem>(std::move(files), full);
   };
   const std::vector<RankStory> stories = Run(Packed(), options);
   for (const RankStory& story : stories) {
-    EXPECT_EQ(story.end.outcome, TrainOutcome::kLost) << story.end.status;
+    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kLost) << story.end.status;
     EXPECT_EQ(story.end.status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(std::string(story.end.status.message()), HasSubstr("rank 0: packing.log.tmp-1: No space left"));
   }
@@ -121,7 +121,7 @@ TEST_F(TrainJobPackingTest, ADecisionThatIsNotOnTheDiskIsNotTaken) {
 }
 
 TEST_F(TrainJobPackingTest, AJournalThatIsNoneIsNamed) {
-  ASSERT_EQ(Run(Packed(), StoppedAt(6, Attempt(1, Measured)))[0].end.outcome, TrainOutcome::kStopped);
+  ASSERT_EQ(Run(Packed(), StoppedAt(6, Attempt(1, Measured)))[0].end.outcome, jobs::TrainOutcome::kStopped);
   const std::string good = ReadAll(JobPath(kPackingJournalName));
   PackingJournal wrong = *DecodePackingJournal(good);
   wrong.decisions[1].step = 6;
@@ -134,39 +134,39 @@ TEST_F(TrainJobPackingTest, AJournalThatIsNoneIsNamed) {
   for (const auto& [text, message] : bad) {
     root_.Write("checkpoints/job/packing.log", text);
     for (const RankStory& story : Run(Packed(), Attempt(2, Measured))) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kFailed);
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFailed);
       EXPECT_THAT(std::string(story.end.status.message()), HasSubstr(message));
       EXPECT_FALSE(story.started);
     }
   }
   std::filesystem::remove(JobPath(kPackingJournalName));
   const std::vector<RankStory> resumed = Run(Packed(), Attempt(3, Measured));
-  EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+  EXPECT_EQ(resumed[0].end.outcome, jobs::TrainOutcome::kFinished) << resumed[0].end.status;
   ASSERT_EQ(resumed[0].warnings.size(), 1u);
   EXPECT_THAT(resumed[0].warnings[0], HasSubstr("packing.log does not count: it says packing 1 where step-"));
 }
 
 // With as many replicas as ranks all but one have nothing to save.
 TEST_F(TrainJobPackingTest, SavedPackedItGoesOnUnpackedAndOnOtherRanks) {
-  JobSpec spec = Packed();
-  spec.dtype = TrainDType::kF64;
+  jobs::JobSpec spec = Packed();
+  spec.dtype = jobs::TrainDType::kF64;
   spec.micro_batch_sequences = 0;  // balance losses are of a micro-batch
-  JobSpec plain = spec;
+  jobs::JobSpec plain = spec;
   plain.communication = {};
   const std::vector<RankStory> whole = Run(plain, {.world = 1});
   ForgetJob();
   for (const bool other_ranks : {true, false}) {
     const std::vector<RankStory> packed = Run(spec, StoppedAt(6, Attempt(1, Measured)));
-    ASSERT_EQ(packed[0].end.outcome, TrainOutcome::kStopped) << packed[0].end.status;
+    ASSERT_EQ(packed[0].end.outcome, jobs::TrainOutcome::kStopped) << packed[0].end.status;
     EXPECT_EQ(packed[0].steps.back().packing, 4);
-    const absl::StatusOr<Checkpoint> saved = Checkpoint::Open(JobPath("step-00000006"));
+    const absl::StatusOr<checkpoint::Checkpoint> saved = checkpoint::Checkpoint::Open(JobPath("step-00000006"));
     ASSERT_TRUE(saved.ok()) << saved.status();
     EXPECT_NE(saved->Find("model.layers.0.mlp.experts.7.down_proj.weight").entry, nullptr);
     EXPECT_LT(std::filesystem::file_size(JobPath("step-00000006/model-00004-of-00004.safetensors")), 200u);
     EXPECT_LT(std::filesystem::file_size(JobPath("step-00000006/optimizer-rank00003.safetensors")), 200u);
     const std::vector<RankStory> resumed =
         other_ranks ? Run(spec, Attempt(2, Measured, 2)) : Run(plain, {.world = 4, .attempt = 2});
-    ASSERT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+    ASSERT_EQ(resumed[0].end.outcome, jobs::TrainOutcome::kFinished) << resumed[0].end.status;
     EXPECT_EQ(resumed[0].start_step, 6);
     EXPECT_NEAR(resumed[0].steps.back().report.loss, whole[0].steps.back().report.loss, 1e-10);
     if (other_ranks) {
@@ -188,7 +188,7 @@ TEST_F(TrainJobPackingTest, ARankWithoutRoomKeepsTheJobRunning) {
   std::atomic<bool> scarce = false;
   AttemptOptions options = Attempt(1, Measured);
   options.available_memory = [&] { return scarce ? int64_t{1000} : kPlenty; };
-  options.on_step = [&](TrainJob*, Communicator*, const StepProgress& progress) { scarce = progress.step >= 2; };
+  options.on_step = [&](TrainJob*, comm::Communicator*, const StepProgress& progress) { scarce = progress.step >= 2; };
   const std::vector<RankStory> stories = Run(Packed(), options);
   Finishes(stories);
   EXPECT_EQ(stories[0].steps.back().packing, 1);
@@ -198,7 +198,7 @@ TEST_F(TrainJobPackingTest, ARankWithoutRoomKeepsTheJobRunning) {
 
 // Nor does it fail where it was packed with more room than there is now.
 TEST_F(TrainJobPackingTest, WithLessRoomItGoesOnUnpacked) {
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(root_.path() + "/checkpoints/model");
+  const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(root_.path() + "/checkpoints/model");
   ASSERT_TRUE(config.ok());
   const auto needed = [&](int64_t experts) {
     return static_cast<int64_t>(
@@ -212,7 +212,7 @@ TEST_F(TrainJobPackingTest, WithLessRoomItGoesOnUnpacked) {
     options.available_memory = [&] { return needed(4); };
     const std::vector<RankStory> resumed = Run(Packed(), options);
     for (const RankStory& story : resumed) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFinished) << story.end.status;
       ASSERT_EQ(story.warnings.size(), 1u);
       EXPECT_THAT(
           story.warnings[0],
@@ -233,4 +233,4 @@ TEST_F(TrainJobPackingTest, OneRankDecidesNothing) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -10,19 +10,19 @@
 #include "tests/workers/train/job_fixture.h"
 #include "workers/train/step/training_memory.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 class TrainJobRecomputeTest : public JobFixture {
  protected:
-  JobSpec Spec(bool recompute) const {
-    JobSpec spec = JobFixture::Spec();
+  jobs::JobSpec Spec(bool recompute) const {
+    jobs::JobSpec spec = JobFixture::Spec();
     spec.recompute = recompute;
-    spec.offload = OffloadPolicy::kNever;
+    spec.offload = jobs::OffloadPolicy::kNever;
     return spec;
   }
-  ModelConfig Config() const {
-    const absl::StatusOr<ModelConfig> config = ReadModelConfig(root_.path() + "/checkpoints/model");
+  model::ModelConfig Config() const {
+    const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(root_.path() + "/checkpoints/model");
     EXPECT_TRUE(config.ok()) << config.status();
     return *config;
   }
@@ -30,7 +30,7 @@ class TrainJobRecomputeTest : public JobFixture {
 
 // Bits do not say which it was; collectives do: a MoE layer that runs again sends its rows out again, and back.
 TEST_F(TrainJobRecomputeTest, LayersButTheLastRunAgainToTheSameBits) {
-  const ModelConfig config = Config();
+  const model::ModelConfig config = Config();
   ASSERT_GT(config.layers.size(), 1u);
   int64_t layers = 0;
   for (size_t i = 0; i + 1 < config.layers.size(); ++i) layers += config.layers[i].moe ? 1 : 0;
@@ -38,12 +38,12 @@ TEST_F(TrainJobRecomputeTest, LayersButTheLastRunAgainToTheSameBits) {
   std::map<bool, int64_t> launched;  // in the second step
   std::map<bool, std::map<std::string, std::string>> files;
   for (const bool recompute : {false, true}) {
-    const auto count = [&](TrainJob*, Communicator* comm, const StepProgress& progress) {
+    const auto count = [&](TrainJob*, comm::Communicator* comm, const StepProgress& progress) {
       if (progress.step == 1) launched[recompute] -= comm->ledger().num_launched();
       if (progress.step == 2) launched[recompute] += comm->ledger().num_launched();
     };
     const std::vector<RankStory> stories = Run(Spec(recompute), {.world = 2, .on_step = count});
-    ASSERT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+    ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
     files[recompute] = FilesOfStep(12);
     ForgetJob();
   }
@@ -53,7 +53,7 @@ TEST_F(TrainJobRecomputeTest, LayersButTheLastRunAgainToTheSameBits) {
 }
 
 TEST_F(TrainJobRecomputeTest, AJobThatDoesNotFitWithoutItFitsWithIt) {
-  const ModelConfig config = Config();
+  const model::ModelConfig config = Config();
   const auto needed = [&](bool recompute) {
     return TrainingMemory(config, {.experts_per_layer = config.num_experts, .rows = 24, .recompute = recompute});
   };
@@ -63,14 +63,14 @@ TEST_F(TrainJobRecomputeTest, AJobThatDoesNotFitWithoutItFitsWithIt) {
     ForgetJob();
     return stories;
   };
-  EXPECT_EQ(run(true, enough)[0].end.outcome, TrainOutcome::kFinished);
+  EXPECT_EQ(run(true, enough)[0].end.outcome, jobs::TrainOutcome::kFinished);
   for (const bool recompute : {false, true}) {
-    ExpectEnd(run(recompute, enough - 1), TrainOutcome::kFailed, absl::StatusCode::kResourceExhausted,
+    ExpectEnd(run(recompute, enough - 1), jobs::TrainOutcome::kFailed, absl::StatusCode::kResourceExhausted,
               absl::StrCat("activations of 24 rows ", static_cast<int64_t>(needed(recompute).activations), ")"));
   }
-  ExpectEnd(run(false, enough), TrainOutcome::kFailed, absl::StatusCode::kResourceExhausted,
+  ExpectEnd(run(false, enough), jobs::TrainOutcome::kFailed, absl::StatusCode::kResourceExhausted,
             absl::StrCat("training needs at least ", static_cast<int64_t>(needed(false).total()), " bytes"));
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -12,7 +12,7 @@
 #include "tests/workers/train/job_fixture.h"
 #include "workers/train/job/train_job.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::Contains;
@@ -21,9 +21,9 @@ using testing::HasSubstr;
 class TrainJobTargetsTest : public JobFixture {
  protected:
   // Two windows a step, each with or without targets: some steps have none.  Every step is saved.
-  JobSpec SparseSpec() {
+  jobs::JobSpec SparseSpec() {
     WriteTokens("a.bin", 0, 400, 256, /*trained=*/false);
-    JobSpec spec = Spec();
+    jobs::JobSpec spec = Spec();
     spec.batch_sequences = 2;
     spec.micro_batch_sequences = 1;
     spec.checkpoints.every_steps = 1;
@@ -53,7 +53,7 @@ TEST_F(TrainJobTargetsTest, DataWithoutATargetIsRefused) {
   WriteTokens("sub/b.bin", 1000, 300, 256, /*trained=*/false);
   for (const int world : {1, 2}) {
     const std::vector<RankStory> stories = Run(Spec(), {.world = world});
-    ExpectEnd(stories, TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
+    ExpectEnd(stories, jobs::TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
               "datasets: none of the 700 tokens of 2 files is a target in a window of 12 tokens, at least 1 is wanted");
     EXPECT_FALSE(stories[0].started);
     EXPECT_TRUE(Steps().empty());
@@ -63,17 +63,17 @@ TEST_F(TrainJobTargetsTest, DataWithoutATargetIsRefused) {
 TEST_F(TrainJobTargetsTest, AnEvaluationWithoutATargetIsRefused) {
   WriteTokens("held_out.bin", 5000, 61, 256, /*trained=*/false);
   const std::vector<RankStory> stories = Run(Spec(), {.world = 2});
-  ExpectEnd(stories, TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
+  ExpectEnd(stories, jobs::TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
             "evaluation: none of the 61 tokens of 1 file is a target in a window of 12 tokens");
   EXPECT_FALSE(stories[0].started);
 }
 
 TEST_F(TrainJobTargetsTest, AStepWithoutATargetChangesNothing) {
-  const JobSpec spec = SparseSpec();
+  const jobs::JobSpec spec = SparseSpec();
   std::set<int64_t> alone;
   for (const int world : {1, 2}) {
     const std::vector<RankStory> stories = Run(spec, {.world = world, .note_interval = absl::ZeroDuration()});
-    ASSERT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+    ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
     const std::set<int64_t> empty = Empty(stories[0]);
     if (world == 1) alone = empty;
     EXPECT_EQ(empty, alone);
@@ -94,21 +94,21 @@ TEST_F(TrainJobTargetsTest, AStepWithoutATargetChangesNothing) {
 
 // AdamW's count goes on as if nothing had been between.
 TEST_F(TrainJobTargetsTest, WhoGoesOnBehindASkippedStepHasTheSameBits) {
-  const JobSpec spec = SparseSpec();
+  const jobs::JobSpec spec = SparseSpec();
   const auto whole = Undisturbed(spec, 2);
   EXPECT_THAT(whole.at("trainer_state.json"), HasSubstr("\"skipped_steps\": "));
   for (int64_t stop = 1; stop < spec.steps; ++stop) {
     AttemptOptions options = {.world = 2};
-    options.on_step = [stop](TrainJob* job, Communicator*, const StepProgress& progress) {
-      if (progress.step == stop) job->Stop(StopKind::kSave);
+    options.on_step = [stop](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+      if (progress.step == stop) job->Stop(jobs::StopKind::kSave);
     };
-    EXPECT_EQ(Run(spec, options)[0].end.outcome, TrainOutcome::kStopped);
+    EXPECT_EQ(Run(spec, options)[0].end.outcome, jobs::TrainOutcome::kStopped);
     const std::vector<RankStory> stories = Run(spec, {.world = 2, .attempt = 2});
-    EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+    EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
     EXPECT_TRUE(FilesOfStep(spec.steps) == whole) << "stopped after step " << stop;
     ForgetJob();
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

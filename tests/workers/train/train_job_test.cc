@@ -11,7 +11,7 @@
 #include "tests/workers/train/job_fixture.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::ElementsAre;
@@ -26,7 +26,7 @@ TEST_P(TrainJobRanksTest, RunsToItsEnd) {
   const int world = GetParam();
   const std::vector<RankStory> stories = Run(Spec(), {.world = world});
   for (const RankStory& story : stories) {
-    EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFinished) << story.end.status;
     EXPECT_TRUE(story.started);
     EXPECT_EQ(story.start_step, 0);
     EXPECT_THAT(story.warnings, testing::IsEmpty());
@@ -38,7 +38,8 @@ TEST_P(TrainJobRanksTest, RunsToItsEnd) {
     EXPECT_EQ(step.step, static_cast<int64_t>(i) + 1);
     EXPECT_EQ(step.tokens, step.step * 8 * 12);
     EXPECT_GT(step.tokens_per_second, 0);
-    EXPECT_EQ(step.learning_rate, LearningRate({.peak = 2e-3, .warmup_steps = 3, .total_steps = 12}, step.step - 1));
+    EXPECT_EQ(step.learning_rate,
+              jobs::LearningRate({.peak = 2e-3, .warmup_steps = 3, .total_steps = 12}, step.step - 1));
   }
   EXPECT_LT(first.steps.back().report.loss, first.steps.front().report.loss);
   ASSERT_EQ(first.saved.size(), 3u);
@@ -61,18 +62,18 @@ TEST_P(TrainJobRanksTest, StoppedWithACheckpointAnywhereItEndsWithTheSameBits) {
   for (const int64_t at : {1, 4, 6, 11, 12}) {
     SCOPED_TRACE(at);
     // Asked of one rank alone.
-    const auto stop = [&](TrainJob* job, Communicator*, const StepProgress& progress) {
-      if (progress.step == at) job->Stop(StopKind::kSave);
+    const auto stop = [&](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+      if (progress.step == at) job->Stop(jobs::StopKind::kSave);
     };
     const std::vector<RankStory> stopped = Run(Spec(), {.world = world, .attempt = 1, .on_step = stop});
     for (const RankStory& story : stopped) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kStopped);
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kStopped);
       EXPECT_TRUE(story.end.status.ok()) << story.end.status;
     }
     EXPECT_EQ(stopped[0].saved.back().step, at);
     const std::vector<RankStory> resumed = Run(Spec(), {.world = world, .attempt = 2});
     for (const RankStory& story : resumed) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kFinished) << story.end.status;
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFinished) << story.end.status;
       EXPECT_EQ(story.start_step, at);
       EXPECT_THAT(story.warnings, testing::IsEmpty());
     }
@@ -86,19 +87,19 @@ TEST_P(TrainJobRanksTest, StoppedWithACheckpointAnywhereItEndsWithTheSameBits) {
 // With biases of routers that follow the load, and a capacity that binds.
 TEST_P(TrainJobRanksTest, GoesOnWithCapacityAndMovedBiasesToTheSameBits) {
   UseModel("gpt2-bias");
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.capacity_factor = 0.75;
   spec.balance_bias_rate = 0.01;
   const int world = GetParam();
   const auto expected = Undisturbed(spec, world);
-  const auto stop = [&](TrainJob* job, Communicator*, const StepProgress& progress) {
-    if (progress.step == 6) job->Stop(StopKind::kSave);
+  const auto stop = [&](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 6) job->Stop(jobs::StopKind::kSave);
   };
   const std::vector<RankStory> stopped = Run(spec, {.world = world, .attempt = 1, .on_step = stop});
-  EXPECT_EQ(stopped[0].end.outcome, TrainOutcome::kStopped) << stopped[0].end.status;
+  EXPECT_EQ(stopped[0].end.outcome, jobs::TrainOutcome::kStopped) << stopped[0].end.status;
   for (const StepProgress& step : stopped[0].steps) EXPECT_GT(step.report.dropped_rows, 0);
   const std::vector<RankStory> resumed = Run(spec, {.world = world, .attempt = 2});
-  EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+  EXPECT_EQ(resumed[0].end.outcome, jobs::TrainOutcome::kFinished) << resumed[0].end.status;
   EXPECT_EQ(resumed[0].start_step, 6);
   EXPECT_TRUE(FilesOfStep(12) == expected);
   ForgetJob();
@@ -108,14 +109,14 @@ TEST_P(TrainJobRanksTest, GoesOnWithCapacityAndMovedBiasesToTheSameBits) {
 
 // Micro-batches of the same samples drop the same choices, whoever has them.
 TEST_F(TrainJobTest, WorkersDropTheSame) {
-  JobSpec spec = Spec();
-  spec.dtype = TrainDType::kF64;
+  jobs::JobSpec spec = Spec();
+  spec.dtype = jobs::TrainDType::kF64;
   spec.capacity_factor = 1;
   std::vector<StepProgress> alone;
   for (const int world : {1, 2, 4}) {
     spec.micro_batch_sequences = 4 / world;
     const std::vector<RankStory> stories = Run(spec, {.world = world});
-    ASSERT_EQ(stories[0].end.outcome, TrainOutcome::kFinished) << stories[0].end.status;
+    ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
     ForgetJob();
     if (world == 1) alone = stories[0].steps;
     for (size_t i = 0; i < alone.size(); ++i) {
@@ -128,10 +129,10 @@ TEST_F(TrainJobTest, WorkersDropTheSame) {
 }
 
 TEST_F(TrainJobTest, ARateForAModelWithoutBiasesFails) {
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.balance_bias_rate = 0.01;
   const std::vector<RankStory> stories = Run(spec, {});
-  EXPECT_EQ(stories[0].end.outcome, TrainOutcome::kFailed);
+  EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFailed);
   EXPECT_THAT(std::string(stories[0].end.status.message()),
               HasSubstr("balance_bias_rate is 0.01, but OlmoeForCausalLM's routers have no bias here"));
 }
@@ -142,16 +143,16 @@ TEST_P(TrainJobRanksTest, TornDownAnywhereItGoesOnFromTheLastCheckpoint) {
   const auto expected = Undisturbed(Spec(), world);
   for (const int64_t at : {1, 4, 5, 8, 10}) {
     SCOPED_TRACE(at);
-    const auto tear = [&](TrainJob*, Communicator* comm, const StepProgress& progress) {
+    const auto tear = [&](TrainJob*, comm::Communicator* comm, const StepProgress& progress) {
       if (progress.step == at) comm->Abort("torn down by the test");
     };
     const std::vector<RankStory> torn = Run(Spec(), {.world = world, .attempt = 1, .on_step = tear});
     for (const RankStory& story : torn) {
-      EXPECT_EQ(story.end.outcome, TrainOutcome::kLost);
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kLost);
       EXPECT_EQ(story.end.status.code(), absl::StatusCode::kUnavailable) << story.end.status;
     }
     const std::vector<RankStory> resumed = Run(Spec(), {.world = world, .attempt = 2});
-    EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+    EXPECT_EQ(resumed[0].end.outcome, jobs::TrainOutcome::kFinished) << resumed[0].end.status;
     EXPECT_EQ(resumed[0].start_step % 4, 0);
     EXPECT_LE(resumed[0].start_step, at);
     EXPECT_GE(resumed[0].start_step, ((at - 1) / 4 - 1) * 4) << "a save begins when the one before counts";
@@ -162,17 +163,17 @@ TEST_P(TrainJobRanksTest, TornDownAnywhereItGoesOnFromTheLastCheckpoint) {
 
 // Ranks that differ from those that saved: the same training up to rounding, and said to be so.
 TEST_F(TrainJobTest, GoesOnOnAnotherNumberOfRanks) {
-  JobSpec spec = Spec();
-  spec.dtype = TrainDType::kF64;
+  jobs::JobSpec spec = Spec();
+  spec.dtype = jobs::TrainDType::kF64;
   spec.micro_batch_sequences = 0;  // balance losses are of a micro-batch
   const std::vector<RankStory> whole = Run(spec, {.world = 1});
   ForgetJob();
-  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
-    if (progress.step == 6) job->Stop(StopKind::kSave);
+  const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 6) job->Stop(jobs::StopKind::kSave);
   };
-  ASSERT_EQ(Run(spec, {.world = 2, .attempt = 1, .on_step = stop})[0].end.outcome, TrainOutcome::kStopped);
+  ASSERT_EQ(Run(spec, {.world = 2, .attempt = 1, .on_step = stop})[0].end.outcome, jobs::TrainOutcome::kStopped);
   const std::vector<RankStory> resumed = Run(spec, {.world = 4, .attempt = 2});
-  ASSERT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+  ASSERT_EQ(resumed[0].end.outcome, jobs::TrainOutcome::kFinished) << resumed[0].end.status;
   EXPECT_EQ(resumed[0].start_step, 6);
   for (const RankStory& story : resumed) {
     ASSERT_EQ(story.warnings.size(), 1u);
@@ -187,13 +188,13 @@ TEST_F(TrainJobTest, GoesOnOnAnotherNumberOfRanks) {
 
 TEST_F(TrainJobTest, PassesOverADamagedCheckpoint) {
   const auto expected = Undisturbed(Spec(), 2);
-  ASSERT_EQ(Run(Spec(), {.world = 2, .attempt = 1})[0].end.outcome, TrainOutcome::kFinished);
+  ASSERT_EQ(Run(Spec(), {.world = 2, .attempt = 1})[0].end.outcome, jobs::TrainOutcome::kFinished);
   const std::string path = JobPath("step-00000012/optimizer-rank00001.safetensors");
   std::string bytes = ReadAll(path);
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
   std::ofstream(path, std::ios::binary) << bytes;
   const std::vector<RankStory> resumed = Run(Spec(), {.world = 2, .attempt = 2});
-  EXPECT_EQ(resumed[0].end.outcome, TrainOutcome::kFinished) << resumed[0].end.status;
+  EXPECT_EQ(resumed[0].end.outcome, jobs::TrainOutcome::kFinished) << resumed[0].end.status;
   EXPECT_EQ(resumed[0].start_step, 8);
   ASSERT_EQ(resumed[0].warnings.size(), 1u);
   EXPECT_THAT(resumed[0].warnings[0], HasSubstr("a damaged checkpoint was passed over: step-00000012"));
@@ -201,12 +202,12 @@ TEST_F(TrainJobTest, PassesOverADamagedCheckpoint) {
 }
 
 TEST_F(TrainJobTest, StopsWithoutACheckpoint) {
-  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
-    if (progress.step == 2) job->Stop(StopKind::kNow);
-    if (progress.step == 2) job->Stop(StopKind::kSave);  // the greater one wins
+  const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 2) job->Stop(jobs::StopKind::kNow);
+    if (progress.step == 2) job->Stop(jobs::StopKind::kSave);  // the greater one wins
   };
   for (const RankStory& story : Run(Spec(), {.world = 2, .on_step = stop})) {
-    EXPECT_EQ(story.end.outcome, TrainOutcome::kStopped);
+    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kStopped);
     EXPECT_LE(story.steps.size(), 2u);
   }
   EXPECT_THAT(Steps(), testing::IsEmpty());
@@ -215,17 +216,17 @@ TEST_F(TrainJobTest, StopsWithoutACheckpoint) {
 // Whoever is asked: here a rank that tells nothing else.
 TEST_F(TrainJobTest, ARankThatIsAskedStopsAll) {
   const auto before = [](TrainJob* job, int rank) {
-    if (rank == 1) job->Stop(StopKind::kSave);
+    if (rank == 1) job->Stop(jobs::StopKind::kSave);
   };
   for (const RankStory& story : Run(Spec(), {.world = 2, .before = before})) {
     EXPECT_TRUE(story.started);
-    EXPECT_EQ(story.end.outcome, TrainOutcome::kStopped);
+    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kStopped);
   }
   EXPECT_THAT(Steps(), testing::IsEmpty()) << "nothing was done that would be worth it";
 }
 
 TEST_F(TrainJobTest, EvaluatesWhileItTrainsAndAfterAnInterruption) {
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.evaluate_every_steps = 3;
   const std::vector<EvaluationSeen> expected = Run(spec, {.world = 2})[0].evaluations;
   ASSERT_EQ(expected.size(), 4u);
@@ -235,8 +236,8 @@ TEST_F(TrainJobTest, EvaluatesWhileItTrainsAndAfterAnInterruption) {
   }
   EXPECT_LT(expected[3].loss, expected[0].loss);
   ForgetJob();
-  const auto stop = [](TrainJob* job, Communicator*, const StepProgress& progress) {
-    if (progress.step == 6) job->Stop(StopKind::kSave);
+  const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 6) job->Stop(jobs::StopKind::kSave);
   };
   std::vector<EvaluationSeen> seen = Run(spec, {.world = 2, .attempt = 1, .on_step = stop})[0].evaluations;
   EXPECT_EQ(seen.size(), 1u) << "that of the step at which it stopped is left to the next attempt";
@@ -246,12 +247,12 @@ TEST_F(TrainJobTest, EvaluatesWhileItTrainsAndAfterAnInterruption) {
 }
 
 TEST_F(TrainJobTest, BeginsAnewFromAnArchitecture) {
-  JobSpec spec = Spec();
+  jobs::JobSpec spec = Spec();
   spec.base_checkpoint.clear();
   spec.architecture = "model";
   std::filesystem::remove(root_.path() + "/checkpoints/model/model.safetensors");
   const std::vector<RankStory> one = Run(spec, {.world = 1});
-  EXPECT_EQ(one[0].end.outcome, TrainOutcome::kFinished) << one[0].end.status;
+  EXPECT_EQ(one[0].end.outcome, jobs::TrainOutcome::kFinished) << one[0].end.status;
   EXPECT_NEAR(one[0].steps[0].report.loss, std::log(256), 0.1);
   ForgetJob();
   const std::vector<RankStory> two = Run(spec, {.world = 2});
@@ -263,19 +264,19 @@ TEST_F(TrainJobTest, BeginsAnewFromAnArchitecture) {
 
 // What serves: a job in bf16 leaves bf16 weights, and its folder is a model that another job begins with.
 TEST_F(TrainJobTest, LeavesAModel) {
-  JobSpec spec = Spec();
-  spec.dtype = TrainDType::kBf16;
+  jobs::JobSpec spec = Spec();
+  spec.dtype = jobs::TrainDType::kBf16;
   const std::vector<RankStory> first = Run(spec, {.world = 2});
-  ASSERT_EQ(first[0].end.outcome, TrainOutcome::kFinished) << first[0].end.status;
-  const absl::StatusOr<Checkpoint> saved = Checkpoint::Open(JobPath("step-00000012"));
+  ASSERT_EQ(first[0].end.outcome, jobs::TrainOutcome::kFinished) << first[0].end.status;
+  const absl::StatusOr<checkpoint::Checkpoint> saved = checkpoint::Checkpoint::Open(JobPath("step-00000012"));
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(saved->Find("model.embed_tokens.weight").entry->dtype, "BF16");
   std::filesystem::rename(JobPath(), root_.path() + "/checkpoints/other");
   spec.base_checkpoint = "other/step-00000012";
   const std::vector<RankStory> second = Run(spec, {.world = 1});
-  ASSERT_EQ(second[0].end.outcome, TrainOutcome::kFinished) << second[0].end.status;
+  ASSERT_EQ(second[0].end.outcome, jobs::TrainOutcome::kFinished) << second[0].end.status;
   EXPECT_LT(second[0].steps[0].report.loss, first[0].steps[6].report.loss);
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

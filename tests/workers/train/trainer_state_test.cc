@@ -3,13 +3,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 using testing::HasSubstr;
 
-JobSpec Spec() {
-  JobSpec spec;
+jobs::JobSpec Spec() {
+  jobs::JobSpec spec;
   spec.base_checkpoint = "model";
   spec.datasets = {"a.bin"};
   spec.steps = 10;
@@ -48,38 +48,41 @@ TEST(TrainerStateTest, SkippedStepsAreThereWhereThereAreSome) {
 // Each field that decides what is trained tells itself; the others do not.
 TEST(TrainerStateTest, SaysWhatDiffers) {
   const JobShape was = ShapeOf(Spec(), "{}", kData);
-  const auto problem = [&](const std::function<void(JobSpec*)>& change) {
-    JobSpec spec = Spec();
+  const auto problem = [&](const std::function<void(jobs::JobSpec*)>& change) {
+    jobs::JobSpec spec = Spec();
     change(&spec);
     const absl::Status status = CompareShapes(was, ShapeOf(spec, "{}", kData));
     EXPECT_TRUE(status.ok() || absl::IsFailedPrecondition(status)) << status;
     return std::string(status.message());
   };
-  EXPECT_EQ(problem([](JobSpec*) {}), "");
-  EXPECT_THAT(problem([](JobSpec* s) { s->steps = 11; }), HasSubstr("this: steps: was 10, is 11"));
-  EXPECT_THAT(problem([](JobSpec* s) { s->dtype = TrainDType::kBf16; }), HasSubstr("dtype: was fp32, is bf16"));
-  EXPECT_THAT(problem([](JobSpec* s) { s->sequence_length = 9; }), HasSubstr("sequence_length: was 8, is 9"));
-  EXPECT_THAT(problem([](JobSpec* s) { s->batch_sequences = 8; }), HasSubstr("batch_sequences: was 4, is 8"));
-  EXPECT_THAT(problem([](JobSpec* s) { s->seed = 3; }), HasSubstr("seed: was 0, is 3"));
-  EXPECT_THAT(problem([](JobSpec* s) { s->balance = BalanceLoss::kNone; }),
+  EXPECT_EQ(problem([](jobs::JobSpec*) {}), "");
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->steps = 11; }), HasSubstr("this: steps: was 10, is 11"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->dtype = jobs::TrainDType::kBf16; }),
+              HasSubstr("dtype: was fp32, is bf16"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->sequence_length = 9; }), HasSubstr("sequence_length: was 8, is 9"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->batch_sequences = 8; }), HasSubstr("batch_sequences: was 4, is 8"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->seed = 3; }), HasSubstr("seed: was 0, is 3"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->balance = jobs::BalanceLoss::kNone; }),
               HasSubstr("balance: was all_layers, is none"));
-  EXPECT_THAT(problem([](JobSpec* s) { s->z_weight = 0.5; }), HasSubstr("z_weight: was 0, is 0.5"));
-  EXPECT_THAT(problem([](JobSpec* s) { s->balance_weight = 0.5; }), HasSubstr("balance_weight: was "));
-  EXPECT_THAT(problem([](JobSpec* s) { s->capacity_factor = 1.25; }),
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->z_weight = 0.5; }), HasSubstr("z_weight: was 0, is 0.5"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->balance_weight = 0.5; }), HasSubstr("balance_weight: was "));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->capacity_factor = 1.25; }),
               HasSubstr("capacity: was not there, is factor 1.25 of 4 sequences"));
-  EXPECT_THAT(problem([](JobSpec* s) { s->balance_bias_rate = 0.5; }),
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->balance_bias_rate = 0.5; }),
               HasSubstr("balance_bias_rate: was not there, is 0.5"));
-  for (const auto& change : std::vector<std::function<void(JobSpec*)>>{
-           [](JobSpec* s) { s->optimizer.schedule.peak += 1e-12; },
-           [](JobSpec* s) { s->optimizer.schedule.shape = LrShape::kWsd; },
-           [](JobSpec* s) { s->optimizer.schedule.warmup_steps = 2; },
-           [](JobSpec* s) { s->optimizer.schedule.final_fraction = 0.2; },
-           [](JobSpec* s) { s->optimizer.schedule.decay_fraction = 0.3; }, [](JobSpec* s) { s->optimizer.beta1 = 0.8; },
-           [](JobSpec* s) { s->optimizer.beta2 = 0.8; }, [](JobSpec* s) { s->optimizer.epsilon = 1e-7; },
-           [](JobSpec* s) { s->optimizer.weight_decay = 0; }, [](JobSpec* s) { s->optimizer.clip_norm = 0; }}) {
+  for (const auto& change : std::vector<std::function<void(jobs::JobSpec*)>>{
+           [](jobs::JobSpec* s) { s->optimizer.schedule.peak += 1e-12; },
+           [](jobs::JobSpec* s) { s->optimizer.schedule.shape = jobs::LrShape::kWsd; },
+           [](jobs::JobSpec* s) { s->optimizer.schedule.warmup_steps = 2; },
+           [](jobs::JobSpec* s) { s->optimizer.schedule.final_fraction = 0.2; },
+           [](jobs::JobSpec* s) { s->optimizer.schedule.decay_fraction = 0.3; },
+           [](jobs::JobSpec* s) { s->optimizer.beta1 = 0.8; }, [](jobs::JobSpec* s) { s->optimizer.beta2 = 0.8; },
+           [](jobs::JobSpec* s) { s->optimizer.epsilon = 1e-7; },
+           [](jobs::JobSpec* s) { s->optimizer.weight_decay = 0; },
+           [](jobs::JobSpec* s) { s->optimizer.clip_norm = 0; }}) {
     EXPECT_THAT(problem(change), HasSubstr("optimizer: was "));
   }
-  EXPECT_EQ(problem([](JobSpec* s) {
+  EXPECT_EQ(problem([](jobs::JobSpec* s) {
               s->workers = 4;
               s->micro_batch_sequences = 1;
               s->recompute = true;
@@ -116,4 +119,4 @@ TEST(TrainerStateTest, BelievesNothingElse) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

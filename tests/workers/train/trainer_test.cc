@@ -12,7 +12,7 @@
 #include "tests/workers/train/training_group.h"
 #include "workers/comm/local/local_communicator.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 class TrainerTest : public ::testing::TestWithParam<std::string> {
@@ -91,7 +91,7 @@ TEST_P(TrainerTest, AStepWithoutATargetIsSkipped) {
 TEST_P(TrainerTest, CountsExpertsThatNobodyChose) {
   for (const int world : {1, 2}) {
     TrainingGroup group(golden_.dir, {.world = world});
-    const ModelConfig& config = group.model(0).config();
+    const model::ModelConfig& config = group.model(0).config();
     const int64_t moe_layers = config.num_moe_layers();
     const TrainRows one = {.length = 1, .tokens = {5}, .targets = {6}};
     const int64_t chosen = moe_layers * config.top_k;
@@ -125,7 +125,7 @@ TEST_P(TrainerTest, SaysWhereItsTimeWent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, TrainerTest, ::testing::ValuesIn(TrainingGoldenNames()),
-                         [](const auto& info) { return TestName(info.param); });
+                         [](const auto& info) { return model::TestName(info.param); });
 
 // With an epsilon that is far above all clipped gradients, AdamW's first step is the gradient times rate / epsilon.
 TEST(TrainerClipTest, GradientsAreScaledToTheNorm) {
@@ -207,21 +207,23 @@ TEST_F(TrainerErrorsTest, NumbersThatCannotBe) {
 
 TEST_F(TrainerErrorsTest, ExpertsOnSeveralRanks) {
   TrainingGroup group(golden_.dir, {});
-  std::vector<std::unique_ptr<Communicator>> pair = MakeLocalGroup(2);
+  std::vector<std::unique_ptr<comm::Communicator>> pair = comm::MakeLocalGroup(2);
   std::vector<int32_t> all(group.model(0).config().num_experts);
   std::iota(all.begin(), all.end(), 0);
   const std::vector<std::vector<int32_t>> residents = {all, all};
-  const ExpertLayout layout = ExpertLayout::FromResidents(static_cast<int>(all.size()), residents, /*epoch=*/1);
+  const moe::ExpertLayout layout =
+      moe::ExpertLayout::FromResidents(static_cast<int>(all.size()), residents, /*epoch=*/1);
   EXPECT_EQ(group.trainer(0).SetGroup(pair[0].get(), &layout).message(),
             "trainer: expert 0 is on 2 ranks; a layout for training has each on one");
 }
 
 TEST_F(TrainerErrorsTest, RanksThatDoNotFitEachOther) {
   TrainingGroup group(golden_.dir, {});
-  std::vector<std::unique_ptr<Communicator>> pair = MakeLocalGroup(2);
-  const std::unique_ptr<Communicator> alone = MakeSoloCommunicator();
+  std::vector<std::unique_ptr<comm::Communicator>> pair = comm::MakeLocalGroup(2);
+  const std::unique_ptr<comm::Communicator> alone = comm::MakeSoloCommunicator();
   const int experts = static_cast<int>(group.model(0).config().num_experts);
-  const ExpertLayout one = ExpertLayout::Contiguous(experts, 1), two = ExpertLayout::Contiguous(experts, 2);
+  const moe::ExpertLayout one = moe::ExpertLayout::Contiguous(experts, 1),
+                          two = moe::ExpertLayout::Contiguous(experts, 2);
   EXPECT_EQ(group.trainer(0).SetGroup({.world = pair[0].get(), .experts = alone.get(), .layout = &one}).message(),
             "trainer: a layout of 1 ranks for 1 that have the experts 1 times, of 2");
   EXPECT_EQ(group.trainer(0).SetGroup(alone.get(), &two).message(),
@@ -274,4 +276,4 @@ TEST_F(TrainerErrorsTest, AStepOfMaskedTokensAlone) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -15,22 +15,22 @@
 #include "workers/model/weights/loader.h"
 #include "workers/train/packing/repack.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr char kGoldens[] = "tests/golden/training";
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-std::unique_ptr<SafetensorsFile> OpenGolden(const std::string& name) {
+std::unique_ptr<checkpoint::SafetensorsFile> OpenGolden(const std::string& name) {
   absl::StatusOr<ModelDir> dir = ModelDir::Open(kGoldens);
   SY_CHECK_OK(dir.status());
-  auto file = SafetensorsFile::Open(*dir, name + ".safetensors");
+  auto file = checkpoint::SafetensorsFile::Open(*dir, name + ".safetensors");
   SY_CHECK_OK(file.status());
   return *std::move(file);
 }
 
 template <class Value>
-std::vector<Value> ReadAll(const SafetensorsFile& file, const TensorEntry& entry) {
+std::vector<Value> ReadAll(const checkpoint::SafetensorsFile& file, const checkpoint::TensorEntry& entry) {
   std::vector<Value> values(entry.bytes / sizeof(Value));
   SY_CHECK_OK(file.Read(entry.begin, entry.bytes, values.data()));
   return values;
@@ -62,7 +62,7 @@ std::vector<std::string> TrainingGoldenNames() {
 TrainingGolden LoadTrainingGolden(const std::string& name) {
   TrainingGolden golden = {.name = name,
                            .dir = absl::StrCat("tests/golden/models/", absl::StripSuffix(name, "-capacity"))};
-  const std::unique_ptr<SafetensorsFile> file = OpenGolden(name);
+  const std::unique_ptr<checkpoint::SafetensorsFile> file = OpenGolden(name);
   for (const auto& [tensor, entry] : file->tensors()) {
     absl::string_view parameter = tensor;
     if (absl::ConsumePrefix(&parameter, "gradient.")) {
@@ -114,34 +114,34 @@ TrainRows RowsOfStep(const TrainingGolden& golden, size_t step) {
 }
 
 struct TrainingGroup::Rank {
-  Rank(int threads, std::unique_ptr<Communicator> communicator)
+  Rank(int threads, std::unique_ptr<comm::Communicator> communicator)
       : pool(threads), stream(Stream::OnCpu(&pool)), comm(std::move(communicator)) {}
 
   ThreadPool pool;
   Stream stream;
-  std::unique_ptr<Communicator> comm;
+  std::unique_ptr<comm::Communicator> comm;
   std::unique_ptr<ExpertGroups> groups;
-  std::unique_ptr<Model> model;
+  std::unique_ptr<model::Model> model;
   std::unique_ptr<Parameters> parameters;
   std::unique_ptr<Trainer> trainer;
 };
 
 TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions& options) : options_(options) {
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(dir);
+  absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(dir);
   SY_CHECK_OK(config.status());
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(dir);
+  absl::StatusOr<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(dir);
   SY_CHECK_OK(checkpoint.status());
   const int num_experts = static_cast<int>(config->num_experts);
-  std::vector<std::unique_ptr<Communicator>> comms =
-      options.form ? options.form(options.world) : MakeLocalGroup(options.world);
+  std::vector<std::unique_ptr<comm::Communicator>> comms =
+      options.form ? options.form(options.world) : comm::MakeLocalGroup(options.world);
   for (int r = 0; r < options.world; ++r) {
     if (options.wrap) comms[r] = options.wrap(std::move(comms[r]));
     Rank& rank = *ranks_.emplace_back(std::make_unique<Rank>(options.threads, std::move(comms[r])));
-    absl::StatusOr<ModelWeights> weights =
-        AllocateWeights(*config, options.dtype, PackedResidents(num_experts, options.world, options.packing, r));
+    absl::StatusOr<model::ModelWeights> weights =
+        model::AllocateWeights(*config, options.dtype, PackedResidents(num_experts, options.world, options.packing, r));
     SY_CHECK_OK(weights.status());
-    absl::StatusOr<std::unique_ptr<Model>> model =
-        Model::Create(rank.stream, *config, options.dtype, *std::move(weights), config->context);
+    absl::StatusOr<std::unique_ptr<model::Model>> model =
+        model::Model::Create(rank.stream, *config, options.dtype, *std::move(weights), config->context);
     SY_CHECK_OK(model.status());
     rank.model = *std::move(model);
     absl::StatusOr<std::unique_ptr<Parameters>> parameters =
@@ -234,7 +234,7 @@ StepReport TrainingGroup::Evaluate(const std::vector<TrainRows>& micro_batches) 
 
 std::map<std::string, std::vector<double>> TrainingGroup::Collect(Tensor ParameterBlock::*values) const {
   std::map<std::string, std::vector<double>> all;
-  const auto take = [&](const Tensor& from, const Param& part) {
+  const auto take = [&](const Tensor& from, const model::Param& part) {
     std::vector<double>& to = all[part.name];
     if (!to.empty()) return;  // replicated: of the first rank
     VisitDType(from.dtype(), [&]<class Elem>() {
@@ -245,7 +245,7 @@ std::map<std::string, std::vector<double>> TrainingGroup::Collect(Tensor Paramet
     });
   };
   ForEachBlock([&](const ParameterBlock& block) {
-    for (const Param& part : block.parts) take(block.*values, part);
+    for (const model::Param& part : block.parts) take(block.*values, part);
   });
   return all;
 }
@@ -318,10 +318,10 @@ std::vector<absl::Status> TrainingGroup::TryRepack(int packing,
   });
 }
 
-Communicator* TrainingGroup::comm(int rank) { return ranks_[rank]->comm.get(); }
+comm::Communicator* TrainingGroup::comm(int rank) { return ranks_[rank]->comm.get(); }
 ExpertGroups& TrainingGroup::groups(int rank) { return *ranks_[rank]->groups; }
 Trainer& TrainingGroup::trainer(int rank) { return *ranks_[rank]->trainer; }
 Parameters& TrainingGroup::parameters(int rank) { return *ranks_[rank]->parameters; }
-Model& TrainingGroup::model(int rank) { return *ranks_[rank]->model; }
+model::Model& TrainingGroup::model(int rank) { return *ranks_[rank]->model; }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -22,7 +22,7 @@
 #include "workers/train/parameters/state_file.h"
 #include "workers/train/step/trainer.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct TrainingGolden {
   std::string name, dir;
@@ -57,9 +57,9 @@ struct TrainingGroupOptions {
   int packing = 1;  // of experts
   TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
   // Forms the ranks' group; none: they are threads of one process.
-  std::function<std::vector<std::unique_ptr<Communicator>>(int world)> form = {};
+  std::function<std::vector<std::unique_ptr<comm::Communicator>>(int world)> form = {};
   // Puts something between a rank and its communicator.
-  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> wrap = {};
+  std::function<std::unique_ptr<comm::Communicator>(std::unique_ptr<comm::Communicator>)> wrap = {};
   // What a rank has masters and moments of experts in; an empty function: memory.  None: memory on all.
   std::function<OpenStateFileFn(int rank)> offload = {};
 };
@@ -90,11 +90,11 @@ class TrainingGroup {
   std::vector<absl::Status> TryRepack(int packing) { return TryRepack(packing, options_.offload); }
   std::vector<absl::Status> TryRepack(int packing, const std::function<OpenStateFileFn(int rank)>& offload);
 
-  Communicator* comm(int rank);
+  comm::Communicator* comm(int rank);
   ExpertGroups& groups(int rank);
   Trainer& trainer(int rank);
   Parameters& parameters(int rank);
-  Model& model(int rank);
+  model::Model& model(int rank);
 
  private:
   struct Rank;
@@ -109,4 +109,4 @@ class TrainingGroup {
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

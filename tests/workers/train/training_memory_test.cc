@@ -7,7 +7,7 @@
 #include "tests/workers/train/training_group.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 class TrainingMemoryTest : public testing::TestWithParam<std::string> {};
@@ -19,7 +19,7 @@ INSTANTIATE_TEST_SUITE_P(Goldens, TrainingMemoryTest, testing::ValuesIn(Training
 
 TEST_P(TrainingMemoryTest, KnowsParametersAndWeights) {
   const TrainingGolden golden = LoadTrainingGolden(GetParam());
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(golden.dir);
+  const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(golden.dir);
   ASSERT_TRUE(config.ok());
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
     TrainingGroup group(golden.dir, {.dtype = dtype});
@@ -38,7 +38,7 @@ TEST_P(TrainingMemoryTest, KnowsParametersAndWeights) {
     int64_t kept = 0;
     for (const ParameterBlock& block : (*rest)->blocks()) {
       kept += block.bytes() - block.transposed.bytes();
-      EXPECT_EQ(block.master.bytes() == 0, block.shard == Shard::kExpert);
+      EXPECT_EQ(block.master.bytes() == 0, block.shard == model::Shard::kExpert);
     }
     EXPECT_EQ(less.offloaded, (*rest)->offload()->counters().bytes);
     const int64_t layers = config->num_moe_layers();
@@ -48,7 +48,7 @@ TEST_P(TrainingMemoryTest, KnowsParametersAndWeights) {
 }
 
 TEST_P(TrainingMemoryTest, RowsCostWhatIsKeptOfThem) {
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(LoadTrainingGolden(GetParam()).dir);
+  const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(LoadTrainingGolden(GetParam()).dir);
   ASSERT_TRUE(config.ok());
   const auto activations = [&](int64_t rows, bool recompute) {
     return TrainingMemory(*config, {.experts_per_layer = 1, .rows = rows, .recompute = recompute}).activations;
@@ -59,7 +59,7 @@ TEST_P(TrainingMemoryTest, RowsCostWhatIsKeptOfThem) {
 }
 
 TEST_P(TrainingMemoryTest, SaysWhatIsNeededAndWhatIsThere) {
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(LoadTrainingGolden(GetParam()).dir);
+  const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(LoadTrainingGolden(GetParam()).dir);
   ASSERT_TRUE(config.ok());
   const TrainingNeed need = {.experts_per_layer = config->num_experts, .rows = 64};
   const auto total = static_cast<int64_t>(TrainingMemory(*config, need).total());
@@ -70,13 +70,13 @@ TEST_P(TrainingMemoryTest, SaysWhatIsNeededAndWhatIsThere) {
               testing::HasSubstr(absl::StrCat("training needs at least ", total, " bytes")));
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr(absl::StrCat("has ", total - 1, " bytes available")));
   // Absurd sizes get an answer, too.
-  ModelConfig absurd = *config;
+  model::ModelConfig absurd = *config;
   absurd.hidden = absurd.vocab_size = int64_t{1} << 40;
   EXPECT_TRUE(absl::IsResourceExhausted(CheckTrainingMemory(absurd, need, int64_t{1} << 62)));
 }
 
 TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
-  ModelConfig config = *ReadModelConfig(LoadTrainingGolden(TrainingGoldenNames().front()).dir);
+  model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(TrainingGoldenNames().front()).dir);
   TrainingNeed need = {.experts_per_layer = config.num_experts, .rows = 1 << 20};
   const MemoryChoices choices = {.micro_batch_sequences = 8, .world = 1};
   EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
@@ -100,7 +100,7 @@ TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
       absl::StrCat(", with which masters and moments of experts, ", size(with_file.offloaded), " bytes, are in a file");
   EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
             experts + "this worker has no --train_offload_dir" + file + "; more workers than 1 share them");
-  EXPECT_EQ(MemoryRemedy(config, need, {.offload = OffloadPolicy::kNever}, 0),
+  EXPECT_EQ(MemoryRemedy(config, need, {.offload = jobs::OffloadPolicy::kNever}, 0),
             experts + "offload is never, not auto" + file + "; more workers than 1 share them");
   EXPECT_EQ(MemoryRemedy(config, need, choices, size(with_file.total())),
             "this worker has no --train_offload_dir" + file)
@@ -119,4 +119,4 @@ TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::train

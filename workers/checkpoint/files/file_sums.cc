@@ -11,7 +11,7 @@
 #include "scheduler/base/io/crc32c.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 std::string Hex(uint32_t crc) { return absl::StrCat(absl::Hex(crc, absl::kZeroPad8)); }
@@ -122,4 +122,4 @@ absl::Status CheckSums(const File& file, const std::string& path, const FileSums
       absl::StrCat(path, ": damaged: SHA-256 ", sha256, ", the manifest says ", expected.sha256));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "workers/checkpoint/files/file_system.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 inline constexpr int64_t kSummedBlockBytes = 1 << 20;
 
@@ -74,4 +74,4 @@ absl::Status CheckSums(const File& file, const std::string& path, const FileSums
 absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSums& expected,
                        const OnRead& on_read = nullptr);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

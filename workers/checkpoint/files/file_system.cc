@@ -4,7 +4,7 @@
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 absl::Status ReplaceFile(FileSystem* files, const std::string& name, const std::string& unfinished,
                          absl::string_view contents) {
@@ -44,4 +44,4 @@ absl::StatusOr<CheckpointPath> ParseCheckpointPath(const std::string& path) {
   return out;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -20,7 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 enum class OpenMode {
   kRead,    // what is there
@@ -75,4 +75,4 @@ struct CheckpointPath {
 };
 absl::StatusOr<CheckpointPath> ParseCheckpointPath(const std::string& path);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

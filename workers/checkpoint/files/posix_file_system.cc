@@ -18,7 +18,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 // How a call on `path` failed, by errno.
@@ -202,4 +202,4 @@ std::unique_ptr<File> FileOfDescriptor(int fd, const std::string& path) {
   return std::make_unique<PosixFile>(UniqueFd(fd), path);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

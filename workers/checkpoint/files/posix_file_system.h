@@ -8,11 +8,11 @@
 #include "absl/status/statusor.h"
 #include "workers/checkpoint/files/file_system.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 // NotFound or PermissionDenied, with the path, if it is no directory that opens; it is not made.
 absl::StatusOr<std::unique_ptr<FileSystem>> OpenPosixFileSystem(const std::string& directory);
 // A descriptor of a regular file, which it closes, for reading.  path: for messages.
 std::unique_ptr<File> FileOfDescriptor(int fd, const std::string& path);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

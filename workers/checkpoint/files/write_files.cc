@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 constexpr int64_t kMaxSideFileBytes = int64_t{64} << 20;
@@ -86,4 +86,4 @@ absl::StatusOr<std::vector<CheckpointFile>> SideFiles(const ModelDir& model) {
   return files;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

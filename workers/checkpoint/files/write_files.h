@@ -13,7 +13,7 @@
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/checkpoint/safetensors/safetensors_writer.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 struct CheckpointFile {
   std::string name;
@@ -39,4 +39,4 @@ absl::Status CheckRoom(FileSystem* file_system, const std::string& where, int64_
 // out.
 absl::StatusOr<std::vector<CheckpointFile>> SideFiles(const ModelDir& model);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

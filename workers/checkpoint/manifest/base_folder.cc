@@ -20,7 +20,7 @@
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/checkpoint/safetensors/block_check.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 constexpr int kMaxForeignDepth = 1024;
@@ -156,4 +156,4 @@ absl::Status ExpectManifest(const Manifest& manifest, const Checkpoint& checkpoi
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

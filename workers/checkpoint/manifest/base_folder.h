@@ -17,7 +17,7 @@
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 // InvalidArgument if a folder of the path is one that a save has not finished, or that is being removed
 // ("job/step-00000004.tmp-7").
@@ -37,4 +37,4 @@ absl::StatusOr<std::optional<Manifest>> CheckServedFolder(const ModelDir& dir);
 // From now on the loader compares what it reads (SafetensorsFile::block_sums).
 absl::Status ExpectManifest(const Manifest& manifest, const Checkpoint& checkpoint);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -15,7 +15,7 @@
 #include "workers/checkpoint/manifest/read_manifest.h"
 #include "workers/checkpoint/safetensors/shard_table.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 constexpr char kLockName[] = "LOCK";
@@ -221,4 +221,4 @@ absl::Status CheckpointWriter::RemoveOld(int64_t step) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

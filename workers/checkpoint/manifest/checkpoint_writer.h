@@ -21,7 +21,7 @@
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/manifest/manifest.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 // In the name of every folder and file of a root that is not to be read; a writer that opens removes them.
 inline constexpr char kUnfinished[] = ".tmp-";
@@ -83,4 +83,4 @@ class CheckpointWriter {
   bool may_lie_beyond_ = true;  // no Commit yet: steps of another line may be there
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -9,7 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/read_manifest.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 absl::StatusOr<Manifest> Open(FileSystem* files, const std::string& folder, const std::string& sha256,
@@ -68,4 +68,4 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointChec
   return absl::DataLossError(absl::StrCat("no checkpoint is whole: ", wrong));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

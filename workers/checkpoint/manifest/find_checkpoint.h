@@ -12,7 +12,7 @@
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/manifest/manifest.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 enum class CheckpointCheck {
   kSizes,     // manifest, names and sizes
@@ -39,4 +39,4 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointChec
 // This very one, or what is wrong with it.
 absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, CheckpointCheck check);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

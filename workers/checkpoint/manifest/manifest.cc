@@ -16,7 +16,7 @@
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 using Json = nlohmann::json;
@@ -181,4 +181,4 @@ int64_t StepOfFolder(absl::string_view name) {
   return StepFolder(step) == name ? step : -1;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "workers/checkpoint/files/file_sums.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 inline constexpr char kManifestName[] = "MANIFEST.json";
 inline constexpr char kLatestName[] = "LATEST";
@@ -65,4 +65,4 @@ std::string StepFolder(int64_t step);
 // -1 for what is no step's folder, as for one that is being written ("step-00001000.tmp-…").
 int64_t StepOfFolder(absl::string_view name);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

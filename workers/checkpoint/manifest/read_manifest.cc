@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 absl::Status InFile(absl::string_view path, const absl::Status& status) {
@@ -59,4 +59,4 @@ absl::Status CheckContents(FileSystem* files, const std::string& folder, const M
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -9,7 +9,7 @@
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/manifest/manifest.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 absl::StatusOr<Latest> ReadLatest(FileSystem* files);
 // `sha256`: what LATEST says of it; "" = not asked.  Also DataLoss if the manifest is of another step than its folder.
@@ -20,4 +20,4 @@ absl::Status CheckSizes(FileSystem* files, const std::string& folder, const Mani
 absl::Status CheckContents(FileSystem* files, const std::string& folder, const Manifest& manifest,
                            const OnRead& on_read = nullptr);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -9,7 +9,7 @@
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/files/file_sums.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 std::string Hex(uint32_t crc) { return absl::StrCat(absl::Hex(crc, absl::kZeroPad8)); }
@@ -68,4 +68,4 @@ absl::Status BlockCheck::CheckHeader() {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 class BlockCheck {
  public:
@@ -34,4 +34,4 @@ class BlockCheck {
   std::vector<std::atomic<bool>> seen_;  // by block: somebody compares it, or has
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

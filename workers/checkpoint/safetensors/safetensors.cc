@@ -16,7 +16,7 @@
 #include "scheduler/base/text/strict_json.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 constexpr char kSingleFile[] = "model.safetensors";
@@ -211,4 +211,4 @@ std::string Checkpoint::Stamp() const {
   return absl::StrCat(Hash(), "-", hash.Hex());
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

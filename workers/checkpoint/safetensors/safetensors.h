@@ -22,7 +22,7 @@
 #include "scheduler/base/io/model_dir.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 inline constexpr int64_t kMaxSafetensorsHeader = 25'000'000;
 inline constexpr int kMaxSafetensorsRank = 8;
@@ -110,4 +110,4 @@ class Checkpoint {
   absl::flat_hash_map<std::string, TensorLocation> tensors_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -12,7 +12,7 @@
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 using Json = nlohmann::json;
@@ -234,4 +234,4 @@ const char* SafetensorsDTypeName(DType dtype) {
   return "";
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 // `data_begin`: where the data starts in the file (8 + header length); `data_bytes`: how many follow.  The tensors come
 // by rising offset and tile the data exactly, without hole or overlap.
@@ -32,4 +32,4 @@ absl::StatusOr<std::vector<std::pair<std::string, TensorEntry>>> ReadSafetensors
 // How a header calls it: "BF16" …
 const char* SafetensorsDTypeName(DType dtype);
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

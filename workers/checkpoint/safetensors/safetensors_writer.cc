@@ -13,7 +13,7 @@
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 namespace {
 
 absl::Status Wrong(absl::string_view tensor, absl::string_view text) {
@@ -93,4 +93,4 @@ absl::Status SafetensorsWriter::Write(ByteSink sink) const {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 using ByteSink = absl::FunctionRef<absl::Status(absl::string_view bytes)>;
 
@@ -53,4 +53,4 @@ class SafetensorsWriter {
   int64_t file_bytes_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

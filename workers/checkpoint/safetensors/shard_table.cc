@@ -10,7 +10,7 @@
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 absl::StatusOr<ShardTable> ShardTable::Open(FileSystem* files, const std::string& folder, const Manifest& manifest,
                                             absl::string_view prefix) {
@@ -58,4 +58,4 @@ absl::Status ShardTable::Read(const Place& place, int64_t begin, absl::Span<char
   return files_[static_cast<size_t>(place.file)]->Read(place.entry.begin + begin, to);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

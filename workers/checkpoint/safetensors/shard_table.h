@@ -19,7 +19,7 @@
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 
-namespace switchyard {
+namespace switchyard::checkpoint {
 
 class ShardTable {
  public:
@@ -49,4 +49,4 @@ class ShardTable {
   absl::flat_hash_map<std::string, Place> places_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::checkpoint

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr int kPartBits = 14, kUseShift = 28;
@@ -49,4 +49,4 @@ std::string CallPurpose(uint32_t tag) {
                       part > 0 ? absl::StrCat(", part ", part) : "");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace switchyard {
+namespace switchyard::comm {
 
 enum class CallUse : uint8_t {
   kNumber,  // the caller's own
@@ -20,7 +20,7 @@ enum class CallUse : uint8_t {
   kRepack,
   kGradientSum,
   kReplicaSum,  // of the gradients of experts
-  kLentRows,
+  kGivenRows,
 };
 inline constexpr int kNumCallUses = 13;
 
@@ -30,9 +30,9 @@ inline constexpr int kCallLayers = 1 << 14, kCallParts = 1 << 14;
 // What is too large for its bits is taken modulo kCallLayers and kCallParts.  Below 1 << 28 are a caller's own numbers;
 // 0: none.
 uint32_t CallTag(CallUse use, int64_t layer, int64_t part = 0);
-// Of what has no layer but a number: kGradientSum, kReplicaSum, kLentRows.  Modulo 1 << 28.
+// Of what has no layer but a number: kGradientSum, kReplicaSum, kGivenRows.  Modulo 1 << 28.
 uint32_t NumberedTag(CallUse use, int64_t number);
 // "for the dispatch of MoE layer 3, part 1", "for the sum of gradients 12", "with tag 12"
 std::string CallPurpose(uint32_t tag);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -12,9 +12,9 @@
 #include "workers/comm/local/gather_work.h"
 #include "workers/comm/local/reduce_work.h"
 #include "workers/comm/local/view_work.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr uint32_t kMaxSplitsPerGroup = 15;
@@ -224,4 +224,4 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   return MakeSubgroup(this, pool_, std::move(ranks), child);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -46,7 +46,7 @@
 #include "workers/comm/local/message.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 inline constexpr int64_t kNextSequence = -1;
 
@@ -178,4 +178,4 @@ class Communicator {
   uint32_t next_split_ = 1;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

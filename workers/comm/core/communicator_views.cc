@@ -8,7 +8,7 @@
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/local/view_work.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 // memcpy of a part onto itself is undefined, and zero bytes may lie nowhere.
@@ -77,4 +77,4 @@ WorkOr Communicator::StartOnDevice(const DeviceCollective& collective) {
   return MakeViewWork(this, key, std::move(work), std::move(landings));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

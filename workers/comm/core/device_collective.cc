@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 absl::Status CheckSide(const SizedParts& side, const char* name, int world) {
@@ -70,4 +70,4 @@ absl::Status CheckStreamOf(const Stream* stream, const TensorView& view) {
                                                  stream == nullptr ? "none" : stream->device().ToString()));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

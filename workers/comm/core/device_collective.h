@@ -13,7 +13,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // One side of an all-to-all whose sizes both sides know: bytes [offsets[r], offsets[r] + bytes[r]) of `memory` are rank
 // r's.  The spans are read during the call only.  Parts may lie anywhere in `memory`; what is received must not
@@ -45,4 +45,4 @@ inline int64_t NumBytes(const TensorView& view) { return view.NumElements() * DT
 absl::Status CheckSizedParts(const SizedParts& send, const SizedParts& recv, int rank, int world);
 absl::Status CheckStreamOf(const Stream* stream, const TensorView& view);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 FrameHeader MakeFrameHeader(const GroupId& group, const OpKey& key, uint32_t split, int64_t payload_bytes) {
   FrameHeader header;
@@ -51,4 +51,4 @@ absl::Status CheckFrameHeader(const FrameHeader& header, const GroupId& group, i
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -10,7 +10,7 @@
 #include "workers/comm/core/op_key.h"
 #include "workers/comm/local/message.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x31595753;  // "SWY1"
@@ -52,4 +52,4 @@ FrameHeader MakeFrameHeader(const GroupId& group, const OpKey& key, uint32_t spl
 absl::Status CheckFrameHeader(const FrameHeader& header, const GroupId& group, int source, const OpKey& key,
                               uint32_t split);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

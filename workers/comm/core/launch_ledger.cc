@@ -2,7 +2,7 @@
 
 #include "scheduler/base/split_mix.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 void LaunchLedger::Record(const OpKey& key) {
   Lane& lane = lanes_[static_cast<int>(key.comm_class)];
   lane.hash = SplitMix(lane.hash ^ static_cast<uint64_t>(key.op));
@@ -31,4 +31,4 @@ int64_t LaunchLedger::num_launched() const {
   return launched;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

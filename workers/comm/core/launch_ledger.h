@@ -8,7 +8,7 @@
 
 #include "workers/comm/core/op_key.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class LaunchLedger {
  public:
@@ -28,4 +28,4 @@ class LaunchLedger {
   uint64_t order_hash_ = 0;  // of the stream-ordered ones
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

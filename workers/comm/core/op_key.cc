@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "workers/comm/core/call_tag.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 const char* CommClassName(CommClass comm_class) {
   static constexpr const char* kNames[kNumCommClasses] = {"all_to_all", "all_reduce", "control"};
@@ -27,4 +27,4 @@ std::string OpKey::ToString() const {
   return text;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Independent lanes: each has its own sequence numbers and, but in socket groups, its own connections.
 enum class CommClass : uint8_t { kAllToAll, kAllReduce, kControl };
@@ -48,4 +48,4 @@ struct GroupId {
   int world = 1;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Of the calling thread, since it began.
 inline double ThreadCpuSeconds() {
@@ -28,4 +28,4 @@ class Timed {
   const absl::Time begin_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

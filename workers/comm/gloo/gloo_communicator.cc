@@ -17,7 +17,7 @@
 #include "workers/comm/group/cancel_watch.h"
 #include "workers/comm/local/local_communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr absl::Duration kOrphanPeriod = absl::Milliseconds(50);
@@ -217,4 +217,4 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GroupOptions& 
   return std::make_unique<GlooCommunicator>(std::move(pool), std::move(group));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -22,7 +22,7 @@
 #include "workers/comm/group/group_forming.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Forms the group; blocks until every rank is there.  A world of one opens nothing.  `store` is used only during the
 // call; to give up earlier, store->CancelWaits from another thread. Errors: InvalidArgument (options), AlreadyExists
@@ -30,4 +30,4 @@ namespace switchyard {
 // or world size), Cancelled, Unavailable (network).
 absl::StatusOr<std::unique_ptr<Communicator>> FormGlooGroup(const GroupOptions& options, RendezvousStore* store);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

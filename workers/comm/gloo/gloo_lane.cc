@@ -14,9 +14,9 @@
 #include "workers/comm/gloo/gloo_store.h"
 #include "workers/comm/group/cancel_watch.h"
 #include "workers/comm/group/peer_order.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr uint64_t kSentinelSlot = ~uint64_t{0};
@@ -119,7 +119,7 @@ absl::Status GlooLane::Start(Pending* pending) {
 }
 
 absl::Status GlooLane::Finish(Pending* pending, std::vector<Message>* received) {
-  const OutsideGate outside;
+  const NonYieldingScope outside;
   absl::MutexLock use(&use_mu_);
   absl::Status status;
   for (int i = 1; i < group_.world && status.ok(); ++i) {
@@ -184,4 +184,4 @@ std::optional<OpKey> GlooLane::Unclaimed(int peer) {
   return std::nullopt;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

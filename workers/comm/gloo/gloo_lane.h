@@ -29,7 +29,7 @@
 #include "workers/comm/gloo/gloo_sentinels.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class GlooLane {
  public:
@@ -132,4 +132,4 @@ class GlooLane {
   std::map<uint32_t, Channel> channels_ ABSL_GUARDED_BY(use_mu_);  // by split
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -11,7 +11,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/gloo/gloo_lane.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 // Both are whole KiB, doubled from the first on, as headers say them.
@@ -212,4 +212,4 @@ absl::StatusOr<Message> GlooLane::ReceiveFrame(const Communicator::Exchange& exc
   return message;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

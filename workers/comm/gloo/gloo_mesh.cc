@@ -9,7 +9,7 @@
 #include "gloo/transport/context.h"
 #include "gloo/transport/pair.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 void GlooMesh::ThrowIfClosed() {
   absl::MutexLock lock(&mu_);
@@ -64,4 +64,4 @@ void GlooMesh::Close() noexcept {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

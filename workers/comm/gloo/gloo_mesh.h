@@ -12,7 +12,7 @@
 #include "gloo/rendezvous/store.h"
 #include "gloo/transport/device.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class GlooMesh : public gloo::rendezvous::Context {
  public:
@@ -31,4 +31,4 @@ class GlooMesh : public gloo::rendezvous::Context {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

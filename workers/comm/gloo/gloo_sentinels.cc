@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::comm {
 
 GlooSentinels::GlooSentinels(gloo::Context* context, uint64_t unused_slot)
     : buffers_(context->size), byte_(context->size) {
@@ -37,4 +37,4 @@ std::vector<int> GlooSentinels::NewlyClosed() {
   return closed;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -15,7 +15,7 @@
 #include "gloo/context.h"
 #include "gloo/transport/unbound_buffer.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class GlooSentinels {
  public:
@@ -31,4 +31,4 @@ class GlooSentinels {
   std::vector<int> closed_at_once_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gloo/common/error.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 GlooStore::GlooStore(RendezvousStore* store, std::string prefix, absl::Time deadline)
     : store_(store), prefix_(std::move(prefix)), deadline_(deadline) {}
@@ -38,4 +38,4 @@ void GlooStore::wait(const std::vector<std::string>& keys) {
 
 void GlooStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) { wait(keys); }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

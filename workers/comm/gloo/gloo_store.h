@@ -10,7 +10,7 @@
 #include "gloo/rendezvous/store.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Puts `prefix` before every key and ends every wait at `deadline`, whatever Gloo asks for.  Failures leave as
 // exceptions, for that is Gloo's way; status() keeps the first as it was.  Lives for one GlooMesh::Connect; one thread.
@@ -35,4 +35,4 @@ class GlooStore : public gloo::rendezvous::Store {
   absl::Status status_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // While it lives, a thread of its own calls `cancel` every 50 ms once the store is cancelled: again, as what is
 // cancelled may just then have begun another wait.  `cancel` does not throw; it is not called any more when the
@@ -37,4 +37,4 @@ class CancelWatch {
   std::thread thread_;  // last: it uses what is above
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

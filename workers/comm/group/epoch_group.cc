@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 absl::Status EpochGroup::Await(int64_t epoch, RendezvousStore* store, absl::FunctionRef<absl::Status()> wait) {
   {
@@ -61,4 +61,4 @@ void EpochGroup::ForgetEpochs() {
   aborted_epoch_ = 0;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

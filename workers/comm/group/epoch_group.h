@@ -15,7 +15,7 @@
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class EpochGroup {
  public:
@@ -42,4 +42,4 @@ class EpochGroup {
   int64_t aborted_epoch_ ABSL_GUARDED_BY(mu_) = 0;  // epochs up to here are over
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

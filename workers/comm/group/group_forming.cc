@@ -10,7 +10,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr int kMaxWorld = 1024;
@@ -78,4 +78,4 @@ absl::Status CallTheRoll(const GroupOptions& options, RendezvousStore* store) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

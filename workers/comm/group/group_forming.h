@@ -9,7 +9,7 @@
 #include "workers/comm/core/op_key.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 struct GroupOptions {
   int rank = 0;
@@ -37,4 +37,4 @@ std::string GroupPrefix(const GroupOptions& options);
 // FailedPrecondition (another world), the store's.
 absl::Status CallTheRoll(const GroupOptions& options, RendezvousStore* store);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

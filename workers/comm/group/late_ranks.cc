@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 // Sizes as both sides have them, where they differ.
@@ -60,4 +60,4 @@ std::string WhoIsLate(absl::Span<const PeerReport> reports, int rank) {
   return absl::StrJoin(at_fault, "; ");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -6,7 +6,7 @@
 #include "absl/types/span.h"
 #include "workers/comm/group/peer_watch.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // reports[rank].pending was not done in time on `rank`.  Says of every other rank whether it has launched it, is still
 // before it, is in another collective instead, disagrees about sizes, waits, too, or has finished: those at fault
@@ -14,4 +14,4 @@ namespace switchyard {
 // REQUIRES: something is pending on `rank`.
 std::string WhoIsLate(absl::Span<const PeerReport> reports, int rank);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Frames go to the ranks at 1, 2, 3 … strides from a rank: nobody is everybody's first, and neighbours, who are often
 // on one machine, have their turns spread over the exchange, so that the links between machines are busy from its
@@ -15,4 +15,4 @@ inline int StrideOf(int world) {
   return stride;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

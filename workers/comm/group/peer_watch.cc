@@ -8,7 +8,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr size_t kTextBytes = 512;
@@ -140,11 +140,11 @@ bool PeerWatch::Gather() {
   std::string why;
   {
     absl::MutexLock lock(&mu_);
-    const auto in_a_hurry = [this] {
+    const auto is_urgent = [this] {
       mu_.AssertReaderHeld();
       return ending_ != Ending::kNone;
     };
-    if (comm_->rank() == 0) mu_.AwaitWithTimeout(absl::Condition(&in_a_hurry), options_.period);
+    if (comm_->rank() == 0) mu_.AwaitWithTimeout(absl::Condition(&is_urgent), options_.period);
     ending = ending_;
     why = why_;
   }
@@ -186,4 +186,4 @@ bool PeerWatch::Read(const std::vector<Message>& received) {
   return false;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

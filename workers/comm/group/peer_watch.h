@@ -22,7 +22,7 @@
 #include "absl/time/time.h"
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // What a rank says of itself.  Launches are those on the device, over all classes in their one order.
 struct PeerReport {
@@ -87,4 +87,4 @@ class PeerWatch {
   std::thread thread_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

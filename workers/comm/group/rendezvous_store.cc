@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 absl::Status InMemoryStore::Set(absl::string_view key, absl::string_view value) {
   absl::MutexLock lock(&mu_);
@@ -48,4 +48,4 @@ absl::StatusOr<std::vector<std::string>> PrefixStore::Get(absl::Span<const std::
   return store_->Get(names, deadline);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class RendezvousStore {
  public:
@@ -64,4 +64,4 @@ class PrefixStore : public RendezvousStore {
   const std::string prefix_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -6,7 +6,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 // Gives back what the parent received under the subgroup's own ranks.
@@ -83,4 +83,4 @@ std::unique_ptr<Communicator> MakeSubgroup(Communicator* parent, std::shared_ptr
   return std::make_unique<Subgroup>(parent, std::move(pool), std::move(members), split_id, group);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -6,7 +6,7 @@
 
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 class GatherWork : public Work {
@@ -110,4 +110,4 @@ WorkOr StartGather(Communicator* comm, const OpKey& key, absl::Time deadline, ab
   return work;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Up to this payload a rank, and from this many ranks on, an all-gather goes in rounds (README.md: measured).
 inline constexpr int64_t kSmallGatherBytes = 4 << 10;
@@ -36,4 +36,4 @@ std::vector<GatherRound> GatherRounds(int world);
 // `comm` must outlive the work.
 WorkOr StartGather(Communicator* comm, const OpKey& key, absl::Time deadline, absl::Span<const char> mine);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -11,9 +11,9 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/frame_header.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 class DoneWork : public Work {
@@ -63,11 +63,11 @@ class LocalHub {
     const int source = std::get<4>(id);
     const int me = std::get<5>(id);
     absl::MutexLock lock(&mu_);
-    const auto settled = [&] {
+    const auto finalized = [&] {
       mu_.AssertHeld();
       return !status_[me].ok() || frames_.count(id) > 0 || !status_[source].ok();
     };
-    const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&settled), exchange.deadline);
+    const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&finalized), exchange.deadline);
     if (!status_[me].ok()) return status_[me];
     const auto it = frames_.find(id);
     if (it != frames_.end()) {
@@ -136,7 +136,7 @@ class LocalWork : public Work {
 
  private:
   absl::Status Receive() {
-    const OutsideGate outside;
+    const NonYieldingScope outside;
     for (int source = 0; source < group_.world; ++source) {
       if (exchange_.recv_from[source] == 0) continue;
       const LocalHub::FrameId id = IdOf(exchange_.key, exchange_.split, source, group_.rank);
@@ -195,4 +195,4 @@ std::vector<std::unique_ptr<Communicator>> MakeLocalGroup(int world, int64_t epo
   return ranks;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -8,7 +8,7 @@
 
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // World of one.
 std::unique_ptr<Communicator> MakeSoloCommunicator(int64_t epoch = 1);
@@ -16,4 +16,4 @@ std::unique_ptr<Communicator> MakeSoloCommunicator(int64_t epoch = 1);
 // element r is for rank r's thread.  The ranks share a mailbox that lives as long as the last of them.
 std::vector<std::unique_ptr<Communicator>> MakeLocalGroup(int world, int64_t epoch = 1);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

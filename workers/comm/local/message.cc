@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 // Sizes are rounded up to a power of two, so that messages of changing size find each other's buffers again.
@@ -70,4 +70,4 @@ void MessagePool::Return(Buffer buffer) {
   kept_.insert(it, std::move(buffer));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

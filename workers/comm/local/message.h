@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 inline constexpr int64_t kFrameHeaderBytes = 64;  // keeps the payload aligned to 64 bytes
 
@@ -66,4 +66,4 @@ class MessagePool : public std::enable_shared_from_this<MessagePool> {
   int64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 // Every rank sums what is here: another size from one of them is a mismatch that only shows now.
@@ -30,7 +30,7 @@ template <class Elem>
 void SumInRankOrder(const std::vector<Message>& received, Elem* out, int64_t n) {
   constexpr int64_t kPiece = kPieceBytes / static_cast<int64_t>(sizeof(Elem));
   for (int64_t begin = 0; begin < n; begin += kPiece) {
-    WorkGate::PassOwn();
+    YieldPoint::PassOwn();
     const int64_t end = std::min(n, begin + kPiece);
     std::memcpy(out + begin, reinterpret_cast<const Elem*>(received[0].payload()) + begin,
                 static_cast<size_t>(end - begin) * sizeof(Elem));
@@ -161,4 +161,4 @@ std::unique_ptr<Work> MakeAllReduceWork(Communicator* comm, std::unique_ptr<Work
   return std::make_unique<AllReduceWork>(comm, std::move(parts), key, deadline, values);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -7,7 +7,7 @@
 
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Where a rank sends at most so many bytes by it, an all-reduce sends everything to everybody: one latency instead of
 // two.
@@ -31,4 +31,4 @@ std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<
 std::unique_ptr<Work> MakeAllReduceWork(Communicator* comm, std::unique_ptr<Work> parts, const OpKey& key,
                                         absl::Time deadline, const TensorView& values);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 class ViewWork : public Work {
@@ -54,4 +54,4 @@ std::unique_ptr<Work> MakeViewWork(Communicator* comm, const OpKey& key, std::un
   return std::make_unique<ViewWork>(comm, key, std::move(exchange), std::move(landings));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

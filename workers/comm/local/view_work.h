@@ -8,7 +8,7 @@
 
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Where the message of one rank goes.
 struct Landing {
@@ -22,4 +22,4 @@ struct Landing {
 std::unique_ptr<Work> MakeViewWork(Communicator* comm, const OpKey& key, std::unique_ptr<Work> exchange,
                                    std::vector<Landing> landings);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -12,7 +12,7 @@
 #include "workers/comm/nccl/nccl_ops.h"
 #include "workers/tensor/cuda/cuda_status.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr int64_t kCaptured = -1;
@@ -186,7 +186,7 @@ class NcclCommunicator : public Communicator {
     }
     RETURN_IF_ERROR(
         group_->nccl().Launch([&](ncclComm_t comm) { return CallNccl(collective, rank(), world(), comm, stream_); }));
-    RETURN_IF_ERROR(group_->nccl().AwaitSettled(collective.key.ToString(), collective.deadline));
+    RETURN_IF_ERROR(group_->nccl().AwaitFinalized(collective.key.ToString(), collective.deadline));
     return CudaEvents::Record(events_, stream_);
   }
 
@@ -204,8 +204,8 @@ absl::Status Connect(const NcclGroupOptions& options, RendezvousStore* store, st
   ASSIGN_OR_RETURN(const std::string nccl_id, ShareNcclId(options, id, store));
   ASSIGN_OR_RETURN(std::unique_ptr<NcclHandle> nccl, NcclHandle::Begin(options.device, id.rank, id.world, nccl_id));
   group->StartWatchdog(std::move(nccl));  // from here on an error or a peer's word ends this wait, too
-  return group->nccl().AwaitSettled(absl::StrCat("connecting NCCL's rank ", id.rank, " of ", id.world),
-                                    options.deadline);
+  return group->nccl().AwaitFinalized(absl::StrCat("connecting NCCL's rank ", id.rank, " of ", id.world),
+                                      options.deadline);
 }
 
 absl::StatusOr<cudaStream_t> NewStream(int device) {
@@ -236,4 +236,4 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormNcclGroup(const NcclGroupOptio
   return comm;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -30,7 +30,7 @@
 #include "workers/comm/group/peer_watch.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 struct NcclGroupOptions {
   int device = 0;
@@ -64,4 +64,4 @@ void FixNcclReductions();
 absl::StatusOr<std::unique_ptr<Communicator>> FormNcclGroup(const NcclGroupOptions& options, RendezvousStore* store,
                                                             NcclHostGroups host);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -15,7 +15,7 @@
 #include "workers/comm/nccl/nccl_handle.h"
 #include "workers/tensor/cuda/cuda_status.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr char kAlgorithm[] = "NCCL_ALGO";
@@ -141,4 +141,4 @@ absl::StatusOr<std::string> ShareNcclId(const NcclGroupOptions& options, const G
   return std::string(id);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

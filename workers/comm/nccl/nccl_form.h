@@ -9,7 +9,7 @@
 #include "workers/comm/group/rendezvous_store.h"
 #include "workers/comm/nccl/nccl_communicator.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 absl::Status CheckNcclOptions(const NcclGroupOptions& options, const NcclHostGroups& host);
 // Every rank says what it has; FailedPrecondition where that does not go together.
@@ -17,4 +17,4 @@ absl::Status CompareRanks(const NcclGroupOptions& options, Communicator* message
 // Rank 0 makes NCCL's id, the others wait for it.
 absl::StatusOr<std::string> ShareNcclId(const NcclGroupOptions& options, const GroupId& group, RendezvousStore* store);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -9,7 +9,7 @@
 #include "workers/comm/group/late_ranks.h"
 #include "workers/tensor/cuda/cuda_status.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(1);     // while something is under way
@@ -89,11 +89,11 @@ absl::Status NcclGroup::NotLaunched(const absl::Status& why) {
 
 absl::Status NcclGroup::AwaitDone(int64_t number, absl::Time deadline) const {
   absl::MutexLock lock(&mu_);
-  const auto settled = [&] {
+  const auto finalized = [&] {
     mu_.AssertReaderHeld();
     return completed_ > number || !status_.ok();
   };
-  mu_.AwaitWithDeadline(absl::Condition(&settled), deadline + kGrace);
+  mu_.AwaitWithDeadline(absl::Condition(&finalized), deadline + kGrace);
   if (completed_ > number) return absl::OkStatus();
   RETURN_IF_ERROR(status_);
   return absl::DeadlineExceededError(
@@ -157,7 +157,7 @@ absl::Status NcclGroup::Expired() const {
 
 bool NcclGroup::Look() {
   absl::Status found = RemoveDone();
-  if (found.ok()) found = nccl_->Settled().status();
+  if (found.ok()) found = nccl_->Finalized().status();
   if (found.ok()) found = host_->status();
   if (found.ok()) found = Expired();
   if (!found.ok()) (void)Fail(found);
@@ -209,4 +209,4 @@ void NcclGroup::End() {
   if (nccl_ != nullptr) nccl_->Abort();   // what is left
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -28,7 +28,7 @@
 #include "workers/comm/nccl/nccl_state.h"
 #include "workers/tensor/cuda/cuda_events.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class NcclGroup {
  public:
@@ -100,4 +100,4 @@ class NcclGroup {
   std::thread watchdog_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

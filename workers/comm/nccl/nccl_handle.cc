@@ -10,12 +10,12 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/cuda/cuda_status.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0));
 
-absl::Status LetGo() { return absl::UnavailableError("the NCCL communicator was aborted"); }
+absl::Status Release() { return absl::UnavailableError("the NCCL communicator was aborted"); }
 
 }  // namespace
 
@@ -64,9 +64,9 @@ absl::Status NcclHandle::Explain(const char* what, ncclResult_t result) const {
   return refused ? absl::InternalError(text) : absl::UnavailableError(text);
 }
 
-absl::StatusOr<bool> NcclHandle::Settled() {
+absl::StatusOr<bool> NcclHandle::Finalized() {
   absl::MutexLock lock(&mu_);
-  if (comm_ == nullptr) return LetGo();
+  if (comm_ == nullptr) return Release();
   const OnDevice on(device_);
   ncclResult_t state = ncclSuccess;
   const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
@@ -76,12 +76,12 @@ absl::StatusOr<bool> NcclHandle::Settled() {
   return true;
 }
 
-absl::Status NcclHandle::AwaitSettled(const std::string& what, absl::Time deadline) {
+absl::Status NcclHandle::AwaitFinalized(const std::string& what, absl::Time deadline) {
   // A launch takes microseconds, connecting takes seconds.
   constexpr int kYields = 200;
   for (int i = 0;; ++i) {
-    ASSIGN_OR_RETURN(const bool settled, Settled());
-    if (settled) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const bool finalized, Finalized());
+    if (finalized) return absl::OkStatus();
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(what, " was still in progress at its deadline"));
     }
@@ -95,7 +95,7 @@ absl::Status NcclHandle::AwaitSettled(const std::string& what, absl::Time deadli
 
 absl::Status NcclHandle::Launch(absl::FunctionRef<ncclResult_t(ncclComm_t)> ops) {
   absl::MutexLock lock(&mu_);
-  if (comm_ == nullptr) return LetGo();
+  if (comm_ == nullptr) return Release();
   if (const ncclResult_t result = ncclGroupStart(); result != ncclSuccess) return Explain("ncclGroupStart", result);
   const ncclResult_t called = ops(comm_);
   const ncclResult_t ended = ncclGroupEnd();  // also after an error: it closes what was started
@@ -104,7 +104,7 @@ absl::Status NcclHandle::Launch(absl::FunctionRef<ncclResult_t(ncclComm_t)> ops)
   return absl::OkStatus();
 }
 
-ncclComm_t NcclHandle::LetGoOfIt() {
+ncclComm_t NcclHandle::ReleaseIt() {
   absl::MutexLock lock(&mu_);
   return std::exchange(comm_, nullptr);
 }
@@ -112,7 +112,7 @@ ncclComm_t NcclHandle::LetGoOfIt() {
 // Without the lock: it waits until the graphs are gone that its collectives were recorded in, and whose owner may be
 // about to look at our state before he lets go of them.
 void NcclHandle::Abort() {
-  const ncclComm_t comm = LetGoOfIt();
+  const ncclComm_t comm = ReleaseIt();
   if (comm == nullptr) return;
   const OnDevice on(device_);
   (void)ncclCommAbort(comm);
@@ -122,16 +122,16 @@ absl::Status NcclHandle::Close(absl::Time deadline) {
   const OnDevice on(device_);
   {
     absl::MutexLock lock(&mu_);
-    if (comm_ == nullptr) return LetGo();
+    if (comm_ == nullptr) return Release();
     const ncclResult_t result = ncclCommFinalize(comm_);
     if (result != ncclSuccess && result != ncclInProgress) return Explain("ncclCommFinalize", result);
   }
-  RETURN_IF_ERROR(AwaitSettled("ncclCommFinalize", deadline));
-  const ncclComm_t comm = LetGoOfIt();
-  if (comm == nullptr) return LetGo();
+  RETURN_IF_ERROR(AwaitFinalized("ncclCommFinalize", deadline));
+  const ncclComm_t comm = ReleaseIt();
+  if (comm == nullptr) return Release();
   const ncclResult_t result = ncclCommDestroy(comm);
   absl::MutexLock lock(&mu_);
   return result == ncclSuccess ? absl::OkStatus() : Explain("ncclCommDestroy", result);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

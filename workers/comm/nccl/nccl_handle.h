@@ -22,7 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // Makes a device the calling thread's current one for a scope.
 class OnDevice {
@@ -46,9 +46,9 @@ class NcclHandle {
   ~NcclHandle();
 
   // True: nothing is in progress, the last launch is on its stream.
-  absl::StatusOr<bool> Settled();
+  absl::StatusOr<bool> Finalized();
   // Blocks until settled, at most until the deadline (DeadlineExceeded says `what`).
-  absl::Status AwaitSettled(const std::string& what, absl::Time deadline);
+  absl::Status AwaitFinalized(const std::string& what, absl::Time deadline);
   // Launches what `ops` calls for as one group, on the streams that it names.  Settled() says when it is there.
   absl::Status Launch(absl::FunctionRef<ncclResult_t(ncclComm_t)> ops);
   // Frees the device from what is launched, and everything else: at once every other call here says so, and this one
@@ -61,7 +61,7 @@ class NcclHandle {
  private:
   explicit NcclHandle(int device) : device_(device) {}
   // Ours no more; null: it was not any more.
-  ncclComm_t LetGoOfIt();
+  ncclComm_t ReleaseIt();
   absl::Status Explain(const char* what, ncclResult_t result) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int device_;
@@ -69,4 +69,4 @@ class NcclHandle {
   ncclComm_t comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: let go
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -2,7 +2,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 ncclDataType_t TypeOf(DType dtype) {
@@ -50,4 +50,4 @@ ncclResult_t CallNccl(const DeviceCollective& c, int rank, int world, ncclComm_t
                        ncclSum, comm, stream);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -6,10 +6,10 @@
 
 #include "workers/comm/core/device_collective.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // To be called between ncclGroupStart and ncclGroupEnd.  Everything but this rank's own part of an all-to-all, which
 // the caller copies.  REQUIRES: checked (communicator.h); not a fence.
 ncclResult_t CallNccl(const DeviceCollective& collective, int rank, int world, ncclComm_t comm, cudaStream_t stream);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 enum class NcclState : uint8_t {
   kForming,  // NCCL connects its ranks; nothing is launched
@@ -39,4 +39,4 @@ inline void MoveTo(NcclState* state, NcclState to) {
   *state = to;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 absl::StatusOr<SocketAddress> SocketAddress::Of(const std::string& ip, int port) {
   SocketAddress address;
@@ -64,4 +64,4 @@ int SocketAddress::port() const {
 
 std::string SocketAddress::ToString() const { return absl::StrCat(ip(), " ", port()); }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class SocketAddress {
  public:
@@ -31,4 +31,4 @@ class SocketAddress {
   sockaddr_storage storage_ = {};
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -15,9 +15,9 @@
 #include "workers/comm/group/peer_order.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/comm/tcp/socket_io.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 using Exchange = Communicator::Exchange;
@@ -82,7 +82,7 @@ class SocketGroup {
 
   // Waits for what comes and for what goes.
   absl::Status Finish(const Exchange& exchange, std::vector<Message>* received) {
-    const OutsideGate outside;
+    const NonYieldingScope outside;
     const MessageId id = IdOf(exchange);
     for (int i = 1; i < id_.world; ++i) {
       const int peer = (id_.rank + id_.world - i) % id_.world;
@@ -269,4 +269,4 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormSocketGroup(const SocketGroupO
   return std::make_unique<SocketCommunicator>(std::move(pool), std::move(group));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

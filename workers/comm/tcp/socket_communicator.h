@@ -23,7 +23,7 @@
 #include "workers/comm/tcp/socket_mesh.h"
 #include "workers/comm/tcp/socket_traffic.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 struct SocketGroupOptions {
   GroupOptions group = {};
@@ -37,4 +37,4 @@ struct SocketGroupOptions {
 absl::StatusOr<std::unique_ptr<Communicator>> FormSocketGroup(const SocketGroupOptions& options,
                                                               RendezvousStore* store);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

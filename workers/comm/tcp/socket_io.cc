@@ -14,7 +14,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr int kMostEvents = 64;   // of one look
@@ -158,4 +158,4 @@ bool SocketIo::Read(Connection* connection) {
   return status.ok();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -20,7 +20,7 @@
 #include "workers/comm/tcp/socket_sender.h"
 #include "workers/comm/tcp/socket_traffic.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class SocketIo {
  public:
@@ -75,4 +75,4 @@ class SocketIo {
   std::thread thread_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

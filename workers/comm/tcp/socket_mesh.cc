@@ -18,7 +18,7 @@
 #include "workers/comm/core/frame_header.h"
 #include "workers/comm/tcp/socket_address.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr absl::Duration kHelloLimit = absl::Seconds(5);
@@ -50,7 +50,7 @@ class Mesh {
  public:
   Mesh(const GroupOptions& options, const SocketSettings& settings, RendezvousStore* store)
       : options_(options), settings_(settings), store_(store), id_(IdOfGroup(options)) {
-    seats_.resize(static_cast<size_t>(options.world));
+    assignments_.resize(static_cast<size_t>(options.world));
   }
 
   absl::StatusOr<std::vector<UniqueFd>> Connect() {
@@ -58,7 +58,7 @@ class Mesh {
     for (int peer = 0; peer < options_.rank; ++peer) RETURN_IF_ERROR(StartConnecting(peer));
     for (;;) {
       const int missing = FirstMissing();
-      if (missing < 0) return std::move(seats_);
+      if (missing < 0) return std::move(assignments_);
       if (absl::Now() >= options_.deadline) {
         return absl::DeadlineExceededError(absl::StrCat("rank ", missing, " of ", options_.world,
                                                         " did not connect in epoch ", options_.epoch, " in time"));
@@ -84,7 +84,7 @@ class Mesh {
 
   int FirstMissing() const {
     for (int peer = 0; peer < options_.world; ++peer) {
-      if (peer != options_.rank && seats_[static_cast<size_t>(peer)].get() < 0) return peer;
+      if (peer != options_.rank && assignments_[static_cast<size_t>(peer)].get() < 0) return peer;
     }
     return -1;
   }
@@ -123,14 +123,15 @@ class Mesh {
           {candidate.fd.get(), static_cast<short>(candidate.peer >= 0 && !candidate.connected ? POLLOUT : POLLIN), 0});
       until = std::min(until, candidate.give_up);
     }
-    const size_t first_seat = polled.size();
-    for (const UniqueFd& seat : seats_) polled.push_back({seat.get(), POLLRDHUP, 0});  // -1 is passed over
+    const size_t first_assignment = polled.size();
+    for (const UniqueFd& assignment : assignments_)
+      polled.push_back({assignment.get(), POLLRDHUP, 0});  // -1 is passed over
     const int64_t wait = absl::ToInt64Milliseconds(until - absl::Now()) + 1;
     if (poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait, 0))) < 0 && errno != EINTR) {
       return NetworkError("forming a group");
     }
-    for (size_t peer = 0; peer < seats_.size(); ++peer) {
-      if (polled[first_seat + peer].revents == 0) continue;
+    for (size_t peer = 0; peer < assignments_.size(); ++peer) {
+      if (polled[first_assignment + peer].revents == 0) continue;
       return absl::UnavailableError(absl::StrCat("rank ", peer, " left while the group formed"));
     }
     size_t at = 1;
@@ -188,7 +189,7 @@ class Mesh {
 
   absl::StatusOr<bool> TakeAnswer(Candidate* candidate) {
     RETURN_IF_ERROR(CheckFrameHeader(candidate->hello, id_, candidate->peer, kHello, 0));
-    seats_[static_cast<size_t>(candidate->peer)] = std::move(candidate->fd);
+    assignments_[static_cast<size_t>(candidate->peer)] = std::move(candidate->fd);
     return false;
   }
 
@@ -196,11 +197,11 @@ class Mesh {
     const int peer = candidate->hello.source;
     const absl::Status status = CheckFrameHeader(candidate->hello, id_, peer, kHello, 0);
     if (!status.ok()) return Refuse(status.message());
-    if (peer <= options_.rank || peer >= options_.world || seats_[static_cast<size_t>(peer)].get() >= 0) {
+    if (peer <= options_.rank || peer >= options_.world || assignments_[static_cast<size_t>(peer)].get() >= 0) {
       return Refuse(absl::StrCat("it says it is rank ", peer));
     }
     if (!SayHello(candidate->fd.get())) return Refuse("it left at once");
-    seats_[static_cast<size_t>(peer)] = std::move(candidate->fd);
+    assignments_[static_cast<size_t>(peer)] = std::move(candidate->fd);
     return false;
   }
 
@@ -216,7 +217,7 @@ class Mesh {
   const GroupId id_;
   UniqueFd listening_;
   Candidates candidates_;
-  std::vector<UniqueFd> seats_;  // [R]
+  std::vector<UniqueFd> assignments_;  // [R]
 };
 
 }  // namespace
@@ -226,4 +227,4 @@ absl::StatusOr<std::vector<UniqueFd>> ConnectMesh(const GroupOptions& options, c
   return Mesh(options, settings, store).Connect();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -15,7 +15,7 @@
 #include "workers/comm/group/group_forming.h"
 #include "workers/comm/group/rendezvous_store.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 struct SocketSettings {
   // What the kernel may hold of a connection's bytes, sent and not acknowledged included (it doubles it for its own
@@ -32,4 +32,4 @@ struct SocketSettings {
 absl::StatusOr<std::vector<UniqueFd>> ConnectMesh(const GroupOptions& options, const SocketSettings& settings,
                                                   RendezvousStore* store);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

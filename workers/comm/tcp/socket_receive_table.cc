@@ -8,7 +8,7 @@
 #include "scheduler/base/check.h"
 #include "workers/comm/core/frame_header.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 void SocketReceiveTable::MakeRoom(Incoming* incoming, int64_t bytes) {
   if (incoming->posted) bytes = incoming->bytes;
@@ -100,4 +100,4 @@ std::optional<OpKey> SocketReceiveTable::Unclaimed() const {
   return std::nullopt;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -18,7 +18,7 @@
 #include "workers/comm/local/message.h"
 #include "workers/comm/tcp/socket_wire.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class SocketReceiveTable {
  public:
@@ -64,4 +64,4 @@ class SocketReceiveTable {
   int64_t frame_left_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

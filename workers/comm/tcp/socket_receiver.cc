@@ -9,7 +9,7 @@
 
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr int64_t kTurnBytes = 512 << 10;  // then other peers have their turn
@@ -84,11 +84,11 @@ bool SocketReceiver::Post(const MessageId& id) {
 
 SocketEnd SocketReceiver::Await(const MessageId& id, absl::Time deadline, Message* message, int* elsewhere) {
   absl::MutexLock lock(&mu_);
-  const auto settled = [&] {
+  const auto finalized = [&] {
     mu_.AssertHeld();
     return table_.IsWhole(id) || end_ != SocketEnd::kDone || (elsewhere != nullptr && *elsewhere != ended_elsewhere_);
   };
-  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&settled), deadline);
+  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&finalized), deadline);
   if (end_ == SocketEnd::kAborted) return end_;
   if (table_.IsWhole(id)) {
     *message = table_.Take(id);
@@ -120,4 +120,4 @@ void SocketReceiver::EndedElsewhere() {
   ++ended_elsewhere_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

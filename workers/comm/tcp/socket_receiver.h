@@ -20,7 +20,7 @@
 #include "workers/comm/tcp/socket_sender.h"
 #include "workers/comm/tcp/socket_wire.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class SocketReceiver {
  public:
@@ -34,8 +34,8 @@ class SocketReceiver {
   // The call that takes the message has been launched.  False: it had been.
   bool Post(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until the message has come whole: kDone; or why not.  What came before the connection closed counts.
-  // elsewhere: how many other connections the caller knows to have closed; where there are more it is told: kElsewhere.
-  // Null: it does not ask.
+  // elsewhere: how many other connections the caller knows to have closed; where there are more it is told:
+  // kElsewhere. Null: it does not ask.
   SocketEnd Await(const MessageId& id, absl::Time deadline, Message* message, int* elsewhere = nullptr)
       ABSL_LOCKS_EXCLUDED(mu_);
   SocketReceiveTable::Share Came(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
@@ -62,4 +62,4 @@ class SocketReceiver {
   int ended_elsewhere_ ABSL_GUARDED_BY(mu_) = 0;  // connections
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 void Append(const RecordHeader& header, std::string* to) {
@@ -131,4 +131,4 @@ bool SocketSendQueue::Holds(const MessageId& id) const {
   return std::any_of(queue.begin(), queue.end(), [&](const Item& item) { return item.id == id; });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -20,7 +20,7 @@
 #include "workers/comm/tcp/socket_traffic.h"
 #include "workers/comm/tcp/socket_wire.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 class SocketSendQueue {
  public:
@@ -80,4 +80,4 @@ class SocketSendQueue {
   Queue::iterator item_;  // REQUIRES: body_left_ > 0
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -8,7 +8,7 @@
 
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 constexpr int64_t kTurnBytes = 512 << 10;  // then other peers have their turn
@@ -64,11 +64,11 @@ absl::Status SocketSender::Granted(absl::Span<const MessageId> ids) {
 
 SocketEnd SocketSender::AwaitSent(const MessageId& id, absl::Time deadline) {
   absl::MutexLock lock(&mu_);
-  const auto settled = [&] {
+  const auto finalized = [&] {
     mu_.AssertHeld();
     return !queue_.Holds(id) || end_ != SocketEnd::kDone;
   };
-  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&settled), deadline);
+  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&finalized), deadline);
   if (end_ == SocketEnd::kAborted) return end_;
   if (!queue_.Holds(id)) return SocketEnd::kDone;
   return in_time ? SocketEnd::kClosed : SocketEnd::kLate;
@@ -79,4 +79,4 @@ void SocketSender::End(SocketEnd why) {
   end_ = std::max(end_, why);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -17,7 +17,7 @@
 #include "workers/comm/tcp/socket_traffic.h"
 #include "workers/comm/tcp/socket_wire.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 // How a wait for a peer ended.  kElsewhere: another peer's connection has closed.
 enum class SocketEnd : uint8_t { kDone, kClosed, kAborted, kLate, kElsewhere };
@@ -51,4 +51,4 @@ class SocketSender {
   SocketEnd end_ ABSL_GUARDED_BY(mu_) = SocketEnd::kDone;  // kDone: it has not ended
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -8,7 +8,7 @@
 
 #include "workers/comm/core/op_key.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 struct SocketTraffic {
   std::array<std::atomic<int64_t>, kNumCommClasses> frames = {};  // by class, handed to the kernel whole
@@ -21,4 +21,4 @@ struct SocketTraffic {
 inline constexpr std::array<CommClass, kNumCommClasses> kSendOrder = {CommClass::kControl, CommClass::kAllToAll,
                                                                       CommClass::kAllReduce};
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "workers/comm/core/frame_header.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 namespace {
 
 RecordHeader RecordOf(RecordKind kind, const MessageId& id) {
@@ -41,4 +41,4 @@ absl::Status CheckRecord(const RecordHeader& header) {
                                                     "; frames have 1 to ", kMostFrameBytes));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

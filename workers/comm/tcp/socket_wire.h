@@ -16,7 +16,7 @@
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/core/op_key.h"
 
-namespace switchyard {
+namespace switchyard::comm {
 
 inline constexpr int64_t kMostFrameBytes = 256 << 10;
 inline constexpr int64_t kLeastFrameBytes = 4 << 10;
@@ -68,4 +68,4 @@ RecordHeader GrantRecord(const MessageId& id);
 // FailedPrecondition: no record of this protocol, or one with sizes that none has.
 absl::Status CheckRecord(const RecordHeader& header);
 
-}  // namespace switchyard
+}  // namespace switchyard::comm

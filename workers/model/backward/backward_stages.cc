@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 std::vector<TensorView> WithoutMissing(std::vector<TensorView> all) {
@@ -13,7 +13,7 @@ std::vector<TensorView> WithoutMissing(std::vector<TensorView> all) {
 
 std::vector<TensorView> FeedForward(const LayerGradients& layer) {
   std::vector<TensorView> all;
-  const auto append = [&](const FfnGradients& ffn) {
+  const auto append = [&](const ops::FfnGradients& ffn) {
     all.push_back(ffn.down.gradient);
     all.push_back(ffn.down_bias);
     all.push_back(ffn.gate_up.gradient);
@@ -73,7 +73,7 @@ std::vector<TensorView> DenseGradientsOf(const ModelGradients& gradients, const 
 std::vector<TensorView> ExpertGradientsOf(const ModelGradients& gradients, const BackwardStage& stage) {
   if (stage.part != BackwardPart::kFeedForward || !gradients.layers[stage.layer].moe.has_value()) return {};
   std::vector<TensorView> all;
-  for (const FfnGradients& expert : gradients.layers[stage.layer].moe->experts) {
+  for (const ops::FfnGradients& expert : gradients.layers[stage.layer].moe->experts) {
     all.push_back(expert.down.gradient);
     all.push_back(expert.down_bias);
     all.push_back(expert.gate_up.gradient);
@@ -82,4 +82,4 @@ std::vector<TensorView> ExpertGradientsOf(const ModelGradients& gradients, const
   return WithoutMissing(std::move(all));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -8,7 +8,7 @@
 #include "workers/model/backward/model_gradients.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 enum class BackwardPart : uint8_t {
   kHead,          // final norm and lm_head: LossHead's
@@ -32,4 +32,4 @@ std::vector<BackwardStage> BackwardStages(int64_t num_layers);
 std::vector<TensorView> DenseGradientsOf(const ModelGradients& gradients, const BackwardStage& stage);
 std::vector<TensorView> ExpertGradientsOf(const ModelGradients& gradients, const BackwardStage& stage);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

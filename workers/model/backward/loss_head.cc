@@ -8,7 +8,7 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/optimizer/cross_entropy.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 LossHead::LossHead(const Model* model) : model_(model) {
   const ModelConfig& config = model->config();
@@ -24,18 +24,18 @@ absl::StatusOr<LossSum> LossHead::RunPart(const Stream& stream, const Part& part
   const NormViews norm = {weights.final_norm, weights.final_norm_bias};
   const TensorView x = x_.Rows(rows), logits = logits_.Rows(rows);
   RETURN_IF_ERROR(Normalize(stream, model_->config(), norm, part.residual, x));
-  RETURN_IF_ERROR(Gemm(stream, {}, x, weights.lm_head, TensorView(), logits));
+  RETURN_IF_ERROR(ops::Gemm(stream, {}, x, weights.lm_head, TensorView(), logits));
   const bool backward = part.gradients != nullptr;
   // (Over the logits themselves where the dtypes are the same.)
   const TensorView d_logits = !backward ? TensorView() : logits.dtype() == x.dtype() ? logits : d_logits_.Rows(rows);
   LossSum sum;
-  ASSIGN_OR_RETURN(sum.loss, CrossEntropy(stream, part.scale, logits, part.targets, d_logits));
+  ASSIGN_OR_RETURN(sum.loss, ops::CrossEntropy(stream, part.scale, logits, part.targets, d_logits));
   for (int64_t i = 0; i < rows; ++i) sum.tokens += part.targets.data()[i] >= 0 ? 1 : 0;
   if (backward) {
     const ModelGradients& gradients = *part.gradients;
     const TensorView d_x = d_x_.Rows(rows);
-    RETURN_IF_ERROR(WeightGradient(stream, d_logits, x, gradients.lm_head.gradient));
-    RETURN_IF_ERROR(Gemm(stream, {}, d_logits, *gradients.lm_head.transposed, TensorView(), d_x));
+    RETURN_IF_ERROR(ops::WeightGradient(stream, d_logits, x, gradients.lm_head.gradient));
+    RETURN_IF_ERROR(ops::Gemm(stream, {}, d_logits, *gradients.lm_head.transposed, TensorView(), d_x));
     RETURN_IF_ERROR(NormalizeBackward(stream, model_->config(),
                                       {.weights = norm, .gradients = {gradients.final_norm, gradients.final_norm_bias}},
                                       part.residual, d_x, part.d_residual));
@@ -73,4 +73,4 @@ absl::StatusOr<LossSum> LossHead::Run(const Stream& stream, const TensorView& re
   return all;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -18,7 +18,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct LossSum {
   double loss = 0;     // Σ over the rows that count
@@ -56,4 +56,4 @@ class LossHead {
 // Enough for the products to run at their rate; few enough for the logits to stay small.
 inline constexpr int64_t kLossRows = 256;
 
-}  // namespace switchyard
+}  // namespace switchyard::model

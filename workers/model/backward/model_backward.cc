@@ -16,17 +16,17 @@
 #include "workers/ops/rope/qkv_backward.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 // dx = dy · W, and the share of dW that these rows have.
-absl::Status ProductBackward(const Stream& stream, const TrainedMatrix& matrix, const TensorView& d_y,
+absl::Status ProductBackward(const Stream& stream, const ops::TrainedMatrix& matrix, const TensorView& d_y,
                              const TensorView& x, const TensorView& d_x) {
-  RETURN_IF_ERROR(WeightGradient(stream, d_y, x, matrix.gradient));
-  return Gemm(stream, {}, d_y, *matrix.transposed, TensorView(), d_x);
+  RETURN_IF_ERROR(ops::WeightGradient(stream, d_y, x, matrix.gradient));
+  return ops::Gemm(stream, {}, d_y, *matrix.transposed, TensorView(), d_x);
 }
 
-void Tell(const BackwardIn& in, BackwardPart part, int64_t layer_idx = 0) {
+void Report(const BackwardIn& in, BackwardPart part, int64_t layer_idx = 0) {
   if (in.on_stage) in.on_stage({.part = part, .layer = layer_idx});
 }
 
@@ -41,7 +41,7 @@ ModelBackward::ModelBackward(Model* model) : model_(model) {
   d_attended_ = ScratchTensor(dtype, {config.q_width()});
   d_qkv_ = ScratchTensor(dtype, {config.qkv_width()});
   d_hidden_ = ScratchTensor(dtype, {config.dense_intermediate});
-  d_sums_ = ScratchTensor(dtype, {SumsWidth(config.activation, config.dense_intermediate)});
+  d_sums_ = ScratchTensor(dtype, {ops::SumsWidth(config.activation, config.dense_intermediate)});
 }
 
 absl::Status ModelBackward::Run(const BackwardIn& in, LayerRange layers, const TensorView& d_residual) {
@@ -49,11 +49,11 @@ absl::Status ModelBackward::Run(const BackwardIn& in, LayerRange layers, const T
   SY_CHECK_EQ(static_cast<int64_t>(in.gradients->layers.size()), model_->config().num_layers());
   SY_CHECK_EQ(in.saved->num_rows(), d_residual.dim(0));
   sequences_.clear();
-  for (const SequenceRows& each : in.forward.batch->sequences) {
+  for (const ops::SequenceRows& each : in.forward.batch->sequences) {
     SY_CHECK_EQ(each.start_pos, 0);
     sequences_.push_back({.first_row = static_cast<int32_t>(each.row_begin), .num_rows = each.num_query});
   }
-  if (layers.end == model_->config().num_layers()) Tell(in, BackwardPart::kHead);
+  if (layers.end == model_->config().num_layers()) Report(in, BackwardPart::kHead);
   for (int64_t i = layers.end - 1; i >= layers.begin; --i) {
     if (in.saved->policy() == SavePolicy::kLayerInputs && i + 1 < layers.end) {
       RETURN_IF_ERROR(RunAgain(in, i));
@@ -64,17 +64,17 @@ absl::Status ModelBackward::Run(const BackwardIn& in, LayerRange layers, const T
   if (d_residual.dim(0) > 0) {
     const Batch& batch = *in.forward.batch;
     if (model_->config().learned_positions) {
-      RETURN_IF_ERROR(EmbedBackward(stream, batch.table_rows(), d_residual, in.gradients->positions));
+      RETURN_IF_ERROR(ops::EmbedBackward(stream, batch.table_rows(), d_residual, in.gradients->positions));
     }
-    RETURN_IF_ERROR(EmbedBackward(stream, batch.token_ids(), d_residual, in.gradients->embedding));
+    RETURN_IF_ERROR(ops::EmbedBackward(stream, batch.token_ids(), d_residual, in.gradients->embedding));
   }
-  Tell(in, BackwardPart::kEmbedding);
+  Report(in, BackwardPart::kEmbedding);
   return absl::OkStatus();
 }
 
 absl::Status ModelBackward::RunAgain(const BackwardIn& in, int64_t layer_idx) {
-  MoeStats stats;  // its rows were counted when it ran first
-  MoeContext moe = *in.forward.moe;
+  moe::MoeStats stats;  // its rows were counted when it ran first
+  moe::MoeContext moe = *in.forward.moe;
   moe.stats = &stats;
   const StageIn again = {.batch = in.forward.batch, .moe = &moe, .hidden = in.saved->layer(layer_idx).residual_in};
   RETURN_IF_ERROR(model_->Forward(again, {layer_idx, layer_idx + 1}, in.cache, in.saved).status());
@@ -113,11 +113,11 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
         {.weights = norm, .gradients = {gradients.ffn_norm, gradients.ffn_norm_bias}, .accumulate = true},
         saved.residual_mid, d_x_.Rows(num_rows), d_residual));
   }
-  Tell(in, BackwardPart::kFeedForward, layer_idx);
+  Report(in, BackwardPart::kFeedForward, layer_idx);
   if (num_rows > 0) RETURN_IF_ERROR(RunOutProjection(stream, in, layer_idx, saved, d_residual));
-  Tell(in, BackwardPart::kAttentionOut, layer_idx);
+  Report(in, BackwardPart::kAttentionOut, layer_idx);
   if (num_rows > 0) RETURN_IF_ERROR(RunAttention(stream, in, layer_idx, saved, d_residual));
-  Tell(in, BackwardPart::kAttentionIn, layer_idx);
+  Report(in, BackwardPart::kAttentionIn, layer_idx);
   return absl::OkStatus();
 }
 
@@ -125,25 +125,26 @@ absl::Status ModelBackward::RunMoe(const BackwardIn& in, int64_t layer_idx, cons
                                    const TensorView& d_residual) {
   const int64_t num_rows = d_residual.dim(0);
   const MoeGradients& gradients = *in.gradients->layers[layer_idx].moe;
-  const MoeBackwardWeights to = {.router = gradients.router,
-                                 .experts = gradients.experts,
-                                 .shared = gradients.shared.has_value() ? &*gradients.shared : nullptr,
-                                 .shared_gate = gradients.shared_gate};
-  const RouterLoss loss = in.router_losses.empty() ? RouterLoss() : in.router_losses[layer_idx];
+  const moe::MoeBackwardWeights to = {.router = gradients.router,
+                                      .experts = gradients.experts,
+                                      .shared = gradients.shared.has_value() ? &*gradients.shared : nullptr,
+                                      .shared_gate = gradients.shared_gate};
+  const moe::RouterLoss loss = in.router_losses.empty() ? moe::RouterLoss() : in.router_losses[layer_idx];
   return moe_.Run(*in.forward.moe, {.index = model_->moe_index(layer_idx), .saved = saved.moe},
                   *model_->moe_layer(layer_idx), to,
                   {.x = x_.Rows(num_rows), .d_residual = d_residual, .router_loss = loss, .d_x = d_x_.Rows(num_rows)});
 }
 
-absl::Status ModelBackward::RunDense(const Stream& stream, const FfnWeights& weights, const FfnGradients& gradients,
-                                     const SavedLayer& saved, const TensorView& d_out) {
+absl::Status ModelBackward::RunDense(const Stream& stream, const FfnWeights& weights,
+                                     const ops::FfnGradients& gradients, const SavedLayer& saved,
+                                     const TensorView& d_out) {
   const int64_t num_rows = d_out.dim(0);
   const TensorView d_hidden = d_hidden_.Rows(num_rows), d_sums = d_sums_.Rows(num_rows);
   SY_CHECK_EQ(weights.down.k(), d_hidden.dim(1));
-  if (gradients.down_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_out, gradients.down_bias));
+  if (gradients.down_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_out, gradients.down_bias));
   RETURN_IF_ERROR(ProductBackward(stream, gradients.down, d_out, saved.dense_hidden, d_hidden));
-  RETURN_IF_ERROR(ActivationBackward(stream, model_->config().activation, saved.dense_sums, d_hidden, d_sums));
-  if (gradients.up_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_sums, gradients.up_bias));
+  RETURN_IF_ERROR(ops::ActivationBackward(stream, model_->config().activation, saved.dense_sums, d_hidden, d_sums));
+  if (gradients.up_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_sums, gradients.up_bias));
   return ProductBackward(stream, gradients.gate_up, d_sums, x_.Rows(num_rows), d_x_.Rows(num_rows));
 }
 
@@ -153,7 +154,7 @@ absl::Status ModelBackward::RunOutProjection(const Stream& stream, const Backwar
   const AttentionGradients& gradients = in.gradients->layers[layer_idx].attention;
   TensorView d_out;
   ASSIGN_OR_RETURN(d_out, Rounded(stream, d_residual));
-  if (gradients.o_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_out, gradients.o_bias));
+  if (gradients.o_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_out, gradients.o_bias));
   return ProductBackward(stream, gradients.o, d_out, saved.attended, d_attended_.Rows(d_residual.dim(0)));
 }
 
@@ -164,24 +165,25 @@ absl::Status ModelBackward::RunAttention(const Stream& stream, const BackwardIn&
   const AttentionWeights& weights = model_->weights().layers[layer_idx].attention;
   const AttentionGradients& gradients = in.gradients->layers[layer_idx].attention;
   const TensorView d_attended = d_attended_.Rows(num_rows), d_qkv = d_qkv_.Rows(num_rows);
-  RETURN_IF_ERROR(AttentionBackward(stream,
-                                    {.num_heads = config.num_heads,
-                                     .num_kv_heads = config.num_kv_heads,
-                                     .head_dim = config.head_dim,
-                                     .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim)),
-                                     .window = config.layers[layer_idx].window},
-                                    sequences_, saved.qkv, saved.attended, d_attended, d_qkv));
-  RETURN_IF_ERROR(PrepareQkvBackward(stream, QkvDescOf(config, weights), model_->rope(), in.forward.batch->table_rows(),
-                                     saved.projected.rank() != 0 ? saved.projected : saved.qkv,
-                                     {.dqkv = d_qkv, .dq_norm = gradients.q_norm, .dk_norm = gradients.k_norm}));
+  RETURN_IF_ERROR(ops::AttentionBackward(stream,
+                                         {.num_heads = config.num_heads,
+                                          .num_kv_heads = config.num_kv_heads,
+                                          .head_dim = config.head_dim,
+                                          .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim)),
+                                          .window = config.layers[layer_idx].window},
+                                         sequences_, saved.qkv, saved.attended, d_attended, d_qkv));
+  RETURN_IF_ERROR(ops::PrepareQkvBackward(stream, QkvDescOf(config, weights), model_->rope(),
+                                          in.forward.batch->table_rows(),
+                                          saved.projected.rank() != 0 ? saved.projected : saved.qkv,
+                                          {.dqkv = d_qkv, .dq_norm = gradients.q_norm, .dk_norm = gradients.k_norm}));
   const NormViews norm = {weights.norm, weights.norm_bias};
   const TensorView x = x_.Rows(num_rows);
   RETURN_IF_ERROR(Normalize(stream, config, norm, saved.residual_in, x));
-  if (gradients.qkv_bias.rank() != 0) RETURN_IF_ERROR(BiasGradient(stream, d_qkv, gradients.qkv_bias));
+  if (gradients.qkv_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_qkv, gradients.qkv_bias));
   RETURN_IF_ERROR(ProductBackward(stream, gradients.qkv, d_qkv, x, d_x_.Rows(num_rows)));
   return NormalizeBackward(stream, config,
                            {.weights = norm, .gradients = {gradients.norm, gradients.norm_bias}, .accumulate = true},
                            saved.residual_in, d_x_.Rows(num_rows), d_residual);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

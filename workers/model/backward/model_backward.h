@@ -26,14 +26,14 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct BackwardIn {
-  StageIn forward;                                  // as the pass got it, with statistics of its own; without logits
-  KvCache* cache = nullptr;                         // borrowed, as are the next
-  SavedForward* saved = nullptr;                    // of that pass
-  const ModelGradients* gradients = nullptr;        // added to
-  absl::Span<const RouterLoss> router_losses = {};  // [L]; empty: none has one
+  StageIn forward;                            // as the pass got it, with statistics of its own; without logits
+  KvCache* cache = nullptr;                   // borrowed, as are the next
+  SavedForward* saved = nullptr;              // of that pass
+  const ModelGradients* gradients = nullptr;  // added to
+  absl::Span<const moe::RouterLoss> router_losses = {};  // [L]; empty: none has one
   // Is told of each stage as it is done, in the order of BackwardStages, also without rows; what LossHead adds must be
   // there before.  Null: nobody is.
   std::function<void(const BackwardStage&)> on_stage = nullptr;
@@ -55,7 +55,7 @@ class ModelBackward {
                                 const TensorView& d_residual);
   absl::Status RunAttention(const Stream& stream, const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved,
                             const TensorView& d_residual);
-  absl::Status RunDense(const Stream& stream, const FfnWeights& weights, const FfnGradients& gradients,
+  absl::Status RunDense(const Stream& stream, const FfnWeights& weights, const ops::FfnGradients& gradients,
                         const SavedLayer& saved, const TensorView& d_out);
   absl::Status RunMoe(const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved, const TensorView& d_residual);
   // The layer's forward pass, of which only its input was kept.
@@ -64,15 +64,15 @@ class ModelBackward {
   absl::StatusOr<TensorView> Rounded(const Stream& stream, const TensorView& d_residual);
 
   Model* const model_;
-  MoeBackward moe_;
-  std::vector<WholeSequence> sequences_;  // of the pass
-  ScratchTensor x_;                       // [T, H] normalized rows, made again
-  ScratchTensor d_x_;                     // [T, H] their gradient
-  ScratchTensor d_out_;                   // [T, H] model dtype: d_residual, rounded
-  ScratchTensor d_attended_;              // [T, N*D]
-  ScratchTensor d_qkv_;                   // [T, N*D + 2*Nkv*D]
-  ScratchTensor d_hidden_;                // [T, F] of dense layers
-  ScratchTensor d_sums_;                  // [T, 2F]; GELU: [T, F]
+  moe::MoeBackward moe_;
+  std::vector<ops::WholeSequence> sequences_;  // of the pass
+  ScratchTensor x_;                            // [T, H] normalized rows, made again
+  ScratchTensor d_x_;                          // [T, H] their gradient
+  ScratchTensor d_out_;                        // [T, H] model dtype: d_residual, rounded
+  ScratchTensor d_attended_;                   // [T, N*D]
+  ScratchTensor d_qkv_;                        // [T, N*D + 2*Nkv*D]
+  ScratchTensor d_hidden_;                     // [T, F] of dense layers
+  ScratchTensor d_sums_;                       // [T, 2F]; GELU: [T, F]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

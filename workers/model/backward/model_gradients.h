@@ -11,30 +11,30 @@
 #include "workers/ops/gemm/backward/trained_matrix.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct AttentionGradients {
   TensorView norm;            // [H]
   TensorView norm_bias;       // [H]; rank 0: none, and so below
-  TrainedMatrix qkv;          // of [N*D + 2*Nkv*D, H]
+  ops::TrainedMatrix qkv;     // of [N*D + 2*Nkv*D, H]
   TensorView qkv_bias;        // [N*D + 2*Nkv*D]
   TensorView q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]
-  TrainedMatrix o;            // of [H, N*D]
+  ops::TrainedMatrix o;       // of [H, N*D]
   TensorView o_bias;          // [H]
 };
 
 struct MoeGradients {
-  TrainedMatrix router;               // of [E, H]
-  std::vector<FfnGradients> experts;  // [El] by slot
-  std::optional<FfnGradients> shared;
-  TrainedMatrix shared_gate;  // of [1, H]
+  ops::TrainedMatrix router;               // of [E, H]
+  std::vector<ops::FfnGradients> experts;  // [El] by slot
+  std::optional<ops::FfnGradients> shared;
+  ops::TrainedMatrix shared_gate;  // of [1, H]
 };
 
 struct LayerGradients {
   AttentionGradients attention;
-  TensorView ffn_norm;                // [H]
-  TensorView ffn_norm_bias;           // [H]
-  std::optional<FfnGradients> dense;  // exactly one of the two
+  TensorView ffn_norm;                     // [H]
+  TensorView ffn_norm_bias;                // [H]
+  std::optional<ops::FfnGradients> dense;  // exactly one of the two
   std::optional<MoeGradients> moe;
 };
 
@@ -44,7 +44,7 @@ struct ModelGradients {
   TensorView positions;        // [context, H]
   TensorView final_norm;       // [H]
   TensorView final_norm_bias;  // [H]
-  TrainedMatrix lm_head;       // of [V, H]
+  ops::TrainedMatrix lm_head;  // of [V, H]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

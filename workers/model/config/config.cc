@@ -15,7 +15,7 @@
 #include "workers/model/families/family.h"
 #include "workers/ops/attention/attention.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr char kConfigFile[] = "config.json";
@@ -139,10 +139,11 @@ void ReadHeads(ConfigReader& reader, ModelConfig* config) {
     reader.Problem("num_attention_heads", absl::StrCat("hidden_size ", config->hidden, " is no multiple of it: ",
                                                        config->num_heads, ", and there is no head_dim"));
   }
-  config->head_dim = reader.Int("head_dim", std::max<int64_t>(config->hidden / config->num_heads, 1), {1, kMaxHeadDim});
-  if (width_known && config->head_dim > kMaxHeadDim) {
-    reader.Problem("head_dim",
-                   absl::StrCat("hidden_size / num_attention_heads is ", config->head_dim, ", limit ", kMaxHeadDim));
+  config->head_dim =
+      reader.Int("head_dim", std::max<int64_t>(config->hidden / config->num_heads, 1), {1, ops::kMaxHeadDim});
+  if (width_known && config->head_dim > ops::kMaxHeadDim) {
+    reader.Problem("head_dim", absl::StrCat("hidden_size / num_attention_heads is ", config->head_dim, ", limit ",
+                                            ops::kMaxHeadDim));
   }
 }
 
@@ -230,4 +231,4 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& path) {
   return ParseModelConfig(config_text, generation_text);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

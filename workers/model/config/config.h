@@ -23,7 +23,7 @@
 #include "workers/ops/rope/rope.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // RMSNorm of q and k between projection and RoPE.
 enum class QkNorm : uint8_t {
@@ -57,18 +57,18 @@ struct ModelConfig {
   bool o_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   double clip_qkv = 0;  // q, k and v are clamped to ±this; 0 = not
-  RopeConfig rope;
+  ops::RopeConfig rope;
   bool learned_positions = false;  // a table [context, H] is added to the embedding, nothing is rotated
 
-  int64_t num_experts = 0;                      // E; 0 only if every layer is dense
-  int64_t top_k = 0;                            // K
-  int64_t expert_intermediate = 0;              // F
-  int64_t shared_intermediate = 0;              // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
-  int64_t dense_intermediate = 0;               // width of dense layers
-  Activation activation = Activation::kSwiGlu;  // of every feed-forward
-  bool ffn_bias = false;                        // on both of its products; not where it is gated
-  bool renormalize = false;                     // chosen experts' weights are divided by their sum
-  bool router_bias = false;                     // experts are chosen by probability and a bias [E] (ops/router.h)
+  int64_t num_experts = 0;          // E; 0 only if every layer is dense
+  int64_t top_k = 0;                // K
+  int64_t expert_intermediate = 0;  // F
+  int64_t shared_intermediate = 0;  // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
+  int64_t dense_intermediate = 0;   // width of dense layers
+  ops::Activation activation = ops::Activation::kSwiGlu;  // of every feed-forward
+  bool ffn_bias = false;                                  // on both of its products; not where it is gated
+  bool renormalize = false;                               // chosen experts' weights are divided by their sum
+  bool router_bias = false;  // experts are chosen by probability and a bias [E] (ops/router.h)
 
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
@@ -94,4 +94,4 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
 // The same from texts; generation_text may be empty.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl::string_view generation_text);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
-#include "scheduler/base/text/nearest_name.h"
 #include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/nearest_name.h"
 #include "scheduler/base/text/quote.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr size_t kNearEdits = 2;
@@ -190,4 +190,4 @@ absl::Status ConfigReader::Finish() const {
   return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -19,7 +19,7 @@
 #include "absl/types/span.h"
 #include "nlohmann/json.hpp"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct IntRange {
   int64_t min = std::numeric_limits<int64_t>::min();
@@ -76,4 +76,4 @@ class ConfigReader {
   std::vector<std::pair<std::string, std::string>> problems_;  // key, text
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

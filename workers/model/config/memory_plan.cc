@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 absl::int128 NormElements(const ModelConfig& c) {
@@ -22,7 +22,7 @@ absl::int128 AttentionElements(const ModelConfig& c) {
 }
 
 absl::int128 FfnElements(const ModelConfig& c, int64_t width) {
-  const absl::int128 n = absl::int128(SumsWidth(c.activation, width) + width) * c.hidden;
+  const absl::int128 n = absl::int128(ops::SumsWidth(c.activation, width) + width) * c.hidden;
   return c.ffn_bias ? n + width + c.hidden : n;
 }
 
@@ -64,7 +64,7 @@ absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int6
       DTypeName(need.dtype), experts, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0), why));
 }
 
-absl::Status CheckKvRoom(const KvRoom& room) {
+absl::Status CheckKvCapacity(const KvCapacity& room) {
   const int64_t block_bytes = room.token_bytes * room.block_size;
   if (room.available >= block_bytes) return absl::OkStatus();
   std::string beyond;
@@ -74,4 +74,4 @@ absl::Status CheckKvRoom(const KvRoom& room) {
                       block_bytes, room.block_size, std::max<int64_t>(room.available, 0), room.limit, beyond));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

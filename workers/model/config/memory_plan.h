@@ -12,7 +12,7 @@
 #include "workers/model/config/config.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // Bytes of one token's keys and values over all layers.
 int64_t KvBytesPerToken(const ModelConfig& config, DType dtype);
@@ -38,7 +38,7 @@ absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int6
                          absl::string_view why = "");
 
 // What is left for the KV cache, where nobody said how large it has to be.
-struct KvRoom {
+struct KvCapacity {
   int64_t available = 0;  // bytes; negative: more is taken already than may be
   std::string limit;      // what sets it, as the user said it: "--gpu_memory_fraction=0.9 of 85899345920 bytes"
   int64_t token_bytes = 0;
@@ -46,6 +46,6 @@ struct KvRoom {
 };
 
 // ResourceExhausted, with what is needed and what is available, when not one block fits.
-absl::Status CheckKvRoom(const KvRoom& room);
+absl::Status CheckKvCapacity(const KvCapacity& room);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

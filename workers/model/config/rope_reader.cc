@@ -7,23 +7,23 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/base/text/quote.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr double kHuge = 1e12;
 
-bool ReadKind(ConfigReader& scaling, const std::string& key, RopeKind* kind) {
+bool ReadKind(ConfigReader& scaling, const std::string& key, ops::RopeKind* kind) {
   const std::string name = scaling.String(key, "default");
   if (name == "default") {
-    *kind = RopeKind::kDefault;
+    *kind = ops::RopeKind::kDefault;
   } else if (name == "linear") {
-    *kind = RopeKind::kLinear;
+    *kind = ops::RopeKind::kLinear;
   } else if (name == "yarn") {
-    *kind = RopeKind::kYarn;
+    *kind = ops::RopeKind::kYarn;
   } else if (name == "longrope" || name == "su") {  // "su": its name in early Phi-3 configs
-    *kind = RopeKind::kLongRope;
+    *kind = ops::RopeKind::kLongRope;
   } else if (name == "llama3") {
-    *kind = RopeKind::kLlama3;
+    *kind = ops::RopeKind::kLlama3;
   } else {
     scaling.Problem(
         key, absl::StrCat("unknown RoPE \"", Excerpt(name), "\"; known: default, linear, yarn, longrope, llama3"));
@@ -32,7 +32,7 @@ bool ReadKind(ConfigReader& scaling, const std::string& key, RopeKind* kind) {
   return true;
 }
 
-void ReadYarn(ConfigReader& scaling, RopeConfig* rope) {
+void ReadYarn(ConfigReader& scaling, ops::RopeConfig* rope) {
   rope->beta_fast = scaling.Number("beta_fast", 32.0, 0, kHuge, /*open=*/true);
   rope->beta_slow = scaling.Number("beta_slow", 1.0, 0, kHuge, /*open=*/true);
   rope->truncate = scaling.Bool("truncate", true);
@@ -40,7 +40,7 @@ void ReadYarn(ConfigReader& scaling, RopeConfig* rope) {
   rope->mscale_all_dim = scaling.Number("mscale_all_dim", 0.0, 0, kHuge);
 }
 
-void ReadLongRope(ConfigReader& scaling, RopeConfig* rope) {
+void ReadLongRope(ConfigReader& scaling, ops::RopeConfig* rope) {
   rope->short_factor = scaling.Numbers("short_factor");
   rope->long_factor = scaling.Numbers("long_factor");
   for (const auto& [key, factors] :
@@ -56,7 +56,7 @@ void ReadLongRope(ConfigReader& scaling, RopeConfig* rope) {
 }
 
 void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config, double original_max,
-                 RopeConfig* rope) {
+                 ops::RopeConfig* rope) {
   const std::string kind_key = scaling.FirstOf({"rope_type", "type"});
   rope->theta = scaling.Number("rope_theta", theta, 0, kHuge, /*open=*/true);
   const double partial = scaling.Number("partial_rotary_factor", 1.0, 0, 1, /*open=*/true);
@@ -65,22 +65,22 @@ void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config,
     scaling.Problem("partial_rotary_factor", absl::StrCat("rotates ", rope->rotary_dim, " of ", config.head_dim,
                                                           " dims; it must be an even number"));
   }
-  if (!ReadKind(scaling, kind_key, &rope->kind) || rope->kind == RopeKind::kDefault) return;
+  if (!ReadKind(scaling, kind_key, &rope->kind) || rope->kind == ops::RopeKind::kDefault) return;
   const double context = static_cast<double>(config.context);
   rope->original_max_positions =
       original_max > 0 ? original_max : scaling.Number("original_max_position_embeddings", context, 1, kHuge);
   std::optional<double> factor;
-  if (rope->kind == RopeKind::kYarn || rope->kind == RopeKind::kLongRope)
+  if (rope->kind == ops::RopeKind::kYarn || rope->kind == ops::RopeKind::kLongRope)
     factor = context / rope->original_max_positions;
   rope->factor = scaling.Number("factor", factor, 0, kHuge, /*open=*/true);
-  if (rope->kind == RopeKind::kYarn || rope->kind == RopeKind::kLongRope) {
+  if (rope->kind == ops::RopeKind::kYarn || rope->kind == ops::RopeKind::kLongRope) {
     if (scaling.Has("attention_factor")) {
       rope->attention_factor = scaling.Number("attention_factor", 1.0, 0, kHuge, /*open=*/true);
     }
   }
-  if (rope->kind == RopeKind::kYarn) ReadYarn(scaling, rope);
-  if (rope->kind == RopeKind::kLongRope) ReadLongRope(scaling, rope);
-  if (rope->kind == RopeKind::kLlama3) {
+  if (rope->kind == ops::RopeKind::kYarn) ReadYarn(scaling, rope);
+  if (rope->kind == ops::RopeKind::kLongRope) ReadLongRope(scaling, rope);
+  if (rope->kind == ops::RopeKind::kLlama3) {
     rope->low_freq_factor = scaling.Number("low_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
     rope->high_freq_factor = scaling.Number("high_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
     if (scaling.AllGood({"low_freq_factor", "high_freq_factor"}) && rope->high_freq_factor <= rope->low_freq_factor) {
@@ -123,4 +123,4 @@ void ReadRope(ConfigReader& reader, double default_theta, ModelConfig* config) {
   reader.Adopt(key, scaling);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -5,9 +5,9 @@
 #include "workers/model/config/config.h"
 #include "workers/model/config/config_reader.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // Sets config->rope.  REQUIRES: head_dim and context are set.  Problems go to the reader.
 void ReadRope(ConfigReader& reader, double default_theta, ModelConfig* config);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -8,7 +8,7 @@
 #include "workers/model/config/config.h"
 #include "workers/model/config/config_reader.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr char kConfigFile[] = "config.json";
@@ -77,4 +77,4 @@ absl::StatusOr<std::string> ConfigWithDType(absl::string_view config_text, DType
   return config.dump(2) + "\n";
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

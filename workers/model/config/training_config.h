@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct TrainingConfig {
   double initializer_range = 0.02;             // standard deviation of matrices that are drawn anew
@@ -25,4 +25,4 @@ absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text
 // already.  What loads a checkpoint in its own dtype goes by it.  InvalidArgument: no JSON object.
 absl::StatusOr<std::string> ConfigWithDType(absl::string_view config_text, DType dtype);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

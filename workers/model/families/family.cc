@@ -8,7 +8,7 @@
 #include "scheduler/base/text/quote.h"
 #include "workers/ops/router/router.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr const ModelFamily* kFamilies[] = {&kMixtralFamily, &kQwen2MoeFamily, &kQwen3MoeFamily, &kOlmoeFamily,
@@ -27,7 +27,7 @@ const ModelFamily* FindFamily(absl::string_view model_type) {
 void ReadExperts(ConfigReader& reader, ModelConfig* config) {
   const std::string key = reader.FirstOf({"num_experts", "num_local_experts"});
   config->num_experts = reader.Int(key, std::nullopt, {1, kMaxExperts});
-  config->top_k = reader.Int("num_experts_per_tok", std::nullopt, {1, kMaxTopK});
+  config->top_k = reader.Int("num_experts_per_tok", std::nullopt, {1, ops::kMaxTopK});
   if (reader.AllGood({key, "num_experts_per_tok"}) && config->top_k > config->num_experts) {
     reader.Problem("num_experts_per_tok", absl::StrCat(config->top_k, " exceeds ", key, " ", config->num_experts));
   }
@@ -72,4 +72,4 @@ bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config) {
   return true;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

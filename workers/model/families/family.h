@@ -12,7 +12,7 @@
 #include "workers/model/config/config.h"
 #include "workers/model/config/config_reader.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // Names of one MoE block's tensors.  "{i}" stands for the layer, "{e}" for the expert.  A
 // checkpoint uses either per-expert tensors or fused ones.  Where products have biases, "….weight" has "….bias" beside
@@ -40,9 +40,10 @@ inline constexpr MoeNaming kMlpExpertsNaming = {
 // What config.json calls an activation.
 struct NamedActivation {
   const char* name;
-  Activation activation;
+  ops::Activation activation;
 };
-inline constexpr NamedActivation kSwiGluNames[] = {{"silu", Activation::kSwiGlu}, {"swish", Activation::kSwiGlu}};
+inline constexpr NamedActivation kSwiGluNames[] = {{"silu", ops::Activation::kSwiGlu},
+                                                   {"swish", ops::Activation::kSwiGlu}};
 
 struct ModelFamily {
   const char* model_type;    // config.json's model_type
@@ -81,4 +82,4 @@ void ReadExperts(ConfigReader& reader, ModelConfig* config);
 // layer_types, if the file has them: sets the window of "sliding_attention" layers; returns whether it did.
 bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -7,7 +7,7 @@
 #include "scheduler/base/text/quote.h"
 #include "workers/model/families/family.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 void ReadConfig(ConfigReader& reader, ModelConfig* config) {
@@ -24,8 +24,9 @@ void ReadConfig(ConfigReader& reader, ModelConfig* config) {
   config->qkv_bias = config->o_bias = config->ffn_bias = true;
 }
 
-constexpr NamedActivation kGeluNames[] = {
-    {"gelu_new", Activation::kGeluTanh}, {"gelu_pytorch_tanh", Activation::kGeluTanh}, {"gelu", Activation::kGelu}};
+constexpr NamedActivation kGeluNames[] = {{"gelu_new", ops::Activation::kGeluTanh},
+                                          {"gelu_pytorch_tanh", ops::Activation::kGeluTanh},
+                                          {"gelu", ops::Activation::kGelu}};
 
 }  // namespace
 
@@ -49,4 +50,4 @@ const ModelFamily kGpt2MoeFamily = {
     .tied_by_default = true,
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -1,7 +1,7 @@
 // Mixtral: GQA without biases, one window for all layers, routing weights always renormalised.
 #include "workers/model/families/family.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 void ReadConfig(ConfigReader& reader, ModelConfig* config) {
@@ -28,4 +28,4 @@ const ModelFamily kMixtralFamily = {
     .default_norm_eps = 1e-5,
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -1,7 +1,7 @@
 // OLMoE: a norm over the whole rows of q and k, then an optional clamp of q, k and v; intermediate_size is an expert's.
 #include "workers/model/families/family.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 void ReadConfig(ConfigReader& reader, ModelConfig* config) {
@@ -24,4 +24,4 @@ const ModelFamily kOlmoeFamily = {
     .default_norm_eps = 1e-5,
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

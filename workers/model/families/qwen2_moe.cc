@@ -1,7 +1,7 @@
 // Qwen2-MoE: biases on q, k and v, a gated shared expert, dense layers between, renormalisation by the file.
 #include "workers/model/families/family.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 void ReadConfig(ConfigReader& reader, ModelConfig* config) {
@@ -32,4 +32,4 @@ const ModelFamily kQwen2MoeFamily = {
     .default_norm_eps = 1e-6,
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

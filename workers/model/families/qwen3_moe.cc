@@ -1,7 +1,7 @@
 // Qwen3-MoE: a norm over each head of q and k, head_dim of its own, no shared expert, dense layers between.
 #include "workers/model/families/family.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 void ReadConfig(ConfigReader& reader, ModelConfig* config) {
@@ -28,4 +28,4 @@ const ModelFamily kQwen3MoeFamily = {
     .default_norm_eps = 1e-6,
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -10,9 +10,9 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
-QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights) {
+ops::QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights) {
   return {.num_heads = config.num_heads,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
@@ -22,7 +22,7 @@ QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights) {
           .clip = config.clip_qkv};
 }
 
-AttentionLayer::AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope, Device device)
+AttentionLayer::AttentionLayer(const ModelConfig& config, DType dtype, const ops::RopeTable& rope, Device device)
     : config_(config),
       rope_(rope),
       normed_(dtype, {config.hidden}, device),
@@ -38,70 +38,72 @@ absl::Status AttentionLayer::ProjectIn(const Stream& stream, const AttentionCall
                                        const TensorView& qkv) {
   const TensorView x = normed_.Rows(residual.dim(0));
   RETURN_IF_ERROR(Normalize(stream, config_, {call.weights->norm, call.weights->norm_bias}, residual, x));
-  return Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv);
+  return ops::Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv);
 }
 
-absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
-                                    const TensorView& qkv, const TensorView& attended) {
-  const AttentionDesc desc = {.num_heads = config_.num_heads,
-                              .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
-                              .window = call.window};
-  return PagedAttention(stream, desc, sequences, qkv.Columns(0, config_.q_width()), call.cache, attended);
+absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& call,
+                                    const ops::SequenceBatch& sequences, const TensorView& qkv,
+                                    const TensorView& attended) {
+  const ops::AttentionDesc desc = {.num_heads = config_.num_heads,
+                                   .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
+                                   .window = call.window};
+  return ops::PagedAttention(stream, desc, sequences, qkv.Columns(0, config_.q_width()), call.cache, attended);
 }
 
 absl::Status AttentionLayer::CacheAndAttend(const Stream& stream, const AttentionCall& call,
-                                            const SequenceBatch& sequences, const TensorView& qkv,
+                                            const ops::SequenceBatch& sequences, const TensorView& qkv,
                                             const TensorView& attended) {
   if (sequences.rows.empty()) return absl::OkStatus();
   const TensorView k = qkv.Columns(config_.q_width(), config_.kv_width());
   const TensorView v = qkv.Columns(config_.q_width() + config_.kv_width(), config_.kv_width());
-  RETURN_IF_ERROR(WriteKv(stream, sequences, k, v, call.cache));
+  RETURN_IF_ERROR(ops::WriteKv(stream, sequences, k, v, call.cache));
   return Attend(stream, call, sequences, qkv, attended);
 }
 
-// While the lent rows' q, k and v are on their way, this rank attends to the rows that it kept: those stand before.
-absl::Status AttentionLayer::AttendLent(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
-                                        const TensorView& attended) {
-  RowLending& lending = *call.lending;
-  RETURN_IF_ERROR(lending.StartHome(qkv));
-  RETURN_IF_ERROR(CacheAndAttend(stream, call, lending.kept_sequences(), qkv, attended));
-  RETURN_IF_ERROR(lending.FinishHome(qkv));
-  RETURN_IF_ERROR(CacheAndAttend(stream, call, lending.lent_sequences(), qkv, attended));
-  return lending.StartOut(attended);
+// While the given away rows' q, k and v are on their way, this rank attends to the rows that it kept: those stand
+// before.
+absl::Status AttentionLayer::AttendGiven(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
+                                         const TensorView& attended) {
+  TokenRebalancer& rebalancing = *call.rebalancing;
+  RETURN_IF_ERROR(rebalancing.StartHome(qkv));
+  RETURN_IF_ERROR(CacheAndAttend(stream, call, rebalancing.kept_sequences(), qkv, attended));
+  RETURN_IF_ERROR(rebalancing.FinishHome(qkv));
+  RETURN_IF_ERROR(CacheAndAttend(stream, call, rebalancing.given_sequences(), qkv, attended));
+  return rebalancing.StartOut(attended);
 }
 
 absl::Status AttentionLayer::Run(const Stream& stream, const AttentionCall& call, const TensorView& residual) {
-  const bool lends = call.lending != nullptr && call.lending->active();
+  const bool gives = call.rebalancing != nullptr && call.rebalancing->active();
   const int64_t computed = call.batch->num_rows();
   const int64_t all_rows = std::max(computed, call.batch->num_own_rows());
-  SY_CHECK(call.saved == nullptr || !lends);
+  SY_CHECK(call.saved == nullptr || !gives);
   const TensorView qkv = call.saved != nullptr ? call.saved->qkv : qkv_.Rows(all_rows);
   const TensorView attended = call.saved != nullptr ? call.saved->attended : attended_.Rows(all_rows);
   if (computed > 0) RETURN_IF_ERROR(ProjectIn(stream, call, residual, qkv.Rows(0, computed)));
   if (computed > 0 && call.saved != nullptr && call.saved->projected.rank() != 0) {
     RETURN_IF_ERROR(CopyTensor(stream, qkv, call.saved->projected));
   }
-  const QkvDesc desc = QkvDescOf(config_, *call.weights);
-  if (lends) {
+  const ops::QkvDesc desc = QkvDescOf(config_, *call.weights);
+  if (gives) {
     if (computed > 0) {
-      RETURN_IF_ERROR(PrepareQkv(stream, desc, rope_, call.batch->table_rows(), qkv.Rows(0, computed)));
+      RETURN_IF_ERROR(ops::PrepareQkv(stream, desc, rope_, call.batch->table_rows(), qkv.Rows(0, computed)));
     }
-    RETURN_IF_ERROR(AttendLent(stream, call, qkv, attended));
+    RETURN_IF_ERROR(AttendGiven(stream, call, qkv, attended));
   } else if (computed > 0) {
-    const SequenceBatch sequences = call.batch->own_sequences();
-    RETURN_IF_ERROR(PrepareAndCacheQkv(stream, desc, rope_, call.batch->table_rows(), qkv, sequences, call.cache));
+    const ops::SequenceBatch sequences = call.batch->own_sequences();
+    RETURN_IF_ERROR(ops::PrepareAndCacheQkv(stream, desc, rope_, call.batch->table_rows(), qkv, sequences, call.cache));
     RETURN_IF_ERROR(Attend(stream, call, sequences, qkv, attended));
   }
   const auto project_out = [&]() -> absl::Status {
     if (computed == 0) return absl::OkStatus();
     const AttentionWeights& weights = *call.weights;
-    return Gemm(stream, {.accumulate = true}, attended.Rows(0, computed), weights.o, weights.o_bias, residual);
+    return ops::Gemm(stream, {.accumulate = true}, attended.Rows(0, computed), weights.o, weights.o_bias, residual);
   };
-  if (!lends) return project_out();
+  if (!gives) return project_out();
   // Who lent goes on while its rows travel; who borrowed waits for them.
-  if (!call.lending->borrows()) RETURN_IF_ERROR(project_out());
-  RETURN_IF_ERROR(call.lending->FinishOut(attended));
-  return call.lending->borrows() ? project_out() : absl::OkStatus();
+  if (!call.rebalancing->borrows()) RETURN_IF_ERROR(project_out());
+  RETURN_IF_ERROR(call.rebalancing->FinishOut(attended));
+  return call.rebalancing->borrows() ? project_out() : absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -11,7 +11,7 @@
 #include "workers/model/config/config.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/saved_forward.h"
-#include "workers/model/runner/row_lending.h"
+#include "workers/model/runner/token_rebalancer.h"
 #include "workers/model/weights/weights.h"
 #include "workers/ops/attention/kv_cache_view.h"
 #include "workers/ops/rope/qkv.h"
@@ -19,25 +19,25 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // One layer's call.  Borrowed.
 struct AttentionCall {
   const Batch* batch = nullptr;
-  RowLending* lending = nullptr;  // null: no rows are lent
+  TokenRebalancer* rebalancing = nullptr;  // null: no rows are lent
   const AttentionWeights* weights = nullptr;
   int32_t window = 0;
-  KvCacheView cache;
-  const SavedLayer* saved = nullptr;  // kept for a backward pass; null: nothing is.  Not with rows that are lent.
+  ops::KvCacheView cache;
+  const SavedLayer* saved = nullptr;  // kept for a backward pass; null: nothing is.  Not with rows that are given away.
 };
 
 // What stands between the projection and attention in this model.
-QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights);
+ops::QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights);
 
 class AttentionLayer {
  public:
   // config and rope: borrowed, must outlive this.
-  AttentionLayer(const ModelConfig& config, DType dtype, const RopeTable& rope, Device device);
+  AttentionLayer(const ModelConfig& config, DType dtype, const ops::RopeTable& rope, Device device);
 
   // Takes scratch for so many rows at once.  Errors: ResourceExhausted.
   absl::Status Reserve(int64_t rows);
@@ -50,20 +50,20 @@ class AttentionLayer {
   // residual → q, k, v as projected.
   absl::Status ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
                          const TensorView& qkv);  // [T, N*D + 2*Nkv*D]
-  absl::Status Attend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
+  absl::Status Attend(const Stream& stream, const AttentionCall& call, const ops::SequenceBatch& sequences,
                       const TensorView& qkv,        // [own rows or more, N*D + 2*Nkv*D]
                       const TensorView& attended);  // [own rows or more, N*D]
   // Brings the rows' keys and values into the cache, then attends.
-  absl::Status CacheAndAttend(const Stream& stream, const AttentionCall& call, const SequenceBatch& sequences,
+  absl::Status CacheAndAttend(const Stream& stream, const AttentionCall& call, const ops::SequenceBatch& sequences,
                               const TensorView& qkv, const TensorView& attended);
-  absl::Status AttendLent(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
-                          const TensorView& attended);
+  absl::Status AttendGiven(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
+                           const TensorView& attended);
 
   const ModelConfig& config_;
-  const RopeTable& rope_;
+  const ops::RopeTable& rope_;
   ScratchTensor normed_;    // [T, H]
   ScratchTensor qkv_;       // [T, N*D + 2*Nkv*D]
   ScratchTensor attended_;  // [T, N*D]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

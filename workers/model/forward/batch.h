@@ -1,7 +1,7 @@
 // The rows of one forward pass: which token of which sequence each row is, and how it is rotated.
 //
 // A step has own rows, those of this rank's sequences, which attention works on, and computed rows, which all else
-// works on.  They are the same but for steps that lend rows (row_lending.h), where either may be more.
+// works on.  They are the same but for steps that give away rows (token_rebalancer.h), where either may be more.
 //
 // Plain data, reused from step to step.  Rows of a sequence are neighbours; sequences may have any number of them, so a
 // batch mixes prefill chunks and single decodes.  A batch may be empty: a rank without tokens still takes part in the
@@ -14,7 +14,7 @@
 #include "workers/ops/attention/kv_cache_view.h"
 #include "workers/tensor/int_view.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // The same where a device's ops find it.  Borrowed.
 struct BatchOnDevice {
@@ -22,15 +22,15 @@ struct BatchOnDevice {
   IntView tokens;        // [num_rows]
   IntView rope_rows;     // [num_rows]
   IntView logit_rows;
-  SequenceBatch sequences;
+  ops::SequenceBatch sequences;
   const int32_t* num_real_rows = nullptr;  // on the device: rows from here on are padding; null: none are
 };
 
 struct Batch {
-  std::vector<int32_t> tokens;          // [T] of the computed rows
-  std::vector<int32_t> rope_rows;       // [T] of the model's RopeTable (RowOf): the position, but for long prompts
-  std::vector<SequenceRows> sequences;  // cover the own rows in order; block tables are borrowed from the slots
-  std::vector<int32_t> logit_rows;      // own rows whose logits are wanted, rising
+  std::vector<int32_t> tokens;               // [T] of the computed rows
+  std::vector<int32_t> rope_rows;            // [T] of the model's RopeTable (RowOf): the position, but for long prompts
+  std::vector<ops::SequenceRows> sequences;  // cover the own rows in order; block tables are borrowed from the slots
+  std::vector<int32_t> logit_rows;           // own rows whose logits are wanted, rising
 
   int64_t num_decode_rows = 0;  // rows before this one are of outputs, one a sequence; those behind mostly of prompts
 
@@ -42,7 +42,9 @@ struct Batch {
   IntView token_ids() const { return on_device != nullptr ? on_device->tokens : IntView(tokens); }
   IntView table_rows() const { return on_device != nullptr ? on_device->rope_rows : IntView(rope_rows); }
   IntView wanted_rows() const { return on_device != nullptr ? on_device->logit_rows : IntView(logit_rows); }
-  SequenceBatch own_sequences() const { return on_device != nullptr ? on_device->sequences : SequenceBatch(sequences); }
+  ops::SequenceBatch own_sequences() const {
+    return on_device != nullptr ? on_device->sequences : ops::SequenceBatch(sequences);
+  }
   int64_t num_own_rows() const {
     return sequences.empty() ? 0 : sequences.back().row_begin + sequences.back().num_query;
   }
@@ -56,4 +58,4 @@ struct Batch {
   }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

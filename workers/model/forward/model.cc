@@ -18,13 +18,13 @@
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
-absl::Status LinkExperts(const Stream& stream, const std::vector<FfnWeights>& experts, MoeLayerWeights* to) {
-  std::vector<const Weight*> gate_up, down;
+absl::Status LinkExperts(const Stream& stream, const std::vector<FfnWeights>& experts, moe::MoeLayerWeights* to) {
+  std::vector<const ops::Weight*> gate_up, down;
   to->up_biases.clear();
   to->down_biases.clear();
   for (const FfnWeights& expert : experts) {
@@ -34,14 +34,14 @@ absl::Status LinkExperts(const Stream& stream, const std::vector<FfnWeights>& ex
     to->up_biases.push_back(expert.up_bias);
     to->down_biases.push_back(expert.down_bias);
   }
-  ASSIGN_OR_RETURN(to->gate_up, WeightTable::Make(stream, std::move(gate_up)));
-  ASSIGN_OR_RETURN(to->down, WeightTable::Make(stream, std::move(down)));
+  ASSIGN_OR_RETURN(to->gate_up, ops::WeightTable::Make(stream, std::move(gate_up)));
+  ASSIGN_OR_RETURN(to->down, ops::WeightTable::Make(stream, std::move(down)));
   return absl::OkStatus();
 }
 
-absl::StatusOr<MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConfig& config, DType dtype,
-                                      const MoeWeights& weights) {
-  MoeLayer layer;
+absl::StatusOr<moe::MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConfig& config, DType dtype,
+                                           const MoeWeights& weights) {
+  moe::MoeLayer layer;
   layer.desc = {.hidden = config.hidden,
                 .expert_ffn = config.expert_intermediate,
                 .shared_ffn = config.shared_intermediate,
@@ -79,10 +79,10 @@ absl::Status CheckFinite(const Stream& stream, const TensorView& rows, int64_t l
 
 // What only the CPU has kernels for so far.
 absl::Status CheckDevice(const Stream& stream, const ModelConfig& config) {
-  const char* const op = config.norm == NormKind::kLayer ? "layer_norm"
-                         : !IsGated(config.activation)   ? "gelu"
-                         : config.learned_positions      ? "add_embedding"
-                                                         : nullptr;
+  const char* const op = config.norm == NormKind::kLayer    ? "layer_norm"
+                         : !ops::IsGated(config.activation) ? "gelu"
+                         : config.learned_positions         ? "add_embedding"
+                                                            : nullptr;
   if (stream.device().is_cpu() || op == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat(config.model_type, ": ", op, " runs on the CPU alone, not on ", stream.device().ToString()));
@@ -96,11 +96,11 @@ void Tap(const StageIn& in, const char* name, int64_t layer_idx, const TensorVie
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const Stream& stream, const ModelConfig& config, DType dtype,
                                                      ModelWeights weights, int64_t max_positions,
-                                                     LayerExperts* experts) {
+                                                     moe::ExpertWeightProvider* experts) {
   RETURN_IF_ERROR(CheckDevice(stream, config));
-  absl::StatusOr<RopeTable> rope = config.learned_positions
-                                       ? RopeTable::WithoutRotation(max_positions, AccDType(dtype))
-                                       : RopeTable::Build(config.rope, max_positions, AccDType(dtype));
+  absl::StatusOr<ops::RopeTable> rope = config.learned_positions
+                                            ? ops::RopeTable::WithoutRotation(max_positions, AccDType(dtype))
+                                            : ops::RopeTable::Build(config.rope, max_positions, AccDType(dtype));
   RETURN_IF_ERROR(rope.status());
   RETURN_IF_ERROR(rope->MoveTo(stream));
   std::unique_ptr<Model> model(new Model(config, dtype, std::move(weights), *std::move(rope), stream.device()));
@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const Stream& stream, const
   return model;
 }
 
-Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope, Device device)
+Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, ops::RopeTable rope, Device device)
     : config_(config),
       dtype_(dtype),
       weights_(std::move(weights)),
@@ -123,7 +123,7 @@ Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeT
       counts_(DType::kI32, {config.num_experts}, device),
       topk_(DType::kI32, {config.top_k}, device) {}
 
-absl::Status Model::MakeMoeLayers(const Stream& stream, LayerExperts* experts) {
+absl::Status Model::MakeMoeLayers(const Stream& stream, moe::ExpertWeightProvider* experts) {
   experts_ = experts;
   int num_moe_layers = 0;
   for (const LayerWeights& layer : weights_.layers) {
@@ -161,13 +161,13 @@ absl::Status Model::Reserve(int64_t rows) {
   return absl::OkStatus();
 }
 
-absl::Status Model::ReserveExchange(const MoeRoom& room, int64_t recorded_rows) {
-  MoeRoom all = room, recorded = room;
+absl::Status Model::ReserveExchange(const moe::MoeCapacity& room, int64_t recorded_rows) {
+  moe::MoeCapacity all = room, recorded = room;
   recorded.rows = recorded_rows;
-  recorded.exchange = ExchangeMode::kBounded;
-  for (const std::optional<MoeLayer>& layer : moe_layers_) {
+  recorded.exchange = moe::ExchangeMode::kPadded;
+  for (const std::optional<moe::MoeLayer>& layer : moe_layers_) {
     if (!layer.has_value()) continue;
-    all.brought = layer->weights.experts != nullptr;
+    all.offloaded = layer->weights.experts != nullptr;
     RETURN_IF_ERROR(moe_executor_.Reserve(all, layer->desc));
     if (recorded_rows > 0) RETURN_IF_ERROR(recorded_executor_.Reserve(recorded, layer->desc));
   }
@@ -211,14 +211,14 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
     RETURN_IF_ERROR(RunLayer(stream, call));
     if (kept.moe != nullptr) {
       RETURN_IF_ERROR(
-          ComputeRouterStatistics(stream, kept.moe->logits, kept.moe->topk_idx, &saved->router_statistics()[i]));
+          ops::ComputeRouterStatistics(stream, kept.moe->logits, kept.moe->topk_idx, &saved->router_statistics()[i]));
     }
     if (in.keep_topk && moe_layers_[i].has_value()) RETURN_IF_ERROR(KeepTopK(stream, in, i, out.topk_idx));
     const bool padding = batch.on_device != nullptr && batch.on_device->num_real_rows != nullptr;
     if (check_nan_ && !padding) RETURN_IF_ERROR(CheckFinite(stream, residual, i));
   }
   if (layers.end == config_.num_layers() && in.logits.has_value()) {
-    if (in.lending != nullptr && in.lending->active()) RETURN_IF_ERROR(in.lending->ReturnWanted(all_rows));
+    if (in.rebalancing != nullptr && in.rebalancing->active()) RETURN_IF_ERROR(in.rebalancing->ReturnWanted(all_rows));
     const absl::Time start = absl::Now();
     RETURN_IF_ERROR(RunHead(stream, batch, all_rows, *in.logits));
     out.head_seconds = SecondsSince(start);
@@ -229,7 +229,7 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
 
 absl::Status Model::CheckSaving(const StageIn& in, const SavedForward& saved) const {
   if (!in.moe->stream->device().is_cpu()) return absl::UnimplementedError("forward: training on a device");
-  if (in.lending != nullptr && in.lending->active()) {
+  if (in.rebalancing != nullptr && in.rebalancing->active()) {
     return absl::UnimplementedError("forward: rows are lent in a pass that is kept for a backward one");
   }
   if (in.moe->placer != nullptr || in.moe->forecaster != nullptr) {
@@ -242,18 +242,18 @@ absl::Status Model::CheckSaving(const StageIn& in, const SavedForward& saved) co
 
 absl::Status Model::RunLayer(const Stream& stream, const LayerCall& call) {
   const absl::Time start = absl::Now();
-  RowLending* const lending = call.in->lending;
-  const double exchanged = lending != nullptr ? lending->exchange_seconds() : 0;
+  TokenRebalancer* const rebalancing = call.in->rebalancing;
+  const double exchanged = rebalancing != nullptr ? rebalancing->exchange_seconds() : 0;
   RETURN_IF_ERROR(attention_.Run(stream,
                                  {.batch = call.in->batch,
-                                  .lending = lending,
+                                  .rebalancing = rebalancing,
                                   .weights = &weights_.layers[call.layer_idx].attention,
                                   .window = config_.layers[call.layer_idx].window,
                                   .cache = call.cache->layer(call.layer_idx),
                                   .saved = call.saved},
                                  call.residual));
   call.out->attention_seconds += SecondsSince(start);
-  if (lending != nullptr) call.out->attention_seconds -= lending->exchange_seconds() - exchanged;
+  if (rebalancing != nullptr) call.out->attention_seconds -= rebalancing->exchange_seconds() - exchanged;
   if (call.saved != nullptr) RETURN_IF_ERROR(CopyTensor(stream, call.residual, call.saved->residual_mid));
   Tap(*call.in, "attention", call.layer_idx, call.residual);
   RETURN_IF_ERROR(RunFfn(stream, call));
@@ -274,26 +274,27 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
     const auto of_layer = [&](const TensorView& counts) {
       return counts.rank() == 0 ? counts : counts.Rows(layer_idx, 1).Reshape({config_.num_experts});
     };
-    const LayerContext at = {.index = moe_idx_[layer_idx],
-                             .expert_counts = of_layer(out->expert_counts),
-                             .decode_counts = of_layer(out->decode_counts),
-                             .num_decode_rows = in.batch->num_decode_rows,
-                             .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
-                             .saved = call.saved != nullptr ? call.saved->moe : nullptr};
+    const moe::LayerContext at = {
+        .index = moe_idx_[layer_idx],
+        .expert_counts = of_layer(out->expert_counts),
+        .decode_counts = of_layer(out->decode_counts),
+        .num_decode_rows = in.batch->num_decode_rows,
+        .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
+        .saved = call.saved != nullptr ? call.saved->moe : nullptr};
     return (in.moe->recorded ? recorded_executor_ : moe_executor_)
         .Run(*in.moe, at, *moe_layers_[layer_idx], x, call.residual);
   }
   if (num_rows == 0) return absl::OkStatus();
   const bool saves = call.saved != nullptr;
   const TensorView hidden = saves ? call.saved->dense_hidden : dense_hidden_.Rows(num_rows);
-  return DenseFfn(stream,
-                  {.activation = config_.activation,
-                   .gate_up = &layer.dense->gate_up,
-                   .down = &layer.dense->down,
-                   .up_bias = layer.dense->up_bias,
-                   .down_bias = layer.dense->down_bias,
-                   .sums = saves ? call.saved->dense_sums : TensorView()},
-                  x, hidden, call.residual);
+  return ops::DenseFfn(stream,
+                       {.activation = config_.activation,
+                        .gate_up = &layer.dense->gate_up,
+                        .down = &layer.dense->down,
+                        .up_bias = layer.dense->up_bias,
+                        .down_bias = layer.dense->down_bias,
+                        .sums = saves ? call.saved->dense_sums : TensorView()},
+                       x, hidden, call.residual);
 }
 
 absl::Status Model::TakeTopK(const StageIn& in, StageOut* out) {
@@ -305,24 +306,25 @@ absl::Status Model::TakeTopK(const StageIn& in, StageOut* out) {
 
 // What the layer that ran last has chosen.
 absl::Status Model::KeepTopK(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& topk_idx) {
-  const MoeExecutor& executor = in.moe->recorded ? recorded_executor_ : moe_executor_;
+  const moe::MoeExecutor& executor = in.moe->recorded ? recorded_executor_ : moe_executor_;
   const TensorView to = topk_idx.Rows(moe_idx_[layer_idx], 1).Reshape({in.batch->num_rows(), config_.top_k});
   return CopyTensor(stream, executor.topk_idx(), to);
 }
 
 absl::Status Model::Embed(const Stream& stream, const Batch& batch, const TensorView& residual) {
   if (batch.num_rows() == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(config_.tie_embeddings ? EmbedTied(stream, batch, residual)
-                                         : switchyard::Embed(stream, weights_.embedding, batch.token_ids(), residual));
+  RETURN_IF_ERROR(config_.tie_embeddings
+                      ? EmbedTied(stream, batch, residual)
+                      : switchyard::ops::Embed(stream, weights_.embedding, batch.token_ids(), residual));
   if (!config_.learned_positions) return absl::OkStatus();
-  return AddEmbedding(stream, weights_.positions, batch.table_rows(), residual);
+  return ops::AddEmbedding(stream, weights_.positions, batch.table_rows(), residual);
 }
 
 // A tied table is held once, packed as lm_head: where its rows are not as they were they are unpacked one by one, then
 // widened.
 absl::Status Model::EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual) {
   if (!stream.device().is_cpu()) {
-    return switchyard::Embed(stream, weights_.lm_head.rows(), batch.token_ids(), residual);
+    return switchyard::ops::Embed(stream, weights_.lm_head.rows(), batch.token_ids(), residual);
   }
   const int64_t num_rows = batch.num_rows();
   const TensorView rows = normed_.Rows(num_rows);
@@ -336,7 +338,7 @@ absl::Status Model::EmbedTied(const Stream& stream, const Batch& batch, const Te
   });
   row_ids_.resize(num_rows);
   std::iota(row_ids_.begin(), row_ids_.end(), 0);
-  return switchyard::Embed(stream, rows, row_ids_, residual);
+  return switchyard::ops::Embed(stream, rows, row_ids_, residual);
 }
 
 absl::Status Model::RunHead(const Stream& stream, const Batch& batch, const TensorView& residual, LogitsSink sink) {
@@ -347,12 +349,12 @@ absl::Status Model::RunHead(const Stream& stream, const Batch& batch, const Tens
     const TensorView rows = head_rows_.Rows(count);
     const TensorView x = normed_.Rows(count);
     const TensorView logits = logits_.Rows(count);
-    RETURN_IF_ERROR(GatherRows(stream, residual, wanted.Part(first, count), rows));
+    RETURN_IF_ERROR(ops::GatherRows(stream, residual, wanted.Part(first, count), rows));
     RETURN_IF_ERROR(Normalize(stream, config_, {weights_.final_norm, weights_.final_norm_bias}, rows, x));
-    RETURN_IF_ERROR(Gemm(stream, {}, x, weights_.lm_head, TensorView(), logits));
+    RETURN_IF_ERROR(ops::Gemm(stream, {}, x, weights_.lm_head, TensorView(), logits));
     RETURN_IF_ERROR(sink(first, logits));
   }
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

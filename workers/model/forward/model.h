@@ -23,14 +23,14 @@
 #include "workers/model/forward/saved_forward.h"
 #include "workers/model/runner/kv_cache.h"
 #include "workers/model/weights/weights.h"
-#include "workers/moe/experts/layer_experts.h"
+#include "workers/moe/experts/expert_weight_provider.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/moe/layer/moe_layer.h"
 #include "workers/ops/rope/rope.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // Receives logits of batch.logit_rows[first, first + logits.dim(0)): [n, V] fp32 (fp64 for an fp64 model), valid until
 // it returns.  Called with rising `first`, at most kHeadRows rows at a time, so that the logits of a long prompt need
@@ -42,13 +42,13 @@ inline constexpr int64_t kHeadRows = 64;
 using ResidualTap = absl::FunctionRef<void(const char* name, int64_t layer_idx, const TensorView& residual)>;
 
 struct StageIn {
-  const Batch* batch = nullptr;           // borrowed
-  const MoeContext* moe = nullptr;        // borrowed; its stream is the pass's
-  RowLending* lending = nullptr;          // borrowed, begun with this batch; null: no rows are lent
-  TensorView hidden = {};                 // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
-  bool keep_topk = false;                 // fill StageOut::topk_idx
-  std::optional<LogitsSink> logits = {};  // where the last stage's logits go; none: no head
-  std::optional<ResidualTap> tap = {};    // for tests and debugging
+  const Batch* batch = nullptr;            // borrowed
+  const moe::MoeContext* moe = nullptr;    // borrowed; its stream is the pass's
+  TokenRebalancer* rebalancing = nullptr;  // borrowed, begun with this batch; null: no rows are given away
+  TensorView hidden = {};                  // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
+  bool keep_topk = false;                  // fill StageOut::topk_idx
+  std::optional<LogitsSink> logits = {};   // where the last stage's logits go; none: no head
+  std::optional<ResidualTap> tap = {};     // for tests and debugging
 };
 
 struct StageOut {
@@ -71,13 +71,13 @@ class Model {
   // experts: borrowed; has the routed experts, which the weights are without then.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const Stream& stream, const ModelConfig& config, DType dtype,
                                                        ModelWeights weights, int64_t max_positions,
-                                                       LayerExperts* experts = nullptr);
+                                                       moe::ExpertWeightProvider* experts = nullptr);
   // Takes scratch for steps of so many rows at once, where otherwise it grows with the largest step.
   // Errors: ResourceExhausted.
   absl::Status Reserve(int64_t rows);
   // The same for the experts and the exchange of a group of two ranks or more: of any steps that the room says, and of
   // recorded ones with so many rows (0: none are recorded).
-  absl::Status ReserveExchange(const MoeRoom& room, int64_t recorded_rows);
+  absl::Status ReserveExchange(const moe::MoeCapacity& room, int64_t recorded_rows);
 
   // saved: nullptr = inference; else what backward needs is kept there, begun with the batch's rows.  Same bits, same
   // collectives.  Unimplemented then: a device, lent rows, a placer, a forecaster, experts from a store.
@@ -86,26 +86,26 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
   // Who has the routed experts; null: the weights.
-  LayerExperts* experts() const { return experts_; }
+  moe::ExpertWeightProvider* experts() const { return experts_; }
   // For who trains, between passes: values may change, shapes may not.
   ModelWeights* mutable_weights() { return &weights_; }
   // For who trains, between passes: these are the experts of this rank from now on.  experts: [MoE layers] by slot.
-  // REQUIRES: on the CPU; no LayerExperts has them.
+  // REQUIRES: on the CPU; no ExpertWeightProvider has them.
   void ReplaceExperts(const Stream& stream, std::vector<int32_t> residents,
                       std::vector<std::vector<FfnWeights>> experts);
-  const MoeLayer* moe_layer(int64_t layer_idx) const {  // null: a dense layer
+  const moe::MoeLayer* moe_layer(int64_t layer_idx) const {  // null: a dense layer
     return moe_layers_[layer_idx].has_value() ? &*moe_layers_[layer_idx] : nullptr;
   }
   // Of a layer with experts: how many such come before it.
   int moe_index(int64_t layer_idx) const { return moe_idx_[layer_idx]; }
   DType dtype() const { return dtype_; }
   int64_t max_positions() const { return rope_.max_positions(); }
-  const RopeTable& rope() const { return rope_; }
+  const ops::RopeTable& rope() const { return rope_; }
   LayerRange all_layers() const { return {0, config_.num_layers()}; }
 
  private:
-  Model(const ModelConfig& config, DType dtype, ModelWeights weights, RopeTable rope, Device device);
-  absl::Status MakeMoeLayers(const Stream& stream, LayerExperts* experts);
+  Model(const ModelConfig& config, DType dtype, ModelWeights weights, ops::RopeTable rope, Device device);
+  absl::Status MakeMoeLayers(const Stream& stream, moe::ExpertWeightProvider* experts);
 
   absl::Status Embed(const Stream& stream, const Batch& batch, const TensorView& residual);
   absl::Status EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual);
@@ -128,13 +128,13 @@ class Model {
   const ModelConfig config_;
   const DType dtype_;
   ModelWeights weights_;
-  const RopeTable rope_;
+  const ops::RopeTable rope_;
   const bool check_nan_;
-  LayerExperts* experts_ = nullptr;
+  moe::ExpertWeightProvider* experts_ = nullptr;
   AttentionLayer attention_;
-  std::vector<std::optional<MoeLayer>> moe_layers_;  // [L]
-  std::vector<int> moe_idx_;                         // [L] MoE layers before this one
-  MoeExecutor moe_executor_, recorded_executor_;
+  std::vector<std::optional<moe::MoeLayer>> moe_layers_;  // [L]
+  std::vector<int> moe_idx_;                              // [L] MoE layers before this one
+  moe::MoeExecutor moe_executor_, recorded_executor_;
 
   ScratchTensor residual_;      // [T, H] AccDType
   ScratchTensor normed_;        // [T, H]
@@ -146,4 +146,4 @@ class Model {
   std::vector<int32_t> row_ids_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -9,7 +9,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // Of a norm's parameters, or of their gradients.  Borrowed.
 struct NormViews {
@@ -32,4 +32,4 @@ absl::Status NormalizeBackward(const Stream& stream, const ModelConfig& config, 
                                const TensorView& dy,   // [T, H] model dtype
                                const TensorView& dx);  // [T, H] AccDType
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -1,13 +1,13 @@
 #include "workers/model/forward/saved_forward.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 SavedForward::Place::Place(const ModelConfig& config, DType dtype)
     : mid(AccDType(dtype), {config.hidden}),
       projected(dtype, {config.qkv_width()}),
       qkv(dtype, {config.qkv_width()}),
       attended(dtype, {config.q_width()}),
-      sums(dtype, {SumsWidth(config.activation, config.dense_intermediate)}),
+      sums(dtype, {ops::SumsWidth(config.activation, config.dense_intermediate)}),
       hidden(dtype, {config.dense_intermediate}) {}
 
 SavedForward::SavedForward(const ModelConfig& config, DType dtype, SavePolicy policy)
@@ -34,4 +34,4 @@ SavedLayer SavedForward::layer(int64_t layer_idx) {
   return layer;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

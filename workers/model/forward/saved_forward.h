@@ -18,7 +18,7 @@
 #include "workers/ops/router/router_backward.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 enum class SavePolicy : uint8_t { kAll, kLayerInputs };
 
@@ -31,7 +31,7 @@ struct SavedLayer {
   TensorView attended;      // [T, N * D] D
   TensorView dense_sums;    // [T, 2F], GELU: [T, F] D: what a dense feed-forward's activation gets; rank 0: a MoE layer
   TensorView dense_hidden;  // [T, F] D
-  MoeSaved* moe = nullptr;  // null: a dense layer
+  moe::MoeSaved* moe = nullptr;  // null: a dense layer
 };
 
 class SavedForward {
@@ -47,21 +47,21 @@ class SavedForward {
   // With kLayerInputs all but residual_in is of the layer that ran last.
   SavedLayer layer(int64_t layer_idx);
   // What the routers of the pass gave in all, by layer; of dense layers empty.
-  std::vector<RouterStatistics>& router_statistics() { return router_statistics_; }
+  std::vector<ops::RouterStatistics>& router_statistics() { return router_statistics_; }
 
  private:
   struct Place {
     Place(const ModelConfig& config, DType dtype);
     ScratchTensor mid, projected, qkv, attended, sums, hidden;
-    MoeSaved moe;
+    moe::MoeSaved moe;
   };
 
   const ModelConfig& config_;
   const SavePolicy policy_;
   int64_t num_rows_ = 0;
-  std::vector<ScratchTensor> inputs_;                // [L]
-  std::vector<std::unique_ptr<Place>> places_;       // [L], or one
-  std::vector<RouterStatistics> router_statistics_;  // [L]
+  std::vector<ScratchTensor> inputs_;                     // [L]
+  std::vector<std::unique_ptr<Place>> places_;            // [L], or one
+  std::vector<ops::RouterStatistics> router_statistics_;  // [L]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -6,17 +6,17 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
-absl::StatusOr<BatchUpload> BatchUpload::Create(Device device, const SequenceLimits& limits) {
+absl::StatusOr<BatchUpload> BatchUpload::Create(Device device, const ops::SequenceLimits& limits) {
   BatchUpload upload;
   upload.limits_ = limits;
   ASSIGN_OR_RETURN(upload.ints_, IntUpload::Create(device, {limits.rows, limits.rows, limits.rows, 1}));
-  ASSIGN_OR_RETURN(upload.sequences_, DeviceSequences::Create(device, limits));
+  ASSIGN_OR_RETURN(upload.sequences_, ops::DeviceSequences::Create(device, limits));
   return upload;
 }
 
-absl::Status BatchUpload::Send(const Stream& stream, const KvCacheView& cache, Batch* batch) {
+absl::Status BatchUpload::Send(const Stream& stream, const ops::KvCacheView& cache, Batch* batch) {
   const auto rows = static_cast<int64_t>(batch->tokens.size()), wanted = static_cast<int64_t>(batch->logit_rows.size());
   if (rows > limits_.rows) {
     return absl::InvalidArgumentError(absl::StrCat("batch: ", rows, " rows, limit ", limits_.rows));
@@ -31,13 +31,13 @@ absl::Status BatchUpload::Send(const Stream& stream, const KvCacheView& cache, B
                 .tokens = ints_.view(kTokens, rows),
                 .rope_rows = ints_.view(kRopeRows, rows),
                 .logit_rows = ints_.view(kLogitRows, wanted),
-                .sequences = SequenceBatch(sequences_.view())};
+                .sequences = ops::SequenceBatch(sequences_.view())};
   batch->on_device = &on_device_;
   return absl::OkStatus();
 }
 
-absl::Status BatchUpload::SendDecodes(const Stream& stream, const KvCacheView& cache, Batch* batch,
-                                      const DecodeBounds& bounds) {
+absl::Status BatchUpload::SendDecodes(const Stream& stream, const ops::KvCacheView& cache, Batch* batch,
+                                      const ops::DecodeBounds& bounds) {
   const auto rows = static_cast<int64_t>(batch->tokens.size());
   SY_CHECK_LE(rows, bounds.decodes);
   RETURN_IF_ERROR(ints_.Begin(stream));
@@ -53,10 +53,10 @@ absl::Status BatchUpload::SendDecodes(const Stream& stream, const KvCacheView& c
                 .tokens = ints_.view(kTokens, bounds.decodes),
                 .rope_rows = ints_.view(kRopeRows, bounds.decodes),
                 .logit_rows = ints_.view(kLogitRows, bounds.decodes),
-                .sequences = SequenceBatch(sequences_.view()),
+                .sequences = ops::SequenceBatch(sequences_.view()),
                 .num_real_rows = ints_.view(kNumRows, 1).data()};
   batch->on_device = &on_device_;
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -9,7 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 int32_t BitsOf(double value) {
@@ -58,11 +58,11 @@ absl::Status DeviceSteps::Upload(Batch* batch) { return upload_.Send(stream_, ca
 absl::Status DeviceSteps::SendSampling(absl::Span<const PlainRow> rows, int64_t padded_rows) {
   RETURN_IF_ERROR(sampling_.Begin(stream_));
   const auto count = static_cast<int64_t>(rows.size());
-  SamplingParams padding;
+  batching::SamplingParams padding;
   padding.temperature = 0;
   for (int64_t i = 0; i < padded_rows; ++i) {
     const PlainRow row = i < count ? rows[i] : PlainRow{.slot = -1};
-    const SamplingParams& params = row.params != nullptr ? *row.params : padding;
+    const batching::SamplingParams& params = row.params != nullptr ? *row.params : padding;
     sampling_.host(kTemperature)[i] = BitsOf(params.temperature);
     sampling_.host(kTopK)[i] = params.top_k;
     sampling_.host(kTopP)[i] = BitsOf(params.top_p);
@@ -79,7 +79,7 @@ absl::Status DeviceSteps::SendSampling(absl::Span<const PlainRow> rows, int64_t 
   return sampling_.Send(stream_, counts);
 }
 
-PlainSampling DeviceSteps::Sampling(int64_t rows) const {
+ops::PlainSampling DeviceSteps::Sampling(int64_t rows) const {
   return {.temperature = sampling_.view(kTemperature, rows),
           .top_k = sampling_.view(kTopK, rows),
           .top_p = sampling_.view(kTopP, rows),
@@ -88,19 +88,19 @@ PlainSampling DeviceSteps::Sampling(int64_t rows) const {
           .slot = sampling_.view(kSlot, rows)};
 }
 
-absl::Status DeviceSteps::Enqueue(const MoeContext& moe, Batch* batch, int64_t rows) {
+absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch, int64_t rows) {
   // The batch as it came to the device, but with the tokens that only the device knows.
   const BatchOnDevice* const sent = batch->on_device;
   const absl::Cleanup restore = [&] { batch->on_device = sent; };
   BatchOnDevice known = *sent;
   const TensorView resolved = resolved_.view().Rows(0, known.num_rows);
-  if (known.num_rows > 0) RETURN_IF_ERROR(ResolveTokens(stream_, known.tokens, last_, resolved));
+  if (known.num_rows > 0) RETURN_IF_ERROR(ops::ResolveTokens(stream_, known.tokens, last_, resolved));
   known.tokens = IntView(resolved);
   batch->on_device = &known;
-  const PlainSampling requests = Sampling(rows);
+  const ops::PlainSampling requests = Sampling(rows);
   const auto sample = [&](int64_t first, const TensorView& logits) {
     const int64_t count = logits.dim(0);
-    return SamplePlain(stream_, logits, requests.Part(first, count), tokens_.view().Rows(first, count), last_);
+    return ops::SamplePlain(stream_, logits, requests.Part(first, count), tokens_.view().Rows(first, count), last_);
   };
   const StageIn stage = {.batch = batch, .moe = &moe, .logits = LogitsSink(sample)};
   StageOut out;
@@ -111,7 +111,7 @@ absl::Status DeviceSteps::Enqueue(const MoeContext& moe, Batch* batch, int64_t r
 }
 
 // The first step of a size runs as it is, so that nothing is allocated or chosen while the second is recorded.
-absl::Status DeviceSteps::Replay(const MoeContext& moe, Batch* batch, int64_t bucket) {
+absl::Status DeviceSteps::Replay(const moe::MoeContext& moe, Batch* batch, int64_t bucket) {
   const auto [graph, fresh] = graphs_.try_emplace(bucket);
   if (fresh) return Enqueue(moe, batch, bucket);
   if (graph->second == nullptr) {
@@ -127,7 +127,8 @@ absl::Status DeviceSteps::Replay(const MoeContext& moe, Batch* batch, int64_t bu
   RETURN_IF_ERROR(stream_.queue()->Run(graph->second.get()));
   if (moe.comm->world() == 1) return absl::OkStatus();
   // Nobody else watches over the collectives in it.
-  ASSIGN_OR_RETURN(const std::unique_ptr<Work> fence, moe.comm->Fence({.stream = &stream_, .deadline = moe.deadline}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> fence,
+                   moe.comm->Fence({.stream = &stream_, .deadline = moe.deadline}));
   return fence->Wait();
 }
 
@@ -151,7 +152,7 @@ absl::Status DeviceSteps::ReadBack(int64_t rows, int64_t num_decodes) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceSteps::Launch(const MoeContext& moe, Batch* batch, absl::Span<const PlainRow> rows,
+absl::Status DeviceSteps::Launch(const moe::MoeContext& moe, Batch* batch, absl::Span<const PlainRow> rows,
                                  int64_t most_decodes) {
   SY_CHECK_LT(under_way(), kMaxUnderWay);
   const auto count = static_cast<int64_t>(rows.size());
@@ -160,12 +161,12 @@ absl::Status DeviceSteps::Launch(const MoeContext& moe, Batch* batch, absl::Span
     // The first step of more rows moves the scratch that the others were recorded with.
     if (bucket > largest_bucket_) graphs_.clear();
     largest_bucket_ = std::max(largest_bucket_, bucket);
-    MoeStats unread;  // what is replayed counts nothing
-    MoeContext recorded = moe;
+    moe::MoeStats unread;  // what is replayed counts nothing
+    moe::MoeContext recorded = moe;
     recorded.stats = &unread;
     recorded.recorded = true;
     if (moe.comm->world() > 1) {
-      recorded.exchange = ExchangeMode::kBounded;
+      recorded.exchange = moe::ExchangeMode::kPadded;
       recorded.max_rows = bucket;
     }
     RETURN_IF_ERROR(upload_.SendDecodes(stream_, cache_->layer(0), batch, {bucket, limits_.context}));
@@ -204,4 +205,4 @@ void DeviceSteps::Clear() {
   largest_bucket_ = 0;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -27,7 +27,7 @@
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/int_upload.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // The rows that a graph for `rows` decodes is recorded with; 0 = so many are not recorded.  Pure.
 int64_t DecodeBucket(int64_t rows, int64_t max_rows);
@@ -35,9 +35,9 @@ inline constexpr int64_t kMaxGraphRows = 256;
 
 // What one of batch.logit_rows is sampled for.
 struct PlainRow {
-  const SamplingParams* params = nullptr;  // borrowed
-  int64_t index = 0;                       // of the output token
-  SlotId slot = 0;
+  const batching::SamplingParams* params = nullptr;  // borrowed
+  int64_t index = 0;                                 // of the output token
+  batching::SlotId slot = 0;
 };
 
 struct CollectedStep {
@@ -67,7 +67,7 @@ class DeviceSteps {
   // most_decodes > 0: every sequence has one row, which is sampled, and no rank has more rows than this; the same on
   // all ranks.  Such a step is recorded and replayed; with several ranks its rows then travel in fixed sizes.
   // The statistics are what the host knows of the exchange; with fixed sizes nothing.
-  absl::Status Launch(const MoeContext& moe, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes);
+  absl::Status Launch(const moe::MoeContext& moe, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes);
   int under_way() const { return static_cast<int>(under_way_.size()); }
   // Whether the oldest is done.  REQUIRES: under_way() > 0.
   absl::StatusOr<bool> OldestIsDone();
@@ -92,10 +92,10 @@ class DeviceSteps {
   DeviceSteps(const Stream& stream, Model* model, KvCache* cache, const Limits& limits)
       : stream_(stream), model_(model), cache_(cache), limits_(limits) {}
   absl::Status SendSampling(absl::Span<const PlainRow> rows, int64_t padded_rows);
-  PlainSampling Sampling(int64_t rows) const;
+  ops::PlainSampling Sampling(int64_t rows) const;
   // Tokens, forward pass, sampling: what is enqueued or recorded.
-  absl::Status Enqueue(const MoeContext& moe, Batch* batch, int64_t rows);
-  absl::Status Replay(const MoeContext& moe, Batch* batch, int64_t bucket);
+  absl::Status Enqueue(const moe::MoeContext& moe, Batch* batch, int64_t rows);
+  absl::Status Replay(const moe::MoeContext& moe, Batch* batch, int64_t bucket);
   absl::Status ReadBack(int64_t rows, int64_t num_decodes);
 
   const Stream stream_;
@@ -116,4 +116,4 @@ class DeviceSteps {
   int64_t num_replayed_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -15,7 +15,7 @@
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 std::vector<CacheSpec> CacheSpecs(const ModelConfig& config, DType dtype) {
   std::vector<CacheSpec> specs;
@@ -41,9 +41,10 @@ absl::StatusOr<KvCache> KvCache::Create(std::vector<CacheSpec> specs, int32_t bl
   KvCache cache;
   cache.specs_ = std::move(specs);
   cache.block_size_ = block_size;
-  cache.num_blocks_ = static_cast<int32_t>(std::min<int64_t>(num_blocks, std::numeric_limits<BlockId>::max()));
+  cache.num_blocks_ =
+      static_cast<int32_t>(std::min<int64_t>(num_blocks, std::numeric_limits<batching::BlockId>::max()));
   for (const CacheSpec& spec : cache.specs_) {
-    const Shape shape = KvCacheShape(cache.num_blocks_, spec.num_kv_heads, block_size, spec.head_dim);
+    const Shape shape = ops::KvCacheShape(cache.num_blocks_, spec.num_kv_heads, block_size, spec.head_dim);
     for (int half = 0; half < 2; ++half) {
       absl::StatusOr<Tensor> tensor = Tensor::Allocate(spec.dtype, shape, device);
       RETURN_IF_ERROR(tensor.status());
@@ -93,8 +94,8 @@ int64_t KvCache::bytes() const {
   return bytes;
 }
 
-absl::Status KvCache::Copy(const Stream& stream, absl::Span<const BlockCopy> copies) {
-  for (const BlockCopy& copy : copies) {
+absl::Status KvCache::Copy(const Stream& stream, absl::Span<const batching::BlockCopy> copies) {
+  for (const batching::BlockCopy& copy : copies) {
     if (copy.from < 0 || copy.from >= num_blocks_ || copy.to < 0 || copy.to >= num_blocks_) {
       return absl::InvalidArgumentError(
           absl::StrCat("block copy ", copy.from, " -> ", copy.to, " is outside [0, ", num_blocks_, ")"));
@@ -103,7 +104,7 @@ absl::Status KvCache::Copy(const Stream& stream, absl::Span<const BlockCopy> cop
   for (const Tensor& tensor : tensors_) {
     const int64_t block_bytes = tensor.view().row_stride() * DTypeBytes(tensor.dtype());
     char* base = static_cast<char*>(tensor.view().raw());
-    for (const BlockCopy& copy : copies) {
+    for (const batching::BlockCopy& copy : copies) {
       if (copy.from == copy.to) continue;
       char* const to = base + copy.to * block_bytes;
       const char* const from = base + copy.from * block_bytes;
@@ -117,4 +118,4 @@ absl::Status KvCache::Copy(const Stream& stream, absl::Span<const BlockCopy> cop
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

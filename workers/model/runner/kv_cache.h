@@ -19,7 +19,7 @@
 #include "workers/tensor/dtype.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // What one layer keeps for a token.  components: keys and values now; a latent and a rope part for MLA later.
 struct CacheSpec {
@@ -50,19 +50,19 @@ class KvCache {
   // Of those on the CPU, what the system says has been touched: the rest is still to be taken from the machine.
   int64_t ResidentBytes() const;
   const std::vector<CacheSpec>& specs() const { return specs_; }
-  KvCacheView layer(int64_t layer_idx) const { return views_[layer_idx]; }
+  ops::KvCacheView layer(int64_t layer_idx) const { return views_[layer_idx]; }
 
   // Takes the memory now rather than where it is first written to: writes zeros everywhere.
   absl::Status Touch(const Stream& stream);
   // Copies whole blocks in every layer, in order.  InvalidArgument for a block outside the pool.
-  absl::Status Copy(const Stream& stream, absl::Span<const BlockCopy> copies);
+  absl::Status Copy(const Stream& stream, absl::Span<const batching::BlockCopy> copies);
 
  private:
   std::vector<CacheSpec> specs_;
   int32_t block_size_ = 0;
   int32_t num_blocks_ = 0;
-  std::vector<Tensor> tensors_;     // k and v of each layer
-  std::vector<KvCacheView> views_;  // [L]
+  std::vector<Tensor> tensors_;          // k and v of each layer
+  std::vector<ops::KvCacheView> views_;  // [L]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -12,7 +12,7 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, const Stream& stream,
                                                                  const RunnerOptions& options) {
@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
   return runner;
 }
 
-absl::Status ModelRunner::SetGroup(Communicator* comm, const ExpertLayout* layout, const LayerGuides& guides) {
+absl::Status ModelRunner::SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout,
+                                   const LayerGuides& guides) {
   if (guides.any() && records_steps_) {
     return absl::FailedPreconditionError(
         "guides of layers with steps that are recorded: what they say of one step would be every step's");
@@ -75,28 +76,30 @@ void ModelRunner::LeaveGroup() {
 }
 
 absl::Status ModelRunner::UseSchedule(int32_t micro_batches) {
-  if (micro_batches < 1 || micro_batches > kMaxMicroBatches) {
+  if (micro_batches < 1 || micro_batches > pipeline::kMaxMicroBatches) {
     return absl::InternalError(
-        absl::StrCat("plan: micro_batches ", micro_batches, " is outside [1, ", kMaxMicroBatches, "]"));
+        absl::StrCat("plan: micro_batches ", micro_batches, " is outside [1, ", pipeline::kMaxMicroBatches, "]"));
   }
   if (micro_batches == schedule_micro_batches_) return absl::OkStatus();
-  schedule_ =
-      BuildExpertParallel({.micro_batches = micro_batches, .shared_expert = model_->config().shared_intermediate > 0});
+  schedule_ = pipeline::BuildExpertParallel(
+      {.micro_batches = micro_batches, .shared_expert = model_->config().shared_intermediate > 0});
   schedule_micro_batches_ = micro_batches;
   return absl::OkStatus();
 }
 
-absl::StatusOr<RankResult> ModelRunner::Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline) {
+absl::StatusOr<batching::RankResult> ModelRunner::Execute(const batching::StepPlan& plan,
+                                                          const batching::RankPlan& rank_plan, absl::Time deadline) {
   SY_CHECK_EQ(num_started(), 0);
   RETURN_IF_ERROR(Start(plan, rank_plan, deadline));
   return Finish();
 }
 
-absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline) {
+absl::Status ModelRunner::Start(const batching::StepPlan& plan, const batching::RankPlan& rank_plan,
+                                absl::Time deadline) {
   SY_CHECK(comm_ != nullptr);
   SY_CHECK_LT(num_started(), kMaxStarted);
   Started step = {.result = {}, .begin = absl::Now(), .deadline = deadline};
-  if (device_steps_ != nullptr && !plan.loans.empty())
+  if (device_steps_ != nullptr && !plan.transfers.empty())
     return absl::UnimplementedError("plan: loans of rows on a device");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
@@ -115,7 +118,7 @@ absl::Status ModelRunner::Start(const StepPlan& plan, const RankPlan& rank_plan,
   return absl::OkStatus();
 }
 
-MoeContext ModelRunner::ContextOf(absl::Time deadline, MoeStats* stats) const {
+moe::MoeContext ModelRunner::ContextOf(absl::Time deadline, moe::MoeStats* stats) const {
   return {.stream = &stream_,
           .comm = comm_,
           .layout = layout_,
@@ -126,29 +129,32 @@ MoeContext ModelRunner::ContextOf(absl::Time deadline, MoeStats* stats) const {
           .forecaster = guides_.forecaster};
 }
 
-absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
-  RankResult& result = step->result;
+absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, Started* step) {
+  batching::RankResult& result = step->result;
   const auto take_logits = [&](int64_t first, const TensorView& logits) {
     return TakeLogits(rank_plan, first, logits, step);
   };
   const bool wants_paths = WantsPaths(rank_plan);
-  if (wants_paths && !plan.loans.empty()) {
+  if (wants_paths && !plan.transfers.empty()) {
     return absl::InternalError("plan: rows are lent in a step that asks for their experts");
   }
   // Work that an error leaves under way must not outlive the group.
-  const absl::Cleanup drop = [this] { lending_.Drop(); };
-  RETURN_IF_ERROR(lending_.Begin(plan.loans, rank_plan.NumRows(), comm_, step->deadline, &batch_));
+  const absl::Cleanup drop = [this] { rebalancing_.Drop(); };
+  RETURN_IF_ERROR(rebalancing_.Begin(plan.transfers, rank_plan.NumRows(), comm_, step->deadline, &batch_));
   batch_.num_decode_rows = std::min(batch_.num_decode_rows, batch_.num_rows());  // others may be lent
   if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
   RETURN_IF_ERROR(BeginGuides(plan));
-  MoeStats stats;
-  const MoeContext moe = ContextOf(step->deadline, &stats);
-  const StageIn in = {
-      .batch = &batch_, .moe = &moe, .lending = &lending_, .keep_topk = wants_paths, .logits = LogitsSink(take_logits)};
+  moe::MoeStats stats;
+  const moe::MoeContext moe = ContextOf(step->deadline, &stats);
+  const StageIn in = {.batch = &batch_,
+                      .moe = &moe,
+                      .rebalancing = &rebalancing_,
+                      .keep_topk = wants_paths,
+                      .logits = LogitsSink(take_logits)};
   StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward(in, model_->all_layers(), &cache_, /*saved=*/nullptr));
   if (wants_paths) RETURN_IF_ERROR(TakePaths(rank_plan, out.topk_idx, step));
-  Settle(rank_plan, &result);
+  Finalize(rank_plan, &result);
   result.rows = batch_.num_rows();
   result.rows_sent = stats.rows_sent;
   result.rows_received = stats.rows_received;
@@ -164,7 +170,7 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin),
                     .attention_seconds = out.attention_seconds,
                     .expert_seconds = stats.expert_seconds,
-                    .exchange_seconds = stats.exchange_seconds + lending_.exchange_seconds(),
+                    .exchange_seconds = stats.exchange_seconds + rebalancing_.exchange_seconds(),
                     .head_seconds = out.head_seconds,
                     .gather_seconds = stats.gather_seconds,
                     .decide_seconds = stats.decide_seconds,
@@ -172,7 +178,7 @@ absl::Status ModelRunner::RunNow(const StepPlan& plan, const RankPlan& rank_plan
   return absl::OkStatus();
 }
 
-absl::Status ModelRunner::BeginGuides(const StepPlan& plan) {
+absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
   if (guides_.placer != nullptr) RETURN_IF_ERROR(guides_.placer->BeginStep(plan.step, plan.placement_epoch));
   if (guides_.forecaster == nullptr) return absl::OkStatus();
   // By positions, as borrowed rows have no sequence here.  (Another text that goes on where one ended spoils a
@@ -180,7 +186,7 @@ absl::Status ModelRunner::BeginGuides(const StepPlan& plan) {
   const std::vector<int32_t>& at = batch_.rope_rows;
   text_begins_.resize(at.size());
   for (size_t t = 0; t < at.size(); ++t) text_begins_[t] = t == 0 || at[t] != at[t - 1] + 1 ? 1 : 0;
-  ASSIGN_OR_RETURN(const absl::Span<const LayerEstimate> expected,
+  ASSIGN_OR_RETURN(const absl::Span<const placement::LayerEstimate> expected,
                    guides_.forecaster->Begin({.num_rows = batch_.num_rows(),
                                               .num_decode_rows = batch_.num_decode_rows,
                                               .token_ids = batch_.tokens,
@@ -211,11 +217,11 @@ std::vector<int64_t> ModelRunner::OfMoeLayers(absl::Span<const int32_t> counts) 
   return kept;
 }
 
-void ModelRunner::BuildBatch(const RankPlan& plan) {
+void ModelRunner::BuildBatch(const batching::RankPlan& plan) {
   batch_.Clear();
   uses_.clear();
   for (size_t i = 0; i < plan.items.size(); ++i) {
-    const StepItem& item = plan.items[i];
+    const batching::StepItem& item = plan.items[i];
     const Slot& slot = slots_.slot(item.slot);
     if (slot.broken) continue;
     const int64_t row_begin = batch_.num_rows();
@@ -234,7 +240,7 @@ void ModelRunner::BuildBatch(const RankPlan& plan) {
   }
 }
 
-void ModelRunner::AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin) {
+void ModelRunner::AddLogitRows(const batching::StepItem& item, int32_t item_idx, int64_t row_begin) {
   const Slot& slot = slots_.slot(item.slot);
   for (int32_t q = 0; q < item.num_query; ++q) {
     const int32_t next = item.start_pos + q + 1;
@@ -247,7 +253,8 @@ void ModelRunner::AddLogitRows(const StepItem& item, int32_t item_idx, int64_t r
 }
 
 // Hands runs of rows with the same use to the sampler or to the prompt's logprobs.
-absl::Status ModelRunner::TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, Started* step) {
+absl::Status ModelRunner::TakeLogits(const batching::RankPlan& plan, int64_t first, const TensorView& logits,
+                                     Started* step) {
   const absl::StatusOr<TensorView> on_host = logits_on_host_.Take(stream_, logits, step->deadline);
   RETURN_IF_ERROR(comm_->status());  // says more than that the stream was freed
   RETURN_IF_ERROR(on_host.status());
@@ -264,19 +271,19 @@ absl::Status ModelRunner::TakeLogits(const RankPlan& plan, int64_t first, const 
   return absl::OkStatus();
 }
 
-absl::Status ModelRunner::Sample(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
-                                 RankResult* result) {
+absl::Status ModelRunner::Sample(const batching::RankPlan& plan, absl::Span<const LogitUse> uses,
+                                 const TensorView& logits, batching::RankResult* result) {
   sample_requests_.clear();
   for (const LogitUse& use : uses) {
     const Slot& slot = slots_.slot(plan.items[use.item].slot);
     sample_requests_.push_back({.params = &slot.sampling, .history = &slot.history});
   }
-  outcomes_.assign(uses.size(), SampleOutcome());
-  RETURN_IF_ERROR(SampleTokens(stream_, logits, sample_requests_, absl::MakeSpan(outcomes_)));
+  outcomes_.assign(uses.size(), ops::SampleOutcome());
+  RETURN_IF_ERROR(ops::SampleTokens(stream_, logits, sample_requests_, absl::MakeSpan(outcomes_)));
   for (size_t i = 0; i < uses.size(); ++i) {
-    ItemResult& item = result->items[uses[i].item];
-    SampleOutcome& outcome = outcomes_[i];
-    if (outcome.status != ItemStatus::kOk) {
+    batching::ItemResult& item = result->items[uses[i].item];
+    ops::SampleOutcome& outcome = outcomes_[i];
+    if (outcome.status != batching::ItemStatus::kOk) {
       item.status = outcome.status;
       continue;
     }
@@ -286,38 +293,39 @@ absl::Status ModelRunner::Sample(const RankPlan& plan, absl::Span<const LogitUse
   return absl::OkStatus();
 }
 
-absl::Status ModelRunner::ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
-                                      RankResult* result) {
+absl::Status ModelRunner::ScorePrompt(const batching::RankPlan& plan, absl::Span<const LogitUse> uses,
+                                      const TensorView& logits, batching::RankResult* result) {
   logprob_requests_.clear();
   for (const LogitUse& use : uses) {
     const Slot& slot = slots_.slot(plan.items[use.item].slot);
     logprob_requests_.push_back({.token = use.next_token, .num_top = slot.sampling.num_prompt_logprobs});
   }
-  logprobs_.assign(uses.size(), PositionLogprobs());
-  statuses_.assign(uses.size(), ItemStatus::kOk);
+  logprobs_.assign(uses.size(), batching::PositionLogprobs());
+  statuses_.assign(uses.size(), batching::ItemStatus::kOk);
   RETURN_IF_ERROR(
-      TokenLogprobs(stream_, logits, logprob_requests_, absl::MakeSpan(logprobs_), absl::MakeSpan(statuses_)));
+      ops::TokenLogprobs(stream_, logits, logprob_requests_, absl::MakeSpan(logprobs_), absl::MakeSpan(statuses_)));
   for (size_t i = 0; i < uses.size(); ++i) {
-    ItemResult& item = result->items[uses[i].item];
-    if (statuses_[i] != ItemStatus::kOk) item.status = statuses_[i];
+    batching::ItemResult& item = result->items[uses[i].item];
+    if (statuses_[i] != batching::ItemStatus::kOk) item.status = statuses_[i];
     item.prompt_logprobs.push_back(std::move(logprobs_[i]));
   }
   return absl::OkStatus();
 }
 
-bool ModelRunner::WantsPaths(const RankPlan& plan) const {
-  return std::any_of(plan.items.begin(), plan.items.end(),
-                     [this](const StepItem& item) { return slots_.slot(item.slot).sampling.expert_paths_from >= 0; });
+bool ModelRunner::WantsPaths(const batching::RankPlan& plan) const {
+  return std::any_of(plan.items.begin(), plan.items.end(), [this](const batching::StepItem& item) {
+    return slots_.slot(item.slot).sampling.expert_paths_from >= 0;
+  });
 }
 
-absl::Status ModelRunner::TakePaths(const RankPlan& plan, const TensorView& topk_idx, Started* step) {
+absl::Status ModelRunner::TakePaths(const batching::RankPlan& plan, const TensorView& topk_idx, Started* step) {
   const absl::StatusOr<TensorView> on_host = paths_on_host_.Take(stream_, topk_idx, step->deadline);
   RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
   RETURN_IF_ERROR(on_host.status());
   const int64_t num_layers = topk_idx.dim(0), num_rows = topk_idx.dim(1), top_k = topk_idx.dim(2);
   int64_t row = 0;  // as BuildBatch has them
   for (size_t i = 0; i < plan.items.size(); ++i) {
-    const StepItem& item = plan.items[i];
+    const batching::StepItem& item = plan.items[i];
     const Slot& slot = slots_.slot(item.slot);
     if (slot.broken) continue;
     const int32_t from = slot.sampling.expert_paths_from;
@@ -333,20 +341,20 @@ absl::Status ModelRunner::TakePaths(const RankPlan& plan, const TensorView& topk
   return absl::OkStatus();
 }
 
-void ModelRunner::Settle(const RankPlan& plan, RankResult* result) {
+void ModelRunner::Finalize(const batching::RankPlan& plan, batching::RankResult* result) {
   for (size_t i = 0; i < plan.items.size(); ++i) {
-    const StepItem& item = plan.items[i];
-    ItemResult& outcome = result->items[i];
-    if (slots_.slot(item.slot).broken) outcome.status = ItemStatus::kNonFinite;
-    if (outcome.status != ItemStatus::kOk) {
+    const batching::StepItem& item = plan.items[i];
+    batching::ItemResult& outcome = result->items[i];
+    if (slots_.slot(item.slot).broken) outcome.status = batching::ItemStatus::kNonFinite;
+    if (outcome.status != batching::ItemStatus::kOk) {
       outcome.tokens.clear();
       outcome.logprobs.clear();
       outcome.expert_paths.clear();
       slots_.Break(item.slot);
     }
     slots_.Advance(item);
-    if (outcome.status == ItemStatus::kOk && item.sample) slots_.Append(item.slot, outcome.tokens.front());
+    if (outcome.status == batching::ItemStatus::kOk && item.sample) slots_.Append(item.slot, outcome.tokens.front());
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

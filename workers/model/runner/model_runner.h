@@ -8,8 +8,8 @@
 // worker's step thread is its one user.  What a step samples stays in the slot, so the next plan may be executed before
 // the server has seen the result.
 // Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented for what is not
-// built (loans of rows on a device); the communicator's pass through.  After any error the epoch is over on this rank:
-// SetGroup must follow, which empties the slots.
+// built (transfers of rows on a device); the communicator's pass through.  After any error the epoch is over on this
+// rank: SetGroup must follow, which empties the slots.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@
 #include "workers/model/forward/model.h"
 #include "workers/model/runner/device_steps.h"
 #include "workers/model/runner/kv_cache.h"
-#include "workers/model/runner/row_lending.h"
 #include "workers/model/runner/sequence_slots.h"
-#include "workers/moe/placement/decided_placer.h"
-#include "workers/moe/popularity/layer_forecaster.h"
+#include "workers/model/runner/token_rebalancer.h"
+#include "workers/moe/placement/per_step_balancer.h"
+#include "workers/moe/popularity/layer_load_predictor.h"
 #include "workers/ops/sampling/sampling.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct RunnerOptions {
   int32_t num_slots = 0;  // EngineOptions.max_num_seqs
@@ -50,8 +50,8 @@ struct RunnerOptions {
 
 // What decides over a group's layers beside its layout; borrowed, null = nobody.
 struct LayerGuides {
-  DecidedPlacer* placer = nullptr;        // where rows go; begins each step, with the plan's placement epoch
-  LayerForecaster* forecaster = nullptr;  // what coming layers get
+  moe::PerStepBalancer* placer = nullptr;         // where rows go; begins each step, with the plan's placement epoch
+  moe::LayerLoadPredictor* forecaster = nullptr;  // what coming layers get
 
   bool any() const { return placer != nullptr || forecaster != nullptr; }
 };
@@ -65,22 +65,23 @@ class ModelRunner {
   // A new epoch: the group's communicator, expert layout and guides (borrowed until the next call); empties all slots.
   // InvalidArgument if the layout's residents of this rank are not those that the model holds; FailedPrecondition:
   // guides where steps are recorded.
-  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout, const LayerGuides& guides = {});
+  absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout, const LayerGuides& guides = {});
 
   // The group is about to go: drops what is under way and what was recorded.
   void LeaveGroup();
 
   // Runs or enqueues this rank's part of the plan.  Every rank of the group must call it for every step, also when its
   // part is empty.  REQUIRES: SetGroup was called; num_started() < kMaxStarted.
-  absl::Status Start(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);
+  absl::Status Start(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, absl::Time deadline);
   static constexpr int kMaxStarted = DeviceSteps::kMaxUnderWay;
   int num_started() const { return static_cast<int>(started_.size()); }  // and not finished
   // Whether Finish would not wait.  REQUIRES: num_started() > 0.
   absl::StatusOr<bool> IsDone();
   // The result of the oldest.  Waits at most until its deadline.  REQUIRES: num_started() > 0.
-  absl::StatusOr<RankResult> Finish();
+  absl::StatusOr<batching::RankResult> Finish();
   // Start and Finish.  REQUIRES: num_started() == 0.
-  absl::StatusOr<RankResult> Execute(const StepPlan& plan, const RankPlan& rank_plan, absl::Time deadline);
+  absl::StatusOr<batching::RankResult> Execute(const batching::StepPlan& plan, const batching::RankPlan& rank_plan,
+                                               absl::Time deadline);
 
   int32_t num_blocks() const { return cache_.num_blocks(); }
   int64_t cache_bytes() const { return cache_.bytes(); }
@@ -93,12 +94,12 @@ class ModelRunner {
   // A token that a step under way samples.
   struct Pending {
     int32_t item = 0;
-    SlotId slot = 0;
+    batching::SlotId slot = 0;
     uint64_t generation = 0;
     int64_t position = 0;
   };
   struct Started {
-    RankResult result;
+    batching::RankResult result;
     absl::Time begin, deadline;
     std::vector<Pending> pending = {};  // in the order of the step's logit rows
     bool under_way = false;             // on the device
@@ -116,42 +117,42 @@ class ModelRunner {
 
   absl::Status UseSchedule(int32_t micro_batches);
   // Whether all that the plan samples can be sampled on the device.
-  bool IsPlain(const RankPlan& plan) const;
-  absl::Status BeginGuides(const StepPlan& plan);
-  absl::Status RunNow(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
-  absl::Status Enqueue(const StepPlan& plan, const RankPlan& rank_plan, Started* step);
+  bool IsPlain(const batching::RankPlan& plan) const;
+  absl::Status BeginGuides(const batching::StepPlan& plan);
+  absl::Status RunNow(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, Started* step);
+  absl::Status Enqueue(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, Started* step);
   // Internal unless a plan of fixed sizes is what it says, on this rank.
-  absl::Status ValidateDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
+  absl::Status ValidateDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const;
   // What DeviceSteps::Launch calls most_decodes.
-  int64_t MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const;
+  int64_t MostDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const;
   absl::Status CollectOldest();
   // What the MoE layers of a step have in common.
-  MoeContext ContextOf(absl::Time deadline, MoeStats* stats) const;
-  void BuildBatch(const RankPlan& plan);
-  void AddLogitRows(const StepItem& item, int32_t item_idx, int64_t row_begin);
-  absl::Status TakeLogits(const RankPlan& plan, int64_t first, const TensorView& logits, Started* step);
-  absl::Status Sample(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
-                      RankResult* result);
-  absl::Status ScorePrompt(const RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
-                           RankResult* result);
+  moe::MoeContext ContextOf(absl::Time deadline, moe::MoeStats* stats) const;
+  void BuildBatch(const batching::RankPlan& plan);
+  void AddLogitRows(const batching::StepItem& item, int32_t item_idx, int64_t row_begin);
+  absl::Status TakeLogits(const batching::RankPlan& plan, int64_t first, const TensorView& logits, Started* step);
+  absl::Status Sample(const batching::RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                      batching::RankResult* result);
+  absl::Status ScorePrompt(const batching::RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
+                           batching::RankResult* result);
   // Whether an item's experts are asked for.
-  bool WantsPaths(const RankPlan& plan) const;
+  bool WantsPaths(const batching::RankPlan& plan) const;
   // Hands the rows' experts to the items that asked.
-  absl::Status TakePaths(const RankPlan& plan, const TensorView& topk_idx, Started* step);
+  absl::Status TakePaths(const batching::RankPlan& plan, const TensorView& topk_idx, Started* step);
   // [L, E] counts, wherever they are, of the MoE layers.
   absl::Status TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to);
   std::vector<int64_t> OfMoeLayers(absl::Span<const int32_t> counts) const;
-  void Settle(const RankPlan& plan, RankResult* result);
+  void Finalize(const batching::RankPlan& plan, batching::RankResult* result);
 
   Model* const model_;
   const Stream stream_;
   KvCache cache_;
   SequenceSlots slots_;
-  Communicator* comm_ = nullptr;
-  const ExpertLayout* layout_ = nullptr;
+  comm::Communicator* comm_ = nullptr;
+  const moe::ExpertLayout* layout_ = nullptr;
   LayerGuides guides_;
   std::vector<uint8_t> text_begins_;  // [T] of the step's batch, for the forecaster
-  MoeSchedule schedule_;
+  pipeline::MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
 
   // Of the step under way; kept for their capacity.
@@ -160,14 +161,14 @@ class ModelRunner {
   bool records_steps_ = false;
   std::deque<Started> started_;
   std::vector<PlainRow> plain_rows_;
-  RowLending lending_;
+  TokenRebalancer rebalancing_;
   HostCopy logits_on_host_, counts_on_host_, paths_on_host_;  // of a device's steps that sample on the host
   std::vector<LogitUse> uses_;                                // of each of batch_.logit_rows
-  std::vector<SampleRequest> sample_requests_;
-  std::vector<SampleOutcome> outcomes_;
-  std::vector<LogprobRequest> logprob_requests_;
-  std::vector<PositionLogprobs> logprobs_;
-  std::vector<ItemStatus> statuses_;
+  std::vector<ops::SampleRequest> sample_requests_;
+  std::vector<ops::SampleOutcome> outcomes_;
+  std::vector<ops::LogprobRequest> logprob_requests_;
+  std::vector<batching::PositionLogprobs> logprobs_;
+  std::vector<batching::ItemStatus> statuses_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -9,21 +9,21 @@
 #include "workers/comm/core/communicator.h"
 #include "workers/model/runner/model_runner.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
-bool ModelRunner::IsPlain(const RankPlan& plan) const {
+bool ModelRunner::IsPlain(const batching::RankPlan& plan) const {
   // Its logits are fp64, or more than a device samples from: the same on all ranks.
-  if (model_->dtype() == DType::kF64 || model_->config().vocab_size > kMaxPlainVocab) return false;
-  return std::all_of(plan.items.begin(), plan.items.end(), [&](const StepItem& item) {
+  if (model_->dtype() == DType::kF64 || model_->config().vocab_size > ops::kMaxPlainVocab) return false;
+  return std::all_of(plan.items.begin(), plan.items.end(), [&](const batching::StepItem& item) {
     const Slot& slot = slots_.slot(item.slot);
-    return slot.broken || IsPlainSampling(slot.sampling, slot.num_output());
+    return slot.broken || batching::IsPlainSampling(slot.sampling, slot.num_output());
   });
 }
 
 // A graph has room for so many rows, one a sequence.
-absl::Status ModelRunner::ValidateDecodes(const StepPlan& plan, const RankPlan& rank_plan) const {
-  if (plan.exchange_version != kDecodeExchange) return absl::OkStatus();
-  for (const StepItem& item : rank_plan.items) {
+absl::Status ModelRunner::ValidateDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const {
+  if (plan.exchange_version != batching::kDecodeExchange) return absl::OkStatus();
+  for (const batching::StepItem& item : rank_plan.items) {
     if (item.sample && item.num_query == 1) continue;
     return absl::InternalError(absl::StrCat("plan: slot ", item.slot, ": ", item.num_query, " queries",
                                             item.sample ? "" : " and no sample", " in a step of plain decodes"));
@@ -34,17 +34,17 @@ absl::Status ModelRunner::ValidateDecodes(const StepPlan& plan, const RankPlan& 
 }
 
 // Alone a rank sees for itself; with others it must do as they do, which the plan says.
-int64_t ModelRunner::MostDecodes(const StepPlan& plan, const RankPlan& rank_plan) const {
-  if (comm_->world() > 1) return plan.exchange_version == kDecodeExchange ? plan.padded_rows : 0;
+int64_t ModelRunner::MostDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const {
+  if (comm_->world() > 1) return plan.exchange_version == batching::kDecodeExchange ? plan.padded_rows : 0;
   const bool decodes = std::all_of(rank_plan.items.begin(), rank_plan.items.end(),
-                                   [](const StepItem& item) { return item.sample && item.num_query == 1; });
+                                   [](const batching::StepItem& item) { return item.sample && item.num_query == 1; });
   return decodes ? static_cast<int64_t>(uses_.size()) : 0;
 }
 
-absl::Status ModelRunner::Enqueue(const StepPlan& plan, const RankPlan& rank_plan, Started* step) {
+absl::Status ModelRunner::Enqueue(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, Started* step) {
   plain_rows_.clear();
   for (const LogitUse& use : uses_) {
-    const SlotId id = rank_plan.items[use.item].slot;
+    const batching::SlotId id = rank_plan.items[use.item].slot;
     const Slot& slot = slots_.slot(id);
     plain_rows_.push_back({.params = &slot.sampling, .index = slot.num_output(), .slot = id});
     step->pending.push_back({.item = use.item,
@@ -52,9 +52,9 @@ absl::Status ModelRunner::Enqueue(const StepPlan& plan, const RankPlan& rank_pla
                              .generation = slot.generation,
                              .position = static_cast<int64_t>(slot.tokens.size())});
   }
-  RankResult& result = step->result;
+  batching::RankResult& result = step->result;
   result.rows = batch_.num_rows();
-  MoeStats stats;
+  moe::MoeStats stats;
   RETURN_IF_ERROR(BeginGuides(plan));
   RETURN_IF_ERROR(
       device_steps_->Launch(ContextOf(step->deadline, &stats), &batch_, plain_rows_, MostDecodes(plan, rank_plan)));
@@ -69,9 +69,9 @@ absl::Status ModelRunner::Enqueue(const StepPlan& plan, const RankPlan& rank_pla
   result.timings.decide_cpu_seconds = stats.decide_cpu_seconds;
   step->under_way = true;
   for (size_t i = 0; i < rank_plan.items.size(); ++i) {
-    const StepItem& item = rank_plan.items[i];
+    const batching::StepItem& item = rank_plan.items[i];
     const bool broken = slots_.slot(item.slot).broken;  // not run: BuildBatch
-    if (broken) step->result.items[i].status = ItemStatus::kNonFinite;
+    if (broken) step->result.items[i].status = batching::ItemStatus::kNonFinite;
     slots_.Advance(item);
     if (item.sample && !broken) slots_.AppendPending(item.slot);
   }
@@ -91,7 +91,7 @@ absl::Status ModelRunner::CollectOldest() {
   for (size_t i = 0; i < oldest->pending.size(); ++i) {
     const Pending& pending = oldest->pending[i];
     const int32_t token = collected.tokens[i];
-    ItemResult& item = oldest->result.items[pending.item];
+    batching::ItemResult& item = oldest->result.items[pending.item];
     const Slot& slot = slots_.slot(pending.slot);
     const bool broken = token < 0 || (slot.generation == pending.generation && slot.broken);
     slots_.Resolve(pending.slot, pending.generation, pending.position, std::max(token, 0));
@@ -99,7 +99,7 @@ absl::Status ModelRunner::CollectOldest() {
       item.tokens.push_back(token);
       continue;
     }
-    item.status = ItemStatus::kNonFinite;
+    item.status = batching::ItemStatus::kNonFinite;
     if (slot.generation == pending.generation) slots_.Break(pending.slot);
   }
   oldest->result.timings.total_seconds = absl::ToDoubleSeconds(absl::Now() - oldest->begin);
@@ -112,10 +112,10 @@ absl::StatusOr<bool> ModelRunner::IsDone() {
   return device_steps_->OldestIsDone();
 }
 
-absl::StatusOr<RankResult> ModelRunner::Finish() {
+absl::StatusOr<batching::RankResult> ModelRunner::Finish() {
   SY_CHECK_GT(num_started(), 0);
   if (started_.front().under_way) RETURN_IF_ERROR(CollectOldest());
-  RankResult result = std::move(started_.front().result);
+  batching::RankResult result = std::move(started_.front().result);
   started_.pop_front();
   if (device_steps_ != nullptr && comm_->world() == 1) {
     const int64_t num_experts = std::max<int64_t>(model_->config().num_experts, 1);
@@ -130,4 +130,4 @@ absl::StatusOr<RankResult> ModelRunner::Finish() {
   return result;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -7,14 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
-absl::Status BadPlan(SlotId slot, absl::string_view text) {
+absl::Status BadPlan(batching::SlotId slot, absl::string_view text) {
   return absl::InternalError(absl::StrCat("plan: slot ", slot, ": ", text));
 }
 
-absl::Status CheckTokens(SlotId slot, const SlotInit& init, const SlotLimits& limits) {
+absl::Status CheckTokens(batching::SlotId slot, const batching::SlotInit& init, const SlotLimits& limits) {
   const auto num_tokens = static_cast<int64_t>(init.tokens.size());
   if (num_tokens < 1 || num_tokens > limits.context) {
     return BadPlan(slot, absl::StrCat(num_tokens, " tokens, expected [1, ", limits.context, "]"));
@@ -41,22 +41,22 @@ void Empty(Slot* slot) {
 SequenceSlots::SequenceSlots(const SlotLimits& limits)
     : limits_(limits), slots_(static_cast<size_t>(limits.num_slots)) {}
 
-absl::Status SequenceSlots::Validate(const RankPlan& plan) const {
+absl::Status SequenceSlots::Validate(const batching::RankPlan& plan) const {
   int64_t rows = 0;
-  absl::flat_hash_set<SlotId> freed, seen;
-  for (const SlotId id : plan.freed_slots) {
+  absl::flat_hash_set<batching::SlotId> freed, seen;
+  for (const batching::SlotId id : plan.freed_slots) {
     if (id < 0 || id >= limits_.num_slots) {
       return BadPlan(id, absl::StrCat("freed, but outside [0, ", limits_.num_slots, ")"));
     }
     freed.insert(id);
   }
-  for (const BlockCopy& copy : plan.copies) {
+  for (const batching::BlockCopy& copy : plan.copies) {
     if (std::min(copy.from, copy.to) < 0 || std::max(copy.from, copy.to) >= limits_.num_blocks) {
       return absl::InternalError(
           absl::StrCat("plan: block copy ", copy.from, " -> ", copy.to, " is outside [0, ", limits_.num_blocks, ")"));
     }
   }
-  for (const StepItem& item : plan.items) {
+  for (const batching::StepItem& item : plan.items) {
     if (item.slot < 0 || item.slot >= limits_.num_slots) {
       return BadPlan(item.slot, absl::StrCat("outside [0, ", limits_.num_slots, ")"));
     }
@@ -72,7 +72,7 @@ absl::Status SequenceSlots::Validate(const RankPlan& plan) const {
   return absl::OkStatus();
 }
 
-absl::Status SequenceSlots::ValidateItem(const StepItem& item, const Slot& before) const {
+absl::Status SequenceSlots::ValidateItem(const batching::StepItem& item, const Slot& before) const {
   const bool fresh = item.init.has_value();
   if (fresh) RETURN_IF_ERROR(CheckTokens(item.slot, *item.init, limits_));
   const auto num_tokens = static_cast<int64_t>(fresh ? item.init->tokens.size() : before.tokens.size());
@@ -90,7 +90,7 @@ absl::Status SequenceSlots::ValidateItem(const StepItem& item, const Slot& befor
   if (item.sample && end >= limits_.context) {
     return BadPlan(item.slot, absl::StrCat("samples at position ", end, ", context ", limits_.context));
   }
-  for (const BlockId block : item.new_blocks) {
+  for (const batching::BlockId block : item.new_blocks) {
     if (block < 0 || block >= limits_.num_blocks) {
       return BadPlan(item.slot, absl::StrCat("block ", block, " is outside [0, ", limits_.num_blocks, ")"));
     }
@@ -106,9 +106,9 @@ absl::Status SequenceSlots::ValidateItem(const StepItem& item, const Slot& befor
   return absl::OkStatus();
 }
 
-void SequenceSlots::Apply(const RankPlan& plan) {
-  for (const SlotId id : plan.freed_slots) Empty(&slots_[id]);
-  for (const StepItem& item : plan.items) {
+void SequenceSlots::Apply(const batching::RankPlan& plan) {
+  for (const batching::SlotId id : plan.freed_slots) Empty(&slots_[id]);
+  for (const batching::StepItem& item : plan.items) {
     Slot& slot = slots_[item.slot];
     if (item.init.has_value()) {
       Empty(&slot);
@@ -123,19 +123,21 @@ void SequenceSlots::Apply(const RankPlan& plan) {
   }
 }
 
-void SequenceSlots::Advance(const StepItem& item) { slots_[item.slot].num_computed = item.start_pos + item.num_query; }
+void SequenceSlots::Advance(const batching::StepItem& item) {
+  slots_[item.slot].num_computed = item.start_pos + item.num_query;
+}
 
-void SequenceSlots::Append(SlotId id, int32_t token) {
+void SequenceSlots::Append(batching::SlotId id, int32_t token) {
   slots_[id].tokens.push_back(token);
   slots_[id].history.AppendOutput(token);
 }
 
-void SequenceSlots::AppendPending(SlotId id) {
+void SequenceSlots::AppendPending(batching::SlotId id) {
   slots_[id].tokens.push_back(kPendingToken);
   ++slots_[id].num_pending;
 }
 
-void SequenceSlots::Resolve(SlotId id, uint64_t generation, int64_t position, int32_t token) {
+void SequenceSlots::Resolve(batching::SlotId id, uint64_t generation, int64_t position, int32_t token) {
   Slot& slot = slots_[id];
   if (slot.generation != generation) return;
   slot.tokens[position] = token;
@@ -143,10 +145,10 @@ void SequenceSlots::Resolve(SlotId id, uint64_t generation, int64_t position, in
   --slot.num_pending;
 }
 
-void SequenceSlots::Break(SlotId id) { slots_[id].broken = true; }
+void SequenceSlots::Break(batching::SlotId id) { slots_[id].broken = true; }
 
 void SequenceSlots::Clear() {
   for (Slot& slot : slots_) Empty(&slot);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

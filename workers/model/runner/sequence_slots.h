@@ -12,7 +12,7 @@
 #include "scheduler/batching/step.h"
 #include "workers/ops/sampling/sampling.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct Slot {
   bool in_use = false;
@@ -20,9 +20,9 @@ struct Slot {
   std::vector<int32_t> tokens;  // prompt, then what was emitted or sampled; kPendingToken: the device knows it
   int32_t num_prompt_tokens = 0;
   int32_t num_computed = 0;  // positions whose keys are in the cache: where the next item must start
-  std::vector<BlockId> block_table;
-  SamplingParams sampling;
-  TokenHistory history;
+  std::vector<batching::BlockId> block_table;
+  batching::SamplingParams sampling;
+  ops::TokenHistory history;
   int64_t num_pending = 0;  // sampled, not yet heard of
   uint64_t generation = 0;  // rises with every sequence that comes here
 
@@ -45,30 +45,30 @@ class SequenceSlots {
   explicit SequenceSlots(const SlotLimits& limits);
 
   // Checks the whole plan against the slots without changing any.
-  absl::Status Validate(const RankPlan& plan) const;
+  absl::Status Validate(const batching::RankPlan& plan) const;
   // Empties freed slots and applies each item's init and new blocks.  REQUIRES: Validate(plan) is OK.
-  void Apply(const RankPlan& plan);
+  void Apply(const batching::RankPlan& plan);
   // Marks the item's queries as computed.
-  void Advance(const StepItem& item);
+  void Advance(const batching::StepItem& item);
   // Appends a sampled token.
-  void Append(SlotId slot, int32_t token);
+  void Append(batching::SlotId slot, int32_t token);
   // Appends a token that only the device knows so far; then what it was.  Another sequence may be in the slot by then:
   // nothing happens.
-  void AppendPending(SlotId slot);
-  void Resolve(SlotId slot, uint64_t generation, int64_t position, int32_t token);
+  void AppendPending(batching::SlotId slot);
+  void Resolve(batching::SlotId slot, uint64_t generation, int64_t position, int32_t token);
   // Its sequence gave something that is no number.
-  void Break(SlotId slot);
+  void Break(batching::SlotId slot);
   // Empties every slot (a new epoch of the group).
   void Clear();
 
-  const Slot& slot(SlotId id) const { return slots_[id]; }
+  const Slot& slot(batching::SlotId id) const { return slots_[id]; }
   const SlotLimits& limits() const { return limits_; }
 
  private:
-  absl::Status ValidateItem(const StepItem& item, const Slot& before) const;
+  absl::Status ValidateItem(const batching::StepItem& item, const Slot& before) const;
 
   SlotLimits limits_;
   std::vector<Slot> slots_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::model

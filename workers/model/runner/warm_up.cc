@@ -11,14 +11,14 @@
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_queue.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size) {
   const ModelConfig& config = model->config();
   const int64_t rows = size.rows;
   RETURN_IF_ERROR(model->Reserve(rows));
   if (size.layout->num_ranks() > 1) {
-    RETURN_IF_ERROR(stream.queue()->Workspace(kCudaWorkspaceBytes).status());
+    RETURN_IF_ERROR(stream.queue()->Workspace(ops::kCudaWorkspaceBytes).status());
     return model->ReserveExchange({.stream = &stream, .layout = size.layout, .rank = size.rank, .rows = rows},
                                   size.recorded_rows);
   }
@@ -31,27 +31,28 @@ absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size) 
   Tensor zeros;
   ASSIGN_OR_RETURN(zeros, Tensor::Allocate(DType::kI32, {rows}, stream.device()));
   RETURN_IF_ERROR(FillZero(stream, zeros));
-  absl::StatusOr<DeviceSequences> sequences =
-      DeviceSequences::Create(stream.device(), {.sequences = 1, .rows = rows, .blocks = 1});
+  absl::StatusOr<ops::DeviceSequences> sequences =
+      ops::DeviceSequences::Create(stream.device(), {.sequences = 1, .rows = rows, .blocks = 1});
   RETURN_IF_ERROR(sequences.status());
   RETURN_IF_ERROR(sequences->Set(stream, {}, rows, cache->layer(0)));
   const BatchOnDevice on_device = {.num_rows = rows,
                                    .tokens = IntView(zeros),
                                    .rope_rows = IntView(zeros),
                                    .logit_rows = IntView(zeros.view().Rows(0, std::min(rows, kHeadRows))),
-                                   .sequences = SequenceBatch(sequences->view()),
+                                   .sequences = ops::SequenceBatch(sequences->view()),
                                    .num_real_rows = zeros.data<int32_t>()};
   Batch batch;
   batch.on_device = &on_device;
-  const std::unique_ptr<Communicator> alone = std::move(MakeLocalGroup(1)[0]);
-  const MoeSchedule schedule = BuildExpertParallel({.shared_expert = config.shared_intermediate > 0});
+  const std::unique_ptr<comm::Communicator> alone = std::move(comm::MakeLocalGroup(1)[0]);
+  const pipeline::MoeSchedule schedule =
+      pipeline::BuildExpertParallel({.shared_expert = config.shared_intermediate > 0});
   const auto ignore = [](int64_t, const TensorView&) { return absl::OkStatus(); };
-  MoeStats stats;
-  const MoeContext moe = {
+  moe::MoeStats stats;
+  const moe::MoeContext moe = {
       .stream = &stream, .comm = alone.get(), .layout = size.layout, .schedule = &schedule, .stats = &stats};
   const StageIn in = {.batch = &batch, .moe = &moe, .logits = LogitsSink(ignore)};
   RETURN_IF_ERROR(model->Forward(in, model->all_layers(), &*cache, /*saved=*/nullptr).status());
   return Synchronize(stream);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

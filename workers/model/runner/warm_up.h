@@ -12,16 +12,16 @@
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/tensor/device.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct WarmUpSize {
-  int64_t rows = 0;                      // of a step
-  int64_t recorded_rows = 0;             // of a step of decodes that is recorded; 0 = none is
-  const ExpertLayout* layout = nullptr;  // the group's
+  int64_t rows = 0;                           // of a step
+  int64_t recorded_rows = 0;                  // of a step of decodes that is recorded; 0 = none is
+  const moe::ExpertLayout* layout = nullptr;  // the group's
   int rank = 0;
 };
 
 // Errors: ResourceExhausted, the device's.
 absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -13,7 +13,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/device_writer.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr double kDeviation = 0.02;
@@ -38,7 +38,7 @@ class Filler {
   }
 
   // key: which matrix of the model it is.
-  absl::Status Fill(Weight* weight, uint64_t key) {
+  absl::Status Fill(ops::Weight* weight, uint64_t key) {
     if (weight->empty()) return absl::OkStatus();
     const int64_t k = weight->k(), step = std::max<int64_t>(1, (kPoolElements / 2) / k);
     for (int64_t row = 0; row < weight->n(); row += step) {
@@ -195,4 +195,4 @@ absl::Status MakeDummyExperts(const ModelConfig& config, LoadOptions options,
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -13,7 +13,7 @@
 #include "workers/model/weights/loader.h"
 #include "workers/model/weights/weights.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 // Uses options.dtype, residents, device, experts, num_threads, progress.  Errors: as LoadWeights', of memory and
 // devices.
@@ -23,4 +23,4 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOpt
 absl::Status MakeDummyExperts(const ModelConfig& config, LoadOptions options,
                               std::function<char*(int layer, int32_t expert)> place);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -27,9 +27,9 @@
 #include "workers/model/weights/params.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/device_writer.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 constexpr int64_t kChunkBytes = 4 << 20;  // a read: long enough for any disk, short enough that threads share a tensor
@@ -39,7 +39,7 @@ constexpr absl::Duration kLogEvery = absl::Seconds(2);
 // Some rows of a param: one read and one PackRows.
 struct Piece {
   const Param* param = nullptr;
-  TensorLocation at = {};
+  checkpoint::TensorLocation at = {};
   DType dtype = DType::kBf16;  // of the file
   int64_t begin = 0;           // in the file
   int64_t row = 0;             // first, of the param's
@@ -84,7 +84,7 @@ class Loader {
   // writer: null for the CPU.
   Loader(DType dtype, LoadOptions* options, DeviceWriter* writer) : dtype_(dtype), options_(options), writer_(writer) {}
 
-  void AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& params);
+  void AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params);
   absl::Status Run();
   int64_t total_bytes() const { return total_bytes_; }
 
@@ -108,7 +108,8 @@ class Loader {
   LoadOptions* const options_;
   DeviceWriter* const writer_;
   std::vector<Piece> pieces_;
-  absl::flat_hash_map<const SafetensorsFile*, std::unique_ptr<BlockCheck>> checks_;  // of files with block sums
+  absl::flat_hash_map<const checkpoint::SafetensorsFile*, std::unique_ptr<checkpoint::BlockCheck>>
+      checks_;  // of files with block sums
   int64_t total_bytes_ = 0;
   absl::Time start_;
   std::atomic<size_t> next_{0};
@@ -120,13 +121,13 @@ class Loader {
   absl::Time next_log_ ABSL_GUARDED_BY(mu_);
 };
 
-void Loader::AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& params) {
+void Loader::AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params) {
   for (const Param& param : params) {
-    const TensorLocation at = checkpoint.Find(param.name);
-    const DType dtype = *ParseSafetensorsDType(at.entry->dtype);
+    const checkpoint::TensorLocation at = checkpoint.Find(param.name);
+    const DType dtype = *checkpoint::ParseSafetensorsDType(at.entry->dtype);
     const int64_t row_bytes = param.columns * DTypeBytes(dtype);
     int64_t step = std::max<int64_t>(kChunkBytes / row_bytes, 1);
-    if (step > kPanelColumns) step -= step % kPanelColumns;  // whole panels pack best
+    if (step > ops::kPanelColumns) step -= step % ops::kPanelColumns;  // whole panels pack best
     for (int64_t row = 0; row < param.rows; row += step) {
       pieces_.push_back({.param = &param,
                          .at = at,
@@ -137,7 +138,7 @@ void Loader::AddPieces(const Checkpoint& checkpoint, const std::vector<Param>& p
       total_bytes_ += pieces_.back().bytes();
     }
     if (!at.file->block_sums().empty() && !checks_.contains(at.file)) {
-      checks_[at.file] = std::make_unique<BlockCheck>(at.file);
+      checks_[at.file] = std::make_unique<checkpoint::BlockCheck>(at.file);
     }
   }
   std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
@@ -153,14 +154,14 @@ absl::Status Loader::Run() {
   }
   std::vector<std::thread> threads;
   for (int i = 1; i < options_->num_threads; ++i) {
-    threads.emplace_back([this, gate = WorkGate::Own()] {
-      const InsideGate inside(gate);
+    threads.emplace_back([this, gate = YieldPoint::Own()] {
+      const YieldingScope inside(gate);
       Work();
     });
   }
   Work();
   {
-    const OutsideGate outside;
+    const NonYieldingScope outside;
     for (std::thread& thread : threads) thread.join();
   }
   absl::MutexLock lock(&mu_);
@@ -172,7 +173,7 @@ void Loader::Work() {
   while (!stop_.load(std::memory_order_relaxed)) {
     const size_t i = next_.fetch_add(1);
     if (i >= pieces_.size()) return;
-    WorkGate::PassOwn();
+    YieldPoint::PassOwn();
     if (pieces_[i].bytes() > staging.capacity) {
       staging.capacity = std::max(pieces_[i].bytes(), std::min(kChunkBytes, total_bytes_));
       staging.rows = Tensor(DType::kU8, {staging.capacity});
@@ -198,9 +199,9 @@ absl::Status Loader::Load(const Piece& piece, Staging* staging) {
 // The same in whatever order pieces come: a sum of sums, each bound to its place in the tensor.
 void Loader::AddSum(const Piece& piece, absl::string_view bytes) {
   if (options_->replicated_sums == nullptr || piece.param->shard != Shard::kReplicated) return;
-  const uint64_t words[2] = {ChecksumOf(bytes.data(), static_cast<int64_t>(bytes.size())),
+  const uint64_t words[2] = {moe::ChecksumOf(bytes.data(), static_cast<int64_t>(bytes.size())),
                              static_cast<uint64_t>(piece.begin - piece.at.entry->begin)};
-  const uint64_t sum = ChecksumOf(reinterpret_cast<const char*>(words), sizeof(words));
+  const uint64_t sum = moe::ChecksumOf(reinterpret_cast<const char*>(words), sizeof(words));
   absl::MutexLock lock(&mu_);
   (*options_->replicated_sums)[piece.param->name] += sum;
 }
@@ -272,7 +273,7 @@ std::string OfAnyExpert(absl::string_view name) {
                       name.substr(std::min(name.size(), name.find_first_not_of("0123456789", number))));
 }
 
-std::vector<std::string> UnusedTensors(const Checkpoint& checkpoint, const std::vector<Param>& params) {
+std::vector<std::string> UnusedTensors(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params) {
   absl::flat_hash_set<std::string> used;
   for (const Param& param : params) used.insert(OfAnyExpert(param.name));
   // Other ranks' experts are used elsewhere, as are all where an expert file has them.
@@ -296,7 +297,7 @@ std::string ToString(const std::vector<std::string>& unused, const ModelConfig& 
 
 // A model may leave tensors of its checkpoint unused (an untied copy of a tied head, buffers of old versions); but it
 // may also be a sign of a wrong config, so it is said.
-void LogUnused(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
+void LogUnused(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
   const std::vector<std::string> unused = UnusedTensors(checkpoint, params);
   if (!unused.empty()) LogWarn(ToString(unused, config));
 }
@@ -318,7 +319,7 @@ const ModelFamily& FamilyOf(const ModelConfig& config) {
   return *family;
 }
 
-absl::Status RunLoader(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions* options,
+absl::Status RunLoader(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions* options,
                        DeviceWriter* writer) {
   options->num_threads = std::clamp<int>(options->num_threads, 1, static_cast<int>(kStagingBytes / kChunkBytes));
   Loader loader(options->dtype, options, writer);
@@ -328,7 +329,8 @@ absl::Status RunLoader(const Checkpoint& checkpoint, const std::vector<Param>& p
 
 }  // namespace
 
-absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options) {
+absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
+                                         LoadOptions options) {
   absl::StatusOr<ModelWeights> weights =
       AllocateWeights(config, options.dtype, options.residents, options.device, {.none = !options.experts});
   RETURN_IF_ERROR(weights.status());
@@ -344,7 +346,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const Mod
   return weights;
 }
 
-absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
+absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place) {
   // What is not an expert's is allocated, too, so that the table is the same, but never touched.
   ModelWeights weights;
@@ -356,7 +358,8 @@ absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config
   return RunLoader(checkpoint, params, &options, nullptr);
 }
 
-absl::Status CheckAllUsed(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
+absl::Status CheckAllUsed(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
+                          const std::vector<Param>& params) {
   std::vector<std::string> unused = UnusedTensors(checkpoint, params);
   std::erase_if(unused, [&](const std::string& name) {
     return (config.tie_embeddings && name == "lm_head.weight") || absl::EndsWith(name, ".rotary_emb.inv_freq");
@@ -370,7 +373,8 @@ absl::Status CheckAllUsed(const Checkpoint& checkpoint, const ModelConfig& confi
                                                  cause, "; correct config.json, or take them out of the checkpoint"));
 }
 
-absl::Status LoadParams(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions options) {
+absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
+                        LoadOptions options) {
   return RunLoader(checkpoint, params, &options, nullptr);
 }
 
@@ -383,12 +387,13 @@ absl::StatusOr<DType> NamedDType(absl::string_view name) {
       absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
 }
 
-absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint) {
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config,
+                                   const checkpoint::Checkpoint& checkpoint) {
   if (name != "auto") return NamedDType(name);
   if (config.file_dtype.has_value()) return *config.file_dtype;
-  const TensorLocation embedding = checkpoint.Find("model.embed_tokens.weight");
+  const checkpoint::TensorLocation embedding = checkpoint.Find("model.embed_tokens.weight");
   if (embedding.file == nullptr) return absl::InvalidArgumentError("tensor \"model.embed_tokens.weight\" is missing");
-  return ParseSafetensorsDType(embedding.entry->dtype);
+  return checkpoint::ParseSafetensorsDType(embedding.entry->dtype);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

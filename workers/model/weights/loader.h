@@ -25,7 +25,7 @@
 #include "workers/model/weights/weights.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 inline constexpr int64_t kStagingBytes = 32 << 20;  // of all threads together
 
@@ -44,27 +44,31 @@ struct LoadOptions {
 };
 
 // Logs a line every two seconds, and one for tensors of the checkpoint that the model does not use.
-absl::StatusOr<ModelWeights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options);
+absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
+                                         LoadOptions options);
 
 // Loads the routed experts of options.residents alone, packed for options.device but on the host, each to where `place`
 // says (ExpertSpace).
 // Errors as above; then what is there is undefined.
-absl::Status LoadExperts(const Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
+absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place);
 
 // InvalidArgument if the checkpoint has tensors that the model leaves unused, naming some and the likely cause: who
 // trains would leave them behind without a word.  What transformers leaves unused, too, is no error: the untied copy of
 // a tied head, and buffers of old versions.
-absl::Status CheckAllUsed(const Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params);
+absl::Status CheckAllUsed(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
+                          const std::vector<Param>& params);
 
 // Loads the params of a table (params.h) to where it says: options.dtype is that of its tensors.
 // Errors as above; then what is there is undefined.
-absl::Status LoadParams(const Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions options);
+absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
+                        LoadOptions options);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.
 absl::StatusOr<DType> NamedDType(absl::string_view name);
 // What --dtype=NAME serves in: auto (the config's dtype, else that of the checkpoint's embedding), fp32, bf16, fp16,
 // fp64. InvalidArgument for another name.
-absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config, const Checkpoint& checkpoint);
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config,
+                                   const checkpoint::Checkpoint& checkpoint);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

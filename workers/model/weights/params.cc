@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 std::string Named(absl::string_view pattern, int64_t layer_idx, int64_t expert_idx = 0) {
@@ -19,7 +19,7 @@ std::string Named(absl::string_view pattern, int64_t layer_idx, int64_t expert_i
 class Table {
  public:
   // checkpoint: null = none to compare with, and one tensor an expert.
-  Table(const ModelConfig& config, const ModelFamily& family, const Checkpoint* checkpoint)
+  Table(const ModelConfig& config, const ModelFamily& family, const checkpoint::Checkpoint* checkpoint)
       : config_(config), family_(family), checkpoint_(checkpoint) {}
 
   void AddModel(ModelWeights* weights) {
@@ -81,14 +81,14 @@ class Table {
   }
 
   void Compare(const Param& param) {
-    const TensorLocation at = checkpoint_->Find(param.name);
-    const TensorEntry wanted{.dtype = "", .shape = param.shape};
+    const checkpoint::TensorLocation at = checkpoint_->Find(param.name);
+    const checkpoint::TensorEntry wanted{.dtype = "", .shape = param.shape};
     if (at.file == nullptr) {
       problems_.push_back(
           absl::StrCat("tensor \"", param.name, "\": expected ", wanted.ShapeString(), ", it is missing"));
       return;
     }
-    const absl::StatusOr<DType> dtype = ParseSafetensorsDType(at.entry->dtype);
+    const absl::StatusOr<DType> dtype = checkpoint::ParseSafetensorsDType(at.entry->dtype);
     if (at.entry->shape != param.shape) {
       problems_.push_back(absl::StrCat(at.file->name(), ": tensor \"", param.name, "\": expected ",
                                        wanted.ShapeString(), ", found ", at.entry->ShapeString()));
@@ -146,7 +146,7 @@ class Table {
 
   void AddFfn(const FfnNames& names, int64_t width, FfnWeights* ffn) {
     const int64_t hidden = config_.hidden;
-    const bool gated = IsGated(config_.activation);
+    const bool gated = ops::IsGated(config_.activation);
     if (gated) Add({.name = names.gate, .shape = {width, hidden}, .weight = &ffn->gate_up});
     Add({.name = names.up,
          .shape = {width, hidden},
@@ -208,7 +208,7 @@ class Table {
 
   const ModelConfig& config_;
   const ModelFamily& family_;
-  const Checkpoint* const checkpoint_;
+  const checkpoint::Checkpoint* const checkpoint_;
   std::vector<Param> params_;
   std::vector<std::string> problems_;
 };
@@ -216,7 +216,7 @@ class Table {
 }  // namespace
 
 absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
-                                               const Checkpoint& checkpoint, ModelWeights* weights) {
+                                               const checkpoint::Checkpoint& checkpoint, ModelWeights* weights) {
   Table table(config, family, &checkpoint);
   table.AddModel(weights);
   return table.Finish();
@@ -238,4 +238,4 @@ std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily
   return *table.Finish();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -16,7 +16,7 @@
 #include "workers/model/families/family.h"
 #include "workers/model/weights/weights.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 enum class Shard : uint8_t { kReplicated, kExpert };
 
@@ -30,7 +30,7 @@ struct Param {
   int64_t columns = 0;
   Shard shard = Shard::kReplicated;
   int32_t layer = -1, expert = -1;  // of Shard::kExpert: which of the model's
-  Weight* weight = nullptr;         // exactly one of the two, borrowed
+  ops::Weight* weight = nullptr;    // exactly one of the two, borrowed
   Tensor* tensor = nullptr;         // [rows, columns] in all, or [n] as a column
   int64_t first_row = 0;
   // A router's bias: held in AccDType and written as such whatever the model's dtype; no gradient trains it.
@@ -42,7 +42,7 @@ struct Param {
 // Errors (InvalidArgument): every tensor that is missing or has another shape or a dtype that cannot be loaded, with
 // file, tensor, expected and found; at most kMaxReported of them and how many more.
 absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
-                                               const Checkpoint& checkpoint, ModelWeights* weights);
+                                               const checkpoint::Checkpoint& checkpoint, ModelWeights* weights);
 
 inline constexpr int kMaxReported = 8;
 
@@ -53,4 +53,4 @@ std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& fami
 std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,
                                     absl::Span<std::vector<FfnWeights>> experts);
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -5,7 +5,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/experts/packed_expert.h"
 
-namespace switchyard {
+namespace switchyard::model {
 namespace {
 
 struct Allocator {
@@ -17,15 +17,15 @@ struct Allocator {
 
   Tensor Vector(int64_t n) { return Keep(Tensor::Allocate(dtype, {n}, device)); }
   Tensor Table(int64_t rows, int64_t columns) { return Keep(Tensor::Allocate(dtype, {rows, columns}, device)); }
-  Weight Make(const WeightDesc& desc) { return Keep(Weight::Allocate(desc, device)); }
-  Weight Matrix(int64_t n, int64_t k) { return Make({.n = n, .k = k, .dtype = dtype}); }
+  ops::Weight Make(const ops::WeightDesc& desc) { return Keep(ops::Weight::Allocate(desc, device)); }
+  ops::Weight Matrix(int64_t n, int64_t k) { return Make({.n = n, .k = k, .dtype = dtype}); }
   FfnWeights Ffn(int64_t width) {
-    FfnWeights ffn = {
-        .gate_up = Make({.n = SumsWidth(config.activation, width),
-                         .k = config.hidden,
-                         .dtype = dtype,
-                         .layout = IsGated(config.activation) ? WeightLayout::kGatedPanels : WeightLayout::kPanels}),
-        .down = Matrix(config.hidden, width)};
+    FfnWeights ffn = {.gate_up = Make({.n = ops::SumsWidth(config.activation, width),
+                                       .k = config.hidden,
+                                       .dtype = dtype,
+                                       .layout = ops::IsGated(config.activation) ? ops::WeightLayout::kGatedPanels
+                                                                                 : ops::WeightLayout::kPanels}),
+                      .down = Matrix(config.hidden, width)};
     if (config.ffn_bias) {
       ffn.up_bias = Vector(width);
       ffn.down_bias = Vector(config.hidden);
@@ -58,12 +58,12 @@ struct Allocator {
 
   FfnWeights Expert(int layer, int32_t expert) {
     if (space.place == nullptr) return Ffn(config.expert_intermediate);
-    SY_CHECK(IsGated(config.activation) && !config.ffn_bias);  // as CheckStorable says
-    const PackedExpert packed(config.hidden, config.expert_intermediate, dtype, space.packing);
+    SY_CHECK(ops::IsGated(config.activation) && !config.ffn_bias);  // as CheckStorable says
+    const moe::PackedExpert packed(config.hidden, config.expert_intermediate, dtype, space.packing);
     const Device form = {.kind = space.packing};
     char* const memory = space.place(layer, expert);
-    return {.gate_up = Weight::Over(packed.gate_up, memory, true, form),
-            .down = Weight::Over(packed.down, memory + packed.down_offset, true, form)};
+    return {.gate_up = ops::Weight::Over(packed.gate_up, memory, true, form),
+            .down = ops::Weight::Over(packed.down, memory + packed.down_offset, true, form)};
   }
 
   MoeWeights Moe(int layer, const std::vector<int32_t>& residents) {
@@ -108,7 +108,7 @@ int64_t ModelWeights::bytes() const {
 }
 
 absl::Status CheckStorable(const ModelConfig& config) {
-  if (IsGated(config.activation) && !config.ffn_bias) return absl::OkStatus();
+  if (ops::IsGated(config.activation) && !config.ffn_bias) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("experts of ", config.model_type,
                                                " are gelu ones with biases: an expert budget or a placement that "
                                                "changes cannot hold them yet"));
@@ -151,4 +151,4 @@ absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& confi
   return experts;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -13,32 +13,32 @@
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::model {
 
 struct AttentionWeights {
   Tensor norm;            // [H] gamma before attention
   Tensor norm_bias;       // [H] its beta; empty: RMSNorm, and so below
-  Weight qkv;             // [N*D + 2*Nkv*D, H]: rows of q, then k, then v
+  ops::Weight qkv;        // [N*D + 2*Nkv*D, H]: rows of q, then k, then v
   Tensor qkv_bias;        // [N*D + 2*Nkv*D]; empty: none
   Tensor q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]; empty: none
-  Weight o;               // [H, N*D]
+  ops::Weight o;          // [H, N*D]
   Tensor o_bias;          // [H]; empty: none
 };
 
 // A feed-forward: an expert, a shared expert or a dense MLP.
 struct FfnWeights {
-  Weight gate_up = {};    // [2F, H] gated panels; GELU: [F, H]
-  Weight down = {};       // [H, F]
-  Tensor up_bias = {};    // [F]; empty: none
-  Tensor down_bias = {};  // [H]; empty: none
+  ops::Weight gate_up = {};  // [2F, H] gated panels; GELU: [F, H]
+  ops::Weight down = {};     // [H, F]
+  Tensor up_bias = {};       // [F]; empty: none
+  Tensor down_bias = {};     // [H]; empty: none
 };
 
 struct MoeWeights {
-  Weight router;                    // [E, H]
+  ops::Weight router;               // [E, H]
   Tensor router_bias;               // [E] AccDType: of the choice alone (ops/router.h); empty: none
   std::vector<FfnWeights> experts;  // [El] the residents, by slot; none: an expert store has them
   std::optional<FfnWeights> shared;
-  Weight shared_gate;  // [1, H] if shared
+  ops::Weight shared_gate;  // [1, H] if shared
 };
 
 struct LayerWeights {
@@ -56,7 +56,7 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;  // [L]
   Tensor final_norm;                 // [H]
   Tensor final_norm_bias;            // [H]
-  Weight lm_head;                    // [V, H]
+  ops::Weight lm_head;               // [V, H]
 
   // As held, packed.
   int64_t bytes() const;
@@ -85,4 +85,4 @@ absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dt
 absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,
                                                         Device device = Device::Cpu());
 
-}  // namespace switchyard
+}  // namespace switchyard::model

@@ -8,7 +8,7 @@
 #include "workers/moe/dispatch/split_cursor.h"
 #include "workers/moe/layer/moe_context.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 // A split has at most one piece for each of a layer's places.
@@ -39,7 +39,7 @@ absl::Status DeviceSplit::TakeOrder(Device device, int64_t choices, int64_t expe
   return absl::OkStatus();
 }
 
-absl::Status DeviceSplit::Reserve(const ExchangeRoom& room) {
+absl::Status DeviceSplit::Reserve(const DispatchCapacity& room) {
   const Device device = room.stream->device();
   RETURN_IF_ERROR(TakeTable(device, room.layout->num_experts(), NumPlaces(*room.layout)));
   return TakeOrder(device, room.rows * room.top_k, room.layout->num_experts());
@@ -50,7 +50,7 @@ absl::StatusOr<int64_t> DeviceSplit::Write(const LayerContext& layer, int rank) 
   int32_t count = 0;
   for (int expert = 0; expert < layer.layout->num_experts(); ++expert) {
     offsets[static_cast<size_t>(expert)] = count;
-    for (const SplitPiece& piece : layer.split->table().Pieces(rank, expert)) {
+    for (const placement::SplitPiece& piece : layer.split->table().Pieces(rank, expert)) {
       const int32_t slot = layer.layout->SlotOn(piece.device, expert);
       if (slot < 0) {
         return absl::InternalError(absl::StrCat("exchange: the split sends ", piece.rows, " rows of expert ", expert,
@@ -66,25 +66,25 @@ absl::StatusOr<int64_t> DeviceSplit::Write(const LayerContext& layer, int rank) 
   return count;
 }
 
-absl::StatusOr<PlaceTable> DeviceSplit::Send(const MoeContext& context, const LayerContext& layer) {
+absl::StatusOr<ops::PlaceTable> DeviceSplit::Send(const MoeContext& context, const LayerContext& layer) {
   const Stream& stream = *context.stream;
-  const ChunkRange rows = layer.rows();
+  const pipeline::ChunkRange rows = layer.rows();
   const int64_t experts = layer.layout->num_experts(), top_k = layer.topk_idx.dim(1);
   RETURN_IF_ERROR(TakeTable(stream.device(), experts, NumPlaces(*layer.layout)));
   RETURN_IF_ERROR(TakeOrder(stream.device(), layer.topk_idx.NumElements(), experts));
-  RETURN_IF_ERROR(BuildExpertOrder(stream, layer.topk_idx, experts, order_));
+  RETURN_IF_ERROR(ops::BuildExpertOrder(stream, layer.topk_idx, experts, order_));
   RETURN_IF_ERROR(table_.Begin(stream));
   ASSIGN_OR_RETURN(const int64_t places, Write(layer, context.comm->rank()));
   RETURN_IF_ERROR(table_.Send(stream, {experts + 1, 2 * places, places}));
   // (Without rows there are no pieces, and nothing is looked up.)
   const int64_t shown = std::max<int64_t>(places, 1);
-  return PlaceTable{.place_offsets = table_.view(kOffsets, experts + 1),
-                    .places = table_.view(kPlaces, 2 * shown),
-                    .slot_here = {},
-                    .rank = context.comm->rank(),
-                    .dealt = {.place_rows = table_.view(kRows, shown),
-                              .sorted_at = IntView(order_.slot_row).Part(rows.begin * top_k, rows.count * top_k),
-                              .expert_offsets = IntView(order_.offsets)}};
+  return ops::PlaceTable{.place_offsets = table_.view(kOffsets, experts + 1),
+                         .places = table_.view(kPlaces, 2 * shown),
+                         .slot_here = {},
+                         .rank = context.comm->rank(),
+                         .dealt = {.place_rows = table_.view(kRows, shown),
+                                   .sorted_at = IntView(order_.slot_row).Part(rows.begin * top_k, rows.count * top_k),
+                                   .expert_offsets = IntView(order_.offsets)}};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -11,22 +11,22 @@
 #include "absl/status/statusor.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "scheduler/placement/route/split.h"
-#include "workers/moe/dispatch/exchange.h"
 #include "workers/moe/dispatch/expert_layout.h"
+#include "workers/moe/dispatch/token_dispatcher.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/ops/exchange/expert_places.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/tensor/int_upload.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class DeviceSplit {
  public:
   // Takes what exchanges of that size take.  Errors: ResourceExhausted.
-  absl::Status Reserve(const ExchangeRoom& room);
+  absl::Status Reserve(const DispatchCapacity& room);
   // The places of layer.rows(), by layer.split; valid until the next call.
   // Errors: Internal (a piece goes where its expert is not), the device's.
-  absl::StatusOr<PlaceTable> Send(const MoeContext& context, const LayerContext& layer);
+  absl::StatusOr<ops::PlaceTable> Send(const MoeContext& context, const LayerContext& layer);
 
  private:
   enum Array { kOffsets, kPlaces, kRows, kNumArrays };
@@ -38,8 +38,8 @@ class DeviceSplit {
 
   IntUpload table_;
   int64_t experts_ = 0, places_ = 0;  // that it has room for
-  ExpertOrder order_;                 // of the layer's choices
+  ops::ExpertOrder order_;            // of the layer's choices
   RowScratch order_memory_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

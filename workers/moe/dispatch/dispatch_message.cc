@@ -4,13 +4,13 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr int64_t kHeadBytes = 2 * sizeof(int32_t);
 constexpr int64_t kRowsAlignment = 64;
 
-DispatchMessageView ViewOf(const Message& message, int64_t num_rows, int64_t num_pairs, int64_t row_bytes) {
+DispatchMessageView ViewOf(const comm::Message& message, int64_t num_rows, int64_t num_pairs, int64_t row_bytes) {
   const DispatchMessageLayout layout(num_rows, num_pairs, row_bytes);
   char* base = message.payload();
   DispatchMessageView view;
@@ -31,7 +31,7 @@ DispatchMessageLayout::DispatchMessageLayout(int64_t num_rows, int64_t num_pairs
   bytes = num_pairs == 0 ? 0 : rows_offset + num_rows * row_bytes;
 }
 
-DispatchMessageView BeginDispatchMessage(const Message& message, int64_t num_rows, int64_t num_pairs,
+DispatchMessageView BeginDispatchMessage(const comm::Message& message, int64_t num_rows, int64_t num_pairs,
                                          int64_t row_bytes) {
   SY_CHECK_EQ(message.bytes(), DispatchMessageLayout(num_rows, num_pairs, row_bytes).bytes);
   SY_CHECK_GT(num_pairs, 0);
@@ -41,7 +41,8 @@ DispatchMessageView BeginDispatchMessage(const Message& message, int64_t num_row
   return ViewOf(message, num_rows, num_pairs, row_bytes);
 }
 
-absl::StatusOr<DispatchMessageView> ReadDispatchMessage(const Message& message, int64_t num_slots, int64_t row_bytes) {
+absl::StatusOr<DispatchMessageView> ReadDispatchMessage(const comm::Message& message, int64_t num_slots,
+                                                        int64_t row_bytes) {
   if (message.bytes() == 0) return DispatchMessageView();
   if (message.bytes() < kHeadBytes) {
     return absl::InternalError(absl::StrCat("dispatch message of ", message.bytes(), " bytes"));
@@ -65,4 +66,4 @@ absl::StatusOr<DispatchMessageView> ReadDispatchMessage(const Message& message, 
   return view;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

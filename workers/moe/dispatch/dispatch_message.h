@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "workers/comm/local/message.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // Where things are in a message: the one place that knows.
 struct DispatchMessageLayout {
@@ -33,11 +33,12 @@ struct DispatchMessageView {
 };
 
 // For the sender: the sizes are written, the rest is to be filled in.  REQUIRES: message has the layout's bytes.
-DispatchMessageView BeginDispatchMessage(const Message& message, int64_t num_rows, int64_t num_pairs,
+DispatchMessageView BeginDispatchMessage(const comm::Message& message, int64_t num_rows, int64_t num_pairs,
                                          int64_t row_bytes);
 
 // For the receiver: nothing outside the message, the rows and the slots is reachable through the view.
 // Internal: the message does not hold together.
-absl::StatusOr<DispatchMessageView> ReadDispatchMessage(const Message& message, int64_t num_slots, int64_t row_bytes);
+absl::StatusOr<DispatchMessageView> ReadDispatchMessage(const comm::Message& message, int64_t num_slots,
+                                                        int64_t row_bytes);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -5,16 +5,16 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 ExpertLayout ExpertLayout::Contiguous(int num_experts, int num_ranks) {
-  Placement placement = ContiguousPlacement(num_experts, num_ranks, 0);
+  placement::Placement placement = placement::ContiguousPlacement(num_experts, num_ranks, 0);
   // Ranks that have fewer experts than others have fewer slots, too.
-  for (std::vector<int32_t>& slots : placement.slots) std::erase(slots, kEmptySlot);
+  for (std::vector<int32_t>& slots : placement.slots) std::erase(slots, placement::kEmptySlot);
   return FromPlacement(placement, 0);
 }
 
-ExpertLayout ExpertLayout::FromPlacement(const Placement& placement, int64_t epoch) {
+ExpertLayout ExpertLayout::FromPlacement(const placement::Placement& placement, int64_t epoch) {
   return FromResidents(placement.num_experts, placement.slots, epoch);
 }
 
@@ -27,7 +27,7 @@ ExpertLayout ExpertLayout::FromResidents(int num_experts, absl::Span<const std::
   offsets.assign(static_cast<size_t>(num_experts) + 1, 0);
   for (const std::vector<int32_t>& slots : residents) {
     for (const int32_t expert : slots) {
-      if (expert == kEmptySlot) continue;
+      if (expert == placement::kEmptySlot) continue;
       SY_CHECK_GE(expert, 0);
       SY_CHECK_LT(expert, num_experts);
       ++offsets[static_cast<size_t>(expert) + 1];
@@ -42,7 +42,7 @@ ExpertLayout ExpertLayout::FromResidents(int num_experts, absl::Span<const std::
   for (int32_t rank = 0; rank < static_cast<int32_t>(residents.size()); ++rank) {
     for (int32_t slot = 0; slot < static_cast<int32_t>(residents[rank].size()); ++slot) {
       const int32_t expert = residents[rank][slot];
-      if (expert == kEmptySlot) continue;
+      if (expert == placement::kEmptySlot) continue;
       const int32_t at = next[expert]++;
       SY_CHECK(at == offsets[expert] || layout.places_[at - 1].rank != rank);  // twice on one rank
       layout.places_[at] = {rank, slot};
@@ -68,4 +68,4 @@ ExpertLayout::Place ExpertLayout::PlaceOf(int expert, int source_rank, int64_t t
   return places[static_cast<size_t>(source_rank + token_idx) % places.size()];
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/placement.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class ExpertLayout {
  public:
@@ -26,7 +26,7 @@ class ExpertLayout {
   // REQUIRES: num_experts >= 1, num_ranks >= 1.
   static ExpertLayout Contiguous(int num_experts, int num_ranks);
   // Ranks are the placement's devices, empty slots stay.  REQUIRES: CheckPlacement(placement) is OK.
-  static ExpertLayout FromPlacement(const Placement& placement, int64_t epoch);
+  static ExpertLayout FromPlacement(const placement::Placement& placement, int64_t epoch);
   // residents[r]: the experts that rank r holds, by slot, kEmptySlot = none; an expert may be on several ranks, at most
   // once on each.
   // REQUIRES: every expert of [0, num_experts) is somewhere.
@@ -55,4 +55,4 @@ class ExpertLayout {
   std::vector<Place> places_;                    // by expert, then rank
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct HostRoutes {
   // (row of x(), slot of its expert) pairs that one rank has for this one.
@@ -32,4 +32,4 @@ struct HostRoutes {
   std::vector<int32_t> slot_row;   // [T * K] row among outputs made here and answers; -1 = dropped
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -5,7 +5,7 @@
 
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr int64_t kCopyGrainBytes = 64 << 10;
@@ -21,4 +21,4 @@ void GatherTo(const Stream& stream, const TensorView& from, absl::Span<const int
                             });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

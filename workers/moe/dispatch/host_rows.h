@@ -7,7 +7,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 inline int64_t RowBytes(const TensorView& rows) { return rows.dim(1) * DTypeBytes(rows.dtype()); }
 inline char* RowAt(const TensorView& rows, int64_t i) {
@@ -17,4 +17,4 @@ inline char* RowAt(const TensorView& rows, int64_t i) {
 // to[i] = from[index[i]], rows of `from`'s width, one after the other; on the stream's threads.
 void GatherTo(const Stream& stream, const TensorView& from, absl::Span<const int32_t> index, char* to);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

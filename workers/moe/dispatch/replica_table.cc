@@ -5,7 +5,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 absl::StatusOr<ReplicaTable> ReplicaTable::Make(const Stream& stream, const ExpertLayout& layout, int rank) {
   ReplicaTable table;
@@ -30,7 +30,7 @@ absl::StatusOr<ReplicaTable> ReplicaTable::Make(const Stream& stream, const Expe
   return table;
 }
 
-PlaceTable ReplicaTable::view() const {
+ops::PlaceTable ReplicaTable::view() const {
   const int64_t experts = layout_.num_experts();
   const IntView numbers(numbers_.view());
   return {.place_offsets = numbers.Part(0, experts + 1),
@@ -39,4 +39,4 @@ PlaceTable ReplicaTable::view() const {
           .rank = rank_};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

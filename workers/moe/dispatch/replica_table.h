@@ -12,7 +12,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class ReplicaTable {
  public:
@@ -27,7 +27,7 @@ class ReplicaTable {
   int64_t epoch() const { return layout_.epoch(); }
   // Whether expert e is in slot e of this rank, for all of them: then there is nothing to look up.
   bool slots_are_experts() const { return slots_are_experts_; }
-  PlaceTable view() const;
+  ops::PlaceTable view() const;
 
  private:
   ExpertLayout layout_;
@@ -37,4 +37,4 @@ class ReplicaTable {
   Tensor numbers_;  // int32: place_offsets, slot_here, places
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -9,18 +9,18 @@
 
 #include "scheduler/placement/route/split.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class SplitCursor {
  public:
-  SplitCursor(const SplitTable* table, int source_rank)
+  SplitCursor(const placement::SplitTable* table, int source_rank)
       : table_(table), source_rank_(source_rank), taken_(static_cast<size_t>(table->num_experts())) {}
 
-  const SplitTable& table() const { return *table_; }
+  const placement::SplitTable& table() const { return *table_; }
   // Of this rank's next row for `expert`.  -1: the table has no more rows for it, so it was not made for these rows.
   int32_t Next(int expert) {
     int32_t before = taken_[expert]++;
-    for (const SplitPiece& piece : table_->Pieces(source_rank_, expert)) {
+    for (const placement::SplitPiece& piece : table_->Pieces(source_rank_, expert)) {
       if (before < piece.rows) return piece.device;
       before -= piece.rows;
     }
@@ -28,9 +28,9 @@ class SplitCursor {
   }
 
  private:
-  const SplitTable* table_;
+  const placement::SplitTable* table_;
   int source_rank_;
   std::vector<int32_t> taken_;  // [E]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

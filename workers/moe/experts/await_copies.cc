@@ -4,17 +4,17 @@
 
 #include "absl/time/clock.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
-constexpr absl::Duration kTellEvery = absl::Milliseconds(250);
+constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
 
 }  // namespace
 
 absl::Status AwaitCopies(ExpertStore* store, int64_t copied_before, int64_t total, absl::Time deadline,
                          absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) {
   for (;;) {
-    const absl::Status done = store->AwaitCopies(std::min(deadline, absl::Now() + kTellEvery));
+    const absl::Status done = store->AwaitCopies(std::min(deadline, absl::Now() + kReportEvery));
     if (!absl::IsDeadlineExceeded(done) || absl::Now() >= deadline) return done;
     // (Of copies that were under way before, bytes are counted, too.)
     const int64_t copied = store->counters().copied_bytes - copied_before;
@@ -24,4 +24,4 @@ absl::Status AwaitCopies(ExpertStore* store, int64_t copied_before, int64_t tota
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

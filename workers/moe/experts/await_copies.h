@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "workers/moe/experts/expert_store.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // Until nothing is being copied.  progress: told about four times a second, of at most `total` bytes those that were
 // copied since `copied_before` (ExpertStoreCounters::copied_bytes, as they were before the first of these copies);
@@ -16,4 +16,4 @@ namespace switchyard {
 absl::Status AwaitCopies(ExpertStore* store, int64_t copied_before, int64_t total, absl::Time deadline,
                          absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

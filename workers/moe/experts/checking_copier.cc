@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 int64_t CheckingCopier::BeginCopy(const ExpertId& id, std::optional<uint64_t> checksum) {
   absl::MutexLock lock(&mu_);
@@ -88,4 +88,4 @@ absl::Status CheckingCopier::CheckChunk(const ExpertChunk& chunk) {
                                           absl::Hex(arrived), ", its source has 0x", absl::Hex(*expected)));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -19,7 +19,7 @@
 #include "workers/moe/experts/expert_copier.h"
 #include "workers/moe/experts/packed_expert.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class CheckingCopier : public ExpertCopier {
  public:
@@ -73,4 +73,4 @@ class CheckingCopier : public ExpertCopier {
   absl::flat_hash_set<ExpertId> damaged_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -13,7 +13,7 @@
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr double kNewest = 1.0 / 16;  // share of the last layer in what is measured
@@ -49,9 +49,10 @@ void ColdExperts::Choose(int layer, const ExpertRows& rows) {
     const int32_t count = rows.offsets[slot + 1] - rows.offsets[slot];
     if (count == 0 || rows_ + count > kMostRows) continue;
     const int32_t expert = rows.experts[slot];
-    const ExpertKey key = offload_->KeyOf(layer, expert);
+    const offload::ExpertKey key = offload_->KeyOf(layer, expert);
     // (What is none of the budget's it refuses by name.)
-    if (key == kNoExpert || offload_->store().StateOf({.layer = layer, .expert = expert}) != SlotState::kFree) continue;
+    if (key == offload::kNoExpert || offload_->store().StateOf({.layer = layer, .expert = expert}) != SlotState::kFree)
+      continue;
     if (!choice_.StaysCold(key, HostSeconds(count), price)) continue;
     cold_.push_back({.expert = expert, .begin = rows.offsets[slot], .count = count});
     elsewhere_[slot] = 1;
@@ -84,7 +85,7 @@ absl::Status ColdExperts::StartFetch(const Stream& stream, const ExpertRows& row
     if (rows.x_rows.empty()) {
       RETURN_IF_ERROR(CopyTensor(stream, rows.x.Rows(cold.begin, cold.count), gathered));
     } else {
-      RETURN_IF_ERROR(GatherRows(stream, rows.x, rows.x_rows.Part(cold.begin, cold.count), gathered));
+      RETURN_IF_ERROR(ops::GatherRows(stream, rows.x, rows.x_rows.Part(cold.begin, cold.count), gathered));
     }
     to += cold.count;
   }
@@ -102,18 +103,18 @@ absl::Status ColdExperts::ComputeOnHost(const Stream& stream, int layer) {
   double expected = 0;
   for (const Cold& cold : cold_) {
     char* const at = const_cast<char*>(options_.source(layer, cold.expert));
-    weights_.push_back(Weight::Over(options_.expert.gate_up, at, /*packed=*/true));
+    weights_.push_back(ops::Weight::Over(options_.expert.gate_up, at, /*packed=*/true));
     gate_up_.push_back(&weights_.back());
-    weights_.push_back(Weight::Over(options_.expert.down, at + options_.expert.down_offset, /*packed=*/true));
+    weights_.push_back(ops::Weight::Over(options_.expert.down, at + options_.expert.down_offset, /*packed=*/true));
     down_.push_back(&weights_.back());
     offsets_.push_back(offsets_.back() + cold.count);
     expected += options_.host_seconds(cold.count);
   }
   // The outputs of the layer before have left y_: they stand before these rows in the stream's order.
   const int64_t hidden = options_.expert.down.n;
-  RETURN_IF_ERROR(ExpertFfn(Stream::OnCpu(&stream.pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_},
-                            HostRows(x_.data(), rows_, hidden), hidden_.view().Rows(0, rows_),
-                            HostRows(y_.data(), rows_, hidden)));
+  RETURN_IF_ERROR(ops::ExpertFfn(
+      Stream::OnCpu(&stream.pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_},
+      HostRows(x_.data(), rows_, hidden), hidden_.view().Rows(0, rows_), HostRows(y_.data(), rows_, hidden)));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (expected > 0) slowness_ += kNewest * (seconds / expected - slowness_);
   counters_.experts += static_cast<int64_t>(cold_.size());
@@ -133,4 +134,4 @@ absl::Status ColdExperts::SendBack(const Stream& stream, const ExpertRows& rows)
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -22,14 +22,14 @@
 #include "absl/types/span.h"
 #include "scheduler/offload/cold_choice.h"
 #include "workers/moe/experts/expert_offload.h"
-#include "workers/moe/experts/layer_experts.h"
+#include "workers/moe/experts/expert_weight_provider.h"
 #include "workers/moe/experts/packed_expert.h"
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct ColdExpertsOptions {
   PackedExpert expert;              // as the CPU takes it
@@ -49,7 +49,7 @@ struct ColdCounters {
   double seconds = 0;  // that the host computed
 };
 
-class ColdExperts : public LayerExperts {
+class ColdExperts : public ExpertWeightProvider {
  public:
   static constexpr int64_t kMostRows = 512;
 
@@ -57,7 +57,9 @@ class ColdExperts : public LayerExperts {
   static absl::StatusOr<std::unique_ptr<ColdExperts>> Create(ColdExpertsOptions options, ExpertOffload* offload);
 
   absl::Status Check(absl::Span<const int32_t> experts) const override { return offload_->Check(experts); }
-  absl::Status BeginPass(absl::Span<const LayerEstimate> estimates) override { return offload_->BeginPass(estimates); }
+  absl::Status BeginPass(absl::Span<const placement::LayerEstimate> estimates) override {
+    return offload_->BeginPass(estimates);
+  }
   // As ExpertOffload's.  REQUIRES: rows.x and rows.y are told.
   absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
                         Compute compute) override;
@@ -85,7 +87,7 @@ class ColdExperts : public LayerExperts {
 
   const ColdExpertsOptions options_;
   ExpertOffload* const offload_;
-  ColdChoice choice_;
+  offload::ColdChoice choice_;
   Tensor gathered_;      // [kMostRows, H] on the device
   PinnedBuffer x_, y_;   // [kMostRows, H]
   Tensor hidden_;        // [kMostRows, F]
@@ -93,11 +95,11 @@ class ColdExperts : public LayerExperts {
   ColdCounters counters_;
   // Of the layer.
   std::vector<Cold> cold_;
-  std::vector<uint8_t> elsewhere_;  // [slots]
-  int64_t rows_ = 0;                // of cold_
-  std::vector<Weight> weights_;     // gate_up and down of each
-  std::vector<const Weight*> gate_up_, down_;
+  std::vector<uint8_t> elsewhere_;    // [slots]
+  int64_t rows_ = 0;                  // of cold_
+  std::vector<ops::Weight> weights_;  // gate_up and down of each
+  std::vector<const ops::Weight*> gate_up_, down_;
   std::vector<int32_t> offsets_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -10,7 +10,7 @@
 #include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr int64_t kPieceBytes = 512 << 10;
@@ -74,4 +74,4 @@ absl::StatusOr<std::unique_ptr<ExpertCopier>> MakeExpertCopier(Device device, co
   return DeviceExpertCopier::Create(device, source);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -20,7 +20,7 @@
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // What all chunks come from: an expert file's mapping.  Stays there as long as the copier does.
 struct ExpertSource {
@@ -61,4 +61,4 @@ class DeviceExpertCopier : public ExpertCopier {
 // The one for slots on that device.  Errors: DeviceExpertCopier::Create's.
 absl::StatusOr<std::unique_ptr<ExpertCopier>> MakeExpertCopier(Device device, const ExpertSource& source);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

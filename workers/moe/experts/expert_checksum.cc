@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr uint64_t kBasis = 0xcbf29ce484222325u, kPrime = 0x100000001b3u;
@@ -37,4 +37,4 @@ uint64_t ChecksumOf(const char* bytes, int64_t count) {
   return checksum.value();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

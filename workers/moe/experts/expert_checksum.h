@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class ExpertChecksum {
  public:
@@ -21,4 +21,4 @@ class ExpertChecksum {
 
 uint64_t ChecksumOf(const char* bytes, int64_t count);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

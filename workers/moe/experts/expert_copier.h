@@ -14,7 +14,7 @@
 #include "workers/moe/experts/packed_expert.h"
 #include "workers/tensor/device_queue.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct ExpertChunk {
   ExpertId id;
@@ -56,4 +56,4 @@ class HostExpertCopier : public ExpertCopier {
   }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -26,7 +26,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/experts/expert_checksum.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr char kMagic[9] = "SYEXPT01";
@@ -120,7 +120,7 @@ class ExpertFileOpening : public ExpertFile::Places {
   absl::Status Build();
   absl::Status AwaitBuilder();
   absl::StatusOr<bool> BecomeUsable();
-  absl::Status Tell(int64_t done) const {
+  absl::Status ReportProgress(int64_t done) const {
     if (progress_(done, bytes_)) return absl::OkStatus();
     return absl::CancelledError(absl::StrCat("expert file ", path_, ": stopped after ", done, " bytes"));
   }
@@ -197,7 +197,7 @@ absl::StatusOr<std::string> ExpertFileOpening::Problem() {
       return absl::StrCat("has damaged bytes in expert ", i % options_.num_experts, " of MoE layer ",
                           i / options_.num_experts);
     }
-    RETURN_IF_ERROR(Tell(data_ + i * stride_));
+    RETURN_IF_ERROR(ReportProgress(data_ + i * stride_));
   }
   return "";
 }
@@ -234,9 +234,9 @@ absl::Status ExpertFileOpening::Build() {
 
 // Another process has the lock.
 absl::Status ExpertFileOpening::AwaitBuilder() {
-  int64_t told[2] = {};  // nothing, if the builder has not come so far
-  if (pread(fd_, told, sizeof(told), offsetof(Header, done)) < 0) return Failed(path_, "cannot read");
-  const auto [done, builder] = told;
+  int64_t reported[2] = {};  // nothing, if the builder has not come so far
+  if (pread(fd_, reported, sizeof(reported), offsetof(Header, done)) < 0) return Failed(path_, "cannot read");
+  const auto [done, builder] = reported;
   const absl::Time now = absl::Now();
   if (done != last_done_) {
     last_done_ = done;
@@ -247,7 +247,7 @@ absl::Status ExpertFileOpening::AwaitBuilder() {
                                                     absl::FormatDuration(options_.patience), " for process ", builder,
                                                     ", which holds it and stands at ", done, " of ", bytes_, " bytes"));
   }
-  RETURN_IF_ERROR(Tell(done));
+  RETURN_IF_ERROR(ReportProgress(done));
   absl::SleepFor(kPoll);
   return absl::OkStatus();
 }
@@ -336,4 +336,4 @@ uint64_t ExpertFile::checksum(int layer, int expert) const {
   return sum;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

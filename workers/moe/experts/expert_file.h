@@ -28,7 +28,7 @@
 #include "workers/moe/experts/packed_expert.h"
 #include "workers/tensor/device.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct ExpertFileOptions {
   std::string dir = "/dev/shm";  // made (0700) if it is not there
@@ -91,4 +91,4 @@ class ExpertFile {
 // Removes expert files of this user in `dir` that no process has open, but for `except` (a path).
 void RemoveUnusedExpertFiles(const std::string& dir, const std::string& except);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -12,7 +12,7 @@
 #include "workers/moe/experts/await_copies.h"
 #include "workers/moe/layer/moe_context.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store)
     : options_(std::move(options)),
@@ -46,14 +46,14 @@ absl::StatusOr<std::unique_ptr<ExpertOffload>> ExpertOffload::Create(ExpertOfflo
   return std::unique_ptr<ExpertOffload>(new ExpertOffload(std::move(options), std::move(store)));
 }
 
-ExpertId ExpertOffload::IdOf(ExpertKey key) const {
+ExpertId ExpertOffload::IdOf(offload::ExpertKey key) const {
   return {.layer = shape_.LayerOf(key), .expert = options_.experts[static_cast<size_t>(key % shape_.num_experts)]};
 }
 
-ExpertKey ExpertOffload::KeyOf(int layer, int32_t expert) const {
-  if (expert < 0 || static_cast<size_t>(expert) >= place_of_.size()) return kNoExpert;
+offload::ExpertKey ExpertOffload::KeyOf(int layer, int32_t expert) const {
+  if (expert < 0 || static_cast<size_t>(expert) >= place_of_.size()) return offload::kNoExpert;
   const int32_t place = place_of_[static_cast<size_t>(expert)];
-  return place < 0 ? kNoExpert : layer * shape_.num_experts + place;
+  return place < 0 ? offload::kNoExpert : layer * shape_.num_experts + place;
 }
 
 absl::Status ExpertOffload::Fill(std::vector<ExpertHosting> hosting, absl::Time deadline, Progress progress) {
@@ -63,15 +63,15 @@ absl::Status ExpertOffload::Fill(std::vector<ExpertHosting> hosting, absl::Time 
 }
 
 void ExpertOffload::Host(int layer, int32_t expert, bool here) {
-  const ExpertKey key = KeyOf(layer, expert);
-  SY_CHECK(key != kNoExpert);
+  const offload::ExpertKey key = KeyOf(layer, expert);
+  SY_CHECK(key != offload::kNoExpert);
   hosting_[static_cast<size_t>(key)] = here ? ExpertHosting::kHere : ExpertHosting::kElsewhere;
   if (policy_ != nullptr) policy_->Host(key, here);
 }
 
 void ExpertOffload::Prefer(int layer, int32_t expert, bool in_memory) {
-  const ExpertKey key = KeyOf(layer, expert);
-  SY_CHECK(key != kNoExpert && hosting_[static_cast<size_t>(key)] != ExpertHosting::kElsewhere);
+  const offload::ExpertKey key = KeyOf(layer, expert);
+  SY_CHECK(key != offload::kNoExpert && hosting_[static_cast<size_t>(key)] != ExpertHosting::kElsewhere);
   hosting_[static_cast<size_t>(key)] = in_memory ? ExpertHosting::kInMemory : ExpertHosting::kHere;
   if (policy_ != nullptr) policy_->Prefer(key, in_memory);
 }
@@ -80,18 +80,19 @@ std::vector<int64_t> ExpertOffload::FirstWorth() const {
   std::vector<int64_t> worth(hosting_.size(), 0);
   for (size_t key = 0; key < worth.size(); ++key) {
     if (hosting_[key] == ExpertHosting::kElsewhere) continue;
-    worth[key] = 1 + (options_.popularity.empty() ? kRow : std::min(options_.popularity[key], kRow));
-    if (hosting_[key] == ExpertHosting::kInMemory) worth[key] += 4 * kRow;
+    worth[key] =
+        1 + (options_.popularity.empty() ? popularity::kRow : std::min(options_.popularity[key], popularity::kRow));
+    if (hosting_[key] == ExpertHosting::kInMemory) worth[key] += 4 * popularity::kRow;
   }
   for (const ExpertStore::SlotView& slot : store_->Slots()) {
     if (slot.state == SlotState::kFree) continue;
     int64_t& held = worth[static_cast<size_t>(KeyOf(slot.id.layer, slot.id.expert))];
-    if (held > 0) held += 2 * kRow;
+    if (held > 0) held += 2 * popularity::kRow;
   }
   return worth;
 }
 
-absl::Status ExpertOffload::PairSlots(absl::Span<const ExpertKey> wanted) {
+absl::Status ExpertOffload::PairSlots(absl::Span<const offload::ExpertKey> wanted) {
   const std::vector<ExpertStore::SlotView> slots = store_->Slots();
   std::vector<int> held(hosting_.size(), -1);
   for (size_t slot = 0; slot < slots.size(); ++slot) {
@@ -100,7 +101,7 @@ absl::Status ExpertOffload::PairSlots(absl::Span<const ExpertKey> wanted) {
   }
   std::vector<bool> taken(slots.size());
   for (size_t slot = 0; slot < wanted.size(); ++slot) {
-    store_slots_[slot] = wanted[slot] == kNoExpert ? -1 : held[static_cast<size_t>(wanted[slot])];
+    store_slots_[slot] = wanted[slot] == offload::kNoExpert ? -1 : held[static_cast<size_t>(wanted[slot])];
     if (store_slots_[slot] >= 0) taken[static_cast<size_t>(store_slots_[slot])] = true;
   }
   int next = 0;
@@ -113,11 +114,13 @@ absl::Status ExpertOffload::PairSlots(absl::Span<const ExpertKey> wanted) {
   return absl::OkStatus();
 }
 
-absl::Status ExpertOffload::CopyMissing(absl::Span<const ExpertKey> wanted, absl::Time deadline, Progress progress) {
+absl::Status ExpertOffload::CopyMissing(absl::Span<const offload::ExpertKey> wanted, absl::Time deadline,
+                                        Progress progress) {
   const int64_t before = store_->counters().copied_bytes;
   std::vector<size_t> missing;  // slots
   for (size_t slot = 0; slot < wanted.size(); ++slot) {
-    if (wanted[slot] != kNoExpert && store_->StateOf(IdOf(wanted[slot])) == SlotState::kFree) missing.push_back(slot);
+    if (wanted[slot] != offload::kNoExpert && store_->StateOf(IdOf(wanted[slot])) == SlotState::kFree)
+      missing.push_back(slot);
   }
   const int64_t total = store_->bytes() / shape_.num_slots * static_cast<int64_t>(missing.size());
   for (const size_t slot : missing) {
@@ -132,21 +135,22 @@ absl::Status ExpertOffload::CopyMissing(absl::Span<const ExpertKey> wanted, absl
     RETURN_IF_ERROR(begun);
   }
   RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
-  for (const ExpertKey key : wanted) {
-    if (key != kNoExpert && store_->StateOf(IdOf(key)) != SlotState::kFilled) return store_->FailureOf(IdOf(key));
+  for (const offload::ExpertKey key : wanted) {
+    if (key != offload::kNoExpert && store_->StateOf(IdOf(key)) != SlotState::kFilled)
+      return store_->FailureOf(IdOf(key));
   }
   return absl::OkStatus();
 }
 
 absl::Status ExpertOffload::Restart(absl::Time deadline, Progress progress) {
   policy_.reset();
-  forecast_ = NeedForecast(shape_);
+  forecast_ = offload::NeedForecast(shape_);
   next_layer_ = next_micro_batch_ = 0;
-  std::unique_ptr<CachePolicy> policy = options_.make_policy(shape_, FirstWorth());
-  for (ExpertKey key = 0; key < shape_.num_keys(); ++key) {
+  std::unique_ptr<offload::CachePolicy> policy = options_.make_policy(shape_, FirstWorth());
+  for (offload::ExpertKey key = 0; key < shape_.num_keys(); ++key) {
     if (hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) policy->Host(key, false);
   }
-  const std::vector<ExpertKey> wanted = policy->InitialSlots();
+  const std::vector<offload::ExpertKey> wanted = policy->InitialSlots();
   RETURN_IF_ERROR(PairSlots(wanted));
   RETURN_IF_ERROR(CopyMissing(wanted, deadline, progress));
   policy_ = std::move(policy);
@@ -155,7 +159,7 @@ absl::Status ExpertOffload::Restart(absl::Time deadline, Progress progress) {
 
 absl::Status ExpertOffload::Check(absl::Span<const int32_t> experts) const {
   for (const int32_t expert : experts) {
-    if (expert == kEmptySlot || KeyOf(0, expert) != kNoExpert) continue;
+    if (expert == placement::kEmptySlot || KeyOf(0, expert) != offload::kNoExpert) continue;
     return absl::InvalidArgumentError(absl::StrCat("expert offload: the layout has expert ", expert,
                                                    " here, which is not one of the store's ", options_.experts.size()));
   }
@@ -168,8 +172,8 @@ absl::Status ExpertOffload::CountRows(const LayerContext& layer, const ExpertRow
   for (size_t slot = 0; slot < rows.experts.size(); ++slot) {
     const int32_t count = rows.offsets[slot + 1] - rows.offsets[slot];
     if (count == 0 || (!rows.elsewhere.empty() && rows.elsewhere[slot] != 0)) continue;
-    const ExpertKey key = KeyOf(layer.index, rows.experts[slot]);
-    if (key == kNoExpert || hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) {
+    const offload::ExpertKey key = KeyOf(layer.index, rows.experts[slot]);
+    if (key == offload::kNoExpert || hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) {
       return absl::InternalError(absl::StrCat("expert offload: ", count, " rows of MoE layer ", layer.index,
                                               " came for slot ", slot, ", whose expert, ", rows.experts[slot],
                                               ", is not here"));
@@ -203,14 +207,14 @@ absl::Status ExpertOffload::TakeTurn(const MoeContext& context, const LayerConte
   return absl::OkStatus();
 }
 
-LayerPlan ExpertOffload::Plan(absl::FunctionRef<LayerPlan()> plan) {
+offload::LayerPlan ExpertOffload::Plan(absl::FunctionRef<offload::LayerPlan()> plan) {
   const absl::Time begin = absl::Now();
-  LayerPlan planned = plan();
+  offload::LayerPlan planned = plan();
   plan_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
   return planned;
 }
 
-void ExpertOffload::MeasurePace(int layer, absl::Time now) {
+void ExpertOffload::MeasureCost(int layer, absl::Time now) {
   if (layer == 0 && pass_began_ != absl::InfinitePast()) {
     before_first_.Add(absl::ToInt64Nanoseconds(now - pass_began_), 0);
   } else if (layer > 0 && last_gate_ != absl::InfinitePast()) {
@@ -226,31 +230,31 @@ absl::Status ExpertOffload::RunLayer(const MoeContext& context, const LayerConte
                                      Compute compute) {
   RETURN_IF_ERROR(TakeTurn(context, layer));
   RETURN_IF_ERROR(CountRows(layer, rows));
-  LayerNeed need = {
+  offload::LayerNeed need = {
       .layer = layer.index, .rows = rows_, .parts_left = layer.num_chunks - 1 - layer.chunk, .later = later_};
   for (const int32_t count : rows_) {
     if (count > 0) need.compute_ticks += options_.expert_ticks + count * options_.row_ticks;
   }
-  if (layer.num_chunks == 1 && !between_gates_.measured()) MeasurePace(layer.index, absl::Now());
+  if (layer.num_chunks == 1 && !between_gates_.measured()) MeasureCost(layer.index, absl::Now());
   last_expected_ = need.compute_ticks;
   if (need.parts_left == 0) need.compute_ticks += between_gates_.beside(0);
   gate_up_.assign(rows.experts.size(), nullptr);
   down_.assign(rows.experts.size(), nullptr);
-  absl::Span<const LayerForecast> forecasts;
+  absl::Span<const offload::LayerForecast> forecasts;
   if (need.parts_left == 0) {
     forecast_.Observe({.layer = layer.index, .rows = layer_rows_});
     forecasts = Forecasts(layer.index, layer.estimates);
   }
-  const LayerPlan plan = Plan([&] { return policy_->OnGate(need, forecasts); });
+  const offload::LayerPlan plan = Plan([&] { return policy_->OnGate(need, forecasts); });
   const absl::Status status = RunPlan(context, plan, compute);
   if (!status.ok()) policy_.reset();
   return status;
 }
 
-absl::Status ExpertOffload::BeginPass(absl::Span<const LayerEstimate> estimates) {
+absl::Status ExpertOffload::BeginPass(absl::Span<const placement::LayerEstimate> estimates) {
   // After an error, or a pass that ended early, the first layer begins anew.
   if (policy_ == nullptr || !AtStart()) return absl::OkStatus();
-  const absl::Span<const LayerForecast> forecasts = Forecasts(NeedForecast::kBeforePass, estimates);
+  const absl::Span<const offload::LayerForecast> forecasts = Forecasts(offload::NeedForecast::kBeforePass, estimates);
   pass_began_ = absl::Now();
   const int64_t ticks = before_first_.beside(options_.first_gate_ticks);
   UnderWay plan = {.steps = Plan([&] { return policy_->OnPass(forecasts, ticks); }).steps, .deadline = {}};
@@ -259,11 +263,12 @@ absl::Status ExpertOffload::BeginPass(absl::Span<const LayerEstimate> estimates)
   return status;
 }
 
-absl::Span<const LayerForecast> ExpertOffload::Forecasts(int layer, absl::Span<const LayerEstimate> estimates) {
+absl::Span<const offload::LayerForecast> ExpertOffload::Forecasts(
+    int layer, absl::Span<const placement::LayerEstimate> estimates) {
   int last = 0;
-  for (const LayerEstimate& estimate : estimates) {
+  for (const placement::LayerEstimate& estimate : estimates) {
     const int ahead = estimate.layer > layer ? estimate.layer - layer : estimate.layer - layer + shape_.num_layers;
-    if (ahead <= last || ahead > NeedForecast::kMaxAhead) continue;
+    if (ahead <= last || ahead > offload::NeedForecast::kMaxAhead) continue;
     last = ahead;
     expected_.clear();
     for (const int32_t expert : options_.experts) expected_.push_back(estimate.popularity[static_cast<size_t>(expert)]);
@@ -272,11 +277,11 @@ absl::Span<const LayerForecast> ExpertOffload::Forecasts(int layer, absl::Span<c
   return forecast_.forecasts();
 }
 
-absl::Status ExpertOffload::RunPlan(const MoeContext& context, const LayerPlan& plan, Compute compute) {
+absl::Status ExpertOffload::RunPlan(const MoeContext& context, const offload::LayerPlan& plan, Compute compute) {
   UnderWay left = {.steps = plan.steps, .deadline = context.deadline, .stream = context.stream};
   // Prefetches that it uses go before the copies that it starts.
-  for (const PlanStep& step : plan.steps) {
-    if (step.kind == PlanStep::kUse) store_->Hurry(IdOf(step.key));
+  for (const offload::PlanStep& step : plan.steps) {
+    if (step.kind == offload::PlanStep::kUse) store_->RaisePriority(IdOf(step.key));
   }
   for (;;) {
     RETURN_IF_ERROR(StartSteps(&left));
@@ -287,10 +292,10 @@ absl::Status ExpertOffload::RunPlan(const MoeContext& context, const LayerPlan& 
 
 absl::Status ExpertOffload::StartSteps(UnderWay* plan) {
   std::vector<bool> in_use(static_cast<size_t>(shape_.num_slots));
-  std::vector<PlanStep> left;
-  for (const PlanStep& step : plan->steps) {
+  std::vector<offload::PlanStep> left;
+  for (const offload::PlanStep& step : plan->steps) {
     SY_CHECK(0 <= step.slot && step.slot < shape_.num_slots);
-    if (step.kind == PlanStep::kUse || in_use[static_cast<size_t>(step.slot)]) {
+    if (step.kind == offload::PlanStep::kUse || in_use[static_cast<size_t>(step.slot)]) {
       in_use[static_cast<size_t>(step.slot)] = true;
       left.push_back(step);
       continue;
@@ -298,18 +303,18 @@ absl::Status ExpertOffload::StartSteps(UnderWay* plan) {
     RETURN_IF_ERROR(Do(step));
   }
   // What is left has a use before it.
-  SY_CHECK(left.empty() || left.front().kind == PlanStep::kUse);
+  SY_CHECK(left.empty() || left.front().kind == offload::PlanStep::kUse);
   plan->steps = std::move(left);
   return absl::OkStatus();
 }
 
-absl::Status ExpertOffload::Do(const PlanStep& step) {
+absl::Status ExpertOffload::Do(const offload::PlanStep& step) {
   const int slot = store_slots_[static_cast<size_t>(step.slot)];
   if (const absl::Status status = store_->Evict(slot); !status.ok()) {
     return absl::InternalError(absl::StrCat("expert offload: a plan that does not hold together: ", status.message()));
   }
-  if (step.kind == PlanStep::kDrop) return absl::OkStatus();
-  const bool prefetch = step.kind == PlanStep::kPrefetch;
+  if (step.kind == offload::PlanStep::kDrop) return absl::OkStatus();
+  const bool prefetch = step.kind == offload::PlanStep::kPrefetch;
   const absl::Status status =
       store_->StartCopy(IdOf(step.key), slot, prefetch ? CopyPriority::kPrefetch : CopyPriority::kDemand);
   // Demand has the last slot: then the expert comes when it is used (RunWave), as if its prefetch were very late.
@@ -321,13 +326,13 @@ absl::Status ExpertOffload::RunWave(UnderWay* plan, Compute compute) {
   std::vector<ExpertId> ids;
   std::vector<size_t> slots;  // of the layout
   size_t taken = 0;
-  for (const PlanStep& step : plan->steps) {
-    if (step.kind != PlanStep::kUse) break;
+  for (const offload::PlanStep& step : plan->steps) {
+    if (step.kind != offload::PlanStep::kUse) break;
     const ExpertId id = IdOf(step.key);
     const SlotState state = store_->StateOf(id);
     if (taken > 0 && state != SlotState::kFilled) break;
     if (state == SlotState::kFree) {
-      RETURN_IF_ERROR(Do({.kind = PlanStep::kCopy, .key = step.key, .slot = step.slot}));
+      RETURN_IF_ERROR(Do({.kind = offload::PlanStep::kCopy, .key = step.key, .slot = step.slot}));
     }
     ids.push_back(id);
     slots.push_back(static_cast<size_t>(slots_[static_cast<size_t>(step.key % shape_.num_experts)]));
@@ -348,4 +353,4 @@ absl::Status ExpertOffload::RunWave(UnderWay* plan, Compute compute) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

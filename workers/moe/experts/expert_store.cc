@@ -8,7 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 ExpertLease& ExpertLease::operator=(ExpertLease&& other) noexcept {
   if (this == &other) return *this;
@@ -18,8 +18,8 @@ ExpertLease& ExpertLease::operator=(ExpertLease&& other) noexcept {
   return *this;
 }
 
-const Weight& ExpertLease::gate_up(int64_t i) const { return store_->gate_up_[static_cast<size_t>(slot(i))]; }
-const Weight& ExpertLease::down(int64_t i) const { return store_->down_[static_cast<size_t>(slot(i))]; }
+const ops::Weight& ExpertLease::gate_up(int64_t i) const { return store_->gate_up_[static_cast<size_t>(slot(i))]; }
+const ops::Weight& ExpertLease::down(int64_t i) const { return store_->down_[static_cast<size_t>(slot(i))]; }
 
 void ExpertLease::Release() {
   if (store_ != nullptr) store_->Unpin(slots_, nullptr);
@@ -60,8 +60,8 @@ ExpertStore::ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopie
   const PackedExpert& expert = options_.expert;
   for (int slot = 0; slot < options_.num_slots; ++slot) {
     // What is copied in is packed, padding included.
-    gate_up_.push_back(Weight::Over(expert.gate_up, MemoryOf(slot), true, options_.device));
-    down_.push_back(Weight::Over(expert.down, MemoryOf(slot) + expert.down_offset, true, options_.device));
+    gate_up_.push_back(ops::Weight::Over(expert.gate_up, MemoryOf(slot), true, options_.device));
+    down_.push_back(ops::Weight::Over(expert.down, MemoryOf(slot) + expert.down_offset, true, options_.device));
   }
   thread_ = std::thread([this] { RunCopies(); });
 }
@@ -142,7 +142,7 @@ absl::Status ExpertStore::Evict(int slot) {
   return absl::OkStatus();
 }
 
-void ExpertStore::HurrySlot(int slot) {
+void ExpertStore::RaiseSlotPriority(int slot) {
   Slot& held = slots_[slot];
   if (held.state != SlotState::kCopying) return;
   held.late |= held.prefetched;
@@ -152,9 +152,9 @@ void ExpertStore::HurrySlot(int slot) {
   queues_[static_cast<size_t>(CopyPriority::kDemand)].push_back(slot);
 }
 
-void ExpertStore::Hurry(const ExpertId& id) {
+void ExpertStore::RaisePriority(const ExpertId& id) {
   absl::MutexLock lock(&mu_);
-  if (const auto it = slot_of_.find(id); it != slot_of_.end()) HurrySlot(it->second);
+  if (const auto it = slot_of_.find(id); it != slot_of_.end()) RaiseSlotPriority(it->second);
 }
 
 void ExpertStore::Recheck(const ExpertId& id, int64_t attempt) {
@@ -200,7 +200,7 @@ absl::StatusOr<ExpertLease> ExpertStore::Acquire(absl::Span<const ExpertId> ids,
     slots.push_back(it->second);
   }
   for (const int slot : slots) {
-    HurrySlot(slot);
+    RaiseSlotPriority(slot);
     ++slots_[slot].pins;
     outcomes.push_back(slots_[slot].outcome);
   }
@@ -362,4 +362,4 @@ ExpertStoreCounters ExpertStore::counters() const {
   return counters_;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -36,7 +36,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 enum class CopyPriority : uint8_t { kDemand, kPrefetch };
 enum class SlotState : uint8_t { kFree, kCopying, kFilled };
@@ -77,8 +77,8 @@ class ExpertLease {
 
   int64_t size() const { return static_cast<int64_t>(slots_.size()); }
   // In the order in which they were asked for.
-  const Weight& gate_up(int64_t i) const;
-  const Weight& down(int64_t i) const;
+  const ops::Weight& gate_up(int64_t i) const;
+  const ops::Weight& down(int64_t i) const;
   int slot(int64_t i) const { return slots_[static_cast<size_t>(i)]; }
   // Nothing reads the slots any more.
   void Release();
@@ -109,7 +109,7 @@ class ExpertStore {
   // FailedPrecondition: pinned, or waited for.
   absl::Status Evict(int slot);
   // Somebody will wait for it: its prefetch goes before the others from its next chunk on.  Nothing if it has arrived.
-  void Hurry(const ExpertId& id);
+  void RaisePriority(const ExpertId& id);
   // Has the copier look at the expert's slot once more, by the thread that copies, when nothing is to be copied and it
   // is there: from its first byte, whatever look was under way.  Nothing if it has no slot; given up when the slot is.
   // attempt: another one for each look; the copier's.
@@ -174,7 +174,7 @@ class ExpertStore {
   void CopyChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RecheckChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishCopy(int slot, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void HurrySlot(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RaiseSlotPriority(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountAcquired(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FreeSlot(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool LeavesOneForDemand(int slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -184,7 +184,7 @@ class ExpertStore {
   const ExpertStoreOptions options_;
   const std::unique_ptr<ExpertCopier> copier_;  // the copy thread's
   const Buffer memory_;                         // [num_slots] of expert.bytes
-  std::vector<Weight> gate_up_, down_;          // [num_slots] over memory_; const once made
+  std::vector<ops::Weight> gate_up_, down_;     // [num_slots] over memory_; const once made
 
   mutable absl::Mutex mu_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
@@ -199,4 +199,4 @@ class ExpertStore {
   std::thread thread_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

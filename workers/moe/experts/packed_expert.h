@@ -12,14 +12,14 @@
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct PackedExpert {
   PackedExpert() = default;
   // REQUIRES: hidden (H), ffn (F) >= 1; a floating dtype.
   PackedExpert(int64_t hidden, int64_t ffn, DType dtype, DeviceKind device);
 
-  WeightDesc gate_up, down;
+  ops::WeightDesc gate_up, down;
   int64_t down_offset = 0;  // bytes from the expert's first byte
   int64_t bytes = 0;        // a multiple of 256
 };
@@ -41,4 +41,4 @@ struct ExpertId {
   }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 absl::Status SummedCopier::Copy(const ExpertChunk& chunk) {
   ExpertChecksum& sum = sums_[chunk.id];
@@ -20,4 +20,4 @@ absl::Status SummedCopier::Copy(const ExpertChunk& chunk) {
                                           ": its bytes have changed since the file was opened"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -18,7 +18,7 @@
 #include "workers/moe/experts/expert_copier.h"
 #include "workers/moe/experts/packed_expert.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct SummedCopierOptions {
   int64_t expert_bytes = 0;  // chunks but an expert's last are multiples of 64
@@ -44,4 +44,4 @@ class SummedCopier : public ExpertCopier {
   std::atomic<bool> found_damage_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "workers/moe/experts/expert_copier.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class TimedCopier : public ExpertCopier {
  public:
@@ -39,4 +39,4 @@ class TimedCopier : public ExpertCopier {
   std::atomic<int64_t> bytes_ = 0, nanoseconds_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -5,7 +5,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr int64_t kNumbers = sizeof(void*) / sizeof(int32_t);  // of an address
@@ -19,7 +19,7 @@ absl::Status WaveWeights::Reserve(Device device, int64_t slots) {
   return absl::OkStatus();
 }
 
-void WaveWeights::Write(int array, const WeightGroup& weights) {
+void WaveWeights::Write(int array, const ops::WeightGroup& weights) {
   char* to = reinterpret_cast<char*>(addresses_.host(array).data());
   for (int64_t i = 0; i < weights.size(); ++i, to += sizeof(void*)) {
     const void* const address = weights[i] == nullptr ? nullptr : weights[i]->data();
@@ -27,8 +27,8 @@ void WaveWeights::Write(int array, const WeightGroup& weights) {
   }
 }
 
-absl::StatusOr<WaveWeights::Groups> WaveWeights::Send(const Stream& stream, const WeightGroup& gate_up,
-                                                      const WeightGroup& down) {
+absl::StatusOr<WaveWeights::Groups> WaveWeights::Send(const Stream& stream, const ops::WeightGroup& gate_up,
+                                                      const ops::WeightGroup& down) {
   SY_CHECK_EQ(gate_up.size(), down.size());
   if (stream.device().is_cpu()) return Groups{gate_up, down};
   const int64_t numbers = gate_up.size() * kNumbers;
@@ -37,11 +37,11 @@ absl::StatusOr<WaveWeights::Groups> WaveWeights::Send(const Stream& stream, cons
   Write(kGateUp, gate_up);
   Write(kDown, down);
   RETURN_IF_ERROR(addresses_.Send(stream, {numbers, numbers}));
-  const auto on_device = [&](int array, const WeightGroup& weights) {
+  const auto on_device = [&](int array, const ops::WeightGroup& weights) {
     const void* const list = addresses_.view(array, numbers).data();
-    return WeightGroup(weights.weights(), static_cast<const void* const*>(list));
+    return ops::WeightGroup(weights.weights(), static_cast<const void* const*>(list));
   };
   return Groups{on_device(kGateUp, gate_up), on_device(kDown, down)};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

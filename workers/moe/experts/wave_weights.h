@@ -13,27 +13,27 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/int_upload.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class WaveWeights {
  public:
   struct Groups {
-    WeightGroup gate_up, down;  // [slots]
+    ops::WeightGroup gate_up, down;  // [slots]
   };
 
   // Takes the memory for so many slots; nothing on the CPU.  Errors: ResourceExhausted.
   absl::Status Reserve(Device device, int64_t slots);
   // Both of one size, null where a slot's expert is not in this part; borrowed, and what is returned, until the next
   // call.  Errors: the device's.
-  absl::StatusOr<Groups> Send(const Stream& stream, const WeightGroup& gate_up, const WeightGroup& down);
+  absl::StatusOr<Groups> Send(const Stream& stream, const ops::WeightGroup& gate_up, const ops::WeightGroup& down);
 
  private:
   static constexpr int kGateUp = 0, kDown = 1;
 
-  void Write(int array, const WeightGroup& weights);
+  void Write(int array, const ops::WeightGroup& weights);
 
   IntUpload addresses_;  // of 64 bits, in two numbers each
   int64_t slots_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

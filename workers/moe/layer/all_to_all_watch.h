@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class AllToAllWatch {
  public:
@@ -22,4 +22,4 @@ class AllToAllWatch {
   virtual void LayerEnd() = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -7,7 +7,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 int64_t CapacityOf(double factor, int64_t top_k, int64_t rows, int64_t experts) {
   const double even = static_cast<double>(top_k * rows) / static_cast<double>(experts);
@@ -41,7 +41,7 @@ int64_t DropBeyondCapacity(int64_t capacity, absl::Span<const int32_t> counts, i
   return dropped;
 }
 
-absl::StatusOr<int64_t> CapacityGate::Drop(const ExpertCapacity& capacity, const CommCall& call, int64_t experts,
+absl::StatusOr<int64_t> CapacityGate::Drop(const ExpertCapacity& capacity, const comm::CommCall& call, int64_t experts,
                                            const TensorView& topk_idx, const TensorView& topk_weight) {
   SY_CHECK(capacity.ranks != nullptr && topk_idx.device().is_cpu());
   const int64_t rows = topk_idx.dim(0), top_k = topk_idx.dim(1);
@@ -50,7 +50,7 @@ absl::StatusOr<int64_t> CapacityGate::Drop(const ExpertCapacity& capacity, const
     for (int64_t k = 0; k < top_k; ++k) ++mine_[k * experts + topk_idx.row<int32_t>(t)[k]];
   }
   const size_t bytes = mine_.size() * sizeof(int32_t);
-  std::unique_ptr<Work> work;
+  std::unique_ptr<comm::Work> work;
   ASSIGN_OR_RETURN(
       work, capacity.ranks->AllGather(call, absl::MakeConstSpan(reinterpret_cast<const char*>(mine_.data()), bytes)));
   RETURN_IF_ERROR(work->Wait());
@@ -61,4 +61,4 @@ absl::StatusOr<int64_t> CapacityGate::Drop(const ExpertCapacity& capacity, const
   return DropBeyondCapacity(capacity.rows, counts_, capacity.ranks->rank(), experts, topk_idx, topk_weight);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -25,12 +25,12 @@
 #include "workers/comm/core/communicator.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // What a layer is told of it.
 struct ExpertCapacity {
-  int64_t rows = 0;               // C; 0 = an expert takes all rows
-  Communicator* ranks = nullptr;  // borrowed: all whose rows count; not always those among which rows travel
+  int64_t rows = 0;                     // C; 0 = an expert takes all rows
+  comm::Communicator* ranks = nullptr;  // borrowed: all whose rows count; not always those among which rows travel
 };
 
 // C.  factor 0: 0.
@@ -46,11 +46,11 @@ class CapacityGate {
  public:
   // The same after the ranks have told each other their counts: `call`, a collective over capacity.ranks,
   // which all of them call, also with zero rows.  Errors: the communicator's.
-  absl::StatusOr<int64_t> Drop(const ExpertCapacity& capacity, const CommCall& call, int64_t experts,
+  absl::StatusOr<int64_t> Drop(const ExpertCapacity& capacity, const comm::CommCall& call, int64_t experts,
                                const TensorView& topk_idx, const TensorView& topk_weight);
 
  private:
   std::vector<int32_t> mine_, counts_;  // [K, E], [R, K, E]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -4,12 +4,12 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/layer/moe_checks.h"
-#include "workers/moe/placement/layer_placer.h"
-#include "workers/moe/popularity/layer_forecaster.h"
+#include "workers/moe/placement/layer_balancer.h"
+#include "workers/moe/popularity/layer_load_predictor.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/ops/gemm/gemm.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 absl::StatusOr<TensorView> OnHost(const MoeContext& context, const TensorView& numbers, HostCopy* place) {
   absl::StatusOr<TensorView> on_host = place->Take(*context.stream, numbers, context.deadline);
@@ -46,15 +46,15 @@ absl::Status LayerRouter::Route(const MoeContext& context, const MoeLayer& of, L
 }
 
 absl::Status LayerRouter::Gate(const MoeContext& context, const MoeLayer& of, const LayerContext& layer) const {
-  const ChunkRange rows = layer.rows();
+  const pipeline::ChunkRange rows = layer.rows();
   const TensorView logits = logits_.Rows(rows.begin, rows.count);
   RETURN_IF_ERROR(
-      Gemm(*context.stream, {}, layer.x.Rows(rows.begin, rows.count), *of.weights.router, TensorView(), logits));
-  RouterDesc desc = of.desc.router;
+      ops::Gemm(*context.stream, {}, layer.x.Rows(rows.begin, rows.count), *of.weights.router, TensorView(), logits));
+  ops::RouterDesc desc = of.desc.router;
   desc.num_rows = layer.num_rows;
   desc.bias = of.weights.router_bias;
-  return RouteTopK(*context.stream, desc, logits, layer.topk_idx.Rows(rows.begin, rows.count),
-                   topk_weight_.Rows(rows.begin, rows.count));
+  return ops::RouteTopK(*context.stream, desc, logits, layer.topk_idx.Rows(rows.begin, rows.count),
+                        topk_weight_.Rows(rows.begin, rows.count));
 }
 
 absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* layer) {
@@ -65,10 +65,11 @@ absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* l
   RowScratch& memory = (layer->saved != nullptr ? layer->saved->gate_memory : memory_).kept_idx;
   layer->topk_idx = memory.Rows(chosen_.dim(0), chosen_.dim(1), DType::kI32);
   RETURN_IF_ERROR(CopyTensor(*context.stream, chosen_, layer->topk_idx));
-  const Timed timed(&context.stats->exchange_seconds);
+  const comm::Timed timed(&context.stats->exchange_seconds);
   int64_t dropped = 0;
-  ASSIGN_OR_RETURN(dropped, capacity_gate_.Drop(context.capacity, context.Call(CallUse::kCapacityCounts, layer->index),
-                                                context.layout->num_experts(), layer->topk_idx, topk_weight_));
+  ASSIGN_OR_RETURN(dropped,
+                   capacity_gate_.Drop(context.capacity, context.Call(comm::CallUse::kCapacityCounts, layer->index),
+                                       context.layout->num_experts(), layer->topk_idx, topk_weight_));
   context.stats->dropped_rows += dropped;
   return absl::OkStatus();
 }
@@ -82,10 +83,11 @@ absl::Status LayerRouter::AskGuides(const MoeContext& context, const MoeLayer& o
   }
   ASSIGN_OR_RETURN(layer->topk_on_host, OnHost(context, layer->topk_idx, &choices_on_host_));
   if (context.forecaster != nullptr) {
-    const absl::StatusOr<absl::Span<const LayerEstimate>> told = context.forecaster->OnGate(context, *layer);
+    const absl::StatusOr<absl::Span<const placement::LayerEstimate>> reported =
+        context.forecaster->OnGate(context, *layer);
     RETURN_IF_ERROR(context.comm->status());  // says more than that the stream was freed
-    RETURN_IF_ERROR(told.status());
-    layer->estimates = *told;
+    RETURN_IF_ERROR(reported.status());
+    layer->estimates = *reported;
   }
   return context.placer == nullptr ? absl::OkStatus() : Place(context, of, layer);
 }
@@ -104,10 +106,10 @@ absl::Status LayerRouter::Place(const MoeContext& context, const MoeLayer& of, L
 absl::Status LayerRouter::CountChoices(const MoeContext& context, const LayerContext& layer) const {
   if (layer.x.dim(0) == 0) return absl::OkStatus();
   if (layer.expert_counts.rank() != 0) {
-    RETURN_IF_ERROR(CountExperts(*context.stream, layer.topk_idx, layer.expert_counts));
+    RETURN_IF_ERROR(ops::CountExperts(*context.stream, layer.topk_idx, layer.expert_counts));
   }
   if (layer.decode_counts.rank() == 0) return absl::OkStatus();
-  return CountExperts(*context.stream, layer.topk_idx.Rows(0, layer.num_decode_rows), layer.decode_counts);
+  return ops::CountExperts(*context.stream, layer.topk_idx.Rows(0, layer.num_decode_rows), layer.decode_counts);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -17,7 +17,7 @@
 #include "workers/tensor/copy.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class LayerRouter {
  public:
@@ -50,4 +50,4 @@ class LayerRouter {
 // The same numbers on the host, which waits for them, at most until the step's deadline.
 absl::StatusOr<TensorView> OnHost(const MoeContext& context, const TensorView& numbers, HostCopy* place);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

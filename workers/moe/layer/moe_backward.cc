@@ -8,7 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
-#include "workers/moe/dispatch/exchange_gradient.h"
+#include "workers/moe/dispatch/dispatch_gradient.h"
 #include "workers/moe/layer/moe_backward_checks.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/moe/layer/schedule_executor.h"
@@ -24,7 +24,7 @@
 #include "workers/ops/router/router_backward.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 // dlogit = dgate * the derivative of the sigmoid that made `gate`.
@@ -74,42 +74,43 @@ class MoeBackward::Impl : public MicroOpRunner {
     return status;
   }
 
-  absl::Status Start(const MicroOp& op) override {
+  absl::Status Start(const pipeline::MicroOp& op) override {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
-    const ChunkRange range = layer_.rows();
+    const pipeline::ChunkRange range = layer_.rows();
     switch (op.kind) {
-      case MicroOpKind::kSplit:
-      case MicroOpKind::kGate:
+      case pipeline::MicroOpKind::kSplit:
+      case pipeline::MicroOpKind::kGate:
         return absl::OkStatus();  // the router's turn comes when all weights have their gradients
-      case MicroOpKind::kDispatch:
+      case pipeline::MicroOpKind::kDispatch:
         return gradient().StartResend(*context_, layer_, exchange().routes(), dy_.Rows(range.begin, range.count),
                                       layer_.saved->topk_weight.Rows(range.begin, range.count));
-      case MicroOpKind::kExpert:
-        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts();
-      case MicroOpKind::kCombine:
+      case pipeline::MicroOpKind::kExpert:
+        return op.experts == pipeline::ExpertSet::kShared ? SharedExpert() : RoutedExperts();
+      case pipeline::MicroOpKind::kCombine:
         RETURN_IF_ERROR(gradient().StartReturn(*context_, layer_));
         return RoutedWeights();
       default:
-        return absl::UnimplementedError(absl::StrCat("moe_backward: op ", MicroOpKindName(op.kind), " of schedule ",
-                                                     context_->schedule->name, " has no backward yet"));
+        return absl::UnimplementedError(absl::StrCat("moe_backward: op ", pipeline::MicroOpKindName(op.kind),
+                                                     " of schedule ", context_->schedule->name,
+                                                     " has no backward yet"));
     }
   }
 
-  absl::Status Finish(const MicroOp& op) override {
+  absl::Status Finish(const pipeline::MicroOp& op) override {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
-    if (op.kind == MicroOpKind::kDispatch) return gradient().FinishResend(*context_);
-    SY_CHECK(op.kind == MicroOpKind::kCombine);
-    const ChunkRange range = layer_.rows();
+    if (op.kind == pipeline::MicroOpKind::kDispatch) return gradient().FinishResend(*context_);
+    SY_CHECK(op.kind == pipeline::MicroOpKind::kCombine);
+    const pipeline::ChunkRange range = layer_.rows();
     return gradient().FinishReturn(*context_, dx_.Rows(range.begin, range.count),
                                    d_topk_weight_.Rows(range.begin, range.count));
   }
 
  private:
   // The chunk's.
-  const HostExchange& exchange() const { return layer_.saved->chunk(layer_.chunk).exchange; }
-  ExchangeGradient& gradient() { return *gradients_[static_cast<size_t>(layer_.chunk)]; }
+  const HostDispatcher& exchange() const { return layer_.saved->chunk(layer_.chunk).exchange; }
+  DispatchGradient& gradient() { return *gradients_[static_cast<size_t>(layer_.chunk)]; }
 
   absl::Status CheckAndRun() {
     RETURN_IF_ERROR(CheckBackward(*context_, *moe_, layer_.saved, *weights_, rows_));
@@ -117,7 +118,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     const int64_t rows = rows_.x.dim(0);
     const DType acc = AccDType(desc.dtype);
     while (gradients_.size() < static_cast<size_t>(context_->schedule->num_chunks)) {
-      gradients_.push_back(std::make_unique<ExchangeGradient>());
+      gradients_.push_back(std::make_unique<DispatchGradient>());
     }
     TakeExperts();
     dy_ = rows_.d_residual;
@@ -142,7 +143,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     down_gradients_.clear();
     up_bias_gradients_.clear();
     down_bias_gradients_.clear();
-    for (const FfnGradients& expert : weights_->experts) {
+    for (const ops::FfnGradients& expert : weights_->experts) {
       gate_up_.push_back(expert.gate_up.transposed);
       down_.push_back(expert.down.transposed);
       gate_up_gradients_.push_back(expert.gate_up.gradient);
@@ -155,63 +156,64 @@ class MoeBackward::Impl : public MicroOpRunner {
 
   // From the gradients of outputs to those of inputs.  Leaves d_sums_ and weighted_ for RoutedWeights.
   absl::Status RoutedExperts() {
-    const Timed timed(&context_->stats->expert_seconds);
+    const comm::Timed timed(&context_->stats->expert_seconds);
     const MoeSaved::Chunk& saved = layer_.saved->chunk(layer_.chunk);
-    const HostExchange& exchange = saved.exchange;
-    const ExchangeGradient& gradient = this->gradient();
+    const HostDispatcher& exchange = saved.exchange;
+    const DispatchGradient& gradient = this->gradient();
     const int64_t rows = gradient.dx().dim(0), ffn = moe_->desc.expert_ffn;
     experts_chunk_ = layer_.chunk;
     const TensorView d_hidden = TakeHidden(rows, ffn);
-    RETURN_IF_ERROR(GroupedGemm(*context_->stream, {.x_rows = exchange.x_rows()}, gradient.dy(), down_,
-                                exchange.offsets(), d_hidden));
-    RETURN_IF_ERROR(RowScaleBackward(*context_->stream, {.x = saved.hidden,
-                                                         .weight = gradient.weight(),
-                                                         .dy = d_hidden,
-                                                         .y = weighted_,
-                                                         .dweight = gradient.dweight()}));
+    RETURN_IF_ERROR(ops::GroupedGemm(*context_->stream, {.x_rows = exchange.x_rows()}, gradient.dy(), down_,
+                                     exchange.offsets(), d_hidden));
+    RETURN_IF_ERROR(ops::RowScaleBackward(*context_->stream, {.x = saved.hidden,
+                                                              .weight = gradient.weight(),
+                                                              .dy = d_hidden,
+                                                              .y = weighted_,
+                                                              .dweight = gradient.dweight()}));
     RETURN_IF_ERROR(BiasesBackward());
-    RETURN_IF_ERROR(ActivationBackward(*context_->stream, moe_->desc.activation, saved.sums, d_hidden, d_sums_));
-    return GroupedGemm(*context_->stream, {}, d_sums_, gate_up_, exchange.offsets(), gradient.dx());
+    RETURN_IF_ERROR(ops::ActivationBackward(*context_->stream, moe_->desc.activation, saved.sums, d_hidden, d_sums_));
+    return ops::GroupedGemm(*context_->stream, {}, d_sums_, gate_up_, exchange.offsets(), gradient.dx());
   }
 
   // What the biases of outputs have of the weights' gradients, and theirs.
   absl::Status BiasesBackward() {
     if (moe_->weights.down_biases.empty()) return absl::OkStatus();
-    const HostExchange& exchange = this->exchange();
-    const ExchangeGradient& gradient = this->gradient();
-    return ExpertBiasBackward(*context_->stream,
-                              {.offsets = exchange.offsets(),
-                               .rows = exchange.x_rows(),
-                               .biases = moe_->weights.down_biases,
-                               .gradients = down_bias_gradients_},
-                              gradient.dy(), gradient.weight(), gradient.dweight());
+    const HostDispatcher& exchange = this->exchange();
+    const DispatchGradient& gradient = this->gradient();
+    return ops::ExpertBiasBackward(*context_->stream,
+                                   {.offsets = exchange.offsets(),
+                                    .rows = exchange.x_rows(),
+                                    .biases = moe_->weights.down_biases,
+                                    .gradients = down_bias_gradients_},
+                                   gradient.dy(), gradient.weight(), gradient.dweight());
   }
 
   // While what RoutedExperts made is on its way.
   absl::Status RoutedWeights() {
-    const Timed timed(&context_->stats->expert_seconds);
-    const HostExchange& exchange = this->exchange();
-    const ExchangeGradient& gradient = this->gradient();
+    const comm::Timed timed(&context_->stats->expert_seconds);
+    const HostDispatcher& exchange = this->exchange();
+    const DispatchGradient& gradient = this->gradient();
     SY_CHECK_EQ(experts_chunk_, layer_.chunk);  // a schedule combines what it has just computed
     for (size_t e = 0; e < up_bias_gradients_.size(); ++e) {
       const int32_t begin = exchange.offsets().data()[e], end = exchange.offsets().data()[e + 1];
-      RETURN_IF_ERROR(BiasGradient(*context_->stream, d_sums_.Rows(begin, end - begin), up_bias_gradients_[e]));
+      RETURN_IF_ERROR(ops::BiasGradient(*context_->stream, d_sums_.Rows(begin, end - begin), up_bias_gradients_[e]));
     }
-    const ChunkRange range = layer_.rows();
+    const pipeline::ChunkRange range = layer_.rows();
     const TensorView x = exchange.holds_rows() ? exchange.x() : rows_.x.Rows(range.begin, range.count);
-    RETURN_IF_ERROR(GroupedWeightGradient(*context_->stream,
-                                          {.offsets = exchange.offsets(), .x_rows = exchange.x_rows()}, d_sums_, x,
-                                          gate_up_gradients_));
+    RETURN_IF_ERROR(ops::GroupedWeightGradient(*context_->stream,
+                                               {.offsets = exchange.offsets(), .x_rows = exchange.x_rows()}, d_sums_, x,
+                                               gate_up_gradients_));
     const TensorView dy = sorted_dy_memory_.Rows(gradient.dx().dim(0), moe_->desc.hidden, moe_->desc.dtype);
-    RETURN_IF_ERROR(GatherRows(*context_->stream, gradient.dy(), exchange.x_rows(), dy));
-    return GroupedWeightGradient(*context_->stream, {.offsets = exchange.offsets()}, dy, weighted_, down_gradients_);
+    RETURN_IF_ERROR(ops::GatherRows(*context_->stream, gradient.dy(), exchange.x_rows(), dy));
+    return ops::GroupedWeightGradient(*context_->stream, {.offsets = exchange.offsets()}, dy, weighted_,
+                                      down_gradients_);
   }
 
   // The gate's share of dx, and the rest of what the shared expert says, is added before any expert's.
   absl::Status SharedExpert() {
-    const Timed timed(&context_->stats->expert_seconds);
+    const comm::Timed timed(&context_->stats->expert_seconds);
     const Stream& stream = *context_->stream;
-    const FfnGradients& shared = *weights_->shared;
+    const ops::FfnGradients& shared = *weights_->shared;
     const int64_t rows = rows_.x.dim(0);
     const DType acc = AccDType(moe_->desc.dtype);
     const bool gated = layer_.saved->shared_gate.rank() != 0;
@@ -219,11 +221,11 @@ class MoeBackward::Impl : public MicroOpRunner {
     const TensorView gate = shared_gate_memory_.Rows(rows, 1, acc), d_gate = d_gate_memory_.Rows(rows, 1, acc);
     gated ? Sigmoid(layer_.saved->shared_gate, gate) : FillOnes(gate);
     const TensorView d_hidden = TakeHidden(rows, moe_->desc.shared_ffn);
-    RETURN_IF_ERROR(Gemm(stream, {}, dy_, *shared.down.transposed, {}, d_hidden));
-    RETURN_IF_ERROR(RowScaleBackward(
+    RETURN_IF_ERROR(ops::Gemm(stream, {}, dy_, *shared.down.transposed, {}, d_hidden));
+    RETURN_IF_ERROR(ops::RowScaleBackward(
         stream, {.x = layer_.saved->shared_hidden, .weight = gate, .dy = d_hidden, .y = weighted_, .dweight = d_gate}));
-    RETURN_IF_ERROR(SwiGluBackward(stream, layer_.saved->shared_sums, d_hidden, d_sums_));
-    RETURN_IF_ERROR(WeightGradient(stream, dy_, weighted_, shared.down.gradient));
+    RETURN_IF_ERROR(ops::SwiGluBackward(stream, layer_.saved->shared_sums, d_hidden, d_sums_));
+    RETURN_IF_ERROR(ops::WeightGradient(stream, dy_, weighted_, shared.down.gradient));
     RETURN_IF_ERROR(ProductBackward(shared.gate_up, d_sums_));
     if (!gated) return absl::OkStatus();
     const TensorView d_logit = d_logit_memory_.Rows(rows, 1, moe_->desc.dtype);
@@ -234,25 +236,25 @@ class MoeBackward::Impl : public MicroOpRunner {
   absl::Status Router() {
     const int64_t rows = rows_.x.dim(0);
     const TensorView d_logits = d_logits_memory_.Rows(rows, context_->layout->num_experts(), moe_->desc.dtype);
-    RETURN_IF_ERROR(RouterBackward(*context_->stream,
-                                   {.renormalize = moe_->desc.router.renormalize,
-                                    .prob_gradient = rows_.router_loss.prob_gradient,
-                                    .z_scale = rows_.router_loss.z_scale},
-                                   layer_.saved->logits, layer_.saved->topk_idx, d_topk_weight_, d_logits));
+    RETURN_IF_ERROR(ops::RouterBackward(*context_->stream,
+                                        {.renormalize = moe_->desc.router.renormalize,
+                                         .prob_gradient = rows_.router_loss.prob_gradient,
+                                         .z_scale = rows_.router_loss.z_scale},
+                                        layer_.saved->logits, layer_.saved->topk_idx, d_topk_weight_, d_logits));
     return ProductBackward(weights_->router, d_logits);
   }
 
   // Of a product with x: its share of dx and of the matrix's gradient.
-  absl::Status ProductBackward(const TrainedMatrix& matrix, const TensorView& dy) {
-    RETURN_IF_ERROR(WeightGradient(*context_->stream, dy, rows_.x, matrix.gradient));
-    return Gemm(*context_->stream, {.accumulate = true}, dy, *matrix.transposed, {}, dx_);
+  absl::Status ProductBackward(const ops::TrainedMatrix& matrix, const TensorView& dy) {
+    RETURN_IF_ERROR(ops::WeightGradient(*context_->stream, dy, rows_.x, matrix.gradient));
+    return ops::Gemm(*context_->stream, {.accumulate = true}, dy, *matrix.transposed, {}, dx_);
   }
 
   // Also sets weighted_ and d_sums_.
   TensorView TakeHidden(int64_t rows, int64_t ffn) {
     const DType dtype = moe_->desc.dtype;
     weighted_ = weighted_memory_.Rows(rows, ffn, dtype);
-    d_sums_ = d_sums_memory_.Rows(rows, SumsWidth(moe_->desc.activation, ffn), dtype);
+    d_sums_ = d_sums_memory_.Rows(rows, ops::SumsWidth(moe_->desc.activation, ffn), dtype);
     return d_hidden_memory_.Rows(rows, ffn, dtype);
   }
 
@@ -266,11 +268,11 @@ class MoeBackward::Impl : public MicroOpRunner {
   TensorView d_topk_weight_;                                    // [T, K]
   TensorView weighted_, d_sums_;                                // [rows, F], [rows, 2F] of the experts that ran last
   int experts_chunk_ = 0;                                       // whose they are
-  std::vector<const Weight*> gate_up_, down_;                   // [El] transposed
+  std::vector<const ops::Weight*> gate_up_, down_;              // [El] transposed
   std::vector<TensorView> gate_up_gradients_, down_gradients_;  // [El]
   std::vector<TensorView> up_bias_gradients_, down_bias_gradients_;  // [El], or none
 
-  std::vector<std::unique_ptr<ExchangeGradient>> gradients_;  // [chunks]
+  std::vector<std::unique_ptr<DispatchGradient>> gradients_;  // [chunks]
   RowScratch dy_memory_, dx_memory_, d_topk_weight_memory_, d_logits_memory_, weighted_memory_, d_sums_memory_;
   RowScratch d_hidden_memory_, sorted_dy_memory_, shared_gate_memory_, d_gate_memory_, d_logit_memory_;
 };
@@ -285,4 +287,4 @@ absl::Status MoeBackward::Run(const MoeContext& context, const LayerContext& at,
   return impl_->Run(context, at, layer, weights, rows);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

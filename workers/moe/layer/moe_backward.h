@@ -7,7 +7,7 @@
 //             (GELU with biases: dw += do · down_bias, and the biases' own)
 //   router    dw goes through top-k and softmax to the logits, and what the router's own losses add (RouterLoss)
 // It runs the schedule that forward ran: gradients are dispatched as rows were and combined as outputs were
-// (exchange_gradient.h), weights' gradients are made while the latter are on their way.
+// (dispatch_gradient.h), weights' gradients are made while the latter are on their way.
 //
 // Every rank of the group must call Run for the same layers in the same order, also with zero rows.  dx depends neither
 // on the ranks nor the chunks (bit for bit); gradients of weights are sums over rows, of an expert over all rows that
@@ -25,7 +25,7 @@
 #include "workers/ops/gemm/backward/trained_matrix.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // What a layer's router adds to the loss by itself (load balancing, z-loss), as its gradients.
 struct RouterLoss {
@@ -35,10 +35,10 @@ struct RouterLoss {
 
 // Borrowed, and added to.
 struct MoeBackwardWeights {
-  TrainedMatrix router;                    // of [E, H]
-  absl::Span<const FfnGradients> experts;  // [El] by slot; of empty slots unused
-  const FfnGradients* shared = nullptr;    // null = no shared expert
-  TrainedMatrix shared_gate;               // of [1, H]; without a gate unused
+  ops::TrainedMatrix router;                    // of [E, H]
+  absl::Span<const ops::FfnGradients> experts;  // [El] by slot; of empty slots unused
+  const ops::FfnGradients* shared = nullptr;    // null = no shared expert
+  ops::TrainedMatrix shared_gate;               // of [1, H]; without a gate unused
 };
 
 struct MoeBackwardRows {
@@ -64,4 +64,4 @@ class MoeBackward {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -7,7 +7,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/layer/moe_checks.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 absl::Status CheckTensor(const char* name, const TensorView& view, DType dtype, const Shape& shape) {
@@ -17,9 +17,9 @@ absl::Status CheckTensor(const char* name, const TensorView& view, DType dtype, 
 }
 
 // n, k: of the matrix, not of its transpose.
-absl::Status CheckMatrix(const std::string& name, const TrainedMatrix& matrix, DType dtype, int64_t n, int64_t k) {
+absl::Status CheckMatrix(const std::string& name, const ops::TrainedMatrix& matrix, DType dtype, int64_t n, int64_t k) {
   RETURN_IF_ERROR(CheckTensor(absl::StrCat("gradient of ", name).c_str(), matrix.gradient, AccDType(dtype), {n, k}));
-  const Weight* const transposed = matrix.transposed;
+  const ops::Weight* const transposed = matrix.transposed;
   if (transposed != nullptr && transposed->n() == k && transposed->k() == n && transposed->dtype() == dtype &&
       !transposed->gated()) {
     return absl::OkStatus();
@@ -29,9 +29,9 @@ absl::Status CheckMatrix(const std::string& name, const TrainedMatrix& matrix, D
                                                  ", wants ", DTypeName(dtype), " [", k, ", ", n, "]"));
 }
 
-absl::Status CheckFfn(const std::string& name, const FfnGradients& ffn, const MoeLayerDesc& desc, int64_t width) {
+absl::Status CheckFfn(const std::string& name, const ops::FfnGradients& ffn, const MoeLayerDesc& desc, int64_t width) {
   RETURN_IF_ERROR(
-      CheckMatrix(name + " gate_up", ffn.gate_up, desc.dtype, SumsWidth(desc.activation, width), desc.hidden));
+      CheckMatrix(name + " gate_up", ffn.gate_up, desc.dtype, ops::SumsWidth(desc.activation, width), desc.hidden));
   return CheckMatrix(name + " down", ffn.down, desc.dtype, desc.hidden, width);
 }
 
@@ -81,4 +81,4 @@ absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, con
   return CheckWeights(context, layer, weights);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

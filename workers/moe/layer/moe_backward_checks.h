@@ -4,11 +4,11 @@
 #include "absl/status/status.h"
 #include "workers/moe/layer/moe_backward.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // Errors: InvalidArgument with what is given and what is wanted (shapes, dtypes, a missing transpose);
 // FailedPrecondition (nothing was saved, or of another schedule or other rows); Unimplemented (a device).
 absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, const MoeSaved* saved,
                            const MoeBackwardWeights& weights, const MoeBackwardRows& rows);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 absl::Status CheckMatrix(const char* name, const TensorView& view, DType dtype, int64_t rows, int64_t columns) {
@@ -49,7 +49,7 @@ absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: a router's bias ", bias.ToString(), " for ",
                                                    context.layout->num_experts(), " experts"));
   }
-  if (layer.desc.shared_ffn > 0 && !IsGated(layer.desc.activation)) {
+  if (layer.desc.shared_ffn > 0 && !ops::IsGated(layer.desc.activation)) {
     return absl::UnimplementedError("moe_layer: a shared expert with gelu");
   }
   if ((layer.desc.shared_ffn > 0) != (weights.shared_gate_up != nullptr && weights.shared_down != nullptr)) {
@@ -60,10 +60,10 @@ absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSchedule(const MoeSchedule& schedule, const MoeLayer& layer) {
+absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer& layer) {
   bool shared = false;
-  for (const MicroOp& op : schedule.ops) {
-    shared |= op.kind == MicroOpKind::kExpert && op.experts == ExpertSet::kShared;
+  for (const pipeline::MicroOp& op : schedule.ops) {
+    shared |= op.kind == pipeline::MicroOpKind::kExpert && op.experts == pipeline::ExpertSet::kShared;
     if (!op.group.empty() && op.group != "ep") {
       return absl::InvalidArgumentError(
           absl::StrCat("moe_layer: schedule ", schedule.name, " names group ", op.group, "; this layer has ep alone"));
@@ -87,4 +87,4 @@ absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer) {
   return absl::UnimplementedError(absl::StrCat("moe_layer: nothing is saved for a backward pass with ", with));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

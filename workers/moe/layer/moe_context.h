@@ -13,47 +13,52 @@
 #include "scheduler/placement/per_step/layer_decision.h"
 #include "workers/comm/core/call_tag.h"
 #include "workers/comm/core/communicator.h"
-#include "workers/moe/dispatch/exchange.h"
+#include "workers/moe/dispatch/token_dispatcher.h"
 #include "workers/moe/layer/expert_capacity.h"
 #include "workers/moe/layer/moe_stats.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
+class Stream;
+}  // namespace switchyard
+
+// What is pointed to is borrowed.
+
+namespace switchyard::moe {
 
 class AllToAllWatch;
 class ExpertLayout;
-class LayerForecaster;
-class LayerPlacer;
+class LayerLoadPredictor;
+class LayerBalancer;
 class SplitCursor;
-class Stream;
 struct MoeSaved;
 
 // The same on every rank, but for stream, stats and what decides over layers.
 struct MoeContext {
   const Stream* stream = nullptr;
-  Communicator* comm = nullptr;           // the "ep" group
-  const ExpertLayout* layout = nullptr;   // layout->num_ranks() == comm->world()
-  const MoeSchedule* schedule = nullptr;  // what each layer does
+  comm::Communicator* comm = nullptr;               // the "ep" group
+  const ExpertLayout* layout = nullptr;             // layout->num_ranks() == comm->world()
+  const pipeline::MoeSchedule* schedule = nullptr;  // what each layer does
   absl::Time deadline = absl::InfiniteFuture();
   MoeStats* stats = nullptr;  // added to; not null
   // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate: not for
   // what is recorded.
-  LayerPlacer* placer = nullptr;
+  LayerBalancer* placer = nullptr;
   // Is told of each gate, and tells the placer and the experts what it expects; null: nobody does.  Not asked where a
   // schedule gates its rows in parts.
-  LayerForecaster* forecaster = nullptr;
+  LayerLoadPredictor* forecaster = nullptr;
   AllToAllWatch* watch = nullptr;  // is told of the layers' all-to-alls; null: nobody is
   // What finds no room at its expert is dropped, before it is placed.  On the CPU, where all rows are gated at once.
   ExpertCapacity capacity = {};
   ExchangeMode exchange = ExchangeMode::kExact;
-  int64_t max_rows = 0;  // of kBounded: no rank has more rows in this step, padding included
+  int64_t max_rows = 0;  // of kPadded: no rank has more rows in this step, padding included
   // This step is recorded, or may be: its layers have scratch of their own, which no other step moves.  It grows with
   // the first step of more rows than any before, which makes what was recorded invalid.
   bool recorded = false;
 
   // A collective of a layer's part, as a chunk.
-  CommCall Call(CallUse use, int64_t layer, int64_t part = 0) const {
-    return {.stream = stream, .deadline = deadline, .tag = CallTag(use, layer, part)};
+  comm::CommCall Call(comm::CallUse use, int64_t layer, int64_t part = 0) const {
+    return {.stream = stream, .deadline = deadline, .tag = comm::CallTag(use, layer, part)};
   }
 };
 
@@ -75,14 +80,14 @@ struct LayerContext {
   TensorView topk_on_host = {};  // the same on the host, for who is asked after the gate
   // What coming layers' experts will get, nearest layer first: the forecaster's of this rank's rows, once it was asked;
   // then the placer's (LayerPlacement).  May be empty.
-  absl::Span<const LayerEstimate> estimates = {};
+  absl::Span<const placement::LayerEstimate> estimates = {};
   const ExpertLayout* layout = nullptr;  // where its experts are
   // Which replica a row goes to; on a host the layer's exchanges advance it one after the other.  Null: the layout's
   // own rule.
   SplitCursor* split = nullptr;
   int chunk = 0, num_chunks = 1;  // which of its rows the present call is about
 
-  ChunkRange rows() const { return RowsOfChunk(x.dim(0), chunk, num_chunks); }
+  pipeline::ChunkRange rows() const { return pipeline::RowsOfChunk(x.dim(0), chunk, num_chunks); }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

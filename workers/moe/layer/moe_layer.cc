@@ -16,10 +16,10 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 class MoeExecutor::Impl : public MicroOpRunner {
  public:
-  explicit Impl(ExchangeMaker make_exchange) : make_exchange_(make_exchange) {}
+  explicit Impl(DispatcherMaker make_exchange) : make_exchange_(make_exchange) {}
 
   absl::Status Run(const MoeContext& context, const LayerContext& at, const MoeLayer& moe, const TensorView& x,
                    const TensorView& residual) {
@@ -40,7 +40,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return status;
   }
 
-  absl::Status Reserve(const MoeRoom& room, const MoeLayerDesc& desc) {
+  absl::Status Reserve(const MoeCapacity& room, const MoeLayerDesc& desc) {
     const Device device = room.stream->device();
     auto& exchanges = exchanges_[static_cast<size_t>(room.exchange)];
     if (exchanges.empty()) exchanges.push_back(make_exchange_(device, room.exchange));
@@ -51,9 +51,9 @@ class MoeExecutor::Impl : public MicroOpRunner {
                                            .top_k = desc.router.top_k,
                                            .hidden = desc.hidden,
                                            .dtype = desc.dtype,
-                                           .split = room.brought}));
+                                           .split = room.offloaded}));
     RETURN_IF_ERROR(router_.Reserve(desc, room.rows, room.layout->num_experts(), device));
-    if (room.brought) {
+    if (room.offloaded) {
       RETURN_IF_ERROR(wave_.Reserve(device, static_cast<int64_t>(room.layout->Residents(room.rank).size())));
     }
     RETURN_IF_ERROR(hidden_memory_.Take(exchanges[0]->y().dim(0), desc.expert_ffn, desc.dtype, device).status());
@@ -62,31 +62,32 @@ class MoeExecutor::Impl : public MicroOpRunner {
 
   // A layer is these five: route, dispatch, experts, combine, and into the residual.  The program says in which order,
   // and of which rows.
-  absl::Status Start(const MicroOp& op) override {
+  absl::Status Start(const pipeline::MicroOp& op) override {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
     switch (op.kind) {
-      case MicroOpKind::kSplit:
+      case pipeline::MicroOpKind::kSplit:
         return absl::OkStatus();  // ranges are a function of (rows, chunk): LayerContext::rows
-      case MicroOpKind::kGate:
+      case pipeline::MicroOpKind::kGate:
         return router_.Route(*context_, *moe_, &layer_);
-      case MicroOpKind::kDispatch:
+      case pipeline::MicroOpKind::kDispatch:
         return exchange().StartDispatch(*context_, layer_);
-      case MicroOpKind::kExpert:
-        return op.experts == ExpertSet::kShared ? SharedExpert() : RoutedExperts();
-      case MicroOpKind::kCombine:
+      case pipeline::MicroOpKind::kExpert:
+        return op.experts == pipeline::ExpertSet::kShared ? SharedExpert() : RoutedExperts();
+      case pipeline::MicroOpKind::kCombine:
         return exchange().StartCombine(*context_, layer_);
       default:
-        return absl::UnimplementedError(absl::StrCat("moe_layer: op ", MicroOpKindName(op.kind), " of schedule ",
-                                                     context_->schedule->name, " has no executor yet"));
+        return absl::UnimplementedError(absl::StrCat("moe_layer: op ", pipeline::MicroOpKindName(op.kind),
+                                                     " of schedule ", context_->schedule->name,
+                                                     " has no executor yet"));
     }
   }
 
-  absl::Status Finish(const MicroOp& op) override {
+  absl::Status Finish(const pipeline::MicroOp& op) override {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
-    if (op.kind == MicroOpKind::kDispatch) return exchange().FinishDispatch(*context_, layer_);
-    SY_CHECK(op.kind == MicroOpKind::kCombine);
+    if (op.kind == pipeline::MicroOpKind::kDispatch) return exchange().FinishDispatch(*context_, layer_);
+    SY_CHECK(op.kind == pipeline::MicroOpKind::kCombine);
     return AddToResidual();
   }
 
@@ -119,8 +120,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
           exchanges().push_back(make_exchange_(context_->stream->device(), context_->exchange));
         continue;
       }
-      if (lent_outputs_.size() == chunk) lent_outputs_.push_back(std::make_unique<RowScratch>());
-      layer_.saved->chunk(i).exchange.LendOutputs(lent_outputs_[chunk].get());
+      if (given_outputs_.size() == chunk) given_outputs_.push_back(std::make_unique<RowScratch>());
+      layer_.saved->chunk(i).exchange.GiveOutputs(given_outputs_[chunk].get());
     }
   }
 
@@ -158,7 +159,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status RoutedExperts() {
-    RowExchange& rows = exchange();
+    TokenDispatcher& rows = exchange();
     const MoeLayerDesc& desc = moe_->desc;
     const MoeLayerWeights& weights = moe_->weights;
     MoeSaved::Chunk* const saved = layer_.saved != nullptr ? &layer_.saved->chunk(layer_.chunk) : nullptr;
@@ -167,19 +168,20 @@ class MoeExecutor::Impl : public MicroOpRunner {
     ASSIGN_OR_RETURN(const TensorView hidden, memory.Take(y.dim(0), desc.expert_ffn, desc.dtype, y.device()));
     if (saved != nullptr) {
       saved->hidden = hidden;
-      saved->sums = saved->sums_memory.Rows(hidden.dim(0), SumsWidth(desc.activation, hidden.dim(1)), hidden.dtype());
+      saved->sums =
+          saved->sums_memory.Rows(hidden.dim(0), ops::SumsWidth(desc.activation, hidden.dim(1)), hidden.dtype());
     }
-    ExpertFfnDesc ffn = {.activation = desc.activation,
-                         .gate_up = weights.gate_up.group(),
-                         .down = weights.down.group(),
-                         .offsets = rows.offsets(),
-                         .x_rows = rows.x_rows(),
-                         .sums = saved != nullptr ? saved->sums : TensorView(),
-                         .up_biases = weights.up_biases,
-                         .down_biases = weights.down_biases};
+    ops::ExpertFfnDesc ffn = {.activation = desc.activation,
+                              .gate_up = weights.gate_up.group(),
+                              .down = weights.down.group(),
+                              .offsets = rows.offsets(),
+                              .x_rows = rows.x_rows(),
+                              .sums = saved != nullptr ? saved->sums : TensorView(),
+                              .up_biases = weights.up_biases,
+                              .down_biases = weights.down_biases};
     const auto compute = [&] {
-      const Timed timed(&context_->stats->expert_seconds);
-      return ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y);
+      const comm::Timed timed(&context_->stats->expert_seconds);
+      return ops::ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y);
     };
     if (weights.experts == nullptr) return compute();
     ffn.partial = true;
@@ -191,7 +193,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     ASSIGN_OR_RETURN(sorted.offsets, OffsetsOnHost(rows.offsets()));
     RETURN_IF_ERROR(wave_.Reserve(context_->stream->device(), static_cast<int64_t>(sorted.experts.size())));
     return weights.experts->RunLayer(
-        *context_, layer_, sorted, [&](const WeightGroup& gate_up, const WeightGroup& down) -> absl::Status {
+        *context_, layer_, sorted, [&](const ops::WeightGroup& gate_up, const ops::WeightGroup& down) -> absl::Status {
           ASSIGN_OR_RETURN(const WaveWeights::Groups groups, wave_.Send(*context_->stream, gate_up, down));
           ffn.gate_up = groups.gate_up;
           ffn.down = groups.down;
@@ -207,7 +209,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status SharedExpert() {
-    const Timed timed(&context_->stats->expert_seconds);
+    const comm::Timed timed(&context_->stats->expert_seconds);
     const Stream& stream = *context_->stream;
     const MoeLayerWeights& weights = moe_->weights;
     const TensorView& x = layer_.x;
@@ -218,15 +220,15 @@ class MoeExecutor::Impl : public MicroOpRunner {
       layer_.saved->shared_hidden = hidden;
       layer_.saved->shared_sums = sums;
     }
-    RETURN_IF_ERROR(GatedGemm(stream, x, *weights.shared_gate_up, hidden, CurrentIsa(), sums));
-    RETURN_IF_ERROR(Gemm(stream, {}, hidden, *weights.shared_down, {}, shared_));
-    if (weights.shared_gate != nullptr) return Gemm(stream, {}, x, *weights.shared_gate, {}, shared_gate_);
+    RETURN_IF_ERROR(ops::GatedGemm(stream, x, *weights.shared_gate_up, hidden, ops::CurrentIsa(), sums));
+    RETURN_IF_ERROR(ops::Gemm(stream, {}, hidden, *weights.shared_down, {}, shared_));
+    if (weights.shared_gate != nullptr) return ops::Gemm(stream, {}, x, *weights.shared_gate, {}, shared_gate_);
     shared_gate_ = TensorView();
     return absl::OkStatus();
   }
 
   absl::Status AddToResidual() {
-    const ChunkRange rows = layer_.rows();
+    const pipeline::ChunkRange rows = layer_.rows();
     CombineTerms terms;
     terms.topk_weight = router_.topk_weight().Rows(rows.begin, rows.count);
     if (shared_.rank() != 0) terms.shared = shared_.Rows(rows.begin, rows.count);
@@ -235,14 +237,16 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   // Each mode has its own, so that what a graph has recorded of one stays where it is.
-  std::vector<std::unique_ptr<RowExchange>>& exchanges() { return exchanges_[static_cast<size_t>(context_->exchange)]; }
+  std::vector<std::unique_ptr<TokenDispatcher>>& exchanges() {
+    return exchanges_[static_cast<size_t>(context_->exchange)];
+  }
   // The chunk's.
-  RowExchange& exchange() {
+  TokenDispatcher& exchange() {
     if (layer_.saved != nullptr) return layer_.saved->chunk(layer_.chunk).exchange;
     return *exchanges()[static_cast<size_t>(layer_.chunk)];
   }
 
-  const ExchangeMaker make_exchange_;
+  const DispatcherMaker make_exchange_;
   // Of the present Run; borrowed.
   const MoeContext* context_ = nullptr;
   LayerContext layer_;
@@ -251,18 +255,18 @@ class MoeExecutor::Impl : public MicroOpRunner {
   TensorView shared_, shared_gate_;  // [T, H], [T, 1]; rank 0 = none
 
   LayerRouter router_;
-  std::vector<std::unique_ptr<RowExchange>> exchanges_[2];  // [mode][chunks]
+  std::vector<std::unique_ptr<TokenDispatcher>> exchanges_[2];  // [mode][chunks]
   WaveWeights wave_;
   std::vector<int32_t> later_;  // [E] RowsBehind
   HostCopy offsets_on_host_;
-  std::vector<std::unique_ptr<RowScratch>> lent_outputs_;  // [chunks] to what is saved
+  std::vector<std::unique_ptr<RowScratch>> given_outputs_;  // [chunks] to what is saved
   RowScratch hidden_memory_, shared_memory_, shared_gate_memory_;
 };
 
-MoeExecutor::MoeExecutor(ExchangeMaker exchange) : impl_(std::make_unique<Impl>(exchange)) {}
+MoeExecutor::MoeExecutor(DispatcherMaker exchange) : impl_(std::make_unique<Impl>(exchange)) {}
 MoeExecutor::~MoeExecutor() = default;
 
-absl::Status MoeExecutor::Reserve(const MoeRoom& room, const MoeLayerDesc& layer) {
+absl::Status MoeExecutor::Reserve(const MoeCapacity& room, const MoeLayerDesc& layer) {
   return impl_->Reserve(room, layer);
 }
 
@@ -275,4 +279,4 @@ absl::Status MoeExecutor::Run(const MoeContext& context, const LayerContext& at,
 
 const TensorView& MoeExecutor::topk_idx() const { return impl_->topk_idx(); }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "workers/moe/dispatch/exchange.h"
 #include "workers/moe/dispatch/expert_layout.h"
-#include "workers/moe/experts/layer_experts.h"
+#include "workers/moe/dispatch/token_dispatcher.h"
+#include "workers/moe/experts/expert_weight_provider.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/ops/activation/activation.h"
 #include "workers/ops/gemm/weight_group.h"
@@ -22,29 +22,29 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct MoeLayerWeights {
-  const Weight* router = nullptr;  // [E, H]
-  TensorView router_bias;          // [E] AccDType: as RouterDesc::bias; rank 0: none
-  WeightTable gate_up;             // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
-  WeightTable down;                // [El] [H, F]
+  const ops::Weight* router = nullptr;  // [E, H]
+  TensorView router_bias;               // [E] AccDType: as RouterDesc::bias; rank 0: none
+  ops::WeightTable gate_up;  // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
+  ops::WeightTable down;     // [El] [H, F]
   std::vector<TensorView> up_biases, down_biases;  // [El] each [F], [H]; empty: none (only with GELU)
   // Has the experts where they are not all resident; then the two tables are empty, and on a device the host waits for
   // the layer's counts: not for what is recorded.
-  LayerExperts* experts = nullptr;
-  const Weight* shared_gate_up = nullptr;  // [2Fs, H]; null = no shared expert
-  const Weight* shared_down = nullptr;     // [H, Fs]
-  const Weight* shared_gate = nullptr;     // [1, H]: its logit goes through a sigmoid; null = weight 1
+  ExpertWeightProvider* experts = nullptr;
+  const ops::Weight* shared_gate_up = nullptr;  // [2Fs, H]; null = no shared expert
+  const ops::Weight* shared_down = nullptr;     // [H, Fs]
+  const ops::Weight* shared_gate = nullptr;     // [1, H]: its logit goes through a sigmoid; null = weight 1
 };
 
 struct MoeLayerDesc {
   int64_t hidden = 0;      // H
   int64_t expert_ffn = 0;  // F
   int64_t shared_ffn = 0;  // Fs, 0 = no shared expert
-  Activation activation = Activation::kSwiGlu;
+  ops::Activation activation = ops::Activation::kSwiGlu;
   DType dtype = DType::kBf16;
-  RouterDesc router;
+  ops::RouterDesc router;
 };
 
 struct MoeLayer {
@@ -53,25 +53,25 @@ struct MoeLayer {
 };
 
 // The largest steps of a group of two ranks or more.
-struct MoeRoom {
+struct MoeCapacity {
   const Stream* stream = nullptr;
   const ExpertLayout* layout = nullptr;
   int rank = 0;
   int64_t rows = 0;  // of any rank, at most
   ExchangeMode exchange = ExchangeMode::kExact;
-  bool brought = false;  // the layers' experts are not all resident (MoeLayerWeights::experts)
+  bool offloaded = false;  // the layers' experts are not all resident (MoeLayerWeights::experts)
 };
 
 class MoeExecutor {
  public:
-  // exchange: what moves rows; another than MakeExchange for tests.
-  using ExchangeMaker = std::unique_ptr<RowExchange> (*)(Device device, ExchangeMode mode);
-  explicit MoeExecutor(ExchangeMaker exchange = &MakeExchange);
+  // exchange: what moves rows; another than MakeDispatcher for tests.
+  using DispatcherMaker = std::unique_ptr<TokenDispatcher> (*)(Device device, ExchangeMode mode);
+  explicit MoeExecutor(DispatcherMaker exchange = &MakeDispatcher);
   ~MoeExecutor();
 
   // Takes scratch for such steps of this layer in one chunk at once, whichever experts rows choose; else it grows with
   // the steps.  Errors: ResourceExhausted.
-  absl::Status Reserve(const MoeRoom& room, const MoeLayerDesc& layer);
+  absl::Status Reserve(const MoeCapacity& room, const MoeLayerDesc& layer);
   // residual += experts(x) (+ shared).  T may be 0.  at: what the model says of this layer.
   // Errors: InvalidArgument (shapes), or the communicator's (then the group is broken and residual undefined).
   absl::Status Run(const MoeContext& context, const LayerContext& at, const MoeLayer& layer,
@@ -86,4 +86,4 @@ class MoeExecutor {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

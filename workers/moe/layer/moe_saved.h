@@ -10,11 +10,11 @@
 #include <memory>
 #include <vector>
 
-#include "workers/moe/dispatch/host_exchange.h"
+#include "workers/moe/dispatch/host_dispatcher.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // Memory of what a router says of T rows.
 struct GateMemory {
@@ -25,7 +25,7 @@ struct GateMemory {
 struct MoeSaved {
   // Of one micro-batch of the schedule.
   struct Chunk {
-    HostExchange exchange;
+    HostDispatcher exchange;
     TensorView sums, hidden;  // [rows, 2F] (GELU: F), [rows, F] model dtype, in expert order
     RowScratch sums_memory, hidden_memory;
   };
@@ -45,4 +45,4 @@ struct MoeSaved {
   RowScratch shared_sums_memory, shared_hidden_memory, shared_gate_memory;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -1,6 +1,6 @@
 // What a MoE layer did, summed over the layers of a step.  Plain data.
 //
-// Numbers of rows are what the host knows: an exchange whose counts stay on a device (kBounded, or one rank of a
+// Numbers of rows are what the host knows: an exchange whose counts stay on a device (kPadded, or one rank of a
 // device) adds nothing to them, and to bytes_sent its fixed sizes.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct MoeStats {
   int64_t rows_sent = 0;            // (token, expert) pairs of this rank computed by other ranks
@@ -33,4 +33,4 @@ struct MoeStats {
   void Clear() { *this = MoeStats(); }
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

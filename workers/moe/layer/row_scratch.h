@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class RowScratch {
  public:
@@ -34,4 +34,4 @@ class RowScratch {
   Buffer buffer_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

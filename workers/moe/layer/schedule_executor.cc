@@ -4,9 +4,9 @@
 
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
-absl::Status RunSchedule(const MoeSchedule& schedule, MicroOpRunner* runner, AllToAllWatch* watch) {
+absl::Status RunSchedule(const pipeline::MoeSchedule& schedule, MicroOpRunner* runner, AllToAllWatch* watch) {
   std::vector<char> under_way(schedule.ops.size(), 0);
   const auto finish = [&](size_t i) -> absl::Status {
     if (!under_way[i]) return absl::OkStatus();
@@ -16,9 +16,9 @@ absl::Status RunSchedule(const MoeSchedule& schedule, MicroOpRunner* runner, All
     return absl::OkStatus();
   };
   for (size_t i = 0; i < schedule.ops.size(); ++i) {
-    const MicroOp& op = schedule.ops[i];
+    const pipeline::MicroOp& op = schedule.ops[i];
     for (const int dep : op.deps) RETURN_IF_ERROR(finish(static_cast<size_t>(dep)));
-    const bool communicating = IsCommunicating(op.kind);
+    const bool communicating = pipeline::IsCommunicating(op.kind);
     if (communicating && watch != nullptr) RETURN_IF_ERROR(watch->Begin());
     RETURN_IF_ERROR(runner->Start(op));
     under_way[i] = communicating;
@@ -28,4 +28,4 @@ absl::Status RunSchedule(const MoeSchedule& schedule, MicroOpRunner* runner, All
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -9,19 +9,19 @@
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/moe/layer/all_to_all_watch.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class MicroOpRunner {
  public:
   virtual ~MicroOpRunner() = default;
   // Does a computing op; starts a communicating one, blocking on no peer.
-  virtual absl::Status Start(const MicroOp& op) = 0;
+  virtual absl::Status Start(const pipeline::MicroOp& op) = 0;
   // Called once for every communicating op that was started.
-  virtual absl::Status Finish(const MicroOp& op) = 0;
+  virtual absl::Status Finish(const pipeline::MicroOp& op) = 0;
 };
 
 // Stops at the first error and returns it; what is under way then is left to the runner.  watch: is told of
 // communicating ops; null: nobody is.  REQUIRES: a valid schedule.
-absl::Status RunSchedule(const MoeSchedule& schedule, MicroOpRunner* runner, AllToAllWatch* watch = nullptr);
+absl::Status RunSchedule(const pipeline::MoeSchedule& schedule, MicroOpRunner* runner, AllToAllWatch* watch = nullptr);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -11,7 +11,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 // An estimate beyond it is a broken message: more rows than any batch has.  Sums over all ranks stay below 2^63.
@@ -35,12 +35,12 @@ Value Get(const char* from) {
 DecisionGather::DecisionGather(int num_layers, int num_experts, bool estimates)
     : num_layers_(num_layers), num_experts_(num_experts), has_estimates_(estimates), sums_(num_layers) {
   SY_CHECK_LE(num_layers, INT16_MAX);
-  const int64_t told = estimates ? kMaxEstimates : 0;
+  const int64_t reported = estimates ? kMaxEstimates : 0;
   layout_.wide = layout_.hash + 8;
   layout_.layers = layout_.wide + 2;
-  layout_.shifts = layout_.layers + told * 2;
-  layout_.popularity = layout_.shifts + told * 2;
-  layout_.counts = layout_.popularity + told * num_experts * 2;
+  layout_.shifts = layout_.layers + reported * 2;
+  layout_.popularity = layout_.shifts + reported * 2;
+  layout_.counts = layout_.popularity + reported * num_experts * 2;
   layout_.bytes = layout_.counts + int64_t{num_experts} * 2;
   mine_.resize(static_cast<size_t>(layout_.bytes));
 }
@@ -59,23 +59,23 @@ absl::Status DecisionGather::Count(const TensorView& topk_idx) {
   return absl::OkStatus();
 }
 
-absl::Status DecisionGather::PackEstimate(const LayerEstimate& told, int64_t place) {
-  if (static_cast<int>(told.popularity.size()) != num_experts_) {
-    return absl::InternalError(absl::StrCat("decision_gather: an estimate of layer ", told.layer, " has ",
-                                            told.popularity.size(), " experts of ", num_experts_));
+absl::Status DecisionGather::PackEstimate(const placement::LayerEstimate& reported, int64_t place) {
+  if (static_cast<int>(reported.popularity.size()) != num_experts_) {
+    return absl::InternalError(absl::StrCat("decision_gather: an estimate of layer ", reported.layer, " has ",
+                                            reported.popularity.size(), " experts of ", num_experts_));
   }
-  const int64_t most = *std::max_element(told.popularity.begin(), told.popularity.end());
-  const int64_t least = *std::min_element(told.popularity.begin(), told.popularity.end());
+  const int64_t most = *std::max_element(reported.popularity.begin(), reported.popularity.end());
+  const int64_t least = *std::min_element(reported.popularity.begin(), reported.popularity.end());
   if (least < 0 || most > kMostPopularity) {
-    return absl::InternalError(absl::StrCat("decision_gather: an estimate of layer ", told.layer, " expects ",
-                                            least < 0 ? least : most, " / ", kRow, " rows for an expert"));
+    return absl::InternalError(absl::StrCat("decision_gather: an estimate of layer ", reported.layer, " expects ",
+                                            least < 0 ? least : most, " / ", popularity::kRow, " rows for an expert"));
   }
   int shift = 0;
   while (most >> shift > kMost16) ++shift;
-  Put(static_cast<int16_t>(told.layer), mine_.data() + layout_.layers + place * 2);
+  Put(static_cast<int16_t>(reported.layer), mine_.data() + layout_.layers + place * 2);
   Put(static_cast<uint16_t>(shift), mine_.data() + layout_.shifts + place * 2);
   char* to = mine_.data() + layout_.popularity + place * num_experts_ * 2;
-  for (const int64_t rows : told.popularity) {
+  for (const int64_t rows : reported.popularity) {
     Put(static_cast<uint16_t>(rows >> shift), to);
     to += 2;
   }
@@ -109,7 +109,7 @@ absl::Status DecisionGather::ReadEstimates(const char* message, int rank) {
       return absl::InternalError(absl::StrCat("decision_gather: rank ", rank, " expects something of layer ", layer,
                                               " of ", num_layers_, ", times 2^", shift));
     }
-    Popularity& sum = sums_[static_cast<size_t>(layer)];
+    popularity::Popularity& sum = sums_[static_cast<size_t>(layer)];
     sum.resize(static_cast<size_t>(num_experts_), 0);
     const char* from = message + layout_.popularity + i * num_experts_ * 2;
     for (int64_t& rows : sum) {
@@ -124,7 +124,7 @@ absl::Status DecisionGather::Read(const MoeContext& context, const LayerContext&
                                   absl::Span<const char* const> messages) {
   const auto width = static_cast<size_t>(num_experts_);
   counts_.resize(messages.size() * width);
-  for (Popularity& sum : sums_) sum.clear();
+  for (popularity::Popularity& sum : sums_) sum.clear();
   bool wide = false;
   for (size_t rank = 0; rank < messages.size(); ++rank) {
     wide = wide || Get<uint16_t>(messages[rank] + layout_.wide) != 0;
@@ -134,10 +134,10 @@ absl::Status DecisionGather::Read(const MoeContext& context, const LayerContext&
     if (has_estimates_) RETURN_IF_ERROR(ReadEstimates(messages[rank], static_cast<int>(rank)));
   }
   if (wide) RETURN_IF_ERROR(ReadWideCounts(context, layer));
-  told_.clear();
+  reported_.clear();
   for (int ahead = 1; ahead <= num_layers_; ++ahead) {
     const int coming = (layer.index + ahead) % num_layers_;
-    if (!sums_[static_cast<size_t>(coming)].empty()) told_.push_back({coming, sums_[static_cast<size_t>(coming)]});
+    if (!sums_[static_cast<size_t>(coming)].empty()) reported_.push_back({coming, sums_[static_cast<size_t>(coming)]});
   }
   return absl::OkStatus();
 }
@@ -149,8 +149,8 @@ absl::Status DecisionGather::ReadWideCounts(const MoeContext& context, const Lay
     counts_ = own_counts_;
     return absl::OkStatus();
   }
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(CallUse::kDecisionGather, layer.index, 1),
+  std::unique_ptr<comm::Work> work;
+  ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(comm::CallUse::kDecisionGather, layer.index, 1),
                                                  {reinterpret_cast<const char*>(own_counts_.data()), bytes}));
   RETURN_IF_ERROR(work->Wait());
   for (size_t rank = 0; rank < work->received().size(); ++rank) {
@@ -165,39 +165,39 @@ absl::Status DecisionGather::ReadWideCounts(const MoeContext& context, const Lay
 
 // All ranks come here together, as all have seen the same hashes.
 absl::Status DecisionGather::NameMismatch(const MoeContext& context, const LayerContext& layer,
-                                          const DecisionDigest& mine) {
-  using Fields = std::array<uint64_t, kNumDecisionFields>;
+                                          const placement::DecisionDigest& mine) {
+  using Fields = std::array<uint64_t, placement::kNumDecisionFields>;
   const Fields& fields = mine.fields();
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(CallUse::kDecisionGather, layer.index, 2),
+  std::unique_ptr<comm::Work> work;
+  ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(comm::CallUse::kDecisionGather, layer.index, 2),
                                                  {reinterpret_cast<const char*>(fields.data()), sizeof(fields)}));
   RETURN_IF_ERROR(work->Wait());
   const auto digest_of = [&](int rank) {
-    return DecisionDigest(Get<Fields>(work->received()[static_cast<size_t>(rank)].payload()));
+    return placement::DecisionDigest(Get<Fields>(work->received()[static_cast<size_t>(rank)].payload()));
   };
-  const DecisionDigest first = digest_of(0);
+  const placement::DecisionDigest first = digest_of(0);
   std::string differences;
   for (int rank = 1; rank < context.comm->world(); ++rank) {
-    const std::string difference = DescribeMismatch(first, 0, digest_of(rank), rank);
+    const std::string difference = placement::DescribeMismatch(first, 0, digest_of(rank), rank);
     if (!difference.empty()) absl::StrAppend(&differences, differences.empty() ? "" : "; ", difference);
   }
   return absl::InternalError(
       absl::StrCat("placement: before MoE layer ", layer.index, " ranks had decided differently: ", differences));
 }
 
-absl::StatusOr<DecisionGather::Told> DecisionGather::Gather(const MoeContext& context, const LayerContext& layer,
-                                                            const DecisionDigest& last) {
-  const Timed exchange(&context.stats->exchange_seconds), gather(&context.stats->gather_seconds);
+absl::StatusOr<DecisionGather::Reported> DecisionGather::Gather(const MoeContext& context, const LayerContext& layer,
+                                                                const placement::DecisionDigest& last) {
+  const comm::Timed exchange(&context.stats->exchange_seconds), gather(&context.stats->gather_seconds);
   const int world = context.comm->world();
   RETURN_IF_ERROR(Pack(layer, last.hash()));
   std::vector<const char*> messages = {mine_.data()};
-  std::unique_ptr<Work> work;
+  std::unique_ptr<comm::Work> work;
   if (world > 1) {
-    ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(CallUse::kDecisionGather, layer.index), mine_));
+    ASSIGN_OR_RETURN(work, context.comm->AllGather(context.Call(comm::CallUse::kDecisionGather, layer.index), mine_));
     RETURN_IF_ERROR(work->Wait());
     // (The communicator has checked that all sent the same size.)
     messages.clear();
-    for (const Message& message : work->received()) messages.push_back(message.payload());
+    for (const comm::Message& message : work->received()) messages.push_back(message.payload());
   }
   const bool alike = std::all_of(messages.begin(), messages.end(), [&](const char* message) {
     return std::memcmp(message + layout_.hash, messages[0] + layout_.hash, 8) == 0;
@@ -207,7 +207,7 @@ absl::StatusOr<DecisionGather::Told> DecisionGather::Gather(const MoeContext& co
     if (world > 1) context.comm->Abort(status.message());
     return status;
   }
-  return Told{.counts = {.num_ranks = world, .num_experts = num_experts_, .rows = counts_}, .estimates = told_};
+  return Reported{.counts = {.num_ranks = world, .num_experts = num_experts_, .rows = counts_}, .estimates = reported_};
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -20,9 +20,9 @@
 #include "scheduler/placement/route/split.h"
 #include "scheduler/popularity/popularity.h"
 #include "workers/comm/local/message.h"
-#include "workers/moe/placement/layer_placer.h"
+#include "workers/moe/placement/layer_balancer.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 class DecisionGather {
  public:
@@ -33,15 +33,16 @@ class DecisionGather {
   DecisionGather(int num_layers, int num_experts, bool estimates);
 
   // Borrowed until the next call.
-  struct Told {
-    RowCounts counts;                           // [R, E]
-    absl::Span<const LayerEstimate> estimates;  // sums over the ranks, nearest layer first
+  struct Reported {
+    placement::RowCounts counts;                           // [R, E]
+    absl::Span<const placement::LayerEstimate> estimates;  // sums over the ranks, nearest layer first
   };
   // last: digest of this rank's last decision.  Errors: InvalidArgument (an expert id outside [-1, E), with its place),
   // Internal (ranks decided differently, or tell what cannot be; the group is aborted), the communicator's.
   // REQUIRES: layer.topk_on_host is there.
-  absl::StatusOr<Told> Gather(const MoeContext& context, const LayerContext& layer, const DecisionDigest& last);
-  // What a rank tells, where its counts fit 16 bits.
+  absl::StatusOr<Reported> Gather(const MoeContext& context, const LayerContext& layer,
+                                  const placement::DecisionDigest& last);
+  // What a rank reports, where its counts fit 16 bits.
   int64_t message_bytes() const { return layout_.bytes; }
 
  private:
@@ -58,21 +59,22 @@ class DecisionGather {
 
   absl::Status Count(const TensorView& topk_idx);
   absl::Status Pack(const LayerContext& layer, uint64_t hash);
-  absl::Status PackEstimate(const LayerEstimate& told, int64_t place);
+  absl::Status PackEstimate(const placement::LayerEstimate& reported, int64_t place);
   // Of all ranks' messages.
   absl::Status Read(const MoeContext& context, const LayerContext& layer, absl::Span<const char* const> messages);
   absl::Status ReadWideCounts(const MoeContext& context, const LayerContext& layer);
   absl::Status ReadEstimates(const char* message, int rank);
-  absl::Status NameMismatch(const MoeContext& context, const LayerContext& layer, const DecisionDigest& mine);
+  absl::Status NameMismatch(const MoeContext& context, const LayerContext& layer,
+                            const placement::DecisionDigest& mine);
 
   const int num_layers_, num_experts_;
   const bool has_estimates_;
   Layout layout_;
   std::vector<char> mine_;
-  std::vector<int32_t> own_counts_;  // [E]
-  std::vector<int32_t> counts_;      // [R, E]
-  std::vector<Popularity> sums_;     // [L] of layers that were told of; empty: none
-  std::vector<LayerEstimate> told_;
+  std::vector<int32_t> own_counts_;           // [E]
+  std::vector<int32_t> counts_;               // [R, E]
+  std::vector<popularity::Popularity> sums_;  // [L] of layers that were told of; empty: none
+  std::vector<placement::LayerEstimate> reported_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 void PutLong(int64_t value, std::vector<int32_t>* words) {
@@ -13,10 +13,10 @@ void PutLong(int64_t value, std::vector<int32_t>* words) {
   words->push_back(static_cast<int32_t>(static_cast<uint64_t>(value)));
 }
 
-void PutPlan(const SlotPlan& plan, std::vector<int32_t>* words) {
+void PutPlan(const placement::SlotPlan& plan, std::vector<int32_t>* words) {
   words->push_back(plan.layer);
   words->push_back(static_cast<int32_t>(plan.changes.size()));
-  for (const SlotChange& change : plan.changes) {
+  for (const placement::SlotChange& change : plan.changes) {
     words->insert(words->end(), {change.device, change.slot, change.expert});
   }
 }
@@ -50,41 +50,41 @@ class WordReader {
   size_t at_ = 0;
 };
 
-absl::StatusOr<SlotPlan> TakePlan(const DecisionBounds& bounds, WordReader* reader) {
-  SlotPlan plan;
+absl::StatusOr<placement::SlotPlan> TakePlan(const DecisionBounds& bounds, WordReader* reader) {
+  placement::SlotPlan plan;
   ASSIGN_OR_RETURN(plan.layer, reader->Take("layer", 0, bounds.num_layers));
   ASSIGN_OR_RETURN(const int32_t changes, reader->TakeCount("number of changes", 3));
   for (int32_t i = 0; i < changes; ++i) {
-    SlotChange change;
+    placement::SlotChange change;
     ASSIGN_OR_RETURN(change.device, reader->Take("device", 0, bounds.num_ranks));
     ASSIGN_OR_RETURN(change.slot, reader->Take("slot", 0, int64_t{1} << 31));
-    ASSIGN_OR_RETURN(change.expert, reader->Take("expert", kEmptySlot, bounds.num_experts));
+    ASSIGN_OR_RETURN(change.expert, reader->Take("expert", placement::kEmptySlot, bounds.num_experts));
     plan.changes.push_back(change);
   }
   return plan;
 }
 
-absl::Status TakeSplit(const DecisionBounds& bounds, WordReader* reader, SplitTable* split) {
+absl::Status TakeSplit(const DecisionBounds& bounds, WordReader* reader, placement::SplitTable* split) {
   std::vector<int32_t> offsets;
-  std::vector<SplitPiece> pieces;
+  std::vector<placement::SplitPiece> pieces;
   ASSIGN_OR_RETURN(const int32_t num_offsets, reader->TakeCount("number of offsets", 1));
   for (int32_t i = 0; i < num_offsets; ++i) {
     ASSIGN_OR_RETURN(offsets.emplace_back(), reader->Take("offset", 0, int64_t{1} << 31));
   }
   ASSIGN_OR_RETURN(const int32_t num_pieces, reader->TakeCount("number of pieces", 2));
   for (int32_t i = 0; i < num_pieces; ++i) {
-    SplitPiece& piece = pieces.emplace_back();
+    placement::SplitPiece& piece = pieces.emplace_back();
     ASSIGN_OR_RETURN(piece.device, reader->Take("device", 0, bounds.num_ranks));
     ASSIGN_OR_RETURN(piece.rows, reader->Take("rows", 1, int64_t{1} << 31));
   }
-  absl::StatusOr<SplitTable> table =
-      SplitTable::FromPieces(bounds.num_ranks, bounds.num_experts, std::move(offsets), std::move(pieces));
+  absl::StatusOr<placement::SplitTable> table =
+      placement::SplitTable::FromPieces(bounds.num_ranks, bounds.num_experts, std::move(offsets), std::move(pieces));
   if (!table.ok()) return absl::InternalError(absl::StrCat("decision: ", table.status().message()));
   *split = *std::move(table);
   return absl::OkStatus();
 }
 
-void MixPlan(DecisionField field, const SlotPlan& plan, DecisionDigest* digest) {
+void MixPlan(placement::DecisionField field, const placement::SlotPlan& plan, placement::DecisionDigest* digest) {
   std::vector<int32_t> words;
   PutPlan(plan, &words);
   digest->Mix(field, absl::MakeConstSpan(words));
@@ -92,15 +92,15 @@ void MixPlan(DecisionField field, const SlotPlan& plan, DecisionDigest* digest) 
 
 }  // namespace
 
-std::vector<int32_t> EncodeDecision(const LayerDecision& decision) {
+std::vector<int32_t> EncodeDecision(const placement::LayerDecision& decision) {
   std::vector<int32_t> words;
   PutLong(decision.number, &words);
   words.push_back(decision.layer);
   PutPlan(decision.demand, &words);
   words.push_back(static_cast<int32_t>(decision.prefetch.size()));
-  for (const SlotPlan& plan : decision.prefetch) PutPlan(plan, &words);
+  for (const placement::SlotPlan& plan : decision.prefetch) PutPlan(plan, &words);
   words.push_back(static_cast<int32_t>(decision.awaited.size()));
-  for (const AwaitedCopy& copy : decision.awaited) {
+  for (const placement::AwaitedCopy& copy : decision.awaited) {
     words.insert(words.end(), {copy.device, copy.slot});
     PutLong(copy.decision, &words);
   }
@@ -108,24 +108,25 @@ std::vector<int32_t> EncodeDecision(const LayerDecision& decision) {
   words.push_back(static_cast<int32_t>(offsets.size()));
   words.insert(words.end(), offsets.begin(), offsets.end());
   words.push_back(static_cast<int32_t>(decision.split.pieces().size()));
-  for (const SplitPiece& piece : decision.split.pieces()) words.insert(words.end(), {piece.device, piece.rows});
+  for (const placement::SplitPiece& piece : decision.split.pieces())
+    words.insert(words.end(), {piece.device, piece.rows});
   return words;
 }
 
-absl::StatusOr<LayerDecision> DecodeDecision(absl::Span<const int32_t> words, const DecisionBounds& bounds) {
+absl::StatusOr<placement::LayerDecision> DecodeDecision(absl::Span<const int32_t> words, const DecisionBounds& bounds) {
   WordReader reader(words);
-  LayerDecision decision;
+  placement::LayerDecision decision;
   ASSIGN_OR_RETURN(decision.number, reader.TakeLong("number"));
   ASSIGN_OR_RETURN(decision.layer, reader.Take("layer", 0, bounds.num_layers));
   ASSIGN_OR_RETURN(decision.demand, TakePlan(bounds, &reader));
   ASSIGN_OR_RETURN(const int32_t plans, reader.TakeCount("number of plans", 2));
   for (int32_t i = 0; i < plans; ++i) {
-    ASSIGN_OR_RETURN(SlotPlan plan, TakePlan(bounds, &reader));
+    ASSIGN_OR_RETURN(placement::SlotPlan plan, TakePlan(bounds, &reader));
     decision.prefetch.push_back(std::move(plan));
   }
   ASSIGN_OR_RETURN(const int32_t awaited, reader.TakeCount("number of awaited copies", 4));
   for (int32_t i = 0; i < awaited; ++i) {
-    AwaitedCopy& copy = decision.awaited.emplace_back();
+    placement::AwaitedCopy& copy = decision.awaited.emplace_back();
     ASSIGN_OR_RETURN(copy.device, reader.Take("device", 0, bounds.num_ranks));
     ASSIGN_OR_RETURN(copy.slot, reader.Take("slot", 0, int64_t{1} << 31));
     ASSIGN_OR_RETURN(copy.decision, reader.TakeLong("decision"));
@@ -135,20 +136,21 @@ absl::StatusOr<LayerDecision> DecodeDecision(absl::Span<const int32_t> words, co
   return decision;
 }
 
-DecisionDigest DigestOfSaid(const LayerDecision& decision) {
-  DecisionDigest digest;
-  digest.Mix(DecisionField::kNumber, decision.number);
-  digest.Mix(DecisionField::kLayer, decision.layer);
-  MixPlan(DecisionField::kDemand, decision.demand, &digest);
-  for (const SlotPlan& plan : decision.prefetch) MixPlan(DecisionField::kPrefetch, plan, &digest);
-  for (const AwaitedCopy& copy : decision.awaited) {
-    digest.Mix(DecisionField::kAwaited, absl::MakeConstSpan({int64_t{copy.device}, int64_t{copy.slot}, copy.decision}));
+placement::DecisionDigest DigestOfSaid(const placement::LayerDecision& decision) {
+  placement::DecisionDigest digest;
+  digest.Mix(placement::DecisionField::kNumber, decision.number);
+  digest.Mix(placement::DecisionField::kLayer, decision.layer);
+  MixPlan(placement::DecisionField::kDemand, decision.demand, &digest);
+  for (const placement::SlotPlan& plan : decision.prefetch) MixPlan(placement::DecisionField::kPrefetch, plan, &digest);
+  for (const placement::AwaitedCopy& copy : decision.awaited) {
+    digest.Mix(placement::DecisionField::kAwaited,
+               absl::MakeConstSpan({int64_t{copy.device}, int64_t{copy.slot}, copy.decision}));
   }
-  digest.Mix(DecisionField::kSplit, decision.split.offsets());
-  for (const SplitPiece& piece : decision.split.pieces()) {
-    digest.Mix(DecisionField::kSplit, absl::MakeConstSpan({piece.device, piece.rows}));
+  digest.Mix(placement::DecisionField::kSplit, decision.split.offsets());
+  for (const placement::SplitPiece& piece : decision.split.pieces()) {
+    digest.Mix(placement::DecisionField::kSplit, absl::MakeConstSpan({piece.device, piece.rows}));
   }
   return digest;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

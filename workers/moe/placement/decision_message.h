@@ -14,9 +14,9 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/per_step/layer_decision.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
-std::vector<int32_t> EncodeDecision(const LayerDecision& decision);
+std::vector<int32_t> EncodeDecision(const placement::LayerDecision& decision);
 
 struct DecisionBounds {
   int num_layers = 0;
@@ -24,9 +24,9 @@ struct DecisionBounds {
   int num_ranks = 0;
 };
 // Internal: the words do not hold together.  Slots are the caller's to check.
-absl::StatusOr<LayerDecision> DecodeDecision(absl::Span<const int32_t> words, const DecisionBounds& bounds);
+absl::StatusOr<placement::LayerDecision> DecodeDecision(absl::Span<const int32_t> words, const DecisionBounds& bounds);
 
 // Of what the decision says alone: equal on the rank that made it and on those that were told.
-DecisionDigest DigestOfSaid(const LayerDecision& decision);
+placement::DecisionDigest DigestOfSaid(const placement::LayerDecision& decision);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -10,7 +10,7 @@
 #include "workers/ops/router/router.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorView& fitted, DType dtype) {
   if (fitted.rank() != 2 || fitted.dim(1) < 2 || fitted.dtype() != DType::kF64 || !fitted.device().is_cpu()) {
     return absl::InvalidArgumentError(
@@ -19,7 +19,7 @@ absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorVi
   const int64_t num_experts = fitted.dim(0), hidden = fitted.dim(1) - 1;
   ForecastMap map;
   ASSIGN_OR_RETURN(map.weight,
-                   PackWeight(stream, {.n = num_experts, .k = hidden, .dtype = dtype}, fitted.Columns(0, hidden)));
+                   ops::PackWeight(stream, {.n = num_experts, .k = hidden, .dtype = dtype}, fitted.Columns(0, hidden)));
   Tensor bias(dtype, {num_experts});
   VisitDType(dtype, [&]<class Elem>() {
     for (int64_t e = 0; e < num_experts; ++e) {
@@ -46,11 +46,11 @@ absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorVie
                                                    ", wants [experts + units, 2 * hidden + 1] and [experts, units]"));
   }
   ASSIGN_OR_RETURN(ForecastMap map, MakeContextMap(stream, linear, dtype));
-  ASSIGN_OR_RETURN(map.out, PackWeight(stream, {.n = out.dim(0), .k = out.dim(1), .dtype = AccDType(dtype)}, out));
+  ASSIGN_OR_RETURN(map.out, ops::PackWeight(stream, {.n = out.dim(0), .k = out.dim(1), .dtype = AccDType(dtype)}, out));
   return map;
 }
 
-absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, const Weight& weight,
+absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, const ops::Weight& weight,
                                    const TensorView& bias, const int32_t* num_rows, const TensorView& predicted) {
   const int64_t rows = x.rank() == 2 ? x.dim(0) : 0;
   if (predicted.rank() != 2 || predicted.dim(0) != rows) {
@@ -60,8 +60,8 @@ absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, co
   const DType acc = AccDType(weight.dtype());
   ASSIGN_OR_RETURN(const TensorView logits, logits_memory_.Take(rows, weight.n(), acc, stream.device()));
   ASSIGN_OR_RETURN(const TensorView scores, score_memory_.Take(rows, predicted.dim(1), acc, stream.device()));
-  RETURN_IF_ERROR(Gemm(stream, {}, x, weight, bias, logits));
-  return RouteTopK(stream, {.top_k = predicted.dim(1), .num_rows = num_rows}, logits, predicted, scores);
+  RETURN_IF_ERROR(ops::Gemm(stream, {}, x, weight, bias, logits));
+  return ops::RouteTopK(stream, {.top_k = predicted.dim(1), .num_rows = num_rows}, logits, predicted, scores);
 }
 
 absl::Status GateForecast::PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
@@ -80,13 +80,13 @@ absl::Status GateForecast::PredictInContext(const Stream& stream, const TensorVi
   ASSIGN_OR_RETURN(const TensorView both, logits_memory_.Take(rows, 2 * width, acc, stream.device()));
   ASSIGN_OR_RETURN(const TensorView sum, sum_memory_.Take(rows, width, acc, stream.device()));
   ASSIGN_OR_RETURN(const TensorView scores, score_memory_.Take(rows, predicted.dim(1), acc, stream.device()));
-  RETURN_IF_ERROR(Gemm(stream, {}, x, map.weight, map.bias, both));
-  RETURN_IF_ERROR(AddFadingMean(stream, {.kept = kContextKept, .rectified = units}, both, begins, sum));
+  RETURN_IF_ERROR(ops::Gemm(stream, {}, x, map.weight, map.bias, both));
+  RETURN_IF_ERROR(ops::AddFadingMean(stream, {.kept = kContextKept, .rectified = units}, both, begins, sum));
   const TensorView logits = sum.Columns(0, width - units);
   if (units > 0) {
-    RETURN_IF_ERROR(Gemm(stream, {.accumulate = true}, sum.Columns(width - units, units), map.out, {}, logits));
+    RETURN_IF_ERROR(ops::Gemm(stream, {.accumulate = true}, sum.Columns(width - units, units), map.out, {}, logits));
   }
-  return RouteTopK(stream, {.top_k = predicted.dim(1)}, logits, predicted, scores);
+  return ops::RouteTopK(stream, {.top_k = predicted.dim(1)}, logits, predicted, scores);
 }
 
 absl::Status GateForecast::Reserve(const Room& room, Device device) {
@@ -96,4 +96,4 @@ absl::Status GateForecast::Reserve(const Room& room, Device device) {
   return score_memory_.Take(room.rows, room.predicted, room.acc, device).status();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

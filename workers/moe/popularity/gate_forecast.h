@@ -18,13 +18,13 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // From rows [T, H] to logits [T, E].
 struct ForecastMap {
-  Weight weight;  // [E, H]
-  Tensor bias;    // [E] in the weight's dtype; empty: none
-  Weight out;     // [E, U] AccDType, of the hidden layer of a network; empty: none
+  ops::Weight weight;  // [E, H]
+  Tensor bias;         // [E] in the weight's dtype; empty: none
+  ops::Weight out;     // [E, U] AccDType, of the hidden layer of a network; empty: none
 };
 
 // A fitted map [E, H + 1] (RidgeProbe::Solve), rounded to the model's dtype, on the stream's device.
@@ -44,7 +44,7 @@ class GateForecast {
   // num_rows: on a device, rows from *num_rows on are padding and get -1; null = none are.
   // Errors (InvalidArgument): shapes or dtypes that do not fit; M outside [1, min(E, kMaxTopK)].
   absl::Status Predict(const Stream& stream, const TensorView& x,              // [T, H] the map's dtype
-                       const Weight& weight, const TensorView& bias,           // [E, H]; [E] or rank 0 for none
+                       const ops::Weight& weight, const TensorView& bias,      // [E, H]; [E] or rank 0 for none
                        const int32_t* num_rows, const TensorView& predicted);  // [T, M] int32
   // The same by a map of rows in context, whose texts begin where begins [T] is not 0.
   // Errors: as Predict's; InvalidArgument for other than T begins.
@@ -63,4 +63,4 @@ class GateForecast {
   RowScratch logits_memory_, sum_memory_, score_memory_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

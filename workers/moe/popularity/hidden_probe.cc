@@ -10,7 +10,7 @@
 #include "scheduler/base/split_mix.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr int64_t kHeldOut = 16;    // one row of so many
@@ -221,7 +221,7 @@ void TakeEpochs(const Stream& stream, const Residuals& residuals, std::vector<in
   }
 }
 
-// Whether the rows are foreseen better than by the map alone.
+// Whether the rows are predicted better than by the map alone.
 bool IsBetter(const Residuals& residuals, const std::vector<int64_t>& rows, const Steps& steps) {
   double with = 0, without = 0;
   RowMemory row(static_cast<int64_t>(residuals.scale().mean.size()), steps.num_columns(), steps.num_experts());
@@ -290,4 +290,4 @@ std::optional<HiddenLayer> HiddenProbe::Fit(const Stream& stream, const TensorVi
   return steps.Layer(map, residuals.scale());
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -20,7 +20,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct HiddenFitOptions {
   int64_t num_units = 64;  // U
@@ -48,7 +48,7 @@ class HiddenProbe {
   int64_t num_rows() const { return num_seen_; }
   int64_t num_kept() const { return static_cast<int64_t>(rows_.size()) / width(); }
 
-  // Fits on 15 of 16 of the kept rows; nothing where the layer foresees the others no better than the map does, or
+  // Fits on 15 of 16 of the kept rows; nothing where the layer predicts the others no better than the map does, or
   // where there is none.  map: RidgeProbe::Solve's, [E, D + 1].  Blocks, on all threads of the stream.
   std::optional<HiddenLayer> Fit(const Stream& stream, const TensorView& map, const HiddenFitOptions& options) const;
 
@@ -60,4 +60,4 @@ class HiddenProbe {
   std::vector<float> rows_;  // [kept, D + E]: features, logits without their mean
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

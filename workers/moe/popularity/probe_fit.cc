@@ -12,7 +12,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/popularity/text_context.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 constexpr double kMostCredit = 0.05;    // seconds: cheap passes are not paid back by one long step
@@ -30,7 +30,7 @@ void AppendValues(const Tensor& solved, std::vector<float>* values) {
 }
 
 // The hidden layer beside the solved map, if there are rows enough and it is worth something.
-void AddNetwork(const Stream& stream, const HiddenProbe& kept, const Tensor& solved, ProbeMap* map) {
+void AddNetwork(const Stream& stream, const HiddenProbe& kept, const Tensor& solved, popularity::ProbeMap* map) {
   if (kept.num_rows() < kHiddenRows * (solved.view().dim(1) - 1)) return;
   const std::optional<HiddenLayer> layer = kept.Fit(stream, solved, {});
   if (!layer.has_value()) return;
@@ -84,8 +84,8 @@ bool ProbeFit::IsReady(const RidgeProbe& probe, bool in_context) {
   return probe.num_rows() >= (in_context ? kRowsPerFeature : 1) * probe.num_features();
 }
 
-void ProbeFit::SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept, ProbeMap like,
-                          std::vector<ProbeMap>* maps) {
+void ProbeFit::SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept,
+                          popularity::ProbeMap like, std::vector<popularity::ProbeMap>* maps) {
   like.num_rows = probe.num_rows();
   for (int target = 0; target < probe.num_targets(); ++target) {
     const absl::StatusOr<Tensor> solved = probe.Solve(stream, target);
@@ -97,8 +97,8 @@ void ProbeFit::SolveLayer(const Stream& stream, const RidgeProbe& probe, const H
   }
 }
 
-std::vector<ProbeMap> ProbeFit::SolveBeside(const Stream& stream) const {
-  std::vector<ProbeMap> maps;
+std::vector<popularity::ProbeMap> ProbeFit::SolveBeside(const Stream& stream) const {
+  std::vector<popularity::ProbeMap> maps;
   for (const bool in_context : {false, true}) {
     for (int layer = 0; layer + 1 < options_.num_layers && (options_.in_context || !in_context); ++layer) {
       std::optional<RidgeProbe> probe;
@@ -118,8 +118,8 @@ std::vector<ProbeMap> ProbeFit::SolveBeside(const Stream& stream) const {
   return maps;
 }
 
-std::vector<ProbeMap> ProbeFit::SolveNow(const Stream& stream) const {
-  std::vector<ProbeMap> maps;
+std::vector<popularity::ProbeMap> ProbeFit::SolveNow(const Stream& stream) const {
+  std::vector<popularity::ProbeMap> maps;
   absl::MutexLock lock(&sums_mu_);
   for (const std::vector<RidgeProbe>* probes : {&sums_.alone, &sums_.in_context}) {
     const bool in_context = probes == &sums_.in_context;
@@ -235,16 +235,16 @@ void ProbeFit::StartSolving() {
   solve_at_ = 2 * num_rows();
   solver_ = std::thread([this] {
     ThreadPool pool(1, false);
-    std::vector<ProbeMap> maps = SolveBeside(Stream::OnCpu(&pool));
+    std::vector<popularity::ProbeMap> maps = SolveBeside(Stream::OnCpu(&pool));
     absl::MutexLock lock(&mu_);
     solved_ = std::move(maps);
     solving_ = false;
   });
 }
 
-std::vector<ProbeMap> ProbeFit::TakeSolved() {
+std::vector<popularity::ProbeMap> ProbeFit::TakeSolved() {
   absl::MutexLock lock(&mu_);
   return std::exchange(solved_, {});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

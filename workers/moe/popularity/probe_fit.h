@@ -26,7 +26,7 @@
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 struct ProbeFitOptions {
   int num_layers = 0;
@@ -70,10 +70,10 @@ class ProbeFit {
                       const TensorView& logits,                              // [T, E]
                       absl::Time now);
   // Maps that were solved since the last call.
-  std::vector<ProbeMap> TakeSolved();
+  std::vector<popularity::ProbeMap> TakeSolved();
   // All maps from the sums as they are, now; none of a layer with fewer rows than features, in context
   // with fewer than eight times as many.  Blocks.
-  std::vector<ProbeMap> SolveNow(const Stream& stream) const;
+  std::vector<popularity::ProbeMap> SolveNow(const Stream& stream) const;
 
   const ProbeFitOptions& options() const { return options_; }
   int64_t num_rows() const {
@@ -96,10 +96,10 @@ class ProbeFit {
   // Whether there are rows enough for maps of this probe.
   static bool IsReady(const RidgeProbe& probe, bool in_context);
   // kept: of the same rows; null: none are.
-  static void SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept, ProbeMap like,
-                         std::vector<ProbeMap>* maps);
+  static void SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept,
+                         popularity::ProbeMap like, std::vector<popularity::ProbeMap>* maps);
   // All layers, from a copy of one at a time, so that rows are added meanwhile.
-  std::vector<ProbeMap> SolveBeside(const Stream& stream) const;
+  std::vector<popularity::ProbeMap> SolveBeside(const Stream& stream) const;
   Tensor ContextOf(const TensorView& x) const;
   int num_targets(int layer) const;
   absl::Status AddRows(const Stream& stream, int layer);
@@ -121,7 +121,7 @@ class ProbeFit {
   std::thread solver_;
   mutable absl::Mutex mu_;
   bool solving_ ABSL_GUARDED_BY(mu_) = false;
-  std::vector<ProbeMap> solved_ ABSL_GUARDED_BY(mu_);
+  std::vector<popularity::ProbeMap> solved_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

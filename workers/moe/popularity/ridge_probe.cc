@@ -8,7 +8,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 // Rows that are added at once: their features stay in the L2 cache while the sums pass by.
@@ -154,4 +154,4 @@ absl::StatusOr<Tensor> RidgeProbe::Solve(const Stream& stream, int target, doubl
   return solved;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -16,7 +16,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 // Whether every element is a finite number.  REQUIRES: on the CPU, a floating dtype.
 bool AllFinite(const TensorView& rows);
@@ -50,4 +50,4 @@ class RidgeProbe {
   std::vector<std::vector<double>> cross_;  // [A] of [H + 1, E]: Σ f yᵀ
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

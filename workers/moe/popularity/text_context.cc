@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 namespace {
 
 // The mean of one text's rows, from row to row.
@@ -64,4 +64,4 @@ Tensor StackedMap(const TensorView& fitted) {
   return stacked;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

@@ -19,7 +19,7 @@
 #include "absl/types/span.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::moe {
 
 inline constexpr double kContextKept = 0.8;
 inline constexpr int64_t kContextReach = 64;  // rows: 0.8^64 is below 1e-6
@@ -33,4 +33,4 @@ Tensor WithContext(const TensorView& x, absl::Span<const uint8_t> begins, int64_
 // whose product AddFadingMean (ops/fading_sum.h) sums up.  REQUIRES: fp64, on the CPU.
 Tensor StackedMap(const TensorView& fitted);
 
-}  // namespace switchyard
+}  // namespace switchyard::moe

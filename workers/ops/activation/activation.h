@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 enum class Activation : uint8_t {
   kSwiGlu,    // silu(gate) * up: two products go in
@@ -16,4 +16,4 @@ constexpr bool IsGated(Activation activation) { return activation == Activation:
 // Columns that go in where F come out.
 constexpr int64_t SumsWidth(Activation activation, int64_t ffn) { return IsGated(activation) ? 2 * ffn : ffn; }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,7 +6,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status ActivationBackward(const Stream& stream, Activation activation, const TensorView& sums,
                                 const TensorView& dhidden, const TensorView& dsums) {
@@ -30,4 +30,4 @@ absl::Status ActivationBackward(const Stream& stream, Activation activation, con
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

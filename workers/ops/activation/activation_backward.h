@@ -10,11 +10,11 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status ActivationBackward(const Stream& stream, Activation activation,
                                 const TensorView& sums,     // [T, SumsWidth] model dtype; rows may be strided
                                 const TensorView& dhidden,  // [T, F] model dtype; rows may be strided
                                 const TensorView& dsums);   // [T, SumsWidth] likewise; may be sums itself
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -5,7 +5,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/norm/row_block_sums.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status BiasGradient(const Stream& stream, const TensorView& dy, const TensorView& gradient) {
   const OpSite at = {"bias_gradient", stream.device()};
@@ -19,4 +19,4 @@ absl::Status BiasGradient(const Stream& stream, const TensorView& dy, const Tens
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -8,10 +8,10 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status BiasGradient(const Stream& stream,
                           const TensorView& dy,         // [M, n] model dtype; rows may be strided
                           const TensorView& gradient);  // [n] AccDType, contiguous
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

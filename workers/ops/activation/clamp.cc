@@ -8,7 +8,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status Clamp(const Stream& stream, double limit, const TensorView& x) {
   const OpSite at = {"clamp", stream.device()};
@@ -29,4 +29,4 @@ absl::Status Clamp(const Stream& stream, double limit, const TensorView& x) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,9 +7,9 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status Clamp(const Stream& stream, double limit,
                    const TensorView& x);  // [T, H] model dtype; rows may be strided
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

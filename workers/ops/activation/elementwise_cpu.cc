@@ -1,7 +1,7 @@
 // The ops that treat every element by itself: embedding, clamp.
 #include "workers/ops/core/kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 void EmbedRows(const EmbedArgs& a, int64_t begin, int64_t end) {
   VisitElem(a.dtype, [&]<class Elem>() {
@@ -35,4 +35,4 @@ void ClampRows(const ClampArgs& a, int64_t begin, int64_t end) {
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -1,7 +1,7 @@
 // The op that treats every element by itself: clamp.
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 template <class Elem>
@@ -42,4 +42,4 @@ int Clamp(const CudaCall& call, const ClampArgs& a, int64_t rows) {
   });
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -6,7 +6,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/norm/row_block_sums.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 absl::Status Check(const OpSite& at, const ExpertBiasBackwardDesc& desc, const TensorView& d, const TensorView& weight,
@@ -59,4 +59,4 @@ absl::Status ExpertBiasBackward(const Stream& stream, const ExpertBiasBackwardDe
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

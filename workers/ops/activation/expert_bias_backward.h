@@ -14,7 +14,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct ExpertBiasBackwardDesc {
   IntView offsets;                         // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
@@ -28,4 +28,4 @@ absl::Status ExpertBiasBackward(const Stream& stream, const ExpertBiasBackwardDe
                                 const TensorView& weight,    // [rows, 1] AccDType
                                 const TensorView& dweight);  // [rows, 1] AccDType, added to
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -1,6 +1,6 @@
 #include "workers/ops/core/backward_kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 void ExpertBiasBackwardRows(const ExpertBiasBackwardArgs& a, int64_t begin, int64_t end, void* sums) {
   VisitElem(a.dtype, [&]<class Elem>() {
@@ -24,4 +24,4 @@ void ExpertBiasBackwardRows(const ExpertBiasBackwardArgs& a, int64_t begin, int6
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -6,7 +6,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status Gelu(const Stream& stream, Activation activation, const TensorView& x, const TensorView& y) {
   SY_CHECK(!IsGated(activation));
@@ -26,4 +26,4 @@ absl::Status Gelu(const Stream& stream, Activation activation, const TensorView&
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

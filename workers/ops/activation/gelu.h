@@ -11,10 +11,10 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status Gelu(const Stream& stream, Activation activation,
                   const TensorView& x,   // [T, F] model dtype; rows may be strided
                   const TensorView& y);  // [T, F] model dtype; rows may be strided
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -1,7 +1,7 @@
 #include "workers/ops/activation/gelu_function.h"
 #include "workers/ops/core/backward_kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 void GeluBackwardRows(const GeluBackwardArgs& a, int64_t begin, int64_t end) {
   VisitElem(a.dtype, [&]<class Elem>() {
@@ -18,4 +18,4 @@ void GeluBackwardRows(const GeluBackwardArgs& a, int64_t begin, int64_t end) {
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -5,7 +5,7 @@
 
 #include "workers/ops/core/simd.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 inline constexpr double kGeluRoot = 0.79788456080286535588;  // √(2/π)
@@ -58,4 +58,4 @@ SY_INLINE Vec GeluSlope(Vec x, bool tanh) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

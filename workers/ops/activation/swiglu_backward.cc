@@ -5,7 +5,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status SwiGluBackward(const Stream& stream, const TensorView& sums, const TensorView& dhidden,
                             const TensorView& dsums) {
@@ -28,4 +28,4 @@ absl::Status SwiGluBackward(const Stream& stream, const TensorView& sums, const 
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -9,11 +9,11 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status SwiGluBackward(const Stream& stream,
                             const TensorView& sums,     // [T, 2F] model dtype: gate, then up; rows may be strided
                             const TensorView& dhidden,  // [T, F] model dtype; rows may be strided
                             const TensorView& dsums);   // [T, 2F] model dtype; rows may be strided; may be sums itself
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

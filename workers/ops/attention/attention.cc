@@ -13,7 +13,7 @@
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim) {
   static_assert(kAttentionKeyTile == 64);  // as the kernels have it
@@ -146,4 +146,4 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -22,7 +22,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline constexpr int kAttentionKeyTile = 64;
 inline constexpr int64_t kMaxHeadDim = 256;
@@ -40,4 +40,4 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
                             const KvCacheView& cache,  // of the model dtype
                             const TensorView& out);    // [T, N*D] model dtype; rows may be strided
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

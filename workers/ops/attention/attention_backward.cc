@@ -9,7 +9,7 @@
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 int64_t AttentionBackwardScratchBytes(int64_t rows, int64_t head_dim) {
   return LayOutAttentionBackward(rows, head_dim).total * int64_t{sizeof(double)};
@@ -85,10 +85,10 @@ absl::Status AttentionBackward(const Stream& stream, const AttentionBackwardDesc
          .window = desc.window,
          .scale = desc.scale,
          .scratch = ThreadScratch(ScratchUse::kTask, AttentionBackwardScratchBytes(sequence.num_rows, dim)),
-         .breathe = [](const void* pool) { static_cast<const ThreadPool*>(pool)->Breathe(); },
+         .yield = [](const void* pool) { static_cast<const ThreadPool*>(pool)->Yield(); },
          .pool = &stream.pool()});
   });
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -15,7 +15,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct AttentionBackwardDesc {
   int64_t num_heads = 0;     // N; a multiple of Nkv
@@ -40,4 +40,4 @@ absl::Status AttentionBackward(const Stream& stream, const AttentionBackwardDesc
                                const TensorView& dattended,  // [T, N * D] model dtype
                                const TensorView& dqkv);      // [T, (N + 2 Nkv) * D] model dtype, not over the others
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 #include "workers/ops/attention/attention_backward_layout.h"
 #include "workers/ops/core/backward_kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int64_t kTile = 64;
@@ -159,7 +159,7 @@ class Task {
     AccType *const max = base_ + l_.max, *const sum = base_ + l_.sum;
     for (int64_t r = 0; r < l_.padded_rows; ++r) max[r] = -static_cast<AccType>(__builtin_inf()), sum[r] = 0;
     for (int64_t key = 0; key < t_.rows; key += kTile) {
-      t_.breathe(t_.pool);
+      t_.yield(t_.pool);
       LoadRows(t_.k, t_.qkv_stride, key, base_ + l_.k);
       Turn(base_ + l_.k, base_ + l_.k_turned);
       for (int64_t query = key; query < LastQuery(key); query += kTile) {
@@ -197,7 +197,7 @@ class Task {
 
   void AddKeyTile(int64_t key) {
     const int64_t dim = l_.padded_dim;
-    t_.breathe(t_.pool);
+    t_.yield(t_.pool);
     // V first, in the memory of K, which only its transpose is needed of.
     LoadRows(t_.v, t_.qkv_stride, key, base_ + l_.k);
     Turn(base_ + l_.k, base_ + l_.v_turned);
@@ -244,4 +244,4 @@ void AttentionBackward(const AttentionBackwardTask& task) {
   VisitElem(task.dtype, [&]<class Elem>() { Task<Elem>(task).Run(); });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

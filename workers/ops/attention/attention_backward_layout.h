@@ -4,7 +4,7 @@
 
 #include "workers/ops/attention/attention_layout.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct AttentionBackwardLayout {  // offsets in elements of Acc
   int64_t padded_rows, padded_dim;
@@ -36,4 +36,4 @@ static inline __attribute__((always_inline)) AttentionBackwardLayout LayOutAtten
   return l;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

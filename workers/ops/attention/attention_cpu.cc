@@ -9,7 +9,7 @@
 #include "workers/ops/attention/attention_layout.h"
 #include "workers/ops/core/kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
@@ -277,4 +277,4 @@ void AttentionRows(const AttentionTask& task) {
   VisitElem(task.dtype, [&]<class Elem>() { Task<Elem>(task).Run(); });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -6,7 +6,7 @@
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/cuda/attention_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr uint8_t kBf16 = 2, kF16 = 3;      // DType
@@ -38,4 +38,4 @@ int Attention(const CudaCall& call, const CudaAttentionArgs& args) {
   return error != 0 ? error : AttentionDecode(call, args);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -20,7 +20,7 @@
 #include "workers/ops/cuda/paged_rows_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kWarps = 4;
@@ -276,4 +276,4 @@ int AttentionDecode(const CudaCall& call, const CudaAttentionArgs& args) {
   return 0;
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

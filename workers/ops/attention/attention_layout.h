@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Hands out [begin, begin + count) one after the other, rounded up to whole cache lines.
 struct ScratchCursor {
@@ -65,4 +65,4 @@ static inline __attribute__((always_inline)) TileAttentionLayout LayOutTileAtten
   return l;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

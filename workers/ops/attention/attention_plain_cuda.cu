@@ -16,7 +16,7 @@
 #include "workers/ops/cuda/ptx_cuda.h"
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kThreads = 128;
@@ -111,4 +111,4 @@ int AttentionPlain(const CudaCall& call, const CudaAttentionArgs& args) {
   return VisitElem(args.dtype, [&]<class Elem>() -> int { return Launch(config, PlainKernel<Elem>, args); });
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

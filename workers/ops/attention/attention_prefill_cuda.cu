@@ -16,7 +16,7 @@
 #include "workers/ops/cuda/paged_rows_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -231,4 +231,4 @@ int AttentionPrefill(const CudaCall& call, const CudaAttentionArgs& args, bool d
   return args.dtype == kBf16 ? EnqueueDim<__nv_bfloat16>(call, args, items) : EnqueueDim<__half>(call, args, items);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -12,7 +12,7 @@
 #include "workers/ops/core/transpose.h"
 #include "workers/ops/gemm/tile_product.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
@@ -227,4 +227,4 @@ class TileTask {
 
 void AttentionBf16(const AttentionTask& task) { TileTask(task).Run(); }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

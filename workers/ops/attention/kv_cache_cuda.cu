@@ -9,7 +9,7 @@
 #include "workers/ops/cuda/paged_rows_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kThreads = 128;
@@ -70,4 +70,4 @@ int WriteKv(const CudaCall& call, const CudaKvArgs& args) {
   return EnqueueWrite<uint16_t>(call, args);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -8,7 +8,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 CudaKvArgs MakeCudaKvArgs(const CudaSequences& sequences, const TensorView& k, const TensorView& v,
                           const KvCacheView& cache) {
@@ -121,4 +121,4 @@ absl::Status WriteKv(const Stream& stream, const SequenceBatch& batch, const Ten
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

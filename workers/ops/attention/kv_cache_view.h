@@ -14,7 +14,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline Shape KvCacheShape(int64_t num_blocks, int64_t num_kv_heads, int64_t block_size, int64_t head_dim) {
   return {num_blocks, num_kv_heads, block_size, head_dim};
@@ -61,4 +61,4 @@ absl::Status WriteKv(const Stream& stream, const SequenceBatch& sequences,
                      const TensorView& v,  // [T, Nkv*D] model dtype; rows may be strided
                      const KvCacheView& cache);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

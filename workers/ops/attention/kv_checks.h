@@ -7,7 +7,7 @@
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/core/op_checks.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // InvalidArgument unless both halves are contiguous [P, Nkv, block_size, D] of this dtype.
 absl::Status CheckKvCache(const OpSite& at, const KvCacheView& cache, DType dtype);
@@ -22,4 +22,4 @@ absl::Status CheckSequences(const OpSite& at, const SequenceBatch& sequences, in
 CudaKvArgs MakeCudaKvArgs(const CudaSequences& sequences, const TensorView& k, const TensorView& v,
                           const KvCacheView& cache);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

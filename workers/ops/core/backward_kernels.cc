@@ -2,10 +2,10 @@
 
 #include "workers/ops/core/kernel_isa.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 namespace baseline {
-extern const BackwardKernelTable kBackwardTable;
+extern const ops::BackwardKernelTable kBackwardTable;
 }
 #if defined(__x86_64__)
 namespace avx2 {
@@ -25,4 +25,4 @@ const BackwardKernelTable& BackwardKernels() {
   return baseline::kBackwardTable;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 
 #include "workers/ops/core/kernels.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct SwiGluBackwardArgs {
   uint8_t dtype;
@@ -121,8 +121,8 @@ struct AttentionBackwardTask {
   int64_t qkv_stride, attended_stride, dattended_stride, dqkv_stride;
   int64_t rows, group, head_dim, window;  // window 0 = none
   double scale;
-  void* scratch;                      // AttentionBackwardScratchBytes(rows, head_dim), 64-byte aligned
-  void (*breathe)(const void* pool);  // called with `pool` every few milliseconds
+  void* scratch;                    // AttentionBackwardScratchBytes(rows, head_dim), 64-byte aligned
+  void (*yield)(const void* pool);  // called with `pool` every few milliseconds
   const void* pool;
 };
 int64_t AttentionBackwardScratchBytes(int64_t rows, int64_t head_dim);
@@ -182,4 +182,4 @@ struct BackwardKernelTable {
 // The table of the level that CpuKernels() has.  Thread-safe.
 const BackwardKernelTable& BackwardKernels();
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

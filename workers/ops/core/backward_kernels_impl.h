@@ -5,7 +5,7 @@
 #include "workers/ops/core/backward_kernels.h"
 #include "workers/ops/core/simd.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 // row_ops_backward_cpu.cc
 void SwiGluBackwardRows(const SwiGluBackwardArgs& args, int64_t begin, int64_t end);
@@ -36,4 +36,4 @@ double SumOfSquaresOf(uint8_t dtype, const void* x, int64_t n);
 
 extern const BackwardKernelTable kBackwardTable;
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

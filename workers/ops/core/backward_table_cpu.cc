@@ -1,6 +1,6 @@
 #include "workers/ops/core/backward_kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 const BackwardKernelTable kBackwardTable = {
     .swiglu = SwiGluBackwardRows,
@@ -22,4 +22,4 @@ const BackwardKernelTable kBackwardTable = {
     .sum_of_squares = SumOfSquaresOf,
 };
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

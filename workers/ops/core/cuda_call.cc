@@ -5,7 +5,7 @@
 #include "scheduler/base/env.h"
 #include "workers/tensor/device_queue.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::StatusOr<CudaCall> MakeCudaCall(const Stream& stream) {
   DeviceQueue* const queue = stream.queue();
@@ -29,4 +29,4 @@ absl::Status CheckCudaLaunch(absl::string_view op, const Stream& stream, int err
   return status.ok() ? status : absl::Status(status.code(), absl::StrCat("after ", op, ": ", status.message()));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

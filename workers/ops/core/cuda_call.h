@@ -8,7 +8,7 @@
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/tensor/device.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // REQUIRES: a CUDA stream, CudaKernels() != nullptr.
 absl::StatusOr<CudaCall> MakeCudaCall(const Stream& stream);
@@ -22,4 +22,4 @@ absl::Status RunOnCuda(absl::string_view op, const Stream& stream, Fn&& launch) 
   return CheckCudaLaunch(op, stream, launch(call, *CudaKernels()));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

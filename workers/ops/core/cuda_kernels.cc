@@ -2,7 +2,7 @@
 
 #include "workers/ops/core/kernels_cuda.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 std::atomic<const CudaKernelTable*> cuda_kernels{nullptr};
@@ -13,4 +13,4 @@ const CudaKernelTable* CudaKernels() { return cuda_kernels.load(std::memory_orde
 
 void SetCudaKernels(const CudaKernelTable* table) { cuda_kernels.store(table, std::memory_order_release); }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #endif
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16", "amx"};
@@ -99,4 +99,4 @@ std::vector<Isa> AvailableIsas() {
   return isas;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

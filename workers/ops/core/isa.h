@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 enum class Isa : uint8_t {
   kScalar,      // what every x86-64 (or other) processor has; no fma
@@ -36,4 +36,4 @@ absl::Status CheckIsaSetting();
 // kScalar … DetectedIsa(): what a test can run here.
 std::vector<Isa> AvailableIsas();
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

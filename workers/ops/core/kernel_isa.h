@@ -3,9 +3,9 @@
 
 #include "workers/ops/core/isa.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // CurrentIsa(), or what a test chose by UseKernelsForTest.  Thread-safe.
 Isa KernelIsa();
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

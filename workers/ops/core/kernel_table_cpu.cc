@@ -1,6 +1,6 @@
 #include "workers/ops/core/kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 const KernelTable kTable = {
     .rms_norm = RmsNormRows,
@@ -18,4 +18,4 @@ const KernelTable kTable = {
     .exp = ExpArray,
 };
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -3,7 +3,7 @@
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/tensor/cuda/cuda_status.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 const char* ErrorString(int error) { return cudaGetErrorString(static_cast<cudaError_t>(error)); }
@@ -42,4 +42,4 @@ void RegisterCudaOps() {
   SetCudaKernels(&kTable);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,14 +6,14 @@
 #include "workers/ops/core/kernel_isa.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Kernel files count dtypes by these values (VisitElem in simd.h).
 static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF64) == 1 &&
               static_cast<int>(DType::kBf16) == 2 && static_cast<int>(DType::kF16) == 3);
 
 namespace baseline {
-extern const KernelTable kTable;
+extern const ops::KernelTable kTable;
 }
 #if defined(__x86_64__)
 namespace avx2 {
@@ -72,4 +72,4 @@ void UseKernelsForTest(Isa isa) {
   CurrentLevel().store(isa);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct RmsNormArgs {
   uint8_t x_dtype, dtype;
@@ -132,4 +132,4 @@ const KernelTable& CpuKernels();
 enum class Isa : uint8_t;
 void UseKernelsForTest(Isa isa);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -13,7 +13,7 @@
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/exchange/row_exchange_args.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct CudaCall {
   void* stream = nullptr;  // cudaStream_t
@@ -238,4 +238,4 @@ int PlacePairs(const CudaCall& call, const PlacePairsArgs& args);
 int GatherPresent(const CudaCall& call, const GatherPresentArgs& args);
 }  // namespace cuda
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

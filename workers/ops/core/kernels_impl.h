@@ -5,7 +5,7 @@
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/simd.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 void RmsNormRows(const RmsNormArgs& args, int64_t begin, int64_t end);
 void LayerNormRows(const LayerNormArgs& args, int64_t begin, int64_t end);
@@ -23,4 +23,4 @@ void ExpArray(const float* x, int64_t n, float* y);
 
 extern const KernelTable kTable;
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -6,7 +6,7 @@
 #include "workers/ops/core/backward_kernels.h"
 #include "workers/ops/core/simd.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 template <class Elem>
@@ -22,4 +22,4 @@ SY_INLINE void StoreMixed(VecT<Elem> x, const MixedPointer& p, int64_t at, int64
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

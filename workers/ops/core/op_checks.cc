@@ -2,7 +2,7 @@
 
 #include "workers/ops/core/kernels_cuda.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status ExpectKernels(const OpSite& at) {
   if (at.device.is_cpu() || CudaKernels() != nullptr) return absl::OkStatus();
@@ -44,4 +44,4 @@ absl::Status ExpectInts(const OpSite& at, absl::string_view name, const IntView&
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -10,7 +10,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // The op that checks, and the device on which all of its arguments must be.
 struct OpSite {
@@ -37,4 +37,4 @@ inline uint8_t DTypeCode(DType dtype) { return static_cast<uint8_t>(dtype); }
 // Rows per task so that a task moves about 64 KB: small enough to share out, large enough to be worth it.
 inline int64_t RowGrain(int64_t row_bytes) { return row_bytes > 0 ? 1 + (64 << 10) / row_bytes : 1 << 20; }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

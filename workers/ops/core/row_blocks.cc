@@ -3,7 +3,7 @@
 #include <limits>
 #include <numeric>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 bool LayOutRowBlocks(int rank, int ranks, int64_t row_bytes, const RowBlockSize* sizes, RowBlocks* blocks) {
   if (ranks > kMaxExchangeRanks) return false;
@@ -35,4 +35,4 @@ bool LayOutRowBlocks(int rank, int ranks, int64_t row_bytes, const RowBlockSize*
   return true;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

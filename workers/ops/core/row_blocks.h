@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Ranks that an exchange on a device may have: the list is a kernel's argument, of which there are 4 KB.
 inline constexpr int kMaxExchangeRanks = 128;
@@ -45,4 +45,4 @@ inline constexpr int kRowBlockHeadInts = 2;
 // rows or pairs in all than int32 counts, or more ranks than kMaxExchangeRanks.  REQUIRES: row_bytes even, positive.
 bool LayOutRowBlocks(int rank, int ranks, int64_t row_bytes, const RowBlockSize* sizes, RowBlocks* blocks);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

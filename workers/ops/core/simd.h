@@ -14,7 +14,7 @@
 #include <immintrin.h>
 #endif
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 #define SY_INLINE inline __attribute__((always_inline))
@@ -257,4 +257,4 @@ SY_INLINE void VisitElem(uint8_t dtype, Fn&& fn) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

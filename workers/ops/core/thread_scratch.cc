@@ -2,7 +2,7 @@
 
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 void* ThreadScratch(ScratchUse use, int64_t bytes) {
   thread_local Buffer buffers[2];
@@ -11,4 +11,4 @@ void* ThreadScratch(ScratchUse use, int64_t bytes) {
   return buffer.data();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

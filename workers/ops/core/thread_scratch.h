@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // An op's own memory and that of its tasks, of which the calling thread takes some too.
 enum class ScratchUse : uint8_t { kOp, kTask };
@@ -13,4 +13,4 @@ enum class ScratchUse : uint8_t { kOp, kTask };
 // 64-byte aligned, undefined contents; good until the same thread's next call for the same use.
 void* ThreadScratch(ScratchUse use, int64_t bytes);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

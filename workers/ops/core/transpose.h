@@ -9,7 +9,7 @@
 
 #include "workers/ops/core/simd.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // out[c][r] = lane c of in[r].
@@ -39,4 +39,4 @@ SY_INLINE void Transpose(const __m512i* in, uint32_t* out) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 
 #include "workers/ops/core/kernels_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // Tensor cores: bf16 or fp16, D a multiple of 8 up to 256, 16-byte aligned rows, scale > 0.
 bool TensorCoresTake(const CudaAttentionArgs& args);
@@ -25,4 +25,4 @@ int AttentionDecode(const CudaCall& call, const CudaAttentionArgs& args);
 // walks its keys in tiles of 64 as above.
 int AttentionPlain(const CudaCall& call, const CudaAttentionArgs& args);
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

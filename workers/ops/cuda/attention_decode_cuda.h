@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 inline constexpr int kMinSplitKeys = 128;  // below, a split costs more than it hides
 inline constexpr int kMaxSplits = 16;  // 4 kv heads x 16 splits: 64 blocks at batch 1, each with its loads in flight
@@ -50,4 +50,4 @@ struct PartialLayout {
   }
 };
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

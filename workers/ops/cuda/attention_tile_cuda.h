@@ -22,7 +22,7 @@
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 inline constexpr int kMmaRows = 16;  // rows of a warp
 inline constexpr int kChunk = 8;     // 16-bit elements in 16 bytes
@@ -193,4 +193,4 @@ __device__ __forceinline__ float RowSum(const RowState<kDim>& state, int i) {
   return sum;
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -8,7 +8,7 @@
 #include "workers/ops/cuda/attention_tile_cuda.h"
 #include "workers/ops/cuda/paged_rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // What one block reads: keys [begin, end) of a sequence for `heads` heads from first_head on.
 struct DecodeWork {
@@ -39,4 +39,4 @@ __device__ __forceinline__ bool FindWork(const CudaAttentionArgs& a, int sequenc
   return static_cast<int>(blockIdx.x) < work->num_splits;
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

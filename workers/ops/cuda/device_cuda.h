@@ -10,7 +10,7 @@
 
 #include "workers/ops/cuda/dynamic_shared_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 inline constexpr int kWarpSize = 32;
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
@@ -109,4 +109,4 @@ __device__ __forceinline__ float BlockMax(float value, float* scratch) {
   return BlockReduce(value, Max(), -INFINITY, scratch);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // Its begin, aligned to 128 bytes; LaunchConfig::shared_bytes says how many there are.  Uninitialized.
 template <class Elem>
@@ -13,4 +13,4 @@ __device__ __forceinline__ Elem* DynamicShared() {
   return reinterpret_cast<Elem*>(dynamic_shared);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -7,7 +7,7 @@
 #include "workers/ops/cuda/gemm_tile_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // Fills one stage after the other, through all items of this CTA.
 template <class Elem, class Shape>
@@ -45,4 +45,4 @@ class StageFiller {
   int stage_ = 0;
 };
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

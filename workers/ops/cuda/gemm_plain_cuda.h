@@ -10,7 +10,7 @@
 #include "workers/ops/cuda/gemm_plan_cuda.h"
 #include "workers/ops/cuda/gemm_store_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // Tiles of kCudaPlainTile rows and columns (gated: columns of y), k in steps of as many.
 template <class Elem, class Accum>
@@ -71,4 +71,4 @@ class PlainTile {
   const int row_, column_;
 };
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -12,7 +12,7 @@
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/gemm_problem_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 struct GemmItem {
   const void* weight;
@@ -85,4 +85,4 @@ class GemmPlan {
   int32_t experts_, tile_rows_, column_tiles_;
 };
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

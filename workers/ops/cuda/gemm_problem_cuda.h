@@ -8,7 +8,7 @@
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/gemm/gemm_choice_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 struct GemmProblem {
   const void* x;               // [T or rows, K]
@@ -47,4 +47,4 @@ bool TakesWgmma(int device);
 // Thread-safe.  Defined in gemm_cuda.cu.
 int64_t NumCublasRefusals();
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

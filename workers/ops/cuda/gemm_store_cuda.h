@@ -6,7 +6,7 @@
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/gemm_problem_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // y = silu(gate) * up; right at both ends: the exponential of a large negative gate is infinite, the quotient -0.
 __device__ inline float SiluTimes(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
@@ -78,4 +78,4 @@ __device__ void StoreMma(const GemmProblem& p, const float (&sum)[4], const YPla
   __syncwarp();  // the scratch is free again
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -31,7 +31,7 @@
 #include "workers/ops/cuda/gemm_store_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // What follows from an entry of kCudaGemmTiles.
 template <int kTile>
@@ -277,4 +277,4 @@ class TileSums {
   float sum_[kI][kJ][4];
 };
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -14,7 +14,7 @@
 #include <mutex>
 #include <utility>
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 struct LaunchConfig {
   dim3 grid;  // blocks; no dimension 0
@@ -94,4 +94,4 @@ cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Ar
   return cudaLaunchKernelEx(&launch, kernel, std::forward<Arguments>(arguments)...);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -8,7 +8,7 @@
 
 #include "workers/ops/core/kernels_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // A row of the batch.  sequence -1: nobody's (padding, or its sequence sits this step out).
 struct RowPlace {
@@ -43,4 +43,4 @@ __device__ __forceinline__ int WindowOf(const CudaAttentionArgs& args) {
 }
 __device__ __forceinline__ int FirstKey(int end, int window) { return end > window ? end - window : 0; }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // d += a * b for the warp: a [16, 16] row-major, b [16, 8] column-major, d [16, 8], d in fp32.
 // With g = lane / 4 and c = lane % 4 * 2, a lane holds (two 16-bit elements to a register, the lower column first):
@@ -125,4 +125,4 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -19,7 +19,7 @@
 #include "workers/ops/cuda/launch_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 // nvcc fuses a * b + c wherever it sees one; these stay apart, as on the CPU.
 __device__ inline float Add(float a, float b) { return __fadd_rn(a, b); }
@@ -146,4 +146,4 @@ int LaunchRows(const CudaCall& call, const Op& op, int64_t rows, int64_t packs) 
   return Launch(config, &RowsKernel<Op>, op, rows, packs);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

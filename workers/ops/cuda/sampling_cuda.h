@@ -10,7 +10,7 @@
 
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 using Mass = unsigned long long;
 
@@ -308,4 +308,4 @@ __device__ int FindById(const SampleRow& row, Mass target, const Fn& measure) {
   return found;
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -20,7 +20,7 @@
 
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 inline constexpr bool kWgmmaBuilt = true;
@@ -152,4 +152,4 @@ __device__ __forceinline__ void WgmmaM64N64K16(float (&d)[16][4], uint64_t weigh
   }
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

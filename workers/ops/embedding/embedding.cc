@@ -6,7 +6,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 namespace {
 
@@ -52,4 +52,4 @@ absl::Status AddEmbedding(const Stream& stream, const TensorView& table, const I
   return RunOnCpu(stream, args, rows.size());
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -11,7 +11,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status Embed(const Stream& stream,
                    const TensorView& table,      // [V, H] model dtype
@@ -24,4 +24,4 @@ absl::Status AddEmbedding(const Stream& stream,
                           const IntView& rows,          // [T]
                           const TensorView& residual);  // [T, H] AccDType(table's)
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

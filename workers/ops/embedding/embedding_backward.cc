@@ -7,7 +7,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status EmbedBackward(const Stream& stream, const IntView& tokens, const TensorView& d,
                            const TensorView& gradient) {
@@ -32,4 +32,4 @@ absl::Status EmbedBackward(const Stream& stream, const IntView& tokens, const Te
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -9,11 +9,11 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status EmbedBackward(const Stream& stream,
                            const IntView& tokens,        // [T]
                            const TensorView& d,          // [T, H] fp32 or fp64: of the residual stream
                            const TensorView& gradient);  // [V, H] d's dtype
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -1,7 +1,7 @@
 // residual[t] = table[tokens[t]], widened.
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 template <class Elem>
@@ -45,4 +45,4 @@ int Embed(const CudaCall& call, const EmbedArgs& a, int64_t rows) {
   });
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

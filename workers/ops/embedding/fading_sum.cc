@@ -8,7 +8,7 @@
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/op_checks.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr double kNothing = 1e-6;  // a weight that does not count
@@ -72,4 +72,4 @@ absl::Status AddFadingMean(const Stream& stream, const FadingSumDesc& desc, cons
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -14,7 +14,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct FadingSumDesc {
   double kept = 0;
@@ -26,4 +26,4 @@ absl::Status AddFadingMean(const Stream& stream, const FadingSumDesc& desc,
                            const IntView& begins,   // [T]: not 0 where a row is the first of its text
                            const TensorView& sum);  // [T, E] as both
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

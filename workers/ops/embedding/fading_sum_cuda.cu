@@ -2,7 +2,7 @@
 // begins so many rows before its first that nothing of what is left out weighs anything.
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int64_t kRunRows = 64;  // that a thread writes: with the reach before them, two rows are read for each
@@ -51,4 +51,4 @@ int FadingSum(const CudaCall& call, const FadingSumArgs& a) {
   return a.dtype == 1 ? Run<double>(call, a) : Run<float>(call, a);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

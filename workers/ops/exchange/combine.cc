@@ -6,7 +6,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // y's dtype is the model's; a token whose experts were all dropped still needs one, so y is a matrix even without rows.
@@ -59,4 +59,4 @@ absl::Status Combine(const Stream& stream, const CombineInputs& in, const Tensor
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

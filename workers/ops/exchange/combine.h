@@ -14,7 +14,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct CombineInputs {
   TensorView y;                 // [rows, H] model dtype: expert outputs
@@ -27,4 +27,4 @@ struct CombineInputs {
 absl::Status Combine(const Stream& stream, const CombineInputs& inputs,
                      const TensorView& residual);  // [T, H] AccDType, added to
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

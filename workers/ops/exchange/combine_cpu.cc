@@ -1,6 +1,6 @@
 #include "workers/ops/core/kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 template <class Elem>
@@ -37,4 +37,4 @@ void CombineRows(const CombineArgs& args, int64_t begin, int64_t end) {
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -2,7 +2,7 @@
 // the order of k that begins at zero; then one addition.
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kInFlight = 4;  // rows of y that a thread loads before it adds them
@@ -96,4 +96,4 @@ int Combine(const CudaCall& call, const CombineArgs& a, int64_t rows) {
   });
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

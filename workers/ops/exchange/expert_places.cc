@@ -4,7 +4,7 @@
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/op_checks.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 absl::Status Check(const OpSite& at, const TensorView& topk_idx, const PlaceTable& table, const ExpertPlaces& found) {
@@ -108,4 +108,4 @@ absl::Status FindExpertPlaces(const Stream& stream, const TensorView& topk_idx, 
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -14,7 +14,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // How many rows a place gets, and which of its expert's rows (t, k) is: where it stands in an ExpertOrder (permute.h)
 // of all rows that are dealt out, of which the op's are a part.
@@ -49,4 +49,4 @@ absl::Status FindExpertPlaces(const Stream& stream,
                               const TensorView& topk_idx,  // [T, K] int32, contiguous, -1 = dropped
                               const PlaceTable& table, int64_t first_token, const ExpertPlaces& found);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -8,7 +8,7 @@
 #include "workers/ops/cuda/launch_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kThreads = kMaxExchangeTopK;
@@ -70,4 +70,4 @@ int ExpertPlaces(const CudaCall& call, const ExpertPlacesArgs& a) {
                 &ExpertPlacesKernel, a, rows_per_block);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -8,7 +8,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 namespace {
 
@@ -124,4 +124,4 @@ absl::Status GatherRows(const Stream& stream, const TensorView& x, const IntView
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -12,7 +12,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Where the order goes; memory is the caller's, on the stream's device.
 struct ExpertOrder {
@@ -38,4 +38,4 @@ absl::Status GatherRows(const Stream& stream,
                         const IntView& rows,   // [rows]
                         const TensorView& y);  // [rows, H]
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

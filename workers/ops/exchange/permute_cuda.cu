@@ -5,7 +5,7 @@
 // counts, so nothing depends on which block was first.  Few entries (decoding) are one chunk and one launch.
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kThreads = 512;
@@ -246,4 +246,4 @@ int Gather(const CudaCall& call, const GatherArgs& a) {
   return all % 16 == 0 ? launch(uint4{}) : launch(uint16_t{});
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

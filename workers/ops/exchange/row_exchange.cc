@@ -8,7 +8,7 @@
 #include "workers/ops/exchange/row_exchange_cpu.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 OpSite SiteOf(const Stream& stream) { return {"exchange", stream.device()}; }
@@ -166,4 +166,4 @@ absl::Status GatherPresent(const Stream& stream, const TensorView& x, const IntV
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

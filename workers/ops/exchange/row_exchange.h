@@ -21,7 +21,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Where a step's rows and pairs go: sorted by rank, stably.  "Experts" of both orders are ranks.
 struct RowRoutes {
@@ -74,4 +74,4 @@ absl::Status GatherPresent(const Stream& stream,
                            const IntView& rows,   // [rows], each in [-1, n)
                            const TensorView& y);  // [rows, H]
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

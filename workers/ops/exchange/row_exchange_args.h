@@ -7,7 +7,7 @@
 
 #include "workers/ops/core/row_blocks.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct ExpertPlacesArgs {
   const int32_t* topk_idx;       // [T, K], -1 = dropped
@@ -79,4 +79,4 @@ struct GatherPresentArgs {
   int64_t count, row_bytes, x_stride_bytes, y_stride_bytes;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

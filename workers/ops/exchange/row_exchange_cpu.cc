@@ -8,7 +8,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // The head of rank r's block.
@@ -118,4 +118,4 @@ void PlacePairsOnCpu(const PlacePairsArgs& a) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -3,7 +3,7 @@
 //   row t of rank r's block:  row_pos - row_offsets[r]     pair:  pair_pos - pair_offsets[r]
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 __device__ inline int32_t* HeadOf(const RowBlocks& blocks, void* memory, int rank) {
@@ -162,4 +162,4 @@ int GatherPresent(const CudaCall& call, const GatherPresentArgs& a) {
   return LaunchRows(call, GatherPresentOp<uint16_t>{a}, a.count, a.row_bytes / 2);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

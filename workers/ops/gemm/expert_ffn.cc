@@ -5,7 +5,7 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/gemm/gemm_job.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status GatedGemm(const Stream& stream, const TensorView& x, const Weight& gate_up, const TensorView& hidden,
                        Isa isa, const TensorView& sums) {
@@ -65,4 +65,4 @@ absl::Status DenseFfn(const Stream& stream, const DenseFfnDesc& desc, const Tens
   return Gemm(stream, {.accumulate = true}, hidden, *desc.down, desc.down_bias, residual);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -20,7 +20,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // h = silu(x · gateᵀ) * (x · upᵀ), one weight.  Training keeps `sums` for the way back: x · gateᵀ and x · upᵀ, rounded;
 // hidden has the same bits with and without.  Errors (InvalidArgument): shapes or dtypes that do not fit, sums on a
@@ -71,4 +71,4 @@ absl::Status DenseFfn(const Stream& stream, const DenseFfnDesc& desc,
                       const TensorView& hidden,     // [T, F] scratch, model dtype
                       const TensorView& residual);  // [T, H] AccDType
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -2,7 +2,7 @@
 
 #include "workers/ops/gemm/gemm_job.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status Gemm(const Stream& stream, const GemmDesc& desc, const TensorView& x, const Weight& w,
                   const TensorView& bias, const TensorView& y) {
@@ -17,4 +17,4 @@ absl::Status Gemm(const Stream& stream, const GemmDesc& desc, const TensorView& 
                              .isa = desc.isa});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

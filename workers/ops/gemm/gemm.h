@@ -15,7 +15,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct GemmDesc {
   bool accumulate = false;  // add to y instead of replacing it; y is then AccDType (the residual stream)
@@ -54,4 +54,4 @@ GemmConfig ChooseGemm(const GemmShape& shape);
 std::ostream& operator<<(std::ostream& out, const GemmShape& shape);
 std::ostream& operator<<(std::ostream& out, const GemmConfig& config);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -5,7 +5,7 @@
 
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 static_assert(kCudaF32 == static_cast<uint8_t>(DType::kF32) && kCudaF64 == static_cast<uint8_t>(DType::kF64) &&
@@ -173,4 +173,4 @@ std::ostream& operator<<(std::ostream& out, const CudaGemmConfig& config) {
   return out;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <iosfwd>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Values of DType (gemm_choice_cuda.cc checks that they are).
 inline constexpr uint8_t kCudaF32 = 0, kCudaF64 = 1, kCudaBf16 = 2, kCudaF16 = 3;
@@ -84,4 +84,4 @@ CudaGemmConfig ChooseOwnDense(const CudaGemmDesc& desc);
 std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc);
 std::ostream& operator<<(std::ostream& out, const CudaGemmConfig& config);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

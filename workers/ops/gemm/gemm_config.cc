@@ -4,7 +4,7 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/gemm/kernels/find_gemm_kernel.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // What a task's packed activations may take of a core's L2 cache, the rest being for the panels that pass by.
@@ -58,4 +58,4 @@ std::ostream& operator<<(std::ostream& out, const GemmConfig& config) {
              << (kTaskBytes >> 10) << " KB a task would cost more than they balance)";
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -9,7 +9,7 @@
 #include "workers/ops/gemm/kernels/find_gemm_kernel.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // A thread's packed rows: those of [row_begin, …) of one job.
@@ -110,7 +110,7 @@ void RunTask(const JobContext& context, const GemmTask& task) {
   alignas(64) double c[kGemmMaxPanels * kGemmMaxRows * kGemmPanel];
 
   for (int64_t p = task.panel_begin; p < task.panel_end; p += parts) {
-    context.pool->Breathe();
+    context.pool->Yield();
     for (int64_t block = 0; block < num_blocks; ++block) {
       const int64_t row = task.row_begin + block * kernel.max_rows;
       const int64_t rows = std::min<int64_t>(kernel.max_rows, task.row_end - row);
@@ -144,4 +144,4 @@ void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job) {
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -20,7 +20,7 @@
 #include "workers/ops/cuda/launch_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kBiasThreads = 256;
@@ -220,4 +220,4 @@ int DenseGemm(const CudaCall& call, const DenseGemmArgs& args) {
   return args.dtype == kCudaBf16 ? AddBias<__nv_bfloat16, float>(call, args) : AddBias<__half, float>(call, args);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -5,7 +5,7 @@
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/op_checks.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 template <class... Args>
@@ -182,4 +182,4 @@ absl::Status RunGemmJob(const Stream& stream, const GemmJob& job) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

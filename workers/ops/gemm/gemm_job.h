@@ -14,7 +14,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Rows [offsets[e], offsets[e + 1]) of y are x's times weights[e]ᵀ.
 struct GemmJob {
@@ -39,4 +39,4 @@ absl::Status RunGemmJob(const Stream& stream, const GemmJob& job);
 void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job);
 absl::Status RunGemmJobOnCuda(const Stream& stream, const GemmJob& job);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -4,7 +4,7 @@
 
 #include "workers/ops/gemm/gemm.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // All panels of some rows of one expert.
@@ -77,4 +77,4 @@ std::vector<GemmTask> CutIntoTasks(const GemmJob& job, int num_threads) {
   return tasks;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

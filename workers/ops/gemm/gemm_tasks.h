@@ -8,7 +8,7 @@
 
 #include "workers/ops/gemm/gemm_job.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct GemmTask {
   const Weight* weight;
@@ -22,4 +22,4 @@ struct GemmTask {
 // that all threads finish together.  REQUIRES: job is checked.
 std::vector<GemmTask> CutIntoTasks(const GemmJob& job, int num_threads);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -24,7 +24,7 @@
 #include "workers/ops/cuda/launch_cuda.h"
 #include "workers/ops/cuda/wgmma_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 // A warpgroup's sums of one item: kI blocks of 64 weight rows by 128 tokens.
@@ -193,4 +193,4 @@ int LaunchWgmma(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig
   return cudaErrorInvalidValue;
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

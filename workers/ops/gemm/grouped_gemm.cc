@@ -2,7 +2,7 @@
 
 #include "workers/ops/gemm/gemm_job.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc, const TensorView& x,
                          const WeightGroup& experts, const IntView& offsets, const TensorView& y) {
@@ -18,4 +18,4 @@ absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc, cons
                              .isa = desc.isa});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -15,7 +15,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct GroupedGemmDesc {
   // If not empty: row i of the product is row x_rows[i] of x, so that tokens need not be copied into expert order first
@@ -39,4 +39,4 @@ absl::Status GroupedGemm(const Stream& stream, const GroupedGemmDesc& desc,
                          const IntView& offsets,      // [El + 1] rows of expert e: [offsets[e], offsets[e+1])
                          const TensorView& y);        // [rows, N] w's dtype or AccDType
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -17,7 +17,7 @@
 #include "workers/ops/cuda/gemm_tile_cuda.h"
 #include "workers/ops/cuda/launch_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kPlainThreads = kCudaPlainTile * kCudaPlainTile;
@@ -191,4 +191,4 @@ int GroupedGemm(const CudaCall& call, const CudaGroupedGemmArgs& args) {
   return LaunchGemm(call, problem, ChooseGrouped(DescOf(call, problem, /*grouped=*/true)));
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -14,7 +14,7 @@
 
 #include "workers/ops/core/simd.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int64_t kSide = 16;        // rows of a tile
@@ -143,4 +143,4 @@ SY_INLINE void TileAccumulate(int64_t rows, const uint32_t* p, const uint32_t* v
 #endif
 
 }  // namespace
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -9,7 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kPairedKMultiple = 32;  // a tile's depth
@@ -265,4 +265,4 @@ absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* wei
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -24,7 +24,7 @@
 #include "workers/tensor/device_writer.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline constexpr int64_t kPanelColumns = 32;
 
@@ -113,4 +113,4 @@ absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, 
 // Errors (InvalidArgument): rows is not [n, k] floating.
 absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* weight);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

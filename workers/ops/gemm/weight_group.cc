@@ -3,7 +3,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::StatusOr<WeightTable> WeightTable::Make(const Stream& stream, std::vector<const Weight*> weights) {
   WeightTable table;
@@ -19,4 +19,4 @@ absl::StatusOr<WeightTable> WeightTable::Make(const Stream& stream, std::vector<
   return table;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

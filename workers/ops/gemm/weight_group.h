@@ -14,7 +14,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 class WeightGroup {
  public:
@@ -52,4 +52,4 @@ class WeightTable {
   Tensor on_device_;  // [size] int64: addresses
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

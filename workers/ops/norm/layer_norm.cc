@@ -5,7 +5,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status LayerNorm(const Stream& stream, const LayerNormDesc& desc, const TensorView& x, const TensorView& y) {
   const OpSite at = {"layer_norm", stream.device()};
@@ -30,4 +30,4 @@ absl::Status LayerNorm(const Stream& stream, const LayerNormDesc& desc, const Te
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

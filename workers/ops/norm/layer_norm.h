@@ -8,7 +8,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct LayerNormDesc {
   double eps = 1e-5;
@@ -20,4 +20,4 @@ absl::Status LayerNorm(const Stream& stream, const LayerNormDesc& desc,
                        const TensorView& x,   // [T, H] residual (AccDType of y's) or y's dtype; rows may be strided
                        const TensorView& y);  // [T, H] model dtype; rows may be strided
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,7 +6,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/norm/row_block_sums.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 absl::Status Check(const OpSite& at, const LayerNormBackwardDesc& desc, const TensorView& x, const TensorView& dy,
@@ -49,4 +49,4 @@ absl::Status LayerNormBackward(const Stream& stream, const LayerNormBackwardDesc
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -11,7 +11,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct LayerNormBackwardDesc {
   double eps = 1e-5;
@@ -27,4 +27,4 @@ absl::Status LayerNormBackward(const Stream& stream, const LayerNormBackwardDesc
                                const TensorView& dy,   // [T, H]
                                const TensorView& dx);  // [T, H]; may be dy's rows themselves unless it is added to
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -2,7 +2,7 @@
 #include "workers/ops/core/mixed_rows.h"
 #include "workers/ops/norm/row_moments.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 template <class Elem>
@@ -42,4 +42,4 @@ void LayerNormBackwardRows(const LayerNormBackwardArgs& a, int64_t begin, int64_
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

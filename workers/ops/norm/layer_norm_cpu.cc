@@ -1,7 +1,7 @@
 #include "workers/ops/core/kernels_impl.h"
 #include "workers/ops/norm/row_moments.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 template <class In, class Elem>
@@ -33,4 +33,4 @@ void LayerNormRows(const LayerNormArgs& args, int64_t begin, int64_t end) {
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -6,7 +6,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc, const TensorView& x, const TensorView& gamma,
                      const TensorView& y) {
@@ -41,4 +41,4 @@ absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc, const Tensor
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -12,7 +12,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct RmsNormDesc {
   double eps = 1e-6;
@@ -25,4 +25,4 @@ absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc,
                      const TensorView& gamma,  // [width], y's dtype
                      const TensorView& y);     // [T, H] model dtype; rows may be strided
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 #include "workers/ops/norm/row_block_sums.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 struct Views {
@@ -64,4 +64,4 @@ absl::Status RmsNormBackward(const Stream& stream, const RmsNormBackwardDesc& de
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

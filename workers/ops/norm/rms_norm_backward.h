@@ -14,7 +14,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct RmsNormBackwardDesc {
   double eps = 1e-6;        // as in RmsNormDesc
@@ -30,4 +30,4 @@ absl::Status RmsNormBackward(const Stream& stream, const RmsNormBackwardDesc& de
                              const TensorView& dy,     // [T, H]
                              const TensorView& dx);    // [T, H]; may be dy's rows themselves unless it is added to
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

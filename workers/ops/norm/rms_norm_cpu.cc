@@ -1,7 +1,7 @@
 #include "workers/ops/core/kernels_impl.h"
 #include "workers/ops/norm/rms_scale.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 template <class In, class Elem>
@@ -37,4 +37,4 @@ void RmsNormRows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

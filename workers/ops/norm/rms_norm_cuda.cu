@@ -1,7 +1,7 @@
 // y = gamma · round(x / sqrt(mean(x²) + eps)), round() to Elem; a team of threads takes one group of `width` elements.
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kMaxThreads = 1024;
@@ -126,4 +126,4 @@ int RmsNorm(const CudaCall& call, const RmsNormArgs& args, int64_t rows) {
   });
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -5,7 +5,7 @@
 
 #include "workers/ops/core/simd.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // Σ x², in four interleaved sums so that their latencies overlap; the order depends on width alone.
@@ -39,4 +39,4 @@ SY_INLINE AccT<Elem> RmsScale(const In* x, int64_t width, double eps) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

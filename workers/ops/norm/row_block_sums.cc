@@ -7,7 +7,7 @@
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 void AddRowBlocks(const Stream& stream, int64_t rows, DType acc, int64_t width, void* to,
                   absl::FunctionRef<void(int64_t begin, int64_t end, void* sums)> sum_block) {
@@ -23,4 +23,4 @@ void AddRowBlocks(const Stream& stream, int64_t rows, DType acc, int64_t width, 
                             [&](int64_t begin, int64_t end) { BackwardKernels().add_partials(args, begin, end); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

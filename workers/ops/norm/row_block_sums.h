@@ -10,7 +10,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline constexpr int64_t kSumBlockRows = 64;
 
@@ -19,4 +19,4 @@ inline constexpr int64_t kSumBlockRows = 64;
 void AddRowBlocks(const Stream& stream, int64_t rows, DType acc, int64_t width, void* to,
                   absl::FunctionRef<void(int64_t begin, int64_t end, void* sums)> sum_block);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -5,7 +5,7 @@
 
 #include "workers/ops/core/simd.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 template <class Acc>
@@ -37,4 +37,4 @@ SY_INLINE RowMoments<AccT<Elem>> MomentsOf(const Load& load, int64_t width, doub
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -4,7 +4,7 @@
 #include "workers/ops/norm/rms_scale.h"
 #include "workers/ops/rope/rotate_head.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 // One group of one row; x, dy and dx begin at these elements.
@@ -134,4 +134,4 @@ void ClampBackwardRows(const ClampBackwardArgs& a, int64_t begin, int64_t end) {
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

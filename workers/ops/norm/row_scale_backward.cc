@@ -5,7 +5,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status RowScaleBackward(const Stream& stream, const RowScaleBackwardRows& rows) {
   const OpSite at = {"row_scale_backward", stream.device()};
@@ -34,4 +34,4 @@ absl::Status RowScaleBackward(const Stream& stream, const RowScaleBackwardRows& 
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

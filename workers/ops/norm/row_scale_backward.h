@@ -12,7 +12,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct RowScaleBackwardRows {
   TensorView x;        // [M, F] model dtype; rows may be strided, as all of these
@@ -24,4 +24,4 @@ struct RowScaleBackwardRows {
 
 absl::Status RowScaleBackward(const Stream& stream, const RowScaleBackwardRows& rows);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -1,6 +1,6 @@
 #include "workers/ops/core/backward_kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 void RowScaleBackwardRows(const RowScaleBackwardArgs& a, int64_t begin, int64_t end) {
   VisitElem(a.dtype, [&]<class Elem>() {
@@ -23,4 +23,4 @@ void RowScaleBackwardRows(const RowScaleBackwardArgs& a, int64_t begin, int64_t 
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

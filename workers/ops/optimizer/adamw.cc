@@ -10,7 +10,7 @@
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 absl::Status CheckRange(const OpSite& at, absl::string_view name, const TensorView& view, const TensorView& like) {
@@ -75,4 +75,4 @@ absl::StatusOr<double> SumOfSquares(const Stream& stream, const TensorView& x) {
   return total;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -15,7 +15,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct AdamWDesc {
   int64_t step = 1;  // this one's number, from 1
@@ -40,4 +40,4 @@ absl::Status AdamWStep(const Stream& stream, const AdamWDesc& desc, const AdamWR
 inline constexpr int64_t kNormBlock = 4096;
 absl::StatusOr<double> SumOfSquares(const Stream& stream, const TensorView& x);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

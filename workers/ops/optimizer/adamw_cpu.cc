@@ -1,7 +1,7 @@
 // The optimizer's step and the norm that clips it: streams of memory, one pass.
 #include "workers/ops/core/backward_kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 SY_INLINE F32x16 Sqrt(F32x16 x) {
@@ -72,4 +72,4 @@ double SumOfSquaresOf(uint8_t dtype, const void* x, int64_t n) {
   return dtype == 1 ? Squares(static_cast<const double*>(x), n) : Squares(static_cast<const float*>(x), n);
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

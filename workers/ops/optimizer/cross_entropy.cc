@@ -9,7 +9,7 @@
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 absl::Status Check(const OpSite& at, const TensorView& logits, const IntView& targets, const TensorView& dlogits) {
@@ -48,4 +48,4 @@ absl::StatusOr<double> CrossEntropy(const Stream& stream, double scale, const Te
   return loss;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

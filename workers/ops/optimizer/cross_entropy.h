@@ -12,7 +12,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Returns the loss, not scaled; NaN where a row's logits have NaN or +Inf.
 // Errors (InvalidArgument): shapes or dtypes that do not fit; a target >= V, with its row.
@@ -23,4 +23,4 @@ absl::StatusOr<double> CrossEntropy(
     const TensorView&
         dlogits);  // [n, V] model dtype, written; may be the logits themselves; raw() == nullptr: not wanted
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -1,7 +1,7 @@
 // The two ends of the way back: the loss at the top, the embedding at the bottom.
 #include "workers/ops/core/backward_kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 template <class Acc>
@@ -70,4 +70,4 @@ void EmbedBackwardColumns(const EmbedBackwardArgs& a, int64_t begin, int64_t end
   }
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

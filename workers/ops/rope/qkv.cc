@@ -8,7 +8,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/norm/rms_norm.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 struct Parts {
@@ -111,4 +111,4 @@ absl::Status PrepareAndCacheQkv(const Stream& stream, const QkvDesc& desc, const
                    [&](const CudaCall& call, const CudaKernelTable& kernels) { return kernels.qkv(call, args); });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

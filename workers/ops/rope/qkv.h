@@ -14,7 +14,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct QkvDesc {
   int64_t num_heads = 0;     // N
@@ -36,4 +36,4 @@ absl::Status PrepareAndCacheQkv(const Stream& stream, const QkvDesc& desc, const
                                 const IntView& table_rows, const TensorView& qkv, const SequenceBatch& sequences,
                                 const KvCacheView& cache);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -10,7 +10,7 @@
 #include "workers/ops/rope/rope_backward.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // q, k or v.
@@ -80,4 +80,4 @@ absl::Status PrepareQkvBackward(const Stream& stream, const QkvDesc& desc, const
   return Undo(stream, desc, rope, table_rows, {none, raw.Columns(q + kv, kv), d.Columns(q + kv, kv), none, false});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -12,7 +12,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct QkvGradients {
   TensorView dqkv;          // [T, (N + 2 Nkv) * D] model dtype; in place
@@ -25,4 +25,4 @@ absl::Status PrepareQkvBackward(const Stream& stream, const QkvDesc& desc, const
                                 const TensorView& raw,      // [T, (N + 2 Nkv) * D] model dtype, as projected
                                 const QkvGradients& gradients);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

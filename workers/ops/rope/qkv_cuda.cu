@@ -17,7 +17,7 @@
 #include "workers/ops/cuda/ptx_cuda.h"
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kHeadThreads = 128;  // of a block of heads: a warp each
@@ -224,4 +224,4 @@ int Qkv(const CudaCall& call, const CudaQkvArgs& args) {
   });
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -7,7 +7,7 @@
 #include "workers/ops/rope/rope_args.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::StatusOr<RopeArgs> MakeRopeArgs(const OpSite& at, const RopeTable& table, int64_t head_dim,
                                       const IntView& table_rows, const TensorView& x) {
@@ -49,4 +49,4 @@ absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t hea
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

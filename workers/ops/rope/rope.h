@@ -25,7 +25,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 enum class RopeKind : uint8_t { kDefault, kLinear, kYarn, kLongRope, kLlama3 };
 
@@ -102,4 +102,4 @@ absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t hea
                        const IntView& table_rows,  // [T] of RowOf
                        const TensorView& x);       // [T, N*D] (or Nkv*D) model dtype; rows may be strided
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

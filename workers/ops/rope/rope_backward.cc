@@ -6,7 +6,7 @@
 #include "workers/ops/rope/rope_args.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status ApplyRopeBackward(const Stream& stream, const RopeTable& table, int64_t head_dim,
                                const IntView& table_rows, const TensorView& dx) {
@@ -19,4 +19,4 @@ absl::Status ApplyRopeBackward(const Stream& stream, const RopeTable& table, int
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

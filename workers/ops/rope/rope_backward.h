@@ -10,10 +10,10 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status ApplyRopeBackward(const Stream& stream, const RopeTable& table, int64_t head_dim,
                                const IntView& table_rows,  // [T] of RowOf
                                const TensorView& dx);      // [T, N*D] (or Nkv*D) model dtype; rows may be strided
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

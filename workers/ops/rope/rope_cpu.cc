@@ -1,7 +1,7 @@
 #include "workers/ops/core/kernels_impl.h"
 #include "workers/ops/rope/rotate_head.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 
 void RopeRows(const RopeArgs& a, int64_t begin, int64_t end) {
   VisitElem(a.dtype, [&]<class Elem>() {
@@ -14,4 +14,4 @@ void RopeRows(const RopeArgs& a, int64_t begin, int64_t end) {
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -1,7 +1,7 @@
 // y1 = x1·cos - x2·sin,  y2 = x2·cos + x1·sin, for the pairs (j, j + half) of every head.
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 // A pack is that many pairs of one head.
@@ -61,4 +61,4 @@ int Rope(const CudaCall& call, const RopeArgs& a, int64_t rows) {
   });
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

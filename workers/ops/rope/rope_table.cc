@@ -8,7 +8,7 @@
 #include "workers/ops/rope/rope.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr double kPi = 3.14159265358979323846;
@@ -193,4 +193,4 @@ absl::Status RopeTable::MoveTo(const Stream& stream) {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -5,7 +5,7 @@
 
 #include "workers/ops/core/simd.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // y1 = x1·cos - x2·sin,  y2 = x2·cos + x1·sin, for the pairs (j, j + half) of one head; the inverse takes -sin.
@@ -22,4 +22,4 @@ SY_INLINE void RotateHead(const AccT<Elem>* cos, const AccT<Elem>* sin, int64_t 
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -9,7 +9,7 @@
 #include "workers/ops/router/router_biased.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc, const TensorView& logits,
                        const TensorView& topk_idx, const TensorView& topk_weight) {
@@ -53,4 +53,4 @@ absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc, const Tenso
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

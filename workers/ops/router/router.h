@@ -13,7 +13,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline constexpr int64_t kMaxTopK = 64;
 
@@ -37,4 +37,4 @@ absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc,
                        const TensorView& topk_idx,      // [T, K] int32, by falling score (with its bias)
                        const TensorView& topk_weight);  // [T, K] dtype of logits
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -10,7 +10,7 @@
 #include "workers/ops/norm/row_block_sums.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 absl::Status CheckChoice(const OpSite& at, const TensorView& logits, const TensorView& topk_idx) {
@@ -97,4 +97,4 @@ absl::Status ComputeRouterStatistics(const Stream& stream, const TensorView& log
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

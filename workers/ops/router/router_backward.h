@@ -18,7 +18,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct RouterBackwardDesc {
   bool renormalize = false;  // as in RouterDesc
@@ -48,4 +48,4 @@ absl::Status ComputeRouterStatistics(const Stream& stream,
                                      const TensorView& topk_idx,  // [T, K] int32
                                      RouterStatistics* statistics);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

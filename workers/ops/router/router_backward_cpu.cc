@@ -1,7 +1,7 @@
 // Softmax over all experts, the choice of K, the two auxiliary losses: one row at a time.
 #include "workers/ops/core/backward_kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 // p = softmax(logits); returns log Σ exp(logits).
@@ -100,4 +100,4 @@ void RouterSums(const RouterSumsArgs& a, int64_t begin, int64_t end, double* sum
   }
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -4,7 +4,7 @@
 
 #include "workers/ops/core/thread_scratch.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // NaN is below every number, -Inf included.
@@ -69,4 +69,4 @@ void RouteBiasedRows(const RouterDesc& desc, const TensorView& logits, const Ten
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

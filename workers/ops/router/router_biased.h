@@ -7,9 +7,9 @@
 #include "workers/ops/router/router.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 void RouteBiasedRows(const RouterDesc& desc, const TensorView& logits, const TensorView& topk_idx,
                      const TensorView& topk_weight, int64_t begin, int64_t end);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -1,7 +1,7 @@
 #include "workers/ops/core/kernels_impl.h"
 #include "workers/ops/router/top_k_choice.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 template <class Acc>
@@ -42,4 +42,4 @@ void RouterRows(const RouterArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

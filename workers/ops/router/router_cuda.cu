@@ -1,7 +1,7 @@
 // Softmax over all experts, then the K largest: one warp per token, lane l holds logits l, l + 32, l + 64, ...
 #include "workers/ops/cuda/rows_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kWarpsPerBlock = 4;
@@ -151,4 +151,4 @@ int Router(const CudaCall& call, const CudaRouterArgs& args, int64_t rows) {
   return args.router.dtype == 1 ? Route<double>(call, args, rows) : Route<float>(call, args, rows);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

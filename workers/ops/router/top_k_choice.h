@@ -3,7 +3,7 @@
 
 #include "workers/ops/core/simd.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // NaN is below every number, -Inf included.
@@ -25,4 +25,4 @@ SY_INLINE void ChooseTopK(const Acc* logits, int64_t experts, int64_t top_k, int
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

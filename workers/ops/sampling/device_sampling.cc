@@ -9,7 +9,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/sampling/sampling.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 float FloatAt(const IntView& bits, int64_t i) {
@@ -18,9 +18,9 @@ float FloatAt(const IntView& bits, int64_t i) {
   return value;
 }
 
-SamplingParams ParamsAt(const PlainSampling& requests, int64_t i) {
+batching::SamplingParams ParamsAt(const PlainSampling& requests, int64_t i) {
   const auto word = [&](int64_t w) { return static_cast<uint32_t>(requests.random.data()[4 * i + w]); };
-  SamplingParams params;
+  batching::SamplingParams params;
   params.temperature = FloatAt(requests.temperature, i);
   params.top_k = requests.top_k.data()[i];
   params.top_p = FloatAt(requests.top_p, i);
@@ -33,7 +33,7 @@ SamplingParams ParamsAt(const PlainSampling& requests, int64_t i) {
 absl::Status SampleOnCpu(const Stream& stream, const TensorView& logits, const PlainSampling& requests,
                          const TensorView& tokens, const TensorView& last) {
   const int64_t n = logits.dim(0);
-  std::vector<SamplingParams> params;
+  std::vector<batching::SamplingParams> params;
   std::vector<TokenHistory> histories(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
     params.push_back(ParamsAt(requests, i));
@@ -117,4 +117,4 @@ absl::Status ResolveTokens(const Stream& stream, const IntView& planned, const T
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -13,7 +13,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline constexpr int64_t kMaxPlainVocab = 1 << 18;
 
@@ -40,4 +40,4 @@ absl::Status ResolveTokens(const Stream& stream, const IntView& planned,
                            const TensorView& last,     // [slots] int32
                            const TensorView& tokens);  // [n] int32
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

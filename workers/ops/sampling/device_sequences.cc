@@ -8,7 +8,7 @@
 #include "workers/ops/attention/kv_checks.h"
 #include "workers/ops/core/op_checks.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // In the order of their start: blocks are started in the order of the list, and a long one that starts last would keep
@@ -128,4 +128,4 @@ absl::Status DeviceSequences::SetDecodes(const Stream& stream, absl::Span<const 
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

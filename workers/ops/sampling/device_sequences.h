@@ -16,7 +16,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/int_upload.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct SequenceLimits {
   int64_t sequences = 0;  // of a step
@@ -64,4 +64,4 @@ class DeviceSequences {
   CudaSequences view_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

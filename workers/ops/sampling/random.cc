@@ -1,6 +1,6 @@
 #include "workers/ops/sampling/random.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
   for (int round = 0; round < 10; ++round) {
@@ -21,4 +21,4 @@ double SampleUniform(uint64_t seed, uint32_t choice, uint32_t index) {
   return static_cast<double>(bits) * 0x1p-53;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
@@ -14,4 +14,4 @@ std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<u
 // key = seed (low word first), counter = {index, choice, 0, 0}.
 double SampleUniform(uint64_t seed, uint32_t choice, uint32_t index);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

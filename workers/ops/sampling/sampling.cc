@@ -12,7 +12,7 @@
 #include "workers/ops/sampling/random.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr double kGreedyBelow = 1e-5;
@@ -28,16 +28,16 @@ class Row {
 
   bool broken() const { return stats_.broken; }
 
-  PositionLogprobs Logprobs(int32_t token, int32_t num_top) const {
+  batching::PositionLogprobs Logprobs(int32_t token, int32_t num_top) const {
     const LogitStats stats = CpuKernels().logit_stats(Code(), raw_, size_);
     const double log_sum = stats.max + std::log(CpuKernels().exp_sum(Code(), raw_, size_, stats.max, 1.0, nullptr));
     const auto entry = [&](int32_t id) {
       const Acc logit = raw_[id];
       const int64_t above = std::count_if(raw_, raw_ + size_, [logit](Acc other) { return other > logit; });
-      return TokenLogprob{
+      return batching::TokenLogprob{
           .token = id, .logprob = static_cast<float>(logit - log_sum), .rank = static_cast<int32_t>(above + 1)};
     };
-    PositionLogprobs out{.chosen = entry(token), .top = {}};
+    batching::PositionLogprobs out{.chosen = entry(token), .top = {}};
     if (num_top <= 0) return out;
     SortLargest(raw_, std::min<int64_t>(num_top, size_));
     for (int64_t i = 0; i < std::min<int64_t>(num_top, size_); ++i) out.top.push_back(entry(order()[i]));
@@ -45,7 +45,7 @@ class Row {
   }
 
   // Penalties, bias, min_tokens mask: on a copy, made only if something changes.
-  void Adjust(const SamplingParams& p, const TokenHistory& history) {
+  void Adjust(const batching::SamplingParams& p, const TokenHistory& history) {
     const bool repeats = p.repetition_penalty != 1.0;
     const bool penalties = repeats || p.presence_penalty != 0 || p.frequency_penalty != 0;
     const bool masked = history.num_output() < p.min_tokens && !p.stop_ids.empty();
@@ -68,7 +68,7 @@ class Row {
   }
 
   // REQUIRES: !broken().
-  int32_t Choose(const SamplingParams& p, double uniform) {
+  int32_t Choose(const batching::SamplingParams& p, double uniform) {
     if (p.temperature < kGreedyBelow) return Greedy();
     std::vector<Acc>& weights = Buffers().weights;
     weights.resize(size_);
@@ -95,7 +95,7 @@ class Row {
   static const int32_t* order() { return Buffers().order.data(); }
   bool InVocabulary(int32_t id) const { return id >= 0 && id < size_; }
 
-  static Acc Penalized(Acc logit, const SamplingParams& p, int32_t output_count) {
+  static Acc Penalized(Acc logit, const batching::SamplingParams& p, int32_t output_count) {
     // A penalty near 0 must not become 0 in Acc: 0 · -Inf is no number.
     const Acc repetition = std::max(static_cast<Acc>(p.repetition_penalty), std::numeric_limits<Acc>::min());
     logit = logit > 0 ? Capped(logit / repetition) : logit * repetition;
@@ -177,14 +177,14 @@ class Row {
 
 template <class Acc>
 void SampleRow(const Acc* logits, int64_t size, const SampleRequest& request, SampleOutcome* outcome) {
-  const SamplingParams& p = *request.params;
-  *outcome = {.status = ItemStatus::kNonFinite, .token = -1, .logprobs = {}};
+  const batching::SamplingParams& p = *request.params;
+  *outcome = {.status = batching::ItemStatus::kNonFinite, .token = -1, .logprobs = {}};
   Row<Acc> row(logits, size);
   if (row.broken()) return;
   row.Adjust(p, *request.history);
   if (row.broken()) return;
   const double uniform = SampleUniform(p.seed, p.choice, static_cast<uint32_t>(request.history->num_output()));
-  outcome->status = ItemStatus::kOk;
+  outcome->status = batching::ItemStatus::kOk;
   outcome->token = row.Choose(p, uniform);
   if (p.num_logprobs >= 0) outcome->logprobs = row.Logprobs(outcome->token, p.num_logprobs);
 }
@@ -240,7 +240,7 @@ absl::Status SampleTokens(const Stream& stream, const TensorView& logits, absl::
 }
 
 absl::Status TokenLogprobs(const Stream& stream, const TensorView& logits, absl::Span<const LogprobRequest> requests,
-                           absl::Span<PositionLogprobs> logprobs, absl::Span<ItemStatus> statuses) {
+                           absl::Span<batching::PositionLogprobs> logprobs, absl::Span<batching::ItemStatus> statuses) {
   const OpSite at = {"logprobs", Device::Cpu()};
   RETURN_IF_ERROR(CheckLogits(at, logits, requests.size(), logprobs.size()));
   if (!statuses.empty() && statuses.size() != requests.size()) {
@@ -255,10 +255,10 @@ absl::Status TokenLogprobs(const Stream& stream, const TensorView& logits, absl:
   }
   ForRows(stream, logits, [&]<class Acc>(int64_t i, const Acc* values) {
     const Row<Acc> row(values, logits.dim(1));
-    logprobs[i] = row.broken() ? PositionLogprobs{} : row.Logprobs(requests[i].token, requests[i].num_top);
-    if (!statuses.empty()) statuses[i] = row.broken() ? ItemStatus::kNonFinite : ItemStatus::kOk;
+    logprobs[i] = row.broken() ? batching::PositionLogprobs{} : row.Logprobs(requests[i].token, requests[i].num_top);
+    if (!statuses.empty()) statuses[i] = row.broken() ? batching::ItemStatus::kNonFinite : batching::ItemStatus::kOk;
   });
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -26,7 +26,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Which tokens a sequence has seen, for penalties.  Lives in the rank's slot.  Thread-compatible.
 class TokenHistory {
@@ -45,14 +45,14 @@ class TokenHistory {
 };
 
 struct SampleRequest {
-  const SamplingParams* params = nullptr;  // borrowed
-  const TokenHistory* history = nullptr;   // borrowed; the token to draw has index history->num_output()
+  const batching::SamplingParams* params = nullptr;  // borrowed
+  const TokenHistory* history = nullptr;             // borrowed; the token to draw has index history->num_output()
 };
 
 struct SampleOutcome {
-  ItemStatus status = ItemStatus::kOk;
+  batching::ItemStatus status = batching::ItemStatus::kOk;
   int32_t token = -1;
-  PositionLogprobs logprobs;  // filled when params->num_logprobs >= 0
+  batching::PositionLogprobs logprobs;  // filled when params->num_logprobs >= 0
 };
 
 // Token ids outside [0, V) in params (bias, stop ids) or history are ignored: the server has checked them.
@@ -71,8 +71,8 @@ struct LogprobRequest {
 // are left empty.  Errors (InvalidArgument): as SampleTokens; a token outside [0, V).
 absl::Status TokenLogprobs(const Stream& stream,
                            const TensorView& logits,  // [n, V] fp32 or fp64 on the host; rows may be strided
-                           absl::Span<const LogprobRequest> requests,  // [n]
-                           absl::Span<PositionLogprobs> logprobs,      // [n]
-                           absl::Span<ItemStatus> statuses);           // [n] or empty
+                           absl::Span<const LogprobRequest> requests,        // [n]
+                           absl::Span<batching::PositionLogprobs> logprobs,  // [n]
+                           absl::Span<batching::ItemStatus> statuses);       // [n] or empty
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

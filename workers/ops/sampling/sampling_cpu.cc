@@ -1,6 +1,6 @@
 #include "workers/ops/core/kernels_impl.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 template <class Acc>
@@ -69,4 +69,4 @@ void ExpArray(const float* x, int64_t n, float* y) {
   }
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -1,7 +1,7 @@
 // Tokens: those that the step before left in its slots, and those drawn from logits, one block a row.
 #include "workers/ops/cuda/sampling_cuda.h"
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 namespace {
 
 constexpr double kGreedyBelow = 1e-5;
@@ -151,4 +151,4 @@ int Sample(const CudaCall& call, const CudaSampleArgs& a) {
   return Launch(config, &SampleKernel, a);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 absl::StatusOr<std::unique_ptr<DataSource>> DataSource::Create(std::vector<TokenFile> files,
                                                                const DataOptions& options) {
@@ -67,4 +67,4 @@ absl::StatusOr<TrainRows> DataSource::Samples(int64_t first, int64_t count) cons
   return rows;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -19,7 +19,7 @@
 #include "workers/train/data/token_file.h"
 #include "workers/train/step/train_rows.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct DataOptions {
   int64_t length = 0;  // tokens of a window
@@ -50,7 +50,7 @@ class DataSource {
   const std::vector<TokenFile> files_;
   const DataOptions options_;
   const std::vector<int64_t> first_window_;  // [files + 1]
-  const WindowOrder order_;
+  const jobs::WindowOrder order_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -15,9 +15,9 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/token_targets.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr int64_t kChunkBytes = 1 << 20;  // a multiple of any token's bytes
@@ -50,9 +50,9 @@ absl::StatusOr<TokenFile> TokenFile::Open(const RootDir& root, const std::string
   TokenFile file(fd, name);
   struct stat st = {};
   if (fstat(fd, &st) != 0) return absl::InternalError(absl::StrCat(name, ": ", std::strerror(errno)));
-  std::string first(static_cast<size_t>(std::min<int64_t>(st.st_size, kLlmcHeaderBytes)), '\0');
+  std::string first(static_cast<size_t>(std::min<int64_t>(st.st_size, jobs::kLlmcHeaderBytes)), '\0');
   RETURN_IF_ERROR(file.ReadBytes(0, absl::MakeSpan(first.data(), first.size())));
-  const absl::StatusOr<TokenFileHeader> header = DecodeTokenHeader(first, st.st_size);
+  const absl::StatusOr<jobs::TokenFileHeader> header = jobs::DecodeTokenHeader(first, st.st_size);
   if (!header.ok()) return file.Wrong(header.status().message());
   file.header_ = *header;
   file.modified_ns_ = ModifiedNs(st);
@@ -83,7 +83,7 @@ absl::Status TokenFile::CheckUnchanged() const {
 }
 
 absl::Status TokenFile::VerifyTokens(absl::string_view bytes, int64_t first, int64_t vocab) const {
-  const absl::Status inside = CheckTokens(bytes, first, header_.token_bytes, vocab);
+  const absl::Status inside = jobs::CheckTokens(bytes, first, header_.token_bytes, vocab);
   return inside.ok() ? inside : Wrong(inside.message());
 }
 
@@ -93,7 +93,7 @@ absl::Status TokenFile::VerifyDocuments() const {
   int64_t before = -1;
   for (int64_t d = 0; d < header_.num_documents; ++d) {
     if (d % kAtOnce == 0) {
-      WorkGate::PassOwn();
+      YieldPoint::PassOwn();
       const int64_t count = std::min(kAtOnce, header_.num_documents - d);
       RETURN_IF_ERROR(
           ReadBytes(header_.documents_at() + 8 * d, absl::MakeSpan(bytes).subspan(0, static_cast<size_t>(8 * count))));
@@ -126,7 +126,7 @@ absl::Status TokenFile::Verify(int64_t vocab, absl::FunctionRef<bool(int64_t, in
     at += count;
     if (!progress(at, end)) return absl::CancelledError(absl::StrCat(name_, ": no longer wanted"));
   }
-  if (header_.header_bytes == kLlmcHeaderBytes) return CheckUnchanged();
+  if (header_.header_bytes == jobs::kLlmcHeaderBytes) return CheckUnchanged();
   if (hash != header_.contents) {
     return absl::DataLossError(absl::StrCat(name_, ": damaged: its contents have another hash than its header says"));
   }
@@ -135,7 +135,7 @@ absl::Status TokenFile::Verify(int64_t vocab, absl::FunctionRef<bool(int64_t, in
 }
 
 absl::StatusOr<bool> TokenFile::HasTarget(int64_t length, absl::FunctionRef<bool(int64_t, int64_t)> progress) const {
-  return switchyard::HasTarget(header_, length, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
+  return switchyard::jobs::HasTarget(header_, length, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
     const int64_t end = begin + static_cast<int64_t>(to.size());
     if (!progress(end, header_.file_bytes())) return absl::CancelledError(absl::StrCat(name_, ": no longer wanted"));
     return ReadBytes(begin, to);
@@ -164,4 +164,4 @@ absl::Status TokenFile::Read(int64_t first, absl::Span<int32_t> tokens, absl::Sp
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -16,7 +16,7 @@
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/jobs/token_format.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class TokenFile {
  public:
@@ -26,7 +26,7 @@ class TokenFile {
   ~TokenFile();
 
   const std::string& name() const { return name_; }
-  const TokenFileHeader& header() const { return header_; }
+  const jobs::TokenFileHeader& header() const { return header_; }
 
   // Reads everything once: tokens below vocab, mask and documents as the format has them, the hash.  progress is called
   // now and then; false stops it (Cancelled).
@@ -47,8 +47,8 @@ class TokenFile {
 
   int fd_ = -1;
   std::string name_;
-  TokenFileHeader header_;
+  jobs::TokenFileHeader header_;
   int64_t modified_ns_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

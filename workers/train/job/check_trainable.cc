@@ -10,33 +10,34 @@
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/config/training_config.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
-absl::StatusOr<ModelConfig> ParseTrainableConfig(absl::string_view config_text) {
-  ModelConfig config;
-  ASSIGN_OR_RETURN(config, ParseModelConfig(config_text, ""));
+absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config_text) {
+  model::ModelConfig config;
+  ASSIGN_OR_RETURN(config, model::ParseModelConfig(config_text, ""));
   if (config.num_experts == 0) {
     return absl::UnimplementedError("config.json: training of a model without experts is not supported");
   }
-  RETURN_IF_ERROR(ParseTrainingConfig(config_text).status());
+  RETURN_IF_ERROR(model::ParseTrainingConfig(config_text).status());
   return config;
 }
 
-absl::StatusOr<ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights) {
-  if (weights) RETURN_IF_ERROR(CheckFinished(path));
+absl::StatusOr<model::ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights) {
+  if (weights) RETURN_IF_ERROR(checkpoint::CheckFinished(path));
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Beneath(checkpoints, path));
   std::string text;
-  ASSIGN_OR_RETURN(text, dir.ReadSmallFile("config.json", kMaxConfigBytes));
-  ModelConfig config;
+  ASSIGN_OR_RETURN(text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
+  model::ModelConfig config;
   ASSIGN_OR_RETURN(config, ParseTrainableConfig(text));
-  if (weights) RETURN_IF_ERROR(Checkpoint::Open(dir).status());
+  if (weights) RETURN_IF_ERROR(checkpoint::Checkpoint::Open(dir).status());
   return config;
 }
 
-std::string ModelCheckLine(const absl::StatusOr<ModelConfig>& checked) {
+std::string ModelCheckLine(const absl::StatusOr<model::ModelConfig>& checked) {
   nlohmann::json line;
   if (checked.ok()) {
-    const absl::int128 parameters = WeightBytes(*checked, DType::kF32, checked->num_experts) / DTypeBytes(DType::kF32);
+    const absl::int128 parameters =
+        model::WeightBytes(*checked, DType::kF32, checked->num_experts) / DTypeBytes(DType::kF32);
     line = {{"architecture", checked->architecture}, {"context", checked->context},
             {"vocab", checked->vocab_size},          {"experts", checked->num_experts},
             {"router_bias", checked->router_bias},   {"parameters", static_cast<double>(parameters)}};
@@ -46,4 +47,4 @@ std::string ModelCheckLine(const absl::StatusOr<ModelConfig>& checked) {
   return absl::StrCat(JsonText(line), "\n");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -12,17 +12,17 @@
 #include "scheduler/base/io/root_dir.h"
 #include "workers/model/config/config.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // ParseModelConfig's errors; Unimplemented: a model without experts.
-absl::StatusOr<ModelConfig> ParseTrainableConfig(absl::string_view config_text);
+absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config_text);
 
 // Of a folder beneath the checkpoint root.  `weights`: a job begins from its weights, so their files must open; what
 // their headers say is checked against the files' sizes.  Errors: also those of ModelDir and Checkpoint.
-absl::StatusOr<ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights);
+absl::StatusOr<model::ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights);
 
 // The answer as one line of JSON with its newline: {"architecture", "context", "vocab", "experts", "router_bias",
 // "parameters"}, or {"code", "error"} with the status' code.
-std::string ModelCheckLine(const absl::StatusOr<ModelConfig>& checked);
+std::string ModelCheckLine(const absl::StatusOr<model::ModelConfig>& checked);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

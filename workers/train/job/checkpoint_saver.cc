@@ -9,20 +9,20 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/work_gate.h"
-#include "workers/train/job/breathing_files.h"
+#include "workers/tensor/yield_point.h"
+#include "workers/train/job/yielding_files.h"
 #include "workers/train/parameters/parameter_files.h"
 #include "workers/train/step/train_outcome.h"
 #include "workers/train/step/trainer_state.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr absl::Duration kLookAtGroup = absl::Milliseconds(100);
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(FileSystem* files, Communicator* comm, SaverOptions options)
+CheckpointSaver::CheckpointSaver(checkpoint::FileSystem* files, comm::Communicator* comm, SaverOptions options)
     : files_(files), comm_(comm), options_(std::move(options)) {}
 
 CheckpointSaver::~CheckpointSaver() {
@@ -30,13 +30,13 @@ CheckpointSaver::~CheckpointSaver() {
   Join();
 }
 
-absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Open(FileSystem* files, Communicator* comm,
-                                                                       SaverOptions options,
-                                                                       std::unique_ptr<File> lock) {
+absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Open(checkpoint::FileSystem* files,
+                                                                       comm::Communicator* comm, SaverOptions options,
+                                                                       std::unique_ptr<checkpoint::File> lock) {
   std::unique_ptr<CheckpointSaver> saver(new CheckpointSaver(files, comm, std::move(options)));
   if (comm->rank() != 0) return saver;
-  absl::StatusOr<std::unique_ptr<CheckpointWriter>> writer =
-      CheckpointWriter::Open(files, saver->options_.writer, std::move(lock));
+  absl::StatusOr<std::unique_ptr<checkpoint::CheckpointWriter>> writer =
+      checkpoint::CheckpointWriter::Open(files, saver->options_.writer, std::move(lock));
   // A later attempt than this has saved.
   if (absl::IsFailedPrecondition(writer.status())) return Lost(writer.status());
   RETURN_IF_ERROR(writer.status());
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Open(FileSyste
 }
 
 void CheckpointSaver::Join() {
-  const OutsideGate outside;
+  const NonYieldingScope outside;
   if (thread_.joinable()) thread_.join();
 }
 
@@ -61,8 +61,8 @@ absl::Status CheckpointSaver::status() const {
 
 void CheckpointSaver::Do(absl::AnyInvocable<absl::Status()> work, SavePhase then) {
   Join();
-  thread_ = std::thread([this, then, work = std::move(work), gate = WorkGate::Own()]() mutable {
-    const InsideGate inside(gate);
+  thread_ = std::thread([this, then, work = std::move(work), gate = YieldPoint::Own()]() mutable {
+    const YieldingScope inside(gate);
     const absl::Status status = work();
     absl::MutexLock lock(&mu_);
     status_ = LostIfNot(status);
@@ -70,14 +70,15 @@ void CheckpointSaver::Do(absl::AnyInvocable<absl::Status()> work, SavePhase then
   });
 }
 
-absl::StatusOr<std::vector<CheckpointFile>> CheckpointSaver::FilesOf(absl::Span<const ParameterBlock> blocks,
-                                                                     std::string trainer_state) {
-  std::vector<CheckpointFile> files = ParameterFiles(blocks, comm_->rank(), comm_->world(), options_.weights);
-  for (CheckpointFile& file : files) {
-    for (TensorToWrite& tensor : file.tensors) {
-      tensor.contents = [this, contents = std::move(tensor.contents)](ByteSink sink) {
+absl::StatusOr<std::vector<checkpoint::CheckpointFile>> CheckpointSaver::FilesOf(
+    absl::Span<const ParameterBlock> blocks, std::string trainer_state) {
+  std::vector<checkpoint::CheckpointFile> files =
+      ParameterFiles(blocks, comm_->rank(), comm_->world(), options_.weights);
+  for (checkpoint::CheckpointFile& file : files) {
+    for (checkpoint::TensorToWrite& tensor : file.tensors) {
+      tensor.contents = [this, contents = std::move(tensor.contents)](checkpoint::ByteSink sink) {
         return contents([&](absl::string_view bytes) {
-          return InBreaths(bytes, [&](absl::string_view piece) {
+          return InYieldingPieces(bytes, [&](absl::string_view piece) {
             if (given_up_) return absl::CancelledError("the save is given up");
             written_bytes_ += static_cast<int64_t>(piece.size());
             return sink(piece);
@@ -121,8 +122,9 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
   const bool offloaded = parameters.offload() != nullptr;
   const int64_t to_take = offloaded ? 0 : snapshot_.BytesToTake(parameters, comm_->rank());
   const int64_t room = to_take == 0 ? 0 : options_.available_memory();
-  absl::StatusOr<std::vector<CheckpointFile>> files = FilesOf(parameters.blocks(), trainer_state);
-  RETURN_IF_ERROR(MakeFolder(files.ok() ? BytesOfFiles(*files) : files.status(), !offloaded && to_take <= room));
+  absl::StatusOr<std::vector<checkpoint::CheckpointFile>> files = FilesOf(parameters.blocks(), trainer_state);
+  RETURN_IF_ERROR(
+      MakeFolder(files.ok() ? checkpoint::BytesOfFiles(*files) : files.status(), !offloaded && to_take <= room));
   if (copied_) {
     RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank()));
     ASSIGN_OR_RETURN(files, FilesOf(snapshot_.blocks(), std::move(trainer_state)));
@@ -147,17 +149,17 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
   return absl::OkStatus();
 }
 
-absl::Status CheckpointSaver::Write(absl::Span<const CheckpointFile> files) {
-  ASSIGN_OR_RETURN(records_, WriteFiles(files_, folder_, files));
+absl::Status CheckpointSaver::Write(absl::Span<const checkpoint::CheckpointFile> files) {
+  ASSIGN_OR_RETURN(records_, checkpoint::WriteFiles(files_, folder_, files));
   return absl::OkStatus();
 }
 
-absl::Status CheckpointSaver::Commit(std::vector<FileRecord> records) {
+absl::Status CheckpointSaver::Commit(std::vector<checkpoint::FileRecord> records) {
   return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = std::move(records)});
 }
 
 void CheckpointSaver::AwaitNews(absl::Duration most) const {
-  const OutsideGate outside;
+  const NonYieldingScope outside;
   const absl::Time end = absl::Now() + most;
   const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return (phase_ != SavePhase::kWriting && phase_ != SavePhase::kCommitting) || !status_.ok();
@@ -171,21 +173,21 @@ void CheckpointSaver::AwaitNews(absl::Duration most) const {
 // Everybody's records to rank 0, which commits.
 absl::Status CheckpointSaver::Collect() {
   Join();
-  std::vector<Message> out(static_cast<size_t>(comm_->world()));
-  const std::string text = EncodeFileRecords(records_);
+  std::vector<comm::Message> out(static_cast<size_t>(comm_->world()));
+  const std::string text = checkpoint::EncodeFileRecords(records_);
   out[0] = comm_->NewMessage(static_cast<int64_t>(text.size()));
   std::copy(text.begin(), text.end(), out[0].payload());
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work,
-                   comm_->AllToAllV({.comm_class = CommClass::kControl, .deadline = absl::Now() + options_.disk_limit},
-                                    std::move(out)));
+  std::unique_ptr<comm::Work> work;
+  ASSIGN_OR_RETURN(
+      work, comm_->AllToAllV({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + options_.disk_limit},
+                             std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   collected_ = true;
   if (writer_ == nullptr) return absl::OkStatus();
-  std::vector<FileRecord> all;
-  for (const Message& message : work->received()) {
-    std::vector<FileRecord> records;
-    ASSIGN_OR_RETURN(records, DecodeFileRecords({message.span().data(), message.span().size()}));
+  std::vector<checkpoint::FileRecord> all;
+  for (const comm::Message& message : work->received()) {
+    std::vector<checkpoint::FileRecord> records;
+    ASSIGN_OR_RETURN(records, checkpoint::DecodeFileRecords({message.span().data(), message.span().size()}));
     all.insert(all.end(), std::make_move_iterator(records.begin()), std::make_move_iterator(records.end()));
   }
   {
@@ -202,11 +204,11 @@ absl::StatusOr<std::optional<SavedStep>> CheckpointSaver::Advance(absl::Span<con
   if (!collected_ && std::all_of(words.begin(), words.end(), written)) RETURN_IF_ERROR(Collect());
   if (words[0].saving != static_cast<int32_t>(SavePhase::kCommitted)) return std::optional<SavedStep>();
   busy_ = false;
-  saving_.folder = StepFolder(saving_.step);
+  saving_.folder = checkpoint::StepFolder(saving_.step);
   saving_.seconds = absl::ToDoubleSeconds(absl::Now() - began_);
   absl::MutexLock lock(&mu_);
   phase_ = SavePhase::kIdle;
   return std::optional<SavedStep>(saving_);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -38,18 +38,18 @@
 #include "workers/train/parameters/parameter_snapshot.h"
 #include "workers/train/parameters/parameters.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // How far a rank is with the save under way; tells itself in RankWord::saving.
 enum class SavePhase : int32_t { kIdle, kWriting, kWritten, kCommitting, kCommitted };
 
 struct SaverOptions {
-  CheckpointWriterOptions writer = {};
-  SavedBy saved_by = {};
-  DType weights = DType::kF32;                  // of model-….safetensors
-  std::vector<CheckpointFile> side_files = {};  // config and tokenizer
-  std::function<int64_t()> available_memory;    // bytes that this rank may still take
-  absl::Duration disk_limit = absl::Hours(1);   // longest that ranks wait for each other's disks
+  checkpoint::CheckpointWriterOptions writer = {};
+  checkpoint::SavedBy saved_by = {};
+  DType weights = DType::kF32;                              // of model-….safetensors
+  std::vector<checkpoint::CheckpointFile> side_files = {};  // config and tokenizer
+  std::function<int64_t()> available_memory;                // bytes that this rank may still take
+  absl::Duration disk_limit = absl::Hours(1);               // longest that ranks wait for each other's disks
 };
 
 struct SavedStep {
@@ -64,8 +64,9 @@ class CheckpointSaver {
  public:
   // files and comm: borrowed.  lock: rank 0's, of LockCheckpoints.  Errors: CheckpointWriter::Open's; that another
   // attempt has been here is marked Lost.
-  static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Open(FileSystem* files, Communicator* comm,
-                                                               SaverOptions options, std::unique_ptr<File> lock);
+  static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Open(checkpoint::FileSystem* files, comm::Communicator* comm,
+                                                               SaverOptions options,
+                                                               std::unique_ptr<checkpoint::File> lock);
   // Gives up what is under way.  Blocks until the disk lets go.
   ~CheckpointSaver();
 
@@ -91,24 +92,24 @@ class CheckpointSaver {
   absl::StatusOr<std::optional<SavedStep>> Advance(absl::Span<const RankWord> words);
 
  private:
-  CheckpointSaver(FileSystem* files, Communicator* comm, SaverOptions options);
-  absl::StatusOr<std::vector<CheckpointFile>> FilesOf(absl::Span<const ParameterBlock> blocks,
-                                                      std::string trainer_state);
+  CheckpointSaver(checkpoint::FileSystem* files, comm::Communicator* comm, SaverOptions options);
+  absl::StatusOr<std::vector<checkpoint::CheckpointFile>> FilesOf(absl::Span<const ParameterBlock> blocks,
+                                                                  std::string trainer_state);
   // Rank 0 makes the folder when it knows how many bytes all ranks will write; copied_ is agreed upon.
   absl::Status MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room);
-  absl::Status Write(absl::Span<const CheckpointFile> files);
-  absl::Status Commit(std::vector<FileRecord> records);
+  absl::Status Write(absl::Span<const checkpoint::CheckpointFile> files);
+  absl::Status Commit(std::vector<checkpoint::FileRecord> records);
   absl::Status Collect();
   // Runs the work in the thread, which then sets phase or status.
   void Do(absl::AnyInvocable<absl::Status()> work, SavePhase then);
   void Join();
 
-  FileSystem* const files_;
-  Communicator* const comm_;
+  checkpoint::FileSystem* const files_;
+  comm::Communicator* const comm_;
   const SaverOptions options_;
-  std::unique_ptr<CheckpointWriter> writer_;  // rank 0's
+  std::unique_ptr<checkpoint::CheckpointWriter> writer_;  // rank 0's
   ParameterSnapshot snapshot_;
-  std::vector<FileRecord> records_;  // that this rank wrote; of the thread until it is joined
+  std::vector<checkpoint::FileRecord> records_;  // that this rank wrote; of the thread until it is joined
   std::thread thread_;
   std::atomic<bool> given_up_ = false;
   std::atomic<int64_t> written_bytes_ = 0;
@@ -124,4 +125,4 @@ class CheckpointSaver {
   absl::Status status_ ABSL_GUARDED_BY(mu_);
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -5,16 +5,16 @@
 #include "absl/strings/str_cat.h"
 #include "workers/train/job/rank_agreement.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
-DType DTypeOfJob(TrainDType dtype) {
+DType DTypeOfJob(jobs::TrainDType dtype) {
   switch (dtype) {
-    case TrainDType::kF32:
+    case jobs::TrainDType::kF32:
       return DType::kF32;
-    case TrainDType::kBf16:
+    case jobs::TrainDType::kBf16:
       return DType::kBf16;
-    case TrainDType::kF64:
+    case jobs::TrainDType::kF64:
       return DType::kF64;
   }
   return DType::kF32;
@@ -22,7 +22,7 @@ DType DTypeOfJob(TrainDType dtype) {
 
 }  // namespace
 
-JobContext::JobContext(TrainJobInput input, const Stream& stream, Communicator* comm, TrainListener* listener)
+JobContext::JobContext(TrainJobInput input, const Stream& stream, comm::Communicator* comm, TrainListener* listener)
     : input_(std::move(input)),
       spec_(input_.spec),
       stream_(stream),
@@ -36,8 +36,8 @@ int64_t JobContext::micro_batch_sequences() const {
 
 std::string JobContext::Holder() const { return absl::StrCat("attempt ", input_.attempt, " of job ", input_.job_id); }
 
-void JobContext::Stop(StopKind kind) {
-  StopKind before = stop_.load();
+void JobContext::Stop(jobs::StopKind kind) {
+  jobs::StopKind before = stop_.load();
   while (before < kind && !stop_.compare_exchange_weak(before, kind)) {
   }
 }
@@ -64,4 +64,4 @@ absl::StatusOr<std::string> JobContext::AgreeOnText(const absl::StatusOr<std::st
   return text;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

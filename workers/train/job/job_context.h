@@ -20,19 +20,19 @@
 #include "workers/train/job/train_job_input.h"
 #include "workers/train/job/train_listener.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class JobContext {
  public:
   // Borrowed: comm, listener and what the stream borrows.
-  JobContext(TrainJobInput input, const Stream& stream, Communicator* comm, TrainListener* listener);
+  JobContext(TrainJobInput input, const Stream& stream, comm::Communicator* comm, TrainListener* listener);
 
   const TrainJobInput& input() const { return input_; }
   // Its balance_weight is set once the model's config.json was read.
-  const JobSpec& spec() const { return spec_; }
+  const jobs::JobSpec& spec() const { return spec_; }
   void set_balance_weight(double weight) { spec_.balance_weight = weight; }
   const Stream& stream() const { return stream_; }
-  Communicator* comm() const { return comm_; }
+  comm::Communicator* comm() const { return comm_; }
   DType dtype() const { return dtype_; }
   bool leads() const { return comm_->rank() == 0; }
   // Of a step, on each rank; and how many of those at a time.
@@ -42,10 +42,10 @@ class JobContext {
   std::string Holder() const;
 
   // The greatest that was asked for.  Any thread.
-  void Stop(StopKind kind);
-  StopKind stop() const { return stop_.load(); }
+  void Stop(jobs::StopKind kind);
+  jobs::StopKind stop() const { return stop_.load(); }
   // Whether what takes long is still of use: the group stands, and nobody asked for an end at once.
-  bool wanted() const { return comm_->status().ok() && stop() != StopKind::kNow; }
+  bool wanted() const { return comm_->status().ok() && stop() != jobs::StopKind::kNow; }
 
   JobNotes& notes() { return notes_; }
   // Notes how much was read; Cancelled where it is no longer wanted.
@@ -67,14 +67,14 @@ class JobContext {
 
  private:
   const TrainJobInput input_;
-  JobSpec spec_;
+  jobs::JobSpec spec_;
   const Stream stream_;
-  Communicator* const comm_;
+  comm::Communicator* const comm_;
   const DType dtype_;
-  std::atomic<StopKind> stop_ = StopKind::kNone;
+  std::atomic<jobs::StopKind> stop_ = jobs::StopKind::kNone;
   JobNotes notes_;
   std::vector<std::string> warnings_;
   bool agreed_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -8,10 +8,10 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/files/posix_file_system.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
-absl::StatusOr<std::unique_ptr<FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
-                                                          const std::string& job_id) {
+absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
+                                                                      const std::string& job_id) {
   RETURN_IF_ERROR(CheckPlainName(job_id));
   ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(checkpoint_root, kCheckpointRoot));
   RETURN_IF_ERROR(root.MakeFolders(job_id));
@@ -19,10 +19,10 @@ absl::StatusOr<std::unique_ptr<FileSystem>> OpenJobFolder(const std::string& che
   ASSIGN_OR_RETURN(const int fd, root.OpenFolder(job_id));
   close(fd);
   // The name is to outlive a crash as what will be in it does.
-  absl::StatusOr<std::unique_ptr<FileSystem>> above = OpenPosixFileSystem(checkpoint_root);
+  absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> above = checkpoint::OpenPosixFileSystem(checkpoint_root);
   RETURN_IF_ERROR(above.status());
   RETURN_IF_ERROR((*above)->SyncFolder(""));
-  return OpenPosixFileSystem(absl::StrCat(checkpoint_root, "/", job_id));
+  return checkpoint::OpenPosixFileSystem(absl::StrCat(checkpoint_root, "/", job_id));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

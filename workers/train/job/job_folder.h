@@ -7,13 +7,13 @@
 #include "absl/status/statusor.h"
 #include "workers/checkpoint/files/file_system.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 inline constexpr char kCheckpointRoot[] = "the checkpoint root";  // in messages
 
 // Made if it is not there: each rank may do it, at once.  job_id: a plain name (model_dir.h).
 // Errors: InvalidArgument, NotFound, PermissionDenied; each names the root.
-absl::StatusOr<std::unique_ptr<FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
-                                                          const std::string& job_id);
+absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
+                                                                      const std::string& job_id);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

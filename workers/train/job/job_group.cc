@@ -4,14 +4,15 @@
 #include "workers/comm/gloo/gloo_communicator.h"
 #include "workers/comm/tcp/socket_communicator.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
-absl::StatusOr<Communicator*> JobGroup::Form(const GroupOptions& options, CommMode mode, RendezvousStore* store) {
+absl::StatusOr<comm::Communicator*> JobGroup::Form(const comm::GroupOptions& options, jobs::CommMode mode,
+                                                   comm::RendezvousStore* store) {
   return group_.Form(options.epoch, store, [&] {
-    return OvertakesOnTheSocket(mode)
-               ? FormSocketGroup({.group = options, .socket = settings_, .traffic = traffic_}, store)
-               : FormGlooGroup(options, store);
+    return jobs::OvertakesOnTheSocket(mode)
+               ? comm::FormSocketGroup({.group = options, .socket = settings_, .traffic = traffic_}, store)
+               : comm::FormGlooGroup(options, store);
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

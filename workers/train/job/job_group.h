@@ -13,28 +13,29 @@
 #include "workers/comm/tcp/socket_mesh.h"
 #include "workers/comm/tcp/socket_traffic.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // Thread-safe; Form and Leave belong to one thread.
 class JobGroup {
  public:
   // Of groups of mode preempt.  traffic: borrowed; counts what they send.
-  explicit JobGroup(SocketTraffic* traffic, const SocketSettings& settings = {})
+  explicit JobGroup(comm::SocketTraffic* traffic, const comm::SocketSettings& settings = {})
       : traffic_(traffic), settings_(settings) {}
 
   // Blocks until the group stands: over Gloo, or in mode preempt over connections on which all-to-alls overtake sums
   // (socket_communicator.h).  The communicator is this's until Leave.  Errors: FormGlooGroup's; Aborted for an epoch
   // that was aborted before or meanwhile.
-  absl::StatusOr<Communicator*> Form(const GroupOptions& options, CommMode mode, RendezvousStore* store);
+  absl::StatusOr<comm::Communicator*> Form(const comm::GroupOptions& options, jobs::CommMode mode,
+                                           comm::RendezvousStore* store);
   void Leave() { group_.Leave(); }
   // As EpochGroup's.
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
   void ForgetEpochs() { group_.ForgetEpochs(); }
 
  private:
-  SocketTraffic* const traffic_;
-  const SocketSettings settings_;
-  EpochGroup group_;
+  comm::SocketTraffic* const traffic_;
+  const comm::SocketSettings settings_;
+  comm::EpochGroup group_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

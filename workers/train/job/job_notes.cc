@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 JobNotes::JobNotes(std::string job_id, absl::Duration interval, TrainListener* listener)
     : job_id_(std::move(job_id)), interval_(interval), listener_(listener) {}
@@ -29,4 +29,4 @@ void JobNotes::Count(absl::string_view what, int64_t bytes) {
   Note(absl::StrCat(what, ": ", bytes_ >> 20, " MiB"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

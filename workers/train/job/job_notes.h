@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "workers/train/job/train_listener.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class JobNotes {
  public:
@@ -33,4 +33,4 @@ class JobNotes {
   int64_t bytes_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

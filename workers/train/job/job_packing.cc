@@ -10,11 +10,11 @@
 #include "workers/train/packing/packing_journal.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 absl::Status JobPacking::Find() {
   PackAnew("");
-  if (context_.spec().communication.mode != CommMode::kFull || MostPacking(context_.comm()->world()) == 1) {
+  if (context_.spec().communication.mode != jobs::CommMode::kFull || jobs::MostPacking(context_.comm()->world()) == 1) {
     return absl::OkStatus();
   }
   adjusts_ = true;
@@ -47,7 +47,7 @@ absl::Status JobPacking::Replay(absl::string_view text) {
 
 // why: of a journal that does not count.
 void JobPacking::PackAnew(const std::string& why) {
-  PackingOptions options = context_.input().packing;
+  jobs::PackingOptions options = context_.input().packing;
   options.world = context_.comm()->world();
   options.most = std::min(options.most, kMostPacking);
   controller_.emplace(options);
@@ -64,7 +64,7 @@ void JobPacking::PackAnew(const std::string& why) {
 absl::Status JobPacking::CheckFits() {
   const int32_t first = controller_->packing();
   int32_t most = first, files = most;  // on the disk at a time
-  for (const PackingDecision& each : journalled_) {
+  for (const jobs::PackingDecision& each : journalled_) {
     if (each.step <= start_.state().step || each.to == each.from) continue;
     most = std::max(most, each.to);
     files = std::max(files, each.from + each.to);
@@ -88,8 +88,8 @@ absl::Status JobPacking::MakePacker(Trainer* trainer, Parameters* parameters) {
   options.adjusts = adjusts_;
   options.available_bytes = [this] { return fit_.Available(); };
   options.open_offload = fit_.OffloadFile();
-  options.offloads = context_.spec().offload == OffloadPolicy::kAlways;
-  options.journal = [this](const PackingDecision& decision) { return Journal(decision); };
+  options.offloads = context_.spec().offload == jobs::OffloadPolicy::kAlways;
+  options.journal = [this](const jobs::PackingDecision& decision) { return Journal(decision); };
   if (context_.input().packing_times) {
     options.times = [this, trainer](const StepReport& report) {
       return context_.input().packing_times(trainer->steps(), report);
@@ -106,7 +106,7 @@ absl::Status JobPacking::OpenJournal() {
 }
 
 // Rank 0 writes; who comes back knows that it is on the disk.
-absl::Status JobPacking::Journal(const PackingDecision& decision) {
+absl::Status JobPacking::Journal(const jobs::PackingDecision& decision) {
   journalled_.push_back(decision);
   absl::Status written;
   if (context_.leads()) {
@@ -116,13 +116,13 @@ absl::Status JobPacking::Journal(const PackingDecision& decision) {
   return Agree(context_.comm(), written, context_.input().disk_limit);
 }
 
-absl::StatusOr<std::optional<PackingDecision>> JobPacking::AfterStep(const StepReport& report) {
-  absl::StatusOr<std::optional<PackingDecision>> decision =
+absl::StatusOr<std::optional<jobs::PackingDecision>> JobPacking::AfterStep(const StepReport& report) {
+  absl::StatusOr<std::optional<jobs::PackingDecision>> decision =
       packer_->AfterStep(report, absl::Now() + context_.input().step_limit);
   // What all ranks have leaves the group standing.
   context_.SetAgreed(decision.status());
-  if (decision.ok() && decision->has_value()) fit_.TellOffload(*parameters_);
+  if (decision.ok() && decision->has_value()) fit_.ReportOffload(*parameters_);
   return decision;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -23,12 +23,12 @@
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/step/trainer.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class JobPacking {
  public:
   // All borrowed.  checkpoints: the job's folder.
-  JobPacking(JobContext* context, FileSystem* checkpoints, MemoryFit* fit, const JobStart* start)
+  JobPacking(JobContext* context, checkpoint::FileSystem* checkpoints, MemoryFit* fit, const JobStart* start)
       : context_(*context), checkpoints_(checkpoints), fit_(*fit), start_(*start) {}
 
   // Reads the journal, if the mode has one, and checks that what it says has room.  Rank 0 reads, so that all have the
@@ -42,24 +42,24 @@ class JobPacking {
   // journal was read.
   absl::Status OpenJournal();
   // What was decided, if this was a step for it.
-  absl::StatusOr<std::optional<PackingDecision>> AfterStep(const StepReport& report);
+  absl::StatusOr<std::optional<jobs::PackingDecision>> AfterStep(const StepReport& report);
 
  private:
   absl::Status Replay(absl::string_view text);
   absl::Status CheckFits();
   void PackAnew(const std::string& why);
-  absl::Status Journal(const PackingDecision& decision);
+  absl::Status Journal(const jobs::PackingDecision& decision);
 
   JobContext& context_;
-  FileSystem* const checkpoints_;
+  checkpoint::FileSystem* const checkpoints_;
   MemoryFit& fit_;
   const JobStart& start_;
-  std::optional<PackingController> controller_;  // until packer_ has it
-  bool adjusts_ = false;                         // the same on all ranks
-  std::vector<PackingDecision> journalled_;      // that count, in packing.log
-  bool renews_journal_ = false;                  // those of packing.log do not count
+  std::optional<jobs::PackingController> controller_;  // until packer_ has it
+  bool adjusts_ = false;                               // the same on all ranks
+  std::vector<jobs::PackingDecision> journalled_;      // that count, in packing.log
+  bool renews_journal_ = false;                        // those of packing.log do not count
   const Parameters* parameters_ = nullptr;
   std::unique_ptr<ExpertPacker> packer_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

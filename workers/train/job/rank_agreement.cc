@@ -12,7 +12,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 static_assert(std::is_trivially_copyable_v<RankWord> && sizeof(RankWord) == 512);
 
@@ -29,9 +29,10 @@ void RankWord::SetStatus(const absl::Status& status) {
   SetText(status.message());
 }
 
-absl::StatusOr<std::vector<RankWord>> ExchangeWords(Communicator* comm, const RankWord& mine, absl::Duration limit) {
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, comm->AllGather({.comm_class = CommClass::kControl, .deadline = absl::Now() + limit},
+absl::StatusOr<std::vector<RankWord>> ExchangeWords(comm::Communicator* comm, const RankWord& mine,
+                                                    absl::Duration limit) {
+  std::unique_ptr<comm::Work> work;
+  ASSIGN_OR_RETURN(work, comm->AllGather({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + limit},
                                          absl::MakeConstSpan(reinterpret_cast<const char*>(&mine), sizeof(mine))));
   RETURN_IF_ERROR(work->Wait());
   std::vector<RankWord> words(static_cast<size_t>(comm->world()));
@@ -50,10 +51,10 @@ absl::Status FirstError(absl::Span<const RankWord> words) {
     if (word.code == 0) continue;
     const std::string who = words.size() > 1 ? absl::StrCat("rank ", r, ": ") : "";
     absl::Status status(static_cast<absl::StatusCode>(word.code), absl::StrCat(who, word.text));
-    switch (static_cast<TrainOutcome>(word.outcome)) {
-      case TrainOutcome::kLost:
+    switch (static_cast<jobs::TrainOutcome>(word.outcome)) {
+      case jobs::TrainOutcome::kLost:
         return Lost(std::move(status));
-      case TrainOutcome::kBlocked:
+      case jobs::TrainOutcome::kBlocked:
         return Blocked(std::move(status));
       default:
         return Failed(std::move(status));
@@ -62,7 +63,7 @@ absl::Status FirstError(absl::Span<const RankWord> words) {
   return absl::OkStatus();
 }
 
-absl::Status Agree(Communicator* comm, const absl::Status& mine, absl::Duration limit) {
+absl::Status Agree(comm::Communicator* comm, const absl::Status& mine, absl::Duration limit) {
   RankWord word;
   word.SetStatus(mine);
   std::vector<RankWord> words;
@@ -70,7 +71,7 @@ absl::Status Agree(Communicator* comm, const absl::Status& mine, absl::Duration 
   return FirstError(words);
 }
 
-absl::StatusOr<std::string> FromLeader(Communicator* comm, const absl::StatusOr<std::string>& mine,
+absl::StatusOr<std::string> FromLeader(comm::Communicator* comm, const absl::StatusOr<std::string>& mine,
                                        absl::Duration limit) {
   RankWord word;
   if (comm->rank() == 0) {
@@ -85,13 +86,13 @@ absl::StatusOr<std::string> FromLeader(Communicator* comm, const absl::StatusOr<
   RETURN_IF_ERROR(FirstError(words));
   const int64_t bytes = words[0].number;
   if (bytes <= static_cast<int64_t>(kMaxRankText)) return std::string(words[0].text, static_cast<size_t>(bytes));
-  std::unique_ptr<Work> work;
+  std::unique_ptr<comm::Work> work;
   ASSIGN_OR_RETURN(
-      work, comm->Broadcast({.comm_class = CommClass::kControl, .deadline = absl::Now() + limit}, /*root=*/0, bytes,
-                            comm->rank() == 0 ? absl::MakeConstSpan(*mine) : absl::Span<const char>()));
+      work, comm->Broadcast({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + limit}, /*root=*/0,
+                            bytes, comm->rank() == 0 ? absl::MakeConstSpan(*mine) : absl::Span<const char>()));
   RETURN_IF_ERROR(work->Wait());
   const absl::Span<const char> text = work->received()[0].span();
   return std::string(text.begin(), text.end());
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "workers/comm/core/communicator.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // One rank's; travels as it is.
 struct RankWord {
@@ -33,14 +33,15 @@ struct RankWord {
 inline constexpr size_t kMaxRankText = sizeof(RankWord::text) - 1;
 
 // Every rank's word, by rank.
-absl::StatusOr<std::vector<RankWord>> ExchangeWords(Communicator* comm, const RankWord& mine, absl::Duration limit);
+absl::StatusOr<std::vector<RankWord>> ExchangeWords(comm::Communicator* comm, const RankWord& mine,
+                                                    absl::Duration limit);
 // The status of the first rank that has an error, "rank 2: …", marked Lost, Failed or Blocked as it is there; OK if
 // none has.
 absl::Status FirstError(absl::Span<const RankWord> words);
 // FirstError of everybody's.
-absl::Status Agree(Communicator* comm, const absl::Status& mine, absl::Duration limit);
+absl::Status Agree(comm::Communicator* comm, const absl::Status& mine, absl::Duration limit);
 // Rank 0's text, of any length and any bytes, or error; what the others give is not looked at.
-absl::StatusOr<std::string> FromLeader(Communicator* comm, const absl::StatusOr<std::string>& mine,
+absl::StatusOr<std::string> FromLeader(comm::Communicator* comm, const absl::StatusOr<std::string>& mine,
                                        absl::Duration limit);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

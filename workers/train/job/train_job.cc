@@ -10,10 +10,10 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/lr_schedule.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/job/rank_agreement.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr absl::Duration kLeaveLimit = absl::Seconds(5);
@@ -21,7 +21,7 @@ constexpr absl::Duration kSaveControl = absl::Seconds(1);  // between control po
 
 }  // namespace
 
-TrainJob::TrainJob(TrainJobInput input, const Stream& stream, Communicator* comm, TrainListener* listener)
+TrainJob::TrainJob(TrainJobInput input, const Stream& stream, comm::Communicator* comm, TrainListener* listener)
     : context_(std::move(input), stream, comm, listener),
       input_(context_.input()),
       spec_(context_.spec()),
@@ -29,18 +29,19 @@ TrainJob::TrainJob(TrainJobInput input, const Stream& stream, Communicator* comm
       listener_(listener) {}
 
 absl::Status TrainJob::RunInside() {
-  const InsideGate inside(context_.stream().pool().gate());
+  const YieldingScope inside(context_.stream().pool().gate());
   RETURN_IF_ERROR(JobSetup(&context_, &job_).Run());
   const TrainerState& start = job_.start->state();
   step_ = saved_step_ = start.step;
   tokens_ = start.tokens;
   listener_->Started(step_, context_.warnings());
   absl::Status status = Train();
-  if (!status.ok() && context_.agreed() && OutcomeOf(status) == TrainOutcome::kBlocked) status = SaveBlocked(status);
+  if (!status.ok() && context_.agreed() && OutcomeOf(status) == jobs::TrainOutcome::kBlocked)
+    status = SaveBlocked(status);
   return status;
 }
 
-TrainEnd TrainJob::Run() {
+jobs::TrainEnd TrainJob::Run() {
   absl::Status status = RunInside();
   if (!status.ok() && !context_.agreed()) {
     // The others wait for this rank.
@@ -49,16 +50,18 @@ TrainEnd TrainJob::Run() {
   }
   // Everybody has heard the last word, or nobody leaves for a while: who closes its connections first must not be taken
   // for lost.
-  if (WorkOr last = comm_->Barrier({.comm_class = CommClass::kControl, .deadline = absl::Now() + kLeaveLimit});
+  if (comm::WorkOr last =
+          comm_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kLeaveLimit});
       last.ok()) {
     if (const absl::Status left = (*last)->Wait(); !left.ok()) LogWarn("leaving the job's group: ", left.message());
   }
   if (!status.ok()) return {OutcomeOf(status), std::move(status)};
-  return {stopped_ == StopKind::kNone ? TrainOutcome::kFinished : TrainOutcome::kStopped, absl::OkStatus()};
+  return {stopped_ == jobs::StopKind::kNone ? jobs::TrainOutcome::kFinished : jobs::TrainOutcome::kStopped,
+          absl::OkStatus()};
 }
 
 // All ranks pass it together, and draw the same conclusions from the same words.
-absl::StatusOr<StopKind> TrainJob::Control(const absl::Status& mine) {
+absl::StatusOr<jobs::StopKind> TrainJob::Control(const absl::Status& mine) {
   RankWord word;
   word.stop = static_cast<int32_t>(context_.stop());
   word.saving = static_cast<int32_t>(job_.saver->phase());
@@ -85,7 +88,7 @@ absl::StatusOr<StopKind> TrainJob::Control(const absl::Status& mine) {
     context_.notes().Stage(
         absl::StrCat("saves step ", saved_step_, ": ", written >> 20, " of ", job_.saver->total_bytes() >> 20, " MiB"));
   }
-  return static_cast<StopKind>(stop);
+  return static_cast<jobs::StopKind>(stop);
 }
 
 absl::Status TrainJob::LoadStep(std::vector<TrainRows>* micro_batches) const {
@@ -100,15 +103,15 @@ absl::Status TrainJob::LoadStep(std::vector<TrainRows>* micro_batches) const {
 
 absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double data_seconds) {
   const absl::Time start = absl::Now();
-  LrSchedule schedule = spec_.optimizer.schedule;
+  jobs::LrSchedule schedule = spec_.optimizer.schedule;
   schedule.total_steps = spec_.steps;
   StepProgress progress;
-  progress.learning_rate = LearningRate(schedule, step_);
+  progress.learning_rate = jobs::LearningRate(schedule, step_);
   ASSIGN_OR_RETURN(progress.report,
                    job_.trainer->Step(micro_batches, progress.learning_rate, absl::Now() + input_.step_limit));
   ++step_;
   tokens_ += progress.report.tokens;
-  std::optional<PackingDecision> packed;
+  std::optional<jobs::PackingDecision> packed;
   ASSIGN_OR_RETURN(packed, job_.packing->AfterStep(progress.report));
   if (!context_.leads()) return absl::OkStatus();
   progress.step = step_;
@@ -120,13 +123,13 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
   progress.packing_decided = packed.has_value();
   progress.skipped_steps = job_.trainer->skipped_steps();
   listener_->StepDone(progress);
-  if (progress.report.skipped) TellSkipped();
+  if (progress.report.skipped) ReportSkipped();
   if (packed.has_value()) context_.notes().Stage(packed->ToString());
   return absl::OkStatus();
 }
 
 // The first at once, of many no more than others notes.
-void TrainJob::TellSkipped() {
+void TrainJob::ReportSkipped() {
   const int64_t skipped = job_.trainer->skipped_steps();
   const std::string text = absl::StrCat("step ", step_, " is skipped: none of its tokens is a target (", skipped,
                                         " of ", step_, " steps so far)");
@@ -145,11 +148,11 @@ absl::Status TrainJob::Train() {
     const absl::Status loaded =
         OfData(step_ < spec_.steps ? LoadStep(&micro_batches) : absl::OkStatus(), /*were_right=*/true);
     const double data_seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    StopKind stop;
+    jobs::StopKind stop;
     ASSIGN_OR_RETURN(stop, Control(loaded));
-    if (stop != StopKind::kNone) {
+    if (stop != jobs::StopKind::kNone) {
       stopped_ = stop;
-      if (stop == StopKind::kNow) return absl::OkStatus();
+      if (stop == jobs::StopKind::kNow) return absl::OkStatus();
       if (step_ > saved_step_) RETURN_IF_ERROR(Save());
       return AwaitSave();
     }
@@ -176,9 +179,9 @@ absl::StatusOr<bool> TrainJob::Evaluate() {
     // The last part of the set: some ranks may have nothing.
     const int64_t first = std::min(windows, done + comm_->rank() * micro);
     absl::StatusOr<TrainRows> rows = job_.data.evaluation->Samples(first, std::min(micro, windows - first));
-    StopKind stop;
+    jobs::StopKind stop;
     ASSIGN_OR_RETURN(stop, Control(OfData(rows.status(), /*were_right=*/true)));
-    if (stop != StopKind::kNone) return false;
+    if (stop != jobs::StopKind::kNone) return false;
     StepReport report;
     ASSIGN_OR_RETURN(report, job_.trainer->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
     loss += report.loss * static_cast<double>(report.tokens);
@@ -193,7 +196,7 @@ absl::StatusOr<bool> TrainJob::Evaluate() {
 
 absl::Status TrainJob::Save() {
   RETURN_IF_ERROR(AwaitSave());
-  if (stopped_ == StopKind::kNow) return absl::OkStatus();
+  if (stopped_ == jobs::StopKind::kNow) return absl::OkStatus();
   saved_step_ = step_;
   noted_written_ = 0;
   RETURN_IF_ERROR(job_.saver->Begin(context_.stream(), *job_.parameters, step_,
@@ -209,9 +212,9 @@ absl::Status TrainJob::Save() {
 absl::Status TrainJob::AwaitSave(bool written) {
   while (job_.saver->busy() && !(written && job_.saver->all_written())) {
     job_.saver->AwaitNews(kSaveControl);
-    StopKind stop;
+    jobs::StopKind stop;
     ASSIGN_OR_RETURN(stop, Control(absl::OkStatus()));
-    if (stop != StopKind::kNow) continue;
+    if (stop != jobs::StopKind::kNow) continue;
     stopped_ = stop;
     return absl::OkStatus();
   }
@@ -230,4 +233,4 @@ absl::Status TrainJob::SaveBlocked(absl::Status why) {
   return why;  // not agreed upon, if it is this rank's alone: the group ends
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

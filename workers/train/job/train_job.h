@@ -6,7 +6,7 @@
 // Where a job is follows from its seed and step alone (data_source.h, lr_schedule.h): an attempt that was interrupted
 // anywhere goes on to the bits of one that was not, given as many ranks of the same instruction set.
 // Run belongs to one thread; Stop may come from any.  Who wants it ended at once aborts the communicator.
-// Where the stream's pool is behind a gate (work_gate.h) all that it computes goes through the gate, in Run's thread
+// Where the stream's pool is behind a gate (yield_point.h) all that it computes goes through the gate, in Run's thread
 // and in those that it starts; limits of time go on meanwhile.  Threads of connections, which move bytes, do not. CPU
 // only.  Does not do: limits of time, retries, packing of text (the server's).
 #pragma once
@@ -27,26 +27,26 @@
 #include "workers/train/step/step_meter.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class TrainJob {
  public:
   // Borrowed: comm, listener and what the stream borrows.
-  TrainJob(TrainJobInput input, const Stream& stream, Communicator* comm, TrainListener* listener);
+  TrainJob(TrainJobInput input, const Stream& stream, comm::Communicator* comm, TrainListener* listener);
 
   // Blocks until the attempt has ended; once.  On an error of this rank alone the communicator is aborted.
-  TrainEnd Run();
+  jobs::TrainEnd Run();
   // Any thread, also before Run.
-  void Stop(StopKind kind) { context_.Stop(kind); }
+  void Stop(jobs::StopKind kind) { context_.Stop(kind); }
 
  private:
   // All that computes: inside of the pool's gate.
   absl::Status RunInside();
   absl::Status Train();
-  absl::StatusOr<StopKind> Control(const absl::Status& mine);
+  absl::StatusOr<jobs::StopKind> Control(const absl::Status& mine);
   absl::Status LoadStep(std::vector<TrainRows>* micro_batches) const;
   absl::Status RunStep(absl::Span<const TrainRows> micro_batches, double data_seconds);
-  void TellSkipped();
+  void ReportSkipped();
   // Whether it came to its end; false: somebody wants to stop.
   absl::StatusOr<bool> Evaluate();
   absl::Status Save();
@@ -58,16 +58,16 @@ class TrainJob {
   JobContext context_;
   // Of it.
   const TrainJobInput& input_;
-  const JobSpec& spec_;
-  Communicator* const comm_;
+  const jobs::JobSpec& spec_;
+  comm::Communicator* const comm_;
   TrainListener* const listener_;
   OpenedJob job_;
   int64_t step_ = 0;           // done
   int64_t tokens_ = 0;         // trained
   int64_t saved_step_ = 0;     // the newest that was begun to be saved, or restored
   int64_t noted_written_ = 0;  // bytes of the save under way
-  StopKind stopped_ = StopKind::kNone;
+  jobs::StopKind stopped_ = jobs::StopKind::kNone;
   StepMeter meter_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

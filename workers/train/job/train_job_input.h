@@ -18,22 +18,22 @@
 #include "workers/train/parameters/state_file.h"
 #include "workers/train/step/trainer.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct TrainJobInput {
-  JobSpec spec = {};
-  std::string job_id = {};                            // also the name of its folder
-  int64_t attempt = 0;                                // rising with every start of the job
-  std::vector<TrainFile> data = {}, evaluation = {};  // .bin
+  jobs::JobSpec spec = {};
+  std::string job_id = {};                                  // also the name of its folder
+  int64_t attempt = 0;                                      // rising with every start of the job
+  std::vector<jobs::TrainFile> data = {}, evaluation = {};  // .bin
   std::string dataset_root = {}, checkpoint_root = {};
   // Opens the job's folder of the checkpoint root; none: OpenJobFolder.
-  std::function<absl::StatusOr<std::unique_ptr<FileSystem>>()> open_checkpoints = {};
+  std::function<absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>>()> open_checkpoints = {};
   std::function<MachineMemory()> memory = {};     // now; not shared out among ranks
   std::function<int64_t()> promised_memory = {};  // bytes of it that this process will want for others; none: 0
   // Mode full: when packing of experts is decided (`world` and the most are the job's), and what a rank says of the
   // step that it has done (none: TimesOf); for tests.
-  PackingOptions packing = {};
-  std::function<PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
+  jobs::PackingOptions packing = {};
+  std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
   std::string offload_dir = {};                      // for a file that offloaded state is in; empty: there is none
   OpenStateFileFn open_offload = {};                 // makes it; none: OpenStateFile in that directory
   std::string software = {};                         // version, for manifests
@@ -44,4 +44,4 @@ struct TrainJobInput {
   absl::Duration note_interval = absl::Seconds(2);   // between notes of what takes long
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -9,7 +9,7 @@
 #include "workers/train/job/checkpoint_saver.h"
 #include "workers/train/step/step_meter.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class TrainListener {
  public:
@@ -24,4 +24,4 @@ class TrainListener {
   virtual void Note(const std::string& text) = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

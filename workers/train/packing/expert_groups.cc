@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 absl::Status CheckPacking(int world, int packing) {
   if (packing >= 1 && world % packing == 0) return absl::OkStatus();
@@ -12,18 +12,18 @@ absl::Status CheckPacking(int world, int packing) {
 
 std::vector<int32_t> PackedResidents(int num_experts, int world, int packing, int rank) {
   const int holders = world / packing;
-  const ExpertLayout layout = ExpertLayout::Contiguous(num_experts, holders);
+  const moe::ExpertLayout layout = moe::ExpertLayout::Contiguous(num_experts, holders);
   const absl::Span<const int32_t> residents = layout.Residents(rank % holders);
   return {residents.begin(), residents.end()};
 }
 
-ExpertGroups::ExpertGroups(Communicator* world, int num_experts, int packing)
-    : packing_(packing), layout_(ExpertLayout::Contiguous(num_experts, world->world() / packing)) {
+ExpertGroups::ExpertGroups(comm::Communicator* world, int num_experts, int packing)
+    : packing_(packing), layout_(moe::ExpertLayout::Contiguous(num_experts, world->world() / packing)) {
   group_ = {.world = world, .experts = world, .layout = &layout_};
 }
 
-absl::StatusOr<std::unique_ptr<ExpertGroups>> ExpertGroups::Make(Communicator* world, int num_experts, int packing,
-                                                                 absl::Time deadline) {
+absl::StatusOr<std::unique_ptr<ExpertGroups>> ExpertGroups::Make(comm::Communicator* world, int num_experts,
+                                                                 int packing, absl::Time deadline) {
   RETURN_IF_ERROR(CheckPacking(world->world(), packing));
   std::unique_ptr<ExpertGroups> groups(new ExpertGroups(world, num_experts, packing));
   if (packing == 1) return groups;
@@ -36,4 +36,4 @@ absl::StatusOr<std::unique_ptr<ExpertGroups>> ExpertGroups::Make(Communicator* w
   return groups;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -16,7 +16,7 @@
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/train/step/trainer_group.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // InvalidArgument unless 1 <= packing, and it divides world.
 absl::Status CheckPacking(int world, int packing);
@@ -28,7 +28,7 @@ class ExpertGroups {
  public:
   // Collective over the world, which is borrowed: with packing above 1 two of its splits, of which it has a few
   // (communicator.h).  Errors: CheckPacking's; those of Split.
-  static absl::StatusOr<std::unique_ptr<ExpertGroups>> Make(Communicator* world, int num_experts, int packing,
+  static absl::StatusOr<std::unique_ptr<ExpertGroups>> Make(comm::Communicator* world, int num_experts, int packing,
                                                             absl::Time deadline);
   ExpertGroups(const ExpertGroups&) = delete;
   ExpertGroups& operator=(const ExpertGroups&) = delete;
@@ -37,12 +37,12 @@ class ExpertGroups {
   const TrainerGroup& group() const { return group_; }
 
  private:
-  ExpertGroups(Communicator* world, int num_experts, int packing);
+  ExpertGroups(comm::Communicator* world, int num_experts, int packing);
 
   const int packing_;
-  const ExpertLayout layout_;
-  std::unique_ptr<Communicator> experts_, replicas_;  // null without packing
+  const moe::ExpertLayout layout_;
+  std::unique_ptr<comm::Communicator> experts_, replicas_;  // null without packing
   TrainerGroup group_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

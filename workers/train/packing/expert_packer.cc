@@ -9,14 +9,14 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 int64_t Nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 }  // namespace
 
-PackingTimes TimesOf(const StepReport& report) {
+jobs::PackingTimes TimesOf(const StepReport& report) {
   const RankStepSeconds& seconds = report.seconds;
   // Where rows are cut, an all-to-all is under way beside experts' products: ranks wait for it so much less.
   const double beside = report.chunks > 1 ? seconds.experts : 0;
@@ -28,26 +28,28 @@ PackingTimes TimesOf(const StepReport& report) {
           .steps = 1};
 }
 
-absl::StatusOr<PackingTimes> SumTimes(const PackingTimes& mine, Communicator* world, absl::Time deadline) {
+absl::StatusOr<jobs::PackingTimes> SumTimes(const jobs::PackingTimes& mine, comm::Communicator* world,
+                                            absl::Time deadline) {
   int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops, mine.step_ns, mine.sums_ns, mine.steps};
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, world->AllReduceSum({.comm_class = CommClass::kControl, .deadline = deadline},
+  std::unique_ptr<comm::Work> work;
+  ASSIGN_OR_RETURN(work, world->AllReduceSum({.comm_class = comm::CommClass::kControl, .deadline = deadline},
                                              TensorView(sums, DType::kI64, {std::ssize(sums)})));
   RETURN_IF_ERROR(work->Wait());
-  return PackingTimes{.experts_ns = sums[0],
-                      .all_to_all_ns = sums[1],
-                      .micro_ops = sums[2],
-                      .step_ns = sums[3],
-                      .sums_ns = sums[4],
-                      .steps = sums[5]};
+  return jobs::PackingTimes{.experts_ns = sums[0],
+                            .all_to_all_ns = sums[1],
+                            .micro_ops = sums[2],
+                            .step_ns = sums[3],
+                            .sums_ns = sums[4],
+                            .steps = sums[5]};
 }
 
-ExpertPacker::ExpertPacker(Trainer* trainer, Parameters* parameters, PackingController controller,
+ExpertPacker::ExpertPacker(Trainer* trainer, Parameters* parameters, jobs::PackingController controller,
                            ExpertPackerOptions options)
     : trainer_(trainer), parameters_(parameters), options_(std::move(options)), controller_(std::move(controller)) {}
 
 absl::StatusOr<std::unique_ptr<ExpertPacker>> ExpertPacker::Create(Trainer* trainer, Parameters* parameters,
-                                                                   Communicator* world, PackingController controller,
+                                                                   comm::Communicator* world,
+                                                                   jobs::PackingController controller,
                                                                    ExpertPackerOptions options, absl::Time deadline) {
   std::unique_ptr<ExpertPacker> packer(
       new ExpertPacker(trainer, parameters, std::move(controller), std::move(options)));
@@ -57,7 +59,7 @@ absl::StatusOr<std::unique_ptr<ExpertPacker>> ExpertPacker::Create(Trainer* trai
   return packer;
 }
 
-absl::StatusOr<PackingDecision> ExpertPacker::AskForRoom(PackingDecision proposal, absl::Time deadline) {
+absl::StatusOr<jobs::PackingDecision> ExpertPacker::AskForRoom(jobs::PackingDecision proposal, absl::Time deadline) {
   if (proposal.to == proposal.from) return proposal;
   const int64_t available = options_.available_bytes ? options_.available_bytes() : INT64_MAX;
   ASSIGN_OR_RETURN(repack_, Repack::Prepare(*groups_, parameters_,
@@ -68,20 +70,20 @@ absl::StatusOr<PackingDecision> ExpertPacker::AskForRoom(PackingDecision proposa
                                             deadline));
   const std::string& refusal = repack_->refusal();
   if (refusal.empty()) return proposal;
-  if (!controller_.Foresees(proposal.step)) return PackingController::Refused(std::move(proposal), refusal);
+  if (!controller_.Predicts(proposal.step)) return jobs::PackingController::Refused(std::move(proposal), refusal);
   ends_alike_ = true;
   return Lost(absl::ResourceExhaustedError(
       absl::StrCat("packing: no room for what was decided before, \"", proposal.ToString(), "\": ", refusal)));
 }
 
-absl::StatusOr<PackingDecision> ExpertPacker::Decide(absl::Time deadline) {
-  PackingTimes times;
+absl::StatusOr<jobs::PackingDecision> ExpertPacker::Decide(absl::Time deadline) {
+  jobs::PackingTimes times;
   ASSIGN_OR_RETURN(times, SumTimes(measured_, groups_->group().world, deadline));
   measured_ = {};
   const int64_t step = trainer_->steps();
-  PackingDecision decision;
+  jobs::PackingDecision decision;
   ASSIGN_OR_RETURN(decision, AskForRoom(controller_.Propose(step, times), deadline));
-  if (options_.journal && !controller_.Foresees(step)) {
+  if (options_.journal && !controller_.Predicts(step)) {
     if (absl::Status status = options_.journal(decision); !status.ok()) {
       ends_alike_ = true;
       return status;
@@ -97,18 +99,19 @@ absl::StatusOr<PackingDecision> ExpertPacker::Decide(absl::Time deadline) {
   return decision;
 }
 
-absl::StatusOr<std::optional<PackingDecision>> ExpertPacker::AfterStep(const StepReport& report, absl::Time deadline) {
+absl::StatusOr<std::optional<jobs::PackingDecision>> ExpertPacker::AfterStep(const StepReport& report,
+                                                                             absl::Time deadline) {
   const int64_t step = trainer_->steps();
   if (!options_.adjusts) return std::nullopt;
   if (controller_.Measures(step) && !report.skipped)
     measured_ += options_.times ? options_.times(report) : TimesOf(report);
   if (!controller_.Decides(step)) return std::nullopt;
   ends_alike_ = false;
-  absl::StatusOr<PackingDecision> decision = Decide(deadline);
+  absl::StatusOr<jobs::PackingDecision> decision = Decide(deadline);
   repack_.reset();
   if (decision.ok()) return *std::move(decision);
   if (!ends_alike_ && groups_->group().world->world() > 1) groups_->group().world->Abort(decision.status().message());
   return decision.status();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -26,16 +26,17 @@
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/step/trainer.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // Each packing but 1 takes two splits of the world, of which it has 15 (communicator.h): this one is reached, and
 // undone.
 inline constexpr int32_t kMostPacking = 64;
 
-// What a step's report tells of one rank.
-PackingTimes TimesOf(const StepReport& report);
+// What a step's report reports one rank.
+jobs::PackingTimes TimesOf(const StepReport& report);
 // The sum of what all ranks say: the same on all, as decisions must be.  Collective.  Errors: the communicator's.
-absl::StatusOr<PackingTimes> SumTimes(const PackingTimes& mine, Communicator* world, absl::Time deadline);
+absl::StatusOr<jobs::PackingTimes> SumTimes(const jobs::PackingTimes& mine, comm::Communicator* world,
+                                            absl::Time deadline);
 
 struct ExpertPackerOptions {
   bool adjusts = false;  // what CommMode::kFull means; else packing stays what the controller begins with
@@ -44,11 +45,11 @@ struct ExpertPackerOptions {
   // As RepackOptions has them.
   OpenStateFileFn open_offload = {};
   bool offloads = false;
-  // On every rank, before anything of a decision is adopted that the controller did not foresee.  Collective: all ranks
+  // On every rank, before anything of a decision is adopted that the controller did not predict.  Collective: all ranks
   // must have the same outcome.
-  std::function<absl::Status(const PackingDecision&)> journal = {};
+  std::function<absl::Status(const jobs::PackingDecision&)> journal = {};
   // This rank's times of a step; none: TimesOf.
-  std::function<PackingTimes(const StepReport&)> times = {};
+  std::function<jobs::PackingTimes(const StepReport&)> times = {};
 };
 
 class ExpertPacker {
@@ -56,32 +57,34 @@ class ExpertPacker {
   // trainer, parameters, world: borrowed.  controller: nothing adopted, or a journal replayed.  Sets the trainer's
   // group. Errors: those of ExpertGroups::Make and Trainer::SetGroup.
   static absl::StatusOr<std::unique_ptr<ExpertPacker>> Create(Trainer* trainer, Parameters* parameters,
-                                                              Communicator* world, PackingController controller,
+                                                              comm::Communicator* world,
+                                                              jobs::PackingController controller,
                                                               ExpertPackerOptions options, absl::Time deadline);
 
   // report: of the step that trainer.steps() counts.  What was decided, if this was a step for it; the same on all
-  // ranks.  Errors: the journal's; ResourceExhausted, marked Lost, where a rank has no room for what was foreseen:
+  // ranks.  Errors: the journal's; ResourceExhausted, marked Lost, where a rank has no room for what was predicted:
   // these all ranks have, and the group stands.  The communicator's, which ends the group.  After any of them nothing
   // was adopted by a rank that says so.
-  absl::StatusOr<std::optional<PackingDecision>> AfterStep(const StepReport& report, absl::Time deadline);
+  absl::StatusOr<std::optional<jobs::PackingDecision>> AfterStep(const StepReport& report, absl::Time deadline);
 
-  const PackingController& controller() const { return controller_; }
+  const jobs::PackingController& controller() const { return controller_; }
   const ExpertGroups& groups() const { return *groups_; }
 
  private:
-  ExpertPacker(Trainer* trainer, Parameters* parameters, PackingController controller, ExpertPackerOptions options);
-  absl::StatusOr<PackingDecision> Decide(absl::Time deadline);
-  absl::StatusOr<PackingDecision> AskForRoom(PackingDecision proposal, absl::Time deadline);
+  ExpertPacker(Trainer* trainer, Parameters* parameters, jobs::PackingController controller,
+               ExpertPackerOptions options);
+  absl::StatusOr<jobs::PackingDecision> Decide(absl::Time deadline);
+  absl::StatusOr<jobs::PackingDecision> AskForRoom(jobs::PackingDecision proposal, absl::Time deadline);
 
   Trainer* const trainer_;
   Parameters* const parameters_;
   const ExpertPackerOptions options_;
-  PackingController controller_;
+  jobs::PackingController controller_;
   std::unique_ptr<ExpertGroups> groups_;
-  PackingTimes measured_;  // on this rank, since the last decision
+  jobs::PackingTimes measured_;  // on this rank, since the last decision
   // Of the present decision.
   std::unique_ptr<Repack> repack_;
   bool ends_alike_ = false;  // all ranks have the error
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -11,7 +11,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr char kFormat[] = "switchyard-packing";
@@ -35,7 +35,7 @@ bool TakeNumber(absl::string_view word, absl::string_view name, int64_t* to) {
 }  // namespace
 
 std::string EncodePackingJournal(const PackingJournal& journal) {
-  const std::string lines = EncodePackingDecisions(journal.decisions);
+  const std::string lines = jobs::EncodePackingDecisions(journal.decisions);
   return absl::StrCat(HeaderOf(journal.attempt, journal.decisions.size(), lines), lines);
 }
 
@@ -58,7 +58,7 @@ absl::StatusOr<PackingJournal> DecodePackingJournal(absl::string_view text) {
   if (!header || HeaderOf(journal.attempt, static_cast<size_t>(decisions), lines) != text.substr(0, end + 1)) {
     return absl::DataLossError(Named(absl::StrCat("damaged: its checksum is not that of its ", text.size(), " bytes")));
   }
-  absl::StatusOr<std::vector<PackingDecision>> read = DecodePackingDecisions(lines);
+  absl::StatusOr<std::vector<jobs::PackingDecision>> read = jobs::DecodePackingDecisions(lines);
   if (!read.ok()) return absl::DataLossError(Named(read.status().message()));
   if (static_cast<int64_t>(read->size()) != decisions) {
     return absl::DataLossError(Named(absl::StrCat("has ", read->size(), " decisions, says ", decisions)));
@@ -67,14 +67,14 @@ absl::StatusOr<PackingJournal> DecodePackingJournal(absl::string_view text) {
   return journal;
 }
 
-absl::StatusOr<std::string> ReadPackingJournal(FileSystem* files) {
-  absl::StatusOr<std::string> text = ReadWholeFile(files, kPackingJournalName, kMaxPackingJournalBytes);
+absl::StatusOr<std::string> ReadPackingJournal(checkpoint::FileSystem* files) {
+  absl::StatusOr<std::string> text = checkpoint::ReadWholeFile(files, kPackingJournalName, kMaxPackingJournalBytes);
   if (absl::IsNotFound(text.status())) return std::string();
   if (text.ok() && text->empty()) return absl::DataLossError(Named("damaged: it is empty"));
   return text;
 }
 
-absl::Status WritePackingJournal(FileSystem* files, const PackingJournal& journal) {
+absl::Status WritePackingJournal(checkpoint::FileSystem* files, const PackingJournal& journal) {
   std::string text;
   ASSIGN_OR_RETURN(text, ReadPackingJournal(files));
   // What cannot be read fences nobody: the folder's lock does.
@@ -83,8 +83,9 @@ absl::Status WritePackingJournal(FileSystem* files, const PackingJournal& journa
     return absl::FailedPreconditionError(absl::StrCat(kPackingJournalName, ": attempt ", journal.attempt,
                                                       " is over: it was written by attempt ", there->attempt));
   }
-  return ReplaceFile(files, kPackingJournalName, absl::StrCat(kPackingJournalName, kUnfinished, journal.attempt),
-                     EncodePackingJournal(journal));
+  return checkpoint::ReplaceFile(files, kPackingJournalName,
+                                 absl::StrCat(kPackingJournalName, checkpoint::kUnfinished, journal.attempt),
+                                 EncodePackingJournal(journal));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -24,14 +24,14 @@
 #include "scheduler/jobs/expert_packing.h"
 #include "workers/checkpoint/files/file_system.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 inline constexpr char kPackingJournalName[] = "packing.log";
 inline constexpr int64_t kMaxPackingJournalBytes = int64_t{1} << 20;
 
 struct PackingJournal {
   int64_t attempt = 0;  // that wrote it
-  std::vector<PackingDecision> decisions = {};
+  std::vector<jobs::PackingDecision> decisions = {};
 };
 
 std::string EncodePackingJournal(const PackingJournal& journal);
@@ -40,9 +40,9 @@ std::string EncodePackingJournal(const PackingJournal& journal);
 absl::StatusOr<PackingJournal> DecodePackingJournal(absl::string_view text);
 
 // "" if there is none.
-absl::StatusOr<std::string> ReadPackingJournal(FileSystem* files);
+absl::StatusOr<std::string> ReadPackingJournal(checkpoint::FileSystem* files);
 // Durable once it has returned OK; after an error it may be there or not.  Errors: the file system's;
 // FailedPrecondition if a later attempt wrote the one that is there.
-absl::Status WritePackingJournal(FileSystem* files, const PackingJournal& journal);
+absl::Status WritePackingJournal(checkpoint::FileSystem* files, const PackingJournal& journal);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -9,10 +9,10 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/call_tag.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/job/rank_agreement.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 // What travels of an expert, in an order that all ranks share.  blocks: of a layer.
@@ -42,7 +42,7 @@ Repack::Repack(const ExpertGroups& groups, Parameters* parameters, int packing)
 
 absl::StatusOr<std::unique_ptr<Repack>> Repack::Prepare(const ExpertGroups& groups, Parameters* parameters,
                                                         const RepackOptions& options, absl::Time deadline) {
-  Communicator* const world = groups.group().world;
+  comm::Communicator* const world = groups.group().world;
   RETURN_IF_ERROR(CheckPacking(world->world(), options.packing));
   std::unique_ptr<Repack> repack(new Repack(groups, parameters, options.packing));
   repack->PlanMoves();
@@ -93,14 +93,14 @@ absl::Status Repack::Allocate(const RepackOptions& options) {
 
 absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const> from,
                                 absl::Span<ParameterBlock* const> to, absl::Time deadline) {
-  Communicator* const group = groups_.group().experts;
+  comm::Communicator* const group = groups_.group().experts;
   const int me = group->rank();
   std::vector<std::vector<TensorView>> send(group->world()), recv(group->world());
   for (const Move& move : moves_) {
     if (move.from == me) Append(PartsOf(from, move.expert), &send[move.to]);
     if (move.to == me) Append(PartsOf(to, move.expert), &recv[move.from]);
   }
-  std::vector<Message> out(group->world());
+  std::vector<comm::Message> out(group->world());
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;
     out[r] = group->NewMessage(BytesOf(send[r]));
@@ -111,13 +111,13 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
       at += bytes;
     }
   }
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work,
-                   group->AllToAllV({.deadline = deadline, .tag = CallTag(CallUse::kRepack, layer)}, std::move(out)));
+  std::unique_ptr<comm::Work> work;
+  ASSIGN_OR_RETURN(work, group->AllToAllV({.deadline = deadline, .tag = comm::CallTag(comm::CallUse::kRepack, layer)},
+                                          std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;
-    const Message& message = work->received()[r];
+    const comm::Message& message = work->received()[r];
     if (message.bytes() != BytesOf(recv[r])) {
       return absl::InternalError(absl::StrCat("repack: rank ", r, " of the group sent ", message.bytes(),
                                               " bytes of layer ", layer, ", expected ", BytesOf(recv[r])));
@@ -138,14 +138,15 @@ absl::Status Repack::Bring(absl::Time deadline) {
       [&](int32_t layer, absl::Span<ParameterBlock* const> from, absl::Span<ParameterBlock* const> to) -> absl::Status {
         return BringLayer(layer, from, to, deadline);
       }));
-  std::unique_ptr<Work> all;
-  ASSIGN_OR_RETURN(all, groups_.group().world->Barrier({.comm_class = CommClass::kControl, .deadline = deadline}));
+  std::unique_ptr<comm::Work> all;
+  ASSIGN_OR_RETURN(all,
+                   groups_.group().world->Barrier({.comm_class = comm::CommClass::kControl, .deadline = deadline}));
   return all->Wait();
 }
 
 absl::StatusOr<std::unique_ptr<ExpertGroups>> Repack::Run(absl::Time deadline) {
   SY_CHECK(refusal_.empty());
-  Communicator* const world = groups_.group().world;
+  comm::Communicator* const world = groups_.group().world;
   absl::StatusOr<std::unique_ptr<ExpertGroups>> groups =
       ExpertGroups::Make(world, groups_.group().layout->num_experts(), packing_, deadline);
   absl::Status status = groups.status();
@@ -158,4 +159,4 @@ absl::StatusOr<std::unique_ptr<ExpertGroups>> Repack::Run(absl::Time deadline) {
   return groups;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

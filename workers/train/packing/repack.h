@@ -27,7 +27,7 @@
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/parameters/state_file.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct RepackOptions {
   int packing = 1;                      // to come
@@ -75,4 +75,4 @@ class Repack {
   std::string refusal_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -12,7 +12,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr int64_t kPieceElements = 64 << 10;
@@ -27,7 +27,7 @@ constexpr Kept kKept[] = {{".master", &ParameterBlock::master},
                           {".exp_avg_sq", &ParameterBlock::mean_squares}};
 
 // The values of a block that are one tensor of the checkpoint.
-TensorView RowsOf(const Tensor& block, const Param& part) {
+TensorView RowsOf(const Tensor& block, const model::Param& part) {
   const TensorView values = block.view().Reshape({block.view().NumElements()});
   return values.Rows(part.first_row * part.columns, part.rows * part.columns);
 }
@@ -45,9 +45,9 @@ void Round(DType from_dtype, const void* from, int64_t count, DType dtype, std::
 }
 
 // Values of a view, rounded to dtype, a piece at a time.
-std::function<absl::Status(ByteSink)> Rounded(const TensorView& values, DType dtype) {
-  if (values.dtype() == dtype) return BytesAt(values.raw(), values.NumElements() * DTypeBytes(dtype));
-  return [values, dtype](ByteSink sink) -> absl::Status {
+std::function<absl::Status(checkpoint::ByteSink)> Rounded(const TensorView& values, DType dtype) {
+  if (values.dtype() == dtype) return checkpoint::BytesAt(values.raw(), values.NumElements() * DTypeBytes(dtype));
+  return [values, dtype](checkpoint::ByteSink sink) -> absl::Status {
     std::string piece;
     for (int64_t begin = 0; begin < values.NumElements(); begin += kPieceElements) {
       const char* const from = static_cast<const char*>(values.raw()) + begin * DTypeBytes(values.dtype());
@@ -59,9 +59,9 @@ std::function<absl::Status(ByteSink)> Rounded(const TensorView& values, DType dt
 }
 
 // The same of `count` values of a file, from byte `at` on.
-std::function<absl::Status(ByteSink)> RoundedOf(const StateFile* file, int64_t at, int64_t count, DType from,
-                                                DType dtype) {
-  return [=](ByteSink sink) -> absl::Status {
+std::function<absl::Status(checkpoint::ByteSink)> RoundedOf(const StateFile* file, int64_t at, int64_t count,
+                                                            DType from, DType dtype) {
+  return [=](checkpoint::ByteSink sink) -> absl::Status {
     std::string values, piece;
     for (int64_t begin = 0; begin < count; begin += kPieceElements) {
       const int64_t here = std::min(kPieceElements, count - begin);
@@ -75,8 +75,9 @@ std::function<absl::Status(ByteSink)> RoundedOf(const StateFile* file, int64_t a
 }
 
 // A part's values of one of kKept, in dtype or (none) as they are kept.
-TensorToWrite ToWrite(const ParameterBlock& block, const Param& part, size_t kept, std::optional<DType> dtype) {
-  TensorToWrite tensor = {.name = part.name, .shape = part.shape, .contents = nullptr};
+checkpoint::TensorToWrite ToWrite(const ParameterBlock& block, const model::Param& part, size_t kept,
+                                  std::optional<DType> dtype) {
+  checkpoint::TensorToWrite tensor = {.name = part.name, .shape = part.shape, .contents = nullptr};
   if (block.offloaded == nullptr) {
     const TensorView values = RowsOf(block.*kKept[kept].tensor, part);
     tensor.dtype = dtype.value_or(values.dtype());
@@ -95,12 +96,12 @@ absl::Status Wrong(const std::string& tensor, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor, "\": ", problem));
 }
 
-absl::Status Restore(const ShardTable& table, const std::string& name, const std::vector<int64_t>& shape,
-                     const TensorView& to, const OnRead& on_read) {
-  const std::optional<ShardTable::Place> place = table.Find(name);
+absl::Status Restore(const checkpoint::ShardTable& table, const std::string& name, const std::vector<int64_t>& shape,
+                     const TensorView& to, const checkpoint::OnRead& on_read) {
+  const std::optional<checkpoint::ShardTable::Place> place = table.Find(name);
   if (!place.has_value()) return Wrong(name, "is missing in the optimizer's files");
   DType dtype;
-  ASSIGN_OR_RETURN(dtype, ParseSafetensorsDType(place->entry.dtype));
+  ASSIGN_OR_RETURN(dtype, checkpoint::ParseSafetensorsDType(place->entry.dtype));
   if (dtype != to.dtype() || place->entry.shape != shape) {
     return Wrong(name, absl::StrCat("expected ", DTypeName(to.dtype()), " [", absl::StrJoin(shape, ", "), "], found ",
                                     DTypeName(dtype), " ", place->entry.ShapeString()));
@@ -117,16 +118,16 @@ absl::Status Restore(const ShardTable& table, const std::string& name, const std
 }  // namespace
 
 bool WritesBlock(const ParameterBlock& block, int rank) {
-  return block.shard == Shard::kExpert ? block.replica == 0 : rank == 0;
+  return block.shard == model::Shard::kExpert ? block.replica == 0 : rank == 0;
 }
 
-std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
-                                           DType weights) {
-  CheckpointFile model = {.name = absl::StrFormat("model-%05d-of-%05d.safetensors", rank + 1, world)};
-  CheckpointFile optimizer = {.name = absl::StrFormat("optimizer-rank%05d.safetensors", rank)};
+std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
+                                                       DType weights) {
+  checkpoint::CheckpointFile model = {.name = absl::StrFormat("model-%05d-of-%05d.safetensors", rank + 1, world)};
+  checkpoint::CheckpointFile optimizer = {.name = absl::StrFormat("optimizer-rank%05d.safetensors", rank)};
   for (const ParameterBlock& block : blocks) {
     if (!WritesBlock(block, rank)) continue;
-    for (const Param& part : block.parts) {
+    for (const model::Param& part : block.parts) {
       model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : weights));
       for (size_t kept = 0; kept < std::size(kKept); ++kept) {
         optimizer.tensors.push_back(ToWrite(block, part, kept, std::nullopt));
@@ -134,16 +135,17 @@ std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> bloc
       }
     }
   }
-  std::vector<CheckpointFile> files;
+  std::vector<checkpoint::CheckpointFile> files;
   files.push_back(std::move(model));
   files.push_back(std::move(optimizer));
   return files;
 }
 
-absl::Status RestoreParameters(const ShardTable& optimizer, Parameters* parameters, const OnRead& on_read) {
+absl::Status RestoreParameters(const checkpoint::ShardTable& optimizer, Parameters* parameters,
+                               const checkpoint::OnRead& on_read) {
   return parameters->ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
     for (const ParameterBlock* block : group) {
-      for (const Param& part : block->parts) {
+      for (const model::Param& part : block->parts) {
         for (const Kept& kept : kKept) {
           RETURN_IF_ERROR(Restore(optimizer, absl::StrCat(part.name, kept.suffix), part.shape,
                                   RowsOf(block->*kept.tensor, part), on_read));
@@ -154,4 +156,4 @@ absl::Status RestoreParameters(const ShardTable& optimizer, Parameters* paramete
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

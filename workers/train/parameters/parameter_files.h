@@ -15,18 +15,20 @@
 #include "workers/tensor/dtype.h"
 #include "workers/train/parameters/parameters.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // This rank's two files.  Borrows the blocks' masters and moments (of a Parameters or of a snapshot of one; in memory
 // or offloaded), which must stay as they are until the files are written. weights: how model-… keeps them, rounded to
 // nearest even.
-std::vector<CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world, DType weights);
+std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
+                                                       DType weights);
 // Whether a rank writes a block: what every rank has is rank 0's, an expert its first replica's.
 bool WritesBlock(const ParameterBlock& block, int rank);
 
 // Masters and moments of this rank's blocks become what the optimizer's files have.  The model is not published.
 // Errors: InvalidArgument 'tensor "x": …' for one that is missing or has another shape or dtype; then some are restored
 // and some are not.
-absl::Status RestoreParameters(const ShardTable& optimizer, Parameters* parameters, const OnRead& on_read = nullptr);
+absl::Status RestoreParameters(const checkpoint::ShardTable& optimizer, Parameters* parameters,
+                               const checkpoint::OnRead& on_read = nullptr);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

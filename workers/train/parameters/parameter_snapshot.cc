@@ -8,7 +8,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/parameters/parameter_files.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 void CopyBytes(const Stream& stream, const Tensor& from, const Tensor& to) {
@@ -64,4 +64,4 @@ absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& par
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -11,7 +11,7 @@
 #include "workers/tensor/device.h"
 #include "workers/train/parameters/parameters.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class ParameterSnapshot {
  public:
@@ -26,4 +26,4 @@ class ParameterSnapshot {
   std::vector<ParameterBlock> blocks_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

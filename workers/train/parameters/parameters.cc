@@ -16,14 +16,14 @@
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 // Two numbers of the standard normal distribution for each index (Box and Muller).
 std::pair<double, double> NormalPair(uint64_t seed, uint64_t name, uint64_t index) {
   const auto word = [](uint64_t value, int half) { return static_cast<uint32_t>(value >> (32 * half)); };
   const std::array<uint32_t, 4> bits =
-      Philox4x32({word(index, 0), word(index, 1), word(name, 0), word(name, 1)}, {word(seed, 0), word(seed, 1)});
+      ops::Philox4x32({word(index, 0), word(index, 1), word(name, 0), word(name, 1)}, {word(seed, 0), word(seed, 1)});
   const auto uniform = [&](int i) {  // (0, 1)
     return (static_cast<double>((static_cast<uint64_t>(bits[2 * i]) << 21) ^ (bits[2 * i + 1] >> 11)) + 0.5) * 0x1p-53;
   };
@@ -42,26 +42,26 @@ void FillNormal(uint64_t seed, double range, absl::string_view name, int64_t fir
   }
 }
 
-bool IsBias(const Param& param) { return param.name.ends_with("bias"); }
+bool IsBias(const model::Param& param) { return param.name.ends_with("bias"); }
 
 // Whether a layer adds this matrix's output to its input as it is.
-bool WritesResidual(const LayerWeights& layer, const Weight* weight) {
-  const auto is_down = [&](const FfnWeights& ffn) { return weight == &ffn.down; };
+bool WritesResidual(const model::LayerWeights& layer, const ops::Weight* weight) {
+  const auto is_down = [&](const model::FfnWeights& ffn) { return weight == &ffn.down; };
   return weight == &layer.attention.o || (layer.dense.has_value() && is_down(*layer.dense)) ||
          (layer.moe.has_value() && (std::any_of(layer.moe->experts.begin(), layer.moe->experts.end(), is_down) ||
                                     (layer.moe->shared.has_value() && is_down(*layer.moe->shared))));
 }
 
-double RangeOf(const InitialValues& values, const ModelWeights& weights, const ParameterBlock& block) {
+double RangeOf(const InitialValues& values, const model::ModelWeights& weights, const ParameterBlock& block) {
   const bool writes_residual =
       std::any_of(weights.layers.begin(), weights.layers.end(),
-                  [&](const LayerWeights& layer) { return WritesResidual(layer, block.weight); });
+                  [&](const model::LayerWeights& layer) { return WritesResidual(layer, block.weight); });
   return writes_residual ? values.range / std::sqrt(2 * static_cast<double>(weights.layers.size())) : values.range;
 }
 
 void FillInitial(const Stream& stream, uint64_t seed, double range, const ParameterBlock& block) {
   VisitDType(block.master.dtype(), [&]<class Elem>() {
-    for (const Param& part : block.parts) {
+    for (const model::Param& part : block.parts) {
       const absl::Span<Elem> to(block.master.data<Elem>() + part.first_row * block.master.dim(1),
                                 static_cast<size_t>(part.rows * part.columns));
       if (part.shape.size() == 1) {
@@ -79,14 +79,14 @@ void FillInitial(const Stream& stream, uint64_t seed, double range, const Parame
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, Model* model,
+absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, model::Model* model,
                                                                const OpenStateFileFn& open_offload) {
   if (!stream.device().is_cpu()) return absl::UnimplementedError("training on a device");
   if (model->experts() != nullptr) return absl::UnimplementedError("training experts that a store has");
-  const ModelFamily* const family = FindFamily(model->config().model_type);
+  const model::ModelFamily* const family = model::FindFamily(model->config().model_type);
   SY_CHECK(family != nullptr);
   std::unique_ptr<Parameters> parameters(new Parameters(stream, model));
-  parameters->blocks_ = BlocksOf(ListParams(model->config(), *family, model->mutable_weights()));
+  parameters->blocks_ = BlocksOf(model::ListParams(model->config(), *family, model->mutable_weights()));
   if (open_offload) RETURN_IF_ERROR(parameters->Offload(open_offload));
   for (ParameterBlock& block : parameters->blocks_) RETURN_IF_ERROR(parameters->Allocate(&block));
   parameters->LinkGradients();
@@ -94,9 +94,9 @@ absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& str
 }
 
 // Rows of one weight or tensor follow each other in the table.
-std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<Param>& params) {
+std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<model::Param>& params) {
   std::vector<ParameterBlock> blocks;
-  for (const Param& param : params) {
+  for (const model::Param& param : params) {
     const auto same = std::find_if(blocks.begin(), blocks.end(), [&](const ParameterBlock& each) {
       return each.weight == param.weight && each.tensor == param.tensor;
     });
@@ -136,11 +136,11 @@ absl::Status Parameters::Allocate(ParameterBlock* block) const {
   if (block->offloaded == nullptr) RETURN_IF_ERROR(AllocateState(block));
   if (block->weight == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(block->transposed,
-                   Weight::Allocate({.n = shape[1], .k = shape[0], .dtype = model_->dtype()}, stream_.device()));
+                   ops::Weight::Allocate({.n = shape[1], .k = shape[0], .dtype = model_->dtype()}, stream_.device()));
   return absl::OkStatus();
 }
 
-TrainedMatrix Parameters::MatrixOf(const Weight& weight) const {
+ops::TrainedMatrix Parameters::MatrixOf(const ops::Weight& weight) const {
   for (const ParameterBlock& block : blocks_) {
     if (block.weight == &weight) return {.transposed = &block.transposed, .gradient = block.gradient};
   }
@@ -159,21 +159,21 @@ TensorView Parameters::VectorOf(const Tensor& tensor) const {
 }
 
 void Parameters::LinkGradients() {
-  const ModelWeights& weights = model_->weights();
-  const auto ffn = [&](const FfnWeights& from) {
-    return FfnGradients{.gate_up = MatrixOf(from.gate_up),
-                        .down = MatrixOf(from.down),
-                        .up_bias = VectorOf(from.up_bias),
-                        .down_bias = VectorOf(from.down_bias)};
+  const model::ModelWeights& weights = model_->weights();
+  const auto ffn = [&](const model::FfnWeights& from) {
+    return ops::FfnGradients{.gate_up = MatrixOf(from.gate_up),
+                             .down = MatrixOf(from.down),
+                             .up_bias = VectorOf(from.up_bias),
+                             .down_bias = VectorOf(from.down_bias)};
   };
   gradients_.lm_head = MatrixOf(weights.lm_head);
   gradients_.embedding = model_->config().tie_embeddings ? gradients_.lm_head.gradient : VectorOf(weights.embedding);
   gradients_.positions = VectorOf(weights.positions);
   gradients_.final_norm = VectorOf(weights.final_norm);
   gradients_.final_norm_bias = VectorOf(weights.final_norm_bias);
-  for (const LayerWeights& layer : weights.layers) {
-    const AttentionWeights& a = layer.attention;
-    LayerGradients& to = gradients_.layers.emplace_back();
+  for (const model::LayerWeights& layer : weights.layers) {
+    const model::AttentionWeights& a = layer.attention;
+    model::LayerGradients& to = gradients_.layers.emplace_back();
     to.attention = {.norm = VectorOf(a.norm),
                     .norm_bias = VectorOf(a.norm_bias),
                     .qkv = MatrixOf(a.qkv),
@@ -187,14 +187,14 @@ void Parameters::LinkGradients() {
     if (layer.dense.has_value()) to.dense = ffn(*layer.dense);
     if (!layer.moe.has_value()) continue;
     to.moe.emplace().router = MatrixOf(layer.moe->router);
-    for (const FfnWeights& expert : layer.moe->experts) to.moe->experts.push_back(ffn(expert));
+    for (const model::FfnWeights& expert : layer.moe->experts) to.moe->experts.push_back(ffn(expert));
     if (!layer.moe->shared.has_value()) continue;
     to.moe->shared = ffn(*layer.moe->shared);
     to.moe->shared_gate = MatrixOf(layer.moe->shared_gate);
   }
 }
 
-absl::Status Parameters::Initialise(const InitialValues& values, const OnRead& on_bytes) {
+absl::Status Parameters::Initialise(const InitialValues& values, const checkpoint::OnRead& on_bytes) {
   return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
     for (const ParameterBlock* block : group) {
       FillInitial(stream_, values.seed, RangeOf(values, model_->weights(), *block), *block);
@@ -204,29 +204,29 @@ absl::Status Parameters::Initialise(const InitialValues& values, const OnRead& o
   });
 }
 
-absl::Status Parameters::Load(const Checkpoint& checkpoint, int num_threads,
+absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                               const std::function<bool(int64_t, int64_t)>& progress) {
-  std::vector<Param> params;
-  ASSIGN_OR_RETURN(params, BuildParams(model_->config(), *FindFamily(model_->config().model_type), checkpoint,
-                                       model_->mutable_weights()));
-  RETURN_IF_ERROR(CheckAllUsed(checkpoint, model_->config(), params));
-  const auto is_of = [](const Param& param, const ParameterBlock* block) {
+  std::vector<model::Param> params;
+  ASSIGN_OR_RETURN(params, model::BuildParams(model_->config(), *model::FindFamily(model_->config().model_type),
+                                              checkpoint, model_->mutable_weights()));
+  RETURN_IF_ERROR(model::CheckAllUsed(checkpoint, model_->config(), params));
+  const auto is_of = [](const model::Param& param, const ParameterBlock* block) {
     return block->weight == param.weight && block->tensor == param.tensor;
   };
   return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
-    std::vector<Param> wanted;
-    for (const Param& param : params) {
+    std::vector<model::Param> wanted;
+    for (const model::Param& param : params) {
       const auto block = std::find_if(group.begin(), group.end(), [&](auto* each) { return is_of(param, each); });
       if (block == group.end()) continue;
       wanted.push_back(param);
       wanted.back().weight = nullptr;
       wanted.back().tensor = &(*block)->master;
     }
-    LoadOptions options;
+    model::LoadOptions options;
     options.dtype = AccDType(model_->dtype());
     options.num_threads = num_threads;
     if (progress) options.progress = progress;
-    return LoadParams(checkpoint, wanted, std::move(options));
+    return model::LoadParams(checkpoint, wanted, std::move(options));
   });
 }
 
@@ -252,8 +252,8 @@ absl::Status Parameters::Publish(ParameterBlock* block) const {
     return RoundRows(stream_, block->master.view().Reshape({1, block->size()}),
                      block->tensor->view().Reshape({1, block->size()}));
   }
-  RETURN_IF_ERROR(PackAgain(stream_, block->master, block->weight));
-  return PackTransposed(stream_, block->master, &block->transposed);
+  RETURN_IF_ERROR(ops::PackAgain(stream_, block->master, block->weight));
+  return ops::PackTransposed(stream_, block->master, &block->transposed);
 }
 
 absl::Status Parameters::ZeroGradients() {
@@ -261,4 +261,4 @@ absl::Status Parameters::ZeroGradients() {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

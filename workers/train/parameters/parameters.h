@@ -28,18 +28,18 @@
 #include "workers/train/parameters/state_file.h"
 #include "workers/train/parameters/state_offload.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct ParameterBlock {
-  std::vector<Param> parts;  // in the order of their rows
-  Shard shard = Shard::kReplicated;
+  std::vector<model::Param> parts;  // in the order of their rows
+  model::Shard shard = model::Shard::kReplicated;
   int32_t layer = -1, expert = -1;  // of an expert: which of the model's
   int32_t replica = 0;              // of an expert: which of its replicas this is
   bool decayed = false;             // weight decay: of matrices alone
   bool by_gradient = true;          // false: a router's bias, which no gradient trains (router_balance.h)
-  Weight* weight = nullptr;         // of the model; exactly one of the two
+  ops::Weight* weight = nullptr;    // of the model; exactly one of the two
   Tensor* tensor = nullptr;
-  Weight transposed;          // [k, n], of weights
+  ops::Weight transposed;     // [k, n], of weights
   Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
   Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
   // Of an expert where it is offloaded: master and moments are there, one behind the other, and those tensors are empty
@@ -60,10 +60,10 @@ inline constexpr Tensor ParameterBlock::*kState[] = {&ParameterBlock::master, &P
 
 // Experts that a rank is about to have: all that belongs to them, without its values.
 struct NewExperts {
-  std::vector<int32_t> residents = {};                // by slot, of every layer that has experts
-  std::vector<int32_t> ids = {};                      // of those: that the rank does not have
-  std::vector<std::vector<FfnWeights>> weights = {};  // [MoE layers][ids]
-  std::vector<ParameterBlock> blocks = {};            // of those, layer by layer, of a layer expert by expert
+  std::vector<int32_t> residents = {};                       // by slot, of every layer that has experts
+  std::vector<int32_t> ids = {};                             // of those: that the rank does not have
+  std::vector<std::vector<model::FfnWeights>> weights = {};  // [MoE layers][ids]
+  std::vector<ParameterBlock> blocks = {};                   // of those, layer by layer, of a layer expert by expert
   // Where a file has masters and moments, or is to have them: blocks of the experts that stay, without anything else.
   std::vector<ParameterBlock> staying = {};  // likewise layer by layer
   // Of all residents; a layer's blocks are those of `blocks`, then those of `staying`.  Null: all will be in memory.
@@ -91,15 +91,15 @@ class Parameters {
   // open_offload: makes the file for masters and moments of experts; none: they stay in memory.
   // Errors: open_offload's; Unimplemented on a device or where a store has the experts; ResourceExhausted with needed
   // and available bytes.
-  static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, Model* model,
+  static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, model::Model* model,
                                                             const OpenStateFileFn& open_offload = nullptr);
 
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
   // on_bytes: now and then, of values that were drawn; not OK ends it.
-  absl::Status Initialise(const InitialValues& values, const OnRead& on_bytes = nullptr);
+  absl::Status Initialise(const InitialValues& values, const checkpoint::OnRead& on_bytes = nullptr);
   // Masters as the checkpoint has them, whatever its dtype.  progress: as LoadOptions has it.  Errors: the
   // loader's; CheckAllUsed's.
-  absl::Status Load(const Checkpoint& checkpoint, int num_threads,
+  absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
   // The model's weights, and their transposes, become the masters, rounded to the model's dtype.
   absl::Status Publish();
@@ -136,13 +136,13 @@ class Parameters {
 
   std::vector<ParameterBlock>& blocks() { return blocks_; }
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
-  const ModelGradients& gradients() const { return gradients_; }
-  const Model& model() const { return *model_; }
+  const model::ModelGradients& gradients() const { return gradients_; }
+  const model::Model& model() const { return *model_; }
 
  private:
-  Parameters(const Stream& stream, Model* model) : stream_(stream), model_(model) {}
+  Parameters(const Stream& stream, model::Model* model) : stream_(stream), model_(model) {}
   // Without memory, in the order of the table.
-  static std::vector<ParameterBlock> BlocksOf(const std::vector<Param>& params);
+  static std::vector<ParameterBlock> BlocksOf(const std::vector<model::Param>& params);
   absl::Status Allocate(ParameterBlock* block) const;
   absl::Status AllocateState(ParameterBlock* block) const;
   absl::Status Offload(const OpenStateFileFn& open);
@@ -153,15 +153,15 @@ class Parameters {
   absl::Status BringLayer(NewExperts* experts, int32_t layer, size_t moe_layer, BringLayerFn bring);
   absl::Status Publish(ParameterBlock* block) const;
   void LinkGradients();
-  TrainedMatrix MatrixOf(const Weight& weight) const;
+  ops::TrainedMatrix MatrixOf(const ops::Weight& weight) const;
   TensorView VectorOf(const Tensor& tensor) const;
 
   const Stream stream_;
-  Model* const model_;
+  model::Model* const model_;
   std::vector<ParameterBlock> blocks_;
-  ModelGradients gradients_;
+  model::ModelGradients gradients_;
   std::unique_ptr<StateOffload> offload_;
   std::vector<std::vector<size_t>> offloaded_;  // of its layers: which of blocks_
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

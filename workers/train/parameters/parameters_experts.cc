@@ -8,11 +8,11 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/families/family.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/parameters/parameters.h"
-#include "workers/train/step/lent_state.h"
+#include "workers/train/step/scoped_state.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 const std::string& NameOf(const ParameterBlock& block) { return block.parts[0].name; }
@@ -22,13 +22,13 @@ bool Contains(absl::Span<const int32_t> ids, int32_t id) { return std::find(ids.
 std::vector<ParameterBlock*> ExpertsOf(int32_t layer, std::vector<ParameterBlock>* blocks) {
   std::vector<ParameterBlock*> some;
   for (ParameterBlock& block : *blocks) {
-    if (block.shard == Shard::kExpert && block.layer == layer) some.push_back(&block);
+    if (block.shard == model::Shard::kExpert && block.layer == layer) some.push_back(&block);
   }
   return some;
 }
 
 // By MoE layer, in the order of the file that they are to have.
-std::vector<std::vector<ParameterBlock*>> InFile(const ModelConfig& config, NewExperts* experts) {
+std::vector<std::vector<ParameterBlock*>> InFile(const model::ModelConfig& config, NewExperts* experts) {
   std::vector<std::vector<ParameterBlock*>> layers;
   for (size_t layer = 0; layer < config.layers.size(); ++layer) {
     if (!config.layers[layer].moe) continue;
@@ -49,12 +49,12 @@ void CopyState(const ParameterBlock& from, const ParameterBlock& to) {
 }
 
 // [MoE layers][residents], from where they are.
-std::vector<std::vector<FfnWeights>> BySlot(ModelWeights* weights, NewExperts* experts) {
-  std::vector<std::vector<FfnWeights>> by_slot;
-  for (LayerWeights& layer : weights->layers) {
+std::vector<std::vector<model::FfnWeights>> BySlot(model::ModelWeights* weights, NewExperts* experts) {
+  std::vector<std::vector<model::FfnWeights>> by_slot;
+  for (model::LayerWeights& layer : weights->layers) {
     if (!layer.moe.has_value()) continue;
-    std::vector<FfnWeights>& brought = experts->weights[by_slot.size()];
-    std::vector<FfnWeights>& to = by_slot.emplace_back();
+    std::vector<model::FfnWeights>& offloaded = experts->weights[by_slot.size()];
+    std::vector<model::FfnWeights>& to = by_slot.emplace_back();
     for (const int32_t id : experts->residents) {
       const auto held = std::find(weights->residents.begin(), weights->residents.end(), id);
       if (held != weights->residents.end()) {
@@ -63,7 +63,7 @@ std::vector<std::vector<FfnWeights>> BySlot(ModelWeights* weights, NewExperts* e
       }
       const auto found = std::find(experts->ids.begin(), experts->ids.end(), id);
       SY_CHECK(found != experts->ids.end());
-      to.push_back(std::move(brought[found - experts->ids.begin()]));
+      to.push_back(std::move(offloaded[found - experts->ids.begin()]));
     }
   }
   return by_slot;
@@ -74,7 +74,7 @@ std::vector<std::vector<FfnWeights>> BySlot(ModelWeights* weights, NewExperts* e
 std::vector<ParameterBlock> Parameters::StayingBlocks(absl::Span<const int32_t> residents) const {
   std::vector<ParameterBlock> blocks;
   for (const ParameterBlock& from : blocks_) {
-    if (from.shard != Shard::kExpert || !Contains(residents, from.expert)) continue;
+    if (from.shard != model::Shard::kExpert || !Contains(residents, from.expert)) continue;
     ParameterBlock& block = blocks.emplace_back();
     block.parts = from.parts;
     block.shard = from.shard;
@@ -88,7 +88,7 @@ std::vector<ParameterBlock> Parameters::StayingBlocks(absl::Span<const int32_t> 
 
 absl::StatusOr<NewExperts> Parameters::AllocateExperts(std::vector<int32_t> residents,
                                                        const OpenStateFileFn& open_offload) const {
-  const ModelConfig& config = model_->config();
+  const model::ModelConfig& config = model_->config();
   NewExperts experts = {.residents = std::move(residents)};
   for (const int32_t id : experts.residents) {
     if (!Contains(model_->weights().residents, id)) experts.ids.push_back(id);
@@ -96,10 +96,10 @@ absl::StatusOr<NewExperts> Parameters::AllocateExperts(std::vector<int32_t> resi
   for (int64_t i = 0; i < config.num_moe_layers(); ++i) {
     const auto count = static_cast<int64_t>(experts.ids.size());
     ASSIGN_OR_RETURN(experts.weights.emplace_back(),
-                     switchyard::AllocateExperts(config, model_->dtype(), count, stream_.device()));
+                     switchyard::model::AllocateExperts(config, model_->dtype(), count, stream_.device()));
   }
-  experts.blocks =
-      BlocksOf(ListExpertParams(config, *FindFamily(config.model_type), experts.ids, absl::MakeSpan(experts.weights)));
+  experts.blocks = BlocksOf(model::ListExpertParams(config, *model::FindFamily(config.model_type), experts.ids,
+                                                    absl::MakeSpan(experts.weights)));
   if (open_offload || offload_ != nullptr) experts.staying = StayingBlocks(experts.residents);
   const bool offloads = open_offload && !(experts.blocks.empty() && experts.staying.empty());
   if (offloads) {
@@ -112,9 +112,9 @@ absl::StatusOr<NewExperts> Parameters::AllocateExperts(std::vector<int32_t> resi
 }
 
 int64_t Parameters::BytesOfExperts(const NewExpertsShape& shape) const {
-  const ModelConfig& config = model_->config();
+  const model::ModelConfig& config = model_->config();
   const auto bytes = [&](DType dtype, int64_t count) {
-    return WeightBytes(config, dtype, count) - WeightBytes(config, dtype, 0);
+    return model::WeightBytes(config, dtype, count) - model::WeightBytes(config, dtype, 0);
   };
   const DType wide = AccDType(model_->dtype());
   // Master and two moments of each, where they have to move; of a file those of two layers.
@@ -145,7 +145,7 @@ absl::Status Parameters::BringLayer(NewExperts* experts, int32_t layer, size_t m
     written_slot = experts->offload->slot(moe_layer);
   }
   {
-    const LentState now(std::move(read), read_slot), to_come(std::move(written), written_slot);
+    const ScopedState now(std::move(read), read_slot), to_come(std::move(written), written_slot);
     for (const ParameterBlock* block : staying) {
       const auto same = std::find_if(from.begin(), from.end(),
                                      [&](const ParameterBlock* each) { return NameOf(*each) == NameOf(*block); });
@@ -159,7 +159,7 @@ absl::Status Parameters::BringLayer(NewExperts* experts, int32_t layer, size_t m
 }
 
 absl::Status Parameters::BringExperts(NewExperts* experts, BringLayerFn bring) {
-  const std::vector<LayerConfig>& layers = model_->config().layers;
+  const std::vector<model::LayerConfig>& layers = model_->config().layers;
   size_t moe_layer = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].moe) RETURN_IF_ERROR(BringLayer(experts, static_cast<int32_t>(i), moe_layer++, bring));
@@ -189,10 +189,10 @@ void Parameters::AdoptExperts(NewExperts experts) {
     to.offloaded = block.offloaded;
     to.offloaded_at = block.offloaded_at;
   }
-  ModelWeights* const weights = model_->mutable_weights();
-  std::vector<std::vector<FfnWeights>> by_slot = BySlot(weights, &experts);
+  model::ModelWeights* const weights = model_->mutable_weights();
+  std::vector<std::vector<model::FfnWeights>> by_slot = BySlot(weights, &experts);
   model_->ReplaceExperts(stream_, std::move(experts.residents), std::move(by_slot));
-  blocks_ = BlocksOf(ListParams(model_->config(), *FindFamily(model_->config().model_type), weights));
+  blocks_ = BlocksOf(model::ListParams(model_->config(), *model::FindFamily(model_->config().model_type), weights));
   std::map<std::string, size_t> index;
   for (size_t b = 0; b < blocks_.size(); ++b) {
     ParameterBlock& block = blocks_[b];
@@ -217,8 +217,8 @@ void Parameters::AdoptExperts(NewExperts experts) {
 
 void Parameters::SetReplica(int32_t replica) {
   for (ParameterBlock& block : blocks_) {
-    if (block.shard == Shard::kExpert) block.replica = replica;
+    if (block.shard == model::Shard::kExpert) block.replica = replica;
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

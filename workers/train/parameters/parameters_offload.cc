@@ -3,9 +3,9 @@
 
 #include "scheduler/base/status_macros.h"
 #include "workers/train/parameters/parameters.h"
-#include "workers/train/step/lent_state.h"
+#include "workers/train/step/scoped_state.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 absl::StatusOr<std::unique_ptr<StateOffload>> Parameters::OffloadLayers(
     const std::vector<std::vector<ParameterBlock*>>& layers, const OpenStateFileFn& open) const {
@@ -29,7 +29,7 @@ absl::Status Parameters::Offload(const OpenStateFileFn& open) {
   std::vector<std::vector<ParameterBlock*>> layers;
   int32_t layer = -1;
   for (size_t b = 0; b < blocks_.size(); ++b) {
-    if (blocks_[b].shard != Shard::kExpert) continue;
+    if (blocks_[b].shard != model::Shard::kExpert) continue;
     if (blocks_[b].layer != std::exchange(layer, blocks_[b].layer)) {
       layers.emplace_back();
       offloaded_.emplace_back();
@@ -53,9 +53,9 @@ absl::Status Parameters::ForEachGroup(StateAccess access,
   return offload_->ForEachLayer(access, [&](size_t layer, absl::Span<StateOffload::Tensors> tensors) {
     std::vector<ParameterBlock*> blocks;
     for (const size_t b : offloaded_[layer]) blocks.push_back(&blocks_[b]);
-    const LentState lent(blocks, tensors);
+    const ScopedState given(blocks, tensors);
     return use(blocks);
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/write_whole.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 // Reading back, and whoever else has the disk, want some.
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStateFile(const std::string& dire
   if (fd < 0) return Problem(directory, "a file cannot be made", errno);
   auto file = std::make_unique<UnnamedFile>(fd, directory);
   int error = 0;
-  const OutsideGate outside;  // the disk's time
+  const NonYieldingScope outside;  // the disk's time
   do {
     error = bytes > 0 ? posix_fallocate(fd, 0, bytes) : 0;
   } while (error == EINTR);
@@ -90,4 +90,4 @@ absl::Status CheckStateRoom(const std::string& directory, int64_t bytes, int sha
       shares > 1 ? absl::StrCat(" for each of ", shares, " ranks of this machine") : "", ", ", free, " are free")));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

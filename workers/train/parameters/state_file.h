@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class StateFile {
  public:
@@ -33,4 +33,4 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStateFile(const std::string& dire
 // ResourceExhausted "offload: DIR: needs N bytes, M are free"; `shares`: so many take so much, at the same time.
 absl::Status CheckStateRoom(const std::string& directory, int64_t bytes, int shares);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

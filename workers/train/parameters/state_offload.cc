@@ -12,9 +12,9 @@
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
@@ -22,7 +22,7 @@ constexpr int64_t kPieceBytes = int64_t{1} << 20;
 // move(begin, count) of all bytes; the calling thread passes its gate before each piece.
 absl::Status InPieces(int64_t bytes, absl::FunctionRef<absl::Status(int64_t begin, int64_t count)> move) {
   for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-    WorkGate::PassOwn();
+    YieldPoint::PassOwn();
     RETURN_IF_ERROR(move(begin, std::min(kPieceBytes, bytes - begin)));
   }
   return absl::OkStatus();
@@ -40,14 +40,14 @@ struct StateOffload::Progress {
 
   // False: the pass has ended early.
   bool AwaitRead(size_t layer) {
-    const OutsideGate outside;
+    const NonYieldingScope outside;
     absl::MutexLock lock(&mu);
     const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return read > layer || !status.ok(); };
     mu.Await(absl::Condition(&there));
     return read > layer;
   }
   bool AwaitUse(size_t layer) {
-    const OutsideGate outside;
+    const NonYieldingScope outside;
     absl::MutexLock lock(&mu);
     const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return used > layer || given_up; };
     mu.Await(absl::Condition(&done));
@@ -132,8 +132,8 @@ void StateOffload::Stream(StateAccess access, Progress* progress) {
 absl::Status StateOffload::ForEachLayer(StateAccess access,
                                         absl::FunctionRef<absl::Status(size_t, absl::Span<Tensors>)> use) {
   Progress progress;
-  std::thread thread([&, gate = WorkGate::Own()] {
-    const InsideGate inside(gate);
+  std::thread thread([&, gate = YieldPoint::Own()] {
+    const YieldingScope inside(gate);
     Stream(access, &progress);
   });
   absl::Status used;
@@ -149,7 +149,7 @@ absl::Status StateOffload::ForEachLayer(StateAccess access,
   }
   const absl::Time begin = absl::Now();
   {
-    const OutsideGate outside;
+    const NonYieldingScope outside;
     thread.join();
   }
   wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
@@ -158,4 +158,4 @@ absl::Status StateOffload::ForEachLayer(StateAccess access,
   return progress.status;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -23,7 +23,7 @@
 #include "workers/tensor/tensor.h"
 #include "workers/train/parameters/state_file.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 enum class StateAccess {
   kRead,    // what is done to them is forgotten
@@ -80,4 +80,4 @@ class StateOffload {
   double wait_seconds_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

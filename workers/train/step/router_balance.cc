@@ -4,7 +4,7 @@
 
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 void MoveRouterBias(double rate, absl::Span<const int64_t> loads, const TensorView& bias) {
   const auto experts = static_cast<int64_t>(loads.size());
@@ -21,4 +21,4 @@ void MoveRouterBias(double rate, absl::Span<const int64_t> loads, const TensorVi
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -12,9 +12,9 @@
 #include "absl/types/span.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // loads: [E] of one layer.  bias: E numbers in AccDType.
 void MoveRouterBias(double rate, absl::Span<const int64_t> loads, const TensorView& bias);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

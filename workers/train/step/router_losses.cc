@@ -1,15 +1,15 @@
 #include "workers/train/step/router_losses.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 struct RouterShape {
   int64_t layers = 0, top_k = 0, experts = 0;
 };
 
-RouterShape ShapeOf(absl::Span<const RouterStatistics> totals) {
+RouterShape ShapeOf(absl::Span<const ops::RouterStatistics> totals) {
   RouterShape shape;
-  for (const RouterStatistics& each : totals) {
+  for (const ops::RouterStatistics& each : totals) {
     if (each.probability_sums.empty()) continue;
     ++shape.layers;
     shape.experts = static_cast<int64_t>(each.probability_sums.size());
@@ -19,20 +19,20 @@ RouterShape ShapeOf(absl::Span<const RouterStatistics> totals) {
 }
 
 // Σ_k over the first `choices` choices, of one layer.
-double Choices(const RouterStatistics& totals, int64_t expert, int64_t choices) {
+double Choices(const ops::RouterStatistics& totals, int64_t expert, int64_t choices) {
   const auto experts = static_cast<int64_t>(totals.probability_sums.size());
   int64_t sum = 0;
   for (int64_t k = 0; k < choices; ++k) sum += totals.counts[k * experts + expert];
   return static_cast<double>(sum);
 }
 
-void AddAllLayers(absl::Span<const RouterStatistics> totals, const RouterShape& shape, double rows, double weight,
+void AddAllLayers(absl::Span<const ops::RouterStatistics> totals, const RouterShape& shape, double rows, double weight,
                   RouterLosses* losses) {
   const double all_rows = rows * static_cast<double>(shape.layers);
   std::vector<double> gradient(shape.experts);
   for (int64_t e = 0; e < shape.experts; ++e) {
     double chosen = 0, probability = 0;
-    for (const RouterStatistics& layer : totals) {
+    for (const ops::RouterStatistics& layer : totals) {
       if (layer.probability_sums.empty()) continue;
       chosen += Choices(layer, e, shape.top_k) / all_rows;
       probability += layer.probability_sums[e] / all_rows;
@@ -45,7 +45,7 @@ void AddAllLayers(absl::Span<const RouterStatistics> totals, const RouterShape& 
   }
 }
 
-void AddPerLayer(absl::Span<const RouterStatistics> totals, const RouterShape& shape, double rows, double weight,
+void AddPerLayer(absl::Span<const ops::RouterStatistics> totals, const RouterShape& shape, double rows, double weight,
                  RouterLosses* losses) {
   const double part = static_cast<double>(shape.experts) / static_cast<double>(shape.layers);
   for (size_t i = 0; i < totals.size(); ++i) {
@@ -61,7 +61,7 @@ void AddPerLayer(absl::Span<const RouterStatistics> totals, const RouterShape& s
 
 }  // namespace
 
-RouterLosses ComputeRouterLosses(const RouterLossOptions& options, absl::Span<const RouterStatistics> totals,
+RouterLosses ComputeRouterLosses(const RouterLossOptions& options, absl::Span<const ops::RouterStatistics> totals,
                                  int64_t num_rows, double scale) {
   RouterLosses losses;
   losses.of_layers.resize(totals.size());
@@ -70,8 +70,8 @@ RouterLosses ComputeRouterLosses(const RouterLossOptions& options, absl::Span<co
   if (shape.layers == 0 || num_rows == 0) return losses;
   const auto rows = static_cast<double>(num_rows);
   const double weight = options.balance_weight * scale;
-  if (options.balance == BalanceLoss::kAllLayers) AddAllLayers(totals, shape, rows, weight, &losses);
-  if (options.balance == BalanceLoss::kPerLayer) AddPerLayer(totals, shape, rows, weight, &losses);
+  if (options.balance == jobs::BalanceLoss::kAllLayers) AddAllLayers(totals, shape, rows, weight, &losses);
+  if (options.balance == jobs::BalanceLoss::kPerLayer) AddPerLayer(totals, shape, rows, weight, &losses);
   const double z_part = 1 / (rows * static_cast<double>(shape.layers));
   for (size_t i = 0; i < totals.size(); ++i) {
     if (totals[i].probability_sums.empty()) continue;
@@ -81,4 +81,4 @@ RouterLosses ComputeRouterLosses(const RouterLossOptions& options, absl::Span<co
   return losses;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

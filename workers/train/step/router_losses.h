@@ -18,10 +18,10 @@
 #include "workers/moe/layer/moe_backward.h"
 #include "workers/ops/router/router_backward.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct RouterLossOptions {
-  BalanceLoss balance = BalanceLoss::kAllLayers;
+  jobs::BalanceLoss balance = jobs::BalanceLoss::kAllLayers;
   double balance_weight = 0;  // >= 0
   double z_weight = 0;        // >= 0
 };
@@ -29,13 +29,13 @@ struct RouterLossOptions {
 struct RouterLosses {
   double balance = 0;  // without weights; 1 = balanced, for top-1
   double z = 0;
-  std::vector<RouterLoss> of_layers;                // [L] weighted: what backward adds
+  std::vector<moe::RouterLoss> of_layers;           // [L] weighted: what backward adds
   std::vector<std::vector<double>> prob_gradients;  // [L][E] what those show
 };
 
 // totals: [L] of all ranks, empty for dense layers.  num_rows: of all ranks; 0 gives zeros.
 // scale: multiplies the gradients (1 / number of micro-batches).
-RouterLosses ComputeRouterLosses(const RouterLossOptions& options, absl::Span<const RouterStatistics> totals,
+RouterLosses ComputeRouterLosses(const RouterLossOptions& options, absl::Span<const ops::RouterStatistics> totals,
                                  int64_t num_rows, double scale);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

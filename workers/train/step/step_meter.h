@@ -6,7 +6,7 @@
 #include "absl/time/time.h"
 #include "workers/train/step/trainer.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct StepProgress {
   int64_t step = 0;  // steps done
@@ -35,4 +35,4 @@ class StepMeter {
   double tokens_ = 0, seconds_ = 0;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

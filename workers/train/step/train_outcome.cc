@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr char kMark[] = "switchyard/train_outcome";
@@ -30,10 +30,12 @@ absl::Status In(absl::string_view where, const absl::Status& status) {
   return out;
 }
 
-TrainOutcome OutcomeOf(const absl::Status& status) {
+jobs::TrainOutcome OutcomeOf(const absl::Status& status) {
   SY_CHECK(!status.ok());
   if (const auto mark = status.GetPayload(kMark); mark.has_value()) {
-    return *mark == "lost" ? TrainOutcome::kLost : *mark == "blocked" ? TrainOutcome::kBlocked : TrainOutcome::kFailed;
+    return *mark == "lost"      ? jobs::TrainOutcome::kLost
+           : *mark == "blocked" ? jobs::TrainOutcome::kBlocked
+                                : jobs::TrainOutcome::kFailed;
   }
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
@@ -43,10 +45,10 @@ TrainOutcome OutcomeOf(const absl::Status& status) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kDataLoss:
-      return TrainOutcome::kFailed;
+      return jobs::TrainOutcome::kFailed;
     default:
-      return TrainOutcome::kLost;
+      return jobs::TrainOutcome::kLost;
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "scheduler/jobs/train_end.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // The same status, marked.  REQUIRES: not OK.
 absl::Status Lost(absl::Status status);
@@ -19,6 +19,6 @@ absl::Status LostIfNot(const absl::Status& status);
 // "where: message" with its code and its mark; OK stays OK.
 absl::Status In(absl::string_view where, const absl::Status& status);
 // kLost, kFailed or kBlocked.  REQUIRES: not OK.
-TrainOutcome OutcomeOf(const absl::Status& status);
+jobs::TrainOutcome OutcomeOf(const absl::Status& status);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

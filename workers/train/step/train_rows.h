@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct TrainRows {
   int64_t length = 0;            // tokens of a sequence
@@ -12,4 +12,4 @@ struct TrainRows {
   std::vector<int32_t> targets;  // [S * length] what should follow; negative = not trained
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -16,29 +16,30 @@
 #include "workers/ops/attention/attention.h"
 #include "workers/tensor/copy.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr int64_t kMaxMicroBatchRows = 1 << 20;
 
 // Positions of a block of the cache that a pass's keys and values go through: attention's key tile, or fewer.
 int32_t BlockSizeOf(const TrainerOptions& options) {
-  return static_cast<int32_t>(std::min<int64_t>(kAttentionKeyTile, options.max_length));
+  return static_cast<int32_t>(std::min<int64_t>(ops::kAttentionKeyTile, options.max_length));
 }
 
 int64_t BlocksOf(int64_t length, int64_t block_size) { return (length + block_size - 1) / block_size; }
 
 // The limits of a spec, asked again of whatever makes a trainer.
 absl::Status CheckNumbers(const TrainerOptions& options) {
-  RETURN_IF_ERROR(CheckReal("trainer: beta1", options.adamw.beta1, kBetas));
-  RETURN_IF_ERROR(CheckReal("trainer: beta2", options.adamw.beta2, kBetas));
-  RETURN_IF_ERROR(CheckReal("trainer: epsilon", options.adamw.epsilon, kEpsilons));
-  RETURN_IF_ERROR(CheckReal("trainer: weight_decay", options.adamw.weight_decay, kWeightDecays));
-  RETURN_IF_ERROR(CheckReal("trainer: clip_norm", options.clip_norm, kClipNorms));
-  RETURN_IF_ERROR(CheckReal("trainer: balance_weight", options.router.balance_weight, kRouterLossWeights));
-  RETURN_IF_ERROR(CheckReal("trainer: capacity_factor", options.capacity_factor, {0, kCapacityFactorLimit}));
-  RETURN_IF_ERROR(CheckReal("trainer: balance_bias_rate", options.balance_bias_rate, kBalanceBiasRates));
-  return CheckReal("trainer: z_weight", options.router.z_weight, kRouterLossWeights);
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.adamw.beta1, jobs::kBetas));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.adamw.beta2, jobs::kBetas));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: epsilon", options.adamw.epsilon, jobs::kEpsilons));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: weight_decay", options.adamw.weight_decay, jobs::kWeightDecays));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: clip_norm", options.clip_norm, jobs::kClipNorms));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_weight", options.router.balance_weight, jobs::kRouterLossWeights));
+  RETURN_IF_ERROR(
+      jobs::CheckReal("trainer: capacity_factor", options.capacity_factor, {0, jobs::kCapacityFactorLimit}));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_bias_rate", options.balance_bias_rate, jobs::kBalanceBiasRates));
+  return jobs::CheckReal("trainer: z_weight", options.router.z_weight, jobs::kRouterLossWeights);
 }
 
 int64_t CountTokens(const TrainRows& rows) {
@@ -49,8 +50,8 @@ int64_t NumRows(const TrainRows& rows) { return static_cast<int64_t>(rows.tokens
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, Model* model, Parameters* parameters,
-                                                         const TrainerOptions& options) {
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, model::Model* model,
+                                                         Parameters* parameters, const TrainerOptions& options) {
   if (options.max_length < 1 || options.max_length > model->max_positions()) {
     return absl::InvalidArgumentError(absl::StrCat("trainer: sequences of ", options.max_length,
                                                    " tokens are outside [1, ", model->max_positions(), "]"));
@@ -60,9 +61,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, M
                                                    " sequences of ", options.max_length, " tokens are outside [1, ",
                                                    kMaxMicroBatchRows, "] rows"));
   }
-  const std::vector<CacheSpec> specs = CacheSpecs(model->config(), model->dtype());
+  const std::vector<model::CacheSpec> specs = model::CacheSpecs(model->config(), model->dtype());
   int64_t token_bytes = 0;
-  for (const CacheSpec& spec : specs) token_bytes += spec.bytes_per_token();
+  for (const model::CacheSpec& spec : specs) token_bytes += spec.bytes_per_token();
   RETURN_IF_ERROR(CheckNumbers(options));
   if (options.balance_bias_rate > 0 && !model->config().router_bias) {
     return absl::InvalidArgumentError(absl::StrCat("trainer: balance_bias_rate is ", options.balance_bias_rate,
@@ -71,14 +72,14 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, M
   }
   const int32_t block_size = BlockSizeOf(options);
   const int64_t blocks = options.max_sequences * BlocksOf(options.max_length, block_size);
-  RETURN_IF_ERROR(ReducePolicyOf(options.communication).status());
-  absl::StatusOr<KvCache> cache = KvCache::Create(specs, block_size, blocks * block_size * token_bytes);
+  RETURN_IF_ERROR(jobs::ReducePolicyOf(options.communication).status());
+  absl::StatusOr<model::KvCache> cache = model::KvCache::Create(specs, block_size, blocks * block_size * token_bytes);
   RETURN_IF_ERROR(cache.status());
   return std::unique_ptr<Trainer>(new Trainer(stream, model, parameters, options, *std::move(cache)));
 }
 
-Trainer::Trainer(const Stream& stream, Model* model, Parameters* parameters, const TrainerOptions& options,
-                 KvCache cache)
+Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* parameters, const TrainerOptions& options,
+                 model::KvCache cache)
     : stream_(stream),
       model_(model),
       parameters_(parameters),
@@ -112,7 +113,7 @@ absl::Status Trainer::SetGroup(const TrainerGroup& group) {
     return absl::UnimplementedError(
         absl::StrCat("trainer: expert ", expert, " is on ", places, " ranks; a layout for training has each on one"));
   }
-  ASSIGN_OR_RETURN(sync_, GradSync::Create(options_.communication, group, parameters_->gradients()));
+  ASSIGN_OR_RETURN(sync_, GradientReducer::Create(options_.communication, group, parameters_->gradients()));
   parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
   group_ = group;
   return absl::OkStatus();
@@ -143,11 +144,12 @@ absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const
   return absl::OkStatus();
 }
 
-absl::Status Trainer::SumOver(Communicator* comm, const TensorView& values, absl::Time deadline) {
+absl::Status Trainer::SumOver(comm::Communicator* comm, const TensorView& values, absl::Time deadline) {
   if (comm->world() == 1 || values.NumElements() == 0) return absl::OkStatus();
-  std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(work, comm->AllReduceSum(
-                             {.stream = &stream_, .comm_class = CommClass::kAllReduce, .deadline = deadline}, values));
+  std::unique_ptr<comm::Work> work;
+  ASSIGN_OR_RETURN(
+      work, comm->AllReduceSum({.stream = &stream_, .comm_class = comm::CommClass::kAllReduce, .deadline = deadline},
+                               values));
   return work->Wait();
 }
 
@@ -184,28 +186,29 @@ void Trainer::BuildBatch(const TrainRows& rows) {
 }
 
 void Trainer::ChooseSchedule(int64_t rows) {
-  const ModelConfig& config = model_->config();
-  const int32_t chunks = ChunksOfLayer(options_.communication,
-                                       {.rows = rows,
-                                        .world = group_.world->world(),
-                                        .holders = group_.experts->world(),
-                                        .top_k = config.top_k,
-                                        .row_bytes = config.hidden * DTypeBytes(model_->dtype())},
-                                       kMaxMicroBatches);
+  const model::ModelConfig& config = model_->config();
+  const int32_t chunks = jobs::ChunksOfLayer(options_.communication,
+                                             {.rows = rows,
+                                              .world = group_.world->world(),
+                                              .holders = group_.experts->world(),
+                                              .top_k = config.top_k,
+                                              .row_bytes = config.hidden * DTypeBytes(model_->dtype())},
+                                             pipeline::kMaxMicroBatches);
   if (schedule_.num_chunks == chunks && !schedule_.ops.empty()) return;
-  schedule_ =
-      BuildExpertParallel({.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0, .in_turn = true});
+  schedule_ = pipeline::BuildExpertParallel(
+      {.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0, .in_turn = true});
 }
 
 // Where no expert can get more rows than it takes nobody has to ask.
-ExpertCapacity Trainer::CapacityFor(int64_t rows) const {
-  const ModelConfig& config = model_->config();
-  const int64_t capacity = CapacityOf(options_.capacity_factor, config.top_k, rows, config.num_experts);
+moe::ExpertCapacity Trainer::CapacityFor(int64_t rows) const {
+  const model::ModelConfig& config = model_->config();
+  const int64_t capacity = moe::CapacityOf(options_.capacity_factor, config.top_k, rows, config.num_experts);
   if (capacity == 0 || capacity >= rows) return {};
   return {.rows = capacity, .ranks = group_.world};
 }
 
-MoeContext Trainer::ContextOf(const ExpertCapacity& capacity, absl::Time deadline, MoeStats* stats) const {
+moe::MoeContext Trainer::ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline,
+                                   moe::MoeStats* stats) const {
   return {.stream = &stream_,
           .comm = group_.experts,
           .layout = group_.layout,
@@ -215,10 +218,10 @@ MoeContext Trainer::ContextOf(const ExpertCapacity& capacity, absl::Time deadlin
           .capacity = capacity};
 }
 
-absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const MoeContext& moe) {
+absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const moe::MoeContext& moe) {
   BuildBatch(rows);
   saved_.Begin(NumRows(rows));
-  StageOut out;
+  model::StageOut out;
   ASSIGN_OR_RETURN(out, model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, &saved_));
   seconds_.all_to_all += moe.stats->exchange_seconds;
   seconds_.experts += moe.stats->expert_seconds;
@@ -231,7 +234,7 @@ absl::Status Trainer::SumTotals(absl::Time deadline) {
   if (group_.world->world() == 1) return absl::OkStatus();
   std::vector<int64_t> counts;
   std::vector<double> sums;
-  for (const RouterStatistics& each : saved_.router_statistics()) {
+  for (const ops::RouterStatistics& each : saved_.router_statistics()) {
     counts.insert(counts.end(), each.counts.begin(), each.counts.end());
     sums.insert(sums.end(), each.probability_sums.begin(), each.probability_sums.end());
     sums.push_back(each.squared_logsumexp_sum);
@@ -240,7 +243,7 @@ absl::Status Trainer::SumTotals(absl::Time deadline) {
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
   auto count = counts.begin();
   auto sum = sums.begin();
-  for (RouterStatistics& each : saved_.router_statistics()) {
+  for (ops::RouterStatistics& each : saved_.router_statistics()) {
     for (int64_t& to : each.counts) to = *count++;
     for (double& to : each.probability_sums) to = *sum++;
     each.squared_logsumexp_sum = *sum++;
@@ -261,37 +264,37 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
                                     absl::Time deadline, StepReport* report) {
   const double share = 1.0 / static_cast<double>(counts.rows.size());
   ChooseSchedule(counts.rows[index]);
-  MoeStats stats;
-  MoeContext moe = ContextOf(CapacityFor(counts.rows[index]), deadline, &stats);
+  moe::MoeStats stats;
+  moe::MoeContext moe = ContextOf(CapacityFor(counts.rows[index]), deadline, &stats);
   TensorView residual;
   {
-    const Timed timed(&seconds_.forward);
+    const comm::Timed timed(&seconds_.forward);
     ASSIGN_OR_RETURN(residual, Forward(rows, moe));
     RETURN_IF_ERROR(SumTotals(deadline));
   }
   CountChosen();
   report->expert_ops += schedule_.num_chunks * model_->config().num_moe_layers();
   report->chunks = schedule_.num_chunks;
-  const Timed timed(&seconds_.backward);
+  const comm::Timed timed(&seconds_.backward);
   const RouterLosses router =
       ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);
   report->balance_loss += share * router.balance;
   report->z_loss += share * router.z;
   const TensorView d_residual = d_residual_.Rows(residual.dim(0));
-  LossSum sum;
+  model::LossSum sum;
   ASSIGN_OR_RETURN(sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
                                   parameters_->gradients(), d_residual));
   report->loss += sum.loss;
   stats.Clear();
-  BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe},
-                   .cache = &cache_,
-                   .saved = &saved_,
-                   .gradients = &parameters_->gradients(),
-                   .router_losses = router.of_layers};
+  model::BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe},
+                          .cache = &cache_,
+                          .saved = &saved_,
+                          .gradients = &parameters_->gradients(),
+                          .router_losses = router.of_layers};
   if (index + 1 == counts.rows.size()) {  // no later one adds to the gradients
     sync_->Start(deadline);
     moe.watch = sync_.get();
-    in.on_stage = [this](const BackwardStage& stage) { sync_->StageDone(stage); };
+    in.on_stage = [this](const model::BackwardStage& stage) { sync_->StageDone(stage); };
   }
   RETURN_IF_ERROR(backward_.Run(in, model_->all_layers(), d_residual));
   seconds_.backward_experts += stats.expert_seconds;
@@ -333,9 +336,9 @@ absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> repor
 absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
                                             absl::Time deadline) {
   SY_CHECK(group_.world != nullptr && !micro_batches.empty());
-  if (!(learning_rate >= 0 && learning_rate <= kMaxLearningRate)) {
+  if (!(learning_rate >= 0 && learning_rate <= jobs::kMaxLearningRate)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", kMaxLearningRate, "]"));
+        absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", jobs::kMaxLearningRate, "]"));
   }
   RETURN_IF_ERROR(CheckRows(micro_batches));
   GlobalCounts counts;
@@ -356,11 +359,11 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
   report.loss = sums[0] / static_cast<double>(counts.tokens);
   report.dropped_rows = static_cast<int64_t>(sums[1]);
-  const Timed timed(&seconds_.optimizer);
+  const comm::Timed timed(&seconds_.optimizer);
   ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
   // The same numbers on every rank: all go on, or none does.
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
-    return absl::DataLossError(absl::StrCat(kNotFinite, ": loss ", report.loss, ", norm of gradients ",
+    return absl::DataLossError(absl::StrCat(jobs::kNotFinite, ": loss ", report.loss, ", norm of gradients ",
                                             report.gradient_norm, " in step ", steps_ + 1));
   }
   const bool clips = options_.clip_norm > 0 && report.gradient_norm > options_.clip_norm;
@@ -378,15 +381,15 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
   GlobalCounts counts;
   ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
-  MoeStats stats;
-  const MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
+  moe::MoeStats stats;
+  const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     const TrainRows& rows = micro_batches[i];
     ChooseSchedule(counts.rows[i]);
     BuildBatch(rows);
-    StageOut out;
+    model::StageOut out;
     ASSIGN_OR_RETURN(out, model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
-    LossSum sum;
+    model::LossSum sum;
     ASSIGN_OR_RETURN(sum, head_.Evaluate(stream_, out.hidden, rows.targets));
     report.loss += sum.loss;
   }
@@ -396,4 +399,4 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
   return absl::DataLossError(absl::StrCat("loss is not finite: ", report.loss, " of an evaluation"));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

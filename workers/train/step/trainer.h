@@ -34,12 +34,12 @@
 #include "workers/model/runner/kv_cache.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/train/parameters/parameters.h"
-#include "workers/train/reduce/grad_sync.h"
+#include "workers/train/reduce/gradient_reducer.h"
 #include "workers/train/step/router_losses.h"
 #include "workers/train/step/train_rows.h"
 #include "workers/train/step/trainer_group.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
@@ -52,13 +52,13 @@ struct TrainerOptions {
   double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
   double balance_bias_rate = 0;  // of a model whose routers have biases (router_balance.h); 0 = they stay
   double clip_norm = 1.0;        // of all gradients; 0 = not clipped
-  SavePolicy save = SavePolicy::kAll;
+  model::SavePolicy save = model::SavePolicy::kAll;
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence
   // How sums of gradients and all-to-alls share the network, the same on all ranks.  Losses and parameters have the
   // same bits in all modes but pipelining and full, whose chunks change the order in which an expert's rows are added,
   // as replicas do in full.
-  CommunicationSpec communication = {};
+  jobs::CommunicationSpec communication = {};
 };
 
 // Where a step's time went, on this rank.
@@ -96,15 +96,15 @@ class Trainer {
  public:
   // model and parameters: borrowed, must outlive this.
   // InvalidArgument: numbers that cannot be, a balance_bias_rate for a model without biases of routers.
-  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, Model* model, Parameters* parameters,
-                                                         const TrainerOptions& options);
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, model::Model* model,
+                                                         Parameters* parameters, const TrainerOptions& options);
 
   // The group and who has which experts; borrowed until the next call.  InvalidArgument if the layout's residents of
   // this rank are not those that the model holds, or the ranks' numbers do not fit each other; Unimplemented if the
   // layout has an expert on several ranks.
   absl::Status SetGroup(const TrainerGroup& group);
   // Without packing.
-  absl::Status SetGroup(Communicator* comm, const ExpertLayout* layout) {
+  absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout) {
     return SetGroup({.world = comm, .experts = comm, .layout = layout});
   }
 
@@ -123,7 +123,8 @@ class Trainer {
   }
 
  private:
-  Trainer(const Stream& stream, Model* model, Parameters* parameters, const TrainerOptions& options, KvCache cache);
+  Trainer(const Stream& stream, model::Model* model, Parameters* parameters, const TrainerOptions& options,
+          model::KvCache cache);
 
   // What the ranks' micro-batches have in all.
   struct GlobalCounts {
@@ -139,10 +140,10 @@ class Trainer {
   void BuildBatch(const TrainRows& rows);
   // For a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows);
-  ExpertCapacity CapacityFor(int64_t rows) const;
+  moe::ExpertCapacity CapacityFor(int64_t rows) const;
   // What the MoE layers of a micro-batch have in common.
-  MoeContext ContextOf(const ExpertCapacity& capacity, absl::Time deadline, MoeStats* stats) const;
-  absl::StatusOr<TensorView> Forward(const TrainRows& rows, const MoeContext& moe);
+  moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats) const;
+  absl::StatusOr<TensorView> Forward(const TrainRows& rows, const moe::MoeContext& moe);
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
@@ -156,22 +157,22 @@ class Trainer {
     return parameters_->offload() == nullptr ? OffloadCounters() : parameters_->offload()->counters();
   }
   // values become their sums over the ranks of comm.
-  absl::Status SumOver(Communicator* comm, const TensorView& values, absl::Time deadline);
+  absl::Status SumOver(comm::Communicator* comm, const TensorView& values, absl::Time deadline);
   template <class Elem>
   absl::Status SumOverRanks(absl::Span<Elem> values, absl::Time deadline);
 
   const Stream stream_;
-  Model* const model_;
+  model::Model* const model_;
   Parameters* const parameters_;
   const TrainerOptions options_;
-  KvCache cache_;
-  std::unique_ptr<GradSync> sync_;
-  SavedForward saved_;
-  ModelBackward backward_;
-  LossHead head_;
+  model::KvCache cache_;
+  std::unique_ptr<GradientReducer> sync_;
+  model::SavedForward saved_;
+  model::ModelBackward backward_;
+  model::LossHead head_;
   TrainerGroup group_;
-  MoeSchedule schedule_;
-  Batch batch_;
+  pipeline::MoeSchedule schedule_;
+  model::Batch batch_;
   std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order
   ScratchTensor d_residual_;     // [T, H] AccDType
   int64_t steps_ = 0, skipped_steps_ = 0;
@@ -182,4 +183,4 @@ class Trainer {
   int64_t dropped_ = 0;          // choices of this rank
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

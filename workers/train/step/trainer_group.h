@@ -13,13 +13,13 @@
 #include "workers/comm/core/communicator.h"
 #include "workers/moe/dispatch/expert_layout.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct TrainerGroup {
-  Communicator* world = nullptr;         // rows of data are dealt out to
-  Communicator* experts = nullptr;       // world itself without packing
-  Communicator* replicas = nullptr;      // null: every expert is on one rank
-  const ExpertLayout* layout = nullptr;  // of `experts`: each expert on one of its ranks
+  comm::Communicator* world = nullptr;        // rows of data are dealt out to
+  comm::Communicator* experts = nullptr;      // world itself without packing
+  comm::Communicator* replicas = nullptr;     // null: every expert is on one rank
+  const moe::ExpertLayout* layout = nullptr;  // of `experts`: each expert on one of its ranks
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -10,7 +10,7 @@
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr char kFormat[] = "switchyard-trainer";
@@ -19,8 +19,8 @@ constexpr int kVersion = 1;
 std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
 std::string Exact(double value) { return absl::StrFormat("%.17g", value); }
 
-std::string OptimizerText(const OptimizerSpec& optimizer) {
-  const LrSchedule& lr = optimizer.schedule;
+std::string OptimizerText(const jobs::OptimizerSpec& optimizer) {
+  const jobs::LrSchedule& lr = optimizer.schedule;
   return absl::StrJoin(
       {absl::StrCat("shape ", static_cast<int>(lr.shape)), absl::StrCat("peak ", Exact(lr.peak)),
        absl::StrCat("final_fraction ", Exact(lr.final_fraction)), absl::StrCat("warmup_steps ", lr.warmup_steps),
@@ -39,7 +39,7 @@ absl::StatusOr<int64_t> Count(const nlohmann::json& json, const char* key) {
 
 }  // namespace
 
-JobShape ShapeOf(const JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data) {
+JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data) {
   constexpr const char* kDTypes[] = {"fp32", "bf16", "fp64"};
   constexpr const char* kBalance[] = {"none", "all_layers", "per_layer"};
   JobShape shape = {
@@ -50,7 +50,7 @@ JobShape ShapeOf(const JobSpec& spec, absl::string_view config_text, absl::Span<
       {"batch_sequences", absl::StrCat(spec.batch_sequences)},
       {"optimizer", OptimizerText(spec.optimizer)},
       {"balance", kBalance[static_cast<int>(spec.balance)]},
-      {"balance_weight", Exact(spec.balance_weight.value_or(kDefaultBalanceWeight))},
+      {"balance_weight", Exact(spec.balance_weight.value_or(jobs::kDefaultBalanceWeight))},
       {"z_weight", Exact(spec.z_weight)},
       {"seed", absl::StrCat(spec.seed)},
       {"datasets", absl::StrCat(data.size(), " files")},
@@ -117,9 +117,9 @@ absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text) {
   if (json.contains("packing")) {  // older ones lack it
     int64_t packing = 0;
     ASSIGN_OR_RETURN(packing, Count(json, "packing"));
-    if (packing < 1 || packing > kMaxTrainWorkers) {
+    if (packing < 1 || packing > jobs::kMaxTrainWorkers) {
       return absl::InvalidArgumentError(
-          absl::StrCat(kTrainerStateName, ": packing ", packing, " is outside [1, ", kMaxTrainWorkers, "]"));
+          absl::StrCat(kTrainerStateName, ": packing ", packing, " is outside [1, ", jobs::kMaxTrainWorkers, "]"));
     }
     state.packing = static_cast<int32_t>(packing);
   }
@@ -139,4 +139,4 @@ absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text) {
   return state;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -15,14 +15,14 @@
 #include "scheduler/jobs/job_spec.h"
 #include "scheduler/jobs/token_format.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 inline constexpr char kTrainerStateName[] = "trainer_state.json";
 inline constexpr int64_t kMaxTrainerStateBytes = int64_t{1} << 20;
 
 struct NamedTokens {
   std::string name;
-  TokenFileHeader header;
+  jobs::TokenFileHeader header;
 };
 
 // What has to be the same for training to go on, by name, as text.
@@ -30,7 +30,7 @@ using JobShape = std::map<std::string, std::string>;
 
 // config_text: of config.json.  What may change without changing what is trained is left out: workers, checkpoints,
 // evaluation, how ranks communicate, limits and labels.
-JobShape ShapeOf(const JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data);
+JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data);
 // FailedPrecondition that lists what differs, "steps: was 10, is 20; …".
 absl::Status CompareShapes(const JobShape& was, const JobShape& is);
 
@@ -47,4 +47,4 @@ std::string EncodeTrainerState(const TrainerState& state);
 // InvalidArgument for what is none; FailedPrecondition "version V, this program reads 1".
 absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

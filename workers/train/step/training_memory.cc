@@ -6,16 +6,16 @@
 #include "absl/strings/str_format.h"
 #include "workers/model/config/memory_plan.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 // Of one row in one layer, as SavedLayer and MoeSaved have it.
-absl::int128 SavedRowBytes(const ModelConfig& config, DType dtype, bool moe) {
+absl::int128 SavedRowBytes(const model::ModelConfig& config, DType dtype, bool moe) {
   const int64_t wide = DTypeBytes(AccDType(dtype)), narrow = DTypeBytes(dtype);
   absl::int128 bytes = absl::int128(config.hidden) * wide;  // before the feed-forward
   bytes += absl::int128(config.qkv_width() + config.q_width()) * narrow;
-  if (config.qk_norm != QkNorm::kNone || config.clip_qkv > 0) bytes += absl::int128(config.qkv_width()) * narrow;
-  const auto ffn = [&](int64_t width) { return absl::int128(SumsWidth(config.activation, width) + width); };
+  if (config.qk_norm != model::QkNorm::kNone || config.clip_qkv > 0) bytes += absl::int128(config.qkv_width()) * narrow;
+  const auto ffn = [&](int64_t width) { return absl::int128(ops::SumsWidth(config.activation, width) + width); };
   if (!moe) return bytes + ffn(config.dense_intermediate) * narrow;
   bytes += ffn(config.shared_intermediate) * narrow;
   return bytes + config.top_k * (ffn(config.expert_intermediate) + config.hidden) * narrow;
@@ -23,12 +23,12 @@ absl::int128 SavedRowBytes(const ModelConfig& config, DType dtype, bool moe) {
 
 }  // namespace
 
-TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need) {
+TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNeed& need) {
   TrainingBytes bytes;
-  bytes.weights = 2 * WeightBytes(config, need.dtype, need.experts_per_layer);
-  bytes.parameters = 4 * WeightBytes(config, AccDType(need.dtype), need.experts_per_layer);
+  bytes.weights = 2 * model::WeightBytes(config, need.dtype, need.experts_per_layer);
+  bytes.parameters = 4 * model::WeightBytes(config, AccDType(need.dtype), need.experts_per_layer);
   const auto of_experts = [&](DType dtype) {
-    return WeightBytes(config, dtype, need.experts_per_layer) - WeightBytes(config, dtype, 0);
+    return model::WeightBytes(config, dtype, need.experts_per_layer) - model::WeightBytes(config, dtype, 0);
   };
   const absl::int128 experts = of_experts(AccDType(need.dtype));
   bytes.experts = 2 * of_experts(need.dtype) + 4 * experts;
@@ -39,9 +39,9 @@ TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need
     bytes.parameters -= saved;  // state_offload.h
     bytes.experts -= saved;
   }
-  absl::int128 row = KvBytesPerToken(config, need.dtype);
+  absl::int128 row = model::KvBytesPerToken(config, need.dtype);
   absl::int128 largest = 0;
-  for (const LayerConfig& layer : config.layers) {
+  for (const model::LayerConfig& layer : config.layers) {
     const absl::int128 saved = SavedRowBytes(config, need.dtype, layer.moe);
     row += absl::int128(config.hidden) * DTypeBytes(AccDType(need.dtype));  // before the layer
     if (!need.recompute) row += saved;
@@ -52,7 +52,7 @@ TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need
   return bytes;
 }
 
-absl::Status CheckTrainingMemory(const ModelConfig& config, const TrainingNeed& need, int64_t available_bytes) {
+absl::Status CheckTrainingMemory(const model::ModelConfig& config, const TrainingNeed& need, int64_t available_bytes) {
   const TrainingBytes bytes = TrainingMemory(config, need);
   if (bytes.total() <= available_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
@@ -64,7 +64,7 @@ absl::Status CheckTrainingMemory(const ModelConfig& config, const TrainingNeed& 
                       bytes.activations, std::max<int64_t>(available_bytes, 0)));
 }
 
-std::string MemoryRemedy(const ModelConfig& config, const TrainingNeed& need, const MemoryChoices& choices,
+std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& need, const MemoryChoices& choices,
                          int64_t available_bytes) {
   const TrainingBytes bytes = TrainingMemory(config, need);
   TrainingNeed in_file = need;
@@ -72,8 +72,8 @@ std::string MemoryRemedy(const ModelConfig& config, const TrainingNeed& need, co
   const TrainingBytes with_file = TrainingMemory(config, in_file);
   const std::string file =
       absl::StrFormat("%s, with which masters and moments of experts, %d bytes, are in a file",
-                      choices.offload == OffloadPolicy::kNever ? "offload is never, not auto"
-                                                               : "this worker has no --train_offload_dir",
+                      choices.offload == jobs::OffloadPolicy::kNever ? "offload is never, not auto"
+                                                                     : "this worker has no --train_offload_dir",
                       with_file.offloaded);
   if (!need.offload && with_file.total() <= available_bytes) return file;
   const absl::int128 everywhere = bytes.weights + bytes.parameters - bytes.experts;
@@ -95,4 +95,4 @@ std::string MemoryRemedy(const ModelConfig& config, const TrainingNeed& need, co
                          everywhere, apart);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -10,7 +10,7 @@
 #include "workers/model/config/config.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct TrainingNeed {
   DType dtype = DType::kF32;
@@ -29,20 +29,20 @@ struct TrainingBytes {
   absl::int128 experts = 0;      // of weights and parameters: experts', which ranks share; the rest every rank has
   absl::int128 total() const { return weights + parameters + activations; }
 };
-TrainingBytes TrainingMemory(const ModelConfig& config, const TrainingNeed& need);
+TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNeed& need);
 
 // ResourceExhausted "training needs at least X bytes (…), the worker has Y bytes available".
-absl::Status CheckTrainingMemory(const ModelConfig& config, const TrainingNeed& need, int64_t available_bytes);
+absl::Status CheckTrainingMemory(const model::ModelConfig& config, const TrainingNeed& need, int64_t available_bytes);
 
 // What a job and its ranks chose, for advice.
 struct MemoryChoices {
   int64_t micro_batch_sequences = 1;
-  OffloadPolicy offload = OffloadPolicy::kAuto;
+  jobs::OffloadPolicy offload = jobs::OffloadPolicy::kAuto;
   int world = 1;
   int ranks_here = 1;  // that share this machine's memory
 };
 // What makes a training need less where it matters, which is the part that takes most: a part of a sentence.
-std::string MemoryRemedy(const ModelConfig& config, const TrainingNeed& need, const MemoryChoices& choices,
+std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& need, const MemoryChoices& choices,
                          int64_t available_bytes);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kEscapedByte = 0xDC00;  // Python's surrogateescape range starts at U+DC80
 constexpr int32_t kSigma = 0x3A3, kFinalSigma = 0x3C2, kSharpS = 0xDF;
 
-bool IsCased(int32_t c) { return IsUpper(c) || IsLower(c) || IsTitlecase(c); }
+bool IsCased(int32_t c) { return IsUpper(c) || IsLower(c) || text::IsTitlecase(c); }
 
 // An invalid byte comes back as it was.
 void AppendCodePoint(int32_t c, std::string* out) {
@@ -27,7 +27,7 @@ void AppendUpper(int32_t c, std::string* out) {
   if (c == kSharpS) {
     out->append("SS");
   } else {
-    AppendCodePoint(ToUppercase(c), out);
+    AppendCodePoint(text::ToUppercase(c), out);
   }
 }
 
@@ -35,7 +35,7 @@ void AppendTitle(int32_t c, std::string* out) {
   if (c == kSharpS) {
     out->append("Ss");
   } else {
-    AppendCodePoint(ToTitlecase(c), out);
+    AppendCodePoint(text::ToTitlecase(c), out);
   }
 }
 
@@ -47,7 +47,7 @@ void AppendLower(absl::string_view text, size_t pos, int32_t c, size_t len, std:
     while (before > 0 && (static_cast<uint8_t>(text[before]) & 0xC0) == 0x80) --before;
     if (IsCased(DecodeAt(text, before).first)) return AppendCodePoint(kFinalSigma, out);
   }
-  AppendCodePoint(ToLowercase(c), out);
+  AppendCodePoint(text::ToLowercase(c), out);
 }
 
 bool IsLineBreak(int32_t c) {
@@ -102,18 +102,18 @@ std::vector<absl::string_view> SplitCodePoints(absl::string_view text) {
   return out;
 }
 
-bool IsSpace(int32_t c) { return IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
+bool IsSpace(int32_t c) { return text::IsWhitespace(c) || (c >= 0x1C && c <= 0x1F); }
 
-bool IsAlpha(int32_t c) { return IsLetter(c); }
+bool IsAlpha(int32_t c) { return text::IsLetter(c); }
 
 bool IsDigit(int32_t c) {
   const bool superscript = c == 0xB2 || c == 0xB3 || c == 0xB9;  // digits to Python, though not decimal ones
-  return IsDecimal(c) || superscript;
+  return text::IsDecimal(c) || superscript;
 }
 
-bool IsPrintable(int32_t c) { return c == ' ' || !(IsControlOrUnassigned(c) || IsSeparator(c)); }
-bool IsUpper(int32_t c) { return IsUppercase(c); }
-bool IsLower(int32_t c) { return IsLowercase(c); }
+bool IsPrintable(int32_t c) { return c == ' ' || !(text::IsControlOrUnassigned(c) || text::IsSeparator(c)); }
+bool IsUpper(int32_t c) { return text::IsUppercase(c); }
+bool IsLower(int32_t c) { return text::IsLowercase(c); }
 
 std::string ToUpper(absl::string_view text) {
   std::string out;

@@ -129,19 +129,19 @@ absl::StatusOr<bool> Contains(Runtime& runtime, const Value& container, const Va
 
 absl::StatusOr<bool> Compare(Runtime& runtime, ast::CompareOp op, const Value& a, const Value& b) {
   using ast::CompareOp;
-  if (op == CompareOp::kIn || op == CompareOp::kNotIn) {
+  if (op == jinja::ast::CompareOp::kIn || op == jinja::ast::CompareOp::kNotIn) {
     ASSIGN_OR_RETURN(const bool contains, Contains(runtime, b, a));
-    return contains == (op == CompareOp::kIn);
+    return contains == (op == jinja::ast::CompareOp::kIn);
   }
-  if (op == CompareOp::kEq || op == CompareOp::kNe) {
+  if (op == jinja::ast::CompareOp::kEq || op == jinja::ast::CompareOp::kNe) {
     ASSIGN_OR_RETURN(const bool equal, Equal(runtime, a, b));
-    return equal == (op == CompareOp::kEq);
+    return equal == (op == jinja::ast::CompareOp::kEq);
   }
   ASSIGN_OR_RETURN(const std::optional<int> order, Order(runtime, a, b));
   if (!order.has_value()) return false;
-  if (op == CompareOp::kLt) return *order < 0;
-  if (op == CompareOp::kLe) return *order <= 0;
-  if (op == CompareOp::kGt) return *order > 0;
+  if (op == jinja::ast::CompareOp::kLt) return *order < 0;
+  if (op == jinja::ast::CompareOp::kLe) return *order <= 0;
+  if (op == jinja::ast::CompareOp::kGt) return *order > 0;
   return *order >= 0;
 }
 

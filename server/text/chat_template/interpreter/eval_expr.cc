@@ -57,8 +57,8 @@ absl::StatusOr<Value> Interpreter::EvalNode(const ast::Unary& node) {
 
 absl::StatusOr<Value> Interpreter::EvalNode(const ast::Binary& node) {
   ASSIGN_OR_RETURN(Value left, Eval(*node.left));
-  if (node.op == BinaryOp::kAnd) return left.Truth() ? Eval(*node.right) : left;
-  if (node.op == BinaryOp::kOr) return left.Truth() ? left : Eval(*node.right);
+  if (node.op == jinja::ast::BinaryOp::kAnd) return left.Truth() ? Eval(*node.right) : left;
+  if (node.op == jinja::ast::BinaryOp::kOr) return left.Truth() ? left : Eval(*node.right);
   ASSIGN_OR_RETURN(const Value right, Eval(*node.right));
   return Arithmetic(runtime_, node.op, left, right);
 }

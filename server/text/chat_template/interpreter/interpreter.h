@@ -36,8 +36,8 @@ class Interpreter {
   absl::StatusOr<std::string> Render(const ast::Block& block);
   // Of what Render gave: the bytes that `generation` blocks wrote, rising.  Empty if one of them wrote into a captured
   // block (a macro, a block `set`), whose place in the output nobody knows.
-  std::vector<TextSpan> TakeGenerated() {
-    return captured_generation_ ? std::vector<TextSpan>() : std::move(generated_);
+  std::vector<text::TextSpan> TakeGenerated() {
+    return captured_generation_ ? std::vector<text::TextSpan>() : std::move(generated_);
   }
 
   // Calls a macro; see exec_macro.cc.
@@ -121,7 +121,7 @@ class Interpreter {
   std::shared_ptr<Scope> scope_;
   std::string* out_ = nullptr;     // where text goes: the output or a captured block
   std::string* output_ = nullptr;  // the output
-  std::vector<TextSpan> generated_;
+  std::vector<text::TextSpan> generated_;
   bool captured_generation_ = false;
   std::vector<std::shared_ptr<Scope>> pinned_;
 };

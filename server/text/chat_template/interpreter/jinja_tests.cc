@@ -41,14 +41,14 @@ bool IsIterable(const Value& v) {
 }
 bool IsEscaped(const Value&) { return false; }
 
-template <CompareOp kOp>
+template <jinja::ast::CompareOp kOp>
 absl::StatusOr<bool> CompareTest(Runtime& runtime, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("test", args, {"other"}, 1));
   return Compare(runtime, kOp, input, bound.Get(0));
 }
 
 absl::StatusOr<bool> RemainderIs(Runtime& runtime, const Value& input, const Value& divisor, int64_t expected) {
-  ASSIGN_OR_RETURN(const Value remainder, Arithmetic(runtime, BinaryOp::kMod, input, divisor));
+  ASSIGN_OR_RETURN(const Value remainder, Arithmetic(runtime, jinja::ast::BinaryOp::kMod, input, divisor));
   return Equal(runtime, remainder, Value::Int(expected));
 }
 
@@ -89,35 +89,35 @@ absl::StatusOr<bool> IsTest(Runtime& runtime, const Value& input, const Args&) {
 
 Test FindTest(absl::string_view name) {
   static const auto* const kTable = new absl::flat_hash_map<std::string, Test>{
-      {"!=", CompareTest<CompareOp::kNe>},
-      {"<", CompareTest<CompareOp::kLt>},
-      {"<=", CompareTest<CompareOp::kLe>},
-      {"==", CompareTest<CompareOp::kEq>},
-      {">", CompareTest<CompareOp::kGt>},
-      {">=", CompareTest<CompareOp::kGe>},
+      {"!=", CompareTest<jinja::ast::CompareOp::kNe>},
+      {"<", CompareTest<jinja::ast::CompareOp::kLt>},
+      {"<=", CompareTest<jinja::ast::CompareOp::kLe>},
+      {"==", CompareTest<jinja::ast::CompareOp::kEq>},
+      {">", CompareTest<jinja::ast::CompareOp::kGt>},
+      {">=", CompareTest<jinja::ast::CompareOp::kGe>},
       {"boolean", Ask<IsBoolean>},
       {"callable", Ask<IsCallable>},
       {"defined", Ask<IsDefined>},
       {"divisibleby", IsDivisibleBy},
-      {"eq", CompareTest<CompareOp::kEq>},
-      {"equalto", CompareTest<CompareOp::kEq>},
+      {"eq", CompareTest<jinja::ast::CompareOp::kEq>},
+      {"equalto", CompareTest<jinja::ast::CompareOp::kEq>},
       {"escaped", Ask<IsEscaped>},
       {"even", IsEven},
       {"false", Ask<IsFalse>},
       {"filter", IsFilter},
       {"float", Ask<IsFloat>},
-      {"ge", CompareTest<CompareOp::kGe>},
-      {"greaterthan", CompareTest<CompareOp::kGt>},
-      {"gt", CompareTest<CompareOp::kGt>},
-      {"in", CompareTest<CompareOp::kIn>},
+      {"ge", CompareTest<jinja::ast::CompareOp::kGe>},
+      {"greaterthan", CompareTest<jinja::ast::CompareOp::kGt>},
+      {"gt", CompareTest<jinja::ast::CompareOp::kGt>},
+      {"in", CompareTest<jinja::ast::CompareOp::kIn>},
       {"integer", Ask<IsInteger>},
       {"iterable", Ask<IsIterable>},
-      {"le", CompareTest<CompareOp::kLe>},
-      {"lessthan", CompareTest<CompareOp::kLt>},
+      {"le", CompareTest<jinja::ast::CompareOp::kLe>},
+      {"lessthan", CompareTest<jinja::ast::CompareOp::kLt>},
       {"lower", IsCase<false>},
-      {"lt", CompareTest<CompareOp::kLt>},
+      {"lt", CompareTest<jinja::ast::CompareOp::kLt>},
       {"mapping", Ask<IsMapping>},
-      {"ne", CompareTest<CompareOp::kNe>},
+      {"ne", CompareTest<jinja::ast::CompareOp::kNe>},
       {"none", Ask<IsNone>},
       {"number", Ask<IsNumber>},
       {"odd", IsOdd},

@@ -26,11 +26,12 @@ namespace switchyard::jinja {
 class Runtime {
  public:
   // Borrows the clock.
-  Runtime(const ChatTemplateLimits& limits, const ChatTemplateClock& clock) : limits_(limits), clock_(clock) {}
+  Runtime(const text::ChatTemplateLimits& limits, const text::ChatTemplateClock& clock)
+      : limits_(limits), clock_(clock) {}
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  const ChatTemplateLimits& limits() const { return limits_; }
+  const text::ChatTemplateLimits& limits() const { return limits_; }
   absl::Time now() const { return clock_.now; }
   absl::TimeZone zone() const { return clock_.zone; }
 
@@ -84,8 +85,8 @@ class Runtime {
   int line = 0;  // of the template, where evaluation is
 
  private:
-  const ChatTemplateLimits limits_;
-  const ChatTemplateClock& clock_;
+  const text::ChatTemplateLimits limits_;
+  const text::ChatTemplateClock& clock_;
   int64_t steps_ = 0;
   int64_t asked_at_step_ = 0;  // when the clock was asked last
   int calls_since_asked_ = 0;  // of Steps

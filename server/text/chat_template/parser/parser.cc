@@ -9,7 +9,7 @@
 
 namespace switchyard::jinja {
 
-absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const ChatTemplateLimits& limits) {
+absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const text::ChatTemplateLimits& limits) {
   if (source.size() > limits.max_source_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("the template has ", source.size(), " bytes, the limit is ", limits.max_source_bytes));

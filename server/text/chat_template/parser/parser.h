@@ -21,13 +21,13 @@
 namespace switchyard::jinja {
 
 // INVALID_ARGUMENT "… (line N)".
-absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const ChatTemplateLimits& limits);
+absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const text::ChatTemplateLimits& limits);
 
 // The recursive descent behind it: tokens in parser.cc, statements in parser_stmt.cc, operators in parser_expr.cc, what
 // stands between them in parser_operand.cc.
 class Parser {
  public:
-  Parser(std::vector<Token> tokens, const ChatTemplateLimits& limits)
+  Parser(std::vector<Token> tokens, const text::ChatTemplateLimits& limits)
       : tokens_(std::move(tokens)), max_nesting_(limits.max_nesting) {}
 
   absl::StatusOr<ast::Block> ParseAll();

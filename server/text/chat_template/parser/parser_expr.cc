@@ -14,25 +14,25 @@ using ast::ExprPtr;
 struct BinarySpelling {
   absl::string_view text;
   int level;
-  BinaryOp op;
+  jinja::ast::BinaryOp op;
 };
 
 // Level 0 binds loosest.  Between them stand `not` and the comparisons (under kLogicalLevels) and `~` (after kSum).
 constexpr int kLogicalLevels = 2, kSum = 2, kProduct = 3, kPower = 4;
 constexpr BinarySpelling kBinary[] = {
-    {"or", 0, BinaryOp::kOr},
-    {"and", 1, BinaryOp::kAnd},
-    {"+", kSum, BinaryOp::kAdd},
-    {"-", kSum, BinaryOp::kSub},
-    {"*", kProduct, BinaryOp::kMul},
-    {"/", kProduct, BinaryOp::kDiv},
-    {"//", kProduct, BinaryOp::kFloorDiv},
-    {"%", kProduct, BinaryOp::kMod},
-    {"**", kPower, BinaryOp::kPow},
+    {"or", 0, jinja::ast::BinaryOp::kOr},
+    {"and", 1, jinja::ast::BinaryOp::kAnd},
+    {"+", kSum, jinja::ast::BinaryOp::kAdd},
+    {"-", kSum, jinja::ast::BinaryOp::kSub},
+    {"*", kProduct, jinja::ast::BinaryOp::kMul},
+    {"/", kProduct, jinja::ast::BinaryOp::kDiv},
+    {"//", kProduct, jinja::ast::BinaryOp::kFloorDiv},
+    {"%", kProduct, jinja::ast::BinaryOp::kMod},
+    {"**", kPower, jinja::ast::BinaryOp::kPow},
 };
-constexpr std::pair<absl::string_view, CompareOp> kCompare[] = {
-    {"==", CompareOp::kEq}, {"!=", CompareOp::kNe}, {"<", CompareOp::kLt},
-    {"<=", CompareOp::kLe}, {">", CompareOp::kGt},  {">=", CompareOp::kGe},
+constexpr std::pair<absl::string_view, jinja::ast::CompareOp> kCompare[] = {
+    {"==", jinja::ast::CompareOp::kEq}, {"!=", jinja::ast::CompareOp::kNe}, {"<", jinja::ast::CompareOp::kLt},
+    {"<=", jinja::ast::CompareOp::kLe}, {">", jinja::ast::CompareOp::kGt},  {">=", jinja::ast::CompareOp::kGe},
 };
 
 const BinarySpelling* FindBinary(const Token& token, int level) {
@@ -67,7 +67,7 @@ Parser::ExprOr Parser::ParseTuple(bool with_conditional, bool parenthesized) {
   int height = 0;
   bool has_comma = false;
   while (!AtTupleEnd()) {
-    ASSIGN_OR_RETURN(ExprPtr item, with_conditional ? ParseExpression() : ParseBinary(0));
+    ASSIGN_OR_RETURN(jinja::ast::ExprPtr item, with_conditional ? ParseExpression() : ParseBinary(0));
     Raise(&height, item);
     tuple.items.push_back(std::move(item));
     if (!SkipOperator(",")) break;
@@ -87,7 +87,7 @@ Parser::ExprOr Parser::ParseExpression() {
 
 Parser::ExprOr Parser::ParseConditional() {
   int line = Current().line;
-  ASSIGN_OR_RETURN(ExprPtr expr, ParseBinary(0));
+  ASSIGN_OR_RETURN(jinja::ast::ExprPtr expr, ParseBinary(0));
   while (SkipName("if")) {
     ast::Conditional node;
     node.then = std::move(expr);
@@ -111,10 +111,10 @@ Parser::ExprOr Parser::ParseBinary(int level) {
     return ParseBinary(level + 1);
   };
   const int line = Current().line;
-  ASSIGN_OR_RETURN(ExprPtr left, operand());
+  ASSIGN_OR_RETURN(jinja::ast::ExprPtr left, operand());
   while (const BinarySpelling* spelling = FindBinary(Current(), level)) {
     Take();
-    ASSIGN_OR_RETURN(ExprPtr right, operand());
+    ASSIGN_OR_RETURN(jinja::ast::ExprPtr right, operand());
     const int height = std::max(left->height, right->height);
     ASSIGN_OR_RETURN(left, Make(line, height, ast::Binary{spelling->op, std::move(left), std::move(right)}));
   }
@@ -126,7 +126,7 @@ Parser::ExprOr Parser::ParseNot() {
   if (!SkipName("not")) return ParseCompare();
   const Nested nested(&nesting_);
   if (nesting_ > max_nesting_) return Fail("too many 'not' within each other");
-  ASSIGN_OR_RETURN(ExprPtr operand, ParseNot());
+  ASSIGN_OR_RETURN(jinja::ast::ExprPtr operand, ParseNot());
   const int height = operand->height;
   return Make(line, height, ast::Unary{ast::UnaryOp::kNot, std::move(operand)});
 }
@@ -139,20 +139,20 @@ Parser::ExprOr Parser::ParseCompare() {
   while (true) {
     const auto* known = std::find_if(std::begin(kCompare), std::end(kCompare),
                                      [&](const auto& c) { return Current().IsOperator(c.first); });
-    CompareOp op;
+    jinja::ast::CompareOp op;
     if (known != std::end(kCompare)) {
       Take();
       op = known->second;
     } else if (SkipName("in")) {
-      op = CompareOp::kIn;
+      op = jinja::ast::CompareOp::kIn;
     } else if (Current().IsName("not") && Look().IsName("in")) {
       Take();
       Take();
-      op = CompareOp::kNotIn;
+      op = jinja::ast::CompareOp::kNotIn;
     } else {
       break;
     }
-    ASSIGN_OR_RETURN(ExprPtr operand, ParseBinary(kSum));
+    ASSIGN_OR_RETURN(jinja::ast::ExprPtr operand, ParseBinary(kSum));
     Raise(&height, operand);
     node.rest.emplace_back(op, std::move(operand));
   }
@@ -165,7 +165,7 @@ Parser::ExprOr Parser::ParseConcat() {
   ast::Concat node;
   int height = 0;
   do {
-    ASSIGN_OR_RETURN(ExprPtr part, ParseBinary(kProduct));
+    ASSIGN_OR_RETURN(jinja::ast::ExprPtr part, ParseBinary(kProduct));
     Raise(&height, part);
     node.parts.push_back(std::move(part));
   } while (SkipOperator("~"));
@@ -178,10 +178,10 @@ Parser::ExprOr Parser::ParseUnary(bool with_filter) {
   if (nesting_ > max_nesting_) return Fail(absl::StrCat("the expression is nested more than ", max_nesting_, " deep"));
   const int line = Current().line;
   const bool minus = Current().IsOperator("-"), plus = Current().IsOperator("+");
-  ExprPtr expr;
+  jinja::ast::ExprPtr expr;
   if (minus || plus) {
     Take();
-    ASSIGN_OR_RETURN(ExprPtr operand, ParseUnary(false));
+    ASSIGN_OR_RETURN(jinja::ast::ExprPtr operand, ParseUnary(false));
     const int height = operand->height;
     const auto op = minus ? ast::UnaryOp::kNegative : ast::UnaryOp::kPositive;
     ASSIGN_OR_RETURN(expr, Make(line, height, ast::Unary{op, std::move(operand)}));

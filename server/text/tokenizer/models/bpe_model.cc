@@ -6,7 +6,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // A doubly linked list in an array: merging is O(1), positions stay, so that they can order the queue.
 struct BpeModel::Symbol {
@@ -155,4 +155,4 @@ absl::Status BpeModel::Tokenize(absl::string_view piece, WorkGuard* guard, std::
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

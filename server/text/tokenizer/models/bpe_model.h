@@ -14,7 +14,7 @@
 #include "absl/functional/function_ref.h"
 #include "server/text/tokenizer/models/model.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 class BpeModel : public TokenizerModel {
  public:
@@ -60,4 +60,4 @@ class BpeModel : public TokenizerModel {
   bool ignore_merges_ = false;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

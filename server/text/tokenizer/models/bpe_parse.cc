@@ -8,7 +8,7 @@
 #include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/models/bpe_model.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::Parse(const Field& field) {
   ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Parse(field["vocab"]));
@@ -106,4 +106,4 @@ void BpeModel::IndexCharacters() {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -4,7 +4,7 @@
 
 #include "scheduler/base/text/utf8.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 constexpr char32_t kAlphabetEnd = 0x100 + 68;
@@ -51,4 +51,4 @@ void AppendByteLevelDecoded(absl::string_view token, std::string* out) {
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 void AppendByteLevel(absl::string_view bytes, std::string* out);
 
@@ -15,4 +15,4 @@ void AppendByteLevel(absl::string_view bytes, std::string* out);
 // token).  REQUIRES: valid UTF-8.
 void AppendByteLevelDecoded(absl::string_view token, std::string* out);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

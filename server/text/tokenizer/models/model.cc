@@ -6,7 +6,7 @@
 #include "server/text/tokenizer/models/bpe_model.h"
 #include "server/text/tokenizer/models/word_models.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token) {
   return absl::InvalidArgumentError(absl::StrCat("text: the tokenizer's vocabulary does not have ", Quote(unknown),
@@ -23,4 +23,4 @@ absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field) {
   return field["type"].Expected("BPE, WordPiece or WordLevel (other model types are not supported)");
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

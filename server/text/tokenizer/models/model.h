@@ -11,7 +11,7 @@
 #include "server/text/tokenizer/models/vocabulary.h"
 #include "server/text/tokenizer/work_guard.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 class TokenizerModel {
  public:
@@ -29,4 +29,4 @@ absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token);
 // refused.
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

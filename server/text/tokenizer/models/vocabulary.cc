@@ -6,7 +6,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 absl::StatusOr<Vocabulary> Vocabulary::Parse(const Field& field) {
   RETURN_IF_ERROR(field.CheckObject());
@@ -50,4 +50,4 @@ absl::string_view Vocabulary::TokenOf(int32_t id) const {
   return id >= 0 && id < id_end() ? tokens_[id] : absl::string_view();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "server/text/tokenizer/json_reader.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // Ids may have gaps, but the largest is bounded: nothing is allocated because a file says so.
 inline constexpr int64_t kMaxTokenId = (1 << 22) - 1;
@@ -39,4 +39,4 @@ class Vocabulary {
   std::vector<absl::string_view> tokens_;  // [id]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -4,7 +4,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 struct Unk {
@@ -108,4 +108,4 @@ absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordPiece(const Field& fiel
   return std::make_unique<WordPieceModel>(std::move(vocabulary), std::move(options));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -5,9 +5,9 @@
 
 #include "server/text/tokenizer/models/model.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordLevel(const Field& field);
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordPiece(const Field& field);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -8,7 +8,7 @@
 #include "server/text/tokenizer/component_limits.h"
 #include "server/text/tokenizer/stages/decoder_stages.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 using DecoderPtr = std::unique_ptr<Decoder>;
@@ -118,7 +118,7 @@ template <class Make>
 class SimpleDecoder : public Decoder {
  public:
   explicit SimpleDecoder(Make make) : make_(std::move(make)) {}
-  StagePtr NewStage(StagePtr next) const override { return make_(std::move(next)); }
+  StagePtr NewMigration(StagePtr next) const override { return make_(std::move(next)); }
 
  private:
   const Make make_;
@@ -132,7 +132,7 @@ DecoderPtr MakeDecoder(Make make) {
 class ReplaceDecoder : public Decoder {
  public:
   ReplaceDecoder(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  StagePtr NewStage(StagePtr next) const override {
+  StagePtr NewMigration(StagePtr next) const override {
     if (pattern_.literal().empty()) return std::make_unique<ReplaceRegexStage>(pattern_, content_, std::move(next));
     return std::make_unique<ReplaceLiteralStage>(pattern_.literal(), content_, std::move(next));
   }
@@ -145,8 +145,8 @@ class ReplaceDecoder : public Decoder {
 class SequenceDecoder : public Decoder {
  public:
   explicit SequenceDecoder(std::vector<DecoderPtr> parts) : parts_(std::move(parts)) {}
-  StagePtr NewStage(StagePtr next) const override {
-    for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) next = (*part)->NewStage(std::move(next));
+  StagePtr NewMigration(StagePtr next) const override {
+    for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) next = (*part)->NewMigration(std::move(next));
     return next;
   }
 
@@ -241,4 +241,4 @@ absl::StatusOr<std::unique_ptr<Decoder>> ParseDecoder(const Field& field) {
   return Parse(field, 0);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

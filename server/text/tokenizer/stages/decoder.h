@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "server/text/tokenizer/json_reader.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // One stage.  A token arrives as any number of Text calls, each with whole characters, and one EndToken; stages that
 // join tokens (Fuse, ByteLevel) pass on one token that only ends at Finish.  That lets text flow before the end is
@@ -31,10 +31,10 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
   // A stage in its initial state that feeds `next`.  It borrows this decoder.
-  virtual std::unique_ptr<DecoderStage> NewStage(std::unique_ptr<DecoderStage> next) const = 0;
+  virtual std::unique_ptr<DecoderStage> NewMigration(std::unique_ptr<DecoderStage> next) const = 0;
 };
 
 // Joining with spaces, when the field is absent.  InvalidArgument names the JSON path of what is wrong.
 absl::StatusOr<std::unique_ptr<Decoder>> ParseDecoder(const Field& field);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "server/text/tokenizer/models/byte_level.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 int ByteOfToken(absl::string_view token) {
   if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return -1;
   const auto digit = [](char c) {
@@ -117,4 +117,4 @@ absl::Status StripStage::EndToken() {
   return next().EndToken();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

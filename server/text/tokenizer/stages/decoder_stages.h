@@ -10,7 +10,7 @@
 #include "server/text/tokenizer/pattern.h"
 #include "server/text/tokenizer/stages/decoder.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // The byte of a token "<0xHH>", or -1.
 int ByteOfToken(absl::string_view token);
@@ -122,4 +122,4 @@ class StripStage : public ChainedStage {
   int64_t num_held_ = 0;  // characters `content` at the end so far
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -14,7 +14,7 @@
 #include "server/text/unicode/normal_form.h"
 #include "server/text/unicode/unicode.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 using NormalizerPtr = std::unique_ptr<Normalizer>;
@@ -38,14 +38,14 @@ void Filter(NormalizedText* text, Keep keep) {
 
 class FormNormalizer : public Normalizer {
  public:
-  explicit FormNormalizer(NormalForm form) : form_(form) {}
+  explicit FormNormalizer(text::NormalForm form) : form_(form) {}
   absl::Status Apply(NormalizedText* text) const override {
-    text->text = Normalize(form_, text->text);
+    text->text = text::Normalize(form_, text->text);
     return absl::OkStatus();
   }
 
  private:
-  const NormalForm form_;
+  const text::NormalForm form_;
 };
 
 // Those that need no parameters and cannot fail.
@@ -65,12 +65,12 @@ class SimpleNormalizer : public Normalizer {
 void Lowercase(NormalizedText* text) {
   std::string out;
   out.reserve(text->text.size());
-  for (size_t pos = 0; pos < text->text.size();) AppendLowercase(DecodeUtf8(text->text, &pos), &out);
+  for (size_t pos = 0; pos < text->text.size();) text::AppendLowercase(DecodeUtf8(text->text, &pos), &out);
   text->text = std::move(out);
 }
 
 void StripAccents(NormalizedText* text) {
-  Filter(text, [](char32_t c) { return !IsMark(c); });
+  Filter(text, [](char32_t c) { return !text::IsMark(c); });
 }
 
 void ToByteLevel(NormalizedText* text) {
@@ -135,10 +135,10 @@ class StripNormalizer : public Normalizer {
     size_t begin = 0;
     size_t end = all.size();
     for (size_t pos = 0; left_ && pos < end; begin = pos) {
-      if (!IsWhitespace(DecodeUtf8(all, &pos))) break;
+      if (!text::IsWhitespace(DecodeUtf8(all, &pos))) break;
     }
     for (size_t start = 0; right_ && end > begin; end = start) {
-      if (!IsWhitespace(DecodeUtf8Before(all, end, &start))) break;
+      if (!text::IsWhitespace(DecodeUtf8Before(all, end, &start))) break;
     }
     if (begin > 0) text->starts_at_origin = false;
     text->text = text->text.substr(begin, end - begin);
@@ -170,8 +170,8 @@ class BertNormalizer : public Normalizer {
     if (options_.clean_text) Clean(text);
     if (options_.handle_chinese_chars) SpaceOutCjk(text);
     if (options_.strip_accents) {
-      text->text = Normalize(NormalForm::kNfd, text->text);
-      Filter(text, [](char32_t c) { return !IsNonspacingMark(c); });
+      text->text = text::Normalize(text::NormalForm::kNfd, text->text);
+      Filter(text, [](char32_t c) { return !text::IsNonspacingMark(c); });
     }
     if (options_.lowercase) Lowercase(text);
     return absl::OkStatus();
@@ -181,12 +181,12 @@ class BertNormalizer : public Normalizer {
   static void Clean(NormalizedText* text) {
     Filter(text, [](char32_t c) {
       const bool kept_control = c == '\t' || c == '\n' || c == '\r';
-      return c != 0 && c != 0xFFFD && (kept_control || !IsControlOrUnassigned(c));
+      return c != 0 && c != 0xFFFD && (kept_control || !text::IsControlOrUnassigned(c));
     });
     std::string out;
     for (size_t pos = 0; pos < text->text.size();) {
       const char32_t c = DecodeUtf8(text->text, &pos);
-      AppendUtf8(IsWhitespace(c) ? U' ' : c, &out);
+      AppendUtf8(text::IsWhitespace(c) ? U' ' : c, &out);
     }
     text->text = std::move(out);
   }
@@ -254,10 +254,10 @@ absl::StatusOr<NormalizerPtr> ParseSequence(const Field& field, int depth) {
 absl::StatusOr<NormalizerPtr> Parse(const Field& field, int depth) {
   RETURN_IF_ERROR(CheckComponent(field, depth));
   ASSIGN_OR_RETURN(const std::string type, field["type"].String());
-  if (type == "NFC") return std::make_unique<FormNormalizer>(NormalForm::kNfc);
-  if (type == "NFD") return std::make_unique<FormNormalizer>(NormalForm::kNfd);
-  if (type == "NFKC") return std::make_unique<FormNormalizer>(NormalForm::kNfkc);
-  if (type == "NFKD") return std::make_unique<FormNormalizer>(NormalForm::kNfkd);
+  if (type == "NFC") return std::make_unique<FormNormalizer>(text::NormalForm::kNfc);
+  if (type == "NFD") return std::make_unique<FormNormalizer>(text::NormalForm::kNfd);
+  if (type == "NFKC") return std::make_unique<FormNormalizer>(text::NormalForm::kNfkc);
+  if (type == "NFKD") return std::make_unique<FormNormalizer>(text::NormalForm::kNfkd);
   if (type == "Lowercase") return std::make_unique<SimpleNormalizer>(Lowercase);
   if (type == "StripAccents") return std::make_unique<SimpleNormalizer>(StripAccents);
   if (type == "ByteLevel") return std::make_unique<SimpleNormalizer>(ToByteLevel);
@@ -282,4 +282,4 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizer(const Field& field) 
   return Parse(field, 0);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

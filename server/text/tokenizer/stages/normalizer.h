@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "server/text/tokenizer/json_reader.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 struct NormalizedText {
   std::string text;
@@ -29,4 +29,4 @@ class Normalizer {
 // Null when the field is absent.  InvalidArgument names the JSON path of what is wrong.
 absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizer(const Field& field);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -4,7 +4,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/text/tokenizer/component_limits.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 constexpr size_t kMaxTemplateIds = 1024;
@@ -80,4 +80,4 @@ absl::StatusOr<PostProcessor> ParsePostProcessor(const Field& field, int32_t id_
   return Parse(field, id_end, 0);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "server/text/tokenizer/json_reader.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // What all of these come to: ids before and after the text's own.
 struct PostProcessor {
@@ -21,4 +21,4 @@ struct PostProcessor {
 // Does nothing when the field is absent.  `id_end` is one past the largest legal id.
 absl::StatusOr<PostProcessor> ParsePostProcessor(const Field& field, int32_t id_end);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -9,7 +9,7 @@
 #include "server/text/tokenizer/pattern.h"
 #include "server/text/unicode/unicode.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 using PreTokenizerPtr = std::unique_ptr<PreTokenizer>;
@@ -115,12 +115,12 @@ class WhitespacePreTokenizer : public PreTokenizer {
  public:
   absl::Status Apply(WorkGuard* guard, Pieces* pieces) const override {
     RETURN_IF_ERROR(SplitOnCharacters(SplitBehavior::kRemoved, IsSpace, guard, pieces));
-    return SplitOnCharacters(SplitBehavior::kContiguous, IsWord, guard, pieces);
+    return SplitOnCharacters(SplitBehavior::kContiguous, text::IsWord, guard, pieces);
   }
 
  private:
   // A character that is both (none is today) would be a word character.
-  static bool IsSpace(char32_t c) { return IsWhitespace(c) && !IsWord(c); }
+  static bool IsSpace(char32_t c) { return text::IsWhitespace(c) && !text::IsWord(c); }
 };
 
 // Splits on a class of characters that is given by a function.
@@ -253,8 +253,8 @@ absl::StatusOr<PreTokenizerPtr> ParseSequence(const Field& field, int depth) {
 
 PreTokenizerPtr MakeBert() {
   std::vector<PreTokenizerPtr> parts;
-  parts.push_back(std::make_unique<ClassPreTokenizer>(SplitBehavior::kRemoved, IsWhitespace));
-  parts.push_back(std::make_unique<ClassPreTokenizer>(SplitBehavior::kIsolated, IsPunctuation));
+  parts.push_back(std::make_unique<ClassPreTokenizer>(SplitBehavior::kRemoved, text::IsWhitespace));
+  parts.push_back(std::make_unique<ClassPreTokenizer>(SplitBehavior::kIsolated, text::IsPunctuation));
   return std::make_unique<SequencePreTokenizer>(std::move(parts));
 }
 
@@ -266,16 +266,17 @@ absl::StatusOr<PreTokenizerPtr> Parse(const Field& field, int depth) {
   if (type == "Metaspace") return ParseMetaspace(field);
   if (type == "Sequence") return ParseSequence(field, depth);
   if (type == "Whitespace") return std::make_unique<WhitespacePreTokenizer>();
-  if (type == "WhitespaceSplit") return std::make_unique<ClassPreTokenizer>(SplitBehavior::kRemoved, IsWhitespace);
+  if (type == "WhitespaceSplit")
+    return std::make_unique<ClassPreTokenizer>(SplitBehavior::kRemoved, text::IsWhitespace);
   if (type == "BertPreTokenizer") return MakeBert();
   if (type == "Digits") {
     ASSIGN_OR_RETURN(const bool individual, field["individual_digits"].BoolOr(false));
     return std::make_unique<ClassPreTokenizer>(individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
-                                               IsNumeric);
+                                               text::IsNumeric);
   }
   if (type == "Punctuation") {
     ASSIGN_OR_RETURN(const SplitBehavior behavior, ParseBehavior(field["behavior"], "Isolated"));
-    return std::make_unique<ClassPreTokenizer>(behavior, IsPunctuation);
+    return std::make_unique<ClassPreTokenizer>(behavior, text::IsPunctuation);
   }
   if (type == "CharDelimiterSplit") {
     ASSIGN_OR_RETURN(const char32_t delimiter, OneCharacter(field["delimiter"], ""));
@@ -297,4 +298,4 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ParsePreTokenizer(const Field& fie
   return Parse(field, 0);
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

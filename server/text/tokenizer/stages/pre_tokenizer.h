@@ -11,7 +11,7 @@
 #include "server/text/tokenizer/json_reader.h"
 #include "server/text/tokenizer/pieces.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 class PreTokenizer {
  public:
@@ -23,4 +23,4 @@ class PreTokenizer {
 // Null when the field is absent.  InvalidArgument names the JSON path of what is wrong.
 absl::StatusOr<std::unique_ptr<PreTokenizer>> ParsePreTokenizer(const Field& field);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -98,7 +98,7 @@ TEST_F(FlagSetTest, AliasesAreTakenAndKeptQuiet) {
   EXPECT_THAT(flags_.ArgumentsOf(kPassedOn), ElementsAre("--model=", "--share=0.5", "--graphs=false"));
 }
 
-TEST_F(FlagSetTest, AllProblemsAreToldAtOnce) {
+TEST_F(FlagSetTest, AllProblemsAreReportedAtOnce) {
   EXPECT_THAT(
       Parse({"--modle=x", "--port=http", "serve", "-p", "--placement=best", "--graphs=maybe", "--timeout=5", "--xyzzyx",
              "--bytes"}),

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "scheduler/base/text/quote.h"
+
+#include <gtest/gtest.h>
 
 namespace switchyard {
 namespace {

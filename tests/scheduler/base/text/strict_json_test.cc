@@ -23,7 +23,7 @@ TEST(StrictJsonTest, SaysWhatIsWrong) {
   const JsonLimits limits = {.max_depth = 2, .max_values = 6, .max_keys = 3, .max_key_bytes = 4};
   for (const Bad& bad : {
            Bad{"", Kind::kText, "syntax error at byte 1 near \"\""},
-           Bad{"{} x", Kind::kText, "syntax error at byte 4 near \"x\""},
+           Bad{"{} x", Kind::kText, "syntax error at byte 4 near \"{} x\""},
            Bad{"[NaN]", Kind::kText, "syntax error at byte 2 near \"[N\""},
            Bad{"[1e400]", Kind::kText, "number out of range at byte 6 near \"1e400\""},
            Bad{"[\"\xff\"]", Kind::kText, "invalid UTF-8 at byte 3 near \"\"\\xff\""},

@@ -11,7 +11,7 @@
 #include "proto/support/raw_message.h"
 #include "tests/server/jobs/training_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -33,7 +33,7 @@ TEST_F(BadCallsTest, AFieldTwice) {
   bytes.GetReflection()->MutableUnknownFields(&bytes)->AddLengthDelimited(v1::SubmitJobRequest::kSpecFieldNumber, spec);
   grpc::GenericStub stub(channel_);
   grpc::ClientContext context;
-  const grpc::ByteBuffer sent = SerializeRaw(bytes);
+  const grpc::ByteBuffer sent = rpc::SerializeRaw(bytes);
   grpc::ByteBuffer response;
   grpc::Status status;
   absl::Notification done;
@@ -44,7 +44,7 @@ TEST_F(BadCallsTest, AFieldTwice) {
                  });
   done.WaitForNotification();
   EXPECT_EQ(status.error_code(), kBad);
-  EXPECT_EQ(ViewError(status).reason, "BAD_REQUEST_BYTES");
+  EXPECT_EQ(rpc::ViewError(status).reason, "BAD_REQUEST_BYTES");
   EXPECT_THAT(status.error_message(), HasSubstr("request is not a valid SubmitJobRequest: second steps at byte "));
 }
 
@@ -52,7 +52,7 @@ TEST_F(BadCallsTest, AFieldTwice) {
 TEST_F(BadCallsTest, BadQuestions) {
   const auto expect = [](const grpc::Status& status, const std::string& message) {
     EXPECT_EQ(status.error_code(), kBad) << message;
-    EXPECT_EQ(ViewError(status).reason, "BAD_FIELD") << message;
+    EXPECT_EQ(rpc::ViewError(status).reason, "BAD_FIELD") << message;
     EXPECT_EQ(status.error_message(), message);
   };
   const auto list = [&](const std::function<void(v1::ListJobsRequest*)>& spoil) {
@@ -81,7 +81,7 @@ TEST_F(BadCallsTest, BadQuestions) {
   expect(watch("job-1", 3'600'001), "min_interval_ms: 3600001 is outside [0, 3600000]");
   expect(watch("", 0), "id: is empty");
   expect(watch(std::string(65, 'x'), 0), "id: 65 bytes, at most 64");
-  EXPECT_EQ(ViewError(watch("job-1", 0)).reason, "JOB_NOT_FOUND");
+  EXPECT_EQ(rpc::ViewError(watch("job-1", 0)).reason, "JOB_NOT_FOUND");
 }
 
 TEST_F(BadCallsTest, BadPacks) {
@@ -126,7 +126,7 @@ TEST_F(BadCallsTest, BadPacks) {
     while (stream->Read(&response)) continue;
     const grpc::Status status = stream->Finish();
     EXPECT_EQ(status.error_code(), bad.code) << bad.message << ": " << status.error_message();
-    EXPECT_EQ(ViewError(status).reason, bad.reason) << bad.message;
+    EXPECT_EQ(rpc::ViewError(status).reason, bad.reason) << bad.message;
     EXPECT_THAT(status.error_message(), HasSubstr(bad.message));
     EXPECT_FALSE(std::filesystem::exists(base_.path() + "/data/made.bin")) << bad.message;
   }
@@ -148,14 +148,14 @@ TEST_F(BadCallsTest, BadRequests) {
   grpc::ClientContext other;
   const grpc::Status none = stub_->GetJob(&other, get, &job);
   EXPECT_EQ(none.error_code(), kNone);
-  EXPECT_EQ(ViewError(none).reason, "JOB_NOT_FOUND");
+  EXPECT_EQ(rpc::ViewError(none).reason, "JOB_NOT_FOUND");
   request = Request();
   request.set_request_id("r");
   ASSERT_TRUE(Submit(request, &response).ok());
   request.mutable_spec()->set_seed(9);
   const grpc::Status twice = Submit(request, &response);
   EXPECT_EQ(twice.error_code(), grpc::StatusCode::ALREADY_EXISTS);
-  EXPECT_EQ(ViewError(twice).reason, "JOB_EXISTS");
+  EXPECT_EQ(rpc::ViewError(twice).reason, "JOB_EXISTS");
   EXPECT_EQ(twice.error_message(), "request_id: \"r\" has made " + response.job().id() + " of another spec");
   // What was asked for before is found, whatever became of its files.
   std::filesystem::remove(base_.path() + "/data/a.bin");
@@ -193,7 +193,7 @@ TEST_F(BadCallsTest, BadNumbersOfWorkers) {
   const auto expect = [&](const grpc::Status& status, grpc::StatusCode code, const char* reason,
                           const std::string& message) {
     EXPECT_EQ(status.error_code(), code) << message;
-    EXPECT_EQ(ViewError(status).reason, reason) << message;
+    EXPECT_EQ(rpc::ViewError(status).reason, reason) << message;
     EXPECT_THAT(status.error_message(), HasSubstr(message));
   };
   const std::string id = paused("demo", 2), five = paused("odd", 1);
@@ -202,12 +202,12 @@ TEST_F(BadCallsTest, BadNumbersOfWorkers) {
   expect(resume(id, 1025), kBad, "BAD_FIELD", "workers: 1025 is outside [1, 1024]");
   const grpc::Status shares = resume(id, 3);
   expect(shares, kBad, "BAD_FIELD", "batch_sequences: 4 cannot be dealt out to 3 workers in equal parts");
-  EXPECT_EQ(ViewError(shares).details.metadata().at("field"), "workers");
-  EXPECT_EQ(ViewError(shares).details.metadata().at("actual"), "3");
+  EXPECT_EQ(rpc::ViewError(shares).details.metadata().at("field"), "workers");
+  EXPECT_EQ(rpc::ViewError(shares).details.metadata().at("actual"), "3");
   const grpc::Status few = resume(id, 4);
   expect(few, kCannot, "TOO_FEW_WORKERS", "workers: needs 4 ranks, 0 alive, 2 configured");
-  EXPECT_EQ(ViewError(few).details.metadata().at("field"), "workers");
-  EXPECT_EQ(ViewError(few).details.metadata().at("limit"), "2");
+  EXPECT_EQ(rpc::ViewError(few).details.metadata().at("field"), "workers");
+  EXPECT_EQ(rpc::ViewError(few).details.metadata().at("limit"), "2");
   expect(resume(five, 2), kBad, "BAD_FIELD",
          "workers: the model's 5 experts cannot be dealt out to 2 workers in equal parts");
   expect(resume("job-none", 1), kNone, "JOB_NOT_FOUND", "no job has the id \"job-none\"");
@@ -226,4 +226,4 @@ TEST_F(BadCallsTest, BadNumbersOfWorkers) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "tests/server/jobs/training_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -202,7 +202,7 @@ class BadSpecsTest : public TrainingTest {
     with("version.bin", 8, "\2");
     with("endian.bin", 8, std::string("\0\0\0\1", 4));
     with("header.bin", 60, "x");
-    std::ofstream(data + "length.bin") << EncodeTokenHeader(
+    std::ofstream(data + "length.bin") << jobs::EncodeTokenHeader(
         {.vocab_size = 300, .num_tokens = std::numeric_limits<int64_t>::max(), .num_documents = 1});
     std::ofstream(data + "vocab.bin") << TokenFileBytes(1000, 301);
     // Its header says that all are below 300.
@@ -248,7 +248,7 @@ TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
     v1::SubmitJobResponse response;
     const grpc::Status status = Submit(request, &response);
     EXPECT_EQ(status.error_code(), bad.code) << bad.name << ": " << status.error_message();
-    EXPECT_EQ(ViewError(status).reason, bad.reason) << bad.name;
+    EXPECT_EQ(rpc::ViewError(status).reason, bad.reason) << bad.name;
     EXPECT_THAT(status.error_message(), HasSubstr(bad.message)) << bad.name;
     EXPECT_LE(status.error_message().size(), 2048u + 3) << bad.name;
   }
@@ -279,4 +279,4 @@ TEST_F(BadSpecsTest, AllProblemsOfASpecAtOnce) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

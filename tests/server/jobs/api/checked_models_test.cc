@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "tests/server/jobs/training_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -23,7 +23,7 @@ class CheckedModelsTest : public TrainingTest {
     v1::SubmitJobResponse response;
     const grpc::Status status = Submit(Request(), &response);
     EXPECT_EQ(status.error_code(), code);
-    EXPECT_EQ(ViewError(status).reason, "BAD_FILE");
+    EXPECT_EQ(rpc::ViewError(status).reason, "BAD_FILE");
     EXPECT_EQ(status.error_message(), message);
   }
 };
@@ -48,4 +48,4 @@ TEST_F(CheckedModelsTest, WhereNobodyCanSayItIsJudgedByItsConfig) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

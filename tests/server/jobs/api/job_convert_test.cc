@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 // No two numbers are the same, so none can be in another's place.
@@ -17,34 +17,34 @@ Job FullJob() {
   job.request_id = "request";
   job.spec.architecture = "demo";
   job.submitted_workers = 30;
-  job.state = JobState::kRunning;
+  job.state = jobs::JobState::kRunning;
   job.attempt = 31;
   job.error = absl::DataLossError("why");
-  job.progress = TrainProgress{.step = 1,
-                               .loss = 2.5,
-                               .balance_loss = 3.5,
-                               .z_loss = 4.5,
-                               .learning_rate = 5.5,
-                               .gradient_norm = 6.5,
-                               .tokens = 7,
-                               .tokens_per_second = 8.5,
-                               .seconds = {.total = 9.5,
-                                           .forward = 10.5,
-                                           .backward = 11.5,
-                                           .experts = 12.5,
-                                           .all_to_all = 13.5,
-                                           .all_reduce = 14.5,
-                                           .optimizer = 15.5,
-                                           .data = 16.5},
-                               .dropped_rows = 17,
-                               .dead_experts = 18,
-                               .packing = 19,
-                               .skipped = true,
-                               .skipped_steps = 38};
-  job.evaluation = EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22};
+  job.progress = jobs::TrainProgress{.step = 1,
+                                     .loss = 2.5,
+                                     .balance_loss = 3.5,
+                                     .z_loss = 4.5,
+                                     .learning_rate = 5.5,
+                                     .gradient_norm = 6.5,
+                                     .tokens = 7,
+                                     .tokens_per_second = 8.5,
+                                     .seconds = {.total = 9.5,
+                                                 .forward = 10.5,
+                                                 .backward = 11.5,
+                                                 .experts = 12.5,
+                                                 .all_to_all = 13.5,
+                                                 .all_reduce = 14.5,
+                                                 .optimizer = 15.5,
+                                                 .data = 16.5},
+                                     .dropped_rows = 17,
+                                     .dead_experts = 18,
+                                     .packing = 19,
+                                     .skipped = true,
+                                     .skipped_steps = 38};
+  job.evaluation = jobs::EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22};
   job.checkpoint =
-      SavedCheckpoint{.step = 23, .folder = "job-1/step-23", .bytes = 24, .seconds = 25.5, .saved_unix_ms = 26};
-  job.changes = {{JobState::kPending, 27, "submitted"}};
+      jobs::SavedCheckpoint{.step = 23, .folder = "job-1/step-23", .bytes = 24, .seconds = 25.5, .saved_unix_ms = 26};
+  job.changes = {{jobs::JobState::kPending, 27, "submitted"}};
   job.created_unix_ms = 32;
   job.started_unix_ms = 33;
   job.ended_unix_ms = 34;
@@ -153,4 +153,4 @@ TEST(JobConvertTest, MessagesComeBackWhole) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

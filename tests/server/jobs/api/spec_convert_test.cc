@@ -2,9 +2,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/link/job_spec_codec.h"
 #include "server/jobs/api/job_convert.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -12,9 +13,9 @@ using testing::HasSubstr;
 TEST(SpecConvertTest, WhatIsUnsetHasTheDefault) {
   v1::JobSpec message;
   message.set_steps(20);
-  const absl::StatusOr<JobSpec> spec = FromProto(message);
+  const absl::StatusOr<jobs::JobSpec> spec = FromProto(message);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  JobSpec wanted;
+  jobs::JobSpec wanted;
   wanted.steps = 20;
   wanted.optimizer.schedule.total_steps = 20;
   EXPECT_EQ(EncodeSpec(*spec), EncodeSpec(wanted));
@@ -23,19 +24,19 @@ TEST(SpecConvertTest, WhatIsUnsetHasTheDefault) {
 }
 
 TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
-  JobSpec spec;
+  jobs::JobSpec spec;
   spec.base_checkpoint = "base";
   spec.architecture = "arch";
   spec.datasets = {"a.bin", "b.jsonl"};
   spec.evaluation = {"e.bin"};
-  spec.dtype = TrainDType::kF64;
+  spec.dtype = jobs::TrainDType::kF64;
   spec.steps = 1;
   spec.sequence_length = 2;
   spec.batch_sequences = 3;
   spec.micro_batch_sequences = 4;
   spec.workers = 5;
   spec.on_serving_workers = true;
-  spec.optimizer = {.schedule = {.shape = LrShape::kWsd,
+  spec.optimizer = {.schedule = {.shape = jobs::LrShape::kWsd,
                                  .peak = 0.1,
                                  .final_fraction = 0.2,
                                  .warmup_steps = 6,
@@ -46,27 +47,27 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
                     .epsilon = 0.6,
                     .weight_decay = 0.7,
                     .clip_norm = 0};
-  spec.balance = BalanceLoss::kPerLayer;
+  spec.balance = jobs::BalanceLoss::kPerLayer;
   spec.balance_weight = 0;
   spec.z_weight = 0.8;
   spec.capacity_factor = 1.25;
   spec.balance_bias_rate = 0.001;
   spec.recompute = true;
-  spec.communication = {.mode = CommMode::kPreempt, .piece_bytes = 4096};
-  spec.offload = OffloadPolicy::kNever;
+  spec.communication = {.mode = jobs::CommMode::kPreempt, .piece_bytes = 4096};
+  spec.offload = jobs::OffloadPolicy::kNever;
   spec.seed = ~uint64_t{0};
   spec.evaluate_every_steps = 7;
   spec.checkpoints = {.every_steps = 8, .keep_last = 9, .keep_every_steps = 10};
   spec.max_runtime_seconds = 11;
   spec.labels = {{"a", "1"}, {"b", "2"}};
-  const v1::JobSpec message = ToProto(spec);
+  const v1::JobSpec message = link::ToProto(spec);
   std::vector<const google::protobuf::FieldDescriptor*> set;
   message.GetReflection()->ListFields(message, &set);
   EXPECT_EQ(static_cast<int>(set.size()), message.GetDescriptor()->field_count()) << message.DebugString();
-  const absl::StatusOr<JobSpec> back = FromProto(message);
+  const absl::StatusOr<jobs::JobSpec> back = FromProto(message);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(EncodeSpec(*back), EncodeSpec(spec));
-  EXPECT_EQ(back->dtype, TrainDType::kF64);
+  EXPECT_EQ(back->dtype, jobs::TrainDType::kF64);
   EXPECT_EQ(back->optimizer.clip_norm, 0);
   EXPECT_EQ(back->checkpoints.keep_every_steps, 10);
   EXPECT_EQ(back->capacity_factor, 1.25);
@@ -106,9 +107,9 @@ TEST(SpecConvertTest, UnknownFieldsAreNamed) {
 }
 
 TEST(JobConvertTest, StatesGoThereAndBack) {
-  for (int i = 0; i < kNumJobStates; ++i) {
-    const auto state = static_cast<JobState>(i);
-    EXPECT_EQ(v1::JobState_Name(ToProto(state)), "JOB_STATE_" + std::string(JobStateName(state)));
+  for (int i = 0; i < jobs::kNumJobStates; ++i) {
+    const auto state = static_cast<jobs::JobState>(i);
+    EXPECT_EQ(v1::JobState_Name(ToProto(state)), "JOB_STATE_" + std::string(jobs::JobStateName(state)));
     EXPECT_EQ(*FromProto(ToProto(state), "states"), state);
   }
   EXPECT_FALSE(FromProto(v1::JOB_STATE_UNSPECIFIED, "states").ok());
@@ -116,4 +117,4 @@ TEST(JobConvertTest, StatesGoThereAndBack) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

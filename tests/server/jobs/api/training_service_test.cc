@@ -4,7 +4,7 @@
 #include "switchyard/v1/inference.grpc.pb.h"
 #include "tests/server/jobs/training_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -27,21 +27,21 @@ TEST_F(TrainingTest, AJobFromSubmitToItsEnd) {
   v1::WatchJobResponse seen;
   ASSERT_TRUE(stream->Read(&seen));
 
-  LinkTrainer* rank0 = first->seat().rank() == 0 ? first : second;
-  const v1::StartTraining seat = rank0->seat();
-  EXPECT_EQ(seat.world(), 2);
-  EXPECT_EQ(seat.attempt(), 1);
-  EXPECT_EQ(seat.job_id(), id);
-  EXPECT_EQ(seat.spec().workers(), 2);
-  ASSERT_EQ(seat.data_size(), 1);
-  EXPECT_EQ(seat.data(0).name(), "a.bin");
-  EXPECT_EQ(seat.data(0).root(), v1::TRAIN_DATA_ROOT_DATASETS);
+  LinkTrainer* rank0 = first->assignment().rank() == 0 ? first : second;
+  const v1::StartTraining assignment = rank0->assignment();
+  EXPECT_EQ(assignment.world(), 2);
+  EXPECT_EQ(assignment.attempt(), 1);
+  EXPECT_EQ(assignment.job_id(), id);
+  EXPECT_EQ(assignment.spec().workers(), 2);
+  ASSERT_EQ(assignment.data_size(), 1);
+  EXPECT_EQ(assignment.data(0).name(), "a.bin");
+  EXPECT_EQ(assignment.data(0).root(), v1::TRAIN_DATA_ROOT_DATASETS);
   // The rendezvous of this attempt is open, beside the serving group's.
   const auto workers = v1::WorkerService::NewStub(channel_);
   grpc::ClientContext setting;
   v1::StoreSetRequest set;
   v1::StoreSetResponse done;
-  set.set_store_token(seat.store_token());
+  set.set_store_token(assignment.store_token());
   set.set_key("k");
   EXPECT_TRUE(workers->StoreSet(&setting, set, &done).ok());
 
@@ -119,7 +119,7 @@ TEST_F(TrainingTest, PauseResumeCancel) {
   }
   const v1::LinkResponse stop = trainer->AwaitCommand();
   EXPECT_EQ(stop.stop_training().kind(), v1::STOP_KIND_SAVE);
-  EXPECT_EQ(stop.stop_training().epoch(), trainer->seat().epoch());
+  EXPECT_EQ(stop.stop_training().epoch(), trainer->assignment().epoch());
   trainer->SayEnded(v1::TRAINING_OUTCOME_STOPPED);
   AwaitState(id, v1::JOB_STATE_PAUSED);
   {
@@ -129,7 +129,7 @@ TEST_F(TrainingTest, PauseResumeCancel) {
     resume.set_id(id);
     ASSERT_TRUE(stub_->ResumeJob(&context, resume, &response).ok());
   }
-  EXPECT_EQ(trainer->AwaitSeat(2).attempt(), 2);
+  EXPECT_EQ(trainer->AwaitAssignment(2).attempt(), 2);
   trainer->SayStarted(3);
   AwaitState(id, v1::JOB_STATE_RUNNING);
   for (int i = 0; i < 2; ++i) {
@@ -155,7 +155,7 @@ TEST_F(TrainingTest, DataThatChangedPauseAJob) {
   const auto check = [](const v1::Job& job) {
     EXPECT_EQ(job.error().code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
     EXPECT_EQ(job.error().message(), "datasets: a.bin: changed");
-    EXPECT_EQ(ReasonOf(FromRpcStatus(job.error())), v1::DATASET_CHANGED);
+    EXPECT_EQ(rpc::ReasonOf(rpc::FromRpcStatus(job.error())), v1::DATASET_CHANGED);
     EXPECT_EQ(job.changes().rbegin()->reason(), "DATASET_CHANGED: datasets: a.bin: changed");
   };
   check(AwaitState(id, v1::JOB_STATE_PAUSED));
@@ -169,7 +169,7 @@ TEST_F(TrainingTest, DataThatChangedPauseAJob) {
   ASSERT_TRUE(stub_->ResumeJob(&context, resume, &response).ok());
   EXPECT_FALSE(response.job().has_error());
   LinkTrainer* next = Connect();
-  EXPECT_EQ(next->seat().attempt(), 2);
+  EXPECT_EQ(next->assignment().attempt(), 2);
 }
 
 TEST_F(TrainingTest, AFailureHasItsStatus) {
@@ -192,10 +192,10 @@ TEST_F(TrainingTest, TextIsPackedBeforeWorkersHearOfIt) {
   request.mutable_spec()->set_sequence_length(2);
   request.mutable_spec()->set_batch_sequences(1);
   const std::string id = SubmitOk(request);
-  const v1::StartTraining seat = trainer->seat();
-  ASSERT_EQ(seat.data_size(), 1) << Get(id).ShortDebugString();
-  EXPECT_EQ(seat.data(0).root(), v1::TRAIN_DATA_ROOT_JOB);
-  EXPECT_TRUE(std::filesystem::exists(base_.path() + "/models/" + id + "/" + seat.data(0).name()));
+  const v1::StartTraining assignment = trainer->assignment();
+  ASSERT_EQ(assignment.data_size(), 1) << Get(id).ShortDebugString();
+  EXPECT_EQ(assignment.data(0).root(), v1::TRAIN_DATA_ROOT_JOB);
+  EXPECT_TRUE(std::filesystem::exists(base_.path() + "/models/" + id + "/" + assignment.data(0).name()));
 }
 
 // Text and tokens together are less than a batch: nobody knows before the text is packed.
@@ -208,11 +208,11 @@ TEST_F(TrainingTest, MixedDataIsCountedTogether) {
   request.mutable_spec()->add_datasets("sub/text.jsonl");
   const v1::Job job = AwaitState(SubmitOk(request), v1::JOB_STATE_FAILED);
   EXPECT_EQ(job.error().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
-  EXPECT_EQ(ReasonOf(FromRpcStatus(job.error())), v1::BAD_FILE);
+  EXPECT_EQ(rpc::ReasonOf(rpc::FromRpcStatus(job.error())), v1::BAD_FILE);
   EXPECT_THAT(job.error().message(), testing::MatchesRegex("datasets: dataset has [4-6][0-9] tokens, batch needs 65"));
   request.mutable_spec()->add_datasets("few.bin");
   const std::string enough = SubmitOk(request);  // 80 and some
-  EXPECT_EQ(trainer->seat().job_id(), enough);
+  EXPECT_EQ(trainer->assignment().job_id(), enough);
 }
 
 TEST_F(TrainingTest, AServerAfterThisOneGoesOn) {
@@ -220,20 +220,20 @@ TEST_F(TrainingTest, AServerAfterThisOneGoesOn) {
   v1::SubmitJobRequest request = Request();
   request.mutable_spec()->set_workers(1);
   const std::string id = SubmitOk(request);
-  EXPECT_EQ(trainer->seat().attempt(), 1);
+  EXPECT_EQ(trainer->assignment().attempt(), 1);
   trainer->SayStarted(0);
   trainer->SayStep(4, 2);
   for (const absl::Time end = absl::Now() + absl::Seconds(60); Get(id).progress().step() < 4;) {
     ASSERT_LT(absl::Now(), end);
   }
-  const int64_t epoch = trainer->seat().epoch();
+  const int64_t epoch = trainer->assignment().epoch();
   const auto second = Server::Start(config_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition) << "two servers, one journal";
   StopServer();
   StartServer();
   trainer = Connect();
-  EXPECT_EQ(trainer->seat().attempt(), 2);
-  EXPECT_GT(trainer->seat().epoch(), epoch);
+  EXPECT_EQ(trainer->assignment().attempt(), 2);
+  EXPECT_GT(trainer->assignment().epoch(), epoch);
 }
 
 TEST_F(TrainingTest, ListPagesByState) {
@@ -258,7 +258,7 @@ TEST_F(TrainingTest, ListPagesByState) {
   EXPECT_EQ(stub_->ListJobs(&context, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(TrainingTest, PackDataTellsHowFarItIsAndWhatItMade) {
+TEST_F(TrainingTest, PackDataReportsHowFarItIsAndWhatItMade) {
   v1::PackDataRequest request;
   request.add_inputs("sub/text.jsonl");
   request.set_output("made.bin");
@@ -333,7 +333,7 @@ TEST_F(WithoutTrainersTest, ItSaysSo) {
   const grpc::Status status = Submit(Request(), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(status.error_message(), "this server has no training workers (--local_train_workers)");
-  EXPECT_EQ(ViewError(status).reason, "NO_TRAINING");
+  EXPECT_EQ(rpc::ViewError(status).reason, "NO_TRAINING");
   grpc::ClientContext context;
   v1::WatchJobRequest watch;
   watch.set_id("job-1");
@@ -345,4 +345,4 @@ TEST_F(WithoutTrainersTest, ItSaysSo) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -32,14 +32,14 @@ Job Example(int64_t sequence) {
   job.spec.optimizer.epsilon = 1e-7;
   job.spec.labels = {{"a", "b"}};
   job.submitted_workers = 4;
-  job.state = JobState::kRunning;
+  job.state = jobs::JobState::kRunning;
   job.attempt = 7;
-  job.error = MakeError(absl::StatusCode::kUnavailable, v1::DISK_FULL, "why", {{"field", "x"}});
-  job.progress =
-      TrainProgress{.step = 3, .loss = 0.1, .seconds = {.total = 0.7, .data = 0.3}, .dead_experts = 2, .packing = 4};
-  job.evaluation = EvaluationResult{.step = 2, .loss = 1.5, .tokens = 9};
-  job.checkpoint = SavedCheckpoint{.step = 2, .folder = "job-1/step-00000002", .bytes = 5, .saved_unix_ms = 4};
-  job.changes = {{JobState::kPending, 1, "submitted"}, {JobState::kRunning, 2, "all ranks"}};
+  job.error = rpc::MakeError(absl::StatusCode::kUnavailable, v1::DISK_FULL, "why", {{"field", "x"}});
+  job.progress = jobs::TrainProgress{
+      .step = 3, .loss = 0.1, .seconds = {.total = 0.7, .data = 0.3}, .dead_experts = 2, .packing = 4};
+  job.evaluation = jobs::EvaluationResult{.step = 2, .loss = 1.5, .tokens = 9};
+  job.checkpoint = jobs::SavedCheckpoint{.step = 2, .folder = "job-1/step-00000002", .bytes = 5, .saved_unix_ms = 4};
+  job.changes = {{jobs::JobState::kPending, 1, "submitted"}, {jobs::JobState::kRunning, 2, "all ranks"}};
   job.created_unix_ms = 1;
   job.started_unix_ms = 2;
   job.queued = 11;
@@ -77,7 +77,7 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
     ASSERT_TRUE(store.ok()) << store.status();
     for (int i = 1; i <= 3; ++i) ASSERT_TRUE((*store)->Save(Example(i)).ok());
     Job second = Example(2);
-    second.state = JobState::kPaused;
+    second.state = jobs::JobState::kPaused;
     second.losses = 4;
     ASSERT_TRUE((*store)->Save(second).ok());
     ASSERT_TRUE((*store)->Forget(Example(3)).ok());
@@ -94,7 +94,7 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(job.spec.optimizer.epsilon, 1e-7);
   EXPECT_EQ(job.spec.labels, wanted.spec.labels);
   EXPECT_EQ(job.submitted_workers, 4);
-  EXPECT_EQ(job.state, JobState::kRunning);
+  EXPECT_EQ(job.state, jobs::JobState::kRunning);
   EXPECT_EQ(job.attempt, 7);
   EXPECT_EQ(job.error, wanted.error);
   ASSERT_TRUE(job.progress.has_value());
@@ -112,7 +112,7 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(job.ran_ms, 77);
   EXPECT_EQ(job.files_ready, 1);
   EXPECT_EQ(job.full_since_unix_ms, 99);
-  EXPECT_EQ((*jobs)[1].state, JobState::kPaused);
+  EXPECT_EQ((*jobs)[1].state, jobs::JobState::kPaused);
   EXPECT_EQ((*jobs)[1].losses, 4);
   EXPECT_EQ((*jobs)[1].request_id, "");
 }
@@ -185,9 +185,9 @@ TEST_F(JobStoreTest, OneServerAtATime) {
   const pid_t child = fork();
   if (child == 0) {
     const absl::Status status = OpenStatus();
-    const bool told = status.code() == absl::StatusCode::kFailedPrecondition &&
-                      status.message() == "jobs.sqlite: another process has it open";
-    _exit(told ? 0 : 1);
+    const bool reported = status.code() == absl::StatusCode::kFailedPrecondition &&
+                          status.message() == "jobs.sqlite: another process has it open";
+    _exit(reported ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -207,7 +207,7 @@ TEST_F(JobStoreTest, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(JobStoreTest, DamageIsTold) {
+TEST_F(JobStoreTest, DamageIsReported) {
   std::ofstream(path_) << std::string(8192, 'x');
   EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("jobs.sqlite"));
@@ -258,7 +258,7 @@ TEST_F(JobStoreTest, ErrorsShowNeitherPathsNorStatements) {
 }
 
 // A file that may not grow stands for a disk that is full.
-TEST_F(JobStoreTest, AFullDiskIsTold) {
+TEST_F(JobStoreTest, AFullDiskIsReported) {
   ASSERT_TRUE(OpenStatus().ok());
   auto store = JobStore::Open(path_);
   ASSERT_TRUE(store.ok());
@@ -278,4 +278,4 @@ TEST_F(JobStoreTest, AFullDiskIsTold) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -18,7 +18,7 @@
 #include "server/jobs/journal/event_record.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -83,7 +83,7 @@ class LossLogTest : public testing::Test {
     return events;
   }
 
-  const TempDir dir_;
+  const model::TempDir dir_;
   Job job_;
 };
 
@@ -286,7 +286,7 @@ TEST_F(LossLogTest, WhereNothingCanBeMadeTheJobGoesOn) {
 }
 
 TEST_F(LossLogTest, LinksOutOfTheRootAreNotFollowed) {
-  const TempDir outside;
+  const model::TempDir outside;
   std::filesystem::create_symlink(outside.path(), dir_.path() + "/job-1");
   LossLog log = Log();
   log.OnStarted(job_, 0);
@@ -295,4 +295,4 @@ TEST_F(LossLogTest, LinksOutOfTheRootAreNotFollowed) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

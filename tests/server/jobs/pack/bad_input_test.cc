@@ -13,7 +13,7 @@
 #include "scheduler/jobs/token_format.h"
 #include "tests/server/jobs/pack/pack_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
         {"Zeros", std::string(1000, '\0'), "in.jsonl:1 (byte 0): not JSON: "},
         {"Gzip", "\x1f\x8b\x08 and so on", "in.jsonl: is compressed (gzip)"},
         {"Zstd", "\x28\xb5\x2f\xfd and so on", "in.jsonl: is compressed (zstd)"},
-        {"PackedTokens", EncodeTokenHeader({.num_tokens = 1, .num_documents = 1}), "in.jsonl:1 (byte 0): not "},
+        {"PackedTokens", jobs::EncodeTokenHeader({.num_tokens = 1, .num_documents = 1}), "in.jsonl:1 (byte 0): not "},
         {"NoObject", "[1]", "the line: expected an object, found array"},
         {"TrailingJunk", "{\"text\": \"a\"} {}", "not JSON: "},
         {"NoKnownKey", "{\"txt\": \"a\"}",
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(PackTest, ErrorsHaveFileLineAndByteForPrograms) {
   const absl::Status status = PackText(kGood + "{}\n").status();
-  const ErrorView view = ViewError(ToGrpcStatus(status, ""));
+  const rpc::ErrorView view = rpc::ViewError(rpc::ToGrpcStatus(status, ""));
   EXPECT_EQ(view.reason, "BAD_FILE");
   EXPECT_EQ(view.details.metadata().at("file"), "in.jsonl");
   EXPECT_EQ(view.details.metadata().at("line"), "2");
@@ -84,7 +84,7 @@ TEST_F(PackTest, ErrorsHaveFileLineAndByteForPrograms) {
 }
 
 // Whoever comes first in the file, not in time.
-TEST_F(PackTest, TheFirstBadLineIsTold) {
+TEST_F(PackTest, TheFirstBadLineIsReported) {
   std::string lines;
   for (int i = 0; i < 50'000; ++i) lines += i == 30'000 || i == 49'000 ? "{}\n" : kGood;
   const absl::Status status = PackText(lines).status();
@@ -109,7 +109,7 @@ TEST_F(PackTest, ALongLineIsRefusedBeforeItIsRead) {
 }
 
 TEST_F(PackTest, OnlyRegularFilesBeneathTheRoot) {
-  const TempDir outside;
+  const model::TempDir outside;
   outside.Write("secret.jsonl", kGood);
   std::filesystem::create_symlink(outside.path() + "/secret.jsonl", datasets_.path() + "/link.jsonl");
   std::filesystem::create_symlink(outside.path(), datasets_.path() + "/away");
@@ -135,7 +135,7 @@ TEST_F(PackTest, OnlyRegularFilesBeneathTheRoot) {
 }
 
 TEST_F(PackTest, OutputsStayBeneathTheRootToo) {
-  const TempDir outside;
+  const model::TempDir outside;
   std::filesystem::create_symlink(outside.path(), datasets_.path() + "/away");
   datasets_.Write("in.jsonl", kGood);
   const auto output = [&](const std::string& path) {
@@ -188,14 +188,14 @@ TEST_F(PackTest, ConversationsNeedATemplate) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("in.jsonl:1 (byte 0): messages: the tokenizer's folder has no chat"));
-  EXPECT_EQ(ViewError(ToGrpcStatus(status, "")).reason, "NO_CHAT_TEMPLATE");
+  EXPECT_EQ(rpc::ViewError(rpc::ToGrpcStatus(status, "")).reason, "NO_CHAT_TEMPLATE");
   WriteModel("chat_template.jinja", "{{ raise_exception('only questions') }}");
   EXPECT_THAT(std::string(PackText(chat).status().message()),
               HasSubstr("in.jsonl:1 (byte 0): messages: chat template: only questions"));
   WriteModel("chat_template.jinja", "{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{% endfor %}");
   const absl::Status slow = PackText(chat).status();
   EXPECT_EQ(slow.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ViewError(ToGrpcStatus(slow, "")).reason, "TEXT_LIMIT");
+  EXPECT_EQ(rpc::ViewError(rpc::ToGrpcStatus(slow, "")).reason, "TEXT_LIMIT");
 }
 
 TEST_F(PackTest, WithoutRootsNothingIsPacked) {
@@ -209,4 +209,4 @@ TEST_F(PackTest, WithoutRootsNothingIsPacked) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -11,7 +11,7 @@
 #include "scheduler/base/io/unique_fd.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 class BlockReaderTest : public testing::Test {
@@ -37,7 +37,7 @@ class BlockReaderTest : public testing::Test {
     return blocks;
   }
 
-  const TempDir dir_;
+  const model::TempDir dir_;
 };
 
 TEST_F(BlockReaderTest, SmallFilesAreOneBlock) {
@@ -75,4 +75,4 @@ TEST_F(BlockReaderTest, ALineIsAsLongAsItMayBe) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -11,7 +11,7 @@
 #include "server/jobs/pack/document_encoder.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 DocumentEncoder Load(const std::string& folder) {
@@ -122,7 +122,7 @@ TEST(CompletionTest, ACompletionGetsNoSpaceOfItsOwn) {
                                         {"▁foo", 10},
                                         {"<0x0A>", 11}}},
                                       {"merges", {"▁ x", "f o", "fo o", "▁ foo"}}}}};
-  const TempDir dir;
+  const model::TempDir dir;
   dir.Write("tokenizer.json", tokenizer.dump());
   dir.Write("tokenizer_config.json", R"({"eos_token": "</s>"})");
   const DocumentEncoder encoder = Load(dir.path());
@@ -138,4 +138,4 @@ TEST(CompletionTest, ACompletionGetsNoSpaceOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -12,7 +12,7 @@
 #include "server/jobs/pack/packer.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 
 inline std::string ReadFile(const std::string& path) {
   std::ostringstream bytes;
@@ -73,7 +73,7 @@ class PackTest : public testing::Test {
     return names;
   }
 
-  const TempDir datasets_, checkpoints_;
+  const model::TempDir datasets_, checkpoints_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::server

@@ -18,7 +18,7 @@
 #include "tests/server/jobs/pack/pack_fixture.h"
 #include "workers/train/data/token_file.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -26,7 +26,7 @@ using testing::HasSubstr;
 
 // What workers read of a file.
 struct Tokens {
-  TokenFileHeader header;
+  jobs::TokenFileHeader header;
   std::vector<int32_t> ids;
   std::vector<uint8_t> trained;
 };
@@ -34,7 +34,7 @@ struct Tokens {
 absl::StatusOr<Tokens> ReadTokens(const std::string& folder, const std::string& name) {
   const absl::StatusOr<RootDir> dir = RootDir::Open(folder, "the folder");
   if (!dir.ok()) return dir.status();
-  const absl::StatusOr<TokenFile> file = TokenFile::Open(*dir, name);
+  const absl::StatusOr<train::TokenFile> file = train::TokenFile::Open(*dir, name);
   if (!file.ok()) return file.status();
   const absl::Status verified = file->Verify(259, [](int64_t, int64_t) { return true; });
   if (!verified.ok()) return verified;
@@ -109,7 +109,7 @@ TEST_F(PackTest, TokensBesideItAreCounted) {
   request.counted = {"none.bin"};
   EXPECT_EQ(Pack(request).status().code(), absl::StatusCode::kNotFound);
   request.counted = {"in.jsonl"};
-  EXPECT_EQ(ReasonOf(Pack(request).status()), v1::DATASET_CHANGED);
+  EXPECT_EQ(rpc::ReasonOf(Pack(request).status()), v1::DATASET_CHANGED);
 }
 
 TEST_F(PackTest, WhereAllIsTrainedThereIsNoMask) {
@@ -166,7 +166,7 @@ TEST_F(PackTest, TheServedModelsTokenizerNeedsNoFolder) {
   request.output = "other.bin";
   const absl::Status none = Pack(request, options).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(ViewError(ToGrpcStatus(none, "")).reason, "NO_TOKENIZER");
+  EXPECT_EQ(rpc::ViewError(rpc::ToGrpcStatus(none, "")).reason, "NO_TOKENIZER");
 }
 
 TEST_F(PackTest, IntoAJobsFolder) {
@@ -257,4 +257,4 @@ TEST_F(PackTest, AFileThatChangesIsNotTaken) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

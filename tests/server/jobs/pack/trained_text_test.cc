@@ -4,7 +4,7 @@
 #include "gtest/gtest.h"
 #include "tests/server/jobs/pack/pack_fixture.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::ElementsAre;
@@ -19,18 +19,19 @@ class TrainedTextTest : public testing::Test {
             {"role": "assistant", "content": "one"}, {"role": "user", "content": "r"},
             {"role": "assistant", "content": "two"}]})");
     dir_.Write("chat_template.jinja", chat_template);
-    const absl::StatusOr<ModelChatTemplate> chat = ModelChatTemplate::Load(dir_.path());
+    const absl::StatusOr<text::ModelChatTemplate> chat = text::ModelChatTemplate::Load(dir_.path());
     EXPECT_TRUE(chat.ok()) << chat.status();
     return RenderTrained(document, *chat, eos, nullptr);
   }
   // What is trained, as text.
   static std::vector<std::string> Trained(const TrainedText& text) {
     std::vector<std::string> parts;
-    for (const TextSpan& span : text.trained) parts.push_back(text.text.substr(span.begin, span.end - span.begin));
+    for (const text::TextSpan& span : text.trained)
+      parts.push_back(text.text.substr(span.begin, span.end - span.begin));
     return parts;
   }
 
-  const TempDir dir_;
+  const model::TempDir dir_;
 };
 
 TEST_F(TrainedTextTest, TurnsAreFoundByTheirBeginnings) {
@@ -98,7 +99,7 @@ absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool prefix)
   return ids;
 }
 
-std::vector<int> MarkedWith(const std::string& text, std::vector<TextSpan> spans, bool prefix) {
+std::vector<int> MarkedWith(const std::string& text, std::vector<text::TextSpan> spans, bool prefix) {
   const auto encode = [&](absl::string_view part) { return Encode(part, prefix); };
   const std::vector<int32_t> ids = *encode(text);
   const auto trained = MarkTrained({text, std::move(spans)}, ids, encode);
@@ -128,4 +129,4 @@ TEST(MarkTrainedTest, WhereATextsBeginningIsSpecial) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

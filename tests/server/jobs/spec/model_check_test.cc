@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "tests/server/tiny_text.h"
 
-namespace switchyard {
+namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
@@ -38,7 +38,7 @@ class ModelCheckTest : public testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr("/worker --check_model: ")) << script;
   }
 
-  TempDir base_;
+  model::TempDir base_;
 };
 
 TEST_F(ModelCheckTest, FactsOfAModel) {
@@ -94,4 +94,4 @@ TEST_F(ModelCheckTest, NobodyCanSay) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::server

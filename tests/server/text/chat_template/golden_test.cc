@@ -12,7 +12,7 @@
 #include "server/text/chat_template/chat_template.h"
 #include "server/text/chat_template/model_chat_template.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -100,4 +100,4 @@ TEST(ChatTemplateGolden, FamiliesRenderAsTransformersDoes) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::text

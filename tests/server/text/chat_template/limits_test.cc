@@ -7,7 +7,7 @@
 
 #include "server/text/chat_template/chat_template.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -304,4 +304,4 @@ TEST(ChatTemplateLimitsTest, InvalidUtf8IsKept) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -197,4 +197,4 @@ TEST_F(ModelChatTemplateTest, ContentPartsAreJoinedWhereTheTemplateKnowsTextOnly
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::text

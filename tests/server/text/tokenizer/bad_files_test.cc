@@ -6,7 +6,7 @@
 #include "server/text/tokenizer/tokenizer.h"
 #include "server/text/tokenizer/tokenizer_config.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 using testing::HasSubstr;
@@ -264,4 +264,4 @@ TEST(FilesTest, AMissingFileIsNotFound) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -4,7 +4,7 @@
 #include "server/text/tokenizer/tokenizer.h"
 #include "tests/server/text/tokenizer/golden_files.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -64,4 +64,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ComponentsTest,
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 std::string ReadGolden(const std::string& path) {
   std::ifstream file(std::string(SY_TOKENIZER_GOLDEN_DIR "/") + path, std::ios::binary);
@@ -32,4 +32,4 @@ std::string KindJson(const std::string& kind) {
   return json.dump();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 
 // The file's content; fails the test if there is none.
 std::string ReadGolden(const std::string& path);
@@ -13,4 +13,4 @@ std::vector<nlohmann::json> ReadGoldenLines(const std::string& path);
 // The tokenizer.json of a kind: its own, or another's with a JSON merge patch.
 std::string KindJson(const std::string& kind);
 
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

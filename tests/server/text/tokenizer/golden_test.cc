@@ -5,7 +5,7 @@
 #include "server/text/tokenizer/tokenizer.h"
 #include "tests/server/text/tokenizer/golden_files.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -84,4 +84,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GoldenTest,
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

@@ -5,7 +5,7 @@
 
 #include "server/text/tokenizer/regex_syntax.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 using testing::ElementsAre;
@@ -126,4 +126,4 @@ TEST(RegexTest, TheVisitorsErrorEndsTheSearch) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

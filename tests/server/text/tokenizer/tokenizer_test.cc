@@ -11,7 +11,7 @@
 #include "server/text/tokenizer/stream_decoder.h"
 #include "tests/server/text/tokenizer/golden_files.h"
 
-namespace switchyard {
+namespace switchyard::tokenizer {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -201,4 +201,4 @@ TEST(TokenizerLimitsTest, ARegexThatBacktracksWithoutEndIsAnError) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::tokenizer

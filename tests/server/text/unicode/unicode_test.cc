@@ -4,7 +4,7 @@
 
 #include "server/text/unicode/normal_form.h"
 
-namespace switchyard {
+namespace switchyard::text {
 namespace {
 
 TEST(UnicodeTest, ClassesAndCases) {
@@ -45,4 +45,4 @@ TEST(UnicodeTest, ManyMarksOnOneLetterAreSortedInReasonableTime) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::text

@@ -6,7 +6,7 @@
 #include "workers/ops/activation/gelu.h"
 #include "workers/ops/activation/swiglu_backward.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr Activation kKinds[] = {Activation::kGelu, Activation::kGeluTanh};
@@ -84,4 +84,4 @@ SY_INSTANTIATE_OP_TEST(ActivationBackwardTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(ActivationBackwardF64Test, {DType::kF64});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

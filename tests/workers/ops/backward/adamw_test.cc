@@ -2,7 +2,7 @@
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 Tensor Row(DType dtype, const std::vector<double>& values) {
@@ -90,4 +90,4 @@ TEST_P(AdamWTest, MisfitsAreNamed) {
 SY_INSTANTIATE_OP_TEST(AdamWTest, kAccDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,7 +6,7 @@
 #include "tests/workers/ops/backward/backward_test_util.h"
 #include "workers/ops/attention/attention.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // A batch of whole sequences, each followed by a row that is nobody's.
@@ -163,4 +163,4 @@ SY_INSTANTIATE_OP_TEST(AttentionBackwardTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(AttentionBackwardF64Test, {DType::kF64});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,7 +6,7 @@
 
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline double Dot(const TensorView& a, const TensorView& b) {
   double sum = 0;
@@ -60,4 +60,4 @@ inline void ExpectNames(const absl::Status& status, const std::string& says) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr(says));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -2,7 +2,7 @@
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class BiasGradientTest : public OpTest {};
@@ -39,4 +39,4 @@ TEST_P(BiasGradientTest, MisfitsAreNamed) {
 SY_INSTANTIATE_OP_TEST(BiasGradientTest, kAllDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -3,7 +3,7 @@
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kRows = 40;
@@ -100,4 +100,4 @@ SY_INSTANTIATE_OP_TEST(CrossEntropyF64Test, {DType::kF64});
 SY_INSTANTIATE_OP_TEST(CrossEntropyInPlaceTest, kAccDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -2,7 +2,7 @@
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class EmbedBackwardTest : public OpTest {};
@@ -43,4 +43,4 @@ TEST_P(EmbedBackwardTest, MisfitsAreNamed) {
 SY_INSTANTIATE_OP_TEST(EmbedBackwardTest, kAccDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

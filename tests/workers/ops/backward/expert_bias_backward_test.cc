@@ -2,7 +2,7 @@
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kTokens = 60, kWidth = 37, kRows = 150;
@@ -70,4 +70,4 @@ TEST_P(ExpertBiasBackwardTest, MisfitsAreNamed) {
 SY_INSTANTIATE_OP_TEST(ExpertBiasBackwardTest, kAllDTypes);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -4,7 +4,7 @@
 #include "tests/workers/ops/backward/backward_test_util.h"
 #include "workers/ops/norm/layer_norm.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class LayerNormBackwardTest : public OpTest {
@@ -116,4 +116,4 @@ SY_INSTANTIATE_OP_TEST(LayerNormBackwardTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(LayerNormBackwardF64Test, {DType::kF64});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -3,7 +3,7 @@
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kHeads = 4, kKvHeads = 2, kDim = 12, kRotary = 8, kTokens = 70;
@@ -114,4 +114,4 @@ SY_INSTANTIATE_OP_TEST(QkvBackwardTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(QkvBackwardF64Test, {DType::kF64});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

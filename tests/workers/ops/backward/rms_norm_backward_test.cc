@@ -3,7 +3,7 @@
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class RmsNormBackwardTest : public OpTest {
@@ -135,4 +135,4 @@ SY_INSTANTIATE_OP_TEST(RmsNormBackwardTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(RmsNormBackwardF64Test, {DType::kF64});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -2,7 +2,7 @@
 
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kHeadDim = 12, kRotary = 8, kTokens = 70;
@@ -71,4 +71,4 @@ SY_INSTANTIATE_OP_TEST(RopeBackwardTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(RopeBackwardF64Test, {DType::kF64});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

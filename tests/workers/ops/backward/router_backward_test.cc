@@ -3,7 +3,7 @@
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kTokens = 70;
@@ -143,4 +143,4 @@ SY_INSTANTIATE_OP_TEST(RouterBackwardTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(RouterBackwardF64Test, {DType::kF64});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 #include "tests/reference/tolerance.h"
 #include "tests/workers/ops/op_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class RowScaleBackwardTest : public OpTest {};
@@ -67,4 +67,4 @@ TEST_P(RowScaleBackwardTest, NamesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -4,7 +4,7 @@
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class SwiGluBackwardTest : public OpTest {};
@@ -76,4 +76,4 @@ SY_INSTANTIATE_OP_TEST(SwiGluBackwardTest, kAllDTypes);
 SY_INSTANTIATE_OP_TEST(SwiGluBackwardF64Test, {DType::kF64});
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

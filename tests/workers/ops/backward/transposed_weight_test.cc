@@ -8,7 +8,7 @@
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/gemm/kernels/find_gemm_kernel.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 Tensor Transposed(const TensorView& x) {
@@ -145,4 +145,4 @@ TEST_P(PackColumnsTest, PanelsPickRows) {
 INSTANTIATE_TEST_SUITE_P(Kernels, PackColumnsTest, testing::ValuesIn(AllGemmCases()), CaseName);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -5,7 +5,7 @@
 #include "tests/reference/gemm.h"
 #include "tests/workers/ops/gemm_testing.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 Tensor Copied(const TensorView& from) {
@@ -134,4 +134,4 @@ TEST_P(WeightGradientTest, MisfitsAreNamed) {
 INSTANTIATE_TEST_SUITE_P(Kernels, WeightGradientTest, testing::ValuesIn(AllGemmCases()), CaseName);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -8,7 +8,7 @@
 #include "tests/workers/ops/cuda/paged_scene.h"
 #include "workers/ops/cuda/attention_decode_cuda.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // How q and out lie in memory.
@@ -225,4 +225,4 @@ TEST(AttentionSplitsTest, CoverAllKeysWithinTheBound) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -5,7 +5,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 using test::Product;
@@ -18,10 +18,10 @@ constexpr int64_t kDepths[] = {8, 24, 64, 200};
 constexpr int64_t kColumns[] = {1, 8, 33, 256};
 
 // Through ChooseDense, or with one kernel of ours.
-void RunDense(const ProductCase& c, bool deterministic) {
+void RunDense(const test::ProductCase& c, bool deterministic) {
   SCOPED_TRACE(absl::StrCat("deterministic ", deterministic));
-  Product product(c);
-  ASSERT_EQ(cuda::DenseGemm(TestCall(deterministic), product.Dense()), 0) << c;
+  test::Product product(c);
+  ASSERT_EQ(cuda::DenseGemm(test::TestCall(deterministic), product.Dense()), 0) << c;
   product.Check();
 }
 
@@ -111,13 +111,13 @@ TEST_P(DenseGemmTest, Gated) {
 // The library computes what is aligned, again from its memory of the shape, with each call's own pointers; rows that
 // begin anywhere it leaves to our kernels (16-bit dtypes; the others are always aligned enough).
 TEST_P(DenseGemmTest, WhoComputes) {
-  ProductCase c = {.dtype = GetParam(),
-                   .y_dtype = GetParam(),
-                   .expert_rows = {40},
-                   .n = 48,
-                   .k = 64,
-                   .bias = true,
-                   .y_stride_extra = 16};
+  test::ProductCase c = {.dtype = GetParam(),
+                         .y_dtype = GetParam(),
+                         .expert_rows = {40},
+                         .n = 48,
+                         .k = 64,
+                         .bias = true,
+                         .y_stride_extra = 16};
   const int64_t refusals = cuda::NumCublasRefusals();
   for (uint32_t seed : {1, 100, 200}) {
     c.seed = seed;
@@ -142,13 +142,13 @@ class GatedTest : public GpuTest {};
 
 TEST_F(GatedTest, FarFromZero) {
   for (DType dtype : kDTypes) {
-    Product product({.dtype = dtype, .y_dtype = dtype, .expert_rows = {2}, .n = 2, .k = 8, .gated = true});
+    test::Product product({.dtype = dtype, .y_dtype = dtype, .expert_rows = {2}, .n = 2, .k = 8, .gated = true});
     for (int64_t k = 0; k < 8; ++k) product.x().Set(0, k, 120), product.x().Set(1, k, -120);
     auto extreme = product.Subset({{0, 1}});
-    ASSERT_EQ(cuda::DenseGemm(TestCall(true), extreme->Dense()), 0);
+    ASSERT_EQ(cuda::DenseGemm(test::TestCall(true), extreme->Dense()), 0);
     extreme->Check();
   }
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

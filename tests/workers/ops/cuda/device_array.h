@@ -16,7 +16,7 @@
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline constexpr size_t kPoisonZone = 256;
 inline constexpr unsigned char kPoison = 0xA5;
@@ -157,4 +157,4 @@ class CudaCallForTest {
   CudaCall call_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

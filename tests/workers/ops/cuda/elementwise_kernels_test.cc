@@ -3,7 +3,7 @@
 
 #include "tests/workers/ops/cuda/kernel_testing.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -39,4 +39,4 @@ TEST_P(ElementwiseKernelsTest, NoRows) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

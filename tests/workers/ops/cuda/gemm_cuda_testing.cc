@@ -144,7 +144,7 @@ void Product::ResetY() {
   device_y_ = std::make_unique<DeviceCopy>(y_.bytes);
 }
 
-DenseGemmArgs Product::Dense() const {
+ops::DenseGemmArgs Product::Dense() const {
   return {.dtype = static_cast<uint8_t>(case_.dtype),
           .y_dtype = static_cast<uint8_t>(case_.y_dtype),
           .x = device_x_->at(),
@@ -161,7 +161,7 @@ DenseGemmArgs Product::Dense() const {
           .gated = case_.gated};
 }
 
-CudaGroupedGemmArgs Product::Grouped() const {
+ops::CudaGroupedGemmArgs Product::Grouped() const {
   return {.dtype = static_cast<uint8_t>(case_.dtype),
           .y_dtype = static_cast<uint8_t>(case_.y_dtype),
           .x = device_x_->at(),
@@ -257,15 +257,15 @@ std::unique_ptr<Product> Product::Subset(const std::vector<std::vector<int64_t>>
 }
 
 bool DeviceTakesTile(int tile, int64_t experts) {
-  const CudaGemmTile& shape = kCudaGemmTiles[tile];
-  const int64_t shared = cuda::DescOf(TestCall(false), {}, /*grouped=*/false).shared_bytes;
-  return (!shape.wgmma || cuda::TakesWgmma(0)) && CudaGemmSharedBytes(shape, experts) <= shared;
+  const ops::CudaGemmTile& shape = ops::kCudaGemmTiles[tile];
+  const int64_t shared = ops::cuda::DescOf(TestCall(false), {}, /*grouped=*/false).shared_bytes;
+  return (!shape.wgmma || ops::cuda::TakesWgmma(0)) && ops::CudaGemmSharedBytes(shape, experts) <= shared;
 }
 
-CudaCall TestCall(bool deterministic) {
+ops::CudaCall TestCall(bool deterministic) {
   static void* const workspace = [] {
     void* memory = nullptr;
-    EXPECT_EQ(cudaMalloc(&memory, static_cast<size_t>(kCudaWorkspaceBytes)), cudaSuccess);
+    EXPECT_EQ(cudaMalloc(&memory, static_cast<size_t>(ops::kCudaWorkspaceBytes)), cudaSuccess);
     return memory;
   }();
   int num_sms = 0;

@@ -75,8 +75,8 @@ class Product {
  public:
   explicit Product(const ProductCase& c);
 
-  DenseGemmArgs Dense() const;  // REQUIRES: one entry in expert_rows, no gather
-  CudaGroupedGemmArgs Grouped() const;
+  ops::DenseGemmArgs Dense() const;  // REQUIRES: one entry in expert_rows, no gather
+  ops::CudaGroupedGemmArgs Grouped() const;
   // What Grouped() has as weights, with those of these experts alone: the others are null.
   std::unique_ptr<DeviceCopy> WeightsOf(const std::vector<int>& experts) const;
   // Back to poison (accumulate: to what was there).
@@ -112,6 +112,6 @@ class Product {
 bool DeviceTakesTile(int tile, int64_t experts);
 
 // A call on the legacy stream with a workspace of its own, kept for the process.
-CudaCall TestCall(bool deterministic);
+ops::CudaCall TestCall(bool deterministic);
 
 }  // namespace switchyard::test

@@ -8,7 +8,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 using test::Product;
@@ -23,10 +23,10 @@ class GroupedGemmTest : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override { SkipWithoutGpu(); }
 
-  static void Run(const ProductCase& c) {
+  static void Run(const test::ProductCase& c) {
     for (bool deterministic : {false, true}) {
-      Product product(c);
-      ASSERT_EQ(cuda::GroupedGemm(TestCall(deterministic), product.Grouped()), 0) << c;
+      test::Product product(c);
+      ASSERT_EQ(cuda::GroupedGemm(test::TestCall(deterministic), product.Grouped()), 0) << c;
       product.Check();
     }
   }
@@ -83,15 +83,16 @@ class GemmTileTest : public testing::TestWithParam<std::tuple<int, DType>> {
 };
 
 TEST_P(GemmTileTest, MatchesReference) {
-  const ProductCase base = {.dtype = dtype(), .y_dtype = dtype()};
-  ProductCase plain = base, gated = base, deep = base;
+  const test::ProductCase base = {.dtype = dtype(), .y_dtype = dtype()};
+  test::ProductCase plain = base, gated = base, deep = base;
   plain.expert_rows = {0, 7, 0, 70, 1}, plain.n = 150, plain.k = 72;
   gated.expert_rows = {9, 0, 33}, gated.n = 180, gated.k = 40, gated.gated = true, gated.gather = true;
   deep.expert_rows = {11}, deep.n = 17, deep.k = 2184, deep.y_dtype = DType::kF32;  // around all stages, and again
-  for (const ProductCase& c : {plain, gated, deep}) {
+  for (const test::ProductCase& c : {plain, gated, deep}) {
     for (int64_t grid : {1, 5}) {
-      Product product(c);
-      ASSERT_EQ(cuda::LaunchGemm(TestCall(false), cuda::GroupedProblem(product.Grouped()), WithTile(tile(), grid)), 0);
+      test::Product product(c);
+      ASSERT_EQ(
+          cuda::LaunchGemm(test::TestCall(false), cuda::GroupedProblem(product.Grouped()), WithTile(tile(), grid)), 0);
       product.Check();
     }
   }
@@ -99,15 +100,15 @@ TEST_P(GemmTileTest, MatchesReference) {
 
 // x with rows anywhere: read element by element.
 TEST_P(GemmTileTest, UnalignedRows) {
-  Product product({.dtype = dtype(),
-                   .y_dtype = dtype(),
-                   .expert_rows = {3, 20},
-                   .n = 70,
-                   .k = 136,
-                   .gather = true,
-                   .x_stride_extra = 5,
-                   .y_stride_extra = 1});
-  ASSERT_EQ(cuda::LaunchGemm(TestCall(false), cuda::GroupedProblem(product.Grouped()), WithTile(tile(), 3)), 0);
+  test::Product product({.dtype = dtype(),
+                         .y_dtype = dtype(),
+                         .expert_rows = {3, 20},
+                         .n = 70,
+                         .k = 136,
+                         .gather = true,
+                         .x_stride_extra = 5,
+                         .y_stride_extra = 1});
+  ASSERT_EQ(cuda::LaunchGemm(test::TestCall(false), cuda::GroupedProblem(product.Grouped()), WithTile(tile(), 3)), 0);
   product.Check();
 }
 
@@ -120,4 +121,4 @@ INSTANTIATE_TEST_SUITE_P(Tiles, GemmTileTest,
                          TileCaseName);
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

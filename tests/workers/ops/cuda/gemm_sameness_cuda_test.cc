@@ -5,7 +5,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 using test::Product;
@@ -13,7 +13,7 @@ using test::ProductCase;
 using test::TestCall;
 using Rows = std::vector<std::vector<uint8_t>>;
 
-Rows AllRows(Product* product) {
+Rows AllRows(test::Product* product) {
   product->Fetch();
   Rows rows;
   for (int64_t i = 0; i < product->rows(); ++i) rows.push_back(product->RowBits(i));
@@ -33,7 +33,7 @@ class GemmSamenessTest : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override { SkipWithoutGpu(); }
 
-  ProductCase Case(bool gated) const {
+  test::ProductCase Case(bool gated) const {
     return {.dtype = GetParam(),
             .y_dtype = gated ? GetParam() : AccDType(GetParam()),
             .expert_rows = {3, 0, 70, 12},
@@ -42,8 +42,8 @@ class GemmSamenessTest : public testing::TestWithParam<DType> {
             .gated = gated,
             .gather = true};
   }
-  static Rows Run(Product* product) {
-    EXPECT_EQ(cuda::GroupedGemm(TestCall(true), product->Grouped()), 0);
+  static Rows Run(test::Product* product) {
+    EXPECT_EQ(cuda::GroupedGemm(test::TestCall(true), product->Grouped()), 0);
     return AllRows(product);
   }
 };
@@ -51,7 +51,7 @@ class GemmSamenessTest : public testing::TestWithParam<DType> {
 TEST_P(GemmSamenessTest, EveryTileAndGrid) {
   if (GetParam() == DType::kF32 || GetParam() == DType::kF64) GTEST_SKIP() << "one kernel, one tile";
   for (bool gated : {false, true}) {
-    Product product(Case(gated));
+    test::Product product(Case(gated));
     const Rows want = Run(&product);
     int tiles = 0;
     for (int tile = 0; tile < kNumCudaGemmTiles; ++tile) {
@@ -61,7 +61,7 @@ TEST_P(GemmSamenessTest, EveryTileAndGrid) {
       for (int64_t grid : {1, 7}) {
         product.ResetY();
         const CudaGemmConfig config = {.kind = CudaGemmKind::kTiles, .tile = tile, .grid = grid};
-        ASSERT_EQ(cuda::LaunchGemm(TestCall(true), cuda::GroupedProblem(product.Grouped()), config), 0);
+        ASSERT_EQ(cuda::LaunchGemm(test::TestCall(true), cuda::GroupedProblem(product.Grouped()), config), 0);
         ASSERT_EQ(FirstDifference(AllRows(&product), want), -1)
             << kCudaGemmTiles[tile].name << " on " << grid << " CTAs, gated " << gated;
       }
@@ -72,7 +72,7 @@ TEST_P(GemmSamenessTest, EveryTileAndGrid) {
 
 TEST_P(GemmSamenessTest, AloneAndAmongOthers) {
   for (bool gated : {false, true}) {
-    Product product(Case(gated));
+    test::Product product(Case(gated));
     const Rows want = Run(&product);
     // Subsets: which rows of experts 0, 2, 3 (rows [0, 3), [3, 73), [73, 85)), in another order.
     std::vector<int64_t> backwards;
@@ -80,7 +80,7 @@ TEST_P(GemmSamenessTest, AloneAndAmongOthers) {
     const std::vector<std::vector<int64_t>> subsets[] = {
         {{1}, {}, {}, {}}, {{}, {}, {3}, {}}, {{}, {}, {72}, {80}}, {{2, 0}, {}, backwards, {84, 73}}};
     for (const auto& rows : subsets) {
-      const std::unique_ptr<Product> subset = product.Subset(rows);
+      const std::unique_ptr<test::Product> subset = product.Subset(rows);
       const Rows got = Run(subset.get());
       size_t at = 0;
       for (const std::vector<int64_t>& of_expert : rows) {
@@ -95,17 +95,17 @@ TEST_P(GemmSamenessTest, AloneAndAmongOthers) {
 // As a dense product with that expert's weights; rows one element out of line; few rows and many.
 TEST_P(GemmSamenessTest, DenseAndUnaligned) {
   for (bool gated : {false, true}) {
-    ProductCase c = Case(gated);
+    test::ProductCase c = Case(gated);
     c.gather = false;
     c.expert_rows = {140};
-    Product product(c);
+    test::Product product(c);
     const Rows want = Run(&product);
     for (int64_t rows : {1, 9, 40, 140}) {
       for (int64_t extra : {0, 1}) {
         c.expert_rows = {rows};
         c.x_stride_extra = extra;
-        Product dense(c);  // the same seed: the same weights, and x's first rows
-        const CudaCall call = TestCall(true);
+        test::Product dense(c);  // the same seed: the same weights, and x's first rows
+        const CudaCall call = test::TestCall(true);
         const cuda::GemmProblem problem = cuda::DenseProblem(dense.Dense());
         const CudaGemmConfig config = ChooseDense(cuda::DescOf(call, problem, /*grouped=*/false));
         ASSERT_EQ(cuda::LaunchGemm(call, problem, config), 0) << config;
@@ -119,7 +119,7 @@ TEST_P(GemmSamenessTest, DenseAndUnaligned) {
 // Experts whose weights are null are another call's: their rows stay, all others get their bits.
 TEST_P(GemmSamenessTest, InParts) {
   for (bool gated : {false, true}) {
-    Product product(Case(gated));
+    test::Product product(Case(gated));
     const Rows want = Run(&product);
     product.ResetY();
     const Rows untouched = AllRows(&product);
@@ -128,7 +128,7 @@ TEST_P(GemmSamenessTest, InParts) {
       const std::unique_ptr<test::DeviceCopy> list = product.WeightsOf(parts[part]);
       CudaGroupedGemmArgs args = product.Grouped();
       args.weights = list->at<const void* const>();
-      ASSERT_EQ(cuda::GroupedGemm(TestCall(true), args), 0);
+      ASSERT_EQ(cuda::GroupedGemm(test::TestCall(true), args), 0);
       const Rows got = AllRows(&product);
       for (size_t row = 0; row < got.size(); ++row) {  // rows [3, 73) are expert 2's
         const bool computed = part == 1 || row < 3 || row >= 73;
@@ -140,7 +140,7 @@ TEST_P(GemmSamenessTest, InParts) {
 
 // Again and again: no race, no stale shared memory.
 TEST_P(GemmSamenessTest, TwiceTheSame) {
-  Product product(Case(true));
+  test::Product product(Case(true));
   const Rows want = Run(&product);
   product.ResetY();
   EXPECT_EQ(FirstDifference(Run(&product), want), -1);
@@ -150,4 +150,4 @@ INSTANTIATE_TEST_SUITE_P(DTypes, GemmSamenessTest, testing::Values(DType::kF32, 
                          [](const auto& param) { return DTypeName(param.param); });
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

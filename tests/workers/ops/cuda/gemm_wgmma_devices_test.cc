@@ -6,7 +6,7 @@
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 #include "workers/ops/cuda/gemm_problem_cuda.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 // The answer is kept per device, so each question is about a device that nobody has asked yet.
@@ -49,4 +49,4 @@ TEST(SmallSharedMemoryTest, ProductsTakeTilesThatFit) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -8,7 +8,7 @@
 #include "tests/gpu/gpu_test.h"
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 using test::Product;
@@ -24,15 +24,15 @@ class WgmmaTileTest : public testing::TestWithParam<std::tuple<int, DType>> {
  protected:
   void SetUp() override { SkipWithoutWgmma(); }
 
-  ProductCase Case() const { return {.dtype = std::get<1>(GetParam()), .y_dtype = std::get<1>(GetParam())}; }
+  test::ProductCase Case() const { return {.dtype = std::get<1>(GetParam()), .y_dtype = std::get<1>(GetParam())}; }
 
-  void Run(const ProductCase& c, bool dense = false) const {
+  void Run(const test::ProductCase& c, bool dense = false) const {
     for (int64_t grid : {1, 3}) {
-      Product product(c);
+      test::Product product(c);
       const cuda::GemmProblem problem =
           dense ? cuda::DenseProblem(product.Dense()) : cuda::GroupedProblem(product.Grouped());
       const CudaGemmConfig config = {.kind = CudaGemmKind::kTiles, .tile = std::get<0>(GetParam()), .grid = grid};
-      ASSERT_EQ(cuda::LaunchGemm(TestCall(false), problem, config), 0);
+      ASSERT_EQ(cuda::LaunchGemm(test::TestCall(false), problem, config), 0);
       product.Check();
     }
   }
@@ -40,7 +40,7 @@ class WgmmaTileTest : public testing::TestWithParam<std::tuple<int, DType>> {
 
 // One CTA goes from tiles of 128 tokens to tiles of 64 and less and back, with the next one's loads under way.
 TEST_P(WgmmaTileTest, BeyondOneTile) {
-  ProductCase c = Case();
+  test::ProductCase c = Case();
   c.expert_rows = {200, 0, 64, 129, 65, 1}, c.n = 296, c.k = 72, c.gather = true;
   Run(c);
   c.n = 560, c.gated = true, c.k = 24, c.expert_rows = {0, 192, 0};
@@ -50,7 +50,7 @@ TEST_P(WgmmaTileTest, BeyondOneTile) {
 // Few steps and many: the stages' ring is not filled, filled exactly, and gone around.
 TEST_P(WgmmaTileTest, Depths) {
   for (int64_t k : {8, 64, 128, 192, 256, 320, 1000}) {
-    ProductCase c = Case();
+    test::ProductCase c = Case();
     c.expert_rows = {3, 66}, c.n = 20, c.k = k;
     Run(c);
     if (HasFailure()) return;
@@ -58,7 +58,7 @@ TEST_P(WgmmaTileTest, Depths) {
 }
 
 TEST_P(WgmmaTileTest, BiasAndAccumulate) {
-  ProductCase c = Case();
+  test::ProductCase c = Case();
   c.y_dtype = DType::kF32, c.expert_rows = {150}, c.n = 140, c.k = 136, c.bias = c.accumulate = true;
   Run(c, /*dense=*/true);
 }
@@ -91,8 +91,8 @@ class WhoTakesWgmmaTest : public testing::Test {
 TEST_F(WhoTakesWgmmaTest, ManyRowsOfNotDeterministicProducts) {
   for (bool gated : {false, true}) {
     for (bool deterministic : {false, true}) {
-      Product product({.expert_rows = {170, 0, 90}, .n = 144, .k = 136, .gated = gated, .gather = true});
-      const CudaCall call = TestCall(deterministic);
+      test::Product product({.expert_rows = {170, 0, 90}, .n = 144, .k = 136, .gated = gated, .gather = true});
+      const CudaCall call = test::TestCall(deterministic);
       const cuda::GemmProblem problem = cuda::GroupedProblem(product.Grouped());
       const CudaGemmConfig config = ChooseGrouped(cuda::DescOf(call, problem, /*grouped=*/true));
       ASSERT_EQ(IsWgmma(config), !deterministic) << config;
@@ -100,12 +100,13 @@ TEST_F(WhoTakesWgmmaTest, ManyRowsOfNotDeterministicProducts) {
       product.Check();
     }
   }
-  Product dense({.expert_rows = {100}, .n = 144, .k = 136, .gated = true});
-  const CudaGemmConfig config = ChooseDense(cuda::DescOf(TestCall(false), cuda::DenseProblem(dense.Dense()), false));
+  test::Product dense({.expert_rows = {100}, .n = 144, .k = 136, .gated = true});
+  const CudaGemmConfig config =
+      ChooseDense(cuda::DescOf(test::TestCall(false), cuda::DenseProblem(dense.Dense()), false));
   ASSERT_TRUE(IsWgmma(config)) << config;
-  ASSERT_EQ(cuda::DenseGemm(TestCall(false), dense.Dense()), 0);
+  ASSERT_EQ(cuda::DenseGemm(test::TestCall(false), dense.Dense()), 0);
   dense.Check();
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -11,7 +11,7 @@
 #include "workers/ops/core/isa.h"
 #include "workers/ops/core/kernels.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Rows `pad` elements longer than the matrix is wide, `shift` elements behind an aligned address.
 struct MatrixLayout {
@@ -58,4 +58,4 @@ inline void ExpectLikeCpu(const TensorView& actual, const TensorView& cpu, bool 
   }
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

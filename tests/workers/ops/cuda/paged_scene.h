@@ -14,7 +14,7 @@
 #include "tests/workers/ops/cuda/kernel_testing.h"
 #include "workers/ops/core/kernels_cuda.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // A sequence in one step: queries at positions [start, start + queries).
 struct SceneSequence {
@@ -195,4 +195,4 @@ class PagedScene {
   CudaSequences device_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

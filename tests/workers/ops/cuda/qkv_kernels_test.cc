@@ -7,7 +7,7 @@
 
 #include "tests/workers/ops/cuda/paged_scene.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 bool SameBytes(const void* a, const void* b, int64_t bytes) { return std::memcmp(a, b, bytes) == 0; }
@@ -243,7 +243,7 @@ TEST_P(QkvKernelTest, IsTheOpsOneAfterTheOther) {
       const Tensor out = Run(c, scene, in, layout);
       // Sums of squares are not in the CPU's order; all else rounds as there.
       ExpectLikeCpu(out.view(), OnCpu(c, in).view(), c.norm == Norm::kNone, where);
-      // A step that lends rows runs the ops one by one: its rows may not differ.
+      // A step that gives away rows runs the ops one by one: its rows may not differ.
       EXPECT_TRUE(SameBits(out.view(), 0, OnCuda(call(), c, in).view())) << where;
       ExpectCacheHolds(scene, out, c.heads * c.head_dim, /*values=*/false, where);
       ExpectCacheHolds(scene, out, (c.heads + c.kv_heads) * c.head_dim, /*values=*/true, where);
@@ -251,17 +251,17 @@ TEST_P(QkvKernelTest, IsTheOpsOneAfterTheOther) {
   }
 }
 
-// A row of no sequence may still be somebody's (lent to another rank): it is computed, not cached.  One without a row
-// of the rotation table is padding and stays as it is.
+// A row of no sequence may still be somebody's (given away to another rank): it is computed, not cached.  One without a
+// row of the rotation table is padding and stays as it is.
 TEST_P(QkvKernelTest, RowsOfNoSequence) {
   const QkvCase c = Cases()[1];
   const PagedScene scene = Scene(c, MixedStep(), kGraph);
-  const int64_t lent = scene.num_rows(), padding = lent + 1;
+  const int64_t given = scene.num_rows(), padding = given + 1;
   QkvInputs in(dtype(), c, padding + 1);
   const Tensor want = OnCpu(c, in);
   in.table_rows[padding] = -1;
   const Tensor out = Run(c, scene, in, kLayouts[0]);
-  ExpectNear(RowOf(out, lent), RowOf(want, lent), reference::ReductionTolerance(dtype()), "lent");
+  ExpectNear(RowOf(out, given), RowOf(want, given), reference::ReductionTolerance(dtype()), "lent");
   EXPECT_TRUE(SameBits(out.view(), padding, in.rows.view().Rows(padding, 1)));
   ExpectCacheHolds(scene, out, c.heads * c.head_dim, /*values=*/false, "padded");
 }
@@ -290,4 +290,4 @@ TEST_P(QkvKernelTest, RowsIgnoreTheirCompany) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -4,7 +4,7 @@
 
 #include "tests/workers/ops/cuda/kernel_testing.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -199,4 +199,4 @@ TEST_F(CountExpertsKernelTest, AddsToWhatIsThere) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

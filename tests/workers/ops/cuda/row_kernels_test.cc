@@ -1,7 +1,7 @@
 // Kernels that take a row at a time (embedding, norms, rotation, combine, gather) against the CPU's kernels.
 #include "tests/workers/ops/cuda/kernel_testing.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 class RowKernelsTest : public KernelTest {};
@@ -238,4 +238,4 @@ TEST_P(RowKernelsTest, Gather) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

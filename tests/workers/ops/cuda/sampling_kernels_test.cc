@@ -4,14 +4,14 @@
 #include "tests/workers/ops/cuda/kernel_testing.h"
 #include "workers/ops/sampling/sampling.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // One row: what the CPU takes, from which the device's arrays are made.
 struct Draw {
-  SamplingParams params;
+  batching::SamplingParams params;
   uint32_t index = 0;
 };
 
@@ -38,7 +38,7 @@ std::vector<int32_t> OnDevice(const TensorView& logits, const std::vector<Draw>&
   std::vector<int32_t> top_k, slot;
   std::vector<uint32_t> random;
   for (int64_t i = 0; i < n; ++i) {
-    const SamplingParams& p = draws[i].params;
+    const batching::SamplingParams& p = draws[i].params;
     temperature.push_back(static_cast<float>(p.temperature));
     top_p.push_back(static_cast<float>(p.top_p)), min_p.push_back(static_cast<float>(p.min_p));
     top_k.push_back(p.top_k), slot.push_back(i == 1 ? -1 : static_cast<int32_t>(n - 1 - i));
@@ -181,4 +181,4 @@ TEST_F(SamplingKernelsTest, ResolveTokens) {
 }
 
 }  // namespace
-}  // namespace switchyard
+}  // namespace switchyard::ops

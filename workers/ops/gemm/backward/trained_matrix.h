@@ -8,7 +8,7 @@
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 struct TrainedMatrix {
   const Weight* transposed = nullptr;  // [k, n] kPanels, the model's dtype
@@ -23,4 +23,4 @@ struct FfnGradients {
   TensorView down_bias = {};  // [H]
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -8,7 +8,7 @@
 #include "workers/ops/gemm/kernels/find_gemm_kernel.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kRowsPerTask = 512;  // even, as the panels of bf16 want it
@@ -49,4 +49,4 @@ absl::Status PackTransposed(const Stream& stream, const TensorView& rows, Weight
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

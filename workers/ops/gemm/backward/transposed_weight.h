@@ -9,7 +9,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // Fills all of w, which has been allocated for [k, n] in the dtype of the products; elements are rounded to nearest
 // even.  Errors (InvalidArgument): shapes that are not each other's transpose, a gated or empty weight, a dtype that is
@@ -18,4 +18,4 @@ absl::Status PackTransposed(const Stream& stream,
                             const TensorView& rows,  // [n, k] any floating dtype; rows may be strided
                             Weight* w);              // [k, n] kPanels
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/gemm/backward/weight_gradient_job.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 template <class... Args>
@@ -74,4 +74,4 @@ absl::Status GroupedWeightGradient(const Stream& stream, const GroupedWeightGrad
                       .isa = desc.isa});
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -16,7 +16,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline constexpr int64_t kWeightGradientRows = 512;
 
@@ -42,4 +42,4 @@ absl::Status GroupedWeightGradient(const Stream& stream, const GroupedWeightGrad
                                    // [El] each [n, k] AccDType; experts without rows may have TensorView()
                                    absl::Span<const TensorView> gradients);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

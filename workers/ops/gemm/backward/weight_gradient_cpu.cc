@@ -12,7 +12,7 @@
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/thread_pool.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int64_t kBlockBytes = 512 << 10;  // what a task's A blocks may take
@@ -136,7 +136,7 @@ void RunTask(const Context& context, const Task& task) {
     const Depth depth = {begin, k, CeilDiv(k, kDepthMultiple) * kDepthMultiple};
     PackBlocks(context, task, depth, a);
     for (int64_t p = task.panel_begin; p < task.panel_end; ++p) {
-      context.pool->Breathe();
+      context.pool->Yield();
       PackPanel(context, p * kPanelColumns, depth, panel);
       AddPanel(context, task, p * kPanelColumns, depth.padded_k, a, panel);
     }
@@ -157,4 +157,4 @@ void RunWeightGradientOnCpu(const Stream& stream, const WeightGradientJob& job) 
   });
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

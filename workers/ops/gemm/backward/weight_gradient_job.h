@@ -8,7 +8,7 @@
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // gradients[e] += dyᵀ · x over rows [offsets[e], offsets[e + 1]); fields as in weight_gradient.h.
 struct WeightGradientJob {
@@ -23,4 +23,4 @@ struct WeightGradientJob {
 // REQUIRES: checked.
 void RunWeightGradientOnCpu(const Stream& stream, const WeightGradientJob& job);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

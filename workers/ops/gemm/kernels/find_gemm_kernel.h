@@ -5,10 +5,10 @@
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 #include "workers/tensor/dtype.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 // The kernel of this level, or of the next lower one that has its own for the dtype.
 // REQUIRES: isa <= DetectedIsa(); a floating dtype.
 const GemmKernel& FindGemmKernel(Isa isa, DType dtype);
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -6,7 +6,7 @@
 #include "workers/ops/core/transpose.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int kTileRows = 16;
@@ -168,4 +168,4 @@ void PackColumns(const GemmPackColumnsArgs& args) {
 const GemmKernel kAmxBf16GemmKernel = {
     "amx_bf16", 2 * kTileRows, 2, Pack, PackColumns, avx512::GemmPackPanel, Block, avx512::GemmEpilogue, nullptr, End};
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

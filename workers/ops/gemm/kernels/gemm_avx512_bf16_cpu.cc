@@ -2,7 +2,7 @@
 #include "workers/ops/core/simd.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 namespace {
 
 constexpr int kMaxRows = 12;
@@ -80,4 +80,4 @@ const GemmKernel kAvx512Bf16GemmKernel = {
     "avx512_bf16",        kMaxRows, 2,      Pack, PackColumns, avx512::GemmPackPanel, Block,
     avx512::GemmEpilogue, nullptr,  nullptr};
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

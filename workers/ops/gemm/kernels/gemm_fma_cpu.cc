@@ -5,7 +5,7 @@
 #include "workers/ops/core/simd.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 #if defined(__AVX512F__)
@@ -241,4 +241,4 @@ void GemmEpilogue(const GemmEpilogueArgs& args) {
 const GemmKernelRow kGemmKernels = {SY_GEMM_KERNEL(float), SY_GEMM_KERNEL(double), SY_GEMM_KERNEL(Bf16Bits),
                                     SY_GEMM_KERNEL(Fp16Bits)};
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

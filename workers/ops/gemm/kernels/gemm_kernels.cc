@@ -4,7 +4,7 @@
 #include "workers/ops/gemm/kernels/find_gemm_kernel.h"
 #include "workers/ops/gemm/weight.h"
 
-namespace switchyard {
+namespace switchyard::ops {
 
 static_assert(kGemmPanel == kPanelColumns);
 static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF64) == 1 &&
@@ -23,4 +23,4 @@ const GemmKernel& FindGemmKernel(Isa isa, DType dtype) {
   return baseline::kGemmKernels[column];
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace switchyard {
+namespace switchyard::ops {
 
 inline constexpr int kGemmPanel = 32;     // = kPanelColumns
 inline constexpr int kGemmMaxRows = 32;   // of any kernel's A block
@@ -82,8 +82,8 @@ struct GemmKernel {
 using GemmKernelRow = GemmKernel[4];
 
 namespace baseline {
-extern const GemmKernelRow kGemmKernels;
-void GemmPackPanel(const GemmPackPanelArgs& args);
+extern const ops::GemmKernelRow kGemmKernels;
+void GemmPackPanel(const ops::GemmPackPanelArgs& args);
 }  // namespace baseline
 namespace avx2 {
 extern const GemmKernelRow kGemmKernels;
@@ -97,4 +97,4 @@ void GemmPackPanel(const GemmPackPanelArgs& args);
 extern const GemmKernel kAvx512Bf16GemmKernel;
 extern const GemmKernel kAmxBf16GemmKernel;
 
-}  // namespace switchyard
+}  // namespace switchyard::ops

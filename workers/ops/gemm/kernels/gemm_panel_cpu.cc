@@ -2,7 +2,7 @@
 #include "workers/ops/core/simd.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 
-namespace switchyard::SY_KERNEL_NS {
+namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 // 16 elements as floats, the first n of them read; a double is rounded.
@@ -98,4 +98,4 @@ void GemmPackPanel(const GemmPackPanelArgs& args) {
   });
 }
 
-}  // namespace switchyard::SY_KERNEL_NS
+}  // namespace switchyard::ops::SY_KERNEL_NS

@@ -8,22 +8,22 @@
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/token_targets.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/data/token_file.h"
 #include "workers/train/job/job_folder.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
-absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const ModelConfig& config,
-                                                 const std::vector<TrainFile>& files, absl::string_view what) {
+absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const model::ModelConfig& config,
+                                                 const std::vector<jobs::TrainFile>& files, absl::string_view what) {
   const TrainJobInput& input = context->input();
   ASSIGN_OR_RETURN(const RootDir checkpoints, RootDir::Open(input.checkpoint_root, kCheckpointRoot));
   ASSIGN_OR_RETURN(const RootDir datasets, RootDir::Open(input.dataset_root, "the dataset root"));
   std::vector<TokenFile> opened;
-  for (const TrainFile& file : files) {
+  for (const jobs::TrainFile& file : files) {
     absl::StatusOr<TokenFile> tokens = file.of_job
                                            ? TokenFile::Open(checkpoints, absl::StrCat(input.job_id, "/", file.name))
                                            : TokenFile::Open(datasets, file.name);
@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const Mode
     // All of it once: who trains then reads what was checked.
     if (context->leads()) {
       const absl::Status verified = tokens->Verify(config.vocab_size, [&](int64_t done, int64_t total) {
-        WorkGate::PassOwn();
+        YieldPoint::PassOwn();
         return context->NotePart(absl::StrCat("checks ", file.name), done, total);
       });
       if (!verified.ok()) return In(what, verified);
@@ -46,30 +46,30 @@ absl::Status CheckTargets(JobContext* context, const DataSource& source, size_t 
   if (!context->leads()) return absl::OkStatus();
   bool found = false;
   ASSIGN_OR_RETURN(found, source.HasTarget([&](int64_t done, int64_t total) {
-    WorkGate::PassOwn();
+    YieldPoint::PassOwn();
     return context->NotePart(absl::StrCat("looks for targets of ", what), done, total);
   }));
   if (found) return absl::OkStatus();
-  return In(what, NoTargetError(num_files, source.num_tokens(), context->spec().sequence_length));
+  return In(what, jobs::NoTargetError(num_files, source.num_tokens(), context->spec().sequence_length));
 }
 
 }  // namespace
 
 absl::Status OfData(const absl::Status& status, bool were_right) {
-  if (status.ok() || OutcomeOf(status) != TrainOutcome::kFailed) return status;
+  if (status.ok() || OutcomeOf(status) != jobs::TrainOutcome::kFailed) return status;
   return were_right || absl::IsNotFound(status) ? Blocked(status) : status;
 }
 
-absl::StatusOr<JobData> OpenJobData(JobContext* context, const ModelConfig& config) {
+absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfig& config) {
   const TrainJobInput& input = context->input();
   JobData data;
   uint64_t seen = Fnv1a("");
-  const auto open = [&](const std::vector<TrainFile>& files, absl::string_view what, bool in_order,
+  const auto open = [&](const std::vector<jobs::TrainFile>& files, absl::string_view what, bool in_order,
                         std::unique_ptr<DataSource>* source) -> absl::Status {
     std::vector<TokenFile> tokens;
     ASSIGN_OR_RETURN(tokens, OpenFiles(context, config, files, what));
     for (size_t i = 0; i < tokens.size(); ++i) {
-      const TokenFileHeader& header = tokens[i].header();
+      const jobs::TokenFileHeader& header = tokens[i].header();
       seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
       if (!in_order) data.names.push_back({files[i].name, header});
     }
@@ -103,4 +103,4 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const ModelConfig& conf
   return data;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -11,7 +11,7 @@
 #include "workers/train/job/job_context.h"
 #include "workers/train/step/trainer_state.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct JobData {
   std::vector<NamedTokens> names;  // of the files that are trained on
@@ -21,9 +21,9 @@ struct JobData {
 
 // Opens the files on every rank; rank 0 reads all of them once.  Collective: ends alike on all ranks, which must have
 // the same files.  Errors: marked Blocked where an earlier attempt has begun with the files.
-absl::StatusOr<JobData> OpenJobData(JobContext* context, const ModelConfig& config);
+absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfig& config);
 
 // An error of data: Blocked if they have been right before.
 absl::Status OfData(const absl::Status& status, bool were_right);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

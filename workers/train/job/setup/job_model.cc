@@ -11,11 +11,12 @@
 #include "workers/train/job/job_folder.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 // Of what the model and the ranks allow.
-absl::Status CheckSpec(const JobSpec& spec, const ModelConfig& config, const std::string& path, int world) {
+absl::Status CheckSpec(const jobs::JobSpec& spec, const model::ModelConfig& config, const std::string& path,
+                       int world) {
   if (spec.sequence_length > config.context) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequence_length: ", spec.sequence_length, ", the context of ", path, " is ", config.context));
@@ -34,29 +35,29 @@ absl::Status CheckSpec(const JobSpec& spec, const ModelConfig& config, const std
 }  // namespace
 
 absl::StatusOr<JobModel> OpenJobModel(JobContext* context) {
-  const JobSpec& spec = context->spec();
+  const jobs::JobSpec& spec = context->spec();
   RETURN_IF_ERROR(Validate(spec));
   const bool anew = spec.base_checkpoint.empty();
   const std::string& path = anew ? spec.architecture : spec.base_checkpoint;
   const std::string where = absl::StrCat(anew ? "architecture " : "base_checkpoint ", path);
-  if (!anew) RETURN_IF_ERROR(In("base_checkpoint", CheckFinished(path)));
+  if (!anew) RETURN_IF_ERROR(In("base_checkpoint", checkpoint::CheckFinished(path)));
   ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(context->input().checkpoint_root, kCheckpointRoot));
   JobModel model;
   absl::StatusOr<ModelDir> dir = ModelDir::Beneath(root, path);
   if (!dir.ok()) return In(anew ? "architecture" : "base_checkpoint", dir.status());
   model.dir = std::make_unique<ModelDir>(*std::move(dir));
-  absl::StatusOr<std::string> text = model.dir->ReadSmallFile("config.json", kMaxConfigBytes);
+  absl::StatusOr<std::string> text = model.dir->ReadSmallFile("config.json", model::kMaxConfigBytes);
   if (!text.ok()) return In(where, text.status());
   model.config_text = *std::move(text);
-  absl::StatusOr<ModelConfig> config = ParseTrainableConfig(model.config_text);
+  absl::StatusOr<model::ModelConfig> config = ParseTrainableConfig(model.config_text);
   if (!config.ok()) return In(where, config.status());
   model.config = *std::move(config);
-  const absl::StatusOr<TrainingConfig> training = ParseTrainingConfig(model.config_text);
+  const absl::StatusOr<model::TrainingConfig> training = model::ParseTrainingConfig(model.config_text);
   if (!training.ok()) return In(where, training.status());
   model.training = *training;
   // From here on it is the job's, and in its checkpoints (ShapeOf).
   if (!spec.balance_weight.has_value()) {
-    const double weight = model.training.router_aux_loss_coef.value_or(kDefaultBalanceWeight);
+    const double weight = model.training.router_aux_loss_coef.value_or(jobs::kDefaultBalanceWeight);
     context->set_balance_weight(weight);
     if (context->leads()) {
       LogInfo("job ", context->input().job_id, ": balance_weight is ", weight, ", as the spec says none");
@@ -66,4 +67,4 @@ absl::StatusOr<JobModel> OpenJobModel(JobContext* context) {
   return model;
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -10,17 +10,17 @@
 #include "workers/model/config/training_config.h"
 #include "workers/train/job/job_context.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 struct JobModel {
   std::unique_ptr<ModelDir> dir;
   std::string config_text;  // of config.json
-  ModelConfig config;
-  TrainingConfig training;
+  model::ModelConfig config;
+  model::TrainingConfig training;
 };
 
 // Opens it and checks that its ranks can train it; sets the spec's balance_weight where it says none.  No weights are
 // read.  Errors: those of the spec, the folder and config.json, each of which names the field.
 absl::StatusOr<JobModel> OpenJobModel(JobContext* context);
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -11,14 +11,14 @@
 #include "workers/checkpoint/safetensors/shard_table.h"
 #include "workers/ops/core/isa.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/tensor/work_gate.h"
-#include "workers/train/job/breathing_files.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/job/job_folder.h"
+#include "workers/train/job/yielding_files.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameter_files.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 absl::Status JobSetup::Run() {
   job_.fit = std::make_unique<MemoryFit>(&context_, &job_.source.config);
@@ -41,10 +41,10 @@ absl::Status JobSetup::Run() {
 
 absl::Status JobSetup::OpenCheckpoints() {
   const TrainJobInput& input = context_.input();
-  std::unique_ptr<FileSystem> files;
+  std::unique_ptr<checkpoint::FileSystem> files;
   ASSIGN_OR_RETURN(
       files, input.open_checkpoints ? input.open_checkpoints() : OpenJobFolder(input.checkpoint_root, input.job_id));
-  job_.checkpoints = BreathingFiles(std::move(files));
+  job_.checkpoints = YieldingFiles(std::move(files));
   return absl::OkStatus();
 }
 
@@ -60,18 +60,18 @@ absl::Status JobSetup::OpenData() {
 }
 
 absl::Status JobSetup::MakeModel() {
-  const JobSpec& spec = context_.spec();
-  const ModelConfig& config = job_.source.config;
-  const Communicator& comm = *context_.comm();
-  ModelWeights weights;
-  ASSIGN_OR_RETURN(weights, AllocateWeights(config, context_.dtype(),
-                                            PackedResidents(static_cast<int>(config.num_experts), comm.world(),
-                                                            job_.packing->packing(), comm.rank())));
-  ASSIGN_OR_RETURN(
-      job_.model, Model::Create(context_.stream(), config, context_.dtype(), std::move(weights), spec.sequence_length));
+  const jobs::JobSpec& spec = context_.spec();
+  const model::ModelConfig& config = job_.source.config;
+  const comm::Communicator& comm = *context_.comm();
+  model::ModelWeights weights;
+  ASSIGN_OR_RETURN(weights, model::AllocateWeights(config, context_.dtype(),
+                                                   PackedResidents(static_cast<int>(config.num_experts), comm.world(),
+                                                                   job_.packing->packing(), comm.rank())));
+  ASSIGN_OR_RETURN(job_.model, model::Model::Create(context_.stream(), config, context_.dtype(), std::move(weights),
+                                                    spec.sequence_length));
   ASSIGN_OR_RETURN(job_.parameters, Parameters::Create(context_.stream(), job_.model.get(),
                                                        job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr));
-  job_.fit->TellOffload(*job_.parameters);
+  job_.fit->ReportOffload(*job_.parameters);
   TrainerOptions options;
   options.adamw = {.beta1 = spec.optimizer.beta1,
                    .beta2 = spec.optimizer.beta2,
@@ -81,7 +81,7 @@ absl::Status JobSetup::MakeModel() {
   options.router = {.balance = spec.balance, .balance_weight = *spec.balance_weight, .z_weight = spec.z_weight};
   options.capacity_factor = spec.capacity_factor;
   options.balance_bias_rate = spec.balance_bias_rate;
-  options.save = spec.recompute ? SavePolicy::kLayerInputs : SavePolicy::kAll;
+  options.save = spec.recompute ? model::SavePolicy::kLayerInputs : model::SavePolicy::kAll;
   options.max_sequences = context_.micro_batch_sequences();
   options.max_length = spec.sequence_length;
   options.communication = spec.communication;
@@ -120,12 +120,12 @@ absl::Status JobSetup::LoadBase() {
     ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(context_.input().checkpoint_root, kCheckpointRoot));
     context_.notes().StartCount();
     const auto checked = [&](int64_t bytes) {
-      WorkGate::PassOwn();
+      YieldPoint::PassOwn();
       return context_.NoteRead(absl::StrCat("checks ", base), bytes);
     };
-    RETURN_IF_ERROR(In(base, CheckBaseFolder(root, base, *job_.source.dir, checked)));
+    RETURN_IF_ERROR(In(base, checkpoint::CheckBaseFolder(root, base, *job_.source.dir, checked)));
   }
-  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(*job_.source.dir);
+  absl::StatusOr<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(*job_.source.dir);
   if (!checkpoint.ok()) return In(base, checkpoint.status());
   const auto loaded = [&](int64_t done, int64_t total) {
     return context_.NotePart(absl::StrCat("loads ", base), done, total);
@@ -135,9 +135,9 @@ absl::Status JobSetup::LoadBase() {
 
 absl::Status JobSetup::Restore() {
   const std::string& folder = job_.start->folder();
-  const Manifest& manifest = job_.start->manifest();
-  ShardTable table;
-  ASSIGN_OR_RETURN(table, ShardTable::Open(job_.checkpoints.get(), folder, manifest, "optimizer-"));
+  const checkpoint::Manifest& manifest = job_.start->manifest();
+  checkpoint::ShardTable table;
+  ASSIGN_OR_RETURN(table, checkpoint::ShardTable::Open(job_.checkpoints.get(), folder, manifest, "optimizer-"));
   context_.notes().StartCount();
   RETURN_IF_ERROR(RestoreParameters(table, job_.parameters.get(), [&](int64_t bytes) {
     return context_.NoteRead(absl::StrCat("reads ", folder), bytes);
@@ -147,17 +147,17 @@ absl::Status JobSetup::Restore() {
   return absl::OkStatus();
 }
 
-SavedBy JobSetup::OwnSavedBy() const {
+checkpoint::SavedBy JobSetup::OwnSavedBy() const {
   return {.world = context_.comm()->world(),
           .threads = context_.stream().pool().num_threads(),
-          .isa = IsaName(CurrentIsa()),
+          .isa = ops::IsaName(ops::CurrentIsa()),
           .software = context_.input().software,
           .data_type = DTypeName(context_.dtype())};
 }
 
 // Threads change no bits (trainer.h).
-void JobSetup::WarnOfOtherBits(const SavedBy& saved_by) {
-  const SavedBy own = OwnSavedBy();
+void JobSetup::WarnOfOtherBits(const checkpoint::SavedBy& saved_by) {
+  const checkpoint::SavedBy own = OwnSavedBy();
   std::string differs;
   if (saved_by.world != own.world) absl::StrAppend(&differs, " ", saved_by.world, " ranks, now ", own.world, ";");
   if (saved_by.isa != own.isa) absl::StrAppend(&differs, " instruction set ", saved_by.isa, ", now ", own.isa, ";");
@@ -180,11 +180,11 @@ absl::Status JobSetup::OpenSaver() {
   options.saved_by = OwnSavedBy();
   options.weights = context_.dtype() == DType::kBf16 ? DType::kBf16 : DType::kF32;
   if (context_.leads()) {
-    absl::StatusOr<std::vector<CheckpointFile>> side = SideFiles(*job_.source.dir);
+    absl::StatusOr<std::vector<checkpoint::CheckpointFile>> side = checkpoint::SideFiles(*job_.source.dir);
     if (!side.ok()) return side.status();
-    for (CheckpointFile& file : *side) {
+    for (checkpoint::CheckpointFile& file : *side) {
       if (file.name != "config.json") continue;
-      ASSIGN_OR_RETURN(file.text, ConfigWithDType(file.text, options.weights));
+      ASSIGN_OR_RETURN(file.text, model::ConfigWithDType(file.text, options.weights));
     }
     options.side_files = *std::move(side);
   }
@@ -195,4 +195,4 @@ absl::Status JobSetup::OpenSaver() {
   return absl::OkStatus();
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -23,17 +23,17 @@
 #include "workers/train/step/trainer.h"
 #include "workers/train/step/trainer_state.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 // A job that can be trained.  Members borrow from those before them.
 struct OpenedJob {
-  std::unique_ptr<FileSystem> checkpoints;  // the job's folder
+  std::unique_ptr<checkpoint::FileSystem> checkpoints;  // the job's folder
   std::unique_ptr<JobStart> start;
   JobModel source;
   std::unique_ptr<MemoryFit> fit;
   JobData data;
   JobShape shape;
-  std::unique_ptr<Model> model;
+  std::unique_ptr<model::Model> model;
   std::unique_ptr<Parameters> parameters;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<JobPacking> packing;
@@ -59,11 +59,11 @@ class JobSetup {
   absl::Status Draw();
   absl::Status LoadBase();
   absl::Status OpenSaver();
-  SavedBy OwnSavedBy() const;
-  void WarnOfOtherBits(const SavedBy& saved_by);
+  checkpoint::SavedBy OwnSavedBy() const;
+  void WarnOfOtherBits(const checkpoint::SavedBy& saved_by);
 
   JobContext& context_;
   OpenedJob& job_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -5,11 +5,11 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
-#include "workers/tensor/work_gate.h"
+#include "workers/tensor/yield_point.h"
 #include "workers/train/job/setup/job_data.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 namespace {
 
 constexpr int kMostLooks = 3;
@@ -20,7 +20,8 @@ constexpr absl::Duration kLockRetry = absl::Milliseconds(50);
 absl::Status JobStart::Lock() {
   const absl::Time end = absl::Now() + context_.input().lock_patience;
   for (;;) {
-    absl::StatusOr<std::unique_ptr<File>> lock = LockCheckpoints(checkpoints_, context_.Holder());
+    absl::StatusOr<std::unique_ptr<checkpoint::File>> lock =
+        checkpoint::LockCheckpoints(checkpoints_, context_.Holder());
     if (lock.ok()) {
       lock_ = *std::move(lock);
       return absl::OkStatus();
@@ -28,25 +29,25 @@ absl::Status JobStart::Lock() {
     if (!absl::IsFailedPrecondition(lock.status())) return lock.status();
     // Of an attempt that is about to end.
     if (absl::Now() > end || !context_.comm()->status().ok()) return Lost(lock.status());
-    const OutsideGate outside;
+    const NonYieldingScope outside;
     absl::SleepFor(kLockRetry);
   }
 }
 
 // An older one costs the steps since then, and a disk or a server of files may have had a bad moment: only what cannot
 // be read again and again is passed over.
-absl::StatusOr<FoundCheckpoint> JobStart::Look() {
+absl::StatusOr<checkpoint::FoundCheckpoint> JobStart::Look() {
   for (int look = 1;; ++look) {
     context_.notes().StartCount();
-    absl::StatusOr<FoundCheckpoint> found =
-        FindCheckpoint(checkpoints_, CheckpointCheck::kContents,
-                       [this](int64_t bytes) { return context_.NoteRead("checks checkpoints", bytes); });
+    absl::StatusOr<checkpoint::FoundCheckpoint> found =
+        checkpoint::FindCheckpoint(checkpoints_, checkpoint::CheckpointCheck::kContents,
+                                   [this](int64_t bytes) { return context_.NoteRead("checks checkpoints", bytes); });
     const bool unread = found.ok() ? found->unread : absl::IsUnavailable(found.status());
     if (!unread || look == kMostLooks) return found;
     context_.notes().Stage(absl::StrCat("looks again for a checkpoint: ", found.ok()
                                                                               ? absl::StrJoin(found->rejected, "; ")
                                                                               : std::string(found.status().message())));
-    const OutsideGate outside;
+    const NonYieldingScope outside;
     absl::SleepFor(context_.input().read_pause);
   }
 }
@@ -55,7 +56,7 @@ absl::Status JobStart::Find() {
   absl::StatusOr<std::string> folder = std::string();
   if (context_.leads()) {
     context_.notes().Stage("looks for a checkpoint");
-    absl::StatusOr<FoundCheckpoint> found = absl::UnknownError("");
+    absl::StatusOr<checkpoint::FoundCheckpoint> found = absl::UnknownError("");
     if (const absl::Status locked = Lock(); locked.ok()) {
       found = Look();
     } else {
@@ -82,10 +83,10 @@ absl::Status JobStart::Read(const JobShape& shape) {
 }
 
 absl::Status JobStart::ReadFiles(const JobShape& shape) {
-  ASSIGN_OR_RETURN(manifest_, OpenCheckpoint(checkpoints_, folder_, CheckpointCheck::kSizes));
+  ASSIGN_OR_RETURN(manifest_, checkpoint::OpenCheckpoint(checkpoints_, folder_, checkpoint::CheckpointCheck::kSizes));
   std::string text;
-  ASSIGN_OR_RETURN(text,
-                   ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName), kMaxTrainerStateBytes));
+  ASSIGN_OR_RETURN(text, checkpoint::ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName),
+                                                   kMaxTrainerStateBytes));
   ASSIGN_OR_RETURN(state_, DecodeTrainerState(text));
   // A job's spec stays but for its workers, so what differs are files.
   RETURN_IF_ERROR(OfData(CompareShapes(state_.shape, shape), context_.input().attempt > 1));
@@ -96,4 +97,4 @@ absl::Status JobStart::ReadFiles(const JobShape& shape) {
                                                  state_.sample, " in a checkpoint of step ", manifest_.step));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -13,12 +13,12 @@
 #include "workers/train/job/job_context.h"
 #include "workers/train/step/trainer_state.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class JobStart {
  public:
   // All borrowed.  checkpoints: the job's folder.
-  JobStart(JobContext* context, FileSystem* checkpoints) : context_(*context), checkpoints_(checkpoints) {}
+  JobStart(JobContext* context, checkpoint::FileSystem* checkpoints) : context_(*context), checkpoints_(checkpoints) {}
 
   // Rank 0 looks for a checkpoint and reads all of it.  First it takes the lock: an earlier attempt may still commit.
   // Collective: all ranks get the same folder, or error.
@@ -27,22 +27,22 @@ class JobStart {
   absl::Status Read(const JobShape& shape);
 
   const std::string& folder() const { return folder_; }  // "" = from the beginning
-  const Manifest& manifest() const { return manifest_; }
+  const checkpoint::Manifest& manifest() const { return manifest_; }
   const TrainerState& state() const { return state_; }
   // Rank 0's lock of the folder, for who saves into it.
-  std::unique_ptr<File> TakeLock() { return std::move(lock_); }
+  std::unique_ptr<checkpoint::File> TakeLock() { return std::move(lock_); }
 
  private:
   absl::Status Lock();
-  absl::StatusOr<FoundCheckpoint> Look();
+  absl::StatusOr<checkpoint::FoundCheckpoint> Look();
   absl::Status ReadFiles(const JobShape& shape);
 
   JobContext& context_;
-  FileSystem* const checkpoints_;
-  std::unique_ptr<File> lock_;
+  checkpoint::FileSystem* const checkpoints_;
+  std::unique_ptr<checkpoint::File> lock_;
   std::string folder_;
-  Manifest manifest_;
+  checkpoint::Manifest manifest_;
   TrainerState state_;
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

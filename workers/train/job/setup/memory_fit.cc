@@ -14,7 +14,7 @@
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/step/train_outcome.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 namespace {
 
@@ -51,7 +51,7 @@ int64_t MemoryFit::Available() const {
 
 OpenStateFileFn MemoryFit::OffloadFile() const {
   const TrainJobInput& input = context_.input();
-  if (context_.spec().offload == OffloadPolicy::kNever) return nullptr;
+  if (context_.spec().offload == jobs::OffloadPolicy::kNever) return nullptr;
   if (input.open_offload) return input.open_offload;
   if (input.offload_dir.empty()) return nullptr;
   return [directory = input.offload_dir](int64_t bytes) { return OpenStateFile(directory, bytes); };
@@ -78,7 +78,7 @@ absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) 
   const TrainingNeed in_memory = NeedOf(packing, false), in_file = NeedOf(packing, true);
   const absl::Status without = CheckTrainingMemory(config_, in_memory, available);
   const bool can = OffloadFile() != nullptr;
-  if (context_.spec().offload != OffloadPolicy::kAlways) {
+  if (context_.spec().offload != jobs::OffloadPolicy::kAlways) {
     if (without.ok()) return false;
     if (!can) return DoesNotFit(in_memory, available, without);
   } else if (!can) {
@@ -114,14 +114,14 @@ absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, int32_t files, int32_t
   return first > 1 ? MustOffload(first, available) : offloads_;
 }
 
-void MemoryFit::TellOffload(const Parameters& parameters) {
+void MemoryFit::ReportOffload(const Parameters& parameters) {
   const std::string& directory = context_.input().offload_dir;
   const int64_t bytes = parameters.offload() == nullptr ? 0 : parameters.offload()->counters().bytes;
-  if (bytes == std::exchange(told_offload_, bytes)) return;
+  if (bytes == std::exchange(reported_offload_, bytes)) return;
   context_.notes().Stage(
       bytes == 0 ? "keeps masters and moments of experts in memory again"
                  : absl::StrCat("keeps masters and moments of experts, ", Mib(bytes), ", in a file of ", directory,
                                 IsInMemory(directory) ? ", which is tmpfs: they still take memory" : ""));
 }
 
-}  // namespace switchyard
+}  // namespace switchyard::train

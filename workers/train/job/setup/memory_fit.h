@@ -15,12 +15,12 @@
 #include "workers/train/parameters/state_file.h"
 #include "workers/train/step/training_memory.h"
 
-namespace switchyard {
+namespace switchyard::train {
 
 class MemoryFit {
  public:
   // All borrowed.  config: may still be empty; read by what follows CountNeighbours.
-  MemoryFit(JobContext* context, const ModelConfig* config) : context_(*context), config_(*config) {}
+  MemoryFit(JobContext* context, const model::ModelConfig* config) : context_(*context), config_(*config) {}
 
   // Ranks of one machine, or of one control group, take from the same memory, at the same time.  Collective.
   absl::Status CountNeighbours();
@@ -38,7 +38,7 @@ class MemoryFit {
   // Makes that file; null: nothing can be offloaded.
   OpenStateFileFn OffloadFile() const;
   // Says where masters and moments are, where that changes.
-  void TellOffload(const Parameters& parameters);
+  void ReportOffload(const Parameters& parameters);
 
  private:
   int RanksOf(const MemoryPool& pool) const;
@@ -52,12 +52,12 @@ class MemoryFit {
   absl::Status CheckOffloadRoom(int64_t bytes) const;
 
   JobContext& context_;
-  const ModelConfig& config_;
+  const model::ModelConfig& config_;
   // How many ranks take from each pool of the memory that this one takes from, by a hash of the pool's name.
   absl::flat_hash_map<std::string, int> ranks_of_pool_;
   int ranks_here_ = 1;  // of this machine
   bool offloads_ = false;
-  int64_t told_offload_ = 0;  // bytes of it
+  int64_t reported_offload_ = 0;  // bytes of it
 };
 
-}  // namespace switchyard
+}  // namespace switchyard::train

@@ -3,11 +3,11 @@
 
 #include <cuda_runtime.h>
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 template <class Elem>
 inline Elem* DynamicShared() {
   return static_cast<Elem*>(cuda_emulation::DynamicSharedBase());
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

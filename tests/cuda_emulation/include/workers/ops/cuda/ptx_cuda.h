@@ -30,7 +30,7 @@ void RequireAligned16(const void* address, const char* what);
 
 }  // namespace cuda_emulation
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 template <class Elem>
 inline void MmaM16N8K16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
@@ -79,4 +79,4 @@ inline float Exp2(float x) {
   return y < 0x1p-126f ? 0.f : y;
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -29,7 +29,7 @@ uint32_t SharedOffset(const void* shared);
 
 }  // namespace cuda_emulation
 
-namespace switchyard::cuda {
+namespace switchyard::ops::cuda {
 
 inline constexpr bool kWgmmaBuilt = true;
 
@@ -59,4 +59,4 @@ inline void WgmmaM64N64K16(float (&d)[16][4], uint64_t weights, uint64_t tokens,
   cuda_emulation::WgmmaIssue(d[0], 64, std::is_same_v<Elem, __nv_bfloat16>, weights, tokens, add);
 }
 
-}  // namespace switchyard::cuda
+}  // namespace switchyard::ops::cuda

@@ -1,0 +1,55 @@
+// How often each expert of each MoE layer was chosen lately, prefill and decode apart: what a server knows of its
+// traffic from the counts that every step brings, and what the views for people and the background balancer begin with.
+//
+// Counts are halved at fixed numbers of tokens, not by a clock, so old traffic fades and the same results give the same
+// load statistics.  Thread-compatible.  Does not do: paths (path_profile.h), deciding anything.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "scheduler/popularity/path_profile.h"
+#include "scheduler/popularity/trace/routing_view.h"
+
+namespace switchyard::popularity {
+
+class ExpertLoadStats {
+ public:
+  // Rows of one expert, layer and step; with more a sum could leave its type.
+  static constexpr int64_t kMaxCount = int64_t{1} << 40;
+
+  // REQUIRES: the shape's numbers and halve_after_tokens are >= 1.
+  ExpertLoadStats(const RoutingShape& shape, int64_t halve_after_tokens);
+
+  const RoutingShape& shape() const { return shape_; }
+  int64_t halve_after_tokens() const { return halve_after_tokens_; }
+  // counts [L * E] rows of one step, of tokens of one phase.  Adds nothing on an error.
+  // InvalidArgument: of other sizes, a count that is negative or above kMaxCount, layers that differ in their sum.
+  absl::Status Add(Phase phase, absl::Span<const int64_t> counts);
+
+  // [E] rows, halved ones rounded down.
+  absl::Span<const int64_t> Counts(Phase phase, int layer) const;
+  // Tokens that the counts stand for, and all that were ever added.
+  int64_t num_tokens(Phase phase) const { return of(phase).tokens; }
+  int64_t total_tokens(Phase phase) const { return of(phase).total_tokens; }
+
+ private:
+  struct PhaseCounts {
+    std::vector<int64_t> counts;  // [L * E]
+    int64_t tokens = 0;           // since the beginning, halved as the counts
+    int64_t since_halving = 0;
+    int64_t total_tokens = 0;
+  };
+  const PhaseCounts& of(Phase phase) const { return phases_[static_cast<size_t>(phase)]; }
+
+  RoutingShape shape_;
+  int64_t halve_after_tokens_;
+  PhaseCounts phases_[2];
+};
+
+// Of one layer's counts [E]: the busiest expert's rows over the mean, 1 = all alike; 0 if there are none.
+double BusiestOverMean(absl::Span<const int64_t> counts);
+
+}  // namespace switchyard::popularity

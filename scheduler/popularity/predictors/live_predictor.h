@@ -1,0 +1,81 @@
+// Which estimators live traffic has, what each of them needs, and the profiles that they count.
+//
+// Names and constants of LiveEstimates, apart from its state: a table of estimators and of predictors.
+// Thread-safe (no state).  Does not do: ask, score or choose them (live_estimates.h).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "scheduler/popularity/path_profile.h"
+#include "scheduler/popularity/predictors/predictor_monitor.h"
+
+namespace switchyard::popularity {
+
+enum class LivePredictor : uint8_t {
+  kMarginal,
+  kLastBatch,
+  kPath,
+  kPathCorrected,
+  kToken,
+  kGateAhead,
+  kGateAheadCalibrated,
+  kProbe,
+  kProbeCalibrated,
+  kProbeCorrected,  // calibrated and corrected
+  kBlend            // of path and probe corrected, token, gate_ahead calibrated
+};
+inline constexpr int kNumLivePredictors = 11;
+// "marginal", "path_corrected", …: the metric's label.
+absl::string_view NameOf(LivePredictor estimator);
+
+// Who predicted a token's experts of a coming layer.
+enum class Predictor : uint8_t { kGateAhead, kProbe };
+inline constexpr int kNumPredictors = 2;
+inline constexpr int kMaxAhead = 2;
+// The profile's channel: "gate_ahead", "probe", and two layers ahead "gate_ahead2", "probe2".
+std::string ChannelOf(Predictor predictor, int ahead);
+
+inline constexpr int kLivePathLength = 3;
+
+struct LiveOptions {
+  std::string model = {};  // the served weights' hash
+  RoutingShape shape = {};
+  Phase phase = Phase::kPrefill;
+  int path_length = kLivePathLength;          // l, [1, kMaxPathLength]
+  int num_predicted = 4;                      // M of each prediction
+  int64_t profile_bytes = int64_t{32} << 20;  // of all profiles together
+  int64_t halve_after_tokens = int64_t{1} << 18;
+  int64_t first_full_passes = 64;  // then every full_every-th
+  int64_t full_every = 8;
+  int64_t counted_rows = 256;  // of a layer and pass, at most
+  bool keeps_own = false;      // also counts apart what comes after Restore
+  // The answer is Lina's, whatever else is better: of each token's path the distribution of the next experts, masked
+  // to its top-k and renormalised (section 5.2, Eq. (1)); marginal where no path is known yet.
+  bool paper_estimate = false;
+  MonitorOptions monitor = {};
+};
+
+// The profiles that LiveEstimates counts, in a fixed order: paths, token ids, then the channels one and two ahead.
+std::vector<ProfileIdentity> LiveProfiles(const LiveOptions& options);
+ProfileLimits LiveLimits(const LiveOptions& options, ContextKind context);
+// Where LiveProfiles has the profile of a channel: after those of paths and of token ids.
+size_t ProfileOf(Predictor predictor, int ahead);
+
+// What a blend is made of.
+inline constexpr std::array<LivePredictor, 4> kBlended = {LivePredictor::kPathCorrected, LivePredictor::kToken,
+                                                          LivePredictor::kGateAheadCalibrated,
+                                                          LivePredictor::kProbeCorrected};
+
+// Sets of estimators are bits.
+constexpr uint32_t BitOf(LivePredictor estimator) { return uint32_t{1} << static_cast<uint32_t>(estimator); }
+// What has to be asked for it, itself among them.
+uint32_t NeededBy(LivePredictor estimator);
+// Those that read what the predictor said.
+uint32_t ReadersOf(Predictor predictor);
+
+}  // namespace switchyard::popularity

@@ -1,0 +1,104 @@
+#include "scheduler/popularity/predictors/predictor_stats.h"
+
+#include <array>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/popularity/predictors/estimate_score.h"
+
+namespace switchyard::popularity {
+namespace {
+
+double Share(int64_t distance) { return static_cast<double>(distance) / kWholeDistance; }
+
+bool IsShare(double value) { return value >= 0 && value <= 1; }  // false for NaN
+
+size_t PlaceOf(const PredictorStats& standing) {
+  const size_t at = static_cast<size_t>(standing.phase) * kMaxAhead + static_cast<size_t>(standing.ahead - 1);
+  return at * kNumLivePredictors + static_cast<size_t>(standing.estimator);
+}
+
+void Add(const PredictorStats& rank, GroupStats* group) {
+  PredictorStats& mean = group->mean;
+  const int64_t batches = mean.batches + rank.batches;
+  const double weight = static_cast<double>(rank.batches) / static_cast<double>(batches);
+  mean.accuracy += weight * (rank.accuracy - mean.accuracy);
+  mean.distance += weight * (rank.distance - mean.distance);
+  mean.batches = batches;
+  if (rank.used) ++group->ranks_using;
+  if (rank.state == PredictorState::kOn) return;
+  ++group->ranks_off;
+  mean.off_distance = rank.off_distance;
+  mean.marginal_distance = rank.marginal_distance;
+}
+
+}  // namespace
+
+std::vector<PredictorStats> StandingsOf(const LiveEstimates& estimates, Phase phase) {
+  std::vector<PredictorStats> standings;
+  for (int layer = 0; layer < estimates.shape().num_layers; ++layer) {
+    for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
+      const LivePredictor best = estimates.Best(layer, ahead);
+      for (int j = 0; j < kNumLivePredictors; ++j) {
+        const auto estimator = static_cast<LivePredictor>(j);
+        const EstimateScore& score = estimates.score(estimator, layer, ahead);
+        if (score.num_batches() == 0) continue;
+        const OffVerdict off = estimates.LastOff(estimator, layer, ahead);
+        standings.push_back({.layer = layer,
+                             .phase = phase,
+                             .ahead = ahead,
+                             .estimator = estimator,
+                             .batches = score.num_batches(),
+                             .accuracy = score.accuracy(),
+                             .distance = score.distance(),
+                             .state = estimates.StateOf(estimator, layer, ahead),
+                             .used = estimator == best,
+                             .off_distance = Share(off.own),
+                             .marginal_distance = Share(off.yardstick)});
+      }
+    }
+  }
+  return standings;
+}
+
+absl::Status CheckStandings(absl::Span<const PredictorStats> standings, int num_layers) {
+  for (const PredictorStats& at : standings) {
+    const bool placed = at.layer >= 0 && at.layer < num_layers && at.ahead >= 1 && at.ahead <= kMaxAhead &&
+                        static_cast<int>(at.phase) < 2 && static_cast<int>(at.estimator) < kNumLivePredictors;
+    const bool counted = at.batches >= 1 && at.batches < int64_t{1} << 40 && static_cast<int>(at.state) < 3;
+    if (placed && counted && IsShare(at.accuracy) && IsShare(at.distance) && IsShare(at.off_distance) &&
+        IsShare(at.marginal_distance)) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("estimator ", static_cast<int>(at.estimator), " of phase ", static_cast<int>(at.phase), ", layer ",
+                     at.layer, " of ", num_layers, ", ", at.ahead, " ahead, state ", static_cast<int>(at.state),
+                     ": accuracy ", at.accuracy, " and distance ", at.distance, " (off at ", at.off_distance,
+                     ", marginal ", at.marginal_distance, ") over ", at.batches, " batches"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<GroupStats> GroupStandings(absl::Span<const std::vector<PredictorStats>* const> ranks, int layer) {
+  std::array<std::optional<GroupStats>, 2 * kMaxAhead * kNumLivePredictors> places;
+  for (const std::vector<PredictorStats>* rank : ranks) {
+    for (const PredictorStats& standing : *rank) {
+      if (standing.layer != layer) continue;
+      std::optional<GroupStats>& place = places[PlaceOf(standing)];
+      if (!place.has_value()) {
+        place.emplace();
+        place->mean.layer = layer;
+        place->mean.phase = standing.phase;
+        place->mean.ahead = standing.ahead;
+        place->mean.estimator = standing.estimator;
+      }
+      Add(standing, &*place);
+    }
+  }
+  std::vector<GroupStats> group;
+  for (const std::optional<GroupStats>& place : places)
+    if (place.has_value()) group.push_back(*place);
+  return group;
+}
+
+}  // namespace switchyard::popularity

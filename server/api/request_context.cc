@@ -1,0 +1,67 @@
+#include "server/api/request_context.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/support/errors.h"
+#include "server/clock.h"
+
+namespace switchyard::server {
+
+std::string DrawRequestId() {
+  thread_local absl::BitGen gen;
+  return absl::StrCat("req-", absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16));
+}
+
+uint64_t DrawSeed() {
+  thread_local absl::BitGen gen;
+  return absl::Uniform<uint64_t>(gen);
+}
+
+grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id, grpc::ServerContextBase* context) {
+  const grpc::Status wire = rpc::ToGrpcStatus(status, request_id);
+  if (const rpc::ErrorView view = rpc::ViewError(wire); view.retry_after > absl::ZeroDuration()) {
+    context->AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(absl::ToInt64Milliseconds(view.retry_after)));
+  }
+  return wire;
+}
+
+absl::StatusOr<ConvertArgs> RequestContext::Args(const grpc::ServerContextBase& context,
+                                                 std::shared_ptr<const ServedModel>* model) const {
+  *model = engine->model();
+  if (*model == nullptr) {
+    return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
+                                         absl::StrCat("model ", config->served_model_name,
+                                                      " is LOADING: ", engine->load().not_ready_reason)),
+                          absl::Seconds(1));
+  }
+  ConvertArgs args;
+  args.model = model->get();
+  args.text = text;
+  args.limits.max_choices = config->batching.max_choices;
+  args.limits.max_prompt_bytes = static_cast<size_t>(config->max_prompt_bytes);
+  args.drawn_id = DrawRequestId();
+  args.drawn_seed = DrawSeed();
+  args.now = MonotonicNow();
+  args.clock = &MonotonicNow;
+  args.wall_now = absl::Now();
+  args.deadline = args.now + std::min(config->default_deadline, config->max_deadline);
+  // gRPC's deadline is a wall-clock time; what counts is how far away it is.
+  if (context.deadline() != std::chrono::system_clock::time_point::max()) {
+    const absl::Duration left = absl::FromChrono(context.deadline() - std::chrono::system_clock::now());
+    if (left > config->max_deadline) {
+      return rpc::BadField(
+          "deadline",
+          absl::StrCat(absl::FormatDuration(left), " away, limit ", absl::FormatDuration(config->max_deadline)),
+          absl::FormatDuration(config->max_deadline), absl::FormatDuration(left));
+    }
+    args.deadline = args.now + left;
+  }
+  return args;
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,270 @@
+#include "server/balancer/background_balancer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
+
+namespace switchyard::server {
+namespace {
+
+// Experts that get another host, and its memory.  Under a budget nobody loads: that is a word to cache policies.
+int64_t CopiesOf(const placement::ResidencyMigration& stage) {
+  return std::count_if(stage.arrivals.begin(), stage.arrivals.end(),
+                       [](const placement::ResidencyMove& move) { return move.kind == placement::MoveKind::kCopy; });
+}
+
+// Measured times scatter, and a stage is not for nothing: within a factor of 2 decisions are much the same.
+bool Alike(const placement::MoveCosts& a, const placement::MoveCosts& b) {
+  const auto near = [](int64_t x, int64_t y) { return x / 2 <= y && y / 2 <= x; };
+  return near(a.copy_ps, b.copy_ps) && near(a.row_ps, b.row_ps) && near(a.layer_ps, b.layer_ps);
+}
+
+}  // namespace
+
+absl::string_view PlanOutcomeName(PlanOutcome outcome) {
+  constexpr absl::string_view kNames[kNumPlanOutcomes] = {"committed", "aborted", "nothing_to_do"};
+  return kNames[static_cast<int>(outcome)];
+}
+
+BackgroundBalancer::BackgroundBalancer(const placement::PlacementSettings& settings, Host* host)
+    : settings_(settings), host_(host) {
+  view_.settings = settings;
+}
+
+std::vector<placement::LayerResidency> BackgroundBalancer::FirstResidency() const {
+  if (settings_.rebalances()) {
+    auto layers = placement::InitialResidency(shape_.layers, shape_.experts, shape_.devices, limits_);
+    SY_CHECK(layers.ok());  // a device hosts its share at least
+    return *std::move(layers);
+  }
+  // Which experts are in memory workers' policies say.
+  const int slots = placement::ResidentSlots(settings_, shape_.experts, shape_.devices);
+  const int per_device = placement::ResidentSlots({}, shape_.experts, shape_.devices);
+  const placement::LayerResidency layer{
+      placement::ContiguousPlacement(shape_.experts, shape_.devices, slots - per_device),
+      std::vector<bool>(static_cast<size_t>(shape_.experts), false)};
+  return std::vector<placement::LayerResidency>(static_cast<size_t>(shape_.layers), layer);
+}
+
+placement::GroupPlacement BackgroundBalancer::Begin(const Shape& shape, const placement::MoveCosts& costs) {
+  costs_ = reported_costs_ = costs;
+  epoch_ = view_.epoch;  // what ranks begin with
+  steps_since_costs_ = 0;
+  // A group that never stood may have been of another model.
+  const bool known = !view_.layers.empty() && shape.IsOfModel(shape_);
+  if (!known) SY_CHECK_EQ(view_.epoch, 0);
+  if (!known || shape.budget_slots != shape_.budget_slots) {
+    shape_ = shape;
+    limits_.layer_slots = placement::ResidentSlots(settings_, shape.experts, shape.devices) - 1;
+    const int all = shape.layers * limits_.layer_slots;
+    limits_.device_slots = shape.budget_slots == 0 ? all : std::min(all, placement::PlannedSlots(shape.budget_slots));
+    view_.layers.clear();
+    for (placement::LayerResidency& layer : FirstResidency()) {
+      view_.layers.push_back(std::make_shared<const placement::LayerResidency>(std::move(layer)));
+    }
+    view_.plan = nullptr;
+    view_.budget_slots = shape.budget_slots;
+  }
+  placement::GroupPlacement placement;
+  placement.epoch = view_.epoch;
+  placement.costs = costs;
+  if (view_.epoch == 0) return placement;
+  for (const auto& layer : view_.layers) {
+    placement.residents.push_back(layer->placement);
+    if (shape_.budget_slots > 0) placement.offloaded.push_back(layer->offloaded);
+  }
+  return placement;
+}
+
+void BackgroundBalancer::GroupDown(const std::string& reason, absl::Time now) {
+  up_ = false;
+  steps_since_plan_ = 0;
+  if (planning_ && !discard_) {
+    discard_ = true;
+    EndPlan(PlanOutcome::kAborted, absl::StrCat("the group was lost: ", reason), now);
+  }
+  if (plan_ == nullptr) return stage_.reset();
+  // What is committed is what the next group begins with, so nobody has to release anything.
+  const bool in_force =
+      stage_->state() == placement::EpochState::kCommitted || stage_->state() == placement::EpochState::kReleasing;
+  if (in_force && stage_idx_ + 1 == plan_->stages.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
+  AbortPlan(absl::StrCat("the group was lost: ", reason), now);
+}
+
+int64_t BackgroundBalancer::placement_epoch() const {
+  return stage_.has_value() ? static_cast<int64_t>(stage_->placement_epoch()) : epoch_;
+}
+
+void BackgroundBalancer::StepPlanned(int64_t step, absl::Time now) {
+  if (!stage_.has_value()) return;
+  const bool waited = stage_->state() == placement::EpochState::kReady;
+  const placement::EpochDirective directive = stage_->StepPlanned(step, stage_->placement_epoch());
+  if (waited) CommitMigration();
+  Handle(directive, now);
+}
+
+void BackgroundBalancer::StepDone(int64_t step, const popularity::ExpertLoadStats& load_stats,
+                                  PlacementCostMonitor* meter, absl::Time now) {
+  if (stage_.has_value()) Handle(stage_->StepDone(step), now);
+  if (shape_.devices < 2 || !up_) return;
+  ++steps_since_costs_;
+  if (settings_.rebalances() && ++steps_since_plan_ >= settings_.rebalance_steps && idle())
+    StartPlan(load_stats, meter);
+  if (settings_.mode == placement::PlacementMode::kAgreed && idle()) ReportCosts(meter, now);
+}
+
+void BackgroundBalancer::ReportCosts(PlacementCostMonitor* meter, absl::Time now) {
+  const bool measured = reported_costs_.layer_ps > 0;
+  if (steps_since_costs_ < (measured ? kCostsApart : kFirstCosts)) return;
+  if (meter->row_seconds() <= 0 || meter->layer_seconds() <= 0) return;
+  steps_since_costs_ = 0;
+  costs_ = meter->Costs();
+  if (!settings_.rebalances()) meter->Fade();  // else whoever plans does
+  if (measured && Alike(costs_, reported_costs_)) return;
+  placement::Migration stage;  // without moves
+  stage.epoch = next_epoch_++;
+  stage.costs = costs_;
+  SendMigration(std::move(stage), now);
+}
+
+void BackgroundBalancer::StartPlan(const popularity::ExpertLoadStats& load_stats, PlacementCostMonitor* meter) {
+  if (!meter->HasProfiles(load_stats)) return;
+  steps_since_plan_ = 0;
+  costs_ = meter->Costs();
+  planning_ = true;
+  discard_ = false;
+  PlanOrder order = {.load_stats = load_stats,
+                     .meter = *meter,
+                     .present = view_.layers,
+                     .limits = limits_,
+                     .horizon_steps = std::max(kShortestHorizon, settings_.rebalance_steps),
+                     .next_epoch = next_epoch_};
+  meter->Fade();
+  host_->Plan(std::move(order));
+}
+
+void BackgroundBalancer::Planned(absl::StatusOr<PendingMigration> plan, absl::Time now) {
+  SY_CHECK(planning_);
+  planning_ = false;
+  if (std::exchange(discard_, false)) return;
+  if (!plan.ok()) return EndPlan(PlanOutcome::kAborted, std::string(plan.status().message()), now);
+  plan_ = std::make_shared<const placement::ResidencyPlan>(std::move(plan->plan));
+  after_ = std::move(plan->after);
+  stage_idx_ = 0;
+  plan_copies_ = plan_bytes_ = 0;
+  if (plan_->stages.empty()) return EndPlan(PlanOutcome::kNothingToDo, "", now);
+  LogInfo("experts: a plan of ", plan_->copies, " copies in ", plan_->stages.size(), " stages, ", plan_->bytes >> 10,
+          " KiB");
+  next_epoch_ = static_cast<int64_t>(plan_->epoch + plan_->stages.size());
+  view_.stages = static_cast<int>(plan_->stages.size());
+  StartMigration(now);
+}
+
+void BackgroundBalancer::StartMigration(absl::Time now) {
+  const placement::ResidencyMigration& moves = plan_->stages[stage_idx_];
+  placement::Migration stage;
+  stage.epoch = static_cast<int64_t>(plan_->epoch + stage_idx_);
+  stage.arrivals = moves.arrivals;
+  stage.departures = moves.departures;
+  stage.costs = costs_;
+  SendMigration(std::move(stage), now);
+}
+
+void BackgroundBalancer::SendMigration(placement::Migration stage, absl::Time now) {
+  stage_.emplace(static_cast<uint64_t>(stage.epoch), static_cast<uint64_t>(epoch_), shape_.devices, now + kPatience);
+  release_by_ = absl::InfiniteFuture();
+  host_->Prepare(stage);
+}
+
+void BackgroundBalancer::CommitMigration() {
+  epoch_ = static_cast<int64_t>(stage_->epoch());
+  reported_costs_ = costs_;
+  if (plan_ == nullptr) {
+    return LogInfo("experts: moves are weighed by what was measured: a copy of ", costs_.copy_ps / 1'000'000, " us, ",
+                   costs_.row_ps / 1000, " ns a row more, ", costs_.layer_ps / 1'000'000, " us a layer");
+  }
+  const placement::ResidencyMigration& stage = plan_->stages[stage_idx_];
+  view_.layers = std::move(after_[stage_idx_]);
+  view_.epoch = epoch_;
+  view_.plan = nullptr;
+  const int64_t copies = CopiesOf(stage);
+  const bool copied = plan_->copies > 0 && shape_.budget_slots == 0;
+  const int64_t bytes = copied ? plan_->bytes / plan_->copies * copies : 0;
+  plan_copies_ += copies;
+  plan_bytes_ += bytes;
+  ++view_.stages_in_use;
+  view_.copies += copies;
+  view_.bytes += bytes;
+}
+
+void BackgroundBalancer::Handle(placement::EpochDirective directive, absl::Time now) {
+  switch (directive) {
+    case placement::EpochDirective::kNone:
+    case placement::EpochDirective::kUseFromNextStep:  // placement_epoch() says it
+      return;
+    case placement::EpochDirective::kRelease:
+      release_by_ = now + kPatience;
+      return host_->Release(static_cast<int64_t>(stage_->epoch()));
+    case placement::EpochDirective::kDropArrivals: {
+      const std::string why = stage_->reason();
+      host_->Drop(static_cast<int64_t>(stage_->epoch()));
+      return AbortPlan(why, now);
+    }
+  }
+}
+
+void BackgroundBalancer::Prepared(int rank, int64_t epoch, const std::string& error, absl::Time now) {
+  if (!stage_.has_value() || static_cast<uint64_t>(epoch) != stage_->epoch()) return;
+  Handle(error.empty() ? stage_->RankReady(rank, /*checksum_ok=*/true) : stage_->RankFailed(rank, error), now);
+}
+
+void BackgroundBalancer::Released(int rank, int64_t epoch, absl::Time now) {
+  if (!stage_.has_value() || static_cast<uint64_t>(epoch) != stage_->epoch()) return;
+  Handle(stage_->RankReleased(rank), now);
+  if (stage_->state() != placement::EpochState::kDone) return;
+  if (plan_ == nullptr) return stage_.reset();
+  if (++stage_idx_ == plan_->stages.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
+  StartMigration(now);
+}
+
+void BackgroundBalancer::Tick(absl::Time now) {
+  if (!stage_.has_value()) return;
+  if (stage_->state() == placement::EpochState::kReleasing && now >= release_by_) {
+    release_by_ = absl::InfiniteFuture();
+    return host_->BreakGroup(absl::StrCat("not all ranks released placement ", stage_->epoch(), " within ",
+                                          absl::FormatDuration(kPatience)));
+  }
+  Handle(stage_->Tick(now), now);
+}
+
+void BackgroundBalancer::AbortPlan(const std::string& why, absl::Time now) {
+  if (plan_ == nullptr) {
+    steps_since_costs_ = kFirstCosts - kCostsApart;  // who cannot take them is not asked with every step
+    LogWarn("experts: not all ranks have taken up measured costs: ", why);
+    return stage_.reset();
+  }
+  EndPlan(PlanOutcome::kAborted, absl::StrCat("after ", view_.stages_in_use, " of ", view_.stages, " stages: ", why),
+          now);
+}
+
+void BackgroundBalancer::EndPlan(PlanOutcome outcome, const std::string& reason, absl::Time now) {
+  if (outcome != PlanOutcome::kAborted) view_.plan = plan_;
+  if (outcome == PlanOutcome::kAborted) LogWarn("experts: a plan was aborted: ", reason);
+  if (outcome == PlanOutcome::kCommitted) LogInfo("experts: placement ", view_.epoch, " is in use");
+  view_.outcome = outcome;
+  view_.reason = reason;
+  view_.ended = now;
+  view_.last_copies = plan_copies_;
+  view_.last_bytes = plan_bytes_;
+  plan_copies_ = plan_bytes_ = 0;
+  view_.stages = view_.stages_in_use = 0;
+  ++view_.plans[static_cast<size_t>(outcome)];
+  plan_ = nullptr;
+  after_.clear();
+  stage_.reset();
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,49 @@
+#include "server/balancer/pending_migration.h"
+
+#include "absl/container/flat_hash_set.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard::server {
+
+std::vector<placement::LayerResidency> CopyLayers(const LayerStates& layers) {
+  std::vector<placement::LayerResidency> copy;
+  for (const auto& layer : layers) copy.push_back(*layer);
+  return copy;
+}
+
+placement::ResidencyProblem ProblemOf(const PlanOrder& order) {
+  placement::ResidencyProblem problem;
+  problem.phases = order.meter.Profiles(order.load_stats);
+  problem.costs = order.meter.PlanCosts(order.horizon_steps);
+  problem.present = CopyLayers(order.present);
+  problem.limits = order.limits;
+  problem.next_epoch = static_cast<uint64_t>(order.next_epoch);
+  return problem;
+}
+
+absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order) {
+  ASSIGN_OR_RETURN(placement::ResidencyPlan plan, placement::PlanResidency(ProblemOf(order)));
+  return StagePlan(std::move(plan), order.present, order.limits);
+}
+
+absl::StatusOr<PendingMigration> StagePlan(placement::ResidencyPlan plan, const LayerStates& present,
+                                           const placement::ResidencyLimits& limits) {
+  PendingMigration staged;
+  std::vector<placement::LayerResidency> layers = CopyLayers(present);
+  LayerStates shared = present;
+  for (const placement::ResidencyMigration& stage : plan.stages) {
+    RETURN_IF_ERROR(placement::ApplyMigration(stage, limits, &layers));
+    absl::flat_hash_set<int32_t> changed;
+    for (const auto* moves : {&stage.arrivals, &stage.departures})
+      for (const placement::ResidencyMove& move : *moves) changed.insert(move.layer);
+    for (const int32_t layer : changed) {
+      const auto l = static_cast<size_t>(layer);
+      shared[l] = std::make_shared<const placement::LayerResidency>(layers[l]);
+    }
+    staged.after.push_back(shared);
+  }
+  staged.plan = std::move(plan);
+  return staged;
+}
+
+}  // namespace switchyard::server

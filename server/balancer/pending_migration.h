@@ -1,0 +1,46 @@
+// A plan of the background balancer with all that carrying it out wants to know: worked out where the plan is made, so
+// that the engine's thread copies no tables and checks nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "scheduler/placement/background/residency.h"
+#include "scheduler/popularity/expert_load_stats.h"
+#include "server/balancer/placement_cost_monitor.h"
+
+namespace switchyard::server {
+
+// [L] where the experts of a layer are; layers that nothing changes are shared between states.
+using LayerStates = std::vector<std::shared_ptr<const placement::LayerResidency>>;
+
+std::vector<placement::LayerResidency> CopyLayers(const LayerStates& layers);
+
+struct PendingMigration {
+  placement::ResidencyPlan plan;
+  std::vector<LayerStates> after;  // [stages] where experts are then
+};
+
+// What a plan is to be made of: copies of counts and shared tables, so that the problem itself is put together where
+// the plan is made.
+struct PlanOrder {
+  popularity::ExpertLoadStats load_stats;
+  PlacementCostMonitor meter;
+  LayerStates present;  // [L]
+  placement::ResidencyLimits limits;
+  int64_t horizon_steps = 0;
+  int64_t next_epoch = 1;
+};
+
+placement::ResidencyProblem ProblemOf(const PlanOrder& order);
+// Takes as long as PlanResidency.  Its errors, and StagePlan's.
+absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order);
+
+// InvalidArgument: a stage that cannot be applied after those before it (ApplyMigration).
+absl::StatusOr<PendingMigration> StagePlan(placement::ResidencyPlan plan, const LayerStates& present,
+                                           const placement::ResidencyLimits& limits);
+
+}  // namespace switchyard::server

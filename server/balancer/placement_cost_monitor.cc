@@ -1,0 +1,137 @@
+#include "server/balancer/placement_cost_monitor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+namespace switchyard::server {
+namespace {
+
+// What a host's memory gives, and what one core multiplies: as the workers take it for an expert budget.
+constexpr double kMemoryBytesPerSecond = 10e9;
+constexpr double kFlopPerSecond = 50e9;
+constexpr double kFlopPerByte = 1;  // of a row and an expert's weights in bf16: two for each of its numbers
+
+constexpr double kLongestStep = 1e5;     // seconds
+constexpr double kMostExchanged = 1e12;  // rows of a step
+
+constexpr popularity::Phase kPhases[] = {popularity::Phase::kPrefill, popularity::Phase::kDecode};
+
+// Of a worker's message.
+double Possible(double seconds) { return seconds >= 0 && seconds < kLongestStep ? seconds : 0; }
+
+}  // namespace
+
+PlacementCostMonitor::PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second)
+    : expert_bytes_(expert_bytes), link_bytes_per_second_(std::max(copy_bytes_per_second, 0.0)) {}
+
+void PlacementCostMonitor::Add(const batching::StepResult& step, const popularity::ExpertLoadStats& load_stats) {
+  double slowest = 0, exchange = kLongestStep, exchanged = 0;
+  for (const batching::RankResult& rank : step.ranks) {
+    // The rank that waited least for others, and the one that had most to do.
+    exchange = std::min(exchange, Possible(rank.timings.exchange_seconds));
+    exchanged = std::max(exchanged, static_cast<double>(std::max<int64_t>(rank.rows_received, 0)));
+    if (rank.expert_rows > 0) {
+      expert_seconds_ += Possible(rank.timings.expert_seconds);
+      expert_rows_ += static_cast<double>(rank.expert_rows);
+    }
+    slowest = std::max(slowest, Possible(rank.timings.total_seconds));
+  }
+  num_ranks_ = static_cast<int>(step.ranks.size());
+  if (num_ranks_ > 1 && exchanged < kMostExchanged) exchange_.Add(exchanged, exchange);
+  step_seconds_ += slowest;
+  layers_ += load_stats.shape().num_layers;
+  for (const popularity::Phase phase : kPhases) {
+    PhaseSteps& of = phases_[static_cast<size_t>(phase)];
+    const int64_t tokens = load_stats.total_tokens(phase) - of.seen_tokens;
+    of.seen_tokens += tokens;
+    of.tokens += static_cast<double>(tokens);
+    of.steps += tokens > 0 ? 1 : 0;
+  }
+}
+
+void PlacementCostMonitor::Fade() {
+  for (double* sum : {&expert_seconds_, &expert_rows_, &step_seconds_, &layers_, &phases_[0].steps, &phases_[0].tokens,
+                      &phases_[1].steps, &phases_[1].tokens}) {
+    *sum /= 2;
+  }
+  exchange_.Fade();
+  copied_ = {copied_.bytes / 2, copied_.seconds / 2};
+}
+
+void PlacementCostMonitor::NoteCopies(int rank, int64_t bytes, double seconds) {
+  if (copies_.size() <= static_cast<size_t>(rank)) copies_.resize(static_cast<size_t>(rank) + 1);
+  Copies& reported = copies_[static_cast<size_t>(rank)];
+  // Other slots, which have counted anew.
+  if (bytes < reported.bytes || seconds < reported.seconds) reported = {};
+  copied_.bytes += bytes - reported.bytes;
+  copied_.seconds += seconds - reported.seconds;
+  reported = {bytes, seconds};
+}
+
+double PlacementCostMonitor::copy_seconds() const {
+  const bool measured = copied_.bytes >= kTellingBytes && copied_.seconds > 0;
+  const double memory = measured ? static_cast<double>(copied_.bytes) / copied_.seconds : kMemoryBytesPerSecond;
+  const double rate = link_bytes_per_second_ > 0 ? std::min(link_bytes_per_second_, memory) : memory;
+  return static_cast<double>(expert_bytes_) / rate;
+}
+
+double PlacementCostMonitor::busiest_row_seconds() const {
+  // Of its rows so many come from other ranks.
+  return row_seconds() + exchange_row_seconds() * (num_ranks_ - 1) / num_ranks_;
+}
+
+double PlacementCostMonitor::row_seconds() const { return expert_rows_ > 0 ? expert_seconds_ / expert_rows_ : 0; }
+
+double PlacementCostMonitor::layer_seconds() const { return layers_ > 0 ? step_seconds_ / layers_ : 0; }
+
+placement::MoveCosts PlacementCostMonitor::Costs() const {
+  placement::CostModel model;
+  const double expert_bytes = static_cast<double>(expert_bytes_);
+  model.expert_bytes = expert_bytes * (2 - budget_share_);
+  model.copy_bytes_per_s = expert_bytes > 0 ? expert_bytes / copy_seconds() : 0;
+  const double unmeasured = kFlopPerByte * expert_bytes / kFlopPerSecond;
+  model.seconds_per_row = row_seconds() > 0 ? busiest_row_seconds() : unmeasured;
+  model.layer_seconds = layer_seconds();
+  return placement::CostsOf(model);
+}
+
+placement::ResidencyCosts PlacementCostMonitor::PlanCosts(int64_t horizon_steps) const {
+  placement::ResidencyCosts costs;
+  costs.row_seconds = busiest_row_seconds();
+  costs.move_seconds = copy_seconds();
+  costs.miss_seconds = budget_share_ < 1 ? copy_seconds() : 0;
+  costs.expert_bytes = expert_bytes_;
+  costs.horizon_steps = horizon_steps;
+  return costs;
+}
+
+bool PlacementCostMonitor::HasProfiles(const popularity::ExpertLoadStats& load_stats) const {
+  return std::any_of(std::begin(kPhases), std::end(kPhases), [&](popularity::Phase phase) {
+    return load_stats.num_tokens(phase) > 0 && phases_[static_cast<size_t>(phase)].tokens > 0;
+  });
+}
+
+std::vector<placement::PhaseProfile> PlacementCostMonitor::Profiles(
+    const popularity::ExpertLoadStats& load_stats) const {
+  constexpr int64_t kMostRows = int64_t{1} << 40;  // of an expert: a layer's sum stays a number
+  std::vector<placement::PhaseProfile> profiles;
+  for (const popularity::Phase phase : kPhases) {
+    const PhaseSteps& of = phases_[static_cast<size_t>(phase)];
+    const int64_t tokens = load_stats.num_tokens(phase);
+    if (tokens == 0 || of.tokens <= 0) continue;
+    placement::PhaseProfile profile;
+    profile.steps = std::max<int64_t>(1, std::llround(static_cast<double>(tokens) * of.steps / of.tokens));
+    for (int layer = 0; layer < load_stats.shape().num_layers; ++layer) {
+      const absl::Span<const int64_t> counts = load_stats.Counts(phase, layer);
+      const int64_t most = kMostRows / static_cast<int64_t>(counts.size());
+      std::vector<int64_t> rows(counts.begin(), counts.end());
+      for (int64_t& count : rows) count = std::min(count, most);
+      profile.rows.push_back(popularity::FromCounts(rows));
+    }
+    profiles.push_back(std::move(profile));
+  }
+  return profiles;
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,166 @@
+#include "server/jobs/api/training_subsystem.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/cores.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "server/clock.h"
+#include "server/engine/engine_loop.h"
+#include "server/jobs/journal/loss_log.h"
+#include "server/jobs/pack/packer.h"
+#include "server/server_flags.h"
+
+namespace switchyard::server {
+namespace {
+
+constexpr char kJournal[] = "/jobs.sqlite";
+constexpr absl::Duration kStopGrace = absl::Seconds(2);
+
+// What the disk is at fault for, not whoever has started the server.
+bool IsOfDisk(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
+}
+
+}  // namespace
+
+TrainingSubsystem::~TrainingSubsystem() { Stop(); }
+
+absl::StatusOr<std::unique_ptr<TrainingSubsystem>> TrainingSubsystem::Open(RequestContext* training_context,
+                                                                           GroupStore* store,
+                                                                           std::string worker_binary) {
+  std::unique_ptr<TrainingSubsystem> room(new TrainingSubsystem(training_context, store, std::move(worker_binary)));
+  RETURN_IF_ERROR(room->OpenRoots());
+  if (training_context->config->num_train_workers() > 0 || training_context->config->train_on_serving) {
+    room->metrics_ = std::make_unique<TrainingMetrics>(training_context->metrics->registry());
+    const absl::Status jobs = room->checkpoints_.has_value() ? room->OpenJobs() : room->no_jobs_;
+    if (IsOfDisk(jobs)) {
+      room->DisableJobs(jobs);
+    } else if (!jobs.ok()) {
+      return absl::Status(jobs.code(), absl::StrCat("--checkpoint_root=", training_context->config->checkpoint_root,
+                                                    ": ", jobs.message()));
+    }
+  }
+  TrainingContext training;
+  training.jobs = room->jobs_.get();
+  training.no_jobs = room->no_jobs_;
+  training.packs = room->packs_.get();
+  training.datasets = room->datasets_.has_value() ? &*room->datasets_ : nullptr;
+  training.checkpoints = room->checkpoints_.has_value() ? &*room->checkpoints_ : nullptr;
+  training.check_model = AskWorkerProgram({.binary = room->worker_binary_,
+                                           .checkpoint_root = room->config_->checkpoint_root,
+                                           .stopping = [room = room.get()] { return room->stopping_.load(); }});
+  room->service_ = std::make_unique<TrainingServiceImpl>(training_context, std::move(training));
+  return room;
+}
+
+absl::Status TrainingSubsystem::OpenRoots() {
+  if (!config_->checkpoint_root.empty()) {
+    absl::StatusOr<RootDir> root = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
+    if (root.ok()) {
+      checkpoints_.emplace(*std::move(root));
+    } else {  // clients hear of it, too
+      no_jobs_ = absl::UnavailableError(
+          absl::StrReplaceAll(root.status().message(), {{absl::StrCat(" ", config_->checkpoint_root), ""}}));
+    }
+  }
+  if (config_->dataset_root.empty()) return absl::OkStatus();
+  absl::StatusOr<RootDir> root = RootDir::Open(config_->dataset_root, "the dataset root");
+  RETURN_IF_ERROR(root.status());
+  datasets_.emplace(*std::move(root));
+  PackerOptions options;
+  options.dataset_root = config_->dataset_root;
+  options.checkpoint_root = config_->checkpoint_root;
+  options.tokenizer = training_context_->text->tokenizer();
+  options.chat_template = training_context_->text->chat_template();
+  options.model = config_->model;
+  options.num_threads = std::max(1, UsableCores() / 2);  // serving has the others
+  preparer_ = std::make_unique<Packer>(std::move(options));
+  packs_ = std::make_unique<PackRunner>(preparer_.get());
+  return absl::OkStatus();
+}
+
+void TrainingSubsystem::DisableJobs(const absl::Status& why) {
+  LogError("serving goes on without training jobs: ", config_->checkpoint_root, ": ", why.message());
+  no_jobs_ = why;
+  jobs_ = nullptr;
+  fleet_ = nullptr;
+  metrics_->JournalLost();
+}
+
+absl::Status TrainingSubsystem::OpenJobs() {
+  std::unique_ptr<JobStore> journal;
+  ASSIGN_OR_RETURN(journal, JobStore::Open(config_->checkpoint_root + kJournal));
+  absl::StatusOr<RootDir> logs = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
+  RETURN_IF_ERROR(logs.status());
+  sink_ = std::make_unique<LossLog>(*std::move(logs), [] { return absl::Now(); });
+  if (config_->local_train_workers > 0) {
+    LocalFleet::Options fleet;
+    fleet.what = "training worker";
+    fleet.count = config_->local_train_workers;
+    fleet.binary = worker_binary_;
+    fleet.args = [this](int index) { return WorkerArgs(index); };
+    fleet_ = std::make_unique<LocalFleet>(std::move(fleet));
+    fleet_->Finalize();  // whatever ends one, the next may do better
+  }
+  JobManager::Options options;
+  options.trainers.configured = config_->num_train_workers();
+  options.trainers.tokens = {config_->join_token, config_->local_token};
+  options.serving_workers = config_->train_on_serving ? config_->num_workers() : 0;
+  options.limits.form = config_->start_timeout;
+  JobLoop::Hooks hooks;
+  hooks.open_store = [this](const std::string& token) { store_->Open(token); };
+  hooks.close_store = [this](const std::string& token) { store_->Close(token); };
+  hooks.kill_worker = [this](int index, int64_t pid) {
+    if (fleet_ != nullptr) fleet_->Kill(index, pid);
+  };
+  hooks.end_of = [this](int index, int64_t pid) {
+    return fleet_ != nullptr ? fleet_->EndOf(index, pid) : std::string();
+  };
+  hooks.share_serving = [training_context = training_context_](bool wanted) {
+    if (training_context->engine == nullptr) return absl::ZeroDuration();
+    training_context->engine->slices()->Want(wanted);
+    return training_context->engine->slices()->given(MonotonicNow());
+  };
+  hooks.has_unread = training_context_->has_unread;
+  hooks.on_counts = [this](const TrainingCounts& counts) { metrics_->Update(counts); };
+  jobs_ =
+      std::make_unique<JobLoop>(std::move(options), std::move(journal), packs_.get(), sink_.get(), std::move(hooks));
+  return jobs_->Start();
+}
+
+std::vector<std::string> TrainingSubsystem::WorkerArgs(int index) const {
+  std::vector<std::string> args = FlagsToWorkers(*config_, kToTrainingWorkers);
+  args.insert(args.end(), {absl::StrCat("--server=", door_.server), absl::StrCat("--server_socket=", door_.socket),
+                           "--role=train", absl::StrCat("--threads=", config_->train_threads),
+                           absl::StrCat("--local_index=", index), absl::StrCat("--join_token_file=", door_.token_file),
+                           absl::StrCat("--metrics_port=", config_->worker_metrics_port < 0 ? -1 : 0)});
+  return args;
+}
+
+absl::Status TrainingSubsystem::StartWorkers(Door door) {
+  door_ = std::move(door);
+  return fleet_ != nullptr ? fleet_->Start() : absl::OkStatus();
+}
+
+void TrainingSubsystem::Drain(std::function<void()> done) {
+  if (jobs_ == nullptr) return done();
+  jobs_->Drain(std::move(done));
+}
+
+void TrainingSubsystem::StopWorkers() {
+  // A server that was not drained: what its workers' end does to jobs is the server's doing, and no loss of theirs.
+  if (jobs_ != nullptr) static_cast<void>(jobs_->Post([](JobManager& jobs) { jobs.Drain(); }));
+  if (fleet_ != nullptr) fleet_->Stop(kStopGrace);
+}
+
+void TrainingSubsystem::Stop() {
+  stopping_ = true;
+  if (packs_ != nullptr) packs_->Stop();
+  if (jobs_ != nullptr) jobs_->Stop();
+}
+
+}  // namespace switchyard::server

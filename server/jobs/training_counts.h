@@ -1,0 +1,39 @@
+// Training jobs as the metrics count them.  Plain values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+
+#include "server/jobs/job.h"
+
+namespace switchyard::server {
+
+struct TrainingCounts {
+  // A running job has the lowest free slot; those of more jobs than this are in the sums alone.
+  static constexpr int kSlots = 8;
+  struct Slot {
+    jobs::TrainProgress progress;
+    jobs::EvaluationResult evaluation;
+    bool evaluated = false;
+    int64_t checkpoint_step = 0;
+    double checkpoint_age_seconds = 0;  // since the newest, or since it runs where there is none
+  };
+
+  std::array<int64_t, jobs::kNumJobStates> jobs = {};  // now, by state
+  std::map<int, Slot> slots;                           // of running jobs that have done a step
+  int workers = 0, busy_workers = 0;
+  bool journal_ok = true;  // it took what was written last
+  // Since the server's start:
+  int64_t attempts = 0;
+  int64_t losses = 0;
+  int64_t not_finite = 0;
+  int64_t blocks = 0;
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  int64_t dropped_rows = 0;
+  int64_t checkpoints = 0;
+  jobs::StepSeconds seconds;  // of all steps together
+};
+
+}  // namespace switchyard::server

@@ -1,0 +1,32 @@
+// Any estimator with its last errors added (ShareCorrection), as an estimator.
+//
+// Corrects what one rank's rows get.  Where the ranks' sums are gathered anyway, a ShareCorrection over the sums costs
+// less and sees less noise; the two differ only where a share is clipped.
+// Observe asks the inner estimator once more, before it observes: its Estimate must then still be that of the batch.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/popularity/predictors/load_predictor.h"
+#include "scheduler/popularity/predictors/share_correction.h"
+
+namespace switchyard {
+
+class CorrectedPredictor : public popularity::LoadPredictor {
+ public:
+  // Named as the inner one with "_corrected" behind.
+  CorrectedPredictor(std::unique_ptr<LoadPredictor> inner, popularity::RoutingShape shape);
+
+  absl::string_view name() const override { return name_; }
+  bool Estimate(const popularity::RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override;
+  void Observe(const popularity::RoutingView& batch, int layer) override;
+
+ private:
+  std::unique_ptr<LoadPredictor> inner_;
+  std::string name_;
+  std::vector<popularity::ShareCorrection> corrections_;  // [L]
+};
+
+}  // namespace switchyard

@@ -1,0 +1,300 @@
+// The background balancer's plans: made of what was counted, carried out stage by stage, kept for the next group.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/server/balancer/residency_fixture.h"
+
+namespace switchyard::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST_F(BackgroundBalancerTest, EveryStageIsPreparedCommittedAndReleasedBeforeTheNext) {
+  EXPECT_EQ(begun.epoch, 0);
+  EXPECT_THAT(begun.residents, IsEmpty());
+  EXPECT_EQ(begun.costs, kCosts);
+  Steps(kPeriod - 1);
+  EXPECT_THAT(log, IsEmpty());
+  Step();
+  EXPECT_THAT(log, ElementsAre("plan 1"));
+  Planned(TwoStages());
+  EXPECT_THAT(log, ElementsAre("plan 1", "prepare 1"));
+  EXPECT_EQ(prepared.arrivals.size(), 1u);
+  EXPECT_EQ(prepared.costs, meter.Costs()) << "what was measured, not what was taken at the start";
+  Step();
+  EXPECT_EQ(loop->placement_epoch(), 0) << "steps run by the placement before";
+  loop->Prepared(1, 1, "", now);
+  Step();
+  EXPECT_EQ(loop->placement_epoch(), 0);
+  loop->Prepared(0, 1, "", now);
+  EXPECT_EQ(loop->placement_epoch(), 1);
+  EXPECT_EQ(loop->view().epoch, 0) << "no step was planned by it";
+  loop->StepPlanned(++step, now);
+  EXPECT_EQ(loop->view().epoch, 1);
+  EXPECT_TRUE(LayerAt(0).Holds(1, 0));
+  loop->StepDone(step - 1, load_stats, &meter, now);
+  EXPECT_EQ(log.back(), "prepare 1") << "a step in flight may use what departs";
+  loop->StepDone(step, load_stats, &meter, now);
+  EXPECT_EQ(log.back(), "release 1");
+  loop->Released(0, 1, now);
+  EXPECT_EQ(log.back(), "release 1");
+  loop->Released(1, 1, now);
+  EXPECT_EQ(log.back(), "prepare 2");
+  EXPECT_EQ(loop->view().stages, 2);
+  EXPECT_EQ(loop->view().stages_in_use, 1);
+  EXPECT_EQ(loop->view().plan, nullptr);
+  EXPECT_EQ(Plans(PlanOutcome::kCommitted), 0);
+  RunStage();
+  EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
+  EXPECT_EQ(loop->placement_epoch(), 2);
+  EXPECT_EQ(LayerAt(1).ToString(), "[0 1 2 -] [- 3 - -]");
+  EXPECT_EQ(loop->view().copies, 2);
+  EXPECT_EQ(loop->view().last_bytes, 2000);
+  EXPECT_EQ(loop->view().stages, 0);
+  EXPECT_EQ(CopyLayers(loop->view().layers), loop->view().plan->layers);
+  // While the next one is carried out the last is still the last.
+  Steps(kPeriod);
+  placement::ResidencyPlan next;
+  next.epoch = problem.next_epoch;
+  next.layers = problem.present;
+  next.stages = {{.arrivals = {{placement::MoveKind::kCopy, 1, 0, 1, 2}}, .departures = {}}};
+  next.copies = 1;
+  Planned(next);
+  EXPECT_EQ(log.back(), "prepare 3");
+  EXPECT_EQ(loop->view().last_copies, 2);
+  EXPECT_EQ(loop->view().outcome, PlanOutcome::kCommitted);
+}
+
+TEST_F(BackgroundBalancerTest, TheNextGroupBeginsWithWhatIsCommitted) {
+  StartPlan();
+  RunStage();
+  RunStage();
+  loop->GroupDown("a test", now);
+  const placement::GroupPlacement next =
+      loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks}, kCosts);
+  EXPECT_EQ(next.epoch, 2);
+  ASSERT_EQ(next.residents.size(), 2u);
+  EXPECT_EQ(next.residents[0].ToString(), "[0 1 - -] [2 3 0 -]");
+  EXPECT_EQ(next.residents[1].ToString(), "[0 1 2 -] [- 3 - -]");
+  const placement::PlacementBounds bounds = {.layers = kLayers, .experts = kExperts, .devices = kRanks, .slots = 4};
+  EXPECT_TRUE(placement::CheckGroupPlacement(next, bounds).ok()) << placement::CheckGroupPlacement(next, bounds);
+}
+
+// A group forms before anything is measured: what its first steps cost goes to all ranks as a stage without moves,
+// which a step commits, and again when it has become quite different.
+TEST_F(BackgroundBalancerTest, MeasuredCostsReachRanksFromTheFirstSteps) {
+  for (const int64_t rebalance_steps : {int64_t{0}, int64_t{1000}}) {
+    SCOPED_TRACE(rebalance_steps);
+    log.clear();
+    Make({.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = rebalance_steps});
+    loop->GroupDown("a test", now);
+    const BackgroundBalancer::Shape shape = {.layers = kLayers, .experts = kExperts, .devices = kRanks};
+    const placement::MoveCosts unmeasured = {.copy_ps = 7, .row_ps = 8, .layer_ps = 0};
+    EXPECT_EQ(loop->Begin(shape, unmeasured).costs, unmeasured);
+    loop->GroupUp();
+    Steps(4);
+    ASSERT_THAT(log, ElementsAre("prepare 1"));
+    EXPECT_EQ(prepared.costs, meter.Costs());
+    EXPECT_GT(prepared.costs.layer_ps, 0);
+    EXPECT_THAT(prepared.arrivals, IsEmpty());
+    EXPECT_THAT(prepared.departures, IsEmpty());
+    loop->Prepared(0, 1, "", now);
+    EXPECT_EQ(loop->placement_epoch(), 0) << "not all ranks know it";
+    loop->Prepared(1, 1, "", now);
+    EXPECT_EQ(loop->placement_epoch(), 1) << "all take it up at the same step";
+    Step();
+    EXPECT_EQ(log.back(), "release 1");
+    AllReleased();
+    EXPECT_EQ(loop->placement_epoch(), 1);
+    EXPECT_EQ(loop->view().epoch, 0) << "nothing has moved";
+    EXPECT_EQ(Plans(PlanOutcome::kCommitted), 0);
+    Steps(200);
+    EXPECT_EQ(log.size(), 2u) << "they are what they were: " << log.back();
+    meter.NoteCopies(0, PlacementCostMonitor::kTellingBytes, 1e3);
+    Steps(64);
+    EXPECT_EQ(log.back(), "prepare 2") << "copies turned out to be slow";
+    // A group that is lost meanwhile begins anew with what is measured by then.
+    loop->GroupDown("a test", now);
+    EXPECT_EQ(loop->Begin(shape, meter.Costs()).epoch, 0);
+    EXPECT_EQ(loop->placement_epoch(), 0);
+    loop->GroupUp();
+    Steps(8);
+    EXPECT_EQ(log.back(), "prepare 2");
+    meter = PlacementCostMonitor(1000, 0);
+  }
+}
+
+// The costs' stage is given up as any other, and is no plan.
+TEST_F(BackgroundBalancerTest, CostsThatARankCannotTakeAreReportedAgain) {
+  Make({.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 0});
+  loop->GroupDown("a test", now);
+  loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks}, {.copy_ps = 7, .row_ps = 8, .layer_ps = 0});
+  loop->GroupUp();
+  Steps(4);
+  loop->Prepared(0, 1, "no", now);
+  EXPECT_EQ(log.back(), "drop 1");
+  EXPECT_EQ(Plans(PlanOutcome::kAborted), 0);
+  EXPECT_EQ(loop->placement_epoch(), 0);
+  Steps(64);
+  EXPECT_EQ(log.back(), "prepare 2");
+}
+
+// Where costs decide nothing there is nothing to tell.
+TEST_F(BackgroundBalancerTest, NoCostsForModesThatDoNotAskThem) {
+  for (const placement::PlacementMode mode : {placement::PlacementMode::kStatic, placement::PlacementMode::kStaticSpare,
+                                              placement::PlacementMode::kCentral}) {
+    Make({.mode = mode, .spare_slots = mode == placement::PlacementMode::kStatic ? 0 : 1});
+    loop->GroupDown("a test", now);
+    loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks}, {});
+    loop->GroupUp();
+    Steps(100);
+    EXPECT_THAT(log, IsEmpty()) << NameOf(mode);
+  }
+}
+
+TEST_F(BackgroundBalancerTest, AGroupOfAnotherModelThatNeverStoodLeavesNothing) {
+  BackgroundBalancer first(
+      {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = 1}, this);
+  first.Begin({.layers = 7, .experts = 12, .devices = 3}, kCosts);
+  first.Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks}, kCosts);
+  ASSERT_EQ(first.view().layers.size(), static_cast<size_t>(kLayers));
+  EXPECT_EQ(first.view().layers.front()->placement.num_experts, kExperts);
+  EXPECT_EQ(first.view().layers.front()->placement.num_devices(), kRanks);
+}
+
+// Of two times four residents five have room, two of which are for what comes and goes.
+TEST_F(BackgroundBalancerTest, UnderABudgetPlansKnowWhatHasRoom) {
+  loop->GroupDown("a test", now);
+  const BackgroundBalancer::Shape shape = {
+      .layers = kLayers, .experts = kExperts, .devices = kRanks, .budget_slots = 5};
+  EXPECT_TRUE(loop->Begin(shape, kCosts).residents.empty()) << "nothing is known yet";
+  loop->GroupUp();
+  meter.SetBudget(0.5);
+  Steps(kPeriod);
+  EXPECT_EQ(problem.limits.device_slots, 3);
+  EXPECT_DOUBLE_EQ(problem.costs.miss_seconds, 1000 / 10e9);
+  EXPECT_THAT(problem.present[0].offloaded, ElementsAre(false, false, false, false));
+  EXPECT_THAT(problem.present[1].offloaded, ElementsAre(false, true, false, true));
+  // A real plan, and what the next group is told of it.
+  const absl::StatusOr<placement::ResidencyPlan> plan = placement::PlanResidency(problem);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_FALSE(plan->stages.empty());
+  Planned(*plan);
+  for (size_t i = 0; i < plan->stages.size(); ++i) RunStage();
+  EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
+  EXPECT_EQ(CopyLayers(loop->view().layers), plan->layers);
+  EXPECT_EQ(loop->view().budget_slots, 5);
+  EXPECT_EQ(loop->view().last_copies, plan->copies);
+  EXPECT_EQ(loop->view().last_bytes, 0) << "workers copy when rows come";
+  loop->GroupDown("a test", now);
+  const placement::GroupPlacement next = loop->Begin(shape, kCosts);
+  ASSERT_EQ(next.offloaded.size(), static_cast<size_t>(kLayers));
+  for (int layer = 0; layer < kLayers; ++layer) EXPECT_EQ(next.offloaded[layer], plan->layers[layer].offloaded);
+  const placement::PlacementBounds bounds = {.layers = kLayers, .experts = kExperts, .devices = kRanks, .slots = 4};
+  EXPECT_TRUE(placement::CheckGroupPlacement(next, bounds).ok()) << placement::CheckGroupPlacement(next, bounds);
+  // With less room what is known may not fit: it begins anew, in the epoch that it has.
+  BackgroundBalancer::Shape less = shape;
+  less.budget_slots = 4;
+  const placement::GroupPlacement anew = loop->Begin(less, kCosts);
+  EXPECT_EQ(anew.epoch, next.epoch);
+  EXPECT_EQ(anew.residents[1], placement::ContiguousPlacement(kExperts, kRanks, 2));
+  EXPECT_THAT(anew.offloaded[1], ElementsAre(false, true, false, true));
+  EXPECT_THAT(anew.offloaded[0], ElementsAre(false, true, false, true));
+}
+
+// What a plan loads is a word to workers' policies.
+TEST_F(BackgroundBalancerTest, UnderABudgetALoadMovesNothing) {
+  loop->GroupDown("a test", now);
+  loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks, .budget_slots = 5}, kCosts);
+  loop->GroupUp();
+  meter.SetBudget(0.5);
+  Steps(kPeriod);
+  placement::ResidencyPlan plan;
+  plan.epoch = problem.next_epoch;
+  plan.layers = problem.present;
+  plan.layers[1].offloaded = {true, false, false, true};
+  plan.stages = {{.arrivals = {{placement::MoveKind::kLoad, 1, 1, 0, 1}},
+                  .departures = {{placement::MoveKind::kOffload, 1, 0, 0, 0}}}};
+  plan.copies = 1;
+  plan.bytes = 1000;
+  Planned(plan);
+  RunStage();
+  EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
+  EXPECT_THAT(loop->view().layers[1]->offloaded, ElementsAre(true, false, false, true));
+  EXPECT_EQ(loop->view().copies, 0);
+  EXPECT_EQ(loop->view().bytes, 0);
+}
+
+// A stage that is ready waits for traffic as long as there is none.
+TEST_F(BackgroundBalancerTest, AReadyStageWaitsForAStep) {
+  StartPlan();
+  AllPrepared();
+  now += 10 * BackgroundBalancer::kPatience;
+  loop->Tick(now);
+  EXPECT_EQ(log.back(), "prepare 1");
+  Step();
+  EXPECT_EQ(log.back(), "release 1");
+}
+
+TEST_F(BackgroundBalancerTest, NothingMovesWhereNothingIsToBeGained) {
+  Steps(kPeriod);
+  placement::ResidencyPlan plan;
+  plan.epoch = problem.next_epoch;
+  plan.layers = problem.present;
+  Planned(plan);
+  EXPECT_EQ(Plans(PlanOutcome::kNothingToDo), 1);
+  EXPECT_NE(loop->view().plan, nullptr) << "it says why nothing moves";
+  Steps(kPeriod);
+  EXPECT_THAT(log, ElementsAre("plan 1", "plan 1"));
+  loop->Planned(absl::InvalidArgumentError("residency: no profile"), now);
+  EXPECT_EQ(Plans(PlanOutcome::kAborted), 1);
+  EXPECT_EQ(loop->view().reason, "residency: no profile");
+}
+
+TEST_F(BackgroundBalancerTest, NoPlansWithoutAPeriodOrAnotherRank) {
+  Make({.mode = placement::PlacementMode::kAgreed, .spare_slots = 1});
+  Steps(100);
+  EXPECT_EQ(LayerAt(0), placement::ContiguousPlacement(kExperts, kRanks, 0));
+  EXPECT_THAT(log, ElementsAre("prepare 1"));
+  EXPECT_THAT(prepared.arrivals, IsEmpty()) << "costs alone";
+  log.clear();
+  Make({.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = kPeriod}, /*devices=*/1);
+  Steps(100);
+  EXPECT_THAT(log, IsEmpty());
+}
+
+TEST_F(BackgroundBalancerTest, APlanIsMadeOfWhatWasCountedAndMeasured) {
+  Steps(kPeriod);
+  EXPECT_EQ(problem.limits.layer_slots, 3);
+  EXPECT_EQ(problem.limits.device_slots, 6);
+  EXPECT_EQ(problem.present[1].placement, placement::ContiguousPlacement(kExperts, kRanks, 2));
+  ASSERT_EQ(problem.phases.size(), 1u) << "nothing was prefilled";
+  EXPECT_EQ(problem.phases[0].steps, kPeriod);
+  EXPECT_EQ(problem.phases[0].rows[1][0], 14 * kPeriod * popularity::kRow);
+  EXPECT_DOUBLE_EQ(problem.costs.row_seconds, 1e-6);
+  EXPECT_DOUBLE_EQ(problem.costs.move_seconds, 1000 / 10e9);
+  EXPECT_EQ(problem.costs.expert_bytes, 1000);
+  EXPECT_EQ(problem.costs.horizon_steps, 300);
+}
+
+// Real plans, from the counts: carried out they leave what they promised, and the busiest rank has less to do.
+TEST_F(BackgroundBalancerTest, ARealPlanIsCarriedOut) {
+  Steps(kPeriod);
+  const absl::StatusOr<placement::ResidencyPlan> plan = placement::PlanResidency(problem);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_FALSE(plan->stages.empty());
+  Planned(*plan);
+  for (size_t i = 0; i < plan->stages.size(); ++i) RunStage();
+  EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
+  EXPECT_EQ(CopyLayers(loop->view().layers), plan->layers);
+  EXPECT_EQ(loop->view().copies, plan->copies);
+  EXPECT_EQ(loop->view().bytes, plan->bytes);
+  EXPECT_TRUE(placement::CheckResidency(CopyLayers(loop->view().layers), problem.limits).ok());
+  EXPECT_LT(plan->layer_facts[0].after, plan->layer_facts[0].before);
+}
+
+}  // namespace
+}  // namespace switchyard::server

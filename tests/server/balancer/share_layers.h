@@ -1,0 +1,18 @@
+// Layers as the background balancer hands them from plan to plan.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "server/balancer/pending_migration.h"
+
+namespace switchyard::server {
+
+inline LayerStates ShareLayers(std::vector<placement::LayerResidency> layers) {
+  LayerStates shared;
+  for (auto& layer : layers) shared.push_back(std::make_shared<const placement::LayerResidency>(std::move(layer)));
+  return shared;
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,203 @@
+// One rank's experts by hand: what is where, that late copies are waited for, and the life of a stage with its
+// failures.
+#include "workers/moe/placement/replicated_experts.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/moe/replicated_experts_fixture.h"
+
+namespace switchyard::moe {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+using test::ReplicatedExpertsTest;
+
+TEST_F(ReplicatedExpertsTest, FillsAndFillsAnewWithWhatIsMissing) {
+  Make(6);
+  ASSERT_TRUE(Fill({{0, 1, placement::kEmptySlot}, {2, 3, 4}}).ok());
+  EXPECT_EQ(*Run(0, {1, placement::kEmptySlot, 0}), "1 0");
+  EXPECT_EQ(*Run(1, {2, 3, 4}), "2 3 4");
+  EXPECT_EQ(Copies(CopyReason::kFill), 5);
+  ASSERT_TRUE(Fill({{0, 5, 6}, {2, 3, placement::kEmptySlot}}).ok());
+  EXPECT_EQ(Copies(CopyReason::kFill), 7);
+  EXPECT_EQ(*Run(0, {0, 5, 6}), "0 5 6");
+  EXPECT_TRUE(absl::IsNotFound(Run(1, {4}).status()));
+  EXPECT_EQ(experts_->counters().late, 1) << "what never began to come is none, but it was asked for";
+  EXPECT_TRUE(Run(0, {placement::kEmptySlot})->empty());
+}
+
+TEST_F(ReplicatedExpertsTest, FillCanBeStopped) {
+  Make(4);
+  copies_.Hold();
+  const absl::Status stopped =
+      experts_->Fill({{0, 1}, {2, 3}}, test::Soon(), [](int64_t done, int64_t total) { return done > total; });
+  EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
+  copies_.AllowAll();
+}
+
+TEST_F(ReplicatedExpertsTest, ALateCopyIsWaitedFor) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Hold();
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kPrefetch).ok());
+  ASSERT_TRUE(copies_.AwaitBegun(4 * 4 + 1));
+  const absl::Status late = Run(0, {0, 7}, absl::Now() + absl::Milliseconds(5)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  copies_.AllowAll();
+  EXPECT_EQ(*Run(0, {0, 7}), "0 7");
+  EXPECT_GE(experts_->counters().late, 1);
+  EXPECT_GT(experts_->counters().wait_seconds, 0);
+  EXPECT_EQ(Copies(CopyReason::kPrefetch), 1);
+}
+
+TEST_F(ReplicatedExpertsTest, WhatIsStillOnItsWayCanBeReplaced) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Delay(3, absl::Microseconds(300));
+  // Each before the one before has arrived: prefetches are given up, demand is waited for.
+  for (int round = 0; round < 30; ++round) {
+    const CopyReason reason = round % 3 == 0 ? CopyReason::kDemand : CopyReason::kPrefetch;
+    const int32_t before = round % 4 == 0 ? (round == 0 ? 1 : 7) : 3 + round % 4, now = 3 + (round + 1) % 4;
+    ASSERT_TRUE(experts_->Replace(0, before, now == 3 ? 7 : now, reason).ok()) << round;
+  }
+  EXPECT_EQ(*Run(0, {0, 5}), "0 5");
+}
+
+// Also on demand, and on a link that stands still.
+TEST_F(ReplicatedExpertsTest, WhatNobodyNeedsAnyMoreHoldsNobodyUp) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Hold();
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kDemand).ok());
+  ASSERT_TRUE(copies_.AwaitBegun(4 * 4 + 1));
+  ASSERT_TRUE(experts_->Replace(0, 7, 5, CopyReason::kDemand).ok()) << "it waited for what cannot end yet";
+  copies_.AllowAll();
+  EXPECT_EQ(*Run(0, {0, 5}), "0 5");
+  EXPECT_TRUE(absl::IsNotFound(Run(0, {7}).status()));
+}
+
+// A group begins while copies of the one before are still under way: it does not wait silently for them.
+TEST_F(ReplicatedExpertsTest, FillReportsHowFarItIsWhileOldCopiesEnd) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Hold();
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kDemand).ok());
+  ASSERT_TRUE(copies_.AwaitBegun(4 * 4 + 1));
+  int reported = 0;
+  ASSERT_TRUE(experts_
+                  ->Fill({{0, 7}, {2, 4}}, test::Soon(),
+                         [&](int64_t done, int64_t total) {
+                           EXPECT_LE(done, total);
+                           if (++reported == 1) copies_.AllowAll();
+                           return true;
+                         })
+                  .ok());
+  EXPECT_GE(reported, 1);
+  EXPECT_EQ(*Run(0, {0, 7}), "0 7");
+  EXPECT_EQ(*Run(1, {2, 4}), "2 4");
+}
+
+TEST_F(ReplicatedExpertsTest, ARowForAnEmptySlotIsRefused) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  const std::vector<int32_t> experts = {0, placement::kEmptySlot}, offsets = {0, 1, 3};
+  const absl::Status status =
+      experts_->RunLayer({.deadline = test::Soon()}, {.index = 0}, {.experts = experts, .offsets = offsets},
+                         [](const ops::WeightGroup&, const ops::WeightGroup&) { return absl::OkStatus(); });
+  EXPECT_THAT(status.message(), HasSubstr("2 rows of MoE layer 0 came for slot 1, which is empty"));
+}
+
+TEST_F(ReplicatedExpertsTest, AStageIsPreparedCommittedAndReleased) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(experts_->Prepare({{{1, 7}}})));
+  ASSERT_TRUE(AwaitReady());
+  EXPECT_EQ(*Run(1, {2, 3}), "2 3");
+  experts_->Commit({{{1, 2}}});
+  EXPECT_EQ(*Run(1, {3, 6}), "3 6");
+  EXPECT_EQ(*Run(1, {2}), "2") << "until the release";
+  EXPECT_TRUE(absl::IsFailedPrecondition(experts_->Prepare({{{1, 7}}}))) << "its slot is not free yet";
+  ASSERT_TRUE(experts_->Release().ok());
+  EXPECT_TRUE(absl::IsNotFound(Run(1, {2}).status()));
+  ASSERT_TRUE(experts_->Prepare({{{1, 7}}}).ok());
+}
+
+TEST_F(ReplicatedExpertsTest, AStageThatIsDroppedLeavesNothing) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(experts_->Prepare({{{0, round + 4}}}).ok()) << round;
+    if (round % 2 == 0) {
+      ASSERT_TRUE(AwaitReady());
+    }
+    ASSERT_TRUE(experts_->Drop().ok());
+    EXPECT_TRUE(absl::IsNotFound(Run(0, {round + 4}).status()));
+  }
+  const absl::Status full = experts_->Prepare({{{0, 4}, {0, 5}}});
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(full.message(), HasSubstr("no slot of 5 is free for expert 5 of MoE layer 0"));
+  EXPECT_TRUE(experts_->Prepare({{{0, 4}}}).ok()) << "what it had begun was given up";
+}
+
+TEST_F(ReplicatedExpertsTest, AFailedCopyOfAStageIsReported) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.FailAt({1, 6}, bytes_ / 2, absl::DataLossError("page is gone"));
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  EXPECT_EQ(AwaitFailure(), absl::DataLossError("page is gone"));
+  copies_.Heal();
+  ASSERT_TRUE(experts_->Drop().ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  EXPECT_TRUE(AwaitReady());
+}
+
+TEST_F(ReplicatedExpertsTest, ACopyThatFailedIsTriedOnceMoreByTheLayerThatNeedsIt) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.FailAt({0, 7}, bytes_ / 2, absl::DataLossError("page is gone"));
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kPrefetch).ok());
+  for (const absl::Time end = test::Soon(); experts_->counters().failed == 0 && absl::Now() < end;) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(Run(0, {0, 7}).status(), absl::DataLossError("page is gone"));
+  EXPECT_EQ(experts_->counters().failed, 2);
+  copies_.Heal();
+  EXPECT_EQ(*Run(0, {0, 7}), "0 7");
+}
+
+TEST_F(ReplicatedExpertsTest, FillGivesBackWhatAStageLeft) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  EXPECT_FALSE(experts_->staging());
+  ASSERT_TRUE(experts_->Prepare({{{1, 5}}}).ok()) << "its slot is free again";
+  ASSERT_TRUE(AwaitReady());
+}
+
+// A stage wants what the per-step balancer has, which drops it before the commit; and what departs comes back as
+// transient.
+TEST_F(ReplicatedExpertsTest, WhatTwoHoldIsThereOnce) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
+  EXPECT_EQ(Copies(CopyReason::kStage), 0);
+  EXPECT_TRUE(AwaitReady());
+  ASSERT_TRUE(experts_->Replace(1, 3, 5, CopyReason::kDemand).ok());
+  EXPECT_EQ(*Run(1, {2, 5}), "2 5");
+  experts_->Commit({{{1, 2}}});
+  EXPECT_EQ(*Run(1, {5, 3}), "5 3");
+  ASSERT_TRUE(experts_->Replace(1, 5, 2, CopyReason::kPrefetch).ok());
+  EXPECT_EQ(Copies(CopyReason::kPrefetch), 0) << "it has not been released yet";
+  ASSERT_TRUE(experts_->Release().ok());
+  EXPECT_EQ(*Run(1, {2, 3}), "2 3");
+}
+
+}  // namespace
+}  // namespace switchyard::moe

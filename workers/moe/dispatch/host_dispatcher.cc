@@ -1,0 +1,266 @@
+#include "workers/moe/dispatch/host_dispatcher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/comm/core/timed.h"
+#include "workers/moe/dispatch/host_rows.h"
+#include "workers/moe/dispatch/split_cursor.h"
+#include "workers/moe/layer/moe_context.h"
+#include "workers/ops/exchange/combine.h"
+
+namespace switchyard::moe {
+namespace {
+
+absl::Status CheckDispatch(const MoeContext& context, const LayerContext& layer) {
+  SY_CHECK_EQ(layer.layout->num_ranks(), context.comm->world());
+  const TensorView &topk_idx = layer.topk_idx, &x = layer.x;
+  if (context.exchange != ExchangeMode::kExact) {
+    return absl::UnimplementedError(
+        "exchange: the bounded mode is DeviceExchange's, on the CPU, too; this one has kExact");
+  }
+  if (topk_idx.rank() != 2 || topk_idx.dtype() != DType::kI32 || x.rank() != 2 || topk_idx.dim(0) != x.dim(0) ||
+      !topk_idx.contiguous() || !IsFloating(x.dtype())) {
+    return absl::InvalidArgumentError(absl::StrCat("exchange: wants topk_idx [T, K] int32 and x [T, H], got ",
+                                                   topk_idx.ToString(), " and ", x.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+// Where the next row for an expert goes.
+absl::StatusOr<ExpertLayout::Place> PlaceOfRow(const LayerContext& layer, int me, int expert, int64_t token) {
+  if (layer.split == nullptr) return layer.layout->PlaceOf(expert, me, token);
+  const int32_t rank = layer.split->Next(expert);
+  const int32_t slot = rank < 0 ? -1 : layer.layout->SlotOn(rank, expert);
+  if (slot >= 0) return ExpertLayout::Place{rank, slot};
+  return absl::InternalError(
+      absl::StrCat("exchange: the split sends a row of expert ", expert, " to rank ", rank, ", where it is not"));
+}
+
+}  // namespace
+
+absl::Status HostDispatcher::Route(const MoeContext& context, const LayerContext& layer) {
+  const int me = context.comm->rank();
+  const pipeline::ChunkRange rows = layer.rows();
+  const TensorView topk_idx = layer.topk_idx.Rows(rows.begin, rows.count);
+  const int64_t num_tokens = topk_idx.dim(0), top_k = topk_idx.dim(1);
+  routes_.outgoing.resize(context.comm->world());
+  routes_.incoming.resize(context.comm->world());
+  for (Outgoing& to : routes_.outgoing) {
+    to.token.clear();
+    to.pair_row.clear();
+    to.pair_slot.clear();
+  }
+  for (Incoming& from : routes_.incoming) {
+    from.row.clear();
+    from.slot.clear();
+    from.num_rows = 0;
+  }
+  routes_.rank_of.resize(num_tokens * top_k);
+  routes_.pair_of.resize(num_tokens * top_k);
+  const int32_t* idx = num_tokens == 0 ? nullptr : topk_idx.data<int32_t>();
+  for (int64_t i = 0; i < num_tokens * top_k; ++i) {
+    const int32_t expert = idx[i];
+    if (expert < -1 || expert >= layer.layout->num_experts()) {
+      return absl::InvalidArgumentError(absl::StrCat("exchange: topk_idx[", i / top_k, ", ", i % top_k, "] = ", expert,
+                                                     " is no expert of ", layer.layout->num_experts()));
+    }
+    routes_.rank_of[i] = -1;
+    if (expert == -1) continue;
+    const int32_t token = static_cast<int32_t>(i / top_k);
+    ExpertLayout::Place place;
+    ASSIGN_OR_RETURN(place, PlaceOfRow(layer, me, expert, rows.begin + token));
+    routes_.rank_of[i] = place.rank;
+    if (place.rank == me) {
+      routes_.pair_of[i] = static_cast<int32_t>(routes_.incoming[me].row.size());
+      routes_.incoming[me].row.push_back(token);
+      routes_.incoming[me].slot.push_back(place.slot);
+      continue;
+    }
+    Outgoing& to = routes_.outgoing[place.rank];
+    if (to.token.empty() || to.token.back() != token) to.token.push_back(token);
+    routes_.pair_of[i] = static_cast<int32_t>(to.pair_row.size());
+    to.pair_row.push_back(static_cast<int32_t>(to.token.size()) - 1);
+    to.pair_slot.push_back(place.slot);
+  }
+  Incoming& own = routes_.incoming[me];
+  own.num_rows = own.row.empty() ? 0 : num_tokens;
+  routes_.num_rows = own.num_rows;
+  return absl::OkStatus();
+}
+
+comm::Message HostDispatcher::Pack(const MoeContext& context, const Outgoing& outgoing) const {
+  if (outgoing.pair_row.empty()) return comm::Message();
+  const int64_t row_bytes = RowBytes(own_x_);
+  const int64_t num_rows = static_cast<int64_t>(outgoing.token.size());
+  const int64_t num_pairs = static_cast<int64_t>(outgoing.pair_row.size());
+  const DispatchMessageLayout layout(num_rows, num_pairs, row_bytes);
+  comm::Message message = context.comm->NewMessage(layout.bytes);
+  const DispatchMessageView view = BeginDispatchMessage(message, num_rows, num_pairs, row_bytes);
+  std::copy(outgoing.pair_row.begin(), outgoing.pair_row.end(), view.pair_row.begin());
+  std::copy(outgoing.pair_slot.begin(), outgoing.pair_slot.end(), view.pair_slot.begin());
+  GatherTo(*context.stream, own_x_, outgoing.token, view.rows);
+  context.stats->rows_sent += num_pairs;
+  context.stats->hidden_rows_sent += num_rows;
+  context.stats->bytes_sent += layout.bytes;
+  return message;
+}
+
+absl::Status HostDispatcher::StartDispatch(const MoeContext& context, const LayerContext& layer) {
+  RETURN_IF_ERROR(CheckDispatch(context, layer));
+  const comm::Timed timed(&context.stats->exchange_seconds);
+  own_x_ = layer.x.Rows(layer.rows().begin, layer.rows().count);
+  RETURN_IF_ERROR(Route(context, layer));
+  if (context.comm->world() == 1) return context.comm->status();  // whether it is given up
+  std::vector<comm::Message> out;
+  for (const Outgoing& to : routes_.outgoing) out.push_back(Pack(context, to));
+  ASSIGN_OR_RETURN(
+      work_, context.comm->AllToAllV(context.Call(comm::CallUse::kDispatch, layer.index, layer.chunk), std::move(out)));
+  return absl::OkStatus();
+}
+
+// Puts the rows that came behind this rank's own, so that experts find all of them in one matrix.
+absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots,
+                                    std::vector<comm::Message>* received) {
+  const int me = context.comm->rank();
+  const int64_t row_bytes = RowBytes(own_x_);
+  std::vector<DispatchMessageView> views(received->size());
+  const int64_t own_rows = routes_.num_rows;
+  for (int source = 0; source < context.comm->world(); ++source) {
+    if (source == me) continue;
+    ASSIGN_OR_RETURN(views[source], ReadDispatchMessage((*received)[source], num_slots, row_bytes));
+    routes_.num_rows += views[source].num_rows;
+  }
+  x_ = own_x_;
+  if (routes_.num_rows == own_rows) return absl::OkStatus();
+  x_ = x_memory_.Rows(routes_.num_rows, own_x_.dim(1), own_x_.dtype());
+  for (int64_t i = 0; i < own_rows; ++i) std::memcpy(RowAt(x_, i), RowAt(own_x_, i), row_bytes);
+  int64_t base = own_rows;
+  for (int source = 0; source < context.comm->world(); ++source) {
+    const DispatchMessageView& view = views[source];
+    if (view.num_rows == 0) continue;
+    std::memcpy(RowAt(x_, base), view.rows, view.num_rows * row_bytes);
+    Incoming& from = routes_.incoming[source];
+    for (const int32_t row : view.pair_row) from.row.push_back(static_cast<int32_t>(base) + row);
+    from.slot.assign(view.pair_slot.begin(), view.pair_slot.end());
+    from.first_row = base;
+    from.num_rows = view.num_rows;
+    context.stats->rows_received += static_cast<int64_t>(from.row.size());
+    base += view.num_rows;
+  }
+  return absl::OkStatus();
+}
+
+// Stable: within an expert by rank, then as the rank has them.  (Nothing depends on it but repeatability.)
+void HostDispatcher::SortByExpert(int64_t num_slots) {
+  begin_of_.assign(num_slots + 1, 0);
+  for (const Incoming& from : routes_.incoming) {
+    for (const int32_t slot : from.slot) ++begin_of_[slot + 1];
+  }
+  for (int64_t s = 0; s < num_slots; ++s) begin_of_[s + 1] += begin_of_[s];
+  row_of_.resize(begin_of_[num_slots]);
+  cursor_ = begin_of_;
+  for (Incoming& from : routes_.incoming) {
+    from.y_row.resize(from.row.size());
+    for (size_t i = 0; i < from.row.size(); ++i) {
+      from.y_row[i] = cursor_[from.slot[i]]++;
+      row_of_[from.y_row[i]] = from.row[i];
+    }
+  }
+  x_rows_ = row_of_;
+  offsets_ = begin_of_;
+}
+
+// Where each (t, k) finds its output: among this rank's own, or where its rank's answer will be put.
+void HostDispatcher::PlaceOutputs(int rank) {
+  routes_.back_rows.assign(routes_.outgoing.size() + 1, x_rows_.size());
+  for (size_t r = 0; r < routes_.outgoing.size(); ++r) {
+    routes_.back_rows[r + 1] = routes_.back_rows[r] + static_cast<int64_t>(routes_.outgoing[r].pair_row.size());
+  }
+  all_y_ = y_memory_->Rows(routes_.back_rows.back(), own_x_.dim(1), own_x_.dtype());
+  y_ = all_y_.Rows(0, x_rows_.size());
+  routes_.slot_row.resize(routes_.rank_of.size());
+  for (size_t i = 0; i < routes_.rank_of.size(); ++i) {
+    if (routes_.rank_of[i] < 0) {
+      routes_.slot_row[i] = -1;
+    } else if (routes_.rank_of[i] == rank) {
+      routes_.slot_row[i] = routes_.incoming[rank].y_row[routes_.pair_of[i]];
+    } else {
+      routes_.slot_row[i] = static_cast<int32_t>(routes_.back_rows[routes_.rank_of[i]]) + routes_.pair_of[i];
+    }
+  }
+}
+
+absl::Status HostDispatcher::FinishDispatch(const MoeContext& context, const LayerContext& layer) {
+  const comm::Timed timed(&context.stats->exchange_seconds);
+  const int me = context.comm->rank();
+  const auto num_slots = static_cast<int64_t>(layer.layout->Residents(me).size());
+  if (context.comm->world() == 1) {
+    x_ = own_x_;
+  } else {
+    RETURN_IF_ERROR(work_->Wait());
+    const absl::Status unpacked = Unpack(context, num_slots, &work_->received());
+    if (!unpacked.ok()) context.comm->Abort(unpacked.message());
+    RETURN_IF_ERROR(unpacked);
+    work_.reset();
+  }
+  SortByExpert(num_slots);
+  PlaceOutputs(me);
+  context.stats->expert_rows += x_rows_.size();
+  return absl::OkStatus();
+}
+
+absl::Status HostDispatcher::StartCombine(const MoeContext& context, const LayerContext& layer) {
+  if (context.comm->world() == 1) return absl::OkStatus();
+  const comm::Timed timed(&context.stats->exchange_seconds);
+  std::vector<comm::Message> out(context.comm->world());
+  for (int rank = 0; rank < context.comm->world(); ++rank) {
+    const Incoming& from = routes_.incoming[rank];
+    if (rank == context.comm->rank() || from.y_row.empty()) continue;
+    out[rank] = context.comm->NewMessage(static_cast<int64_t>(from.y_row.size()) * RowBytes(y_));
+    GatherTo(*context.stream, y_, from.y_row, out[rank].payload());
+    context.stats->bytes_sent += out[rank].bytes();
+  }
+  ASSIGN_OR_RETURN(
+      work_, context.comm->AllToAllV(context.Call(comm::CallUse::kCombine, layer.index, layer.chunk), std::move(out)));
+  return absl::OkStatus();
+}
+
+absl::Status HostDispatcher::CollectOutputs(const MoeContext& context) {
+  RETURN_IF_ERROR(work_->Wait());
+  for (int rank = 0; rank < context.comm->world(); ++rank) {
+    if (rank == context.comm->rank()) continue;
+    const comm::Message& message = work_->received()[rank];
+    const int64_t bytes = (routes_.back_rows[rank + 1] - routes_.back_rows[rank]) * RowBytes(all_y_);
+    if (message.bytes() != bytes) {
+      const absl::Status status = absl::InternalError(
+          absl::StrCat("combine: rank ", rank, " answered with ", message.bytes(), " bytes of ", bytes));
+      context.comm->Abort(status.message());
+      return status;
+    }
+    if (bytes > 0) std::memcpy(RowAt(all_y_, routes_.back_rows[rank]), message.payload(), bytes);
+  }
+  work_.reset();
+  return absl::OkStatus();
+}
+
+absl::Status HostDispatcher::FinishCombine(const MoeContext& context, const CombineTerms& terms,
+                                           const TensorView& residual) {
+  if (context.comm->world() > 1) {
+    const comm::Timed timed(&context.stats->exchange_seconds);
+    RETURN_IF_ERROR(CollectOutputs(context));
+  }
+  return ops::Combine(*context.stream,
+                      {.y = all_y_,
+                       .slot_row = routes_.slot_row,
+                       .weight = terms.topk_weight,
+                       .shared = terms.shared,
+                       .shared_gate = terms.shared_gate},
+                      residual);
+}
+
+}  // namespace switchyard::moe

@@ -1,0 +1,65 @@
+// The experts of a placement that changes, of which the rank holds a part: the per-step balancer's table over an expert
+// budget.
+//
+// The table says which experts rows may come for, and no more: a decision or a stage copies nothing by itself.  What is
+// in the budget's slots, and when it is copied, the cache policy decides (expert_offload.h), as without a placement; it
+// is told what rows may come for and, by the decisions' estimates, how many will (layer_balancer.h).  So a replica
+// costs room in the cache and a copy when rows come for it and it is not there: what decisions weigh says so
+// (scheduler/placement/per_step/phase_two.h), and rows are split as if all replicas were there.  What a stage of the
+// background balancer wants in memory, or no more, the policy hears with the step that commits it.
+//
+// Thread-compatible: the step's thread.  Does not do: copies of its own, so that its stages are ready at once and
+// nothing of them is compared with checksums, as all copies of a budget are when they are made (summed_copier.h);
+// CopyReason.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "workers/moe/experts/expert_offload.h"
+#include "workers/moe/placement/expert_host.h"
+
+namespace switchyard::moe {
+
+class CachedExpertHost : public ExpertHost {
+ public:
+  // offload: has all of the model's experts, 0 … E - 1, as those that rows may ever come for; borrowed.
+  explicit CachedExpertHost(ExpertOffload* offload);
+
+  // Which experts Fill has in slots before all others, of those that it is told [L][E]: what the background
+  // balancer wants in memory.  Empty: it says nothing.
+  void BeginWith(std::vector<std::vector<bool>> in_memory) { in_memory_ = std::move(in_memory); }
+
+  absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline, Progress progress) override;
+  absl::Status Replace(int layer, int32_t before, int32_t now, CopyReason reason) override;
+  // Nothing: a layer's plan raises the priority of what it uses.
+  void RaisePriority(int, int32_t) override {}
+  absl::Status Prepare(absl::Span<const Expert> arrivals) override;
+  absl::StatusOr<bool> Ready() override { return true; }
+  void Commit(absl::Span<const Expert> departures) override;
+  void Prefer(const Expert& expert, bool in_memory) override;
+  absl::Status Drop() override;
+  absl::Status Release() override;
+
+ private:
+  enum Holder : uint8_t { kTable = 1, kStage = 2, kDeparted = 4 };
+  uint8_t& HoldersOf(const Expert& expert) {
+    return holders_[static_cast<size_t>(expert.layer) * static_cast<size_t>(num_experts_) +
+                    static_cast<size_t>(expert.expert)];
+  }
+  // The policy hears of the first that holds an expert, and of the last.
+  void Hold(const Expert& expert, Holder holder);
+  void Release(const Expert& expert, Holder holder);
+
+  ExpertOffload* const offload_;
+  const int num_layers_, num_experts_;
+  std::vector<uint8_t> holders_;  // [L * E]
+  std::vector<Expert> staged_, departed_;
+  std::vector<std::vector<bool>> in_memory_;  // [L][E]
+};
+
+}  // namespace switchyard::moe

@@ -1,0 +1,33 @@
+// Where the rows of a MoE layer are computed: decided after its gate, on every rank alike.
+//
+// Without a placer rows follow the step's one layout.  A placer may gather what ranks know first; then all ranks call
+// it for the same layers in the same order, also with no rows.  Thread-compatible.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "scheduler/placement/per_step/layer_decision.h"
+#include "scheduler/placement/route/split.h"
+#include "workers/moe/dispatch/expert_layout.h"
+#include "workers/moe/layer/moe_context.h"
+
+namespace switchyard::moe {
+
+// Borrowed from the placer, until its next Place.
+struct LayerPlacement {
+  const ExpertLayout* layout = nullptr;          // this layer's
+  const placement::SplitTable* split = nullptr;  // of its rows over replicas; null: the layout's own rule
+  // What coming layers' experts get on this rank, as far as the placer knows: of all ranks' rows, those that it will
+  // send here.  Nearest layer first; may be empty.
+  absl::Span<const placement::LayerEstimate> estimates = {};
+};
+
+class LayerBalancer {
+ public:
+  virtual ~LayerBalancer() = default;
+  // By what the layer's gate said of this rank's rows.
+  // Errors: the communicator's; Internal where ranks turn out to have decided differently (the group is aborted).
+  virtual absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer) = 0;
+};
+
+}  // namespace switchyard::moe

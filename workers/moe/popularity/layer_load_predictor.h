@@ -1,0 +1,39 @@
+// What coming layers' experts will get, told after each gate of a pass from this rank's rows.
+//
+// One forecast serves two users: a placer gathers it over the ranks and places replicas by it, an expert budget
+// prefetches by it.  Nothing that a forecaster says changes what is computed.  Thread-compatible: the step's thread.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "scheduler/placement/per_step/layer_decision.h"
+#include "workers/moe/layer/moe_context.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard::moe {
+
+// The rows that this rank computes in a step.
+struct ForecastPass {
+  int64_t num_rows = 0;                 // T, that the layers will gate
+  int64_t num_decode_rows = 0;          // the first of them are decodes, the others of prompts
+  absl::Span<const int32_t> token_ids;  // [T]; -1 = not known here; empty: none is
+  // [T]: not 0 where a row is the first of its text's rows in this pass, which the others follow in order; empty: not
+  // known.
+  absl::Span<const uint8_t> begins = {};
+};
+
+class LayerLoadPredictor {
+ public:
+  virtual ~LayerLoadPredictor() = default;
+  // A step begins.  What is expected of layer 0 and perhaps others; borrowed until the next call.
+  virtual absl::StatusOr<absl::Span<const placement::LayerEstimate>> Begin(const ForecastPass& pass) = 0;
+  // The gate of layer.index has run, its choices are on the host; layers come in order.  Nearest layer first; borrowed
+  // until the next call. LayerEstimate::popularity sums to T * K * kRow of this rank's rows.
+  virtual absl::StatusOr<absl::Span<const placement::LayerEstimate>> OnGate(const MoeContext& context,
+                                                                            const LayerContext& layer) = 0;
+};
+
+}  // namespace switchyard::moe

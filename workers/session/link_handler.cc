@@ -1,0 +1,217 @@
+#include "workers/session/link_handler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "proto/link/engine_settings_codec.h"
+#include "proto/link/group_seat_codec.h"
+#include "proto/link/step_part_codec.h"
+#include "proto/link/step_plan_codec.h"
+#include "proto/link/step_result_codec.h"
+#include "scheduler/base/log.h"
+#include "workers/model/config/memory_plan.h"
+#include "workers/process/remote_store.h"
+
+namespace switchyard::worker {
+namespace {
+
+// Errors of the model's files or of the memory, as opposed to those of the network and of other workers.
+bool CannotServe(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status) || absl::IsDataLoss(status) ||
+         absl::IsNotFound(status) || absl::IsUnimplemented(status);
+}
+
+constexpr absl::Duration kLookForCopies = absl::Milliseconds(1);
+constexpr int64_t kReportForecasts = 16;  // steps
+constexpr absl::Duration kLongestSlice = absl::Minutes(1);
+
+}  // namespace
+
+void Handler::Take(const v1::LinkResponse& command) {
+  SendDone();
+  Poll();
+  if (command.has_registered()) {
+    TakeSettings(command.registered().options());
+  } else if (command.has_join_group()) {
+    Join(command.join_group());
+  } else if (command.has_step_plan()) {
+    Execute(command.step_plan());
+  } else if (command.has_prepare_placement()) {
+    stages_.Prepare(command.prepare_placement());
+  } else if (command.has_drop_placement()) {
+    stages_.Drop(command.drop_placement());
+  } else if (command.has_release_placement()) {
+    Release(command.release_placement());
+  } else if (command.has_send_profile()) {
+    profiles_.Ask(command.send_profile());
+  }
+  SendDone();
+}
+
+void Handler::TakeSettings(const v1::EngineOptions& message) {
+  absl::StatusOr<fleet::EngineSettings> settings = link::FromProto(message);
+  if (!settings.ok()) {
+    fatal_ = absl::FailedPreconditionError(settings.status().message());
+    return;
+  }
+  settings_ = *std::move(settings);
+  settings_.train_yield_ms = 0;  // not of what the worker makes: a change of it loads nothing anew
+}
+
+void Handler::Join(const v1::JoinGroup& message) {
+  worker_->Leave();
+  started_.clear();
+  Enter(0);
+  absl::StatusOr<fleet::RankAssignment> reported = link::FromProto(message);
+  if (!reported.ok()) return Fault(message.epoch(), reported.status());
+  const RankAssignment assignment = {.epoch = reported->epoch,
+                                     .rank = reported->rank,
+                                     .world = reported->world,
+                                     .token = reported->store_token,
+                                     .address = place_.Toward(reported->reach),
+                                     .form_timeout = absl::Milliseconds(reported->form_deadline_ms),
+                                     .placement = std::move(reported->placement)};
+  RemoteStore store(channel_, assignment.token);
+  const absl::Status status = worker_->Join(assignment, settings_, &store, [this](int64_t done, int64_t total) {
+    v1::LinkRequest progress;
+    progress.mutable_load_progress()->set_bytes_done(done);
+    progress.mutable_load_progress()->set_bytes_total(total);
+    return send_(std::move(progress));
+  });
+  if (CannotServe(status) && !*served_) {
+    fatal_ = absl::FailedPreconditionError(status.message());
+    return;
+  }
+  if (!status.ok()) return Fault(assignment.epoch, status);
+  if (share_ != nullptr) {
+    share_->kv_cache_bytes = int64_t{worker_->num_kv_blocks()} * settings_.block_size *
+                             model::KvBytesPerToken(worker_->config(), worker_->dtype());
+  }
+  rank_ = assignment.rank;
+  Enter(assignment.epoch);
+  *served_ = true;
+  metrics_->rank->Set(assignment.rank);
+  metrics_->group_epoch->Set(static_cast<double>(assignment.epoch));
+  metrics_->weight_bytes->Set(static_cast<double>(worker_->weight_bytes()));
+  metrics_->kv_blocks->Set(worker_->num_kv_blocks());
+  metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
+  v1::LinkRequest ready;
+  ready.mutable_group_ready()->set_epoch(assignment.epoch);
+  ready.mutable_group_ready()->set_num_kv_blocks(worker_->num_kv_blocks());
+  send_(std::move(ready));
+}
+
+void Handler::GiveSlice(const v1::StepPlan& message) {
+  if (share_ == nullptr || busy()) return;
+  share_->gate.OpenFor(std::min(absl::Duration(absl::Milliseconds(message.train_slice_ms())), kLongestSlice));
+  metrics_->ObserveOpened(share_->gate.opened(), &opened_reported_);
+}
+
+void Handler::Execute(const v1::StepPlan& message) {
+  if (message.group_epoch() != epoch_) return;  // of a group that is over
+  if (message.train_slice_ms() > 0) return GiveSlice(message);
+  // Also when it came: a slice may have been taken since.
+  if (share_ != nullptr) share_->gate.Shut();
+  while (epoch_ != 0 && !worker_->can_start()) SendOldest();
+  if (epoch_ == 0) return;
+  batching::StepPlan head;
+  absl::Duration limit;
+  const batching::RankPlan part = link::FromProto(message, &head, &limit);
+  if (const absl::Status status = worker_->Start(head, part, limit); !status.ok()) {
+    return Fault(epoch_, status);
+  }
+  started_.push_back(std::move(head));
+}
+
+void Handler::SendDone() {
+  while (busy() && worker_->IsDone()) SendOldest();
+}
+
+void Handler::SendOldest() {
+  absl::StatusOr<batching::RankResult> result = worker_->Finish();
+  if (!result.ok()) return Fault(epoch_, result.status());
+  const batching::StepPlan head = std::move(started_.front());
+  started_.pop_front();
+  metrics_->ObserveStep(*result);
+  const int64_t replayed = worker_->num_replayed();
+  metrics_->graph_steps->Increment(static_cast<double>(std::max<int64_t>(replayed - replayed_, 0)));
+  replayed_ = replayed;
+  metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
+  metrics_->ObserveExperts(worker_->expert_counters(), &experts_reported_);
+  metrics_->ObserveCold(worker_->cold_counters(), &cold_reported_);
+  metrics_->ObservePlacement(worker_->placement_counters(), &placement_reported_);
+  if (const moe::PerStepBalancer* const placer = worker_->placer();
+      placer != nullptr && placer->num_commits() > commits_reported_) {
+    commits_reported_ = placer->num_commits();  // one at most since the step before
+    metrics_->placement_commit_seconds->Observe(placer->commit_seconds());
+  }
+  // Means of many steps: not told after each.
+  if (worker_->forecaster() != nullptr && num_steps_++ % kReportForecasts == 0)
+    metrics_->ObserveForecasts(*worker_->forecaster(), &forecasts_reported_);
+  for (v1::StepPart& piece : link::CutIntoParts(head, &*result)) {
+    v1::LinkRequest before;
+    *before.mutable_step_part() = std::move(piece);
+    send_(std::move(before));
+  }
+  v1::LinkRequest reply;
+  *reply.mutable_step_result() = link::ToProto(head, *result);
+  send_(std::move(reply));
+  if (worker_->forecaster() != nullptr || worker_->placer() != nullptr) reports_.StepDone();
+}
+
+void Handler::Enter(int64_t epoch) {
+  epoch_ = epoch;
+  stages_.Enter(epoch);
+  profiles_.Enter(epoch, rank_);
+  reports_.Enter(epoch);
+  commits_reported_ = 0;
+}
+
+void Handler::Poll() {
+  stages_.Poll();
+  profiles_.Poll();
+  reports_.Poll(absl::Now());
+}
+
+placement::ExpertReport Handler::TakeReport() const {
+  placement::ExpertReport report = ReportOf(worker_->forecaster(), rank_ == 0 ? worker_->placer() : nullptr);
+  if (const moe::TimedCopier* const copier = worker_->copier(); copier != nullptr) {
+    report.copied_bytes = copier->bytes();
+    report.copy_seconds = copier->seconds();
+  }
+  return report;
+}
+
+void Handler::Send(v1::ExpertReport report) {
+  v1::LinkRequest message;
+  *message.mutable_expert_report() = std::move(report);
+  send_(std::move(message));
+}
+
+void Handler::Release(const v1::ReleasePlacement& message) {
+  if (const absl::Status status = stages_.Release(message); !status.ok()) Fault(epoch_, status);
+}
+
+absl::Duration Handler::patience() const {
+  if (busy()) return absl::ZeroDuration();
+  return std::min(stages_.waiting() || profiles_.waiting() ? kLookForCopies : absl::InfiniteDuration(),
+                  reports_.patience(absl::Now()));
+}
+
+void Handler::Fault(int64_t epoch, const absl::Status& status) {
+  LogWarn("epoch ", epoch, " ends here: ", status.message());
+  metrics_->group_faults->Increment();
+  metrics_->rank->Set(-1);
+  metrics_->ObserveExperts(worker_->expert_counters(), &experts_reported_);
+  worker_->Leave();
+  started_.clear();
+  Enter(0);
+  v1::LinkRequest fault;
+  fault.mutable_group_fault()->set_epoch(epoch);
+  fault.mutable_group_fault()->set_message(std::string(status.message()));
+  send_(std::move(fault));
+  if (worker_->device_lost()) fatal_ = absl::UnavailableError(status.message());
+}
+
+}  // namespace switchyard::worker

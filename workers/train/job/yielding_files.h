@@ -1,0 +1,22 @@
+// A file system whose readers and writers pass the gate that they are inside of (yield_point.h) between pieces of a
+// megabyte: those of a job that makes way for serving.  A thread that waits for the disk to sync or to remove is
+// outside of its gate.
+#pragma once
+
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "workers/checkpoint/files/file_system.h"
+
+namespace switchyard::train {
+
+inline constexpr int64_t kYieldBytes = int64_t{1} << 20;
+
+std::unique_ptr<checkpoint::FileSystem> YieldingFiles(std::unique_ptr<checkpoint::FileSystem> inner);
+
+// take() of each piece of at most kYieldBytes, at least one, behind the gate.
+absl::Status InYieldingPieces(absl::string_view bytes, absl::FunctionRef<absl::Status(absl::string_view piece)> take);
+
+}  // namespace switchyard::train

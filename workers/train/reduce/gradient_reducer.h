@@ -1,0 +1,141 @@
+// Sums gradients over ranks while backward runs: one rank's part.  Those of what every rank has over all ranks, those
+// of experts over the ranks that have the same (trainer_group.h); of an expert that is on one rank nothing is summed.
+//
+// What is summed together, and in which order, follows from shapes alone (reduce_plan.h, reduce_policy.h), is the same
+// in every pass, and all ranks have the sums that they share in the same order.  A thread of its own, one a pass, takes
+// them in that order, each as soon as its gradients are complete and the mode's rule lets it go beside the all-to-alls
+// that this rank knows of (AllToAllWatch).
+//
+// Why nothing waits in a circle: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is
+// never held behind a sum (communicator.h); the rule only ever delays a sum.  In priority_ticketed, where an all-to-all
+// does wait for a sum, both follow the one order that rank 0 reports (gradient_reducer_tickets.h).  tests/model_check
+// checks both, and that the paper's local rule does deadlock.
+//
+// Values do not depend on the mode, nor on timing: every element is summed in rank order, whatever it travels with.
+// Sums are tagged with their number, so ranks that differ in what they sum are named (Internal).
+//
+// One thread runs backward and calls all of this: Start → (StageDone and the watch's calls) → Finish, or Cancel after
+// an error.  While a pass is under way its thread alone uses the communicator's classes all_reduce and control.
+// On the CPU.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "scheduler/jobs/comm_spec.h"
+#include "scheduler/jobs/reduce_plan.h"
+#include "scheduler/jobs/reduce_policy.h"
+#include "workers/comm/core/call_tag.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/model/backward/backward_stages.h"
+#include "workers/model/backward/model_gradients.h"
+#include "workers/moe/layer/all_to_all_watch.h"
+#include "workers/tensor/tensor.h"
+#include "workers/train/reduce/gradient_reducer_tickets.h"
+#include "workers/train/step/trainer_group.h"
+
+namespace switchyard::train {
+
+class GradientReducer : public moe::AllToAllWatch {
+ public:
+  // gradients: their memory is borrowed and must outlive this, and so must the group.
+  // Errors: of ReducePolicyOf; InvalidArgument for gradients of different types;
+  // ResourceExhausted.
+  static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(const jobs::CommunicationSpec& spec,
+                                                                 const TrainerGroup& group,
+                                                                 const model::ModelGradients& gradients);
+  ~GradientReducer() override { Cancel(); }
+
+  // A pass begins, behind the caller's gate (yield_point.h).  REQUIRES: none is under way.
+  void Start(absl::Time deadline);
+  // REQUIRES: stages come in the order of BackwardStages.
+  void StageDone(const model::BackwardStage& stage);
+  // Backward is done: blocks until all is summed, at most until the deadline.  Errors: the communicator's;
+  // DeadlineExceeded (names the sum and what it waited for).  Either ends the group.
+  absl::Status Finish();
+  // After an error anywhere: gives up.  The group must have been aborted, or nothing be under way.
+  void Cancel();
+
+  // Of the pass under way; without one they do nothing.
+  void Imminent() override;
+  absl::Status Begin() override;
+  void End() override;
+  void LayerEnd() override;
+
+  int64_t num_sums() const { return static_cast<int64_t>(sums_.size()); }
+
+ private:
+  struct Sum {
+    std::vector<TensorView> parts;  // [n] each, summed together
+    comm::Communicator* over = nullptr;
+    uint32_t tag = 0;
+    int32_t stage = 0;      // that must be done
+    int64_t count() const;  // of elements
+  };
+  struct UnderWay {
+    const Sum* sum = nullptr;
+    std::unique_ptr<comm::Work> work;
+  };
+  struct Gradients {
+    std::vector<TensorView> views;  // [n] each, as they become complete
+    std::vector<int32_t> stages;    // when
+  };
+  GradientReducer(const jobs::ReducePolicy& policy, const TrainerGroup& group, const model::ModelGradients& gradients);
+  absl::Status Plan(const Gradients& gradients, comm::Communicator* over, comm::CallUse use);
+  absl::Status FinishPlan();
+
+  // Of the pass's thread.
+  void AwaitEnd();  // of the thread
+  void Run();
+  absl::Status RunFreely();
+  absl::Status RunAsLeader();
+  absl::Status RunAsFollower();
+  bool MayStart(size_t sum_idx) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MayJoin(size_t sum_idx) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status AwaitTurn(size_t sum_idx) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Ticket> AwaitDecision(size_t next_turn) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status RunTurn(size_t turn_idx);
+  absl::Status WaitEnded(bool in_time, absl::string_view what) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Grant() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status StartSum(size_t sum_idx);
+  absl::Status FinishSum();
+  absl::Status FinishAll();
+  // Where a sum of several parts is made.
+  TensorView BucketOf(const Sum& sum) const;
+
+  const jobs::ReducePolicy policy_;
+  const TrainerGroup group_;
+  const std::vector<model::BackwardStage> stages_;
+  Gradients dense_, experts_;
+  std::vector<Sum> sums_;
+  // Of tickets, as many on every rank: one a sum over all ranks, with those over some ranks up to the next.  Where each
+  // ends.
+  std::vector<size_t> turns_;
+  Tensor bucket_;  // for the largest sum of several parts
+
+  // Of the pass.
+  bool passing_ = false;
+  absl::Time deadline_;
+  jobs::ReduceRule rule_ = jobs::ReduceRule::kAtTheEnd;
+  std::thread thread_;
+  std::deque<UnderWay> under_way_;  // of the thread
+
+  absl::Mutex mu_;
+  jobs::AllToAllState all_to_alls_ ABSL_GUARDED_BY(mu_);
+  int32_t stages_done_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t asked_ ABSL_GUARDED_BY(mu_) = 0;    // ticketed: all-to-alls that were ready
+  int64_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // and that may go
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mu_);  // of the thread
+};
+
+}  // namespace switchyard::train
