@@ -25,10 +25,10 @@ done
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
 missing=()
 for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
-# What the tests can do without: clang-format for a part of check_format, ip and promtool for one test each.
+# What the tests can do without: clang-format for a part of check_format, clang-tidy, ip and promtool for one test each.
 extras=() want_promtool=0
 if [ $tests -eq 1 ]; then
-  for package in clang-format-14 iproute2; do installed "$package" || extras+=("$package"); done
+  for package in clang-format-14 clang-tidy-19 iproute2; do installed "$package" || extras+=("$package"); done
   command -v promtool >/dev/null || want_promtool=1
 fi
 # cmake itself may be among the missing.
@@ -78,8 +78,10 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 if [ ${#extras[@]} -gt 0 ]; then
   echo "installing: ${extras[*]}"
-  quietly "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${extras[@]}" ||
-    { tail -n 5 "$work/log" >&2; echo "install-deps.sh: without ${extras[*]}: what needs them is left out" >&2; }
+  for package in "${extras[@]}"; do
+    quietly "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$package" ||
+      { tail -n 5 "$work/log" >&2; echo "install-deps.sh: without $package: what needs it is left out" >&2; }
+  done
 fi
 if [ $want_promtool -eq 1 ]; then
   echo "installing promtool"

@@ -3,6 +3,7 @@
 #   sy_library(NAME [SRCS ...] [DEPS ...] [PRIVATE ...])  a static library; without SRCS a header-only one
 #   sy_binary(NAME SRCS ... [DEPS ...])       a program, in <build>/bin
 #   sy_test(NAME SRCS ... [DEPS ...] [LABELS unit|rpc|e2e|slow|gpu ...] [ARGS ...] [TIMEOUT seconds])
+#   sy_example(NAME LABEL unit|e2e [DEPS ...])  a program of tests/examples, NAME.cc, that is run as the test example_NAME
 #   sy_proto(NAME SRCS ... [DEPS ...])        generated messages and gRPC stubs
 #   sy_gpu_binary(NAME)                       a program, of the above, that tests/gpu/pack.sh takes to a machine with a GPU
 #
@@ -103,6 +104,14 @@ function(sy_test name)
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: no GPU" RESOURCE_LOCK gpu)
     sy_gpu_binary(${name})
   endif()
+endfunction()
+
+# A main() that checks itself.  In <build>/bin, beside the programs that it starts.
+function(sy_example name)
+  cmake_parse_arguments(arg "" "LABEL" "DEPS" ${ARGN})
+  sy_binary(example_${name} SRCS ${name}.cc DEPS ${arg_DEPS})
+  add_test(NAME example_${name} COMMAND example_${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+  sy_test_properties(example_${name} ${arg_LABEL} 120)
 endfunction()
 
 # <build>/gpu_binaries.txt has a line for each: its file, and the folder of its CMakeLists.txt.

@@ -1,0 +1,51 @@
+# What a machine without a compiler runs.  Of a build folder in which the programs are built:
+#
+#   cmake --install BUILD --component runtime --strip --prefix DIR
+#   cpack -G DEB --config BUILD/CPackConfig.cmake -B DIR     a package with the programs' dependencies, stripped
+#
+# Neither builds anything.  A worker that was built for CUDA needs cuBLASLt and NCCL where it runs: of the loader's folders, /usr/local/cuda/lib64
+# or LD_LIBRARY_PATH; -DSY_CUDA=OFF makes one that does not.
+include(GNUInstallDirs)
+set(sy_share "${CMAKE_INSTALL_DATADIR}/switchyard")
+install(TARGETS switchyard switchyard-server switchyard-worker RUNTIME COMPONENT runtime)
+install(FILES
+          deploy/demo-model/README.md
+          deploy/demo-model/config.json
+          deploy/demo-model/generation_config.json
+          deploy/demo-model/model.safetensors
+          deploy/demo-model/tokenizer.json
+          deploy/demo-model/tokenizer_config.json
+        DESTINATION "${sy_share}/demo-model" COMPONENT runtime)
+install(DIRECTORY proto/google proto/grpc proto/switchyard DESTINATION "${sy_share}/proto" COMPONENT runtime
+        FILES_MATCHING PATTERN "*.proto")
+install(FILES deploy/prometheus/alerts.yaml DESTINATION "${sy_share}/prometheus" COMPONENT runtime)
+install(FILES LICENSE NOTICE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT runtime)
+
+set(CPACK_PACKAGE_NAME switchyard)
+set(CPACK_PACKAGE_VENDOR "Switchyard developers")
+set(CPACK_PACKAGE_CONTACT "Switchyard developers")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "serves and trains Mixture-of-Experts language models")
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
+    "A HuggingFace checkpoint directory goes in, streamed tokens come out over gRPC.
+Experts are sharded over worker processes, on one machine or several, that
+exchange tokens by all-to-all; the same workers train.
+This package has the server, its worker, the command-line client, the API's
+.proto files, alert rules, and a small model to try it with.")
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};switchyard;runtime;/")
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
+set(CPACK_STRIP_FILES ON)
+if(SY_CUDA_FOUND)
+  set_target_properties(switchyard-worker PROPERTIES INSTALL_RPATH /usr/local/cuda/lib64)
+  # These are of no Debian package: dpkg-shlibdeps only looks at them.  The names are those of NVIDIA's.
+  foreach(library "${SY_CUDA_CUBLASLT}" "${SY_CUDA_NCCL}")
+    cmake_path(GET library PARENT_PATH folder)
+    list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${folder}")
+  endforeach()
+  string(REPLACE "." "-" version "${SY_CUDA_VERSION}")
+  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libcublas-${version}, libnccl2")
+endif()
+include(CPack)

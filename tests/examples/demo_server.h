@@ -1,0 +1,42 @@
+// What the examples with a client begin with: a server of the demo model in this process, and a client of it.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "clients/cpp/client.h"
+#include "proto/support/library_setup.h"
+#include "scheduler/base/check.h"
+#include "server/config.h"
+#include "server/server.h"
+
+namespace switchyard::examples {
+
+class DemoServer {
+ public:
+  // Returns once the model can answer.  serve.cc does the same line by line.
+  explicit DemoServer(server::ServerConfig config = {}) {
+    rpc::SetUpLibraries();
+    config.model = "deploy/demo-model";
+    config.port = 0;
+    config.metrics_port = -1;
+    SY_CHECK_OK(config.Finish());
+    auto server = server::Server::Start(std::move(config));
+    SY_CHECK_OK(server.status());
+    server_ = *std::move(server);
+    auto client = client::Client::Connect(absl::StrCat("127.0.0.1:", server_->port()));
+    SY_CHECK_OK(client.status());
+    client_ = *std::move(client);
+    while (!*client_->IsServing("readiness")) absl::SleepFor(absl::Milliseconds(20));
+  }
+
+  client::Client& client() { return *client_; }
+
+ private:
+  std::unique_ptr<server::Server> server_;
+  std::unique_ptr<client::Client> client_;
+};
+
+}  // namespace switchyard::examples
