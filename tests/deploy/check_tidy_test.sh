@@ -8,8 +8,8 @@ trap 'rm -rf "$work"' EXIT
 cp "$1/.clang-tidy" "$work"
 cd "$work"
 git init -q .
-mkdir -p scheduler build/bin
-echo "[{\"directory\": \"$work/build\", \"file\": \"$work/scheduler/a.cc\", \"command\": \"c++ -std=c++20 -I$work -c $work/scheduler/a.cc\"}]" >build/compile_commands.json
+mkdir -p scheduler/batching build/bin
+echo "[{\"directory\": \"$work/build\", \"file\": \"$work/scheduler/batching/a.cc\", \"command\": \"c++ -std=c++20 -I$work -c $work/scheduler/batching/a.cc\"}]" >build/compile_commands.json
 
 # expect TEXT: the check of a.h and a.cc says TEXT, and fails; without a TEXT it says nothing and passes.
 expect() {
@@ -21,14 +21,14 @@ expect() {
 }
 # header PARAMETERS
 header() {
-  printf '#pragma once\n#include <memory>\n#include <utility>\nint Drop(std::unique_ptr<int> value);\ninline int Sum(%s) { return a; }\n' "$1" >scheduler/a.h
+  printf '#pragma once\n#include <memory>\n#include <utility>\nint Drop(std::unique_ptr<int> value);\ninline int Sum(%s) { return a; }\n' "$1" >scheduler/batching/a.h
 }
 header 'int a, int, int, int, int, int'
-printf '#include "scheduler/a.h"\nint Drop(std::unique_ptr<int> value) {\n  std::unique_ptr<int> other = std::move(value);\n  return *other;\n}\n' >scheduler/a.cc
+printf '#include "scheduler/batching/a.h"\nint Drop(std::unique_ptr<int> value) {\n  std::unique_ptr<int> other = std::move(value);\n  return *other;\n}\n' >scheduler/batching/a.cc
 expect ''
 header 'int a, int, int, int, int, int, int'
 expect 'readability-function-size'
 header 'int a'
-sed -i 's/return \*other/return *other + *value/' scheduler/a.cc
+sed -i 's/return \*other/return *other + *value/' scheduler/batching/a.cc
 expect 'bugprone-use-after-move'
 echo "check_tidy.sh finds them"
