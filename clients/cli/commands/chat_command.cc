@@ -79,6 +79,8 @@ class Chat {
     message->set_content(said);
     GenerateAnswer answer(1);
     absl::Status fault;
+    bool early = false;  // an interrupt before there is what it cancels
+    interrupts_->Handle([&early] { early = true; });
     auto stream = client_->StartGenerate(request, {.on_message =
                                                        [this, &answer, &fault](const GenerateResponse& part) {
                                                          if (!fault.ok()) return;
@@ -87,6 +89,7 @@ class Chat {
                                                        },
                                                    .on_done = nullptr});
     interrupts_->Handle([&stream] { stream->Cancel(); });
+    if (early) stream->Cancel();
     const absl::Status status = stream->Wait();
     interrupts_->Handle([this] { console_.err << "\n(/exit or Ctrl-D leaves)\n" << std::flush; });
     console_.out << std::endl;
