@@ -40,11 +40,19 @@ function(sy_test_properties name labels timeout)
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} ENVIRONMENT "${SY_TEST_ENVIRONMENT}")
 endfunction()
 
+# Compiles several sources of a target as one: headers of gRPC and Abseil, most of what a source costs, are read once for all of them.
+function(sy_unity name)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD "${SY_UNITY}" UNITY_BUILD_BATCH_SIZE 12)
+endfunction()
+
 function(sy_library name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS;PRIVATE" ${ARGN})
   if(arg_SRCS)
     add_library(${name} STATIC ${arg_SRCS})
     target_link_libraries(${name} PUBLIC sy_flags ${arg_DEPS} PRIVATE ${arg_PRIVATE})
+    if(NOT CMAKE_CURRENT_SOURCE_DIR MATCHES "/tests(/|$)")
+      sy_unity(${name})
+    endif()
   else()
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE sy_flags ${arg_DEPS})
@@ -78,6 +86,19 @@ function(sy_binary name)
   target_link_libraries(${name} PRIVATE sy_flags ${arg_DEPS})
 endfunction()
 
+# What nearly every test includes, parsed once.  (An executable: libraries are compiled with other flags.  -fpch-preprocess: so that ccache
+# sees it; deploy/build.sh tells ccache that it may trust it.)
+function(sy_test_headers)
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/sy_test_headers.cc" CONTENT "int main() {}\n")
+  add_executable(sy_test_headers EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/sy_test_headers.cc")
+  target_link_libraries(sy_test_headers PRIVATE sy_flags absl::statusor absl::strings absl::time absl::synchronization GTest::gtest GTest::gmock)
+  target_precompile_headers(sy_test_headers PRIVATE
+    <algorithm> <atomic> <cmath> <cstdint> <filesystem> <fstream> <functional> <map> <memory> <numeric> <optional> <random> <set> <sstream> <string>
+    <thread> <utility> <vector> <gmock/gmock.h> <gtest/gtest.h> <absl/status/statusor.h> <absl/strings/str_cat.h> <absl/strings/str_join.h>
+    <absl/strings/str_split.h> <absl/synchronization/mutex.h> <absl/time/clock.h> <absl/types/span.h>)
+  set_target_properties(sy_test_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+endfunction()
+
 function(sy_test name)
   if(NOT SY_TESTS)
     return()
@@ -98,6 +119,10 @@ function(sy_test name)
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE sy_flags ${arg_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+  if(SY_UNITY)
+    target_precompile_headers(${name} REUSE_FROM sy_test_headers)
+    target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   sy_test_properties(${name} "${arg_LABELS}" ${arg_TIMEOUT})
   if("gpu" IN_LIST arg_LABELS)
@@ -149,6 +174,10 @@ function(sy_proto name)
   endif()
   target_include_directories(${name} SYSTEM PUBLIC "${out}")
   target_link_libraries(${name} PUBLIC protobuf::libprotobuf gRPC::grpc++ ${arg_DEPS})
+  sy_unity(${name})
+  # Two names that protoc gives to every file's own tables.
+  set_target_properties(${name} PROPERTIES UNITY_BUILD_UNIQUE_ID sy_file UNITY_BUILD_CODE_BEFORE_INCLUDE
+    "#undef schemas\n#undef file_default_instances\n#define sy_join(a, b) a##b\n#define sy_own(a, b) sy_join(a, b)\n#define schemas sy_own(schemas_, sy_file)\n#define file_default_instances sy_own(file_default_instances_, sy_file)")
 endfunction()
 
 # sy_device_test(NAME SRCS ... DEPS ... [ARGS what the emulated one is called with] [TIMEOUT seconds]): one test for each device of tests/devices:

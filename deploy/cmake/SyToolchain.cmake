@@ -21,7 +21,8 @@ target_include_directories(sy_flags INTERFACE "${CMAKE_SOURCE_DIR}")
 # would depend on the code path that its batch size chose.  Kernels say fma where they mean it.
 set(sy_compile_options -Wall -Wextra -Werror=return-type -Werror=unused-result -ffp-contract=off -fstack-protector-strong)
 list(JOIN sy_compile_options "," sy_nvcc_host_options)  # nvcc hands them to the compiler of its host code
-target_compile_options(sy_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${sy_compile_options}>"
+# -pthread everywhere: some packages ask for it, and headers that were compiled before serve only sources with the same macros.
+target_compile_options(sy_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-pthread;${sy_compile_options}>"
                                           "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${sy_nvcc_host_options}>")
 if(SY_SANITIZE)
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1 -DNDEBUG")  # half the time to compile, and stacks that name most functions

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
 # usage: tests/bench/run.sh NAME [--quick]    (without a name: the list); without a GPU `gpu` says so and ends with status 77
-# gemm, peers, workers and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
+# gemm, peers, workers, pairs and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -10,6 +10,7 @@ usage() {
   echo "  gemm    matrix products and grouped experts beside oneDNN (PyTorch's where this was built without) and a read-bandwidth probe"
   echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
   echo "  workers two one-core workers beside one two-core worker"
+  echo "  pairs   this build beside another (--before=ITS_BUILD_DIR): prefill, decode, two workers and training steps, in turns; the same answers"
   echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
   echo "  placement modes of expert placement on 4, 8 or 16 workers in network namespaces with shaped links (--trace=FILE --fit=FILE: routing of your own; --only PART…: a part of the table)"
   echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
@@ -36,6 +37,7 @@ case "$name" in
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard
     exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
   peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
+  pairs) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/pairs.py "$@" ;;
   training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
   train_slices) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B tests/bench/train_slices.py "$@" ;;
   over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;
