@@ -1,5 +1,5 @@
 // A worker's assignment in a job's attempt: what it trains, on what, and as which rank.  Plain data;
-// proto/link/training_assignment_codec.h is its form on the wire.
+// proto/link/training_seat_codec.h is its form on the wire.
 #pragma once
 
 #include <cstdint>
