@@ -2,14 +2,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "clients/cli/whole_file.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/trace/trace_file.h"
 
 namespace switchyard::cli {
+
 absl::StatusOr<popularity::RoutingTrace> ReadTrace(Console& console, const std::string& path) {
-  const absl::StatusOr<std::string> bytes = ReadWhole(path);
-  if (!bytes.ok()) return bytes.status();
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(path));
   absl::Status torn;
-  absl::StatusOr<popularity::RoutingTrace> trace = popularity::ParseTrace(*bytes, &torn);
+  absl::StatusOr<popularity::RoutingTrace> trace = popularity::ParseTrace(bytes, &torn);
   if (!trace.ok()) return RefuseFile(path, trace.status().message());
   if (!torn.ok()) {
     console.err << "[" << path << ": " << torn.message() << "; taking the " << trace->sequences.size()
@@ -19,9 +20,8 @@ absl::StatusOr<popularity::RoutingTrace> ReadTrace(Console& console, const std::
 }
 
 absl::StatusOr<popularity::ProfileBundle> ReadBundle(const std::string& path) {
-  const absl::StatusOr<std::string> bytes = ReadWhole(path);
-  if (!bytes.ok()) return bytes.status();
-  absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(*bytes);
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(path));
+  absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(bytes);
   return bundle.ok() ? std::move(bundle) : RefuseFile(path, bundle.status().message());
 }
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "clients/cli/command.h"
 #include "clients/cli/request_flags.h"
 
@@ -22,7 +23,7 @@ struct RecordFlags {
 void AddDocumentFlags(absl::string_view input, RecordFlags* values, FlagSet* flags);
 
 // Sends the documents and writes what they were routed to (scheduler/base/io/trace_bytes.h), in their order.
-// Returns the exit code; complains to console.err.
-int RecordTrace(Console& console, const RecordFlags& flags);
+// Returns the exit code; what goes wrong with single documents it reports itself.
+absl::StatusOr<int> RecordTrace(Console& console, const RecordFlags& flags);
 
 }  // namespace switchyard::cli
