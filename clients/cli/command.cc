@@ -18,9 +18,9 @@ constexpr size_t kNamesColumn = 16;  // where a command's summary begins
 std::string UsageOf(const FlagSet& flags) {
   std::string usage;
   for (const auto& flag : flags.flags()) {
-    if (!flag->positional()) continue;
-    const std::string name = absl::StrCat(absl::AsciiStrToUpper(flag->name()), flag->is_list() ? " ..." : "");
-    absl::StrAppend(&usage, " ", flag->required() ? name : absl::StrCat("[", name, "]"));
+    if (!flag->positional) continue;
+    const std::string name = absl::StrCat(absl::AsciiStrToUpper(flag->name), flag->is_list ? " ..." : "");
+    absl::StrAppend(&usage, " ", flag->required ? name : absl::StrCat("[", name, "]"));
   }
   return usage;
 }
