@@ -67,9 +67,9 @@ std::string Hint(const Command& app, const Chosen& chosen, const std::string& wr
 
 std::string ProblemText(const Command& app, const Chosen& chosen, const FlagProblem& problem) {
   using Kind = FlagProblem::Kind;
-  const std::string name = problem.flag == nullptr      ? ""
+  const std::string name = problem.flag == nullptr    ? ""
                            : problem.flag->positional ? problem.flag->name
-                                                        : absl::StrCat("--", problem.name);
+                                                      : absl::StrCat("--", problem.name);
   const auto bounds = problem.flag != nullptr ? problem.flag->bounds() : std::nullopt;
   switch (problem.kind) {
     case Kind::kUnknown:
