@@ -11,13 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
-#include "clients/cli/commands/trace_input.h"
 #include "clients/cli/commands/trace_record.h"
 #include "clients/cli/json.h"
 #include "clients/cli/whole_file.h"
 #include "clients/cpp/client.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/popularity.h"
+#include "scheduler/popularity/profile_bundle.h"
 #include "scheduler/popularity/trace/trace_profile.h"
 #include "switchyard/v1/admin.pb.h"
 
@@ -41,6 +41,12 @@ struct MergeFlags {
   std::vector<std::string> inputs;
   std::string output;
 };
+
+absl::StatusOr<popularity::ProfileBundle> ReadBundle(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(path));
+  absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(bytes);
+  return bundle.ok() ? std::move(bundle) : RefuseFile(path, bundle.status().message());
+}
 
 absl::StatusOr<int> Write(Console& console, const popularity::ProfileBundle& bundle, const std::string& path) {
   RETURN_IF_ERROR(WriteWhole(path, bundle.Serialize()));

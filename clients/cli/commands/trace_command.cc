@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/command.h"
-#include "clients/cli/commands/trace_input.h"
 #include "clients/cli/commands/trace_record.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/popularity.h"

@@ -18,9 +18,11 @@
 #include "clients/cli/generate_answer.h"
 #include "clients/cli/json.h"
 #include "clients/cli/request_lines.h"
+#include "clients/cli/whole_file.h"
 #include "clients/cpp/client.h"
 #include "proto/support/trace_writer.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/popularity/trace/trace_file.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -227,6 +229,18 @@ absl::StatusOr<int> RecordTrace(Console& console, const RecordFlags& flags) {
   if (failed == 0) return kExitOk;
   console.err << "switchyard: " << failed << (failed == 1 ? " document" : " documents") << " failed" << std::endl;
   return kExitFailed;
+}
+
+absl::StatusOr<popularity::RoutingTrace> ReadTrace(Console& console, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(path));
+  absl::Status torn;
+  absl::StatusOr<popularity::RoutingTrace> trace = popularity::ParseTrace(bytes, &torn);
+  if (!trace.ok()) return RefuseFile(path, trace.status().message());
+  if (!torn.ok()) {
+    console.err << "[" << path << ": " << torn.message() << "; taking the " << trace->sequences.size()
+                << " sequences before it]" << std::endl;
+  }
+  return trace;
 }
 
 }  // namespace switchyard::cli

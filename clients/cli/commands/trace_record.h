@@ -1,4 +1,5 @@
-// Documents routed by a server, as a routing trace: what `switchyard trace record` and `switchyard profile` do alike.
+// Routing traces, as files and as documents that a server routes: the part that `switchyard trace` and `switchyard
+// profile` have in common.
 #pragma once
 
 #include <string>
@@ -6,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "clients/cli/command.h"
 #include "clients/cli/request_flags.h"
+#include "scheduler/popularity/trace/routing_trace.h"
 
 namespace switchyard::cli {
 
@@ -25,5 +27,8 @@ void AddDocumentFlags(absl::string_view input, RecordFlags* values, FlagSet* fla
 // Sends the documents and writes what they were routed to (scheduler/base/io/trace_bytes.h), in their order.
 // Returns the exit code; what goes wrong with single documents it reports itself.
 absl::StatusOr<int> RecordTrace(Console& console, const RecordFlags& flags);
+
+// The trace in a file, without a last sequence that is cut off, of which it warns.  BadInput names the file.
+absl::StatusOr<popularity::RoutingTrace> ReadTrace(Console& console, const std::string& path);
 
 }  // namespace switchyard::cli
