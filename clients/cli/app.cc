@@ -67,9 +67,9 @@ std::string Hint(const Command& app, const Chosen& chosen, const std::string& wr
 
 std::string ProblemText(const Command& app, const Chosen& chosen, const FlagProblem& problem) {
   using Kind = FlagProblem::Kind;
-  const std::string name = problem.flag == nullptr      ? ""
-                           : problem.flag->positional() ? problem.flag->name()
-                                                        : absl::StrCat("--", problem.name);
+  const std::string name = problem.flag == nullptr    ? ""
+                           : problem.flag->positional ? problem.flag->name
+                                                      : absl::StrCat("--", problem.name);
   const auto bounds = problem.flag != nullptr ? problem.flag->bounds() : std::nullopt;
   switch (problem.kind) {
     case Kind::kUnknown:
@@ -77,7 +77,7 @@ std::string ProblemText(const Command& app, const Chosen& chosen, const FlagProb
       return absl::StrCat("The following argument was not expected: ", problem.argument,
                           Hint(app, chosen, problem.argument));
     case Kind::kNoValue:
-      return absl::StrCat(name, ": 1 required ", problem.flag->placeholder(), " missing");
+      return absl::StrCat(name, ": 1 required ", problem.flag->placeholder, " missing");
     case Kind::kMissing:
       return absl::StrCat(name, " is required");
     case Kind::kBadValue:
@@ -102,8 +102,8 @@ std::vector<std::string> ProblemTexts(const Command& app, const Chosen& chosen, 
   std::vector<std::string> texts;
   for (const FlagProblem& problem : problems) texts.push_back(ProblemText(app, chosen, problem));
   for (const auto& flag : flags.flags()) {
-    if (flag->is_list() || flag->is_bool() || flag->times_given() <= 1) continue;
-    texts.push_back(absl::StrCat("--", flag->name(), ": At Most 1 required but received ", flag->times_given()));
+    if (flag->is_list || flag->is_bool || flag->times_given <= 1) continue;
+    texts.push_back(absl::StrCat("--", flag->name, ": At Most 1 required but received ", flag->times_given));
   }
   return texts;
 }

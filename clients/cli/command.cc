@@ -1,7 +1,5 @@
 #include "clients/cli/command.h"
 
-#include <utility>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -20,16 +18,14 @@ constexpr size_t kNamesColumn = 16;  // where a command's summary begins
 std::string UsageOf(const FlagSet& flags) {
   std::string usage;
   for (const auto& flag : flags.flags()) {
-    if (!flag->positional()) continue;
-    const std::string name = absl::StrCat(absl::AsciiStrToUpper(flag->name()), flag->is_list() ? " ..." : "");
-    absl::StrAppend(&usage, " ", flag->required() ? name : absl::StrCat("[", name, "]"));
+    if (!flag->positional) continue;
+    const std::string name = absl::StrCat(absl::AsciiStrToUpper(flag->name), flag->is_list ? " ..." : "");
+    absl::StrAppend(&usage, " ", flag->required ? name : absl::StrCat("[", name, "]"));
   }
   return usage;
 }
 
 }  // namespace
-
-Command::Command(std::string name, std::string summary) : name_(std::move(name)), summary_(std::move(summary)) {}
 
 Command* Command::AddCommand(std::string name, std::string summary) {
   commands_.push_back(std::make_unique<Command>(std::move(name), std::move(summary)));
@@ -82,6 +78,10 @@ absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect() const {
 int Complain(Console& console, const absl::Status& status) {
   console.err << "switchyard: " << client::Explain(status) << std::endl;
   return client::Describe(status).reason == "BAD_INPUT" ? kExitUsage : kExitFailed;
+}
+
+int ExitCodeOf(Console& console, const absl::StatusOr<int>& result) {
+  return result.ok() ? *result : Complain(console, result.status());
 }
 
 Json ErrorJson(const absl::Status& status) {

@@ -1,9 +1,10 @@
-// A command of the CLI, what all of them share: flags, how they find the server, how they report errors.
+// A command of the CLI, and what all commands share: flags, how they find the server, how they report errors.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,24 +20,30 @@ class Client;
 
 namespace switchyard::cli {
 
+// Writes "switchyard: <what, and what to do next>" to err; returns kExitUsage for bad input, else kExitFailed.
+int Complain(Console& console, const absl::Status& status);
+// The result's code, or that of its error, which this reports.
+int ExitCodeOf(Console& console, const absl::StatusOr<int>& result);
+
 // A node of the tree of commands: `switchyard`, `switchyard train`, `switchyard train submit`.
 class Command {
  public:
-  using RunFn = std::function<int(Console&)>;  // returns the exit code
+  // Returns the exit code, or an error that has not been reported yet.
+  using RunFn = std::function<absl::StatusOr<int>(Console&)>;
 
-  explicit Command(std::string name, std::string summary = "");
+  Command(std::string name, std::string summary) : name_(std::move(name)), summary_(std::move(summary)) {}
 
   Command* AddCommand(std::string name, std::string summary);
   FlagSet* flags() { return &flags_; }
-  // Behind the flags in --help: examples, what is to be known.
+  // --help ends with it: examples, and what a user has to know.
   void SetFooter(std::string text) { footer_ = std::move(text); }
-  // Without: one of its commands has to be named.
+  // Without it one of its commands has to be named.
   void SetRun(RunFn run) { run_ = std::move(run); }
 
-  // Null: it has no command of that name.
+  // Null if it has no command of that name.
   Command* Find(absl::string_view name) const;
   bool HasRun() const { return run_ != nullptr; }
-  int Run(Console& console) const { return run_(console); }
+  int Run(Console& console) const { return ExitCodeOf(console, run_(console)); }
   // `path` are the names before its own.
   std::string Help(absl::string_view path) const;
   std::vector<std::string> CommandNames() const;
@@ -69,9 +76,6 @@ struct ServerFlags {
   void AddTo(FlagSet* flags);
   absl::StatusOr<std::unique_ptr<client::Client>> Connect() const;
 };
-
-// Writes "switchyard: <what, and what to do next>" to err; returns kExitUsage for bad input, else kExitFailed.
-int Complain(Console& console, const absl::Status& status);
 
 // {"code", "reason", "message", "retry_after_seconds"?, "metadata"?} for "error" of a JSON line.
 Json ErrorJson(const absl::Status& status);

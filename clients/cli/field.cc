@@ -54,6 +54,30 @@ absl::StatusOr<Json> IdsFlag(const std::string& text) {
 // 3.0, as some programs write 3; small enough to be exact.
 bool IsWhole(double value) { return std::abs(value) <= 1e15 && value == std::trunc(value); }
 
+template <class Int>
+absl::Status ReadInteger(const char* expected, const Json& value, Int* out) {
+  if (value.is_number_float() && IsWhole(value.get<double>()))
+    return ReadInteger(expected, Json(std::llround(value.get<double>())), out);
+  if (!value.is_number_integer()) return WrongType("an integer", value);
+  const std::optional<int64_t> number =
+      IntegerIn(value, std::numeric_limits<Int>::min(), std::numeric_limits<Int>::max());
+  if (!number) return WrongType(expected, value);
+  *out = static_cast<Int>(*number);
+  return absl::OkStatus();
+}
+
+template <class Item>
+absl::Status ReadList(const char* expected, const Json& value, std::vector<Item>* out) {
+  if (!value.is_array()) return WrongType(expected, value);
+  out->clear();
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (absl::Status status = Read(value[i], &out->emplace_back()); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("item ", i, " ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text) {
@@ -89,25 +113,8 @@ absl::Status Read(const Json& value, bool* out) {
   return absl::OkStatus();
 }
 
-absl::Status Read(const Json& value, int32_t* out) {
-  if (value.is_number_float() && IsWhole(value.get<double>()))
-    return Read(Json(std::llround(value.get<double>())), out);
-  if (!value.is_number_integer()) return WrongType("an integer", value);
-  const std::optional<int64_t> number = IntegerIn(value, INT32_MIN, INT32_MAX);
-  if (!number) return WrongType("an integer of 32 bits", value);
-  *out = static_cast<int32_t>(*number);
-  return absl::OkStatus();
-}
-
-absl::Status Read(const Json& value, int64_t* out) {
-  if (value.is_number_float() && IsWhole(value.get<double>()))
-    return Read(Json(std::llround(value.get<double>())), out);
-  if (!value.is_number_integer()) return WrongType("an integer", value);
-  const std::optional<int64_t> number = IntegerIn(value, INT64_MIN, INT64_MAX);
-  if (!number) return WrongType("an integer of 64 bits", value);
-  *out = *number;
-  return absl::OkStatus();
-}
+absl::Status Read(const Json& value, int32_t* out) { return ReadInteger("an integer of 32 bits", value, out); }
+absl::Status Read(const Json& value, int64_t* out) { return ReadInteger("an integer of 64 bits", value, out); }
 
 absl::Status Read(const Json& value, uint64_t* out) {
   if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0))
@@ -130,39 +137,16 @@ absl::Status Read(const Json& value, std::string* out) {
   return absl::InvalidArgumentError(absl::StrCat("is not valid UTF-8 at byte ", bad));
 }
 
-absl::Status Read(const Json& value, std::vector<int32_t>* out) {
-  if (!value.is_array()) return WrongType("a list of integers", value);
-  out->clear();
-  for (size_t i = 0; i < value.size(); ++i) {
-    int32_t item = 0;
-    if (absl::Status status = Read(value[i], &item); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("item ", i, " ", status.message()));
-    }
-    out->push_back(item);
-  }
-  return absl::OkStatus();
-}
-
+absl::Status Read(const Json& value, std::vector<int32_t>* out) { return ReadList("a list of integers", value, out); }
 absl::Status Read(const Json& value, std::vector<std::string>* out) {
-  out->clear();
-  if (value.is_string()) {  // one text is a list of one
-    out->emplace_back();
-    return Read(value, &out->back());
-  }
-  if (!value.is_array()) return WrongType("a list of texts", value);
-  for (size_t i = 0; i < value.size(); ++i) {
-    std::string item;
-    if (absl::Status status = Read(value[i], &item); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("item ", i, " ", status.message()));
-    }
-    out->push_back(std::move(item));
-  }
-  return absl::OkStatus();
+  if (!value.is_string()) return ReadList("a list of texts", value, out);
+  out->assign(1, "");  // one text is a list of one
+  return Read(value, &out->front());
 }
 
 std::string SuggestName(absl::string_view wrong, const std::vector<std::string>& names) {
   const std::string* best = nullptr;
-  int best_distance = 0;
+  size_t best_distance = 0;
   for (const std::string& name : names) {
     const size_t distance = EditDistance(wrong.substr(0, kMaxShown), name);
     if (best == nullptr || distance < best_distance) {
@@ -170,7 +154,7 @@ std::string SuggestName(absl::string_view wrong, const std::vector<std::string>&
       best_distance = distance;
     }
   }
-  if (best != nullptr && best_distance <= 3 && static_cast<size_t>(best_distance) < wrong.size())
+  if (best != nullptr && best_distance <= 3 && best_distance < wrong.size())
     return absl::StrCat("did you mean \"", *best, "\"?");
   if (best == nullptr) return "there are none";
   return absl::StrCat("known are: ", absl::StrJoin(names, ", "));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/json.h"
+#include "clients/cli/message_json.h"
 
 namespace switchyard::cli {
 namespace {
@@ -140,14 +141,8 @@ Json GenerateAnswer::ChoiceJson(const Choice& choice) {
   if (!choice.logprobs.empty()) out["logprobs"] = choice.logprobs;
   if (!choice.paths.experts().empty()) out["expert_paths"] = PathsJson(choice.paths);
   if (choice.finished) {
-    const v1::Usage& usage = choice.finish.usage();
-    const v1::Timings& timings = choice.finish.timings();
-    out["usage"] = {{"prompt_tokens", usage.prompt_tokens()},
-                    {"completion_tokens", usage.completion_tokens()},
-                    {"cached_tokens", usage.cached_tokens()}};
-    out["timings"] = {{"queue_seconds", timings.queue_seconds()},
-                      {"prefill_seconds", timings.prefill_seconds()},
-                      {"decode_seconds", timings.decode_seconds()}};
+    out["usage"] = cli::ToJson(choice.finish.usage());
+    out["timings"] = cli::ToJson(choice.finish.timings());
   }
   return out;
 }

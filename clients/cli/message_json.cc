@@ -16,6 +16,7 @@
 #include "google/protobuf/message.h"
 #include "google/rpc/status.pb.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
 
 namespace switchyard::cli {
 namespace {
@@ -84,17 +85,28 @@ Json RepeatedJson(const Message& message, const FieldDescriptor* field) {
   return field->is_map() ? Json(by_key) : list;
 }
 
+void AddField(const Message& message, const FieldDescriptor* field, Json* out) {
+  if (field->is_repeated()) {
+    (*out)[field->name()] = RepeatedJson(message, field);
+    return;
+  }
+  if (field->has_presence() && !message.GetReflection()->HasField(message, field)) return;
+  Json value = ValueJson(message, field, -1);
+  const bool unspecified = field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM && value == "";
+  if (!unspecified) (*out)[field->name()] = std::move(value);
+}
+
 template <class Value, class Set>
 absl::Status Store(const Json& json, Set set) {
   Value value = {};
-  if (absl::Status status = Read(json, &value); !status.ok()) return status;
+  RETURN_IF_ERROR(Read(json, &value));
   set(value);
   return absl::OkStatus();
 }
 
 absl::Status SetEnum(const Json& json, const FieldDescriptor* field, Message* message) {
   std::string name;
-  if (absl::Status status = Read(json, &name); !status.ok()) return status;
+  RETURN_IF_ERROR(Read(json, &name));
   std::vector<std::string> names;
   for (int i = 0; i < field->enum_type()->value_count(); ++i) {
     const int number = field->enum_type()->value(i)->number();
@@ -191,7 +203,7 @@ absl::Status MergeAt(const std::string& prefix, const Json& object, Message* mes
     const bool group = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated();
     if (group) {
       Message* part = message->GetReflection()->MutableMessage(message, field);
-      if (absl::Status status = MergeAt(absl::StrCat(prefix, key, "."), value, part); !status.ok()) return status;
+      RETURN_IF_ERROR(MergeAt(absl::StrCat(prefix, key, "."), value, part));
     } else if (const absl::Status status = SetField(value, field, message); !status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(prefix, key, " ", status.message()));
     }
@@ -212,16 +224,14 @@ Json ToJson(const Message& message) {
   if (const auto* status = dynamic_cast<const google::rpc::Status*>(&message)) return StatusJson(*status);
   Json out = Json::object();
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
-    const FieldDescriptor* field = message.GetDescriptor()->field(i);
-    if (field->is_repeated()) {
-      out[field->name()] = RepeatedJson(message, field);
-      continue;
-    }
-    if (field->has_presence() && !message.GetReflection()->HasField(message, field)) continue;
-    Json value = ValueJson(message, field, -1);
-    const bool unspecified = field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM && value == "";
-    if (!unspecified) out[field->name()] = std::move(value);
+    AddField(message, message.GetDescriptor()->field(i), &out);
   }
+  return out;
+}
+
+Json ToJson(const Message& message, std::initializer_list<const char*> fields) {
+  Json out = Json::object();
+  for (const char* name : fields) AddField(message, message.GetDescriptor()->FindFieldByName(name), &out);
   return out;
 }
 

@@ -5,6 +5,7 @@
 // and messages that are unset, enums that are unspecified.  Pure.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,6 +20,8 @@ class Message;
 namespace switchyard::cli {
 
 Json ToJson(const google::protobuf::Message& message);
+// Of these fields, in this order.  REQUIRES: the message has them.
+Json ToJson(const google::protobuf::Message& message, std::initializer_list<const char*> fields);
 
 // An enum's value as above; "" for the unspecified one.
 std::string EnumName(const google::protobuf::EnumDescriptor* type, int value);

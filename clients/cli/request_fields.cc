@@ -1,13 +1,15 @@
 #include "clients/cli/request_fields.h"
 
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "clients/cli/command.h"
 #include "clients/cli/json.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -17,6 +19,10 @@ using v1::DetokenizeRequest;
 using v1::GenerateRequest;
 using v1::SamplingParameters;
 using v1::TokenizeRequest;
+
+absl::Status InField(absl::string_view field, const absl::Status& status) {
+  return BadInput(absl::StrCat(field, " ", status.message()));
+}
 
 template <auto kSet>
 absl::Status Sampling(const Json& value, GenerateRequest* request) {
@@ -30,23 +36,52 @@ absl::Status SetLogitBias(const Json& value, GenerateRequest* request) {
     double number = 0;
     if (!absl::SimpleAtoi(key, &token))
       return absl::InvalidArgumentError(absl::StrCat("has the key ", Quote(key), ", which is no token id"));
-    if (absl::Status status = Read(bias, &number); !status.ok()) return status;
+    RETURN_IF_ERROR(Read(bias, &number));
     (*request->mutable_sampling()->mutable_logit_bias())[token] = static_cast<float>(number);
   }
   return absl::OkStatus();
 }
 
-template <class Request>
-absl::Status SetText(const Json& value, Request* request) {
-  return Read(value, request->mutable_text());
+// Reads a text, or a list of ids, into a field.
+template <auto kMutable, class Message>
+absl::Status Into(const Json& value, Message* message) {
+  auto* const field = (message->*kMutable)();
+  if constexpr (std::is_same_v<decltype(field), std::string* const>) {
+    return Read(value, field);
+  } else {
+    std::vector<int32_t> ids;
+    RETURN_IF_ERROR(Read(value, &ids));
+    field->Assign(ids.begin(), ids.end());
+    return absl::OkStatus();
+  }
 }
-template <class Request>
-absl::Status SetModel(const Json& value, Request* request) {
-  return Read(value, request->mutable_model());
+
+absl::Status ReadMessage(const Json& value, v1::ChatMessage* out) {
+  if (!value.is_object()) return absl::InvalidArgumentError("must be an object with role and content");
+  Json extra = Json::object();
+  for (const auto& [key, item] : value.items()) {
+    if (key == "role") {
+      if (absl::Status status = Read(item, out->mutable_role()); !status.ok()) return InField("role", status);
+    } else if (key == "content" && item.is_string()) {
+      if (absl::Status status = Read(item, out->mutable_content()); !status.ok()) return InField("content", status);
+    } else {
+      extra[key] = item;  // null or parts as content too: the template sees them as they are
+    }
+  }
+  if (!value.contains("role")) return absl::InvalidArgumentError("has no role");
+  if (!extra.empty()) out->set_extra_json(Dump(extra));
+  return absl::OkStatus();
 }
+
 template <class Request>
 absl::Status SetMessages(const Json& value, Request* request) {
-  return ReadMessages(value, request->mutable_messages());
+  if (!value.is_array())
+    return absl::InvalidArgumentError("must be a list such as [{\"role\": \"user\", \"content\": \"Hi\"}]");
+  for (size_t i = 0; i < value.size(); ++i) {
+    const absl::Status status = ReadMessage(value[i], request->mutable_messages()->add_messages());
+    if (!status.ok()) return InField(absl::StrCat("item ", i), status);
+  }
+  return absl::OkStatus();
 }
 template <class Request>
 absl::Status SetTools(const Json& value, Request* request) {
@@ -66,35 +101,14 @@ absl::Status SetTemplateArgs(const Json& value, Request* request) {
   return absl::OkStatus();
 }
 
-absl::Status SetRequestId(const Json& value, GenerateRequest* request) {
-  return Read(value, request->mutable_request_id());
-}
-
 absl::Status SetPromptIds(const Json& value, GenerateRequest* request) {
-  std::vector<int32_t> ids;
-  if (absl::Status status = Read(value, &ids); !status.ok()) return status;
-  request->mutable_token_ids()->mutable_ids()->Assign(ids.begin(), ids.end());
-  return absl::OkStatus();
-}
-
-absl::Status SetIds(const Json& value, DetokenizeRequest* request) {
-  std::vector<int32_t> ids;
-  if (absl::Status status = Read(value, &ids); !status.ok()) return status;
-  request->mutable_token_ids()->Assign(ids.begin(), ids.end());
-  return absl::OkStatus();
+  return Into<&v1::TokenIds::mutable_ids>(value, request->mutable_token_ids());
 }
 
 absl::Status SetStop(const Json& value, GenerateRequest* request) {
   std::vector<std::string> stops;
-  if (absl::Status status = Read(value, &stops); !status.ok()) return status;
+  RETURN_IF_ERROR(Read(value, &stops));
   request->mutable_stop()->Assign(stops.begin(), stops.end());
-  return absl::OkStatus();
-}
-
-absl::Status SetStopIds(const Json& value, GenerateRequest* request) {
-  std::vector<int32_t> ids;
-  if (absl::Status status = Read(value, &ids); !status.ok()) return status;
-  request->mutable_stop_token_ids()->Assign(ids.begin(), ids.end());
   return absl::OkStatus();
 }
 
@@ -108,7 +122,7 @@ constexpr char kTemplateArgsHelp[] =
 constexpr char kModelHelp[] = "the model's name (default: the served one)";
 
 const RequestField<GenerateRequest> kGenerateFields[] = {
-    {"text", FieldKind::kText, kTextHelp, &SetText, "Prompt"},
+    {"text", FieldKind::kText, kTextHelp, &Into<&GenerateRequest::mutable_text>, "Prompt"},
     {"messages", FieldKind::kJson, kMessagesHelp, &SetMessages},
     {"token_ids", FieldKind::kIds, "the prompt as token ids: 5,9,11", &SetPromptIds},
     {"tools", FieldKind::kJson, kToolsHelp, &SetTools},
@@ -134,7 +148,8 @@ const RequestField<GenerateRequest> kGenerateFields[] = {
     {"seed", FieldKind::kNumber, "same seed, same text (default: drawn by the server and reported)",
      &Sampling<&SamplingParameters::set_seed>},
     {"stop", FieldKind::kTexts, "text that ends the output and is left out of it; may be given again", &SetStop},
-    {"stop_token_ids", FieldKind::kIds, "tokens that end the output, besides the model's own", &SetStopIds},
+    {"stop_token_ids", FieldKind::kIds, "tokens that end the output, besides the model's own",
+     &Into<&GenerateRequest::mutable_stop_token_ids>},
     {"n", FieldKind::kNumber, "choices (default 1)", &Store<&GenerateRequest::set_n>},
     {"presence_penalty", FieldKind::kNumber, "subtracted from tokens that have occurred, [-2, 2] (default 0)",
      &Sampling<&SamplingParameters::set_presence_penalty>},
@@ -157,13 +172,14 @@ const RequestField<GenerateRequest> kGenerateFields[] = {
      &Store<&GenerateRequest::set_return_expert_paths>},
     {"skip_special_tokens", FieldKind::kBool, "leave special tokens out of the output text (default true)",
      &Store<&GenerateRequest::set_skip_special_tokens>},
-    {"model", FieldKind::kText, kModelHelp, &SetModel},
+    {"model", FieldKind::kText, kModelHelp, &Into<&GenerateRequest::mutable_model>},
     {"request_id", FieldKind::kText,
-     "names the request in logs and for Abort, at most 128 bytes (default: drawn by the server)", &SetRequestId},
+     "names the request in logs and for Abort, at most 128 bytes (default: drawn by the server)",
+     &Into<&GenerateRequest::mutable_request_id>},
 };
 
 const RequestField<TokenizeRequest> kTokenizeFields[] = {
-    {"text", FieldKind::kText, "the text to tokenize", &SetText},
+    {"text", FieldKind::kText, "the text to tokenize", &Into<&TokenizeRequest::mutable_text>},
     {"messages", FieldKind::kJson, kMessagesHelp, &SetMessages},
     {"tools", FieldKind::kJson, kToolsHelp, &SetTools},
     {"add_generation_prompt", FieldKind::kBool, kGenerationPromptHelp, &SetAddGenerationPrompt},
@@ -175,66 +191,34 @@ const RequestField<TokenizeRequest> kTokenizeFields[] = {
     {"allow_special", FieldKind::kBool,
      "special tokens' names become those tokens (default: false for text, true for messages)",
      &Store<&TokenizeRequest::set_allow_special>},
-    {"model", FieldKind::kText, kModelHelp, &SetModel},
+    {"model", FieldKind::kText, kModelHelp, &Into<&TokenizeRequest::mutable_model>},
 };
 
 const RequestField<DetokenizeRequest> kDetokenizeFields[] = {
-    {"token_ids", FieldKind::kIds, "the tokens: 5,9,11", &SetIds},
+    {"token_ids", FieldKind::kIds, "the tokens: 5,9,11", &Into<&DetokenizeRequest::mutable_token_ids>},
     {"skip_special_tokens", FieldKind::kBool, "leave special tokens out of the text (default true)",
      &Store<&DetokenizeRequest::set_skip_special_tokens>},
-    {"model", FieldKind::kText, kModelHelp, &SetModel},
+    {"model", FieldKind::kText, kModelHelp, &Into<&DetokenizeRequest::mutable_model>},
 };
 
-absl::Status InField(absl::string_view field, const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat(field, " ", status.message()));
-}
-
-absl::Status ReadMessage(const Json& value, v1::ChatMessage* out) {
-  if (!value.is_object()) return absl::InvalidArgumentError("must be an object with role and content");
-  Json extra = Json::object();
-  for (const auto& [key, item] : value.items()) {
-    if (key == "role") {
-      if (absl::Status status = Read(item, out->mutable_role()); !status.ok()) return InField("role", status);
-    } else if (key == "content" && item.is_string()) {
-      if (absl::Status status = Read(item, out->mutable_content()); !status.ok()) return InField("content", status);
-    } else {
-      extra[key] = item;  // null or parts as content too: the template sees them as they are
-    }
-  }
-  if (!value.contains("role")) return absl::InvalidArgumentError("has no role");
-  if (!extra.empty()) out->set_extra_json(Dump(extra));
-  return absl::OkStatus();
-}
-
 // Exactly one of the fields that hold the prompt, and what belongs to messages only with them.
-absl::Status CheckPrompt(const Json& object, const std::vector<const char*>& prompts) {
+template <class Request>
+absl::Status CheckPrompt(const Json& object) {
+  std::vector<const char*> prompts;
   int given = 0;
-  for (const char* name : prompts) given += object.contains(name) ? 1 : 0;
-  if (given != 1)
-    return absl::InvalidArgumentError(
-        absl::StrCat("exactly one of ", absl::StrJoin(prompts, ", "), " is needed, ", given, " given"));
+  for (const char* name : {"text", "token_ids", "messages"}) {
+    if (!FindField(RequestFields<Request>(), name).ok()) continue;
+    prompts.push_back(name);
+    given += object.contains(name) ? 1 : 0;
+  }
+  if (given != 1) {
+    return BadInput(absl::StrCat("exactly one of ", absl::StrJoin(prompts, ", "), " is needed, ", given, " given"));
+  }
   for (const char* name : {"tools", "add_generation_prompt", "template_args", "template_args_json"}) {
     if (object.contains(name) && !object.contains("messages"))
-      return absl::InvalidArgumentError(absl::StrCat(name, " goes with messages only"));
+      return BadInput(absl::StrCat(name, " goes with messages only"));
   }
   return absl::OkStatus();
-}
-
-template <class Request>
-absl::StatusOr<Request> Build(const Json& object, const std::vector<const char*>& prompts) {
-  if (!object.is_object()) return absl::InvalidArgumentError("a request must be a JSON object");
-  Request request;
-  for (const auto& [key, value] : object.items()) {
-    const auto field = FindField(RequestFields<Request>(), key);
-    if (!field.ok()) {
-      const bool has_template = FindField(RequestFields<Request>(), "template_args").ok();
-      return absl::InvalidArgumentError(absl::StrCat(
-          field.status().message(), has_template ? "; arguments of the chat template go into template_args" : ""));
-    }
-    if (absl::Status status = (*field)->set(value, &request); !status.ok()) return InField(key, status);
-  }
-  if (absl::Status status = CheckPrompt(object, prompts); !status.ok()) return status;
-  return request;
 }
 
 }  // namespace
@@ -252,27 +236,25 @@ absl::Span<const RequestField<DetokenizeRequest>> RequestFields() {
   return kDetokenizeFields;
 }
 
-absl::Status ReadMessages(const Json& value, v1::Messages* out) {
-  if (!value.is_array())
-    return absl::InvalidArgumentError("must be a list such as [{\"role\": \"user\", \"content\": \"Hi\"}]");
-  for (size_t i = 0; i < value.size(); ++i) {
-    if (absl::Status status = ReadMessage(value[i], out->add_messages()); !status.ok())
-      return InField(absl::StrCat("item ", i), status);
+template <class Request>
+absl::StatusOr<Request> BuildRequest(const Json& object) {
+  if (!object.is_object()) return BadInput("a request must be a JSON object");
+  Request request;
+  for (const auto& [key, value] : object.items()) {
+    const auto field = FindField(RequestFields<Request>(), key);
+    if (!field.ok()) {
+      const bool has_template = FindField(RequestFields<Request>(), "template_args").ok();
+      return BadInput(absl::StrCat(field.status().message(),
+                                   has_template ? "; arguments of the chat template go into template_args" : ""));
+    }
+    if (absl::Status status = (*field)->set(value, &request); !status.ok()) return InField(key, status);
   }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckPrompt<Request>(object));
+  return request;
 }
 
-template <>
-absl::StatusOr<GenerateRequest> BuildRequest(const Json& object) {
-  return Build<GenerateRequest>(object, {"text", "token_ids", "messages"});
-}
-template <>
-absl::StatusOr<TokenizeRequest> BuildRequest(const Json& object) {
-  return Build<TokenizeRequest>(object, {"text", "messages"});
-}
-template <>
-absl::StatusOr<DetokenizeRequest> BuildRequest(const Json& object) {
-  return Build<DetokenizeRequest>(object, {"token_ids"});
-}
+template absl::StatusOr<GenerateRequest> BuildRequest(const Json& object);
+template absl::StatusOr<TokenizeRequest> BuildRequest(const Json& object);
+template absl::StatusOr<DetokenizeRequest> BuildRequest(const Json& object);
 
 }  // namespace switchyard::cli

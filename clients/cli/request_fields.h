@@ -21,10 +21,7 @@ absl::Span<const RequestField<v1::TokenizeRequest>> RequestFields();
 template <>
 absl::Span<const RequestField<v1::DetokenizeRequest>> RequestFields();
 
-// Conversations, as JSON: [{"role": "user", "content": "Hi", any further key}].
-absl::Status ReadMessages(const Json& value, v1::Messages* out);
-
-// A request from {"field": value, ...}.  InvalidArgument names the field; an unknown one comes with the nearest name.
+// A request from {"field": value, ...}.  BadInput names the field; an unknown one comes with the nearest name.
 // Does not check what the server checks better (ranges, exclusive fields with values), only that the prompt is one.
 template <class Request>
 absl::StatusOr<Request> BuildRequest(const Json& object);

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "clients/cli/command.h"
 #include "clients/cli/json.h"
 #include "clients/cli/request_fields.h"
 #include "scheduler/base/flags/flag_set.h"
@@ -26,14 +27,14 @@ class RequestFlags {
     }
   }
 
-  // {"field": value} of the flags that were given.
+  // {"field": value} of the flags that were given.  Errors are BadInput.
   absl::StatusOr<Json> Given() const {
     Json object = Json::object();
     for (const RequestField<Request>& field : RequestFields<Request>()) {
       const auto values = values_.find(field.name);
       if (values == values_.end() || values->second.empty()) continue;
       absl::StatusOr<Json> value = FlagToJson(field.kind, values->second);
-      if (!value.ok()) return absl::InvalidArgumentError(absl::StrCat("--", field.name, " ", value.status().message()));
+      if (!value.ok()) return BadInput(absl::StrCat("--", field.name, " ", value.status().message()));
       object[field.name] = *std::move(value);
     }
     return object;

@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "clients/cli/json.h"
@@ -21,10 +23,12 @@ void LineFlags::AddTo(FlagSet* flags) {
   flags->Add("json", &json, "answer in JSON, one line per request in the order of the input");
 }
 
-std::unique_ptr<std::ifstream> OpenInput(const std::string& path, absl::Status* status) {
-  auto file = std::make_unique<std::ifstream>(path, std::ios::binary);
-  if (!*file) *status = BadInput(absl::StrCat("--input=", path, ": ", std::strerror(errno)));
-  if (std::filesystem::is_directory(path)) *status = BadInput(absl::StrCat("--input=", path, ": is a directory"));
+absl::StatusOr<std::shared_ptr<std::istream>> OpenInput(Console& console, const std::string& path) {
+  if (path == "-") return std::shared_ptr<std::istream>(std::shared_ptr<void>(), &console.in);  // owns nothing
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return BadInput(absl::StrCat("--input=", path, ": is a directory"));
+  auto file = std::make_shared<std::ifstream>(path, std::ios::binary);
+  if (!*file) return BadInput(absl::StrCat("--input=", path, ": ", std::strerror(errno)));
   return file;
 }
 

@@ -1,8 +1,8 @@
-// The common part of generate, tokenize and detokenize: one request as flags, or many as JSON lines.
+// The part that generate, tokenize and detokenize have in common: one request as flags, or many as JSON lines.
 #pragma once
 
-#include <fstream>
 #include <functional>
+#include <istream>
 #include <memory>
 #include <string>
 
@@ -15,6 +15,7 @@
 #include "clients/cli/ordered_batch.h"
 #include "clients/cli/request_flags.h"
 #include "clients/cpp/client_error.h"
+#include "scheduler/base/status_macros.h"
 
 namespace switchyard::cli {
 
@@ -31,8 +32,8 @@ struct LineFlags {
   void AddTo(FlagSet* flags);
 };
 
-// Opens --input; null and an error in *status if that fails.
-std::unique_ptr<std::ifstream> OpenInput(const std::string& path, absl::Status* status);
+// The file of --input, or the console's input for "-".
+absl::StatusOr<std::shared_ptr<std::istream>> OpenInput(Console& console, const std::string& path);
 
 // One line's answer as JSON, with an "error" if it failed.
 LineAnswer AsLine(const absl::Status& status, Json answer);
@@ -51,9 +52,8 @@ absl::StatusOr<Request> RequestFrom(const Json& object, const Json& defaults) {
 }
 template <class Request>
 absl::StatusOr<Request> RequestFromLine(const std::string& line, const Json& defaults) {
-  const absl::StatusOr<Json> object = ParseLine(line);
-  if (!object.ok()) return object.status();
-  return RequestFrom<Request>(*object, defaults);
+  ASSIGN_OR_RETURN(const Json object, ParseLine(line));
+  return RequestFrom<Request>(object, defaults);
 }
 
 // Asks again, when the server is full and says when to try again, for up to a minute.
@@ -72,11 +72,9 @@ absl::Status AskPatiently(const AskFn<Request>& ask, const Request& request, Jso
 
 // Every line of the input, in order; returns the exit code.  `as_text` is what is written without --json.
 template <class Request>
-int RunLines(Console& console, const LineFlags& flags, const Json& defaults, const AskFn<Request>& ask,
-             const std::function<std::string(const Json&)>& as_text) {
-  absl::Status opened;
-  const std::unique_ptr<std::ifstream> file = flags.input == "-" ? nullptr : OpenInput(flags.input, &opened);
-  if (!opened.ok()) return Complain(console, opened);
+absl::StatusOr<int> RunLines(Console& console, const LineFlags& flags, const Json& defaults, const AskFn<Request>& ask,
+                             const std::function<std::string(const Json&)>& as_text) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<std::istream> in, OpenInput(console, flags.input));
   absl::Mutex err_mu;
   const auto answer = [&](int line_number, const std::string& line) {
     Json json;
@@ -91,7 +89,7 @@ int RunLines(Console& console, const LineFlags& flags, const Json& defaults, con
     if (flags.json) return AsLine(status, std::move(json));
     return LineAnswer{status.ok() ? as_text(json) : "", status.ok()};
   };
-  const int failed = AnswerLines(file ? *file : console.in, console.out, flags.concurrency, answer);
+  const int failed = AnswerLines(*in, console.out, flags.concurrency, answer);
   if (failed > 0)
     console.err << "switchyard: " << failed << (failed == 1 ? " request" : " requests") << " failed" << std::endl;
   return failed > 0 ? kExitFailed : kExitOk;

@@ -10,7 +10,7 @@
 namespace switchyard::link {
 namespace {
 
-v1::PredictorStatsList ToProto(const std::vector<popularity::PredictorStats>& standings) {
+v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& standings) {
   v1::PredictorStatsList columns;
   for (const popularity::PredictorStats& standing : standings) {
     columns.add_layers(standing.layer);
@@ -28,7 +28,7 @@ v1::PredictorStatsList ToProto(const std::vector<popularity::PredictorStats>& st
   return columns;
 }
 
-absl::StatusOr<std::vector<popularity::PredictorStats>> FromProto(const v1::PredictorStatsList& columns) {
+absl::StatusOr<std::vector<popularity::PredictorStats>> StatsOf(const v1::PredictorStatsList& columns) {
   const int count = columns.layers_size();
   for (const int size :
        {columns.phases_size(), columns.aheads_size(), columns.estimators_size(), columns.batches_size(),
@@ -88,7 +88,7 @@ v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_ep
   message.set_group_epoch(group_epoch);
   message.set_copied_bytes(report.copied_bytes);
   message.set_copy_seconds(report.copy_seconds);
-  *message.mutable_standings() = ToProto(report.standings);
+  *message.mutable_standings() = ColumnsOf(report.standings);
   for (size_t layer = 0; layer < report.placements.size(); ++layer) {
     const placement::Placement& placement = report.placements[layer];
     message.set_num_experts(placement.num_experts);
@@ -105,7 +105,7 @@ v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_ep
 absl::StatusOr<placement::ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers,
                                                   int num_experts) {
   placement::ExpertReport report;
-  ASSIGN_OR_RETURN(report.standings, FromProto(message.standings()));
+  ASSIGN_OR_RETURN(report.standings, StatsOf(message.standings()));
   for (const v1::LayerSlots& layer : message.layers()) {
     RETURN_IF_ERROR(AddLayer(layer, message.num_experts(), &report));
   }

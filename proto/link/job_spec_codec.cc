@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "proto/link/field_table.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::link {
@@ -64,18 +65,51 @@ Proto PutEnum(const EnumPair<Proto, Ours> (&pairs)[N], Ours value) {
   return Proto{};
 }
 
-absl::Status TakeOptimizer(const SpecReader& reader, const v1::OptimizerSpec& message, jobs::OptimizerSpec* out) {
-  RETURN_IF_ERROR(TakeEnum(reader, kShapes, "spec.optimizer.schedule", message.schedule(), &out->schedule.shape));
-  if (message.has_learning_rate()) out->schedule.peak = message.learning_rate();
-  if (message.has_final_fraction()) out->schedule.final_fraction = message.final_fraction();
-  out->schedule.warmup_steps = message.warmup_steps();
-  if (message.has_decay_fraction()) out->schedule.decay_fraction = message.decay_fraction();
-  if (message.has_beta1()) out->beta1 = message.beta1();
-  if (message.has_beta2()) out->beta2 = message.beta2();
-  if (message.has_epsilon()) out->epsilon = message.epsilon();
-  if (message.has_weight_decay()) out->weight_decay = message.weight_decay();
-  if (message.has_clip_norm()) out->clip_norm = message.clip_norm();
-  return absl::OkStatus();
+constexpr auto ScheduleFields() {
+  using M = v1::OptimizerSpec;
+  using S = jobs::LrSchedule;
+  return FieldTable(Field(&M::has_learning_rate, &M::learning_rate, &M::set_learning_rate, &S::peak),
+                    Field(&M::has_final_fraction, &M::final_fraction, &M::set_final_fraction, &S::final_fraction),
+                    Field(&M::warmup_steps, &M::set_warmup_steps, &S::warmup_steps),
+                    Field(&M::has_decay_fraction, &M::decay_fraction, &M::set_decay_fraction, &S::decay_fraction));
+}
+
+constexpr auto OptimizerFields() {
+  using M = v1::OptimizerSpec;
+  using S = jobs::OptimizerSpec;
+  return FieldTable(Field(&M::has_beta1, &M::beta1, &M::set_beta1, &S::beta1),
+                    Field(&M::has_beta2, &M::beta2, &M::set_beta2, &S::beta2),
+                    Field(&M::has_epsilon, &M::epsilon, &M::set_epsilon, &S::epsilon),
+                    Field(&M::has_weight_decay, &M::weight_decay, &M::set_weight_decay, &S::weight_decay),
+                    Field(&M::has_clip_norm, &M::clip_norm, &M::set_clip_norm, &S::clip_norm));
+}
+
+constexpr auto CheckpointSpecFields() {
+  using M = v1::CheckpointSpec;
+  using S = jobs::CheckpointSpec;
+  return FieldTable(Field(&M::has_every_steps, &M::every_steps, &M::set_every_steps, &S::every_steps),
+                    Field(&M::has_keep_last, &M::keep_last, &M::set_keep_last, &S::keep_last),
+                    Field(&M::keep_every_steps, &M::set_keep_every_steps, &S::keep_every_steps));
+}
+
+constexpr auto SpecFields() {
+  using M = v1::JobSpec;
+  using S = jobs::JobSpec;
+  return FieldTable(Field(&M::base_checkpoint, &M::mutable_base_checkpoint, &S::base_checkpoint),
+                    Field(&M::architecture, &M::mutable_architecture, &S::architecture),
+                    Field(&M::datasets, &M::mutable_datasets, &S::datasets),
+                    Field(&M::evaluation, &M::mutable_evaluation, &S::evaluation),
+                    Field(&M::steps, &M::set_steps, &S::steps),
+                    Field(&M::sequence_length, &M::set_sequence_length, &S::sequence_length),
+                    Field(&M::batch_sequences, &M::set_batch_sequences, &S::batch_sequences),
+                    Field(&M::micro_batch_sequences, &M::set_micro_batch_sequences, &S::micro_batch_sequences),
+                    Field(&M::on_serving_workers, &M::set_on_serving_workers, &S::on_serving_workers),
+                    Field(&M::z_weight, &M::set_z_weight, &S::z_weight),
+                    Field(&M::capacity_factor, &M::set_capacity_factor, &S::capacity_factor),
+                    Field(&M::balance_bias_rate, &M::set_balance_bias_rate, &S::balance_bias_rate),
+                    Field(&M::recompute, &M::set_recompute, &S::recompute), Field(&M::seed, &M::set_seed, &S::seed),
+                    Field(&M::evaluate_every_steps, &M::set_evaluate_every_steps, &S::evaluate_every_steps),
+                    Field(&M::max_runtime_seconds, &M::set_max_runtime_seconds, &S::max_runtime_seconds));
 }
 
 absl::Status TakeCommunication(const SpecReader& reader, const v1::CommunicationSpec& message,
@@ -95,85 +129,41 @@ absl::Status TakeCommunication(const SpecReader& reader, const v1::Communication
   return absl::OkStatus();
 }
 
-void PutOptimizer(const jobs::OptimizerSpec& spec, v1::OptimizerSpec* out) {
-  out->set_schedule(PutEnum(kShapes, spec.schedule.shape));
-  out->set_learning_rate(spec.schedule.peak);
-  out->set_final_fraction(spec.schedule.final_fraction);
-  out->set_warmup_steps(spec.schedule.warmup_steps);
-  out->set_decay_fraction(spec.schedule.decay_fraction);
-  out->set_beta1(spec.beta1);
-  out->set_beta2(spec.beta2);
-  out->set_epsilon(spec.epsilon);
-  out->set_weight_decay(spec.weight_decay);
-  out->set_clip_norm(spec.clip_norm);
-}
-
 }  // namespace
 
 absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecReader& reader) {
-  jobs::JobSpec spec;
-  spec.base_checkpoint = message.base_checkpoint();
-  spec.architecture = message.architecture();
-  spec.datasets.assign(message.datasets().begin(), message.datasets().end());
-  spec.evaluation.assign(message.evaluation().begin(), message.evaluation().end());
+  jobs::JobSpec spec = SpecFields().FromProto(message);
   RETURN_IF_ERROR(TakeEnum(reader, kPrecisions, "spec.precision", message.precision(), &spec.dtype));
-  spec.steps = message.steps();
-  spec.sequence_length = message.sequence_length();
-  spec.batch_sequences = message.batch_sequences();
-  spec.micro_batch_sequences = message.micro_batch_sequences();
   if (message.workers() != 0) spec.workers = message.workers();
-  spec.on_serving_workers = message.on_serving_workers();
-  RETURN_IF_ERROR(TakeOptimizer(reader, message.optimizer(), &spec.optimizer));
-  spec.optimizer.schedule.total_steps = spec.steps;
+  jobs::LrSchedule& schedule = spec.optimizer.schedule;
+  RETURN_IF_ERROR(
+      TakeEnum(reader, kShapes, "spec.optimizer.schedule", message.optimizer().schedule(), &schedule.shape));
+  ScheduleFields().Take(message.optimizer(), &schedule);
+  schedule.total_steps = spec.steps;
+  OptimizerFields().Take(message.optimizer(), &spec.optimizer);
   RETURN_IF_ERROR(TakeEnum(reader, kBalances, "spec.balance", message.balance(), &spec.balance));
   if (message.has_balance_weight()) spec.balance_weight = message.balance_weight();
-  spec.z_weight = message.z_weight();
-  spec.capacity_factor = message.capacity_factor();
-  spec.balance_bias_rate = message.balance_bias_rate();
-  spec.recompute = message.recompute();
   RETURN_IF_ERROR(TakeCommunication(reader, message.communication(), &spec.communication));
   RETURN_IF_ERROR(TakeEnum(reader, kOffloads, "spec.offload", message.offload(), &spec.offload));
-  spec.seed = message.seed();
-  spec.evaluate_every_steps = message.evaluate_every_steps();
-  const v1::CheckpointSpec& checkpoints = message.checkpoints();
-  if (checkpoints.has_every_steps()) spec.checkpoints.every_steps = checkpoints.every_steps();
-  if (checkpoints.has_keep_last()) spec.checkpoints.keep_last = checkpoints.keep_last();
-  spec.checkpoints.keep_every_steps = checkpoints.keep_every_steps();
-  spec.max_runtime_seconds = message.max_runtime_seconds();
+  CheckpointSpecFields().Take(message.checkpoints(), &spec.checkpoints);
   spec.labels.assign(message.labels().begin(), message.labels().end());
   std::sort(spec.labels.begin(), spec.labels.end());
   return spec;
 }
 
 v1::JobSpec ToProto(const jobs::JobSpec& spec) {
-  v1::JobSpec message;
-  message.set_base_checkpoint(spec.base_checkpoint);
-  message.set_architecture(spec.architecture);
-  message.mutable_datasets()->Add(spec.datasets.begin(), spec.datasets.end());
-  message.mutable_evaluation()->Add(spec.evaluation.begin(), spec.evaluation.end());
+  v1::JobSpec message = SpecFields().ToProto(spec);
   message.set_precision(PutEnum(kPrecisions, spec.dtype));
-  message.set_steps(spec.steps);
-  message.set_sequence_length(spec.sequence_length);
-  message.set_batch_sequences(spec.batch_sequences);
-  message.set_micro_batch_sequences(spec.micro_batch_sequences);
   message.set_workers(spec.workers);
-  message.set_on_serving_workers(spec.on_serving_workers);
-  PutOptimizer(spec.optimizer, message.mutable_optimizer());
+  ScheduleFields().Put(spec.optimizer.schedule, message.mutable_optimizer());
+  message.mutable_optimizer()->set_schedule(PutEnum(kShapes, spec.optimizer.schedule.shape));
+  OptimizerFields().Put(spec.optimizer, message.mutable_optimizer());
   message.set_balance(PutEnum(kBalances, spec.balance));
   if (spec.balance_weight.has_value()) message.set_balance_weight(*spec.balance_weight);
-  message.set_z_weight(spec.z_weight);
-  message.set_capacity_factor(spec.capacity_factor);
-  message.set_balance_bias_rate(spec.balance_bias_rate);
-  message.set_recompute(spec.recompute);
   message.mutable_communication()->set_mode(std::string(jobs::CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
   message.set_offload(PutEnum(kOffloads, spec.offload));
-  message.set_seed(spec.seed);
-  message.set_evaluate_every_steps(spec.evaluate_every_steps);
-  message.mutable_checkpoints()->set_every_steps(spec.checkpoints.every_steps);
-  message.mutable_checkpoints()->set_keep_last(spec.checkpoints.keep_last);
-  message.mutable_checkpoints()->set_keep_every_steps(spec.checkpoints.keep_every_steps);
-  message.set_max_runtime_seconds(spec.max_runtime_seconds);
+  CheckpointSpecFields().Put(spec.checkpoints, message.mutable_checkpoints());
   for (const auto& [name, value] : spec.labels) (*message.mutable_labels())[name] = value;
   return message;
 }

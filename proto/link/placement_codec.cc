@@ -5,42 +5,25 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/link/field_table.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::link {
 namespace {
 
-v1::ResidencyMoveKind ToProto(placement::MoveKind kind) {
-  switch (kind) {
-    case placement::MoveKind::kCopy:
-      return v1::RESIDENCY_MOVE_KIND_COPY;
-    case placement::MoveKind::kLoad:
-      return v1::RESIDENCY_MOVE_KIND_LOAD;
-    case placement::MoveKind::kRehome:
-      return v1::RESIDENCY_MOVE_KIND_REHOME;
-    case placement::MoveKind::kRelease:
-      return v1::RESIDENCY_MOVE_KIND_RELEASE;
-    case placement::MoveKind::kOffload:
-      return v1::RESIDENCY_MOVE_KIND_OFFLOAD;
-  }
-  return v1::RESIDENCY_MOVE_KIND_UNSPECIFIED;
-}
+// The enums' order is the same; the message's has one before.
+constexpr int kFirstMove = v1::RESIDENCY_MOVE_KIND_COPY;
+static_assert(v1::RESIDENCY_MOVE_KIND_COPY - kFirstMove == static_cast<int>(placement::MoveKind::kCopy));
+static_assert(v1::RESIDENCY_MOVE_KIND_LOAD - kFirstMove == static_cast<int>(placement::MoveKind::kLoad));
+static_assert(v1::RESIDENCY_MOVE_KIND_REHOME - kFirstMove == static_cast<int>(placement::MoveKind::kRehome));
+static_assert(v1::RESIDENCY_MOVE_KIND_RELEASE - kFirstMove == static_cast<int>(placement::MoveKind::kRelease));
+static_assert(v1::RESIDENCY_MOVE_KIND_OFFLOAD - kFirstMove == static_cast<int>(placement::MoveKind::kOffload));
 
-absl::StatusOr<placement::MoveKind> KindOf(int kind) {
-  switch (kind) {
-    case v1::RESIDENCY_MOVE_KIND_COPY:
-      return placement::MoveKind::kCopy;
-    case v1::RESIDENCY_MOVE_KIND_LOAD:
-      return placement::MoveKind::kLoad;
-    case v1::RESIDENCY_MOVE_KIND_REHOME:
-      return placement::MoveKind::kRehome;
-    case v1::RESIDENCY_MOVE_KIND_RELEASE:
-      return placement::MoveKind::kRelease;
-    case v1::RESIDENCY_MOVE_KIND_OFFLOAD:
-      return placement::MoveKind::kOffload;
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("placement: move of unknown kind ", kind));
-  }
+constexpr auto CostFields() {
+  using M = v1::MoveCosts;
+  using S = placement::MoveCosts;
+  return FieldTable(Field(&M::copy_ps, &M::set_copy_ps, &S::copy_ps), Field(&M::row_ps, &M::set_row_ps, &S::row_ps),
+                    Field(&M::layer_ps, &M::set_layer_ps, &S::layer_ps));
 }
 
 void FillMoves(const std::vector<placement::ResidencyMove>& moves, v1::ResidencyMoves* out) {
@@ -49,7 +32,7 @@ void FillMoves(const std::vector<placement::ResidencyMove>& moves, v1::Residency
     column->Reserve(static_cast<int>(moves.size()));
   }
   for (const placement::ResidencyMove& move : moves) {
-    out->add_kinds(ToProto(move.kind));
+    out->add_kinds(static_cast<v1::ResidencyMoveKind>(static_cast<int>(move.kind) + kFirstMove));
     out->add_layers(move.layer);
     out->add_experts(move.expert);
     out->add_devices(move.device);
@@ -57,7 +40,7 @@ void FillMoves(const std::vector<placement::ResidencyMove>& moves, v1::Residency
   }
 }
 
-absl::StatusOr<std::vector<placement::ResidencyMove>> FromProto(const v1::ResidencyMoves& message) {
+absl::StatusOr<std::vector<placement::ResidencyMove>> MovesOf(const v1::ResidencyMoves& message) {
   const int count = message.kinds_size();
   for (const int size : {message.layers_size(), message.experts_size(), message.devices_size(), message.slots_size()}) {
     if (size == count) continue;
@@ -65,20 +48,14 @@ absl::StatusOr<std::vector<placement::ResidencyMove>> FromProto(const v1::Reside
   }
   std::vector<placement::ResidencyMove> moves(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    ASSIGN_OR_RETURN(const placement::MoveKind kind, KindOf(message.kinds(i)));
-    moves[i] = {kind, message.layers(i), message.experts(i), message.devices(i), message.slots(i)};
+    const int kind = message.kinds(i);
+    if (kind < kFirstMove || !v1::ResidencyMoveKind_IsValid(kind)) {
+      return absl::InvalidArgumentError(absl::StrCat("placement: move of unknown kind ", kind));
+    }
+    moves[i] = {static_cast<placement::MoveKind>(kind - kFirstMove), message.layers(i), message.experts(i),
+                message.devices(i), message.slots(i)};
   }
   return moves;
-}
-
-void FillCosts(const placement::MoveCosts& costs, v1::MoveCosts* out) {
-  out->set_copy_ps(costs.copy_ps);
-  out->set_row_ps(costs.row_ps);
-  out->set_layer_ps(costs.layer_ps);
-}
-
-placement::MoveCosts FromProto(const v1::MoveCosts& message) {
-  return {.copy_ps = message.copy_ps(), .row_ps = message.row_ps(), .layer_ps = message.layer_ps()};
 }
 
 absl::StatusOr<std::vector<bool>> OffloadedOf(const v1::LayerResidents& layer, int num_experts) {
@@ -98,7 +75,7 @@ absl::StatusOr<std::vector<bool>> OffloadedOf(const v1::LayerResidents& layer, i
 v1::GroupPlacement ToProto(const placement::GroupPlacement& placement) {
   v1::GroupPlacement message;
   message.set_epoch(placement.epoch);
-  FillCosts(placement.costs, message.mutable_costs());
+  CostFields().Put(placement.costs, message.mutable_costs());
   for (size_t i = 0; i < placement.residents.size(); ++i) {
     const placement::Placement& layer = placement.residents[i];
     message.set_num_experts(layer.num_experts);
@@ -115,7 +92,7 @@ v1::GroupPlacement ToProto(const placement::GroupPlacement& placement) {
 absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& message, int world) {
   placement::GroupPlacement placement;
   placement.epoch = message.epoch();
-  placement.costs = FromProto(message.costs());
+  placement.costs = CostFields().FromProto(message.costs());
   bool any_offloaded = false;
   for (const v1::LayerResidents& layer : message.layers()) {
     const int64_t slots = message.slots();
@@ -142,16 +119,16 @@ v1::PreparePlacement ToProto(const placement::Migration& stage, int64_t group_ep
   message.set_placement_epoch(stage.epoch);
   FillMoves(stage.arrivals, message.mutable_arrivals());
   FillMoves(stage.departures, message.mutable_departures());
-  FillCosts(stage.costs, message.mutable_costs());
+  CostFields().Put(stage.costs, message.mutable_costs());
   return message;
 }
 
 absl::StatusOr<placement::Migration> FromProto(const v1::PreparePlacement& message) {
   placement::Migration stage;
   stage.epoch = message.placement_epoch();
-  stage.costs = FromProto(message.costs());
-  ASSIGN_OR_RETURN(stage.arrivals, FromProto(message.arrivals()));
-  ASSIGN_OR_RETURN(stage.departures, FromProto(message.departures()));
+  stage.costs = CostFields().FromProto(message.costs());
+  ASSIGN_OR_RETURN(stage.arrivals, MovesOf(message.arrivals()));
+  ASSIGN_OR_RETURN(stage.departures, MovesOf(message.departures()));
   return stage;
 }
 

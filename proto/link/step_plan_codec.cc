@@ -1,66 +1,105 @@
 #include "proto/link/step_plan_codec.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "proto/link/sampling_codec.h"
+#include "proto/link/field_table.h"
 
 namespace switchyard::link {
 namespace {
 
-v1::SlotInit InitToProto(const batching::SlotInit& init) {
-  v1::SlotInit message;
-  message.mutable_tokens()->Add(init.tokens.begin(), init.tokens.end());
-  message.set_num_prompt_tokens(init.num_prompt_tokens);
-  *message.mutable_sampling() = ToProto(init.sampling);
-  return message;
+constexpr auto SamplingFields() {
+  using M = v1::SamplingPlan;
+  using S = batching::SamplingParams;
+  return FieldTable(Field(&M::temperature, &M::set_temperature, &S::temperature),
+                    Field(&M::top_p, &M::set_top_p, &S::top_p), Field(&M::top_k, &M::set_top_k, &S::top_k),
+                    Field(&M::min_p, &M::set_min_p, &S::min_p),
+                    Field(&M::presence_penalty, &M::set_presence_penalty, &S::presence_penalty),
+                    Field(&M::frequency_penalty, &M::set_frequency_penalty, &S::frequency_penalty),
+                    Field(&M::repetition_penalty, &M::set_repetition_penalty, &S::repetition_penalty),
+                    Field(&M::seed, &M::set_seed, &S::seed), Field(&M::choice, &M::set_choice, &S::choice),
+                    Field(&M::min_tokens, &M::set_min_tokens, &S::min_tokens),
+                    Field(&M::stop_ids, &M::mutable_stop_ids, &S::stop_ids),
+                    Field(&M::num_logprobs, &M::set_num_logprobs, &S::num_logprobs),
+                    Field(&M::num_prompt_logprobs, &M::set_num_prompt_logprobs, &S::num_prompt_logprobs));
 }
 
-batching::SlotInit InitFromProto(const v1::SlotInit& message) {
-  batching::SlotInit init;
-  init.tokens.assign(message.tokens().begin(), message.tokens().end());
-  init.num_prompt_tokens = message.num_prompt_tokens();
-  init.sampling = FromProto(message.sampling());
-  return init;
+constexpr auto InitFields() {
+  using M = v1::SlotInit;
+  using S = batching::SlotInit;
+  return FieldTable(Field(&M::tokens, &M::mutable_tokens, &S::tokens),
+                    Field(&M::num_prompt_tokens, &M::set_num_prompt_tokens, &S::num_prompt_tokens));
+}
+
+constexpr auto ItemFields() {
+  using M = v1::StepItem;
+  using S = batching::StepItem;
+  return FieldTable(Field(&M::slot, &M::set_slot, &S::slot), Field(&M::start_pos, &M::set_start_pos, &S::start_pos),
+                    Field(&M::num_query, &M::set_num_query, &S::num_query),
+                    Field(&M::new_blocks, &M::mutable_new_blocks, &S::new_blocks),
+                    Field(&M::sample, &M::set_sample, &S::sample));
+}
+
+constexpr auto TransferFields() {
+  using M = v1::RowTransfer;
+  using S = batching::RowTransfer;
+  return FieldTable(Field(&M::from, &M::set_from, &S::from), Field(&M::to, &M::set_to, &S::to),
+                    Field(&M::rows, &M::set_rows, &S::rows));
+}
+
+constexpr auto HeadFields() {
+  using M = v1::StepPlan;
+  using S = batching::StepPlan;
+  return FieldTable(Field(&M::step, &M::set_step, &S::step),
+                    Field(&M::group_epoch, &M::set_group_epoch, &S::group_epoch),
+                    Field(&M::placement_epoch, &M::set_placement_epoch, &S::placement_epoch),
+                    Field(&M::exchange_version, &M::set_exchange_version, &S::exchange_version),
+                    Field(&M::micro_batches, &M::set_micro_batches, &S::micro_batches),
+                    Field(&M::padded_rows, &M::set_padded_rows, &S::padded_rows),
+                    Field(&M::train_slice_ms, &M::set_train_slice_ms, &S::train_slice_ms));
 }
 
 v1::StepItem ItemToProto(const batching::StepItem& item) {
-  v1::StepItem message;
-  message.set_slot(item.slot);
-  message.set_start_pos(item.start_pos);
-  message.set_num_query(item.num_query);
-  if (item.init) *message.mutable_init() = InitToProto(*item.init);
-  message.mutable_new_blocks()->Add(item.new_blocks.begin(), item.new_blocks.end());
-  message.set_sample(item.sample);
+  v1::StepItem message = ItemFields().ToProto(item);
+  if (item.init) {
+    *message.mutable_init() = InitFields().ToProto(*item.init);
+    *message.mutable_init()->mutable_sampling() = ToProto(item.init->sampling);
+  }
   return message;
 }
 
 batching::StepItem ItemFromProto(const v1::StepItem& message) {
-  batching::StepItem item;
-  item.slot = message.slot();
-  item.start_pos = message.start_pos();
-  item.num_query = message.num_query();
-  if (message.has_init()) item.init = InitFromProto(message.init());
-  item.new_blocks.assign(message.new_blocks().begin(), message.new_blocks().end());
-  item.sample = message.sample();
+  batching::StepItem item = ItemFields().FromProto(message);
+  if (message.has_init()) {
+    item.init = InitFields().FromProto(message.init());
+    item.init->sampling = FromProto(message.init().sampling());
+  }
   return item;
 }
 
 }  // namespace
 
+v1::SamplingPlan ToProto(const batching::SamplingParams& params) {
+  v1::SamplingPlan message = SamplingFields().ToProto(params);
+  for (const auto& [token, bias] : params.logit_bias) {
+    message.add_bias_ids(token);
+    message.add_bias_values(bias);
+  }
+  if (params.expert_paths_from >= 0) message.set_expert_paths_from(params.expert_paths_from);
+  return message;
+}
+
+batching::SamplingParams FromProto(const v1::SamplingPlan& message) {
+  batching::SamplingParams params = SamplingFields().FromProto(message);
+  const int num_biases = std::min(message.bias_ids_size(), message.bias_values_size());
+  for (int i = 0; i < num_biases; ++i) params.logit_bias.emplace_back(message.bias_ids(i), message.bias_values(i));
+  if (message.has_expert_paths_from()) params.expert_paths_from = message.expert_paths_from();
+  return params;
+}
+
 v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration limit) {
-  v1::StepPlan message;
-  message.set_step(plan.step);
-  message.set_group_epoch(plan.group_epoch);
-  message.set_placement_epoch(plan.placement_epoch);
-  message.set_exchange_version(plan.exchange_version);
-  message.set_micro_batches(plan.micro_batches);
-  message.set_padded_rows(plan.padded_rows);
+  v1::StepPlan message = HeadFields().ToProto(plan);
   for (const batching::RowTransfer& transfer : plan.transfers) {
-    v1::RowTransfer* to = message.add_transfers();
-    to->set_from(transfer.from);
-    to->set_to(transfer.to);
-    to->set_rows(transfer.rows);
+    TransferFields().Put(transfer, message.add_transfers());
   }
   const batching::RankPlan& part = plan.ranks[rank];
   message.mutable_freed_slots()->Add(part.freed_slots.begin(), part.freed_slots.end());
@@ -69,22 +108,15 @@ v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration li
     message.add_copy_to(copy.to);
   }
   for (const batching::StepItem& item : part.items) *message.add_items() = ItemToProto(item);
-  message.set_train_slice_ms(plan.train_slice_ms);
   message.set_timeout_ms(std::max<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(limit, absl::Milliseconds(1))), 1));
   return message;
 }
 
 batching::RankPlan FromProto(const v1::StepPlan& message, batching::StepPlan* head, absl::Duration* limit) {
-  head->step = message.step();
-  head->group_epoch = message.group_epoch();
-  head->placement_epoch = message.placement_epoch();
-  head->exchange_version = message.exchange_version();
-  head->micro_batches = message.micro_batches();
-  head->padded_rows = message.padded_rows();
-  head->train_slice_ms = message.train_slice_ms();
+  HeadFields().Take(message, head);
   head->transfers.clear();
   for (const v1::RowTransfer& transfer : message.transfers()) {
-    head->transfers.push_back({.from = transfer.from(), .to = transfer.to(), .rows = transfer.rows()});
+    head->transfers.push_back(TransferFields().FromProto(transfer));
   }
   *limit = absl::Milliseconds(message.timeout_ms());
   batching::RankPlan part;

@@ -7,6 +7,9 @@
 
 namespace switchyard::link {
 
+v1::SamplingPlan ToProto(const batching::SamplingParams& params);
+batching::SamplingParams FromProto(const v1::SamplingPlan& message);
+
 // `limit` is the longest that the rank waits for the others in this step.
 v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration limit);
 // Returns this rank's part; writes the step's head to *head, whose `ranks` stays empty.

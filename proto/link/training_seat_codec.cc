@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/link/field_table.h"
+#include "proto/link/fleet_codec.h"
 #include "proto/link/job_spec_codec.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
@@ -16,6 +18,17 @@ static_assert(v1::TRAINING_OUTCOME_STOPPED - kFirstOutcome == static_cast<int>(j
 static_assert(v1::TRAINING_OUTCOME_LOST - kFirstOutcome == static_cast<int>(jobs::TrainOutcome::kLost));
 static_assert(v1::TRAINING_OUTCOME_FAILED - kFirstOutcome == static_cast<int>(jobs::TrainOutcome::kFailed));
 static_assert(v1::TRAINING_OUTCOME_BLOCKED - kFirstOutcome == static_cast<int>(jobs::TrainOutcome::kBlocked));
+
+constexpr auto AttemptFields() {
+  using M = v1::StartTraining;
+  using S = jobs::TrainingAssignment;
+  return FieldTable(Field(&M::epoch, &M::set_epoch, &S::epoch), Field(&M::attempt, &M::set_attempt, &S::attempt),
+                    Field(&M::job_id, &M::mutable_job_id, &S::job_id), Field(&M::rank, &M::set_rank, &S::rank),
+                    Field(&M::world, &M::set_world, &S::world),
+                    Field(&M::store_token, &M::mutable_store_token, &S::store_token),
+                    Field(&M::form_deadline_ms, &M::set_form_deadline_ms, &S::form_deadline_ms),
+                    Field(&M::reach, &M::mutable_reach, &S::reach));
+}
 
 absl::Status Unknown(absl::string_view field, int value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": this worker does not know the value ", value));
@@ -55,36 +68,18 @@ absl::StatusOr<jobs::JobSpec> TakeSpec(const v1::JobSpec& message) {
 }  // namespace
 
 v1::StartTraining ToProto(const jobs::TrainingAssignment& assignment) {
-  v1::StartTraining message;
-  message.set_epoch(assignment.epoch);
-  message.set_attempt(assignment.attempt);
-  message.set_job_id(assignment.job_id);
+  v1::StartTraining message = AttemptFields().ToProto(assignment);
   *message.mutable_spec() = ToProto(assignment.spec);
   PutFiles(assignment.data, message.mutable_data());
   PutFiles(assignment.evaluation, message.mutable_evaluation());
-  message.set_rank(assignment.rank);
-  message.set_world(assignment.world);
-  message.set_store_token(assignment.store_token);
-  message.set_form_deadline_ms(assignment.form_deadline_ms);
-  message.set_reach(assignment.reach);
   return message;
 }
 
 absl::StatusOr<jobs::TrainingAssignment> FromProto(const v1::StartTraining& message) {
-  jobs::TrainingAssignment assignment;
-  assignment.epoch = message.epoch();
-  assignment.attempt = message.attempt();
-  assignment.rank = message.rank();
-  assignment.world = message.world();
-  if (assignment.world < 1 || assignment.rank < 0 || assignment.rank >= assignment.world) {
-    return absl::InvalidArgumentError(absl::StrCat("no seat: rank ", assignment.rank, " of ", assignment.world));
-  }
-  assignment.store_token = message.store_token();
-  assignment.form_deadline_ms = message.form_deadline_ms();
-  assignment.reach = message.reach();
+  jobs::TrainingAssignment assignment = AttemptFields().FromProto(message);
+  RETURN_IF_ERROR(CheckRank(assignment.rank, assignment.world));
   ASSIGN_OR_RETURN(assignment.spec, TakeSpec(message.spec()));
-  RETURN_IF_ERROR(CheckPlainName(message.job_id()));
-  assignment.job_id = message.job_id();
+  RETURN_IF_ERROR(CheckPlainName(assignment.job_id));
   ASSIGN_OR_RETURN(assignment.data, TakeFiles(message.data()));
   ASSIGN_OR_RETURN(assignment.evaluation, TakeFiles(message.evaluation()));
   return assignment;

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "scheduler/jobs/train_end.h"
 #include "scheduler/jobs/training_seat.h"
 #include "switchyard/v1/worker.pb.h"
 

@@ -1,9 +1,10 @@
 #include "proto/support/errors.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard::rpc {
 namespace {
@@ -12,22 +13,20 @@ constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr size_t kMaxMessageBytes = 2048;
 
-std::string CutUtf8(absl::string_view text, size_t limit) {
-  if (text.size() <= limit) return std::string(text);
-  size_t end = limit;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  return absl::StrCat(text.substr(0, end), "...");
+std::string CutLong(absl::string_view text) {
+  if (text.size() <= kMaxMessageBytes) return std::string(text);
+  return absl::StrCat(CutText(text, kMaxMessageBytes), "...");
+}
+
+void AddDetail(const char* url, std::string value, google::rpc::Status* message) {
+  google::protobuf::Any* any = message->add_details();
+  any->set_type_url(url);
+  any->set_value(std::move(value));
 }
 
 v1::ErrorReason DefaultReason(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kDeadlineExceeded:
-      return v1::DEADLINE;
-    case absl::StatusCode::kInvalidArgument:
-      return v1::BAD_FIELD;
-    default:
-      return v1::ENGINE_ERROR;
-  }
+  if (code == absl::StatusCode::kDeadlineExceeded) return v1::DEADLINE;
+  return code == absl::StatusCode::kInvalidArgument ? v1::BAD_FIELD : v1::ENGINE_ERROR;
 }
 
 }  // namespace
@@ -37,7 +36,7 @@ absl::Status MakeError(absl::StatusCode code, v1::ErrorReason reason, absl::stri
   google::rpc::ErrorInfo info;
   info.set_reason(v1::ErrorReason_Name(reason));
   info.set_domain("switchyard");
-  for (const auto& [key, value] : metadata) (*info.mutable_metadata())[key] = CutUtf8(value, kMaxMessageBytes);
+  for (const auto& [key, value] : metadata) (*info.mutable_metadata())[key] = CutLong(value);
   absl::Status status(code, message);
   status.SetPayload(kErrorInfoUrl, absl::Cord(info.SerializeAsString()));
   return status;
@@ -71,11 +70,7 @@ google::rpc::Status ToRpcStatus(const absl::Status& status) {
   message.set_code(static_cast<int>(status.code()));
   message.set_message(std::string(status.message()));
   for (const char* url : {kErrorInfoUrl, kRetryInfoUrl}) {
-    const auto payload = status.GetPayload(url);
-    if (!payload.has_value()) continue;
-    google::protobuf::Any* any = message.add_details();
-    any->set_type_url(url);
-    any->set_value(std::string(*payload));
+    if (const auto payload = status.GetPayload(url)) AddDetail(url, std::string(*payload), &message);
   }
   return message;
 }
@@ -99,20 +94,15 @@ grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_
     info.set_reason(v1::ErrorReason_Name(DefaultReason(status.code())));
     info.set_domain("switchyard");
   }
-  const bool retryable = status.GetPayload(kRetryInfoUrl).has_value() || absl::IsUnavailable(status);
+  const auto retry = status.GetPayload(kRetryInfoUrl);
+  const bool retryable = retry.has_value() || absl::IsUnavailable(status);
   (*info.mutable_metadata())["retryable"] = retryable ? "true" : "false";
   if (!request_id.empty()) (*info.mutable_metadata())["requestId"] = std::string(request_id);
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));
-  details.set_message(CutUtf8(status.message(), kMaxMessageBytes));
-  google::protobuf::Any* any = details.add_details();
-  any->set_type_url(kErrorInfoUrl);
-  any->set_value(info.SerializeAsString());
-  if (const auto payload = status.GetPayload(kRetryInfoUrl)) {
-    any = details.add_details();
-    any->set_type_url(kRetryInfoUrl);
-    any->set_value(std::string(*payload));
-  }
+  details.set_message(CutLong(status.message()));
+  AddDetail(kErrorInfoUrl, info.SerializeAsString(), &details);
+  if (retry.has_value()) AddDetail(kRetryInfoUrl, std::string(*retry), &details);
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), details.message(), details.SerializeAsString());
 }
 

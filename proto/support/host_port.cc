@@ -2,8 +2,9 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,21 +18,15 @@ absl::Status NotAnAddress(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("address \"", text, "\": ", why));
 }
 
-// The IPv4 address that `host` is, or that it is with IPv6 around it (mapped).
-struct V4 {
-  bool found = false;
-  uint8_t bytes[4] = {};
-};
-
-V4 AsV4(const std::string& host) {
-  V4 v4;
-  v4.found = inet_pton(AF_INET, host.c_str(), v4.bytes) == 1;
-  in6_addr v6;
-  if (!v4.found && inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_V4MAPPED(&v6)) {
-    v4.found = true;
-    std::memcpy(v4.bytes, v6.s6_addr + 12, sizeof(v4.bytes));
-  }
-  return v4;
+// The IP address that `host` is, IPv4 as mapped into IPv6; none for a name such as 127.example.org.
+std::optional<in6_addr> ParseIp(absl::string_view host) {
+  const std::string bare = BareHost(host);
+  in6_addr ip = {};
+  if (inet_pton(AF_INET6, bare.c_str(), &ip) == 1) return ip;
+  ip = {};
+  ip.s6_addr[10] = ip.s6_addr[11] = 0xff;
+  if (inet_pton(AF_INET, bare.c_str(), ip.s6_addr + 12) == 1) return ip;
+  return std::nullopt;
 }
 
 }  // namespace
@@ -66,24 +61,23 @@ absl::StatusOr<HostPort> SplitHostPort(absl::string_view text) {
 }
 
 bool IsLoopback(absl::string_view host) {
-  const std::string bare = BareHost(host);
-  if (bare == "localhost") return true;
-  if (const V4 v4 = AsV4(bare); v4.found) return v4.bytes[0] == 127;
-  in6_addr v6;  // a name such as 127.example.org is none
-  return inet_pton(AF_INET6, bare.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+  if (BareHost(host) == "localhost") return true;
+  const std::optional<in6_addr> ip = ParseIp(host);
+  if (!ip.has_value()) return false;
+  return IN6_IS_ADDR_V4MAPPED(&*ip) ? ip->s6_addr[12] == 127 : IN6_IS_ADDR_LOOPBACK(&*ip) != 0;
 }
 
 bool IsIpv6(absl::string_view host) {
-  in6_addr v6;
-  return inet_pton(AF_INET6, BareHost(host).c_str(), &v6) == 1;
+  in6_addr ip;
+  return inet_pton(AF_INET6, BareHost(host).c_str(), &ip) == 1;
 }
 
 bool IsEveryAddress(absl::string_view host) {
-  const std::string bare = BareHost(host);
-  if (const V4 v4 = AsV4(bare); v4.found)
-    return v4.bytes[0] == 0 && v4.bytes[1] == 0 && v4.bytes[2] == 0 && v4.bytes[3] == 0;
-  in6_addr v6;
-  return inet_pton(AF_INET6, bare.c_str(), &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6);
+  const std::optional<in6_addr> ip = ParseIp(host);
+  if (!ip.has_value()) return false;
+  const uint8_t* const last = ip->s6_addr + 12;
+  return IN6_IS_ADDR_V4MAPPED(&*ip) ? std::all_of(last, last + 4, [](uint8_t byte) { return byte == 0; })
+                                    : IN6_IS_ADDR_UNSPECIFIED(&*ip) != 0;
 }
 
 }  // namespace switchyard::rpc

@@ -13,15 +13,11 @@ namespace switchyard {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 
-// Who speaks, e.g. "server" or "worker 2"; set once at start, copied.
+// Names the process in its lines: "server", "worker 2".  Set once at start.
 void SetLogName(absl::string_view name);
 bool LogEnabled(LogLevel level);
 void LogLine(LogLevel level, absl::string_view text);
 
-template <class... Args>
-void LogDebug(const Args&... args) {
-  if (LogEnabled(LogLevel::kDebug)) LogLine(LogLevel::kDebug, absl::StrCat(args...));
-}
 template <class... Args>
 void LogInfo(const Args&... args) {
   if (LogEnabled(LogLevel::kInfo)) LogLine(LogLevel::kInfo, absl::StrCat(args...));

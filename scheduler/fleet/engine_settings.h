@@ -1,5 +1,5 @@
 // The server's flags that workers follow; they come with the answer to a registration.  Plain data;
-// proto/link/engine_settings_codec.h is its form on the wire.
+// proto/link/fleet_codec.h is its form on the wire.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A worker's assignment in a serving group that is about to form.  Plain data; proto/link/group_assignment_codec.h is
+// A worker's assignment in a serving group that is about to form.  Plain data; proto/link/fleet_codec.h is
 // its form on the wire.
 #pragma once
 

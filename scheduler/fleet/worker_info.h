@@ -1,6 +1,6 @@
 // A worker as it registers with the server: where it runs, what it is for, and what the server must know of its model.
 //
-// Plain data; proto/link/worker_info_codec.h is its form on the wire.
+// Plain data; proto/link/fleet_codec.h is its form on the wire.
 #pragma once
 
 #include <cstdint>

@@ -21,12 +21,15 @@
 // Pure: the caller reads and writes.  Errors are InvalidArgument, with what was wanted and what was there.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace switchyard::jobs {
 
@@ -62,5 +65,16 @@ absl::StatusOr<TokenFileHeader> DecodeTokenHeader(absl::string_view first_bytes,
 // bytes: tokens of `token_bytes` each, the first of which is token `first` of its file.  InvalidArgument "token 7 is
 // 400, outside [0, 300)".
 absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_bytes, int64_t vocab);
+
+// Fills `to` with the file's bytes from `begin` on; its error ends the search.
+using ReadTokenBytes = absl::FunctionRef<absl::Status(int64_t begin, absl::Span<char> to)>;
+
+// Whether some token that windows of `length` cover is a target.  Window w of a file are the tokens [w * length,
+// w * length + length], of which all but the first are targets where the mask says so.  Reads the mask, no token, and
+// no further than the first target.  REQUIRES: the header is of a whole file, length >= 1.
+absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, int64_t length, ReadTokenBytes read);
+
+// InvalidArgument: why so many files of so many tokens in all are of no use.
+absl::Status NoTargetError(size_t files, int64_t tokens, int64_t length);
 
 }  // namespace switchyard::jobs

@@ -1,11 +1,12 @@
-// A worker's assignment in a job's attempt: what it trains, on what, and as which rank.  Plain data;
-// proto/link/training_assignment_codec.h is its form on the wire.
+// An attempt at a job on one worker: what it trains, on what and as which rank, and how the attempt ends.  Plain data;
+// proto/link/training_seat_codec.h is its form on the wire.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "scheduler/jobs/job_spec.h"
 
 namespace switchyard::jobs {
@@ -32,6 +33,24 @@ struct TrainingAssignment {
   std::string reach;  // a member's address that is not loopback; empty if there is none
 
   bool operator==(const TrainingAssignment& other) const = default;
+};
+
+// Both are requests: the ranks agree on the step.  The greater one wins.
+enum class StopKind : int32_t { kNone, kSave, kNow };  // with a checkpoint of that step; without
+
+enum class TrainOutcome : uint8_t {
+  kFinished,  // all steps done, the last checkpoint counts
+  kStopped,   // as it was asked to
+  kLost,      // another attempt may do better: a peer, the network, the disk
+  kFailed,    // another attempt would end likewise: the spec, the data, a loss that is not finite
+  kBlocked,   // another attempt does better once somebody has put its files right: they have changed
+};
+
+struct TrainEnd {
+  TrainOutcome outcome = TrainOutcome::kLost;
+  absl::Status status = {};  // OK if it finished or stopped
+
+  bool operator==(const TrainEnd& other) const = default;
 };
 
 }  // namespace switchyard::jobs

@@ -1,4 +1,4 @@
-// The users' service: raw methods, so that malformed bytes get an answer that says why (proto/support/wire_check.h).
+// The users' service: raw methods, so that malformed bytes get an answer that says why (proto/support/raw_message.h).
 #pragma once
 
 #include "server/api/request_context.h"

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "proto/link/group_seat_codec.h"
+#include "proto/link/fleet_codec.h"
 #include "proto/link/placement_codec.h"
 #include "proto/link/step_plan_codec.h"
 #include "proto/link/training_seat_codec.h"

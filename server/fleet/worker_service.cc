@@ -4,12 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/link/engine_settings_codec.h"
 #include "proto/link/expert_report_codec.h"
+#include "proto/link/fleet_codec.h"
 #include "proto/link/link_protocol.h"
-#include "proto/link/step_part_codec.h"
 #include "proto/link/step_result_codec.h"
-#include "proto/link/worker_info_codec.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/log.h"

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "scheduler/fleet/worker_info.h"
-#include "scheduler/jobs/train_end.h"
 #include "scheduler/jobs/train_progress.h"
 #include "scheduler/jobs/training_seat.h"
 #include "server/fleet/worker_client.h"

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/link/train_progress_codec.h"
 #include "proto/link/training_seat_codec.h"
-#include "scheduler/base/cut_text.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard::server {
 namespace {

@@ -35,7 +35,7 @@ std::string CheckDevice(const WorkerFlags& values, const FlagSet& flags) {
   for (const Flag* flag : flags.Marked(kOfGpus)) {
     // A server says all of them to its workers: a value that is the default says nothing that is not so.
     if (values.device != "cpu" || flag->is_default()) continue;
-    absl::StrAppend(&problems, "--", flag->name(), "=", flag->text(), ": is for GPUs, but --device=cpu\n");
+    absl::StrAppend(&problems, "--", flag->name, "=", flag->text(), ": is for GPUs, but --device=cpu\n");
   }
   return problems;
 }
@@ -93,7 +93,7 @@ std::string CheckForeign(const FlagSet& flags, uint32_t marks, absl::string_view
   std::string problems;
   for (const Flag* flag : flags.Marked(marks)) {
     if (flag->is_default()) continue;
-    absl::StrAppend(&problems, "--", flag->name(), "=", flag->text(), ": is for --role=", role, "\n");
+    absl::StrAppend(&problems, "--", flag->name, "=", flag->text(), ": is for --role=", role, "\n");
   }
   return problems;
 }

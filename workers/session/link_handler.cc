@@ -4,9 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "proto/link/engine_settings_codec.h"
-#include "proto/link/group_seat_codec.h"
-#include "proto/link/step_part_codec.h"
+#include "proto/link/fleet_codec.h"
 #include "proto/link/step_plan_codec.h"
 #include "proto/link/step_result_codec.h"
 #include "scheduler/base/log.h"

@@ -12,6 +12,7 @@
 #include "clients/cli/json.h"
 #include "clients/cli/request_lines.h"
 #include "clients/cpp/client.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -50,13 +51,10 @@ absl::StatusOr<LoadSpec> MakeSpec(const BenchFlags& flags) {
 // The requests of --input, each line once, used in turn.
 absl::StatusOr<std::vector<GenerateRequest>> ReadRequests(Console& console, const std::string& path,
                                                           const Json& defaults) {
-  absl::Status opened;
-  const std::unique_ptr<std::ifstream> file = path == "-" ? nullptr : OpenInput(path, &opened);
-  if (!opened.ok()) return opened;
-  std::istream& in = file ? *file : console.in;
+  ASSIGN_OR_RETURN(const std::shared_ptr<std::istream> in, OpenInput(console, path));
   std::vector<GenerateRequest> requests;
   std::string line;
-  for (int number = 1; std::getline(in, line); ++number) {
+  for (int number = 1; std::getline(*in, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     absl::StatusOr<GenerateRequest> request = RequestFromLine<GenerateRequest>(line, defaults);
     if (!request.ok()) return BadInput(absl::StrCat("line ", number, ": ", request.status().message()));
@@ -105,8 +103,8 @@ std::string SpecText(const LoadSpec& spec) {
              : absl::StrFormat("closed loop, %d at once, seed %d", spec.concurrency, spec.seed);
 }
 
-int RunBench(Console& console, const BenchFlags& flags, client::Client* client, const LoadSpec& spec,
-             const std::function<GenerateRequest(int)>& make_request) {
+int Measure(Console& console, const BenchFlags& flags, client::Client* client, const LoadSpec& spec,
+            const std::function<GenerateRequest(int)>& make_request) {
   console.err << "bench: " << SpecText(spec) << std::endl;
   const BenchReport report = MakeReport(RunLoad(client, spec, make_request));
   if (flags.json) {
@@ -124,34 +122,27 @@ int RunBench(Console& console, const BenchFlags& flags, client::Client* client, 
   return report.errors.empty() ? kExitOk : kExitFailed;
 }
 
-int Run(Console& console, const BenchFlags& flags) {
-  const absl::StatusOr<LoadSpec> spec = MakeSpec(flags);
-  if (!spec.ok()) return Complain(console, spec.status());
-  absl::StatusOr<Json> defaults = flags.request.Given();
-  if (!defaults.ok()) return Complain(console, BadInput(defaults.status().message()));
-  (*defaults)["max_tokens"] = flags.max_tokens;
-  (*defaults)["ignore_eos"] = !flags.stop_at_eos;
+absl::StatusOr<int> RunBench(Console& console, const BenchFlags& flags) {
+  ASSIGN_OR_RETURN(const LoadSpec spec, MakeSpec(flags));
+  ASSIGN_OR_RETURN(Json defaults, flags.request.Given());
+  defaults["max_tokens"] = flags.max_tokens;
+  defaults["ignore_eos"] = !flags.stop_at_eos;
   std::vector<GenerateRequest> given;
   if (!flags.input.empty()) {
-    absl::StatusOr<std::vector<GenerateRequest>> requests = ReadRequests(console, flags.input, *defaults);
-    if (!requests.ok()) return Complain(console, requests.status());
-    given = *std::move(requests);
+    ASSIGN_OR_RETURN(given, ReadRequests(console, flags.input, defaults));
   }
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
   if (!given.empty()) {
-    return RunBench(console, flags, client->get(), *spec,
-                    [&given](int index) { return given[static_cast<size_t>(index) % given.size()]; });
+    return Measure(console, flags, client.get(), spec,
+                   [&given](int index) { return given[static_cast<size_t>(index) % given.size()]; });
   }
-  const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
-  if (!model.ok()) return Complain(console, model.status());
-  if (const absl::Status status = CheckLengths(flags, *model); !status.ok()) return Complain(console, status);
-  (*defaults)["token_ids"] = Json::array();  // the place of the prompts
-  const absl::StatusOr<GenerateRequest> base = BuildRequest<GenerateRequest>(*defaults);
-  if (!base.ok()) return Complain(console, BadInput(base.status().message()));
-  const RandomPrompts prompts(*model, flags.prompt_tokens, flags.seed);
-  return RunBench(console, flags, client->get(), *spec, [&base, &prompts](int index) {
-    GenerateRequest request = *base;
+  ASSIGN_OR_RETURN(const v1::GetModelInfoResponse model, client->GetModelInfo());
+  RETURN_IF_ERROR(CheckLengths(flags, model));
+  defaults["token_ids"] = Json::array();  // the place of the prompts
+  ASSIGN_OR_RETURN(const GenerateRequest base, BuildRequest<GenerateRequest>(defaults));
+  const RandomPrompts prompts(model, flags.prompt_tokens, flags.seed);
+  return Measure(console, flags, client.get(), spec, [&base, &prompts](int index) {
+    GenerateRequest request = base;
     prompts.Fill(index, &request);
     return request;
   });
@@ -198,7 +189,7 @@ void AddBenchCommand(Command* app) {
       "  switchyard bench --rate=4 --duration=30 --prompt_tokens=256 --max_tokens=64\n"
       "  switchyard bench --concurrency=16 --num_requests=64 --json\n"
       "Open-loop times count from the planned arrival.  Exit code 1 when a request failed.");
-  command->SetRun([flags](Console& console) { return Run(console, *flags); });
+  command->SetRun([flags](Console& console) { return RunBench(console, *flags); });
 }
 
 }  // namespace switchyard::cli

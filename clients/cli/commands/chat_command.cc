@@ -11,6 +11,7 @@
 #include "clients/cli/request_flags.h"
 #include "clients/cpp/client.h"
 #include "clients/cpp/client_error.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -39,7 +40,7 @@ class Chat {
         interrupts_(interrupts),
         base_(std::move(base)),
         history_(base_.messages()) {
-    interrupts_->Handle([this] { console_.err << "\n(/exit or Ctrl-D leaves)\n" << std::flush; });
+    HandleAtPrompt();
   }
   ~Chat() { interrupts_->Handle(nullptr); }
 
@@ -65,6 +66,10 @@ class Chat {
   }
 
  private:
+  void HandleAtPrompt() {
+    interrupts_->Handle([this] { console_.err << "\n(/exit or Ctrl-D leaves)\n" << std::flush; });
+  }
+
   bool Prompt() {
     if (console_.interactive) console_.err << "you> " << std::flush;
     return true;
@@ -91,7 +96,7 @@ class Chat {
     interrupts_->Handle([&stream] { stream->Cancel(); });
     if (early) stream->Cancel();
     const absl::Status status = stream->Wait();
-    interrupts_->Handle([this] { console_.err << "\n(/exit or Ctrl-D leaves)\n" << std::flush; });
+    HandleAtPrompt();
     console_.out << std::endl;
     const bool stopped = absl::IsCancelled(status);
     if (stopped) console_.err << "(stopped)" << std::endl;
@@ -114,23 +119,19 @@ class Chat {
   bool failed_ = false;
 };
 
-int Run(Console& console, const ChatFlags& flags) {
-  absl::StatusOr<Json> given = flags.request.Given();
-  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
-  (*given)["messages"] = Json::array();
-  if (!flags.system.empty()) (*given)["messages"].push_back({{"role", "system"}, {"content", flags.system}});
-  absl::StatusOr<GenerateRequest> base = BuildRequest<GenerateRequest>(*given);
-  if (!base.ok()) return Complain(console, BadInput(base.status().message()));
+absl::StatusOr<int> RunChat(Console& console, const ChatFlags& flags) {
+  ASSIGN_OR_RETURN(Json given, flags.request.Given());
+  given["messages"] = Json::array();
+  if (!flags.system.empty()) given["messages"].push_back({{"role", "system"}, {"content", flags.system}});
+  ASSIGN_OR_RETURN(GenerateRequest base, BuildRequest<GenerateRequest>(given));
   Interrupts interrupts;
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
-  const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
-  if (!model.ok()) return Complain(console, model.status());
-  if (!model->has_chat_template()) {
-    return Complain(console, client::ClientError(absl::StatusCode::kFailedPrecondition, "NO_CHAT_TEMPLATE",
-                                                 absl::StrCat("the model ", model->model(), " has no chat template")));
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
+  ASSIGN_OR_RETURN(const v1::GetModelInfoResponse model, client->GetModelInfo());
+  if (!model.has_chat_template()) {
+    return client::ClientError(absl::StatusCode::kFailedPrecondition, "NO_CHAT_TEMPLATE",
+                               absl::StrCat("the model ", model.model(), " has no chat template"));
   }
-  return Chat(&console, client->get(), &interrupts, *std::move(base)).Run();
+  return Chat(&console, client.get(), &interrupts, std::move(base)).Run();
 }
 
 }  // namespace
@@ -144,7 +145,7 @@ void AddChatCommand(Command* app) {
                                           "return_expert_paths", "request_id", "add_generation_prompt"});
   flags->server.AddTo(command->flags());
   command->SetFooter(absl::StrCat("In the conversation:\n", kHelp));
-  command->SetRun([flags](Console& console) { return Run(console, *flags); });
+  command->SetRun([flags](Console& console) { return RunChat(console, *flags); });
 }
 
 }  // namespace switchyard::cli

@@ -9,6 +9,7 @@
 #include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
 #include "clients/cpp/client.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/training.pb.h"
 
 namespace switchyard::cli {
@@ -21,9 +22,8 @@ struct PackFlags {
   bool json = false;
 };
 
-int Pack(Console& console, const PackFlags& flags) {
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
+absl::StatusOr<int> Pack(Console& console, const PackFlags& flags) {
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
   v1::PackDataRequest request;
   for (const std::string& input : flags.inputs) request.add_inputs(input);
   request.set_output(flags.output);
@@ -39,9 +39,9 @@ int Pack(Console& console, const PackFlags& flags) {
     console.err << (console.live ? "\r" : "") << "[packed " << step << " % of " << message.bytes_total() << " bytes]"
                 << (console.live && percent < 100 ? "" : "\n") << std::flush;
   };
-  const absl::StatusOr<v1::PackDataResponse> packed = (*client)->PackData(request, tell);
+  const absl::StatusOr<v1::PackDataResponse> packed = client->PackData(request, tell);
   if (console.live && reported >= 0 && reported < 100) console.err << std::endl;
-  if (!packed.ok()) return Complain(console, packed.status());
+  if (!packed.ok()) return packed.status();
   if (flags.json) {
     console.out << Dump(ToJson(*packed)) << std::endl;
   } else {

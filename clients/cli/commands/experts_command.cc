@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,7 +12,9 @@
 #include "absl/strings/str_split.h"
 #include "clients/cli/command.h"
 #include "clients/cli/json.h"
+#include "clients/cli/message_json.h"
 #include "clients/cpp/client.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/admin.pb.h"
 
 namespace switchyard::cli {
@@ -56,69 +57,22 @@ std::vector<int> ByPopularity(const v1::LayerExperts& layer) {
   return order;
 }
 
-std::string OutcomeName(v1::PlacementPlan::Outcome outcome) {
-  return absl::AsciiStrToLower(v1::PlacementPlan::Outcome_Name(outcome));
-}
+std::string ReasonName(v1::Replica::Reason reason) { return EnumName(v1::Replica::Reason_descriptor(), reason); }
 
-std::string ReasonName(v1::Replica::Reason reason) { return absl::AsciiStrToLower(v1::Replica::Reason_Name(reason)); }
-
-Json ToJson(const v1::EstimatorUse& use) {
-  Json out = {{"estimator", use.estimator()},
-              {"phase", use.phase()},
-              {"layers_ahead", use.layers_ahead()},
-              {"accuracy", use.accuracy()},
-              {"total_variation", use.total_variation()},
-              {"batches", use.batches()},
-              {"workers_using", use.workers_using()},
-              {"workers_off", use.workers_off()}};
-  if (!use.why_off().empty()) out["why_off"] = use.why_off();
-  return out;
-}
-
-Json ToJson(const v1::ExpertUse& expert) {
-  Json out = {
-      {"prefill_rows", expert.prefill_rows()}, {"decode_rows", expert.decode_rows()}, {"workers", expert.workers()}};
-  if (expert.now().empty()) return out;
-  out["now"] = Json::array();
-  for (const v1::Replica& replica : expert.now())
-    out["now"].push_back({{"worker", replica.worker()}, {"reason", ReasonName(replica.reason())}});
-  return out;
-}
-
-Json ToJson(const v1::LayerExperts& layer) {
-  Json experts = Json::array(), estimators = Json::array();
-  for (const v1::ExpertUse& expert : layer.experts()) experts.push_back(ToJson(expert));
-  for (const v1::EstimatorUse& use : layer.estimators()) estimators.push_back(ToJson(use));
-  return {{"layer", layer.layer()},
-          {"busiest_expert_over_mean", layer.busiest_expert_over_mean()},
-          {"busiest_worker_over_mean", layer.busiest_worker_over_mean()},
-          {"experts", std::move(experts)},
-          {"estimators", std::move(estimators)}};
-}
-
-Json ToJson(const v1::GetExpertsResponse& answer) {
-  Json out = {{"model", answer.model()},
-              {"num_moe_layers", answer.num_moe_layers()},
-              {"num_experts", answer.num_experts()},
-              {"experts_per_token", answer.experts_per_token()},
-              {"num_workers", answer.num_workers()},
-              {"prefill_tokens", answer.prefill_tokens()},
-              {"decode_tokens", answer.decode_tokens()},
-              {"halved_after_tokens", answer.halved_after_tokens()},
-              {"placement", answer.placement()},
-              {"placement_epoch", answer.placement_epoch()},
-              {"layers", Json::array()}};
-  if (!answer.why().empty()) out["why"] = answer.why();
-  if (answer.has_last_plan()) {
-    const v1::PlacementPlan& plan = answer.last_plan();
-    out["last_plan"] = {{"outcome", OutcomeName(plan.outcome())},
-                        {"copies", plan.copies()},
-                        {"bytes", plan.bytes()},
-                        {"age_seconds", plan.age_seconds()},
-                        {"reason", plan.reason()}};
+// What need not be there is left out where it is empty.
+Json AnswerJson(const v1::GetExpertsResponse& answer) {
+  Json out = ToJson(answer, {"model", "num_moe_layers", "num_experts", "experts_per_token", "num_workers",
+                             "prefill_tokens", "decode_tokens", "halved_after_tokens", "placement", "placement_epoch",
+                             "layers", "why", "last_plan", "report_age_seconds"});
+  if (answer.why().empty()) out.erase("why");
+  for (Json& layer : out["layers"]) {
+    for (Json& expert : layer["experts"]) {
+      if (expert["now"].empty()) expert.erase("now");
+    }
+    for (Json& estimator : layer["estimators"]) {
+      if (estimator["why_off"] == "") estimator.erase("why_off");
+    }
   }
-  if (answer.has_report_age_seconds()) out["report_age_seconds"] = answer.report_age_seconds();
-  for (const v1::LayerExperts& layer : answer.layers()) out["layers"].push_back(ToJson(layer));
   return out;
 }
 
@@ -132,8 +86,8 @@ void PrintHead(std::ostream& out, const v1::GetExpertsResponse& answer) {
   if (answer.has_last_plan()) {
     const v1::PlacementPlan& plan = answer.last_plan();
     out << absl::StreamFormat("; last plan, %.0f s ago: %s, %d experts (%d bytes) moved%s%s", plan.age_seconds(),
-                              OutcomeName(plan.outcome()), plan.copies(), plan.bytes(),
-                              plan.reason().empty() ? "" : ", ", plan.reason());
+                              EnumName(v1::PlacementPlan::Outcome_descriptor(), plan.outcome()), plan.copies(),
+                              plan.bytes(), plan.reason().empty() ? "" : ", ", plan.reason());
   }
   out << "\n";
 }
@@ -204,32 +158,30 @@ std::string ReadWhy(absl::string_view text, std::vector<int32_t>* why) {
   return ok ? "" : "2 required EXPERT,LAYER missing";
 }
 
-int Run(Console& console, const ExpertsFlags& flags) {
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
+absl::StatusOr<int> RunExperts(Console& console, const ExpertsFlags& flags) {
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
   v1::GetExpertsRequest request;
   request.mutable_layers()->Add(flags.layers.begin(), flags.layers.end());
   if (!flags.why.empty()) {
     request.mutable_why()->set_expert(flags.why[0]);
     request.mutable_why()->set_layer(flags.why[1]);
   }
-  const absl::StatusOr<v1::GetExpertsResponse> answer = (*client)->GetExperts(request);
-  if (!answer.ok()) return Complain(console, answer.status());
+  ASSIGN_OR_RETURN(const v1::GetExpertsResponse answer, client->GetExperts(request));
   if (flags.json) {
-    console.out << Dump(ToJson(*answer)) << std::endl;
+    console.out << Dump(AnswerJson(answer)) << std::endl;
     return kExitOk;
   }
   if (!flags.why.empty()) {
-    console.out << answer->why() << std::endl;
+    console.out << answer.why() << std::endl;
     return kExitOk;
   }
-  PrintHead(console.out, *answer);
+  PrintHead(console.out, answer);
   if (flags.estimators) {
-    for (const v1::LayerExperts& layer : answer->layers()) PrintPredictors(console.out, layer, answer->num_workers());
+    for (const v1::LayerExperts& layer : answer.layers()) PrintPredictors(console.out, layer, answer.num_workers());
   } else if (flags.layers.empty()) {
-    PrintLayers(console.out, *answer);
+    PrintLayers(console.out, answer);
   } else {
-    for (const v1::LayerExperts& layer : answer->layers()) PrintExperts(console.out, layer);
+    for (const v1::LayerExperts& layer : answer.layers()) PrintExperts(console.out, layer);
   }
   console.out.flush();
   return kExitOk;
@@ -257,7 +209,7 @@ void AddExpertsCommand(Command* app) {
       "whose set of the 2k most popular experts was foreseen; distance: total variation, 0 = exact. Spare: a slot "
       "that\n"
       "follows each batch, filled when the group began (start), by an estimate or by the gate.");
-  command->SetRun([flags](Console& console) { return Run(console, *flags); });
+  command->SetRun([flags](Console& console) { return RunExperts(console, *flags); });
 }
 
 }  // namespace switchyard::cli

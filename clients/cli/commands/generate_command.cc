@@ -12,6 +12,7 @@
 #include "clients/cli/request_lines.h"
 #include "clients/cpp/client.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -30,8 +31,8 @@ struct GenerateFlags {
 int NumChoices(const GenerateRequest& request) { return request.has_n() ? std::clamp(request.n(), 1, 1 << 16) : 1; }
 
 // Runs one request; `on_message` sees each message after it was checked.
-absl::Status Ask(client::Client* client, const GenerateRequest& request, GenerateAnswer* answer,
-                 const std::function<void(const GenerateResponse&)>& on_message) {
+absl::Status Generate(client::Client* client, const GenerateRequest& request, GenerateAnswer* answer,
+                      const std::function<void(const GenerateResponse&)>& on_message) {
   absl::Status fault;
   const absl::Status end = client->Generate(request, [&](const GenerateResponse& message) {
     if (!fault.ok()) return;
@@ -77,18 +78,18 @@ class LiveOutput {
   int shown_ = 0;
 };
 
-int RunOne(Console& console, const GenerateFlags& flags, client::Client* client, const GenerateRequest& request) {
+absl::StatusOr<int> RunOne(Console& console, const GenerateFlags& flags, client::Client* client,
+                           const GenerateRequest& request) {
   GenerateAnswer answer(NumChoices(request));
   bool show_ids = false;
   if (request.has_token_ids() && !flags.lines.json) {
-    const absl::StatusOr<v1::GetModelInfoResponse> model = client->GetModelInfo(request.model());
-    if (!model.ok()) return Complain(console, model.status());
-    show_ids = !model->has_tokenizer();
+    ASSIGN_OR_RETURN(const v1::GetModelInfoResponse model, client->GetModelInfo(request.model()));
+    show_ids = !model.has_tokenizer();
   }
   LiveOutput output(&console, NumChoices(request) == 1 && !flags.lines.json, show_ids);
   const absl::Time start = absl::Now();
   absl::Time first = absl::InfiniteFuture();
-  const absl::Status status = Ask(client, request, &answer, [&](const GenerateResponse& message) {
+  const absl::Status status = Generate(client, request, &answer, [&](const GenerateResponse& message) {
     first = std::min(first, absl::Now());
     output.Show(message);
   });
@@ -98,7 +99,7 @@ int RunOne(Console& console, const GenerateFlags& flags, client::Client* client,
   } else if (!answer.empty()) {
     output.End(answer);
   }
-  if (!status.ok()) return Complain(console, status);
+  RETURN_IF_ERROR(status);
   console.err << Summary(answer, total, first - start) << std::endl;
   return kExitOk;
 }
@@ -116,34 +117,31 @@ absl::Status CheckEffect(const GenerateFlags& flags, const Json& given) {
   return absl::OkStatus();
 }
 
-int Run(Console& console, const GenerateFlags& flags) {
-  absl::StatusOr<Json> given = flags.request.Given();
-  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
-  if (const absl::Status status = CheckEffect(flags, *given); !status.ok()) return Complain(console, status);
-  if (!flags.prompt.empty()) (*given)["text"] = flags.prompt;
+absl::StatusOr<int> RunGenerate(Console& console, const GenerateFlags& flags) {
+  ASSIGN_OR_RETURN(Json given, flags.request.Given());
+  RETURN_IF_ERROR(CheckEffect(flags, given));
+  if (!flags.prompt.empty()) given["text"] = flags.prompt;
   const bool many = !flags.lines.input.empty();
-  const absl::StatusOr<GenerateRequest> request = many ? GenerateRequest() : BuildRequest<GenerateRequest>(*given);
+  const absl::StatusOr<GenerateRequest> request = many ? GenerateRequest() : BuildRequest<GenerateRequest>(given);
   if (!request.ok()) {
-    return Complain(console,
-                    BadInput(absl::StrCat(request.status().message(),
-                                          "\n  give --text=TEXT, --token_ids=IDS, --messages=JSON or --input=FILE")));
+    return BadInput(absl::StrCat(request.status().message(),
+                                 "\n  give --text=TEXT, --token_ids=IDS, --messages=JSON or --input=FILE"));
   }
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
-  if (!many) return RunOne(console, flags, client->get(), *request);
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
+  if (!many) return RunOne(console, flags, client.get(), *request);
   const AskFn<GenerateRequest> ask = [&client](const GenerateRequest& one, Json* json) {
     GenerateAnswer answer(NumChoices(one));
-    absl::Status status = Ask(client->get(), one, &answer, nullptr);
+    absl::Status status = Generate(client.get(), one, &answer, nullptr);
     if (status.ok() || !answer.empty()) *json = answer.ToJson();
     return status;
   };
   bool has_text = true;
   if (!flags.lines.json) {  // else nothing hangs on it
-    const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
+    const absl::StatusOr<v1::GetModelInfoResponse> model = client->GetModelInfo();
     has_text = !model.ok() || model->has_tokenizer();
   }
   const auto as_text = [has_text](const Json& answer) { return AnswerText(answer, has_text); };
-  return RunLines<GenerateRequest>(console, flags.lines, *given, ask, as_text);
+  return RunLines<GenerateRequest>(console, flags.lines, given, ask, as_text);
 }
 
 }  // namespace
@@ -162,7 +160,7 @@ void AddGenerateCommand(Command* app) {
       "  switchyard generate --messages='[{\"role\": \"user\", \"content\": \"Hi\"}]' --seed=7\n"
       "  switchyard generate --input=requests.jsonl --json --concurrency=8 > answers.jsonl\n"
       "The text goes to standard output, a summary with tokens/s to standard error.");
-  command->SetRun([flags](Console& console) { return Run(console, *flags); });
+  command->SetRun([flags](Console& console) { return RunGenerate(console, *flags); });
 }
 
 }  // namespace switchyard::cli

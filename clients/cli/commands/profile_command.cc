@@ -11,12 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
-#include "clients/cli/commands/trace_input.h"
 #include "clients/cli/commands/trace_record.h"
 #include "clients/cli/json.h"
 #include "clients/cli/whole_file.h"
 #include "clients/cpp/client.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/popularity.h"
+#include "scheduler/popularity/profile_bundle.h"
 #include "scheduler/popularity/trace/trace_profile.h"
 #include "switchyard/v1/admin.pb.h"
 
@@ -41,27 +42,31 @@ struct MergeFlags {
   std::string output;
 };
 
-int Write(Console& console, const popularity::ProfileBundle& bundle, const std::string& path) {
-  if (const absl::Status status = WriteWhole(path, bundle.Serialize()); !status.ok()) return Complain(console, status);
+absl::StatusOr<popularity::ProfileBundle> ReadBundle(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(path));
+  absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(bytes);
+  return bundle.ok() ? std::move(bundle) : RefuseFile(path, bundle.status().message());
+}
+
+absl::StatusOr<int> Write(Console& console, const popularity::ProfileBundle& bundle, const std::string& path) {
+  RETURN_IF_ERROR(WriteWhole(path, bundle.Serialize()));
   console.err << "[" << path << ": " << bundle.profiles.size() << " profiles, " << bundle.maps.size() << " probe maps]"
               << std::endl;
   return kExitOk;
 }
 
-int CountInto(Console& console, const std::string& trace_path, const MakeFlags& flags) {
-  const absl::StatusOr<popularity::RoutingTrace> trace = ReadTrace(console, trace_path);
-  if (!trace.ok()) return Complain(console, trace.status());
-  const absl::StatusOr<popularity::ProfileBundle> bundle = popularity::CountTrace(*trace, flags.path_length);
-  if (!bundle.ok()) return Complain(console, BadInput(bundle.status().message()));
-  if (bundle->profiles.empty()) return Complain(console, BadInput("no token was routed: nothing to count"));
+absl::StatusOr<int> CountInto(Console& console, const std::string& trace_path, const MakeFlags& flags) {
+  ASSIGN_OR_RETURN(const popularity::RoutingTrace trace, ReadTrace(console, trace_path));
+  const absl::StatusOr<popularity::ProfileBundle> bundle = popularity::CountTrace(trace, flags.path_length);
+  if (!bundle.ok()) return BadInput(bundle.status().message());
+  if (bundle->profiles.empty()) return BadInput("no token was routed: nothing to count");
   return Write(console, *bundle, flags.output);
 }
 
 // A trace that is there is counted as it is.
 absl::Status CheckAlone(const RecordFlags& record) {
-  const absl::StatusOr<Json> given = record.request.Given();
-  if (!given.ok()) return BadInput(given.status().message());
-  std::string flag = given->empty() ? "" : given->begin().key();
+  ASSIGN_OR_RETURN(const Json given, record.request.Given());
+  std::string flag = given.empty() ? "" : given.begin().key();
   if (!record.input.empty()) flag = "dataset";
   if (!record.label.empty()) flag = "label";
   if (record.window != 0) flag = "window";
@@ -69,24 +74,22 @@ absl::Status CheckAlone(const RecordFlags& record) {
   return BadInput(absl::StrCat("--", flag, " has no effect with --trace, which counts a trace as it is"));
 }
 
-int Make(Console& console, MakeFlags flags) {
-  if (flags.output.empty()) return Complain(console, BadInput("give --output=FILE"));
+absl::StatusOr<int> Make(Console& console, MakeFlags flags) {
+  if (flags.output.empty()) return BadInput("give --output=FILE");
   if (!flags.trace.empty()) {
-    if (const absl::Status status = CheckAlone(flags.record); !status.ok()) return Complain(console, status);
+    RETURN_IF_ERROR(CheckAlone(flags.record));
     return CountInto(console, flags.trace, flags);
   }
   flags.record.output = absl::StrCat(flags.output, ".", getpid(), ".trace");
   const absl::Cleanup remove = [&] { std::remove(flags.record.output.c_str()); };
-  const int code = RecordTrace(console, flags.record);
-  // Nothing was recorded, and it has said why.
-  if (access(flags.record.output.c_str(), F_OK) != 0) return code;
-  const int counted = CountInto(console, flags.record.output, flags);
+  const int code = ExitCodeOf(console, RecordTrace(console, flags.record));
+  if (access(flags.record.output.c_str(), F_OK) != 0) return code;  // nothing was recorded
+  const int counted = ExitCodeOf(console, CountInto(console, flags.record.output, flags));
   return code != kExitOk ? code : counted;
 }
 
-int Save(Console& console, const SaveFlags& flags) {
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
+absl::StatusOr<int> Save(Console& console, const SaveFlags& flags) {
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
   v1::GetProfileRequest request;
   request.set_weights_hash(flags.weights_hash);
   int reported = -1;
@@ -96,23 +99,19 @@ int Save(Console& console, const SaveFlags& flags) {
     console.err << "[asking worker " << reported << " of " << message.workers() << ", " << message.collected_bytes()
                 << " bytes so far]" << std::endl;
   };
-  const absl::StatusOr<std::string> bytes = (*client)->GetProfile(request, tell);
-  if (!bytes.ok()) return Complain(console, bytes.status());
-  const absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(*bytes);
-  if (!bundle.ok()) return Complain(console, bundle.status());
-  return Write(console, *bundle, flags.output);
+  ASSIGN_OR_RETURN(const std::string bytes, client->GetProfile(request, tell));
+  ASSIGN_OR_RETURN(const popularity::ProfileBundle bundle, popularity::ProfileBundle::Parse(bytes));
+  return Write(console, bundle, flags.output);
 }
 
-int Merge(Console& console, const MergeFlags& flags) {
-  absl::StatusOr<popularity::ProfileBundle> merged = ReadBundle(flags.inputs[0]);
-  if (!merged.ok()) return Complain(console, merged.status());
+absl::StatusOr<int> Merge(Console& console, const MergeFlags& flags) {
+  ASSIGN_OR_RETURN(popularity::ProfileBundle merged, ReadBundle(flags.inputs[0]));
   for (size_t i = 1; i < flags.inputs.size(); ++i) {
-    const absl::StatusOr<popularity::ProfileBundle> next = ReadBundle(flags.inputs[i]);
-    if (!next.ok()) return Complain(console, next.status());
-    if (const absl::Status status = merged->Merge(*next); !status.ok())
-      return Complain(console, BadInput(absl::StrCat(flags.inputs[i], ": ", status.message())));
+    ASSIGN_OR_RETURN(const popularity::ProfileBundle next, ReadBundle(flags.inputs[i]));
+    if (const absl::Status status = merged.Merge(next); !status.ok())
+      return RefuseFile(flags.inputs[i], status.message());
   }
-  return Write(console, *merged, flags.output);
+  return Write(console, merged, flags.output);
 }
 
 void PrintProfile(const popularity::PathProfile& profile, std::ostream& out) {
@@ -132,14 +131,13 @@ void PrintProfile(const popularity::PathProfile& profile, std::ostream& out) {
   }
 }
 
-int Show(Console& console, const std::string& path) {
-  const absl::StatusOr<popularity::ProfileBundle> bundle = ReadBundle(path);
-  if (!bundle.ok()) return Complain(console, bundle.status());
-  console.out << "model: " << bundle->model << "\n"
-              << bundle->shape.num_layers << " MoE layers, " << bundle->shape.num_experts << " experts, top-"
-              << bundle->shape.top_k << "\n";
-  for (const popularity::PathProfile& profile : bundle->profiles) PrintProfile(profile, console.out);
-  for (const popularity::ProbeMap& map : bundle->maps) {
+absl::StatusOr<int> ShowProfile(Console& console, const std::string& path) {
+  ASSIGN_OR_RETURN(const popularity::ProfileBundle bundle, ReadBundle(path));
+  console.out << "model: " << bundle.model << "\n"
+              << bundle.shape.num_layers << " MoE layers, " << bundle.shape.num_experts << " experts, top-"
+              << bundle.shape.top_k << "\n";
+  for (const popularity::PathProfile& profile : bundle.profiles) PrintProfile(profile, console.out);
+  for (const popularity::ProbeMap& map : bundle.maps) {
     console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer
                 << (map.in_context ? " in context" : "")
                 << (map.num_units > 0 ? absl::StrCat(" with ", map.num_units, " hidden units") : "") << ": fitted on "
@@ -169,12 +167,12 @@ void AddMergeCommand(Command* profile) {
   command->SetRun([flags](Console& console) { return Merge(console, *flags); });
 }
 
-void AddShowCommand(Command* profile) {
+void AddShowProfile(Command* profile) {
   Command* command = profile->AddCommand("show", "what a profile holds, by phase and layer");
   auto path = std::make_shared<std::string>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("file", path.get(), "the profile").Required();
-  command->SetRun([path](Console& console) { return Show(console, *path); });
+  command->SetRun([path](Console& console) { return ShowProfile(console, *path); });
 }
 
 }  // namespace
@@ -193,7 +191,7 @@ void AddProfileCommand(Command* app) {
   AddDocumentFlags("dataset", &flags->record, command->flags());
   AddSaveCommand(command);
   AddMergeCommand(command);
-  AddShowCommand(command);
+  AddShowProfile(command);
   command->SetFooter(
       "Examples:\n"
       "  switchyard profile --dataset=documents.jsonl --output=prose.profile\n"

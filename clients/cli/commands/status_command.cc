@@ -8,7 +8,9 @@
 #include "absl/time/clock.h"
 #include "clients/cli/command.h"
 #include "clients/cli/json.h"
+#include "clients/cli/message_json.h"
 #include "clients/cpp/client.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -30,14 +32,10 @@ struct Snapshot {
 
 absl::StatusOr<Snapshot> Look(client::Client* client) {
   Snapshot out;
-  absl::StatusOr<v1::GetLoadResponse> load = client->GetLoad();
-  if (!load.ok()) return load.status();
-  out.load = *std::move(load);
+  ASSIGN_OR_RETURN(out.load, client->GetLoad());
   std::sort(out.load.mutable_workers()->begin(), out.load.mutable_workers()->end(),
             [](const v1::WorkerLoad& a, const v1::WorkerLoad& b) { return a.rank() < b.rank(); });
-  const absl::StatusOr<bool> serving = client->IsServing("readiness");
-  if (!serving.ok()) return serving.status();
-  out.serving = *serving;
+  ASSIGN_OR_RETURN(out.serving, client->IsServing("readiness"));
   out.model = client->GetModelInfo();
   return out;
 }
@@ -71,44 +69,24 @@ absl::StatusOr<Snapshot> LookUntilReady(Console& console, const StatusFlags& fla
   }
 }
 
-Json ToJson(const Snapshot& now) {
+Json SnapshotJson(const Snapshot& now) {
   Json out = {{"ready", now.serving}};
   if (!now.serving) out["not_ready_reason"] = now.load.not_ready_reason();
   if (now.model.ok()) {
-    const v1::GetModelInfoResponse& model = *now.model;
-    out["model"] = {{"name", model.model()},
-                    {"architecture", model.architecture()},
-                    {"dtype", model.dtype()},
-                    {"vocab_size", model.vocab_size()},
-                    {"max_model_len", model.max_model_len()},
-                    {"num_layers", model.num_layers()},
-                    {"num_experts", model.num_experts()},
-                    {"experts_per_token", model.experts_per_token()},
-                    {"eos_token_ids", model.eos_token_ids()},
-                    {"has_tokenizer", model.has_tokenizer()},
-                    {"has_chat_template", model.has_chat_template()},
-                    {"num_workers", model.num_workers()},
-                    {"weights_hash", model.weights_hash()},
-                    {"server_version", model.server_version()}};
+    out["model"] = {{"name", now.model->model()}};
+    out["model"].update(ToJson(*now.model, {"architecture", "dtype", "vocab_size", "max_model_len", "num_layers",
+                                            "num_experts", "experts_per_token", "eos_token_ids", "has_tokenizer",
+                                            "has_chat_template", "num_workers", "weights_hash", "server_version"}));
   }
   out["requests"] = {{"running", now.load.running_requests()},
                      {"waiting", now.load.waiting_requests()},
                      {"waiting_tokens", now.load.waiting_tokens()},
                      {"max_waiting", now.load.max_waiting_requests()}};
-  out["preemptions"] = now.load.preemptions();
-  out["group_epoch"] = now.load.group_epoch();
+  out.update(ToJson(now.load, {"preemptions", "group_epoch"}));
   out["workers"] = Json::array();
   for (const v1::WorkerLoad& worker : now.load.workers()) {
-    out["workers"].push_back({{"rank", worker.rank()},
-                              {"pid", worker.pid()},
-                              {"host", worker.host()},
-                              {"state", worker.state()},
-                              {"metrics_address", worker.metrics_address()},
-                              {"running_requests", worker.running_requests()},
-                              {"kv_blocks_used", worker.kv_blocks_used()},
-                              {"kv_blocks_cached", worker.kv_blocks_cached()},
-                              {"kv_blocks_total", worker.kv_blocks_total()},
-                              {"block_size", worker.block_size()}});
+    out["workers"].push_back(ToJson(worker, {"rank", "pid", "host", "state", "metrics_address", "running_requests",
+                                             "kv_blocks_used", "kv_blocks_cached", "kv_blocks_total", "block_size"}));
   }
   return out;
 }
@@ -149,14 +127,14 @@ void PrintTable(std::ostream& out, const std::string& address, const Snapshot& n
   out.flush();
 }
 
-int Run(Console& console, const StatusFlags& flags) {
+absl::StatusOr<int> RunStatus(Console& console, const StatusFlags& flags) {
   const absl::StatusOr<Snapshot> now = LookUntilReady(console, flags);
   if (!now.ok()) {
     if (flags.json) console.out << Dump({{"ready", false}, {"error", ErrorJson(now.status())}}) << std::endl;
-    return Complain(console, now.status());
+    return now.status();
   }
   if (flags.json) {
-    console.out << Dump(ToJson(*now)) << std::endl;
+    console.out << Dump(SnapshotJson(*now)) << std::endl;
   } else {
     PrintTable(console.out, flags.server.server, *now);
   }
@@ -175,7 +153,7 @@ void AddStatusCommand(Command* app) {
   command->flags()->Add("json", &flags->json, "one line of JSON");
   flags->server.AddTo(command->flags());
   command->SetFooter("Exit code 0 when the server is ready, 1 when it is not.");
-  command->SetRun([flags](Console& console) { return Run(console, *flags); });
+  command->SetRun([flags](Console& console) { return RunStatus(console, *flags); });
 }
 
 }  // namespace switchyard::cli

@@ -9,6 +9,7 @@
 #include "clients/cli/json.h"
 #include "clients/cli/request_lines.h"
 #include "clients/cpp/client.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -24,17 +25,15 @@ struct TextFlags {
 };
 
 absl::Status Tokenize(client::Client* client, const v1::TokenizeRequest& request, Json* json) {
-  const absl::StatusOr<v1::TokenizeResponse> response = client->Tokenize(request);
-  if (!response.ok()) return response.status();
-  *json = {{"token_ids", response->token_ids()}, {"tokens", response->tokens()}};
-  if (request.has_messages()) (*json)["rendered_text"] = response->rendered_text();
+  ASSIGN_OR_RETURN(const v1::TokenizeResponse response, client->Tokenize(request));
+  *json = {{"token_ids", response.token_ids()}, {"tokens", response.tokens()}};
+  if (request.has_messages()) (*json)["rendered_text"] = response.rendered_text();
   return absl::OkStatus();
 }
 
 absl::Status Detokenize(client::Client* client, const v1::DetokenizeRequest& request, Json* json) {
-  const absl::StatusOr<v1::DetokenizeResponse> response = client->Detokenize(request);
-  if (!response.ok()) return response.status();
-  *json = {{"text", response->text()}};
+  ASSIGN_OR_RETURN(const v1::DetokenizeResponse response, client->Detokenize(request));
+  *json = {{"text", response.text()}};
   return absl::OkStatus();
 }
 
@@ -42,33 +41,32 @@ std::string IdsText(const Json& json) { return absl::StrJoin(json.value("token_i
 std::string PlainText(const Json& json) { return json.value("text", ""); }
 
 template <class Request>
-int Run(Console& console, const TextFlags<Request>& flags, absl::Status (*ask)(client::Client*, const Request&, Json*),
-        std::string (*as_text)(const Json&), const char* positional_field) {
-  absl::StatusOr<Json> given = flags.request.Given();
-  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
+absl::StatusOr<int> RunText(Console& console, const TextFlags<Request>& flags,
+                            absl::Status (*ask)(client::Client*, const Request&, Json*),
+                            std::string (*as_text)(const Json&), const char* positional_field) {
+  ASSIGN_OR_RETURN(Json given, flags.request.Given());
   if (!flags.positional.empty()) {
     const auto field = FindField(RequestFields<Request>(), positional_field);
     const absl::StatusOr<Json> value = FlagToJson((*field)->kind, {absl::StrJoin(flags.positional, " ")});
-    if (!value.ok()) return Complain(console, BadInput(absl::StrCat(positional_field, " ", value.status().message())));
-    (*given)[positional_field] = *value;
+    if (!value.ok()) return BadInput(absl::StrCat(positional_field, " ", value.status().message()));
+    given[positional_field] = *value;
   }
   const bool many = !flags.lines.input.empty();
-  const absl::StatusOr<Request> request = many ? Request() : BuildRequest<Request>(*given);
-  if (!request.ok()) return Complain(console, BadInput(request.status().message()));
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
+  ASSIGN_OR_RETURN(const Request request, many ? Request() : BuildRequest<Request>(given));
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
   const AskFn<Request> ask_server = [&client, ask](const Request& one, Json* json) {
-    return ask(client->get(), one, json);
+    return ask(client.get(), one, json);
   };
-  if (many) return RunLines<Request>(console, flags.lines, *given, ask_server, as_text);
+  if (many) return RunLines<Request>(console, flags.lines, given, ask_server, as_text);
   Json json;
-  const absl::Status status = ask_server(*request, &json);
+  const absl::Status status = ask_server(request, &json);
   if (flags.lines.json) {
     console.out << AsLine(status, json).text << std::endl;
   } else if (status.ok()) {
     console.out << as_text(json) << std::endl;
   }
-  return status.ok() ? kExitOk : Complain(console, status);
+  RETURN_IF_ERROR(status);
+  return kExitOk;
 }
 
 // The request in words first, then the same as flags, then what all requests have.
@@ -95,7 +93,7 @@ void AddTokenizeCommand(Command* app) {
       "rendered to.");
   command->SetRun([flags](Console& console) {
     if (flags->text.has_value()) flags->positional = {*flags->text};
-    return Run<v1::TokenizeRequest>(console, *flags, &Tokenize, &IdsText, "text");
+    return RunText<v1::TokenizeRequest>(console, *flags, &Tokenize, &IdsText, "text");
   });
 }
 
@@ -105,7 +103,7 @@ void AddDetokenizeCommand(Command* app) {
   AddFlags("ids", &flags->positional, "the token ids, the same as --token_ids", flags.get(), command->flags());
   command->SetFooter("Example:\n  switchyard detokenize 5 9 11");
   command->SetRun([flags](Console& console) {
-    return Run<v1::DetokenizeRequest>(console, *flags, &Detokenize, &PlainText, "token_ids");
+    return RunText<v1::DetokenizeRequest>(console, *flags, &Detokenize, &PlainText, "token_ids");
   });
 }
 

@@ -9,15 +9,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/command.h"
-#include "clients/cli/commands/trace_input.h"
 #include "clients/cli/commands/trace_record.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/popularity.h"
 #include "scheduler/simulator/trace_replay.h"
 
 namespace switchyard::cli {
 namespace {
 
-constexpr int kMostPopular = 4;  // that a layer's line names
+constexpr int kShownExperts = 4;  // of a layer
 
 std::string ReadPhase(absl::string_view name, std::string* phase) {
   if (name != NameOf(popularity::Phase::kPrefill) && name != NameOf(popularity::Phase::kDecode)) {
@@ -66,24 +66,23 @@ void PrintLayer(const popularity::RoutingTrace& trace, int layer, std::ostream& 
   };
   out << absl::StrFormat("layer %d: busiest expert %.2f times the mean; most chosen:", layer,
                          share(most) * trace.shape.num_experts);
-  for (const int32_t expert : popularity::TopExperts(rows, kMostPopular))
+  for (const int32_t expert : popularity::TopExperts(rows, kShownExperts))
     out << absl::StrFormat(" %d (%.1f%%)", expert, 100 * share(rows[static_cast<size_t>(expert)]));
   out << "\n";
 }
 
-int Show(Console& console, const std::string& path) {
-  const absl::StatusOr<popularity::RoutingTrace> trace = ReadTrace(console, path);
-  if (!trace.ok()) return Complain(console, trace.status());
+absl::StatusOr<int> ShowTrace(Console& console, const std::string& path) {
+  ASSIGN_OR_RETURN(const popularity::RoutingTrace trace, ReadTrace(console, path));
   int64_t prompt = 0;
-  for (const popularity::TraceSequence& sequence : trace->sequences) prompt += sequence.num_prompt;
-  console.out << "model: " << (trace->model.empty() ? "unknown" : trace->model) << "\n"
-              << trace->shape.num_layers << " MoE layers, " << trace->shape.num_experts << " experts, top-"
-              << trace->shape.top_k << "\n"
-              << trace->sequences.size() << " sequences (" << Labels(*trace) << "), " << trace->num_tokens()
-              << " tokens, " << prompt << " of prompts\n";
-  for (const popularity::TraceChannel& channel : trace->channels)
+  for (const popularity::TraceSequence& sequence : trace.sequences) prompt += sequence.num_prompt;
+  console.out << "model: " << (trace.model.empty() ? "unknown" : trace.model) << "\n"
+              << trace.shape.num_layers << " MoE layers, " << trace.shape.num_experts << " experts, top-"
+              << trace.shape.top_k << "\n"
+              << trace.sequences.size() << " sequences (" << Labels(trace) << "), " << trace.num_tokens() << " tokens, "
+              << prompt << " of prompts\n";
+  for (const popularity::TraceChannel& channel : trace.channels)
     console.out << "channel " << channel.name << ": " << channel.num_predicted << " predicted experts a token\n";
-  for (int layer = 0; layer < trace->shape.num_layers; ++layer) PrintLayer(*trace, layer, console.out);
+  for (int layer = 0; layer < trace.shape.num_layers; ++layer) PrintLayer(trace, layer, console.out);
   console.out.flush();
   return kExitOk;
 }
@@ -94,14 +93,13 @@ struct ReplayFlags {
   simulator::ReplayOptions options;
 };
 
-int Replay(Console& console, const ReplayFlags& flags) {
-  const absl::StatusOr<popularity::RoutingTrace> trace = ReadTrace(console, flags.path);
-  if (!trace.ok()) return Complain(console, trace.status());
+absl::StatusOr<int> Replay(Console& console, const ReplayFlags& flags) {
+  ASSIGN_OR_RETURN(const popularity::RoutingTrace trace, ReadTrace(console, flags.path));
   simulator::ReplayOptions options = flags.options;
   options.phase =
       flags.phase == NameOf(popularity::Phase::kPrefill) ? popularity::Phase::kPrefill : popularity::Phase::kDecode;
-  const absl::StatusOr<simulator::ReplayReport> report = simulator::ReplayTrace(*trace, options);
-  if (!report.ok()) return Complain(console, BadInput(report.status().message()));
+  const absl::StatusOr<simulator::ReplayReport> report = simulator::ReplayTrace(trace, options);
+  if (!report.ok()) return BadInput(report.status().message());
   console.out << report->num_batches << " batches of " << options.batch_tokens << " tokens, " << flags.phase << ", "
               << options.num_devices << " workers\n"
               << "placement      busiest/mean median   p95  copies a layer\n";
@@ -116,12 +114,12 @@ int Replay(Console& console, const ReplayFlags& flags) {
   return kExitOk;
 }
 
-void AddShowCommand(Command* trace) {
+void AddShowTrace(Command* trace) {
   Command* command = trace->AddCommand("show", "what a trace holds, and how skewed each layer is");
   auto path = std::make_shared<std::string>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("file", path.get(), "the trace").Required();
-  command->SetRun([path](Console& console) { return Show(console, *path); });
+  command->SetRun([path](Console& console) { return ShowTrace(console, *path); });
 }
 
 void AddReplayCommand(Command* trace) {
@@ -145,7 +143,7 @@ void AddReplayCommand(Command* trace) {
 void AddTraceCommand(Command* app) {
   Command* command = app->AddCommand("trace", "routing traces: which experts tokens go to");
   AddRecordCommand(command);
-  AddShowCommand(command);
+  AddShowTrace(command);
   AddReplayCommand(command);
 }
 

@@ -18,8 +18,11 @@
 #include "clients/cli/generate_answer.h"
 #include "clients/cli/json.h"
 #include "clients/cli/request_lines.h"
+#include "clients/cli/whole_file.h"
 #include "clients/cpp/client.h"
 #include "proto/support/trace_writer.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/popularity/trace/trace_file.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -41,17 +44,14 @@ struct Document {
 };
 
 absl::StatusOr<Document> ParseDocument(const std::string& line, const Json& defaults, const std::string& label) {
-  absl::StatusOr<Json> object = ParseLine(line);
-  if (!object.ok()) return object.status();
+  ASSIGN_OR_RETURN(Json object, ParseLine(line));
   Document document = {.request = {}, .label = label};
-  if (const auto own = object->find("label"); own != object->end()) {
+  if (const auto own = object.find("label"); own != object.end()) {
     if (!own->is_string()) return absl::InvalidArgumentError("label must be a text");
     document.label = own->get<std::string>();
-    object->erase("label");
+    object.erase("label");
   }
-  absl::StatusOr<GenerateRequest> request = RequestFrom<GenerateRequest>(*object, defaults);
-  if (!request.ok()) return request.status();
-  document.request = *std::move(request);
+  ASSIGN_OR_RETURN(document.request, RequestFrom<GenerateRequest>(object, defaults));
   if (document.request.has_n() && document.request.n() != 1) return absl::InvalidArgumentError("n must be 1");
   // A document is all prompt, unless told otherwise; one token comes behind it anyhow.
   document.request.set_max_tokens(std::max(document.request.max_tokens(), 1));
@@ -68,7 +68,7 @@ class Recorder {
   // The document's sequences as the file has them.
   absl::StatusOr<std::string> Record(const Document& document) {
     std::vector<int32_t> tokens;
-    if (const absl::Status status = TokensOf(document.request, &tokens); !status.ok()) return status;
+    RETURN_IF_ERROR(TokensOf(document.request, &tokens));
     const int64_t room = int64_t{model_.max_model_len()} - document.request.max_tokens();
     const int64_t window = flags_.window > 0 ? std::min<int64_t>(flags_.window, room) : room;
     if (window < 1) {
@@ -82,9 +82,8 @@ class Recorder {
       const auto part = absl::MakeConstSpan(tokens).subspan(begin, static_cast<size_t>(window));
       GenerateRequest request = document.request;
       request.mutable_token_ids()->mutable_ids()->Assign(part.begin(), part.end());
-      absl::StatusOr<std::string> sequence = RecordOne(request, document.label);
-      if (!sequence.ok()) return sequence.status();
-      bytes += *sequence;
+      ASSIGN_OR_RETURN(const std::string sequence, RecordOne(request, document.label));
+      bytes += sequence;
     }
     Report(num_sequences, static_cast<int64_t>(tokens.size()));
     return bytes;
@@ -115,9 +114,8 @@ class Recorder {
     }
     if (request.has_allow_special()) tokenize.set_allow_special(request.allow_special());
     if (request.has_add_special_tokens()) tokenize.set_add_special_tokens(request.add_special_tokens());
-    const absl::StatusOr<v1::TokenizeResponse> response = client_->Tokenize(tokenize);
-    if (!response.ok()) return response.status();
-    tokens->assign(response->token_ids().begin(), response->token_ids().end());
+    ASSIGN_OR_RETURN(const v1::TokenizeResponse response, client_->Tokenize(tokenize));
+    tokens->assign(response.token_ids().begin(), response.token_ids().end());
     return absl::OkStatus();
   }
 
@@ -133,7 +131,7 @@ class Recorder {
       return end.ok() ? answer.CheckComplete() : end;
     };
     Json unused;
-    if (const absl::Status status = AskPatiently(ask, request, &unused); !status.ok()) return status;
+    RETURN_IF_ERROR(AskPatiently(ask, request, &unused));
     std::vector<int32_t> tokens(request.token_ids().ids().begin(), request.token_ids().ids().end());
     const auto num_prompt = static_cast<int32_t>(tokens.size());
     tokens.insert(tokens.end(), answer.token_ids(0).begin(), answer.token_ids(0).end());
@@ -200,43 +198,49 @@ void AddDocumentFlags(absl::string_view input, RecordFlags* values, FlagSet* fla
   values->server.AddTo(flags);
 }
 
-int RecordTrace(Console& console, const RecordFlags& flags) {
-  absl::StatusOr<Json> given = flags.request.Given();
-  if (!given.ok()) return Complain(console, BadInput(given.status().message()));
+absl::StatusOr<int> RecordTrace(Console& console, const RecordFlags& flags) {
+  ASSIGN_OR_RETURN(Json given, flags.request.Given());
   const bool one = flags.input.empty();
-  if (one && !given->contains("text") && !given->contains("token_ids") && !given->contains("messages")) {
-    return Complain(console, BadInput("give --input=FILE, --text=TEXT or --token_ids=IDS"));
+  if (one && !given.contains("text") && !given.contains("token_ids") && !given.contains("messages")) {
+    return BadInput("give --input=FILE, --text=TEXT or --token_ids=IDS");
   }
   // In a file each line may say how many tokens it wants.
-  const bool generates = !one || (given->contains("max_tokens") && (*given)["max_tokens"] != 1);
+  const bool generates = !one || (given.contains("max_tokens") && given["max_tokens"] != 1);
   for (const char* name : kOfGeneration) {
-    if (generates || !given->contains(name)) continue;
-    return Complain(
-        console, BadInput(absl::StrCat("--", name, " has no effect on a document: it goes with --max_tokens above 1")));
+    if (generates || !given.contains(name)) continue;
+    return BadInput(absl::StrCat("--", name, " has no effect on a document: it goes with --max_tokens above 1"));
   }
-  absl::Status opened;
-  const auto file = one || flags.input == "-" ? nullptr : OpenInput(flags.input, &opened);
-  if (!opened.ok()) return Complain(console, opened);
-  std::istringstream only("{}");  // the flags are the document
-  std::istream& in = one ? only : file != nullptr ? static_cast<std::istream&>(*file) : console.in;
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
-  const absl::StatusOr<v1::GetModelInfoResponse> model = (*client)->GetModelInfo();
-  if (!model.ok()) return Complain(console, model.status());
-  const absl::StatusOr<std::string> beginning = rpc::TraceBeginning(*model);
-  if (!beginning.ok()) return Complain(console, beginning.status());
+  std::shared_ptr<std::istream> in = std::make_shared<std::istringstream>("{}");  // the flags are the document
+  if (!one) {
+    ASSIGN_OR_RETURN(in, OpenInput(console, flags.input));
+  }
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
+  ASSIGN_OR_RETURN(const v1::GetModelInfoResponse model, client->GetModelInfo());
+  ASSIGN_OR_RETURN(const std::string beginning, rpc::TraceBeginning(model));
   std::ofstream out(flags.output, std::ios::binary | std::ios::trunc);
-  out << *beginning;
-  if (!out.flush()) return Complain(console, BadInput(absl::StrCat("--output=", flags.output, ": ", strerror(errno))));
-  Recorder recorder(flags, client->get(), *model, &console);
-  const int failed = RecordAll(flags, *given, in, out, &recorder);
+  out << beginning;
+  if (!out.flush()) return BadInput(absl::StrCat("--output=", flags.output, ": ", strerror(errno)));
+  Recorder recorder(flags, client.get(), model, &console);
+  const int failed = RecordAll(flags, given, *in, out, &recorder);
   if (!out.flush()) {
-    return Complain(console, absl::DataLossError(absl::StrCat("--output=", flags.output, ": ", strerror(errno))));
+    return absl::DataLossError(absl::StrCat("--output=", flags.output, ": ", strerror(errno)));
   }
   console.err << "[" << recorder.Summary() << "]" << std::endl;
   if (failed == 0) return kExitOk;
   console.err << "switchyard: " << failed << (failed == 1 ? " document" : " documents") << " failed" << std::endl;
   return kExitFailed;
+}
+
+absl::StatusOr<popularity::RoutingTrace> ReadTrace(Console& console, const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadWhole(path));
+  absl::Status torn;
+  absl::StatusOr<popularity::RoutingTrace> trace = popularity::ParseTrace(bytes, &torn);
+  if (!trace.ok()) return RefuseFile(path, trace.status().message());
+  if (!torn.ok()) {
+    console.err << "[" << path << ": " << torn.message() << "; taking the " << trace->sequences.size()
+                << " sequences before it]" << std::endl;
+  }
+  return trace;
 }
 
 }  // namespace switchyard::cli

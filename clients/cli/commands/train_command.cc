@@ -18,6 +18,7 @@
 #include "clients/cli/whole_file.h"
 #include "clients/cpp/client.h"
 #include "google/rpc/status.pb.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/training.pb.h"
 
 namespace switchyard::cli {
@@ -54,15 +55,13 @@ absl::StatusOr<v1::SubmitJobRequest> BuildSubmit(const SubmitFlags& flags) {
   v1::SubmitJobRequest request;
   request.set_request_id(flags.request_id);
   if (!flags.spec.empty()) {
-    const absl::StatusOr<std::string> text = ReadWhole(flags.spec, kMaxSpecBytes);
-    if (!text.ok()) return text.status();
-    const absl::StatusOr<Json> object = ParseJson(*text);
+    ASSIGN_OR_RETURN(const std::string text, ReadWhole(flags.spec, kMaxSpecBytes));
+    const absl::StatusOr<Json> object = ParseJson(text);
     const absl::Status status = object.ok() ? MergeJson(*object, request.mutable_spec()) : object.status();
     if (!status.ok()) return RefuseFile(flags.spec, status.message());
   }
-  const absl::StatusOr<Json> given = flags.fields.Given();
-  if (!given.ok()) return BadInput(given.status().message());
-  for (const auto& [name, value] : given->items()) {
+  ASSIGN_OR_RETURN(const Json given, flags.fields.Given());
+  for (const auto& [name, value] : given.items()) {
     const auto field = FindField<v1::JobSpec>(RequestFields<v1::JobSpec>(), name);
     const absl::Status status = field.ok() ? (*field)->set(value, request.mutable_spec()) : field.status();
     if (!status.ok()) return BadInput(absl::StrCat("--", name, " ", status.message()));
@@ -78,18 +77,15 @@ int Follow(Console& console, client::Client& client, const JobFlags& flags) {
                 .patience = absl::Seconds(flags.server.timeout_seconds)});
 }
 
-int Submit(Console& console, SubmitFlags& flags) {
-  const absl::StatusOr<v1::SubmitJobRequest> request = BuildSubmit(flags);
-  if (!request.ok()) return Complain(console, request.status());
-  const auto client = flags.job.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
-  const absl::StatusOr<v1::SubmitJobResponse> answer = (*client)->SubmitJob(*request);
-  if (!answer.ok()) return Complain(console, answer.status());
-  console.out << (flags.job.json ? Dump(ToJson(*answer)) : answer->job().id()) << std::endl;
-  if (answer->existed() && !flags.job.json) console.err << "[it had been submitted before]" << std::endl;
+absl::StatusOr<int> Submit(Console& console, SubmitFlags& flags) {
+  ASSIGN_OR_RETURN(const v1::SubmitJobRequest request, BuildSubmit(flags));
+  ASSIGN_OR_RETURN(const auto client, flags.job.server.Connect());
+  ASSIGN_OR_RETURN(const v1::SubmitJobResponse answer, client->SubmitJob(request));
+  console.out << (flags.job.json ? Dump(ToJson(answer)) : answer.job().id()) << std::endl;
+  if (answer.existed() && !flags.job.json) console.err << "[it had been submitted before]" << std::endl;
   if (!flags.watch) return kExitOk;
-  flags.job.id = answer->job().id();
-  return Follow(console, **client, flags.job);
+  flags.job.id = answer.job().id();
+  return Follow(console, *client, flags.job);
 }
 
 std::string TimeText(int64_t unix_ms) {
@@ -98,9 +94,7 @@ std::string TimeText(int64_t unix_ms) {
 
 void PrintJob(std::ostream& out, const v1::Job& job) {
   out << "job         " << job.id() << ": " << ProgressLine(job) << "\n";
-  if (job.has_error()) {
-    out << "error       " << Dump(ToJson(job.error())) << "\n";
-  }
+  if (job.has_error()) out << "error       " << Dump(ToJson(job.error())) << "\n";
   if (job.has_checkpoint()) {
     out << absl::StreamFormat("checkpoint  %s (step %d, %d bytes)\n", job.checkpoint().folder(),
                               job.checkpoint().step(), job.checkpoint().bytes());
@@ -125,8 +119,9 @@ void PrintState(std::ostream& out, const v1::Job& job) {
 using JobCall = absl::StatusOr<v1::Job> (client::Client::*)(const std::string& id);
 using PrintFn = void (*)(std::ostream& out, const v1::Job& job);
 
-int Show(Console& console, const JobFlags& flags, const absl::StatusOr<v1::Job>& job, PrintFn print) {
-  if (!job.ok()) return Complain(console, job.status());
+absl::StatusOr<int> ShowJob(Console& console, const JobFlags& flags, const absl::StatusOr<v1::Job>& job,
+                            PrintFn print) {
+  if (!job.ok()) return job.status();
   if (flags.json) {
     console.out << Dump(ToJson(*job)) << std::endl;
   } else {
@@ -135,28 +130,25 @@ int Show(Console& console, const JobFlags& flags, const absl::StatusOr<v1::Job>&
   return kExitOk;
 }
 
-int Ask(Console& console, const JobFlags& flags, JobCall call) {
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
-  return Show(console, flags, ((**client).*call)(flags.id), call == &client::Client::GetJob ? PrintJob : PrintState);
+absl::StatusOr<int> Call(Console& console, const JobFlags& flags, JobCall call) {
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
+  return ShowJob(console, flags, (*client.*call)(flags.id), call == &client::Client::GetJob ? PrintJob : PrintState);
 }
 
-int Resume(Console& console, const JobFlags& flags, std::optional<int32_t> workers) {
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
+absl::StatusOr<int> Resume(Console& console, const JobFlags& flags, std::optional<int32_t> workers) {
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
   v1::ResumeJobRequest request;
   request.set_id(flags.id);
   if (workers.has_value()) request.set_workers(*workers);
-  return Show(console, flags, (*client)->ResumeJob(request), PrintState);
+  return ShowJob(console, flags, client->ResumeJob(request), PrintState);
 }
 
-int WatchOne(Console& console, const JobFlags& flags) {
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
-  return Follow(console, **client, flags);
+absl::StatusOr<int> WatchOne(Console& console, const JobFlags& flags) {
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
+  return Follow(console, *client, flags);
 }
 
-void PrintRow(std::ostream& out, const v1::Job& job) {
+void PrintJobRow(std::ostream& out, const v1::Job& job) {
   std::vector<std::string> labels;
   for (const auto& [name, value] : job.spec().labels()) labels.push_back(absl::StrCat(name, "=", value));
   std::sort(labels.begin(), labels.end());
@@ -167,36 +159,34 @@ void PrintRow(std::ostream& out, const v1::Job& job) {
                             TimeText(job.created_unix_ms()), absl::StrJoin(labels, " "));
 }
 
-int List(Console& console, const ListFlags& flags) {
+absl::StatusOr<int> List(Console& console, const ListFlags& flags) {
   v1::ListJobsRequest request;
   const absl::Status status = MergeJson({{"labels", flags.labels}}, &request);
-  if (!status.ok()) return Complain(console, BadInput(absl::StrCat("--label: ", status.message())));
+  if (!status.ok()) return BadInput(absl::StrCat("--label: ", status.message()));
   for (const std::string& name : flags.states) {
     v1::StateChange named;  // reads the name of a state
     const absl::Status known = MergeField("state", name, &named);
-    if (!known.ok()) return Complain(console, BadInput(absl::StrCat("--state ", known.message())));
+    if (!known.ok()) return BadInput(absl::StrCat("--state ", known.message()));
     request.add_states(named.state());
   }
   request.set_page_size(flags.page_size);
   request.set_page_token(flags.page_token);
-  const auto client = flags.server.Connect();
-  if (!client.ok()) return Complain(console, client.status());
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
   bool header = !flags.json;
   do {
-    const absl::StatusOr<v1::ListJobsResponse> page = (*client)->ListJobs(request);
-    if (!page.ok()) return Complain(console, page.status());
+    ASSIGN_OR_RETURN(const v1::ListJobsResponse page, client->ListJobs(request));
     if (std::exchange(header, false)) {
       console.out << absl::StreamFormat("%-24s %-10s %15s %9s  %-19s  %s\n", "job", "state", "step", "loss",
                                         "submitted (UTC)", "labels");
     }
-    for (const v1::Job& job : page->jobs()) {
+    for (const v1::Job& job : page.jobs()) {
       if (flags.json) {
         console.out << Dump(ToJson(job)) << "\n";
       } else {
-        PrintRow(console.out, job);
+        PrintJobRow(console.out, job);
       }
     }
-    request.set_page_token(page->next_page_token());
+    request.set_page_token(page.next_page_token());
   } while (flags.all && !request.page_token().empty());
   console.out.flush();
   if (!request.page_token().empty()) {
@@ -263,7 +253,7 @@ void AddList(Command* train) {
 void AddCall(Command* train, const char* name, const char* help, JobCall call) {
   Command* command = train->AddCommand(name, help);
   const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
-  command->SetRun([values, call](Console& console) { return Ask(console, *values, call); });
+  command->SetRun([values, call](Console& console) { return Call(console, *values, call); });
 }
 
 void AddWatch(Command* train) {

@@ -4,41 +4,39 @@
 
 namespace switchyard {
 
-Flag::Flag(absl::string_view name, absl::string_view placeholder, std::string default_text)
-    : name_(name.substr(0, name.find('='))),
-      placeholder_(name_.size() < name.size() ? name.substr(name_.size() + 1) : placeholder),
-      default_text_(std::move(default_text)) {}
+Flag::Flag(absl::string_view name_and_placeholder, absl::string_view type_placeholder, std::string default_text)
+    : name(name_and_placeholder.substr(0, name_and_placeholder.find('='))),
+      placeholder(name.size() < name_and_placeholder.size() ? name_and_placeholder.substr(name.size() + 1)
+                                                            : type_placeholder),
+      default_text(std::move(default_text)) {}
 
-Flag& Flag::Alias(absl::string_view name) {
-  aliases_.emplace_back(name);
+Flag& Flag::Alias(absl::string_view alias) {
+  aliases.emplace_back(alias);
   return *this;
 }
 
-Flag& Flag::Mark(uint32_t marks) {
-  marks_ |= marks;
+Flag& Flag::Mark(uint32_t bits) {
+  marks |= bits;
   return *this;
 }
 
 Flag& Flag::NoDefault() {
-  shows_default_ = false;
+  shows_default = false;
   return *this;
 }
 
 Flag& Flag::Required() {
-  required_ = true;
+  required = true;
   return *this;
 }
 
-bool Flag::HasName(absl::string_view name) const {
-  return name == name_ || std::find(aliases_.begin(), aliases_.end(), name) != aliases_.end();
+bool Flag::HasName(absl::string_view given) const {
+  return given == name || std::find(aliases.begin(), aliases.end(), given) != aliases.end();
 }
 
-FunctionFlag::FunctionFlag(absl::string_view name, std::string default_text, TakeFn take)
-    : Flag(name, "TEXT", default_text), take_(std::move(take)), text_(std::move(default_text)) {}
-
 bool FunctionFlag::Set(absl::string_view text, std::string* error) {
-  *error = take_(text);
-  if (error->empty()) text_ = std::string(text);
+  *error = take(text);
+  if (error->empty()) last = std::string(text);
   return error->empty();
 }
 

@@ -15,10 +15,6 @@ bool LooksLikeFlag(absl::string_view arg) {
   return arg.size() > 1 && arg[0] == '-' && !(arg[1] >= '0' && arg[1] <= '9') && arg[1] != '.';
 }
 
-std::string BoundsText(const Flag::Bounds& bounds) {
-  return absl::StrCat("must be within [", bounds.low, ", ", bounds.high, "]");
-}
-
 }  // namespace
 
 std::string FlagProblem::ToString() const {
@@ -47,17 +43,17 @@ void FlagSet::BeginGroup(absl::string_view title) {
 }
 
 void FlagSet::Own(std::unique_ptr<Flag> flag, absl::string_view help, bool is_bool, bool is_list) {
-  flag->help_ = std::string(help);
-  flag->group_ = group_;
-  flag->is_bool_ = is_bool;
-  flag->is_list_ = is_list;
+  flag->help = std::string(help);
+  flag->group = group_;
+  flag->is_bool = is_bool;
+  flag->is_list = is_list;
   flags_.push_back(std::move(flag));
 }
 
 Flag& FlagSet::AddFunction(absl::string_view name, std::string default_text, FunctionFlag::TakeFn take,
                            absl::string_view help, bool is_bool) {
   Own(std::make_unique<FunctionFlag>(name, std::move(default_text), std::move(take)), help, is_bool, false);
-  flags_.back()->explains_ = true;
+  flags_.back()->explains = true;
   return *flags_.back();
 }
 
@@ -74,8 +70,8 @@ std::vector<FlagProblem> FlagSet::Parse(absl::Span<const std::string> args) {
     }
   }
   for (const auto& flag : flags_) {
-    if (!flag->required() || flag->times_given() > 0) continue;
-    problems.push_back({.kind = FlagProblem::Kind::kMissing, .flag = flag.get(), .name = flag->name()});
+    if (!flag->required || flag->times_given > 0) continue;
+    problems.push_back({.kind = FlagProblem::Kind::kMissing, .flag = flag.get(), .name = flag->name});
   }
   return problems;
 }
@@ -94,14 +90,14 @@ void FlagSet::TakeFlag(absl::Span<const std::string> args, size_t* i, std::vecto
   given.value = has_value ? std::string(text.substr(equals + 1)) : "true";
   if (flag == nullptr && !has_value && absl::StartsWith(given.name, "no")) {
     flag = Find(absl::string_view(given.name).substr(2));
-    if (flag != nullptr && !flag->is_bool()) flag = nullptr;
+    if (flag != nullptr && !flag->is_bool) flag = nullptr;
     given.value = "false";
   }
-  if (flag == nullptr || flag->positional()) {
+  if (flag == nullptr || flag->positional) {
     given.detail = NearestName(given.name, Names());
     return problems->push_back(std::move(given));
   }
-  if (!has_value && !flag->is_bool()) {
+  if (!has_value && !flag->is_bool) {
     if (*i + 1 >= args.size()) {
       given.kind = FlagProblem::Kind::kNoValue;
       given.flag = flag;
@@ -114,16 +110,16 @@ void FlagSet::TakeFlag(absl::Span<const std::string> args, size_t* i, std::vecto
 
 void FlagSet::TakePositional(const std::string& arg, std::vector<FlagProblem>* problems) {
   for (const auto& flag : flags_) {
-    if (!flag->positional() || (flag->times_given() > 0 && !flag->is_list())) continue;
-    return Set(flag.get(), {.kind = {}, .name = flag->name(), .argument = arg, .value = arg}, problems);
+    if (!flag->positional || (flag->times_given > 0 && !flag->is_list)) continue;
+    return Set(flag.get(), {.kind = {}, .name = flag->name, .argument = arg, .value = arg}, problems);
   }
   problems->push_back({.kind = FlagProblem::Kind::kUnexpected, .argument = arg});
 }
 
 void FlagSet::Set(Flag* flag, FlagProblem given, std::vector<FlagProblem>* problems) {
-  ++flag->times_given_;
+  ++flag->times_given;
   if (flag->Set(given.value, &given.detail)) return;
-  given.kind = flag->explains_ ? FlagProblem::Kind::kOutOfRange : FlagProblem::Kind::kBadValue;
+  given.kind = flag->explains ? FlagProblem::Kind::kOutOfRange : FlagProblem::Kind::kBadValue;
   given.flag = flag;
   problems->push_back(std::move(given));
 }
@@ -131,19 +127,19 @@ void FlagSet::Set(Flag* flag, FlagProblem given, std::vector<FlagProblem>* probl
 std::vector<FlagProblem> FlagSet::OutOfRange(bool given_only) const {
   std::vector<FlagProblem> problems;
   for (const auto& flag : flags_) {
-    if (given_only && flag->times_given() == 0) continue;
-    const std::optional<Flag::Bounds> broken = flag->Broken();
-    if (!broken.has_value()) continue;
+    if (given_only && flag->times_given == 0) continue;
+    if (flag->InBounds()) continue;
+    const Flag::Bounds bounds = *flag->bounds();
     problems.push_back({.kind = FlagProblem::Kind::kOutOfRange,
                         .flag = flag.get(),
-                        .name = flag->name(),
+                        .name = flag->name,
                         .value = flag->text(),
-                        .detail = BoundsText(*broken)});
+                        .detail = absl::StrCat("must be within [", bounds.low, ", ", bounds.high, "]")});
   }
   return problems;
 }
 
-const Flag* FlagSet::Find(absl::string_view name) const {
+Flag* FlagSet::Find(absl::string_view name) const {
   for (const auto& flag : flags_) {
     if (flag->HasName(name)) return flag.get();
   }
@@ -153,21 +149,21 @@ const Flag* FlagSet::Find(absl::string_view name) const {
 std::vector<const Flag*> FlagSet::Marked(uint32_t marks) const {
   std::vector<const Flag*> found;
   for (const auto& flag : flags_) {
-    if ((flag->marks() & marks) != 0) found.push_back(flag.get());
+    if ((flag->marks & marks) != 0) found.push_back(flag.get());
   }
   return found;
 }
 
 std::vector<std::string> FlagSet::ArgumentsOf(uint32_t marks) const {
   std::vector<std::string> args;
-  for (const Flag* flag : Marked(marks)) args.push_back(absl::StrCat("--", flag->name(), "=", flag->text()));
+  for (const Flag* flag : Marked(marks)) args.push_back(absl::StrCat("--", flag->name, "=", flag->text()));
   return args;
 }
 
 std::vector<std::string> FlagSet::Names() const {
   std::vector<std::string> names;
   for (const auto& flag : flags_) {
-    if (!flag->positional()) names.push_back(flag->name());
+    if (!flag->positional) names.push_back(flag->name);
   }
   return names;
 }

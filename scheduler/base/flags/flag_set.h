@@ -45,10 +45,10 @@ struct FlagProblem {
 
 class FlagSet {
  public:
-  // Flags that are added from now on stand under this title; titles come in the order in which they are first begun.
+  // Flags that are added from now on stand under this title; titles keep the order in which they first began.
   void BeginGroup(absl::string_view title);
-  // Puts a flag that is there already under that title.  REQUIRES: it is.
-  void Regroup(absl::string_view name) { Find(name)->group_ = group_; }
+  // Moves a flag under that title.  REQUIRES: there is such a flag.
+  void Regroup(absl::string_view name) { Find(name)->group = group_; }
 
   template <class T>
   VariableFlag<T>& Add(absl::string_view name, T* variable, absl::string_view help) {
@@ -61,7 +61,7 @@ class FlagSet {
   template <class T>
   VariableFlag<T>& AddPositional(absl::string_view name, T* variable, absl::string_view help) {
     VariableFlag<T>& added = Add(name, variable, help);
-    added.positional_ = true;
+    added.positional = true;
     return added;
   }
   // `take` gets every text that is given ("true" for --name alone, if is_bool), and returns what it must be, or "" if
@@ -69,20 +69,18 @@ class FlagSet {
   Flag& AddFunction(absl::string_view name, std::string default_text, FunctionFlag::TakeFn take, absl::string_view help,
                     bool is_bool = false);
 
-  // Sets the variables; returns everything that is wrong, in the order of the arguments.  Values out of range are not
-  // looked for.
+  // Sets the variables; returns everything that is wrong, in the order of the arguments, but for values out of range.
   std::vector<FlagProblem> Parse(absl::Span<const std::string> args);
   // Values outside of their flag's range, of all flags or of those that were given.
   std::vector<FlagProblem> OutOfRange(bool given_only) const;
 
-  // By name or alias; null: there is none.
-  const Flag* Find(absl::string_view name) const;
-  Flag* Find(absl::string_view name) { return const_cast<Flag*>(std::as_const(*this).Find(name)); }
+  // By name or alias; null if there is none.
+  Flag* Find(absl::string_view name) const;
   // Flags with one of the bits.
   std::vector<const Flag*> Marked(uint32_t marks) const;
-  // "--name=value" of those, for another program that has them, too.
+  // "--name=value" of those, for another program that has the same flags.
   std::vector<std::string> ArgumentsOf(uint32_t marks) const;
-  // Of flags, as a user may be told them.
+  // Names of the flags that may be suggested to a user.
   std::vector<std::string> Names() const;
   const std::vector<std::unique_ptr<Flag>>& flags() const { return flags_; }
   const std::vector<std::string>& groups() const { return groups_; }

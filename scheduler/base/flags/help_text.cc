@@ -16,17 +16,17 @@ constexpr size_t kWidestLeft = 36;
 
 // "--model=DIR", "--insecure", "--cuda_graphs=BOOL", "--stop=TEXT ...", "files ..."
 std::string NameText(const Flag& flag) {
-  const std::string more = flag.is_list() ? " ..." : "";
-  if (flag.positional()) return absl::StrCat(flag.name(), more);
-  if (flag.is_bool()) return absl::StrCat("--", flag.name(), flag.default_text() == "false" ? "" : "=BOOL");
-  return absl::StrCat("--", flag.name(), "=", flag.placeholder(), more);
+  const std::string more = flag.is_list ? " ..." : "";
+  if (flag.positional) return absl::StrCat(flag.name, more);
+  if (flag.is_bool) return absl::StrCat("--", flag.name, flag.default_text == "false" ? "" : "=BOOL");
+  return absl::StrCat("--", flag.name, "=", flag.placeholder, more);
 }
 
 // With the default, where it says something.
 std::string Described(const Flag& flag) {
-  const bool is_off = flag.is_bool() && flag.default_text() == "false";
-  const std::string value = is_off || !flag.shows_default() ? "" : flag.default_text();
-  return absl::StrCat(flag.help(), value.empty() ? "" : absl::StrCat(" (default ", value, ")"));
+  const bool is_off = flag.is_bool && flag.default_text == "false";
+  const std::string value = is_off || !flag.shows_default ? "" : flag.default_text;
+  return absl::StrCat(flag.help, value.empty() ? "" : absl::StrCat(" (default ", value, ")"));
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ std::string FlagsHelp(const FlagSet& flags, size_t columns) {
   for (const std::string& group : flags.groups()) {
     std::string entries;
     for (const auto& flag : flags.flags()) {
-      if (flag->group() == group) entries += HelpEntry(NameText(*flag), Described(*flag), left, columns);
+      if (flag->group == group) entries += HelpEntry(NameText(*flag), Described(*flag), left, columns);
     }
     if (group.empty() || entries.empty()) continue;
     absl::StrAppend(&out, out.empty() ? "" : "\n", group, ":\n", entries);

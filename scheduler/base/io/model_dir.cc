@@ -2,9 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,15 +20,12 @@
 namespace switchyard {
 namespace {
 
-// Opens `name` under root without leaving it.  Kernels before 5.6 and some sandboxes have no openat2: there links are
-// not followed at all.
-int OpenBeneath(int root_fd, const std::string& name) {
-  open_how how = {};
-  how.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;  // O_NONBLOCK: a FIFO must not hold us up
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  const long fd = syscall(SYS_openat2, root_fd, name.c_str(), &how, sizeof(how));
-  if (fd >= 0 || (errno != ENOSYS && errno != EPERM)) return static_cast<int>(fd);
-  return openat(root_fd, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+// Kernels before 5.6 and some sandboxes have no openat2: there links are not followed at all.
+int OpenForReading(int root_fd, const std::string& name) {
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK;  // O_NONBLOCK: a FIFO must not hold us up
+  const int fd = OpenBeneath(root_fd, name, kFlags);
+  if (fd >= 0 || (errno != ENOSYS && errno != EPERM)) return fd;
+  return openat(root_fd, name.c_str(), kFlags | O_NOFOLLOW);
 }
 
 // The Hugging Face cache: <root>/snapshots/<revision>.
@@ -67,37 +62,30 @@ absl::StatusOr<ModelDir> ModelDir::Open(const std::string& path) {
     prefix = root.substr(snapshots + 1) + "/";
     root.resize(snapshots);
   }
-  const int fd = open(root.empty() ? "/" : root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return absl::PermissionDeniedError(absl::StrCat("model directory ", path, ": ", std::strerror(errno)));
-  return ModelDir(fd, std::move(prefix), path);
+  UniqueFd fd(open(root.empty() ? "/" : root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0) return ModelDir(std::move(fd), std::move(prefix), path);
+  return absl::PermissionDeniedError(absl::StrCat("model directory ", path, ": ", std::strerror(errno)));
 }
 
 absl::StatusOr<ModelDir> ModelDir::Beneath(const RootDir& root, const std::string& name) {
   ASSIGN_OR_RETURN(const int fd, root.OpenFolder(name));
-  return ModelDir(fd, "", absl::StrCat(root.path(), "/", name));
-}
-
-ModelDir::ModelDir(ModelDir&& other) noexcept
-    : root_fd_(std::exchange(other.root_fd_, -1)), prefix_(std::move(other.prefix_)), path_(std::move(other.path_)) {}
-
-ModelDir::~ModelDir() {
-  if (root_fd_ >= 0) close(root_fd_);
+  return ModelDir(UniqueFd(fd), "", absl::StrCat(root.path(), "/", name));
 }
 
 absl::StatusOr<ModelDir> ModelDir::Folder(const std::string& name) const {
   RETURN_IF_ERROR(CheckPlainName(name));
   struct stat st = {};
-  if (fstatat(root_fd_, (prefix_ + name).c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(st.st_mode)) {
+  if (fstatat(root_.get(), (prefix_ + name).c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(st.st_mode)) {
     return absl::NotFoundError(absl::StrCat(name, ": no such folder in the model directory"));
   }
-  const int fd = fcntl(root_fd_, F_DUPFD_CLOEXEC, 0);
-  if (fd < 0) return absl::ResourceExhaustedError(absl::StrCat(name, ": ", std::strerror(errno)));
-  return ModelDir(fd, absl::StrCat(prefix_, name, "/"), absl::StrCat(path_, "/", name));
+  UniqueFd root(fcntl(root_.get(), F_DUPFD_CLOEXEC, 0));
+  if (root.get() < 0) return absl::ResourceExhaustedError(absl::StrCat(name, ": ", std::strerror(errno)));
+  return ModelDir(std::move(root), absl::StrCat(prefix_, name, "/"), absl::StrCat(path_, "/", name));
 }
 
 absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
   RETURN_IF_ERROR(CheckPlainName(name));
-  const int fd = OpenBeneath(root_fd_, prefix_ + name);
+  const int fd = OpenForReading(root_.get(), prefix_ + name);
   if (fd < 0) {
     if (errno == ENOENT) return absl::NotFoundError(absl::StrCat(name, ": no such file in the model directory"));
     if (errno == EXDEV || errno == ELOOP) {
@@ -120,38 +108,23 @@ absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
 
 bool ModelDir::Exists(const std::string& name) const {
   struct stat st = {};
-  return fstatat(root_fd_, (prefix_ + name).c_str(), &st, 0) == 0;
+  return fstatat(root_.get(), (prefix_ + name).c_str(), &st, 0) == 0;
 }
 
 absl::StatusOr<std::string> ModelDir::ReadSmallFile(const std::string& name, int64_t max_bytes) const {
-  int fd = -1;
-  ASSIGN_OR_RETURN(fd, OpenFile(name));
+  ASSIGN_OR_RETURN(const int opened, OpenFile(name));
+  const UniqueFd fd(opened);
   struct stat st = {};
-  fstat(fd, &st);
-  std::string text;
-  absl::Status status;
+  fstat(fd.get(), &st);
   if (st.st_size > max_bytes) {
-    status = absl::InvalidArgumentError(absl::StrCat(name, ": ", st.st_size, " bytes, limit ", max_bytes));
-  } else {
-    text.resize(static_cast<size_t>(st.st_size));
-    size_t done = 0;
-    while (done < text.size()) {
-      const ssize_t n = pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) {
-        status = absl::UnavailableError(absl::StrCat(name, ": read at ", done, ": ", std::strerror(errno)));
-        break;
-      }
-      if (n == 0) {
-        status = absl::DataLossError(absl::StrCat(name, ": ended after ", done, " of ", text.size(), " bytes"));
-        break;
-      }
-      done += static_cast<size_t>(n);
-    }
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", st.st_size, " bytes, limit ", max_bytes));
   }
-  close(fd);
-  if (!status.ok()) return status;
-  return text;
+  std::string text(static_cast<size_t>(st.st_size), '\0');
+  int error = 0;
+  const size_t done = ReadWhole(fd.get(), text.data(), text.size(), &error);
+  if (done == text.size()) return text;
+  if (error != 0) return absl::UnavailableError(absl::StrCat(name, ": read at ", done, ": ", std::strerror(error)));
+  return absl::DataLossError(absl::StrCat(name, ": ended after ", done, " of ", text.size(), " bytes"));
 }
 
 std::vector<std::string> ModelDir::List() const {

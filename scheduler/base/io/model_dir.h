@@ -9,12 +9,14 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/base/io/root_dir.h"
+#include "scheduler/base/io/unique_fd.h"
 
 namespace switchyard {
 
@@ -23,9 +25,6 @@ class ModelDir {
   static absl::StatusOr<ModelDir> Open(const std::string& path);
   // A folder beneath a root (training jobs name theirs so); its files' links may lead nowhere out of the folder itself.
   static absl::StatusOr<ModelDir> Beneath(const RootDir& root, const std::string& name);
-  ModelDir(ModelDir&& other) noexcept;
-  ModelDir& operator=(ModelDir&&) = delete;
-  ~ModelDir();
 
   const std::string& path() const { return path_; }  // as it was given, for messages
   // One of its folders, within the same bounds.  NotFound if there is none, or if it is a link.
@@ -39,10 +38,10 @@ class ModelDir {
   std::vector<std::string> List() const;
 
  private:
-  ModelDir(int root_fd, std::string prefix, std::string path)
-      : root_fd_(root_fd), prefix_(std::move(prefix)), path_(std::move(path)) {}
+  ModelDir(UniqueFd root, std::string prefix, std::string path)
+      : root_(std::move(root)), prefix_(std::move(prefix)), path_(std::move(path)) {}
 
-  int root_fd_ = -1;    // nothing outside of this is opened
+  UniqueFd root_;       // nothing outside of this is opened
   std::string prefix_;  // from the root to the directory: "" or "snapshots/<revision>/"
   std::string path_;
 };

@@ -24,6 +24,15 @@ namespace {
 
 constexpr int kTries = 100;
 
+std::string Shown(const std::string& name) { return absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)), "\""); }
+
+bool IsOfDisk(int error) {
+  constexpr int kErrors[] = {EIO, ESTALE, ENOTCONN, ENODEV, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ESHUTDOWN, EREMOTEIO};
+  return std::find(std::begin(kErrors), std::end(kErrors), error) != std::end(kErrors);
+}
+
+}  // namespace
+
 int OpenBeneath(int root_fd, const std::string& name, int flags, mode_t mode) {
   open_how how = {};
   how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
@@ -36,38 +45,33 @@ int OpenBeneath(int root_fd, const std::string& name, int flags, mode_t mode) {
   }
 }
 
-std::string Shown(const std::string& name) { return absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)), "\""); }
-
-bool IsOfDisk(int error) {
-  constexpr int kErrors[] = {EIO, ESTALE, ENOTCONN, ENODEV, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ESHUTDOWN, EREMOTEIO};
-  return std::find(std::begin(kErrors), std::end(kErrors), error) != std::end(kErrors);
+size_t ReadWhole(int fd, char* to, size_t size, int* error) {
+  *error = 0;
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t count = pread(fd, to + done, size - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) *error = errno;
+    if (count <= 0) break;
+    done += static_cast<size_t>(count);
+  }
+  return done;
 }
 
-}  // namespace
-
 absl::StatusOr<RootDir> RootDir::Open(const std::string& path, const std::string& what) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0) {
     const int error = errno;
     const std::string text = absl::StrCat(what, " ", path, ": ", std::strerror(error));
     return IsOfDisk(error) ? absl::UnavailableError(text) : absl::InvalidArgumentError(text);
   }
-  RootDir root(fd, path, what);
-  const int self = OpenBeneath(fd, ".", O_RDONLY | O_DIRECTORY, 0);
-  if (self < 0) {
+  const UniqueFd self(OpenBeneath(fd.get(), ".", O_RDONLY | O_DIRECTORY));
+  if (self.get() < 0) {
     if (IsOfDisk(errno)) return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
     return absl::FailedPreconditionError(absl::StrCat(what, " ", path, ": openat2: ", std::strerror(errno),
                                                       "; without it (Linux 5.6) names could lead out"));
   }
-  close(self);
-  return root;
-}
-
-RootDir::RootDir(RootDir&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)), what_(std::move(other.what_)) {}
-
-RootDir::~RootDir() {
-  if (fd_ >= 0) close(fd_);
+  return RootDir(std::move(fd), path, what);
 }
 
 absl::Status RootDir::Problem(const std::string& name, int error) const {
@@ -89,7 +93,7 @@ absl::Status RootDir::Problem(const std::string& name, int error) const {
 absl::StatusOr<int> RootDir::OpenAs(const std::string& name, int flags, mode_t mode) const {
   // A NUL would end the name early.
   if (name.empty() || name.find('\0') != std::string::npos) return Problem(name, EINVAL);
-  const int fd = OpenBeneath(fd_, name, flags, mode);
+  const int fd = OpenBeneath(fd_.get(), name, flags, mode);
   if (fd < 0) return Problem(name, errno);
   return fd;
 }
@@ -118,37 +122,28 @@ absl::Status RootDir::MakeFolders(const std::string& name) const {
     end = name.find('/', end + 1);
     const std::string part = name.substr(0, end);
     const size_t slash = part.rfind('/');
-    int parent = -1;
-    ASSIGN_OR_RETURN(parent, OpenFolder(slash == std::string::npos ? "." : part.substr(0, slash)));
-    const bool made = mkdirat(parent, part.substr(slash + 1).c_str(), 0777) == 0 || errno == EEXIST;
-    const int error = made && fsync(parent) != 0 ? errno : made ? 0 : errno;
-    close(parent);
-    if (error != 0) return Problem(part, error);
+    ASSIGN_OR_RETURN(const int opened, OpenFolder(slash == std::string::npos ? "." : part.substr(0, slash)));
+    const UniqueFd parent(opened);
+    if (mkdirat(parent.get(), part.substr(slash + 1).c_str(), 0777) != 0 && errno != EEXIST)
+      return Problem(part, errno);
+    if (fsync(parent.get()) != 0) return Problem(part, errno);
   }
-  int folder = -1;
-  ASSIGN_OR_RETURN(folder, OpenFolder(name));
+  ASSIGN_OR_RETURN(const int folder, OpenFolder(name));
   close(folder);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> RootDir::ReadSmallFile(const std::string& name, int64_t max_bytes) const {
-  int fd = -1;
-  ASSIGN_OR_RETURN(fd, OpenFile(name));
+  ASSIGN_OR_RETURN(const int opened, OpenFile(name));
+  const UniqueFd fd(opened);
   struct stat st = {};
-  fstat(fd, &st);
+  fstat(fd.get(), &st);
   if (st.st_size > max_bytes) {
-    close(fd);
     return absl::InvalidArgumentError(absl::StrCat(Shown(name), ": ", st.st_size, " bytes, limit ", max_bytes));
   }
   std::string text(static_cast<size_t>(st.st_size), '\0');
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t n = pread(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    done += static_cast<size_t>(n);
-  }
-  close(fd);
+  int error = 0;
+  const size_t done = ReadWhole(fd.get(), text.data(), text.size(), &error);
   if (done == text.size()) return text;
   return absl::DataLossError(absl::StrCat(Shown(name), ": ended after ", done, " of ", text.size(), " bytes"));
 }

@@ -1,4 +1,4 @@
-// A root under which users name files: whatever they write, nothing outside of it is opened.
+// A folder under which users name files: whatever they write, nothing outside of it is opened.
 //
 // Names are relative paths (scheduler/jobs/job_spec.h, CheckRelativePath: no "..", no absolute ones).  Symbolic links
 // are followed only beneath the root; the kernel sees to it (openat2, Linux 5.6).  Thread-safe after Open. Errors:
@@ -9,22 +9,19 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "scheduler/base/io/unique_fd.h"
 
 namespace switchyard {
 
 class RootDir {
  public:
-  // `what` is for messages: "the dataset root".  InvalidArgument: no folder, or none for us; Unavailable: its
-  // disk does not answer; FailedPrecondition: a kernel (or a
-  // sandbox) without openat2, where nobody could keep names beneath it.
+  // `what` is for messages: "the dataset root".  InvalidArgument: no folder, or none for us; Unavailable: its disk does
+  // not answer; FailedPrecondition: a kernel or a sandbox without openat2, where names could lead out.
   static absl::StatusOr<RootDir> Open(const std::string& path, const std::string& what);
-  RootDir(RootDir&& other) noexcept;
-  RootDir& operator=(RootDir&&) = delete;
-  ~RootDir();
 
   // A descriptor of a regular file, for reading; the caller closes it.
   absl::StatusOr<int> OpenFile(const std::string& name) const;
@@ -40,12 +37,18 @@ class RootDir {
   const std::string& path() const { return path_; }
 
  private:
-  RootDir(int fd, std::string path, std::string what) : fd_(fd), path_(std::move(path)), what_(std::move(what)) {}
+  RootDir(UniqueFd fd, std::string path, std::string what)
+      : fd_(std::move(fd)), path_(std::move(path)), what_(std::move(what)) {}
   absl::Status Problem(const std::string& name, int error) const;
 
-  int fd_ = -1;
+  UniqueFd fd_;
   std::string path_, what_;
 };
+
+// As openat2(2): opens `name` beneath the folder `root_fd`, links followed only beneath it, or returns -1 with errno.
+int OpenBeneath(int root_fd, const std::string& name, int flags, mode_t mode = 0);
+// Bytes [0, size) of an open file.  Returns how many came before its end or an error, which *error is then (else 0).
+size_t ReadWhole(int fd, char* to, size_t size, int* error);
 
 // InvalidArgument if one of the two folders is the other, or in it, also by way of links: what is written into one
 // would be read out of the other.  OK where one is empty or not there.

@@ -89,6 +89,12 @@ size_t FindInvalidUtf8(absl::string_view text) {
   return absl::string_view::npos;
 }
 
+absl::string_view CutText(absl::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return text.substr(0, most);
+}
+
 void LossyUtf8::Append(absl::string_view bytes, std::string* out) {
   std::string joined;
   if (!waiting_.empty()) {

@@ -34,6 +34,9 @@ size_t ValidLength(absl::string_view text);
 // not), or npos.
 size_t FindInvalidUtf8(absl::string_view text);
 
+// At most the first `most` bytes of valid UTF-8, not ending within a character.
+absl::string_view CutText(absl::string_view text, size_t most);
+
 // Bytes in, whole characters out: each maximal ill-formed part becomes one U+FFFD, as Rust's from_utf8_lossy and the
 // WHATWG decoder have it.  A character that is not complete yet waits (at most three bytes).
 class LossyUtf8 {

@@ -13,7 +13,7 @@ namespace switchyard::server {
 // Reads no token.  The root's errors, Unavailable where reading fails, and those of DecodeTokenHeader
 // (InvalidArgument); all begin with the name.
 absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name);
-// Whether windows of `length` tokens have a target (token_targets.h).  `header`: the file's.  Errors: the root's, and
+// Whether windows of `length` tokens have a target (token_format.h).  `header`: the file's.  Errors: the root's, and
 // Unavailable where reading fails.
 absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
                                    int64_t length);

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/jobs/token_targets.h"
+#include "scheduler/jobs/token_format.h"
 
 namespace switchyard::server {
 namespace {

@@ -13,7 +13,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/reduce_policy.h"
 #include "scheduler/jobs/token_format.h"
-#include "scheduler/jobs/token_targets.h"
 #include "server/jobs/pack/token_header.h"
 #include "server/jobs/spec/model_facts.h"
 #include "server/jobs/spec/token_scan.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "scheduler/base/cut_text.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard::text {
 namespace {

@@ -3,9 +3,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/link/engine_settings_codec.h"
 #include "proto/link/expert_report_codec.h"
-#include "proto/link/group_seat_codec.h"
+#include "proto/link/fleet_codec.h"
 
 namespace switchyard::link {
 namespace {

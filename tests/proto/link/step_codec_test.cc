@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "proto/link/step_part_codec.h"
 #include "proto/link/step_plan_codec.h"
 #include "proto/link/step_result_codec.h"
 #include "tests/proto/link/round_trip.h"

@@ -1,6 +1,4 @@
 // Every way in which bytes can fail to be a message, each with its text and byte; and raw_message, which rests on it.
-#include "proto/support/wire_check.h"
-
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -1,10 +1,9 @@
-#include "scheduler/jobs/reduce_plan.h"
-
 #include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "scheduler/jobs/reduce_policy.h"
 
 namespace switchyard::jobs {
 namespace {

@@ -14,7 +14,7 @@
 #include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/jobs/token_targets.h"
+#include "scheduler/jobs/token_format.h"
 #include "workers/tensor/yield_point.h"
 
 namespace switchyard::train {

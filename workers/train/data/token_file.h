@@ -31,7 +31,7 @@ class TokenFile {
   // Reads everything once: tokens below vocab, mask and documents as the format has them, the hash.  progress is called
   // now and then; false stops it (Cancelled).
   absl::Status Verify(int64_t vocab, absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
-  // Whether windows of `length` tokens have a target (token_targets.h).  progress: as Verify's, asked for each piece.
+  // Whether windows of `length` tokens have a target (token_format.h).  progress: as Verify's, asked for each piece.
   absl::StatusOr<bool> HasTarget(int64_t length,
                                  absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
   // tokens[i] and whether it is trained, from token `first` on.  REQUIRES: they are in the file, equal sizes.

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
-#include "scheduler/base/cut_text.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/utf8.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {

@@ -1,10 +1,10 @@
 // Sums gradients over ranks while backward runs: one rank's part.  Those of what every rank has over all ranks, those
 // of experts over the ranks that have the same (trainer_group.h); of an expert that is on one rank nothing is summed.
 //
-// What is summed together, and in which order, follows from shapes alone (reduce_plan.h, reduce_policy.h), is the same
-// in every pass, and all ranks have the sums that they share in the same order.  A thread of its own, one a pass, takes
-// them in that order, each as soon as its gradients are complete and the mode's rule lets it go beside the all-to-alls
-// that this rank knows of (AllToAllWatch).
+// What is summed together, and in which order, follows from shapes alone (reduce_policy.h), is the
+// same in every pass, and all ranks have the sums that they share in the same order.  A thread of its own, one a pass,
+// takes them in that order, each as soon as its gradients are complete and the mode's rule lets it go beside the
+// all-to-alls that this rank knows of (AllToAllWatch).
 //
 // Why nothing waits in a circle: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is
 // never held behind a sum (communicator.h); the rule only ever delays a sum.  In priority_ticketed, where an all-to-all
@@ -32,7 +32,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "scheduler/jobs/comm_spec.h"
-#include "scheduler/jobs/reduce_plan.h"
 #include "scheduler/jobs/reduce_policy.h"
 #include "workers/comm/core/call_tag.h"
 #include "workers/comm/core/communicator.h"

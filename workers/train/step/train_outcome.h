@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/jobs/train_end.h"
+#include "scheduler/jobs/training_seat.h"
 
 namespace switchyard::train {
 

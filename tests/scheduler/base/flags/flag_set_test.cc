@@ -84,7 +84,7 @@ TEST_F(FlagSetTest, EveryFormIsTaken) {
 TEST_F(FlagSetTest, TheLastValueCounts) {
   EXPECT_THAT(Parse({"--port=1", "--port=2"}), IsEmpty());
   EXPECT_EQ(config_.port, 2);
-  EXPECT_EQ(flags_.Find("port")->times_given(), 2);
+  EXPECT_EQ(flags_.Find("port")->times_given, 2);
 }
 
 // As before a renaming: the old name is taken, is never shown, and what is passed on has the new one.
@@ -134,8 +134,8 @@ TEST_F(FlagSetTest, ValuesPassedOnKeepTheirBits) {
 }
 
 TEST_F(FlagSetTest, DefaultsAreTheVariables) {
-  EXPECT_EQ(flags_.Find("timeout")->default_text(), "30s");
-  EXPECT_EQ(flags_.Find("graphs")->default_text(), "true");
+  EXPECT_EQ(flags_.Find("timeout")->default_text, "30s");
+  EXPECT_EQ(flags_.Find("graphs")->default_text, "true");
   EXPECT_TRUE(flags_.Find("port")->is_default());
   EXPECT_THAT(Parse({"--port=1", "--placement=agreed"}), IsEmpty());
   EXPECT_FALSE(flags_.Find("port")->is_default());

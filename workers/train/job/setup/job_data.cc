@@ -7,7 +7,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/jobs/token_targets.h"
+#include "scheduler/jobs/token_format.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/data/token_file.h"
 #include "workers/train/job/job_folder.h"
