@@ -43,7 +43,7 @@ struct PolicyShape {
       popularity::kRow / 64;  // by this share of the mean the busiest may be above it before weights move
 };
 
-// What is expected of a coming layer: rows of all ranks, fixed point (load_predictor.h).
+// What is expected of a coming layer: rows of all ranks, fixed point (popularity.h).
 struct LayerEstimate {
   int layer = 0;                         // up to the deciding layer = in the next step
   absl::Span<const int64_t> popularity;  // [E]
