@@ -3,7 +3,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/offload/expert_budget_flags.h"
+#include "scheduler/offload/expert_budget.h"
 #include "scheduler/placement/placement_mode.h"
 
 namespace switchyard::server {

@@ -25,7 +25,7 @@ void CopyTimeline::Preload(absl::Span<const ExpertKey> resident) {
   std::copy(resident.begin(), resident.end(), holds_.begin());
 }
 
-// What the slot holds or waits for is given up.
+// Gives up what the slot holds or waits for.
 void CopyTimeline::Forget(int slot) {
   const ExpertKey key = holds_[slot];
   if (key == kNoExpert) return;
@@ -34,9 +34,9 @@ void CopyTimeline::Forget(int slot) {
     unused_prefetch_[key] = 0;
   }
   if (pending_chunks_[key] > 0) {
-    const auto is_key = [key](const Job& job) { return job.key == key; };
-    prefetches_.erase(std::remove_if(prefetches_.begin(), prefetches_.end(), is_key), prefetches_.end());
-    demands_.erase(std::remove_if(demands_.begin(), demands_.end(), is_key), demands_.end());
+    for (std::vector<Job>* queue : {&demands_, &prefetches_}) {
+      std::erase_if(*queue, [key](const Job& job) { return job.key == key; });
+    }
     pending_chunks_[key] = 0;
   }
   holds_[slot] = kNoExpert;
@@ -81,7 +81,7 @@ void CopyTimeline::Enqueue(const LayerPlan& plan) {
   }
 }
 
-// One chunk of the copy whose turn it is; false if none can run.
+// Copies one chunk of the copy whose turn it is; false if none can run.
 bool CopyTimeline::CopyChunk() {
   for (std::vector<Job>* queue : {&demands_, &prefetches_}) {
     for (size_t i = 0; i < queue->size(); ++i) {
@@ -159,7 +159,7 @@ int64_t CopyTimeline::Run(const LayerPlan& plan, const LayerNeed& need) {
     if (pending_chunks_[step.key] == 0 && arrived_at_[step.key] <= gate) ++counts_.hits;
     while (pending_chunks_[step.key] > 0) SY_CHECK(CopyChunk());
     now_ = std::max(now_, arrived_at_[step.key]);
-    // By sums, so that the shares of a layer that waits for nothing add up to its ticks exactly.
+    // Differences of sums, so that the shares add up to the layer's ticks exactly.
     const int64_t begin = need.compute_ticks * rows_done / total_rows;
     rows_done += need.rows[step.key % shape_.num_experts];
     now_ += need.compute_ticks * rows_done / total_rows - begin;

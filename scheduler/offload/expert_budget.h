@@ -1,13 +1,15 @@
-// What flags say of an expert budget, and whether it can be.  Plain data; who makes slots of it:
-// workers/serving/rank_experts.h.
+// The options of an expert budget, their checks, and their flags, which server and worker share.  Plain data;
+// workers/serving/rank_experts.h makes slots of it.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/flags/flag_set.h"
 #include "scheduler/offload/policies/policy_kind.h"
 
 namespace switchyard::offload {
@@ -26,9 +28,12 @@ struct ExpertBudgetOptions {
 // InvalidArgument: another name.
 absl::StatusOr<std::optional<OffloadKind>> ParseExpertPolicy(absl::string_view name);
 
-// InvalidArgument: every option that cannot be, one a line, named as the flags.
+// InvalidArgument: every option that cannot be, one a line, named as the flags are.
 absl::Status CheckExpertBudget(const ExpertBudgetOptions& options);
 // InvalidArgument: --cold_experts=host with what it cannot go with, one a line.
 absl::Status CheckColdExperts(const ExpertBudgetOptions& options, bool on_cpu, bool deterministic);
+
+// `whose` experts: "this worker".  All flags get `marks`.
+void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose, uint32_t marks, FlagSet* flags);
 
 }  // namespace switchyard::offload

@@ -5,25 +5,16 @@
 namespace switchyard::offload {
 
 absl::string_view ExpertStateName(ExpertState state) {
-  static constexpr absl::string_view kNames[kNumExpertStates] = {"host only", "prefetching", "demanded", "resident",
-                                                                 "pinned"};
-  return kNames[static_cast<int>(state)];
+  static constexpr absl::string_view kStateNames[kNumExpertStates] = {"host only", "prefetching", "demanded",
+                                                                      "resident"};
+  return kStateNames[static_cast<int>(state)];
 }
 
 ExpertCache::ExpertCache(const OffloadShape& shape)
     : shape_(shape),
       states_(shape.num_keys(), ExpertState::kHostOnly),
       slot_of_(shape.num_keys(), -1),
-      key_in_(shape.num_slots, kNoExpert),
-      num_empty_(shape.num_slots) {}
-
-int32_t ExpertCache::EmptySlot(int32_t begin, int32_t end) const {
-  if (num_empty_ == 0) return -1;
-  for (int32_t slot = begin; slot < end; ++slot) {
-    if (key_in_[slot] == kNoExpert) return slot;
-  }
-  return -1;
-}
+      key_in_(shape.num_slots, kNoExpert) {}
 
 void ExpertCache::MoveTo(ExpertKey key, ExpertState state) {
   const bool may = kExpertMay[static_cast<int>(states_[key])][static_cast<int>(state)];
@@ -40,14 +31,12 @@ void ExpertCache::StartCopy(ExpertKey key, int32_t slot, bool demand) {
   MoveTo(key, demand ? ExpertState::kDemanded : ExpertState::kPrefetching);
   slot_of_[key] = slot;
   key_in_[slot] = key;
-  --num_empty_;
 }
 
 void ExpertCache::Evict(ExpertKey key) {
   MoveTo(key, ExpertState::kHostOnly);
   key_in_[slot_of_[key]] = kNoExpert;
   slot_of_[key] = -1;
-  ++num_empty_;
 }
 
 }  // namespace switchyard::offload

@@ -1,8 +1,7 @@
-// Which experts a rank's device slots hold, and what may happen to one: the cache's state machine.
+// The experts that a rank's device slots hold, and the states of an expert: the cache's state machine.
 //
-// It never copies, waits or asks for the time.  A policy moves it by decisions alone (cache_policy.h: what a decision
-// takes for copied is what its virtual clock says); whoever really copies may keep a second one, moved by events.
-// Thread-compatible.  Does not do: choosing (wave_planner.h, the policies).
+// It never copies, waits or asks for the time.  A policy's decisions alone move it (cache_policy.h).
+// Thread-compatible.  Does not choose (wave_planner.h, the policies).
 #pragma once
 
 #include <array>
@@ -10,24 +9,21 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "scheduler/offload/layer_plan.h"
 
 namespace switchyard::offload {
 
-enum class ExpertState : uint8_t { kHostOnly, kPrefetching, kDemanded, kResident, kPinned };
-inline constexpr int kNumExpertStates = 5;
+enum class ExpertState : uint8_t { kHostOnly, kPrefetching, kDemanded, kResident };
+inline constexpr int kNumExpertStates = 4;
 absl::string_view ExpertStateName(ExpertState state);
 
-//                                            Host   Prefetch Demand Resident Pinned
+//                                            Host   Prefetch Demand Resident
 inline constexpr std::array<std::array<bool, kNumExpertStates>, kNumExpertStates> kExpertMay = {{
-    {false, true, true, false, false},   // HostOnly: its weights are in host memory only
-    {true, false, true, true, false},    // Prefetching: being copied, nobody waits
-    {false, false, false, true, false},  // Demanded: being copied, this layer waits: never given up
-    {true, false, false, false, true},   // Resident
-    {false, false, false, true, false},  // Pinned: this layer computes with it
+    {false, true, true, false},   // HostOnly: its weights are in host memory only
+    {true, false, true, true},    // Prefetching: it is copied, and nobody waits
+    {false, false, false, true},  // Demanded: it is copied, and this layer waits: it is never given up
+    {true, false, false, false},  // Resident
 }};
-static_assert(!kExpertMay[static_cast<int>(ExpertState::kPinned)][static_cast<int>(ExpertState::kHostOnly)]);
 static_assert(!kExpertMay[static_cast<int>(ExpertState::kDemanded)][static_cast<int>(ExpertState::kHostOnly)]);
 
 class ExpertCache {
@@ -41,9 +37,6 @@ class ExpertCache {
   bool Holds(ExpertKey key) const { return slot_of_[key] >= 0; }
   // kNoExpert = empty.
   ExpertKey KeyIn(int32_t slot) const { return key_in_[slot]; }
-  int num_empty() const { return num_empty_; }
-  // The lowest empty slot of [begin, end), -1 = none.
-  int32_t EmptySlot(int32_t begin, int32_t end) const;
 
   // A copy of `key` into `slot` starts; what the slot held is evicted.
   // REQUIRES: key is host only; the slot's expert may become host only.
@@ -52,9 +45,6 @@ class ExpertCache {
   void Demand(ExpertKey key) { MoveTo(key, ExpertState::kDemanded); }
   // The copy is over.  REQUIRES: being copied.
   void Arrive(ExpertKey key) { MoveTo(key, ExpertState::kResident); }
-  // REQUIRES: resident, pinned respectively.
-  void Pin(ExpertKey key) { MoveTo(key, ExpertState::kPinned); }
-  void Unpin(ExpertKey key) { MoveTo(key, ExpertState::kResident); }
   // REQUIRES: resident or prefetching.
   void Evict(ExpertKey key);
 
@@ -65,7 +55,6 @@ class ExpertCache {
   std::vector<ExpertState> states_;  // [L * E]
   std::vector<int32_t> slot_of_;     // [L * E]
   std::vector<ExpertKey> key_in_;    // [slots]
-  int num_empty_;
 };
 
 }  // namespace switchyard::offload

@@ -1,16 +1,15 @@
 // What one rank does with its device slots in one MoE layer: the seam between a cache policy, which decides, and the
 // expert store or the simulator, which carry it out.
 //
-// A plan is a program.  Its steps are listed in the order in which they hold for any one slot; different slots run at
-// the same time:
-//   copy      starts a copy of an expert from host memory into a slot.  Whatever the slot held is gone.  It begins when
-//             every earlier `use` of that slot is over, and a copy into the same slot that nothing uses is given up
+// A plan is a program.  Its steps are in order for any one slot; different slots run at the same time:
+//   copy      starts a copy of an expert from host memory into a slot, whose content is gone.  It begins when every
+//             earlier `use` of the slot is over; a copy into the same slot that nothing uses is given up
 //   use       computes the layer's rows of that expert, when its copy (of this or an earlier plan) is over.  The uses
 //             of a plan run one after another, in this order
 //   prefetch  as copy, but any copy that a use of this layer waits for goes first, at the next chunk boundary
-//   drop      the slot is empty; a copy into it stops at the next chunk boundary
-// A use of an expert whose prefetch is not over makes that prefetch a demand copy, ahead of the demand copies that its
-// plan starts.  So a plan needs no answer from the machine: a late copy is waited for and nothing else.
+//   drop      empties the slot; a copy into it stops at the next chunk boundary
+// A use of an expert whose prefetch is not over makes that prefetch a demand copy, ahead of those that its plan starts.
+// So a plan needs no answer from the machine: a late copy is waited for and nothing else.
 // Plain data, compares by value.
 #pragma once
 
@@ -37,12 +36,12 @@ struct PlanStep {
   Kind kind = kUse;
   ExpertKey key = kNoExpert;
   int32_t slot = -1;
-  bool operator==(const PlanStep& other) const { return kind == other.kind && key == other.key && slot == other.slot; }
+  bool operator==(const PlanStep& other) const = default;
 };
 
 struct LayerPlan {
   std::vector<PlanStep> steps;
-  bool operator==(const LayerPlan& other) const { return steps == other.steps; }
+  bool operator==(const LayerPlan& other) const = default;
   // "copy 17>3 use 12@0 use 17@3 prefetch 40>0"
   std::string ToString() const;
 };

@@ -9,11 +9,11 @@
 namespace switchyard::offload {
 namespace {
 
-// Copies of one layer that take their slots from what it does not need before its own used ones compete: one is copied
-// while the other computes.
+// The first copies of a layer take slots of experts that it does not need; only the others may take slots that it has
+// used.  Two, as one expert is copied while the other computes.
 constexpr int kStreams = 2;
 
-// More than any expert is worth that the layer is done with.
+// Above what any expert that the layer has finished is worth.
 constexpr int64_t kUsedBefore = std::numeric_limits<int64_t>::max() / 4, kNeededLater = 2 * kUsedBefore;
 
 }  // namespace
@@ -42,7 +42,8 @@ WavePlanner::WavePlanner(ExpertCache* cache, std::vector<SlotRange> ranges)
   for (const SlotRange& range : ranges_) SY_CHECK_LT(range.begin, range.end);
 }
 
-void WavePlanner::FillVictims(const SlotRange& range, size_t most, KeepValue keep) {
+CheapestSlots& WavePlanner::Victims(int layer, size_t most, KeepValue keep) {
+  const SlotRange& range = ranges_[layer];
   victims_.Start(most);
   for (int32_t slot = range.begin; slot < range.end; ++slot) {
     const ExpertKey key = cache_->KeyIn(slot);
@@ -53,15 +54,11 @@ void WavePlanner::FillVictims(const SlotRange& range, size_t most, KeepValue kee
     }
   }
   victims_.Sort();
-}
-
-CheapestSlots& WavePlanner::Victims(int layer, size_t most, KeepValue keep) {
-  FillVictims(ranges_[layer], most, keep);
   return victims_;
 }
 
-// Of the experts that the layer does not need and the first num_used of order_; -1 = none.  Ties: the latest used, so
-// that a layer that needs everything keeps what it had; then the lowest slot.
+// The cheapest slot among those of experts that the layer does not need and of the first num_used of order_; -1 = none.
+// Ties: the latest used, so that a layer that needs everything keeps what it had; then the lowest slot.
 int32_t WavePlanner::SlotForDemand(size_t num_used, KeepValue keep) const {
   int32_t best = victims_.empty() ? -1 : victims_.slot();
   int64_t best_value = victims_.empty() ? 0 : victims_.worth();
@@ -81,11 +78,10 @@ void WavePlanner::Use(ExpertKey key, LayerPlan* plan) {
   plan->steps.push_back({PlanStep::kUse, key, cache_->SlotOf(key)});
   if (cache_->state(key) == ExpertState::kPrefetching) cache_->Demand(key);
   if (cache_->state(key) == ExpertState::kDemanded) cache_->Arrive(key);
-  cache_->Pin(key);
-  cache_->Unpin(key);
+  SY_CHECK(cache_->state(key) == ExpertState::kResident);
 }
 
-// Whom the layer needs: held, in the order of computing, and missing.
+// Lists the experts that the layer needs: those held, in the order of computing, and those missing.
 void WavePlanner::Sort(const LayerNeed& need, KeepValue keep) {
   const int experts = cache_->shape().num_experts;
   const ExpertKey first = need.layer * experts;
@@ -119,12 +115,11 @@ void WavePlanner::Plan(const LayerNeed& need, KeepValue keep, int64_t wait_worth
 }
 
 void WavePlanner::PlanPart(const LayerNeed& need, KeepValue keep, int64_t wait_worth, LayerPlan* plan) {
-  const SlotRange& range = ranges_[need.layer];
   Sort(need, keep);
   const size_t num_resident = order_.size() - coming_.size();
   const size_t num_held = order_.size();
   order_.insert(order_.end(), missing_.begin(), missing_.end());
-  if (!missing_.empty()) FillVictims(range, missing_.size(), keep);
+  if (!missing_.empty()) Victims(need.layer, missing_.size(), keep);
   size_t used = 0;
   for (size_t j = 0; j < missing_.size(); ++j) {
     const bool compete = j >= kStreams;
@@ -145,19 +140,6 @@ void WavePlanner::PlanPart(const LayerNeed& need, KeepValue keep, int64_t wait_w
   }
   while (used < order_.size()) Use(order_[used++], plan);
   for (const ExpertKey key : order_) needed_[key] = 0;
-}
-
-int32_t WavePlanner::CheapestSlot(int layer, KeepValue keep, int64_t limit) const {
-  const SlotRange& range = ranges_[layer];
-  int32_t best = cache_->EmptySlot(range.begin, range.end);
-  if (best >= 0) return best;
-  for (int32_t slot = range.begin; slot < range.end; ++slot) {
-    const int64_t value = keep(cache_->KeyIn(slot));
-    if (value >= limit) continue;
-    best = slot;
-    limit = value;
-  }
-  return best;
 }
 
 void WavePlanner::Prefetch(ExpertKey key, int32_t slot, LayerPlan* plan) {

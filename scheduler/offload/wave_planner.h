@@ -1,13 +1,12 @@
-// The part of a layer's plan that every policy shares: the copies that the layer demands, where they go, and the order
-// of computing.
+// Plans the part of a layer that every policy shares: the demand copies, their slots, and the order of computing.
 //
 // Resident experts compute first, while the others are copied; then those whose prefetch is under way, then the missing
-// ones, most rows first.  A missing expert takes an empty slot, else that of the expert worth least: of those that this
-// layer does not need, and of those that it has used by then.  So a layer over budget runs in waves through the slots
-// of the experts worth least, and two slots take turns, one being copied into while the other one computes.  The first
-// missing one waits for no use, unless every other expert is worth that much more.  Of a layer that comes in parts,
-// what a later part is known to need is given up last, and before it what an earlier part has used.
-// Pure.  Does not do: prefetching; saying what an expert is worth.
+// ones, most rows first.  A missing expert takes an empty slot, else the slot of the expert worth least among those
+// that this layer does not need or has used by then.  So a layer over budget runs in waves: two slots take turns, one
+// is copied into while the other one computes.  The first missing expert waits for no use, unless every other expert is
+// worth that much more.  Where a layer comes in parts, what a later part needs is given up last, and before it what an
+// earlier part has used.
+// Pure.  Does not decide what to prefetch or what an expert is worth.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@
 
 namespace switchyard::offload {
 
-// What keeping an expert is worth, after this layer: the smallest is evicted first.  Any scale.
+// What keeping an expert is worth after this layer, in any scale: the smallest is evicted first.
 using KeepValue = absl::FunctionRef<int64_t(ExpertKey)>;
 
 // Slots [begin, end) that a layer may use.
@@ -28,7 +27,7 @@ struct SlotRange {
   int32_t begin = 0;
   int32_t end = 0;
 };
-// All slots for every layer; or each layer its own, the first ones one more where they do not come out even.
+// Every layer may use all slots; or each layer has its own, the first layers one more where the division has a rest.
 std::vector<SlotRange> SharedSlots(const OffloadShape& shape);
 std::vector<SlotRange> SlotsPerLayer(const OffloadShape& shape);
 
@@ -37,20 +36,17 @@ class WavePlanner {
   // `cache` is borrowed.  REQUIRES: each layer has a slot.
   WavePlanner(ExpertCache* cache, std::vector<SlotRange> ranges);
 
-  // Appends the layer's copies and uses; the cache's needed experts are resident afterwards.
-  // wait_worth, of keep's scale: what it is worth that the first copy does not wait for a use of this layer.
+  // Appends the layer's copies and uses; the needed experts are resident afterwards.
+  // wait_worth, in keep's scale: what it is worth that the first copy waits for no use of this layer.
   void Plan(const LayerNeed& need, KeepValue keep, int64_t wait_worth, LayerPlan* plan);
-  // The slot worth least, empty ones first, -1 = none below `limit`.  Only experts that may be evicted.
-  int32_t CheapestSlot(int layer, KeepValue keep, int64_t limit) const;
-  // The slots for that many prefetches at most.  Valid until the next call of this or of Plan; whoever takes the first
-  // one pops it.
+  // The cheapest slots, `most` at most, of what the layer being planned does not need.  Valid until the next call of
+  // this or of Plan; who takes the first slot pops it.
   CheapestSlots& Victims(int layer, size_t most, KeepValue keep);
   // Appends a prefetch into the slot.
   void Prefetch(ExpertKey key, int32_t slot, LayerPlan* plan);
 
  private:
   void Sort(const LayerNeed& need, KeepValue keep);
-  void FillVictims(const SlotRange& range, size_t most, KeepValue keep);
   int32_t SlotForDemand(size_t num_used, KeepValue keep) const;
   void PlanPart(const LayerNeed& need, KeepValue keep, int64_t wait_worth, LayerPlan* plan);
   void Use(ExpertKey key, LayerPlan* plan);

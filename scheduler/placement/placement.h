@@ -1,7 +1,7 @@
 // Where the experts of one MoE layer are: which device holds which, one or several replicas of each.
 //
-// Plain data; compares by value.  Slots matter: an expert that stays in its slot does not move.  The workers' form of
-// it is ExpertLayout (workers/moe/dispatch/expert_layout.h).  Does not say which rows a replica gets: split.h.
+// Plain data; compares by value.  An expert that stays in its slot does not move.  ExpertLayout is the workers' form of
+// it (workers/moe/dispatch/expert_layout.h); split.h says which rows a replica gets.
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,33 @@ struct Placement {
   std::string ToString() const;
 };
 
-// What every placement has to keep: ids in range, each expert somewhere, no expert twice on a device.
-// InvalidArgument with the first breach.
+// Calls visit(device, expert) for every replica, by device and slot.
+template <class Visit>
+void ForEachReplica(const Placement& placement, const Visit& visit) {
+  for (int32_t device = 0; device < placement.num_devices(); ++device) {
+    for (const int32_t expert : placement.slots[device]) {
+      if (expert != kEmptySlot) visit(device, expert);
+    }
+  }
+}
+
+// InvalidArgument with the first breach: an id out of range, an expert nowhere, or twice on a device.
 absl::Status CheckPlacement(const Placement& placement);
 
 // E / R neighbouring experts a device, the first E mod R devices one more; every device has ⌈E/R⌉ + spare_slots slots.
 Placement ContiguousPlacement(int num_experts, int num_devices, int spare_slots);
 
-// Copies that lead from one to the other: (device, slot) whose expert is new there.
+// A slot whose expert changes.
 struct SlotChange {
   int32_t device = 0;
   int32_t slot = 0;
-  int32_t expert = 0;  // that comes in; kEmptySlot = the slot is emptied, which costs nothing
+  int32_t expert = 0;  // the new one; kEmptySlot = the slot is emptied, which costs nothing
   bool operator==(const SlotChange& other) const = default;
 };
-// In order of (device, slot).  REQUIRES: the same experts, devices and slots per device.
+// What leads from one to the other, by (device, slot).  REQUIRES: the same experts, devices and slots per device.
 std::vector<SlotChange> ChangesBetween(const Placement& from, const Placement& to);
 
-// `to` with its experts relabelled within each device so that what stays on a device stays in its slot.
+// `to` with each device's experts reordered so that what stays on a device stays in its slot.
 Placement KeepSlots(const Placement& from, Placement to);
 
 }  // namespace switchyard::placement

@@ -8,12 +8,12 @@
 namespace switchyard::placement {
 namespace {
 
-constexpr std::array<absl::string_view, 8> kNames = {"static", "static+spare", "central",     "agreed",
-                                                     "oracle", "ideal",        "no_estimate", "no_finetune"};
+constexpr std::array<absl::string_view, 8> kModeNames = {"static", "static+spare", "central",     "agreed",
+                                                         "oracle", "ideal",        "no_estimate", "no_finetune"};
 
 }  // namespace
 
-absl::string_view NameOf(PlacementMode mode) { return kNames[static_cast<size_t>(mode)]; }
+absl::string_view NameOf(PlacementMode mode) { return kModeNames[static_cast<size_t>(mode)]; }
 
 bool IsPaper(PlacementMode mode) {
   return mode == PlacementMode::kCentral || mode == PlacementMode::kNoEstimate || mode == PlacementMode::kNoFinetune;
@@ -23,11 +23,11 @@ bool UsesEstimates(PlacementMode mode) {
   return mode == PlacementMode::kAgreed || mode == PlacementMode::kCentral || mode == PlacementMode::kNoFinetune;
 }
 
-std::string PlacementModeNames() { return absl::StrJoin(kNames, ", "); }
+std::string PlacementModeNames() { return absl::StrJoin(kModeNames, ", "); }
 
 absl::StatusOr<PlacementMode> ParsePlacementMode(absl::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i) {
-    if (kNames[i] == name) return static_cast<PlacementMode>(i);
+  for (size_t i = 0; i < kModeNames.size(); ++i) {
+    if (kModeNames[i] == name) return static_cast<PlacementMode>(i);
   }
   return absl::InvalidArgumentError(absl::StrCat("placement mode \"", name, "\" is none of ", PlacementModeNames()));
 }

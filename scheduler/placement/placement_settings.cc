@@ -15,8 +15,7 @@ void CheckRange(absl::string_view flag, int64_t value, int64_t most, std::vector
   problems->push_back(absl::StrCat("--", flag, "=", value, ": must be within [0, ", most, "]"));
 }
 
-// Whose residents stay as they are and whose rows are split over all replicas: what the background balancer changes it
-// may.
+// Whether the background balancer may change its placement: residents stay, and rows are split over all replicas.
 bool HasResidents(PlacementMode mode) { return mode == PlacementMode::kStaticSpare || mode == PlacementMode::kAgreed; }
 
 }  // namespace

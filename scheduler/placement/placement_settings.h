@@ -1,11 +1,9 @@
-// What a server's flags say of expert placement.  It reaches every worker with its registration, so that all ranks of a
-// group have the same.
+// A server's flags of expert placement, which every worker receives as it registers.
 //
 // Slots are counted for one MoE layer on one worker: E / R residents (rounded up), `replica_slots` more residents that
 // the background balancer fills (residency.h), and `spare_slots` that the per-step balancer changes layer by layer
-// (layer_decision.h). A background balancer needs one slot more, for what arrives before something else departs: one on
-// each worker, for all layers together.  Plain data.  Costs and places are not here: they are of an epoch
-// (group_placement.h).
+// (layer_decision.h).  A background balancer needs one slot more on each worker, for all layers together, for what
+// arrives before something else departs.  Plain data.  Costs and places are an epoch's (group_placement.h).
 #pragma once
 
 #include <cstdint>
@@ -31,20 +29,20 @@ struct PlacementSettings {
 // InvalidArgument: a value out of range or two that contradict each other, one a line, named as the server's flags.
 absl::Status CheckPlacementSettings(const PlacementSettings& settings);
 
-// Whether so many experts more than its own can be on a worker of a group of `num_devices`.  Of one worker any number
-// is taken: it has all experts, and slots stay empty.  InvalidArgument with the figures, named as the server's flags.
+// Whether a worker of a group of `num_devices` can have so many experts more than its own.  A single worker has all
+// experts, and any number of slots stays empty.  InvalidArgument with the figures, named as the server's flags.
 absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices);
 
 // Experts of one layer that a worker has at a time: residents, replicas of the background balancer, spare slots of the
 // per-step balancer.
 int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices);
 
-// Of an expert budget's slots of all layers those that the background balancer may count on for residents: the others,
-// two where there are more, are what offloaded experts come through, one being copied while one computes.  Replicas of
-// the fast loop have none of their own: the cache policy finds room for them.
+// The slots of an expert budget that the background balancer may plan residents in.  Offloaded experts come through the
+// others, two where there are more: one is copied while one computes.  The per-step balancer's replicas have none of
+// their own; the cache policy finds room for them.
 int PlannedSlots(int budget_slots);
 
-// Slots of a device in a layer's resident placement: InitialResidency's and GroupPlacement's shape.
+// Slots of a device in a layer's resident placement, as InitialResidency and GroupPlacement have them.
 int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_devices);
 
 }  // namespace switchyard::placement

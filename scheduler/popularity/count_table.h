@@ -1,14 +1,11 @@
 // How often each expert followed each context, for one layer, in bounded memory.
 //
-// A context is what a prediction is conditioned on: the path of experts behind a token, or the token's id
-// (path_profile.h makes the keys).  Each has a row of E counts.  Keys are exact, not hashes: two contexts never share
-// a row.
-//
-// Bounded: a new context that finds the table full first evicts the quarter of the rows with the smallest totals, ties
-// to the larger key.  A count is 16 bits; a row of which one would overflow is halved, which keeps its shares.
-// Deterministic: the same calls give the same table.  Counts do not depend on the calls' order as long as nothing was
-// evicted and no count reached 2^16: merging tables is then associative and commutative.
-// Thread-compatible.  Does not do: back-off, shares, formats.
+// A context is what a prediction is conditioned on: the path of experts behind a token, or its id (path_profile.h makes
+// the keys).  Each has a row of E counts.  Keys are exact: two contexts never share a row.
+// Bounded: a new context that finds the table full evicts the quarter of the rows with the smallest totals, ties to the
+// larger key.  A count has 16 bits; a row with one that would overflow is halved, which keeps its shares.
+// Deterministic.  Merging is associative and commutative as long as nothing was evicted and no count reached 2^16.
+// Thread-compatible.
 #pragma once
 
 #include <compare>
@@ -37,7 +34,7 @@ class CountTable {
   // REQUIRES: num_experts >= 1; max_rows >= 4.
   CountTable(int num_experts, int64_t max_rows);
 
-  // What a row costs, its place in the index included: how a budget becomes max_rows.
+  // With the row's place in the index.
   static int64_t BytesPerRow(int num_experts);
 
   // One more of each of `experts` after `key`; -1 (dropped) is passed over.
@@ -46,7 +43,7 @@ class CountTable {
   void AddRow(ContextKey key, absl::Span<const uint16_t> counts);
   // Adds all rows of `other`, then evicts down to max_rows.  REQUIRES: as many experts.
   void Merge(const CountTable& other);
-  // Every count / 2, rounded down; rows of nothing go.
+  // Halves every count, rounded down; rows of nothing go.
   void Halve();
 
   int64_t num_rows() const { return static_cast<int64_t>(keys_.size()); }

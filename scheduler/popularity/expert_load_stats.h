@@ -1,8 +1,8 @@
-// How often each expert of each MoE layer was chosen lately, prefill and decode apart: what a server knows of its
-// traffic from the counts that every step brings, and what the views for people and the background balancer begin with.
+// How often each expert of each MoE layer was chosen lately, prefill and decode apart, from the counts of every step:
+// what the views for people and the background balancer begin with.
 //
-// Counts are halved at fixed numbers of tokens, not by a clock, so old traffic fades and the same results give the same
-// load statistics.  Thread-compatible.  Does not do: paths (path_profile.h), deciding anything.
+// Counts are halved at fixed numbers of tokens, not by a clock, so that old traffic fades and the same results give the
+// same statistics.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

@@ -18,13 +18,10 @@ constexpr int kIdBits = 10, kElementBits = 2 * kIdBits + 1, kElementsPerWord = 3
 constexpr int kMaxExperts = (1 << kIdBits) - 2, kMaxLayers = 4096, kMaxTopK = 64;
 constexpr int64_t kMinRows = 4, kMaxRows = int64_t{1} << 20;
 
-absl::Status Outside(absl::string_view field, int64_t least, int64_t most, int64_t actual) {
+absl::Status CheckIn(absl::string_view field, int64_t least, int64_t most, int64_t actual) {
+  if (actual >= least && actual <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("path profile: ", field, " is ", actual, ", not in [", least, ", ", most, "]"));
-}
-
-absl::Status CheckIn(absl::string_view field, int64_t least, int64_t most, int64_t actual) {
-  return actual >= least && actual <= most ? absl::OkStatus() : Outside(field, least, most, actual);
 }
 
 uint64_t ElementOf(absl::Span<const int16_t> experts, int num_choices) {
@@ -72,23 +69,21 @@ absl::Status CheckProfile(const ProfileIdentity& identity, const ProfileLimits& 
 }
 
 absl::Status CheckSameProfile(const ProfileIdentity& expected, const ProfileIdentity& actual) {
-  const auto differs = [](absl::string_view field, auto wanted, auto is) {
+  const auto check = [](absl::string_view field, const auto& wanted, const auto& is) {
+    if (wanted == is) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("path profile: ", field, " is ", is, ", this model's profile has ", wanted));
   };
-  if (expected.model != actual.model) return differs("model", expected.model, actual.model);
   const RoutingShape &a = expected.shape, &b = actual.shape;
-  if (a.num_layers != b.num_layers) return differs("num_layers", a.num_layers, b.num_layers);
-  if (a.num_experts != b.num_experts) return differs("num_experts", a.num_experts, b.num_experts);
-  if (a.top_k != b.top_k) return differs("top_k", a.top_k, b.top_k);
-  if (expected.phase != actual.phase) return differs("phase", NameOf(expected.phase), NameOf(actual.phase));
-  if (expected.context != actual.context) return differs("context", NameOf(expected.context), NameOf(actual.context));
-  if (expected.channel != actual.channel) return differs("channel", expected.channel, actual.channel);
-  if (expected.path_length != actual.path_length)
-    return differs("path_length", expected.path_length, actual.path_length);
-  if (expected.num_choices != actual.num_choices)
-    return differs("num_choices", expected.num_choices, actual.num_choices);
-  return absl::OkStatus();
+  RETURN_IF_ERROR(check("model", expected.model, actual.model));
+  RETURN_IF_ERROR(check("num_layers", a.num_layers, b.num_layers));
+  RETURN_IF_ERROR(check("num_experts", a.num_experts, b.num_experts));
+  RETURN_IF_ERROR(check("top_k", a.top_k, b.top_k));
+  RETURN_IF_ERROR(check("phase", NameOf(expected.phase), NameOf(actual.phase)));
+  RETURN_IF_ERROR(check("context", NameOf(expected.context), NameOf(actual.context)));
+  RETURN_IF_ERROR(check("channel", expected.channel, actual.channel));
+  RETURN_IF_ERROR(check("path_length", expected.path_length, actual.path_length));
+  return check("num_choices", expected.num_choices, actual.num_choices);
 }
 
 PathProfile::PathProfile(ProfileIdentity identity, ProfileLimits limits)

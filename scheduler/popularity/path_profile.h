@@ -1,33 +1,16 @@
-// What followed which path: per layer the counts of the experts that tokens chose, given the experts that they had
-// chosen in the last l layers (Lina, section 5.2: a sample path); or given their token id; or given what was predicted
-// of them (the l first predicted experts, in order), which is how far a probe is to be believed.
+// What followed which context: per layer the counts of the experts that tokens chose, given the experts that they had
+// chosen in the last l layers (Lina, section 5.2: a sample path), or their token id, or the l first experts that were
+// predicted of them.
 //
-// The same code counts while serving and offline.  A profile is one phase's: prefill and decode route differently, and
-// a residency that serves both badly serves neither, so each has a profile of its own.
-//
-// Back-off: a path that was seen less than `min_tokens` times says too little; then the path that is one layer shorter
-// is asked, down to the path of length 0, which is the marginal.  Every length has its own rows.
-//
+// A profile is one phase's, as prefill and decode route differently.  The same code counts while serving and offline.
+// Back-off: where a path was seen less than `min_tokens` times the path one layer shorter is asked, down to the path of
+// length 0, which is the marginal.  Every length has its own rows.
 // An element of a path is the set of a token's first two choices (num_choices = 2) or its first choice (1; ChoicesFor
-// says when).  Why: total-variation distance at batches of 32 / 2048 prefilled tokens, share of a token's own experts
-// found; demo model (8 layers, 16 experts, top-2), 102 k tokens counted, 61 k held out, l = 3
-// (tests/bench/popularity_bench.cc --length=3 --choices=N --rows=BYTES):
-//
-//   rows a layer     first choice             set of two
-//          512       0.228 / 0.062, 0.51      0.237 / 0.064, 0.48
-//         2048       0.216 / 0.058, 0.54      0.215 / 0.058, 0.55
-//         8192       0.215 / 0.058, 0.54      0.192 / 0.052, 0.60
-//        32768       0.215 / 0.058, 0.54      0.181 / 0.050, 0.64
-//
-// Of other elements, counted without a limit: the ordered pair needs 52 k rows where the set needs 33 k and is no
-// better (0.187 / 0.051 both, back-off at 4 tokens); the set for the newest layer and first choices before it is worse
-// (0.200 / 0.054); smoothing towards the shorter path in place of back-off is no better (0.192 / 0.053).
-//
-// Bounded: `max_bytes` over all layers (CountTable says what goes first).  Decay: a layer's counts are halved when
-// `halve_after_tokens` more tokens were counted in it, so that old traffic fades at fixed counts, not by a clock.
-// Merge is associative and commutative as long as nothing is evicted, no count reaches 2^16 and no decay falls due.
-// Deterministic, integers only.  Thread-compatible.
-// Does not do: shares per batch (profile_predictor.h), files (bytes in, bytes out: path_profile_format.cc).
+// says when; README.md has the figures).
+// Bounded: `max_bytes` over all layers (CountTable says what goes first).  A layer's counts are halved after each
+// `halve_after_tokens` tokens, so that old traffic fades at fixed counts, not by a clock.  Merge is associative and
+// commutative as long as nothing is evicted, no count reaches 2^16 and no decay falls due.
+// Deterministic, integers only.  Thread-compatible.  Knows no files (bytes: path_profile_format.cc).
 #pragma once
 
 #include <cstdint>
@@ -50,10 +33,10 @@ enum class ContextKind : uint8_t { kPath, kToken, kPredicted };
 absl::string_view NameOf(ContextKind kind);  // "path", "token", "predicted"
 
 inline constexpr int kMaxPathLength = 6;
-// That a profile may count in a layer: sums of several stay far from overflow.
+// Of what a profile counts in a layer: sums of several stay far from overflow.
 inline constexpr int64_t kMaxMarginal = int64_t{1} << 48;
 
-// What a profile is good for; two that differ in any field do not mix.
+// What a profile is of; two that differ in any field do not mix.
 struct ProfileIdentity {
   std::string model;  // the served weights' hash (ModelInfo); at most kMaxModelBytes
   RoutingShape shape;
@@ -70,8 +53,8 @@ struct ProfileLimits {
   int64_t halve_after_tokens = int64_t{256} * 1024;  // 0 = never
 };
 
-// num_choices for a profile of paths: 2 where a layer has rows for sixteen times the sets of two experts that there are
-// (16 experts: from 1920 rows on, 64: from 32256), else 1, as there the sets crowd out the longer paths.
+// num_choices for a profile of paths: 2 where a layer has rows for sixteen times the sets of two experts (16 experts:
+// from 1920 rows on, 64: from 32256), else 1, as there the sets crowd out the longer paths.
 int ChoicesFor(const RoutingShape& shape, const ProfileLimits& limits);
 
 // InvalidArgument that names the field, its limit and its value.
@@ -99,9 +82,9 @@ class PathProfile {
   // REQUIRES: the same shape; layers <= layer of the batch are known; token ids are, if they are the context.
   void Observe(const RoutingView& batch, int layer, absl::Span<const int16_t> predicted = {});
 
-  // The row to predict token t's choices in `layer` from: of the longest path of at most `max_length` layers that was
-  // seen by at least `min_tokens` tokens (of kToken: the token's, if max_length > 0), or kMarginal.
-  // predicted [M] of token t: of kPredicted only.  REQUIRES: min_tokens >= 1.
+  // The row that predicts token t's choices in `layer`: of the longest path of at most `max_length` layers that at
+  // least `min_tokens` tokens took (of kToken: the token's, if max_length > 0), or kMarginal. predicted [M] of token t:
+  // of kPredicted only.  REQUIRES: min_tokens >= 1.
   int32_t FindRow(const RoutingView& batch, int64_t t, int layer, int max_length, int min_tokens,
                   absl::Span<const int16_t> predicted = {}) const;
 
@@ -110,10 +93,10 @@ class PathProfile {
   // [E] of the whole layer.
   absl::Span<const int64_t> MarginalCounts(int layer) const;
 
-  // Whether Merge would do, and what it makes could be read: CheckSameProfile's error, or InvalidArgument with the
-  // field, its limit and the sum.
+  // Whether Merge can be done and its result read: CheckSameProfile's error, or InvalidArgument with the field, its
+  // limit and the sum.
   absl::Status CheckMerge(const PathProfile& other) const;
-  // Adds the counts of another worker's profile.  CheckMerge's error, and nothing changed.
+  // Adds the counts of another worker's profile.  CheckMerge's error, and nothing has changed.
   absl::Status Merge(const PathProfile& other);
 
   // The same profile gives the same bytes, however it came about:
@@ -134,7 +117,7 @@ class PathProfile {
   //   u64                FNV-1a of all bytes before
   // Little-endian, unaligned.  Limits are not part of it: they are the reader's.
   std::string Serialize() const;
-  // InvalidArgument with what is wrong at which byte.  More rows than `limits` allows: the smallest totals go.
+  // InvalidArgument with what is wrong at which byte.  Of more rows than `limits` allows the smallest totals go.
   static absl::StatusOr<PathProfile> Parse(absl::string_view bytes, ProfileLimits limits);
 
  private:

@@ -10,9 +10,8 @@
 namespace switchyard::popularity {
 namespace {
 
-constexpr absl::string_view kMagic = "SYPROF01";
+constexpr absl::string_view kProfileMagic = "SYPROF01";
 constexpr uint32_t kMost = std::numeric_limits<int32_t>::max();
-// Sums of counts stay exact in 64 bits whatever a file claims.
 
 void AppendRow(const CountTable& table, int32_t row, std::string* bytes) {
   AppendInt(table.key(row).high, bytes);
@@ -74,7 +73,7 @@ absl::Status TakeRow(ByteReader& reader, bool is_first, ContextKey* key, std::ve
 }  // namespace
 
 std::string PathProfile::Serialize() const {
-  std::string bytes(kMagic);
+  std::string bytes(kProfileMagic);
   AppendString(identity_.model, &bytes);
   AppendString(identity_.channel, &bytes);
   const RoutingShape& shape = identity_.shape;
@@ -93,8 +92,8 @@ std::string PathProfile::Serialize() const {
 
 absl::StatusOr<PathProfile> PathProfile::Parse(absl::string_view bytes, ProfileLimits limits) {
   ByteReader reader(bytes, "path profile");
-  ASSIGN_OR_RETURN(const absl::string_view magic, reader.Take(kMagic.size(), "magic"));
-  if (magic != kMagic) return reader.Error(0, absl::StrCat("does not begin with ", kMagic));
+  ASSIGN_OR_RETURN(const absl::string_view magic, reader.Take(kProfileMagic.size(), "magic"));
+  if (magic != kProfileMagic) return reader.Error(0, absl::StrCat("does not begin with ", kProfileMagic));
   constexpr size_t kHashBytes = sizeof(uint64_t);
   if (reader.left() < kHashBytes) return reader.Error(reader.position(), "truncated: no checksum");
   const absl::string_view hashed = bytes.substr(0, bytes.size() - kHashBytes);
@@ -104,7 +103,7 @@ absl::StatusOr<PathProfile> PathProfile::Parse(absl::string_view bytes, ProfileL
     return reader.Error(hashed.size(), absl::StrCat("checksum is ", absl::Hex(hash), ", the bytes before have ",
                                                     absl::Hex(Fnv1a(hashed)), " (cut short or damaged)"));
   ByteReader body(hashed, "path profile");
-  RETURN_IF_ERROR(body.Take(kMagic.size(), "magic").status());
+  RETURN_IF_ERROR(body.Take(kProfileMagic.size(), "magic").status());
   ASSIGN_OR_RETURN(ProfileIdentity identity, TakeIdentity(body));
   RETURN_IF_ERROR(CheckProfile(identity, limits));
   // Each layer has this at least: nothing is allocated that the bytes do not back.

@@ -1,8 +1,8 @@
 // How many rows of a batch each expert of one layer gets: as counted after its gate, or as estimated before it.
 //
-// A row is one (token, choice): T tokens of top_k = K are T * K rows.  Fixed point, so that ranks that add the same
-// numbers in any order have the same sums, and decide alike from them.
-// Pure functions over spans [E]; entries are >= 0.  Does not do: estimating (load_predictor.h).
+// A row is one (token, choice): T tokens of top_k = K are T * K rows.  Fixed point, so that sums do not depend on their
+// order, and ranks decide alike from them.
+// Pure functions over spans [E]; entries are >= 0.  Does not estimate (predictors/).
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ namespace {
 
 // By version, the present one last.
 constexpr absl::string_view kMagics[] = {"SYBUND01", "SYBUND02", "SYBUND03"};
-constexpr absl::string_view kMagic = kMagics[2];
+constexpr absl::string_view kBundleMagic = kMagics[2];
 constexpr int kContextSince = 1, kUnitsSince = 2;
 constexpr int64_t kMaxMapRows = int64_t{1} << 48;
 constexpr uint32_t kMaxLayers = 4096, kMaxExperts = 1022, kMaxHidden = 1 << 20, kMaxUnits = 4096, kMaxProfiles = 64;
@@ -26,7 +26,7 @@ bool SameKind(const ProfileIdentity& a, const ProfileIdentity& b) {
   return a.phase == b.phase && a.context == b.context && a.channel == b.channel;
 }
 
-std::tuple<int, int, bool> PlaceOf(const ProbeMap& map) { return {map.layer, map.ahead, map.in_context}; }
+std::tuple<int, int, bool> OrderOf(const ProbeMap& map) { return {map.layer, map.ahead, map.in_context}; }
 
 absl::StatusOr<PathProfile> TakeProfile(ByteReader& reader, const ProfileBundle& bundle, size_t index) {
   const size_t at = reader.position();
@@ -72,7 +72,7 @@ absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle
   map.layer = static_cast<int>(layer);
   map.ahead = static_cast<int>(ahead);
   if (layer + ahead >= layers) return reader.Error(at, absl::StrCat("a map of layer ", layer + ahead, " of ", layers));
-  if (!bundle.maps.empty() && PlaceOf(map) <= PlaceOf(bundle.maps.back()))
+  if (!bundle.maps.empty() && OrderOf(map) <= OrderOf(bundle.maps.back()))
     return reader.Error(at, "maps do not rise by layer, layers ahead and in_context");
   RETURN_IF_ERROR(
       TakeFloats(reader, "values of a map", bundle.shape.num_experts * map.WidthOf(bundle.hidden), &map.values));
@@ -81,9 +81,9 @@ absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle
   return map;
 }
 
-// Everything but the profiles and maps.
+// Reads everything but the profiles and maps.
 absl::Status TakeHeader(ByteReader& reader, ProfileBundle* bundle) {
-  RETURN_IF_ERROR(reader.Take(kMagic.size(), "magic").status());
+  RETURN_IF_ERROR(reader.Take(kBundleMagic.size(), "magic").status());
   ASSIGN_OR_RETURN(bundle->model, reader.TakeString("model", kMaxModelBytes));
   ASSIGN_OR_RETURN(const auto layers, reader.TakeIn<uint32_t>("num_layers", 1, kMaxLayers));
   ASSIGN_OR_RETURN(const auto experts, reader.TakeIn<uint32_t>("num_experts", 1, kMaxExperts));
@@ -99,14 +99,14 @@ absl::Status TakeHeader(ByteReader& reader, ProfileBundle* bundle) {
 // The map that other would be merged into, or where it would be inserted.
 std::vector<ProbeMap>::const_iterator PlaceIn(const std::vector<ProbeMap>& maps, const ProbeMap& other) {
   return std::lower_bound(maps.begin(), maps.end(), other,
-                          [](const ProbeMap& a, const ProbeMap& b) { return PlaceOf(a) < PlaceOf(b); });
+                          [](const ProbeMap& a, const ProbeMap& b) { return OrderOf(a) < OrderOf(b); });
 }
 
-// Of all maps: what the sum would be could be read.
+// Whether all maps' sums could be read again.
 absl::Status CheckMapRows(const std::vector<ProbeMap>& maps, const std::vector<ProbeMap>& others) {
   for (const ProbeMap& other : others) {
     const auto own = PlaceIn(maps, other);
-    const bool is_same = own != maps.end() && PlaceOf(*own) == PlaceOf(other);
+    const bool is_same = own != maps.end() && OrderOf(*own) == OrderOf(other);
     const int64_t rows = other.num_rows + (is_same ? own->num_rows : 0);
     if (rows <= kMaxMapRows) continue;
     return absl::InvalidArgumentError(absl::StrCat("profile bundle: the probe map of MoE layer ", other.layer, " for ",
@@ -130,7 +130,7 @@ void MergeMap(const ProbeMap& other, ProbeMap* map) {
 }  // namespace
 
 std::string ProfileBundle::Serialize() const {
-  std::string bytes(kMagic);
+  std::string bytes(kBundleMagic);
   AppendString(model, &bytes);
   for (const int field : {shape.num_layers, shape.num_experts, shape.top_k, hidden})
     AppendInt(static_cast<uint32_t>(field), &bytes);
@@ -156,10 +156,10 @@ std::string ProfileBundle::Serialize() const {
 
 absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
   ByteReader whole(bytes, "profile bundle");
-  const auto* const magic = std::find(std::begin(kMagics), std::end(kMagics), bytes.substr(0, kMagic.size()));
-  if (magic == std::end(kMagics)) return whole.Error(0, absl::StrCat("does not begin with ", kMagic));
+  const auto* const magic = std::find(std::begin(kMagics), std::end(kMagics), bytes.substr(0, kBundleMagic.size()));
+  if (magic == std::end(kMagics)) return whole.Error(0, absl::StrCat("does not begin with ", kBundleMagic));
   constexpr size_t kHashBytes = sizeof(uint64_t);
-  if (bytes.size() < kMagic.size() + kHashBytes) return whole.Error(bytes.size(), "truncated: no checksum");
+  if (bytes.size() < kBundleMagic.size() + kHashBytes) return whole.Error(bytes.size(), "truncated: no checksum");
   const absl::string_view hashed = bytes.substr(0, bytes.size() - kHashBytes);
   const auto hash = LoadInt<uint64_t>(bytes.data() + hashed.size());
   if (hash != Fnv1a(hashed)) {
@@ -230,7 +230,7 @@ absl::Status ProfileBundle::Merge(const ProfileBundle& other) {
   hidden = std::max(hidden, other.hidden);
   for (const ProbeMap& map : other.maps) {
     const auto own = maps.begin() + (PlaceIn(maps, map) - maps.cbegin());
-    if (own != maps.end() && PlaceOf(*own) == PlaceOf(map)) {
+    if (own != maps.end() && OrderOf(*own) == OrderOf(map)) {
       MergeMap(map, &*own);
     } else {
       maps.insert(own, map);

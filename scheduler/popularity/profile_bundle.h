@@ -1,8 +1,8 @@
 // All that was learned of a model's routing, as one file: the profiles of both phases, and the fitted probe maps.
 //
-// `switchyard profile` writes it, workers read it at the start (--profile).  It belongs to the weights whose hash it
-// has; every part is of that model and shape, or the bundle is refused.
-// Plain data and bytes; does not do: files, fitting (workers/moe), multiplying.
+// `switchyard profile` writes it, workers read it at the start (--profile).  Every part is of the weights whose hash it
+// has and of its shape, or the bundle is refused.  Plain data and bytes; knows no files, and does not fit
+// (workers/moe).
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace switchyard::popularity {
 
-// From the rows that enter layer's experts to the router logits of layer + ahead.
+// A map from the rows that enter layer's experts to the router logits of layer + ahead.
 struct ProbeMap {
   int layer = 0;
   int ahead = 1;              // 1 or 2
   bool in_context = false;    // also from a mean of the rows before in the text (workers/moe/popularity/text_context.h)
   int64_t num_rows = 0;       // that it was fitted on
   std::vector<float> values;  // [E, WidthOf(hidden)], the bias last; finite
-  // In place of values, where a network can run: the same with a hidden layer of U units
-  // (workers/moe/popularity/hidden_probe.h). Of maps in context alone; U = 0: there is none.
+  // The same with a hidden layer of U units (workers/moe/popularity/hidden_probe.h), which is run in place of `values`.
+  // Of maps in context alone; U = 0: there is none.
   int64_t num_units = 0;
   std::vector<float> network = {};  // [E + U, WidthOf(hidden)], the units' rows below the experts'; then [E, U]; finite
 
@@ -58,16 +58,14 @@ struct ProfileBundle {
   // InvalidArgument with what is wrong at which byte, or in which profile or map.
   static absl::StatusOr<ProfileBundle> Parse(absl::string_view bytes);
 
-  // Adds another worker's or run's: counts add, maps become the mean weighted by their rows, which for parts of the
-  // same text is as good as a fit over all of it (Zhang, Duchi, Wainwright, "Divide and Conquer Kernel Ridge
-  // Regression", 2013).  Units of one network are not those of another: of two maps of which any has one, the network's
-  // that was fitted on more rows stays as it is.  InvalidArgument, and nothing changed, for another model or shape, and
-  // for sums larger than can be read.
+  // Adds another worker's or run's: counts add, and maps become the mean weighted by their rows (as good as a fit over
+  // all: Zhang, Duchi, Wainwright, "Divide and Conquer Kernel Ridge Regression", 2013).  Where any of two maps has a
+  // network, the network that was fitted on more rows stays as it is.  InvalidArgument, and nothing has changed, for
+  // another model or shape, and for sums larger than can be read.
   absl::Status Merge(const ProfileBundle& other);
 };
 
-// InvalidArgument that names the first of model, num_layers, num_experts, top_k and hidden that differs; hidden 0 fits
-// any.
+// InvalidArgument names the first of model, num_layers, num_experts, top_k and hidden that differs; hidden 0 fits any.
 absl::Status CheckSameModel(const ProfileBundle& expected, const ProfileBundle& actual);
 
 }  // namespace switchyard::popularity

@@ -5,7 +5,9 @@
 namespace switchyard::popularity {
 namespace {
 
-// Of the phase's profiles, which all count the same rows, the one that has counted most.
+constexpr int64_t kDecodedPerExpert = 16;
+
+// The counts of that profile of the phase which has counted most; all count the same rows.
 Popularity CountedRows(const ProfileBundle& bundle, Phase phase, int layer) {
   Popularity most(static_cast<size_t>(bundle.shape.num_experts), 0);
   for (const PathProfile& profile : bundle.profiles) {

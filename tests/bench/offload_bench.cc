@@ -133,8 +133,8 @@ struct Point {
     return {shape.num_slots, cost, kLayerTicks, static_cast<int64_t>(workload.steps.size() * kWarmup)};
   }
   double Rate(offload::CachePolicy* policy) const { return RunOffload(test, RunOf(test), policy).relative_rate(); }
-  double Rate(offload::OffloadKind kind) const {
-    return Rate(MakeOffloadPolicy(kind, shape, cost, popularity, fit).get());
+  double Rate(OffloadVariant variant) const {
+    return Rate(MakeOffloadPolicy(variant, shape, cost, popularity, fit).get());
   }
 };
 
@@ -200,7 +200,7 @@ std::string BeforePassRow(const Point& point) {
   run.first_gate_ticks = kLayerTicks / 4;
   for (const OffloadWorkload* workload : {&point.test, &point.reported}) {
     const std::unique_ptr<offload::CachePolicy> policy =
-        MakeOffloadPolicy(offload::OffloadKind::kExpectedUse, point.shape, point.cost, point.popularity, point.fit);
+        MakeOffloadPolicy(OffloadVariant(), point.shape, point.cost, point.popularity, point.fit);
     const OffloadResult result = RunOffload(*workload, run, policy.get());
     absl::StrAppendFormat(&row, " %.4f (%.3f, %.3f) |", result.relative_rate(), result.hit_rate(),
                           result.wasted_share());
@@ -210,7 +210,9 @@ std::string BeforePassRow(const Point& point) {
 
 void RunPoint(const Point& point, const Phase& phase, Figures* figures) {
   const OffloadChoice choice = ChooseOffload(point.fit, point.RunOf(point.fit), point.popularity);
-  const auto* first = std::find(std::begin(offload::kDuelKinds), std::end(offload::kDuelKinds), choice.kind);
+  const auto* first = choice.variant.served() ? std::find(std::begin(offload::kDuelKinds),
+                                                          std::end(offload::kDuelKinds), choice.variant.kind)
+                                              : std::end(offload::kDuelKinds);
   offload::DuelingPolicy policy(
       point.shape, point.cost,
       offload::MakeDuelists({.shape = point.shape, .cost = point.cost, .popularity = point.popularity}),
@@ -219,9 +221,10 @@ void RunPoint(const Point& point, const Phase& phase, Figures* figures) {
   const std::string first_name(policy.leader().name());
   const OffloadResult result = RunOffload(point.test, point.RunOf(point.test), &policy);
   const double ours = result.relative_rate();
-  const double lru = point.Rate(offload::OffloadKind::kLru), lru_greedy = point.Rate(offload::OffloadKind::kLruGreedy);
-  const double lfu = point.Rate(offload::OffloadKind::kLfu), lfu_greedy = point.Rate(offload::OffloadKind::kLfuGreedy);
-  const double fixed = point.Rate(offload::OffloadKind::kStatic);
+  using Kind = offload::OffloadKind;
+  const double lru = point.Rate({Kind::kLru, false}), lru_greedy = point.Rate({Kind::kLru, true});
+  const double lfu = point.Rate({Kind::kLfu, false}), lfu_greedy = point.Rate({Kind::kLfu, true});
+  const double fixed = point.Rate({Kind::kStatic, false});
   const Bound bound = BoundOf(point);
   const double best_demand = std::max({lru, lfu, fixed});
   const double best = std::max({best_demand, lru_greedy, lfu_greedy});

@@ -15,6 +15,7 @@
 // Ends with one line of JSON: at the largest batch, prefill, the worst of the test traces.
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,7 +28,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/check.h"
-#include "scheduler/popularity/predictors/blend_predictor.h"
 #include "scheduler/popularity/predictors/calibrated_predictor.h"
 #include "scheduler/popularity/predictors/estimate_score.h"
 #include "scheduler/popularity/predictors/last_batch_predictor.h"
@@ -35,9 +35,12 @@
 #include "scheduler/popularity/predictors/profile_predictor.h"
 #include "scheduler/simulator/trace_batches.h"
 #include "tests/bench/read_trace.h"
+#include "tests/lab/routing/blend_of_predictors.h"
 #include "tests/lab/routing/corrected_predictor.h"
 #include "tests/lab/routing/forecast_scores.h"
+#include "tests/lab/routing/load_predictor.h"
 #include "tests/lab/routing/routing_chain.h"
+#include "tests/lab/routing/token_predictions.h"
 
 namespace switchyard {
 namespace {
@@ -54,18 +57,18 @@ struct Figures {
 };
 
 // Knows the chain, and of each token its whole path: as good as an estimator of single tokens can be.
-class BayesPredictor : public popularity::LoadPredictor {
+class BayesPredictor : public LoadPredictor {
  public:
   explicit BayesPredictor(const RoutingChain* chain) : chain_(chain) {}
-  absl::string_view name() const override { return "bayes"; }
-  bool Estimate(const popularity::RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override {
+  popularity::Popularity Estimate(const popularity::RoutingView& batch, int layer) const override {
+    popularity::Popularity popularity(static_cast<size_t>(batch.shape.num_experts));
     std::vector<double> next(popularity.size()), sum(popularity.size());
     for (int64_t t = 0; t < batch.num_tokens; ++t) {
       chain_->NextDistribution(batch, t, layer, absl::MakeSpan(next));
       for (size_t e = 0; e < sum.size(); ++e) sum[e] += next[e];
     }
-    for (size_t e = 0; e < sum.size(); ++e) popularity[e] += static_cast<int64_t>(sum[e] * popularity::kRow);
-    return true;
+    for (size_t e = 0; e < sum.size(); ++e) popularity[e] = static_cast<int64_t>(sum[e] * popularity::kRow);
+    return popularity;
   }
   void Observe(const popularity::RoutingView& /*batch*/, int /*layer*/) override {}
 
@@ -135,39 +138,42 @@ Profiles Count(const popularity::RoutingTrace& fit, const CountOptions& options)
   return profiles;
 }
 
+// A channel's predictions as an estimator.
+struct Statement {
+  std::shared_ptr<popularity::ObservedPredictor> said;
+  popularity::Popularity Estimate(const popularity::RoutingView& batch, int layer) const {
+    return said->Estimate(batch, layer);
+  }
+};
+
 // What is measured together: the estimators, and the channels that some of them are told.
 class Field {
  public:
   Field(const popularity::RoutingTrace& trace, const Profiles& profiles, const RoutingChain* chain)
       : trace_(trace), profiles_(profiles) {
-    const auto profile = [&](std::string name, int length, bool mask) {
-      const popularity::PathProfile* counts = absl::StartsWith(name, "token") ? &profiles.token : &profiles.path;
-      return std::make_unique<popularity::ProfilePredictor>(
-          counts,
-          popularity::ProfilePredictorOptions{
-              .name = std::move(name), .max_length = length, .min_tokens = profiles.min_tokens, .mask_to_top_k = mask});
-    };
-    Add(profile("marginal", 0, false));
-    Add(std::make_unique<popularity::LastBatchPredictor>(trace.shape));
+    const popularity::PathProfile &path = profiles.path, &token = profiles.token;
+    Add("marginal", Profile(path, 0, false));
+    Add("last_batch", {std::make_unique<LastBatch>(popularity::LastBatchPredictor(trace.shape)), {}});
     for (int length = 1; length <= popularity::kMaxPathLength; ++length)
-      Add(profile(absl::StrCat("path l=", length), length, false));
-    Add(profile("path l=3 top_k (paper)", 3, true));
-    Add(profile("token", 1, false));
-    Add(Corrected(profile("marginal", 0, false)));
-    Add(Corrected(profile("path l=3", 3, false)));
-    Add(Corrected(profile("token", 1, false)));
+      Add(absl::StrCat("path l=", length), Profile(path, length, false));
+    Add("path l=3 top_k (paper)", Profile(path, 3, true));
+    Add("token", Profile(token, 1, false));
+    Add("marginal_corrected", Corrected(Profile(path, 0, false)));
+    Add("path l=3_corrected", Corrected(Profile(path, 3, false)));
+    Add("token_corrected", Corrected(Profile(token, 1, false)));
     for (size_t c = 0; c < trace.channels.size(); ++c) {
-      Add(Reported(c));
-      Add(Corrected(Reported(c)));
-      Add(Calibrated(c));
-      Add(Corrected(Calibrated(c)));
+      const std::string& name = trace.channels[c].name;
+      Add(name, AsReported(c));
+      Add(absl::StrCat(name, "_corrected"), Corrected(AsReported(c)));
+      Add(absl::StrCat(name, "_calibrated"), Calibrated(c));
+      Add(absl::StrCat(name, "_calibrated_corrected"), Corrected(Calibrated(c)));
     }
-    std::vector<std::unique_ptr<popularity::LoadPredictor>> all;
-    all.push_back(Corrected(profile("path l=3", 3, false)));
-    all.push_back(Corrected(profile("token", 1, false)));
-    for (size_t c = 0; c < trace.channels.size(); ++c) all.push_back(Corrected(Calibrated(c)));
-    Add(std::make_unique<popularity::BlendPredictor>(std::move(all), trace_.shape));
-    if (chain != nullptr) Add(std::make_unique<BayesPredictor>(chain));
+    std::vector<std::unique_ptr<LoadPredictor>> all;
+    all.push_back(Corrected(Profile(path, 3, false)).predictor);
+    all.push_back(Corrected(Profile(token, 1, false)).predictor);
+    for (size_t c = 0; c < trace.channels.size(); ++c) all.push_back(Corrected(Calibrated(c)).predictor);
+    Add("blend", {std::make_unique<BlendOfPredictors>(std::move(all), trace_.shape), {}});
+    if (chain != nullptr) Add("bayes", {std::make_unique<BayesPredictor>(chain), {}});
     figures_.resize(estimators_.size());
   }
 
@@ -185,48 +191,78 @@ class Field {
   }
 
   size_t size() const { return estimators_.size(); }
-  std::string name(size_t j) const { return std::string(estimators_[j]->name()); }
+  const std::string& name(size_t j) const { return names_[j]; }
   const Figures& figures(size_t j) const { return figures_[j]; }
 
  private:
-  void Add(std::unique_ptr<popularity::LoadPredictor> estimator) { estimators_.push_back(std::move(estimator)); }
-  std::unique_ptr<popularity::LoadPredictor> Corrected(std::unique_ptr<popularity::LoadPredictor> inner) const {
-    return std::make_unique<CorrectedPredictor>(std::move(inner), trace_.shape);
+  using LastBatch = LoadPredictorOf<popularity::LastBatchPredictor>;
+  // What an estimator also says of each token, top_k of them; none: it does not.
+  using TokenPredictions = std::function<std::vector<int16_t>(const popularity::RoutingView& batch, int layer)>;
+  struct Estimator {
+    std::unique_ptr<LoadPredictor> predictor;
+    TokenPredictions tokens;
+  };
+
+  void Add(std::string name, Estimator estimator) {
+    names_.push_back(std::move(name));
+    estimators_.push_back(std::move(estimator));
   }
-  std::unique_ptr<popularity::ObservedPredictor> Reported(size_t channel) {
-    auto observed = std::make_unique<popularity::ObservedPredictor>(trace_.channels[channel].name, trace_.shape);
-    reported_.emplace_back(channel, observed.get());
-    return observed;
+  Estimator Profile(const popularity::PathProfile& profile, int length, bool mask) const {
+    const popularity::ProfilePredictor predictor(
+        &profile, {.max_length = length, .min_tokens = profiles_.min_tokens, .mask_to_top_k = mask});
+    return {std::make_unique<LoadPredictorOf<popularity::ProfilePredictor>>(predictor),
+            [predictor, &profile](const popularity::RoutingView& batch, int layer) {
+              return PredictTokens(predictor, profile, batch, layer, batch.shape.top_k);
+            }};
   }
-  std::unique_ptr<popularity::LoadPredictor> Calibrated(size_t channel) {
-    return std::make_unique<popularity::CalibratedPredictor>(Reported(channel), &profiles_.predicted[channel],
-                                                             profiles_.min_tokens);
+  Estimator Corrected(Estimator inner) const {
+    return {std::make_unique<CorrectedPredictor>(std::move(inner.predictor), trace_.shape), {}};
+  }
+  // A channel's predictions, which last until the layer's batch is scored.
+  std::shared_ptr<popularity::ObservedPredictor> Reported(size_t channel) {
+    reported_.emplace_back(channel, std::make_shared<popularity::ObservedPredictor>(trace_.shape));
+    return reported_.back().second;
+  }
+  Estimator AsReported(size_t channel) {
+    const auto said = Reported(channel);
+    return {std::make_unique<LoadPredictorOf<Statement>>(Statement{said}),
+            [said](const popularity::RoutingView& batch, int layer) {
+              return PredictTokens(*said, batch, layer, batch.shape.top_k);
+            }};
+  }
+  Estimator Calibrated(size_t channel) {
+    const auto said = Reported(channel);
+    const popularity::CalibratedPredictor predictor(said.get(), &profiles_.predicted[channel], profiles_.min_tokens);
+    return {std::make_unique<LoadPredictorOf<popularity::CalibratedPredictor>>(predictor),
+            [predictor, said](const popularity::RoutingView& batch, int layer) {
+              return PredictTokens(predictor, *said, batch, layer, batch.shape.top_k);
+            }};
   }
 
   void Score(size_t j, const popularity::RoutingView& batch, int layer) {
-    popularity::Popularity estimate(static_cast<size_t>(trace_.shape.num_experts));
     Figures& figures = figures_[j];
-    if (layer > 0 && estimators_[j]->Estimate(batch, layer, absl::MakeSpan(estimate))) {
+    const Estimator& estimator = estimators_[j];
+    const popularity::Popularity estimate =
+        layer > 0 ? estimator.predictor->Estimate(batch, layer) : popularity::Popularity();
+    if (!estimate.empty()) {
       const std::vector<int64_t> actual = popularity::CountsOf(batch, layer);
       ++figures.batches;
       figures.right += popularity::SameTopExperts(estimate, actual, 2 * trace_.shape.top_k);
       figures.distance += TotalVariation(estimate, actual);
-      const auto* of_tokens = dynamic_cast<const popularity::TokenPredictor*>(estimators_[j].get());
-      std::vector<int16_t> predicted(static_cast<size_t>(batch.num_tokens * trace_.shape.top_k));
-      if (of_tokens != nullptr && of_tokens->Predict(batch, layer, trace_.shape.top_k, absl::MakeSpan(predicted))) {
-        const TokensFound tokens = CountFound(batch, layer, trace_.shape.top_k, predicted);
+      if (estimator.tokens) {
+        const TokensFound tokens = CountFound(batch, layer, trace_.shape.top_k, estimator.tokens(batch, layer));
         figures.tokens.found += tokens.found;
         figures.tokens.rows += tokens.rows;
       }
     }
-    estimators_[j]->Observe(batch, layer);
+    estimator.predictor->Observe(batch, layer);
   }
 
   const popularity::RoutingTrace& trace_;
   const Profiles& profiles_;
-  std::vector<std::unique_ptr<popularity::LoadPredictor>> estimators_;
-  std::vector<std::pair<size_t, popularity::ObservedPredictor*>>
-      reported_;  // owned by estimators_, directly or within Corrected
+  std::vector<std::string> names_;
+  std::vector<Estimator> estimators_;
+  std::vector<std::pair<size_t, std::shared_ptr<popularity::ObservedPredictor>>> reported_;  // (channel, its latest)
   std::vector<Figures> figures_;
 };
 

@@ -1,6 +1,6 @@
 #include "workers/process/worker_flags.h"
 
-#include "scheduler/offload/expert_budget_flags.h"
+#include "scheduler/offload/expert_budget.h"
 
 namespace switchyard::worker {
 namespace {

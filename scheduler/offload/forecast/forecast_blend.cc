@@ -1,35 +1,23 @@
 #include "scheduler/offload/forecast/forecast_blend.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "scheduler/base/check.h"
 
 namespace switchyard::offload {
-namespace {
-
-constexpr int kLevels = 12;
-constexpr int32_t kForgetAt = 1 << 12;
-constexpr int32_t kPrior = 32;  // observations that say: the forecast is right
-
-int LevelOf(int32_t chance) {
-  static constexpr int32_t kBounds[] = {655, 1966, 3932, 6554, 9830, 14418, 19661, 26214, 34079, 43254, 55706};
-  return static_cast<int>(std::upper_bound(std::begin(kBounds), std::end(kBounds), chance) - std::begin(kBounds));
-}
-
-}  // namespace
 
 ForecastBlend::ForecastBlend(const OffloadShape& shape, int max_ahead)
     : shape_(shape),
       max_ahead_(max_ahead),
-      cells_(static_cast<size_t>(max_ahead) * kLevels * kLevels),
+      cells_(static_cast<size_t>(max_ahead) * kChanceLevels * kChanceLevels),
       said_(static_cast<size_t>(max_ahead) * shape.num_keys()) {}
 
 int32_t ForecastBlend::Chance(ExpertKey key, int ahead, int32_t forecast, int32_t past) {
   SY_CHECK(1 <= ahead && ahead <= max_ahead_);
-  const int32_t index = ((ahead - 1) * kLevels + LevelOf(forecast)) * kLevels + LevelOf(past);
+  constexpr int32_t kPrior = 32;  // observations that say: the forecast is right
+  const int32_t index = ((ahead - 1) * kChanceLevels + LevelOfChance(forecast)) * kChanceLevels + LevelOfChance(past);
   said_[static_cast<size_t>(ahead - 1) * shape_.num_keys() + key] = {index, forecast};
-  const Cell& cell = cells_[index];
+  const LearnedChance& cell = cells_[index];
   return static_cast<int32_t>(std::clamp<int64_t>(forecast + cell.more / (cell.seen + kPrior), 0, kChance));
 }
 
@@ -38,9 +26,7 @@ void ForecastBlend::Observe(const LayerNeed& need) {
     Said* said = &said_[(static_cast<size_t>(ahead - 1) * shape_.num_layers + need.layer) * shape_.num_experts];
     for (int e = 0; e < shape_.num_experts; ++e) {
       if (said[e].cell < 0) continue;
-      Cell& cell = cells_[said[e].cell];
-      cell.more += (need.rows[e] > 0 ? kChance : 0) - said[e].forecast;
-      if (++cell.seen >= kForgetAt) cell = {cell.more / 2, cell.seen / 2};
+      cells_[said[e].cell].Add(need.rows[e] > 0 ? kChance : 0, said[e].forecast);
       said[e].cell = -1;
     }
   }

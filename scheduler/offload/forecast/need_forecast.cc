@@ -8,10 +8,10 @@ namespace switchyard::offload {
 namespace {
 
 constexpr int kRowBits = 20;  // of a popularity
-constexpr int64_t kForgetAt = 1 << 13;
-constexpr int64_t kPrior = 16;  // what the first guess weighs
+constexpr int64_t kHalvedAt = 1 << 13;
+constexpr int64_t kFirstGuess = 16;  // observations that the first guess counts for
 
-// 1 - exp(-rows) of a level's middle, in 2^-16: levels are below 1/64 row, then half octaves from there.
+// 1 - exp(-rows) of a level's middle, in 2^-16: the first level is below 1/64 row, the others are half octaves.
 constexpr int32_t kGuess[] = {256,   1207,  1700,  2391,  3355,  4694,  6539,  9052,  12425, 16855,
                               22495, 29374, 37269, 45583, 53344, 59461, 63268, 64973, 65457, 65531};
 
@@ -21,7 +21,7 @@ NeedForecast::NeedForecast(const OffloadShape& shape)
     : num_layers_(shape.num_layers), expected_(static_cast<size_t>(shape.num_layers)) {
   for (auto& cells : cells_) {
     for (int level = 0; level < kLevels; ++level)
-      cells[static_cast<size_t>(level)] = {.needed = kGuess[level] * kPrior, .seen = kPrior};
+      cells[static_cast<size_t>(level)] = {.needed = kGuess[level] * kFirstGuess, .seen = kFirstGuess};
   }
 }
 
@@ -51,7 +51,7 @@ void NeedForecast::Observe(const LayerNeed& need) {
     for (size_t e = 0; e < levels.size(); ++e) {
       Cell& cell = cells_[d][static_cast<size_t>(levels[e])];
       if (need.rows[e] > 0) cell.needed += kChance;
-      if (++cell.seen >= kForgetAt) cell = {.needed = cell.needed / 2, .seen = cell.seen / 2};
+      if (++cell.seen >= kHalvedAt) cell = {.needed = cell.needed / 2, .seen = cell.seen / 2};
     }
     levels.clear();
   }

@@ -7,18 +7,11 @@
 namespace switchyard::offload {
 namespace {
 
-constexpr int kShortBits = 2;  // decay 1 / 4 a pass
-constexpr int kLongBits = 6;   // 1 / 64
-constexpr int32_t kForgetAt = 1 << 12;
-constexpr int32_t kPrior = 8;
+constexpr int kShortBits = 2;      // decay 1 / 4 a pass
+constexpr int kLongBits = 6;       // 1 / 64
+constexpr int32_t kGuessRuns = 8;  // what a cell's first guess weighs
 constexpr int32_t kMeanRuns = 1024;
 constexpr int32_t kProfileRuns = 3;  // what the profile's guess of the mean weighs
-
-// Levels of chance, finer below where most experts are.
-int LevelOf(int32_t chance) {
-  static constexpr int32_t kBounds[] = {655, 1966, 3932, 6554, 9830, 14418, 19661, 26214, 34079, 43254, 55706};
-  return static_cast<int>(std::upper_bound(std::begin(kBounds), std::end(kBounds), chance) - std::begin(kBounds));
-}
 
 }  // namespace
 
@@ -59,7 +52,8 @@ void NeedHistory::Expect(ExpertKey key) {
 
 int NeedHistory::CellOf(ExpertKey key) const {
   static constexpr int kAgeLevel[] = {0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7};
-  return (kAgeLevel[std::min(age_[key], 16)] * kLevels + LevelOf(short_[key])) * kLevels + LevelOf(long_[key]);
+  return (kAgeLevel[std::min(age_[key], 16)] * kChanceLevels + LevelOfChance(short_[key])) * kChanceLevels +
+         LevelOfChance(long_[key]);
 }
 
 void NeedHistory::Observe(const LayerNeed& need) {
@@ -70,19 +64,17 @@ void NeedHistory::Observe(const LayerNeed& need) {
     const ExpertKey key = first + e;
     const bool needed = need.rows[e] > 0;
     const int32_t now = needed ? kChance : 0;
-    Cell& cell = table_[CellOf(key)];
-    cell.more += now - mean_[key];
-    if (++cell.seen >= kForgetAt) cell = {cell.more / 2, cell.seen / 2};
+    table_[CellOf(key)].Add(now, mean_[key]);
     mean_[key] += (now - mean_[key]) / runs;
     age_[key] = needed ? 0 : age_[key] + 1;
     short_[key] += (now - short_[key]) / (1 << kShortBits);
     long_[key] += (now - long_[key]) / (1 << kLongBits);
   }
   for (ExpertKey key = first; key < first + num_experts_; ++key) {
-    const Cell& cell = table_[CellOf(key)];
-    // Few counts: between the two frequencies.
+    const LearnedChance& cell = table_[CellOf(key)];
+    // With few counts the chance is between the two frequencies.
     const int64_t guess = (int64_t{short_[key]} + long_[key]) / 2 - mean_[key];
-    const int64_t more = (cell.more + kPrior * guess) / (cell.seen + kPrior);
+    const int64_t more = (cell.more + kGuessRuns * guess) / (cell.seen + kGuessRuns);
     next_[key] = static_cast<int32_t>(std::clamp<int64_t>(mean_[key] + more, 0, kChance));
   }
 }

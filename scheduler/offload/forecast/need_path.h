@@ -1,14 +1,12 @@
 // What the last few gates say of the layers to come: a correction of need_history.h's chance, learned while serving.
 //
-// A layer's next need is guessed as its base chance plus one learned term for each expert that one of the last
-// num_sources gates needed: weight[layer][gates from that gate to the layer's run][that expert][expert].  After each
-// run the weights of a layer take a step towards what was needed (least mean squares), for another distance each
-// pass, so that they serve near and far layers.  What it learns is the model's habit: path profiles (Lina, section
-// 5.2) as an additive model over l = num_sources layers, which needs no table of paths and reaches over the end of a
-// pass to the next token.  Gates that needed more than half of the experts say nothing and are left out.
-// A table that reaches over all layers is quadratic in them, so it is bounded by layers ahead and by bytes: layers
-// further ahead get no correction, and fewer gates are looked back at where bytes do not suffice.
-// Integers only.  Thread-compatible; copyable, so that what was learned offline may start a policy.
+// The guess is the base chance plus a learned term for each expert that one of the last num_sources gates needed:
+// weight[layer][gates from that gate to the layer's run][that expert][expert].  After each run a layer's weights take a
+// step towards what was needed (least mean squares), for another distance each pass.  These are path profiles (Lina,
+// section 5.2) as an additive model over l = num_sources layers, which needs no table of paths and reaches over the end
+// of a pass to the next token.  Gates that needed more than half of the experts are left out.
+// The table is bounded by layers ahead and by bytes: layers further ahead get no correction, and where bytes do not
+// suffice fewer gates are looked back at.  Integers only.  Thread-compatible; copyable.
 #pragma once
 
 #include <cstdint>
@@ -26,26 +24,25 @@ class NeedPath {
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
   static constexpr int kMaxAhead = 8;
 
-  // num_sources 0, or no room for one: says nothing.
+  // With num_sources 0, or no room for one, it says nothing.
   NeedPath(int num_layers, int num_experts, int num_sources, int64_t max_bytes = kMaxBytes);
   int num_sources() const { return num_sources_; }
   // Layers ahead that get a correction.
   int num_ahead() const { return num_ahead_; }
 
-  // The gate of need.layer has run; base [E] chances that were said without the path.
+  // The gate of need.layer has run; base [E]: the chances without the path.
   void Observe(const LayerNeed& need, absl::Span<const int32_t> base);
-  // To be added to the base chance of the expert's next run; any sign.
+  // What to add to the base chance of the expert's next run, of any sign.
   int32_t Correction(ExpertKey key) const { return static_cast<int32_t>(score_[key] / (1 << kFraction)); }
 
  private:
-  static constexpr int kFraction = 8;  // weights are of 1 / (kChance << kFraction)
-  // Weight row [E] of the layer for a need of `expert` `distance` gates before.
+  static constexpr int kFraction = 8;  // bits of a weight below a chance's
+  // The layer's weights [E] for a need of `expert` `distance` gates before.
   int32_t* Row(int layer, int distance, int expert);
   const std::vector<int32_t>& Gate(int64_t ago) const { return gates_[(num_gates_ - 1 - ago) % gates_.size()]; }
   void Learn(const LayerNeed& need, absl::Span<const int32_t> base);
-  // score [E]: the rows of these experts, added or taken off.
-  void Add(int layer, int distance, const std::vector<int32_t>& experts, int64_t* score);
-  void Subtract(int layer, int distance, const std::vector<int32_t>& experts, int64_t* score);
+  // Adds the rows of these experts to score [E], so many times.
+  void Add(int64_t times, int layer, int distance, const std::vector<int32_t>& experts, int64_t* score);
   int num_distances() const { return num_sources_ == 0 ? 0 : num_ahead_ + num_sources_ - 1; }
 
   int num_layers_;
@@ -54,7 +51,7 @@ class NeedPath {
   int num_ahead_ = 0;
   std::vector<int32_t> weights_;             // [L, distances, E, E]
   std::vector<int64_t> score_;               // [L * E] of each layer's next run, 0 until it is near
-  std::vector<std::vector<int32_t>> gates_;  // ring [ahead + sources + 1] of the experts that gates needed
+  std::vector<std::vector<int32_t>> gates_;  // a ring [ahead + sources + 1] of the experts that gates needed
   int64_t num_gates_ = 0;
 };
 

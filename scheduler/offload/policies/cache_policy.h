@@ -1,11 +1,10 @@
 // Decides, layer by layer, which expert copies a rank starts, into which slots, and in which order it computes.
 //
-// `agreed` cannot diverge: a decision depends on the sequence of needs and forecasts that came before it and on the
-// constants of the epoch, all integers, and on nothing else: never on a copy's completion, a clock or free memory.
-// Policies that weigh time (is this copy over before its layer?) keep a virtual clock (copy_timeline.h) that only their
-// own decisions advance.  So ranks that are told the same decide the same, and a machine that is slower than the
-// constants say waits, it never decides otherwise.
-// Thread-compatible, never blocks.  Does not do: copying (workers/moe), guessing what is needed (scheduler/popularity).
+// Ranks cannot diverge: a decision depends on the needs and forecasts before it and on the constants of the epoch, all
+// integers, never on a copy's completion, a clock or free memory.  Policies that weigh time keep a virtual clock
+// (copy_timeline.h) that only their own decisions advance.  A machine that is slower than the constants say waits; it
+// never decides otherwise.
+// Thread-compatible, never blocks.  Does not copy (workers/moe), nor guess what is needed (scheduler/popularity).
 #pragma once
 
 #include <cstdint>
@@ -24,23 +23,23 @@ inline constexpr int32_t kChance = 1 << 16;
 struct LayerNeed {
   int layer = 0;
   absl::Span<const int32_t> rows;  // [E] rows of each expert in this batch; 0 = not needed
-  int64_t compute_ticks = 0;  // what the whole layer computes if it waits for nothing; of the same unit as CopyCost
-  // A layer whose rows come in parts, its micro-batches, has a gate for each: `rows` and ticks are the part's.  Parts
-  // that are still to come; forecasts come with the last one.
+  int64_t compute_ticks = 0;       // what the whole layer computes if it waits for nothing; CopyCost's unit
+  // Parts that are still to come.  A layer whose rows come in parts, its micro-batches, has a gate for each: `rows` and
+  // ticks are the part's, and forecasts come with the last one.
   int parts_left = 0;
-  absl::Span<const int32_t> later = {};  // [E] rows of those parts that are known by now; empty: none are
+  absl::Span<const int32_t> later = {};  // [E] rows of those parts that are known by now; empty = none are
 };
 
-// What is expected of a layer whose gate has not run.
+// The chances of a layer whose gate has not run.
 struct LayerForecast {
-  int ahead = 1;                     // layers after the one whose gate ran last; past the last layer: of the next pass
+  int ahead = 1;                     // layers after the one whose gate ran last, over the end of the pass
   absl::Span<const int32_t> chance;  // [E] that the expert is needed, [0, kChance]
 };
 
-// What a copy costs, constants of an epoch.
+// The costs of a copy, constants of an epoch.
 struct CopyCost {
   int64_t copy_ticks = 0;       // of one expert; a multiple of chunks_per_copy
-  int32_t chunks_per_copy = 1;  // a copy that has begun gives way at these boundaries only
+  int32_t chunks_per_copy = 1;  // a copy that has begun gives way between chunks only
 };
 
 class CachePolicy {
@@ -49,21 +48,21 @@ class CachePolicy {
   virtual absl::string_view name() const = 0;
   // What the slots hold before the first layer, by slot; kNoExpert = empty.
   virtual std::vector<ExpertKey> InitialSlots() const = 0;
-  // Learns from what a layer needed once, before the first plan: how an offline profile starts a policy that learns.
+  // Before the first plan: learns from what a layer needed once, as a profile has it.
   virtual void Learn(const LayerNeed&) {}
   // The plan of a layer.  Every expert with rows gets one `use`, after a `copy` if no slot holds it.
   // REQUIRES: layers come in turn, 0 … L - 1, 0 …, each with all its parts; at most one forecast of each `ahead`, in
   // rising order.
   virtual LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) = 0;
-  // A pass begins: forecasts are of its first layers, ahead = 1 is layer 0, whose gate runs `ticks` from now.  The plan
-  // has prefetches and drops alone.  Not every pass says so.
+  // A pass may begin with this: forecasts are of its first layers, ahead = 1 is layer 0, whose gate runs `ticks` from
+  // now.  The plan has prefetches and drops alone.
   virtual LayerPlan OnPass(absl::Span<const LayerForecast>, int64_t) { return {}; }
-  // Between layers: from now on rows may come for this expert, or no more, as placements have it; at first they may for
-  // all.  One that has none coming is worth nothing; a policy that does not listen learns that from needs.
+  // Between layers: from now on rows may come for this expert, or none, as placements have it; at first they may come
+  // for all.  An expert without rows is worth nothing.
   virtual void Host(ExpertKey, bool) {}
-  // Between layers, of an expert that rows may come for: from now on a plan of residency wants it in memory, or does
-  // not.  A hint: what is copied and when stays the policy's.  `static` keeps what the plan wants; one that learns
-  // takes what it knows little of for as likely as the rest of its layer; whoever goes by needs alone does not listen.
+  // Between layers: the background balancer's plan wants this expert, for which rows may come, in memory, or not.  A
+  // hint: `static` keeps what the plan wants; a policy that learns takes what it knows little of for as likely as the
+  // rest of its layer; a policy that goes by needs alone ignores it.
   virtual void Prefer(ExpertKey, bool) {}
 };
 

@@ -1,6 +1,4 @@
-// The few slots, of many, whose experts are worth least: which one is given up first, for several copies in a row.
-//
-// One pass over the slots, where a scan for each copy would look at every slot again.  Thread-compatible.
+// The few slots, of many, whose experts are worth least, found in one pass for several copies.  Thread-compatible.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +13,10 @@ namespace switchyard::offload {
 
 class CheapestSlots {
  public:
-  // What an empty slot is worth: it goes first.
+  // The worth of an empty slot, which goes first.
   static constexpr int64_t kEmpty = INT64_MIN;
 
-  // From now on the `most` cheapest of those added.
+  // Begins anew, to keep the `most` cheapest slots that are added.
   void Start(size_t most) {
     most_ = most;
     slots_.clear();
@@ -52,8 +50,8 @@ class CheapestSlots {
 
   size_t most_ = 0;
   int64_t dearest_ = INT64_MAX;  // of those kept
-  std::vector<std::pair<int64_t, int32_t>>
-      slots_;  // worth, slot: a heap, the dearest first; when sorted, last is least
+  // (worth, slot): a heap, the dearest first; when sorted, the cheapest is last.
+  std::vector<std::pair<int64_t, int32_t>> slots_;
 };
 
 }  // namespace switchyard::offload

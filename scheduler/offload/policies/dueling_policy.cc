@@ -74,7 +74,7 @@ LayerPlan DuelingPolicy::OnPass(absl::Span<const LayerForecast> forecasts, int64
   return followed;
 }
 
-// Before a gate: the shadows hold what their next plans begin with.
+// Called before a gate, when the shadows hold what their next plans begin with.
 void DuelingPolicy::MaybeChange() {
   size_t best = leader_;
   for (size_t i = 0; i < shadows_.size(); ++i) {

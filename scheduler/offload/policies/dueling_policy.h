@@ -1,14 +1,13 @@
-// Several policies at once: all of them run as shadows, and the slots follow the one that would be fastest by now.
+// Several policies at once: all run as shadows, and the slots follow the one that would be fastest by now.
 //
 // Each candidate plans every layer for slots of its own that are only tags, and a virtual clock (copy_timeline.h) says
-// how long its plan would take.  The slots carry out the plans of one of them, the leader (shadow_follower.h).
-// A candidate's lead is the sum of what it took less than the leader.  It becomes the leader when its lead is more
-// than what the change costs, a copy for each expert that it holds and the slots do not, and by more than chance makes
-// leads: the root of the sum of the squares of what it gained or lost a pass, of the last 256.  So a change costs no
-// more than not changing has cost (rent or buy), and candidates that are alike do not take turns.  A lead falls to
-// minus the copies of all slots and no further, so that traffic that changes is followed; were that zero, chance alone
-// would make leads again and again. Decisions depend on what cache_policy.h allows and on nothing else.  Takes the time
-// and the memory of all candidates.
+// how long its plan would take.  The real slots follow the plans of one of them, the leader (shadow_follower.h).
+// A candidate's lead is the sum of what it took less than the leader.  It becomes the leader when its lead exceeds the
+// cost of the change (a copy for each expert that it holds and the slots do not) by more than chance makes: the root of
+// the sum of squares of what it gained or lost in each of the last 256 passes.  So a change costs no more than not
+// changing has cost (rent or buy), and candidates that are alike do not take turns.  A lead never falls below minus the
+// copies of all slots, so that a change of traffic is followed.
+// Decisions depend on what cache_policy.h allows alone.  Takes the time and the memory of all candidates.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +33,7 @@ class DuelingPolicy final : public CachePolicy {
   void Host(ExpertKey key, bool here) override;
   void Prefer(ExpertKey key, bool in_memory) override;
 
-  // Whom the slots follow.
+  // The policy that the slots follow.
   const CachePolicy& leader() const { return *shadows_[leader_].policy; }
   int64_t num_changes() const { return num_changes_; }
 
@@ -46,7 +45,7 @@ class DuelingPolicy final : public CachePolicy {
     int64_t gain = 0;     // of this pass
     int64_t squares = 0;  // of gains, in chunks, decayed
   };
-  // What this gate took of each.
+  // Counts what this gate took by each.
   void Count(const LayerNeed& need, absl::Span<const int64_t> ticks);
   void MaybeChange();
 

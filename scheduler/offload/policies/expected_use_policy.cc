@@ -9,7 +9,14 @@
 namespace switchyard::offload {
 namespace {
 
-constexpr int kMaxBlended = 2;  // layers ahead that forecasts are learned to be right for
+// What a use one pass over all layers away is worth, to one that is now.
+constexpr int32_t kPassDiscount = kChance * 35 / 100;
+// The worth of what forecasts bring in time, to what they do not.
+constexpr int32_t kCoveredWorth = kChance / 2;
+// Of a prefetch two layers ahead, the share of the gain that counts: the next gate may still start it, knowing more.
+constexpr int32_t kFarShare = kChance / 2;
+constexpr int kPathSources = 8;  // gates that NeedPath looks back
+constexpr int kMaxBlended = 2;   // layers ahead whose forecasts are blended with the past
 
 }  // namespace
 
@@ -21,7 +28,7 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       planner_(&cache_, SharedSlots(shape)),
       clock_(shape, cost),
       history_(shape, popularity),
-      path_(shape.num_layers, shape.num_experts, options.path_sources),
+      path_(shape.num_layers, shape.num_experts, kPathSources),
       blend_(shape, 2 * kMaxBlended),
       initial_(PopularExperts(shape, SharedSlots(shape), popularity)),
       layer_rows_(shape.num_experts, 0),
@@ -31,30 +38,29 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       gone_(shape.num_keys(), 0),
       covered_(shape.num_layers, 0),
       open_(shape.num_layers, 0) {
-  SY_CHECK(1 <= options.pass_discount && options.pass_discount < kChance);
   for (int layer = 0; layer < shape.num_layers; ++layer) UpdateLater(layer);
   FillSlots(initial_, &cache_);
   clock_.Preload(initial_);
-  // Linear within a pass, so that it needs no root: layers away within a pass matter less than passes.
-  const int64_t lost = kChance - options.pass_discount;
+  // Linear within a pass, so that it needs no root: layers within a pass matter less than passes.
+  constexpr int64_t kLost = kChance - kPassDiscount;
   int64_t pass = kChance;
   for (int d = 0; d <= 2 * shape.num_layers; ++d) {
-    if (d == shape.num_layers) pass = options.pass_discount;
+    if (d == shape.num_layers) pass = kPassDiscount;
     const int within = d % shape.num_layers;
-    discount_.push_back(pass - pass * lost / kChance * within / shape.num_layers);
+    discount_.push_back(pass - pass * kLost / kChance * within / shape.num_layers);
   }
 }
 
-// After the layer's next run it is needed in one of the passes that follow: a geometric series.
+// The uses after the layer's next run, over all passes that follow: a geometric series.
 void ExpectedUsePolicy::UpdateLater(int layer) {
   const int num_experts = cache_.shape().num_experts;
   for (ExpertKey key = layer * num_experts; key < (layer + 1) * num_experts; ++key) {
     const int64_t often = history_.LongChance(key);
-    later_[key] = often * kChance / (kChance - (kChance - often) * options_.pass_discount / kChance);
+    later_[key] = often * kChance / (kChance - (kChance - often) * kPassDiscount / kChance);
   }
 }
 
-// What should go needs say by themselves.
+// Needs alone say what should go.
 void ExpectedUsePolicy::Prefer(ExpertKey key, bool in_memory) {
   if (!in_memory) return;
   history_.Expect(key);
@@ -85,7 +91,7 @@ int64_t ExpectedUsePolicy::Worth(ExpertKey key) {
   return weighed_[key].worth;
 }
 
-// The layers that forecasts or prefetches reach.
+// Weighs the experts of the layers that forecasts or prefetches reach.
 void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts, Said said) {
   const OffloadShape& shape = cache_.shape();
   for (int ahead = 1; ahead <= shape.num_layers; ++ahead) {
@@ -105,10 +111,9 @@ void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts, Sai
   }
 }
 
-// Only those that are prefetching, each once, by slot.
+// Makes prefetching_ the experts that are prefetching, each once, by slot.
 void ExpectedUsePolicy::ListPrefetching() {
-  const auto is_not = [this](ExpertKey key) { return cache_.state(key) != ExpertState::kPrefetching; };
-  prefetching_.erase(std::remove_if(prefetching_.begin(), prefetching_.end(), is_not), prefetching_.end());
+  std::erase_if(prefetching_, [this](ExpertKey key) { return cache_.state(key) != ExpertState::kPrefetching; });
   std::sort(prefetching_.begin(), prefetching_.end(),
             [this](ExpertKey a, ExpertKey b) { return cache_.SlotOf(a) < cache_.SlotOf(b); });
   prefetching_.erase(std::unique(prefetching_.begin(), prefetching_.end()), prefetching_.end());
@@ -119,8 +124,7 @@ void ExpectedUsePolicy::Drop(ExpertKey key, LayerPlan* plan) {
   cache_.Evict(key);
 }
 
-// What the gate says of prefetches: those that are over are residents; those that nobody needs, or that did not begin,
-// are dropped.
+// Prefetches that are over become resident; those that the gate does not need are dropped.
 void ExpectedUsePolicy::FinalizePrefetches(const LayerNeed& need, LayerPlan* plan) {
   const OffloadShape& shape = cache_.shape();
   int64_t& covered = covered_[need.layer];
@@ -142,10 +146,10 @@ void ExpectedUsePolicy::FinalizePrefetches(const LayerNeed& need, LayerPlan* pla
     if (need.rows[e] > 0 && cache_.state(key) != ExpertState::kResident) open += 1024;
   }
   const int64_t all = covered + open;
-  share_[need.layer] = all == 0 ? kChance : (open * kChance + covered * options_.covered_worth) / all;
+  share_[need.layer] = all == 0 ? kChance : (open * kChance + covered * kCoveredWorth) / all;
 }
 
-// A prefetch for a later layer whose chance has become less than half of what is left of its copy gives way to better.
+// Drops prefetches for later layers whose chance has become less than half of what is left of their copy.
 void ExpectedUsePolicy::CancelPrefetches(int layer, LayerPlan* plan) {
   for (const ExpertKey key : prefetching_) {
     if (cache_.state(key) != ExpertState::kPrefetching || cache_.shape().LayerOf(key) == layer) continue;
@@ -186,7 +190,7 @@ void ExpectedUsePolicy::StartPrefetches(const LayerNeed& need, int64_t coming_ti
     if (start >= outlook.ticks || victims.empty()) return;
     const int64_t deadline = outlook.ticks + (candidate.ahead - 1) * coming_ticks;
     int64_t saved = std::min(cost_.copy_ticks, deadline - start);
-    if (candidate.ahead > 1) saved = saved * options_.far_share / kChance;
+    if (candidate.ahead > 1) saved = saved * kFarShare / kChance;
     const bool is_empty = victims.worth() == CheapestSlots::kEmpty;
     const int64_t lost = is_empty ? 0 : cost_.copy_ticks * victims.worth() / kChance;
     if (candidate.chance * saved <= (kChance - candidate.chance) * (lost + half_chunk)) continue;
@@ -234,7 +238,7 @@ LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const Laye
   return plan;
 }
 
-// As a gate that needs nothing: what is computed before the first gate is a layer's time, too.
+// Plans as at a gate that needs nothing: what is computed before the first gate is a layer's time, too.
 LayerPlan ExpectedUsePolicy::OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) {
   LayerPlan plan;
   layer_ = cache_.shape().num_layers - 1;

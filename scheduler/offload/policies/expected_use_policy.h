@@ -1,19 +1,17 @@
 // Our policy: slots go to the experts whose next use is expected soonest, and a prefetch starts only if it pays.
 //
-// Worth of keeping an expert: Σ over its layer's coming runs of the chance that it is first needed there, discounted by
-// how many layers away that is (Belady's rule with chances for knowledge; the layer just passed comes last, as layers
-// are cyclic).  The chance in the next layers is the forecast's, corrected by the past's (forecast_blend.h), else that
-// of need_history.h and need_path.h; what forecasts bring in time anyway is worth less. A prefetch saves the part of
-// its copy that is over before its layer's gate, if it is needed.  If it is not, it has cost the worth of what it
-// evicts, and half a chunk of the link.  It starts if the one times its chance is more than the other times the rest,
-// and if the link, by the virtual clock, has nothing to do for a layer that computes now. Prefetches whose layer turned
-// out not to need them are dropped at its gate, and those that are unlikely by then, for what is left of their copy, at
-// the gate before. All integers; the clock is virtual: see cache_policy.h.
-// A gate weighs what it looks at: the layers that forecasts and prefetches reach, and the experts in slots if something
-// must give way; so it takes time linear in slots, experts and what need_path.h adds up, not in layers * experts.
+// Keeping an expert is worth Σ over its layer's coming runs of the chance that it is first needed there, discounted by
+// how many layers away that is (Belady's rule with chances for knowledge; the layer just passed comes last).  The
+// chance in the next layers is the forecast's, corrected by the past's (forecast_blend.h), else that of need_history.h
+// and need_path.h; what forecasts bring in time anyway is worth less.
+// A prefetch that is needed saves the part of its copy that is over before its layer's gate.  One that is not costs the
+// worth of what it evicts, and half a chunk of the link.  It starts if the gain times its chance exceeds the cost times
+// the rest, and if the link, by the virtual clock, is idle while a layer computes.  It is dropped at its layer's gate
+// if it is not needed, or at the gate before if it has become too unlikely for what is left of its copy.
+// All integers; the clock is virtual (cache_policy.h).  A gate takes time linear in slots, experts and what
+// need_path.h adds up, not in layers * experts.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -28,15 +26,7 @@ namespace switchyard::offload {
 class ExpectedUsePolicy final : public CachePolicy {
  public:
   struct Options {
-    // What a use is worth if it is one pass over all layers away, to one that is now, [1, kChance).
-    int32_t pass_discount = kChance * 35 / 100;
-    // Layers ahead for which prefetches may start; 0 = none.
-    int prefetch_ahead = 2;
-    // What forecasts bring in time is worth this share of what they do not.
-    int32_t covered_worth = kChance / 2;
-    // Two layers ahead: the share of the gain that counts, as the next gate may still start it, knowing more.
-    int32_t far_share = kChance / 2;
-    int path_sources = 8;  // gates that NeedPath looks back
+    int prefetch_ahead = 2;  // layers ahead for which prefetches may start; 0 = none
   };
   // popularity [L * E] by profile, as in RulePolicy.
   ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& cost, const Options& options,
@@ -64,12 +54,12 @@ class ExpectedUsePolicy final : public CachePolicy {
     int64_t at_gate = 0;  // when it was
     int32_t chance = 0;   // in its layer's next run
   };
-  // What keeping it is worth from this gate on; weighed once a gate.
+  // What keeping the expert is worth from this gate on; weighed once a gate.
   int64_t Worth(ExpertKey key);
   void Weigh(ExpertKey key, int ahead, int32_t chance);
-  // By what was, where no forecast reaches.
+  // The chance by the past alone.
   int32_t PastChance(ExpertKey key) const;
-  // Said after a gate, or before a pass: each has been right in its own way (ForecastBlend).
+  // Forecasts after a gate and before a pass are blended apart (ForecastBlend).
   enum class Said : uint8_t { kAfterGate, kBeforePass };
   void WeighNear(absl::Span<const LayerForecast> forecasts, Said said);
   void UpdateLater(int layer);
@@ -90,16 +80,16 @@ class ExpectedUsePolicy final : public CachePolicy {
   NeedPath path_;
   ForecastBlend blend_;
   std::vector<ExpertKey> initial_;
-  std::vector<ExpertKey> prefetching_;  // by slot, and such as are no longer prefetching
-  int layer_ = 0;                       // whose gate has run
-  int64_t layer_ticks_ = 0;             // that it computes
-  std::vector<int32_t> layer_rows_;     // [E] of its parts so far
+  std::vector<ExpertKey> prefetching_;  // by slot; some may be no longer prefetching
+  int layer_ = 0;                       // the layer whose gate ran last
+  int64_t layer_ticks_ = 0;             // that the layer computes
+  std::vector<int32_t> layer_rows_;     // [E] of the layer's parts so far
   int64_t num_gates_ = 0;
   std::vector<int64_t> discount_;        // [2 L + 1] of a use so many layers away
   std::vector<int64_t> later_;           // [L * E] of uses after the layer's next run, seen from there
   std::vector<Weighed> weighed_;         // [L * E]
   std::vector<int64_t> share_;           // [L] of the worth that counts, by what prefetches bring in time
-  std::vector<uint8_t> gone_;            // [L * E] no rows come for it
+  std::vector<uint8_t> gone_;            // [L * E] whether no rows come for it
   std::vector<int64_t> covered_, open_;  // [L] uses that a prefetch brought in time, and that nothing did; decayed
 };
 

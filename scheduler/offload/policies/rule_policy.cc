@@ -45,15 +45,15 @@ void FillSlots(absl::Span<const ExpertKey> initial, ExpertCache* cache) {
 }
 
 RulePolicy::RulePolicy(const OffloadShape& shape, const Options& options, absl::Span<const int64_t> popularity)
-    : options_(options),
-      cache_(shape),
+    : cache_(shape),
       planner_(&cache_, RangesOf(shape, options)),
+      options_(options),
       initial_(PopularExperts(shape, RangesOf(shape, options), popularity)),
       last_use_(shape.num_keys(), 0),
       rows_(shape.num_keys(), 0),
       gone_(shape.num_keys(), 0) {
-  static constexpr const char* kNames[] = {"lru", "lfu", "static"};
-  name_ = absl::StrCat(kNames[static_cast<int>(options.rule)], options.prefetch ? "+greedy" : "",
+  static constexpr const char* kRuleNames[] = {"lru", "lfu", "static"};
+  name_ = absl::StrCat(kRuleNames[static_cast<int>(options.rule)],
                        options.per_layer || options.rule == Rule::kStatic ? "" : " shared");
   FillSlots(initial_, &cache_);
   if (options.rule == Rule::kStatic) {
@@ -75,34 +75,6 @@ int64_t RulePolicy::Keep(ExpertKey key) const {
   return (rows_[key] << 40) + last_use_[key];
 }
 
-void RulePolicy::PrefetchGreedily(const LayerForecast& forecast, int layer, LayerPlan* plan) {
-  const OffloadShape& shape = cache_.shape();
-  const int next = (layer + forecast.ahead) % shape.num_layers;
-  const ExpertKey first = next * shape.num_experts;
-  std::vector<ExpertKey> likely;
-  for (int e = 0; e < shape.num_experts; ++e) {
-    if (2 * forecast.chance[e] >= kChance) likely.push_back(first + e);
-  }
-  std::stable_sort(likely.begin(), likely.end(),
-                   [&](ExpertKey a, ExpertKey b) { return forecast.chance[a - first] > forecast.chance[b - first]; });
-  const auto keep = [&](ExpertKey key) {
-    const bool expected = key / shape.num_experts == next && 2 * forecast.chance[key - first] >= kChance;
-    return expected ? std::numeric_limits<int64_t>::max() : Keep(key);
-  };
-  for (const ExpertKey key : likely) {
-    if (cache_.Holds(key)) continue;
-    const int32_t slot = planner_.CheapestSlot(next, keep, std::numeric_limits<int64_t>::max());
-    if (slot >= 0) planner_.Prefetch(key, slot, plan);
-  }
-}
-
-LayerPlan RulePolicy::OnPass(absl::Span<const LayerForecast> forecasts, int64_t) {
-  LayerPlan plan;
-  if (options_.prefetch && !forecasts.empty() && forecasts[0].ahead == 1)
-    PrefetchGreedily(forecasts[0], cache_.shape().num_layers - 1, &plan);
-  return plan;
-}
-
 void RulePolicy::Count(ExpertKey key, int64_t rows) {
   rows_[key] += rows;
   if (rows_[key] < kMostRows) return;
@@ -110,7 +82,7 @@ void RulePolicy::Count(ExpertKey key, int64_t rows) {
   for (int64_t& each : rows_) each /= 2;
 }
 
-LayerPlan RulePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) {
+LayerPlan RulePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast>) {
   ++num_gates_;
   const ExpertKey first = need.layer * cache_.shape().num_experts;
   for (size_t e = 0; e < need.rows.size(); ++e) {
@@ -121,8 +93,6 @@ LayerPlan RulePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForeca
   LayerPlan plan;
   planner_.Plan(
       need, [this](ExpertKey key) { return Keep(key); }, std::numeric_limits<int64_t>::max(), &plan);
-  if (options_.prefetch && need.parts_left == 0 && !forecasts.empty() && forecasts[0].ahead == 1)
-    PrefetchGreedily(forecasts[0], need.layer, &plan);
   return plan;
 }
 

@@ -71,10 +71,10 @@ void ShadowFollower::FollowCopy(const PlanStep& step, LayerPlan* plan) {
 void ShadowFollower::FollowUse(const PlanStep& step, LayerPlan* early, LayerPlan* plan) {
   const int32_t slot = pair_[step.slot];
   if (keys_[slot] != step.key) {
-    // What both hold is paired, so that nothing of the shadow's is here.
+    // What both hold is paired: this slot holds nothing of the shadow's.
     SY_CHECK_EQ(slot_of_[step.key], -1);
     Put(step.key, slot);
-    // The sooner it is asked for, the sooner it is here.
+    // Early, so that the copy is over sooner.
     (touched_[slot] ? plan : early)->steps.push_back({PlanStep::kCopy, step.key, slot});
   }
   touched_[slot] = 1;

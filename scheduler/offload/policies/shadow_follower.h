@@ -1,11 +1,10 @@
-// Slots that follow the plans of a cache which is only simulated, a shadow, and may change whom they follow.
+// Slots that follow the plans of a simulated cache, the shadow, and may change to another shadow.
 //
-// While slots hold what the shadow's hold, its plan is theirs, slot for slot by a pairing.  After a change they differ:
-// what the shadow holds and they do not is copied when the shadow uses it, over something that the shadow does not
-// hold; what the shadow copies and they hold already costs nothing.  So a change costs at most one copy for each slot
-// that differs, spread over the uses, and after that they hold the same (Subramanian, Smaragdakis, Loh: "Adaptive
-// caches", 2006: evict what the better policy does not hold).
-// Pure, thread-compatible.  Does not do: choosing whom to follow (dueling_policy.h).
+// While the slots hold what the shadow's hold, its plan is theirs, slot for slot by a pairing.  After a change they
+// differ: what the shadow alone holds is copied when it uses it, over something that it does not hold; what it copies
+// and the slots hold already costs nothing.  So a change costs at most one copy for each slot that differs, spread over
+// the uses (Subramanian, Smaragdakis, Loh: "Adaptive caches", 2006).
+// Pure, thread-compatible.  Does not choose whom to follow (dueling_policy.h).
 #pragma once
 
 #include <cstdint>
@@ -18,15 +17,15 @@ namespace switchyard::offload {
 
 class ShadowFollower {
  public:
-  // Slots hold `initial`, by slot, kNoExpert = empty; and so does the shadow.
+  // The slots and the shadow's hold `initial`, by slot, kNoExpert = empty.
   ShadowFollower(const OffloadShape& shape, absl::Span<const ExpertKey> initial);
 
-  // From now on the plans are of a shadow that holds this.  REQUIRES: one entry a slot.
+  // From now on follows a shadow that holds this.  REQUIRES: one entry a slot.
   void Change(absl::Span<const ExpertKey> shadow);
   // The plan for these slots that does what the shadow's next plan does for the shadow's.
   LayerPlan Follow(const LayerPlan& plan);
 
-  // Experts that the shadow of these slots would have and these have not: what a change to it may cost, in copies.
+  // Experts that this shadow holds and the slots do not: what a change to it may cost, in copies.
   int NumMissing(absl::Span<const ExpertKey> shadow) const;
   // What the slots hold or wait for.
   absl::Span<const ExpertKey> keys() const { return keys_; }
@@ -41,9 +40,9 @@ class ShadowFollower {
   OffloadShape shape_;
   std::vector<ExpertKey> keys_;       // [slots]
   std::vector<int32_t> slot_of_;      // [L * E], -1 = not held
-  std::vector<int32_t> pair_;         // [slots] of the shadow: ours
+  std::vector<int32_t> pair_;         // [slots of the shadow] ours
   std::vector<int32_t> shadow_slot_;  // [slots] the inverse
-  std::vector<uint8_t> touched_;      // [slots] scratch: the plan has a step there
+  std::vector<uint8_t> touched_;      // [slots] scratch: whether the plan has a step there
 };
 
 }  // namespace switchyard::offload

@@ -11,6 +11,9 @@ namespace switchyard::placement {
 namespace {
 
 constexpr int kSearchRounds = 6, kJudgeRounds = 40;
+constexpr int kMaxChanges = 128;
+// Saved seconds have to exceed this share of what the layer costs; below it they are noise of the judge.
+constexpr double kLeastSaving = 0.005;
 
 struct HostChange {
   bool add;
@@ -19,7 +22,7 @@ struct HostChange {
 // Additions first, so that no expert is without a host in between.
 using Change = std::vector<HostChange>;
 
-// A placement that is being changed: its loads in all cases, its slots, what it costs to get there.
+// A placement that is being changed: its loads in all cases, its slots, and the cost of getting there.
 class Draft {
  public:
   Draft(const BalanceProblem& problem, const std::shared_ptr<const CaseRows>& rows, int rounds)
@@ -27,13 +30,10 @@ class Draft {
     const Placement& present = problem.present->placement;
     was_host_.assign(static_cast<size_t>(present.num_experts) * present.num_devices(), false);
     taken_.assign(present.num_devices(), 0);
-    for (int32_t device = 0; device < present.num_devices(); ++device) {
-      for (const int32_t expert : present.slots[device]) {
-        if (expert == kEmptySlot) continue;
-        guests_[device].push_back(expert);
-        was_host_[static_cast<size_t>(expert) * present.num_devices() + device] = true;
-      }
-    }
+    ForEachReplica(present, [&](int32_t device, int32_t expert) {
+      guests_[device].push_back(expert);
+      was_host_[static_cast<size_t>(expert) * present.num_devices() + device] = true;
+    });
     split_.Finalize(rounds);
   }
 
@@ -110,11 +110,11 @@ class Search {
  public:
   explicit Search(const BalanceProblem& problem) : problem_(problem), draft_(problem, problem.search, kJudgeRounds) {}
 
-  // The changes in the order in which they were found.  Ends when some in a row did not pay, as searched.
+  // The changes in the order in which they were found.  Ends when kPatience in a row did not pay, as searched.
   std::vector<Change> Run() {
     std::vector<Change> changes;
     double cheapest = draft_.Cost();
-    for (int in_vain = 0; in_vain < kPatience && static_cast<int>(changes.size()) < problem_.max_changes;) {
+    for (int in_vain = 0; in_vain < kPatience && static_cast<int>(changes.size()) < kMaxChanges;) {
       std::optional<Change> best = Best();
       if (!best) break;
       draft_.Apply(*best, kJudgeRounds);
@@ -164,7 +164,7 @@ class Search {
     }
   }
 
-  // The device is full: something has to leave it.
+  // Where the device is full, something has to leave it.
   void TakeSlot(int hot, int32_t expert, int device) {
     const SplitCases& split = draft_.split();
     const double rows = split.Rows(expert, hot), wanted = (loads_[hot] - loads_[device]) / 2;
@@ -230,7 +230,7 @@ class Pruning {
     for (const int32_t other : left) {
       if (Take({{true, other, device}, {false, expert, device}})) return true;
     }
-    // It came from a device that it left: back there, in exchange for what came for it, if that was so.
+    // Back to a device that it left, perhaps in exchange for what came there.
     for (const int32_t home : problem_.present->placement.DevicesOf(expert)) {
       if (Take({{true, expert, home}, {false, expert, device}})) return true;
       for (const int32_t other : left) {
@@ -273,8 +273,8 @@ BalanceResult SearchBalance(const BalanceProblem& problem) {
     if (facts.refused_saving <= saving) facts.refused_saving = saving, facts.refused_cost = draft.Spent();
   }
   best = Pruning(problem, std::move(best)).Run();
-  facts.stop = static_cast<int>(changes.size()) == problem.max_changes ? StopReason::kLimit : StopReason::kDoesNotPay;
-  if (present.Cost() - best.Cost() < problem.least_saving * problem.seconds_per_load) return result;
+  facts.stop = static_cast<int>(changes.size()) == kMaxChanges ? StopReason::kLimit : StopReason::kDoesNotPay;
+  if (present.Cost() - best.Cost() < kLeastSaving * problem.seconds_per_load) return result;
   facts.after = best.split().Busiest();
   facts.saved_seconds = problem.seconds_per_load * (facts.before - facts.after);
   facts.spent_seconds = best.Spent();

@@ -1,6 +1,5 @@
-// What a worker tells of its experts now and then: how its estimators stand, and where experts are by now.
-//
-// Beside the steps' results, seldom: for operators, never for decisions.  Plain data.
+// What a worker reports of its experts now and then, for operators alone: how its estimators stand, and where experts
+// are.  Plain data.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ namespace switchyard::placement {
 
 struct ExpertReport {
   std::vector<popularity::PredictorStats> standings = {};
-  // Of rank 0 alone, as all ranks decide alike; empty otherwise, and where nothing moves.
+  // Rank 0 alone sends these, as all ranks decide alike; empty where nothing moves.
   std::vector<Placement> placements = {};             // [L]
   std::vector<std::vector<SlotOrigin>> origins = {};  // [L][R * slots], of each slot's expert
   // Of this rank's copies since it has its slots.

@@ -1,7 +1,6 @@
-// Where a group's experts are, as the server tells its workers: all of it when the group begins, then stage by stage.
+// Where a group's experts are, as the server sends it to workers: all of it when the group begins, then stage by stage.
 //
-// Layers are MoE layers, counted from 0; devices are ranks.  What a stage does to residents is ApplyMigration's
-// (residency_plan.h): arrivals while the placement before is in use, departures once nothing uses them.  Plain data.
+// Layers are MoE layers, counted from 0; devices are ranks.  residency_plan.h says what a stage does.  Plain data.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +13,13 @@
 
 namespace switchyard::placement {
 
-// What a group begins with; the constants of its first epoch.
+// The beginning of a group, and the constants of its first epoch.
 struct GroupPlacement {
   int64_t epoch = 0;
-  // [L] with ResidentSlots(...) slots a device (placement_settings.h), some of them empty; those of the per-step
-  // balancer are not among them.  Empty: neighbouring experts on a device (ContiguousPlacement), as before anything is
-  // known.
+  // [L] with ResidentSlots(...) slots a device (placement_settings.h), without those of the per-step balancer.  Empty:
+  // neighbouring experts on a device (ContiguousPlacement).
   std::vector<Placement> residents;
-  // [L][E] under an expert budget: residents that the plan keeps in host memory, so that they are copied when they are
-  // needed.  Empty: it says nothing.
+  // [L][E] under an expert budget: residents that the plan keeps in host memory.  Empty: it says nothing.
   std::vector<std::vector<bool>> offloaded = {};
   MoveCosts costs;
   bool operator==(const GroupPlacement& other) const = default;

@@ -55,6 +55,12 @@ struct Assignment {
   std::vector<int> row_of;  // of each column
 };
 
+int64_t Arrivals(const std::vector<int32_t>& before, const std::vector<int32_t>& now) {
+  return std::count_if(now.begin(), now.end(), [&](int32_t expert) {
+    return expert != kEmptySlot && std::find(before.begin(), before.end(), expert) == before.end();
+  });
+}
+
 }  // namespace
 
 std::vector<int> MinCostAssignment(absl::Span<const int64_t> cost, int n) {
@@ -65,16 +71,6 @@ std::vector<int> MinCostAssignment(absl::Span<const int64_t> cost, int n) {
   for (int column = 0; column < n; ++column) column_of[assignment.row_of[column]] = column;
   return column_of;
 }
-
-namespace {
-
-int64_t Arrivals(const std::vector<int32_t>& before, const std::vector<int32_t>& now) {
-  return std::count_if(now.begin(), now.end(), [&](int32_t expert) {
-    return expert != kEmptySlot && std::find(before.begin(), before.end(), expert) == before.end();
-  });
-}
-
-}  // namespace
 
 Placement MatchDevices(const Placement& from, const Placement& to) {
   SY_CHECK_EQ(from.num_devices(), to.num_devices());

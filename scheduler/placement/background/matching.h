@@ -1,7 +1,6 @@
 // Minimum-cost assignment, and with it the relabelling of a placement's devices by which the fewest experts move.
 //
-// Balancers that look at loads alone number their devices afresh each time; which physical device plays which is free.
-// Pure and deterministic: among equally cheap assignments always the same one.
+// Balancers that look at loads alone number their devices afresh each time.  Pure and deterministic.
 #pragma once
 
 #include <cstdint>

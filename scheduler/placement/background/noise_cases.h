@@ -1,9 +1,8 @@
 // Draws of what a layer's rows may be in the next window, from what was counted in this one.
 //
-// An expert's rows are uncertain by counting (1 / sqrt(rows counted), this window and the next) and by traffic, which
-// differs from window to window even where it is steady.  What was counted shrinks towards the mean as far as
-// counting explains the differences; draws come in pairs around that, one up where the other is down.  Pure: the seed
-// is a parameter; the same on every machine.
+// An expert's rows are uncertain by counting (1 / sqrt(rows counted), this window and the next) and by traffic.  Counts
+// shrink towards the mean as far as counting explains the differences; draws come in pairs around that, one up where
+// the other is down.  Pure: the seed is a parameter; the same on every machine.
 #pragma once
 
 #include <cstdint>

@@ -106,7 +106,7 @@ class Planner {
   }
 
  private:
-  // Shares, hit rates, and what they are worth.  A row falls on an expert independently of the others of its step.
+  // Fills shares, hit rates and their worth, as if rows of a step fell on experts independently.
   void Estimate(ResidencyPlan* plan) {
     const ResidencyCosts& costs = problem_.costs;
     const double horizon = static_cast<double>(costs.horizon_steps);
@@ -153,8 +153,7 @@ class Planner {
             .layer_slots = problem_.limits.layer_slots,
             .slot_prices = {},
             .seconds_per_load = seconds_per_load_[layer],
-            .seconds_per_copy = costs.move_seconds,
-            .max_changes = costs.max_changes_per_layer};
+            .seconds_per_copy = costs.move_seconds};
   }
 
   // What each replica saves as things are: the layer's busiest device without it.

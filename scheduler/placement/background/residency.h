@@ -3,13 +3,12 @@
 //
 // Minimal movement: it starts from what is there, and a move has to save more within the horizon than its copy costs
 //   saves = horizon_steps * (row_seconds * rows taken off a layer's busiest device + miss_seconds * misses avoided)
-// where the busiest device is the one under the best split of the actual rows over replicas (min_max.h), expected over
-// draws of noise (noise_cases.h).  So loads that differ by noise move next to nothing, and the most useful moves come
-// first.  Phases (prefill, decode) are balanced apart, as steps of one or the other are, weighted by their time.
-// First memory is given to what is hit (resident_set.h), then each layer is balanced (balance_search.h), then moves are
-// ordered so that a spare slot suffices (residency_order.h).
-// Pure and deterministic, floating point: one process decides and reports the others.  Does not know links or nodes
-// (all copies cost the same), the order of layers in a step, or transient slots.
+// The busiest device is the one under the best split of the actual rows over replicas (min_max.h), expected over draws
+// of noise (noise_cases.h), so that noise moves next to nothing.  Phases (prefill, decode) are balanced apart, weighted
+// by their time.  First memory is given to what is hit (resident_set.h), then each layer is balanced
+// (balance_search.h), then moves are ordered so that a spare slot suffices (residency_order.h).
+// Pure and deterministic, floating point: one process decides for the others.  Does not know links or nodes (all copies
+// cost the same), the order of layers in a step, or transient slots.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@
 
 namespace switchyard::placement {
 
-// What was counted of the steps of one kind.
+// Counts of the steps of one kind.
 struct PhaseProfile {
   int64_t steps = 0;                         // > 0
   std::vector<popularity::Popularity> rows;  // [L][E] in all these steps, 1 / kRow
@@ -29,13 +28,12 @@ struct PhaseProfile {
 
 struct ResidencyCosts {
   double row_seconds = 0;   // one row more on a layer's busiest device
-  double miss_seconds = 0;  // a row's expert has to come from host memory first
+  double miss_seconds = 0;  // an expert that is hit has to come from host memory first
   double move_seconds = 0;  // what serving loses by one copy of a plan
   int64_t expert_bytes = 0;
   int64_t horizon_steps = 300;
   // Relative standard deviation of an expert's rows between windows of steady traffic, beyond counting: +-10 % is 0.06.
   double traffic_noise = 0.06;
-  int max_changes_per_layer = 128;
 };
 
 struct ResidencyProblem {
@@ -51,8 +49,8 @@ struct ResidencyProblem {
 absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int num_experts, int num_devices,
                                                              const ResidencyLimits& limits);
 
-// InvalidArgument names what does not fit together: shapes, limits that the present residency breaks, costs below zero,
-// no row counted at all.
+// InvalidArgument names what does not fit: shapes, limits that the present residency breaks, costs below zero, no row
+// counted at all.
 absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem);
 
 // From plan->layers to a whole plan: epoch, stages, copies and bytes.  The layers that save most move first.

@@ -3,13 +3,12 @@
 //   kPreparing  ranks copy what arrives and check its sum; steps run by the placement before
 //   kReady      every rank has all of it; the next StepPlan names the new epoch
 //   kCommitted  a step was planned with it; steps planned before may still use what departs
-//   kReleasing  no step in flight uses it any more; ranks give what departs back
-//   kDone       every rank has
+//   kReleasing  no step in flight uses it any more; ranks release what departs
+//   kDone       every rank has released it
 //   kAborted    a rank failed or was lost, a checksum was wrong, or time ran out before the commit: what arrived is
 //               dropped everywhere, the placement before stays
-// A pure state machine: events in (with the time, where it matters), directives out; who sends them is the server.
-// After the commit there is no way back: a rank that is lost then ends the group anyway, and the next one starts from
-// the placement that was committed.  Thread-compatible.  Does not plan (residency.h), copy, or count steps' times.
+// A pure state machine: events in, directives out, which the server sends.  After the commit there is no way back: a
+// rank that is lost then ends the group, and the next one starts from the committed placement.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +23,12 @@ namespace switchyard::placement {
 enum class EpochState : uint8_t { kPreparing, kReady, kCommitted, kReleasing, kDone, kAborted };
 inline constexpr int kNumEpochStates = 6;
 
-// What ranks have to be told, each of them.
+// What every rank has to do.
 enum class EpochDirective : uint8_t {
   kNone,
   kUseFromNextStep,  // the next StepPlan has placement_epoch = epoch()
-  kRelease,          // give the memory of what departed back
-  kDropArrivals,     // forget what was prepared
+  kRelease,          // release the memory of what departed
+  kDropArrivals,     // drop what was prepared
 };
 
 class ResidencyEpoch {
@@ -38,8 +37,8 @@ class ResidencyEpoch {
   // num_ranks >= 1.
   ResidencyEpoch(uint64_t epoch, uint64_t active_epoch, int num_ranks, absl::Time deadline);
 
-  // A rank has copied and checked all that arrives; !checksum_ok: what it read is not what the plan's source has.
-  // An answer that comes twice, or after an abort, changes nothing.
+  // A rank has copied and checked all that arrives; !checksum_ok: what it read is damaged.  An answer that comes twice,
+  // or after an abort, changes nothing.
   EpochDirective RankReady(int rank, bool checksum_ok);
   // A rank could not prepare, or is lost.
   EpochDirective RankFailed(int rank, absl::string_view why);
@@ -47,7 +46,7 @@ class ResidencyEpoch {
   EpochDirective StepPlanned(int64_t step, uint64_t placement_epoch);
   // All ranks have done this step and all before it.
   EpochDirective StepDone(int64_t step);
-  // A rank has given back what departed.
+  // A rank has released what departed.
   EpochDirective RankReleased(int rank);
   // The clock's now: past the deadline, what is not ready is aborted.
   EpochDirective Tick(absl::Time now);
@@ -56,8 +55,6 @@ class ResidencyEpoch {
   uint64_t epoch() const { return epoch_; }
   // What the next StepPlan has to say.
   uint64_t placement_epoch() const;
-  // The first step of the new epoch; -1 before it was planned.
-  int64_t commit_step() const { return commit_step_; }
   // Why it was aborted: "rank 2: ..."; empty otherwise.
   const std::string& reason() const { return reason_; }
 

@@ -21,7 +21,7 @@ struct Traveller {
   int departed = -1;  // the last stage in which it departs somewhere
 
   bool Arrived() const { return now == then && offloaded == offloaded_then; }
-  // What has to come next that needs room; none if it only waits to depart somewhere.
+  // The next move that needs room; none if the expert only waits to depart somewhere.
   std::optional<ResidencyMove> NextArrival() const {
     if (offloaded) {  // one host
       if (!Contains(then, now[0])) return ResidencyMove{MoveKind::kRehome, layer, expert, then[0], 0};
@@ -42,13 +42,10 @@ class MoveOrder {
     hosted_.assign(from.size(), std::vector<int>(devices_, 0));
     in_memory_.assign(devices_, 0);
     for (size_t layer = 0; layer < from.size(); ++layer) {
-      for (int device = 0; device < devices_; ++device) {
-        for (const int32_t expert : from[layer].placement.slots[device]) {
-          if (expert == kEmptySlot) continue;
-          ++hosted_[layer][device];
-          if (!from[layer].offloaded[expert]) ++in_memory_[device];
-        }
-      }
+      ForEachReplica(from[layer].placement, [&](int32_t device, int32_t expert) {
+        ++hosted_[layer][device];
+        if (!from[layer].offloaded[expert]) ++in_memory_[device];
+      });
     }
     stage_hosted_ = hosted_;
     stage_in_memory_ = in_memory_;
@@ -66,11 +63,11 @@ class MoveOrder {
   void DepartWhatMay(Traveller* traveller);
   void Depart(MoveKind kind, int device, Traveller* traveller);
   void Arrive(ResidencyMove move, Traveller* traveller);
-  // Whether the stage that is being filled can still take it, everything in it happening before its departures.
+  // Whether the open stage can still take the move, all arrivals happening before its departures.
   bool FitsMigration(const ResidencyMove& move, const Traveller& traveller) const;
-  // Whether its device then has one more than its limits, until something departs.
+  // Whether the device then exceeds its limits by one, until something departs.
   bool Overfills(const ResidencyMove& move) const;
-  // The traveller that has to leave the device that is over its limits; null if none is over.
+  // The traveller that has to leave the device that exceeds its limits; null if none does.
   Traveller* MustLeave();
   Traveller* Choose();
   void CloseMigration();
@@ -89,14 +86,8 @@ void MoveOrder::Add(const LayerResidency& to, int layer) {
   const LayerResidency& from = layers_[layer];
   const int experts = from.placement.num_experts;
   std::vector<std::vector<int32_t>> now(experts), then(experts);
-  for (int32_t device = 0; device < devices_; ++device) {
-    for (const int32_t expert : from.placement.slots[device]) {
-      if (expert != kEmptySlot) now[expert].push_back(device);
-    }
-    for (const int32_t expert : to.placement.slots[device]) {
-      if (expert != kEmptySlot) then[expert].push_back(device);
-    }
-  }
+  ForEachReplica(from.placement, [&](int32_t device, int32_t expert) { now[expert].push_back(device); });
+  ForEachReplica(to.placement, [&](int32_t device, int32_t expert) { then[expert].push_back(device); });
   for (int expert = 0; expert < experts; ++expert) {
     Traveller traveller{
         layer, expert, std::move(now[expert]), std::move(then[expert]), from.offloaded[expert], to.offloaded[expert]};
@@ -169,7 +160,7 @@ Traveller* MoveOrder::MustLeave() {
     if (Contains(traveller.then, device)) continue;
     const bool memory = !traveller.offloaded && in_memory_[device] > limits_.device_slots;
     const bool table = hosted_[traveller.layer][device] > limits_.layer_slots;
-    // Where the layer's slots are over, too, only one of that layer frees both.
+    // Where a layer's slots are exceeded, too, only an expert of that layer frees both.
     if (table) return &traveller;
     if (memory && std::none_of(hosted_.begin(), hosted_.end(),
                                [&](const std::vector<int>& hosted) { return hosted[device] > limits_.layer_slots; })) {

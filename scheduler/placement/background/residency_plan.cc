@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
 
 namespace switchyard::placement {
 namespace {
@@ -15,17 +16,15 @@ absl::Status CheckLimits(const std::vector<LayerResidency>& layers, const Reside
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const auto& slots = layers[layer].placement.slots;
     in_memory.resize(slots.size(), 0);
+    std::vector<int> hosted(slots.size(), 0);
+    ForEachReplica(layers[layer].placement, [&](int32_t device, int32_t expert) {
+      ++hosted[device];
+      if (!layers[layer].offloaded[expert]) ++in_memory[device];
+    });
     for (size_t device = 0; device < slots.size(); ++device) {
-      int hosted = 0;
-      for (const int32_t expert : slots[device]) {
-        if (expert == kEmptySlot) continue;
-        ++hosted;
-        if (!layers[layer].offloaded[expert]) ++in_memory[device];
-      }
-      if (hosted > limits.layer_slots + spare) {
-        return absl::InvalidArgumentError(absl::StrCat("residency: layer ", layer, ", device ", device, " hosts ",
-                                                       hosted, " experts, limit ", limits.layer_slots + spare));
-      }
+      if (hosted[device] <= limits.layer_slots + spare) continue;
+      return absl::InvalidArgumentError(absl::StrCat("residency: layer ", layer, ", device ", device, " hosts ",
+                                                     hosted[device], " experts, limit ", limits.layer_slots + spare));
     }
   }
   for (size_t device = 0; device < in_memory.size(); ++device) {
@@ -60,7 +59,7 @@ absl::Status Impossible(const ResidencyMove& move, absl::string_view why) {
                                                  move.slot, ": ", why));
 }
 
-// What has to hold of the slot and of the expert before a move.
+// InvalidArgument where the slot or the expert is not as the move needs it.
 absl::Status ApplyMove(const ResidencyMove& move, bool arrival, LayerResidency* residency) {
   int32_t& slot = residency->placement.slots[move.device][move.slot];
   const bool offloaded = residency->offloaded[move.expert];
@@ -135,20 +134,18 @@ absl::string_view MoveKindName(MoveKind kind) {
 }
 
 absl::Status CheckResidency(const std::vector<LayerResidency>& layers, const ResidencyLimits& limits) {
-  if (const absl::Status status = CheckHosts(layers); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckHosts(layers));
   return CheckLimits(layers, limits, 0);
 }
 
 absl::Status ApplyMigration(const ResidencyMigration& stage, const ResidencyLimits& limits,
                             std::vector<LayerResidency>* layers) {
   for (const ResidencyMove& move : stage.arrivals) {
-    const absl::Status status = ApplyMove(move, true, &(*layers)[move.layer]);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(ApplyMove(move, true, &(*layers)[move.layer]));
   }
-  if (const absl::Status status = CheckLimits(*layers, limits, 1); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckLimits(*layers, limits, 1));
   for (const ResidencyMove& move : stage.departures) {
-    const absl::Status status = ApplyMove(move, false, &(*layers)[move.layer]);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(ApplyMove(move, false, &(*layers)[move.layer]));
   }
   return CheckHosts(*layers);
 }

@@ -1,9 +1,8 @@
-// What the background balancer decides: which device hosts which experts of every layer, which experts are in device
-// memory, and the stages in which workers get there from where they are.
+// A plan of the background balancer: which device hosts which experts of every layer, which experts are in device
+// memory, and the stages in which workers get there.
 //
-// Plain data and pure functions.  Who decides: residency.h.  Who carries a plan out, stage
-// by stage: residency_epoch.h.  Does not say how rows are split over replicas (split.h), nor what a per-step balancer
-// keeps in transient slots.
+// Plain data and pure functions.  residency.h decides; residency_epoch.h carries a plan out, stage by stage.  Does not
+// say how rows are split over replicas (split.h), nor what transient slots hold.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@
 
 namespace switchyard::placement {
 
-// One layer.  A hosted expert that is not offloaded has its weights in the memory of each device that hosts it.  An
-// offloaded one has one host, which computes its rows and copies its weights from host memory when it is hit.
+// One layer.  An expert has its weights in the memory of each device that hosts it.  An offloaded one has one host,
+// which copies its weights from host memory when it is hit.
 struct LayerResidency {
   Placement placement;          // [R][layer_slots + 1]; the one more is for what arrives before something else departs
   std::vector<bool> offloaded;  // [E]
@@ -47,8 +46,8 @@ struct ResidencyMove {
   bool operator==(const ResidencyMove& other) const = default;
 };
 
-// An epoch of its own: arrivals are prepared while the placement before is in use; at the commit rows follow the new
-// placement; departures are released once the last step that used them is done.
+// A stage, which is an epoch: arrivals are prepared while the placement before is in use; from the commit on rows
+// follow the new placement; departures are released once the last step that used them is done.
 struct ResidencyMigration {
   std::vector<ResidencyMove> arrivals, departures;
 };
@@ -87,13 +86,13 @@ struct ResidencyPlan {
 // Ids in range, each expert hosted, offloaded ones once, limits kept.  InvalidArgument names layer, device and figures.
 absl::Status CheckResidency(const std::vector<LayerResidency>& layers, const ResidencyLimits& limits);
 
-// Carries one stage out.  InvalidArgument if an arrival or a departure is not possible then and there, if before the
-// departures a device has more than its limits and one, or if after them CheckResidency fails.
+// Carries one stage out.  InvalidArgument if a move is not possible, if a device exceeds its limits by more than one
+// before the departures, or if experts are not hosted as they must be after them.
 absl::Status ApplyMigration(const ResidencyMigration& stage, const ResidencyLimits& limits,
                             std::vector<LayerResidency>* layers);
 
-// One or two sentences with figures: how popular the expert is, where it is, what the plan did to it and why, or why it
-// did nothing: what `switchyard experts --why E,L` prints.  REQUIRES: a plan with facts; layer and expert in range.
+// What `switchyard experts --why E,L` prints: how popular the expert is, where it is, and what the plan did to it and
+// why, or why nothing.  REQUIRES: a plan with facts; layer and expert in range.
 std::string Explain(const ResidencyPlan& plan, int layer, int expert);
 
 }  // namespace switchyard::placement

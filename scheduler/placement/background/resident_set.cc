@@ -44,11 +44,9 @@ bool ResidentSet::scarce() const {
 void ResidentSet::Count() {
   free_.assign(devices_, limits_.device_slots);
   for (const LayerResidency& residency : layers_) {
-    for (int device = 0; device < devices_; ++device) {
-      for (const int32_t expert : residency.placement.slots[device]) {
-        if (expert != kEmptySlot && !residency.offloaded[expert]) --free_[device];
-      }
-    }
+    ForEachReplica(residency.placement, [&](int32_t device, int32_t expert) {
+      if (!residency.offloaded[expert]) --free_[device];
+    });
   }
 }
 
@@ -86,7 +84,7 @@ void ResidentSet::LoadWhatPays(const std::vector<ReplicaValue>& replicas, double
   for (const auto& [seconds, layer, expert] : wanted) Load(layer, expert, seconds_per_copy);
 }
 
-bool ResidentSet::Load(int layer, int expert, double seconds_per_copy) {
+void ResidentSet::Load(int layer, int expert, double seconds_per_copy) {
   LayerResidency& residency = layers_[layer];
   const int home = residency.placement.DevicesOf(expert)[0];
   int best = -1;
@@ -103,9 +101,9 @@ bool ResidentSet::Load(int layer, int expert, double seconds_per_copy) {
     best_loss = loss;
     best_error = free_[device] > 0 ? 0 : candidates.back().error;
   }
-  if (best < 0) return false;
+  if (best < 0) return;
   const ResidentValue& value = values_[layer][expert];
-  if (value.seconds - best_loss - seconds_per_copy <= std::hypot(value.error, best_error)) return false;
+  if (value.seconds - best_loss - seconds_per_copy <= std::hypot(value.error, best_error)) return;
   if (free_[best] <= 0) {
     PutOut(best, candidates_[best].back());
     candidates_[best].pop_back();
@@ -117,7 +115,6 @@ bool ResidentSet::Load(int layer, int expert, double seconds_per_copy) {
     *std::find(from.begin(), from.end(), expert) = kEmptySlot;
     *std::find(to.begin(), to.end(), kEmptySlot) = expert;
   }
-  return true;
 }
 
 std::vector<std::vector<double>> ResidentSet::SlotPrices(int layer, int most) const {

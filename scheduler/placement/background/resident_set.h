@@ -1,9 +1,8 @@
-// Which experts have device memory where not all can: the most valuable ones of all layers, device by device.
+// Chooses the experts that have device memory where not all can: the most valuable of all layers, device by device.
 //
-// Every device has so many slots for all layers.  An expert in memory saves the copies that its hits would wait for; a
-// replica saves time on the busiest device.  Whoever wants a slot has to be worth more than the least valuable expert
-// that it puts out, by its copy and by the error of both estimates, so that noise exchanges nothing.
-// Owns nothing; works on the layers that it is given.  Pure, deterministic.
+// An expert in memory saves the copies that its hits would wait for; a replica saves time on the busiest device.  Who
+// gets a slot has to be worth more than the expert that it puts out, by its copy and by the error of both estimates, so
+// that noise exchanges nothing.  Borrows the layers that it works on.  Pure, deterministic.
 #pragma once
 
 #include <vector>
@@ -33,12 +32,12 @@ class ResidentSet {
 
   // Whether memory cannot hold as many as the layers' slots.
   bool scarce() const;
-  // Exchanges what is in memory for what is not, most valuable first, as long as that pays.  An expert may be loaded on
-  // another device than its host, which then hosts it, where the layer has a slot there.
+  // Exchanges what is in memory for what is not, most valuable first, as long as that pays.  Another device than its
+  // host may load an expert and host it then, where the layer has a slot there.
   void LoadWhatPays(const std::vector<ReplicaValue>& replicas, double seconds_per_copy);
   // [R] what the next slots of each device cost a layer: BalanceProblem::slot_prices.  At most `most` a device.
   std::vector<std::vector<double>> SlotPrices(int layer, int most) const;
-  // The layer's placement is another now; where memory does not suffice, offloads what SlotPrices named.
+  // Replaces the layer's placement; where memory does not suffice, offloads what SlotPrices priced.
   void Replace(int layer, Placement placement);
 
  private:
@@ -50,8 +49,8 @@ class ResidentSet {
   void Count();
   bool Stale(int device, const Candidate& candidate) const;
   void PutOut(int device, const Candidate& candidate);
-  // Whether the expert is loaded, by offloading or dropping the cheapest somewhere.
-  bool Load(int layer, int expert, double seconds_per_copy);
+  // Loads the expert where that pays, by offloading or dropping the cheapest somewhere.
+  void Load(int layer, int expert, double seconds_per_copy);
 
   const ResidencyLimits limits_;
   const std::vector<std::vector<ResidentValue>>& values_;

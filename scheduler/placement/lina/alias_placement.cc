@@ -101,10 +101,10 @@ class Filler {
     Hold(device, {.expert = expert, .rows = rows});
   }
 
-  // Enough rows first; then what is there already (no copy).  Then, with one slot a device: whoever can be topped up
-  // later may give all it has, also below the mean, fewest replicas and least loaded first; experts and devices become
-  // a chain along which rows can be handed on when the estimate was wrong, not a star around the most popular.  With
-  // more slots the hedges do that better, and only devices above the mean give, fullest first.
+  // Prefers enough rows, then what is there already (no copy).  Then, with one slot a device, a device that can be
+  // topped up later may give all it has, fewest replicas and least loaded first, so that experts and devices become a
+  // chain along which rows can be handed on when the estimate was wrong.  With more slots the hedges do that better,
+  // and only devices above the mean give, fullest first.
   bool TakeFromAnother(int32_t device) {
     const int64_t wanted = popularity::kRow - loads_[device];
     int32_t giver = -1;
@@ -133,8 +133,8 @@ class Filler {
 
   bool WasOn(int32_t device, int32_t expert) const { return !present_.slots.empty() && present_.Holds(device, expert); }
 
-  // The device with room that lacks the expert: where it is already; then the one that shares the fewest experts with
-  // those that have it; then the one with more room; then by id.
+  // The device with room that lacks the expert: first one where it is already, then the one that shares the fewest
+  // experts with its hosts, then the one with more room, then by id.
   int32_t FarthestFrom(int32_t expert) const {
     int32_t best = -1;
     std::tuple<bool, int, int> best_score;
@@ -162,11 +162,6 @@ class Filler {
   bool chain_;                               // only with one spare slot a device
 };
 
-// Scaled so that kRow is the mean of a device.
-popularity::Popularity PerDevice(absl::Span<const int64_t> estimate, int num_devices) {
-  return popularity::ScaledTo(estimate, num_devices * popularity::kRow);
-}
-
 }  // namespace
 
 popularity::Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error) {
@@ -184,7 +179,8 @@ popularity::Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int6
 
 Placement FillEmptySlots(const Placement& base, const Placement& present, const FillTarget& target) {
   SY_CHECK_EQ(static_cast<int>(target.estimate.size()), base.num_experts);
-  const popularity::Popularity popularity = PerDevice(target.estimate, base.num_devices());
+  const popularity::Popularity popularity =
+      popularity::ScaledTo(target.estimate, base.num_devices() * popularity::kRow);
   Filler filler(base, present, popularity, target.hedge);
   if (2 * target.error < popularity::kRow) filler.TopUp();
   if (target.hedge) filler.Hedge(HedgedPopularity(target.estimate, popularity::TotalOf(popularity), target.error));

@@ -5,25 +5,30 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/placement/route/replica_map.h"
-#include "scheduler/placement/route/split.h"
 #include "scheduler/popularity/popularity.h"
 
 namespace switchyard::placement {
 namespace {
 
+// Of step 2.  64 experts on 16 devices would fill 4 slots each and leave none to replicate.
+int MostPacked(int num_experts, int num_devices) {
+  if (num_experts == num_devices) return 4;
+  return std::max(4, (num_experts + num_devices - 1) / num_devices + 1);
+}
+
 // Sizes are n_e in units of 1 / total device: entry * N.
 class Allocator {
  public:
-  Allocator(absl::Span<const int64_t> estimate, const PaperAllocationShape& shape)
-      : shape_(shape), num_experts_(static_cast<int>(estimate.size())), devices_(shape.num_devices) {
+  Allocator(absl::Span<const int64_t> estimate, int num_devices, int slots_per_device)
+      : num_devices_(num_devices),
+        slots_per_device_(slots_per_device),
+        num_experts_(static_cast<int>(estimate.size())),
+        devices_(num_devices) {
     total_ = popularity::TotalOf(estimate);
     const bool even = total_ == 0;
     if (even) total_ = num_experts_;
-    for (const int64_t entry : estimate) size_.push_back(static_cast<__int128>(even ? 1 : entry) * shape.num_devices);
-    limit_ = std::min(shape.slots_per_device, shape.experts_per_device > 0
-                                                  ? shape.experts_per_device
-                                                  : PaperExpertsPerDevice(num_experts_, shape.num_devices));
+    for (const int64_t entry : estimate) size_.push_back(static_cast<__int128>(even ? 1 : entry) * num_devices);
+    limit_ = std::min(slots_per_device, MostPacked(num_experts_, num_devices));
   }
 
   Placement Run() {
@@ -34,7 +39,7 @@ class Allocator {
     Placement placement{.num_experts = num_experts_, .slots = {}};
     for (const Device& device : devices_) {
       placement.slots.push_back(device.experts);
-      placement.slots.back().resize(shape_.slots_per_device, kEmptySlot);
+      placement.slots.back().resize(slots_per_device_, kEmptySlot);
     }
     return placement;
   }
@@ -65,7 +70,7 @@ class Allocator {
       num_own_[expert] = static_cast<int64_t>(size_[expert] / total_);
       replicas += std::max<int64_t>(1, num_own_[expert]);
     }
-    const int64_t slots = static_cast<int64_t>(shape_.num_devices) * shape_.slots_per_device;
+    const int64_t slots = static_cast<int64_t>(num_devices_) * slots_per_device_;
     for (; replicas > slots; --replicas) --*std::max_element(num_own_.begin(), num_own_.end());
     spare_replicas_ = slots - replicas;
     for (const int32_t expert : BySize()) {
@@ -87,12 +92,12 @@ class Allocator {
       bin->experts.push_back(expert);
       bin->size += size_[expert];
     }
-    if (num_used_ + static_cast<int64_t>(bins.size()) <= shape_.num_devices) {
+    if (num_used_ + static_cast<int64_t>(bins.size()) <= num_devices_) {
       for (Device& bin : bins) devices_[num_used_++] = std::move(bin);
       return;
     }
     const int64_t first_free = num_used_;
-    num_used_ = shape_.num_devices;
+    num_used_ = num_devices_;
     for (const int32_t expert : small) PutWhereLeast(expert, first_free);
   }
 
@@ -104,7 +109,7 @@ class Allocator {
     std::stable_sort(order.begin(), order.end(),
                      [&](int32_t a, int32_t b) { return size_[a] % total_ > size_[b] % total_; });
     for (const int32_t expert : order) {
-      if (num_used_ == shape_.num_devices || spare_replicas_ == 0) return;
+      if (num_used_ == num_devices_ || spare_replicas_ == 0) return;
       Put(expert, num_used_++, size_[expert] / (num_own_[expert] + 1));
       --spare_replicas_;
     }
@@ -112,7 +117,7 @@ class Allocator {
 
   void SpreadUnlisted() {
     const int64_t first_free = num_used_;
-    num_used_ = shape_.num_devices;
+    num_used_ = num_devices_;
     for (int32_t expert = 0; expert < num_experts_; ++expert) {
       if (size_[expert] == 0) PutWhereLeast(expert, first_free);
     }
@@ -121,7 +126,7 @@ class Allocator {
   // Among the free devices within the limit; else among all with a slot.  Least loaded, then fewest experts, then id.
   void PutWhereLeast(int32_t expert, int64_t first_free) {
     int64_t device = LeastLoaded(first_free, limit_);
-    if (device < 0) device = LeastLoaded(0, shape_.slots_per_device);
+    if (device < 0) device = LeastLoaded(0, slots_per_device_);
     Put(expert, device, size_[expert]);
   }
 
@@ -129,14 +134,14 @@ class Allocator {
   int64_t LeastLoaded(int64_t first, int limit) const {
     int64_t best = -1;
     const auto load = [&](int64_t d) { return std::pair(devices_[d].size, devices_[d].experts.size()); };
-    for (int64_t d = first; d < shape_.num_devices; ++d) {
+    for (int64_t d = first; d < num_devices_; ++d) {
       if (static_cast<int>(devices_[d].experts.size()) >= limit) continue;
       if (best < 0 || load(d) < load(best)) best = d;
     }
     return best;
   }
 
-  const PaperAllocationShape& shape_;
+  const int num_devices_, slots_per_device_;
   const int num_experts_;
   int limit_ = 0;
   int64_t total_ = 0;
@@ -149,21 +154,12 @@ class Allocator {
 
 }  // namespace
 
-int PaperExpertsPerDevice(int num_experts, int num_devices) {
-  if (num_experts == num_devices) return 4;
-  return std::max(4, (num_experts + num_devices - 1) / num_devices + 1);
-}
-
-absl::StatusOr<PaperAllocation> AllocateAsPaper(absl::Span<const int64_t> estimate, const PaperAllocationShape& shape) {
-  const auto num_slots = static_cast<int64_t>(shape.num_devices) * shape.slots_per_device;
-  if (shape.num_devices < 1 || num_slots < static_cast<int64_t>(estimate.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("paper allocation: ", shape.num_devices, " devices of ",
-                                                   shape.slots_per_device, " slots for ", estimate.size(), " experts"));
+absl::StatusOr<Placement> AllocateAsPaper(absl::Span<const int64_t> estimate, int num_devices, int slots_per_device) {
+  if (num_devices < 1 || int64_t{num_devices} * slots_per_device < static_cast<int64_t>(estimate.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("paper allocation: ", num_devices, " devices of ", slots_per_device,
+                                                   " slots for ", estimate.size(), " experts"));
   }
-  PaperAllocation allocation;
-  allocation.placement = Allocator(estimate, shape).Run();
-  allocation.planned = PlannedRows(ReplicaMap(allocation.placement), estimate);
-  return allocation;
+  return Allocator(estimate, num_devices, slots_per_device).Run();
 }
 
 }  // namespace switchyard::placement

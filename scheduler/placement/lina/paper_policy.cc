@@ -13,12 +13,12 @@ PaperPolicy::PaperPolicy(PolicyShape shape) : PlacementPolicy(std::move(shape), 
 }
 
 SlotPlan PaperPolicy::FineTune(const LayerInputs& inputs) {
-  SlotPlan stays{.layer = inputs.layer, .choice = {}, .changes = {}};
+  SlotPlan stays{.layer = inputs.layer};
   if (shape().mode == PlacementMode::kNoFinetune) return stays;
   const std::vector<int64_t> rows = inputs.counts.OfExperts();
   if (shape().mode == PlacementMode::kCentral) {
     const popularity::Popularity& estimate = EstimateOf(inputs.layer);
-    if (estimate.empty() || EstimateHeld(estimate, rows, shape().top_k)) return stays;
+    if (estimate.empty() || popularity::SameTopExperts(estimate, rows, 2 * shape().top_k)) return stays;
   }
   return PlaceBy(inputs.layer, rows);
 }
@@ -31,18 +31,18 @@ SplitTable PaperPolicy::Split(const LayerInputs& inputs) {
 }
 
 SlotPlan PaperPolicy::Prepare(const LayerEstimate& estimate, int) {
-  if (shape().mode == PlacementMode::kNoEstimate) return {.layer = estimate.layer, .choice = {}, .changes = {}};
+  if (shape().mode == PlacementMode::kNoEstimate) return {.layer = estimate.layer};
   return PlaceBy(estimate.layer, estimate.popularity);
 }
 
 SlotPlan PaperPolicy::PlaceBy(int layer, absl::Span<const int64_t> rows) {
   const Placement& present = table(layer).placement();
-  const absl::StatusOr<PaperAllocation> allocation = AllocateAsPaper(
-      rows, {.num_devices = present.num_devices(), .slots_per_device = static_cast<int>(present.slots[0].size())});
-  SY_CHECK_OK(allocation.status());
-  const Placement next = MatchDevices(present, allocation->placement);
+  const absl::StatusOr<Placement> allocated =
+      AllocateAsPaper(rows, present.num_devices(), static_cast<int>(present.slots[0].size()));
+  SY_CHECK_OK(allocated.status());
+  const Placement next = MatchDevices(present, *allocated);
   planned_[layer] = PlannedRows(ReplicaMap(next), rows);
-  return {.layer = layer, .choice = {}, .changes = ChangesBetween(present, next)};
+  return {.layer = layer, .changes = ChangesBetween(present, next)};
 }
 
 }  // namespace switchyard::placement

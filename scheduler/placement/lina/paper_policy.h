@@ -1,11 +1,11 @@
 // Lina's inference scheduling: the modes `central`, `no_estimate` and `no_finetune`.
 //
 // Phase 1 places a coming layer's experts by its estimate (paper_allocation.h) in all slots, and plans how many tokens
-// each replica takes.  Phase 2 compares the 2k most popular experts with the gate's; where they differ it places anew
-// by the actual counts, and everybody waits for the copies.  no_estimate has phase 2 alone, always placing anew;
-// no_finetune has phase 1 alone. A layer without an estimate stays as it is.  Unlike the paper's, devices are
-// renumbered so that the fewest experts move (matching.h): a baseline should not pay for the numbering. Source: Lina
-// (ATC '23), section 5.2; scheduler/PAPERS.md, items 6, 7.
+// each replica takes.  Phase 2 compares the sets of the 2k most popular experts, estimated and actual; where they
+// differ it places anew by the actual counts, and everybody waits for the copies.  no_estimate has phase 2 alone,
+// always placing anew; no_finetune has phase 1 alone.  A layer without an estimate stays as it is.  Unlike the paper's,
+// devices are renumbered so that the fewest experts move (matching.h). Source: Lina (ATC '23), section 5.2;
+// scheduler/PAPERS.md, items 6, 7.
 #pragma once
 
 #include <cstdint>

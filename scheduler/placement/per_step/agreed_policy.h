@@ -1,10 +1,9 @@
 // The mode `agreed` (and `oracle`): alias placement in the spare slots, rows split by counts, moves that pay.
 //
-// Residents stay; the other slots begin with replicas spread evenly; an estimate fills the other slots of a coming
-// layer (alias_placement.h) if what is there now would leave the busiest too busy for it and the copies cost less than
-// that (phase_two.h).  After the gate rows are split by the actual counts; weights move then only where that is still
-// too uneven and waiting for the copies is shorter than waiting for the busiest. Source:
-// scheduler/PAPERS.md, "Beyond Lina".
+// Residents stay; the other slots begin with replicas spread evenly.  An estimate fills those of a coming layer
+// (alias_placement.h) if what is there now would leave the busiest too busy and the copies cost less (phase_two.h).
+// After the gate rows are split by the actual counts; weights move then only where that is still too uneven and waiting
+// for the copies is shorter than waiting for the busiest.  Source: scheduler/PAPERS.md, "Beyond Lina".
 #pragma once
 
 #include "scheduler/placement/lina/alias_placement.h"

@@ -10,9 +10,9 @@
 namespace switchyard::placement {
 namespace {
 
-constexpr std::array<absl::string_view, kNumDecisionFields> kNames = {"constants", "step",      "layer",  "number",
-                                                                      "counts",    "estimates", "errors", "slots",
-                                                                      "split",     "awaited",   "demand", "prefetch"};
+constexpr std::array<absl::string_view, kNumDecisionFields> kFieldNames = {
+    "constants", "step",  "layer", "number",  "counts", "estimates",
+    "errors",    "slots", "split", "awaited", "demand", "prefetch"};
 
 uint64_t Stir(uint64_t state, uint64_t value) { return SplitMix(state ^ value); }
 
@@ -28,13 +28,11 @@ uint64_t StirAll(uint64_t state, absl::Span<const Int> values) {
 void DecisionDigest::Mix(DecisionField field, int64_t value) { Mix(field, absl::MakeConstSpan(&value, 1)); }
 
 void DecisionDigest::Mix(DecisionField field, absl::Span<const int64_t> values) {
-  uint64_t& state = fields_[static_cast<size_t>(field)];
-  state = StirAll(state, values);
+  fields_[static_cast<size_t>(field)] = StirAll(fields_[static_cast<size_t>(field)], values);
 }
 
 void DecisionDigest::Mix(DecisionField field, absl::Span<const int32_t> values) {
-  uint64_t& state = fields_[static_cast<size_t>(field)];
-  state = StirAll(state, values);
+  fields_[static_cast<size_t>(field)] = StirAll(fields_[static_cast<size_t>(field)], values);
 }
 
 uint64_t DecisionDigest::hash() const { return StirAll<uint64_t>(0, fields_); }
@@ -42,13 +40,13 @@ uint64_t DecisionDigest::hash() const { return StirAll<uint64_t>(0, fields_); }
 std::string DescribeMismatch(const DecisionDigest& a, int rank_a, const DecisionDigest& b, int rank_b) {
   std::string first;
   std::vector<absl::string_view> others;
-  for (size_t i = 0; i < kNames.size(); ++i) {
+  for (size_t i = 0; i < kFieldNames.size(); ++i) {
     if (a.fields()[i] == b.fields()[i]) continue;
     if (first.empty()) {
-      first = absl::StrCat(kNames[i], ": 0x", absl::Hex(a.fields()[i]), " on rank ", rank_a, ", 0x",
+      first = absl::StrCat(kFieldNames[i], ": 0x", absl::Hex(a.fields()[i]), " on rank ", rank_a, ", 0x",
                            absl::Hex(b.fields()[i]), " on rank ", rank_b);
     } else {
-      others.push_back(kNames[i]);
+      others.push_back(kFieldNames[i]);
     }
   }
   return others.empty() ? first : absl::StrCat(first, " (also: ", absl::StrJoin(others, ", "), ")");

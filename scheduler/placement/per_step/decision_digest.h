@@ -1,8 +1,8 @@
-// 64 bits of everything that a decision was made from and of what it says, field by field.
+// 64 bits of each input, state and output of a decision.
 //
-// Ranks decide alike without telling each other; the hash of the last decision rides in the next gather.  Where two
-// differ, the digests are compared and the first field that differs is named: an input means that a message or an
-// estimate was wrong, the table that an earlier decision was, an output alone that the code is not deterministic.
+// Ranks decide alike without a message; the hash of the last decision rides in the next gather.  Where two differ, the
+// first field that differs is named: an input means that a message or an estimate was wrong, the table that an earlier
+// decision was, an output alone that the code is not deterministic.
 #pragma once
 
 #include <array>
@@ -42,7 +42,7 @@ class DecisionDigest {
   // What the gather carries.
   uint64_t hash() const;
   const std::array<uint64_t, kNumDecisionFields>& fields() const { return fields_; }
-  bool operator==(const DecisionDigest& other) const { return fields_ == other.fields_; }
+  bool operator==(const DecisionDigest& other) const = default;
 
  private:
   std::array<uint64_t, kNumDecisionFields> fields_ = {};

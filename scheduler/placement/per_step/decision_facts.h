@@ -1,6 +1,5 @@
-// Everything that a decision was made from and what it says, as the digest has it.
-//
-// What is left out here may differ between ranks without anybody noticing until rows go astray.
+// The inputs, state and outputs of a decision that its digest covers.  What is left out may differ between ranks
+// unnoticed until rows go astray.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/placement/lina/alias_placement.h"
 #include "scheduler/placement/lina/paper_policy.h"
 #include "scheduler/placement/per_step/agreed_policy.h"
@@ -12,19 +13,17 @@
 namespace switchyard::placement {
 namespace {
 
-// Nothing moves.
+// The policy by which nothing moves.
 class StaticPolicy : public PlacementPolicy {
  public:
   StaticPolicy(PolicyShape shape, bool spread) : PlacementPolicy(std::move(shape), spread) {}
 
  protected:
-  SlotPlan FineTune(const LayerInputs& inputs) override { return {.layer = inputs.layer, .choice = {}, .changes = {}}; }
+  SlotPlan FineTune(const LayerInputs& inputs) override { return {.layer = inputs.layer}; }
   SplitTable Split(const LayerInputs& inputs) override {
     return SplitByCounts(inputs.counts, table(inputs.layer).replicas());
   }
-  SlotPlan Prepare(const LayerEstimate& estimate, int) override {
-    return {.layer = estimate.layer, .choice = {}, .changes = {}};
-  }
+  SlotPlan Prepare(const LayerEstimate& estimate, int) override { return {.layer = estimate.layer}; }
 };
 
 absl::Status Validate(const PolicyShape& shape) {
@@ -42,7 +41,7 @@ absl::Status Validate(const PolicyShape& shape) {
                                                      first.num_experts, " on ", first.num_devices()));
     }
     if (!IsPaper(shape.mode)) continue;
-    // Its allocation knows one number of slots.
+    // The paper's allocation knows one number of slots.
     for (const std::vector<int32_t>& device : placement.slots) {
       if (device.size() == placement.slots[0].size()) continue;
       return absl::InvalidArgumentError(absl::StrCat("placement policy: layer ", layer, " has devices of ",
@@ -72,18 +71,13 @@ absl::StatusOr<std::vector<ResidentChange>> PlacementPolicy::ChangesOf(const Res
   return ChangeResidents(stage, shape_.residents, tables_);
 }
 
-absl::Status PlacementPolicy::CheckMigration(const ResidencyMigration& stage) const {
-  return ChangesOf(stage).status();
-}
-
 absl::StatusOr<std::vector<int>> PlacementPolicy::Adopt(int64_t epoch, const MoveCosts& costs,
                                                         const ResidencyMigration& stage) {
-  absl::StatusOr<std::vector<ResidentChange>> changes = ChangesOf(stage);
-  if (!changes.ok()) return changes.status();
+  ASSIGN_OR_RETURN(std::vector<ResidentChange> changes, ChangesOf(stage));
   shape_.epoch = epoch;
   shape_.costs = costs;
   std::vector<int> layers;
-  for (ResidentChange& change : *changes) {
+  for (ResidentChange& change : changes) {
     shape_.residents[change.layer] = std::move(change.residents);
     tables_[change.layer] = std::move(change.table);
     layers.push_back(change.layer);
@@ -130,7 +124,7 @@ void PlacementPolicy::NoteError(const LayerInputs& inputs) {
 }
 
 absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape shape) {
-  if (const absl::Status status = Validate(shape); !status.ok()) return status;
+  RETURN_IF_ERROR(Validate(shape));
   switch (shape.mode) {
     case PlacementMode::kAgreed:
     case PlacementMode::kOracle:

@@ -1,14 +1,12 @@
 // The per-step balancer: what one layer of one batch does, and what the next layers' slots should hold.
 //
-// Every rank calls Decide once a layer and step, in the same order, after its gate, with what the gather of the layer's
-// counts brought.  From these integers, the constants of the epoch, and a table of slots that only decisions advance,
-// every rank reaches the same decision, without a message.  No clock, free memory, or completion of a copy is looked
-// at: a copy that is late is waited for (`awaited`), its rows never go elsewhere.  Each decision has a digest; its hash
-// rides in the next gather.
-//
-// With the mode "central" device 0 alone calls it and sends what it says; the mode changes who calls, not what is said.
-// Thread-compatible: one owner.  Deterministic.  Does not copy, send or measure; does not change the resident
-// slots of the modes that are ours (the background balancer, residency.h, does; the paper's modes use all slots).
+// Every rank calls Decide once a layer and step, in the same order, after its gate, with the gathered counts.  From
+// these integers, the constants of the epoch, and a table of slots that only decisions advance, every rank reaches the
+// same decision, without a message.  It does not depend on a clock, free memory, or the completion of a copy: a late
+// copy is waited for (`awaited`), its rows never go elsewhere.  A hash of each decision rides in the next gather.
+// With the mode "central" device 0 alone calls it and sends what it decides.
+// Thread-compatible: one owner.  Deterministic.  Does not copy, send or measure; does not change resident slots (the
+// background balancer, residency.h, does; the paper's modes use all slots).
 #pragma once
 
 #include <cstdint>
@@ -38,12 +36,12 @@ struct PolicyShape {
   // somewhere.  In the paper's modes all devices have as many slots.
   std::vector<Placement> residents;  // [L]
   MoveCosts costs = {};
-  int horizon = 1;  // batches for which a move that an estimate asked for is expected to help
-  int64_t even_enough =
-      popularity::kRow / 64;  // by this share of the mean the busiest may be above it before weights move
+  int horizon = 1;  // batches for which a move by an estimate is expected to help
+  // The busiest may exceed the mean by this share of it before weights move.
+  int64_t even_enough = popularity::kRow / 64;
 };
 
-// What is expected of a coming layer: rows of all ranks, fixed point (load_predictor.h).
+// What is expected of a coming layer: rows of all ranks, fixed point (popularity.h).
 struct LayerEstimate {
   int layer = 0;                         // up to the deciding layer = in the next step
   absl::Span<const int64_t> popularity;  // [E]
@@ -58,8 +56,8 @@ struct LayerInputs {
 
 struct SlotPlan {
   int layer = 0;
-  MoveChoice choice;                // why, where a cost was asked
-  std::vector<SlotChange> changes;  // copies, by device and slot
+  MoveChoice choice = {};                // why, where a cost was asked
+  std::vector<SlotChange> changes = {};  // copies, by device and slot
 };
 
 struct LayerDecision {
@@ -81,14 +79,14 @@ class PlacementPolicy {
 
   // Whether a stage of the background balancer could be adopted.  FailedPrecondition in the paper's modes, which have
   // no residents; else as ChangeResidents (resident_change.h).
-  absl::Status CheckMigration(const ResidencyMigration& stage) const;
-  // A new epoch: on every rank before the same decision, when what arrives is there.  Returns the layers whose slots
-  // are others now, rising.  Nothing has changed on an error (CheckMigration's).
+  absl::Status CheckMigration(const ResidencyMigration& stage) const { return ChangesOf(stage).status(); }
+  // Begins a new epoch: on every rank before the same decision, when what arrives is there.  Returns the layers whose
+  // slots have changed, rising.  On an error (CheckMigration's) nothing has changed.
   absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyMigration& stage);
 
   const PolicyShape& shape() const { return shape_; }
-  // Before the first decision: what the slots have to hold when the epoch begins.  static+spare, agreed and oracle
-  // begin with replicas spread evenly, the others with the residents alone.
+  // Before the first decision: what the slots hold when the epoch begins.  static+spare, agreed and oracle begin with
+  // replicas spread evenly, the others with the residents alone.
   const SlotTable& table(int layer) const { return tables_[layer]; }
   // Mean total-variation distance, in 1 / kRow, that estimates of this layer had lately; kRow / 4 before the first.
   int64_t error(int layer) const { return errors_[layer]; }
@@ -102,7 +100,7 @@ class PlacementPolicy {
   virtual SplitTable Split(const LayerInputs& inputs) = 0;
   // Phase 1: what should change for a coming layer.
   virtual SlotPlan Prepare(const LayerEstimate& estimate, int layers_ahead) = 0;
-  // Whether it places by estimates made so far ahead; others are as if they had not been told.
+  // Whether it places by estimates made so far ahead; it ignores others.
   virtual bool Uses(int layers_ahead) const { return layers_ahead >= 1; }
 
   // The last estimate of a layer, empty if there was none since it last ran.

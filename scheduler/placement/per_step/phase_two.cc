@@ -12,8 +12,6 @@ namespace {
 
 int64_t Picoseconds(double seconds) { return std::llround(std::clamp(seconds, 0.0, 1e5) * 1e12); }
 
-double SecondsFor(double bytes, double bytes_per_s) { return bytes_per_s > 0 ? bytes / bytes_per_s : 0; }
-
 int64_t Clamped(__int128 ps) {
   constexpr __int128 kMost = std::numeric_limits<int64_t>::max();
   return static_cast<int64_t>(std::clamp<__int128>(ps, -kMost, kMost));
@@ -22,13 +20,10 @@ int64_t Clamped(__int128 ps) {
 }  // namespace
 
 MoveCosts CostsOf(const CostModel& model) {
-  return {.copy_ps = Picoseconds(SecondsFor(model.expert_bytes, model.copy_bytes_per_s)),
-          .row_ps = Picoseconds(model.seconds_per_row + SecondsFor(model.row_bytes, model.exchange_bytes_per_s)),
+  const double copy_seconds = model.copy_bytes_per_s > 0 ? model.expert_bytes / model.copy_bytes_per_s : 0;
+  return {.copy_ps = Picoseconds(copy_seconds),
+          .row_ps = Picoseconds(model.seconds_per_row),
           .layer_ps = Picoseconds(model.layer_seconds)};
-}
-
-bool EstimateHeld(absl::Span<const int64_t> estimate, absl::Span<const int64_t> actual, int top_k) {
-  return popularity::SameTopExperts(estimate, actual, 2 * top_k);
 }
 
 MoveChoice ChooseMove(const MoveQuestion& question, const MoveCosts& costs) {

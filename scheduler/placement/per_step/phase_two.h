@@ -1,26 +1,20 @@
 // Phase 2: the gate has run; does the placement that followed the estimate stay?
 //
-// The paper's rule (Lina, section 5.2; scheduler/PAPERS.md, item 7): the sets of the 2k most popular experts, estimated
-// and actual, are compared; equal = resume, else the placement is made anew from the actual counts, and everybody
-// waits. Ours: rows are split by the actual counts anyway (split.h), so weights move only where even the best split is
-// too uneven and what it saves is more than what copying delays. Pure, integers (picoseconds) only: every rank decides
-// alike.  Does not make placements.
+// Rows are split by the actual counts anyway (split.h), so weights move only where even the best split is too uneven
+// and a move saves more than its copies delay.  (paper_policy.h has the paper's rule.)  Pure, integers (picoseconds)
+// only: every rank decides alike.  Does not make placements.
 #pragma once
 
 #include <cstdint>
 
-#include "absl/types/span.h"
-
 namespace switchyard::placement {
 
-// One layer's costs as measured, by one process, which sends them to all as MoveCosts.
+// One layer's costs as one process measured them, which sends them to all as MoveCosts.
 struct CostModel {
-  double expert_bytes = 0;          // weights of one expert
-  double copy_bytes_per_s = 0;      // host memory to a slot, per device
-  double seconds_per_row = 0;       // compute of one row
-  double row_bytes = 0;             // of a row that is exchanged, there and back together
-  double exchange_bytes_per_s = 0;  // per device
-  double layer_seconds = 0;         // of one layer beside its copies: what a copy for the next layer hides behind
+  double expert_bytes = 0;      // weights of one expert
+  double copy_bytes_per_s = 0;  // host memory to a slot, per device
+  double seconds_per_row = 0;   // compute and exchange of one row
+  double layer_seconds = 0;     // of one layer beside its copies: what a copy for the next layer hides behind
 };
 
 struct MoveCosts {
@@ -31,9 +25,6 @@ struct MoveCosts {
 };
 // Rates of 0 count as free.
 MoveCosts CostsOf(const CostModel& model);
-
-// Lina's question.  estimate and actual [E] in any units.
-bool EstimateHeld(absl::Span<const int64_t> estimate, absl::Span<const int64_t> actual, int top_k);
 
 // "Move to a placement whose busiest device has `candidate_busiest` rows?"  Rows in units of 1 / unit row.
 struct MoveQuestion {

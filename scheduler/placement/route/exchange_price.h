@@ -1,8 +1,7 @@
 // What one row more costs an exchange: the slope of steps' exchange seconds over the rows that were exchanged.
 //
-// An exchange has a part that every step pays (messages, waiting) and one that grows with its rows; only the latter is
-// a row's price.  A line is fitted to steps of different sizes (least squares, sums that fade), so that many small
-// steps do not make rows look dear.  Plain numbers; thread-compatible.  Does not measure, does not know bytes.
+// A line is fitted to steps of different sizes (least squares, sums that fade), so that the part that every step pays
+// (messages, waiting) does not count as a row's price.  Thread-compatible.  Does not measure.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@ namespace switchyard::placement {
 
 class ExchangeCost {
  public:
-  // Steps of which the fit is of any use.
+  // Steps that a fit needs.
   static constexpr double kLeastSteps = 16;
 
   // One step: rows that the busiest rank exchanged, and the seconds that exchanging took where nobody was waited for.

@@ -1,8 +1,7 @@
 // A placement as an index: the replicas of each expert and of each device, numbered.
 //
-// A replica is one (expert, device).  Replicas are numbered by expert, then device, so that arrays [P] over them (rows
-// that each takes) mean the same on every rank.  Slots do not matter here.
-// Immutable after construction; thread-safe to read.
+// A replica is one (expert, device); slots do not matter.  Replicas are numbered by expert, then device, so that arrays
+// [P] over them mean the same on every rank.  Immutable after construction; thread-safe to read.
 #pragma once
 
 #include <cstdint>

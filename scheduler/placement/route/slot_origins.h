@@ -1,7 +1,6 @@
-// Who put each expert where it is in the per-step balancer's slots: kept beside the placements that decisions change.
-//
-// By (layer, device, expert), not by slot: an expert that only changes its slot was not moved.  Of residents it is of
-// no meaning: the background balancer (residency.h) put them there.  Plain; thread-compatible.
+// Why each expert is where it is in the per-step balancer's slots, by (layer, device, expert): an expert that only
+// changes its slot was not moved.  It means nothing of residents, which the background balancer places.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,11 @@ class SlotOrigins {
         origins_(static_cast<size_t>(num_layers) * num_devices * num_experts, SlotOrigin::kStart) {}
 
   // A decision ordered these copies.
-  void Changed(int layer, absl::Span<const SlotChange> changes, SlotOrigin origin);
+  void Changed(int layer, absl::Span<const SlotChange> changes, SlotOrigin origin) {
+    for (const SlotChange& change : changes) {
+      if (change.expert != kEmptySlot) origins_[Index(layer, change.device, change.expert)] = origin;
+    }
+  }
   // REQUIRES: indices of the shape; where the device does not hold the expert it is of no meaning.
   SlotOrigin Of(int layer, int device, int expert) const { return origins_[Index(layer, device, expert)]; }
 

@@ -1,8 +1,8 @@
-// Which expert is in which slot of which device for one layer, and which of them are still being copied there.
+// Which expert is in which slot of which device for one layer, and which slots are in flight.
 //
-// Only decisions advance it: a slot is in flight from the decision that changes it until the first decision that
-// sends rows to it, which waits for the copy.  Whether the copy has ended already makes no difference here, so that
-// ranks whose copies take longer have the same table. Thread-compatible; compares by value.
+// Only decisions advance it: a slot is in flight from the decision that changes it until the first decision that sends
+// rows to it, which waits for the copy.  When the copy ends makes no difference, so that all ranks have the same table.
+// Thread-compatible; compares by value.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,7 @@ struct AwaitedCopy {
   int32_t device = 0;
   int32_t slot = 0;
   int64_t decision = 0;  // that ordered it
-  bool operator==(const AwaitedCopy& other) const {
-    return device == other.device && slot == other.slot && decision == other.decision;
-  }
+  bool operator==(const AwaitedCopy& other) const = default;
 };
 
 class SlotTable {

@@ -1,11 +1,10 @@
 // Which replica computes which rows of a layer: a table that every rank makes alike from the gathered counts.
 //
-// A row is named by (source rank, expert, ordinal), ordinal = how many rows of this rank and expert come before it in
+// A row's name is (source rank, expert, ordinal), ordinal = how many rows of this rank and expert come before it in
 // (token, choice) order.  So a source knows where a row goes, and an owner which rows come, without a message.
-// Two splits: by the actual counts (SplitByCounts; scheduler/PAPERS.md, "Beyond Lina"), which minimises
-// the busiest device exactly, and as planned beforehand (SplitAsPlanned: Lina's "tokens per replica",
-// scheduler/PAPERS.md, item 6). Rows stay on their source rank where that costs no balance; a row that stays is not
-// exchanged. Pure, integers only.
+// There are two splits: by the actual counts (SplitByCounts; scheduler/PAPERS.md, "Beyond Lina"), which minimises the
+// busiest device exactly, and as planned beforehand (SplitAsPlanned: Lina's "tokens per replica", scheduler/PAPERS.md,
+// item 6).  Rows stay on their source rank where that costs no balance.  Pure, integers only.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +31,7 @@ struct RowCounts {
 struct SplitPiece {
   int32_t device = 0;
   int32_t rows = 0;  // > 0
-  bool operator==(const SplitPiece& other) const { return device == other.device && rows == other.rows; }
+  bool operator==(const SplitPiece& other) const = default;
 };
 
 class SplitTable {

@@ -21,11 +21,7 @@ double Power(double load) {
 SplitCases::SplitCases(const Placement& placement, std::shared_ptr<const CaseRows> rows)
     : rows_(std::move(rows)), num_devices_(placement.num_devices()), begin_(placement.num_experts + 1, 0) {
   std::vector<std::vector<int32_t>> hosts(placement.num_experts);
-  for (int32_t device = 0; device < num_devices_; ++device) {
-    for (const int32_t expert : placement.slots[device]) {
-      if (expert != kEmptySlot) hosts[expert].push_back(device);
-    }
-  }
+  ForEachReplica(placement, [&](int32_t device, int32_t expert) { hosts[expert].push_back(device); });
   const int cases = rows_->num_cases;
   loads_.assign(static_cast<size_t>(cases) * num_devices_, 0);
   for (int expert = 0; expert < placement.num_experts; ++expert) {

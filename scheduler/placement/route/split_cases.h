@@ -1,10 +1,9 @@
 // The loads of one layer's devices in several cases at once (phases, draws of noise), each under its best split, while
-// a search adds hosts and takes them away.
+// a search adds hosts and removes them.
 //
-// Every expert's rows fill its least loaded hosts to one level, expert after expert, again and again: that descends to
-// the fairest split, whose busiest device is BusiestUnderBestSplit's.  `Settle` stops early, so loads are slightly too
-// uneven, never too even.  Copyable in a microsecond or so: a candidate change is tried on a copy.  Deterministic;
-// floating point, hence for one process that decides for all.
+// Every expert's rows fill its least loaded hosts to one level, expert after expert, again and again, which descends to
+// the fairest split.  Finalize stops early, so that loads are slightly too uneven, never too even.  Cheap to copy: a
+// change is tried on a copy.  Deterministic; floating point, hence for one process that decides for all.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,7 @@ class SplitCases {
   // Shared: between copies.
   SplitCases(const Placement& placement, std::shared_ptr<const CaseRows> rows);
 
-  // REQUIRES of Add: not a host.  Of Remove: a host, and not the only one.  Rows are split anew by Settle.
+  // REQUIRES of Add: not a host.  Of Remove: a host, and not the only one.  Finalize splits rows anew.
   void AddHost(int expert, int device);
   void RemoveHost(int expert, int device);
   // Up to `rounds` rounds over all replicated experts; fewer once loads stand still.

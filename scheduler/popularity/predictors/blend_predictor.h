@@ -1,35 +1,34 @@
-// Several estimators as one: the weighted mean of those that have an estimate, each weighted by how right it was
-// lately.
+// Several estimates as one: their weighted mean, each weighted by how right its estimator was lately.
 //
-// The weight is the inverse fourth power of the running total-variation distance (1/16 of it renewed by each batch), so
-// that an estimator twice as far off counts a sixteenth: their errors are alike, so the good one must rule (the inverse
-// square was never better, README.md).  Per layer.  Integers only.
-// Observe asks the inner estimators once more, before they observe.
+// The weight is the inverse fourth power of the running total-variation distance, so that an estimator twice as far off
+// counts a sixteenth: errors of estimators are alike, so the good one must rule.  Per layer.  Integers only.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "scheduler/popularity/popularity.h"
 #include "scheduler/popularity/predictors/estimate_score.h"
-#include "scheduler/popularity/predictors/load_predictor.h"
 
 namespace switchyard::popularity {
 
-class BlendPredictor : public LoadPredictor {
+class BlendPredictor {
  public:
-  BlendPredictor(std::vector<std::unique_ptr<LoadPredictor>> inner, RoutingShape shape);
+  BlendPredictor(int num_layers, size_t num_estimators)
+      : distance_(static_cast<size_t>(num_layers), std::vector<RunningMean>(num_estimators)) {}
 
-  absl::string_view name() const override { return "blend"; }
-  // False where none of them has an estimate.
-  bool Estimate(const RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override;
-  void Observe(const RoutingView& batch, int layer) override;
+  // estimates [J] of the layer; null or empty: its estimator has none.  Returns `total` in all; empty if there are
+  // none.
+  Popularity Estimate(int layer, absl::Span<const Popularity* const> estimates, int64_t total) const;
+  // Scores the estimates by what came.
+  void Observe(int layer, absl::Span<const Popularity* const> estimates, const Popularity& actual);
 
  private:
   int64_t WeightOf(size_t j, int layer) const;
 
-  std::vector<std::unique_ptr<LoadPredictor>> inner_;  // [J]
-  std::vector<std::vector<RunningMean>> distance_;     // [L][J]
+  std::vector<std::vector<RunningMean>> distance_;  // [L][J]
 };
 
 }  // namespace switchyard::popularity

@@ -1,10 +1,8 @@
-// How right an estimator was lately, in one layer: what the metrics show and what the choice between estimators goes
-// by.
+// How right an estimator was lately, in one layer: metrics show it, and the choice between estimators goes by it.
 //
-//   accuracy      share of batches whose set of the 2k most popular experts was right (Lina, section 5.2)
-//   distance      mean total-variation distance of the popularity: the one to steer by; accuracy says more about the
-//                 skew than about the estimator
-//   token share   share of a token's own experts found among its first top_k predicted ones (TokenPredictor)
+//   accuracy   share of batches whose set of the 2k most popular experts was right (Lina, section 5.2)
+//   distance   mean total-variation distance of the popularity: the one to steer by, as accuracy says more about the
+//              skew than about the estimator
 // Running means, 1/16 renewed by each batch.  Integers only, so that ranks that score the same numbers agree.
 #pragma once
 

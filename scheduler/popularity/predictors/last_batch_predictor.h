@@ -1,23 +1,24 @@
 // The last batch again: a layer gets what it got the last time, scaled to the batch's rows.
 //
-// What every balancer without prediction does.  Good where batches follow each other in one text, useless for batches
-// of few tokens.  Its own counts of one phase: a prefill says little of the decode step after it.
+// Good where batches follow each other in one text, useless for batches of few tokens.  Of one phase: a prefill says
+// little of the decode step after it.  Thread-compatible.
 #pragma once
 
 #include <vector>
 
-#include "scheduler/popularity/predictors/load_predictor.h"
+#include "scheduler/popularity/popularity.h"
+#include "scheduler/popularity/trace/routing_view.h"
 
 namespace switchyard::popularity {
 
-class LastBatchPredictor : public LoadPredictor {
+class LastBatchPredictor {
  public:
-  explicit LastBatchPredictor(RoutingShape shape);
+  explicit LastBatchPredictor(RoutingShape shape) : counts_(static_cast<size_t>(shape.num_layers)) {}
 
-  absl::string_view name() const override { return "last_batch"; }
-  // False before the layer's first batch that had a row.
-  bool Estimate(const RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override;
-  void Observe(const RoutingView& batch, int layer) override;
+  // [E] T * K * kRow in all; empty before the layer's first batch that had a row.
+  Popularity Estimate(const RoutingView& batch, int layer) const;
+  // The gate of `layer` has run.
+  void Observe(const RoutingView& batch, int layer);
 
  private:
   std::vector<Popularity> counts_;  // [L][E]; empty = none yet

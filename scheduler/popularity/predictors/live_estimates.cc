@@ -15,6 +15,13 @@ using E = LivePredictor;
 size_t Index(LivePredictor estimator) { return static_cast<size_t>(estimator); }
 size_t Index(Predictor predictor) { return static_cast<size_t>(predictor); }
 
+// What the blend is made of.
+std::array<const Popularity*, kBlended.size()> BlendedOf(const std::array<Popularity, kNumLivePredictors>& kept) {
+  std::array<const Popularity*, kBlended.size()> blended;
+  for (size_t i = 0; i < kBlended.size(); ++i) blended[i] = &kept[Index(kBlended[i])];
+  return blended;
+}
+
 std::vector<std::string> AllNames() {
   std::vector<std::string> names;
   for (int j = 0; j < kNumLivePredictors; ++j) names.emplace_back(NameOf(static_cast<LivePredictor>(j)));
@@ -30,7 +37,7 @@ std::vector<PathProfile> MakeProfiles(const LiveOptions& options) {
   return profiles;
 }
 
-// Into the one of the same phase, context and channel.
+// Merges into the profile of the same phase, context and channel.
 absl::Status MergeInto(std::vector<PathProfile>* profiles, const PathProfile& counted) {
   const ProfileIdentity& other = counted.identity();
   for (PathProfile& profile : *profiles) {
@@ -47,46 +54,38 @@ absl::Status MergeInto(std::vector<PathProfile>* profiles, const PathProfile& co
 LiveEstimates::LiveEstimates(LiveOptions options)
     : options_(std::move(options)),
       profiles_(MakeProfiles(options_)),
-      marginal_(&profiles_[0], {.name = "marginal", .max_length = 0}),
-      path_(&profiles_[0],
-            {.name = "path", .max_length = options_.path_length, .mask_to_top_k = options_.paper_estimate}),
-      token_(&profiles_[1], {.name = "token", .max_length = 1}),
+      marginal_(&profiles_[0], {.max_length = 0}),
+      path_(&profiles_[0], {.max_length = options_.path_length, .mask_to_top_k = options_.paper_estimate}),
+      token_(&profiles_[1], {.max_length = 1}),
       last_batch_(options_.shape) {
   SY_CHECK(options_.num_predicted >= 1 && options_.num_predicted <= options_.shape.num_experts);
   SY_CHECK(options_.full_every >= 1 && options_.counted_rows >= 1);
-  for (int ahead = 1; ahead <= kMaxAhead; ++ahead) MakeDistance(ahead);
+  distances_.reserve(kMaxAhead);
+  for (int ahead = 1; ahead <= kMaxAhead; ++ahead) distances_.push_back(MakeDistance(ahead));
 }
 
-void LiveEstimates::MakeDistance(int ahead) {
+LiveEstimates::Distance LiveEstimates::MakeDistance(int ahead) const {
   const auto layers = static_cast<size_t>(options_.shape.num_layers);
-  Distance& distance = at(ahead);
+  const std::vector<ShareCorrection> no_errors(layers, ShareCorrection(options_.shape.num_experts));
+  Distance distance = {.said = std::vector<ObservedPredictor>(kNumPredictors, ObservedPredictor(options_.shape)),
+                       .calibrated = {},
+                       .blend = BlendPredictor(options_.shape.num_layers, kBlended.size()),
+                       .path_error = no_errors,
+                       .probe_error = no_errors,
+                       .kept = std::vector<KeptEstimates>(layers),
+                       .scores = std::vector<std::array<EstimateScore, kNumLivePredictors>>(layers),
+                       .monitor = PredictorMonitor(AllNames(), options_.shape.num_layers, options_.monitor)};
   for (int p = 0; p < kNumPredictors; ++p) {
-    const auto predictor = static_cast<Predictor>(p);
-    const std::string channel = ChannelOf(predictor, ahead);
-    distance.said[p] = std::make_unique<ObservedPredictor>(channel, options_.shape);
-    auto own = std::make_unique<ObservedPredictor>(channel, options_.shape);
-    distance.calibrated_said[p] = own.get();
-    distance.calibrated[p] =
-        std::make_unique<CalibratedPredictor>(std::move(own), &profiles_[ProfileOf(predictor, ahead)]);
+    distance.calibrated.emplace_back(&distance.said[static_cast<size_t>(p)],
+                                     &profiles_[ProfileOf(static_cast<Predictor>(p), ahead)]);
   }
-  std::vector<std::unique_ptr<LoadPredictor>> inner;
-  for (const LivePredictor estimator : kBlended) {
-    auto reported = std::make_unique<ObservedPredictor>(std::string(NameOf(estimator)), options_.shape);
-    distance.blended.push_back(reported.get());
-    inner.push_back(std::move(reported));
-  }
-  distance.blend = std::make_unique<BlendPredictor>(std::move(inner), options_.shape);
-  distance.path_error.assign(layers, ShareCorrection(options_.shape.num_experts));
-  distance.probe_error = distance.path_error;
-  distance.kept.resize(layers);
-  distance.scores.resize(layers);
-  distance.monitor = std::make_unique<PredictorMonitor>(AllNames(), options_.shape.num_layers, options_.monitor);
+  return distance;
 }
 
 void LiveEstimates::BeginPass() {
   full_ = num_passes_ < options_.first_full_passes || num_passes_ % options_.full_every == 0;
   ++num_passes_;
-  // What a pass that ended early has left.
+  // A pass that ended early leaves something.
   for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
     for (int layer = 0; layer < options_.shape.num_layers; ++layer) Forget(layer, ahead);
   }
@@ -95,22 +94,18 @@ void LiveEstimates::BeginPass() {
 void LiveEstimates::Forget(int layer, int ahead) {
   Distance& distance = at(ahead);
   for (Popularity& estimate : distance.kept[static_cast<size_t>(layer)]) estimate.clear();
-  for (size_t p = 0; p < kNumPredictors; ++p) {
-    distance.said[p]->Observe({}, layer);
-    distance.calibrated[p]->Observe({}, layer);
-  }
-  for (ObservedPredictor* reported : distance.blended) reported->Observe({}, layer);
+  for (ObservedPredictor& said : distance.said) said.Clear(layer);
 }
 
 LivePredictor LiveEstimates::Best(int layer, int ahead) const {
   if (options_.paper_estimate) return E::kPath;
-  return static_cast<LivePredictor>(at(ahead).monitor->Best(layer));
+  return static_cast<LivePredictor>(at(ahead).monitor.Best(layer));
 }
 PredictorState LiveEstimates::StateOf(LivePredictor estimator, int layer, int ahead) const {
-  return at(ahead).monitor->StateOf(layer, static_cast<int>(estimator));
+  return at(ahead).monitor.StateOf(layer, static_cast<int>(estimator));
 }
 OffVerdict LiveEstimates::LastOff(LivePredictor estimator, int layer, int ahead) const {
-  return at(ahead).monitor->LastOff(layer, static_cast<int>(estimator));
+  return at(ahead).monitor.LastOff(layer, static_cast<int>(estimator));
 }
 const EstimateScore& LiveEstimates::score(LivePredictor estimator, int layer, int ahead) const {
   return at(ahead).scores[static_cast<size_t>(layer)][Index(estimator)];
@@ -139,11 +134,11 @@ EstimateMeans LiveEstimates::MeansOf(LivePredictor estimator, int ahead) const {
 }
 
 uint32_t LiveEstimates::Asked(int layer, int ahead) const {
-  // Marginal is the yardstick, and the answer where the best one has none.
+  // Marginal is the yardstick, and the answer where the best estimator has none.
   uint32_t asked = BitOf(E::kMarginal) | NeededBy(Best(layer, ahead));
   if (!full_) return asked;
   for (int j = 0; j < kNumLivePredictors; ++j)
-    if (at(ahead).monitor->Wants(layer, j)) asked |= NeededBy(static_cast<LivePredictor>(j));
+    if (at(ahead).monitor.Wants(layer, j)) asked |= NeededBy(static_cast<LivePredictor>(j));
   return asked;
 }
 
@@ -152,58 +147,47 @@ bool LiveEstimates::Wants(Predictor predictor, int layer, int ahead) const {
 }
 
 void LiveEstimates::SetPredictions(Predictor predictor, int layer, int ahead, absl::Span<const int16_t> predictions) {
-  Distance& distance = at(ahead);
-  distance.said[Index(predictor)]->SetPredictions(layer, options_.num_predicted, predictions);
-  distance.calibrated_said[Index(predictor)]->SetPredictions(layer, options_.num_predicted, predictions);
+  at(ahead).said[Index(predictor)].SetPredictions(layer, options_.num_predicted, predictions);
 }
 
-Popularity LiveEstimates::Ask(LivePredictor estimator, const RoutingView& batch, int layer, int ahead) {
-  Distance& distance = at(ahead);
+Popularity LiveEstimates::Ask(LivePredictor estimator, const RoutingView& batch, int layer, int ahead) const {
+  const Distance& distance = at(ahead);
   const auto l = static_cast<size_t>(layer);
   const auto corrected = [&](LivePredictor inner, const std::vector<ShareCorrection>& errors) {
     Popularity estimate = distance.kept[l][Index(inner)];
     if (!estimate.empty()) errors[l].Apply(absl::MakeSpan(estimate));
     return estimate;
   };
-  const auto of = [&](const LoadPredictor& asked) {
-    Popularity estimate(static_cast<size_t>(options_.shape.num_experts));
-    if (!asked.Estimate(batch, layer, absl::MakeSpan(estimate))) estimate.clear();
-    return estimate;
-  };
   switch (estimator) {
     case E::kMarginal:
-      return of(marginal_);
+      return marginal_.Estimate(batch, layer);
     case E::kLastBatch:
-      return of(last_batch_);
+      return last_batch_.Estimate(batch, layer);
     case E::kPath:  // of the layers before, which two ahead are not known
-      return ahead == 1 ? of(path_) : Popularity();
+      return ahead == 1 ? path_.Estimate(batch, layer) : Popularity();
     case E::kPathCorrected:
       return corrected(E::kPath, distance.path_error);
     case E::kToken:
-      return of(token_);
+      return token_.Estimate(batch, layer);
     case E::kGateAhead:
-      return of(*distance.said[Index(Predictor::kGateAhead)]);
+      return distance.said[Index(Predictor::kGateAhead)].Estimate(batch, layer);
     case E::kGateAheadCalibrated:
-      return of(*distance.calibrated[Index(Predictor::kGateAhead)]);
+      return distance.calibrated[Index(Predictor::kGateAhead)].Estimate(batch, layer);
     case E::kProbe:
-      return of(*distance.said[Index(Predictor::kProbe)]);
+      return distance.said[Index(Predictor::kProbe)].Estimate(batch, layer);
     case E::kProbeCalibrated:
-      return of(*distance.calibrated[Index(Predictor::kProbe)]);
+      return distance.calibrated[Index(Predictor::kProbe)].Estimate(batch, layer);
     case E::kProbeCorrected:
       return corrected(E::kProbeCalibrated, distance.probe_error);
     case E::kBlend:
-      for (size_t i = 0; i < kBlended.size(); ++i) {
-        const Popularity& reported = distance.kept[l][Index(kBlended[i])];
-        if (!reported.empty()) distance.blended[i]->SetCounts(layer, reported);
-      }
-      return of(*distance.blend);
+      return distance.blend.Estimate(layer, BlendedOf(distance.kept[l]), batch.num_rows() * kRow);
   }
   return {};
 }
 
 bool LiveEstimates::Estimate(const RoutingView& batch, int layer, int ahead, absl::Span<int64_t> popularity) {
   if (batch.num_tokens == 0) return false;
-  std::array<Popularity, kNumLivePredictors>& kept = at(ahead).kept[static_cast<size_t>(layer)];
+  KeptEstimates& kept = at(ahead).kept[static_cast<size_t>(layer)];
   const uint32_t asked = Asked(layer, ahead);
   for (int j = 0; j < kNumLivePredictors; ++j) {
     const auto estimator = static_cast<LivePredictor>(j);
@@ -216,16 +200,16 @@ bool LiveEstimates::Estimate(const RoutingView& batch, int layer, int ahead, abs
   return true;
 }
 
-void LiveEstimates::Finalize(const RoutingView& batch, int layer, int ahead, const Popularity& actual) {
+void LiveEstimates::Finalize(int layer, int ahead, const Popularity& actual) {
   Distance& distance = at(ahead);
   const auto l = static_cast<size_t>(layer);
-  std::array<Popularity, kNumLivePredictors>& kept = distance.kept[l];
+  const KeptEstimates& kept = distance.kept[l];
   std::array<int64_t, kNumLivePredictors> distances;
   for (size_t j = 0; j < kept.size(); ++j) {
     distances[j] = kept[j].empty() ? PredictorMonitor::kNoEstimate : DistanceOf(kept[j], actual);
     if (full_ && !kept[j].empty()) distance.scores[l][j].Add(kept[j], actual, options_.shape.top_k);
   }
-  if (full_) distance.monitor->Add(layer, distances);
+  if (full_) distance.monitor.Add(layer, distances);
   const int64_t rows = TotalOf(actual);
   const auto correct = [&](LivePredictor inner, std::vector<ShareCorrection>* errors) {
     const Popularity& estimate = kept[Index(inner)];
@@ -233,12 +217,12 @@ void LiveEstimates::Finalize(const RoutingView& batch, int layer, int ahead, con
   };
   correct(E::kPath, &distance.path_error);
   correct(E::kProbeCalibrated, &distance.probe_error);
-  distance.blend->Observe(batch, layer);
+  if (!kept[Index(E::kBlend)].empty()) distance.blend.Observe(layer, BlendedOf(kept), actual);
 }
 
 void LiveEstimates::Count(const RoutingView& batch, int layer) {
   const int64_t count = std::min(batch.num_tokens, options_.counted_rows);
-  // Another window of a long pass each time, all over it (Fibonacci hashing).
+  // Each pass another window of the rows, all over them (Fibonacci hashing).
   const auto scattered = static_cast<int64_t>(static_cast<uint64_t>(num_passes_) * 0x9E3779B97F4A7C15u >> 33);
   const int64_t begin = scattered % (batch.num_tokens - count + 1);
   const RoutingView rows = TokensOf(batch, begin, count);
@@ -250,7 +234,7 @@ void LiveEstimates::Count(const RoutingView& batch, int layer) {
   if (batch.token_ids != nullptr) observe(1, {});
   for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
     for (size_t p = 0; p < kNumPredictors; ++p) {
-      const absl::Span<const int16_t> said = at(ahead).said[p]->predictions(layer);
+      const absl::Span<const int16_t> said = at(ahead).said[p].predictions(layer);
       if (said.empty()) continue;
       const auto width = static_cast<size_t>(options_.num_predicted);
       observe(ProfileOf(static_cast<Predictor>(p), ahead),
@@ -264,7 +248,7 @@ void LiveEstimates::Observe(const RoutingView& batch, int layer) {
   const Popularity actual = CountsOf(batch, layer);
   Count(batch, layer);
   for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
-    Finalize(batch, layer, ahead, actual);
+    Finalize(layer, ahead, actual);
     Forget(layer, ahead);
   }
   last_batch_.Observe(batch, layer);
@@ -273,7 +257,7 @@ void LiveEstimates::Observe(const RoutingView& batch, int layer) {
 std::vector<std::string> LiveEstimates::TakeReports() {
   std::vector<std::string> reports;
   for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
-    for (const std::string& report : at(ahead).monitor->TakeReports())
+    for (const std::string& report : at(ahead).monitor.TakeReports())
       reports.push_back(absl::StrCat(NameOf(options_.phase), ", ", ahead, " ahead: ", report));
   }
   return reports;

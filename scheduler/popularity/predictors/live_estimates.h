@@ -1,18 +1,16 @@
-// All estimators of one phase on live traffic: counts it, asks them, scores them, and answers with the best one.
+// All estimators of one phase on live traffic: counts it, asks and scores them, and answers with the best one.
 //
-// One object a phase (prefill, decode) and rank.  Layer by layer: what a worker's op predicted is handed in, Estimate
-// answers for a coming layer, Observe tells what its gate chose.  Profiles of paths, token ids and predictions are
-// counted along the way; each layer and distance (one or two layers ahead) has an PredictorMonitor's choice,
+// One object a phase (prefill, decode) and rank.  Layer by layer, what a worker's op predicted is handed in, Estimate
+// answers for a coming layer, and Observe receives what its gate chose.  Profiles of paths, token ids and predictions
+// are counted along the way; each layer and distance (one or two layers ahead) has a PredictorMonitor's choice,
 // corrections (ShareCorrection), a blend, and a score for each estimator.
-//
-// Cheap by default: only every full_every-th pass asks and scores all estimators that are on; in the others the best
-// one alone is asked, and of long passes a window of rows is counted, another one each time.
-// Integers only; deterministic.  Thread-compatible.  Does not do: hidden states (workers/moe), sums over ranks, files.
+// Only every full_every-th pass asks and scores all estimators that are on; the others ask the best one alone.  Of long
+// passes a window of rows is counted, another one each time.
+// Integers only; deterministic.  Thread-compatible.  Does not know hidden states (workers/moe), other ranks, files.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,7 +29,7 @@
 
 namespace switchyard::popularity {
 
-// Of the layers in which an estimator was scored.
+// Means over the layers in which an estimator was scored.
 struct EstimateMeans {
   int num_layers = 0;
   double accuracy = 0;
@@ -42,10 +40,11 @@ class LiveEstimates {
  public:
   // REQUIRES: profiles of this shape are possible (CheckProfile); num_predicted in [1, E].
   explicit LiveEstimates(LiveOptions options);
+  LiveEstimates(LiveEstimates&&) = default;  // no copies: estimators point into what a move keeps in place
 
   // A pass with rows of this phase begins.
   void BeginPass();
-  // Whether a prediction of `layer`, made `ahead` layers before it, would be used in this pass.
+  // Whether this pass uses a prediction of `layer` that is made `ahead` layers before it.
   bool Wants(Predictor predictor, int layer, int ahead) const;
   // predictions [T, M] of the pass's rows, best first, -1 = none.
   void SetPredictions(Predictor predictor, int layer, int ahead, absl::Span<const int16_t> predictions);
@@ -57,13 +56,13 @@ class LiveEstimates {
   void Observe(const RoutingView& batch, int layer);
 
   const RoutingShape& shape() const { return options_.shape; }
-  // Who decides: the one that was most right so far, or as the options say.
+  // The estimator that decides: the one that was most right so far, or as the options say.
   LivePredictor Best(int layer, int ahead) const;
   PredictorState StateOf(LivePredictor estimator, int layer, int ahead) const;
   OffVerdict LastOff(LivePredictor estimator, int layer, int ahead) const;
-  // Of the passes that asked all.
+  // Over the passes that asked all estimators.
   const EstimateScore& score(LivePredictor estimator, int layer, int ahead) const;
-  // Layers in which it is switched off, or on trial.
+  // Layers in which the estimator is switched off, or on trial.
   int NumOff(LivePredictor estimator, int ahead) const;
   EstimateMeans MeansOf(LivePredictor estimator, int ahead) const;
   // What was switched off or on since the last call (PredictorMonitor), phase and distance named.
@@ -71,45 +70,44 @@ class LiveEstimates {
 
   // In the order of LiveProfiles; replaced by Restore.
   const std::vector<PathProfile>& profiles() const { return profiles_; }
-  // Without what was restored, where the options keep it apart; else the same as profiles().
+  // The same without what was restored, where the options keep it apart; else profiles().
   const std::vector<PathProfile>& own_profiles() const { return own_.empty() ? profiles_ : own_; }
   // Adds what was counted elsewhere.  CheckSameProfile's error if none of these profiles is of its identity.
   absl::Status Restore(const PathProfile& counted);
-  // Says that this, of what was restored, is own_profiles()' too; nothing where they are not kept apart.  Its errors.
+  // Adds a part of what was restored to own_profiles(), where they are kept apart.  Restore's errors.
   absl::Status RestoreOwn(const PathProfile& counted);
 
  private:
-  // One distance: the predictors' statements and what was estimated, until the layer's gate has run.
+  using KeptEstimates = std::array<Popularity, kNumLivePredictors>;  // empty = not asked, or none
+  // One distance: the predictors' statements, and what was estimated, until the layer's gate has run.
   struct Distance {
-    std::array<std::unique_ptr<ObservedPredictor>, kNumPredictors> said;
-    std::array<std::unique_ptr<CalibratedPredictor>, kNumPredictors> calibrated;
-    std::array<ObservedPredictor*, kNumPredictors> calibrated_said;  // calibrated's own
-    std::unique_ptr<BlendPredictor> blend;
-    std::vector<ObservedPredictor*> blended;                            // the blend's, told the estimates of kBlended
+    std::vector<ObservedPredictor> said;          // [Predictor]
+    std::vector<CalibratedPredictor> calibrated;  // [Predictor] of what is said
+    BlendPredictor blend;
     std::vector<ShareCorrection> path_error, probe_error;               // [L]
-    std::vector<std::array<Popularity, kNumLivePredictors>> kept;       // [L]; empty = not asked, or none
+    std::vector<KeptEstimates> kept;                                    // [L]
     std::vector<std::array<EstimateScore, kNumLivePredictors>> scores;  // [L]
-    std::unique_ptr<PredictorMonitor> monitor;
+    PredictorMonitor monitor;
   };
 
-  void MakeDistance(int ahead);
+  Distance MakeDistance(int ahead) const;
   // Bits of the estimators that this pass asks.
   uint32_t Asked(int layer, int ahead) const;
-  // What was said and estimated of the layer's next run.
+  // Forgets what was said and estimated of the layer's next run.
   void Forget(int layer, int ahead);
-  // Of one estimator, from what is kept of others; empty if it has none.
-  Popularity Ask(LivePredictor estimator, const RoutingView& batch, int layer, int ahead);
-  void Finalize(const RoutingView& batch, int layer, int ahead, const Popularity& actual);
+  // One estimator's answer, from what is kept of others; empty if it has none.
+  Popularity Ask(LivePredictor estimator, const RoutingView& batch, int layer, int ahead) const;
+  void Finalize(int layer, int ahead, const Popularity& actual);
   void Count(const RoutingView& batch, int layer);
   Distance& at(int ahead) { return distances_[static_cast<size_t>(ahead - 1)]; }
   const Distance& at(int ahead) const { return distances_[static_cast<size_t>(ahead - 1)]; }
 
   LiveOptions options_;
   std::vector<PathProfile> profiles_;  // never grows: estimators point into it
-  std::vector<PathProfile> own_;       // empty: nothing was restored, or it is not kept apart
+  std::vector<PathProfile> own_;       // empty = nothing was restored, or it is not kept apart
   ProfilePredictor marginal_, path_, token_;
   LastBatchPredictor last_batch_;
-  std::array<Distance, kMaxAhead> distances_;
+  std::vector<Distance> distances_;  // [ahead - 1]
   int64_t num_passes_ = 0;
   bool full_ = true;
 };

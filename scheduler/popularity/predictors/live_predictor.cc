@@ -8,8 +8,6 @@
 namespace switchyard::popularity {
 namespace {
 
-using E = LivePredictor;
-
 constexpr int kPredictedLength = 4;
 // Of the profile's bytes: paths have half, token ids a quarter, each channel a sixteenth.
 constexpr int64_t kShareOf[] = {2, 4, 16};
@@ -68,16 +66,19 @@ size_t ProfileOf(Predictor predictor, int ahead) {
 
 uint32_t NeededBy(LivePredictor estimator) {
   uint32_t needed = BitOf(estimator);
-  if (estimator == E::kPathCorrected || estimator == E::kBlend) needed |= BitOf(E::kPath) | BitOf(E::kPathCorrected);
-  if (estimator == E::kProbeCorrected || estimator == E::kBlend)
-    needed |= BitOf(E::kProbeCalibrated) | BitOf(E::kProbeCorrected);
-  if (estimator == E::kBlend) needed |= BitOf(E::kToken) | BitOf(E::kGateAheadCalibrated);
+  if (estimator == LivePredictor::kPathCorrected || estimator == LivePredictor::kBlend)
+    needed |= BitOf(LivePredictor::kPath) | BitOf(LivePredictor::kPathCorrected);
+  if (estimator == LivePredictor::kProbeCorrected || estimator == LivePredictor::kBlend)
+    needed |= BitOf(LivePredictor::kProbeCalibrated) | BitOf(LivePredictor::kProbeCorrected);
+  if (estimator == LivePredictor::kBlend)
+    needed |= BitOf(LivePredictor::kToken) | BitOf(LivePredictor::kGateAheadCalibrated);
   return needed;
 }
 
 uint32_t ReadersOf(Predictor predictor) {
-  return predictor == Predictor::kGateAhead ? BitOf(E::kGateAhead) | BitOf(E::kGateAheadCalibrated)
-                                            : BitOf(E::kProbe) | BitOf(E::kProbeCalibrated);
+  return predictor == Predictor::kGateAhead
+             ? BitOf(LivePredictor::kGateAhead) | BitOf(LivePredictor::kGateAheadCalibrated)
+             : BitOf(LivePredictor::kProbe) | BitOf(LivePredictor::kProbeCalibrated);
 }
 
 }  // namespace switchyard::popularity

@@ -13,7 +13,7 @@ double Share(int64_t distance) { return static_cast<double>(distance) / kWholeDi
 
 bool IsShare(double value) { return value >= 0 && value <= 1; }  // false for NaN
 
-size_t PlaceOf(const PredictorStats& standing) {
+size_t IndexOf(const PredictorStats& standing) {
   const size_t at = static_cast<size_t>(standing.phase) * kMaxAhead + static_cast<size_t>(standing.ahead - 1);
   return at * kNumLivePredictors + static_cast<size_t>(standing.estimator);
 }
@@ -84,7 +84,7 @@ std::vector<GroupStats> GroupStandings(absl::Span<const std::vector<PredictorSta
   for (const std::vector<PredictorStats>* rank : ranks) {
     for (const PredictorStats& standing : *rank) {
       if (standing.layer != layer) continue;
-      std::optional<GroupStats>& place = places[PlaceOf(standing)];
+      std::optional<GroupStats>& place = places[IndexOf(standing)];
       if (!place.has_value()) {
         place.emplace();
         place->mean.layer = layer;

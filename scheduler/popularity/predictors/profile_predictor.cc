@@ -1,7 +1,6 @@
 #include "scheduler/popularity/predictors/profile_predictor.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "scheduler/base/check.h"
@@ -19,7 +18,7 @@ void KeepTop(int n, absl::Span<int64_t> share) {
 }  // namespace
 
 ProfilePredictor::ProfilePredictor(const PathProfile* profile, ProfilePredictorOptions options)
-    : profile_(profile), options_(std::move(options)) {
+    : profile_(profile), options_(options) {
   SY_CHECK_GE(options_.min_tokens, 1);
   SY_CHECK_GE(options_.max_length, 0);
 }
@@ -37,38 +36,19 @@ int32_t ProfilePredictor::RowOf(const RoutingView& batch, int64_t t, int layer) 
                                   : profile_->FindRow(batch, t, layer, options_.max_length, options_.min_tokens);
 }
 
-bool ProfilePredictor::Estimate(const RoutingView& batch, int layer, absl::Span<int64_t> popularity) const {
-  if (!KnowsLayer(batch, layer)) return false;
+Popularity ProfilePredictor::Estimate(const RoutingView& batch, int layer) const {
+  if (!KnowsLayer(batch, layer)) return {};
   std::vector<int32_t> rows(static_cast<size_t>(batch.num_tokens));
   for (int64_t t = 0; t < batch.num_tokens; ++t) rows[static_cast<size_t>(t)] = RowOf(batch, t, layer);
   std::sort(rows.begin(), rows.end());
-  Popularity share(popularity.size()), sum(popularity.size());
+  Popularity share(static_cast<size_t>(batch.shape.num_experts)), sum(share.size());
   for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
     while (end < rows.size() && rows[end] == rows[begin]) ++end;
     SY_CHECK(profile_->SharesOf(layer, rows[begin], absl::MakeSpan(share)));
     if (options_.mask_to_top_k) KeepTop(batch.shape.top_k, absl::MakeSpan(share));
     for (size_t e = 0; e < sum.size(); ++e) sum[e] += static_cast<int64_t>(end - begin) * share[e];
   }
-  const Popularity scaled = ScaledTo(sum, batch.num_tokens * batch.shape.top_k * kRow);
-  for (size_t e = 0; e < scaled.size(); ++e) popularity[e] += scaled[e];
-  return true;
-}
-
-void ProfilePredictor::Observe(const RoutingView& /*batch*/, int /*layer*/) {}
-
-bool ProfilePredictor::Predict(const RoutingView& batch, int layer, int num_predicted,
-                               absl::Span<int16_t> predicted) const {
-  if (!KnowsLayer(batch, layer)) return false;
-  SY_CHECK_EQ(static_cast<int64_t>(predicted.size()), batch.num_tokens * num_predicted);
-  Popularity share(static_cast<size_t>(batch.shape.num_experts));
-  std::fill(predicted.begin(), predicted.end(), int16_t{-1});
-  for (int64_t t = 0; t < batch.num_tokens; ++t) {
-    SY_CHECK(profile_->SharesOf(layer, RowOf(batch, t, layer), absl::MakeSpan(share)));
-    int16_t* next = predicted.data() + t * num_predicted;
-    for (const int32_t expert : TopExperts(share, num_predicted))
-      if (share[static_cast<size_t>(expert)] > 0) *next++ = static_cast<int16_t>(expert);
-  }
-  return true;
+  return ScaledTo(sum, batch.num_rows() * kRow);
 }
 
 }  // namespace switchyard::popularity

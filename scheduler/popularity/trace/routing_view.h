@@ -1,7 +1,7 @@
 // The rows of one rank in one batch and how they were routed so far: what estimators look at.
 //
-// Borrows everything; thread-safe to read.  `layer` counts MoE layers only.  Layers that are not known yet (the gate
-// has not run) may hold anything: whoever estimates layer i reads layers < i, and i itself when it observes.
+// Borrows everything; thread-safe to read.  `layer` counts MoE layers only.  Layers whose gate has not run may hold
+// anything: an estimator of layer i reads layers < i, and i itself when it observes.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,7 @@ struct RoutingShape {
   int num_layers = 0;   // MoE layers
   int num_experts = 0;  // E
   int top_k = 0;        // K
-  bool operator==(const RoutingShape& other) const {
-    return num_layers == other.num_layers && num_experts == other.num_experts && top_k == other.top_k;
-  }
+  bool operator==(const RoutingShape& other) const = default;
 };
 
 struct RoutingView {
@@ -28,6 +26,7 @@ struct RoutingView {
   int64_t token_stride = 0;
   int64_t layer_stride = 0;
 
+  int64_t num_rows() const { return num_tokens * shape.top_k; }
   // The experts that token t chose in layer l, best first, [K]; -1 = dropped.
   absl::Span<const int16_t> Experts(int64_t t, int l) const {
     return absl::MakeConstSpan(experts + t * token_stride + l * layer_stride, static_cast<size_t>(shape.top_k));

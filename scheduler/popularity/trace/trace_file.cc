@@ -72,7 +72,32 @@ absl::StatusOr<std::vector<int32_t>> TakeTokens(ByteReader* cursor, uint64_t num
   return tokens;
 }
 
-}  // namespace
+// Reads one sequence after the other.  Borrows the bytes.
+class TraceReader {
+ public:
+  // Reads the header.
+  static absl::StatusOr<TraceReader> Open(absl::string_view bytes);
+
+  // The trace without its sequences.
+  const RoutingTrace& header() const { return header_; }
+  bool AtEnd() const { return position_ == bytes_.size(); }
+  int64_t num_read() const { return num_read_; }
+  // The next sequence.  After an error the reader stays before the sequence that has it.  REQUIRES: !AtEnd().
+  absl::StatusOr<TraceSequence> Next();
+  // Whether the bytes ended within the last sequence that was asked for.
+  bool torn() const { return torn_; }
+
+ private:
+  explicit TraceReader(absl::string_view bytes) : bytes_(bytes) {}
+
+  absl::StatusOr<TraceSequence> Take(ByteReader* cursor) const;
+
+  absl::string_view bytes_;
+  RoutingTrace header_;
+  uint64_t position_ = 0;
+  int64_t num_read_ = 0;
+  bool torn_ = false;
+};
 
 absl::StatusOr<TraceReader> TraceReader::Open(absl::string_view bytes) {
   ByteReader cursor(bytes, "trace: header");
@@ -149,6 +174,8 @@ absl::StatusOr<TraceSequence> TraceReader::Take(ByteReader* cursor) const {
   }
   return sequence;
 }
+
+}  // namespace
 
 absl::StatusOr<RoutingTrace> ParseTrace(absl::string_view bytes) {
   absl::Status torn;

@@ -49,7 +49,7 @@ class Planner {
           profile_->Observe(popularity::ViewOf(fit, sequence, 0, sequence.num_tokens()), layer);
         }
       }
-      predictor_ = std::make_unique<popularity::ProfilePredictor>(&*profile_, popularity::ProfilePredictorOptions{});
+      path_.emplace(&*profile_, popularity::ProfilePredictorOptions{});
       return absl::OkStatus();
     }
     for (size_t c = 0; c < run_.channels.size(); ++c) {
@@ -58,9 +58,7 @@ class Planner {
     if (channel_ < 0) {
       return absl::InvalidArgumentError(absl::StrCat("the trace has no channel \"", options_.estimator, "\""));
     }
-    auto observed = std::make_unique<popularity::ObservedPredictor>(options_.estimator, run_.shape);
-    observed_ = observed.get();
-    predictor_ = std::move(observed);
+    observed_.emplace(run_.shape);
     return absl::OkStatus();
   }
 
@@ -69,15 +67,16 @@ class Planner {
     const auto width = static_cast<size_t>(run_.shape.num_experts);
     PlannedLayer planned;
     planned.counts = popularity::CountsByPart(batch, layer, options_.num_ranks);
-    popularity::Popularity estimate(width), actual(width);
+    popularity::Popularity actual(width);
     if (channel_ >= 0) {
       observed_->SetPredictions(layer, run_.channels[static_cast<size_t>(channel_)].num_predicted,
                                 batches.Predictions(static_cast<size_t>(channel_), layer));
     }
     const double begin = comm::ThreadCpuSeconds();
-    const bool has = predictor_->Estimate(batch, layer, absl::MakeSpan(estimate));
+    const popularity::Popularity estimate =
+        path_.has_value() ? path_->Estimate(batch, layer) : observed_->Estimate(batch, layer);
     seconds_.push_back((comm::ThreadCpuSeconds() - begin) / options_.num_ranks);
-    if (!has) return planned;
+    if (estimate.empty()) return planned;
     for (size_t i = 0; i < planned.counts.size(); ++i) actual[i % width] += planned.counts[i] * popularity::kRow;
     planned.estimate = estimate;
     popularity::ShareCorrection& correction = corrections_[static_cast<size_t>(layer)];
@@ -95,8 +94,8 @@ class Planner {
   const PlanOptions& options_;
   const popularity::RoutingTrace& run_;
   std::optional<popularity::PathProfile> profile_;
-  std::unique_ptr<popularity::LoadPredictor> predictor_;
-  popularity::ObservedPredictor* observed_ = nullptr;  // the estimator, if it is one
+  std::optional<popularity::ProfilePredictor> path_;       // the estimator: this
+  std::optional<popularity::ObservedPredictor> observed_;  // or this
   int channel_ = -1;
   std::vector<popularity::ShareCorrection> corrections_;  // [L]
   std::vector<double> seconds_;

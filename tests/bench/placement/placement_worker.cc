@@ -106,8 +106,10 @@ absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan,
   costs.expert_bytes = absl::GetFlag(FLAGS_copy_us);
   costs.copy_bytes_per_s = 1e6;
   costs.seconds_per_row = absl::GetFlag(FLAGS_row_us) * 1e-6;
-  costs.row_bytes = 2.0 * static_cast<double>(absl::GetFlag(FLAGS_row_bytes));
-  costs.exchange_bytes_per_s = absl::GetFlag(FLAGS_link_bytes_per_s);
+  // There and back.
+  const double exchanged_bytes = 2.0 * static_cast<double>(absl::GetFlag(FLAGS_row_bytes));
+  const double link_bytes_per_s = absl::GetFlag(FLAGS_link_bytes_per_s);
+  if (link_bytes_per_s > 0) costs.seconds_per_row += exchanged_bytes / link_bytes_per_s;
   costs.layer_seconds = absl::GetFlag(FLAGS_dense_us) * 1e-6;
   options.costs = placement::CostsOf(costs);
   NamedRun named{.name = name, .run = nullptr};

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/offload/policies/rule_policy.h"
+#include "tests/lab/offload/greedy_policy.h"
 
 namespace switchyard {
 namespace {
@@ -19,12 +20,12 @@ BeladyPolicy::BeladyPolicy(const offload::OffloadShape& shape, const offload::Co
       cost_(cost),
       name_(absl::StrCat("belady", options.prefetch ? "+perfect" : "", options.per_layer ? "" : " shared",
                          options.wait ? " wait" : "")),
+      ranges_(options.per_layer ? offload::SlotsPerLayer(shape) : offload::SharedSlots(shape)),
       cache_(shape),
-      planner_(&cache_, options.per_layer ? offload::SlotsPerLayer(shape) : offload::SharedSlots(shape)),
+      planner_(&cache_, ranges_),
       clock_(shape, cost),
       sequence_(sequence),
-      initial_(offload::PopularExperts(
-          shape, options.per_layer ? offload::SlotsPerLayer(shape) : offload::SharedSlots(shape), popularity)),
+      initial_(offload::PopularExperts(shape, ranges_, popularity)),
       uses_(shape.num_keys()),
       next_(shape.num_keys(), 0) {
   offload::FillSlots(initial_, &cache_);
@@ -45,9 +46,9 @@ void BeladyPolicy::PrefetchAhead(const offload::LayerNeed& need, offload::LayerP
     for (const offload::ExpertKey key : (*sequence_)[gate]) {
       if (cache_.Holds(key)) continue;
       if (idle <= 0 || cache_.shape().LayerOf(key) == need.layer) return;
-      const int32_t slot = planner_.CheapestSlot(
-          cache_.shape().LayerOf(key), [this](offload::ExpertKey k) { return -int64_t{uses_[k][next_[k]]}; },
-          -int64_t{gate});
+      const int32_t slot = CheapestSlot(
+          cache_, ranges_[cache_.shape().LayerOf(key)],
+          [this](offload::ExpertKey k) { return -int64_t{uses_[k][next_[k]]}; }, -int64_t{gate});
       if (slot < 0) return;
       planner_.Prefetch(key, slot, plan);
       idle -= cost_.copy_ticks;

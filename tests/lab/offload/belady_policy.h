@@ -38,6 +38,7 @@ class BeladyPolicy final : public offload::CachePolicy {
   Options options_;
   offload::CopyCost cost_;
   std::string name_;
+  std::vector<offload::SlotRange> ranges_;  // [L]
   offload::ExpertCache cache_;
   offload::WavePlanner planner_;
   offload::CopyTimeline clock_;

@@ -16,19 +16,33 @@
 
 namespace switchyard {
 
+// A policy that is served, or the same with prefetches where that has none, or without where it has.
+struct OffloadVariant {
+  offload::OffloadKind kind = offload::OffloadKind::kExpectedUse;
+  bool prefetch = true;
+  bool served() const { return prefetch == (kind == offload::OffloadKind::kExpectedUse); }
+};
+inline constexpr OffloadVariant kOffloadVariants[] = {
+    {offload::OffloadKind::kExpectedUse, true}, {offload::OffloadKind::kExpectedUse, false},
+    {offload::OffloadKind::kLfu, false},        {offload::OffloadKind::kLru, false},
+    {offload::OffloadKind::kLfu, true},         {offload::OffloadKind::kLru, true},
+    {offload::OffloadKind::kStatic, false}};
+
 // A fresh policy.  popularity [L * E] as in RulePolicy; `history`: what it may learn from beforehand.
-std::unique_ptr<offload::CachePolicy> MakeOffloadPolicy(offload::OffloadKind kind, const offload::OffloadShape& shape,
+// REQUIRES: one of kOffloadVariants.
+std::unique_ptr<offload::CachePolicy> MakeOffloadPolicy(OffloadVariant variant, const offload::OffloadShape& shape,
                                                         const offload::CopyCost& cost,
                                                         absl::Span<const int64_t> popularity,
                                                         const OffloadWorkload& history);
 
 struct OffloadChoice {
-  offload::OffloadKind kind = offload::OffloadKind::kExpectedUse;
+  OffloadVariant variant;
   struct Tried {
     std::string name;
     double relative_rate = 0;  // on the fitting workload
   };
-  std::vector<Tried> tried;  // in the order of kOffloadKinds
+  std::vector<Tried> tried;  // in the order of kOffloadVariants
+  std::string name;          // of the variant
   // "expected_use 0.93: lfu 0.82, ..."
   std::string ToString() const;
 };

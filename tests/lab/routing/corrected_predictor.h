@@ -6,26 +6,22 @@
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "scheduler/popularity/predictors/load_predictor.h"
 #include "scheduler/popularity/predictors/share_correction.h"
+#include "tests/lab/routing/load_predictor.h"
 
 namespace switchyard {
 
-class CorrectedPredictor : public popularity::LoadPredictor {
+class CorrectedPredictor : public LoadPredictor {
  public:
-  // Named as the inner one with "_corrected" behind.
   CorrectedPredictor(std::unique_ptr<LoadPredictor> inner, popularity::RoutingShape shape);
 
-  absl::string_view name() const override { return name_; }
-  bool Estimate(const popularity::RoutingView& batch, int layer, absl::Span<int64_t> popularity) const override;
+  popularity::Popularity Estimate(const popularity::RoutingView& batch, int layer) const override;
   void Observe(const popularity::RoutingView& batch, int layer) override;
 
  private:
   std::unique_ptr<LoadPredictor> inner_;
-  std::string name_;
   std::vector<popularity::ShareCorrection> corrections_;  // [L]
 };
 

@@ -82,7 +82,6 @@ TEST(CopyTimelineTest, DroppedAndOverwrittenPrefetchesStopAndAreWasted) {
   // 6 is under way (from 150); 7 takes its slot in the middle of a plan that overwrites it twice.
   timeline.Run(Steps({Use(0, 0), Prefetch(7, 2), Prefetch(5, 2)}), {0, rows, 400});
   EXPECT_TRUE(timeline.Arrived(5));
-  EXPECT_EQ(timeline.num_prefetches(), 0);
 }
 
 TEST(CopyTimelineTest, PrefetchBehindABlockedOneGoesOn) {

@@ -10,8 +10,8 @@
 #include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/offload/policies/rule_policy.h"
+#include "tests/lab/offload/choose_offload.h"
 #include "tests/lab/offload/fewest_copies.h"
-#include "tests/lab/offload/offload_sim.h"
 
 namespace switchyard::offload {
 namespace {
@@ -23,8 +23,8 @@ constexpr int64_t kLayerTicks = 80;
 std::vector<std::unique_ptr<CachePolicy>> Candidates(const OffloadShape& shape, const CopyCost& cost) {
   const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
   std::vector<std::unique_ptr<CachePolicy>> candidates;
-  for (const OffloadKind kind : kOffloadKinds)
-    candidates.push_back(MakeCachePolicy(kind, {.shape = shape, .cost = cost, .popularity = popularity}));
+  for (const OffloadVariant variant : kOffloadVariants)
+    candidates.push_back(MakeOffloadPolicy(variant, shape, cost, popularity, {}));
   return candidates;
 }
 

@@ -8,6 +8,7 @@
 #include "scheduler/offload/policies/rule_policy.h"
 #include "tests/lab/offload/choose_offload.h"
 #include "tests/lab/offload/forecast_calibration.h"
+#include "tests/lab/offload/greedy_policy.h"
 
 namespace switchyard::offload {
 namespace {
@@ -36,10 +37,9 @@ std::vector<std::unique_ptr<CachePolicy>> Policies(const OffloadShape& shape, co
   std::vector<std::unique_ptr<CachePolicy>> policies;
   policies.push_back(std::make_unique<ExpectedUsePolicy>(shape, cost, ExpectedUsePolicy::Options(), popularity));
   for (const auto rule : {RulePolicy::Rule::kLru, RulePolicy::Rule::kLfu, RulePolicy::Rule::kStatic}) {
-    for (const bool prefetch : {false, true}) {
-      const RulePolicy::Options options = {rule, prefetch, shape.num_slots >= shape.num_layers};
-      policies.push_back(std::make_unique<RulePolicy>(shape, options, popularity));
-    }
+    const RulePolicy::Options options = {rule, shape.num_slots >= shape.num_layers};
+    policies.push_back(std::make_unique<RulePolicy>(shape, options, popularity));
+    policies.push_back(std::make_unique<GreedyPolicy>(shape, options, popularity));
   }
   policies.push_back(std::make_unique<DuelingPolicy>(
       shape, cost, MakeDuelists({.shape = shape, .cost = cost, .popularity = popularity}), 0));
@@ -114,7 +114,7 @@ TEST(CachePoliciesTest, DecisionsDoNotDependOnTheMachine) {
 // Counts that grow for years stay counts: the expert with by far the most rows is never copied again.
 TEST(CachePoliciesTest, RowsOfLongTrafficDoNotOverflow) {
   const OffloadShape shape = {1, 4, 3};
-  RulePolicy policy(shape, {RulePolicy::Rule::kLfu, false, true}, {1, 1, 1, 1});
+  RulePolicy policy(shape, {RulePolicy::Rule::kLfu, true}, {1, 1, 1, 1});
   for (int step = 0; step < 20000; ++step) {
     std::vector<int32_t> rows(4, 0);
     rows[0] = step % 2 == 0 ? 1 << 20 : 0;
@@ -177,21 +177,6 @@ TEST(ExpectedUsePolicyTest, GivesUpAPrefetchThatHasBecomeUnlikely) {
   }
 }
 
-// An expert that is never needed has no worth at any discount but that of no discount, which cannot be weighed.
-TEST(ExpectedUsePolicyTest, DiscountsAreLessThanCertainty) {
-  const std::vector<int64_t> popularity = {1, 0, 0, 0, 1, 0, 0, 0};
-  const OffloadShape shape = {2, 4, 2};
-  ExpectedUsePolicy::Options options;
-  options.pass_discount = kChance - 1;
-  ExpectedUsePolicy policy(shape, {80, 4}, options, popularity);
-  const std::vector<int32_t> rows = {0, 1, 0, 0};
-  EXPECT_EQ(policy.OnGate({0, rows, 80}, {}).steps.back().kind, PlanStep::kUse);
-  for (const int32_t discount : {0, kChance}) {
-    options.pass_discount = discount;
-    EXPECT_DEATH(ExpectedUsePolicy(shape, {80, 4}, options, popularity), "pass_discount");
-  }
-}
-
 // What a pass' tokens say of its first layer is on the way before that layer's gate, and there if there was time.
 TEST(CachePoliciesTest, APassThatIsForetoldFindsItsFirstExperts) {
   const OffloadShape shape = {2, 4, 4};
@@ -199,7 +184,7 @@ TEST(CachePoliciesTest, APassThatIsForetoldFindsItsFirstExperts) {
   const CopyCost cost = {80, 4};
   std::vector<std::unique_ptr<CachePolicy>> policies;
   policies.push_back(std::make_unique<ExpectedUsePolicy>(shape, cost, ExpectedUsePolicy::Options(), popularity));
-  policies.push_back(std::make_unique<RulePolicy>(shape, RulePolicy::Options{.prefetch = true}, popularity));
+  policies.push_back(std::make_unique<GreedyPolicy>(shape, RulePolicy::Options(), popularity));
   policies.push_back(std::make_unique<DuelingPolicy>(
       shape, cost, MakeDuelists({.shape = shape, .cost = cost, .popularity = popularity}), 0));
   for (const std::unique_ptr<CachePolicy>& policy : policies) {
@@ -237,7 +222,7 @@ TEST(ExpectedUsePolicyTest, GoodForecastsMakeItFasterThanDemandCopies) {
   const std::vector<int64_t> popularity(64, 1);
   const OffloadRun run = {16, {800, 16}, 800, 200};
   ExpectedUsePolicy ours({4, 16, 16}, run.cost, {}, popularity);
-  RulePolicy lru({4, 16, 16}, {RulePolicy::Rule::kLru, false, true}, popularity);
+  RulePolicy lru({4, 16, 16}, {RulePolicy::Rule::kLru, true}, popularity);
   EXPECT_LT(RunOffload(workload, run, &ours).ticks * 10, RunOffload(workload, run, &lru).ticks * 9);
 }
 
@@ -247,9 +232,10 @@ TEST(ChooseOffloadTest, TakesOursOnlyWhereItWins) {
   for (const bool everything : {false, true}) {
     const OffloadWorkload workload = RandomWorkload(4, 16, everything ? 200 : 2, 0.98, 100, 5);
     const OffloadChoice choice = ChooseOffload(workload, {16, {everything ? 8000 : 800, 16}, 800, 0}, popularity);
-    ASSERT_EQ(choice.tried.size(), std::size(kOffloadKinds));
-    EXPECT_EQ(choice.kind == OffloadKind::kExpectedUse, !everything) << choice.ToString();
-    EXPECT_NE(choice.kind, OffloadKind::kExpectedUseDemandOnly) << choice.ToString();
+    ASSERT_EQ(choice.tried.size(), std::size(kOffloadVariants));
+    const bool ours = choice.variant.kind == OffloadKind::kExpectedUse;
+    EXPECT_EQ(ours, !everything) << choice.ToString();
+    EXPECT_TRUE(!ours || choice.variant.served()) << choice.ToString();
   }
 }
 
@@ -258,8 +244,8 @@ TEST(BeladyPolicyTest, DemandOnlyHasTheFewestCopies) {
   const NeedSequence needs = workload.Needs();
   const std::vector<int64_t> popularity(12, 1);
   BeladyPolicy belady({2, 6, 4}, {80, 4}, {}, &needs, popularity);
-  RulePolicy lru({2, 6, 4}, {RulePolicy::Rule::kLru, false, false}, popularity);
-  RulePolicy lfu({2, 6, 4}, {RulePolicy::Rule::kLfu, false, false}, popularity);
+  RulePolicy lru({2, 6, 4}, {RulePolicy::Rule::kLru, false}, popularity);
+  RulePolicy lfu({2, 6, 4}, {RulePolicy::Rule::kLfu, false}, popularity);
   const OffloadRun run = {4, {80, 4}, 80, 0};
   const int64_t fewest = RunOffload(workload, run, &belady).counts.copies;
   EXPECT_LT(fewest, RunOffload(workload, run, &lru).counts.copies);

@@ -40,7 +40,6 @@ void Describe(Layer* layer, const popularity::Popularity& rows, int devices, int
     layer->problem.slot_prices.push_back(std::vector<double>(layer_slots - hosted, 0.0));
   }
   layer->problem.seconds_per_load = 1;
-  layer->problem.max_changes = 100;
 }
 
 double CostOf(const BalanceProblem& problem, const Placement& placement) {

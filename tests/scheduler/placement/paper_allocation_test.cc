@@ -3,84 +3,69 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/split.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard::placement {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::string Allocate(const std::vector<int64_t>& estimate, const PaperAllocationShape& shape) {
-  const absl::StatusOr<PaperAllocation> allocation = AllocateAsPaper(estimate, shape);
-  EXPECT_TRUE(allocation.ok()) << allocation.status();
-  EXPECT_TRUE(CheckPlacement(allocation->placement).ok()) << allocation->placement.ToString();
-  return allocation->placement.ToString();
+std::string Allocate(const std::vector<int64_t>& estimate, int num_devices, int slots_per_device) {
+  const absl::StatusOr<Placement> placement = AllocateAsPaper(estimate, num_devices, slots_per_device);
+  EXPECT_TRUE(placement.ok()) << placement.status();
+  EXPECT_TRUE(CheckPlacement(*placement).ok()) << placement->ToString();
+  return placement->ToString();
 }
 
 TEST(PaperAllocationTest, PopularExpertsGetWholeDevices) {
   // n = 2.0, 1.0, 0.5, 0.5: two devices, one, and one for the two halves.
-  EXPECT_EQ(Allocate({20, 10, 5, 5}, {.num_devices = 4, .slots_per_device = 4}),
-            "[0 - - -] [0 - - -] [1 - - -] [2 3 - -]");
+  EXPECT_EQ(Allocate({20, 10, 5, 5}, 4, 4), "[0 - - -] [0 - - -] [1 - - -] [2 3 - -]");
 }
 
 TEST(PaperAllocationTest, RemainderGoesToTheLargestFraction) {
   // n = 2.4, 1.6, 0.5, 0.5: one device is left, and 0.6 is more than 0.4.
-  EXPECT_EQ(Allocate({24, 16, 5, 5}, {.num_devices = 5, .slots_per_device = 2}), "[0 -] [0 -] [1 -] [2 3] [1 -]");
+  EXPECT_EQ(Allocate({24, 16, 5, 5}, 5, 2), "[0 -] [0 -] [1 -] [2 3] [1 -]");
   // n = 1.4, 1.6, 0.6, 0.3, 1.1: two are left.
-  EXPECT_EQ(Allocate({14, 16, 6, 3, 11}, {.num_devices = 5, .slots_per_device = 4}),
-            "[1 - - -] [0 - - -] [4 - - -] [2 3 - -] [1 - - -]");
+  EXPECT_EQ(Allocate({14, 16, 6, 3, 11}, 5, 4), "[1 - - -] [0 - - -] [4 - - -] [2 3 - -] [1 - - -]");
 }
 
 TEST(PaperAllocationTest, EqualRemaindersGoToTheSmallerId) {
   // n = 1.5, 2.5: one device is left.
-  EXPECT_EQ(Allocate({15, 25}, {.num_devices = 4, .slots_per_device = 2}), "[1 -] [1 -] [0 -] [0 -]");
+  EXPECT_EQ(Allocate({15, 25}, 4, 2), "[1 -] [1 -] [0 -] [0 -]");
 }
 
 TEST(PaperAllocationTest, FractionsBelowOneGetNoRemainder) {
   // n = 1.6, 1.4, 0.7, 0.3: the free device goes to expert 0, though expert 2 has the larger fraction.
-  EXPECT_EQ(Allocate({16, 14, 7, 3}, {.num_devices = 4, .slots_per_device = 2}), "[0 -] [1 -] [2 3] [0 -]");
+  EXPECT_EQ(Allocate({16, 14, 7, 3}, 4, 2), "[0 -] [1 -] [2 3] [0 -]");
 }
 
 TEST(PaperAllocationTest, FirstFitDecreasingTakesTheFirstBinWithRoom) {
   // n of 8 devices: 3.2, 0.7, 0.6, 0.4, 0.3, 0.2, 0.2, 2.4.  Bins: {0.7, 0.3}, {0.6, 0.4}, {0.2, 0.2}.
-  EXPECT_EQ(Allocate({32, 7, 6, 4, 3, 2, 2, 24}, {.num_devices = 8, .slots_per_device = 4}),
+  EXPECT_EQ(Allocate({32, 7, 6, 4, 3, 2, 2, 24}, 8, 4),
             "[0 - - -] [0 - - -] [0 - - -] [7 - - -] [7 - - -] [1 4 - -] [2 3 - -] [5 6 - -]");
 }
 
 TEST(PaperAllocationTest, NoMoreThanFourInABin) {
   // Four tiny ones fill a bin; those that nobody chooses go where the least is, beyond the limit.
   EXPECT_EQ(
-      Allocate({100, 96, 1, 1, 1, 1, 0, 0}, {.num_devices = 8, .slots_per_device = 8}),
+      Allocate({100, 96, 1, 1, 1, 1, 0, 0}, 8, 8),
       "[0 - - - - - - -] [0 - - - - - - -] [0 - - - - - - -] [0 - - - - - - -] [1 - - - - - - -] [1 - - - - - - -] "
       "[1 - - - - - - -] [2 3 4 5 6 7 - -]");
   // Two bins for five tiny experts, but one device is left: the fifth goes where the least is.
-  EXPECT_EQ(Allocate({60, 1, 1, 1, 1, 1}, {.num_devices = 6, .slots_per_device = 5}),
+  EXPECT_EQ(Allocate({60, 1, 1, 1, 1, 1}, 6, 5),
             "[0 - - - -] [0 - - - -] [0 - - - -] [0 - - - -] [0 - - - -] [1 2 3 4 5]");
-  EXPECT_EQ(PaperExpertsPerDevice(16, 16), 4);
-  EXPECT_EQ(PaperExpertsPerDevice(64, 16), 5);
-  EXPECT_EQ(PaperExpertsPerDevice(128, 16), 9);
-  EXPECT_EQ(PaperExpertsPerDevice(17, 16), 4);
 }
 
 TEST(PaperAllocationTest, UnlistedExpertsSpreadOverFreeDevices) {
   // n = 2.0, 0.4, 0.4, 0.4 ...: 0 has two devices, a bin of two and one of one; experts 4 .. 7 share the devices left.
-  EXPECT_EQ(Allocate({40, 40, 0, 0, 0, 0}, {.num_devices = 6, .slots_per_device = 4}),
-            "[0 2 - -] [0 3 - -] [0 4 - -] [1 5 - -] [1 - - -] [1 - - -]");
-  EXPECT_EQ(Allocate({3, 0, 0, 3}, {.num_devices = 2, .slots_per_device = 2}), "[0 1] [3 2]");
+  EXPECT_EQ(Allocate({40, 40, 0, 0, 0, 0}, 6, 4), "[0 2 - -] [0 3 - -] [0 4 - -] [1 5 - -] [1 - - -] [1 - - -]");
+  EXPECT_EQ(Allocate({3, 0, 0, 3}, 2, 2), "[0 1] [3 2]");
 }
 
 TEST(PaperAllocationTest, SlotsAreAHardCap) {
-  EXPECT_EQ(Allocate({100, 1, 1, 1}, {.num_devices = 4, .slots_per_device = 1}), "[0] [1] [2] [3]");
-  EXPECT_THAT(AllocateAsPaper({1, 1, 1}, {.num_devices = 1, .slots_per_device = 2}).status().message(),
-              HasSubstr("1 devices of 2 slots for 3 experts"));
-}
-
-TEST(PaperAllocationTest, PlannedRowsFillReplicasEvenly) {
-  const absl::StatusOr<PaperAllocation> allocation =
-      AllocateAsPaper({20, 10, 5, 5}, {.num_devices = 4, .slots_per_device = 2});
-  ASSERT_TRUE(allocation.ok());
-  EXPECT_THAT(allocation->planned, ElementsAre(10, 10, 10, 5, 5));
+  EXPECT_EQ(Allocate({100, 1, 1, 1}, 4, 1), "[0] [1] [2] [3]");
+  EXPECT_THAT(AllocateAsPaper({1, 1, 1}, 1, 2).status().message(), HasSubstr("1 devices of 2 slots for 3 experts"));
 }
 
 TEST(PaperAllocationTest, EveryExpertIsHostedWhateverTheEstimate) {
@@ -90,19 +75,19 @@ TEST(PaperAllocationTest, EveryExpertIsHostedWhateverTheEstimate) {
     const int num_experts = 1 + static_cast<int>(rng() % (num_devices * slots));
     std::vector<int64_t> estimate(num_experts);
     for (int64_t& e : estimate) e = rng() % 3 == 0 ? 0 : static_cast<int64_t>((rng() % 1000) * (rng() % 1000)) << 30;
-    const PaperAllocationShape shape{.num_devices = num_devices, .slots_per_device = slots};
-    const absl::StatusOr<PaperAllocation> allocation = AllocateAsPaper(estimate, shape);
-    ASSERT_TRUE(allocation.ok());
-    ASSERT_TRUE(CheckPlacement(allocation->placement).ok()) << allocation->placement.ToString();
-    ASSERT_EQ(allocation->placement.num_devices(), num_devices);
-    for (const auto& device : allocation->placement.slots) ASSERT_EQ(static_cast<int>(device.size()), slots);
-    const ReplicaMap replicas(allocation->placement);
+    const absl::StatusOr<Placement> placement = AllocateAsPaper(estimate, num_devices, slots);
+    ASSERT_TRUE(placement.ok());
+    ASSERT_TRUE(CheckPlacement(*placement).ok()) << placement->ToString();
+    ASSERT_EQ(placement->num_devices(), num_devices);
+    for (const auto& device : placement->slots) ASSERT_EQ(static_cast<int>(device.size()), slots);
+    const ReplicaMap replicas(*placement);
+    const std::vector<int64_t> rows = PlannedRows(replicas, estimate);
     for (int e = 0; e < num_experts; ++e) {
       int64_t planned = 0;
-      for (int32_t r = replicas.FirstReplica(e); r < replicas.EndReplica(e); ++r) planned += allocation->planned[r];
+      for (int32_t r = replicas.FirstReplica(e); r < replicas.EndReplica(e); ++r) planned += rows[r];
       EXPECT_EQ(planned, estimate[e]);
     }
-    EXPECT_EQ(AllocateAsPaper(estimate, shape)->placement, allocation->placement);
+    EXPECT_EQ(*AllocateAsPaper(estimate, num_devices, slots), *placement);
   }
 }
 

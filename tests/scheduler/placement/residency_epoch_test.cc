@@ -23,7 +23,6 @@ TEST(ResidencyEpochTest, PreparedCommittedReleased) {
   EXPECT_EQ(epoch.StepDone(100), EpochDirective::kNone);
   EXPECT_EQ(epoch.StepPlanned(102, 7), EpochDirective::kNone);
   EXPECT_EQ(epoch.state(), EpochState::kCommitted);
-  EXPECT_EQ(epoch.commit_step(), 102);
   // Two plans are in flight: 101 still uses what departs.
   EXPECT_EQ(epoch.StepPlanned(103, 7), EpochDirective::kNone);
   EXPECT_EQ(epoch.StepDone(101), EpochDirective::kNone);

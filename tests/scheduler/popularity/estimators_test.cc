@@ -5,12 +5,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/popularity/predictors/blend_predictor.h"
 #include "scheduler/popularity/predictors/calibrated_predictor.h"
 #include "scheduler/popularity/predictors/last_batch_predictor.h"
 #include "scheduler/popularity/predictors/observed_predictor.h"
 #include "scheduler/popularity/predictors/profile_predictor.h"
+#include "tests/lab/routing/blend_of_predictors.h"
 #include "tests/lab/routing/corrected_predictor.h"
+#include "tests/lab/routing/token_predictions.h"
 #include "tests/scheduler/popularity/small_batch.h"
 
 namespace switchyard::popularity {
@@ -21,24 +22,14 @@ using testing::ElementsAre;
 constexpr RoutingShape kShape{.num_layers = 2, .num_experts = 4, .top_k = 1};
 constexpr RoutingShape kTop2{.num_layers = 2, .num_experts = 4, .top_k = 2};
 
-// What is added to a row already there; empty if there is no estimate.
-Popularity Ask(const LoadPredictor& estimator, const RoutingView& batch, int layer) {
-  constexpr int64_t kAlready = 5;
-  Popularity popularity(static_cast<size_t>(batch.shape.num_experts), kAlready);
-  const bool known = estimator.Estimate(batch, layer, absl::MakeSpan(popularity));
-  for (int64_t& entry : popularity) entry -= kAlready;
-  if (!known) {
-    EXPECT_EQ(TotalOf(popularity), 0);
-    return {};
+// Empty if there is no estimate.
+template <class Estimator>
+Popularity Ask(const Estimator& estimator, const RoutingView& batch, int layer) {
+  Popularity popularity = estimator.Estimate(batch, layer);
+  if (!popularity.empty()) {
+    EXPECT_EQ(TotalOf(popularity), batch.num_tokens * batch.shape.top_k * kRow);
   }
-  EXPECT_EQ(TotalOf(popularity), batch.num_tokens * batch.shape.top_k * kRow);
   return popularity;
-}
-
-std::vector<int16_t> Predicted(const TokenPredictor& estimator, const RoutingView& batch, int layer, int num) {
-  std::vector<int16_t> predicted(static_cast<size_t>(batch.num_tokens * num), 99);
-  if (!estimator.Predict(batch, layer, num, absl::MakeSpan(predicted))) return {};
-  return predicted;
 }
 
 PathProfile ProfileOf(const SmallBatch& batch, ContextKind context = ContextKind::kPath) {
@@ -52,6 +43,10 @@ PathProfile ProfileOf(const SmallBatch& batch, ContextKind context = ContextKind
   return profile;
 }
 
+std::unique_ptr<LoadPredictor> Marginal(const PathProfile& profile) {
+  return std::make_unique<LoadPredictorOf<ProfilePredictor>>(ProfilePredictor(&profile, {.max_length = 0}));
+}
+
 // After expert 0: 1 three times in four, 2 once.  After 3: always 0.
 const std::vector<std::vector<int16_t>> kHistory = {{0, 1}, {0, 1}, {0, 1}, {0, 2}, {3, 0}, {3, 0}};
 
@@ -62,22 +57,20 @@ TEST(ProfilePredictorTest, SumsTheDistributionsOfTheTokensPaths) {
   const SmallBatch batch(kShape, {{0, -1}, {0, -1}, {3, -1}, {2, -1}});  // expert 2 was never seen: the marginal
   EXPECT_THAT(Ask(path, batch.View(), 1), ElementsAre(kRow + kRow / 3, 2 * kRow + 1, kRow / 2 + kRow / 6, 0));
   EXPECT_THAT(Ask(path, batch.View(), 0), ElementsAre());
-  EXPECT_THAT(Predicted(path, batch.View(), 1, 3), ElementsAre(1, 2, -1, 1, 2, -1, 0, -1, -1, 1, 0, 2));
-  EXPECT_THAT(Predicted(path, batch.View(), 0, 3), ElementsAre());
+  EXPECT_THAT(PredictTokens(path, profile, batch.View(), 1, 3), ElementsAre(1, 2, -1, 1, 2, -1, 0, -1, -1, 1, 0, 2));
 }
 
 TEST(ProfilePredictorTest, ThePapersRuleLeavesOutWhatIsNotAmongATokensTopK) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, kHistory));
-  const ProfilePredictor paper(&profile, {.name = "path_top_k", .mask_to_top_k = true});
+  const ProfilePredictor paper(&profile, {.mask_to_top_k = true});
   const SmallBatch batch(kShape, {{0, -1}, {3, -1}, {3, -1}});
   // 3/4 and 1 + 1 of 11/4, scaled to 3 rows.
   EXPECT_THAT(Ask(paper, batch.View(), 1), ElementsAre(2287802, 857926, 0, 0));
-  EXPECT_EQ(paper.name(), "path_top_k");
 }
 
 TEST(ProfilePredictorTest, MarginalIsTheSameForAllAndKnowsLayerZero) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, kHistory));
-  const ProfilePredictor marginal(&profile, {.name = "marginal", .max_length = 0});
+  const ProfilePredictor marginal(&profile, {.max_length = 0});
   const SmallBatch batch(kShape, {{3, -1}, {3, -1}, {3, -1}});
   EXPECT_THAT(Ask(marginal, batch.View(), 0), ElementsAre(2 * kRow, 0, 0, kRow));
   EXPECT_THAT(Ask(marginal, batch.View(), 1), ElementsAre(kRow, kRow + kRow / 2 + 2, kRow / 2 - 2, 0));
@@ -88,16 +81,18 @@ TEST(ProfilePredictorTest, MarginalIsTheSameForAllAndKnowsLayerZero) {
 TEST(ProfilePredictorTest, APathSeenTooRarelyIsNotAsked) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, {{0, 1}, {3, 0}, {3, 0}}));
   const SmallBatch batch(kShape, {{0, -1}});
-  EXPECT_THAT(Predicted(ProfilePredictor(&profile, {.min_tokens = 1}), batch.View(), 1, 1), ElementsAre(1));
-  EXPECT_THAT(Predicted(ProfilePredictor(&profile, {.min_tokens = 2}), batch.View(), 1, 1), ElementsAre(0));
+  for (const int min_tokens : {1, 2}) {
+    const ProfilePredictor path(&profile, {.min_tokens = min_tokens});
+    EXPECT_THAT(PredictTokens(path, profile, batch.View(), 1, 1), ElementsAre(min_tokens == 1 ? 1 : 0));
+  }
 }
 
 TEST(ProfilePredictorTest, TokenIdsKnowLayerZeroAndNeedIds) {
   const PathProfile profile =
       ProfileOf(SmallBatch(kShape, {{0, 1}, {0, 1}, {3, 2}, {3, 2}}, {7, 7, 9, 9}), ContextKind::kToken);
-  const ProfilePredictor token(&profile, {.name = "token", .max_length = 1});
+  const ProfilePredictor token(&profile, {.max_length = 1});
   const SmallBatch batch(kShape, {{-1, -1}, {-1, -1}}, {9, 7});
-  EXPECT_THAT(Predicted(token, batch.View(), 0, 1), ElementsAre(3, 0));
+  EXPECT_THAT(PredictTokens(token, profile, batch.View(), 0, 1), ElementsAre(3, 0));
   EXPECT_THAT(Ask(token, batch.View(), 1), ElementsAre(0, kRow, kRow, 0));
   RoutingView no_ids = batch.View();
   no_ids.token_ids = nullptr;
@@ -115,21 +110,18 @@ TEST(LastBatchPredictorTest, ScalesWhatCameLast) {
 }
 
 TEST(ObservedPredictorTest, CountsTheFirstKOfEachTokenForOneBatch) {
-  ObservedPredictor probe("probe", kTop2);
+  ObservedPredictor probe(kTop2);
   const SmallBatch batch(kTop2, {{-1, -1, -1, -1}, {-1, -1, -1, -1}});
   EXPECT_THAT(Ask(probe, batch.View(), 1), ElementsAre());
   probe.SetPredictions(1, 3, {0, 2, 1, 2, 3, -1});
   EXPECT_THAT(Ask(probe, batch.View(), 1), ElementsAre(kRow, 0, 2 * kRow, kRow));
-  EXPECT_THAT(Predicted(probe, batch.View(), 1, 2), ElementsAre(0, 2, 2, 3));
-  EXPECT_THAT(Predicted(probe, batch.View(), 1, 4), ElementsAre(0, 2, 1, -1, 2, 3, -1, -1));
+  EXPECT_THAT(PredictTokens(probe, batch.View(), 1, 2), ElementsAre(0, 2, 2, 3));
+  EXPECT_THAT(PredictTokens(probe, batch.View(), 1, 4), ElementsAre(0, 2, 1, -1, 2, 3, -1, -1));
   EXPECT_THAT(Ask(probe, batch.View(), 0), ElementsAre());
-  probe.Observe(batch.View(), 1);
+  probe.Clear(1);
   EXPECT_THAT(Ask(probe, batch.View(), 1), ElementsAre());  // it was said of another batch
   probe.SetPredictions(1, 2, {-1, -1, -1, -1});
   EXPECT_THAT(Ask(probe, batch.View(), 1), ElementsAre());
-  probe.SetCounts(1, {3, 0, 0, 1});
-  EXPECT_THAT(Ask(probe, batch.View(), 1), ElementsAre(3 * kRow, 0, 0, kRow));
-  EXPECT_THAT(Predicted(probe, batch.View(), 1, 1), ElementsAre());
 }
 
 TEST(CalibratedPredictorTest, CountsWhatSuchPredictionsTurnedOutToMean) {
@@ -143,26 +135,25 @@ TEST(CalibratedPredictorTest, CountsWhatSuchPredictionsTurnedOutToMean) {
   // Where 0 then 1 was predicted, 0 came always, then 1 or 2; where 0 then 2, always 0 and 3.
   const SmallBatch seen(kTop2, {{0, 0, 0, 1}, {0, 0, 2, 0}, {0, 0, 0, 3}, {0, 0, 3, 0}, {0, 0, 1, 2}});
   profile.Observe(seen.View(), 1, {0, 1, 0, 1, 0, 2, 0, 2, 2, 3});
-  const auto probe = [&](const std::vector<int16_t>& said) {
-    auto inner = std::make_unique<ObservedPredictor>("probe", kTop2);
-    inner->SetPredictions(1, 2, said);
-    return std::make_unique<CalibratedPredictor>(std::move(inner), &profile);
-  };
+  ObservedPredictor said(kTop2);
+  const CalibratedPredictor probe(&said, &profile);
   const SmallBatch one(kTop2, {{-1, -1, -1, -1}});
-  EXPECT_EQ(probe({0, 1})->name(), "probe_calibrated");
-  EXPECT_THAT(Ask(*probe({0, 1}), one.View(), 1), ElementsAre(kRow, kRow / 2, kRow / 2, 0));
-  EXPECT_THAT(Ask(*probe({0, 2}), one.View(), 1), ElementsAre(kRow, 0, 0, kRow));
-  EXPECT_THAT(Ask(*probe({0, 3}), one.View(), 1), ElementsAre(kRow, kRow / 4, kRow / 4, kRow / 2));  // never seen: of 0
-  EXPECT_THAT(Ask(*probe({1, 0}), one.View(), 1), ElementsAre(kRow, kRow, 0, 0));  // 1 first was never seen: as said
-  EXPECT_THAT(Ask(*probe({2, 3}), one.View(), 1), ElementsAre(0, 0, kRow, kRow));  // seen once, not twice
-  EXPECT_THAT(Ask(*probe({-1, -1}), one.View(), 1), ElementsAre());
-  EXPECT_THAT(Ask(*probe({0, 1}), one.View(), 0), ElementsAre());
-  EXPECT_THAT(Predicted(*probe({0, 2}), one.View(), 1, 2), ElementsAre(0, 3));
-  EXPECT_THAT(Predicted(*probe({0, 2}), one.View(), 1, 4), ElementsAre(0, 3, 2, -1));
-  EXPECT_THAT(Predicted(*probe({1, 0}), one.View(), 1, 3), ElementsAre(0, 1, -1));
-  const auto said = probe({0, 1});
-  said->Observe(one.View(), 1);
-  EXPECT_THAT(Ask(*said, one.View(), 1), ElementsAre());  // of another batch
+  const auto ask = [&](const std::vector<int16_t>& predicted, int layer = 1) {
+    said.SetPredictions(1, 2, predicted);
+    return Ask(probe, one.View(), layer);
+  };
+  EXPECT_THAT(ask({0, 1}), ElementsAre(kRow, kRow / 2, kRow / 2, 0));
+  EXPECT_THAT(ask({0, 2}), ElementsAre(kRow, 0, 0, kRow));
+  EXPECT_THAT(PredictTokens(probe, said, one.View(), 1, 2), ElementsAre(0, 3));
+  EXPECT_THAT(PredictTokens(probe, said, one.View(), 1, 4), ElementsAre(0, 3, 2, -1));
+  EXPECT_THAT(ask({0, 3}), ElementsAre(kRow, kRow / 4, kRow / 4, kRow / 2));  // never seen: of 0
+  EXPECT_THAT(ask({1, 0}), ElementsAre(kRow, kRow, 0, 0));                    // 1 first was never seen: as said
+  EXPECT_THAT(PredictTokens(probe, said, one.View(), 1, 3), ElementsAre(0, 1, -1));
+  EXPECT_THAT(ask({2, 3}), ElementsAre(0, 0, kRow, kRow));  // seen once, not twice
+  EXPECT_THAT(ask({-1, -1}), ElementsAre());
+  EXPECT_THAT(ask({0, 1}, 0), ElementsAre());
+  said.Clear(1);
+  EXPECT_THAT(Ask(probe, one.View(), 1), ElementsAre());  // of another batch
 }
 
 // A batch of 1024 rows learns a quarter of what it missed.
@@ -191,10 +182,7 @@ TEST(ShareCorrectionTest, AddsAPartOfTheLastErrorAndClips) {
 
 TEST(CorrectedPredictorTest, ALastingBiasGoesAway) {
   const PathProfile profile = ProfileOf(SmallBatch(kShape, {{0, 0}, {1, 0}, {2, 0}, {3, 0}}));
-  CorrectedPredictor corrected(
-      std::make_unique<ProfilePredictor>(&profile, ProfilePredictorOptions{.name = "marginal", .max_length = 0}),
-      kShape);
-  EXPECT_EQ(corrected.name(), "marginal_corrected");
+  CorrectedPredictor corrected(Marginal(profile), kShape);
   const SmallBatch batch(kShape, std::vector<std::vector<int16_t>>(1024, {2, 0}));
   constexpr int64_t kAll = 1024 * kRow;
   EXPECT_THAT(Ask(corrected, batch.View(), 0), ElementsAre(kAll / 4, kAll / 4, kAll / 4, kAll / 4));
@@ -209,11 +197,9 @@ TEST(BlendPredictorTest, FollowsWhoWasRight) {
   const PathProfile right = ProfileOf(SmallBatch(kShape, {{0, 0}, {0, 0}, {1, 0}, {1, 0}}));
   const PathProfile wrong = ProfileOf(SmallBatch(kShape, {{2, 0}, {2, 0}, {3, 0}, {3, 0}}));
   std::vector<std::unique_ptr<LoadPredictor>> inner;
-  for (const PathProfile* profile : {&right, &wrong})
-    inner.push_back(
-        std::make_unique<ProfilePredictor>(profile, ProfilePredictorOptions{.name = "marginal", .max_length = 0}));
-  inner.push_back(std::make_unique<LastBatchPredictor>(kShape));
-  BlendPredictor blend(std::move(inner), kShape);
+  for (const PathProfile* profile : {&right, &wrong}) inner.push_back(Marginal(*profile));
+  inner.push_back(std::make_unique<LoadPredictorOf<LastBatchPredictor>>(LastBatchPredictor(kShape)));
+  BlendOfPredictors blend(std::move(inner), kShape);
   const SmallBatch batch(kShape, {{0, 0}, {1, 0}, {0, 0}, {1, 0}});
   // Nobody has been scored: the two that have an estimate count the same.
   EXPECT_THAT(Ask(blend, batch.View(), 0), ElementsAre(kRow, kRow, kRow, kRow));

@@ -31,7 +31,7 @@ void Count(const RoutingTrace& trace, PathProfile* profile) {
 
 // Prefills of 256 tokens; marginal counts them, path reads `profile`.  Returns what the monitor said.
 std::string Serve(const RoutingTrace& trace, const PathProfile& profile, PathProfile* live, PredictorMonitor* monitor) {
-  const ProfilePredictor marginal(live, {.name = "marginal", .max_length = 0}), path(&profile, {});
+  const ProfilePredictor marginal(live, {.max_length = 0}), path(&profile, {});
   simulator::TraceBatches batches(&trace, Phase::kPrefill, 256);
   std::string said;
   for (int64_t b = 0; b < batches.num_batches(); ++b) {
@@ -39,12 +39,12 @@ std::string Serve(const RoutingTrace& trace, const PathProfile& profile, PathPro
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       std::vector<int64_t> distances;
       const std::vector<int64_t> actual = CountsOf(batches.View(), layer);
-      for (const LoadPredictor* estimator :
-           {static_cast<const LoadPredictor*>(&marginal), static_cast<const LoadPredictor*>(&path)}) {
-        Popularity estimate(16);
-        const bool known = monitor->Wants(layer, static_cast<int>(distances.size())) &&
-                           estimator->Estimate(batches.View(), layer, absl::MakeSpan(estimate));
-        distances.push_back(known ? DistanceOf(estimate, actual) : PredictorMonitor::kNoEstimate);
+      for (const ProfilePredictor* estimator : {&marginal, &path}) {
+        Popularity estimate;
+        if (monitor->Wants(layer, static_cast<int>(distances.size()))) {
+          estimate = estimator->Estimate(batches.View(), layer);
+        }
+        distances.push_back(estimate.empty() ? PredictorMonitor::kNoEstimate : DistanceOf(estimate, actual));
       }
       monitor->Add(layer, distances);
       live->Observe(batches.View(), layer);
