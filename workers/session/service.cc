@@ -14,7 +14,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
-#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/group/group_forming.h"
 #include "workers/process/own_address.h"
 #include "workers/session/service_session.h"
 

@@ -159,7 +159,7 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
   ASSIGN_OR_RETURN(second.sequence, TakeSequence(next));
   ledger_.Record(second);
   Exchange exchange = ToAll(first, call.deadline, PartsOf(bytes, DTypeBytes(values.dtype())));
-  exchange.later.push_back({second.sequence, exchange.send_to, exchange.recv_from});
+  exchange.later.push_back({second.sequence, exchange.recv_from});
   ASSIGN_OR_RETURN(std::unique_ptr<Work> parts, StartExchange(std::move(exchange)));
   return MakeAllReduceWork(this, std::move(parts), second, call.deadline, values);
 }

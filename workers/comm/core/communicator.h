@@ -130,11 +130,11 @@ class Communicator {
   // it neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank
   // with recv_from, all under `key`; what comes has key.bytes bytes, or any number where that is kAnyBytes.
   //
-  // Frames that exchanges to come will send, numbered when their collective is launched: the rounds of a gather (the
+  // Frames that later exchanges will bring, numbered when their collective is launched: the rounds of a gather (the
   // same number again), the second half of a sum (one of its own).
   struct LaterFrames {
     int64_t sequence = 0;
-    std::vector<uint8_t> send_to, recv_from;  // [R] as in Exchange
+    std::vector<uint8_t> recv_from;  // [R] as in Exchange
   };
   struct Exchange {
     OpKey key;  // at most one frame from rank to rank under one number, over all its rounds

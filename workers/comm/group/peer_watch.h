@@ -42,7 +42,7 @@ struct PeerWatchOptions {
 
 class PeerWatch {
  public:
-  // Takes `comm`, a host group of the same ranks that nobody else uses (a class control is enough).  Both functions are
+  // Takes `comm`, a host group of the same ranks that nobody else uses.  Both functions are
   // called on the watch's thread, between Start and the end of Stop: `report` once a round; `on_end` at most once, when
   // a peer has failed, is gone or frozen (Unavailable; names it), never after Fail or Leave.
   PeerWatch(std::unique_ptr<Communicator> comm, const PeerWatchOptions& options, std::function<PeerReport()> report,

@@ -50,7 +50,7 @@ class Subgroup : public Communicator {
     mapped.send_to = InParent(exchange.send_to);
     mapped.recv_from = InParent(exchange.recv_from);
     for (const LaterFrames& later : exchange.later) {
-      mapped.later.push_back({later.sequence, InParent(later.send_to), InParent(later.recv_from)});
+      mapped.later.push_back({later.sequence, InParent(later.recv_from)});
     }
     ASSIGN_OR_RETURN(std::unique_ptr<Work> work, parent_->StartExchange(std::move(mapped)));
     return std::make_unique<SubgroupWork>(std::move(work), members_);

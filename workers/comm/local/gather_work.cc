@@ -60,9 +60,8 @@ class GatherWork : public Work {
 
   Communicator::LaterFrames LaterRounds() const {
     const auto world = static_cast<size_t>(comm_->world());
-    Communicator::LaterFrames later{key_.sequence, std::vector<uint8_t>(world, 0), std::vector<uint8_t>(world, 0)};
+    Communicator::LaterFrames later{key_.sequence, std::vector<uint8_t>(world, 0)};
     for (size_t round = 1; round < rounds_.size(); ++round) {
-      later.send_to[After(rounds_[round].distance)] = 1;
       later.recv_from[After(-rounds_[round].distance)] = 1;
     }
     return later;
