@@ -123,8 +123,7 @@ absl::Status WorkerLink::Run() {
     if (stopping_) return absl::OkStatus();
     // A worker that has served gives up no more: what is wrong now may pass.
     if (role_->lost()) return status;  // another process may have it again
-    if ((IsFinal(static_cast<grpc::StatusCode>(status.code())) && !role_->served()) || !options_.reconnect)
-      return status;
+    if (IsFinal(static_cast<grpc::StatusCode>(status.code())) && !role_->served()) return status;
     LogWarn("no link to ", options_.server, ": ", status.message(), "; trying again");
     if (absl::Now() - start > kLongestRetry) pause = kFirstRetry;
     if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return absl::OkStatus();

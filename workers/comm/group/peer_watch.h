@@ -36,8 +36,7 @@ struct PeerReport {
 
 struct PeerWatchOptions {
   absl::Duration period = absl::Milliseconds(10);
-  absl::Duration timeout = absl::Seconds(5);            // a rank that has not answered for so long is gone
-  absl::Duration last_words = absl::Milliseconds(500);  // spent at most on telling the peers why one leaves
+  absl::Duration timeout = absl::Seconds(5);  // a rank that has not answered for so long is gone
 };
 
 class PeerWatch {
@@ -54,7 +53,7 @@ class PeerWatch {
 
   // This rank has failed: the peers are told why.  Returns at once; again: nothing.
   void Fail(absl::string_view why);
-  // This rank needs the group no more: the peers are told.  Blocks until they are, at most `last_words`.
+  // This rank does not need the group any more: the peers are informed.  Blocks until they are, half a second at most.
   void Leave();
 
   // The ranks' latest reports, this rank's own among them; before the first round they are empty.

@@ -199,7 +199,7 @@ class SocketGroup {
   std::unique_ptr<SocketIo> io_;  // set once, before anyone else has the group; dies first: its thread uses the others
 };
 
-class SocketWork : public Work {
+class SocketWork : public OnceWork {
  public:
   SocketWork(std::shared_ptr<SocketGroup> group, Exchange exchange)
       : group_(std::move(group)), exchange_(std::move(exchange)) {
@@ -208,22 +208,15 @@ class SocketWork : public Work {
     received_[static_cast<size_t>(id.rank)] = std::move(exchange_.out[static_cast<size_t>(id.rank)]);
   }
   ~SocketWork() override {
-    if (waited_) return;
+    if (waited()) return;
     (void)group_->Fail(absl::UnavailableError(absl::StrCat(exchange_.key.ToString(), " was dropped unfinished")));
   }
 
-  absl::Status Wait() override {
-    if (waited_) return status_;
-    waited_ = true;
-    status_ = group_->Finish(exchange_, &received_);
-    return status_;
-  }
-
  private:
+  absl::Status Finish() override { return group_->Finish(exchange_, &received_); }
+
   const std::shared_ptr<SocketGroup> group_;  // shared with the communicator
   Exchange exchange_;
-  bool waited_ = false;
-  absl::Status status_;
 };
 
 class SocketCommunicator : public Communicator {

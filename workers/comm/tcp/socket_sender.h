@@ -19,6 +19,8 @@
 
 namespace switchyard::comm {
 
+inline constexpr int64_t kTurnBytes = 512 << 10;  // that a connection reads or writes before others have their turn
+
 // How a wait for a peer ended.  kElsewhere: another peer's connection has closed.
 enum class SocketEnd : uint8_t { kDone, kClosed, kAborted, kLate, kElsewhere };
 
