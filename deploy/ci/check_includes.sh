@@ -29,7 +29,7 @@ includes | awk '
     if (from == "scheduler" && ours && to != "scheduler") breach("scheduler includes Abseil only")
     # One reader of JSON for server, workers and clients; nothing that decides knows it.
     json = "^scheduler\\/base\\/text\\/[a-z_]*json"
-    if (from == "scheduler" && (grpc || $2 ~ /^(google|prometheus|gloo|cuda)/)) breach("scheduler includes Abseil only")
+    if (from == "scheduler" && (grpc || $2 ~ /^(google|prometheus|cuda)/)) breach("scheduler includes Abseil only")
     if (from == "scheduler" && $1 !~ json && ($2 ~ /^nlohmann/ || $2 ~ json)) breach("only scheduler/base/text/*json* knows JSON")
     # Files of traces and profiles are read by the pure library that knows them.
     routing_files = $1 ~ /^clients\/cli\/commands\/(trace|profile)_/ && $2 ~ /^scheduler\/(popularity|simulator)\//
@@ -53,7 +53,6 @@ includes | awk '
     }
     if ($2 ~ /utf8proc/ && $1 !~ /^server\/text\/unicode\//) breach("only server/text/unicode knows utf8proc")
     if ($2 ~ /^prometheus\// && $1 !~ /^(server\/metrics|workers\/process)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
-    if ($2 ~ /^gloo\// && $1 !~ /^workers\/comm\/gloo\//) breach("only comm/gloo knows Gloo")
     if ($2 ~ /^nccl/ && $1 !~ /^workers\/comm\/nccl\//) breach("only comm/nccl knows NCCL")
     if ($2 ~ /^(cuda|cublas)/ && $1 !~ /_cuda\.|^workers\/tensor\/|^workers\/comm\/nccl\//) breach("only *_cuda.*, tensor and comm/nccl know CUDA")
   }

@@ -7,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo/gloo_communicator.h"
 
 namespace switchyard::bench {
 
@@ -20,18 +19,21 @@ bool TakeRankFlag(absl::string_view arg, RankFlags* flags) {
   return true;
 }
 
-absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, comm::SocketGroupOptions options,
+absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, comm::SocketGroupOptions overtaking,
                                             absl::Duration patience) {
   test::DirectoryStore store(flags.store);
-  comm::PrefixStore gloo_store(&store, "gloo/"), socket_store(&store, "socket/");
-  options.group = {.rank = flags.rank,
-                   .world = flags.world,
-                   .token = "bench",
-                   .address = flags.address,
-                   .deadline = absl::Now() + patience};
+  comm::PrefixStore turns_store(&store, "turns/"), overtaking_store(&store, "overtaking/");
+  overtaking.group = {.rank = flags.rank,
+                      .world = flags.world,
+                      .token = "bench",
+                      .address = flags.address,
+                      .deadline = absl::Now() + patience};
   BenchGroups groups;
-  ASSIGN_OR_RETURN(groups.gloo, comm::FormGlooGroup(options.group, &gloo_store));
-  ASSIGN_OR_RETURN(groups.socket, comm::FormSocketGroup(options, &socket_store));
+  ASSIGN_OR_RETURN(
+      groups.turns,
+      comm::FormSocketGroup(
+          {.group = overtaking.group, .framing = comm::kSharingFrames, .socket = comm::kSharingSockets}, &turns_store));
+  ASSIGN_OR_RETURN(groups.overtaking, comm::FormSocketGroup(overtaking, &overtaking_store));
   return groups;
 }
 

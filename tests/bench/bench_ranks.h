@@ -19,12 +19,12 @@ struct RankFlags {
 // Whether the argument is one of --store=DIR, --address=IP, --rank=N, --world=N, and could be read.
 bool TakeRankFlag(absl::string_view arg, RankFlags* flags);
 
-// The same ranks twice: over Gloo, and over connections on which all-to-alls overtake sums.
+// The same ranks twice: over connections that classes share by turns, and on which all-to-alls overtake sums.
 struct BenchGroups {
-  std::unique_ptr<comm::Communicator> gloo, socket;
+  std::unique_ptr<comm::Communicator> turns, overtaking;
 };
-// options.group is filled in.  Blocks until all are there.  Errors: FormGlooGroup's.
-absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, comm::SocketGroupOptions options,
+// overtaking: its group is filled in.  Blocks until all are there.  Errors: FormSocketGroup's.
+absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, comm::SocketGroupOptions overtaking,
                                             absl::Duration patience);
 
 }  // namespace switchyard::bench

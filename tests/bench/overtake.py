@@ -1,7 +1,7 @@
-"""How long an all-to-all takes while a sum of gradients is under way: over Gloo, where both have connections of their own and
-share the link, and over a socket group, where it overtakes the sum's frames on the one connection (mode preempt).
+"""How long an all-to-all takes while a sum of gradients is under way: over connections that both share by turns, a
+frame each, and over connections on which it overtakes the sum's frames (mode preempt).
 
-Ranks are in network namespaces with links that are shaped both ways (emulated_cluster.py); transports take turns, round by
+Ranks are in network namespaces with links that are shaped both ways (emulated_cluster.py); the two kinds alternate, round by
 round.  Needs root or user namespaces and iproute2.
 """
 import collections
@@ -37,9 +37,9 @@ def run(args):
 def main():
     parser = report.parser(__doc__)
     for name, default, text in (("ranks", 4, "one a namespace"), ("mbit", 1000, "bandwidth of each rank's link, Mb/s"),
-                                ("rounds", 5, "sums over each transport"), ("rows_kib", 1024, "that a rank sends in an all-to-all"),
-                                ("sum_mib", 64, "of a sum"), ("frame_kib", 64, "of a frame at most"),
-                                ("send_buffer_kib", 64, "of a connection, in the kernel")):
+                                ("rounds", 5, "sums over each kind of connections"), ("rows_kib", 1024, "that a rank sends in an all-to-all"),
+                                ("sum_mib", 64, "of a sum"), ("frame_kib", 64, "of a frame at most, where all-to-alls overtake"),
+                                ("send_buffer_kib", 64, "likewise: of a connection, in the kernel")):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} ({default})")
     args = parser.parse_args()
     if args.quick:
@@ -62,9 +62,9 @@ def main():
         rows.append([key[0], key[1], str(len(took[key])), statistics.median(took[key]), max(took[key])])
     report.table(rows)
     for transport, times in sums.items():
-        print(f"  a sum over {transport}, with the all-to-alls beside it: median {statistics.median(times):.0f} ms")
+        print(f"  a sum, {transport}, with the all-to-alls beside it: median {statistics.median(times):.0f} ms")
     print(f"  {overtaken} messages of all-to-alls and of meeting went past a sum's")
-    figures = {f"{transport}_{what}": function(took[transport, "a sum"]) for transport in ("gloo", "socket")
+    figures = {f"{transport}_{what}": function(took[transport, "a sum"]) for transport in ("turns", "overtaking")
                for what, function in (("median_ms", statistics.median), ("worst_ms", max)) if took[transport, "a sum"]}
     report.finish("overtake", figures, {"ranks": args.ranks, "mbit": args.mbit, "load_before": load})
 

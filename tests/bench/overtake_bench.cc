@@ -1,5 +1,5 @@
-// One rank of overtake.py: how long an all-to-all takes while a long sum is under way, over Gloo (two channels) and
-// over a socket group (one connection, on which it goes first), by turns.
+// One rank of overtake.py: how long an all-to-all takes while a long sum is under way, over connections that
+// both share by turns and over connections on which it goes first, alternately.
 //
 //   overtake_bench --store=DIR --rank=N --world=N --address=IP [--rounds=N] [--exchanges=N] [--rows_kib=N]
 //   [--sum_mib=N]
@@ -116,18 +116,20 @@ class Rank {
 absl::Status Main(int argc, char** argv) {
   ASSIGN_OR_RETURN(const Flags flags, ParseFlags(argc, argv));
   comm::SocketTraffic traffic;
-  comm::SocketGroupOptions options = {.frame_bytes = flags.frame_kib << 10, .traffic = &traffic};
+  comm::SocketGroupOptions options = {
+      .framing = {.bytes = flags.frame_kib << 10, .overtakes = true}, .socket = {}, .traffic = &traffic};
   options.socket.send_buffer_bytes = static_cast<int>(flags.send_buffer_kib << 10);
   ASSIGN_OR_RETURN(const bench::BenchGroups groups, bench::FormBenchGroups(flags.ranks, options, kPatience));
   Rank rank(flags);
   for (int64_t round = 0; round < flags.rounds; ++round) {
-    RETURN_IF_ERROR(rank.Round(groups.gloo.get(), "gloo"));
-    RETURN_IF_ERROR(rank.Round(groups.socket.get(), "socket"));
+    RETURN_IF_ERROR(rank.Round(groups.turns.get(), "turns"));
+    RETURN_IF_ERROR(rank.Round(groups.overtaking.get(), "overtaking"));
   }
-  std::cout << absl::StrCat("{\"transport\": \"socket\", \"overtaken\": ", traffic.overtaken.load(), "}") << std::endl;
+  std::cout << absl::StrCat("{\"transport\": \"overtaking\", \"overtaken\": ", traffic.overtaken.load(), "}")
+            << std::endl;
   // Nobody leaves while another is still at it.
-  RETURN_IF_ERROR(Meet(groups.gloo.get()));
-  return Meet(groups.socket.get());
+  RETURN_IF_ERROR(Meet(groups.turns.get()));
+  return Meet(groups.overtaking.get());
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ usage() {
   echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links; --only trainers_2 trainers_4: of real trainers (--only PART…, --merge)"
   echo "  train_slices  training on workers that serve: how soon it makes way, and what requests pay (--rate=1 --seconds=20 --rounds=4)"
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
-  echo "  overtake how long an all-to-all takes beside a long sum: over Gloo, and on connections on which it goes first (--mbit=1000 --ranks=4)"
+  echo "  overtake how long an all-to-all takes beside a long sum: over connections that both share, and on connections on which it goes first (--mbit=1000 --ranks=4)"
   echo "  pack    training text to packed tokens, with the demo model's tokenizer ([FILE.jsonl])"
   echo "  gpu     CUDA kernels, MoE layers beside PyTorch's and vLLM's kernels, and whole models, on a GPU"
 }

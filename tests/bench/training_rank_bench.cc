@@ -98,7 +98,8 @@ absl::Status Main(int argc, char** argv) {
   RETURN_IF_ERROR(parameters->Initialise({.seed = 1}));
   RETURN_IF_ERROR(parameters->Publish());
 
-  ASSIGN_OR_RETURN(const bench::BenchGroups groups, bench::FormBenchGroups(flags.ranks, {}, kPatience));
+  ASSIGN_OR_RETURN(const bench::BenchGroups groups,
+                   bench::FormBenchGroups(flags.ranks, {.framing = comm::kOvertakingFrames, .socket = {}}, kPatience));
   const std::vector<std::string> modes = absl::StrSplit(flags.modes, ',');
   std::vector<std::unique_ptr<train::Trainer>> trainers;
   for (const std::string& name : modes) {
@@ -109,7 +110,7 @@ absl::Status Main(int argc, char** argv) {
                                              .max_length = flags.length,
                                              .communication = {.mode = mode, .piece_bytes = flags.piece_bytes}}));
     RETURN_IF_ERROR(
-        trainer->SetGroup(jobs::OvertakesOnTheSocket(mode) ? groups.socket.get() : groups.gloo.get(), &layout));
+        trainer->SetGroup(jobs::OvertakesOnTheSocket(mode) ? groups.overtaking.get() : groups.turns.get(), &layout));
     trainers.push_back(std::move(trainer));
   }
   for (int64_t round = 0; round <= flags.rounds; ++round) {

@@ -27,9 +27,9 @@ bool DeviceIsEmulated();
 // Aborts where it does not form.
 std::vector<std::unique_ptr<comm::Communicator>> MakeTestGroup(int world);
 
-// The communicator of a rank that is a process of its own and computes on TestDevice(), over Gloo groups of its ranks:
-// on the CPU that for messages, on a GPU one over NCCL, in which all ranks may be on one GPU if each has an NCCL_HOSTID
-// of its own (NcclGroupOptions::allow_shared_device).  Errors: as of FormNcclGroup.
+// The communicator of a rank that is a process of its own and computes on TestDevice(), over socket groups of its
+// ranks: on the CPU that for messages, on a GPU one over NCCL, in which all ranks may be on one GPU if each has an
+// NCCL_HOSTID of its own (NcclGroupOptions::allow_shared_device).  Errors: as of FormNcclGroup.
 absl::StatusOr<std::unique_ptr<comm::Communicator>> FormTestRank(comm::RendezvousStore* store,
                                                                  std::unique_ptr<comm::Communicator> messages,
                                                                  std::unique_ptr<comm::Communicator> watch,

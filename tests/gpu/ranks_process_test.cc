@@ -1,4 +1,4 @@
-// Ranks that are processes of their own give the tokens of one rank: on the CPU over Gloo alone, on a GPU
+// Ranks that are processes of their own give the tokens of one rank: on the CPU over sockets alone, on a GPU
 // (ranks_gpu_test) over NCCL, all on the first one, which is all that a machine may have.  And when one of them dies,
 // the others say so in time and go on without it.
 //
@@ -27,7 +27,7 @@
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
 #include "tests/workers/model/temp_dir.h"
-#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 #include "workers/model/runner/device_steps.h"
 #include "workers/tensor/device_backend.h"
 
@@ -125,10 +125,9 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> Join(const RankAssignment& a
                            .token = "secret",
                            .address = "127.0.0.1",
                            .deadline = absl::Now() + kFormWithin};
-  ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> messages, comm::FormGlooGroup(group, &store));
-  group.control_only = true;
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> messages, comm::FormSocketGroup({.group = group}, &store));
   group.token = "secret/watch";
-  ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> watch, comm::FormGlooGroup(group, &beside));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> watch, comm::FormSocketGroup({.group = group}, &beside));
   return FormTestRank(&store, std::move(messages), std::move(watch), group.deadline);
 }
 

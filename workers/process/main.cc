@@ -23,7 +23,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/process_guard.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/group/group_forming.h"
 #include "workers/ops/core/isa.h"
 #include "workers/process/metrics.h"
 #include "workers/process/own_address.h"

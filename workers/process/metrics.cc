@@ -12,24 +12,15 @@ namespace {
 const prometheus::Histogram::BucketBoundaries kSeconds = {.0002, .0005, .001, .002, .005, .01, .02, .05,
                                                           .1,    .2,    .5,   1,    2,    5,   10};
 
-struct HistogramRow {
+template <class Metric>
+struct Row {
   const char* name;
   const char* help;
-  prometheus::Histogram* WorkerMetrics::*member;
-};
-struct CounterRow {
-  const char* name;
-  const char* help;
-  prometheus::Counter* WorkerMetrics::*member;
-};
-struct GaugeRow {
-  const char* name;
-  const char* help;
-  prometheus::Gauge* WorkerMetrics::*member;
+  Metric* WorkerMetrics::*member;
 };
 
 using M = WorkerMetrics;
-constexpr HistogramRow kHistograms[] = {
+constexpr Row<prometheus::Histogram> kHistograms[] = {
     {"switchyard_worker_step_seconds", "One step on this worker.", &M::step_seconds},
     {"switchyard_worker_attention_seconds", "Attention of a step, all layers.", &M::attention_seconds},
     {"switchyard_worker_moe_expert_seconds", "Experts of a step, all layers.", &M::expert_seconds},
@@ -44,7 +35,7 @@ constexpr HistogramRow kHistograms[] = {
      "From a plan's arrival until training, which it interrupts, has stopped, on a worker that does both.",
      &M::train_yield_seconds},
 };
-constexpr CounterRow kCounters[] = {
+constexpr Row<prometheus::Counter> kCounters[] = {
     {"switchyard_worker_rows_total", "Token rows computed.", &M::rows},
     {"switchyard_worker_moe_tokens_computed_total", "Rows that the experts here computed, all layers.",
      &M::expert_rows},
@@ -124,7 +115,7 @@ constexpr CounterRow kCounters[] = {
     {"switchyard_worker_train_packing_decisions_total",
      "Decisions about packing of experts, those that change nothing among them.", &M::train_packing_decisions},
 };
-constexpr GaugeRow kGauges[] = {
+constexpr Row<prometheus::Gauge> kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
     {"switchyard_worker_kv_blocks", "Blocks of the KV cache.", &M::kv_blocks},
     {"switchyard_worker_device_bytes", "Bytes of a device's memory that this worker holds; 0 on the CPU.",
@@ -146,17 +137,22 @@ constexpr GaugeRow kGauges[] = {
      &M::train_checkpoint_time},
 };
 
+template <class Number>
+void Add(prometheus::Counter* counter, Number from, Number to) {
+  counter->Increment(static_cast<double>(to - from));
+}
+
 }  // namespace
 
 WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry>()) {
-  for (const HistogramRow& row : kHistograms) {
+  for (const auto& row : kHistograms) {
     this->*row.member =
         &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add({}, kSeconds);
   }
-  for (const CounterRow& row : kCounters) {
+  for (const auto& row : kCounters) {
     this->*row.member = &prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add({});
   }
-  for (const GaugeRow& row : kGauges) {
+  for (const auto& row : kGauges) {
     this->*row.member = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add({});
   }
   const auto family = [this](const char* name, const char* help) {
@@ -223,25 +219,22 @@ void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::E
       now.failed < reported->failed) {
     *reported = {};
   }
-  const auto add = [](prometheus::Counter* counter, auto from, auto to) {
-    counter->Increment(static_cast<double>(to - from));
-  };
-  add(expert_hits, reported->hits, now.hits);
-  add(expert_misses, reported->misses, now.misses);
-  add(expert_late, reported->late, now.late);
-  add(expert_prefetched, reported->prefetched, now.prefetched);
-  add(expert_wasted, reported->wasted, now.wasted);
-  add(expert_copied_bytes, reported->copied_bytes, now.copied_bytes);
-  add(expert_failed_copies, reported->failed, now.failed);
-  add(expert_wait_seconds, reported->wait_seconds, now.wait_seconds);
-  add(expert_plan_seconds, reported->plan_seconds, now.plan_seconds);
+  Add(expert_hits, reported->hits, now.hits);
+  Add(expert_misses, reported->misses, now.misses);
+  Add(expert_late, reported->late, now.late);
+  Add(expert_prefetched, reported->prefetched, now.prefetched);
+  Add(expert_wasted, reported->wasted, now.wasted);
+  Add(expert_copied_bytes, reported->copied_bytes, now.copied_bytes);
+  Add(expert_failed_copies, reported->failed, now.failed);
+  Add(expert_wait_seconds, reported->wait_seconds, now.wait_seconds);
+  Add(expert_plan_seconds, reported->plan_seconds, now.plan_seconds);
   *reported = now;
 }
 
 void WorkerMetrics::ObserveCold(const moe::ColdCounters& now, moe::ColdCounters* reported) {
   if (now.rows < reported->rows) *reported = {};  // of another store
-  expert_host_rows->Increment(static_cast<double>(now.rows - reported->rows));
-  expert_host_seconds->Increment(now.seconds - reported->seconds);
+  Add(expert_host_rows, reported->rows, now.rows);
+  Add(expert_host_seconds, reported->seconds, now.seconds);
   *reported = now;
 }
 
@@ -250,19 +243,16 @@ void WorkerMetrics::ObservePlacement(const moe::ExpertHostCounters& now, moe::Ex
   for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason)
     fell |= now.copies[reason] < reported->copies[reason];
   if (fell) *reported = {};  // other slots, which have counted anew
-  const auto add = [](prometheus::Counter* counter, auto from, auto to) {
-    counter->Increment(static_cast<double>(to - from));
-  };
   prometheus::Counter* const copies[moe::kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
                                                              placement_prefetch_copies, placement_stage_copies,
                                                              placement_mend_copies};
   for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason) {
-    add(copies[reason], reported->copies[reason], now.copies[reason]);
+    Add(copies[reason], reported->copies[reason], now.copies[reason]);
   }
-  add(placement_copied_bytes, reported->copied_bytes, now.copied_bytes);
-  add(placement_failed_copies, reported->failed, now.failed);
-  add(placement_late_copies, reported->late, now.late);
-  add(placement_wait_seconds, reported->wait_seconds, now.wait_seconds);
+  Add(placement_copied_bytes, reported->copied_bytes, now.copied_bytes);
+  Add(placement_failed_copies, reported->failed, now.failed);
+  Add(placement_late_copies, reported->late, now.late);
+  Add(placement_wait_seconds, reported->wait_seconds, now.wait_seconds);
   *reported = now;
 }
 

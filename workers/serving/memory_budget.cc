@@ -19,9 +19,6 @@ int64_t Add(int64_t a, int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
 }
 
-std::string KeyOf(int rank) { return absl::StrCat("memory/", rank); }
-std::string UnloadedKeyOf(int rank) { return absl::StrCat("memory/unloaded/", rank); }
-
 bool IsSize(const std::string& text, int64_t* bytes) { return absl::SimpleAtoi(text, bytes) && *bytes >= 0; }
 
 // What `pool` leaves to `rank`, whose it is.
@@ -96,10 +93,7 @@ MemoryBudget ShareMemory(int rank, absl::Span<const MemoryClaim> claims) {
 
 absl::Status AwaitUnloaded(int rank, int world, comm::RendezvousStore* store, absl::Time deadline) {
   if (world == 1) return absl::OkStatus();
-  RETURN_IF_ERROR(store->Set(UnloadedKeyOf(rank), ""));
-  std::vector<std::string> keys;
-  for (int r = 0; r < world; ++r) keys.push_back(UnloadedKeyOf(r));
-  return store->Get(keys, deadline).status();
+  return comm::ExchangeValues(store, "memory/unloaded", rank, world, "", deadline).status();
 }
 
 absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClaim& mine, comm::RendezvousStore* store,
@@ -107,10 +101,8 @@ absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClai
   std::vector<MemoryClaim> claims(static_cast<size_t>(world));
   claims[static_cast<size_t>(rank)] = mine;
   if (world > 1) {
-    RETURN_IF_ERROR(store->Set(KeyOf(rank), EncodeClaim(mine)));
-    std::vector<std::string> keys, values;
-    for (int r = 0; r < world; ++r) keys.push_back(KeyOf(r));
-    ASSIGN_OR_RETURN(values, store->Get(keys, deadline));
+    std::vector<std::string> values;
+    ASSIGN_OR_RETURN(values, comm::ExchangeValues(store, "memory", rank, world, EncodeClaim(mine), deadline));
     for (size_t r = 0; r < claims.size(); ++r) {
       ASSIGN_OR_RETURN(claims[r], DecodeClaim(values[r]));
     }

@@ -22,8 +22,6 @@ namespace {
 // The store takes values up to 1 MiB; of more tensors the first are enough to name one that differs, or none.
 constexpr size_t kMostBytes = 1 << 20;
 
-std::string KeyOf(const char* what, int rank) { return absl::StrCat(what, "/", rank); }
-
 // "SUM NAME" lines.
 std::string Encode(const model::TensorSums& sums, size_t most_bytes) {
   std::string text;
@@ -93,18 +91,16 @@ absl::Status AgreeOnWeights(int rank, int world, const model::TensorSums& mine, 
                             comm::RendezvousStore* store, absl::Time deadline) {
   if (world == 1) return absl::OkStatus();
   const std::string own = absl::StrCat(SumOf(mine), " ", SumOf(experts));
-  std::vector<std::string> keys, all;
-  for (int r = 0; r < world; ++r) keys.push_back(KeyOf("weights", r));
-  RETURN_IF_ERROR(store->Set(keys[static_cast<size_t>(rank)], own));
-  ASSIGN_OR_RETURN(all, store->Get(keys, deadline));
+  std::vector<std::string> all;
+  ASSIGN_OR_RETURN(all, comm::ExchangeValues(store, "weights", rank, world, own, deadline));
   int other = 0;
   while (other < world && Agree(all[static_cast<size_t>(other)], own)) ++other;
   if (other == world) return absl::OkStatus();
   // Whoever differs from this rank finds that it does, too, and publishes its sums.
   model::TensorSums everything = mine;
   everything.insert(experts.begin(), experts.end());
-  RETURN_IF_ERROR(store->Set(KeyOf("tensors", rank), Encode(everything, kMostBytes)));
-  ASSIGN_OR_RETURN(all, store->Get({KeyOf("tensors", other)}, deadline));
+  RETURN_IF_ERROR(store->Set(absl::StrCat("tensors/", rank), Encode(everything, kMostBytes)));
+  ASSIGN_OR_RETURN(all, store->Get({absl::StrCat("tensors/", other)}, deadline));
   ASSIGN_OR_RETURN(const model::TensorSums theirs, Decode(all[0]));
   return absl::DataLossError(absl::StrCat(
       "ranks ", rank, " and ", other, " of ", world, " have loaded different weights: ", Difference(everything, theirs),

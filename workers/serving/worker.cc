@@ -14,7 +14,7 @@
 #include "scheduler/base/mib.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/base_folder.h"
-#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/families/family.h"
 #include "workers/model/weights/params.h"
@@ -125,13 +125,12 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const Rank
   group.address = assignment.address;
   group.deadline = absl::Now() + assignment.form_timeout;
   std::unique_ptr<comm::Communicator> messages;
-  ASSIGN_OR_RETURN(messages, comm::FormGlooGroup(group, store));
+  ASSIGN_OR_RETURN(messages, comm::FormSocketGroup({.group = group}, store));
   if (options_.device.is_cpu() || assignment.world == 1) return messages;
-  group.control_only = true;
   group.token = absl::StrCat(assignment.token, "/watch");
   comm::PrefixStore beside(store, "watch/");
   std::unique_ptr<comm::Communicator> watch;
-  ASSIGN_OR_RETURN(watch, comm::FormGlooGroup(group, &beside));
+  ASSIGN_OR_RETURN(watch, comm::FormSocketGroup({.group = group}, &beside));
   return options_.form_device_group({.device = options_.device,
                                      .deterministic = options_.deterministic,
                                      .deadline = group.deadline,

@@ -47,7 +47,6 @@ struct WorkerOptions {
   std::string model_dir;
   std::string dtype = "auto";  // or fp32, bf16, fp16, fp64
   int threads = 1;
-  double kv_memory_fraction = 0.25;  // of the memory that is available when the weights are loaded, if no size is given
   Device device = Device::Cpu();
   double gpu_memory_fraction = 0.9;  // of a device's memory, for weights, scratch and cache
   bool deterministic = false;        // on a device: a row's bits do not depend on its company; the CPU's never do

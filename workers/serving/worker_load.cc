@@ -21,6 +21,9 @@
 namespace switchyard::worker {
 namespace {
 
+// Of a host's memory that is available once the weights are loaded, for the KV cache if no size is given.
+constexpr double kKvMemoryFraction = 0.25;
+
 moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
   return moe::ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
 }
@@ -239,7 +242,7 @@ absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, i
     // on a host what is left once its workers have loaded, in equal parts.
     const bool cpu = options_.device.is_cpu();
     if (cpu) available = std::min(available / budget_.workers, budget_.cache_room);
-    const double share = cpu ? options_.kv_memory_fraction : 1.0;
+    const double share = cpu ? kKvMemoryFraction : 1.0;
     const auto most = static_cast<int64_t>(share * static_cast<double>(available));
     RETURN_IF_ERROR(model::CheckKvCapacity(
         {.available = most,

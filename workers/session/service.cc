@@ -14,7 +14,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
-#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/group/group_forming.h"
 #include "workers/process/own_address.h"
 #include "workers/session/service_session.h"
 
@@ -123,8 +123,7 @@ absl::Status WorkerLink::Run() {
     if (stopping_) return absl::OkStatus();
     // A worker that has served gives up no more: what is wrong now may pass.
     if (role_->lost()) return status;  // another process may have it again
-    if ((IsFinal(static_cast<grpc::StatusCode>(status.code())) && !role_->served()) || !options_.reconnect)
-      return status;
+    if (IsFinal(static_cast<grpc::StatusCode>(status.code())) && !role_->served()) return status;
     LogWarn("no link to ", options_.server, ": ", status.message(), "; trying again");
     if (absl::Now() - start > kLongestRetry) pause = kFirstRetry;
     if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return absl::OkStatus();

@@ -28,7 +28,6 @@ struct LinkOptions {
   int local_index = -1;
   std::string address = kAutoAddress;  // where the other ranks reach this worker
   bool insecure = false;               // a plaintext link may go to a public address
-  bool reconnect = true;               // when the link breaks: wait and register again (false: return)
 };
 
 // Serves until the server refuses this worker (its status), the link breaks for good, or Stop is called from a signal

@@ -75,12 +75,12 @@ jobs::CommunicationSpec SpecOfFlags(jobs::CommMode mode) {
 
 comm::SocketGroupOptions SocketsOfFlags(const comm::GroupOptions& group) {
   static constexpr int64_t kLeastBytes = 8 << 10;  // about a packet
-  comm::SocketGroupOptions options = {.group = group};
+  comm::SocketGroupOptions options = {.group = group, .framing = comm::kOvertakingFrames, .socket = {}};
   const auto scaled = [](int64_t bytes) {
     return std::clamp(absl::GetFlag(FLAGS_piece_bytes) * bytes / jobs::CommunicationSpec().piece_bytes, kLeastBytes,
                       bytes);
   };
-  options.frame_bytes = scaled(options.frame_bytes);
+  options.framing.bytes = scaled(options.framing.bytes);
   options.socket.send_buffer_bytes = static_cast<int>(2 * scaled(options.socket.send_buffer_bytes / 2));
   options.socket.unsent_bytes = static_cast<int>(scaled(options.socket.unsent_bytes));
   return options;

@@ -34,7 +34,6 @@
 #include "tests/bench/training/step_flags.h"
 #include "tests/bench/training/step_path.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo/gloo_communicator.h"
 #include "workers/comm/tcp/socket_communicator.h"
 
 ABSL_FLAG(int, rank, 0, "");
@@ -88,7 +87,7 @@ comm::GroupOptions OptionsOf(const std::string& name) {
 absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const std::string& name) {
   test::DirectoryStore store(absl::GetFlag(FLAGS_meeting));
   comm::PrefixStore own(&store, name);
-  return comm::FormGlooGroup(OptionsOf(name), &own);
+  return comm::FormSocketGroup({.group = OptionsOf(name)}, &own);
 }
 
 class Worker {

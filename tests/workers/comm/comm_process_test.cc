@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Form(test::Backend backend, int ra
 }
 
 class CommProcessTest : public testing::TestWithParam<test::Backend> {};
-INSTANTIATE_TEST_SUITE_P(Backends, CommProcessTest, testing::Values(test::Backend::kGloo, test::Backend::kSocket),
+INSTANTIATE_TEST_SUITE_P(Backends, CommProcessTest, testing::Values(test::Backend::kSocket, test::Backend::kOvertaking),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 absl::Status Exchange(Communicator* comm, int64_t bytes) {
@@ -136,7 +136,6 @@ int SendToTheStopped(test::Backend backend, const std::string& directory, pid_t 
   return Exchange(group->get(), 8'000'000).code() == absl::StatusCode::kUnavailable ? 0 : 2;
 }
 
-// Gloo does not tell a send that it has begun of the connection's end: gloo_sentinels.h does.
 TEST_P(CommProcessTest, ADeathInTheMiddleOfASendIsSeen) {
   std::string directory = (std::filesystem::temp_directory_path() / "sy_comm_XXXXXX").string();
   ASSERT_NE(mkdtemp(directory.data()), nullptr);

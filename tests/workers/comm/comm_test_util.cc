@@ -16,7 +16,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
-#include "workers/comm/gloo/gloo_communicator.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/comm/tcp/socket_address.h"
 #include "workers/comm/tcp/socket_communicator.h"
@@ -36,7 +35,7 @@ int CountEntries(const char* directory) {
 }  // namespace
 
 std::string BackendName(Backend backend) {
-  static constexpr const char* kNames[] = {"Local", "Gloo", "Socket"};
+  static constexpr const char* kNames[] = {"Local", "Socket", "Overtaking"};
   return kNames[static_cast<size_t>(backend)];
 }
 
@@ -51,9 +50,9 @@ comm::GroupOptions FormingOptions(int rank, int world, absl::Duration limit) {
 
 absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(Backend backend, const comm::GroupOptions& options,
                                                               comm::RendezvousStore* store) {
+  SY_CHECK(backend != Backend::kLocal);
   if (backend == Backend::kSocket) return comm::FormSocketGroup({.group = options}, store);
-  SY_CHECK(backend == Backend::kGloo);
-  return comm::FormGlooGroup(options, store);
+  return comm::FormSocketGroup({.group = options, .framing = comm::kOvertakingFrames, .socket = {}}, store);
 }
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }

@@ -1,5 +1,5 @@
-// Groups of ranks for tests: threads over the local mailbox, over Gloo or over sockets on loopback, and a store for
-// several processes.
+// Groups of ranks for tests: threads over the local mailbox or over sockets on loopback, and a store for several
+// processes.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,9 @@
 
 namespace switchyard::test {
 
-enum class Backend { kLocal, kGloo, kSocket };
-inline constexpr Backend kBackends[] = {Backend::kLocal, Backend::kGloo, Backend::kSocket};
+// kSocket: as serving forms it.  kOvertaking: as training does in mode preempt.
+enum class Backend { kLocal, kSocket, kOvertaking };
+inline constexpr Backend kBackends[] = {Backend::kLocal, Backend::kSocket, Backend::kOvertaking};
 std::string BackendName(Backend backend);
 
 // Far enough never to be met by a healthy test, near enough to end a broken one.
@@ -27,7 +28,7 @@ absl::Time Soon();
 
 // Of a group in epoch 7 on loopback that forms within `limit`.
 comm::GroupOptions FormingOptions(int rank, int world, absl::Duration limit = absl::Seconds(20));
-// Of kGloo or kSocket.
+// REQUIRES: not kLocal.
 absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(Backend backend, const comm::GroupOptions& options,
                                                               comm::RendezvousStore* store);
 // element r is rank r's communicator.  REQUIRES: forming works (checked).

@@ -285,7 +285,7 @@ TEST_P(CommunicatorTest, APlannedSequenceMustBeTheNext) {
 }
 
 TEST(SoloCommunicatorTest, WhatIsSentIsWhatIsReceived) {
-  auto ranks = test::MakeGroup(test::Backend::kSocket, 1);  // one rank: no sockets
+  auto ranks = test::MakeGroup(test::Backend::kOvertaking, 1);  // one rank: no sockets
   std::vector<Message> out(1);
   out[0] = test::TextMessage(ranks[0].get(), "hello");
   const char* const where = out[0].payload();

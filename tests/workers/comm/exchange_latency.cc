@@ -1,4 +1,4 @@
-// How long an exchange takes between processes on loopback, and an all-gather of few bytes, told to everybody directly
+// How long an exchange takes between processes on loopback, and an all-gather of few bytes, sent to everybody directly
 // (class control) and in rounds: one line per size, with the CPU time of rank 0.  Not a test: run by hand.
 //   exchange_latency [world] [rounds]
 #include <sys/resource.h>
@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo/gloo_communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 
 namespace switchyard::comm {
 namespace {
@@ -50,13 +50,13 @@ void Gather(Communicator* comm, CommClass comm_class, int64_t bytes, int rounds)
 void RunRank(int rank, int world, int rounds, const std::string& directory) {
   test::DirectoryStore store(directory);
   const absl::Time begin = absl::Now();
-  auto group = FormGlooGroup({.rank = rank,
-                              .world = world,
-                              .epoch = 1,
-                              .token = "bench",
-                              .address = "127.0.0.1",
-                              .deadline = absl::Now() + absl::Seconds(10)},
-                             &store);
+  const GroupOptions options = {.rank = rank,
+                                .world = world,
+                                .epoch = 1,
+                                .token = "bench",
+                                .address = "127.0.0.1",
+                                .deadline = absl::Now() + absl::Seconds(10)};
+  auto group = FormSocketGroup({.group = options}, &store);
   SY_CHECK_OK(group.status());
   Communicator* comm = group->get();
   if (rank == 0) std::printf("forming %.1f ms\n", absl::ToDoubleMilliseconds(absl::Now() - begin));
@@ -69,6 +69,7 @@ void RunRank(int rank, int world, int rounds, const std::string& directory) {
   for (const int64_t bytes : {int64_t{64}, int64_t{4096}, int64_t{65536}, int64_t{1} << 20, int64_t{4} << 20}) {
     const int count = bytes > 100'000 ? std::max(rounds / 20, 5) : rounds;
     std::vector<double> micros;
+    const double cpu = CpuMicros();
     for (int i = 0; i < count; ++i) {
       std::vector<Message> out(world);
       for (Message& message : out) message = comm->NewMessage(bytes);
@@ -78,10 +79,11 @@ void RunRank(int rank, int world, int rounds, const std::string& directory) {
       SY_CHECK_OK((*work)->Wait());
       micros.push_back(absl::ToDoubleMicroseconds(absl::Now() - start));
     }
+    const double used = (CpuMicros() - cpu) / count;
     std::sort(micros.begin(), micros.end());
     if (rank == 0) {
-      std::printf("%8lld bytes a peer: median %7.1f us, p90 %7.1f us\n", static_cast<long long>(bytes),
-                  micros[micros.size() / 2], micros[micros.size() * 9 / 10]);
+      std::printf("%8lld bytes a peer: median %7.1f us, p90 %7.1f us, cpu %7.1f us\n", static_cast<long long>(bytes),
+                  micros[micros.size() / 2], micros[micros.size() * 9 / 10], used);
     }
   }
 }

@@ -81,7 +81,7 @@ TEST(GatherRoundsTest, LargeOnesSmallGroupsAndControlGoDirectly) {
   EXPECT_FALSE(in_rounds(64, 16, CommClass::kControl));
 }
 
-// One group for all of it: most of a test's time is Gloo's connecting.
+// One group for all of it: most of a test's time is connecting.
 absl::Status AllSizes(Communicator* comm) {
   int round = 0;
   for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{3}, int64_t{64}, int64_t{1000}, kSmallGatherBytes - 1,
@@ -160,12 +160,12 @@ class GatherWorkTest : public testing::TestWithParam<std::tuple<test::Backend, i
 INSTANTIATE_TEST_SUITE_P(Local, GatherWorkTest,
                          testing::Combine(testing::Values(test::Backend::kLocal), testing::Range(1, 18)),
                          [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
-INSTANTIATE_TEST_SUITE_P(Gloo, GatherWorkTest,
-                         testing::Combine(testing::Values(test::Backend::kGloo),
-                                          testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
-                         [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
 INSTANTIATE_TEST_SUITE_P(Socket, GatherWorkTest,
                          testing::Combine(testing::Values(test::Backend::kSocket),
+                                          testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
+                         [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
+INSTANTIATE_TEST_SUITE_P(Overtaking, GatherWorkTest,
+                         testing::Combine(testing::Values(test::Backend::kOvertaking),
                                           testing::Values(2, 5, 6, 7, 8, 9, 16, 17)),
                          [](const auto& i) { return absl::StrCat(std::get<1>(i.param)); });
 

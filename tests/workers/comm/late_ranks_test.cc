@@ -58,7 +58,7 @@ TEST(NcclStateTest, EveryStateButTheLastTwoHasAWayOnAndErrorsAreStickyFirst) {
   for (int from = 0; from < kNumNcclStates; ++from) {
     int ways = 0;
     for (int to = 0; to < kNumNcclStates; ++to) ways += kMayMove[from][to];
-    EXPECT_EQ(ways, from == 0 || from == 1 ? 2 : from == 2 ? 1 : 0) << NcclStateName(static_cast<NcclState>(from));
+    EXPECT_EQ(ways, from == 0 || from == 1 ? 2 : from == 2 ? 1 : 0) << from;
   }
   NcclState state = NcclState::kForming;
   MoveTo(&state, NcclState::kReady);

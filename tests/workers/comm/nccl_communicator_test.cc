@@ -131,8 +131,8 @@ TEST_P(NcclCommunicatorTest, EpochAfterEpochLeavesNothingBehind) {
   EXPECT_EQ(test::NumThreads(), threads);
 }
 
-TEST(NcclOverGlooTest, MessagesAndDevicesTakeTurns) {
-  auto group = test::FormNcclOverGloo(2);
+TEST(NcclOverSocketsTest, MessagesAndDevicesTakeTurns) {
+  auto group = test::FormNcclOverSockets(2);
   for (const absl::Status& status : group.formed) ASSERT_TRUE(status.ok()) << status;
   const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
     for (int i = 0; i < 3; ++i) {

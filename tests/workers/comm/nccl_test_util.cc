@@ -9,8 +9,8 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo/gloo_communicator.h"
 #include "workers/comm/local/local_communicator.h"
+#include "workers/comm/tcp/socket_communicator.h"
 #include "workers/tensor/cuda/cuda_backend.h"
 
 namespace switchyard::test {
@@ -78,7 +78,7 @@ NcclRanks FormNccl(int world, int64_t epoch, const comm::NcclGroupOptions& optio
   return group;
 }
 
-NcclRanks FormNcclOverGloo(int world) {
+NcclRanks FormNcclOverSockets(int world) {
   NcclRanks group;
   comm::InMemoryStore store;
   group.ranks.resize(world);
@@ -87,12 +87,11 @@ NcclRanks FormNcclOverGloo(int world) {
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      comm::GroupOptions gloo{.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = Soon()};
-      auto messages = comm::FormGlooGroup(gloo, &store);
+      comm::GroupOptions host{.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = Soon()};
+      auto messages = comm::FormSocketGroup({.group = host}, &store);
       SY_CHECK_OK(messages.status());
-      gloo.token += "/watch";
-      gloo.control_only = true;
-      auto watch = comm::FormGlooGroup(gloo, &store);
+      host.token += "/watch";
+      auto watch = comm::FormSocketGroup({.group = host}, &store);
       SY_CHECK_OK(watch.status());
       auto comm =
           comm::FormNcclGroup({.device = r, .deadline = Soon()}, &store, {*std::move(messages), *std::move(watch)});

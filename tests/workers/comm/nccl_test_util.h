@@ -40,8 +40,8 @@ struct NcclRanks {
 
 // options.device and a deadline that is not set are filled in per rank.  skip: a rank that never comes.
 NcclRanks FormNccl(int world, int64_t epoch = 1, const comm::NcclGroupOptions& options = {}, int skip = -1);
-// As a worker does it: Gloo for messages, a small Gloo group for the watch, one store.
-NcclRanks FormNcclOverGloo(int world);
+// As a worker does it: a socket group for messages, another for the watch, one store.
+NcclRanks FormNcclOverSockets(int world);
 
 // Runs fn on a thread per rank; element r is what rank r's returned.
 using RankFn = std::function<absl::Status(comm::Communicator*, DeviceMemory*)>;

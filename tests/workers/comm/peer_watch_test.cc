@@ -14,7 +14,6 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/comm/gloo/gloo_communicator.h"
 
 namespace switchyard::comm {
 namespace {
@@ -151,39 +150,6 @@ TEST_P(PeerWatchTest, ARankWhoseProcessEndsIsNamed) {
   Start(2);
   comms_[1].reset();  // what the kernel does to a dead process's connections
   EXPECT_THAT(rank(0).AwaitWord(), HasSubstr("rank 1 is gone"));
-}
-
-TEST(GlooControlOnlyTest, HasTheControlClassAndNoOther) {
-  test::MakeGroup(test::Backend::kGloo, 2);  // whatever is made once is made
-  const int threads_before = test::NumThreads();
-  InMemoryStore store;
-  std::vector<std::unique_ptr<Communicator>> ranks(2);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      auto comm = FormGlooGroup({.rank = r,
-                                 .world = 2,
-                                 .token = "secret/watch",
-                                 .address = "127.0.0.1",
-                                 .deadline = test::Soon(),
-                                 .control_only = true},
-                                &store);
-      if (comm.ok()) ranks[r] = *std::move(comm);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  ASSERT_TRUE(ranks[0] != nullptr && ranks[1] != nullptr);
-  EXPECT_EQ(test::NumThreads() - threads_before, 4);  // a rank: the connections', and the one that frees orphans
-  for (const absl::Status& status : test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
-         ASSIGN_OR_RETURN(auto work, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
-         RETURN_IF_ERROR(work->Wait());
-         const auto other = comm->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2));
-         EXPECT_EQ(other.status().code(), absl::StatusCode::kInvalidArgument);
-         EXPECT_THAT(other.status().ToString(), HasSubstr("all_to_all_v #0 of class all_to_all in a group of control"));
-         return comm->status();
-       })) {
-    EXPECT_TRUE(status.ok()) << status;
-  }
 }
 
 }  // namespace

@@ -1,8 +1,5 @@
 // Forming a group: who may join, and what strangers, doubles and absentees do.
-#include <algorithm>
-#include <fstream>
 #include <future>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -16,13 +13,11 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "workers/comm/core/frame_header.h"
 #include "workers/comm/core/launch_ledger.h"
-#include "workers/comm/gloo/gloo_communicator.h"
 
 namespace switchyard::comm {
 namespace {
 
 using test::Backend;
-using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(CheckGroupAddressTest, LoopbackAndPrivateOnly) {
@@ -41,7 +36,7 @@ class RendezvousTest : public testing::TestWithParam<test::Backend> {
     return test::FormGroup(GetParam(), options, store);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, RendezvousTest, testing::Values(test::Backend::kGloo, test::Backend::kSocket),
+INSTANTIATE_TEST_SUITE_P(Backends, RendezvousTest, testing::Values(test::Backend::kSocket, test::Backend::kOvertaking),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 TEST_P(RendezvousTest, OptionsAreChecked) {
@@ -160,13 +155,8 @@ TEST_P(RendezvousTest, CancelWaitsEndsTheFormingAlsoWhileItConnects) {
     InMemoryStore shared;
     ViewOfStore own(&shared);
     StoppingRank peer(&shared);
-    const auto options = [&](int rank) {
-      GroupOptions options = test::FormingOptions(rank, 2);
-      options.control_only = round % 2 == 0;
-      return options;
-    };
-    auto stopped = std::async(std::launch::async, [&] { return Form(options(1), &peer).status(); });
-    auto wait = std::async(std::launch::async, [&] { return Form(options(0), &own).status(); });
+    auto stopped = std::async(std::launch::async, [&] { return Form(test::FormingOptions(1, 2), &peer).status(); });
+    auto wait = std::async(std::launch::async, [&] { return Form(test::FormingOptions(0, 2), &own).status(); });
     peer.AwaitStop();
     const absl::Time begin = absl::Now();
     own.CancelWaits("rank 1 stopped");
@@ -180,67 +170,6 @@ TEST_P(RendezvousTest, CancelWaitsEndsTheFormingAlsoWhileItConnects) {
   }
   EXPECT_EQ(test::OpenFds(), fds);
   EXPECT_EQ(test::NumThreads(), threads);
-}
-
-// The ports on which this process listens on loopback.
-std::vector<int> ListeningPorts() {
-  std::vector<int> ports;
-  std::ifstream table("/proc/self/net/tcp");
-  std::string line;
-  std::getline(table, line);
-  while (std::getline(table, line)) {
-    std::istringstream fields(line);
-    std::string slot, local, remote, state;
-    fields >> slot >> local >> remote >> state;
-    if (state == "0A" && local.rfind("0100007F:", 0) == 0)
-      ports.push_back(static_cast<int>(std::stoul(local.substr(9), nullptr, 16)));
-  }
-  return ports;
-}
-
-// A store that lets a stranger connect to every port that a rank has just opened, before its peers learn of them.
-class InvadedStore : public InMemoryStore {
- public:
-  explicit InvadedStore(std::vector<int> known) : known_(std::move(known)) {}
-  absl::Status Set(absl::string_view key, absl::string_view value) override {
-    if (key.find("/all_to_all/") != absl::string_view::npos) Invade();
-    return InMemoryStore::Set(key, value);
-  }
-  bool invaded() const {
-    absl::MutexLock lock(&mu_);
-    return !strangers_.empty();
-  }
-
- private:
-  void Invade() {
-    for (const int port : ListeningPorts()) {
-      if (std::find(known_.begin(), known_.end(), port) != known_.end()) continue;
-      test::Stranger stranger(
-          port, "GET / HTTP/1.1\r\nHost: example\r\n\r\nand some more bytes to fill what a preamble may be\r\n");
-      absl::MutexLock lock(&mu_);
-      strangers_.push_back(std::move(stranger));
-    }
-  }
-  const std::vector<int> known_;
-  mutable absl::Mutex mu_;  // both ranks connect at the same time
-  std::vector<test::Stranger> strangers_ ABSL_GUARDED_BY(mu_);
-};
-
-TEST(GlooRendezvousTest, AStrangerOnThePortFailsTheStartAndTheNextEpochForms) {
-  {
-    InvadedStore store(ListeningPorts());
-    auto wait = std::async(std::launch::async, [&] {
-      return FormGlooGroup(test::FormingOptions(0, 2, absl::Seconds(3)), &store).status();
-    });
-    const absl::Status status = FormGlooGroup(test::FormingOptions(1, 2, absl::Seconds(3)), &store).status();
-    EXPECT_FALSE(status.ok());
-    EXPECT_FALSE(wait.get().ok());
-    EXPECT_TRUE(store.invaded());
-  }
-  InMemoryStore store;
-  auto wait = std::async(std::launch::async, [&] { return FormGlooGroup(test::FormingOptions(0, 2), &store); });
-  EXPECT_TRUE(FormGlooGroup(test::FormingOptions(1, 2), &store).ok());
-  EXPECT_TRUE(wait.get().ok());
 }
 
 TEST(FrameHeaderTest, StrangersAndMismatchesAreDistinguished) {

@@ -23,19 +23,17 @@ namespace {
 using test::Soon;
 using test::TextMessage;
 using test::TextOf;
-using testing::AllOf;
 using testing::HasSubstr;
 
 std::vector<std::unique_ptr<Communicator>> MakeGroup(int world, std::vector<SocketTraffic>* traffic = nullptr,
-                                                     int64_t frame_bytes = 16 << 10, bool control_only = false) {
+                                                     int64_t frame_bytes = 16 << 10) {
   InMemoryStore store;
   std::vector<std::unique_ptr<Communicator>> ranks(static_cast<size_t>(world));
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      SocketGroupOptions options = {.frame_bytes = frame_bytes};
+      SocketGroupOptions options = {.framing = {.bytes = frame_bytes, .overtakes = true}, .socket = {}};
       options.group = {.rank = r, .world = world, .token = "secret", .address = "127.0.0.1", .deadline = test::Soon()};
-      options.group.control_only = control_only;
       if (traffic != nullptr) options.traffic = &(*traffic)[static_cast<size_t>(r)];
       auto comm = FormSocketGroup(options, &store);
       SY_CHECK_OK(comm.status());
@@ -185,18 +183,6 @@ TEST(SocketCommunicatorTest, AMessageThatIsTooLongEndsTheGroup) {
               HasSubstr("all_to_all_v #0 of class all_to_all has 4294967297 bytes for rank 1; a message has at most"));
   EXPECT_EQ(ranks[0]->status(), status);
   EXPECT_EQ((*other)->Wait().code(), absl::StatusCode::kUnavailable);
-}
-
-TEST(SocketCommunicatorTest, AGroupOfControlOnlyHasNoOtherClass) {
-  auto ranks = MakeGroup(2, nullptr, 16 << 10, /*control_only=*/true);
-  const auto status = ranks[0]->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("all_to_all_v"), HasSubstr("control_only")));
-  const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
-    ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
-    return barrier->Wait();
-  });
-  for (const absl::Status& each : statuses) EXPECT_TRUE(each.ok()) << each;
 }
 
 // Both classes with a thread each on four ranks and on splits of them, with pauses; each frame size.

@@ -35,12 +35,13 @@ class End {
   End(int rank, UniqueFd fd, SocketTraffic* traffic) : peer_(1 - rank) {
     std::vector<UniqueFd> fds(2);
     fds[static_cast<size_t>(peer_)] = std::move(fd);
-    auto io = SocketIo::Start(
-        std::move(fds), pool_,
-        {.frame_bytes = 16 << 10, .traffic = traffic, .on_broken = [this](int, const absl::Status& status) {
-           absl::MutexLock lock(&mu_);
-           broken_ = status;
-         }});
+    auto io = SocketIo::Start(std::move(fds), pool_,
+                              {.framing = {.bytes = 16 << 10, .overtakes = true},
+                               .traffic = traffic,
+                               .on_broken = [this](int, const absl::Status& status) {
+                                 absl::MutexLock lock(&mu_);
+                                 broken_ = status;
+                               }});
     SY_CHECK_OK(io.status());
     io_ = *std::move(io);
   }

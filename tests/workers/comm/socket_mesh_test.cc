@@ -75,7 +75,7 @@ TEST(SocketMeshTest, FramesAreChecked) {
   InMemoryStore store;
   for (const int64_t frame : {0, 4095, (256 << 10) + 1}) {
     const absl::Status status =
-        FormSocketGroup({.group = test::FormingOptions(0, 2), .frame_bytes = frame}, &store).status();
+        FormSocketGroup({.group = test::FormingOptions(0, 2), .framing = {.bytes = frame}}, &store).status();
     EXPECT_EQ(status.message(), absl::StrCat("frames of ", frame, " bytes: must be from 4096 to 262144"));
   }
 }

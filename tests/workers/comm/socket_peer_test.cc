@@ -207,9 +207,10 @@ TEST(SocketNonsenseTest, AnyBytesEndEveryWait) {
     fds[1] = UniqueFd(ends[0]);
     const auto pool = MessagePool::Create();
     SocketTraffic traffic;
-    auto io =
-        SocketIo::Start(std::move(fds), pool,
-                        {.frame_bytes = 16 << 10, .traffic = &traffic, .on_broken = [](int, const absl::Status&) {}});
+    auto io = SocketIo::Start(std::move(fds), pool,
+                              {.framing = {.bytes = 16 << 10, .overtakes = true},
+                               .traffic = &traffic,
+                               .on_broken = [](int, const absl::Status&) {}});
     ASSERT_TRUE(io.ok());
     (*io)->receiver(1).Post(rows);
     if ((*io)->sender(1).Send({rows}, &rows, pool->Take(1 << 20))) (*io)->WriteSoon(1);

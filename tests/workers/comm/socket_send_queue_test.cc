@@ -25,6 +25,9 @@ const CommClass kRows = CommClass::kAllToAll, kSums = CommClass::kAllReduce, kWo
 
 class SocketSendQueueTest : public testing::Test {
  protected:
+  explicit SocketSendQueueTest(const SocketFraming& framing = {.bytes = kFrame, .overtakes = true})
+      : queue_(framing, &traffic_) {}
+
   // A message of so many bytes, its header included, granted or not.
   void Push(const MessageId& id, int64_t bytes, bool granted = true) {
     if (granted) {
@@ -93,7 +96,7 @@ class SocketSendQueueTest : public testing::Test {
 
   std::shared_ptr<MessagePool> pool_ = MessagePool::Create();
   SocketTraffic traffic_;
-  SocketSendQueue queue_{kFrame, &traffic_};
+  SocketSendQueue queue_;
   std::string wire_;
   std::map<MessageId, int64_t> got_;
 };
@@ -128,6 +131,33 @@ TEST_F(SocketSendQueueTest, AnAllToAllWaitsForOneFrameOfASum) {
   EXPECT_THAT(Records(), ElementsAre("all_reduce 0: 4096", "control 0: 64", "all_to_all 0: 4096", "all_to_all 0: 4096",
                                      "all_reduce 0: 4096", "all_reduce 0: 4096", "all_reduce 0: 4096"));
   EXPECT_EQ(traffic_.overtaken, 2);
+}
+
+class SocketSendQueueInTurnsTest : public SocketSendQueueTest {
+ protected:
+  SocketSendQueueInTurnsTest() : SocketSendQueueTest({.bytes = kFrame}) {}
+};
+
+TEST_F(SocketSendQueueInTurnsTest, ClassesTakeTurnsAFrameEach) {
+  Push(Id(kSums, 0), 4 * kFrame);
+  Write(100);  // the first frame has begun
+  Push(Id(kRows, 0), 2 * kFrame);
+  Push(Id(kWords, 0), 64);
+  WriteAll();
+  EXPECT_THAT(Records(), ElementsAre("all_reduce 0: 4096", "control 0: 64", "all_to_all 0: 4096", "all_reduce 0: 4096",
+                                     "all_to_all 0: 4096", "all_reduce 0: 4096", "all_reduce 0: 4096"));
+  EXPECT_EQ(traffic_.overtaken, 0);
+}
+
+TEST_F(SocketSendQueueInTurnsTest, AClassThatMayNotSendMissesItsTurn) {
+  Push(Id(kRows, 0), kUngrantedBytes + kFrame, /*granted=*/false);
+  Push(Id(kSums, 0), kFrame);
+  WriteAll();
+  const std::vector<std::string> records = Records();
+  EXPECT_EQ(records[0], "all_to_all 0: 4096");
+  EXPECT_EQ(records[1], "all_reduce 0: 4096");
+  EXPECT_EQ(records.size(), static_cast<size_t>(kUngrantedBytes / kFrame) + 1);
+  EXPECT_TRUE(queue_.Holds(Id(kRows, 0)));
 }
 
 TEST_F(SocketSendQueueTest, WithinAClassTheOrderIsThatOfCalls) {

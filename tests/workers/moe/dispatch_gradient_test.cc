@@ -160,10 +160,10 @@ std::vector<Case> Cases() {
       {.name = "replicas", .residents = {{3, 0, 1}, {1, 2}, {2, -1, 0}, {1}}, .rows = {3, 8, 2, 5}, .top_k = 1},
   };
   for (Case& c : cases) c.backend = test::Backend::kLocal;
-  Case gloo = cases[1];
-  gloo.name = "two_gloo";
-  gloo.backend = test::Backend::kGloo;
-  cases.push_back(gloo);
+  Case sockets = cases[1];
+  sockets.name = "two_sockets";
+  sockets.backend = test::Backend::kSocket;
+  cases.push_back(sockets);
   return cases;
 }
 

@@ -184,8 +184,8 @@ INSTANTIATE_TEST_SUITE_P(Spreads, MoeBackwardSpreadTest,
                          testing::Values(Spread{"chunks", {17}, 4}, Spread{"two", {9, 8}},
                                          Spread{"two_chunks", {12, 5}, 3}, Spread{"empty_rank", {0, 17}, 2},
                                          Spread{"four", {4, 6, 0, 7}}, Spread{"four_chunks", {1, 2, 5, 9}, 4},
-                                         Spread{"two_gloo", {8, 9}, 2, test::Backend::kGloo},
-                                         Spread{"four_gloo", {3, 5, 9, 0}, 1, test::Backend::kGloo}),
+                                         Spread{"two_sockets", {8, 9}, 2, test::Backend::kSocket},
+                                         Spread{"four_sockets", {3, 5, 9, 0}, 1, test::Backend::kSocket}),
                          [](const auto& i) { return i.param.name; });
 
 // What comes back to a row is the same bits; sums over rows are the same but for their order.

@@ -102,7 +102,7 @@ std::vector<Spread> Spreads() {
         for (const test::ExchangeKind kind : test::kExchangeKinds) {
           spreads.push_back({test::Backend::kLocal, shapes[s], rows[r], micro_batches, kind});
           if ((r + s + micro_batches) % 9 != static_cast<size_t>(kind)) continue;
-          spreads.push_back({test::Backend::kGloo, shapes[s], rows[r], micro_batches, kind});
+          spreads.push_back({test::Backend::kSocket, shapes[s], rows[r], micro_batches, kind});
         }
       }
     }
@@ -269,7 +269,7 @@ TEST_P(MoeLayerTest, NoRowsAnywhere) {
 }
 
 // Rows of several hundred KB cross the boundary of posted buffers.
-TEST_P(MoeLayerTest, ManyRowsOverGloo) {
+TEST_P(MoeLayerTest, ManyRowsOverSockets) {
   const test::MoeShape shape{.hidden = 512, .ffn = 32, .num_experts = 9, .top_k = 4, .dtype = DType::kBf16};
   const test::MoeTestModel model(shape);
   const Tensor x = model.RandomRows(700, 13);
@@ -278,7 +278,7 @@ TEST_P(MoeLayerTest, ManyRowsOverGloo) {
   ASSERT_TRUE(alone.ok()) << alone.status();
   for (const int micro_batches : {1, 4}) {
     const auto result = test::RunMoe(model,
-                                     {.backend = test::Backend::kGloo,
+                                     {.backend = test::Backend::kSocket,
                                       .layout = ExpertLayout::Contiguous(9, 2),
                                       .rank_rows = {500, 200},
                                       .micro_batches = micro_batches,

@@ -174,7 +174,7 @@ class MoeFaultTest : public testing::TestWithParam<std::tuple<test::Backend, tes
 };
 
 INSTANTIATE_TEST_SUITE_P(Backends, MoeFaultTest,
-                         testing::Combine(testing::Values(test::Backend::kLocal, test::Backend::kGloo),
+                         testing::Combine(testing::Values(test::Backend::kLocal, test::Backend::kSocket),
                                           testing::ValuesIn(test::kExchangeKinds)),
                          [](const auto& i) {
                            return absl::StrCat(test::BackendName(std::get<0>(i.param)), "_",

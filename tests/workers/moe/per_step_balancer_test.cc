@@ -46,13 +46,13 @@ std::vector<Case> Cases() {
     for (const int world : {1, 2, 4}) {
       for (const bool delays : {false, true}) cases.push_back({mode, world, delays, test::Backend::kLocal, 1 + delays});
     }
-    cases.push_back({mode, 3, true, test::Backend::kGloo, 1});
+    cases.push_back({mode, 3, true, test::Backend::kSocket, 1});
     for (const int world : {1, 2, 4}) {
       cases.push_back({mode, world, false, test::Backend::kLocal, 1, 50});
       cases.push_back({mode, world, true, test::Backend::kLocal, 1, 25});
       cases.push_back({mode, world, true, test::Backend::kLocal, 1, 25, world == 2 ? "static" : "lru"});
     }
-    cases.push_back({mode, 3, true, test::Backend::kGloo, 1, 50});
+    cases.push_back({mode, 3, true, test::Backend::kSocket, 1, 50});
   }
   return cases;
 }

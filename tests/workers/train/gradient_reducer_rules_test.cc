@@ -207,7 +207,7 @@ TEST_P(GradientReducerRulesTest, StartsWhenTheRuleLetsIt) {
 
 // Four ranks, experts on two of them twice; the second and third rank have the same ones.
 TEST_P(GradientReducerRulesTest, ExpertsAreSummedOverThoseThatHaveThem) {
-  std::vector<std::unique_ptr<comm::Communicator>> ranks = test::MakeGroup(test::Backend::kGloo, 4);
+  std::vector<std::unique_ptr<comm::Communicator>> ranks = test::MakeGroup(test::Backend::kSocket, 4);
   const auto statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) -> absl::Status {
     const int group = comm->rank() == 1 || comm->rank() == 2 ? 1 : 0;
     std::unique_ptr<comm::Communicator> replicas;

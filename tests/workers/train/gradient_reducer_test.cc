@@ -147,7 +147,7 @@ TEST_P(GradientReducerTest, TheSameOverConnections) {
   for (const int world : {2, 4}) {
     TrainingGroupOptions options = Options(world);
     const Outcome local = Train(golden, options);
-    for (const test::Backend backend : {test::Backend::kGloo, test::Backend::kSocket}) {
+    for (const test::Backend backend : {test::Backend::kSocket, test::Backend::kOvertaking}) {
       options.form = [&](int ranks) { return test::MakeGroup(backend, ranks); };
       int64_t ranks = 0;
       options.wrap = [&](std::unique_ptr<comm::Communicator> inner) { return Late(std::move(inner), ranks++); };
@@ -175,7 +175,7 @@ TEST_P(GradientReducerTest, ARankThatIsLostEndsTheStepOnAll) {
   const TrainRows rows = RowsOfStep(golden, 0);
   const absl::Time begin = absl::Now();
   std::vector<test::Backend> backends = {test::Backend::kLocal};
-  if (GetParam() == jobs::CommMode::kPreempt) backends.push_back(test::Backend::kSocket);
+  if (GetParam() == jobs::CommMode::kPreempt) backends.push_back(test::Backend::kOvertaking);
   for (const test::Backend backend : backends) {
     int failed = 0;
     for (int64_t at = 0; at < 200; at += at < 10 ? 1 : 11) {

@@ -40,10 +40,10 @@ class RepackTest : public ::testing::TestWithParam<bool> {
     return options;
   }
 
-  TrainingGroupOptions OverGloo(int world) const {
+  TrainingGroupOptions OverSockets(int world) const {
     TrainingGroupOptions options = {.dtype = DType::kF64, .world = world};
     options.trainer.communication = kPacked;
-    options.form = [](int ranks) { return test::MakeGroup(test::Backend::kGloo, ranks); };
+    options.form = [](int ranks) { return test::MakeGroup(test::Backend::kSocket, ranks); };
     return InPlace(options);
   }
 };
@@ -51,8 +51,8 @@ class RepackTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Places, RepackTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Files" : "Memory"; });
 
-TEST_P(RepackTest, OverGloo) {
-  TrainingGroup unpacked(golden_.dir, {.dtype = DType::kF64, .world = 4}), packed(golden_.dir, OverGloo(4));
+TEST_P(RepackTest, OverSockets) {
+  TrainingGroup unpacked(golden_.dir, {.dtype = DType::kF64, .world = 4}), packed(golden_.dir, OverSockets(4));
   size_t step = 0;
   for (const int packing : {1, 2, 4}) {
     const Values masters = packed.Masters(), moments = packed.Moments();

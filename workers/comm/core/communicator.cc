@@ -72,10 +72,18 @@ WorkOr Communicator::StartToAll(const CommCall& call, OpKey key, std::vector<Mes
   return StartExchange(ToAll(key, call.deadline, std::move(out)));
 }
 
-Communicator::Exchange Communicator::ToAll(const OpKey& key, absl::Time deadline, std::vector<Message> out) {
+Communicator::Exchange Communicator::NewExchange(const OpKey& key, absl::Time deadline) const {
   Exchange exchange;
   exchange.key = key;
   exchange.deadline = deadline;
+  exchange.out.resize(world());
+  exchange.send_to.resize(world());
+  exchange.recv_from.resize(world());
+  return exchange;
+}
+
+Communicator::Exchange Communicator::ToAll(const OpKey& key, absl::Time deadline, std::vector<Message> out) const {
+  Exchange exchange = NewExchange(key, deadline);
   exchange.out = std::move(out);
   exchange.send_to.assign(world(), 1);
   exchange.send_to[rank()] = 0;
@@ -159,7 +167,7 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
   ASSIGN_OR_RETURN(second.sequence, TakeSequence(next));
   ledger_.Record(second);
   Exchange exchange = ToAll(first, call.deadline, PartsOf(bytes, DTypeBytes(values.dtype())));
-  exchange.later.push_back({second.sequence, exchange.send_to, exchange.recv_from});
+  exchange.later.push_back({second.sequence, exchange.recv_from});
   ASSIGN_OR_RETURN(std::unique_ptr<Work> parts, StartExchange(std::move(exchange)));
   return MakeAllReduceWork(this, std::move(parts), second, call.deadline, values);
 }
@@ -172,15 +180,11 @@ WorkOr Communicator::StartOneWay(const CommCall& call, int peer, bool send, Mess
   }
   if (call.deadline == absl::InfiniteFuture()) return absl::InvalidArgumentError("send and recv need a deadline");
   const size_t lane = static_cast<size_t>(call.comm_class) * 2 + (send ? 0 : 1);
-  Exchange exchange;
-  exchange.key = {.op = CommOp::kSend,
-                  .comm_class = call.comm_class,
-                  .sequence = next_one_way_[lane * world() + peer]++,
-                  .tag = call.tag};
-  exchange.deadline = call.deadline;
-  exchange.out.resize(world());
-  exchange.send_to.assign(world(), 0);
-  exchange.recv_from.assign(world(), 0);
+  Exchange exchange = NewExchange({.op = CommOp::kSend,
+                                   .comm_class = call.comm_class,
+                                   .sequence = next_one_way_[lane * world() + peer]++,
+                                   .tag = call.tag},
+                                  call.deadline);
   if (send) {
     exchange.out[peer] = std::move(message);
     exchange.send_to[peer] = 1;

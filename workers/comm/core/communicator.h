@@ -33,6 +33,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -76,6 +77,23 @@ class Work {
 
  protected:
   std::vector<Message> received_;  // [R]
+};
+
+// A work whose Wait calls Finish, the first time.
+class OnceWork : public Work {
+ public:
+  absl::Status Wait() final {
+    if (!std::exchange(waited_, true)) status_ = Finish();
+    return status_;
+  }
+
+ protected:
+  virtual absl::Status Finish() = 0;
+  bool waited() const { return waited_; }
+
+ private:
+  bool waited_ = false;
+  absl::Status status_;
 };
 
 using WorkOr = absl::StatusOr<std::unique_ptr<Work>>;
@@ -130,11 +148,11 @@ class Communicator {
   // it neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank
   // with recv_from, all under `key`; what comes has key.bytes bytes, or any number where that is kAnyBytes.
   //
-  // Frames that exchanges to come will send, numbered when their collective is launched: the rounds of a gather (the
+  // Frames that later exchanges will bring, numbered when their collective is launched: the rounds of a gather (the
   // same number again), the second half of a sum (one of its own).
   struct LaterFrames {
     int64_t sequence = 0;
-    std::vector<uint8_t> send_to, recv_from;  // [R] as in Exchange
+    std::vector<uint8_t> recv_from;  // [R] as in Exchange
   };
   struct Exchange {
     OpKey key;  // at most one frame from rank to rank under one number, over all its rounds
@@ -147,6 +165,9 @@ class Communicator {
     std::vector<LaterFrames> later;  // of the same collective, in the order of their exchanges
   };
   virtual WorkOr StartExchange(Exchange exchange) = 0;
+  // To and from nobody yet.
+  Exchange NewExchange(const OpKey& key, absl::Time deadline) const;
+  Exchange ToAll(const OpKey& key, absl::Time deadline, std::vector<Message> out) const;
   // What is said when a deadline passes before rank `peer`'s frame has come.
   static std::string NothingFrom(int peer, const Exchange& exchange);
   // The same for collectives on views.  Here: CPU views through StartExchange, whoever implements that.
@@ -165,7 +186,6 @@ class Communicator {
   absl::StatusOr<int64_t> TakeSequence(const CommCall& call);
   WorkOr StartToAll(const CommCall& call, OpKey key, std::vector<Message> out);
   WorkOr StartStreamOrdered(const CommCall& call, DeviceCollective collective);
-  Exchange ToAll(const OpKey& key, absl::Time deadline, std::vector<Message> out);
   WorkOr StartOneWay(const CommCall& call, int peer, bool send, Message message);
   std::vector<Message> Copies(absl::Span<const char> bytes);
   std::vector<Message> PartsOf(absl::Span<const char> bytes, int64_t element_bytes);

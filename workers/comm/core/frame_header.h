@@ -28,8 +28,7 @@ struct FrameHeader {
   uint16_t world = 0;
   int16_t root = -1;
   uint32_t tag = 0;
-  uint16_t posted_kib = 0;  // frame bytes / 1024 that the sender's receive buffers hold from the next sequence on
-  uint16_t room_kib = 0;    // what it took the receiver's buffer for: the frame's first piece is no longer
+  uint32_t unused = 0;
 
   OpKey key() const {
     return {.op = static_cast<CommOp>(op),

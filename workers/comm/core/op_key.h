@@ -6,7 +6,7 @@
 
 namespace switchyard::comm {
 
-// Independent lanes: each has its own sequence numbers and, but in socket groups, its own connections.
+// Independent lanes: each has its own sequence numbers.
 enum class CommClass : uint8_t { kAllToAll, kAllReduce, kControl };
 inline constexpr int kNumCommClasses = 3;
 

@@ -18,9 +18,6 @@ struct GroupOptions {
   std::string token;    // the group's secret, the same on all ranks
   std::string address;  // "127.0.0.1": an IPv4 or IPv6 address of this host that the peers reach
   absl::Time deadline;  // by when the group must have formed
-  // The class control alone, for a PeerWatch: over Gloo a third of the connections and threads.  Calls of another class
-  // are InvalidArgument.
-  bool control_only = false;
 };
 
 // InvalidArgument: what and why.  A world of one needs neither deadline nor address.

@@ -12,6 +12,7 @@ namespace switchyard::comm {
 namespace {
 
 constexpr size_t kTextBytes = 512;
+constexpr absl::Duration kLastWords = absl::Milliseconds(500);
 
 struct WireKey {
   uint8_t op, comm_class;
@@ -100,7 +101,7 @@ void PeerWatch::Leave() {
   {
     absl::MutexLock lock(&mu_);
     if (ending_ == Ending::kNone) ending_ = Ending::kLeft;
-    if (mu_.AwaitWithTimeout(absl::Condition(&done_), options_.last_words)) return;
+    if (mu_.AwaitWithTimeout(absl::Condition(&done_), kLastWords)) return;
   }
   // A peer does not answer.  The others see our connections close.
   comm_->Abort("it has left");

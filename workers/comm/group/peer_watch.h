@@ -36,13 +36,12 @@ struct PeerReport {
 
 struct PeerWatchOptions {
   absl::Duration period = absl::Milliseconds(10);
-  absl::Duration timeout = absl::Seconds(5);            // a rank that has not answered for so long is gone
-  absl::Duration last_words = absl::Milliseconds(500);  // spent at most on telling the peers why one leaves
+  absl::Duration timeout = absl::Seconds(5);  // a rank that has not answered for so long is gone
 };
 
 class PeerWatch {
  public:
-  // Takes `comm`, a host group of the same ranks that nobody else uses (a class control is enough).  Both functions are
+  // Takes `comm`, a host group of the same ranks that nobody else uses.  Both functions are
   // called on the watch's thread, between Start and the end of Stop: `report` once a round; `on_end` at most once, when
   // a peer has failed, is gone or frozen (Unavailable; names it), never after Fail or Leave.
   PeerWatch(std::unique_ptr<Communicator> comm, const PeerWatchOptions& options, std::function<PeerReport()> report,
@@ -54,7 +53,7 @@ class PeerWatch {
 
   // This rank has failed: the peers are told why.  Returns at once; again: nothing.
   void Fail(absl::string_view why);
-  // This rank needs the group no more: the peers are told.  Blocks until they are, at most `last_words`.
+  // This rank does not need the group any more: the peers are informed.  Blocks until they are, half a second at most.
   void Leave();
 
   // The ranks' latest reports, this rank's own among them; before the first round they are empty.

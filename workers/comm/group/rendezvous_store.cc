@@ -1,8 +1,17 @@
 #include "workers/comm/group/rendezvous_store.h"
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
 
 namespace switchyard::comm {
+
+absl::StatusOr<std::vector<std::string>> ExchangeValues(RendezvousStore* store, absl::string_view what, int rank,
+                                                        int world, absl::string_view value, absl::Time deadline) {
+  std::vector<std::string> keys;
+  for (int r = 0; r < world; ++r) keys.push_back(absl::StrCat(what, "/", r));
+  RETURN_IF_ERROR(store->Set(keys[static_cast<size_t>(rank)], value));
+  return store->Get(keys, deadline);
+}
 
 absl::Status InMemoryStore::Set(absl::string_view key, absl::string_view value) {
   absl::MutexLock lock(&mu_);

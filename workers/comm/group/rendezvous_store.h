@@ -35,6 +35,11 @@ class RendezvousStore {
   virtual absl::Status Cancelled() = 0;
 };
 
+// Every rank of a group publishes its value under "WHAT/RANK" and receives all ranks' values, in their order.  Errors:
+// the store's.
+absl::StatusOr<std::vector<std::string>> ExchangeValues(RendezvousStore* store, absl::string_view what, int rank,
+                                                        int world, absl::string_view value, absl::Time deadline);
+
 class InMemoryStore : public RendezvousStore {
  public:
   absl::Status Set(absl::string_view key, absl::string_view value) override;

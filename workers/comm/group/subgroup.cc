@@ -10,21 +10,19 @@ namespace switchyard::comm {
 namespace {
 
 // Gives back what the parent received under the subgroup's own ranks.
-class SubgroupWork : public Work {
+class SubgroupWork : public OnceWork {
  public:
   SubgroupWork(std::unique_ptr<Work> inner, std::vector<int> members)
       : inner_(std::move(inner)), members_(std::move(members)) {}
 
-  absl::Status Wait() override {
-    const absl::Status status = inner_->Wait();
-    if (status.ok() && received_.empty()) {
-      received_.resize(members_.size());
-      for (size_t i = 0; i < members_.size(); ++i) received_[i] = std::move(inner_->received()[members_[i]]);
-    }
-    return status;
+ private:
+  absl::Status Finish() override {
+    RETURN_IF_ERROR(inner_->Wait());
+    received_.resize(members_.size());
+    for (size_t i = 0; i < members_.size(); ++i) received_[i] = std::move(inner_->received()[members_[i]]);
+    return absl::OkStatus();
   }
 
- private:
   std::unique_ptr<Work> inner_;
   const std::vector<int> members_;
 };
@@ -39,18 +37,15 @@ class Subgroup : public Communicator {
   absl::Status status() const override { return parent_->status(); }
 
   WorkOr StartExchange(Exchange exchange) override {
-    Exchange mapped;
-    mapped.key = exchange.key;
+    Exchange mapped = parent_->NewExchange(exchange.key, exchange.deadline);
     // A split of this split comes with its own number, which is unique in the whole group.
     mapped.split = exchange.split != 0 ? exchange.split : split_id_;
-    mapped.deadline = exchange.deadline;
     mapped.round = exchange.round;
-    mapped.out.resize(parent_->world());
     for (size_t i = 0; i < members_.size(); ++i) mapped.out[members_[i]] = std::move(exchange.out[i]);
     mapped.send_to = InParent(exchange.send_to);
     mapped.recv_from = InParent(exchange.recv_from);
     for (const LaterFrames& later : exchange.later) {
-      mapped.later.push_back({later.sequence, InParent(later.send_to), InParent(later.recv_from)});
+      mapped.later.push_back({later.sequence, InParent(later.recv_from)});
     }
     ASSIGN_OR_RETURN(std::unique_ptr<Work> work, parent_->StartExchange(std::move(mapped)));
     return std::make_unique<SubgroupWork>(std::move(work), members_);

@@ -9,7 +9,7 @@
 namespace switchyard::comm {
 namespace {
 
-class GatherWork : public Work {
+class GatherWork : public OnceWork {
  public:
   GatherWork(Communicator* comm, const OpKey& key, absl::Time deadline, absl::Span<const char> mine)
       : comm_(comm), key_(key), deadline_(deadline), rounds_(GatherRounds(comm->world())) {
@@ -20,28 +20,15 @@ class GatherWork : public Work {
 
   absl::Status StartRound(int round) {
     const GatherRound& now = rounds_[static_cast<size_t>(round)];
-    const auto world = static_cast<size_t>(comm_->world());
-    Communicator::Exchange exchange;
-    exchange.key = key_;
+    Communicator::Exchange exchange = comm_->NewExchange(key_, deadline_);
     exchange.key.bytes = now.blocks * key_.bytes;
     exchange.round = round;
-    exchange.deadline = deadline_;
-    exchange.out.resize(world);
-    exchange.send_to.assign(world, 0);
-    exchange.recv_from.assign(world, 0);
     exchange.out[After(now.distance)] = Blocks(0, now.blocks);
     exchange.send_to[After(now.distance)] = 1;
     exchange.recv_from[After(-now.distance)] = 1;
     if (round == 0) exchange.later.push_back(LaterRounds());
     ASSIGN_OR_RETURN(under_way_, comm_->StartExchange(std::move(exchange)));
     return absl::OkStatus();
-  }
-
-  absl::Status Wait() override {
-    if (under_way_ == nullptr) return status_;
-    status_ = Finish();
-    under_way_.reset();
-    return status_;
   }
 
  private:
@@ -60,15 +47,14 @@ class GatherWork : public Work {
 
   Communicator::LaterFrames LaterRounds() const {
     const auto world = static_cast<size_t>(comm_->world());
-    Communicator::LaterFrames later{key_.sequence, std::vector<uint8_t>(world, 0), std::vector<uint8_t>(world, 0)};
+    Communicator::LaterFrames later{key_.sequence, std::vector<uint8_t>(world, 0)};
     for (size_t round = 1; round < rounds_.size(); ++round) {
-      later.send_to[After(rounds_[round].distance)] = 1;
       later.recv_from[After(-rounds_[round].distance)] = 1;
     }
     return later;
   }
 
-  absl::Status Finish() {
+  absl::Status Finish() override {
     for (int round = 0; round < static_cast<int>(rounds_.size()); ++round) {
       const GatherRound& now = rounds_[static_cast<size_t>(round)];
       if (round > 0) RETURN_IF_ERROR(StartRound(round));
@@ -77,6 +63,7 @@ class GatherWork : public Work {
       const Message& blocks = under_way_->received()[After(-now.distance)];
       std::copy(blocks.span().begin(), blocks.span().end(), held_.begin() + now.distance * key_.bytes);
     }
+    under_way_.reset();
     for (int i = 0; i < comm_->world(); ++i) received_[After(-i)] = Blocks(i, 1);
     return absl::OkStatus();
   }
@@ -87,7 +74,6 @@ class GatherWork : public Work {
   const std::vector<GatherRound> rounds_;
   std::vector<char> held_;  // [R] blocks: block i is of the rank i before this one
   std::unique_ptr<Work> under_way_;
-  absl::Status status_;
 };
 
 }  // namespace

@@ -112,7 +112,7 @@ LocalHub::FrameId IdOf(const OpKey& key, uint32_t split, int source, int destina
   return {static_cast<int>(key.comm_class), split, key.op == CommOp::kSend, key.sequence, source, destination};
 }
 
-class LocalWork : public Work {
+class LocalWork : public OnceWork {
  public:
   LocalWork(std::shared_ptr<LocalHub> hub, const GroupId& group, Communicator::Exchange exchange)
       : hub_(std::move(hub)), group_(group), exchange_(std::move(exchange)) {
@@ -120,21 +120,17 @@ class LocalWork : public Work {
     received_[group_.rank] = std::move(exchange_.out[group_.rank]);
   }
   ~LocalWork() override {
-    if (!waited_) {
-      hub_->Fail(group_.rank,
-                 absl::UnavailableError(absl::StrCat(exchange_.key.ToString(), " was dropped unfinished")));
-    }
-  }
-
-  absl::Status Wait() override {
-    if (waited_) return status_;
-    waited_ = true;
-    status_ = Receive();
-    if (!status_.ok()) hub_->Fail(group_.rank, status_);
-    return status_;
+    if (waited()) return;
+    hub_->Fail(group_.rank, absl::UnavailableError(absl::StrCat(exchange_.key.ToString(), " was dropped unfinished")));
   }
 
  private:
+  absl::Status Finish() override {
+    const absl::Status status = Receive();
+    if (!status.ok()) hub_->Fail(group_.rank, status);
+    return status;
+  }
+
   absl::Status Receive() {
     const NonYieldingScope outside;
     for (int source = 0; source < group_.world; ++source) {
@@ -150,8 +146,6 @@ class LocalWork : public Work {
   const std::shared_ptr<LocalHub> hub_;  // shared with the group's communicators
   const GroupId group_;
   Communicator::Exchange exchange_;
-  bool waited_ = false;
-  absl::Status status_;
 };
 
 class LocalCommunicator : public Communicator {

@@ -12,12 +12,12 @@ namespace switchyard::comm {
 namespace {
 
 // Every rank sums what is here: another size from one of them is a mismatch that only shows now.
-absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received, int64_t wanted, const char* what) {
+absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received, int64_t wanted) {
   for (int r = 0; r < comm->world(); ++r) {
     if (received[r].bytes() == wanted) continue;
     const absl::Status status =
-        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(), " bytes to a ",
-                                         what, " where rank ", comm->rank(), " has ", wanted));
+        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(),
+                                         " bytes to a sum where rank ", comm->rank(), " has ", wanted));
     comm->Abort(status.message());
     return status;
   }
@@ -53,48 +53,33 @@ void Sum(const std::vector<Message>& received, const TensorView& out) {
   }
 }
 
-class ReduceScatterWork : public Work {
+class ReduceScatterWork : public OnceWork {
  public:
   ReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out)
       : comm_(comm), exchange_(std::move(exchange)), out_(out) {
     received_.resize(comm->world());
   }
 
-  absl::Status Wait() override {
-    if (exchange_ == nullptr) return status_;
-    status_ = Finish();
-    exchange_.reset();
-    return status_;
-  }
-
  private:
-  absl::Status Finish() {
-    RETURN_IF_ERROR(exchange_->Wait());
-    const int64_t bytes = out_.NumElements() * DTypeBytes(out_.dtype());
-    RETURN_IF_ERROR(CheckSizes(comm_, exchange_->received(), bytes, "sum"));
-    Sum(exchange_->received(), out_);
+  absl::Status Finish() override {
+    const std::unique_ptr<Work> exchange = std::move(exchange_);
+    RETURN_IF_ERROR(exchange->Wait());
+    RETURN_IF_ERROR(CheckSizes(comm_, exchange->received(), NumBytes(out_)));
+    Sum(exchange->received(), out_);
     return absl::OkStatus();
   }
 
   Communicator* const comm_;
   std::unique_ptr<Work> exchange_;
   const TensorView out_;
-  absl::Status status_;
 };
 
-class AllReduceWork : public Work {
+class AllReduceWork : public OnceWork {
  public:
   AllReduceWork(Communicator* comm, std::unique_ptr<Work> parts, const OpKey& key, absl::Time deadline,
                 const TensorView& values)
       : comm_(comm), parts_(std::move(parts)), key_(key), deadline_(deadline), values_(values) {
     received_.resize(comm->world());
-  }
-
-  absl::Status Wait() override {
-    if (parts_ == nullptr) return status_;
-    status_ = Finish();
-    parts_.reset();
-    return status_;
   }
 
  private:
@@ -103,32 +88,28 @@ class AllReduceWork : public Work {
     return values_.Reshape({values_.NumElements()}).Rows(part.begin, part.count);
   }
 
-  absl::Status Finish() {
-    RETURN_IF_ERROR(parts_->Wait());
+  absl::Status Finish() override {
+    const std::unique_ptr<Work> parts = std::move(parts_);
+    RETURN_IF_ERROR(parts->Wait());
     const TensorView mine = PartOfValues(comm_->rank());
-    const int64_t mine_bytes = mine.NumElements() * DTypeBytes(mine.dtype());
-    RETURN_IF_ERROR(CheckSizes(comm_, parts_->received(), mine_bytes, "sum"));
-    Sum(parts_->received(), mine);
+    const int64_t mine_bytes = NumBytes(mine);
+    RETURN_IF_ERROR(CheckSizes(comm_, parts->received(), mine_bytes));
+    Sum(parts->received(), mine);
 
-    Communicator::Exchange exchange;
-    exchange.key = key_;
-    exchange.round = 1;
-    exchange.deadline = deadline_;
-    exchange.send_to.assign(comm_->world(), 1);
-    exchange.send_to[comm_->rank()] = 0;
-    exchange.recv_from = exchange.send_to;
-    exchange.out.resize(comm_->world());
+    std::vector<Message> out(static_cast<size_t>(comm_->world()));
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
-      exchange.out[r] = comm_->NewMessage(mine_bytes);
-      CopyBehindGate(exchange.out[r].payload(), mine.raw(), mine_bytes);
+      out[r] = comm_->NewMessage(mine_bytes);
+      CopyBehindGate(out[r].payload(), mine.raw(), mine_bytes);
     }
+    Communicator::Exchange exchange = comm_->ToAll(key_, deadline_, std::move(out));
+    exchange.round = 1;
     ASSIGN_OR_RETURN(std::unique_ptr<Work> gather, comm_->StartExchange(std::move(exchange)));
     RETURN_IF_ERROR(gather->Wait());
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
       const TensorView part = PartOfValues(r);
-      const int64_t bytes = part.NumElements() * DTypeBytes(part.dtype());
+      const int64_t bytes = NumBytes(part);
       const Message& message = gather->received()[r];
       if (message.bytes() != bytes) {
         const absl::Status status =
@@ -147,7 +128,6 @@ class AllReduceWork : public Work {
   const OpKey key_;
   const absl::Time deadline_;
   const TensorView values_;
-  absl::Status status_;
 };
 
 }  // namespace

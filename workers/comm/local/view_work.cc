@@ -9,25 +9,20 @@
 namespace switchyard::comm {
 namespace {
 
-class ViewWork : public Work {
+class ViewWork : public OnceWork {
  public:
   ViewWork(Communicator* comm, const OpKey& key, std::unique_ptr<Work> exchange, std::vector<Landing> landings)
       : comm_(comm), key_(key), exchange_(std::move(exchange)), landings_(std::move(landings)) {
     received_.resize(comm->world());
   }
 
-  absl::Status Wait() override {
-    if (exchange_ == nullptr) return status_;
-    status_ = Land();
-    exchange_.reset();
-    return status_;
-  }
-
  private:
-  absl::Status Land() {
-    RETURN_IF_ERROR(exchange_->Wait());
+  absl::Status Finish() override {
+    const std::unique_ptr<Work> exchange = std::move(exchange_);
+    if (exchange == nullptr) return absl::OkStatus();
+    RETURN_IF_ERROR(exchange->Wait());
     for (const Landing& landing : landings_) {
-      const Message& message = exchange_->received()[landing.rank];
+      const Message& message = exchange->received()[landing.rank];
       if (message.bytes() != landing.bytes) {
         const absl::Status status = absl::InternalError(
             absl::StrCat("collectives differ: in ", key_.ToString(), " rank ", landing.rank, " sent ", message.bytes(),
@@ -44,7 +39,6 @@ class ViewWork : public Work {
   const OpKey key_;
   std::unique_ptr<Work> exchange_;
   const std::vector<Landing> landings_;
-  absl::Status status_;
 };
 
 }  // namespace

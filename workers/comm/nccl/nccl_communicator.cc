@@ -26,7 +26,7 @@ absl::StatusOr<bool> IsCaptured(cudaStream_t stream) {
   return status == cudaStreamCaptureStatusActive;
 }
 
-class NcclWork : public Work {
+class NcclWork : public OnceWork {
  public:
   // number: kCaptured if it went into a graph.
   NcclWork(std::shared_ptr<NcclGroup> group, const DeviceCollective& collective, int64_t number, CudaEvents::Event done)
@@ -39,15 +39,7 @@ class NcclWork : public Work {
     received_.resize(group_->host().world());
   }
   ~NcclWork() override {
-    if (!waited_) (void)group_->Fail(absl::UnavailableError(absl::StrCat(key_.ToString(), " was dropped unfinished")));
-  }
-
-  absl::Status Wait() override {
-    if (waited_) return status_;
-    waited_ = true;
-    status_ = MakeStreamWait();
-    done_.reset();
-    return status_;
+    if (!waited()) (void)group_->Fail(absl::UnavailableError(absl::StrCat(key_.ToString(), " was dropped unfinished")));
   }
 
   absl::Status WaitOnHost() override {
@@ -59,10 +51,12 @@ class NcclWork : public Work {
   }
 
  private:
-  absl::Status MakeStreamWait() {
+  // Makes the stream wait.
+  absl::Status Finish() override {
+    const CudaEvents::Event done = std::move(done_);
     RETURN_IF_ERROR(group_->status());
     const OnDevice on(group_->device());
-    const absl::Status waits = CudaStatus("cudaStreamWaitEvent", cudaStreamWaitEvent(stream_, done_.get(), 0));
+    const absl::Status waits = CudaStatus("cudaStreamWaitEvent", cudaStreamWaitEvent(stream_, done.get(), 0));
     return waits.ok() ? waits : group_->Fail(waits);
   }
 
@@ -72,8 +66,6 @@ class NcclWork : public Work {
   const cudaStream_t stream_;
   const int64_t number_;
   CudaEvents::Event done_;
-  bool waited_ = false;
-  absl::Status status_;
 };
 
 class NcclCommunicator : public Communicator {

@@ -46,8 +46,7 @@ struct NcclGroupOptions {
 // The host groups under it: of the same ranks, in the same epoch, and nobody else's from now on.
 struct NcclHostGroups {
   std::unique_ptr<Communicator> messages;
-  std::unique_ptr<Communicator>
-      watch;  // a class control is enough (GroupOptions::control_only); null in a world of one
+  std::unique_ptr<Communicator> watch;  // null in a world of one
 };
 
 // For `deterministic`: NCCL's algorithm and protocol become ring and simple, by the environment variables NCCL_ALGO and

@@ -54,7 +54,6 @@ class NcclGroup {
   Communicator& host() const { return *host_; }
   int device() const { return device_; }
   NcclHandle& nccl() const { return *nccl_; }
-  const PeerWatch* peers() const { return peers_.get(); }
 
   absl::Status status() const;
   NcclState state() const;

@@ -29,11 +29,6 @@ static_assert(!MayMove(NcclState::kReady, NcclState::kAborted), "nothing frees a
 static_assert(!MayMove(NcclState::kFailed, NcclState::kReady), "a new epoch is a new communicator");
 static_assert(!MayMove(NcclState::kForming, NcclState::kClosed), "what is not connected is aborted, not finalized");
 
-inline const char* NcclStateName(NcclState state) {
-  static constexpr const char* kNames[kNumNcclStates] = {"forming", "ready", "failed", "aborted", "closed"};
-  return kNames[static_cast<int>(state)];
-}
-
 inline void MoveTo(NcclState* state, NcclState to) {
   SY_CHECK(MayMove(*state, to));
   *state = to;

@@ -28,7 +28,7 @@ class SocketGroup {
   static absl::StatusOr<std::shared_ptr<SocketGroup>> Make(const SocketGroupOptions& options, std::vector<UniqueFd> fds,
                                                            std::shared_ptr<MessagePool> pool) {
     auto group = std::make_shared<SocketGroup>(options, pool);
-    const SocketIo::Options io = {.frame_bytes = options.frame_bytes,
+    const SocketIo::Options io = {.framing = options.framing,
                                   .traffic = options.traffic != nullptr ? options.traffic : &group->own_traffic_,
                                   .on_broken = [broken = group.get()](int peer, const absl::Status& status) {
                                     (void)broken->Fail(absl::FailedPreconditionError(absl::StrCat(
@@ -40,10 +40,7 @@ class SocketGroup {
     return group;
   }
   SocketGroup(const SocketGroupOptions& options, std::shared_ptr<MessagePool> pool)
-      : id_(IdOfGroup(options.group)),
-        stride_(StrideOf(options.group.world)),
-        control_only_(options.group.control_only),
-        pool_(std::move(pool)) {}
+      : id_(IdOfGroup(options.group)), stride_(StrideOf(options.group.world)), pool_(std::move(pool)) {}
 
   const GroupId& id() const { return id_; }
 
@@ -63,9 +60,6 @@ class SocketGroup {
   // Says what this rank takes, and sends; blocks on nobody.
   absl::Status Start(Exchange* exchange) {
     RETURN_IF_ERROR(status());
-    if (control_only_ && exchange->key.comm_class != CommClass::kControl) {
-      return absl::InvalidArgumentError(absl::StrCat(exchange->key.ToString(), " in a group of control_only"));
-    }
     RETURN_IF_ERROR(CheckLengths(*exchange));
     const MessageId id = IdOf(*exchange);
     for (int i = 1; i < id_.world; ++i) {
@@ -197,8 +191,7 @@ class SocketGroup {
   }
 
   const GroupId id_;
-  const int stride_;  // peer_order.h
-  const bool control_only_;
+  const int stride_;                         // peer_order.h
   const std::shared_ptr<MessagePool> pool_;  // shared with the communicator and all messages
   SocketTraffic own_traffic_;
   absl::Mutex mu_;
@@ -206,7 +199,7 @@ class SocketGroup {
   std::unique_ptr<SocketIo> io_;  // set once, before anyone else has the group; dies first: its thread uses the others
 };
 
-class SocketWork : public Work {
+class SocketWork : public OnceWork {
  public:
   SocketWork(std::shared_ptr<SocketGroup> group, Exchange exchange)
       : group_(std::move(group)), exchange_(std::move(exchange)) {
@@ -215,22 +208,15 @@ class SocketWork : public Work {
     received_[static_cast<size_t>(id.rank)] = std::move(exchange_.out[static_cast<size_t>(id.rank)]);
   }
   ~SocketWork() override {
-    if (waited_) return;
+    if (waited()) return;
     (void)group_->Fail(absl::UnavailableError(absl::StrCat(exchange_.key.ToString(), " was dropped unfinished")));
   }
 
-  absl::Status Wait() override {
-    if (waited_) return status_;
-    waited_ = true;
-    status_ = group_->Finish(exchange_, &received_);
-    return status_;
-  }
-
  private:
+  absl::Status Finish() override { return group_->Finish(exchange_, &received_); }
+
   const std::shared_ptr<SocketGroup> group_;  // shared with the communicator
   Exchange exchange_;
-  bool waited_ = false;
-  absl::Status status_;
 };
 
 class SocketCommunicator : public Communicator {
@@ -257,8 +243,8 @@ class SocketCommunicator : public Communicator {
 absl::StatusOr<std::unique_ptr<Communicator>> FormSocketGroup(const SocketGroupOptions& options,
                                                               RendezvousStore* store) {
   RETURN_IF_ERROR(CheckGroupOptions(options.group));
-  if (options.frame_bytes < kLeastFrameBytes || options.frame_bytes > kMostFrameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("frames of ", options.frame_bytes, " bytes: must be from ",
+  if (options.framing.bytes < kLeastFrameBytes || options.framing.bytes > kMostFrameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("frames of ", options.framing.bytes, " bytes: must be from ",
                                                    kLeastFrameBytes, " to ", kMostFrameBytes));
   }
   if (options.group.world == 1) return MakeSoloCommunicator(options.group.epoch);

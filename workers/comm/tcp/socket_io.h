@@ -25,7 +25,7 @@ namespace switchyard::comm {
 class SocketIo {
  public:
   struct Options {
-    int64_t frame_bytes = 0;
+    SocketFraming framing = {};
     SocketTraffic* traffic = nullptr;                       // borrowed
     std::function<void(int peer, absl::Status)> on_broken;  // what a peer sent breaks the protocol; on the thread
   };
@@ -47,7 +47,7 @@ class SocketIo {
         : peer(rank),
           fd(std::move(socket)),
           receiver(fd.get(), std::move(pool)),
-          sender(fd.get(), options.frame_bytes, options.traffic) {}
+          sender(fd.get(), options.framing, options.traffic) {}
     const int peer;
     const UniqueFd fd;
     SocketReceiver receiver;

@@ -39,7 +39,9 @@ absl::StatusOr<UniqueFd> NewSocket(const SocketAddress& own, const SocketSetting
   if (settings.send_buffer_bytes > 0) {
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &settings.send_buffer_bytes, sizeof(settings.send_buffer_bytes));
   }
-  setsockopt(fd.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &settings.unsent_bytes, sizeof(settings.unsent_bytes));
+  if (settings.unsent_bytes > 0) {
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &settings.unsent_bytes, sizeof(settings.unsent_bytes));
+  }
   if (bind(fd.get(), own.get(), own.size()) != 0) {
     return NetworkError(absl::StrCat("group address ", own.ip(), " is not this host's"));
   }

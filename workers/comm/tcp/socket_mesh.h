@@ -17,13 +17,17 @@
 
 namespace switchyard::comm {
 
+// The defaults are those of connections on which all-to-alls overtake sums.
 struct SocketSettings {
-  // What the kernel may hold of a connection's bytes, sent and not acknowledged included (it doubles it for its own
-  // keeping): they are before every frame to come, here and in queues on the way.  But no more goes in one round trip.
-  // 0: the kernel finds out (tcp_wmem).  Of more than net.core.wmem_max it takes that.
+  // How many of a connection's bytes the kernel may hold, sent and not acknowledged included (it doubles the number for
+  // its own bookkeeping).  They go before every later frame, but no more than these go in one round trip.  0: the
+  // kernel finds out (tcp_wmem).  At most net.core.wmem_max.
   int send_buffer_bytes = 64 << 10;
-  int unsent_bytes = 16 << 10;  // of these, not sent yet
+  int unsent_bytes = 16 << 10;  // of these, not sent yet; 0: no limit
 };
+inline constexpr SocketSettings kKernelChooses = {.send_buffer_bytes = 0, .unsent_bytes = 0};
+// Of connections that classes share by turns: what waits unsent would go before the next turn.
+inline constexpr SocketSettings kSharingSockets = {.send_buffer_bytes = 0};
 
 // [R] sockets, connected and non-blocking; of this rank itself -1.  Blocks until all peers are connected.
 // REQUIRES: CheckGroupOptions, world > 1.

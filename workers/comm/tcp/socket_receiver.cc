@@ -10,11 +10,6 @@
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::comm {
-namespace {
-
-constexpr int64_t kTurnBytes = 512 << 10;  // then other peers have their turn
-
-}  // namespace
 
 // A frame's bytes go where they belong; what follows it is staged.  Returns how many bytes came; 0 = none now.
 absl::StatusOr<int64_t> SocketReceiver::ReadOnce() {

@@ -15,10 +15,10 @@ void Append(const RecordHeader& header, std::string* to) {
 
 }  // namespace
 
-SocketSendQueue::SocketSendQueue(int64_t frame_bytes, SocketTraffic* traffic)
-    : frame_bytes_(frame_bytes), traffic_(traffic) {
-  SY_CHECK_GE(frame_bytes, kLeastFrameBytes);
-  SY_CHECK_LE(frame_bytes, kMostFrameBytes);
+SocketSendQueue::SocketSendQueue(const SocketFraming& framing, SocketTraffic* traffic)
+    : framing_(framing), traffic_(traffic) {
+  SY_CHECK_GE(framing.bytes, kLeastFrameBytes);
+  SY_CHECK_LE(framing.bytes, kMostFrameBytes);
   window_.fill(kWindowBytes);
 }
 
@@ -54,7 +54,7 @@ absl::Status SocketSendQueue::Granted(const MessageId& id) {
 }
 
 int64_t SocketSendQueue::FrameBytes(const Item& item) const {
-  const int64_t bytes = std::min(item.bytes - item.sent, frame_bytes_);
+  const int64_t bytes = std::min(item.bytes - item.sent, framing_.bytes);
   if (item.granted) return bytes;
   const auto ungranted = ungranted_.find(item.id);
   const int64_t used = ungranted == ungranted_.end() ? 0 : ungranted->second;
@@ -72,12 +72,17 @@ bool SocketSendQueue::AnyCouldGo(size_t from_place) const {
 }
 
 void SocketSendQueue::BeginFrame() {
-  for (size_t place = 0; place < kSendOrder.size(); ++place) {
+  for (size_t i = 0; i < kSendOrder.size(); ++i) {
+    const size_t place = (first_place_ + i) % kSendOrder.size();
     Queue& queue = QueueOf(kSendOrder[place]);
     for (auto item = queue.begin(); item != queue.end(); ++item) {
       const int64_t bytes = FrameBytes(*item);
       if (bytes == 0) continue;
-      if (item->sent == 0 && AnyCouldGo(place + 1)) ++traffic_->overtaken;
+      if (!framing_.overtakes) {
+        first_place_ = place + 1;
+      } else if (item->sent == 0 && AnyCouldGo(place + 1)) {
+        ++traffic_->overtaken;
+      }
       BeginFrameOf(kSendOrder[place], item, bytes);
       return;
     }

@@ -1,9 +1,9 @@
 // What waits to be sent to one peer: a queue of messages for each class, and which bytes go next.
 //
-// Between two frames the first class that has one to send goes (kSendOrder): an all-to-all waits for at most one frame
-// of a sum.  Within a class messages go in the order in which they came, but one that may not go yet, for the peer has
-// not granted it and what may go without is used up (socket_wire.h), holds up none behind it.
-// No I/O, no clock.  Thread-compatible.
+// Classes that have something to send take turns, a frame each; or, if they overtake, the first of them goes between
+// two frames (kSendOrder), and an all-to-all waits for at most one frame of a sum.  Within a class messages go in the
+// order in which they came.  A message that may not go yet, because the peer has not granted it and the credit without
+// a grant is used up (socket_wire.h), does not delay those behind it. No I/O, no clock.  Thread-compatible.
 #pragma once
 
 #include <sys/uio.h>
@@ -26,9 +26,8 @@ class SocketSendQueue {
  public:
   static constexpr int kMostParts = 2;
 
-  // frame_bytes: of a frame at most.  traffic: borrowed.
-  // REQUIRES: kLeastFrameBytes <= frame_bytes <= kMostFrameBytes.
-  SocketSendQueue(int64_t frame_bytes, SocketTraffic* traffic);
+  // traffic: borrowed.  REQUIRES: kLeastFrameBytes <= framing.bytes <= kMostFrameBytes.
+  SocketSendQueue(const SocketFraming& framing, SocketTraffic* traffic);
 
   // The message's FrameHeader is in its place.  REQUIRES: the queue has no other of that id.
   void Push(const MessageId& id, Message message);
@@ -63,9 +62,10 @@ class SocketSendQueue {
   void BeginFrameOf(CommClass comm_class, Queue::iterator item, int64_t bytes);
   bool AnyCouldGo(size_t from_place) const;
 
-  const int64_t frame_bytes_;
+  const SocketFraming framing_;
   SocketTraffic* const traffic_;
   std::array<Queue, kNumCommClasses> queues_;
+  size_t first_place_ = 0;                       // in kSendOrder: the class that is asked first
   std::array<int64_t, kNumCommClasses> window_;  // bytes that may go without a grant
   std::map<MessageId, int64_t> ungranted_;       // bytes that went so, of messages that are not granted yet
   std::set<MessageId> early_;                    // granted, and not here yet

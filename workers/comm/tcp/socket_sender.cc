@@ -9,11 +9,6 @@
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::comm {
-namespace {
-
-constexpr int64_t kTurnBytes = 512 << 10;  // then other peers have their turn
-
-}  // namespace
 
 int64_t SocketSender::WriteOnce() {
   if (end_ != SocketEnd::kDone) return 0;

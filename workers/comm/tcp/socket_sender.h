@@ -19,13 +19,15 @@
 
 namespace switchyard::comm {
 
+inline constexpr int64_t kTurnBytes = 512 << 10;  // that a connection reads or writes before others have their turn
+
 // How a wait for a peer ended.  kElsewhere: another peer's connection has closed.
 enum class SocketEnd : uint8_t { kDone, kClosed, kAborted, kLate, kElsewhere };
 
 class SocketSender {
  public:
   // fd: connected and non-blocking; borrowed, as is traffic.
-  SocketSender(int fd, int64_t frame_bytes, SocketTraffic* traffic) : fd_(fd), queue_(frame_bytes, traffic) {}
+  SocketSender(int fd, const SocketFraming& framing, SocketTraffic* traffic) : fd_(fd), queue_(framing, traffic) {}
 
   // Tells the peer of messages that this rank takes, and sends one of its own, if there is one, as far as it may go
   // now.  True: there is more to write (Write); false: nothing may go, or the socket is full, which the I/O thread

@@ -20,6 +20,14 @@ namespace switchyard::comm {
 
 inline constexpr int64_t kMostFrameBytes = 256 << 10;
 inline constexpr int64_t kLeastFrameBytes = 4 << 10;
+// How a sender cuts messages and orders their frames; its receiver does not need to know.
+struct SocketFraming {
+  int64_t bytes = kMostFrameBytes;  // of a frame at most; at least kLeastFrameBytes
+  bool overtakes = false;           // an earlier class goes first (kSendOrder); otherwise classes take turns
+};
+// Of training: connections that all-to-alls and sums share by turns, or on which all-to-alls overtake sums.
+inline constexpr SocketFraming kSharingFrames = {.bytes = 64 << 10};
+inline constexpr SocketFraming kOvertakingFrames = {.bytes = 64 << 10, .overtakes = true};
 // Of messages whose receiver has not launched their call yet; what may come of them at most, for each peer and class.
 // They come in frames of kLeastFrameBytes or more, but for a message's last, so what a receiver holds is less than
 // twice as much, and 4 KiB at least for each.

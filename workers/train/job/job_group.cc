@@ -1,7 +1,6 @@
 #include "workers/train/job/job_group.h"
 
 #include "scheduler/jobs/reduce_policy.h"
-#include "workers/comm/gloo/gloo_communicator.h"
 #include "workers/comm/tcp/socket_communicator.h"
 
 namespace switchyard::train {
@@ -9,9 +8,12 @@ namespace switchyard::train {
 absl::StatusOr<comm::Communicator*> JobGroup::Form(const comm::GroupOptions& options, jobs::CommMode mode,
                                                    comm::RendezvousStore* store) {
   return group_.Form(options.epoch, store, [&] {
-    return jobs::OvertakesOnTheSocket(mode)
-               ? comm::FormSocketGroup({.group = options, .socket = settings_, .traffic = traffic_}, store)
-               : comm::FormGlooGroup(options, store);
+    if (!jobs::OvertakesOnTheSocket(mode)) {
+      return comm::FormSocketGroup({.group = options, .framing = comm::kSharingFrames, .socket = comm::kSharingSockets},
+                                   store);
+    }
+    return comm::FormSocketGroup(
+        {.group = options, .framing = comm::kOvertakingFrames, .socket = settings_, .traffic = traffic_}, store);
   });
 }
 
