@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/norm/row_block_sums.h"
 
@@ -42,18 +42,15 @@ absl::Status ExpertBiasBackward(const Stream& stream, const ExpertBiasBackwardDe
   for (size_t e = 0; e < desc.biases.size(); ++e) {
     const int32_t first = desc.offsets.data()[e];
     const ExpertBiasBackwardArgs args = {.dtype = DTypeCode(d.dtype()),
-                                         .d = d.raw(),
+                                         .d = RowsOf(d),
                                          .rows = desc.rows.empty() ? nullptr : desc.rows.data(),
                                          .bias = desc.biases[e].raw(),
-                                         .weight = weight.raw(),
-                                         .dweight = dweight.raw(),
-                                         .d_stride = d.row_stride(),
-                                         .weight_stride = weight.row_stride(),
-                                         .dweight_stride = dweight.row_stride(),
+                                         .weight = RowsOf(weight),
+                                         .dweight = RowsOf(dweight),
                                          .width = d.dim(1)};
     AddRowBlocks(stream, desc.offsets.data()[e + 1] - first, AccDType(d.dtype()), args.width, desc.gradients[e].raw(),
                  [&](int64_t begin, int64_t end, void* sums) {
-                   BackwardKernels().expert_bias(args, first + begin, first + end, sums);
+                   CpuKernels().expert_bias_backward(args, first + begin, first + end, sums);
                  });
   }
   return absl::OkStatus();

@@ -19,6 +19,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
@@ -26,6 +27,18 @@ namespace switchyard::ops::cuda {
 
 inline constexpr int kMmaRows = 16;  // rows of a warp
 inline constexpr int kChunk = 8;     // 16-bit elements in 16 bytes
+inline constexpr double kLog2E = 1.4426950408889634;
+
+// Calls fn.template operator()<Elem, kDim>() for the call's dtype (bf16 or fp16) and padded D.
+template <class Fn>
+int VisitTile(const CudaAttentionArgs& args, const Fn& fn) {
+  const auto visit = [&]<class Elem>() -> int {
+    if (args.head_dim <= 64) return fn.template operator()<Elem, 64>();
+    if (args.head_dim <= 128) return fn.template operator()<Elem, 128>();
+    return fn.template operator()<Elem, 256>();
+  };
+  return args.dtype == kCudaBf16 ? visit.template operator()<__nv_bfloat16>() : visit.template operator()<__half>();
+}
 
 // Where chunk `chunk` of row `row` begins, in elements.
 template <int kDim>

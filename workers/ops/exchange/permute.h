@@ -37,5 +37,7 @@ absl::Status GatherRows(const Stream& stream,
                         const TensorView& x,   // [T, H]; rows may be strided
                         const IntView& rows,   // [rows]
                         const TensorView& y);  // [rows, H]
+// The same, but a row -1 leaves that row of y as it is.
+absl::Status GatherPresent(const Stream& stream, const TensorView& x, const IntView& rows, const TensorView& y);
 
 }  // namespace switchyard::ops
