@@ -18,16 +18,14 @@ absl::Status Check(const OpSite& at, const ExpertBiasBackwardDesc& desc, const T
   RETURN_IF_ERROR(ExpectView(at, "weight", weight, acc, {rows, 1}));
   RETURN_IF_ERROR(ExpectView(at, "dweight", dweight, acc, {rows, 1}));
   RETURN_IF_ERROR(ExpectInts(at, "rows", desc.rows, desc.rows.empty() && d.dim(0) == rows ? 0 : rows, 0, d.dim(0)));
-  if (experts < 0 || desc.offsets.data()[0] != 0 || desc.offsets.data()[experts] != rows ||
-      static_cast<int64_t>(desc.biases.size()) != experts || static_cast<int64_t>(desc.gradients.size()) != experts) {
+  if (experts < 0 || static_cast<int64_t>(desc.biases.size()) != experts ||
+      static_cast<int64_t>(desc.gradients.size()) != experts) {
     return absl::InvalidArgumentError(absl::StrCat(at.op, ": ", desc.offsets.size(), " offsets, ", desc.biases.size(),
                                                    " biases and ", desc.gradients.size(), " gradients for ", rows,
                                                    " rows"));
   }
+  RETURN_IF_ERROR(ExpectOffsets(at, desc.offsets.data(), experts, "weight", rows));
   for (int64_t e = 0; e < experts; ++e) {
-    if (desc.offsets.data()[e] > desc.offsets.data()[e + 1]) {
-      return absl::InvalidArgumentError(absl::StrCat(at.op, ": offsets fall at ", e));
-    }
     RETURN_IF_ERROR(ExpectView(at, "bias", desc.biases[e], d.dtype(), {d.dim(1)}));
     RETURN_IF_ERROR(ExpectView(at, "gradient", desc.gradients[e], acc, {d.dim(1)}));
   }

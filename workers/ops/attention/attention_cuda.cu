@@ -15,13 +15,13 @@ constexpr int kWideHeadShared = 194 << 10;  // bytes of a block beyond it: Hoppe
 
 bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-}  // namespace
-
 bool TensorCoresTake(const CudaAttentionArgs& a) {
   return (a.dtype == kCudaBf16 || a.dtype == kCudaF16) && a.head_dim % kVectorElems == 0 && a.head_dim <= 256 &&
          a.q_stride % kVectorElems == 0 && a.out_stride % kVectorElems == 0 && Aligned(a.q) && Aligned(a.out) &&
          Aligned(a.k_cache) && Aligned(a.v_cache) && a.scale > 0;
 }
+
+}  // namespace
 
 int Attention(const CudaCall& call, const CudaAttentionArgs& args) {
   if (!TensorCoresTake(args)) return AttentionPlain(call, args);

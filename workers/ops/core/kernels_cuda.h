@@ -1,11 +1,11 @@
-// The table of this room's CUDA kernels and what each takes.
+// The table of this room's CUDA kernels and their arguments.
 //
 // Internal to workers/ops: op.cc files check, then call through CudaKernels().  Plain types only, for nvcc: raw
-// pointers, strides in elements, dtypes as the value of DType.  What kernels.h has for the CPU serves here, too, with
-// pointers to device memory. An entry enqueues its work on the call's stream and returns the runtime's error (a
-// cudaError_t; 0 = enqueued).  It neither blocks nor allocates nor looks at device memory from the host, so all of it
-// can be captured into a graph: launches are sized by bounds that the host knows, true counts are read on the device.
-// Calls on one stream share one workspace.
+// pointers, strides in elements, dtypes as the value of DType.  Arguments of kernels.h serve here, too, with pointers
+// to device memory.  An entry enqueues its work on the call's stream and returns the runtime's error (a cudaError_t; 0
+// = enqueued).  It neither blocks nor allocates nor reads device memory from the host, so a graph can capture all of
+// it: bounds that the host knows size the launches, true counts are read on the device.  Calls on one stream share one
+// workspace.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct CudaCall {
   void* stream = nullptr;  // cudaStream_t
   int device = 0;
   int num_sms = 0;
-  bool deterministic = false;  // a row's bits may not depend on its company: GEMMs of one fixed kind
+  bool deterministic = false;  // rows are batch-invariant: GEMMs of one fixed kind
   void* workspace = nullptr;   // device memory, kCudaWorkspaceBytes, 256-byte aligned; contents do not last
 };
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{96} << 20;
@@ -105,8 +105,8 @@ struct CudaSequences {
   int64_t num_tiles = 0;
   const int32_t* tiles;  // [num_tiles, 2]; sequence -1 = none
 };
-// Queries a tile of prefill takes: fixed, so that the host can cut sequences into tiles.  Tiles begin at multiples of
-// it from the sequence's first query.  They are started in the order of the list: long ones stand first.
+// Queries of a prefill tile: fixed, so that the host can cut sequences into tiles, from the sequence's first query on.
+// Tiles are started in the order of the list: long ones stand first.
 inline constexpr int32_t kCudaQueryTile = 128;
 
 struct CudaKvArgs {
@@ -133,9 +133,9 @@ struct CudaAttentionArgs {
   double scale;
 };
 
-// One launch for what stands between the qkv product and attention: norms of q and k (gamma null = none), clip of q, k
-// and v, rotation, and the write of k and v into the cache.  In place on qkv rows [T, (N + 2*Nkv) * D], with the bits
-// of those ops one after the other.  A row of no sequence is changed, not written into the cache.
+// All between the qkv product and attention in one launch: norms of q and k (gamma null = none), clip of q, k and v,
+// rotation, and the write of k and v into the cache.  In place on qkv rows [T, (N + 2*Nkv) * D], with the bits of those
+// ops one after the other.  A row of no sequence is changed, not written into the cache.
 struct CudaQkvArgs {
   CudaKvArgs kv;  // k_rows and v_rows are those of qkv
   void* q_rows;

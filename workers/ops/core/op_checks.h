@@ -35,6 +35,10 @@ absl::Status ExpectFloatMatrix(const OpSite& at, absl::string_view name, const T
 absl::Status ExpectInts(const OpSite& at, absl::string_view name, const IntView& ints, int64_t count, int64_t low,
                         int64_t high);
 
+// InvalidArgument unless offsets [count + 1], on the host, rise from 0 to the number of rows of `name`.
+absl::Status ExpectOffsets(const OpSite& at, const int32_t* offsets, int64_t count, absl::string_view name,
+                           int64_t rows);
+
 inline uint8_t DTypeCode(DType dtype) { return static_cast<uint8_t>(dtype); }
 
 // Rows per task so that a task moves about 64 KB: small enough to share out, large enough to be worth it.

@@ -1,9 +1,9 @@
-// What the kernels share that walk rows: packs (as many elements as one 16-byte access takes), arithmetic that rounds
+// Shared by the kernels that walk rows: packs (as many elements as one 16-byte access takes), arithmetic that rounds
 // where the CPU's kernels round, and the launch that gives every thread one pack of a row.
 //
 // Only for *_cuda.cu.  Packs never read or write beyond the row: its last, shorter one goes element by element, and so
 // do all where a pointer or stride is no multiple of a pack (Aligned, decided once for a call).  Which thread computes
-// what does not depend on that, so neither do the bits.
+// an element does not depend on that, so neither do the bits.
 #pragma once
 
 #include <cuda_bf16.h>

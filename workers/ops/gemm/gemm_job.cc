@@ -42,18 +42,12 @@ absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
 absl::Status CheckRows(const GemmJob& job, Device device) {
   const OpSite at = {job.op, device};
   const int64_t rows = job.y.dim(0), weights = job.weights.size();
-  const int32_t* const offsets = job.offsets.data();
   // One weight has all rows: no offsets need to be there.
   if (job.offsets.size() != weights + 1 && !(weights == 1 && job.offsets.empty())) {
     return Bad(job, "offsets must be ", weights + 1, ", are ", job.offsets.size());
   }
   if (device.is_cpu() && !job.offsets.empty()) {
-    if (offsets[0] != 0 || offsets[weights] != rows) {
-      return Bad(job, "offsets must be from 0 to y's ", rows, " rows, are from ", offsets[0], " to ", offsets[weights]);
-    }
-    for (int64_t e = 0; e < weights; ++e) {
-      if (offsets[e] > offsets[e + 1]) return Bad(job, "offsets fall at ", e, ": ", offsets[e], " to ", offsets[e + 1]);
-    }
+    RETURN_IF_ERROR(ExpectOffsets(at, job.offsets.data(), weights, "y", rows));
   }
   if (job.x_rows.empty()) {
     // With 0 rows an empty x_rows may also mean "picks none of x".

@@ -103,7 +103,7 @@ int EnqueueTiles(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
 
 template <class Elem, class Accum>
 int EnqueuePlain(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {
-  return Launch(ConfigOf(call, Grid(config.grid), kPlainThreads, GemmPlan::Bytes(p.experts)),
+  return Launch(ConfigOf(call, Grid(config.grid), kPlainThreads, CudaGemmPlanBytes(p.experts)),
                 GemmPlainKernel<Elem, Accum>, p);
 }
 
