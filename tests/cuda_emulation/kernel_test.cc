@@ -51,12 +51,11 @@ TEST_F(KernelTest, ABarrierMakesOtherThreadsWritesVisibleAndAMissingOneShows) {
 
 __global__ void SumOfBlock(const float* in, float* out) {
   __shared__ float scratch[switchyard::ops::cuda::kMaxWarps];
-  const float sum = switchyard::ops::cuda::BlockSum(in[blockIdx.x * blockDim.x + threadIdx.x], scratch);
-  const float most = switchyard::ops::cuda::BlockMax(in[blockIdx.x * blockDim.x + threadIdx.x], scratch);
-  out[blockIdx.x * blockDim.x + threadIdx.x] = sum + most * 1000000;
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  out[i] = switchyard::ops::cuda::BlockSum(in[i], scratch);
 }
 
-TEST_F(KernelTest, ReductionsOfABlock) {
+TEST_F(KernelTest, SumsOfABlock) {
   for (unsigned threads : {32u, 64u, 1024u}) {
     for (uint64_t seed : {0, 1, 2, 3}) {
       SetSeed(seed);
@@ -67,7 +66,7 @@ TEST_F(KernelTest, ReductionsOfABlock) {
       const std::vector<float> got = out.Read();
       for (size_t i = 0; i < got.size(); ++i) {
         const auto first = values.begin() + static_cast<std::ptrdiff_t>(i / threads * threads);
-        EXPECT_EQ(got[i], std::accumulate(first, first + threads, 0.f) + 12e6f);
+        EXPECT_EQ(got[i], std::accumulate(first, first + threads, 0.f));
       }
     }
   }
@@ -75,7 +74,7 @@ TEST_F(KernelTest, ReductionsOfABlock) {
 
 // Emulated tests are as fast as this; a debug build or a sanitizer may take most of the margin of fifty.
 TEST_F(KernelTest, HundredsOfThousandsOfWaitsPerSecond) {
-  constexpr unsigned kThreads = 256, kBlocks = 64, kWaitsPerThread = 24;
+  constexpr unsigned kThreads = 256, kBlocks = 64, kWaitsPerThread = 12;
   DeviceArray<float> in(std::vector<float>(kThreads * kBlocks, 1.f)), out(kThreads * kBlocks);
   const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(Launch({.grid = kBlocks, .block = kThreads}, SumOfBlock, in.get(), out.get()), cudaSuccess);

@@ -28,12 +28,11 @@ __global__ void OneTile(const Elem* a,    // [16, 16]
   for (int i = lane; i < 256; i += 32) a_rows[i] = a[i];
   for (int i = lane; i < 128; i += 32) b_rows[i] = b[i], b_columns[i] = b_t[i];
   __syncthreads();
-  uint32_t a_fragment[4], b_fragment[2], same[2], four[4];
+  uint32_t a_fragment[4], b_fragment[2], four[4];
   LdMatrixX4(a_fragment, &a_rows[lane % 16 * 16 + lane / 16 * 8]);
   LdMatrixX2(b_fragment, &b_columns[lane % 8 * 16 + lane / 8 % 2 * 8]);
-  LdMatrixX2Trans(same, &b_rows[lane % 16 * 8]);
   LdMatrixX4Trans(four, &b_rows[lane % 16 * 8]);
-  atomicAnd(agree, same[0] == b_fragment[0] && same[1] == b_fragment[1] && four[0] == four[2] && four[1] == same[1]);
+  atomicAnd(agree, four[0] == b_fragment[0] && four[1] == b_fragment[1] && four[0] == four[2] && four[1] == four[3]);
   float sums[4] = {1, 1, 1, 1};
   MmaM16N8K16<Elem>(sums, a_fragment, b_fragment);
   for (int r = 0; r < 4; ++r) d[(lane / 4 + r / 2 * 8) * 8 + lane % 4 * 2 + r % 2] = sums[r];

@@ -1,4 +1,4 @@
-# The way back of the ops beside it.  Kernel files (*_cpu.cc of row ops) are compiled with those of the forward ops: ops.cmake.
+# The backward pass of the ops.  Kernel files (*_cpu.cc of row ops) are compiled with those of the forward ops: ops.cmake.
 sy_library(sy_ops_backward_gemm
   SRCS
     gemm/backward/transposed_weight.cc
@@ -11,9 +11,7 @@ sy_library(sy_ops_backward
     activation/activation_backward.cc
     activation/bias_gradient.cc
     activation/expert_bias_backward.cc
-    activation/swiglu_backward.cc
     attention/attention_backward.cc
-    core/backward_kernels.cc
     embedding/embedding_backward.cc
     norm/layer_norm_backward.cc
     norm/rms_norm_backward.cc
@@ -22,7 +20,6 @@ sy_library(sy_ops_backward
     optimizer/adamw.cc
     optimizer/cross_entropy.cc
     rope/qkv_backward.cc
-    rope/rope_backward.cc
     router/router_backward.cc
   DEPS sy_tensor sy_ops sy_ops_common absl::function_ref absl::span absl::status absl::statusor
   PRIVATE absl::strings)

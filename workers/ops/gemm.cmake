@@ -4,7 +4,6 @@
 sy_library(sy_ops_common
   SRCS
     core/cuda_call.cc
-    core/cuda_kernels.cc
     core/op_checks.cc
     core/thread_scratch.cc
   DEPS sy_tensor absl::status absl::statusor absl::strings)
@@ -13,7 +12,6 @@ sy_library(sy_ops_gemm
   SRCS
     gemm/expert_ffn.cc
     gemm/gemm.cc
-    gemm/gemm_config.cc
     gemm/gemm_cpu.cc
     gemm/gemm_job.cc
     gemm/gemm_tasks.cc

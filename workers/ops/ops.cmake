@@ -3,17 +3,19 @@
 set(kernel_sources
   activation/elementwise_cpu.cc
   activation/gelu_cpu.cc
+  attention/attention_backward_cpu.cc
   attention/attention_cpu.cc
   core/kernel_table_cpu.cc
   exchange/combine_cpu.cc
   norm/layer_norm_cpu.cc
   norm/rms_norm_cpu.cc
+  norm/row_ops_backward_cpu.cc
+  optimizer/adamw_cpu.cc
+  optimizer/loss_cpu.cc
   rope/rope_cpu.cc
+  router/router_backward_cpu.cc
   router/router_cpu.cc
   sampling/sampling_cpu.cc)
-list(APPEND kernel_sources optimizer/adamw_cpu.cc attention/attention_backward_cpu.cc core/backward_table_cpu.cc activation/expert_bias_backward_cpu.cc
-                           activation/gelu_backward_cpu.cc norm/layer_norm_backward_cpu.cc optimizer/loss_cpu.cc
-                           router/router_backward_cpu.cc norm/row_ops_backward_cpu.cc norm/row_scale_backward_cpu.cc)
 
 # sy_ops_kernels(ISA SRCS ... [FLAGS ...])
 function(sy_ops_kernels isa)

@@ -1,19 +1,17 @@
 // How products are cut into tasks: a table of shapes, and that every output belongs to exactly one task.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
-#include <sstream>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/workers/ops/gemm_testing.h"
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/gemm/gemm_tasks.h"
 
 namespace switchyard::ops {
 namespace {
-
-using testing::HasSubstr;
 
 TEST(GemmConfigTest, TableOfShapes) {
   struct Row {
@@ -36,11 +34,9 @@ TEST(GemmConfigTest, TableOfShapes) {
   };
   for (const Row& row : table) {
     const GemmConfig config = ChooseGemm(row.shape);
-    std::ostringstream text;
-    text << row.shape << ": " << config;
-    EXPECT_EQ(config.rows_per_task, row.rows_per_task) << text.str();
-    EXPECT_EQ(config.min_panels, row.min_panels) << text.str();
-    EXPECT_THAT(text.str(), HasSubstr("scalar"));
+    const std::string shape = absl::StrCat(row.shape.m, "x", row.shape.n, "x", row.shape.k);
+    EXPECT_EQ(config.rows_per_task, row.rows_per_task) << shape;
+    EXPECT_EQ(config.min_panels, row.min_panels) << shape;
   }
 }
 

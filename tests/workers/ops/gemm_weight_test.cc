@@ -75,7 +75,7 @@ TEST(GemmWeightTest, BorrowedMemoryHoldsTheSameForm) {
   EXPECT_EQ(std::memcmp(owned.data(), again.data(), owned.bytes()), 0) << "padding must be zero in any memory";
   const Weight moved = std::move(w);
   EXPECT_TRUE(w.empty());  // NOLINT: what a moved-from weight is
-  EXPECT_EQ(moved.backing(), WeightBacking::kBorrowed);
+  EXPECT_EQ(moved.data(), memory.data());
 }
 
 TEST(GemmWeightTest, SaysWhatDoesNotFit) {

@@ -15,7 +15,6 @@
 #include "workers/ops/activation/activation_backward.h"
 #include "workers/ops/activation/bias_gradient.h"
 #include "workers/ops/activation/expert_bias_backward.h"
-#include "workers/ops/activation/swiglu_backward.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/ops/gemm/backward/weight_gradient.h"
 #include "workers/ops/gemm/gemm.h"

@@ -1,4 +1,4 @@
-// What a feed-forward does between its two products.  Plain data.
+// The activation of a feed-forward, between its two products.  Plain data.
 #pragma once
 
 #include <cstdint>

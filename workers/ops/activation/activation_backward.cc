@@ -1,10 +1,8 @@
 #include "workers/ops/activation/activation_backward.h"
 
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/activation/swiglu_backward.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
 
@@ -18,16 +16,29 @@ absl::Status ActivationBackward(const Stream& stream, Activation activation, con
   RETURN_IF_ERROR(ExpectView(at, "dsums", dsums, dhidden.dtype(), dhidden.shape()));
   const GeluBackwardArgs args = {.dtype = DTypeCode(dhidden.dtype()),
                                  .tanh = activation == Activation::kGeluTanh,
-                                 .x = sums.raw(),
-                                 .dy = dhidden.raw(),
-                                 .dx = dsums.raw(),
-                                 .x_stride = sums.row_stride(),
-                                 .dy_stride = dhidden.row_stride(),
-                                 .dx_stride = dsums.row_stride(),
+                                 .x = RowsOf(sums),
+                                 .dy = RowsOf(dhidden),
+                                 .dx = RowsOf(dsums),
                                  .width = dhidden.dim(1)};
-  stream.pool().ParallelFor(dhidden.dim(0), RowGrain(3 * dhidden.dim(1) * DTypeBytes(dhidden.dtype())),
-                            [&](int64_t begin, int64_t end) { BackwardKernels().gelu(args, begin, end); });
-  return absl::OkStatus();
+  return RunOnCpu(stream, dhidden.dim(0), 3 * args.width * DTypeBytes(dhidden.dtype()), CpuKernels().gelu_backward,
+                  args);
+}
+
+absl::Status SwiGluBackward(const Stream& stream, const TensorView& sums, const TensorView& dhidden,
+                            const TensorView& dsums) {
+  const OpSite at = {"swiglu_backward", stream.device()};
+  RETURN_IF_ERROR(ExpectHost(at));
+  RETURN_IF_ERROR(ExpectFloatMatrix(at, "dhidden", dhidden));
+  const Shape shape = {dhidden.dim(0), 2 * dhidden.dim(1)};
+  RETURN_IF_ERROR(ExpectView(at, "sums", sums, dhidden.dtype(), shape));
+  RETURN_IF_ERROR(ExpectView(at, "dsums", dsums, dhidden.dtype(), shape));
+  const SwiGluBackwardArgs args = {.dtype = DTypeCode(dhidden.dtype()),
+                                   .sums = RowsOf(sums),
+                                   .dhidden = RowsOf(dhidden),
+                                   .dsums = RowsOf(dsums),
+                                   .width = dhidden.dim(1)};
+  return RunOnCpu(stream, dhidden.dim(0), 5 * args.width * DTypeBytes(dhidden.dtype()), CpuKernels().swiglu_backward,
+                  args);
 }
 
 }  // namespace switchyard::ops

@@ -1,7 +1,7 @@
-// The way back through a feed-forward's activation (../activation.h), from what ExpertFfn kept in `sums`:
-// SwiGluBackward for SwiGLU; for GELU dsums = dhidden · gelu'(sums), in AccDType, rounded once.
+// The backward pass of a feed-forward's activation (activation.h), from the `sums` that ExpertFfn kept: SwiGluBackward
+// for SwiGLU; for GELU dsums = dhidden · gelu'(sums).
 //
-// A row's bits depend on that row alone.  Borrows all memory.  CPU only so far.
+// In AccDType, rounded once.  A row's bits depend on that row alone.  Borrows all memory.  CPU only so far.
 // Errors (InvalidArgument): shapes or dtypes that do not fit.
 #pragma once
 
@@ -16,5 +16,12 @@ absl::Status ActivationBackward(const Stream& stream, Activation activation,
                                 const TensorView& sums,     // [T, SumsWidth] model dtype; rows may be strided
                                 const TensorView& dhidden,  // [T, F] model dtype; rows may be strided
                                 const TensorView& dsums);   // [T, SumsWidth] likewise; may be sums itself
+
+// Through hidden = silu(gate) * up, from the sums that GatedGemm kept (expert_ffn.h):
+//   dgate = dhidden · up · s · (1 + gate · (1 - s)),   dup = dhidden · gate · s,   s = 1 / (1 + exp(-gate)).
+absl::Status SwiGluBackward(const Stream& stream,
+                            const TensorView& sums,     // [T, 2F] model dtype: gate, then up; rows may be strided
+                            const TensorView& dhidden,  // [T, F] model dtype; rows may be strided
+                            const TensorView& dsums);   // [T, 2F] model dtype; rows may be strided; may be sums itself
 
 }  // namespace switchyard::ops

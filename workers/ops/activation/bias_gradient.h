@@ -1,7 +1,6 @@
-// The gradient of a bias: gradient[j] += Σ over rows of dy[row][j].
+// The gradient of a bias: gradient[j] += Σ over rows of dy[row][j], in AccDType, in the order of row_block_sums.h.
 //
-// Sums are in AccDType, in a tree that depends on the number of rows alone (row_block_sums.h).  Borrows all memory. CPU
-// only so far.  Errors (InvalidArgument): shapes or dtypes that do not fit.
+// Borrows all memory.  CPU only so far.  Errors (InvalidArgument): shapes or dtypes that do not fit.
 #pragma once
 
 #include "absl/status/status.h"

@@ -6,7 +6,6 @@
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
 
@@ -19,14 +18,8 @@ absl::Status Clamp(const Stream& stream, double limit, const TensorView& x) {
   }
   const ClampArgs args = {
       .dtype = DTypeCode(x.dtype()), .x = x.raw(), .x_stride = x.row_stride(), .width = x.dim(1), .limit = limit};
-  if (!stream.device().is_cpu()) {
-    return RunOnCuda("clamp", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.clamp(call, args, x.dim(0));
-    });
-  }
-  stream.pool().ParallelFor(x.dim(0), RowGrain(x.dim(1) * DTypeBytes(x.dtype())),
-                            [&](int64_t begin, int64_t end) { CpuKernels().clamp(args, begin, end); });
-  return absl::OkStatus();
+  if (!stream.device().is_cpu()) return RunOnCuda("clamp", stream, &CudaKernelTable::clamp, args, x.dim(0));
+  return RunOnCpu(stream, x.dim(0), x.dim(1) * DTypeBytes(x.dtype()), CpuKernels().clamp, args);
 }
 
 }  // namespace switchyard::ops

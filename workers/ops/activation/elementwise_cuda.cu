@@ -7,14 +7,13 @@ namespace {
 template <class Elem>
 struct ClampOp {
   static constexpr int kCount = kPackOf<Elem>;
-  Elem* x;  // [T, H]
-  int64_t x_stride, width;
-  AccT<Elem> limit;
+  ClampArgs a;
   bool aligned;
 
   __device__ void operator()(int64_t row, int64_t pack) const {
-    const int64_t column = pack * kCount, left = width - column;
-    Elem* at = x + row * x_stride + column;
+    const int64_t column = pack * kCount, left = a.width - column;
+    const AccT<Elem> limit = static_cast<AccT<Elem>>(a.limit);
+    Elem* at = static_cast<Elem*>(a.x) + row * a.x_stride + column;
     auto values = LoadPack<kCount>(at, left, aligned);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -32,13 +31,8 @@ struct ClampOp {
 int Clamp(const CudaCall& call, const ClampArgs& a, int64_t rows) {
   return VisitElem(a.dtype, [&]<class Elem>() {
     using Op = ClampOp<Elem>;
-    Elem* x = static_cast<Elem*>(a.x);
-    const Op op = {.x = x,
-                   .x_stride = a.x_stride,
-                   .width = a.width,
-                   .limit = static_cast<AccT<Elem>>(a.limit),
-                   .aligned = Aligned<Op::kCount>(x, a.x_stride)};
-    return LaunchRows(call, op, rows, (a.width + Op::kCount - 1) / Op::kCount);
+    const bool aligned = Aligned<Op::kCount>(static_cast<Elem*>(a.x), a.x_stride);
+    return LaunchRows(call, Op{a, aligned}, rows, (a.width + Op::kCount - 1) / Op::kCount);
   });
 }
 

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/norm/row_block_sums.h"
 
@@ -18,16 +18,14 @@ absl::Status Check(const OpSite& at, const ExpertBiasBackwardDesc& desc, const T
   RETURN_IF_ERROR(ExpectView(at, "weight", weight, acc, {rows, 1}));
   RETURN_IF_ERROR(ExpectView(at, "dweight", dweight, acc, {rows, 1}));
   RETURN_IF_ERROR(ExpectInts(at, "rows", desc.rows, desc.rows.empty() && d.dim(0) == rows ? 0 : rows, 0, d.dim(0)));
-  if (experts < 0 || desc.offsets.data()[0] != 0 || desc.offsets.data()[experts] != rows ||
-      static_cast<int64_t>(desc.biases.size()) != experts || static_cast<int64_t>(desc.gradients.size()) != experts) {
+  if (experts < 0 || static_cast<int64_t>(desc.biases.size()) != experts ||
+      static_cast<int64_t>(desc.gradients.size()) != experts) {
     return absl::InvalidArgumentError(absl::StrCat(at.op, ": ", desc.offsets.size(), " offsets, ", desc.biases.size(),
                                                    " biases and ", desc.gradients.size(), " gradients for ", rows,
                                                    " rows"));
   }
+  RETURN_IF_ERROR(ExpectOffsets(at, desc.offsets.data(), experts, "weight", rows));
   for (int64_t e = 0; e < experts; ++e) {
-    if (desc.offsets.data()[e] > desc.offsets.data()[e + 1]) {
-      return absl::InvalidArgumentError(absl::StrCat(at.op, ": offsets fall at ", e));
-    }
     RETURN_IF_ERROR(ExpectView(at, "bias", desc.biases[e], d.dtype(), {d.dim(1)}));
     RETURN_IF_ERROR(ExpectView(at, "gradient", desc.gradients[e], acc, {d.dim(1)}));
   }
@@ -42,18 +40,15 @@ absl::Status ExpertBiasBackward(const Stream& stream, const ExpertBiasBackwardDe
   for (size_t e = 0; e < desc.biases.size(); ++e) {
     const int32_t first = desc.offsets.data()[e];
     const ExpertBiasBackwardArgs args = {.dtype = DTypeCode(d.dtype()),
-                                         .d = d.raw(),
+                                         .d = RowsOf(d),
                                          .rows = desc.rows.empty() ? nullptr : desc.rows.data(),
                                          .bias = desc.biases[e].raw(),
-                                         .weight = weight.raw(),
-                                         .dweight = dweight.raw(),
-                                         .d_stride = d.row_stride(),
-                                         .weight_stride = weight.row_stride(),
-                                         .dweight_stride = dweight.row_stride(),
+                                         .weight = RowsOf(weight),
+                                         .dweight = RowsOf(dweight),
                                          .width = d.dim(1)};
     AddRowBlocks(stream, desc.offsets.data()[e + 1] - first, AccDType(d.dtype()), args.width, desc.gradients[e].raw(),
                  [&](int64_t begin, int64_t end, void* sums) {
-                   BackwardKernels().expert_bias(args, first + begin, first + end, sums);
+                   CpuKernels().expert_bias_backward(args, first + begin, first + end, sums);
                  });
   }
   return absl::OkStatus();

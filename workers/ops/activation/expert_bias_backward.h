@@ -1,11 +1,10 @@
-// The way back through the biases of experts' outputs, where a row's output counts with its weight:
-// o = w · (z + bias[expert of the row]), do given:
+// The backward pass of the biases of experts' outputs, where each row's output has a weight:
+// o = w · (z + bias[expert of the row]), with do given:
 //   dw[i] += do[i] · bias,   dbias += Σ over the expert's rows of w[i] · do[i].
-// (What z = h · downᵀ has of dw is RowScaleBackward's.)
+// (RowScaleBackward computes what z = h · downᵀ adds to dw.)
 //
-// In AccDType; dw's bits depend on that row alone, dbias is summed in a tree that depends on the number of the expert's
-// rows alone (row_block_sums.h).  Borrows all memory.  CPU only so far.
-// Errors (InvalidArgument): shapes or dtypes that do not fit.
+// In AccDType; dw's bits depend on that row alone, dbias is summed in the order of row_block_sums.h.
+// Borrows all memory.  CPU only so far.  Errors (InvalidArgument): shapes or dtypes that do not fit.
 #pragma once
 
 #include "absl/status/status.h"

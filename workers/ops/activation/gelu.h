@@ -2,8 +2,7 @@
 // x/2 · (1 + tanh(u)).  In AccDType, rounded once.
 //
 // A row's bits depend on that row alone.  Borrows all memory; y may be x itself.  CPU only so far (Unimplemented on a
-// device).  Errors (InvalidArgument): shapes or dtypes that do not fit.
-// REQUIRES: an activation that is not gated.
+// device).  Errors (InvalidArgument): shapes or dtypes that do not fit.  REQUIRES: an activation that is not gated.
 #pragma once
 
 #include "absl/status/status.h"

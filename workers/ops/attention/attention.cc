@@ -83,10 +83,6 @@ absl::Status Check(const OpSite& at, const AttentionDesc& desc, const TensorView
   return ExpectView(at, "out", out, q.dtype(), shape);
 }
 
-char* At(const TensorView& view, int64_t row, int64_t column) {
-  return static_cast<char*>(view.raw()) + (row * view.row_stride() + column) * DTypeBytes(view.dtype());
-}
-
 absl::Status AttentionOnCuda(const Stream& stream, const AttentionDesc& desc, const CudaSequences& sequences,
                              const TensorView& q, const KvCacheView& cache, const TensorView& out) {
   const CudaAttentionArgs args = {.dtype = DTypeCode(q.dtype()),
@@ -103,8 +99,7 @@ absl::Status AttentionOnCuda(const Stream& stream, const AttentionDesc& desc, co
                                   .head_dim = cache.head_dim(),
                                   .window = desc.window,
                                   .scale = desc.scale};
-  return RunOnCuda("attention", stream,
-                   [&](const CudaCall& call, const CudaKernelTable& kernels) { return kernels.attention(call, args); });
+  return RunOnCuda("attention", stream, &CudaKernelTable::attention, args);
 }
 
 }  // namespace
@@ -126,8 +121,8 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
     const SequenceRows& seq = sequences[tile.sequence];
     const int64_t head = i % kv_heads, row = seq.row_begin + tile.query, column = head * group * head_dim;
     kernel({.dtype = DTypeCode(q.dtype()),
-            .q = At(q, row, column),
-            .out = At(out, row, column),
+            .q = ElementAt(q, row, column),
+            .out = ElementAt(out, row, column),
             .q_stride = q.row_stride(),
             .out_stride = out.row_stride(),
             .queries = tile.count,

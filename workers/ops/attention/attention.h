@@ -4,12 +4,11 @@
 // also i - w < j (w keys, its own included).  Query head h reads kv head h / (N / Nkv).  The keys of the step's own
 // rows must be in the cache already (WriteKv).
 //
-// Sameness: a query row walks its keys in tiles of kAttentionKeyTile that begin at multiples of it in absolute
-// position, in rising order, with one online softmax.  So its bits do not depend on how the prompt was chunked, on the
-// cache's block size, on the other sequences of the batch or on threads.  Tiles that a row does not see are not touched
-// for it.  (Keys and values must be finite: a NaN or Inf may also reach rows of the same chunk that stand before it.)
-// Softmax and sums are in AccDType.  With a bf16 cache and AVX512-BF16 or AMX, the probabilities are rounded to bf16
-// before they meet v.
+// Batch invariance: a query row walks its keys in tiles of kAttentionKeyTile, at multiples of it in absolute position,
+// in rising order, with one online softmax.  So its bits depend neither on how the prompt was chunked, nor on the
+// cache's block size, other sequences or threads.  A tile that a row does not see is not touched for it.  (Keys and
+// values must be finite: a NaN or Inf may also reach rows of the same chunk that stand before it.)  Softmax and sums
+// are in AccDType.  With a bf16 cache and AVX512-BF16 or AMX, probabilities are rounded to bf16 before they meet v.
 //
 // Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.
 // Does not do: attention sinks, ALiBi, cross attention.

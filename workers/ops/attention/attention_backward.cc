@@ -4,7 +4,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/attention/attention.h"
 #include "workers/ops/attention/attention_backward_layout.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
@@ -40,10 +40,6 @@ absl::Status CheckHeads(const AttentionBackwardDesc& desc) {
                                                  kMaxHeadDim, "), window ", desc.window));
 }
 
-char* At(const TensorView& view, int64_t row, int64_t column) {
-  return static_cast<char*>(view.raw()) + (row * view.row_stride() + column) * DTypeBytes(view.dtype());
-}
-
 }  // namespace
 
 absl::Status AttentionBackward(const Stream& stream, const AttentionBackwardDesc& desc,
@@ -65,16 +61,16 @@ absl::Status AttentionBackward(const Stream& stream, const AttentionBackwardDesc
     const WholeSequence& sequence = sequences[task / desc.num_kv_heads];
     const int64_t row = sequence.first_row, head = task % desc.num_kv_heads;
     const int64_t q = head * group * dim, k = q_width + head * dim, v = k + kv_width;
-    BackwardKernels().attention(
+    CpuKernels().attention_backward(
         {.dtype = DTypeCode(qkv.dtype()),
-         .q = At(qkv, row, q),
-         .k = At(qkv, row, k),
-         .v = At(qkv, row, v),
-         .attended = At(attended, row, q),
-         .dattended = At(dattended, row, q),
-         .dq = At(dqkv, row, q),
-         .dk = At(dqkv, row, k),
-         .dv = At(dqkv, row, v),
+         .q = ElementAt(qkv, row, q),
+         .k = ElementAt(qkv, row, k),
+         .v = ElementAt(qkv, row, v),
+         .attended = ElementAt(attended, row, q),
+         .dattended = ElementAt(dattended, row, q),
+         .dq = ElementAt(dqkv, row, q),
+         .dk = ElementAt(dqkv, row, k),
+         .dv = ElementAt(dqkv, row, v),
          .qkv_stride = qkv.row_stride(),
          .attended_stride = attended.row_stride(),
          .dattended_stride = dattended.row_stride(),

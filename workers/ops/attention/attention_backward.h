@@ -1,11 +1,11 @@
-// The way back through causal attention over whole sequences: what PagedAttention (attention.h) computes for sequences
-// that begin at position 0 and whose keys are all rows of this batch, as in training.
+// The backward pass of causal attention over whole sequences: of what PagedAttention (attention.h) computes for
+// sequences that begin at position 0 and whose keys are all rows of this batch, as in training.
 //
 // Probabilities are computed again from q and k, tile by tile, so nothing of size [S, S] is kept.  All sums are in
-// AccDType and each is rounded once.  dk and dv of a kv head add its query heads in order, and within a head the
-// queries in tiles of 64, rising; so bits depend on the sequence alone, not on its company or on threads. Parallel over
-// (sequence, kv head): a batch of fewer of these than threads leaves threads idle. Blocks until done.  Borrows all
-// memory.  CPU only so far. Does not do: a cached prefix, attention sinks, dropout.
+// AccDType and rounded once.  dk and dv of a kv head add its query heads in order, and within a head the queries in
+// rising tiles of 64, so bits depend on the sequence alone.  Parallel over (sequence, kv head): a batch of fewer of
+// these than threads leaves threads idle.  Blocks until done.  Borrows all memory.  CPU only so far.
+// Does not do: a cached prefix, attention sinks, dropout.
 #pragma once
 
 #include <cstdint>

@@ -9,20 +9,19 @@
 namespace switchyard::ops::cuda {
 namespace {
 
-constexpr uint8_t kBf16 = 2, kF16 = 3;      // DType
 constexpr int64_t kVectorElems = 8;         // of 16 bytes
 constexpr int64_t kNarrowHead = 128;        // elements; up to it 100 KB of shared memory do
 constexpr int kWideHeadShared = 194 << 10;  // bytes of a block beyond it: Hopper has them, an A100 does not
 
 bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
-}  // namespace
-
 bool TensorCoresTake(const CudaAttentionArgs& a) {
-  return (a.dtype == kBf16 || a.dtype == kF16) && a.head_dim % kVectorElems == 0 && a.head_dim <= 256 &&
+  return (a.dtype == kCudaBf16 || a.dtype == kCudaF16) && a.head_dim % kVectorElems == 0 && a.head_dim <= 256 &&
          a.q_stride % kVectorElems == 0 && a.out_stride % kVectorElems == 0 && Aligned(a.q) && Aligned(a.out) &&
          Aligned(a.k_cache) && Aligned(a.v_cache) && a.scale > 0;
 }
+
+}  // namespace
 
 int Attention(const CudaCall& call, const CudaAttentionArgs& args) {
   if (!TensorCoresTake(args)) return AttentionPlain(call, args);

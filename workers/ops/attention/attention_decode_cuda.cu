@@ -14,7 +14,6 @@
 #include "workers/ops/cuda/attention_cuda.h"
 #include "workers/ops/cuda/attention_decode_cuda.h"
 #include "workers/ops/cuda/attention_tile_cuda.h"
-#include "workers/ops/cuda/decode_work_cuda.h"
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/launch_cuda.h"
 #include "workers/ops/cuda/paged_rows_cuda.h"
@@ -40,6 +39,35 @@ struct Layout {
   static constexpr int kFoundBytes = kWarps * kMmaRows * (kPitch + 2) * 4;
   static constexpr int kBytes = kStagesBytes > kFoundBytes ? kStagesBytes : kFoundBytes;
 };
+
+// What one block reads: keys [begin, end) of a sequence for `heads` heads from first_head on.
+struct DecodeWork {
+  int sequence, kv_head, first_head, heads, begin, end, num_splits;
+};
+
+__host__ __device__ __forceinline__ int NumHeadParts(int group) { return (group + kMmaRows - 1) / kMmaRows; }
+
+// The keys that the decode of `sequence` sees: [FirstKey, end).  End 0: no such row.
+__device__ __forceinline__ int EndOfKeys(const CudaAttentionArgs& a, int sequence) {
+  return sequence < 0 || a.sequences.num_query[sequence] < 1 ? 0 : a.sequences.start_pos[sequence] + 1;
+}
+
+// Block (split, kv head and part of its group, row).  False: nothing to do.
+__device__ __forceinline__ bool FindWork(const CudaAttentionArgs& a, int sequence, DecodeWork* work) {
+  const int end = EndOfKeys(a, sequence);
+  if (end == 0) return false;
+  const int group = static_cast<int>(a.heads / a.kv_heads), parts = NumHeadParts(group);
+  const int part = static_cast<int>(blockIdx.y) % parts;
+  work->sequence = sequence;
+  work->kv_head = static_cast<int>(blockIdx.y) / parts;
+  work->first_head = work->kv_head * group + part * kMmaRows;
+  work->heads = group - part * kMmaRows < kMmaRows ? group - part * kMmaRows : kMmaRows;
+  const int first = FirstKey(end, WindowOf(a)), split_keys = SplitKeys(end - first);
+  work->num_splits = NumSplits(end - first);
+  work->begin = first + static_cast<int>(blockIdx.x) * split_keys;
+  work->end = end - work->begin < split_keys ? end : work->begin + split_keys;
+  return static_cast<int>(blockIdx.x) < work->num_splits;
+}
 
 // One tile of 16 keys and values into a stage.  offset: of lanes 0 … 15, where key `lane` begins, or -1: zero.
 template <class Elem, int kDim>
@@ -230,37 +258,19 @@ __global__ void __launch_bounds__(kThreads) MergeSplitsKernel(const CudaAttentio
 
 template <class Elem, int kDim>
 int Enqueue(const CudaCall& call, const CudaAttentionArgs& args, int64_t first_row, int64_t rows, int splits) {
-  constexpr double kLog2E = 1.4426950408889634;
-  const int64_t group = args.heads / args.kv_heads, parts = (group + kMmaRows - 1) / kMmaRows;
+  const int parts = NumHeadParts(static_cast<int>(args.heads / args.kv_heads));
   const PartialLayout partials(rows, args.heads, splits, args.head_dim);
-  const LaunchConfig decode = {
-      .grid = dim3(splits, static_cast<unsigned>(args.kv_heads * parts), static_cast<unsigned>(rows)),
-      .block = dim3(kThreads),
-      .shared_bytes = Layout<kDim>::kBytes,
-      .stream = static_cast<cudaStream_t>(call.stream),
-      .dependent = true};
+  const LaunchConfig decode = ConfigOf(call, Grid(splits, args.kv_heads * parts, rows), kThreads, Layout<kDim>::kBytes);
   const int error = Launch(decode, DecodeKernel<Elem, kDim>, args, first_row, static_cast<float>(args.scale * kLog2E),
                            partials, call.workspace);
   if (error != 0 || splits == 1) return error;
-  const LaunchConfig merge = {
-      .grid = dim3(static_cast<unsigned>((args.heads + kWarps - 1) / kWarps), static_cast<unsigned>(rows)),
-      .block = dim3(kThreads),
-      .stream = static_cast<cudaStream_t>(call.stream),
-      .dependent = true};
-  return Launch(merge, MergeSplitsKernel<Elem>, args, first_row, partials, call.workspace);
-}
-
-template <class Elem>
-int EnqueueDim(const CudaCall& call, const CudaAttentionArgs& args, int64_t first_row, int64_t rows, int splits) {
-  if (args.head_dim <= 64) return Enqueue<Elem, 64>(call, args, first_row, rows, splits);
-  if (args.head_dim <= 128) return Enqueue<Elem, 128>(call, args, first_row, rows, splits);
-  return Enqueue<Elem, 256>(call, args, first_row, rows, splits);
+  return Launch(ConfigOf(call, Grid((args.heads + kWarps - 1) / kWarps, rows), kThreads), MergeSplitsKernel<Elem>, args,
+                first_row, partials, call.workspace);
 }
 
 }  // namespace
 
 int AttentionDecode(const CudaCall& call, const CudaAttentionArgs& args) {
-  constexpr uint8_t kBf16 = 2;             // DType
   constexpr int64_t kMaxGridRows = 65535;  // blocks in y and z
   const int64_t keys = args.window > 0 && args.window < args.sequences.max_keys ? args.window : args.sequences.max_keys;
   const int splits = MaxSplits(keys);
@@ -269,8 +279,8 @@ int AttentionDecode(const CudaCall& call, const CudaAttentionArgs& args) {
   capacity = capacity < kMaxGridRows ? capacity : kMaxGridRows;
   for (int64_t row = 0; row < args.sequences.num_decodes; row += capacity) {
     const int64_t left = args.sequences.num_decodes - row, rows = left < capacity ? left : capacity;
-    const int error = args.dtype == kBf16 ? EnqueueDim<__nv_bfloat16>(call, args, row, rows, splits)
-                                          : EnqueueDim<__half>(call, args, row, rows, splits);
+    const int error = VisitTile(
+        args, [&]<class Elem, int kDim>() -> int { return Enqueue<Elem, kDim>(call, args, row, rows, splits); });
     if (error != 0) return error;
   }
   return 0;

@@ -103,11 +103,7 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const CudaAttentionArgs 
 int AttentionPlain(const CudaCall& call, const CudaAttentionArgs& args) {
   if (args.sequences.rows == 0) return 0;
   if (args.head_dim > kMaxDim) return cudaErrorInvalidValue;
-  const LaunchConfig config = {
-      .grid = dim3(static_cast<unsigned>(args.sequences.rows), static_cast<unsigned>(args.heads)),
-      .block = dim3(kThreads),
-      .stream = static_cast<cudaStream_t>(call.stream),
-      .dependent = true};
+  const LaunchConfig config = ConfigOf(call, Grid(args.sequences.rows, args.heads), kThreads);
   return VisitElem(args.dtype, [&]<class Elem>() -> int { return Launch(config, PlainKernel<Elem>, args); });
 }
 

@@ -204,31 +204,16 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   if (has_rows) StoreRows<Elem, kDim>(a, work, state, shared);
 }
 
-template <class Elem, int kDim>
-int Enqueue(const CudaCall& call, const CudaAttentionArgs& args, int64_t items) {
-  constexpr double kLog2E = 1.4426950408889634;
-  const LaunchConfig config = {.grid = dim3(static_cast<unsigned>(items * args.heads)),
-                               .block = dim3(kThreads),
-                               .shared_bytes = Layout<kDim>::kEnd * int64_t{sizeof(Elem)},
-                               .stream = static_cast<cudaStream_t>(call.stream),
-                               .dependent = true};
-  return Launch(config, PrefillKernel<Elem, kDim>, args, static_cast<float>(args.scale * kLog2E));
-}
-
-template <class Elem>
-int EnqueueDim(const CudaCall& call, const CudaAttentionArgs& args, int64_t items) {
-  if (args.head_dim <= 64) return Enqueue<Elem, 64>(call, args, items);
-  if (args.head_dim <= 128) return Enqueue<Elem, 128>(call, args, items);
-  return Enqueue<Elem, 256>(call, args, items);
-}
-
 }  // namespace
 
 int AttentionPrefill(const CudaCall& call, const CudaAttentionArgs& args, bool decodes) {
-  constexpr uint8_t kBf16 = 2;  // DType
   const int64_t items = args.sequences.num_tiles + (decodes ? args.sequences.num_decodes : 0);
   if (items == 0) return 0;
-  return args.dtype == kBf16 ? EnqueueDim<__nv_bfloat16>(call, args, items) : EnqueueDim<__half>(call, args, items);
+  return VisitTile(args, [&]<class Elem, int kDim>() -> int {
+    const int64_t shared_bytes = Layout<kDim>::kEnd * int64_t{sizeof(Elem)};
+    return Launch(ConfigOf(call, Grid(items * args.heads), kThreads, shared_bytes), PrefillKernel<Elem, kDim>, args,
+                  static_cast<float>(args.scale * kLog2E));
+  });
 }
 
 }  // namespace switchyard::ops::cuda

@@ -13,9 +13,6 @@ namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr uint8_t kF32 = 0, kF64 = 1;  // DType
-
-int64_t ElemBytes(uint8_t dtype) { return dtype == kF64 ? 8 : dtype == kF32 ? 4 : 2; }
 
 // All of these pointers and byte counts are multiples of `bytes`.
 template <class... Number>
@@ -46,20 +43,17 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Piece>
 int EnqueueWrite(const CudaCall& call, const CudaKvArgs& args) {
-  const int64_t elem_bytes = ElemBytes(args.dtype), piece = sizeof(Piece);
-  const LaunchConfig config = {.grid = dim3(static_cast<unsigned>(args.sequences.rows)),
-                               .block = dim3(kThreads),
-                               .stream = static_cast<cudaStream_t>(call.stream),
-                               .dependent = true};
-  return Launch(config, WriteKvKernel<Piece>, args, args.k_stride * elem_bytes / piece,
-                args.v_stride * elem_bytes / piece, static_cast<int>(args.head_dim * elem_bytes / piece));
+  const int64_t elem_bytes = CudaElemBytes(args.dtype), piece = sizeof(Piece);
+  return Launch(ConfigOf(call, Grid(args.sequences.rows), kThreads), WriteKvKernel<Piece>, args,
+                args.k_stride * elem_bytes / piece, args.v_stride * elem_bytes / piece,
+                static_cast<int>(args.head_dim * elem_bytes / piece));
 }
 
 }  // namespace
 
 int WriteKv(const CudaCall& call, const CudaKvArgs& args) {
   if (args.sequences.rows == 0) return 0;
-  const int64_t bytes = ElemBytes(args.dtype);
+  const int64_t bytes = CudaElemBytes(args.dtype);
   const auto fits = [&](int64_t piece) {
     return Divides(piece, reinterpret_cast<intptr_t>(args.k_rows), reinterpret_cast<intptr_t>(args.v_rows),
                    reinterpret_cast<intptr_t>(args.k_cache), reinterpret_cast<intptr_t>(args.v_cache),

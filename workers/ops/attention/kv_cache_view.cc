@@ -92,11 +92,8 @@ absl::Status WriteKv(const Stream& stream, const SequenceBatch& batch, const Ten
   RETURN_IF_ERROR(ExpectView(at, "k", k, cache.k.dtype(), shape));
   RETURN_IF_ERROR(ExpectView(at, "v", v, cache.k.dtype(), shape));
   RETURN_IF_ERROR(CheckSequences(at, batch, k.dim(0), cache));
-  if (!at.device.is_cpu()) {
-    return RunOnCuda("write_kv", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.write_kv(call, MakeCudaKvArgs(*batch.on_device, k, v, cache));
-    });
-  }
+  if (!at.device.is_cpu())
+    return RunOnCuda("write_kv", stream, &CudaKernelTable::write_kv, MakeCudaKvArgs(*batch.on_device, k, v, cache));
   const absl::Span<const SequenceRows> sequences = batch.rows;
   const int64_t grain = RowGrain(4 * shape[1] * DTypeBytes(k.dtype()));
   const auto write = [&](const SequenceRows& seq, int64_t begin, int64_t end) {

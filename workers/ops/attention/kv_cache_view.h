@@ -1,9 +1,9 @@
-// The paged KV cache of one layer as the attention ops see it, and where each key stands in it.
+// The paged KV cache of one layer as the attention ops see it, and each key's place in it.
 //
 // K and V are tensors [P, Nkv, block_size, D] of the model's dtype: a block holds block_size consecutive positions of
-// one sequence, its heads one after the other, so that one head's keys of a block are contiguous.  Position p of a
-// sequence is in block block_table[p / block_size], row p % block_size.
-// Views only: memory belongs to the model's kv_cache; blocks are handed out by the scheduler.
+// one sequence, head by head, so one head's keys of a block are contiguous.  Position p of a sequence is in block
+// block_table[p / block_size], row p % block_size.
+// Views only: the model's kv_cache owns the memory, the scheduler assigns blocks.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,22 @@
 #include "workers/ops/core/cuda_call.h"
 
+#include <atomic>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "scheduler/base/env.h"
 #include "workers/tensor/device_queue.h"
 
 namespace switchyard::ops {
+namespace {
+
+std::atomic<const CudaKernelTable*> cuda_kernels{nullptr};
+
+}  // namespace
+
+const CudaKernelTable* CudaKernels() { return cuda_kernels.load(std::memory_order_acquire); }
+
+void SetCudaKernels(const CudaKernelTable* table) { cuda_kernels.store(table, std::memory_order_release); }
 
 absl::StatusOr<CudaCall> MakeCudaCall(const Stream& stream) {
   DeviceQueue* const queue = stream.queue();

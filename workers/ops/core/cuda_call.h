@@ -1,6 +1,8 @@
 // From an op to its CUDA kernel: the call's context, and the runtime's answer as a status.  Internal to workers/ops.
 #pragma once
 
+#include <type_traits>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -12,14 +14,16 @@ namespace switchyard::ops {
 
 // REQUIRES: a CUDA stream, CudaKernels() != nullptr.
 absl::StatusOr<CudaCall> MakeCudaCall(const Stream& stream);
-// Unavailable when the device is lost or a kernel before broke it, else Internal; with SY_SYNC_OPS waits for the op.
+// Unavailable when the device is lost or an earlier kernel broke it, else Internal; with SY_SYNC_OPS waits for the op.
 absl::Status CheckCudaLaunch(absl::string_view op, const Stream& stream, int error);
 
-// Launches: launch(call, kernels) → the runtime's error.
-template <class Fn>
-absl::Status RunOnCuda(absl::string_view op, const Stream& stream, Fn&& launch) {
+// Enqueues an entry of the table: RunOnCuda("clamp", stream, &CudaKernelTable::clamp, args, rows).
+template <class... Args>
+absl::Status RunOnCuda(absl::string_view op, const Stream& stream,
+                       int (*CudaKernelTable::*kernel)(const CudaCall& call, Args... args),
+                       const std::type_identity_t<Args>&... args) {
   ASSIGN_OR_RETURN(const CudaCall call, MakeCudaCall(stream));
-  return CheckCudaLaunch(op, stream, launch(call, *CudaKernels()));
+  return CheckCudaLaunch(op, stream, (CudaKernels()->*kernel)(call, args...));
 }
 
 }  // namespace switchyard::ops

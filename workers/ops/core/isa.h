@@ -1,8 +1,7 @@
-// Which instruction set the CPU kernels use: found once by cpuid, capped by SY_ISA (scheduler/base/env.h).
+// The instruction set of the CPU kernels: found once by cpuid, capped by SY_ISA (scheduler/base/env.h).
 //
-// Levels are ordered: each machine that has one has those below.  A result's bits are the same for every batch, thread
-// count and rank of one level, but differ between levels, so ranks of different levels do not form a group.
-// Thread-safe.
+// Levels are ordered: a machine that has one has those below.  A result's bits are the same for every batch, thread
+// count and rank of one level, but differ between levels, so ranks of different levels form no group.  Thread-safe.
 #pragma once
 
 #include <cstdint>

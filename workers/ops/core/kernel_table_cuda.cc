@@ -35,7 +35,6 @@ void RegisterCudaOps() {
       .pack_rows = cuda::PackRows,
       .read_pairs = cuda::ReadPairs,
       .place_pairs = cuda::PlacePairs,
-      .gather_present = cuda::GatherPresent,
       .error_string = ErrorString,
       .device_lost = DeviceLost,
   };

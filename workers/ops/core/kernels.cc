@@ -3,7 +3,6 @@
 #include <atomic>
 
 #include "workers/ops/core/isa.h"
-#include "workers/ops/core/kernel_isa.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::ops {
@@ -56,20 +55,11 @@ std::atomic<const KernelTable*>& Current() {
   static std::atomic<const KernelTable*> table{&TableFor(CurrentIsa())};
   return table;
 }
-std::atomic<Isa>& CurrentLevel() {
-  static std::atomic<Isa> level{CurrentIsa()};
-  return level;
-}
 
 }  // namespace
 
 const KernelTable& CpuKernels() { return *Current().load(std::memory_order_relaxed); }
 
-Isa KernelIsa() { return CurrentLevel().load(std::memory_order_relaxed); }
-
-void UseKernelsForTest(Isa isa) {
-  Current().store(&TableFor(isa));
-  CurrentLevel().store(isa);
-}
+void UseKernelsForTest(Isa isa) { Current().store(&TableFor(isa)); }
 
 }  // namespace switchyard::ops

@@ -1,4 +1,4 @@
-// The table of this room's CPU kernels, one per instruction set, and what each kernel takes.
+// The table of this room's CPU kernels, one per instruction set, and their arguments.
 //
 // Internal to workers/ops: op.cc files check and split the work over threads, then call through CpuKernels().  Kernel
 // files (*_cpu.cc) include nothing but this and simd.h (see there why), so arguments are plain: raw pointers, strides
@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+
+#include "workers/ops/core/backward_args.h"
 
 namespace switchyard::ops {
 
@@ -21,10 +23,10 @@ struct RmsNormArgs {
 
 struct LayerNormArgs {
   uint8_t x_dtype, dtype;
-  const void* x;  // [T, H]
+  KernelRows x;  // [T, H]
   const void *gamma, *beta;
-  void* y;  // [T, H]
-  int64_t x_stride, y_stride, width;
+  KernelRows y;  // [T, H]
+  int64_t width;
   double eps;
 };
 
@@ -49,9 +51,8 @@ struct EmbedArgs {
 struct GeluArgs {
   uint8_t dtype;
   bool tanh;
-  const void* x;
-  void* y;
-  int64_t x_stride, y_stride, width;
+  KernelRows x, y;
+  int64_t width;
 };
 
 struct ClampArgs {
@@ -107,15 +108,22 @@ struct LogitStats {
   bool broken;  // a NaN or +Inf, or nothing finite
 };
 
+template <class Args>
+using RowKernel = void (*)(const Args& args, int64_t begin, int64_t end);
+// Also sums something over its rows: `sums` are `width` accumulators, written.
+template <class Args>
+using SumKernel = void (*)(const Args& args, int64_t begin, int64_t end, void* sums);
+
 struct KernelTable {
-  void (*rms_norm)(const RmsNormArgs& args, int64_t begin, int64_t end);
-  void (*layer_norm)(const LayerNormArgs& args, int64_t begin, int64_t end);
-  void (*rope)(const RopeArgs& args, int64_t begin, int64_t end);
-  void (*embed)(const EmbedArgs& args, int64_t begin, int64_t end);
-  void (*gelu)(const GeluArgs& args, int64_t begin, int64_t end);
-  void (*clamp)(const ClampArgs& args, int64_t begin, int64_t end);
-  void (*combine)(const CombineArgs& args, int64_t begin, int64_t end);
-  void (*router)(const RouterArgs& args, int64_t begin, int64_t end);
+  RowKernel<RmsNormArgs> rms_norm;
+  RowKernel<LayerNormArgs> layer_norm;
+  RowKernel<RopeArgs> rope;
+  RowKernel<RopeArgs> rope_backward;  // by the negative angle
+  RowKernel<EmbedArgs> embed;
+  RowKernel<GeluArgs> gelu;
+  RowKernel<ClampArgs> clamp;
+  RowKernel<CombineArgs> combine;
+  RowKernel<RouterArgs> router;
   void (*attention)(const AttentionTask& task);
   void (*attention_bf16)(const AttentionTask& task);  // for tasks of bf16: tile products where there are any
   // Sampling, of fp32 or fp64 logits x[0, n).
@@ -123,6 +131,25 @@ struct KernelTable {
   // Sum of e^((x - max) * scale); weights, if not null, gets the terms in x's dtype.
   double (*exp_sum)(uint8_t dtype, const void* x, int64_t n, double max, double scale, void* weights);
   void (*exp)(const float* x, int64_t n, float* y);  // for its test
+
+  RowKernel<SwiGluBackwardArgs> swiglu_backward;
+  RowKernel<RowScaleBackwardArgs> row_scale_backward;
+  SumKernel<NormBackwardArgs> rms_norm_backward;  // sums: dgamma, or null
+  SumKernel<NormBackwardArgs> layer_norm_backward;
+  RowKernel<GeluBackwardArgs> gelu_backward;
+  SumKernel<ExpertBiasBackwardArgs> expert_bias_backward;
+  // scratch: 2 * experts accumulators.
+  void (*router_backward)(const RouterBackwardArgs& args, int64_t begin, int64_t end, void* scratch);
+  // sums: [experts + 1] doubles: probabilities, then squared logsumexp.
+  SumKernel<RouterSumsArgs> router_sums;
+  SumKernel<ColumnSumArgs> column_sums;
+  RowKernel<AddPartialsArgs> add_partials;  // columns [begin, end)
+  RowKernel<ClampBackwardArgs> clamp_backward;
+  void (*attention_backward)(const AttentionBackwardTask& task);
+  RowKernel<EmbedBackwardArgs> embed_backward;  // columns [begin, end) of all rows
+  RowKernel<CrossEntropyArgs> cross_entropy;
+  RowKernel<AdamWArgs> adamw;
+  double (*sum_of_squares)(uint8_t dtype, const void* x, int64_t n);
 };
 
 // The table for CurrentIsa() (isa.h).  Thread-safe.

@@ -1,11 +1,11 @@
-// The table of this room's CUDA kernels and what each takes.
+// The table of this room's CUDA kernels and their arguments.
 //
 // Internal to workers/ops: op.cc files check, then call through CudaKernels().  Plain types only, for nvcc: raw
-// pointers, strides in elements, dtypes as the value of DType.  What kernels.h has for the CPU serves here, too, with
-// pointers to device memory. An entry enqueues its work on the call's stream and returns the runtime's error (a
-// cudaError_t; 0 = enqueued).  It neither blocks nor allocates nor looks at device memory from the host, so all of it
-// can be captured into a graph: launches are sized by bounds that the host knows, true counts are read on the device.
-// Calls on one stream share one workspace.
+// pointers, strides in elements, dtypes as the value of DType.  Arguments of kernels.h serve here, too, with pointers
+// to device memory.  An entry enqueues its work on the call's stream and returns the runtime's error (a cudaError_t; 0
+// = enqueued).  It neither blocks nor allocates nor reads device memory from the host, so a graph can capture all of
+// it: bounds that the host knows size the launches, true counts are read on the device.  Calls on one stream share one
+// workspace.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,15 @@
 
 namespace switchyard::ops {
 
+// Values of DType (gemm_choice_cuda.cc checks that they are), and an element's bytes.
+inline constexpr uint8_t kCudaF32 = 0, kCudaF64 = 1, kCudaBf16 = 2, kCudaF16 = 3;
+constexpr int64_t CudaElemBytes(uint8_t dtype) { return dtype == kCudaF64 ? 8 : dtype == kCudaF32 ? 4 : 2; }
+
 struct CudaCall {
   void* stream = nullptr;  // cudaStream_t
   int device = 0;
   int num_sms = 0;
-  bool deterministic = false;  // a row's bits may not depend on its company: GEMMs of one fixed kind
+  bool deterministic = false;  // rows are batch-invariant: GEMMs of one fixed kind
   void* workspace = nullptr;   // device memory, kCudaWorkspaceBytes, 256-byte aligned; contents do not last
 };
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{96} << 20;
@@ -46,12 +50,13 @@ struct CountExpertsArgs {
   int32_t* counts;  // [E]
 };
 
-// y[i] = x[rows[i]], rows of row_bytes bytes (a multiple of 2); index -1 gives zeros.
+// y[i] = x[rows[i]], rows of row_bytes bytes (a multiple of 2).
 struct GatherArgs {
   const void* x;
   const int32_t* rows;  // [count]
   void* y;
   int64_t count, row_bytes, x_stride_bytes, y_stride_bytes;
+  bool keep_absent;  // index -1 leaves y's row as it is; else it gives zeros
 };
 
 // AddFadingMean, whose mean reaches back `reach` rows at least.
@@ -65,29 +70,22 @@ struct FadingSumArgs {
 };
 
 // y = x · wᵀ, y += x · wᵀ, + bias; or y = silu(x · gateᵀ) * (x · upᵀ).  Sums in AccDType (no TF32).
-struct DenseGemmArgs {
-  uint8_t dtype;     // of x, w, bias
-  uint8_t y_dtype;   // dtype or its AccDType
-  const void* x;     // [M, K], rows x_stride apart
-  const void* w;     // [N, K], rows w_stride apart (a multiple of 16 bytes); gated: rows gate [0, N/2), up [N/2, N)
-  const void* bias;  // [N] or null
-  void* y;           // [M, N]; gated: [M, N/2]
-  int64_t m, n, k, x_stride, w_stride, y_stride;
+// Grouped, it is that per expert: rows [offsets[e], offsets[e + 1]) take weights[e].  A dense product is a grouped one
+// with one expert, which has all rows.
+struct CudaGemmArgs {
+  uint8_t dtype;               // of x, weights, bias
+  uint8_t y_dtype;             // dtype or its AccDType
+  const void* x;               // [T or rows, K], rows x_stride apart
+  const int32_t* x_rows;       // [rows], device, or null: row i of x
+  const void* const* weights;  // [experts], a device array of device pointers; null: `weight` for all
+  const void* weight;      // [N, K], rows w_stride apart (a multiple of 16 bytes); gated: gate [0, N/2), up [N/2, N)
+  const int32_t* offsets;  // [experts + 1], device; null: one expert has all rows
+  const void* bias;        // [N] or null; never with gated
+  void* y;                 // [rows, N]; gated: [rows, N/2]; rows from offsets[experts] on are left alone
+  int64_t rows;            // with offsets: a bound that the host knows
+  int64_t n, k, x_stride, w_stride, y_stride;
+  int32_t experts;
   bool accumulate, gated;
-};
-
-// The same per expert: rows [offsets[e], offsets[e + 1]) take weights[e].  Any x_rows[i] is a row of x.
-struct CudaGroupedGemmArgs {
-  uint8_t dtype;
-  uint8_t y_dtype;
-  const void* x;               // [T or rows, K]
-  const int32_t* x_rows;       // [max_rows] device, or null: row i of x
-  const void* const* weights;  // [experts] device array of device pointers, each [N, K] as above
-  const int32_t* offsets;      // [experts + 1] device
-  void* y;                     // [max_rows, N]; gated: [max_rows, N/2]; rows from offsets[experts] on are left alone
-  int64_t max_rows;            // bound on offsets[experts], known to the host
-  int64_t experts, n, k, x_stride, w_stride, y_stride;
-  bool gated;
 };
 
 // Attention: what a step's sequences are, the same for all layers.  Device arrays.
@@ -107,8 +105,8 @@ struct CudaSequences {
   int64_t num_tiles = 0;
   const int32_t* tiles;  // [num_tiles, 2]; sequence -1 = none
 };
-// Queries a tile of prefill takes: fixed, so that the host can cut sequences into tiles.  Tiles begin at multiples of
-// it from the sequence's first query.  They are started in the order of the list: long ones stand first.
+// Queries of a prefill tile: fixed, so that the host can cut sequences into tiles, from the sequence's first query on.
+// Tiles are started in the order of the list: long ones stand first.
 inline constexpr int32_t kCudaQueryTile = 128;
 
 struct CudaKvArgs {
@@ -135,9 +133,9 @@ struct CudaAttentionArgs {
   double scale;
 };
 
-// One launch for what stands between the qkv product and attention: norms of q and k (gamma null = none), clip of q, k
-// and v, rotation, and the write of k and v into the cache.  In place on qkv rows [T, (N + 2*Nkv) * D], with the bits
-// of those ops one after the other.  A row of no sequence is changed, not written into the cache.
+// All between the qkv product and attention in one launch: norms of q and k (gamma null = none), clip of q, k and v,
+// rotation, and the write of k and v into the cache.  In place on qkv rows [T, (N + 2*Nkv) * D], with the bits of those
+// ops one after the other.  A row of no sequence is changed, not written into the cache.
 struct CudaQkvArgs {
   CudaKvArgs kv;  // k_rows and v_rows are those of qkv
   void* q_rows;
@@ -186,8 +184,8 @@ struct CudaKernelTable {
   int (*count_experts)(const CudaCall& call, const CountExpertsArgs& args);
   int (*gather)(const CudaCall& call, const GatherArgs& args);
   int (*fading_sum)(const CudaCall& call, const FadingSumArgs& args);
-  int (*dense_gemm)(const CudaCall& call, const DenseGemmArgs& args);
-  int (*grouped_gemm)(const CudaCall& call, const CudaGroupedGemmArgs& args);
+  int (*dense_gemm)(const CudaCall& call, const CudaGemmArgs& args);
+  int (*grouped_gemm)(const CudaCall& call, const CudaGemmArgs& args);
   int (*write_kv)(const CudaCall& call, const CudaKvArgs& args);
   int (*attention)(const CudaCall& call, const CudaAttentionArgs& args);
   int (*qkv)(const CudaCall& call, const CudaQkvArgs& args);
@@ -198,7 +196,6 @@ struct CudaKernelTable {
   int (*pack_rows)(const CudaCall& call, const PackRowsArgs& args);
   int (*read_pairs)(const CudaCall& call, const ReadPairsArgs& args);
   int (*place_pairs)(const CudaCall& call, const PlacePairsArgs& args);
-  int (*gather_present)(const CudaCall& call, const GatherPresentArgs& args);
   const char* (*error_string)(int error);
   // Whether the error means that this process cannot use the device any more.
   bool (*device_lost)(int error);
@@ -223,8 +220,8 @@ int ExpertOrder(const CudaCall& call, const ExpertOrderArgs& args);          // 
 int CountExperts(const CudaCall& call, const CountExpertsArgs& args);        // permute_cuda.cu
 int Gather(const CudaCall& call, const GatherArgs& args);                    // permute_cuda.cu
 int FadingSum(const CudaCall& call, const FadingSumArgs& args);              // fading_sum_cuda.cu
-int DenseGemm(const CudaCall& call, const DenseGemmArgs& args);              // gemm_cuda.cu
-int GroupedGemm(const CudaCall& call, const CudaGroupedGemmArgs& args);      // grouped_gemm_cuda.cu
+int DenseGemm(const CudaCall& call, const CudaGemmArgs& args);               // gemm_cuda.cu
+int GroupedGemm(const CudaCall& call, const CudaGemmArgs& args);             // grouped_gemm_cuda.cu
 int WriteKv(const CudaCall& call, const CudaKvArgs& args);                   // kv_cache_cuda.cu
 int Attention(const CudaCall& call, const CudaAttentionArgs& args);          // attention_cuda.cu
 int Qkv(const CudaCall& call, const CudaQkvArgs& args);                      // qkv_cuda.cu
@@ -235,7 +232,6 @@ int CountRoutes(const CudaCall& call, const CountRoutesArgs& args);          // 
 int PackRows(const CudaCall& call, const PackRowsArgs& args);
 int ReadPairs(const CudaCall& call, const ReadPairsArgs& args);
 int PlacePairs(const CudaCall& call, const PlacePairsArgs& args);
-int GatherPresent(const CudaCall& call, const GatherPresentArgs& args);
 }  // namespace cuda
 
 }  // namespace switchyard::ops

@@ -44,4 +44,18 @@ absl::Status ExpectInts(const OpSite& at, absl::string_view name, const IntView&
   return absl::OkStatus();
 }
 
+absl::Status ExpectOffsets(const OpSite& at, const int32_t* offsets, int64_t count, absl::string_view name,
+                           int64_t rows) {
+  if (offsets[0] != 0 || offsets[count] != rows) {
+    return absl::InvalidArgumentError(absl::StrCat(at.op, ": offsets must be from 0 to ", name, "'s ", rows,
+                                                   " rows, are from ", offsets[0], " to ", offsets[count]));
+  }
+  for (int64_t e = 0; e < count; ++e) {
+    if (offsets[e] <= offsets[e + 1]) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(at.op, ": offsets fall at ", e, ": ", offsets[e], " to ", offsets[e + 1]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace switchyard::ops

@@ -1,12 +1,10 @@
-// Where an exchange's memory has each rank's rows and pairs.  A pair is (row, slot of an expert at the receiver).
+// The layout of an exchange's memory: each rank's rows and pairs.  A pair is (row, slot of an expert at the receiver).
 //
-// The memory is a matrix of rows of row_bytes each, so that experts read what came where it came.  A rank's block in
-// it:
+// The memory is a matrix of rows of row_bytes each, so that experts read rows where they arrived.  A rank's block:
 //   int32 num_rows, num_pairs, pair_row[max_pairs], pair_slot[max_pairs]; padding; rows [max_rows, H]
 // Head and rows begin at rows of the matrix that are multiples of 16 bytes.  A rank without pairs has no block; this
-// rank's own block has rows but no head.  The pairs of all blocks are numbered in one row: this rank's own first, then
-// the others' by rank.
-// Plain data: for hosts and, by value, for kernels.
+// rank's own block has rows but no head.  Pairs are numbered through all blocks: this rank's own first, then the
+// others' by rank.  Plain data: for hosts and, by value, for kernels.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +39,8 @@ struct RowBlockSize {
 // The first int32 of a rank's head; num_rows, num_pairs, pair_row and pair_slot follow each other.
 inline constexpr int kRowBlockHeadInts = 2;
 
-// The one place that knows where things are.  sizes[r]: rank r's bounds, or what it has exactly; [ranks].  False: more
-// rows or pairs in all than int32 counts, or more ranks than kMaxExchangeRanks.  REQUIRES: row_bytes even, positive.
+// sizes[r]: rank r's bounds, or exact sizes; [ranks].  False: more rows or pairs in all than int32 counts, or more
+// ranks than kMaxExchangeRanks.  REQUIRES: row_bytes even, positive.
 bool LayOutRowBlocks(int rank, int ranks, int64_t row_bytes, const RowBlockSize* sizes, RowBlocks* blocks);
 
 }  // namespace switchyard::ops

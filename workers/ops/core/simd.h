@@ -157,6 +157,16 @@ SY_INLINE void StorePart(VecT<Elem> x, Elem* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = padded[i];
 }
 
+// The same, but lanes beyond n are -Inf.
+template <class Acc>
+SY_INLINE VecT<Acc> LoadOrLowest(const Acc* from, int64_t n) {
+  constexpr int kN = Lanes<Acc>::kCount;
+  if (n == kN) return Load(from);
+  Acc padded[kN];
+  for (int64_t i = 0; i < kN; ++i) padded[i] = i < n ? from[i] : -static_cast<Acc>(__builtin_inf());
+  return Load(padded);
+}
+
 // What x becomes when it is stored as Elem and loaded again.
 template <class Elem>
 SY_INLINE VecT<Elem> Round(VecT<Elem> x) {
@@ -208,6 +218,9 @@ SY_INLINE void SumLanesOfEach(const F64x8* x, double* sums) {
   for (int i = 0; i < 16; ++i) sums[i] = SumLanes(x[i]);
 }
 
+SY_INLINE float Sqrt(float x) { return __builtin_sqrtf(x); }
+SY_INLINE double Sqrt(double x) { return __builtin_sqrt(x); }
+
 template <class Vec>
 SY_INLINE auto MaxLanes(Vec x) {
   auto best = x[0];
@@ -254,6 +267,13 @@ SY_INLINE void VisitElem(uint8_t dtype, Fn&& fn) {
     default:
       return fn.template operator()<Fp16Bits>();
   }
+}
+
+// Calls fn.template operator()<Acc>() for fp32 or fp64: dtypes that something accumulates in.
+template <class Fn>
+SY_INLINE void VisitAcc(uint8_t dtype, Fn&& fn) {
+  if (dtype == 1) return fn.template operator()<double>();
+  fn.template operator()<float>();
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
-// How a decode's keys are cut into splits, and where partial results of the splits stand in the workspace.
+// How a decode's keys are cut into splits, and where the splits' partial results stand in the workspace.
 //
-// Pure; for the launcher, the kernels and their test.  A row's splits are a function of the number of its own keys
-// alone, so that its bits do not depend on its company; the grid's bound on them is a function of the bound on keys.
+// Pure; for the launcher, the kernels and their test.  A row's splits are a function of the number of its own keys, so
+// it is batch-invariant; the grid's bound on them is a function of the bound on keys.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -2,13 +2,13 @@
 //   S = Q Kᵀ;   m' = max(m, S);   P = 2^((S - m') · scale · log2 e), rounded to Elem;   l = l · decay + Σ P;
 //   O = O · decay + P V
 //
-// For the two kernels of 16-bit attention (prefill, decode), which so do the same arithmetic.  A row's numbers depend
-// on its own query and on the tiles it is given, not on its place among the 16 rows; a tile of which it sees nothing
-// changes none of them.  Fragments are those of mma.m16n8k16: with g = lane / 4 and t = lane % 4, a lane holds rows g
-// and g + 8 and, of each 8 columns, columns 2t and 2t + 1.
-// Rows in shared memory are kDim elements long; their 16-byte chunks are permuted by the row's number (Swizzled), so
-// that the 8 rows of an ldmatrix fall into different banks.  kDim is D padded to 64, 128 or 256; pads are zero.
-// Does not do: loads (cp.async is the kernels' business), synchronization of more than the warp.
+// For the prefill and the decode kernel of 16-bit attention, which so do the same arithmetic.  A row's numbers depend
+// on its own query and its tiles, not on its place among the 16 rows; a tile that it does not see changes none of them.
+// Fragments are those of mma.m16n8k16: with g = lane / 4 and t = lane % 4, a lane holds rows g and g + 8 and, of each 8
+// columns, columns 2t and 2t + 1.  Rows in shared memory are kDim elements long; their 16-byte chunks are permuted by
+// the row's number (Swizzled), so that the 8 rows of an ldmatrix fall into different banks.  kDim is D padded to 64,
+// 128 or 256; pads are zero.  Does not do: loads (cp.async is up to the kernels), synchronization of more than the
+// warp.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,6 +19,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/cuda/device_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
 
@@ -26,6 +27,18 @@ namespace switchyard::ops::cuda {
 
 inline constexpr int kMmaRows = 16;  // rows of a warp
 inline constexpr int kChunk = 8;     // 16-bit elements in 16 bytes
+inline constexpr double kLog2E = 1.4426950408889634;
+
+// Calls fn.template operator()<Elem, kDim>() for the call's dtype (bf16 or fp16) and padded D.
+template <class Fn>
+int VisitTile(const CudaAttentionArgs& args, const Fn& fn) {
+  const auto visit = [&]<class Elem>() -> int {
+    if (args.head_dim <= 64) return fn.template operator()<Elem, 64>();
+    if (args.head_dim <= 128) return fn.template operator()<Elem, 128>();
+    return fn.template operator()<Elem, 256>();
+  };
+  return args.dtype == kCudaBf16 ? visit.template operator()<__nv_bfloat16>() : visit.template operator()<__half>();
+}
 
 // Where chunk `chunk` of row `row` begins, in elements.
 template <int kDim>

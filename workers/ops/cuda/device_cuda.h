@@ -1,5 +1,5 @@
-// What kernels share: dynamic shared memory, element types and their conversions, reductions in a fixed order.  Device
-// code only.
+// Basics of kernels: dynamic shared memory, element types and their conversions, sums in a fixed order.  Device code
+// only.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -58,55 +58,30 @@ __device__ __forceinline__ bool IsAligned16(const Elem* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
-// Reductions.  The order of the additions depends on nothing but the number of threads.
-struct Sum {
-  template <class Value>
-  __device__ __forceinline__ Value operator()(Value a, Value b) const {
-    return a + b;
-  }
-};
-// NaN is smaller than all others, as for fmaxf.
-struct Max {
-  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
-  __device__ __forceinline__ double operator()(double a, double b) const { return fmax(a, b); }
-  __device__ __forceinline__ int operator()(int a, int b) const { return a > b ? a : b; }
-};
-
+// Sums whose order of additions depends on nothing but the number of threads.
 // Every lane gets the result.  REQUIRES: all 32 lanes call it.
-template <class Function, class Value>
-__device__ __forceinline__ Value WarpReduce(Value value, Function function) {
+template <class Value>
+__device__ __forceinline__ Value WarpSum(Value value) {
 #pragma unroll
   for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
-    value = function(value, __shfl_xor_sync(kAllLanes, value, distance));
+    value = value + __shfl_xor_sync(kAllLanes, value, distance);
   }
   return value;
 }
-template <class Value>
-__device__ __forceinline__ Value WarpSum(Value value) {
-  return WarpReduce(value, Sum());
-}
 
-// Every thread gets the result.  `identity` changes nothing (0 for a sum).  `scratch` is shared memory of kMaxWarps
-// values, free again when the call returns.  REQUIRES: all threads of a one-dimensional block call it; their number is
-// a multiple of 32.
-template <class Function, class Value>
-__device__ __forceinline__ Value BlockReduce(Value value, Function function, Value identity, Value* scratch) {
+// Every thread gets the result.  `scratch` is shared memory of kMaxWarps values, free again when the call returns.
+// REQUIRES: all threads of a one-dimensional block call it; their number is a multiple of 32.
+template <class Value>
+__device__ __forceinline__ Value BlockSum(Value value, Value* scratch) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int num_warps = static_cast<int>(blockDim.x) / kWarpSize;
-  value = WarpReduce(value, function);
+  value = WarpSum(value);
   if (num_warps == 1) return value;
   if (lane == 0) scratch[warp] = value;
   __syncthreads();
-  value = WarpReduce(lane < num_warps ? scratch[lane] : identity, function);
+  value = WarpSum(lane < num_warps ? scratch[lane] : Value(0));
   __syncthreads();
   return value;
-}
-template <class Value>
-__device__ __forceinline__ Value BlockSum(Value value, Value* scratch) {
-  return BlockReduce(value, Sum(), Value(0), scratch);
-}
-__device__ __forceinline__ float BlockMax(float value, float* scratch) {
-  return BlockReduce(value, Max(), -INFINITY, scratch);
 }
 
 }  // namespace switchyard::ops::cuda

@@ -1,5 +1,4 @@
-// The block's dynamic shared memory.  A file of its own because the CUDA emulation of the tests has another of the same
-// name.
+// The block's dynamic shared memory.  A file of its own: the CUDA emulation of the tests has another of the same name.
 #pragma once
 
 #include <cuda_runtime.h>

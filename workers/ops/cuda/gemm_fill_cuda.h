@@ -1,4 +1,4 @@
-// The way of tiles into a CTA's stages of shared memory, through all its items without a break.
+// Fills a CTA's stages of shared memory with tiles, through all its items without a break.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,6 @@
 
 namespace switchyard::ops::cuda {
 
-// Fills one stage after the other, through all items of this CTA.
 template <class Elem, class Shape>
 class StageFiller {
  public:

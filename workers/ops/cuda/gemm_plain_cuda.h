@@ -1,7 +1,5 @@
-// A matrix product without tensor cores, for fp32, fp64 and any k: each thread one output, its products added in order
-// of k by fused multiply-adds in AccDType.  Right rather than fast: it serves fixtures and small models.
-//
-// Bits: one chain per output in order of k, whatever else is in the tile.
+// A matrix product without tensor cores, for fp32, fp64 and any k: each thread computes one output, whose products are
+// added in order of k by fused multiply-adds in AccDType.  Right rather than fast: it serves fixtures and small models.
 #pragma once
 
 #include <cstdint>

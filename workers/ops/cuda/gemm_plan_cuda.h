@@ -1,10 +1,10 @@
-// Which tiles there are, found on the device: the host does not know how many rows an expert has.
+// The tiles of a product, found on the device: the host does not know how many rows an expert has.
 //
-// Every CTA reads the offsets and adds up, in shared memory, how many tiles of rows each expert needs; after that, work
-// item i (in [0, num_items)) is found by a binary search.  CTA b takes items b, b + gridDim.x, ...: experts without
-// rows, or without a weight, cost nothing, a crowded one is shared by all CTAs, any grid is right.  Items run over
-// (expert, tile of columns, tile of rows), rows fastest, so that CTAs side by side read the same weights at the same
-// time: once from memory, then from L2.
+// Every CTA reads the offsets and adds up, in shared memory, how many tiles of rows each expert needs; a binary search
+// then finds work item i in [0, num_items).  CTA b takes items b, b + gridDim.x, ...: experts without rows, or without
+// a weight, cost nothing, all CTAs share a crowded one, any grid is right.  Items run over (expert, tile of columns,
+// tile of rows), rows fastest, so that neighbouring CTAs read the same weights at the same time: once from memory, then
+// L2.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,7 @@ struct GemmItem {
 
 class GemmPlan {
  public:
-  // Shared memory that it wants, 16-byte aligned.
-  __host__ __device__ static constexpr int Bytes(int experts) {
-    return (experts * 8 + (experts + 1) * 4 * 2 + 15) / 16 * 16;
-  }
-
-  // By all threads of the CTA; ends with a barrier.
+  // `shared`: CudaGemmPlanBytes, 16-byte aligned.  By all threads of the CTA; ends with a barrier.
   __device__ GemmPlan(const GemmProblem& p, void* shared, int tile_rows, int tile_columns)
       : weights_(static_cast<const void**>(shared)),
         row_begin_(reinterpret_cast<int32_t*>(weights_ + p.experts)),

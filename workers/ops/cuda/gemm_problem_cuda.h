@@ -1,6 +1,4 @@
-// What the kernels of our own for matrix products take, dense and grouped alike, and who launches them.
-//
-// A dense product is a grouped one with one expert whose rows the host knows.  Passed to kernels by value.
+// The argument of our own kernels for matrix products, dense and grouped alike, passed by value; and their launchers.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +8,13 @@
 
 namespace switchyard::ops::cuda {
 
-struct GemmProblem {
-  const void* x;               // [T or rows, K]
-  const int32_t* x_rows;       // [rows], or null: row i of x
-  const void* const* weights;  // [experts], or null: `weight` for all
-  const void* weight;
-  const int32_t* offsets;  // [experts + 1], or null: one expert has all rows
-  const void* bias;        // [N] or null; never with gated
-  void* y;                 // [rows, columns]
-  int64_t rows;            // a bound if there are offsets
-  int64_t n, k, x_stride, w_stride, y_stride;
-  int32_t experts;
+struct GemmProblem : CudaGemmArgs {
   int32_t columns;  // of y: n, or n / 2 if gated
-  uint8_t dtype, y_dtype;
-  bool accumulate, gated;
-  bool x_aligned;  // rows of x begin at multiples of 16 bytes; else they are read element by element
+  bool x_aligned;   // rows of x begin at multiples of 16 bytes; else they are read element by element
 };
 
-GemmProblem DenseProblem(const DenseGemmArgs& args);
-GemmProblem GroupedProblem(const CudaGroupedGemmArgs& args);
-// Both: what a choice is made by.
+GemmProblem ProblemOf(const CudaGemmArgs& args);
+// The facts that a choice of a kernel is made by.
 CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& problem, bool grouped);
 
 // Enqueues the kernel that config names.  REQUIRES: config is no kCublasLt, chosen for this problem's dtype and k.

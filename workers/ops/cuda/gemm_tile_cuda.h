@@ -55,11 +55,11 @@ struct TileShape {
   static_assert(kWarpsK == 1 || (kWarpsN == 1 && kWarpsT == 1 && kDepth / 16 % kWarpsK == 0));
 
   // An SM of compute 9.0 has 228 KB, of which each CTA costs one more.
-  static_assert((kFixedBytes + GemmPlan::Bytes(256) + 1024) * kT.ctas_per_sm <= 228 * 1024);
+  static_assert((kFixedBytes + CudaGemmPlanBytes(256) + 1024) * kT.ctas_per_sm <= 228 * 1024);
 
   // Of wgmma, stages begin at multiples of 1024; dynamic shared memory, at multiples of 128.
   static constexpr int kAlignBytes = kT.wgmma ? 1024 - 128 : 0;
-  static_assert(CudaGemmSharedBytes(kT, 256) == kAlignBytes + kFixedBytes + GemmPlan::Bytes(256));
+  static_assert(CudaGemmSharedBytes(kT, 256) == kAlignBytes + kFixedBytes + CudaGemmPlanBytes(256));
   // Where chunk c of row r is, in bytes.
   __device__ static constexpr int At(int row, int chunk) { return (row * kChunks + (chunk ^ (row & 7))) * 16; }
 };

@@ -1,7 +1,4 @@
-// The one way to launch a kernel.
-//
-//   cudaError_t error = Launch({.grid = dim3(T), .block = dim3(256), .stream = stream}, RmsNormKernel<Elem>, x, gamma,
-//   y, H, eps);
+// The one way to launch a kernel: Launch(ConfigOf(call, Grid(blocks), kThreads), SomeKernel<Elem>, args).
 //
 // Never blocks and never allocates on the device, so it may be captured into a graph.  Thread-safe.  REQUIRES: the
 // current device is the stream's.  Returns the launch's own error only: a kernel that fails says so at a later call.
@@ -10,9 +7,12 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <utility>
+
+#include "workers/ops/core/kernels_cuda.h"
 
 namespace switchyard::ops::cuda {
 
@@ -26,6 +26,18 @@ struct LaunchConfig {
   // before it reads or writes what that kernel, or one before it, touches.
   bool dependent = false;
 };
+
+inline dim3 Grid(int64_t x, int64_t y = 1, int64_t z = 1) {
+  return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
+}
+// Of a dependent launch on the call's stream.
+inline LaunchConfig ConfigOf(const CudaCall& call, dim3 grid, dim3 block, int64_t shared_bytes = 0) {
+  return {.grid = grid,
+          .block = block,
+          .shared_bytes = static_cast<size_t>(shared_bytes),
+          .stream = static_cast<cudaStream_t>(call.stream),
+          .dependent = true};
+}
 
 // A block gets 48 KB without asking, static and dynamic shared memory together.  Kernels that want more than this of
 // the dynamic kind ask; no kernel here has more than the other 32 KB of static shared memory.

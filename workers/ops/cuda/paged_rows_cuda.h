@@ -1,5 +1,5 @@
-// Where things stand on the device: which sequence and position a row of the batch is, which keys it sees, and where in
-// the paged cache a position is.  For the kernels of attention and of the cache's writes.
+// The sequence and position of a batch's row, the keys that it sees, and a position's place in the paged cache.  For
+// the kernels of attention and of the cache's writes.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -62,12 +62,6 @@ __device__ __forceinline__ void LdMatrixX4Trans(uint32_t (&r)[4], const void* sh
                : "r"(SharedAddress(shared_row))
                : "memory");
 }
-__device__ __forceinline__ void LdMatrixX2Trans(uint32_t (&r)[2], const void* shared_row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(SharedAddress(shared_row))
-               : "memory");
-}
 
 // Copies 16 bytes to shared memory without registers, past L1; zeros if not valid (then `global` is not read, but must
 // be aligned). Both aligned to 16.  The bytes are there for this thread after CpAsyncWait, for others after a barrier

@@ -1,9 +1,9 @@
-// What the kernels share that walk rows: packs (as many elements as one 16-byte access takes), arithmetic that rounds
+// Shared by the kernels that walk rows: packs (as many elements as one 16-byte access takes), arithmetic that rounds
 // where the CPU's kernels round, and the launch that gives every thread one pack of a row.
 //
 // Only for *_cuda.cu.  Packs never read or write beyond the row: its last, shorter one goes element by element, and so
 // do all where a pointer or stride is no multiple of a pack (Aligned, decided once for a call).  Which thread computes
-// what does not depend on that, so neither do the bits.
+// an element does not depend on that, so neither do the bits.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -28,6 +28,9 @@ __device__ inline float Mul(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline double Mul(double a, double b) { return __dmul_rn(a, b); }
 __device__ inline float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ inline double Fma(double a, double b, double c) { return __fma_rn(a, b, c); }
+
+__device__ inline float InverseRoot(float x) { return 1.0f / sqrtf(x); }
+__device__ inline double InverseRoot(double x) { return 1.0 / sqrt(x); }
 
 // The exp of the CPU's kernels (simd.h), bit for bit where that has fma.
 __device__ inline float Exp(float x) {
@@ -103,6 +106,12 @@ inline bool Aligned(const Elem* base, int64_t stride) {
   return reinterpret_cast<uintptr_t>(base) % alignof(Pack<Elem, kCount>) == 0 && stride % kCount == 0;
 }
 
+// Whether rows at these addresses, of these lengths and strides in bytes (or-ed together), are whole words of 16 bytes.
+template <class... Pointers>
+bool InWordsOf16(int64_t bytes, Pointers... pointers) {
+  return ((static_cast<uint64_t>(bytes) | ... | reinterpret_cast<uintptr_t>(pointers))) % 16 == 0;
+}
+
 // Calls fn.template operator()<Elem>() for DType's first four values: fp32, fp64, bf16, fp16.
 template <class Fn>
 int VisitElem(uint8_t dtype, const Fn& fn) {
@@ -137,13 +146,8 @@ int LaunchRows(const CudaCall& call, const Op& op, int64_t rows, int64_t packs) 
   int64_t threads = kRowThreads;
   while (threads > 64 && (packs + threads - 1) / threads * rows < 2 * call.num_sms) threads /= 2;
   threads = std::min(threads, (packs + 31) / 32 * 32);
-  const dim3 grid(static_cast<unsigned>((packs + threads - 1) / threads),
-                  static_cast<unsigned>(std::min<int64_t>(rows, 65535)));
-  const LaunchConfig config = {.grid = grid,
-                               .block = dim3(static_cast<unsigned>(threads)),
-                               .stream = static_cast<cudaStream_t>(call.stream),
-                               .dependent = true};
-  return Launch(config, &RowsKernel<Op>, op, rows, packs);
+  const dim3 grid = Grid((packs + threads - 1) / threads, std::min<int64_t>(rows, 65535));
+  return Launch(ConfigOf(call, grid, Grid(threads)), &RowsKernel<Op>, op, rows, packs);
 }
 
 }  // namespace switchyard::ops::cuda

@@ -4,10 +4,8 @@
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
-
 namespace {
 
 absl::StatusOr<EmbedArgs> MakeArgs(const OpSite& at, const TensorView& table, const IntView& rows,
@@ -27,20 +25,12 @@ absl::StatusOr<EmbedArgs> MakeArgs(const OpSite& at, const TensorView& table, co
                    .accumulate = false};
 }
 
-absl::Status RunOnCpu(const Stream& stream, const EmbedArgs& args, int64_t num_rows) {
-  stream.pool().ParallelFor(num_rows, RowGrain(args.width * 4),
-                            [&](int64_t begin, int64_t end) { CpuKernels().embed(args, begin, end); });
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status Embed(const Stream& stream, const TensorView& table, const IntView& tokens, const TensorView& residual) {
   ASSIGN_OR_RETURN(const EmbedArgs args, MakeArgs({"embedding", stream.device()}, table, tokens, residual));
-  if (stream.device().is_cpu()) return RunOnCpu(stream, args, tokens.size());
-  return RunOnCuda("embedding", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-    return kernels.embed(call, args, tokens.size());
-  });
+  if (stream.device().is_cpu()) return RunOnCpu(stream, tokens.size(), args.width * 4, CpuKernels().embed, args);
+  return RunOnCuda("embedding", stream, &CudaKernelTable::embed, args, tokens.size());
 }
 
 absl::Status AddEmbedding(const Stream& stream, const TensorView& table, const IntView& rows,
@@ -49,7 +39,7 @@ absl::Status AddEmbedding(const Stream& stream, const TensorView& table, const I
   RETURN_IF_ERROR(ExpectHost(at));
   ASSIGN_OR_RETURN(EmbedArgs args, MakeArgs(at, table, rows, residual));
   args.accumulate = true;
-  return RunOnCpu(stream, args, rows.size());
+  return RunOnCpu(stream, rows.size(), args.width * 4, CpuKernels().embed, args);
 }
 
 }  // namespace switchyard::ops

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -20,15 +20,13 @@ absl::Status EmbedBackward(const Stream& stream, const IntView& tokens, const Te
   RETURN_IF_ERROR(ExpectInts(at, "tokens", tokens, num_tokens, 0, gradient.dim(0)));
   const EmbedBackwardArgs args = {.dtype = DTypeCode(gradient.dtype()),
                                   .tokens = tokens.data(),
-                                  .d = d.raw(),
-                                  .gradient = gradient.raw(),
-                                  .num_tokens = num_tokens,
-                                  .d_stride = d.row_stride(),
-                                  .gradient_stride = gradient.row_stride()};
+                                  .d = RowsOf(d),
+                                  .gradient = RowsOf(gradient),
+                                  .num_tokens = num_tokens};
   // Whole cache lines of a row.
   const int64_t grain = std::max<int64_t>(width / (4 * stream.pool().num_threads()) / 16 * 16, 16);
   stream.pool().ParallelFor(width, grain,
-                            [&](int64_t begin, int64_t end) { BackwardKernels().embed(args, begin, end); });
+                            [&](int64_t begin, int64_t end) { CpuKernels().embed_backward(args, begin, end); });
   return absl::OkStatus();
 }
 

@@ -1,7 +1,7 @@
-// The way back through Embed (embedding.h): gradient[tokens[t]] += d[t], in the order of t for every row of the table.
+// The backward pass of Embed (embedding.h): gradient[tokens[t]] += d[t], in the order of t for every row of the table.
 //
-// Threads share out columns, so no row is added to by two at once and bits do not depend on threads.  Borrows all
-// memory.  CPU only so far.  Errors (InvalidArgument): shapes or dtypes that do not fit; a token outside [0, V).
+// Threads share out columns, so bits do not depend on threads.  Borrows all memory.  CPU only so far.
+// Errors (InvalidArgument): shapes or dtypes that do not fit; a token outside [0, V).
 #pragma once
 
 #include "absl/status/status.h"

@@ -59,11 +59,7 @@ absl::Status AddFadingMean(const Stream& stream, const FadingSumDesc& desc, cons
       .reach = desc.kept > 0 ? static_cast<int64_t>(std::log(kNothing) / std::log(desc.kept)) + 1 : 0,
       .rectified = desc.rectified,
       .kept = desc.kept};
-  if (!stream.device().is_cpu()) {
-    return RunOnCuda("fading_sum", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.fading_sum(call, args);
-    });
-  }
+  if (!stream.device().is_cpu()) return RunOnCuda("fading_sum", stream, &CudaKernelTable::fading_sum, args);
   if (sum.dtype() == DType::kF64) {
     AddOnCpu<double>(args);
   } else {

@@ -1,10 +1,10 @@
-// Rows and a mean of the rows before them in their text, the nearest weighing most, where both stand side by side:
+// Sums of rows and a fading mean of the rows before them in their text, where both stand side by side:
 //   sum_t = own_t + m_t,  m_t = o_t + kept (m_{t-1} - o_t);  m_t = o_t in the first row of a text
-// and of the last columns max(0, sum_t): a hidden layer's units.
+// and max(0, sum_t) for the last columns: a hidden layer's units.
 //
-// The mean reaches back at least so far that nothing beyond weighs 1e-6; on the CPU to the text's first row.  So a
-// device's rows differ in that, and in rounding.  On the CPU single-threaded and linear.
-// Errors (InvalidArgument): shapes or dtypes that do not fit, kept outside [0, 1), rectified outside [0, E].
+// On the CPU the mean reaches back to the text's first row, single-threaded; on a device only so far that nothing
+// beyond weighs 1e-6.  So a device's rows differ in that, and in rounding. Errors (InvalidArgument): shapes or dtypes
+// that do not fit, kept outside [0, 1), rectified outside [0, E].
 #pragma once
 
 #include <cstdint>

@@ -9,40 +9,28 @@ constexpr int64_t kRunRows = 64;  // that a thread writes: with the reach before
 
 template <class Elem>
 struct FadingSumOp {
-  const Elem* both;       // [T, 2E]
-  const int32_t* begins;  // [T]
-  Elem* sum;              // [T, E]
-  int64_t rows, width, both_stride, sum_stride, reach, rectified;
-  Elem kept;
+  FadingSumArgs a;
 
   __device__ void operator()(int64_t run, int64_t column) const {
-    const int64_t first = run * kRunRows, end = first + kRunRows < rows ? first + kRunRows : rows;
-    const int64_t reached = first > reach ? first - reach : 0;
+    const int64_t first = run * kRunRows, end = first + kRunRows < a.rows ? first + kRunRows : a.rows;
+    const int64_t reached = first > a.reach ? first - a.reach : 0;
+    const Elem kept = static_cast<Elem>(a.kept);
     Elem mean = 0;
     for (int64_t t = reached; t < end; ++t) {
-      const Elem* row = both + t * both_stride + column;
-      const Elem value = row[width];
-      mean = t == reached || begins[t] != 0 ? value : Add(value, Mul(kept, Add(mean, -value)));
+      const Elem* row = static_cast<const Elem*>(a.both) + t * a.both_stride + column;
+      const Elem value = row[a.width];
+      mean = t == reached || a.begins[t] != 0 ? value : Add(value, Mul(kept, Add(mean, -value)));
       if (t < first) continue;
       const Elem both_sum = Add(row[0], mean);
-      sum[t * sum_stride + column] = column >= width - rectified && both_sum < 0 ? Elem{0} : both_sum;
+      const bool hidden = column >= a.width - a.rectified && both_sum < 0;
+      static_cast<Elem*>(a.sum)[t * a.sum_stride + column] = hidden ? Elem{0} : both_sum;
     }
   }
 };
 
 template <class Elem>
 int Run(const CudaCall& call, const FadingSumArgs& a) {
-  const FadingSumOp<Elem> op = {.both = static_cast<const Elem*>(a.both),
-                                .begins = a.begins,
-                                .sum = static_cast<Elem*>(a.sum),
-                                .rows = a.rows,
-                                .width = a.width,
-                                .both_stride = a.both_stride,
-                                .sum_stride = a.sum_stride,
-                                .reach = a.reach,
-                                .rectified = a.rectified,
-                                .kept = static_cast<Elem>(a.kept)};
-  return LaunchRows(call, op, (a.rows + kRunRows - 1) / kRunRows, a.width);
+  return LaunchRows(call, FadingSumOp<Elem>{a}, (a.rows + kRunRows - 1) / kRunRows, a.width);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
 namespace {
@@ -49,14 +48,8 @@ absl::Status Combine(const Stream& stream, const CombineInputs& in, const Tensor
                             .top_k = in.weight.dim(1),
                             .width = in.y.dim(1)};
   const int64_t row_bytes = in.y.dim(1) * DTypeBytes(in.y.dtype()) * (args.top_k + 1);
-  if (!stream.device().is_cpu()) {
-    return RunOnCuda("combine", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.combine(call, args, residual.dim(0));
-    });
-  }
-  stream.pool().ParallelFor(residual.dim(0), RowGrain(row_bytes),
-                            [&](int64_t begin, int64_t end) { CpuKernels().combine(args, begin, end); });
-  return absl::OkStatus();
+  if (!stream.device().is_cpu()) return RunOnCuda("combine", stream, &CudaKernelTable::combine, args, residual.dim(0));
+  return RunOnCpu(stream, residual.dim(0), row_bytes, CpuKernels().combine, args);
 }
 
 }  // namespace switchyard::ops

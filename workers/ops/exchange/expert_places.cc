@@ -103,9 +103,7 @@ absl::Status FindExpertPlaces(const Stream& stream, const TensorView& topk_idx, 
                                  .slot_of = found.slot_of.data<int32_t>(),
                                  .first_of = found.first_of.data<int32_t>()};
   if (at.device.is_cpu()) return FindOnCpu(args);
-  return RunOnCuda("exchange", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-    return kernels.expert_places(call, args);
-  });
+  return RunOnCuda("exchange", stream, &CudaKernelTable::expert_places, args);
 }
 
 }  // namespace switchyard::ops

@@ -1,9 +1,9 @@
-// Which rank computes (t, k), where experts have replicas: the split of a step's rows over them, in the stream's order.
+// Finds the rank that computes (t, k) where experts have replicas, in the stream's order.
 //
 // The rule is ExpertLayout::PlaceOf (workers/moe/dispatch/expert_layout.h): here, if the expert is here; else its
-// places take turns by source rank and token.  Or rows are dealt out as somebody has decided (DealtRows): an expert's
-// first place gets the first so many of this rank's rows, and so on.  Every rank can say so of any row, so no message
-// is needed. Borrows all memory. Does not make the table: workers/moe/dispatch/replica_table.h does, of a layout,
+// places take turns by source rank and token.  Or rows are dealt out (DealtRows): an expert's first place gets the
+// first so many of this rank's rows, and so on.  Every rank can compute this for any row, so no message is needed.
+// Borrows all memory.  Does not make the table: workers/moe/dispatch/replica_table.h makes it of a layout,
 // device_split.h of a split.
 #pragma once
 
@@ -37,8 +37,8 @@ struct PlaceTable {
 struct ExpertPlaces {
   TensorView rank_of;  // -1 = dropped
   TensorView slot_of;  // of the expert at that rank; -1 = dropped
-  TensorView
-      first_of;  // rank_of where no earlier choice of the row has that rank, else -1: a row travels once to a rank
+  // rank_of where no earlier choice of the row has that rank, else -1: a row travels once to a rank
+  TensorView first_of;
 };
 
 // first_token: index of row 0 in the rank's batch.

@@ -63,11 +63,7 @@ int ExpertPlaces(const CudaCall& call, const ExpertPlacesArgs& a) {
   if (a.rows <= 0 || a.top_k <= 0) return 0;
   const int rows_per_block = kThreads / static_cast<int>(a.top_k);
   const int64_t blocks = (a.rows + rows_per_block - 1) / rows_per_block;
-  return Launch({.grid = dim3(static_cast<unsigned>(blocks)),
-                 .block = dim3(kThreads),
-                 .stream = static_cast<cudaStream_t>(call.stream),
-                 .dependent = true},
-                &ExpertPlacesKernel, a, rows_per_block);
+  return Launch(ConfigOf(call, Grid(blocks), kThreads), &ExpertPlacesKernel, a, rows_per_block);
 }
 
 }  // namespace switchyard::ops::cuda

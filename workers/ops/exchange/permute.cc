@@ -9,7 +9,6 @@
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
-
 namespace {
 
 absl::Status CheckOrder(const OpSite& at, const TensorView& topk_idx, int64_t num_experts, const ExpertOrder& order) {
@@ -51,6 +50,41 @@ absl::Status BuildOnCpu(const TensorView& topk_idx, int64_t num_experts, const E
   return absl::OkStatus();
 }
 
+struct GatherViews {
+  const TensorView& x;
+  const IntView& rows;
+  const TensorView& y;
+  bool keep_absent;  // rows may be -1
+};
+
+absl::Status Gather(const Stream& stream, absl::string_view op, const GatherViews& views) {
+  const auto& [x, rows, y, keep_absent] = views;
+  const OpSite at = {op, stream.device()};
+  RETURN_IF_ERROR(ExpectKernels(at));
+  if (x.rank() != 2) return absl::InvalidArgumentError(absl::StrCat(op, ": x must be a matrix, is ", x.ToString()));
+  RETURN_IF_ERROR(ExpectView(at, "y", y, x.dtype(), {rows.size(), x.dim(1)}));
+  RETURN_IF_ERROR(ExpectInts(at, "rows", rows, rows.size(), keep_absent ? -1 : 0, x.dim(0)));
+  const int64_t elem_bytes = DTypeBytes(x.dtype());
+  const GatherArgs args = {.x = x.raw(),
+                           .rows = rows.data(),
+                           .y = y.raw(),
+                           .count = rows.size(),
+                           .row_bytes = x.dim(1) * elem_bytes,
+                           .x_stride_bytes = x.row_stride() * elem_bytes,
+                           .y_stride_bytes = y.row_stride() * elem_bytes,
+                           .keep_absent = keep_absent};
+  if (!at.device.is_cpu()) return RunOnCuda(op, stream, &CudaKernelTable::gather, args);
+  stream.pool().ParallelFor(args.count, RowGrain(2 * args.row_bytes), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (args.rows[i] < 0) continue;
+      std::memcpy(static_cast<char*>(args.y) + i * args.y_stride_bytes,
+                  static_cast<const char*>(args.x) + args.rows[i] * args.x_stride_bytes,
+                  static_cast<size_t>(args.row_bytes));
+    }
+  });
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status BuildExpertOrder(const Stream& stream, const TensorView& topk_idx, int64_t num_experts,
@@ -66,9 +100,7 @@ absl::Status BuildExpertOrder(const Stream& stream, const TensorView& topk_idx, 
                                 .offsets = order.offsets.data<int32_t>(),
                                 .token = order.token.data<int32_t>(),
                                 .slot_row = order.slot_row.data<int32_t>()};
-  return RunOnCuda("permute", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-    return kernels.expert_order(call, args);
-  });
+  return RunOnCuda("permute", stream, &CudaKernelTable::expert_order, args);
 }
 
 absl::Status CountExperts(const Stream& stream, const TensorView& topk_idx, const TensorView& counts) {
@@ -80,11 +112,7 @@ absl::Status CountExperts(const Stream& stream, const TensorView& topk_idx, cons
                                  .n = topk_idx.NumElements(),
                                  .experts = counts.dim(0),
                                  .counts = counts.data<int32_t>()};
-  if (!at.device.is_cpu()) {
-    return RunOnCuda("count_experts", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.count_experts(call, args);
-    });
-  }
+  if (!at.device.is_cpu()) return RunOnCuda("count_experts", stream, &CudaKernelTable::count_experts, args);
   for (int64_t i = 0; i < args.n; ++i) {
     if (args.topk_idx[i] >= args.experts) {
       return absl::InvalidArgumentError(
@@ -96,32 +124,11 @@ absl::Status CountExperts(const Stream& stream, const TensorView& topk_idx, cons
 }
 
 absl::Status GatherRows(const Stream& stream, const TensorView& x, const IntView& rows, const TensorView& y) {
-  const OpSite at = {"gather_rows", stream.device()};
-  RETURN_IF_ERROR(ExpectKernels(at));
-  if (x.rank() != 2) {
-    return absl::InvalidArgumentError(absl::StrCat("gather_rows: x must be a matrix, is ", x.ToString()));
-  }
-  RETURN_IF_ERROR(ExpectView(at, "y", y, x.dtype(), {rows.size(), x.dim(1)}));
-  RETURN_IF_ERROR(ExpectInts(at, "rows", rows, rows.size(), 0, x.dim(0)));
-  const int64_t elem_bytes = DTypeBytes(x.dtype()), row_bytes = x.dim(1) * elem_bytes;
-  if (!at.device.is_cpu()) {
-    const GatherArgs args = {.x = x.raw(),
-                             .rows = rows.data(),
-                             .y = y.raw(),
-                             .count = rows.size(),
-                             .row_bytes = row_bytes,
-                             .x_stride_bytes = x.row_stride() * elem_bytes,
-                             .y_stride_bytes = y.row_stride() * elem_bytes};
-    return RunOnCuda("gather_rows", stream,
-                     [&](const CudaCall& call, const CudaKernelTable& kernels) { return kernels.gather(call, args); });
-  }
-  stream.pool().ParallelFor(y.dim(0), RowGrain(2 * row_bytes), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(static_cast<char*>(y.raw()) + i * y.row_stride() * elem_bytes,
-                  static_cast<const char*>(x.raw()) + rows.data()[i] * x.row_stride() * elem_bytes, row_bytes);
-    }
-  });
-  return absl::OkStatus();
+  return Gather(stream, "gather_rows", {x, rows, y, /*keep_absent=*/false});
+}
+
+absl::Status GatherPresent(const Stream& stream, const TensorView& x, const IntView& rows, const TensorView& y) {
+  return Gather(stream, "exchange", {x, rows, y, /*keep_absent=*/true});
 }
 
 }  // namespace switchyard::ops

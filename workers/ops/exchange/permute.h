@@ -1,8 +1,8 @@
-// From "token t chose experts e_0 … e_K-1" to rows sorted by expert, as grouped GEMMs want them, and back.
+// From "token t chose experts e_0 … e_K-1" to rows sorted by expert, as grouped GEMMs need them.  Combine (combine.h)
+// undoes it.
 //
 // The sort is stable: within an expert, rows come in the order of (token, k).  Experts without tokens have empty
-// ranges. Combine (combine.h) undoes it.  On the CPU index building is single-threaded and linear; gathering is
-// parallel over rows.
+// ranges. On the CPU index building is single-threaded and linear; gathering is parallel over rows.
 #pragma once
 
 #include <cstdint>
@@ -37,5 +37,7 @@ absl::Status GatherRows(const Stream& stream,
                         const TensorView& x,   // [T, H]; rows may be strided
                         const IntView& rows,   // [rows]
                         const TensorView& y);  // [rows, H]
+// The same, but a row -1 leaves that row of y as it is.
+absl::Status GatherPresent(const Stream& stream, const TensorView& x, const IntView& rows, const TensorView& y);
 
 }  // namespace switchyard::ops

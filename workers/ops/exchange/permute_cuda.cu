@@ -182,26 +182,16 @@ __global__ void __launch_bounds__(kThreads) CountExpertsKernel(const int32_t* to
 // Word is what one access moves: 16 bytes, or 2.
 template <class Word>
 struct GatherOp {
-  const char* __restrict__ x;
-  const int32_t* __restrict__ rows;  // [count]
-  char* __restrict__ y;
-  int64_t x_stride_bytes, y_stride_bytes;
+  GatherArgs a;
 
   __device__ void operator()(int64_t i, int64_t pack) const {
-    const int32_t row = rows[i];
+    const int32_t row = a.rows[i];
+    if (row < 0 && a.keep_absent) return;
     Word word = {};
-    if (row >= 0) word = reinterpret_cast<const Word*>(x + row * x_stride_bytes)[pack];
-    reinterpret_cast<Word*>(y + i * y_stride_bytes)[pack] = word;
+    if (row >= 0) word = reinterpret_cast<const Word*>(static_cast<const char*>(a.x) + row * a.x_stride_bytes)[pack];
+    reinterpret_cast<Word*>(static_cast<char*>(a.y) + i * a.y_stride_bytes)[pack] = word;
   }
 };
-
-LaunchConfig Config(const CudaCall& call, int64_t blocks, int64_t shared_bytes) {
-  return {.grid = dim3(static_cast<unsigned>(blocks)),
-          .block = dim3(kThreads),
-          .shared_bytes = static_cast<size_t>(shared_bytes),
-          .stream = static_cast<cudaStream_t>(call.stream),
-          .dependent = true};
-}
 
 }  // namespace
 
@@ -218,32 +208,26 @@ int ExpertOrder(const CudaCall& call, const ExpertOrderArgs& a) {
                    .slot_row = a.slot_row,
                    .chunk_count = static_cast<int32_t*>(call.workspace)};
   const int64_t shared_bytes = int64_t{2} * kWarps * a.experts;
-  if (o.chunks <= 1) return Launch(Config(call, 1, shared_bytes), &OrderInOneBlockKernel, o);
+  if (o.chunks <= 1) return Launch(ConfigOf(call, 1, kThreads, shared_bytes), &OrderInOneBlockKernel, o);
   if (int64_t{4} * o.chunks * a.experts > kCudaWorkspaceBytes) return cudaErrorInvalidValue;
-  if (const int error = Launch(Config(call, o.chunks, shared_bytes), &CountChunkKernel, o); error != 0) return error;
-  if (const int error = Launch(Config(call, 1, 0), &ScanChunksKernel, o); error != 0) return error;
-  return Launch(Config(call, o.chunks, shared_bytes), &ScatterChunkKernel, o);
+  const LaunchConfig chunks = ConfigOf(call, Grid(o.chunks), kThreads, shared_bytes);
+  if (const int error = Launch(chunks, &CountChunkKernel, o); error != 0) return error;
+  if (const int error = Launch(ConfigOf(call, 1, kThreads), &ScanChunksKernel, o); error != 0) return error;
+  return Launch(chunks, &ScatterChunkKernel, o);
 }
 
 int CountExperts(const CudaCall& call, const CountExpertsArgs& a) {
   if (a.n <= 0) return 0;
   const int64_t blocks = std::min<int64_t>((a.n + 4 * kThreads - 1) / (4 * kThreads), std::max(call.num_sms, 1));
-  return Launch(Config(call, blocks, 4 * a.experts), &CountExpertsKernel, a.topk_idx, a.n, static_cast<int>(a.experts),
-                a.counts);
+  return Launch(ConfigOf(call, Grid(blocks), kThreads, 4 * a.experts), &CountExpertsKernel, a.topk_idx, a.n,
+                static_cast<int>(a.experts), a.counts);
 }
 
 int Gather(const CudaCall& call, const GatherArgs& a) {
-  const auto launch = [&]<class Word>(Word) {
-    const GatherOp<Word> op = {.x = static_cast<const char*>(a.x),
-                               .rows = a.rows,
-                               .y = static_cast<char*>(a.y),
-                               .x_stride_bytes = a.x_stride_bytes,
-                               .y_stride_bytes = a.y_stride_bytes};
-    return LaunchRows(call, op, a.count, a.row_bytes / static_cast<int64_t>(sizeof(Word)));
-  };
-  const uint64_t all = reinterpret_cast<uintptr_t>(a.x) | reinterpret_cast<uintptr_t>(a.y) |
-                       static_cast<uint64_t>(a.row_bytes | a.x_stride_bytes | a.y_stride_bytes);
-  return all % 16 == 0 ? launch(uint4{}) : launch(uint16_t{});
+  if (InWordsOf16(a.row_bytes | a.x_stride_bytes | a.y_stride_bytes, a.x, a.y)) {
+    return LaunchRows(call, GatherOp<uint4>{a}, a.count, a.row_bytes / 16);
+  }
+  return LaunchRows(call, GatherOp<uint16_t>{a}, a.count, a.row_bytes / 2);
 }
 
 }  // namespace switchyard::ops::cuda

@@ -1,12 +1,9 @@
 #include "workers/ops/exchange/row_exchange.h"
 
-#include <cstring>
-
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/exchange/row_exchange_cpu.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
 namespace {
@@ -47,11 +44,7 @@ absl::Status CountRoutes(const Stream& stream, const RowRoutes& routes, const Te
                                 .row_offsets = routes.rows.offsets.data<int32_t>(),
                                 .pair_offsets = routes.pairs.offsets.data<int32_t>(),
                                 .counts = counts.data<int32_t>()};
-  if (!at.device.is_cpu()) {
-    return RunOnCuda("exchange", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.count_routes(call, args);
-    });
-  }
+  if (!at.device.is_cpu()) return RunOnCuda("exchange", stream, &CudaKernelTable::count_routes, args);
   for (int64_t r = 0; r < ranks; ++r) {
     args.counts[2 * r] = args.row_offsets[r + 1] - args.row_offsets[r];
     args.counts[2 * r + 1] = args.pair_offsets[r + 1] - args.pair_offsets[r];
@@ -86,8 +79,7 @@ absl::Status PackRows(const Stream& stream, const RowBlocks& blocks, const RowRo
                              .first_output = static_cast<int32_t>(packed.first_output),
                              .output_row = packed.output_row.data<int32_t>()};
   if (at.device.is_cpu()) return PackRowsOnCpu(stream, args);
-  return RunOnCuda("exchange", stream,
-                   [&](const CudaCall& call, const CudaKernelTable& kernels) { return kernels.pack_rows(call, args); });
+  return RunOnCuda("exchange", stream, &CudaKernelTable::pack_rows, args);
 }
 
 absl::Status ReadPairs(const Stream& stream, const RowBlocks& blocks, const ExpertPlaces& places,
@@ -108,9 +100,7 @@ absl::Status ReadPairs(const Stream& stream, const RowBlocks& blocks, const Expe
                               .num_slots = num_slots,
                               .slots = slots.data<int32_t>()};
   if (at.device.is_cpu()) return ReadPairsOnCpu(args);
-  return RunOnCuda("exchange", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-    return kernels.read_pairs(call, args);
-  });
+  return RunOnCuda("exchange", stream, &CudaKernelTable::read_pairs, args);
 }
 
 absl::Status PlacePairs(const Stream& stream, const RowBlocks& blocks, int64_t top_k, const TensorView& received,
@@ -127,42 +117,8 @@ absl::Status PlacePairs(const Stream& stream, const RowBlocks& blocks, int64_t t
                                .y_row = places.y_row.data<int32_t>(),
                                .x_rows = places.x_rows.data<int32_t>(),
                                .output_row = places.output_row.data<int32_t>()};
-  if (!at.device.is_cpu()) {
-    return RunOnCuda("exchange", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.place_pairs(call, args);
-    });
-  }
+  if (!at.device.is_cpu()) return RunOnCuda("exchange", stream, &CudaKernelTable::place_pairs, args);
   PlacePairsOnCpu(args);
-  return absl::OkStatus();
-}
-
-absl::Status GatherPresent(const Stream& stream, const TensorView& x, const IntView& rows, const TensorView& y) {
-  const OpSite at = SiteOf(stream);
-  RETURN_IF_ERROR(ExpectKernels(at));
-  if (x.rank() != 2) return absl::InvalidArgumentError(absl::StrCat("exchange: x must be a matrix, is ", x.ToString()));
-  RETURN_IF_ERROR(ExpectView(at, "y", y, x.dtype(), {rows.size(), x.dim(1)}));
-  RETURN_IF_ERROR(ExpectInts(at, "rows", rows, rows.size(), -1, x.dim(0)));
-  const int64_t elem_bytes = DTypeBytes(x.dtype());
-  const GatherPresentArgs args = {.x = x.raw(),
-                                  .rows = rows.data(),
-                                  .y = y.raw(),
-                                  .count = rows.size(),
-                                  .row_bytes = x.dim(1) * elem_bytes,
-                                  .x_stride_bytes = x.row_stride() * elem_bytes,
-                                  .y_stride_bytes = y.row_stride() * elem_bytes};
-  if (!at.device.is_cpu()) {
-    return RunOnCuda("exchange", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.gather_present(call, args);
-    });
-  }
-  stream.pool().ParallelFor(args.count, RowGrain(2 * args.row_bytes), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (args.rows[i] < 0) continue;
-      std::memcpy(static_cast<char*>(args.y) + i * args.y_stride_bytes,
-                  static_cast<const char*>(args.x) + args.rows[i] * args.x_stride_bytes,
-                  static_cast<size_t>(args.row_bytes));
-    }
-  });
   return absl::OkStatus();
 }
 

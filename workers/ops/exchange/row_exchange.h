@@ -68,10 +68,4 @@ struct PairPlaces {
 absl::Status PlacePairs(const Stream& stream, const RowBlocks& blocks, int64_t top_k, const TensorView& received,
                         const PairPlaces& places);
 
-// y[i] = x[rows[i]] where rows[i] >= 0; other rows of y are left as they are.  Any dtype.
-absl::Status GatherPresent(const Stream& stream,
-                           const TensorView& x,   // [n, H]
-                           const IntView& rows,   // [rows], each in [-1, n)
-                           const TensorView& y);  // [rows, H]
-
 }  // namespace switchyard::ops

@@ -71,12 +71,4 @@ struct PlacePairsArgs {
   int32_t* output_row;   // [T * K]: of this rank's own
 };
 
-// y[i] = x[rows[i]] where rows[i] >= 0; other rows are left as they are.
-struct GatherPresentArgs {
-  const void* x;
-  const int32_t* rows;  // [count]
-  void* y;
-  int64_t count, row_bytes, x_stride_bytes, y_stride_bytes;
-};
-
 }  // namespace switchyard::ops

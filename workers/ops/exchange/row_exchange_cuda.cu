@@ -107,29 +107,10 @@ struct PlacePairsOp {
   }
 };
 
-template <class Word>
-struct GatherPresentOp {
-  GatherPresentArgs a;
-
-  __device__ void operator()(int64_t i, int64_t pack) const {
-    const int32_t row = a.rows[i];
-    if (row < 0) return;
-    reinterpret_cast<Word*>(static_cast<char*>(a.y) + i * a.y_stride_bytes)[pack] =
-        reinterpret_cast<const Word*>(static_cast<const char*>(a.x) + row * a.x_stride_bytes)[pack];
-  }
-};
-
 int64_t MostPairs(const RowBlocks& blocks) {
   int64_t most = 0;
   for (int r = 0; r < blocks.ranks; ++r) most = std::max<int64_t>(most, blocks.of[r].max_pairs);
   return most;
-}
-
-bool InWordsOf16(const void* x, const void* y, const void* z, int64_t strides) {
-  return (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(z) |
-          static_cast<uint64_t>(strides)) %
-             16 ==
-         0;
 }
 
 }  // namespace
@@ -141,7 +122,7 @@ int CountRoutes(const CudaCall& call, const CountRoutesArgs& a) {
 int PackRows(const CudaCall& call, const PackRowsArgs& a) {
   // Heads are written also where there are no rows.
   const int64_t lines = std::max<int64_t>(a.rows * a.top_k, a.blocks.ranks);
-  if (InWordsOf16(a.x, a.send, a.own, a.x_stride_bytes | a.blocks.row_bytes)) {
+  if (InWordsOf16(a.x_stride_bytes | a.blocks.row_bytes, a.x, a.send, a.own)) {
     return LaunchRows(call, PackRowsOp<uint4>{a}, lines, a.blocks.row_bytes / 16);
   }
   return LaunchRows(call, PackRowsOp<uint16_t>{a}, lines, a.blocks.row_bytes / 2);
@@ -153,13 +134,6 @@ int ReadPairs(const CudaCall& call, const ReadPairsArgs& a) {
 
 int PlacePairs(const CudaCall& call, const PlacePairsArgs& a) {
   return LaunchRows(call, PlacePairsOp{a}, a.blocks.ranks, MostPairs(a.blocks));
-}
-
-int GatherPresent(const CudaCall& call, const GatherPresentArgs& a) {
-  if (InWordsOf16(a.x, a.y, nullptr, a.row_bytes | a.x_stride_bytes | a.y_stride_bytes)) {
-    return LaunchRows(call, GatherPresentOp<uint4>{a}, a.count, a.row_bytes / 16);
-  }
-  return LaunchRows(call, GatherPresentOp<uint16_t>{a}, a.count, a.row_bytes / 2);
 }
 
 }  // namespace switchyard::ops::cuda

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <iosfwd>
 
 #include "absl/status/status.h"
 #include "workers/ops/core/isa.h"
@@ -38,20 +37,10 @@ struct GemmShape {
   int num_threads = 1;  // that this product has for itself
 };
 struct GemmConfig {
-  const char* kernel = "";    // which inner kernel: "amx_bf16", "avx512_bf16", "avx512", "avx2", "scalar"
   int64_t rows_per_task = 0;  // their activations stay in the L2 cache while weight panels pass by
   int64_t min_panels = 0;     // a task has at least so many, unless fewer are left; the first ones have many more
-  // What decided these, for printing: bytes of a packed row; how many rows the cache would hold; into how many equal
-  // parts m would be cut for the cache alone, and how many there are; bytes of one panel (gated: of a pair).
-  int64_t row_bytes = 0;
-  int64_t rows_that_fit = 0;
-  int64_t row_parts_for_cache = 0;
-  int64_t row_parts = 0;
-  int64_t panel_bytes = 0;
 };
 // Pure.  A configuration changes speed, never bits.
 GemmConfig ChooseGemm(const GemmShape& shape);
-std::ostream& operator<<(std::ostream& out, const GemmShape& shape);
-std::ostream& operator<<(std::ostream& out, const GemmConfig& config);
 
 }  // namespace switchyard::ops

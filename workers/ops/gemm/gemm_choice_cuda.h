@@ -12,10 +12,9 @@
 #include <cstdint>
 #include <iosfwd>
 
-namespace switchyard::ops {
+#include "workers/ops/core/kernels_cuda.h"
 
-// Values of DType (gemm_choice_cuda.cc checks that they are).
-inline constexpr uint8_t kCudaF32 = 0, kCudaF64 = 1, kCudaBf16 = 2, kCudaF16 = 3;
+namespace switchyard::ops {
 
 // One shape of the tensor-core kernel: `columns` weight rows by `rows` tokens, k taken `depth` elements a step through
 // `stages` buffers of shared memory.  Warps: warps_n * warps_t * warps_k.

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <vector>
 
+#include "workers/ops/core/op_checks.h"
 #include "workers/ops/gemm/gemm_job.h"
 #include "workers/ops/gemm/gemm_tasks.h"
 #include "workers/ops/gemm/kernels/find_gemm_kernel.h"
@@ -65,16 +66,15 @@ struct Block {
 void WriteBlock(const JobContext& context, const void* c, const Block& block) {
   const GemmJob& job = *context.job;
   const auto [row, rows, column, bias] = block;
-  const int64_t y_bytes = DTypeBytes(job.y.dtype());
-  context.kernel->epilogue({.dtype = static_cast<uint8_t>(job.x.dtype()),
-                            .y_dtype = static_cast<uint8_t>(job.y.dtype()),
+  context.kernel->epilogue({.dtype = DTypeCode(job.x.dtype()),
+                            .y_dtype = DTypeCode(job.y.dtype()),
                             .accumulate = job.accumulate,
                             .gated = job.gated,
                             .c = c,
                             .rows = rows,
                             .columns = std::min(kPanelColumns, job.y.dim(1) - column),
                             .bias = bias == nullptr ? nullptr : bias + column * DTypeBytes(job.x.dtype()),
-                            .y = static_cast<char*>(job.y.raw()) + (row * job.y.row_stride() + column) * y_bytes,
+                            .y = ElementAt(job.y, row, column),
                             .y_stride = job.y.row_stride()});
 }
 
@@ -83,15 +83,12 @@ void WriteSums(const JobContext& context, const char* c, int64_t row, int64_t ro
   const GemmJob& job = *context.job;
   const int64_t width = job.y.dim(1);
   for (int64_t part = 0; part < 2; ++part) {
-    context.kernel->epilogue({.dtype = static_cast<uint8_t>(job.x.dtype()),
-                              .y_dtype = static_cast<uint8_t>(job.sums.dtype()),
-                              .accumulate = false,
-                              .gated = false,
+    context.kernel->epilogue({.dtype = DTypeCode(job.x.dtype()),
+                              .y_dtype = DTypeCode(job.sums.dtype()),
                               .c = c + part * rows * kGemmPanel * DTypeBytes(AccDType(job.x.dtype())),
                               .rows = rows,
                               .columns = std::min(kPanelColumns, width - column),
-                              .bias = nullptr,
-                              .y = job.sums.Rows(row, rows).Columns(part * width + column, 1).raw(),
+                              .y = ElementAt(job.sums, row, part * width + column),
                               .y_stride = job.sums.row_stride()});
   }
 }
@@ -138,7 +135,6 @@ void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job) {
   const JobContext context = {&job, &FindGemmKernel(job.isa, job.x.dtype()), jobs_begun.fetch_add(1) + 1,
                               &stream.pool()};
   stream.pool().Run(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-    if (context.kernel->begin != nullptr) context.kernel->begin();
     RunTask(context, tasks[i]);
     if (context.kernel->end != nullptr) context.kernel->end();
   });

@@ -40,14 +40,9 @@ __global__ void __launch_bounds__(kBiasThreads) AddBiasKernel(const Elem* bias, 
 }
 
 template <class Elem, class Out>
-int AddBias(const CudaCall& call, const DenseGemmArgs& args) {
-  return Launch({.grid = dim3(static_cast<unsigned>(args.m)),
-                 .block = dim3(kBiasThreads),
-                 .shared_bytes = 0,
-                 .stream = static_cast<cudaStream_t>(call.stream),
-                 .dependent = true},
-                AddBiasKernel<Elem, Out>, static_cast<const Elem*>(args.bias), static_cast<Out*>(args.y), args.n,
-                args.y_stride);
+int AddBias(const CudaCall& call, const CudaGemmArgs& args) {
+  return Launch(ConfigOf(call, Grid(args.rows), kBiasThreads), AddBiasKernel<Elem, Out>,
+                static_cast<const Elem*>(args.bias), static_cast<Out*>(args.y), args.n, args.y_stride);
 }
 
 cudaDataType_t DataType(uint8_t dtype) {
@@ -63,8 +58,6 @@ cudaDataType_t DataType(uint8_t dtype) {
   }
 }
 
-int64_t ElemBytes(uint8_t dtype) { return dtype == kCudaF64 ? 8 : dtype == kCudaF32 ? 4 : 2; }
-
 // What the library's choice depends on.
 struct ShapeKey {
   int64_t m, n, k, x_stride, w_stride, y_stride;
@@ -75,16 +68,16 @@ struct ShapeKey {
   auto operator<=>(const ShapeKey&) const = default;
 };
 
-int64_t CommonAlignment(const DenseGemmArgs& args) {
-  uintptr_t bits = reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.w) |
+int64_t CommonAlignment(const CudaGemmArgs& args) {
+  uintptr_t bits = reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.weight) |
                    reinterpret_cast<uintptr_t>(args.y) | 256;
-  bits |= static_cast<uintptr_t>((args.x_stride | args.w_stride) * ElemBytes(args.dtype));
-  bits |= static_cast<uintptr_t>(args.y_stride * ElemBytes(args.y_dtype));
+  bits |= static_cast<uintptr_t>((args.x_stride | args.w_stride) * CudaElemBytes(args.dtype));
+  bits |= static_cast<uintptr_t>(args.y_stride * CudaElemBytes(args.y_dtype));
   return static_cast<int64_t>(bits & -bits);
 }
 
 // The epilogue's bias has the type of y, and fp64 has no such epilogue; others are added by a kernel of ours.
-bool BiasInEpilogue(const DenseGemmArgs& args) {
+bool BiasInEpilogue(const CudaGemmArgs& args) {
   return args.bias != nullptr && args.y_dtype == args.dtype && args.dtype != kCudaF64;
 }
 
@@ -116,14 +109,14 @@ class PlannedProduct {
            Good(cublasLtMatrixLayoutCreate(&y_, y_type, key.n, key.m, key.y_stride)) && AskHeuristic(handle, key);
   }
 
-  bool Enqueue(cublasLtHandle_t handle, const CudaCall& call, const DenseGemmArgs& args) {
+  bool Enqueue(cublasLtHandle_t handle, const CudaCall& call, const CudaGemmArgs& args) {
     if (BiasInEpilogue(args) && !SetDesc(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias)) return false;
     const double alpha64 = 1, beta64 = args.accumulate ? 1 : 0;
     const float alpha32 = 1, beta32 = args.accumulate ? 1 : 0;
     const bool fp64 = args.dtype == kCudaF64;
     const void* alpha = fp64 ? static_cast<const void*>(&alpha64) : &alpha32;
     const void* beta = fp64 ? static_cast<const void*>(&beta64) : &beta32;
-    return Good(cublasLtMatmul(handle, desc_, alpha, args.w, w_, args.x, x_, beta, args.y, y_, args.y, y_, &algo_,
+    return Good(cublasLtMatmul(handle, desc_, alpha, args.weight, w_, args.x, x_, beta, args.y, y_, args.y, y_, &algo_,
                                call.workspace, static_cast<size_t>(kCudaWorkspaceBytes),
                                static_cast<cudaStream_t>(call.stream)));
   }
@@ -171,8 +164,8 @@ class CublasDevice {
   }
 
   // False: the library refuses; nothing was enqueued.  REQUIRES: call.device is current.
-  bool Enqueue(const CudaCall& call, const DenseGemmArgs& args) {
-    const ShapeKey key = {.m = args.m,
+  bool Enqueue(const CudaCall& call, const CudaGemmArgs& args) {
+    const ShapeKey key = {.m = args.rows,
                           .n = args.n,
                           .k = args.k,
                           .x_stride = args.x_stride,
@@ -205,9 +198,9 @@ class CublasDevice {
 
 int64_t NumCublasRefusals() { return cublas_refusals; }
 
-int DenseGemm(const CudaCall& call, const DenseGemmArgs& args) {
-  if (args.m == 0 || args.n == 0) return cudaSuccess;
-  const GemmProblem problem = DenseProblem(args);
+int DenseGemm(const CudaCall& call, const CudaGemmArgs& args) {
+  if (args.rows == 0 || args.n == 0) return cudaSuccess;
+  const GemmProblem problem = ProblemOf(args);
   const CudaGemmDesc desc = DescOf(call, problem, /*grouped=*/false);
   const CudaGemmConfig config = ChooseDense(desc);
   if (config.kind != CudaGemmKind::kCublasLt) return LaunchGemm(call, problem, config);

@@ -42,18 +42,12 @@ absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
 absl::Status CheckRows(const GemmJob& job, Device device) {
   const OpSite at = {job.op, device};
   const int64_t rows = job.y.dim(0), weights = job.weights.size();
-  const int32_t* const offsets = job.offsets.data();
   // One weight has all rows: no offsets need to be there.
   if (job.offsets.size() != weights + 1 && !(weights == 1 && job.offsets.empty())) {
     return Bad(job, "offsets must be ", weights + 1, ", are ", job.offsets.size());
   }
   if (device.is_cpu() && !job.offsets.empty()) {
-    if (offsets[0] != 0 || offsets[weights] != rows) {
-      return Bad(job, "offsets must be from 0 to y's ", rows, " rows, are from ", offsets[0], " to ", offsets[weights]);
-    }
-    for (int64_t e = 0; e < weights; ++e) {
-      if (offsets[e] > offsets[e + 1]) return Bad(job, "offsets fall at ", e, ": ", offsets[e], " to ", offsets[e + 1]);
-    }
+    RETURN_IF_ERROR(ExpectOffsets(at, job.offsets.data(), weights, "y", rows));
   }
   if (job.x_rows.empty()) {
     // With 0 rows an empty x_rows may also mean "picks none of x".
@@ -116,28 +110,6 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   return CheckWeights(job, dtype, device);
 }
 
-}  // namespace
-
-namespace {
-
-DenseGemmArgs DenseArgs(const GemmJob& job) {
-  const Weight& w = *job.weights[0];
-  return {.dtype = DTypeCode(job.x.dtype()),
-          .y_dtype = DTypeCode(job.y.dtype()),
-          .x = job.x.raw(),
-          .w = w.data(),
-          .bias = job.biases.empty() ? nullptr : job.biases[0].raw(),
-          .y = job.y.raw(),
-          .m = job.y.dim(0),
-          .n = w.n(),
-          .k = w.k(),
-          .x_stride = job.x.row_stride(),
-          .w_stride = w.padded_k(),
-          .y_stride = job.y.row_stride(),
-          .accumulate = job.accumulate,
-          .gated = job.gated};
-}
-
 // null: no weight is this job's.
 const Weight* FirstWeight(const GemmJob& job) {
   for (int64_t e = 0; e < job.weights.size(); ++e) {
@@ -146,38 +118,36 @@ const Weight* FirstWeight(const GemmJob& job) {
   return nullptr;
 }
 
-CudaGroupedGemmArgs GroupedArgs(const GemmJob& job) {
-  const Weight& w = *FirstWeight(job);
-  return {.dtype = DTypeCode(job.x.dtype()),
-          .y_dtype = DTypeCode(job.y.dtype()),
-          .x = job.x.raw(),
-          .x_rows = job.x_rows.empty() ? nullptr : job.x_rows.data(),
-          .weights = job.weights.on_device(),
-          .offsets = job.offsets.data(),
-          .y = job.y.raw(),
-          .max_rows = job.y.dim(0),
-          .experts = job.weights.size(),
-          .n = w.n(),
-          .k = w.k(),
-          .x_stride = job.x.row_stride(),
-          .w_stride = w.padded_k(),
-          .y_stride = job.y.row_stride(),
-          .gated = job.gated};
+absl::Status RunOnDevice(const Stream& stream, const GemmJob& job, const Weight& first) {
+  const bool dense = job.offsets.empty();
+  const CudaGemmArgs args = {.dtype = DTypeCode(job.x.dtype()),
+                             .y_dtype = DTypeCode(job.y.dtype()),
+                             .x = job.x.raw(),
+                             .x_rows = job.x_rows.empty() ? nullptr : job.x_rows.data(),
+                             .weights = dense ? nullptr : job.weights.on_device(),
+                             .weight = dense ? first.data() : nullptr,
+                             .offsets = dense ? nullptr : job.offsets.data(),
+                             .bias = dense && !job.biases.empty() ? job.biases[0].raw() : nullptr,
+                             .y = job.y.raw(),
+                             .rows = job.y.dim(0),
+                             .n = first.n(),
+                             .k = first.k(),
+                             .x_stride = job.x.row_stride(),
+                             .w_stride = first.padded_k(),
+                             .y_stride = job.y.row_stride(),
+                             .experts = static_cast<int32_t>(job.weights.size()),
+                             .accumulate = job.accumulate,
+                             .gated = job.gated};
+  return RunOnCuda(job.op, stream, dense ? &CudaKernelTable::dense_gemm : &CudaKernelTable::grouped_gemm, args);
 }
 
 }  // namespace
 
-absl::Status RunGemmJobOnCuda(const Stream& stream, const GemmJob& job) {
-  return RunOnCuda(job.op, stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-    if (job.offsets.empty()) return kernels.dense_gemm(call, DenseArgs(job));
-    return kernels.grouped_gemm(call, GroupedArgs(job));
-  });
-}
-
 absl::Status RunGemmJob(const Stream& stream, const GemmJob& job) {
   RETURN_IF_ERROR(CheckJob(stream, job));
-  if (job.y.dim(0) == 0 || FirstWeight(job) == nullptr) return absl::OkStatus();
-  if (!stream.device().is_cpu()) return RunGemmJobOnCuda(stream, job);
+  const Weight* const first = FirstWeight(job);
+  if (job.y.dim(0) == 0 || first == nullptr) return absl::OkStatus();
+  if (!stream.device().is_cpu()) return RunOnDevice(stream, job, *first);
   RunGemmJobOnCpu(stream, job);
   return absl::OkStatus();
 }

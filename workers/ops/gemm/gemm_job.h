@@ -37,6 +37,5 @@ absl::Status RunGemmJob(const Stream& stream, const GemmJob& job);
 
 // REQUIRES: checked.
 void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job);
-absl::Status RunGemmJobOnCuda(const Stream& stream, const GemmJob& job);
 
 }  // namespace switchyard::ops

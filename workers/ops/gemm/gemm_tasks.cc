@@ -3,9 +3,18 @@
 #include <algorithm>
 
 #include "workers/ops/gemm/gemm.h"
+#include "workers/ops/gemm/kernels/find_gemm_kernel.h"
 
 namespace switchyard::ops {
 namespace {
+
+// What a task's packed activations may take of a core's L2 cache, the rest being for the panels that pass by.
+constexpr int64_t kActivationBytes = 768 << 10;
+// A task streams at least this much of the weights: some ten microseconds, so that handing it out costs little.
+constexpr int64_t kTaskBytes = 128 << 10;
+constexpr int64_t kTasksPerThread = 2;  // at least, if rows allow
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // All panels of some rows of one expert.
 struct Slab {
@@ -41,7 +50,7 @@ std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
                                           .dtype = w.dtype(),
                                           .isa = job.isa,
                                           .gated = job.gated,
-                                          .num_threads = (num_threads + busy - 1) / busy});
+                                          .num_threads = static_cast<int>(CeilDiv(num_threads, busy))});
     for (int64_t r = 0; r < rows; r += config.rows_per_task) {
       const int64_t part = std::min(config.rows_per_task, rows - r);
       const int64_t begin = FirstRow(job, e) + r;
@@ -54,6 +63,25 @@ std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
 }
 
 }  // namespace
+
+GemmConfig ChooseGemm(const GemmShape& shape) {
+  const GemmKernel& kernel = FindGemmKernel(shape.isa, shape.dtype);
+  const int64_t k = std::max<int64_t>(shape.k, 1);
+  const int64_t blocks = CeilDiv(std::max<int64_t>(shape.m, 1), kernel.max_rows);
+  const int64_t blocks_that_fit = std::max<int64_t>(kActivationBytes / (k * kernel.a_bytes * kernel.max_rows), 1);
+
+  const int64_t unit = shape.gated ? 2 : 1;
+  const int64_t units = CeilDiv(std::max<int64_t>(shape.n / unit, 1), kPanelColumns);
+  const int64_t unit_bytes = unit * kPanelColumns * k * DTypeBytes(shape.dtype);
+  const int64_t min_units = std::min(CeilDiv(kTaskBytes, unit_bytes), units);
+
+  // A matrix with few columns (a router) has too few panels to go round: more parts of rows, then.
+  const int64_t panel_parts = CeilDiv(units, min_units);
+  const int64_t parts_for_threads =
+      shape.num_threads == 1 ? 1 : CeilDiv(kTasksPerThread * shape.num_threads, panel_parts);
+  const int64_t row_parts = std::max(CeilDiv(blocks, blocks_that_fit), std::min(parts_for_threads, blocks));
+  return {.rows_per_task = CeilDiv(blocks, row_parts) * kernel.max_rows, .min_panels = unit * min_units};
+}
 
 std::vector<GemmTask> CutIntoTasks(const GemmJob& job, int num_threads) {
   const std::vector<Slab> slabs = Slabs(job, num_threads);

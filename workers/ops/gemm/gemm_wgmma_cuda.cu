@@ -144,12 +144,9 @@ int EnqueueWgmma(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
     using Shape = TileShape<kTile>;
     if constexpr (Shape::kT.wgmma) {
       if (config.tile == kTile) {
-        return Launch({.grid = dim3(static_cast<unsigned>(config.grid)),
-                       .block = dim3(Shape::kThreads),
-                       .shared_bytes = static_cast<size_t>(CudaGemmSharedBytes(Shape::kT, p.experts)),
-                       .stream = static_cast<cudaStream_t>(call.stream),
-                       .dependent = true},
-                      GemmWgmmaKernel<Elem, kTile>, p);
+        const int64_t shared_bytes = CudaGemmSharedBytes(Shape::kT, p.experts);
+        return Launch(ConfigOf(call, Grid(config.grid), Shape::kThreads, shared_bytes), GemmWgmmaKernel<Elem, kTile>,
+                      p);
       }
     }
     return EnqueueWgmma<Elem, kTile + 1>(call, p, config);

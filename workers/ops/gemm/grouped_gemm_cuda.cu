@@ -85,17 +85,6 @@ __global__ void __launch_bounds__(kPlainThreads) GemmPlainKernel(const GemmProbl
   }
 }
 
-template <class Kernel>
-int Enqueue(const CudaCall& call, const GemmProblem& p, int64_t grid, int threads, int64_t shared_bytes,
-            Kernel kernel) {
-  return Launch({.grid = dim3(static_cast<unsigned>(grid)),
-                 .block = dim3(static_cast<unsigned>(threads)),
-                 .shared_bytes = static_cast<size_t>(shared_bytes),
-                 .stream = static_cast<cudaStream_t>(call.stream),
-                 .dependent = true},
-                kernel, p);
-}
-
 template <class Elem, int kTile = 0>
 int EnqueueTiles(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {
   if constexpr (kTile == kNumCudaGemmTiles) {
@@ -103,21 +92,24 @@ int EnqueueTiles(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
   } else {
     if (config.tile != kTile) return EnqueueTiles<Elem, kTile + 1>(call, p, config);
     using Shape = TileShape<kTile>;
-    if constexpr (Shape::kT.wgmma)
+    if constexpr (Shape::kT.wgmma) {
       return LaunchWgmma(call, p, config);
-    else
-      return Enqueue(call, p, config.grid, Shape::kThreads, CudaGemmSharedBytes(Shape::kT, p.experts),
-                     GemmTilesKernel<Elem, kTile>);
+    } else {
+      const int64_t shared_bytes = CudaGemmSharedBytes(Shape::kT, p.experts);
+      return Launch(ConfigOf(call, Grid(config.grid), Shape::kThreads, shared_bytes), GemmTilesKernel<Elem, kTile>, p);
+    }
   }
 }
 
 template <class Elem, class Accum>
 int EnqueuePlain(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {
-  return Enqueue(call, p, config.grid, kPlainThreads, GemmPlan::Bytes(p.experts), GemmPlainKernel<Elem, Accum>);
+  return Launch(ConfigOf(call, Grid(config.grid), kPlainThreads, CudaGemmPlanBytes(p.experts)),
+                GemmPlainKernel<Elem, Accum>, p);
 }
 
-bool AlignedRows(const void* x, int64_t stride, int64_t elem_bytes) {
-  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && stride * elem_bytes % 16 == 0;
+// Rows of elements of 2 bytes: others are not asked about.
+bool AlignedRows(const void* x, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && 2 * stride % 16 == 0;
 }
 
 // What a block of the device may have; asked once.
@@ -134,28 +126,8 @@ int64_t SharedBytesOfBlock(int device) {
 
 }  // namespace
 
-GemmProblem GroupedProblem(const CudaGroupedGemmArgs& args) {
-  GemmProblem p = {};
-  p.x = args.x, p.x_rows = args.x_rows, p.weights = args.weights, p.offsets = args.offsets, p.y = args.y;
-  p.rows = args.max_rows, p.n = args.n, p.k = args.k;
-  p.x_stride = args.x_stride, p.w_stride = args.w_stride, p.y_stride = args.y_stride;
-  p.experts = static_cast<int32_t>(args.experts);
-  p.columns = static_cast<int32_t>(args.gated ? args.n / 2 : args.n);
-  p.dtype = args.dtype, p.y_dtype = args.y_dtype, p.gated = args.gated;
-  p.x_aligned = AlignedRows(args.x, args.x_stride, 2);  // asked only where elements have 2 bytes
-  return p;
-}
-
-GemmProblem DenseProblem(const DenseGemmArgs& args) {
-  GemmProblem p = {};
-  p.x = args.x, p.weight = args.w, p.bias = args.bias, p.y = args.y;
-  p.rows = args.m, p.n = args.n, p.k = args.k;
-  p.x_stride = args.x_stride, p.w_stride = args.w_stride, p.y_stride = args.y_stride;
-  p.experts = 1;
-  p.columns = static_cast<int32_t>(args.gated ? args.n / 2 : args.n);
-  p.dtype = args.dtype, p.y_dtype = args.y_dtype, p.accumulate = args.accumulate, p.gated = args.gated;
-  p.x_aligned = AlignedRows(args.x, args.x_stride, 2);
-  return p;
+GemmProblem ProblemOf(const CudaGemmArgs& args) {
+  return {args, static_cast<int32_t>(args.gated ? args.n / 2 : args.n), AlignedRows(args.x, args.x_stride)};
 }
 
 CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& p, bool grouped) {
@@ -185,9 +157,9 @@ int LaunchGemm(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig&
   return cudaErrorInvalidValue;
 }
 
-int GroupedGemm(const CudaCall& call, const CudaGroupedGemmArgs& args) {
-  if (args.max_rows == 0 || args.n == 0 || args.experts == 0) return cudaSuccess;
-  const GemmProblem problem = GroupedProblem(args);
+int GroupedGemm(const CudaCall& call, const CudaGemmArgs& args) {
+  if (args.rows == 0 || args.n == 0 || args.experts == 0) return cudaSuccess;
+  const GemmProblem problem = ProblemOf(args);
   return LaunchGemm(call, problem, ChooseGrouped(DescOf(call, problem, /*grouped=*/true)));
 }
 

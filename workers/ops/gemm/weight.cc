@@ -34,8 +34,6 @@ template <class To, class From>
 To Convert(From from) {
   if constexpr (std::is_same_v<To, From>) {
     return from;
-  } else if constexpr (std::is_same_v<From, double>) {
-    return To(static_cast<float>(from));
   } else {
     return To(static_cast<float>(from));
   }
@@ -81,11 +79,9 @@ absl::StatusOr<Weight> Weight::Allocate(const WeightDesc& desc, Device device) {
   SY_CHECK(IsFloating(desc.dtype));
   SY_CHECK_GE(desc.n, 1);
   SY_CHECK_GE(desc.k, 1);
-  SY_CHECK_EQ(desc.group_size, 0);
   SY_CHECK(desc.layout == WeightLayout::kPanels || desc.n % 2 == 0);
   Weight weight;
   weight.desc_ = desc;
-  weight.backing_ = WeightBacking::kOwned;
   weight.device_ = device;
   ASSIGN_OR_RETURN(weight.buffer_, Buffer::Allocate(PackedBytes(desc, device.kind), device));
   weight.data_ = weight.buffer_.data();
@@ -98,7 +94,6 @@ Weight Weight::Over(const WeightDesc& desc, void* memory, bool packed, Device de
   SY_CHECK_EQ(reinterpret_cast<uintptr_t>(memory) % 64, 0u);
   Weight weight;
   weight.desc_ = desc;
-  weight.backing_ = WeightBacking::kBorrowed;
   weight.device_ = device;
   weight.data_ = memory;
   if (!packed && device.is_cpu()) weight.ZeroPadding();
@@ -107,7 +102,6 @@ Weight Weight::Over(const WeightDesc& desc, void* memory, bool packed, Device de
 
 Weight& Weight::operator=(Weight&& other) noexcept {
   desc_ = std::exchange(other.desc_, WeightDesc());
-  backing_ = std::exchange(other.backing_, WeightBacking::kNone);
   device_ = std::exchange(other.device_, Device::Cpu());
   buffer_ = std::move(other.buffer_);
   data_ = std::exchange(other.data_, nullptr);
@@ -228,10 +222,9 @@ absl::Status Weight::UnpackRows(int64_t first_row, const TensorView& rows) const
 }
 
 absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, const TensorView& rows) {
-  if (desc.n < 1 || desc.k < 1 || !IsFloating(desc.dtype) || desc.group_size != 0 ||
+  if (desc.n < 1 || desc.k < 1 || !IsFloating(desc.dtype) ||
       (desc.layout == WeightLayout::kGatedPanels && desc.n % 2 != 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("PackWeight: cannot pack ", desc.ToString(), ", group size ", desc.group_size));
+    return absl::InvalidArgumentError(absl::StrCat("PackWeight: cannot pack ", desc.ToString()));
   }
   if (rows.rank() != 2 || rows.dim(0) != desc.n) {
     return absl::InvalidArgumentError(absl::StrCat("PackWeight: ", rows.ToString(), " is not ", desc.ToString()));

@@ -29,14 +29,12 @@ namespace switchyard::ops {
 inline constexpr int64_t kPanelColumns = 32;
 
 enum class WeightLayout : uint8_t { kPanels, kGatedPanels };
-enum class WeightBacking : uint8_t { kNone, kOwned, kBorrowed };  // kBorrowed: a mapped file, a slot of an expert store
 
 struct WeightDesc {
   int64_t n = 0;  // outputs (of gate and up together)
   int64_t k = 0;  // inputs
   DType dtype = DType::kBf16;
   WeightLayout layout = WeightLayout::kPanels;
-  int64_t group_size = 0;  // of quantized weights' scales, along k; only 0 (not quantized) so far
 
   std::string ToString() const;  // "bf16 [2048, 1024] gated"
 };
@@ -72,7 +70,6 @@ class Weight {
   DType dtype() const { return desc_.dtype; }
   bool gated() const { return desc_.layout == WeightLayout::kGatedPanels; }
   bool empty() const { return data_ == nullptr; }
-  WeightBacking backing() const { return backing_; }
   Device device() const { return device_; }
   int64_t bytes() const { return empty() ? 0 : PackedBytes(desc_, device().kind); }
 
@@ -100,7 +97,6 @@ class Weight {
   char* ColumnAt(int64_t row) const;
 
   WeightDesc desc_;
-  WeightBacking backing_ = WeightBacking::kNone;
   Device device_ = Device::Cpu();
   Buffer buffer_;  // empty unless it owns its memory
   void* data_ = nullptr;

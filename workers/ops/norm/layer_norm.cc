@@ -3,7 +3,6 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
 
@@ -17,17 +16,13 @@ absl::Status LayerNorm(const Stream& stream, const LayerNormDesc& desc, const Te
   RETURN_IF_ERROR(ExpectView(at, "beta", desc.beta, y.dtype(), {y.dim(1)}));
   const LayerNormArgs args = {.x_dtype = DTypeCode(x_dtype),
                               .dtype = DTypeCode(y.dtype()),
-                              .x = x.raw(),
+                              .x = RowsOf(x),
                               .gamma = desc.gamma.raw(),
                               .beta = desc.beta.raw(),
-                              .y = y.raw(),
-                              .x_stride = x.row_stride(),
-                              .y_stride = y.row_stride(),
+                              .y = RowsOf(y),
                               .width = y.dim(1),
                               .eps = desc.eps};
-  stream.pool().ParallelFor(y.dim(0), RowGrain(y.dim(1) * DTypeBytes(x_dtype)),
-                            [&](int64_t begin, int64_t end) { CpuKernels().layer_norm(args, begin, end); });
-  return absl::OkStatus();
+  return RunOnCpu(stream, y.dim(0), y.dim(1) * DTypeBytes(x_dtype), CpuKernels().layer_norm, args);
 }
 
 }  // namespace switchyard::ops

@@ -2,7 +2,7 @@
 
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/activation/bias_gradient.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/norm/row_block_sums.h"
 
@@ -30,22 +30,19 @@ absl::Status LayerNormBackward(const Stream& stream, const LayerNormBackwardDesc
                                const TensorView& dy, const TensorView& dx) {
   RETURN_IF_ERROR(Check({"layer_norm_backward", stream.device()}, desc, x, dy, dx));
   RETURN_IF_ERROR(BiasGradient(stream, dy, desc.dbeta));  // before dx may take dy's place
-  const auto mixed = [&](const TensorView& view) {
-    return MixedPointer{view.raw(), view.dtype() != desc.gamma.dtype()};
-  };
-  const LayerNormBackwardArgs args = {.dtype = DTypeCode(desc.gamma.dtype()),
-                                      .x = mixed(x),
-                                      .dy = mixed(dy),
-                                      .dx = mixed(dx),
-                                      .gamma = desc.gamma.raw(),
-                                      .x_stride = x.row_stride(),
-                                      .dy_stride = dy.row_stride(),
-                                      .dx_stride = dx.row_stride(),
-                                      .width = dy.dim(1),
-                                      .eps = desc.eps,
-                                      .accumulate = desc.accumulate};
+  const DType dtype = desc.gamma.dtype();
+  const NormBackwardArgs args = {.dtype = DTypeCode(dtype),
+                                 .x = MixedRowsOf(x, dtype),
+                                 .dy = MixedRowsOf(dy, dtype),
+                                 .dx = MixedRowsOf(dx, dtype),
+                                 .gamma = desc.gamma.raw(),
+                                 .groups = 1,
+                                 .width = dy.dim(1),
+                                 .eps = desc.eps,
+                                 .accumulate = desc.accumulate};
+  const auto kernel = CpuKernels().layer_norm_backward;
   AddRowBlocks(stream, dy.dim(0), desc.dgamma.dtype(), args.width, desc.dgamma.raw(),
-               [&](int64_t begin, int64_t end, void* sums) { BackwardKernels().layer_norm(args, begin, end, sums); });
+               [&](int64_t begin, int64_t end, void* sums) { kernel(args, begin, end, sums); });
   return absl::OkStatus();
 }
 

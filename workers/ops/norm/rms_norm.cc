@@ -4,7 +4,6 @@
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
 
@@ -31,14 +30,8 @@ absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc, const Tensor
                             .groups = y.dim(1) / width,
                             .width = width,
                             .eps = desc.eps};
-  if (!stream.device().is_cpu()) {
-    return RunOnCuda("rms_norm", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.rms_norm(call, args, y.dim(0));
-    });
-  }
-  stream.pool().ParallelFor(y.dim(0), RowGrain(y.dim(1) * DTypeBytes(x_dtype)),
-                            [&](int64_t begin, int64_t end) { CpuKernels().rms_norm(args, begin, end); });
-  return absl::OkStatus();
+  if (!stream.device().is_cpu()) return RunOnCuda("rms_norm", stream, &CudaKernelTable::rms_norm, args, y.dim(0));
+  return RunOnCpu(stream, y.dim(0), y.dim(1) * DTypeBytes(x_dtype), CpuKernels().rms_norm, args);
 }
 
 }  // namespace switchyard::ops

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/norm/row_block_sums.h"
 #include "workers/tensor/thread_pool.h"
@@ -40,20 +40,17 @@ absl::Status RmsNormBackward(const Stream& stream, const RmsNormBackwardDesc& de
   const OpSite at = {"rms_norm_backward", stream.device()};
   RETURN_IF_ERROR(Check(at, desc, {x, gamma, dy, dx}));
   const int64_t width = gamma.dim(0), rows = dy.dim(0);
-  const auto mixed = [&](const TensorView& view) { return MixedPointer{view.raw(), view.dtype() != gamma.dtype()}; };
-  const RmsNormBackwardArgs args = {.dtype = DTypeCode(gamma.dtype()),
-                                    .x = mixed(x),
-                                    .dy = mixed(dy),
-                                    .dx = mixed(dx),
-                                    .gamma = gamma.raw(),
-                                    .x_stride = x.row_stride(),
-                                    .dy_stride = dy.row_stride(),
-                                    .dx_stride = dx.row_stride(),
-                                    .groups = dy.dim(1) / width,
-                                    .width = width,
-                                    .eps = desc.eps,
-                                    .accumulate = desc.accumulate};
-  const auto kernel = BackwardKernels().rms_norm;
+  const DType dtype = gamma.dtype();
+  const NormBackwardArgs args = {.dtype = DTypeCode(dtype),
+                                 .x = MixedRowsOf(x, dtype),
+                                 .dy = MixedRowsOf(dy, dtype),
+                                 .dx = MixedRowsOf(dx, dtype),
+                                 .gamma = gamma.raw(),
+                                 .groups = dy.dim(1) / width,
+                                 .width = width,
+                                 .eps = desc.eps,
+                                 .accumulate = desc.accumulate};
+  const auto kernel = CpuKernels().rms_norm_backward;
   if (desc.dgamma.raw() == nullptr) {
     stream.pool().ParallelFor(rows, RowGrain(4 * dy.dim(1) * DTypeBytes(dx.dtype())),
                               [&](int64_t begin, int64_t end) { kernel(args, begin, end, nullptr); });

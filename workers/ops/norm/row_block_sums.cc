@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
@@ -20,7 +20,7 @@ void AddRowBlocks(const Stream& stream, int64_t rows, DType acc, int64_t width, 
   const AddPartialsArgs args = {
       .dtype = DTypeCode(acc), .partials = partials, .to = to, .count = blocks, .width = width};
   stream.pool().ParallelFor(width, std::max<int64_t>(RowGrain(blocks * DTypeBytes(acc)), 16),
-                            [&](int64_t begin, int64_t end) { BackwardKernels().add_partials(args, begin, end); });
+                            [&](int64_t begin, int64_t end) { CpuKernels().add_partials(args, begin, end); });
 }
 
 }  // namespace switchyard::ops

@@ -1,9 +1,8 @@
 #include "workers/ops/norm/row_scale_backward.h"
 
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
 
@@ -18,20 +17,13 @@ absl::Status RowScaleBackward(const Stream& stream, const RowScaleBackwardRows& 
   RETURN_IF_ERROR(ExpectView(at, "y", rows.y, dtype, rows.x.shape()));
   RETURN_IF_ERROR(ExpectView(at, "dweight", rows.dweight, acc, numbers));
   const RowScaleBackwardArgs args = {.dtype = DTypeCode(dtype),
-                                     .x = rows.x.raw(),
-                                     .weight = rows.weight.raw(),
-                                     .dy = rows.dy.raw(),
-                                     .y = rows.y.raw(),
-                                     .dweight = rows.dweight.raw(),
-                                     .x_stride = rows.x.row_stride(),
-                                     .weight_stride = rows.weight.row_stride(),
-                                     .dy_stride = rows.dy.row_stride(),
-                                     .y_stride = rows.y.row_stride(),
-                                     .dweight_stride = rows.dweight.row_stride(),
+                                     .x = RowsOf(rows.x),
+                                     .weight = RowsOf(rows.weight),
+                                     .dy = RowsOf(rows.dy),
+                                     .y = RowsOf(rows.y),
+                                     .dweight = RowsOf(rows.dweight),
                                      .width = rows.x.dim(1)};
-  stream.pool().ParallelFor(rows.x.dim(0), RowGrain(4 * rows.x.dim(1) * DTypeBytes(dtype)),
-                            [&](int64_t begin, int64_t end) { BackwardKernels().row_scale(args, begin, end); });
-  return absl::OkStatus();
+  return RunOnCpu(stream, rows.x.dim(0), 4 * rows.x.dim(1) * DTypeBytes(dtype), CpuKernels().row_scale_backward, args);
 }
 
 }  // namespace switchyard::ops

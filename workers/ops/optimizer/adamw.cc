@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/tensor/thread_pool.h"
@@ -52,7 +52,7 @@ absl::Status AdamWStep(const Stream& stream, const AdamWDesc& desc, const AdamWR
                           .step_size = desc.lr / (1 - std::pow(desc.beta1, step)),
                           .root_correction = std::sqrt(1 - std::pow(desc.beta2, step))};
   stream.pool().ParallelFor(range.parameter.NumElements(), 16 << 10,
-                            [&](int64_t begin, int64_t end) { BackwardKernels().adamw(args, begin, end); });
+                            [&](int64_t begin, int64_t end) { CpuKernels().adamw(args, begin, end); });
   return absl::OkStatus();
 }
 
@@ -66,8 +66,8 @@ absl::StatusOr<double> SumOfSquares(const Stream& stream, const TensorView& x) {
   stream.pool().ParallelFor(blocks, 8, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kNormBlock;
-      sums[block] = BackwardKernels().sum_of_squares(
-          DTypeCode(x.dtype()), static_cast<const char*>(x.raw()) + first * bytes, std::min(kNormBlock, count - first));
+      sums[block] = CpuKernels().sum_of_squares(DTypeCode(x.dtype()), static_cast<const char*>(x.raw()) + first * bytes,
+                                                std::min(kNormBlock, count - first));
     }
   });
   double total = 0;

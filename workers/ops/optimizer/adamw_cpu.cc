@@ -1,17 +1,13 @@
 // The optimizer's step and the norm that clips it: streams of memory, one pass.
-#include "workers/ops/core/backward_kernels_impl.h"
+#include "workers/ops/core/kernels_impl.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
-SY_INLINE F32x16 Sqrt(F32x16 x) {
-  F32x16 y;
-  for (int i = 0; i < 16; ++i) y[i] = __builtin_sqrtf(x[i]);
-  return y;
-}
-SY_INLINE F64x8 Sqrt(F64x8 x) {
-  F64x8 y;
-  for (int i = 0; i < 8; ++i) y[i] = __builtin_sqrt(x[i]);
+template <class Vec>
+SY_INLINE Vec Sqrts(Vec x) {
+  Vec y;
+  for (unsigned i = 0; i < sizeof(Vec) / sizeof(x[0]); ++i) y[i] = Sqrt(x[i]);
   return y;
 }
 
@@ -30,7 +26,7 @@ SY_INLINE void Step(const AdamWArgs& a, int64_t begin, int64_t end) {
     const VecT<Acc> g = LoadPart(gradient + i, n) * scale;
     const VecT<Acc> first = Fma(Splat(new1), g - LoadPart(m + i, n), LoadPart(m + i, n));
     const VecT<Acc> second = Fma(g * g, Splat(new2), LoadPart(v + i, n) * beta2);
-    const VecT<Acc> root = Sqrt(second) / root_correction + eps;
+    const VecT<Acc> root = Sqrts(second) / root_correction + eps;
     StorePart<Acc>(first, m + i, n);
     StorePart<Acc>(second, v + i, n);
     StorePart<Acc>(LoadPart(parameter + i, n) * decay - step * (first / root), parameter + i, n);
@@ -61,11 +57,7 @@ SY_INLINE double Squares(const Acc* x, int64_t n) {
 }  // namespace
 
 void AdamWRange(const AdamWArgs& a, int64_t begin, int64_t end) {
-  if (a.dtype == 1) {
-    Step<double>(a, begin, end);
-  } else {
-    Step<float>(a, begin, end);
-  }
+  VisitAcc(a.dtype, [&]<class Acc>() { Step<Acc>(a, begin, end); });
 }
 
 double SumOfSquaresOf(uint8_t dtype, const void* x, int64_t n) {

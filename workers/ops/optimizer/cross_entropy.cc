@@ -4,10 +4,9 @@
 
 #include "absl/status/status.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/core/thread_scratch.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
 namespace {
@@ -33,16 +32,14 @@ absl::StatusOr<double> CrossEntropy(const Stream& stream, double scale, const Te
   if (logits.dim(1) == 0) return 0.0;
   double* const losses = static_cast<double*>(ThreadScratch(ScratchUse::kOp, rows * int64_t{sizeof(double)}));
   const CrossEntropyArgs args = {.dtype = DTypeCode(dlogits.raw() == nullptr ? logits.dtype() : dlogits.dtype()),
-                                 .logits = logits.raw(),
+                                 .logits = RowsOf(logits),
                                  .targets = targets.data(),
-                                 .dlogits = dlogits.raw(),
+                                 .dlogits = RowsOf(dlogits),
                                  .losses = losses,
-                                 .logits_stride = logits.row_stride(),
-                                 .dlogits_stride = dlogits.row_stride(),
                                  .vocab = logits.dim(1),
                                  .scale = scale};
-  stream.pool().ParallelFor(rows, RowGrain(2 * logits.dim(1) * DTypeBytes(logits.dtype())),
-                            [&](int64_t begin, int64_t end) { BackwardKernels().cross_entropy(args, begin, end); });
+  const int64_t row_bytes = 2 * args.vocab * DTypeBytes(logits.dtype());
+  RETURN_IF_ERROR(RunOnCpu(stream, rows, row_bytes, CpuKernels().cross_entropy, args));
   double loss = 0;
   for (int64_t row = 0; row < rows; ++row) loss += losses[row];
   return loss;

@@ -1,24 +1,15 @@
-// The two ends of the way back: the loss at the top, the embedding at the bottom.
-#include "workers/ops/core/backward_kernels_impl.h"
+// The two ends of the backward pass: the loss at the top, the embedding at the bottom.
+#include "workers/ops/core/kernels_impl.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
-
-template <class Acc>
-SY_INLINE VecT<Acc> LoadOrLowest(const Acc* x, int64_t n) {
-  constexpr int kN = Lanes<Acc>::kCount;
-  if (n == kN) return Load(x);
-  Acc padded[kN];
-  for (int64_t i = 0; i < kN; ++i) padded[i] = i < n ? x[i] : -static_cast<Acc>(__builtin_inf());
-  return Load(padded);
-}
 
 template <class Elem>
 SY_INLINE double LossRow(const CrossEntropyArgs& a, int64_t t) {
   using Acc = AccT<Elem>;
   constexpr int kN = Lanes<Elem>::kCount;
-  const Acc* x = static_cast<const Acc*>(a.logits) + t * a.logits_stride;
-  Elem* to = static_cast<Elem*>(a.dlogits) + (a.dlogits == nullptr ? 0 : t * a.dlogits_stride);
+  const Acc* x = RowAt<Acc>(a.logits, t);
+  Elem* to = a.dlogits.at == nullptr ? nullptr : RowAt<Elem>(a.dlogits, t);
   const int32_t target = a.targets[t];
   if (target < 0) {
     for (int64_t j = 0; to != nullptr && j < a.vocab; j += kN) {
@@ -52,22 +43,17 @@ void CrossEntropyRows(const CrossEntropyArgs& a, int64_t begin, int64_t end) {
 }
 
 void EmbedBackwardColumns(const EmbedBackwardArgs& a, int64_t begin, int64_t end) {
-  const auto add = [&]<class Acc>() {
+  VisitAcc(a.dtype, [&]<class Acc>() {
     constexpr int kN = Lanes<Acc>::kCount;
     for (int64_t t = 0; t < a.num_tokens; ++t) {
-      const Acc* d = static_cast<const Acc*>(a.d) + t * a.d_stride;
-      Acc* to = static_cast<Acc*>(a.gradient) + a.tokens[t] * a.gradient_stride;
+      const Acc* d = RowAt<Acc>(a.d, t);
+      Acc* to = RowAt<Acc>(a.gradient, a.tokens[t]);
       for (int64_t j = begin; j < end; j += kN) {
         const int64_t n = end - j < kN ? end - j : kN;
         StorePart<Acc>(LoadPart(to + j, n) + LoadPart(d + j, n), to + j, n);
       }
     }
-  };
-  if (a.dtype == 1) {
-    add.template operator()<double>();
-  } else {
-    add.template operator()<float>();
-  }
+  });
 }
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

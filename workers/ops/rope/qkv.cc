@@ -107,8 +107,7 @@ absl::Status PrepareAndCacheQkv(const Stream& stream, const QkvDesc& desc, const
   }
   CudaQkvArgs args = MakeArgs(desc, rope, table_rows, qkv);
   args.kv = MakeCudaKvArgs(*sequences.on_device, parts.k, parts.v, cache);
-  return RunOnCuda("qkv", stream,
-                   [&](const CudaCall& call, const CudaKernelTable& kernels) { return kernels.qkv(call, args); });
+  return RunOnCuda("qkv", stream, &CudaKernelTable::qkv, args);
 }
 
 }  // namespace switchyard::ops

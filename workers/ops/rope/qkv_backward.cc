@@ -2,13 +2,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/ops/norm/rms_norm.h"
 #include "workers/ops/norm/rms_norm_backward.h"
-#include "workers/ops/rope/rope_backward.h"
-#include "workers/tensor/thread_pool.h"
+#include "workers/ops/rope/rope.h"
 
 namespace switchyard::ops {
 namespace {
@@ -37,16 +36,9 @@ absl::StatusOr<TensorView> Normed(const Stream& stream, const QkvDesc& desc, con
 
 absl::Status Unclip(const Stream& stream, const QkvDesc& desc, const Part& part) {
   ASSIGN_OR_RETURN(const TensorView x, Normed(stream, desc, part));
-  const ClampBackwardArgs args = {.dtype = DTypeCode(x.dtype()),
-                                  .x = x.raw(),
-                                  .dx = part.d.raw(),
-                                  .x_stride = x.row_stride(),
-                                  .dx_stride = part.d.row_stride(),
-                                  .width = x.dim(1),
-                                  .limit = desc.clip};
-  stream.pool().ParallelFor(x.dim(0), RowGrain(3 * x.dim(1) * DTypeBytes(x.dtype())),
-                            [&](int64_t begin, int64_t end) { BackwardKernels().clamp(args, begin, end); });
-  return absl::OkStatus();
+  const ClampBackwardArgs args = {
+      .dtype = DTypeCode(x.dtype()), .x = RowsOf(x), .dx = RowsOf(part.d), .width = x.dim(1), .limit = desc.clip};
+  return RunOnCpu(stream, x.dim(0), 3 * x.dim(1) * DTypeBytes(x.dtype()), CpuKernels().clamp_backward, args);
 }
 
 absl::Status Undo(const Stream& stream, const QkvDesc& desc, const RopeTable& rope, const IntView& table_rows,

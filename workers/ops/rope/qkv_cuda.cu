@@ -24,9 +24,6 @@ constexpr int kHeadThreads = 128;  // of a block of heads: a warp each
 constexpr int kMaxThreads = 1024;  // of a block that sums over all heads
 constexpr int64_t kMaxDim = 256;   // kMaxHeadDim
 
-__device__ __forceinline__ float InverseRoot(float x) { return 1.0f / sqrtf(x); }
-__device__ __forceinline__ double InverseRoot(double x) { return 1.0 / sqrt(x); }
-
 // One head of q, k or v in one row.
 template <class Elem>
 struct Head {
@@ -214,11 +211,9 @@ int Qkv(const CudaCall& call, const CudaQkvArgs& args) {
   const int parts = whole ? 3 : static_cast<int>((args.heads + 2 * args.kv.kv_heads + warps - 1) / warps);
   if (args.kv.head_dim > kMaxDim) return cudaErrorInvalidValue;
   return VisitElem(args.kv.dtype, [&]<class Elem>() -> int {
-    LaunchConfig config = {.grid = dim3(static_cast<unsigned>(args.kv.sequences.rows * parts)),
-                           .block = dim3(kHeadThreads),
-                           .stream = static_cast<cudaStream_t>(call.stream),
-                           .dependent = true};
-    if (whole) config.block = dim3(32 * SumWarps<Elem>(std::max(args.heads, args.kv.kv_heads) * args.kv.head_dim));
+    const int64_t widest = std::max(args.heads, args.kv.kv_heads) * args.kv.head_dim;
+    const int threads = whole ? 32 * SumWarps<Elem>(widest) : kHeadThreads;
+    const LaunchConfig config = ConfigOf(call, Grid(args.kv.sequences.rows * parts), threads);
     return VectorsFit<Elem, 2>(args) ? Launch(config, QkvKernel<Elem, 2>, args, parts, whole)
                                      : Launch(config, QkvKernel<Elem, 1>, args, parts, whole);
   });

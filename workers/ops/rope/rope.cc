@@ -4,13 +4,12 @@
 #include "workers/ops/core/cuda_call.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
-#include "workers/ops/rope/rope_args.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
+namespace {
 
-absl::StatusOr<RopeArgs> MakeRopeArgs(const OpSite& at, const RopeTable& table, int64_t head_dim,
-                                      const IntView& table_rows, const TensorView& x) {
+absl::StatusOr<RopeArgs> MakeArgs(const OpSite& at, const RopeTable& table, int64_t head_dim, const IntView& table_rows,
+                                  const TensorView& x) {
   RETURN_IF_ERROR(ExpectFloatMatrix(at, "x", x));
   const int64_t num_tokens = table_rows.size();
   if (x.dim(0) != num_tokens || table.cos().dtype() != AccDType(x.dtype())) {
@@ -33,20 +32,28 @@ absl::StatusOr<RopeArgs> MakeRopeArgs(const OpSite& at, const RopeTable& table, 
                   .half = table.rotary_dim() / 2};
 }
 
+absl::Status Rotate(const Stream& stream, RowKernel<RopeArgs> kernel, const RopeArgs& args, const TensorView& x) {
+  if (args.half == 0) return absl::OkStatus();
+  return RunOnCpu(stream, x.dim(0), x.dim(1) * DTypeBytes(x.dtype()), kernel, args);
+}
+
+}  // namespace
+
 absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t head_dim, const IntView& table_rows,
                        const TensorView& x) {
   const OpSite at = {"rope", stream.device()};
   RETURN_IF_ERROR(ExpectKernels(at));
-  ASSIGN_OR_RETURN(const RopeArgs args, MakeRopeArgs(at, table, head_dim, table_rows, x));
-  if (!stream.device().is_cpu()) {
-    return RunOnCuda("rope", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.rope(call, args, x.dim(0));
-    });
-  }
-  if (args.half == 0) return absl::OkStatus();
-  stream.pool().ParallelFor(x.dim(0), RowGrain(x.dim(1) * DTypeBytes(x.dtype())),
-                            [&](int64_t begin, int64_t end) { CpuKernels().rope(args, begin, end); });
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(const RopeArgs args, MakeArgs(at, table, head_dim, table_rows, x));
+  if (!stream.device().is_cpu()) return RunOnCuda("rope", stream, &CudaKernelTable::rope, args, x.dim(0));
+  return Rotate(stream, CpuKernels().rope, args, x);
+}
+
+absl::Status ApplyRopeBackward(const Stream& stream, const RopeTable& table, int64_t head_dim,
+                               const IntView& table_rows, const TensorView& dx) {
+  const OpSite at = {"rope_backward", stream.device()};
+  RETURN_IF_ERROR(ExpectHost(at));
+  ASSIGN_OR_RETURN(const RopeArgs args, MakeArgs(at, table, head_dim, table_rows, dx));
+  return Rotate(stream, CpuKernels().rope_backward, args, dx);
 }
 
 }  // namespace switchyard::ops

@@ -102,4 +102,9 @@ absl::Status ApplyRope(const Stream& stream, const RopeTable& table, int64_t hea
                        const IntView& table_rows,  // [T] of RowOf
                        const TensorView& x);       // [T, N*D] (or Nkv*D) model dtype; rows may be strided
 
+// The backward pass of ApplyRope, in place: turns every pair by the negative angle, with the same attention factor.
+// CPU only so far.  Errors: as ApplyRope's.
+absl::Status ApplyRopeBackward(const Stream& stream, const RopeTable& table, int64_t head_dim,
+                               const IntView& table_rows, const TensorView& dx);
+
 }  // namespace switchyard::ops

@@ -10,24 +10,23 @@ struct RopeOp {
   using Acc = AccT<Elem>;
   static constexpr int kCount = kPackOf<Elem>;
   static constexpr int kAccPacks = kCount * static_cast<int>(sizeof(Acc)) / 16;
-  const Acc* __restrict__ cos;             // [table rows, half]
-  const Acc* __restrict__ sin;             // [table rows, half]
-  const int32_t* __restrict__ table_rows;  // [T]
-  Elem* x;                                 // [T, heads * head_dim]
-  int64_t x_stride, head_dim, half, packs_per_head;
+  RopeArgs r;
+  int64_t packs_per_head;
   bool aligned;
 
   __device__ void operator()(int64_t row, int64_t pack) const {
+    const int64_t half = r.half;
     const int64_t head = pack / packs_per_head, j = (pack - head * packs_per_head) * kCount, left = half - j;
-    const int64_t at = int64_t{table_rows[row]} * half + j;
-    Elem* first = x + row * x_stride + head * head_dim + j;
+    const int64_t at = int64_t{r.table_rows[row]} * half + j;
+    const Acc *cos = static_cast<const Acc*>(r.cos) + at, *sin = static_cast<const Acc*>(r.sin) + at;
+    Elem* first = static_cast<Elem*>(r.x) + row * r.x_stride + head * r.head_dim + j;
     auto a = LoadPack<kCount>(first, left, aligned), b = LoadPack<kCount>(first + half, left, aligned);
     constexpr int kLoad = kCount / kAccPacks;
     Pack<Acc, kLoad> c[kAccPacks], s[kAccPacks];
 #pragma unroll
     for (int i = 0; i < kAccPacks; ++i) {
-      c[i] = LoadPack<kLoad>(cos + at + i * kLoad, left - i * kLoad, aligned);
-      s[i] = LoadPack<kLoad>(sin + at + i * kLoad, left - i * kLoad, aligned);
+      c[i] = LoadPack<kLoad>(cos + i * kLoad, left - i * kLoad, aligned);
+      s[i] = LoadPack<kLoad>(sin + i * kLoad, left - i * kLoad, aligned);
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
@@ -46,18 +45,11 @@ struct RopeOp {
 int Rope(const CudaCall& call, const RopeArgs& a, int64_t rows) {
   return VisitElem(a.dtype, [&]<class Elem>() {
     using Op = RopeOp<Elem>;
-    Op op = {.cos = static_cast<const AccT<Elem>*>(a.cos),
-             .sin = static_cast<const AccT<Elem>*>(a.sin),
-             .table_rows = a.table_rows,
-             .x = static_cast<Elem*>(a.x),
-             .x_stride = a.x_stride,
-             .head_dim = a.head_dim,
-             .half = a.half,
-             .packs_per_head = (a.half + Op::kCount - 1) / Op::kCount,
-             .aligned = false};
-    op.aligned = Aligned<Op::kCount>(op.x, a.x_stride) && a.head_dim % Op::kCount == 0 &&
-                 Aligned<Op::kCount>(op.cos, a.half) && Aligned<Op::kCount>(op.sin, a.half);
-    return LaunchRows(call, op, rows, a.heads * op.packs_per_head);
+    const int64_t packs_per_head = (a.half + Op::kCount - 1) / Op::kCount;
+    const bool aligned = Aligned<Op::kCount>(static_cast<Elem*>(a.x), a.x_stride) && a.head_dim % Op::kCount == 0 &&
+                         Aligned<Op::kCount>(static_cast<const AccT<Elem>*>(a.cos), a.half) &&
+                         Aligned<Op::kCount>(static_cast<const AccT<Elem>*>(a.sin), a.half);
+    return LaunchRows(call, Op{a, packs_per_head, aligned}, rows, a.heads * packs_per_head);
   });
 }
 

@@ -44,11 +44,8 @@ absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc, const Tenso
                            .experts = logits.dim(1),
                            .top_k = desc.top_k,
                            .renormalize = desc.renormalize};
-  if (!stream.device().is_cpu()) {
-    return RunOnCuda("router", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.router(call, CudaRouterArgs{args, desc.num_rows}, num_tokens);
-    });
-  }
+  if (!stream.device().is_cpu())
+    return RunOnCuda("router", stream, &CudaKernelTable::router, CudaRouterArgs{args, desc.num_rows}, num_tokens);
   stream.pool().ParallelFor(num_tokens, 16, [&](int64_t begin, int64_t end) { CpuKernels().router(args, begin, end); });
   return absl::OkStatus();
 }

@@ -1,10 +1,11 @@
-// Chooses each token's experts from its router logits.
+// Chooses each token's experts from its router logits: softmax over all E experts, then top-k (Mixtral, Qwen-MoE,
+// OLMoE).
 //
 // A row's bits depend on that row alone.  Equal scores: the smaller expert id comes first.  NaN counts as smaller than
 // every number, and the weights of a row that has one are NaN: it still has K distinct experts and stays visibly
 // broken.
 // Errors (InvalidArgument): shapes or dtypes that do not fit, K outside [1, min(E, kMaxTopK)].
-// Does not do yet: sigmoid scores, group-limited choice (RouterScore and RouterDesc are their place).
+// Does not do yet: sigmoid scores, group-limited choice (RouterDesc is their place).
 #pragma once
 
 #include <cstdint>
@@ -17,13 +18,8 @@ namespace switchyard::ops {
 
 inline constexpr int64_t kMaxTopK = 64;
 
-enum class RouterScore : uint8_t {
-  kSoftmaxAll,  // softmax over all E experts, then top-k (Mixtral, Qwen-MoE, OLMoE)
-};
-
 struct RouterDesc {
-  int64_t top_k = 1;  // K
-  RouterScore score = RouterScore::kSoftmaxAll;
+  int64_t top_k = 1;         // K
   bool renormalize = false;  // divide the K weights by their sum
   // [E] dtype of logits: added to the scores when experts are chosen, never to their weights (DeepSeek-V3, §2.1.2;
   // Ernie 4.5 for softmax scores).  Rank 0: none.  On the CPU alone: Unimplemented on a device.

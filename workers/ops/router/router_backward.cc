@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/ops/core/backward_kernels.h"
+#include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/core/thread_scratch.h"
 #include "workers/ops/norm/row_block_sums.h"
@@ -50,22 +50,18 @@ absl::Status RouterBackward(const Stream& stream, const RouterBackwardDesc& desc
                                                    " numbers or none, is ", desc.prob_gradient.size()));
   }
   const RouterBackwardArgs args = {.dtype = DTypeCode(dlogits.dtype()),
-                                   .logits = logits.raw(),
-                                   .topk_idx = topk_idx.data<int32_t>(),
-                                   .dtopk_weight = d_topk_weight.raw(),
+                                   .logits = RowsOf(logits),
+                                   .topk_idx = RowsOf(topk_idx),
+                                   .dtopk_weight = RowsOf(d_topk_weight),
                                    .dprob = desc.prob_gradient.empty() ? nullptr : desc.prob_gradient.data(),
-                                   .dlogits = dlogits.raw(),
-                                   .logits_stride = logits.row_stride(),
-                                   .idx_stride = topk_idx.row_stride(),
-                                   .dweight_stride = d_topk_weight.row_stride(),
-                                   .dlogits_stride = dlogits.row_stride(),
+                                   .dlogits = RowsOf(dlogits),
                                    .experts = experts,
                                    .top_k = topk_idx.dim(1),
                                    .renormalize = desc.renormalize,
                                    .z_scale = desc.z_scale};
   stream.pool().ParallelFor(logits.dim(0), 16, [&](int64_t begin, int64_t end) {
     void* const scratch = ThreadScratch(ScratchUse::kTask, 2 * experts * DTypeBytes(logits.dtype()));
-    BackwardKernels().router(args, begin, end, scratch);
+    CpuKernels().router_backward(args, begin, end, scratch);
   });
   return absl::OkStatus();
 }
@@ -84,14 +80,9 @@ absl::Status ComputeRouterStatistics(const Stream& stream, const TensorView& log
   // The kernel's last sum stands behind the experts'.
   std::vector<double>& sums = statistics->probability_sums;
   sums.assign(experts + 1, 0.0);
-  const RouterSumsArgs args = {.dtype = DTypeCode(logits.dtype()),
-                               .logits = logits.raw(),
-                               .logits_stride = logits.row_stride(),
-                               .experts = experts};
+  const RouterSumsArgs args = {.dtype = DTypeCode(logits.dtype()), .logits = RowsOf(logits), .experts = experts};
   AddRowBlocks(stream, logits.dim(0), DType::kF64, experts + 1, sums.data(),
-               [&](int64_t begin, int64_t end, void* block) {
-                 BackwardKernels().router_sums(args, begin, end, static_cast<double*>(block));
-               });
+               [&](int64_t begin, int64_t end, void* block) { CpuKernels().router_sums(args, begin, end, block); });
   statistics->squared_logsumexp_sum = sums.back();
   sums.pop_back();
   return absl::OkStatus();

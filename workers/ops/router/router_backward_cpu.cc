@@ -1,5 +1,5 @@
 // Softmax over all experts, the choice of K, the two auxiliary losses: one row at a time.
-#include "workers/ops/core/backward_kernels_impl.h"
+#include "workers/ops/core/kernels_impl.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
@@ -13,9 +13,7 @@ SY_INLINE Acc Softmax(const Acc* logits, int64_t experts, Acc* p) {
   VecT<Acc> sums = {};
   for (int64_t e = 0; e < experts; e += kN) {
     const int64_t n = experts - e < kN ? experts - e : kN;
-    Acc padded[kN];
-    for (int64_t i = 0; i < kN; ++i) padded[i] = i < n ? logits[e + i] : -static_cast<Acc>(__builtin_inf());
-    const VecT<Acc> terms = Exp(Load(padded) - max);
+    const VecT<Acc> terms = Exp(LoadOrLowest(logits + e, n) - max);
     StorePart<Acc>(terms, p + e, n);
     sums += terms;
   }
@@ -27,8 +25,8 @@ SY_INLINE Acc Softmax(const Acc* logits, int64_t experts, Acc* p) {
 // Adds what the K weights ask of the probabilities.
 template <class Acc>
 SY_INLINE void AddWeights(const RouterBackwardArgs& a, int64_t t, const Acc* p, Acc* dp) {
-  const int32_t* idx = a.topk_idx + t * a.idx_stride;
-  const Acc* dweight = static_cast<const Acc*>(a.dtopk_weight) + t * a.dweight_stride;
+  const int32_t* idx = RowAt<int32_t>(a.topk_idx, t);
+  const Acc* dweight = RowAt<Acc>(a.dtopk_weight, t);
   if (!a.renormalize) {
     for (int64_t k = 0; k < a.top_k; ++k) {
       if (idx[k] >= 0) dp[idx[k]] += dweight[k];
@@ -51,7 +49,7 @@ template <class Acc, class Elem>
 SY_INLINE void BackwardRow(const RouterBackwardArgs& a, int64_t t, Acc* p) {
   constexpr int kN = Lanes<Acc>::kCount;
   Acc* dp = p + a.experts;
-  const Acc lse = Softmax(static_cast<const Acc*>(a.logits) + t * a.logits_stride, a.experts, p);
+  const Acc lse = Softmax(RowAt<const Acc>(a.logits, t), a.experts, p);
   for (int64_t e = 0; e < a.experts; ++e) dp[e] = a.dprob == nullptr ? 0 : static_cast<Acc>(a.dprob[e]);
   AddWeights(a, t, p, dp);
   VecT<Acc> dots = {};
@@ -60,7 +58,7 @@ SY_INLINE void BackwardRow(const RouterBackwardArgs& a, int64_t t, Acc* p) {
     dots = Fma(LoadPart(p + e, n), LoadPart(dp + e, n), dots);
   }
   const VecT<Acc> shift = Splat(static_cast<Acc>(2 * a.z_scale) * lse - SumLanes(dots));
-  Elem* to = static_cast<Elem*>(a.dlogits) + t * a.dlogits_stride;
+  Elem* to = RowAt<Elem>(a.dlogits, t);
   for (int64_t e = 0; e < a.experts; e += kN) {
     const int64_t n = a.experts - e < kN ? a.experts - e : kN;
     StorePart<Elem>(LoadPart(p + e, n) * (LoadPart(dp + e, n) + shift), to + e, n);
@@ -77,11 +75,12 @@ void RouterBackwardRows(const RouterBackwardArgs& a, int64_t begin, int64_t end,
   });
 }
 
-void RouterSums(const RouterSumsArgs& a, int64_t begin, int64_t end, double* sums) {
+void RouterSums(const RouterSumsArgs& a, int64_t begin, int64_t end, void* to) {
+  double* const sums = static_cast<double*>(to);
   for (int64_t e = 0; e <= a.experts; ++e) sums[e] = 0;
-  const auto add = [&]<class Acc>() {
+  VisitAcc(a.dtype, [&]<class Acc>() {
     for (int64_t t = begin; t < end; ++t) {
-      const Acc* logits = static_cast<const Acc*>(a.logits) + t * a.logits_stride;
+      const Acc* logits = RowAt<Acc>(a.logits, t);
       Acc max = logits[0];
       for (int64_t e = 1; e < a.experts; ++e) max = logits[e] > max ? logits[e] : max;
       double total = 0;
@@ -92,12 +91,7 @@ void RouterSums(const RouterSumsArgs& a, int64_t begin, int64_t end, double* sum
       const double lse = max + __builtin_log(total);
       sums[a.experts] += lse * lse;
     }
-  };
-  if (a.dtype == 1) {
-    add.template operator()<double>();
-  } else {
-    add.template operator()<float>();
-  }
+  });
 }
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

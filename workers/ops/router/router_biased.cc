@@ -3,15 +3,10 @@
 #include <cmath>
 
 #include "workers/ops/core/thread_scratch.h"
+#include "workers/ops/router/top_k_choice.h"
 
 namespace switchyard::ops {
 namespace {
-
-// NaN is below every number, -Inf included.
-template <class Number>
-bool Above(Number a, Number b) {
-  return a > b || (std::isnan(b) && !std::isnan(a));
-}
 
 template <class Number>
 void Softmax(const Number* logits, int64_t experts, Number* p) {
@@ -24,18 +19,6 @@ void Softmax(const Number* logits, int64_t experts, Number* p) {
   for (int64_t e = 0; e < experts; ++e) p[e] /= total;
 }
 
-// Insertion into a short sorted list: later ids go behind equal ones, so ties go to the smaller id.
-template <class Number>
-void Choose(const Number* scores, int64_t experts, int64_t top_k, int32_t* idx) {
-  int64_t held = 0;
-  for (int64_t e = 0; e < experts; ++e) {
-    if (held == top_k && !Above(scores[e], scores[idx[held - 1]])) continue;
-    int64_t at = held < top_k ? held++ : held - 1;
-    for (; at > 0 && Above(scores[e], scores[idx[at - 1]]); --at) idx[at] = idx[at - 1];
-    idx[at] = static_cast<int32_t>(e);
-  }
-}
-
 template <class Number>
 void Route(const RouterDesc& desc, const Number* logits, int64_t experts, int32_t* idx, Number* weight) {
   Number* const p = static_cast<Number*>(ThreadScratch(ScratchUse::kTask, 2 * experts * sizeof(Number)));
@@ -43,7 +26,7 @@ void Route(const RouterDesc& desc, const Number* logits, int64_t experts, int32_
   const Number* const bias = desc.bias.data<Number>();
   Softmax(logits, experts, p);
   for (int64_t e = 0; e < experts; ++e) scores[e] = p[e] + bias[e];
-  Choose(scores, experts, desc.top_k, idx);
+  ChooseTopK(scores, experts, desc.top_k, idx);
   Number kept = 0;
   for (int64_t k = 0; k < desc.top_k; ++k) {
     weight[k] = p[idx[k]];

@@ -15,10 +15,7 @@ SY_INLINE void RouteRow(const RouterArgs& a, int64_t t) {
   const Acc max = logits[idx[0]];
   VecT<Acc> sums = {};
   for (int64_t e = 0; e < a.experts; e += kN) {
-    const int64_t n = a.experts - e < kN ? a.experts - e : kN;
-    Acc padded[kN];
-    for (int64_t i = 0; i < kN; ++i) padded[i] = i < n ? logits[e + i] : -static_cast<Acc>(__builtin_inf());
-    sums += Exp(Load(padded) - max);
+    sums += Exp(LoadOrLowest(logits + e, a.experts - e < kN ? a.experts - e : kN) - max);
   }
   const Acc total = SumLanes(sums);
   Acc kept = 0;
@@ -33,13 +30,9 @@ SY_INLINE void RouteRow(const RouterArgs& a, int64_t t) {
 }  // namespace
 
 void RouterRows(const RouterArgs& args, int64_t begin, int64_t end) {
-  for (int64_t t = begin; t < end; ++t) {
-    if (args.dtype == 1) {
-      RouteRow<double>(args, t);
-    } else {
-      RouteRow<float>(args, t);
-    }
-  }
+  VisitAcc(args.dtype, [&]<class Acc>() {
+    for (int64_t t = begin; t < end; ++t) RouteRow<Acc>(args, t);
+  });
 }
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

@@ -7,17 +7,6 @@ namespace {
 constexpr int kWarpsPerBlock = 4;
 
 template <class Acc>
-struct RouteArgs {
-  const Acc* __restrict__ logits;        // [T, E]
-  int32_t* __restrict__ topk_idx;        // [T, K]
-  Acc* __restrict__ topk_weight;         // [T, K]
-  const int32_t* __restrict__ num_rows;  // null = all
-  int64_t logits_stride, idx_stride, weight_stride, rows;
-  int experts, top_k;
-  bool renormalize;
-};
-
-template <class Acc>
 struct Candidate {
   Acc logit;
   int expert;  // 1 << 30: none
@@ -72,82 +61,63 @@ __device__ Acc SumOfExp(const Acc (&logits)[kPerLane], Acc max, int experts) {
 }
 
 template <class Acc>
-__device__ void ChooseNobody(const RouteArgs<Acc>& a, int64_t row) {
-  for (int k = threadIdx.x % 32; k < a.top_k; k += 32) {
-    a.topk_idx[row * a.idx_stride + k] = -1;
-    a.topk_weight[row * a.weight_stride + k] = Acc{0};
-  }
+__device__ void ChooseNobody(int top_k, int32_t* idx, Acc* weights) {
+  for (int k = threadIdx.x % 32; k < top_k; k += 32) idx[k] = -1, weights[k] = Acc{0};
 }
 
 template <class Acc, int kPerLane>
-__global__ void __launch_bounds__(32 * kWarpsPerBlock) RouterKernel(const RouteArgs<Acc> a) {
+__global__ void __launch_bounds__(32 * kWarpsPerBlock)
+    RouterKernel(const RouterArgs a, const int32_t* num_rows, const int64_t rows) {  // num_rows: null = all
   WaitForPrecedingKernel();
   LaunchDependents();
   const int lane = threadIdx.x % 32;
   const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / 32;
-  if (row >= a.rows) return;
-  if (a.num_rows != nullptr && row >= *a.num_rows) return ChooseNobody(a, row);
+  if (row >= rows) return;
+  const int experts = static_cast<int>(a.experts), top_k = static_cast<int>(a.top_k);
+  int32_t* idx = a.topk_idx + row * a.idx_stride;
+  Acc* weights = static_cast<Acc*>(a.topk_weight) + row * a.weight_stride;
+  if (num_rows != nullptr && row >= *num_rows) return ChooseNobody(top_k, idx, weights);
 
   Acc logits[kPerLane];
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int e = lane + 32 * i;
-    logits[i] = e < a.experts ? a.logits[row * a.logits_stride + e] : Acc{0};
+    logits[i] = e < experts ? static_cast<const Acc*>(a.logits)[row * a.logits_stride + e] : Acc{0};
   }
-  Candidate<Acc> best = BestOfWarp(logits, 0, a.experts);
-  const Acc max = best.logit, total = SumOfExp(logits, max, a.experts);
+  Candidate<Acc> best = BestOfWarp(logits, 0, experts);
+  const Acc max = best.logit, total = SumOfExp(logits, max, experts);
   unsigned taken = 0;
   Acc kept{0}, early{0}, late{0};  // lane l keeps the weights of k = l and k = l + 32
-  for (int k = 0; k < a.top_k; ++k) {
-    if (k > 0) best = BestOfWarp(logits, taken, a.experts);
+  for (int k = 0; k < top_k; ++k) {
+    if (k > 0) best = BestOfWarp(logits, taken, experts);
     if (best.expert % 32 == lane) taken |= 1u << (best.expert / 32);
     const Acc w = Exp(Add(best.logit, -max)) / total;
     kept = Add(kept, w);
-    if (lane == 0) a.topk_idx[row * a.idx_stride + k] = best.expert;
+    if (lane == 0) idx[k] = best.expert;
     if (lane == k) early = w;
     if (lane + 32 == k) late = w;
   }
-  Acc* weights = a.topk_weight + row * a.weight_stride;
-  if (lane < a.top_k) weights[lane] = a.renormalize ? early / kept : early;
-  if (lane + 32 < a.top_k) weights[lane + 32] = a.renormalize ? late / kept : late;
+  if (lane < top_k) weights[lane] = a.renormalize ? early / kept : early;
+  if (lane + 32 < top_k) weights[lane + 32] = a.renormalize ? late / kept : late;
 }
 
-template <class Acc, int kPerLane>
-int LaunchRouter(const CudaCall& call, const RouteArgs<Acc>& a) {
-  const LaunchConfig config = {.grid = dim3(static_cast<unsigned>((a.rows + kWarpsPerBlock - 1) / kWarpsPerBlock)),
-                               .block = dim3(32 * kWarpsPerBlock),
-                               .stream = static_cast<cudaStream_t>(call.stream),
-                               .dependent = true};
-  return Launch(config, &RouterKernel<Acc, kPerLane>, a);
-}
-
-template <class Acc>
+// The smallest kPerLane, doubling, that holds all experts.
+template <class Acc, int kPerLane = 1>
 int Route(const CudaCall& call, const CudaRouterArgs& args, int64_t rows) {
-  const RouterArgs& r = args.router;
-  const RouteArgs<Acc> a = {.logits = static_cast<const Acc*>(r.logits),
-                            .topk_idx = r.topk_idx,
-                            .topk_weight = static_cast<Acc*>(r.topk_weight),
-                            .num_rows = args.num_rows,
-                            .logits_stride = r.logits_stride,
-                            .idx_stride = r.idx_stride,
-                            .weight_stride = r.weight_stride,
-                            .rows = rows,
-                            .experts = static_cast<int>(r.experts),
-                            .top_k = static_cast<int>(r.top_k),
-                            .renormalize = r.renormalize};
-  if (rows <= 0) return 0;
-  if (r.experts <= 32) return LaunchRouter<Acc, 1>(call, a);
-  if (r.experts <= 64) return LaunchRouter<Acc, 2>(call, a);
-  if (r.experts <= 128) return LaunchRouter<Acc, 4>(call, a);
-  if (r.experts <= 256) return LaunchRouter<Acc, 8>(call, a);
-  if (r.experts <= 512) return LaunchRouter<Acc, 16>(call, a);
-  if (r.experts <= 1024) return LaunchRouter<Acc, 32>(call, a);
-  return cudaErrorInvalidValue;
+  if constexpr (kPerLane > 32) {
+    return cudaErrorInvalidValue;
+  } else {
+    if (args.router.experts > 32 * kPerLane) return Route<Acc, 2 * kPerLane>(call, args, rows);
+    const dim3 grid = Grid((rows + kWarpsPerBlock - 1) / kWarpsPerBlock);
+    return Launch(ConfigOf(call, grid, 32 * kWarpsPerBlock), &RouterKernel<Acc, kPerLane>, args.router, args.num_rows,
+                  rows);
+  }
 }
 
 }  // namespace
 
 int Router(const CudaCall& call, const CudaRouterArgs& args, int64_t rows) {
+  if (rows <= 0) return 0;
   return args.router.dtype == 1 ? Route<double>(call, args, rows) : Route<float>(call, args, rows);
 }
 

@@ -91,8 +91,7 @@ absl::Status SamplePlain(const Stream& stream, const TensorView& logits, const P
                                .slot = requests.slot.data(),
                                .token = tokens.data<int32_t>(),
                                .last = last.data<int32_t>()};
-  return RunOnCuda("sampling", stream,
-                   [&](const CudaCall& call, const CudaKernelTable& kernels) { return kernels.sample(call, args); });
+  return RunOnCuda("sampling", stream, &CudaKernelTable::sample, args);
 }
 
 absl::Status ResolveTokens(const Stream& stream, const IntView& planned, const TensorView& last,
@@ -106,11 +105,7 @@ absl::Status ResolveTokens(const Stream& stream, const IntView& planned, const T
                                   .last = last.data<int32_t>(),
                                   .tokens = tokens.data<int32_t>(),
                                   .count = planned.size()};
-  if (!at.device.is_cpu()) {
-    return RunOnCuda("resolve_tokens", stream, [&](const CudaCall& call, const CudaKernelTable& kernels) {
-      return kernels.resolve_tokens(call, args);
-    });
-  }
+  if (!at.device.is_cpu()) return RunOnCuda("resolve_tokens", stream, &CudaKernelTable::resolve_tokens, args);
   for (int64_t i = 0; i < args.count; ++i) {
     args.tokens[i] = args.planned[i] >= 0 ? args.planned[i] : args.last[-1 - args.planned[i]];
   }

@@ -111,9 +111,9 @@ class Row {
   }
 
   // order()[0, count) become the ids of the largest values, falling, ties by rising id.
-  static void SortLargest(const Acc* values, int64_t count, int64_t size) {
+  void SortLargest(const Acc* values, int64_t count) const {
     std::vector<int32_t>& order = Buffers().order;
-    order.resize(size);
+    order.resize(size_);
     std::iota(order.begin(), order.end(), 0);
     const auto before = [values](int32_t a, int32_t b) {
       return values[a] != values[b] ? values[a] > values[b] : a < b;
@@ -121,11 +121,10 @@ class Row {
     if (count <= kHeapLimit) {
       std::partial_sort(order.begin(), order.begin() + count, order.end(), before);
     } else {
-      if (count < size) std::nth_element(order.begin(), order.begin() + count, order.end(), before);
+      if (count < size_) std::nth_element(order.begin(), order.begin() + count, order.end(), before);
       std::sort(order.begin(), order.begin() + count, before);
     }
   }
-  void SortLargest(const Acc* values, int64_t count) const { SortLargest(values, count, size_); }
 
   // top_k, then top_p: returns how many of order() stay.  Without top_k the nucleus is looked for in ever longer
   // prefixes, as it is short nearly always.

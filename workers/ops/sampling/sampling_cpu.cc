@@ -4,22 +4,13 @@ namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 template <class Acc>
-SY_INLINE VecT<Acc> LoadLogits(const Acc* x, int64_t n) {
-  constexpr int kN = Lanes<Acc>::kCount;
-  if (n == kN) return Load(x);
-  Acc padded[kN];
-  for (int64_t i = 0; i < kN; ++i) padded[i] = i < n ? x[i] : -static_cast<Acc>(__builtin_inf());
-  return Load(padded);
-}
-
-template <class Acc>
 LogitStats Scan(const Acc* x, int64_t n) {
   constexpr int kN = Lanes<Acc>::kCount;
   const Acc inf = static_cast<Acc>(__builtin_inf());
   VecT<Acc> max = Splat(-inf);
   VecT<Acc> nan = {};  // becomes NaN where any lane was NaN
   for (int64_t i = 0; i < n; i += kN) {
-    const VecT<Acc> v = LoadLogits(x + i, n - i < kN ? n - i : kN);
+    const VecT<Acc> v = LoadOrLowest(x + i, n - i < kN ? n - i : kN);
     max = Max(v, max);
     nan = v != v ? v : nan;
   }
@@ -41,7 +32,7 @@ double Sum(const Acc* x, int64_t n, Acc max, Acc scale, Acc* weights) {
     VecT<Acc> sum = {};
     for (int64_t i = block; i < end; i += kN) {
       const int64_t count = end - i < kN ? end - i : kN;
-      const VecT<Acc> w = Exp((LoadLogits(x + i, count) - max) * scale);
+      const VecT<Acc> w = Exp((LoadOrLowest(x + i, count) - max) * scale);
       sum += w;
       if (weights) StorePart(w, weights + i, count);
     }

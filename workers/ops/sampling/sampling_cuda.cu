@@ -144,11 +144,7 @@ int Sample(const CudaCall& call, const CudaSampleArgs& a) {
   if (a.n <= 0) return 0;
   if (a.vocab < 1 || a.vocab > kMaxVocab) return cudaErrorInvalidValue;
   const int64_t threads = std::clamp<int64_t>(a.vocab / 512 * 32, 64, kSampleThreads);
-  const LaunchConfig config = {.grid = dim3(static_cast<unsigned>(a.n)),
-                               .block = dim3(static_cast<unsigned>(threads)),
-                               .stream = static_cast<cudaStream_t>(call.stream),
-                               .dependent = true};
-  return Launch(config, &SampleKernel, a);
+  return Launch(ConfigOf(call, Grid(a.n), Grid(threads)), &SampleKernel, a);
 }
 
 }  // namespace switchyard::ops::cuda

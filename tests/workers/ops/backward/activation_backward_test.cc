@@ -4,7 +4,6 @@
 #include "tests/reference/backward_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
 #include "workers/ops/activation/gelu.h"
-#include "workers/ops/activation/swiglu_backward.h"
 
 namespace switchyard::ops {
 namespace {

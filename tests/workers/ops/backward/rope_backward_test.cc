@@ -1,6 +1,5 @@
-#include "workers/ops/rope/rope_backward.h"
-
 #include "tests/workers/ops/backward/backward_test_util.h"
+#include "workers/ops/rope/rope.h"
 
 namespace switchyard::ops {
 namespace {

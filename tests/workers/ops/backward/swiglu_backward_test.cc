@@ -1,8 +1,7 @@
-#include "workers/ops/activation/swiglu_backward.h"
-
 #include "tests/reference/backward_ops.h"
 #include "tests/reference/row_ops.h"
 #include "tests/workers/ops/backward/backward_test_util.h"
+#include "workers/ops/activation/activation_backward.h"
 
 namespace switchyard::ops {
 namespace {

@@ -144,38 +144,37 @@ void Product::ResetY() {
   device_y_ = std::make_unique<DeviceCopy>(y_.bytes);
 }
 
-ops::DenseGemmArgs Product::Dense() const {
-  return {.dtype = static_cast<uint8_t>(case_.dtype),
-          .y_dtype = static_cast<uint8_t>(case_.y_dtype),
-          .x = device_x_->at(),
-          .w = device_weights_[0]->at(),
-          .bias = case_.bias ? device_bias_->at() : nullptr,
-          .y = device_y_->at(),
-          .m = rows_,
-          .n = case_.n,
-          .k = case_.k,
-          .x_stride = x_.stride,
-          .w_stride = weights_[0].stride,
-          .y_stride = y_.stride,
-          .accumulate = case_.accumulate,
-          .gated = case_.gated};
+ops::CudaGemmArgs Product::Dense() const {
+  ops::CudaGemmArgs args = Grouped();
+  args.x_rows = nullptr;
+  args.weights = nullptr;
+  args.weight = device_weights_[0]->at();
+  args.offsets = nullptr;
+  args.bias = case_.bias ? device_bias_->at() : nullptr;
+  args.rows = rows_;
+  args.experts = 1;
+  args.accumulate = case_.accumulate;
+  return args;
 }
 
-ops::CudaGroupedGemmArgs Product::Grouped() const {
+ops::CudaGemmArgs Product::Grouped() const {
   return {.dtype = static_cast<uint8_t>(case_.dtype),
           .y_dtype = static_cast<uint8_t>(case_.y_dtype),
           .x = device_x_->at(),
           .x_rows = case_.gather ? device_x_rows_->at<int32_t>() : nullptr,
           .weights = device_pointers_->at<const void*>(),
+          .weight = nullptr,
           .offsets = device_offsets_->at<int32_t>(),
+          .bias = nullptr,
           .y = device_y_->at(),
-          .max_rows = rows_ + 2,  // a bound
-          .experts = static_cast<int64_t>(weights_.size()),
+          .rows = rows_ + 2,  // a bound
           .n = case_.n,
           .k = case_.k,
           .x_stride = x_.stride,
           .w_stride = weights_[0].stride,
           .y_stride = y_.stride,
+          .experts = static_cast<int32_t>(weights_.size()),
+          .accumulate = false,
           .gated = case_.gated};
 }
 

@@ -75,8 +75,8 @@ class Product {
  public:
   explicit Product(const ProductCase& c);
 
-  ops::DenseGemmArgs Dense() const;  // REQUIRES: one entry in expert_rows, no gather
-  ops::CudaGroupedGemmArgs Grouped() const;
+  ops::CudaGemmArgs Dense() const;  // REQUIRES: one entry in expert_rows, no gather
+  ops::CudaGemmArgs Grouped() const;
   // What Grouped() has as weights, with those of these experts alone: the others are null.
   std::unique_ptr<DeviceCopy> WeightsOf(const std::vector<int>& experts) const;
   // Back to poison (accumulate: to what was there).

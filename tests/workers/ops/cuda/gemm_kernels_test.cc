@@ -91,8 +91,7 @@ TEST_P(GemmTileTest, MatchesReference) {
   for (const test::ProductCase& c : {plain, gated, deep}) {
     for (int64_t grid : {1, 5}) {
       test::Product product(c);
-      ASSERT_EQ(
-          cuda::LaunchGemm(test::TestCall(false), cuda::GroupedProblem(product.Grouped()), WithTile(tile(), grid)), 0);
+      ASSERT_EQ(cuda::LaunchGemm(test::TestCall(false), cuda::ProblemOf(product.Grouped()), WithTile(tile(), grid)), 0);
       product.Check();
     }
   }
@@ -108,7 +107,7 @@ TEST_P(GemmTileTest, UnalignedRows) {
                          .gather = true,
                          .x_stride_extra = 5,
                          .y_stride_extra = 1});
-  ASSERT_EQ(cuda::LaunchGemm(test::TestCall(false), cuda::GroupedProblem(product.Grouped()), WithTile(tile(), 3)), 0);
+  ASSERT_EQ(cuda::LaunchGemm(test::TestCall(false), cuda::ProblemOf(product.Grouped()), WithTile(tile(), 3)), 0);
   product.Check();
 }
 

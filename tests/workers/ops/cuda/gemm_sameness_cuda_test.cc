@@ -61,7 +61,7 @@ TEST_P(GemmSamenessTest, EveryTileAndGrid) {
       for (int64_t grid : {1, 7}) {
         product.ResetY();
         const CudaGemmConfig config = {.kind = CudaGemmKind::kTiles, .tile = tile, .grid = grid};
-        ASSERT_EQ(cuda::LaunchGemm(test::TestCall(true), cuda::GroupedProblem(product.Grouped()), config), 0);
+        ASSERT_EQ(cuda::LaunchGemm(test::TestCall(true), cuda::ProblemOf(product.Grouped()), config), 0);
         ASSERT_EQ(FirstDifference(AllRows(&product), want), -1)
             << kCudaGemmTiles[tile].name << " on " << grid << " CTAs, gated " << gated;
       }
@@ -106,7 +106,7 @@ TEST_P(GemmSamenessTest, DenseAndUnaligned) {
         c.x_stride_extra = extra;
         test::Product dense(c);  // the same seed: the same weights, and x's first rows
         const CudaCall call = test::TestCall(true);
-        const cuda::GemmProblem problem = cuda::DenseProblem(dense.Dense());
+        const cuda::GemmProblem problem = cuda::ProblemOf(dense.Dense());
         const CudaGemmConfig config = ChooseDense(cuda::DescOf(call, problem, /*grouped=*/false));
         ASSERT_EQ(cuda::LaunchGemm(call, problem, config), 0) << config;
         const Rows got = AllRows(&dense);
@@ -126,7 +126,7 @@ TEST_P(GemmSamenessTest, InParts) {
     const std::vector<std::vector<int>> parts = {{0, 3}, {2}};
     for (size_t part = 0; part < parts.size(); ++part) {
       const std::unique_ptr<test::DeviceCopy> list = product.WeightsOf(parts[part]);
-      CudaGroupedGemmArgs args = product.Grouped();
+      CudaGemmArgs args = product.Grouped();
       args.weights = list->at<const void* const>();
       ASSERT_EQ(cuda::GroupedGemm(test::TestCall(true), args), 0);
       const Rows got = AllRows(&product);

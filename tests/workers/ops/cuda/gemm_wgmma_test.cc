@@ -29,8 +29,7 @@ class WgmmaTileTest : public testing::TestWithParam<std::tuple<int, DType>> {
   void Run(const test::ProductCase& c, bool dense = false) const {
     for (int64_t grid : {1, 3}) {
       test::Product product(c);
-      const cuda::GemmProblem problem =
-          dense ? cuda::DenseProblem(product.Dense()) : cuda::GroupedProblem(product.Grouped());
+      const cuda::GemmProblem problem = dense ? cuda::ProblemOf(product.Dense()) : cuda::ProblemOf(product.Grouped());
       const CudaGemmConfig config = {.kind = CudaGemmKind::kTiles, .tile = std::get<0>(GetParam()), .grid = grid};
       ASSERT_EQ(cuda::LaunchGemm(test::TestCall(false), problem, config), 0);
       product.Check();
@@ -93,7 +92,7 @@ TEST_F(WhoTakesWgmmaTest, ManyRowsOfNotDeterministicProducts) {
     for (bool deterministic : {false, true}) {
       test::Product product({.expert_rows = {170, 0, 90}, .n = 144, .k = 136, .gated = gated, .gather = true});
       const CudaCall call = test::TestCall(deterministic);
-      const cuda::GemmProblem problem = cuda::GroupedProblem(product.Grouped());
+      const cuda::GemmProblem problem = cuda::ProblemOf(product.Grouped());
       const CudaGemmConfig config = ChooseGrouped(cuda::DescOf(call, problem, /*grouped=*/true));
       ASSERT_EQ(IsWgmma(config), !deterministic) << config;
       ASSERT_EQ(cuda::GroupedGemm(call, product.Grouped()), 0);
@@ -101,8 +100,7 @@ TEST_F(WhoTakesWgmmaTest, ManyRowsOfNotDeterministicProducts) {
     }
   }
   test::Product dense({.expert_rows = {100}, .n = 144, .k = 136, .gated = true});
-  const CudaGemmConfig config =
-      ChooseDense(cuda::DescOf(test::TestCall(false), cuda::DenseProblem(dense.Dense()), false));
+  const CudaGemmConfig config = ChooseDense(cuda::DescOf(test::TestCall(false), cuda::ProblemOf(dense.Dense()), false));
   ASSERT_TRUE(IsWgmma(config)) << config;
   ASSERT_EQ(cuda::DenseGemm(test::TestCall(false), dense.Dense()), 0);
   dense.Check();

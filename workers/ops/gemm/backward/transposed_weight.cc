@@ -38,9 +38,8 @@ absl::Status PackTransposed(const Stream& stream, const TensorView& rows, Weight
     const int64_t column = panel * kPanelColumns;
     kernel.pack_panel({.x_dtype = DTypeCode(rows.dtype()),
                        .dtype = DTypeCode(w->dtype()),
-                       .x = rows.Rows(begin, end - begin).Columns(column, 1).raw(),
+                       .x = ElementAt(rows, begin, column),
                        .x_stride = rows.row_stride(),
-                       .row_idx = nullptr,
                        .columns = std::min(kPanelColumns, w->n() - column),
                        .k = end - begin,
                        .padded_k = (end == n ? w->padded_k() : end) - begin,

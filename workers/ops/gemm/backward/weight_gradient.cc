@@ -18,13 +18,7 @@ absl::Status Bad(const WeightGradientJob& job, const Args&... args) {
 absl::Status CheckRows(const OpSite& at, const WeightGradientJob& job) {
   const int64_t rows = job.dy.dim(0), groups = static_cast<int64_t>(job.gradients.size());
   RETURN_IF_ERROR(ExpectInts(at, "offsets", job.offsets, groups + 1, 0, std::numeric_limits<int32_t>::max()));
-  const int32_t* const offsets = job.offsets.data();
-  if (offsets[0] != 0 || offsets[groups] != rows) {
-    return Bad(job, "offsets must be from 0 to dy's ", rows, " rows, are from ", offsets[0], " to ", offsets[groups]);
-  }
-  for (int64_t e = 0; e < groups; ++e) {
-    if (offsets[e] > offsets[e + 1]) return Bad(job, "offsets fall at ", e, ": ", offsets[e], " to ", offsets[e + 1]);
-  }
+  RETURN_IF_ERROR(ExpectOffsets(at, job.offsets.data(), groups, "dy", rows));
   if (!job.x_rows.empty()) return ExpectInts(at, "x_rows", job.x_rows, rows, 0, job.x.dim(0));
   // With 0 rows an empty x_rows may also mean "picks none of x".
   if (job.x.dim(0) != rows && rows != 0) return Bad(job, "x has ", job.x.dim(0), " rows, dy ", rows);

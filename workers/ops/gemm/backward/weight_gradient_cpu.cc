@@ -73,7 +73,7 @@ void PackBlocks(const Context& context, const Task& task, const Depth& depth, ch
   const TensorView& dy = context.job->dy;
   const GemmKernel& kernel = *context.kernel;
   for (int64_t row = task.row_begin; row < task.row_end; row += kernel.max_rows) {
-    kernel.pack_columns({.x = dy.Rows(depth.begin, 1).Columns(row, 1).raw(),
+    kernel.pack_columns({.x = ElementAt(dy, depth.begin, row),
                          .x_stride = dy.row_stride(),
                          .columns = std::min<int64_t>(kernel.max_rows, task.row_end - row),
                          .k = depth.k,
@@ -109,17 +109,14 @@ void AddPanel(const Context& context, const Task& task, int64_t column, int64_t 
                   .rows = rows,
                   .b = panel,
                   .padded_k = padded_k,
-                  .c = c,
-                  .from_memory = false});
+                  .c = c});
     kernel.epilogue({.dtype = DTypeCode(context.job->dy.dtype()),
                      .y_dtype = DTypeCode(gradient.dtype()),
                      .accumulate = true,
-                     .gated = false,
                      .c = c,
                      .rows = rows,
                      .columns = std::min(kPanelColumns, gradient.dim(1) - column),
-                     .bias = nullptr,
-                     .y = gradient.Rows(row, 1).Columns(column, 1).raw(),
+                     .y = ElementAt(gradient, row, column),
                      .y_stride = gradient.row_stride()});
   }
 }
@@ -151,7 +148,6 @@ void RunWeightGradientOnCpu(const Stream& stream, const WeightGradientJob& job) 
   const Context context = {&job, &kernel, RowsPerTask(kernel, job.dy.dim(1)), &stream.pool()};
   const std::vector<Task> tasks = CutIntoTasks(context, stream.pool().num_threads());
   stream.pool().Run(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
-    if (kernel.begin != nullptr) kernel.begin();
     RunTask(context, tasks[i]);
     if (kernel.end != nullptr) kernel.end();
   });

@@ -165,7 +165,7 @@ void PackColumns(const GemmPackColumnsArgs& args) {
 
 }  // namespace
 
-const GemmKernel kAmxBf16GemmKernel = {
-    "amx_bf16", 2 * kTileRows, 2, Pack, PackColumns, avx512::GemmPackPanel, Block, avx512::GemmEpilogue, nullptr, End};
+const GemmKernel kAmxBf16GemmKernel = {2 * kTileRows,        2,  Pack, PackColumns, avx512::GemmPackPanel, Block,
+                                       avx512::GemmEpilogue, End};
 
 }  // namespace switchyard::ops

@@ -77,7 +77,6 @@ void PackColumns(const GemmPackColumnsArgs& args) {
 }  // namespace
 
 const GemmKernel kAvx512Bf16GemmKernel = {
-    "avx512_bf16",        kMaxRows, 2,      Pack, PackColumns, avx512::GemmPackPanel, Block,
-    avx512::GemmEpilogue, nullptr,  nullptr};
+    kMaxRows, 2, Pack, PackColumns, avx512::GemmPackPanel, Block, avx512::GemmEpilogue};
 
 }  // namespace switchyard::ops

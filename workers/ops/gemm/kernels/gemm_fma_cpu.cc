@@ -231,14 +231,14 @@ void GemmEpilogue(const GemmEpilogueArgs& args) {
   });
 }
 
-#define SY_NAME_(ns) #ns
-#define SY_NAME(ns) SY_NAME_(ns)
-#define SY_GEMM_KERNEL(Elem)                                                                                        \
-  {                                                                                                                 \
-    SY_NAME(SY_KERNEL_NS), kMaxRows, sizeof(AccT<Elem>), Pack<Elem>, PackColumns<Elem>, GemmPackPanel, Block<Elem>, \
-        GemmEpilogue, nullptr, nullptr                                                                              \
-  }
-const GemmKernelRow kGemmKernels = {SY_GEMM_KERNEL(float), SY_GEMM_KERNEL(double), SY_GEMM_KERNEL(Bf16Bits),
-                                    SY_GEMM_KERNEL(Fp16Bits)};
+template <class Elem>
+static constexpr GemmKernel kKernelOf = {.max_rows = kMaxRows,
+                                         .a_bytes = sizeof(AccT<Elem>),
+                                         .pack = Pack<Elem>,
+                                         .pack_columns = PackColumns<Elem>,
+                                         .pack_panel = GemmPackPanel,
+                                         .block = Block<Elem>,
+                                         .epilogue = GemmEpilogue};
+const GemmKernelRow kGemmKernels = {kKernelOf<float>, kKernelOf<double>, kKernelOf<Bf16Bits>, kKernelOf<Fp16Bits>};
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

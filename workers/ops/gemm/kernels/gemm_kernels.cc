@@ -7,8 +7,6 @@
 namespace switchyard::ops {
 
 static_assert(kGemmPanel == kPanelColumns);
-static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kF64) == 1 &&
-              static_cast<int>(DType::kBf16) == 2 && static_cast<int>(DType::kF16) == 3);
 
 const GemmKernel& FindGemmKernel(Isa isa, DType dtype) {
   SY_CHECK(IsFloating(dtype));

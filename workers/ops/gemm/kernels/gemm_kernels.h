@@ -15,10 +15,10 @@ inline constexpr int kGemmMaxPanels = 2;  // gate and up
 
 // Copies rows into an A block, converting them to what the kernel computes in.
 struct GemmPackArgs {
-  const void* x;           // first row, or row 0 of what row_idx counts
-  int64_t x_stride;        // elements
-  const int32_t* row_idx;  // [rows] or null: x's rows in order
-  int64_t rows;            // 1 … max_rows
+  const void* x;                     // first row, or row 0 of what row_idx counts
+  int64_t x_stride;                  // elements
+  const int32_t* row_idx = nullptr;  // [rows] or null: x's rows in order
+  int64_t rows;                      // 1 … max_rows
   int64_t k, padded_k;
   void* a;  // 64-byte aligned, rows * padded_k * a_bytes
 };
@@ -37,9 +37,9 @@ struct GemmPackPanelArgs {
   uint8_t x_dtype, dtype;  // DType: of x, of the panel
   const void* x;           // first row, first column, or row 0 of what row_idx counts
   int64_t x_stride;
-  const int32_t* row_idx;  // [k] or null: x's rows in order
-  int64_t columns;         // 1 … 32
-  int64_t k, padded_k;     // padded_k is even for bf16
+  const int32_t* row_idx = nullptr;  // [k] or null: x's rows in order
+  int64_t columns;                   // 1 … 32
+  int64_t k, padded_k;               // padded_k is even for bf16
   void* panel;
 };
 
@@ -48,25 +48,24 @@ struct GemmBlockArgs {
   int64_t rows;   // 1 … max_rows
   const void* b;  // one panel
   int64_t padded_k;
-  void* c;           // [rows, 32] Acc, written; 64-byte aligned
-  bool from_memory;  // this panel was not used just before, so it is probably in no cache
+  void* c;                   // [rows, 32] Acc, written; 64-byte aligned
+  bool from_memory = false;  // this panel was not used just before, so it is probably in no cache
 };
 
 // From sums to y.  Not gated: y[:, column + i] (+)= c[0][:, i] + bias[column + i].  Gated: c[0] is gate, c[1] up, and
 // y = silu(gate) * up.
 struct GemmEpilogueArgs {
   uint8_t dtype, y_dtype;  // DType; y_dtype is dtype or its accumulator
-  bool accumulate, gated;
+  bool accumulate = false, gated = false;
   const void* c;  // [1 or 2][rows, 32] Acc
   int64_t rows;
-  int64_t columns;   // 1 … 32 of the panel exist
-  const void* bias;  // of the panel's first column, or null
-  void* y;           // likewise, first row
-  int64_t y_stride;  // elements
+  int64_t columns;             // 1 … 32 of the panel exist
+  const void* bias = nullptr;  // of the panel's first column, or null
+  void* y;                     // likewise, first row
+  int64_t y_stride;            // elements
 };
 
 struct GemmKernel {
-  const char* name;
   int max_rows;
   int a_bytes;  // per element of an A block
   void (*pack)(const GemmPackArgs& args);
@@ -74,8 +73,7 @@ struct GemmKernel {
   void (*pack_panel)(const GemmPackPanelArgs& args);
   void (*block)(const GemmBlockArgs& args);
   void (*epilogue)(const GemmEpilogueArgs& args);
-  void (*begin)();  // around a thread's series of blocks; may be null
-  void (*end)();
+  void (*end)() = nullptr;  // after a thread's series of blocks; may be null
 };
 
 // The dtypes in the order of DType's values: fp32, fp64, bf16, fp16.

@@ -50,9 +50,6 @@ inline void LdMatrixX2(uint32_t (&r)[2], const void* shared_row) {
 inline void LdMatrixX4Trans(uint32_t (&r)[4], const void* shared_row) {
   cuda_emulation::LoadMatrices(r, shared_row, 4, true);
 }
-inline void LdMatrixX2Trans(uint32_t (&r)[2], const void* shared_row) {
-  cuda_emulation::LoadMatrices(r, shared_row, 2, true);
-}
 
 inline void CpAsync16(void* shared, const void* global, bool valid) {
   cuda_emulation::AsyncCopyIssue(shared, global, 16, valid);
