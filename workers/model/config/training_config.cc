@@ -1,5 +1,7 @@
 #include "workers/model/config/training_config.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/check.h"
@@ -11,39 +13,16 @@
 namespace switchyard::model {
 namespace {
 
-constexpr char kConfigFile[] = "config.json";
 constexpr double kMost = 1e6;
 
-// Of transformers' models and of GPT-2: chance that is not built.
+// Keys of transformers' models and of GPT-2 for randomness that training does not have.
 constexpr const char* kRandomKeys[] = {"attention_dropout", "router_jitter_noise", "hidden_dropout",
                                        "attn_pdrop",        "embd_pdrop",          "resid_pdrop"};
-
-absl::StatusOr<nlohmann::json> ParseObject(absl::string_view text) {
-  nlohmann::json root;
-  ASSIGN_OR_RETURN(root, ParseStrictJson(kConfigFile, text, {.max_depth = kMaxConfigDepth}));
-  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(kConfigFile, ": not an object"));
-  return root;
-}
-
-const char* NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::kBf16:
-      return "bfloat16";
-    case DType::kF16:
-      return "float16";
-    case DType::kF64:
-      return "float64";
-    default:
-      SY_CHECK(dtype == DType::kF32);
-      return "float32";
-  }
-}
 
 }  // namespace
 
 absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text) {
-  nlohmann::json root;
-  ASSIGN_OR_RETURN(root, ParseObject(config_text));
+  ASSIGN_OR_RETURN(const nlohmann::json root, ParseConfigObject(kConfigFile, config_text));
   ConfigReader reader(root, kConfigFile);
   TrainingConfig config;
   config.initializer_range = reader.Number("initializer_range", config.initializer_range, 0, kMost, /*open=*/true);
@@ -63,9 +42,11 @@ absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text
 }
 
 absl::StatusOr<std::string> ConfigWithDType(absl::string_view config_text, DType dtype) {
-  nlohmann::json root;
-  ASSIGN_OR_RETURN(root, ParseObject(config_text));
-  const std::string name = NameOf(dtype);
+  ASSIGN_OR_RETURN(const nlohmann::json root, ParseConfigObject(kConfigFile, config_text));
+  const auto named = std::find_if(std::begin(kConfigDTypes), std::end(kConfigDTypes),
+                                  [&](const auto& each) { return each.second == dtype; });
+  SY_CHECK(named != std::end(kConfigDTypes));
+  const std::string name(named->first);
   const bool older = root.contains("torch_dtype");
   if (root.value("dtype", nlohmann::json()) == name && (!older || root["torch_dtype"] == name)) {
     return std::string(config_text);

@@ -1,6 +1,5 @@
-// What a config.json says of training alone: serving does not ask for it (config.h).
-//
-// Pure.  Errors name the key, what stands there and what to do.
+// The fields of a config.json that training alone reads (others: config.h).  Pure.  Errors name the key, what was found
+// and what to do.
 #pragma once
 
 #include <optional>
@@ -17,12 +16,11 @@ struct TrainingConfig {
   std::optional<double> router_aux_loss_coef;  // weight of the load-balancing loss
 };
 
-// Unimplemented: dropout or noise above 0, which transformers trains with and we do not; InvalidArgument: no such
-// number.
+// Unimplemented: dropout or noise above 0, which transformers trains with and we do not; InvalidArgument: a bad number.
 absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text);
 
-// The same config with that dtype as its `dtype`, and as its `torch_dtype` if it has one; the same bytes if it says so
-// already.  What loads a checkpoint in its own dtype goes by it.  InvalidArgument: no JSON object.
+// Returns the config with that dtype as its `dtype`, and as its `torch_dtype` if it has one; the same bytes if it has
+// them already.  Loaders of a checkpoint in its own dtype read it.  InvalidArgument: no JSON object.
 absl::StatusOr<std::string> ConfigWithDType(absl::string_view config_text, DType dtype);
 
 }  // namespace switchyard::model

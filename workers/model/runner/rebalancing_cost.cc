@@ -10,9 +10,9 @@ namespace {
 constexpr double kFlopPerSecondAmx = 0.52e12;
 constexpr double kFlopPerSecondBf16 = 0.33e12;
 constexpr double kFlopPerSecondFma = 0.1e12;  // fp32, and what is widened to it: a guess
-constexpr double kBytesPerSecond = 0.5e9;     // of rows on their way, waiting included
-constexpr double kSecondsPerLayer = 1e-3;     // of two exchanges with hardly anything in them
-constexpr double kWorthIt = 1.5;              // gain over cost: estimates are off by this much
+constexpr double kBytesPerSecond = 0.5e9;     // of transfers, waiting included
+constexpr double kSecondsPerLayer = 1e-3;     // of two small exchanges
+constexpr double kWorthIt = 1.5;              // gain over cost: the error of estimates
 constexpr int32_t kFewest = 32;
 constexpr double kNoStepHasMore = 1e6;
 

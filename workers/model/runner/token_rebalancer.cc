@@ -22,6 +22,10 @@ absl::Status BadTransfer(const batching::RowTransfer& transfer, absl::string_vie
                                           " to rank ", transfer.to, ": ", what));
 }
 
+absl::Status Mismatch(int peer, int64_t bytes, int64_t expected) {
+  return absl::InternalError(absl::StrCat("row lending: rank ", peer, " sent ", bytes, " bytes, expected ", expected));
+}
+
 }  // namespace
 
 absl::Status TokenRebalancer::Begin(absl::Span<const batching::RowTransfer> transfers, int64_t planned_rows,
@@ -40,7 +44,10 @@ absl::Status TokenRebalancer::Begin(absl::Span<const batching::RowTransfer> tran
   RETURN_IF_ERROR(TakeTransfers(transfers, planned_rows));
   SplitSequences(given_.empty() ? batch->num_own_rows() : given_.front().row);
   RETURN_IF_ERROR(SendTokens());
-  return ReceiveTokens();
+  RETURN_IF_ERROR(work_->Wait());
+  for (Stretch& stretch : borrowed_) RETURN_IF_ERROR(TakeTokens(work_->received()[stretch.peer], &stretch));
+  work_.reset();
+  return absl::OkStatus();
 }
 
 absl::Status TokenRebalancer::TakeTransfers(absl::Span<const batching::RowTransfer> transfers, int64_t planned_rows) {
@@ -53,15 +60,15 @@ absl::Status TokenRebalancer::TakeTransfers(absl::Span<const batching::RowTransf
     }
     if (transfer.rows < 1) return BadTransfer(transfer, "wants at least one row");
     if (transfer.from == me) given += transfer.rows;
-    if (transfer.from == me) given_.push_back({.peer = transfer.to, .row = 0, .count = transfer.rows, .wanted = {}});
-    if (transfer.to == me) borrowed_.push_back({.peer = transfer.from, .row = 0, .count = transfer.rows, .wanted = {}});
+    if (transfer.from == me) given_.push_back({.peer = transfer.to, .count = transfer.rows});
+    if (transfer.to == me) borrowed_.push_back({.peer = transfer.from, .count = transfer.rows});
     if (!given_.empty() && !borrowed_.empty())
       return BadTransfer(transfer, absl::StrCat("rank ", me, " lends and borrows"));
   }
   if (given > planned_rows) {
     return absl::InternalError(absl::StrCat("plan: loans of ", given, " of the ", planned_rows, " rows of rank ", me));
   }
-  // A sequence that broke (a NaN) has left its rows out of the batch: give away as many fewer.
+  // Rows of a sequence that broke (a NaN) are not in the batch: this rank gives away as many fewer.
   const int64_t own = batch_->num_own_rows();
   int64_t row = std::max<int64_t>(0, own - given);
   for (Stretch& stretch : given_) {
@@ -110,13 +117,6 @@ absl::Status TokenRebalancer::SendTokens() {
     batch_->rope_rows.resize(given_.front().row);
   }
   return Exchange(std::move(out));
-}
-
-absl::Status TokenRebalancer::ReceiveTokens() {
-  RETURN_IF_ERROR(work_->Wait());
-  for (Stretch& stretch : borrowed_) RETURN_IF_ERROR(TakeTokens(work_->received()[stretch.peer], &stretch));
-  work_.reset();
-  return absl::OkStatus();
 }
 
 absl::Status TokenRebalancer::TakeTokens(const comm::Message& message, Stretch* stretch) {
@@ -207,10 +207,6 @@ absl::Status TokenRebalancer::ReturnWanted(const TensorView& residual) {
   }
   work_.reset();
   return absl::OkStatus();
-}
-
-absl::Status TokenRebalancer::Mismatch(int peer, int64_t bytes, int64_t expected) {
-  return absl::InternalError(absl::StrCat("row lending: rank ", peer, " sent ", bytes, " bytes, expected ", expected));
 }
 
 }  // namespace switchyard::model

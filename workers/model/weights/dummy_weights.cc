@@ -179,9 +179,8 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOpt
 
 absl::Status MakeDummyExperts(const ModelConfig& config, LoadOptions options,
                               std::function<char*(int layer, int32_t expert)> place) {
-  ModelWeights weights;
-  ASSIGN_OR_RETURN(weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
-                                            {.place = std::move(place), .packing = options.device.kind}));
+  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
+                                                         {.place = std::move(place), .packing = options.device.kind}));
   int64_t bytes = 0;
   for (const LayerWeights& layer : weights.layers) {
     if (!layer.moe.has_value()) continue;

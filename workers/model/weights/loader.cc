@@ -24,7 +24,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/block_check.h"
-#include "workers/model/weights/params.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/device_writer.h"
 #include "workers/tensor/yield_point.h"
@@ -338,8 +337,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
   if (!options.device.is_cpu()) {
     ASSIGN_OR_RETURN(writer, DeviceWriter::Create(options.device));
   }
-  std::vector<Param> params;
-  ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &*weights));
+  ASSIGN_OR_RETURN(std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &*weights));
   LogUnused(checkpoint, config, params);
   RETURN_IF_ERROR(RunLoader(checkpoint, params, &options, writer.get()));
   if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
@@ -349,11 +347,9 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
 absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place) {
   // What is not an expert's is allocated, too, so that the table is the same, but never touched.
-  ModelWeights weights;
-  ASSIGN_OR_RETURN(weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
-                                            {.place = std::move(place), .packing = options.device.kind}));
-  std::vector<Param> params;
-  ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
+  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
+                                                         {.place = std::move(place), .packing = options.device.kind}));
+  ASSIGN_OR_RETURN(std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
   std::erase_if(params, [](const Param& param) { return param.shard != Shard::kExpert; });
   return RunLoader(checkpoint, params, &options, nullptr);
 }
