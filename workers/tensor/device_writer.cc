@@ -10,6 +10,7 @@
 namespace switchyard {
 
 absl::StatusOr<std::unique_ptr<DeviceWriter>> DeviceWriter::Create(Device device) {
+  if (device.is_cpu()) return nullptr;
   ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(device.kind));
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceQueue> queue, backend->NewQueue(device.index, {}));
   std::unique_ptr<DeviceWriter> writer(new DeviceWriter(std::move(queue)));

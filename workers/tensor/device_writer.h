@@ -22,7 +22,7 @@ class DeviceWriter {
   static constexpr int64_t kPieceBytes = 4 << 20;
   static constexpr int kPieces = 6;
 
-  // ResourceExhausted: no pinned memory.  The device's errors.
+  // Null for the CPU.  Errors: ResourceExhausted (no pinned memory), the device's.
   static absl::StatusOr<std::unique_ptr<DeviceWriter>> Create(Device device);
   ~DeviceWriter();
 

@@ -1,13 +1,10 @@
 #include "workers/moe/experts/cold_experts.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/placement/placement.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/ops/gemm/expert_ffn.h"

@@ -18,7 +18,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/offload/cold_choice.h"
 #include "workers/moe/experts/expert_offload.h"

@@ -9,7 +9,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
-#include "workers/moe/experts/await_copies.h"
 #include "workers/moe/layer/moe_context.h"
 
 namespace switchyard::moe {
@@ -129,12 +128,12 @@ absl::Status ExpertOffload::CopyMissing(absl::Span<const offload::ExpertKey> wan
     };
     absl::Status begun = start();
     if (absl::IsFailedPrecondition(begun)) {  // one slot is always left to demand: it waits for the others
-      RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+      RETURN_IF_ERROR(store_->AwaitCopies(before, total, deadline, progress));
       begun = start();
     }
     RETURN_IF_ERROR(begun);
   }
-  RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+  RETURN_IF_ERROR(store_->AwaitCopies(before, total, deadline, progress));
   for (const offload::ExpertKey key : wanted) {
     if (key != offload::kNoExpert && store_->StateOf(IdOf(key)) != SlotState::kFilled)
       return store_->FailureOf(IdOf(key));

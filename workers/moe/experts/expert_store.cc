@@ -1,7 +1,6 @@
 #include "workers/moe/experts/expert_store.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -22,9 +21,7 @@ const ops::Weight& ExpertLease::gate_up(int64_t i) const { return store_->gate_u
 const ops::Weight& ExpertLease::down(int64_t i) const { return store_->down_[static_cast<size_t>(slot(i))]; }
 
 void ExpertLease::Release() {
-  if (store_ != nullptr) store_->Unpin(slots_, nullptr);
-  store_ = nullptr;
-  slots_.clear();
+  if (store_ != nullptr) std::exchange(store_, nullptr)->Unpin(std::exchange(slots_, {}), nullptr);
 }
 
 absl::Status ExpertLease::ReleaseBehind(const Stream* stream) {
@@ -33,9 +30,7 @@ absl::Status ExpertLease::ReleaseBehind(const Stream* stream) {
   if (stream != nullptr && stream->queue() != nullptr) {
     ASSIGN_OR_RETURN(passed, stream->queue()->Record());
   }
-  store_->Unpin(slots_, passed);
-  store_ = nullptr;
-  slots_.clear();
+  std::exchange(store_, nullptr)->Unpin(std::exchange(slots_, {}), passed);
   return absl::OkStatus();
 }
 
@@ -81,11 +76,14 @@ bool ExpertStore::LeavesOneForDemand(int slot) const {
   return false;
 }
 
+absl::Status ExpertStore::CheckSlot(int slot) const {
+  if (0 <= slot && slot < options_.num_slots) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
+}
+
 absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt) {
-  if (slot < 0 || slot >= options_.num_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
-  }
+  RETURN_IF_ERROR(CheckSlot(slot));
   const char* const from = options_.source(id);
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(aborted_);
@@ -122,10 +120,7 @@ void ExpertStore::FreeSlot(int slot) {
 }
 
 absl::Status ExpertStore::Evict(int slot) {
-  if (slot < 0 || slot >= options_.num_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
-  }
+  RETURN_IF_ERROR(CheckSlot(slot));
   absl::MutexLock lock(&mu_);
   const Slot& held = slots_[slot];
   if (held.state == SlotState::kFree) return absl::OkStatus();
@@ -328,10 +323,7 @@ std::vector<ExpertStore::SlotView> ExpertStore::Slots() const {
   absl::MutexLock lock(&mu_);
   std::vector<SlotView> views;
   for (const Slot& slot : slots_) {
-    views.push_back({.state = slot.state,
-                     .pinned = slot.pins > 0,
-                     .demanded = slot.priority == CopyPriority::kDemand,
-                     .id = slot.id});
+    views.push_back({.state = slot.state, .pinned = slot.pins > 0, .id = slot.id});
   }
   return views;
 }
@@ -343,6 +335,18 @@ absl::Status ExpertStore::AwaitCopies(absl::Time deadline) {
   if (idle) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("expert store: ", queues_[0].size() + queues_[1].size(), " copies are still under way"));
+}
+
+absl::Status ExpertStore::AwaitCopies(int64_t copied_before, int64_t total, absl::Time deadline, Progress progress) {
+  constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
+  for (;;) {
+    const absl::Status done = AwaitCopies(std::min(deadline, absl::Now() + kReportEvery));
+    if (!absl::IsDeadlineExceeded(done) || absl::Now() >= deadline) return done;
+    const int64_t copied = counters().copied_bytes - copied_before;
+    if (!progress(std::min(total, copied), total)) {
+      return absl::CancelledError("expert slots: stopped while they were filled");
+    }
+  }
 }
 
 SlotState ExpertStore::StateOf(const ExpertId& id) const {

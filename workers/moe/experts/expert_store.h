@@ -25,6 +25,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -119,16 +120,19 @@ class ExpertStore {
   // (with what is missing), the failed copy's (also if it had failed before), what Abort said; nothing is pinned then.
   // Hurries prefetches.
   absl::StatusOr<ExpertLease> Acquire(absl::Span<const ExpertId> ids, absl::Time deadline);
-  // Waits until nothing is being copied.  Errors: DeadlineExceeded, what Abort said.
+  // Waits until nothing is being copied.  Errors: DeadlineExceeded, Abort's status.
   absl::Status AwaitCopies(absl::Time deadline);
+  // The same; calls progress about four times a second with the bytes copied since counters().copied_bytes was
+  // copied_before, at most `total`.  Cancelled: progress returned false.
+  using Progress = absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)>;
+  absl::Status AwaitCopies(int64_t copied_before, int64_t total, absl::Time deadline, Progress progress);
   // Everybody who waits, now or later, gets this; copies stop.  Sticky.
   void Abort(absl::Status status);
 
   struct SlotView {
     SlotState state = SlotState::kFree;
     bool pinned = false;
-    bool demanded = false;  // its copy
-    ExpertId id = {};       // unless free
+    ExpertId id = {};  // unless free
   };
   int num_slots() const { return options_.num_slots; }
   std::vector<SlotView> Slots() const;
@@ -165,6 +169,7 @@ class ExpertStore {
 
   ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopier> copier, Buffer memory);
   char* MemoryOf(int slot) const { return static_cast<char*>(memory_.data()) + slot * options_.expert.bytes; }
+  absl::Status CheckSlot(int slot) const;
   void RunCopies();
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || copying() || !rechecks_.empty(); }
   bool copying() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !queues_[0].empty() || !queues_[1].empty(); }

@@ -12,7 +12,6 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/per_step/layer_decision.h"
 #include "workers/ops/gemm/weight_group.h"
-#include "workers/tensor/device.h"
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
