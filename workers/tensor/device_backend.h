@@ -16,7 +16,6 @@ namespace switchyard {
 struct DeviceDescription {
   std::string name;        // "NVIDIA H100 80GB HBM3"
   std::string capability;  // "9.0"
-  int num_multiprocessors = 0;
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;  // now, also for other processes
 };

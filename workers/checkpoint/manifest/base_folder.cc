@@ -84,7 +84,7 @@ std::string OlderComplete(const RootDir& root, absl::string_view path) {
   if (!steps.ok()) return "";
   for (const int64_t other : *steps) {
     if (other >= step) continue;
-    if (OpenCheckpoint(files->get(), StepFolder(other), CheckpointCheck::kSizes).ok()) return StepFolder(other);
+    if (OpenCheckpoint(files->get(), StepFolder(other)).ok()) return StepFolder(other);
   }
   return "";
 }

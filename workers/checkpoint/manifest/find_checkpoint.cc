@@ -11,11 +11,9 @@
 namespace switchyard::checkpoint {
 namespace {
 
-absl::StatusOr<Manifest> OpenNamed(FileSystem* files, const std::string& folder, const std::string& sha256,
-                                   CheckpointCheck check, const OnRead& on_read) {
-  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, folder, sha256));
-  RETURN_IF_ERROR(CheckSizes(files, folder, manifest));
-  if (check == CheckpointCheck::kSizes) return manifest;
+absl::StatusOr<Manifest> CheckAll(FileSystem* files, const std::string& folder, const std::string& sha256,
+                                  const OnRead& on_read) {
+  ASSIGN_OR_RETURN(Manifest manifest, OpenCheckpoint(files, folder, sha256));
   for (const FileRecord& record : manifest.files) {
     const std::string path = absl::StrCat(folder, "/", record.name);
     ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files->Open(path, OpenMode::kRead));
@@ -79,11 +77,13 @@ absl::StatusOr<std::vector<int64_t>> ListSteps(FileSystem* files) {
   return steps;
 }
 
-absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, CheckpointCheck check) {
-  return OpenNamed(files, folder, "", check, nullptr);
+absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, const std::string& sha256) {
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, folder, sha256));
+  RETURN_IF_ERROR(CheckSizes(files, folder, manifest));
+  return manifest;
 }
 
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check, const OnRead& on_read) {
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, const OnRead& on_read) {
   FoundCheckpoint found;
   const absl::StatusOr<Latest> latest = ReadLatest(files);
   if (!latest.ok() && !absl::IsNotFound(latest.status())) found.rejected.emplace_back(latest.status().message());
@@ -93,7 +93,7 @@ absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointChec
   for (const int64_t step : steps) {
     found.folder = StepFolder(step);
     const std::string sha256 = latest.ok() && latest->folder == found.folder ? latest->manifest_sha256 : "";
-    absl::StatusOr<Manifest> manifest = OpenNamed(files, found.folder, sha256, check, on_read);
+    absl::StatusOr<Manifest> manifest = CheckAll(files, found.folder, sha256, on_read);
     if (manifest.ok()) {
       found.manifest = *std::move(manifest);
       return found;

@@ -26,11 +26,6 @@ absl::Status CheckSizes(FileSystem* files, const std::string& folder, const Mani
 // The steps that have a folder, falling.
 absl::StatusOr<std::vector<int64_t>> ListSteps(FileSystem* files);
 
-enum class CheckpointCheck {
-  kSizes,     // manifest, names and sizes
-  kContents,  // these and every byte
-};
-
 struct FoundCheckpoint {
   std::string folder;
   Manifest manifest;
@@ -40,15 +35,13 @@ struct FoundCheckpoint {
   bool unread = false;  // LATEST or a better one was Unavailable: a later try may find it whole
 };
 
-// Tries the checkpoint that LATEST names, then older ones by falling step, then later ones, which another line of
-// training may have left; if LATEST cannot be read, all by falling step.
-// Errors: NotFound if there is no checkpoint at all; DataLoss if none is whole, with what is wrong with each;
-// Unavailable if one of them could not be read; FailedPrecondition for one of a newer format, which is not passed over;
-// on_read's.
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check,
-                                               const OnRead& on_read = nullptr);
+// Reads and compares every byte of the checkpoint that LATEST names, then older ones by falling step, then later ones,
+// which another line of training may have left; if LATEST cannot be read, all by falling step. Errors: NotFound if
+// there is no checkpoint at all; DataLoss if none is whole, with what is wrong with each; Unavailable if one of them
+// could not be read; FailedPrecondition for one of a newer format, which is not passed over; on_read's.
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, const OnRead& on_read = nullptr);
 
-// Returns the manifest of this checkpoint, or what is wrong with it.
-absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, CheckpointCheck check);
+// Returns the manifest of this checkpoint, or what is wrong with it; compares names and sizes, no contents.
+absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, const std::string& sha256 = "");
 
 }  // namespace switchyard::checkpoint

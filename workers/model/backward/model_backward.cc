@@ -5,7 +5,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/model/forward/model_norm.h"
-#include "workers/moe/layer/all_to_all_watch.h"
+#include "workers/moe/layer/schedule_executor.h"
 #include "workers/ops/activation/activation_backward.h"
 #include "workers/ops/activation/bias_gradient.h"
 #include "workers/ops/embedding/embedding_backward.h"

@@ -24,7 +24,9 @@
 #include "absl/types/span.h"
 #include "scheduler/batching/step.h"
 #include "workers/comm/core/communicator.h"
+#include "workers/model/config/config.h"
 #include "workers/model/forward/batch.h"
+#include "workers/ops/core/isa.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::model {
@@ -82,5 +84,13 @@ class TokenRebalancer {
   int64_t num_exchanges_ = 0;  // since Begin
   double exchange_seconds_ = 0;
 };
+
+// The number of rows from which rebalancing pays; 0: it never does.  threads: of each worker.
+//
+// A row saves its giver the dense products of each layer, which all ranks wait for, and costs two transfers; each layer
+// costs two more exchanges.  The constants were measured with workers of one thread on two cores (AMD EPYC,
+// AVX512-BF16): a hidden size of 2048 gained a fifth of a prompt's time, one of 192 lost a third.  With AMX only whole
+// layers were measured (Intel Xeon), not transfers.
+int32_t MinRebalanceRows(const ModelConfig& config, DType dtype, ops::Isa isa, int threads);
 
 }  // namespace switchyard::model

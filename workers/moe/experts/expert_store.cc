@@ -54,7 +54,7 @@ ExpertStore::ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopie
       last_use_(static_cast<size_t>(options_.num_slots)) {
   const PackedExpert& expert = options_.expert;
   for (int slot = 0; slot < options_.num_slots; ++slot) {
-    // What is copied in is packed, padding included.
+    // Copied bytes are packed, padding included.
     gate_up_.push_back(ops::Weight::Over(expert.gate_up, MemoryOf(slot), true, options_.device));
     down_.push_back(ops::Weight::Over(expert.down, MemoryOf(slot) + expert.down_offset, true, options_.device));
   }
@@ -68,7 +68,7 @@ ExpertStore::~ExpertStore() {
   for (const Slot& slot : slots_) SY_CHECK_EQ(slot.pins, 0);
 }
 
-// Whether demand could have a slot at once if a prefetch took this one.
+// Whether demand could use another slot at once if a prefetch took this one.
 bool ExpertStore::LeavesOneForDemand(int slot) const {
   for (int other = 0; other < options_.num_slots; ++other) {
     if (other != slot && slots_[other].state != SlotState::kCopying && slots_[other].pins == 0) return true;
@@ -129,8 +129,7 @@ absl::Status ExpertStore::Evict(int slot) {
     return absl::FailedPreconditionError(absl::StrCat("expert store: slot ", slot, " cannot be freed: ",
                                                       held.id.ToString(), copying ? " is waited for" : " is in use"));
   }
-  // A chunk of it that is under way ends in a slot that is free or somebody else's by then: whose bytes come behind it,
-  // through the same thread.
+  // A chunk under way may end in a slot that is free or another expert's, whose bytes come later on the same thread.
   if (copying) std::erase(queues_[static_cast<size_t>(held.priority)], slot);
   if (!copying && held.prefetched && !held.used) ++counters_.wasted;
   FreeSlot(slot);
@@ -279,7 +278,7 @@ void ExpertStore::CopyChunk(int slot) {
   const absl::Status status = copier_->Copy(chunk);
   mu_.Lock();
   if (options_.bytes_per_second > 0) {
-    // From when it was queued, not from when this thread woke up: else a wait that ends late slows the link.
+    // Counts from when it was queued, else a wait that ends late would slow the link.
     link_free_at_ =
         std::max(queued, link_free_at_) + absl::Seconds(static_cast<double>(bytes) / options_.bytes_per_second);
     mu_.AwaitWithDeadline(absl::Condition(this, &ExpertStore::stopping), link_free_at_);
@@ -299,7 +298,7 @@ void ExpertStore::RecheckChunk(int slot) {
   copier_->Recheck(
       {.id = id, .slot = slot, .offset = offset, .bytes = bytes, .to = MemoryOf(slot) + offset, .attempt = attempt});
   mu_.Lock();
-  // Given up, or begun anew.
+  // The look was given up, or begun again.
   if (rechecks_.empty() || rechecks_.front() != slot || slots_[slot].look != attempt) return;
   slots_[slot].rechecked += bytes;
   if (slots_[slot].rechecked == options_.expert.bytes) rechecks_.pop_front();

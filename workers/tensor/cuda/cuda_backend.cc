@@ -205,7 +205,6 @@ class Backend : public DeviceBackend {
     DeviceDescription description;
     description.name = properties.name;
     description.capability = absl::StrCat(properties.major, ".", properties.minor);
-    description.num_multiprocessors = properties.multiProcessorCount;
     description.total_bytes = static_cast<int64_t>(total_bytes);
     description.free_bytes = static_cast<int64_t>(free_bytes);
     return description;
