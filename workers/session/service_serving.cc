@@ -5,7 +5,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/memory_share.h"
 #include "workers/model/config/memory_plan.h"
-#include "workers/model/runner/rebalancing_cost.h"
+#include "workers/model/runner/token_rebalancer.h"
 #include "workers/moe/experts/packed_expert.h"
 #include "workers/session/link_handler.h"
 

@@ -63,19 +63,17 @@ absl::Status Synchronize(const Stream& stream, absl::Time deadline) {
 }
 
 absl::StatusOr<Tensor> CopyToDevice(const Stream& stream, const TensorView& from) {
-  absl::StatusOr<Tensor> to = Tensor::Allocate(from.dtype(), from.shape(), stream.device());
-  RETURN_IF_ERROR(to.status());
+  ASSIGN_OR_RETURN(Tensor to, Tensor::Allocate(from.dtype(), from.shape(), stream.device()));
   if (stream.queue() == nullptr || from.empty()) {
-    RETURN_IF_ERROR(CopyTensor(stream, from, *to));
+    RETURN_IF_ERROR(CopyTensor(stream, from, to));
     return to;
   }
-  absl::StatusOr<PinnedBuffer> pinned = PinnedBuffer::Allocate(to->bytes(), stream.device().kind);
-  RETURN_IF_ERROR(pinned.status());
-  const int64_t row_bytes = to->bytes() / from.dim(0);
+  ASSIGN_OR_RETURN(const PinnedBuffer pinned, PinnedBuffer::Allocate(to.bytes(), stream.device().kind));
+  const int64_t row_bytes = to.bytes() / from.dim(0);
   for (int64_t i = 0; i < from.dim(0); ++i) {
-    std::memcpy(pinned->data() + i * row_bytes, from.Rows(i, 1).raw(), static_cast<size_t>(row_bytes));
+    std::memcpy(pinned.data() + i * row_bytes, from.Rows(i, 1).raw(), static_cast<size_t>(row_bytes));
   }
-  RETURN_IF_ERROR(stream.queue()->Copy(to->view().raw(), pinned->data(), to->bytes()));
+  RETURN_IF_ERROR(stream.queue()->Copy(to.view().raw(), pinned.data(), to.bytes()));
   RETURN_IF_ERROR(Synchronize(stream));
   return to;
 }
@@ -86,16 +84,15 @@ absl::StatusOr<Tensor> CopyToHost(const Stream& stream, const TensorView& from) 
     RETURN_IF_ERROR(CopyTensor(stream, from, to));
     return to;
   }
-  // With a stride: everything from the first element to the last.
+  // Rows with a stride: copies everything from the first element to the last.
   const int64_t elem_bytes = DTypeBytes(from.dtype()), row_bytes = to.bytes() / from.dim(0);
   const int64_t stride_bytes = from.dim(0) > 1 ? from.row_stride() * elem_bytes : row_bytes;
   const int64_t span_bytes = (from.dim(0) - 1) * stride_bytes + row_bytes;
-  absl::StatusOr<PinnedBuffer> pinned = PinnedBuffer::Allocate(span_bytes, stream.device().kind);
-  RETURN_IF_ERROR(pinned.status());
-  RETURN_IF_ERROR(stream.queue()->Copy(pinned->data(), from.raw(), span_bytes));
+  ASSIGN_OR_RETURN(const PinnedBuffer pinned, PinnedBuffer::Allocate(span_bytes, stream.device().kind));
+  RETURN_IF_ERROR(stream.queue()->Copy(pinned.data(), from.raw(), span_bytes));
   RETURN_IF_ERROR(Synchronize(stream));
   for (int64_t i = 0; i < from.dim(0); ++i) {
-    std::memcpy(static_cast<char*>(to.view().raw()) + i * row_bytes, pinned->data() + i * stride_bytes,
+    std::memcpy(static_cast<char*>(to.view().raw()) + i * row_bytes, pinned.data() + i * stride_bytes,
                 static_cast<size_t>(row_bytes));
   }
   return to;
@@ -106,8 +103,7 @@ absl::StatusOr<TensorView> HostCopy::Take(const Stream& stream, const TensorView
   const int64_t bytes = from.NumElements() * DTypeBytes(from.dtype());
   if (pinned_.bytes() < bytes) {
     const int64_t wanted = std::max(bytes, 2 * pinned_.bytes());
-    pinned_ = PinnedBuffer();  // never both
-    ASSIGN_OR_RETURN(pinned_, PinnedBuffer::Allocate(wanted, stream.device().kind));
+    ASSIGN_OR_RETURN(pinned_, PinnedBuffer::Allocate(wanted, stream.device().kind));  // never both
   }
   const TensorView to(pinned_.data(), from.dtype(), from.shape());
   RETURN_IF_ERROR(CopyTensor(stream, from, to));

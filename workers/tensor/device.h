@@ -24,14 +24,13 @@ struct Device {
   std::string ToString() const { return is_cpu() ? "cpu" : absl::StrCat("cuda:", index); }
 };
 
-// An order of work.  Ops on one stream run in the order of their calls.  On the CPU a stream runs each op to its end on
-// the pool's threads before the call returns, so there is nothing to wait for; on other devices ops are put into a
-// queue (device_queue.h) and run later.  A light handle that borrows pool and queue.  Thread-compatible: one caller at
-// a time.
+// An order of work: ops on one stream run in the order of their calls.  On the CPU a stream runs each op to its end on
+// the pool's threads before the call returns; on other devices it enqueues ops (device_queue.h), which run later.
+// A light handle that borrows pool and queue.  Thread-compatible.
 class Stream {
  public:
   static Stream OnCpu(ThreadPool* pool) { return Stream(Device::Cpu(), pool, nullptr); }
-  // pool: for what ops do on the host.
+  // pool: for the host's part of ops.
   static Stream On(DeviceQueue* queue, ThreadPool* pool);
 
   Device device() const { return device_; }

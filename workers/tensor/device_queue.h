@@ -1,9 +1,8 @@
-// A queue of work on a device: what a Stream that is not the CPU's stands for.
+// A queue of work on a device, behind a Stream that is not the CPU's.  Thread-compatible.
 //
-// Everything is enqueued and runs later, in order; only Synchronize waits.  Memory that a copy reads or writes on the
-// host must be pinned (PinnedBuffer) and must stay as it is until the copy has run.
-// Errors of work that ran later surface at a later call and are sticky: the device's context is lost then.
-// Thread-compatible.
+// Work is enqueued and runs later, in order; only Synchronize and WaitOnHost wait.  Host memory that a copy reads or
+// writes must be pinned (PinnedBuffer) and stay as it is until the copy has run.  Errors of enqueued work surface at a
+// later call and are sticky: the device's context is lost then.
 #pragma once
 
 #include <cstdint>
@@ -31,41 +30,38 @@ class DeviceGraph {
 };
 
 struct DeviceQueueOptions {
-  // A row's bits may not depend on its company, also in matrix products (gemm.h).
-  bool deterministic = false;
+  bool deterministic = false;  // ops are batch-invariant, also matrix products (gemm.h)
   bool high_priority = false;  // before other queues of the device, where it has a choice
 };
 
 class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
-  DeviceQueue(const DeviceQueue&) = delete;
-  DeviceQueue& operator=(const DeviceQueue&) = delete;
 
   Device device() const { return device_; }
   void* handle() const { return handle_; }
   bool deterministic() const { return options_.deterministic; }
   int num_multiprocessors() const { return num_multiprocessors_; }
 
-  // Scratch that every op of this queue may use while it runs.  The first call allocates; not while recording.
+  // Scratch for every op of this queue while it runs.  May allocate; not while recording.
   virtual absl::StatusOr<void*> Workspace(int64_t bytes) = 0;
 
   // Host or this device on either side.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status Fill(void* to, uint8_t value, int64_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() = 0;
-  // What comes next waits until `event`, of any queue, has passed.
+  // Later work waits until `event`, of any queue, has passed.
   virtual absl::Status WaitFor(const DeviceEvent& event) = 0;
   // Blocks until all that was enqueued has run, at most until the deadline (DeadlineExceeded).
   virtual absl::Status Synchronize(absl::Time deadline) = 0;
-  // The same until this event of this queue.
+  // The same until this event of this queue has passed.
   virtual absl::Status WaitOnHost(DeviceEvent& event, absl::Time deadline) = 0;
 
-  // Between the two nothing runs: it is recorded.  What may not be recorded (waiting, allocating) is an error then.
+  // Between the two, work is recorded and does not run; waiting and allocating are errors then.
   virtual absl::Status BeginRecording() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndRecording() = 0;
   virtual absl::Status Run(DeviceGraph* graph) = 0;
-  // Whether this process cannot use the device any more: it has to be started anew.
+  // Whether this process cannot use the device any more and must be restarted.
   virtual bool IsLost() = 0;
 
  protected:

@@ -10,9 +10,9 @@
 namespace switchyard {
 
 absl::StatusOr<std::unique_ptr<DeviceWriter>> DeviceWriter::Create(Device device) {
+  if (device.is_cpu()) return nullptr;
   ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(device.kind));
-  std::unique_ptr<DeviceQueue> queue;
-  ASSIGN_OR_RETURN(queue, backend->NewQueue(device.index, {}));
+  ASSIGN_OR_RETURN(std::unique_ptr<DeviceQueue> queue, backend->NewQueue(device.index, {}));
   std::unique_ptr<DeviceWriter> writer(new DeviceWriter(std::move(queue)));
   absl::MutexLock lock(&writer->mu_);
   for (int i = 0; i < kPieces; ++i) {
@@ -24,14 +24,14 @@ absl::StatusOr<std::unique_ptr<DeviceWriter>> DeviceWriter::Create(Device device
 
 DeviceWriter::~DeviceWriter() {
   absl::MutexLock lock(&mu_);
-  queue_->Synchronize(absl::InfiniteFuture()).IgnoreError();  // copies may be under way from our pieces
+  queue_->Synchronize(absl::InfiniteFuture()).IgnoreError();  // copies from the pieces may be under way
 }
 
 bool DeviceWriter::OneIsFree() const {
   return std::any_of(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return !piece.being_filled; });
 }
 
-// A row may be longer than a piece: then the piece grows.
+// A piece grows when a row is longer.
 absl::StatusOr<DeviceWriter::Piece*> DeviceWriter::TakePiece(int64_t bytes) {
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(this, &DeviceWriter::OneIsFree));
@@ -46,7 +46,7 @@ absl::StatusOr<DeviceWriter::Piece*> DeviceWriter::TakePiece(int64_t bytes) {
     if (chosen == nullptr || piece.copied == nullptr) chosen = &piece;
     if (chosen->copied == nullptr) break;
   }
-  // All are under way: a wait for the queue frees every one of them.
+  // All pieces are under way: waiting for the queue frees them all.
   if (chosen->copied != nullptr) RETURN_IF_ERROR(queue_->Synchronize(absl::InfiniteFuture()));
   chosen->copied = nullptr;
   if (chosen->memory.bytes() < bytes) {

@@ -1,6 +1,5 @@
-// Brings data from the host into a device's memory through a few pinned pieces: how weights stream from disk.
-//
-// Thread-safe: several threads fill pieces while earlier ones are copied.  Finish waits for all of it.
+// Copies data from the host into a device's memory through a few pinned pieces, as when weights stream from disk.
+// Thread-safe: several threads fill pieces while earlier ones are copied.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +22,15 @@ class DeviceWriter {
   static constexpr int64_t kPieceBytes = 4 << 20;
   static constexpr int kPieces = 6;
 
-  // ResourceExhausted: no pinned memory.  The device's errors.
+  // Null for the CPU.  Errors: ResourceExhausted (no pinned memory), the device's.
   static absl::StatusOr<std::unique_ptr<DeviceWriter>> Create(Device device);
   ~DeviceWriter();
 
   // Writes `rows` rows of row_bytes each, one after the other, to `to` on the device.  fill(first, count, at) writes
-  // rows [first, first + count) to host memory; it is called as often as the pieces need it.  Blocks for a free piece.
+  // rows [first, first + count) to host memory and is called once for each piece.  Blocks for a free piece.
   absl::Status Write(void* to, int64_t rows, int64_t row_bytes,
                      absl::FunctionRef<void(int64_t first, int64_t count, char* at)> fill);
-  // Everything that was written is on the device.
+  // Waits until everything that was written is on the device.
   absl::Status Finish();
 
  private:

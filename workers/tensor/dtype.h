@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
-#include "absl/strings/string_view.h"
 #include "scheduler/base/check.h"
 
 namespace switchyard {
@@ -12,25 +12,13 @@ namespace switchyard {
 enum class DType : uint8_t { kF32, kF64, kBf16, kF16, kI32, kI64, kU8 };
 
 constexpr int64_t DTypeBytes(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kI64:
-      return 8;
-    case DType::kF32:
-    case DType::kI32:
-      return 4;
-    case DType::kBf16:
-    case DType::kF16:
-      return 2;
-    case DType::kU8:
-      return 1;
-  }
-  return 0;
+  constexpr int8_t kBytes[] = {4, 8, 2, 2, 4, 8, 1};
+  return kBytes[static_cast<int>(dtype)];
 }
 
 const char* DTypeName(DType dtype);  // "fp32", "fp64", "bf16", "fp16", "int32", "int64", "uint8"
 
-// bfloat16 as stored: the upper half of an fp32.  Conversion from fp32 rounds to nearest even and keeps NaN a NaN.
+// bfloat16: the upper half of an fp32.  Conversion from fp32 rounds to nearest even and keeps NaN a NaN.
 struct Bf16 {
   uint16_t bits = 0;
   Bf16() = default;
@@ -51,7 +39,7 @@ struct Bf16 {
   }
 };
 
-// IEEE half as stored; the conversions are the compiler's (_Float16: round to nearest even).
+// IEEE half; the conversions are the compiler's (_Float16: round to nearest even).
 struct Fp16 {
   uint16_t bits = 0;
   Fp16() = default;
@@ -66,48 +54,26 @@ struct Fp16 {
   }
 };
 
-// What sums and the residual stream of an element type are kept in.
+// The type of sums, and of the residual stream, of an element type.
 template <class Elem>
-struct AccOf {
-  using type = float;
-};
-template <>
-struct AccOf<double> {
-  using type = double;
-};
-template <class Elem>
-using Acc = typename AccOf<Elem>::type;
+using Acc = std::conditional_t<std::is_same_v<Elem, double>, double, float>;
 
 template <class Elem>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::kF32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::kF32> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::kF64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::kF64> {};
 template <>
-struct DTypeOf<Bf16> {
-  static constexpr DType value = DType::kBf16;
-};
+struct DTypeOf<Bf16> : std::integral_constant<DType, DType::kBf16> {};
 template <>
-struct DTypeOf<Fp16> {
-  static constexpr DType value = DType::kF16;
-};
+struct DTypeOf<Fp16> : std::integral_constant<DType, DType::kF16> {};
 template <>
-struct DTypeOf<int32_t> {
-  static constexpr DType value = DType::kI32;
-};
+struct DTypeOf<int32_t> : std::integral_constant<DType, DType::kI32> {};
 template <>
-struct DTypeOf<int64_t> {
-  static constexpr DType value = DType::kI64;
-};
+struct DTypeOf<int64_t> : std::integral_constant<DType, DType::kI64> {};
 template <>
-struct DTypeOf<uint8_t> {
-  static constexpr DType value = DType::kU8;
-};
+struct DTypeOf<uint8_t> : std::integral_constant<DType, DType::kU8> {};
 
 constexpr bool IsFloating(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBf16 || dtype == DType::kF16;

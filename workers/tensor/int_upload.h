@@ -1,9 +1,8 @@
-// Int32 arrays that the host makes for every step and a device reads: token ids, positions, block tables.
+// Int32 arrays that the host writes for every step and a device reads: token ids, positions, block tables.
 //
-// Each array has a place of its own in the device's memory, the same for ever, so that a recorded graph finds it.  What
-// the host writes for a step is sent in its stream's order; the host may prepare the next step meanwhile: it has two
-// copies, which take turns.  On the CPU host and device side are the same memory.
-// Thread-compatible.
+// Each array has one place in the device's memory for ever, so that a recorded graph finds it.  Arrays are sent in the
+// stream's order; the host has two copies, which take turns, so it may prepare the next step meanwhile.  On the CPU the
+// host's and the device's side are the same memory.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +25,14 @@ class IntUpload {
   // capacities: of array 0, 1, …  ResourceExhausted, the device's errors.
   static absl::StatusOr<IntUpload> Create(Device device, std::vector<int64_t> capacities);
 
-  int64_t capacity(int array) const { return capacities_[array]; }
-  // Where the host writes array i for the next Send.  Contents are undefined.  After Begin.
+  // Where the host writes an array for the next Send.  Contents are undefined.  REQUIRES: Begin.
   absl::Span<int32_t> host(int array);
-  // Makes the host's side free to be written: waits for the copy of the step before the last.
+  // Makes the host's side writable: waits for the copy of the step before the last.
   absl::Status Begin(const Stream& stream);
   // Sends the first counts[i] numbers of every array.
   absl::Status Send(const Stream& stream, absl::Span<const int64_t> counts);
 
-  // [count] on the device, as of the last Send in the stream's order.
+  // [count] on the device, as the last Send left it in the stream's order.
   IntView view(int array, int64_t count) const;
 
  private:

@@ -1,6 +1,4 @@
-// IntView: int32 numbers in a row on some device, borrowed: token ids, row numbers, offsets.
-//
-// Made from what holds such numbers on the host, or from an int32 TensorView of any device.
+// IntView: borrowed int32 numbers in a row on some device: token ids, row numbers, offsets.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +14,11 @@ namespace switchyard {
 class IntView {
  public:
   IntView() = default;
-  // Implicit: a span or vector is usable wherever a view is.
+  // Implicit, so that a span or vector is usable wherever a view is.
   IntView(absl::Span<const int32_t> numbers)  // NOLINT
       : data_(numbers.data()), size_(static_cast<int64_t>(numbers.size())) {}
   IntView(absl::Span<int32_t> numbers) : IntView(absl::Span<const int32_t>(numbers)) {}  // NOLINT
-  // Only for an argument: the list lives as long as the call.
+  // For arguments only: the list lives as long as the call.
   IntView(std::initializer_list<int32_t> numbers)  // NOLINT
       : IntView(absl::MakeConstSpan(numbers.begin(), numbers.size())) {}
   IntView(const std::vector<int32_t>& numbers) : IntView(absl::MakeConstSpan(numbers)) {}  // NOLINT

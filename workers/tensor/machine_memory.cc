@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <fstream>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -17,12 +16,12 @@
 namespace switchyard {
 namespace {
 
-// Where distributions mount the hierarchies: v2 alone, v2 beside v1, v1.
+// Where distributions mount v2 alone, v2 beside v1, and v1.
 constexpr char kV2Mount[] = "/sys/fs/cgroup", kUnifiedMount[] = "/sys/fs/cgroup/unified",
                kV1Mount[] = "/sys/fs/cgroup/memory";
 
 struct GroupLimit {
-  std::string file;  // that says it, without the root
+  std::string file;  // that has the limit, without the root
   std::string folder;
   int64_t bytes = 0;
   int64_t used = 0;
@@ -30,7 +29,7 @@ struct GroupLimit {
   int64_t left() const { return std::max<int64_t>(0, bytes - used); }
 };
 
-// The number that a file begins with; -1 for "max", for what is no number and for no file.
+// The number that a file begins with; -1 if there is no file or no number ("max").
 int64_t NumberIn(const std::string& path) {
   std::ifstream in(path);
   std::string word;
@@ -38,7 +37,7 @@ int64_t NumberIn(const std::string& path) {
   return in >> word && absl::SimpleAtoi(word, &value) ? value : -1;
 }
 
-// The number behind `key`, with or without a colon; -1 if it is not there.
+// The number behind `key`, with or without a colon; -1 if there is none.
 int64_t FieldIn(const std::string& path, absl::string_view key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -49,7 +48,7 @@ int64_t FieldIn(const std::string& path, absl::string_view key) {
   return -1;
 }
 
-// This process' groups below the mounts: of v2 ("0::/a/b"), and of v1's memory controller ("4:memory:/a/b").
+// This process' groups below the mounts, of v2 ("0::/a/b") and of v1's memory controller ("4:memory:/a/b").
 struct GroupPaths {
   std::string v2 = "/", v1 = "/";
 };
@@ -59,7 +58,7 @@ GroupPaths ReadGroupPaths(const std::string& root) {
   std::ifstream in(root + "/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    // (A path that leads out of what is mounted, as of a process that was moved in, names nothing here.)
+    // A path that leads out of the mount, as after a process was moved in, names nothing here.
     if (fields.size() != 3 || absl::StrContains(fields[2], "/..")) continue;
     const std::vector<absl::string_view> controllers = absl::StrSplit(fields[1], ',');
     if (std::find(controllers.begin(), controllers.end(), "memory") != controllers.end()) paths.v1 = fields[2];
@@ -68,7 +67,7 @@ GroupPaths ReadGroupPaths(const std::string& root) {
   return paths;
 }
 
-// Bytes that the group uses and cannot drop: pages of files go first.
+// Bytes that the group uses and cannot drop: all but pages of files.
 int64_t UsedBy(const std::string& folder, const char* usage, absl::string_view prefix) {
   const int64_t used = NumberIn(absl::StrCat(folder, "/", usage));
   const std::string stat = folder + "/memory.stat";
@@ -89,15 +88,15 @@ void AddLimitsOfV2(const std::string& root, const std::string& folder, std::vect
 void AddLimitsOfV1(const std::string& root, const std::string& folder, std::vector<GroupLimit>* limits) {
   const int64_t used = UsedBy(root + folder, "memory.usage_in_bytes", "total_");
   const std::string own = folder + "/memory.limit_in_bytes", all = folder + "/memory.stat";
-  // (Without a limit it is the largest number of pages.)
+  // Without a limit it is the largest number of pages.
   if (const int64_t bytes = NumberIn(root + own); bytes >= 0) limits->push_back({own, folder, bytes, used});
-  // Of the groups above, too, those among them that a container does not see.
+  // The limit of the groups above, also of those that a container does not see.
   if (const int64_t bytes = FieldIn(root + all, "hierarchical_memory_limit"); bytes >= 0) {
     limits->push_back({all, folder, bytes, used});
   }
 }
 
-// From the group up to the mount's root.  In a container the path may be the host's: then only the root is there.
+// Calls add for the group and those above, up to the mount's root.  In a container only the root may exist.
 template <class AddFn>
 void AddLimits(const std::string& mount, std::string path, AddFn add) {
   for (;; path.resize(path.find_last_of('/'))) {
@@ -121,12 +120,12 @@ std::string BootId(const std::string& root) {
   std::ifstream in(root + "/proc/sys/kernel/random/boot_id");
   std::string boot;
   if (in >> boot) return boot;
-  // A sandbox may hide it: processes of one container have one host name, too.
+  // A sandbox may hide it; processes of one container share a host name, too.
   utsname system = {};
   return uname(&system) == 0 ? system.nodename : "";
 }
 
-// Of the group of that folder; containers see it at different paths.
+// Names the group of that folder, which containers see at different paths.
 std::string NameOf(const std::string& root, const std::string& boot, const std::string& folder) {
   struct stat st = {};
   if (boot.empty() || stat((root + folder).c_str(), &st) != 0) return "";
@@ -149,7 +148,7 @@ MachineMemory ReadMachineMemory(const std::string& root) {
   memory.total_bytes = std::max<int64_t>(0, FieldIn(root + kMemInfo, "MemTotal")) * 1024;
   memory.pools.push_back({boot, available, absl::StrCat(kMemInfo, " has ", available, " bytes available")});
   for (const GroupLimit& each : ReadLimits(root)) {
-    // (Without a limit, v1 says a number beyond all memory.)
+    // Without a limit, v1 has a number beyond all memory.
     if (each.bytes >= memory.total_bytes && each.left() >= available) continue;
     memory.total_bytes = std::min(memory.total_bytes, each.bytes);
     MemoryPool pool = {NameOf(root, boot, each.folder), each.left(),

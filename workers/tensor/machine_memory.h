@@ -1,7 +1,5 @@
-// Memory that this process may take: of its machine (/proc/meminfo), and of each control group that limits it, v1 and
-// v2, its own and every one above it.
-//
-// Pure but for the files that it reads.  Thread-safe.
+// Memory that this process may take: of its machine (/proc/meminfo), and of each control group that limits it (v1 and
+// v2, its own and those above it).  Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +10,21 @@ namespace switchyard {
 
 // The machine's memory, or what a group may have of it.
 struct MemoryPool {
-  // Processes that say the same name take from the same memory: the machine's boot, and the group.  Empty: unknown.
+  // Processes with the same name (of the machine's boot and the group) share this memory.  Empty: unknown.
   std::string name;
-  int64_t available_bytes = 0;  // that can be taken now without swapping or being killed; never negative
-  // What sets that, in words: "/sys/fs/cgroup/memory.max allows 1782579200 bytes, 4096 of which are used", or
-  // "/proc/meminfo has 8000000000 bytes available".
-  std::string limit;
+  int64_t available_bytes = 0;  // without swapping or being killed; never negative
+  std::string limit;  // its source: "/sys/fs/cgroup/memory.max allows 1782579200 bytes, 4096 of which are used"
 };
 
 struct MachineMemory {
-  int64_t total_bytes = 0;        // in all: the least limit
-  std::vector<MemoryPool> pools;  // one at least; the machine's first
+  int64_t total_bytes = 0;        // the least limit
+  std::vector<MemoryPool> pools;  // at least one; the machine's first
 
   int64_t available_bytes() const;  // of the pool with the least
 };
 
-// `root`: "" for this machine; a test's folder with the files below it.
-// A group's use counts without its file cache, which the kernel drops before it kills.  A limit that cannot be read, or
-// whose use cannot, is one of what is known of it: no limit, or nothing used.
+// root: "" for this machine; tests give a folder with such files.  A group's use excludes its file cache, which the
+// kernel drops before it kills.  A limit that cannot be read counts as none, a use that cannot be read as 0.
 MachineMemory ReadMachineMemory(const std::string& root = "");
 
 }  // namespace switchyard

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -36,8 +35,8 @@ std::string TensorView::ToString() const {
 }
 
 absl::StatusOr<Buffer> Buffer::Allocate(int64_t bytes, Device device) {
-  SY_CHECK_GE(bytes, 0);
   if (device.is_cpu()) return Buffer(bytes, device);
+  SY_CHECK_GE(bytes, 0);
   ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(device.kind));
   Buffer buffer;
   ASSIGN_OR_RETURN(buffer.data_, backend->Allocate(device.index, std::max<int64_t>(bytes, 1)));
@@ -57,7 +56,7 @@ Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
     return;
   }
   if (bytes >= kHugePageBytes) {
-    // Over-map so that the data can start on a huge page's boundary; the slack is never touched.
+    // Maps more, so that the data can start on a huge page's boundary; the slack is never touched.
     mapped_bytes_ = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
     char* base = static_cast<char*>(mmap(nullptr, mapped_bytes_ + kHugePageBytes, PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));

@@ -1,13 +1,11 @@
-// Tensor: owns memory; TensorView: borrows it.  Row-major; only the first dimension may have a stride of its own, so
-// that a range of columns of a matrix (the q part of a fused qkv row, say) is a view, too.
-//
-// Thread-compatible.  Views do not keep their tensor alive.  Neither checks bounds: ops check shapes in their op.cc.
+// Tensor owns memory; TensorView borrows it.  Row-major; the first dimension may have a stride of its own, so that a
+// range of columns of a matrix (the q part of a fused qkv row, say) is a view, too.
+// Thread-compatible.  Neither checks bounds: ops check shapes in their op.cc.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -105,15 +103,14 @@ class TensorView {
   int64_t row_stride_ = 0;
 };
 
-// Memory of one device.  On the CPU 64-byte aligned, from kHugePageBytes on backed by huge pages where the system gives
-// them (madvise); elsewhere 256-byte aligned and out of the host's reach.  Counted: see MemoryInUse.  Not initialised.
-// The constructor aborts when memory is out: sizes that come from a user are checked before (loader, kv_cache), or
-// Allocate is asked.
+// Uninitialised memory of one device, counted by MemoryInUse.  On the CPU it is 64-byte aligned and, from
+// kHugePageBytes on, backed by huge pages where the system has them (madvise); elsewhere it is 256-byte aligned and out
+// of the host's reach.  The constructor aborts when memory runs out; Allocate returns an error.
 class Buffer {
  public:
   Buffer() = default;
   Buffer(int64_t bytes, Device device);
-  // ResourceExhausted, with needed and available bytes; the device's other errors.
+  // Errors: ResourceExhausted with needed and available bytes, the device's others.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes, Device device);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
@@ -135,11 +132,11 @@ inline constexpr int64_t kHugePageBytes = 2 << 20;
 // Bytes held by Buffers of this kind of device in this process.
 int64_t MemoryInUse(DeviceKind kind);
 
-// Host memory that devices copy from and to without a detour, and asynchronously.  Not counted.
+// Host memory that devices copy from and to asynchronously.  Not counted.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
-  // For devices of this kind; plain memory for the CPU.
+  // Pins memory for devices of this kind; for the CPU it is plain memory.
   static absl::StatusOr<PinnedBuffer> Allocate(int64_t bytes, DeviceKind kind);
   PinnedBuffer(PinnedBuffer&& other) noexcept { *this = std::move(other); }
   PinnedBuffer& operator=(PinnedBuffer&& other) noexcept;
@@ -178,8 +175,8 @@ class Tensor {
   TensorView view_;
 };
 
-// A growing scratch matrix that is reused from step to step: Rows(n) gives the first n rows, growing when it must
-// (which loses the contents).  So that a steady step allocates nothing.
+// A scratch matrix that grows and is reused from step to step, so that a steady step allocates nothing.  Rows(n)
+// returns the first n rows; growing loses the contents.
 class ScratchTensor {
  public:
   ScratchTensor() = default;
@@ -187,7 +184,7 @@ class ScratchTensor {
   ScratchTensor(DType dtype, Shape row_shape, Device device = Device::Cpu())
       : dtype_(dtype), row_shape_(row_shape), device_(device) {}
   TensorView Rows(int64_t rows);
-  // Grows now, if it must; ResourceExhausted where Rows would abort.
+  // Grows now; ResourceExhausted where Rows would abort.
   absl::Status Reserve(int64_t rows);
 
  private:

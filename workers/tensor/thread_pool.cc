@@ -22,7 +22,7 @@ inline void CpuRelax() {
 // About 50 µs: longer than the gap between two ops of a step, shorter than what an idle server should burn.
 constexpr int kSpins = 2000;
 
-// Behind a gate: the most parts of a loop; what a piece of one may take of the gate's limit, as others come on top.
+// Behind a gate a loop has at most so many parts, and a piece of a part takes at most this share of the gate's limit.
 constexpr int64_t kPartsBehindGate = 256;
 constexpr int kPiecesInLimit = 4;
 
@@ -45,17 +45,13 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::Work() {
+  const YieldingScope inside(gate_);
   for (;;) {
     Yield();
     const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
     if (task >= num_tasks_) return;
     (*fn_)(task);
   }
-}
-
-void ThreadPool::WorkBehindGate() {
-  const YieldingScope inside(gate_);
-  Work();
 }
 
 void ThreadPool::WorkerLoop() {
@@ -72,7 +68,7 @@ void ThreadPool::WorkerLoop() {
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    gate_ == nullptr ? Work() : WorkBehindGate();
+    Work();
     active_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }
@@ -97,8 +93,8 @@ void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
     absl::MutexLock lock(&mu_);
     wake_.SignalAll();
   }
-  gate_ == nullptr ? Work() : WorkBehindGate();
-  // Every team member must have left Work before the next loop may reuse the fields.
+  Work();
+  // Every thread must have left Work before the next loop may reuse the fields.
   int spins = 0;
   while (active_.load(std::memory_order_acquire) != 0) {
     if (spin_ && ++spins < 100000) {

@@ -1,16 +1,14 @@
 // A fixed team of threads that runs one parallel loop at a time: the CPU's "device".
 //
 // The caller is thread 0 of the team.  Between loops the others spin for a short while (decode has hundreds of small
-// loops a step), then sleep.  With more teams on a machine than cores, spinning is turned off: `spin = false`. Which
-// thread runs which part never changes a result: ops give every row the same bits on any thread.
-//
-// With a gate (yield_point.h) all threads pass it before each task, and wherever a long task yields; they sleep while
-// it is shut, and have a low priority.
+// loops a step), then sleep.  With `spin = false`, for more teams than cores, they sleep at once.  Ops give every row
+// the same bits on any thread.
+// With a gate (yield_point.h) all threads pass it before each task and wherever a long task yields.  They sleep while
+// it is shut and have a low priority.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <thread>
 #include <vector>
 
@@ -22,35 +20,28 @@ namespace switchyard {
 
 class ThreadPool {
  public:
-  // num_threads >= 1, the caller included.
-  explicit ThreadPool(int num_threads, bool spin = true) : ThreadPool(num_threads, spin, nullptr) {}
-  // gate: borrowed; null: none.
-  ThreadPool(int num_threads, bool spin, YieldPoint* gate);
+  // num_threads >= 1, the caller included.  gate: borrowed; null: none.
+  explicit ThreadPool(int num_threads, bool spin = true, YieldPoint* gate = nullptr);
   ~ThreadPool();
-  ThreadPool(const ThreadPool&) = delete;
-  ThreadPool& operator=(const ThreadPool&) = delete;
 
   int num_threads() const { return num_threads_; }
   YieldPoint* gate() const { return gate_; }  // null: none
 
-  // Passes the gate, from within a task or between loops: what computes for milliseconds calls it that often.  Any
-  // thread.
+  // Passes the gate.  A task that computes for milliseconds calls it every few milliseconds.  Any thread.
   void Yield() const {
     if (gate_ != nullptr) gate_->Pass();
   }
 
-  // Calls fn(task) for every task in [0, num_tasks), each exactly once, and returns when all are done.  Tasks are
-  // handed out one by one in rising order, so unequal ones balance.  REQUIRES: not from inside a task; one caller at a
-  // time.
+  // Calls fn(task) once for every task in [0, num_tasks) and returns when all are done.  Tasks are handed out one by
+  // one in rising order, so unequal ones balance.  REQUIRES: not called from inside a task; one caller at a time.
   void Run(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> fn);
 
-  // Splits [0, n) into ranges of at least `grain` (but the last) and calls fn(begin, end).  Behind a gate they are as
-  // long as fn may compute without passing it, where the grain allows that.
+  // Splits [0, n) into ranges of at least `grain` (but the last) and calls fn(begin, end).  Behind a gate a range is as
+  // long as fn may compute without passing the gate, where the grain allows that.
   void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t begin, int64_t end)> fn);
 
  private:
   void WorkerLoop();
-  void WorkBehindGate();
   void RunInPieces(int64_t begin, int64_t end, int64_t grain, std::atomic<int64_t>* piece,
                    absl::FunctionRef<void(int64_t, int64_t)> fn) const;
   void RunAlone(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> fn);
@@ -61,7 +52,7 @@ class ThreadPool {
   YieldPoint* const gate_;
   std::vector<std::thread> threads_;
 
-  // One loop: a generation number opens it; tasks are drawn from next_; the last to finish closes it.
+  // A generation number opens a loop; tasks are drawn from next_; the last thread to finish closes the loop.
   std::atomic<uint64_t> generation_{0};
   std::atomic<int64_t> next_{0};
   std::atomic<int> active_{0};

@@ -13,10 +13,10 @@ namespace switchyard {
 namespace {
 
 thread_local YieldPoint* inside_of = nullptr;
-thread_local int depth = 0;  // how often
+thread_local int depth = 0;  // how often the thread entered it
 
 constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
-// About a tenth of a core that others want: little enough, and what is left before the gate ends soon all the same.
+// About a tenth of a core that others want, so that work before the gate still ends soon.
 constexpr int kNice = 10;
 
 }  // namespace
@@ -37,7 +37,7 @@ void YieldPoint::OpenFor(absl::Duration slice) {
   {
     absl::MutexLock lock(&mu_);
     const int64_t now = NowNanos();
-    // Who has not stopped until now need not any more.
+    // Threads that have not stopped yet need not stop any more.
     if (const int64_t shut_at = std::exchange(shut_at_, 0); shut_at != 0) yield_nanos = now - shut_at;
     if (!released_) {
       EndSlice(now);
@@ -51,7 +51,7 @@ void YieldPoint::OpenFor(absl::Duration slice) {
 void YieldPoint::Shut() {
   absl::MutexLock lock(&mu_);
   const int64_t now = NowNanos();
-  // What was released goes on, and counts as late.
+  // Released threads go on, and count as late.
   if (computing_ > 0 && shut_at_ == 0) shut_at_ = now;
   if (released_) return;
   EndSlice(now);
@@ -91,7 +91,7 @@ void YieldPoint::Wait() {
   Report(yield_nanos);
   absl::MutexLock lock(&mu_);
   Stand();
-  if (inside) BeginComputing();
+  if (inside) ++computing_;
 }
 
 void YieldPoint::Stand() {
@@ -105,10 +105,10 @@ void YieldPoint::Enter() {
   SY_CHECK(inside_of == nullptr || inside_of == this);
   if (++depth > 1) return Pass();
   inside_of = this;
-  // At once: who is not counted when the gate is shut is before it.
+  // One lock for both: a thread that Shut does not count has not passed.
   absl::MutexLock lock(&mu_);
   Stand();
-  BeginComputing();
+  ++computing_;
 }
 
 void YieldPoint::Leave() {

@@ -1,11 +1,10 @@
-// The gate through which work goes that makes way for other work on the same cores: a training job's, on a worker that
-// also serves.  It is open for slices of time, else shut.
+// A gate for work that makes way for other work on the same cores: a training job's, on a worker that also serves.  It
+// is open for slices of time, else shut.
 //
-// Whoever computes behind it passes it again and again, a few milliseconds apart; while it is shut nobody gets past,
-// and who waits there sleeps.  Threads are inside (YieldingScope) while they compute and outside (NonYieldingScope)
-// while they wait for each other or for a disk, so that the gate knows when all have stopped.  Thread-safe; a thread is
-// inside of one gate at most, perhaps several times. Does not do: stop who does not come to it; decide on slices (the
-// server does).
+// Threads that compute behind the gate pass it every few milliseconds and sleep there while it is shut.  They are
+// inside (YieldingScope) while they compute and outside (NonYieldingScope) while they wait for each other or for a
+// disk, so that the gate knows when all have stopped.  Thread-safe; a thread is inside of one gate at most, perhaps
+// several times.  Does not do: stopping a thread that never passes; deciding on slices (the server does).
 #pragma once
 
 #include <atomic>
@@ -21,18 +20,16 @@ namespace switchyard {
 
 class YieldPoint {
  public:
-  // Reported of each Shut that came while threads computed: how long until the last of them stood before the gate, or
-  // had left, or until it was opened again.  On the thread that did so.
+  // Called after a Shut that came while threads computed, with the time until the last of them stood before the gate or
+  // had left, or until the gate was opened again.  Runs on the thread that did so.
   using YieldFn = std::function<void(absl::Duration)>;
-  // Shut.
+  // A new gate is shut.
   explicit YieldPoint(YieldFn on_yield = nullptr) : on_yield_(std::move(on_yield)) {}
-  YieldPoint(const YieldPoint&) = delete;
-  YieldPoint& operator=(const YieldPoint&) = delete;
 
-  // From now on for so long, whatever was said before.
+  // Opens the gate from now on for so long, and replaces an earlier slice.
   void OpenFor(absl::Duration slice);
   void Shut();
-  // Everybody goes through, whatever is said, until Hold, which shuts it: what waits is to come to its end.
+  // Lets every thread pass, whatever OpenFor and Shut say, until Hold shuts the gate: waiting work is to end.
   void Release();
   void Hold();
 
@@ -40,34 +37,33 @@ class YieldPoint {
   void Pass() {
     if (NowNanos() >= open_until_.load(std::memory_order_acquire)) Wait();
   }
-  // Around what a thread computes; Enter passes.
+  // Surround what a thread computes.  Enter passes.
   void Enter();
   void Leave();
 
-  // The one that the calling thread is inside of: for threads that it starts.  Null: none.
+  // The gate that the calling thread is inside of, for threads that it starts; null: none.
   static YieldPoint* Own();
-  // Passes it, if there is one: for what knows of no gate.
+  // Passes that gate, if there is one.
   static void PassOwn();
 
-  // Within which all are to stop once it is shut: who cuts work does so by it.
+  // The time within which all threads are to stop after a Shut.
   void SetLimit(absl::Duration limit) { limit_nanos_ = absl::ToInt64Nanoseconds(limit); }
   absl::Duration limit() const { return absl::Nanoseconds(limit_nanos_.load(std::memory_order_relaxed)); }
 
-  // For how long it was open in all, releases not counted.
+  // How long the gate was open in all, without releases.
   absl::Duration opened() const;
 
-  // For tests.  Block until so many threads stand before it; until nobody computes inside.
+  // For tests.  Block until so many threads stand before the gate; until no thread computes inside.
   void AwaitStanding(int threads) const;
   void AwaitStill() const;
 
  private:
   static int64_t NowNanos();
   void Wait();
-  // Blocks while it is shut.
+  // Blocks while the gate is shut.
   void Stand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndSlice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void BeginComputing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { ++computing_; }
-  // How long the others had to wait for the last one; negative: nobody did, or this is not it.
+  // Returns how long this thread, the last to stop, took after Shut; negative: it is not the last, or there was none.
   int64_t EndComputing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Report(int64_t yield_nanos) const;
 
@@ -83,10 +79,10 @@ class YieldPoint {
   int64_t opened_ ABSL_GUARDED_BY(mu_) = 0;       // by slices that are over
 };
 
-// The calling thread is inside for as long as this lives.
+// The calling thread is inside the gate for as long as this lives.
 class YieldingScope {
  public:
-  // gate: borrowed; null: of none.  Passes it.
+  // Passes the gate.  gate: borrowed; null: does nothing.
   explicit YieldingScope(YieldPoint* gate) : gate_(gate) {
     if (gate_ != nullptr) gate_->Enter();
   }
@@ -100,8 +96,8 @@ class YieldingScope {
   YieldPoint* const gate_;
 };
 
-// For as long as this lives the calling thread waits and does not compute: it is outside of the gate that it is inside
-// of, if any, and passes it at the end.  Begin it before a mutex is taken.
+// The calling thread is outside of its gate, if any, for as long as this lives, since it waits.  The destructor passes
+// the gate.  Begin it before a mutex is locked.
 class NonYieldingScope {
  public:
   NonYieldingScope();
@@ -114,10 +110,10 @@ class NonYieldingScope {
   const int depth_;
 };
 
-// memcpy; the calling thread passes the gate that it is inside of, if any, before each megabyte.
+// Like memcpy; passes the calling thread's gate, if any, before each megabyte.
 void CopyBehindGate(void* to, const void* from, int64_t bytes);
 
-// The calling thread, and those that it starts, get little of the cores that others want, for good.
+// Gives the calling thread and those that it starts a low priority, for good.
 void MakeWay();
 
 }  // namespace switchyard

@@ -34,9 +34,8 @@ absl::StatusOr<Tensor> Logits(const Stream& stream, const model::ModelConfig& co
   RETURN_IF_ERROR(weights.status());
   std::unique_ptr<model::Model> model;
   ASSIGN_OR_RETURN(model, model::Model::Create(stream, config, DType::kBf16, *std::move(weights), kTokens));
-  absl::StatusOr<model::KvCache> cache =
-      model::KvCache::Create(model::CacheSpecs(config, DType::kBf16), kBlockSize,
-                             model::KvBytesPerToken(config, DType::kBf16) * kBlockSize, stream.device());
+  absl::StatusOr<model::KvCache> cache = model::KvCache::Create(
+      config, DType::kBf16, kBlockSize, model::KvBytesPerToken(config, DType::kBf16) * kBlockSize, stream.device());
   RETURN_IF_ERROR(cache.status());
   const std::vector<int32_t> blocks = {0};
   model::Batch batch;

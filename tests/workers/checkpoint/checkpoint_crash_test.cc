@@ -31,14 +31,19 @@ void ExpectAllWhole(SimulatedFileSystem* files) {
   const std::vector<FolderEntry> entries = *files->List("");
   for (const FolderEntry& entry : entries) {
     if (StepOfFolder(entry.name) < 0) continue;
-    EXPECT_EQ(OpenCheckpoint(files, entry.name, CheckpointCheck::kContents).status(), absl::OkStatus());
+    const absl::StatusOr<Manifest> manifest = OpenCheckpoint(files, entry.name);
+    ASSERT_EQ(manifest.status(), absl::OkStatus());
+    for (const FileRecord& record : manifest->files) {
+      const std::string path = entry.name + "/" + record.name;
+      EXPECT_EQ(CheckSums(**files->Open(path, OpenMode::kRead), path, record.sums), absl::OkStatus());
+    }
   }
 }
 
 // What must hold of any disk on which `acknowledged` (-1: none) was committed last: that or a later step is there and
 // whole, nothing better is damaged, and the next attempt can save.
 void ExpectGoesOn(SimulatedFileSystem* files, int64_t acknowledged) {
-  const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files, CheckpointCheck::kContents);
+  const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files);
   if (found.ok()) {
     EXPECT_GE(found->manifest.step, acknowledged);
     EXPECT_TRUE(HoldsItsStep(files, *found));
@@ -48,7 +53,7 @@ void ExpectGoesOn(SimulatedFileSystem* files, int64_t acknowledged) {
     EXPECT_EQ(found.status().code(), absl::StatusCode::kNotFound) << found.status();
   }
   ASSERT_EQ(SaveSteps(files, {.attempt = 9, .resumed_from = found.ok() ? found->folder : ""}, {8}), absl::OkStatus());
-  const absl::StatusOr<FoundCheckpoint> next = FindCheckpoint(files, CheckpointCheck::kContents);
+  const absl::StatusOr<FoundCheckpoint> next = FindCheckpoint(files);
   ASSERT_EQ(next.status(), absl::OkStatus());
   EXPECT_EQ(next->manifest.step, 8);
   EXPECT_TRUE(HoldsItsStep(files, *next));
@@ -129,7 +134,7 @@ void FailEverywhere(absl::StatusCode code) {
     files->FailAt(at, code);
     const int64_t acknowledged = SaveWhatItCan(files.get(), StepFolder(2), {3});
     if (acknowledged == 2) ++failed;
-    const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files.get(), CheckpointCheck::kContents);
+    const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files.get());
     ASSERT_EQ(found.status(), absl::OkStatus());
     EXPECT_GE(found->manifest.step, acknowledged);
     for (const Aftermath& aftermath : Aftermaths()) {

@@ -44,7 +44,7 @@ TEST(CheckpointTest, EveryFlippedBitIsFoundAndNamed) {
     std::string& bytes = *files.Contents(path);
     for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
       bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
-      const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(&files, CheckpointCheck::kContents);
+      const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(&files);
       bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
       ASSERT_EQ(found.status(), absl::OkStatus()) << path << " bit " << bit;
       ASSERT_EQ(found->manifest.step, path == "LATEST" ? 2 : 1) << path << " bit " << bit;
@@ -62,9 +62,12 @@ TEST(CheckpointTest, DamageIsPlacedInItsBlock) {
   ASSERT_EQ(records.status(), absl::OkStatus());
   EXPECT_EQ((*records)[0].sums.sha256, Sha256Hex(text));
   EXPECT_EQ((*records)[0].sums.crc32c.size(), 3u);
-  EXPECT_EQ(CheckSums(&files, "a/big.txt", (*records)[0].sums), absl::OkStatus());
+  const auto check = [&] {
+    return CheckSums(**files.Open("a/big.txt", OpenMode::kRead), "a/big.txt", (*records)[0].sums);
+  };
+  EXPECT_EQ(check(), absl::OkStatus());
   (*files.Contents("a/big.txt"))[kSummedBlockBytes + 5] = 'y';
-  const absl::Status damaged = CheckSums(&files, "a/big.txt", (*records)[0].sums);
+  const absl::Status damaged = check();
   EXPECT_THAT(std::string(damaged.message()),
               testing::MatchesRegex("a/big.txt: damaged at bytes \\[1048576, 2097152\\): CRC-32C [0-9a-f]{8}, "
                                     "the manifest says [0-9a-f]{8}"));
@@ -74,38 +77,38 @@ TEST(CheckpointTest, CutMissingAndSwappedShards) {
   SimulatedFileSystem begin;
   ASSERT_EQ(SaveSteps(&begin, {.attempt = 1}, {1, 2}), absl::OkStatus());
   const std::string shard = "step-00000002/optimizer-rank00000.safetensors";
-  const auto rejected = [](SimulatedFileSystem* files, CheckpointCheck check) {
-    const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files, check);
+  const auto rejected = [](SimulatedFileSystem* files) {
+    const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files);
     EXPECT_EQ(found.status(), absl::OkStatus());
     EXPECT_TRUE(HoldsItsStep(files, *found));
     return found->rejected.empty() ? "nothing" : found->rejected.front();
   };
   auto files = begin.Restart(CrashState::kNothing);
   files->Contents(shard)->pop_back();
-  EXPECT_THAT(rejected(files.get(), CheckpointCheck::kSizes), HasSubstr(shard + ": "));
+  EXPECT_THAT(rejected(files.get()), HasSubstr(shard + ": "));
   files = begin.Restart(CrashState::kNothing);
   ASSERT_EQ(files->Remove(shard), absl::OkStatus());
-  EXPECT_THAT(rejected(files.get(), CheckpointCheck::kSizes), HasSubstr(shard + ": No such file"));
+  EXPECT_THAT(rejected(files.get()), HasSubstr(shard + ": No such file"));
   // The other step's file of the same size and name.
   files = begin.Restart(CrashState::kNothing);
   *files->Contents(shard) = *files->Contents("step-00000001/optimizer-rank00000.safetensors");
-  EXPECT_THAT(rejected(files.get(), CheckpointCheck::kContents), HasSubstr(shard + ": damaged at bytes [0, "));
+  EXPECT_THAT(rejected(files.get()), HasSubstr(shard + ": damaged at bytes [0, "));
   // The other step's folder as a whole, and its manifest alone.
   files = begin.Restart(CrashState::kNothing);
   *files->Contents("step-00000002/MANIFEST.json") = *files->Contents("step-00000001/MANIFEST.json");
-  EXPECT_THAT(rejected(files.get(), CheckpointCheck::kSizes), HasSubstr("not the manifest that LATEST names"));
+  EXPECT_THAT(rejected(files.get()), HasSubstr("not the manifest that LATEST names"));
 }
 
 TEST(CheckpointTest, WithoutLatestTheNewestWholeOne) {
   SimulatedFileSystem files;
-  EXPECT_EQ(FindCheckpoint(&files, CheckpointCheck::kSizes).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FindCheckpoint(&files).status().code(), absl::StatusCode::kNotFound);
   ASSERT_EQ(SaveSteps(&files, {.attempt = 1}, {1, 2}), absl::OkStatus());
   ASSERT_EQ(files.Remove("LATEST"), absl::OkStatus());
-  EXPECT_EQ(FindCheckpoint(&files, CheckpointCheck::kSizes)->manifest.step, 2);
+  EXPECT_EQ(FindCheckpoint(&files)->manifest.step, 2);
   // It names one that is gone.
   *files.Contents("step-00000001/MANIFEST.json") += " ";
   ASSERT_EQ(files.Rename("step-00000002", "elsewhere"), absl::OkStatus());
-  const absl::Status none = FindCheckpoint(&files, CheckpointCheck::kSizes).status();
+  const absl::Status none = FindCheckpoint(&files).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(none.message()), HasSubstr("step-00000001/MANIFEST.json: damaged"));
 }
@@ -118,7 +121,7 @@ TEST(CheckpointTest, ANewerFormatIsNotPassedOver) {
   body.replace(body.find("\"version\":1"), 11, "\"version\":2");
   text = absl::StrCat(body, ",\"manifest_sha256\":\"", Sha256Hex(body), "\"}\n");
   *files.Contents("LATEST") = EncodeLatest({"step-00000002", Sha256Hex(text)});
-  const absl::Status status = FindCheckpoint(&files, CheckpointCheck::kSizes).status();
+  const absl::Status status = FindCheckpoint(&files).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(), "step-00000002/MANIFEST.json: format version 2, this program reads version 1");
 }
@@ -136,11 +139,11 @@ TEST(CheckpointTest, GoingBack) {
   ASSERT_EQ(SaveSteps(&files, {.attempt = 1}, {10, 20, 30}), absl::OkStatus());
   const auto writer = CheckpointWriter::Open(&files, {.attempt = 2, .resumed_from = "step-00000010"});
   ASSERT_EQ(writer.status(), absl::OkStatus());
-  EXPECT_EQ(FindCheckpoint(&files, CheckpointCheck::kSizes)->manifest.step, 10);
+  EXPECT_EQ(FindCheckpoint(&files)->manifest.step, 10);
   EXPECT_EQ(StepsOf(&files).size(), 3u);
   ASSERT_EQ(SaveStep(&files, writer->get(), 20), absl::OkStatus());
   EXPECT_THAT(StepsOf(&files), ElementsAre("step-00000010", "step-00000020"));
-  const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(&files, CheckpointCheck::kContents);
+  const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(&files);
   EXPECT_EQ(found->manifest.attempt, 2);
   EXPECT_EQ((*writer)->Begin(20, 0).status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ((*writer)->Begin(-1, 0).status().code(), absl::StatusCode::kInvalidArgument);
@@ -195,7 +198,7 @@ TEST(CheckpointTest, RecordsThatCannotBe) {
   const absl::Status absent = commit({{"a", {}}});
   EXPECT_EQ(absent.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(absent.message()), HasSubstr("do all ranks have the same directory?"));
-  EXPECT_EQ(FindCheckpoint(&files, CheckpointCheck::kSizes).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(FindCheckpoint(&files).status().code(), absl::StatusCode::kNotFound);
 }
 
 class RealDisk : public testing::Test {
@@ -215,7 +218,7 @@ class RealDisk : public testing::Test {
 TEST_F(RealDisk, SavesLocksRemovesAndIsFound) {
   ASSERT_EQ(SaveSteps(files_.get(), {.attempt = 1, .keep_last = 2}, {1, 2, 3}), absl::OkStatus());
   EXPECT_THAT(StepsOf(files_.get()), ElementsAre("step-00000002", "step-00000003"));
-  const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files_.get(), CheckpointCheck::kContents);
+  const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files_.get());
   ASSERT_EQ(found.status(), absl::OkStatus());
   EXPECT_TRUE(HoldsItsStep(files_.get(), *found));
   const auto writer =
@@ -235,7 +238,7 @@ TEST_F(RealDisk, LoadsAsAModelDirectory) {
   const auto writer = CheckpointWriter::Open(files_.get(), {.attempt = 1});
   for (const int world : {1, 3, 5}) {
     ASSERT_EQ(SaveStep(files_.get(), writer->get(), world, world), absl::OkStatus());
-    const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files_.get(), CheckpointCheck::kContents);
+    const absl::StatusOr<FoundCheckpoint> found = FindCheckpoint(files_.get());
     EXPECT_EQ(found->manifest.saved_by.world, world);
     EXPECT_TRUE(HoldsItsStep(files_.get(), *found));
     const absl::StatusOr<Checkpoint> weights = Checkpoint::Open(root_ + "/" + found->folder);

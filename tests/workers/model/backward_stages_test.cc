@@ -17,6 +17,7 @@
 #include "workers/comm/local/local_communicator.h"
 #include "workers/model/backward/loss_head.h"
 #include "workers/model/backward/model_backward.h"
+#include "workers/model/config/memory_plan.h"
 
 namespace switchyard::model {
 namespace {
@@ -79,10 +80,9 @@ class Pass {
   }
 
   absl::Status Run(const Stream& stream, const std::function<void(const BackwardStage&)>& on_stage) {
-    const std::vector<CacheSpec> specs = CacheSpecs(model_->config(), model_->dtype());
-    int64_t token_bytes = 0;
-    for (const CacheSpec& spec : specs) token_bytes += spec.bytes_per_token();
-    absl::StatusOr<KvCache> cache = KvCache::Create(specs, /*block_size=*/1, std::max<int64_t>(rows_, 1) * token_bytes);
+    const int64_t token_bytes = KvBytesPerToken(model_->config(), model_->dtype());
+    absl::StatusOr<KvCache> cache =
+        KvCache::Create(model_->config(), model_->dtype(), /*block_size=*/1, std::max<int64_t>(rows_, 1) * token_bytes);
     RETURN_IF_ERROR(cache.status());
     SavedForward saved(model_->config(), model_->dtype(), SavePolicy::kAll);
     saved.Begin(rows_);

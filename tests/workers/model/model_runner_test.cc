@@ -221,10 +221,10 @@ TEST_F(ModelRunnerTest, BrokenSequencesAreAnsweredNotRun) {
 }
 
 TEST_F(ModelRunnerTest, RunnersThatMakeNoSense) {
-  const auto cache = KvCache::Create(CacheSpecs(group_.config(), DType::kF32), 4, 100);
+  const auto cache = KvCache::Create(group_.config(), DType::kF32, 4, 100);
   EXPECT_THAT(std::string(cache.status().message()),
               HasSubstr("kv_cache_bytes 100 holds no block: one of 4 tokens takes"));
-  EXPECT_FALSE(KvCache::Create(CacheSpecs(group_.config(), DType::kF32), 0, 1 << 20).ok());
+  EXPECT_FALSE(KvCache::Create(group_.config(), DType::kF32, 0, 1 << 20).ok());
 }
 
 }  // namespace

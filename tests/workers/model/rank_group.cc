@@ -13,6 +13,7 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/greedy_planner.h"
+#include "workers/model/config/memory_plan.h"
 #include "workers/model/runner/batch_upload.h"
 #include "workers/model/runner/token_rebalancer.h"
 #include "workers/model/runner/warm_up.h"
@@ -192,8 +193,7 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
   SY_CHECK_OK(model.status());
   added->model = *std::move(model);
   if (options_.forecaster) added->forecaster = options_.forecaster(*added->model);
-  int64_t token_bytes = 0;
-  for (const CacheSpec& spec : CacheSpecs(config, options_.dtype)) token_bytes += spec.bytes_per_token();
+  const int64_t token_bytes = KvBytesPerToken(config, options_.dtype);
   const WarmUpSize size = {
       .rows = kMaxGroupTokens * options_.batch, .recorded_rows = options_.batch, .layout = &layout_, .rank = rank};
   if (options_.warm_up) SY_CHECK_OK(WarmUp(added->stream, added->model.get(), size));
@@ -305,7 +305,7 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
       batch.sequences.push_back({.row_begin = 0, .num_query = num_rows, .start_pos = 0, .block_table = blocks});
     }
     absl::StatusOr<KvCache> cache =
-        KvCache::Create(CacheSpecs(config(), options_.dtype), options_.block_size, 16 << 20, stream.device());
+        KvCache::Create(config(), options_.dtype, options_.block_size, 16 << 20, stream.device());
     SY_CHECK_OK(cache.status());
     BatchUpload upload;
     if (!stream.device().is_cpu()) {

@@ -1,6 +1,5 @@
-#include "workers/model/runner/rebalancing_cost.h"
-
 #include "gtest/gtest.h"
+#include "workers/model/runner/token_rebalancer.h"
 
 namespace switchyard::model {
 namespace {

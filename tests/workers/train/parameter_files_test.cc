@@ -50,8 +50,7 @@ class ParameterFilesTest : public ::testing::TestWithParam<std::string> {
 
   absl::Status Restore(TrainingGroup* group, int world) {
     const std::unique_ptr<checkpoint::FileSystem> files = Files();
-    const absl::StatusOr<checkpoint::FoundCheckpoint> found =
-        checkpoint::FindCheckpoint(files.get(), checkpoint::CheckpointCheck::kContents);
+    const absl::StatusOr<checkpoint::FoundCheckpoint> found = checkpoint::FindCheckpoint(files.get());
     if (!found.ok()) return found.status();
     EXPECT_TRUE(found->rejected.empty());
     const absl::StatusOr<checkpoint::ShardTable> table =

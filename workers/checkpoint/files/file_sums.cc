@@ -12,11 +12,6 @@
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::checkpoint {
-namespace {
-
-std::string Hex(uint32_t crc) { return absl::StrCat(absl::Hex(crc, absl::kZeroPad8)); }
-
-}  // namespace
 
 struct SumBlocks::Sha {
   Sha() : context(EVP_MD_CTX_new()) {
@@ -59,8 +54,7 @@ std::string Sha256Hex(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<SummedFile>> SummedFile::Create(FileSystem* files, const std::string& path) {
-  std::unique_ptr<File> file;
-  ASSIGN_OR_RETURN(file, files->Open(path, OpenMode::kCreate));
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file, files->Open(path, OpenMode::kCreate));
   return std::unique_ptr<SummedFile>(new SummedFile(std::move(file)));
 }
 
@@ -88,15 +82,8 @@ absl::StatusOr<FileSums> SummedFile::Finish() {
   return sums_.Finish();
 }
 
-absl::Status CheckSums(FileSystem* files, const std::string& path, const FileSums& expected, const OnRead& on_read) {
-  std::unique_ptr<File> file;
-  ASSIGN_OR_RETURN(file, files->Open(path, OpenMode::kRead));
-  return CheckSums(*file, path, expected, on_read);
-}
-
 absl::Status CheckSums(const File& file, const std::string& path, const FileSums& expected, const OnRead& on_read) {
-  int64_t size = 0;
-  ASSIGN_OR_RETURN(size, file.Size());
+  ASSIGN_OR_RETURN(int64_t size, file.Size());
   if (size != expected.bytes) {
     return absl::DataLossError(absl::StrCat(path, ": ", size, " bytes, the manifest says ", expected.bytes));
   }
@@ -108,9 +95,9 @@ absl::Status CheckSums(const File& file, const std::string& path, const FileSums
     const auto index = static_cast<size_t>(at / kSummedBlockBytes);
     const uint32_t crc = Crc32c(block);
     if (index >= expected.crc32c.size() || crc != expected.crc32c[index]) {
-      const std::string said = index < expected.crc32c.size() ? Hex(expected.crc32c[index]) : "nothing";
+      const std::string said = index < expected.crc32c.size() ? CrcHex(expected.crc32c[index]) : "nothing";
       return absl::DataLossError(absl::StrCat(path, ": damaged at bytes [", at, ", ",
-                                              at + static_cast<int64_t>(block.size()), "): CRC-32C ", Hex(crc),
+                                              at + static_cast<int64_t>(block.size()), "): CRC-32C ", CrcHex(crc),
                                               ", the manifest says ", said));
     }
     sums.Add(block);

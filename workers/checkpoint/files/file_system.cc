@@ -9,8 +9,7 @@ namespace switchyard::checkpoint {
 absl::Status ReplaceFile(FileSystem* files, const std::string& name, const std::string& unfinished,
                          absl::string_view contents) {
   {
-    std::unique_ptr<File> file;
-    ASSIGN_OR_RETURN(file, files->Open(unfinished, OpenMode::kCreate));
+    ASSIGN_OR_RETURN(std::unique_ptr<File> file, files->Open(unfinished, OpenMode::kCreate));
     RETURN_IF_ERROR(file->Append(contents));
     RETURN_IF_ERROR(file->Sync());
   }
@@ -19,10 +18,8 @@ absl::Status ReplaceFile(FileSystem* files, const std::string& name, const std::
 }
 
 absl::StatusOr<std::string> ReadWholeFile(FileSystem* files, const std::string& path, int64_t max_bytes) {
-  std::unique_ptr<File> file;
-  ASSIGN_OR_RETURN(file, files->Open(path, OpenMode::kRead));
-  int64_t size = 0;
-  ASSIGN_OR_RETURN(size, file->Size());
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file, files->Open(path, OpenMode::kRead));
+  ASSIGN_OR_RETURN(int64_t size, file->Size());
   if (size > max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, " bytes, limit ", max_bytes));
   }

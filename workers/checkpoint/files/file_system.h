@@ -1,10 +1,10 @@
-// What checkpoints need of a file system, and no more; the seam at which tests let it fail and crash.
+// Interface to what checkpoints need of a file system; tests let it fail and crash.
 //
 // A path is beneath one root: "" (the root), "name" or "folder/name", each a plain name.  Nothing outside the root is
-// opened, made or removed, and no symbolic link is followed.  What survives a crash: a file's contents once its Sync
-// has returned OK, a folder's entries (made, renamed, removed) once SyncFolder of it has.  After a sync that failed,
-// what was written before it counts as lost for ever, whatever a later one says.
-// Every call blocks on the disk.  FileSystem is thread-safe, a File has one user at a time.
+// opened, made or removed, and no symbolic link is followed.  A crash leaves a file's contents once its Sync has
+// returned OK, and a folder's entries (made, renamed, removed) once its SyncFolder has.  What was written before a sync
+// that failed counts as lost for ever.
+// Every call blocks on the disk.  FileSystem is thread-safe; a File has one user at a time.
 // Errors: NotFound, AlreadyExists, ResourceExhausted (no space), Unavailable (the disk fails), DataLoss (a file ends
 // early), PermissionDenied (links too), InvalidArgument (not such a path, not a regular file), FailedPrecondition
 // (locked).
@@ -17,16 +17,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 namespace switchyard::checkpoint {
 
 enum class OpenMode {
-  kRead,    // what is there
+  kRead,
   kCreate,  // a new file; AlreadyExists if the name is taken
-  // Made if it is not there, then emptied, and this File's alone until it is closed: FailedPrecondition "locked by
-  // <its contents>" as long as another File, of any process, has it open so.
+  // Creates the file if there is none, empties it and locks it until it is closed.  FailedPrecondition "locked by <its
+  // contents>" while another File, of any process, holds the lock.
   kLock,
 };
 
@@ -34,7 +35,7 @@ class File {
  public:
   virtual ~File() = default;  // closes it
   virtual absl::StatusOr<int64_t> Size() const = 0;
-  // Exactly to.size() bytes from `begin` on.
+  // Reads exactly to.size() bytes from `begin` on.
   virtual absl::Status Read(int64_t begin, absl::Span<char> to) const = 0;
   virtual absl::Status Append(absl::string_view bytes) = 0;
   virtual absl::Status Sync() = 0;
@@ -52,23 +53,27 @@ class FileSystem {
   virtual absl::Status MakeFolder(const std::string& path) = 0;
   // Sorted by name.
   virtual absl::StatusOr<std::vector<FolderEntry>> List(const std::string& folder) = 0;
-  // At once or not at all; takes the place of a file `to`, or of an empty folder.
+  // Atomic; replaces a file `to`, or an empty folder.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;  // a file or an empty folder
   virtual absl::Status SyncFolder(const std::string& folder) = 0;
   virtual absl::StatusOr<int64_t> FreeBytes() = 0;
 };
 
-// Contents of a file of the root become these, at once or not at all, and stay so once it has returned OK: written and
-// synced as `unfinished`, a name beside it that is not taken, which then becomes `name`.  After an error either
-// contents may be there, and `unfinished` may stay.
+// Replaces the contents of a file of the root, atomically and durably: writes and syncs `unfinished`, a free name, then
+// renames it to `name`.  After an error either contents may be there, and `unfinished` may stay.
 absl::Status ReplaceFile(FileSystem* files, const std::string& name, const std::string& unfinished,
                          absl::string_view contents);
 
-// A whole file.  InvalidArgument "<path>: S bytes, limit L" when it is larger.
+// Reads a whole file.  InvalidArgument "<path>: S bytes, limit L" when it is larger.
 absl::StatusOr<std::string> ReadWholeFile(FileSystem* files, const std::string& path, int64_t max_bytes);
 
-// Splits a path into {folder or "", name}; {"", ""} for the root.  InvalidArgument for what is none.
+// The status with the file's name before its message.
+inline absl::Status InFile(absl::string_view path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+// Splits a path into {folder or "", name}; {"", ""} for the root.  InvalidArgument: not such a path.
 struct CheckpointPath {
   std::string folder;
   std::string name;

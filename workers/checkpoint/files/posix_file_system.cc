@@ -21,7 +21,7 @@
 namespace switchyard::checkpoint {
 namespace {
 
-// How a call on `path` failed, by errno.
+// The status of a call on `path` that failed with errno.
 absl::Status Failed(absl::string_view what, absl::string_view path) {
   const int error = errno;
   return ErrnoStatus(error, absl::StrCat(path.empty() ? "." : path, ": ", what));
@@ -64,7 +64,7 @@ class PosixFile : public File {
   const std::string path_;
 };
 
-// Nobody removes a lock's file, so the name stays its own.
+// A lock's file is never removed, so the name stays its own.
 absl::Status Lock(int fd, const std::string& path) {
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) return ftruncate(fd, 0) == 0 ? absl::OkStatus() : Failed("empty", path);
   if (errno != EWOULDBLOCK) return Failed("lock", path);
@@ -79,9 +79,8 @@ class PosixFileSystem : public FileSystem {
   explicit PosixFileSystem(UniqueFd root) : root_(std::move(root)) {}
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
-    Place place;
-    ASSIGN_OR_RETURN(place, Find(path));
-    // O_NONBLOCK: a FIFO must not hold us up.
+    ASSIGN_OR_RETURN(Place place, Find(path));
+    // O_NONBLOCK: opening a FIFO must not block.
     int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
     if (mode == OpenMode::kRead) flags |= O_RDONLY;
     if (mode == OpenMode::kCreate) flags |= O_WRONLY | O_CREAT | O_EXCL | O_APPEND;
@@ -97,14 +96,12 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::Status MakeFolder(const std::string& path) override {
-    Place place;
-    ASSIGN_OR_RETURN(place, Find(path));
+    ASSIGN_OR_RETURN(Place place, Find(path));
     return mkdirat(place.folder(), place.name.c_str(), 0777) == 0 ? absl::OkStatus() : Failed("make", path);
   }
 
   absl::StatusOr<std::vector<FolderEntry>> List(const std::string& folder) override {
-    UniqueFd fd;
-    ASSIGN_OR_RETURN(fd, OpenFolder(folder));
+    ASSIGN_OR_RETURN(UniqueFd fd, OpenFolder(folder));
     const int own = fcntl(fd.get(), F_DUPFD_CLOEXEC, 0);  // closedir closes it
     DIR* const dir = own < 0 ? nullptr : fdopendir(own);
     if (dir == nullptr) return Failed("list", folder);
@@ -125,9 +122,8 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    Place source, target;
-    ASSIGN_OR_RETURN(source, Find(from));
-    ASSIGN_OR_RETURN(target, Find(to));
+    ASSIGN_OR_RETURN(const Place source, Find(from));
+    ASSIGN_OR_RETURN(const Place target, Find(to));
     if (renameat(source.folder(), source.name.c_str(), target.folder(), target.name.c_str()) == 0) {
       return absl::OkStatus();
     }
@@ -135,8 +131,7 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::Status Remove(const std::string& path) override {
-    Place place;
-    ASSIGN_OR_RETURN(place, Find(path));
+    ASSIGN_OR_RETURN(Place place, Find(path));
     if (unlinkat(place.folder(), place.name.c_str(), 0) == 0) return absl::OkStatus();
     // A folder: EISDIR here, EPERM by POSIX.
     if ((errno == EISDIR || errno == EPERM) && unlinkat(place.folder(), place.name.c_str(), AT_REMOVEDIR) == 0) {
@@ -146,8 +141,7 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::Status SyncFolder(const std::string& folder) override {
-    UniqueFd fd;
-    ASSIGN_OR_RETURN(fd, OpenFolder(folder));
+    ASSIGN_OR_RETURN(UniqueFd fd, OpenFolder(folder));
     return fsync(fd.get()) == 0 ? absl::OkStatus() : Failed("fsync", folder);
   }
 
@@ -161,25 +155,19 @@ class PosixFileSystem : public FileSystem {
   // A name in an open folder.
   struct Place {
     UniqueFd parent;
-    int root = -1;
     std::string name;
-    int folder() const { return parent.get() >= 0 ? parent.get() : root; }
+    int folder() const { return parent.get(); }
   };
 
   absl::StatusOr<Place> Find(const std::string& path) {
-    CheckpointPath parsed;
-    ASSIGN_OR_RETURN(parsed, ParseCheckpointPath(path));
+    ASSIGN_OR_RETURN(CheckpointPath parsed, ParseCheckpointPath(path));
     if (parsed.name.empty()) return absl::InvalidArgumentError("the root itself is no file");
-    Place place{UniqueFd(), root_.get(), parsed.name};
-    if (!parsed.folder.empty()) {
-      ASSIGN_OR_RETURN(place.parent, OpenFolder(parsed.folder));
-    }
-    return place;
+    ASSIGN_OR_RETURN(UniqueFd parent, OpenFolder(parsed.folder));
+    return Place{std::move(parent), parsed.name};
   }
 
   absl::StatusOr<UniqueFd> OpenFolder(const std::string& folder) {
-    CheckpointPath parsed;
-    ASSIGN_OR_RETURN(parsed, ParseCheckpointPath(folder));
+    ASSIGN_OR_RETURN(CheckpointPath parsed, ParseCheckpointPath(folder));
     if (!parsed.folder.empty()) return absl::InvalidArgumentError(absl::StrCat(folder, ": a folder in a folder"));
     const char* const name = parsed.name.empty() ? "." : parsed.name.c_str();
     UniqueFd fd(openat(root_.get(), name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));

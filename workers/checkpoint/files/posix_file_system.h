@@ -1,5 +1,5 @@
-// The real FileSystem: a directory of this machine (or one that it mounts), held open by descriptor.
-// Files are 0644 and folders 0755 less the umask.  The lock is flock's: it ends with the process, whatever ends it.
+// The FileSystem of a directory of this machine (or one that it mounts), which is held open by descriptor.
+// Files are 0666 and folders 0777 less the umask.  The lock is flock's: it ends with the process.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace switchyard::checkpoint {
 
-// NotFound or PermissionDenied, with the path, if it is no directory that opens; it is not made.
+// NotFound or PermissionDenied, with the path, if the directory does not open; it is not made.
 absl::StatusOr<std::unique_ptr<FileSystem>> OpenPosixFileSystem(const std::string& directory);
-// A descriptor of a regular file, which it closes, for reading.  path: for messages.
+// Takes a descriptor of a regular file, for reading.  path: for messages.
 std::unique_ptr<File> FileOfDescriptor(int fd, const std::string& path);
 
 }  // namespace switchyard::checkpoint

@@ -14,19 +14,13 @@ constexpr int64_t kMaxSideFileBytes = int64_t{64} << 20;
 // Names, folders and the last block of each file.
 constexpr int64_t kSlackBytes = 64 << 10;
 
-absl::Status InFile(const std::string& name, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
-}
-
 bool HasTensors(const CheckpointFile& file) { return absl::EndsWith(file.name, ".safetensors"); }
 
 absl::StatusOr<FileSums> WriteOne(FileSystem* file_system, const std::string& path, const CheckpointFile& file) {
-  std::unique_ptr<SummedFile> out;
-  ASSIGN_OR_RETURN(out, SummedFile::Create(file_system, path));
+  ASSIGN_OR_RETURN(std::unique_ptr<SummedFile> out, SummedFile::Create(file_system, path));
   if (HasTensors(file)) {
-    const absl::StatusOr<SafetensorsWriter> writer = SafetensorsWriter::Create(file.tensors);
-    RETURN_IF_ERROR(writer.status());
-    RETURN_IF_ERROR(writer->Write([&](absl::string_view bytes) { return out->Append(bytes); }));
+    ASSIGN_OR_RETURN(const SafetensorsWriter writer, SafetensorsWriter::Create(file.tensors));
+    RETURN_IF_ERROR(writer.Write([&](absl::string_view bytes) { return out->Append(bytes); }));
   } else {
     RETURN_IF_ERROR(out->Append(file.text));
   }
@@ -50,8 +44,7 @@ absl::StatusOr<int64_t> BytesOfFiles(absl::Span<const CheckpointFile> files) {
 }
 
 absl::Status CheckRoom(FileSystem* file_system, const std::string& where, int64_t needed) {
-  int64_t free = 0;
-  ASSIGN_OR_RETURN(free, file_system->FreeBytes());
+  ASSIGN_OR_RETURN(int64_t free, file_system->FreeBytes());
   if (needed <= free - kSlackBytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat(where, ": needs ", needed + kSlackBytes, " bytes, ", free, " are free"));
@@ -59,8 +52,7 @@ absl::Status CheckRoom(FileSystem* file_system, const std::string& where, int64_
 
 absl::StatusOr<std::vector<FileRecord>> WriteFiles(FileSystem* file_system, const std::string& folder,
                                                    absl::Span<const CheckpointFile> files) {
-  int64_t needed = 0;
-  ASSIGN_OR_RETURN(needed, BytesOfFiles(files));
+  ASSIGN_OR_RETURN(int64_t needed, BytesOfFiles(files));
   RETURN_IF_ERROR(CheckRoom(file_system, folder, needed));
   std::vector<FileRecord> records;
   for (const CheckpointFile& file : files) {

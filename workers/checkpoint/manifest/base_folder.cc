@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -17,15 +16,12 @@
 #include "workers/checkpoint/files/posix_file_system.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
 #include "workers/checkpoint/manifest/find_checkpoint.h"
-#include "workers/checkpoint/manifest/manifest.h"
 #include "workers/checkpoint/safetensors/block_check.h"
 
 namespace switchyard::checkpoint {
 namespace {
 
 constexpr int kMaxForeignDepth = 1024;
-// A reader takes it before it looks for shards; saves do not write it.
-constexpr char kSingleFile[] = "model.safetensors";
 
 bool IsRead(absl::string_view name) { return !absl::StartsWith(name, "optimizer-") && name != "trainer_state.json"; }
 
@@ -39,8 +35,8 @@ absl::Status CheckFile(const ModelDir& dir, const FileRecord& record, const OnRe
   return CheckSums(*FileOfDescriptor(*fd, record.name), record.name, record.sums, on_read);
 }
 
-// Other programs write files of that name, too; one of ours that is damaged is not taken for theirs.
-bool IsSomebodyElses(absl::string_view manifest) {
+// Other programs write files of that name, too; a damaged one of ours does not pass for theirs.
+bool IsForeign(absl::string_view manifest) {
   return !absl::StrContains(manifest, "\"switchyard-checkpoint\"") &&
          !absl::StrContains(manifest, "\"manifest_sha256\"") &&
          ParseStrictJson(kManifestName, manifest, LenientJson(kMaxForeignDepth)).ok();
@@ -48,16 +44,14 @@ bool IsSomebodyElses(absl::string_view manifest) {
 
 bool IsWeights(absl::string_view name) { return absl::EndsWith(name, ".safetensors"); }
 
-// Without what is not read; none if it is not ours.
+// The records of the files that are read; none if the manifest is not ours.
 absl::StatusOr<std::optional<Manifest>> ReadOwnManifest(const ModelDir& dir) {
   const absl::StatusOr<std::string> text = dir.ReadSmallFile(kManifestName, kMaxManifestBytes);
   if (absl::IsNotFound(text.status())) return std::nullopt;
   RETURN_IF_ERROR(text.status());
-  if (IsSomebodyElses(*text)) return std::nullopt;
+  if (IsForeign(*text)) return std::nullopt;
   absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
-  if (!manifest.ok()) {
-    return absl::Status(manifest.status().code(), absl::StrCat(kManifestName, ": ", manifest.status().message()));
-  }
+  if (!manifest.ok()) return InFile(kManifestName, manifest.status());
   const auto is_single = [](const FileRecord& record) { return record.name == kSingleFile; };
   if (dir.Exists(kSingleFile) && std::none_of(manifest->files.begin(), manifest->files.end(), is_single)) {
     return absl::DataLossError(absl::StrCat(kSingleFile, ": is there, the manifest does not name it"));
@@ -73,29 +67,24 @@ absl::Status CheckFiles(const ModelDir& dir, const OnRead& on_read) {
   return absl::OkStatus();
 }
 
-// The newest step before that of `path` whose files are there in their sizes; "" if the path is no step's, or there is
-// none.  Contents are not read: it is a hint.
+// The newest step before that of `path` whose files have their sizes; "": none, or the path is no step's.  A hint:
+// contents are not read.
 std::string OlderComplete(const RootDir& root, absl::string_view path) {
   const size_t slash = path.rfind('/');
   const int64_t step = StepOfFolder(slash == absl::string_view::npos ? path : path.substr(slash + 1));
   if (step < 0) return "";
   const std::string job(slash == absl::string_view::npos ? "." : path.substr(0, slash));
-  // No link that leads out.
+  // Refuses a link that leads out.
   const absl::StatusOr<int> fd = root.OpenFolder(job);
   if (!fd.ok()) return "";
   close(*fd);
   const absl::StatusOr<std::unique_ptr<FileSystem>> files = OpenPosixFileSystem(absl::StrCat(root.path(), "/", job));
   if (!files.ok()) return "";
-  const absl::StatusOr<std::vector<FolderEntry>> entries = (*files)->List("");
-  if (!entries.ok()) return "";
-  std::vector<int64_t> steps;
-  for (const FolderEntry& entry : *entries) {
-    const int64_t other = StepOfFolder(entry.name);
-    if (entry.is_folder && other >= 0 && other < step) steps.push_back(other);
-  }
-  std::sort(steps.rbegin(), steps.rend());
-  for (const int64_t other : steps) {
-    if (OpenCheckpoint(files->get(), StepFolder(other), CheckpointCheck::kSizes).ok()) return StepFolder(other);
+  const absl::StatusOr<std::vector<int64_t>> steps = ListSteps(files->get());
+  if (!steps.ok()) return "";
+  for (const int64_t other : *steps) {
+    if (other >= step) continue;
+    if (OpenCheckpoint(files->get(), StepFolder(other)).ok()) return StepFolder(other);
   }
   return "";
 }
@@ -131,14 +120,10 @@ absl::StatusOr<std::optional<Manifest>> CheckServedFolder(const ModelDir& dir) {
 }
 
 absl::Status ExpectManifest(const Manifest& manifest, const Checkpoint& checkpoint) {
-  const auto named = [&](const std::string& name) -> const FileRecord* {
-    const auto at = std::find_if(manifest.files.begin(), manifest.files.end(),
-                                 [&](const FileRecord& record) { return record.name == name; });
-    return at == manifest.files.end() ? nullptr : &*at;
-  };
   for (const std::unique_ptr<SafetensorsFile>& file : checkpoint.files()) {
-    const FileRecord* const record = named(file->name());
-    if (record == nullptr) {
+    const auto record = std::find_if(manifest.files.begin(), manifest.files.end(),
+                                     [&](const FileRecord& each) { return each.name == file->name(); });
+    if (record == manifest.files.end()) {
       return absl::DataLossError(absl::StrCat(file->name(), ": has weights, the manifest does not name it"));
     }
     if (record->sums.bytes != file->size()) {

@@ -1,7 +1,6 @@
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -12,14 +11,13 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/files/write_files.h"
-#include "workers/checkpoint/manifest/read_manifest.h"
+#include "workers/checkpoint/manifest/find_checkpoint.h"
 #include "workers/checkpoint/safetensors/shard_table.h"
 
 namespace switchyard::checkpoint {
 namespace {
 
 constexpr char kLockName[] = "LOCK";
-constexpr char kIndexName[] = "model.safetensors.index.json";
 constexpr int64_t kMaxStep = 999'999'999'999;
 
 std::string InFolder(const std::string& folder, absl::string_view name) { return absl::StrCat(folder, "/", name); }
@@ -27,8 +25,7 @@ std::string InFolder(const std::string& folder, absl::string_view name) { return
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<File>> LockCheckpoints(FileSystem* files, const std::string& holder) {
-  std::unique_ptr<File> lock;
-  ASSIGN_OR_RETURN(lock, files->Open(kLockName, OpenMode::kLock));
+  ASSIGN_OR_RETURN(std::unique_ptr<File> lock, files->Open(kLockName, OpenMode::kLock));
   RETURN_IF_ERROR(lock->Append(holder));
   return lock;
 }
@@ -62,15 +59,15 @@ absl::Status CheckpointWriter::Prepare() {
     return absl::FailedPreconditionError(
         absl::StrCat(kLatestName, ": there are checkpoints here: go on from one of them, or give another directory"));
   }
-  std::string text;
-  ASSIGN_OR_RETURN(text, ReadWholeFile(files_, InFolder(options_.resumed_from, kManifestName), kMaxManifestBytes));
+  ASSIGN_OR_RETURN(std::string text,
+                   ReadWholeFile(files_, InFolder(options_.resumed_from, kManifestName), kMaxManifestBytes));
   RETURN_IF_ERROR(DecodeManifest(text).status());
   const Latest wanted = {options_.resumed_from, Sha256Hex(text)};
   if (latest.ok() && EncodeLatest(*latest) == EncodeLatest(wanted)) return absl::OkStatus();
   return WriteLatest(wanted);
 }
 
-// LATEST that cannot be read fences nobody: the lock does.
+// A LATEST that cannot be read fences nobody; the lock does.
 absl::Status CheckpointWriter::CheckAttempt() const {
   const absl::StatusOr<Latest> latest = ReadLatest(files_);
   if (!latest.ok()) return absl::OkStatus();
@@ -81,8 +78,7 @@ absl::Status CheckpointWriter::CheckAttempt() const {
 }
 
 absl::Status CheckpointWriter::RemoveUnfinished() const {
-  std::vector<FolderEntry> entries;
-  ASSIGN_OR_RETURN(entries, files_->List(""));
+  ASSIGN_OR_RETURN(std::vector<FolderEntry> entries, files_->List(""));
   for (const FolderEntry& entry : entries) {
     if (!absl::StrContains(entry.name, kUnfinished)) continue;
     RETURN_IF_ERROR(entry.is_folder ? RemoveFolder(entry.name) : files_->Remove(entry.name));
@@ -91,8 +87,7 @@ absl::Status CheckpointWriter::RemoveUnfinished() const {
 }
 
 absl::Status CheckpointWriter::RemoveFolder(const std::string& folder) const {
-  std::vector<FolderEntry> entries;
-  ASSIGN_OR_RETURN(entries, files_->List(folder));
+  ASSIGN_OR_RETURN(std::vector<FolderEntry> entries, files_->List(folder));
   for (const FolderEntry& entry : entries) RETURN_IF_ERROR(files_->Remove(InFolder(folder, entry.name)));
   return files_->Remove(folder);
 }
@@ -100,7 +95,7 @@ absl::Status CheckpointWriter::RemoveFolder(const std::string& folder) const {
 absl::Status CheckpointWriter::Discard(const std::string& folder) const {
   const std::string away = absl::StrCat(folder, kUnfinished, "old-", options_.attempt);
   RETURN_IF_ERROR(files_->Rename(folder, away));
-  RETURN_IF_ERROR(files_->SyncFolder(""));  // else its files could be gone while its name still stands
+  RETURN_IF_ERROR(files_->SyncFolder(""));  // else its files could be gone while its name remains
   return RemoveFolder(away);
 }
 
@@ -108,7 +103,7 @@ absl::StatusOr<std::string> CheckpointWriter::Begin(int64_t step, int64_t needed
   if (step < 0 || step > kMaxStep) {
     return absl::InvalidArgumentError(absl::StrCat("checkpoints: step ", step, " is not in [0, ", kMaxStep, "]"));
   }
-  // As it is on the disk: after a failed Commit it may name that step.
+  // Reads it from the disk: after a failed Commit it may name that step.
   const absl::StatusOr<Latest> latest = ReadLatest(files_);
   if (!latest.ok() && !absl::IsNotFound(latest.status())) return latest.status();
   if (latest.ok() && StepOfFolder(latest->folder) >= step) {
@@ -137,7 +132,7 @@ absl::Status CheckpointWriter::CheckFiles(const Manifest& manifest) const {
   for (size_t i = 0; i < manifest.files.size(); ++i) {
     const FileRecord& record = manifest.files[i];
     RETURN_IF_ERROR(CheckPlainName(record.name));
-    if (record.name == kManifestName || record.name == kIndexName) {
+    if (record.name == kManifestName || record.name == kIndexFile) {
       return absl::InvalidArgumentError(absl::StrCat(record.name, ": is written by the leader"));
     }
     if (i > 0 && manifest.files[i - 1].name == record.name) {
@@ -149,10 +144,9 @@ absl::Status CheckpointWriter::CheckFiles(const Manifest& manifest) const {
   return absl::DataLossError(absl::StrCat(status.message(), ": do all ranks have the same directory?"));
 }
 
-// From the files' own headers, so that the index cannot say anything else.
+// Makes the index from the files' own headers, so that they agree.
 absl::Status CheckpointWriter::AddIndex(Manifest* manifest) const {
-  ShardTable table;
-  ASSIGN_OR_RETURN(table, ShardTable::Open(files_, folder_, *manifest, "model-"));
+  ASSIGN_OR_RETURN(ShardTable table, ShardTable::Open(files_, folder_, *manifest, "model-"));
   if (table.names().empty()) return absl::OkStatus();
   nlohmann::json index;
   int64_t total = 0;
@@ -162,9 +156,8 @@ absl::Status CheckpointWriter::AddIndex(Manifest* manifest) const {
     index["weight_map"][name] = table.file_name(place);
   }
   index["metadata"]["total_size"] = total;
-  const CheckpointFile file = {kIndexName, {}, index.dump(1)};
-  std::vector<FileRecord> records;
-  ASSIGN_OR_RETURN(records, WriteFiles(files_, folder_, {file}));
+  const CheckpointFile file = {kIndexFile, {}, index.dump(1)};
+  ASSIGN_OR_RETURN(std::vector<FileRecord> records, WriteFiles(files_, folder_, {file}));
   manifest->files.push_back(records.front());
   return absl::OkStatus();
 }
@@ -185,10 +178,9 @@ absl::Status CheckpointWriter::Commit(Manifest manifest) {
   std::sort(manifest.files.begin(), manifest.files.end(), by_name);
   const CheckpointFile text = {kManifestName, {}, EncodeManifest(manifest)};
   RETURN_IF_ERROR(WriteFiles(files_, folder_, {text}).status());
-  // The folder's name may be taken by a checkpoint of another line, which LATEST does not name.
+  // A checkpoint of another line of training, which LATEST does not name, may have the folder's name.
   const std::string folder = StepFolder(step_);
-  std::vector<FolderEntry> entries;
-  ASSIGN_OR_RETURN(entries, files_->List(""));
+  ASSIGN_OR_RETURN(std::vector<FolderEntry> entries, files_->List(""));
   for (const FolderEntry& entry : entries) {
     if (entry.name == folder) RETURN_IF_ERROR(Discard(folder));
   }
@@ -203,13 +195,7 @@ absl::Status CheckpointWriter::Commit(Manifest manifest) {
 }
 
 absl::Status CheckpointWriter::RemoveOld(int64_t step) {
-  std::vector<FolderEntry> entries;
-  ASSIGN_OR_RETURN(entries, files_->List(""));
-  std::vector<int64_t> steps;  // falling
-  for (const FolderEntry& entry : entries) {
-    if (entry.is_folder && StepOfFolder(entry.name) >= 0) steps.push_back(StepOfFolder(entry.name));
-  }
-  std::sort(steps.rbegin(), steps.rend());
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(files_));
   const int64_t resumed = options_.resumed_from.empty() ? -1 : StepOfFolder(options_.resumed_from);
   int64_t kept = 0;
   for (const int64_t other : steps) {

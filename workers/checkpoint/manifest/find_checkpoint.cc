@@ -1,37 +1,32 @@
 #include "workers/checkpoint/manifest/find_checkpoint.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/manifest/read_manifest.h"
 
 namespace switchyard::checkpoint {
 namespace {
 
-absl::StatusOr<Manifest> Open(FileSystem* files, const std::string& folder, const std::string& sha256,
-                              CheckpointCheck check, const OnRead& on_read) {
-  absl::StatusOr<Manifest> manifest = ReadManifest(files, folder, sha256);
-  RETURN_IF_ERROR(manifest.status());
-  RETURN_IF_ERROR(CheckSizes(files, folder, *manifest));
-  if (check == CheckpointCheck::kContents) RETURN_IF_ERROR(CheckContents(files, folder, *manifest, on_read));
+absl::StatusOr<Manifest> CheckAll(FileSystem* files, const std::string& folder, const std::string& sha256,
+                                  const OnRead& on_read) {
+  ASSIGN_OR_RETURN(Manifest manifest, OpenCheckpoint(files, folder, sha256));
+  for (const FileRecord& record : manifest.files) {
+    const std::string path = absl::StrCat(folder, "/", record.name);
+    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files->Open(path, OpenMode::kRead));
+    RETURN_IF_ERROR(CheckSums(*file, path, record.sums, on_read));
+  }
   return manifest;
 }
 
-// The steps to try when LATEST names `latest` (-1: none that can be read).
+// The steps to try when LATEST names `latest` (-1: LATEST cannot be read).
 absl::StatusOr<std::vector<int64_t>> Candidates(FileSystem* files, int64_t latest) {
-  std::vector<FolderEntry> entries;
-  ASSIGN_OR_RETURN(entries, files->List(""));
-  std::vector<int64_t> steps;
-  for (const FolderEntry& entry : entries) {
-    const int64_t step = StepOfFolder(entry.name);
-    if (step >= 0 && entry.is_folder && step != latest) steps.push_back(step);
-  }
-  std::sort(steps.rbegin(), steps.rend());
+  ASSIGN_OR_RETURN(std::vector<int64_t> steps, ListSteps(files));
   if (latest < 0) return steps;
+  std::erase(steps, latest);
   std::stable_partition(steps.begin(), steps.end(), [&](int64_t step) { return step < latest; });
   steps.insert(steps.begin(), latest);
   return steps;
@@ -39,21 +34,66 @@ absl::StatusOr<std::vector<int64_t>> Candidates(FileSystem* files, int64_t lates
 
 }  // namespace
 
-absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, CheckpointCheck check) {
-  return Open(files, folder, "", check, nullptr);
+absl::StatusOr<Latest> ReadLatest(FileSystem* files) {
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(files, kLatestName, kMaxLatestBytes));
+  absl::StatusOr<Latest> latest = DecodeLatest(text);
+  if (!latest.ok()) return InFile(kLatestName, latest.status());
+  return latest;
 }
 
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check, const OnRead& on_read) {
+absl::StatusOr<Manifest> ReadManifest(FileSystem* files, const std::string& folder, const std::string& sha256) {
+  const std::string path = absl::StrCat(folder, "/", kManifestName);
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(files, path, kMaxManifestBytes));
+  absl::StatusOr<Manifest> manifest = DecodeManifest(text);
+  if (!manifest.ok()) return InFile(path, manifest.status());
+  if (!sha256.empty() && Sha256Hex(text) != sha256) {
+    return absl::DataLossError(absl::StrCat(path, ": not the manifest that ", kLatestName, " names"));
+  }
+  if (StepFolder(manifest->step) != folder) {
+    return absl::DataLossError(absl::StrCat(path, ": is of step ", manifest->step));
+  }
+  return manifest;
+}
+
+absl::Status CheckSizes(FileSystem* files, const std::string& folder, const Manifest& manifest) {
+  for (const FileRecord& record : manifest.files) {
+    const std::string path = absl::StrCat(folder, "/", record.name);
+    ASSIGN_OR_RETURN(const std::unique_ptr<File> file, files->Open(path, OpenMode::kRead));
+    ASSIGN_OR_RETURN(const int64_t size, file->Size());
+    if (size != record.sums.bytes) {
+      return absl::DataLossError(absl::StrCat(path, ": ", size, " bytes, its record says ", record.sums.bytes));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> ListSteps(FileSystem* files) {
+  ASSIGN_OR_RETURN(const std::vector<FolderEntry> entries, files->List(""));
+  std::vector<int64_t> steps;
+  for (const FolderEntry& entry : entries) {
+    if (entry.is_folder && StepOfFolder(entry.name) >= 0) steps.push_back(StepOfFolder(entry.name));
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, const std::string& sha256) {
+  ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files, folder, sha256));
+  RETURN_IF_ERROR(CheckSizes(files, folder, manifest));
+  return manifest;
+}
+
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, const OnRead& on_read) {
   FoundCheckpoint found;
   const absl::StatusOr<Latest> latest = ReadLatest(files);
   if (!latest.ok() && !absl::IsNotFound(latest.status())) found.rejected.emplace_back(latest.status().message());
   found.unread = absl::IsUnavailable(latest.status());
-  std::vector<int64_t> steps;
-  ASSIGN_OR_RETURN(steps, Candidates(files, latest.ok() ? StepOfFolder(latest->folder) : -1));
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                   Candidates(files, latest.ok() ? StepOfFolder(latest->folder) : -1));
   for (const int64_t step : steps) {
     found.folder = StepFolder(step);
-    const bool named = latest.ok() && latest->folder == found.folder;
-    absl::StatusOr<Manifest> manifest = Open(files, found.folder, named ? latest->manifest_sha256 : "", check, on_read);
+    const std::string sha256 = latest.ok() && latest->folder == found.folder ? latest->manifest_sha256 : "";
+    absl::StatusOr<Manifest> manifest = CheckAll(files, found.folder, sha256, on_read);
     if (manifest.ok()) {
       found.manifest = *std::move(manifest);
       return found;

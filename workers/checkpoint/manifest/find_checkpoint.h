@@ -1,12 +1,16 @@
-// Which checkpoint of a root to go on from: the one that LATEST names, else the best of the others.
+// Reads LATEST and manifests from the disk, and finds the checkpoint of a root to go on from: the one that LATEST
+// names, else the best of the others.
 //
 // A checkpoint counts if its manifest is whole and its files are what the manifest says; it is never loaded in part
-// or on trust.  Thread-safe; reads only, needs no lock.  Does not do: removal of what is damaged (a writer's matter).
+// or on trust.  Thread-safe; reads only, needs no lock.  Every error names its file.  Does not do: removal of damaged
+// checkpoints (the writer does).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/checkpoint/files/file_sums.h"
 #include "workers/checkpoint/files/file_system.h"
@@ -14,29 +18,30 @@
 
 namespace switchyard::checkpoint {
 
-enum class CheckpointCheck {
-  kSizes,     // manifest, names and sizes
-  kContents,  // and every byte, which are all read
-};
+absl::StatusOr<Latest> ReadLatest(FileSystem* files);
+// sha256: what LATEST says of the manifest; "": not compared.  Also DataLoss if its step is not that of the folder.
+absl::StatusOr<Manifest> ReadManifest(FileSystem* files, const std::string& folder, const std::string& sha256);
+// Errors: NotFound, DataLoss, unless all files are there in the sizes that the manifest has.
+absl::Status CheckSizes(FileSystem* files, const std::string& folder, const Manifest& manifest);
+// The steps that have a folder, falling.
+absl::StatusOr<std::vector<int64_t>> ListSteps(FileSystem* files);
 
 struct FoundCheckpoint {
   std::string folder;
   Manifest manifest;
-  // What was wrong with those that would have been better, one line each, with file and place; "" if LATEST's was
-  // taken.  For a warning: training goes on from an older state than it had.
+  // What was wrong with better checkpoints, one line each, with file and place.  For a warning: training goes on from
+  // an older state.
   std::vector<std::string> rejected;
-  bool unread = false;  // one of those, or LATEST, could only not be read (Unavailable): another look may find it whole
+  bool unread = false;  // LATEST or a better one was Unavailable: a later try may find it whole
 };
 
-// Tries LATEST's, then older ones by falling step, then those beyond it, which no LATEST ever named or another line of
-// training left; if LATEST cannot be read, all by falling step.
-// Errors: NotFound if there is no checkpoint at all; DataLoss if none is whole, with what is wrong with each,
-// Unavailable if one of them could only not be read; FailedPrecondition for one of a newer format, which is not passed
-// over; on_read's.
-absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, CheckpointCheck check,
-                                               const OnRead& on_read = nullptr);
+// Reads and compares every byte of the checkpoint that LATEST names, then older ones by falling step, then later ones,
+// which another line of training may have left; if LATEST cannot be read, all by falling step. Errors: NotFound if
+// there is no checkpoint at all; DataLoss if none is whole, with what is wrong with each; Unavailable if one of them
+// could not be read; FailedPrecondition for one of a newer format, which is not passed over; on_read's.
+absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, const OnRead& on_read = nullptr);
 
-// This very one, or what is wrong with it.
-absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, CheckpointCheck check);
+// Returns the manifest of this checkpoint, or what is wrong with it; compares names and sizes, no contents.
+absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, const std::string& sha256 = "");
 
 }  // namespace switchyard::checkpoint

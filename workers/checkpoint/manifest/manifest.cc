@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr char kFormat[] = "switchyard-checkpoint";
-// How the manifest ends: kSeal, 64 digits, kEnd.  The digits are the SHA-256 of all before kSeal.
+// The manifest ends in kSeal, 64 digits and kEnd.  The digits are the SHA-256 of all before kSeal.
 constexpr absl::string_view kSeal = ",\"manifest_sha256\":\"", kEnd = "\"}\n";
 constexpr int64_t kMaxJsonValues = 4'000'000;
 
@@ -39,7 +39,7 @@ OrderedJson RecordsJson(absl::Span<const FileRecord> records) {
     one["bytes"] = record.sums.bytes;
     one["sha256"] = record.sums.sha256;
     std::string blocks;
-    for (const uint32_t crc : record.sums.crc32c) absl::StrAppend(&blocks, absl::Hex(crc, absl::kZeroPad8));
+    for (const uint32_t crc : record.sums.crc32c) blocks += CrcHex(crc);
     one["crc32c"] = blocks;
     list.push_back(std::move(one));
   }
@@ -66,8 +66,7 @@ absl::StatusOr<FileRecord> ReadRecord(const Json& json) {
   FileSums& sums = record.sums;
   ASSIGN_OR_RETURN(sums.bytes, Count(json, "bytes"));
   ASSIGN_OR_RETURN(sums.sha256, Text(json, "sha256"));
-  std::string blocks;
-  ASSIGN_OR_RETURN(blocks, Text(json, "crc32c"));
+  ASSIGN_OR_RETURN(std::string blocks, Text(json, "crc32c"));
   const auto wanted = static_cast<uint64_t>(sums.bytes / kSummedBlockBytes + (sums.bytes % kSummedBlockBytes != 0));
   if (sums.sha256.size() != 64 || !IsHex(sums.sha256) || blocks.size() != 8 * wanted || !IsHex(blocks)) {
     return absl::InvalidArgumentError(
@@ -85,8 +84,7 @@ absl::StatusOr<std::vector<FileRecord>> ReadRecords(const Json& list) {
   if (!list.is_array()) return absl::InvalidArgumentError("the list of files is missing");
   std::vector<FileRecord> records;
   for (const Json& json : list) {
-    FileRecord record;
-    ASSIGN_OR_RETURN(record, ReadRecord(json));
+    ASSIGN_OR_RETURN(FileRecord record, ReadRecord(json));
     records.push_back(std::move(record));
   }
   return records;
@@ -107,8 +105,7 @@ absl::StatusOr<SavedBy> ReadSavedBy(const Json& root) {
 std::string EncodeFileRecords(absl::Span<const FileRecord> records) { return JsonText(RecordsJson(records)); }
 
 absl::StatusOr<std::vector<FileRecord>> DecodeFileRecords(absl::string_view text) {
-  Json list;
-  ASSIGN_OR_RETURN(list, ParseStrictJson("file records", text, {.max_depth = 4, .max_values = kMaxJsonValues}));
+  ASSIGN_OR_RETURN(Json list, ParseStrictJson("file records", text, {.max_depth = 4, .max_values = kMaxJsonValues}));
   return ReadRecords(list);
 }
 
@@ -135,13 +132,10 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view text) {
   if (text.size() < tail || text.substr(body.size()) != absl::StrCat(kSeal, Sha256Hex(body), kEnd)) {
     return absl::DataLossError("damaged: it does not end in its own checksum");
   }
-  Json root;
-  ASSIGN_OR_RETURN(root, ParseStrictJson("manifest", text, {.max_depth = 4, .max_values = kMaxJsonValues}));
-  std::string format;
-  ASSIGN_OR_RETURN(format, Text(root, "format"));
+  ASSIGN_OR_RETURN(Json root, ParseStrictJson("manifest", text, {.max_depth = 4, .max_values = kMaxJsonValues}));
+  ASSIGN_OR_RETURN(std::string format, Text(root, "format"));
   if (format != kFormat) return absl::InvalidArgumentError(absl::StrCat("format \"", Excerpt(format), "\""));
-  int64_t version = 0;
-  ASSIGN_OR_RETURN(version, Count(root, "version"));
+  ASSIGN_OR_RETURN(int64_t version, Count(root, "version"));
   if (version != kCheckpointVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("format version ", version, ", this program reads version ", kCheckpointVersion));
@@ -161,7 +155,7 @@ absl::StatusOr<Manifest> DecodeManifest(absl::string_view text) {
 
 std::string EncodeLatest(const Latest& latest) {
   const std::string text = absl::StrCat(latest.folder, " ", latest.manifest_sha256, " ");
-  return absl::StrCat(text, absl::Hex(Crc32c(text), absl::kZeroPad8), "\n");
+  return absl::StrCat(text, CrcHex(Crc32c(text)), "\n");
 }
 
 absl::StatusOr<Latest> DecodeLatest(absl::string_view text) {

@@ -1,14 +1,11 @@
-// What a checkpoint consists of: MANIFEST.json, and LATEST, which says which checkpoint is to be used.  FORMAT.md has
-// both byte by byte.  Pure: texts in, texts out.
-//
-// Neither text is believed before its own checksum was compared, so a flipped bit in one is found, not read.
+// MANIFEST.json, which names a checkpoint's files, and LATEST, which names the checkpoint to use.  FORMAT.md has both
+// byte by byte.  Pure: texts in, texts out.  Decoding compares a text with its own checksum first.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -25,14 +22,14 @@ inline constexpr int64_t kMaxLatestBytes = 4096;
 struct FileRecord {
   std::string name;
   FileSums sums;
-  bool operator==(const FileRecord& other) const { return name == other.name && sums == other.sums; }
+  bool operator==(const FileRecord& other) const = default;
 };
 
-// As ranks send them to the leader.  InvalidArgument for a text that is none.
+// As ranks send them to the leader.  InvalidArgument: not such a text.
 std::string EncodeFileRecords(absl::Span<const FileRecord> records);
 absl::StatusOr<std::vector<FileRecord>> DecodeFileRecords(absl::string_view text);
 
-// What a resume that is to be bit-exact compares; in words, not interpreted here.
+// What a bit-exact resume compares; not interpreted here.
 struct SavedBy {
   int64_t world = 1;           // ranks
   int64_t threads = 1;         // of each
@@ -43,14 +40,14 @@ struct SavedBy {
 
 struct Manifest {
   int64_t step = 0;
-  int64_t attempt = 0;  // of the job: fences an earlier one that still runs
+  int64_t attempt = 0;  // of the job: fences earlier attempts that still run
   SavedBy saved_by = {};
   std::vector<FileRecord> files = {};  // by name, each once
 };
 
 std::string EncodeManifest(const Manifest& manifest);
-// Errors: DataLoss for a text that is cut or changed, FailedPrecondition "format version V, this program reads 1" for
-// a newer one, InvalidArgument for one that is whole but says what it may not.
+// Errors: DataLoss for a text that is cut or changed, FailedPrecondition "format version V, this program reads version
+// 1" for another version, InvalidArgument for invalid contents.
 absl::StatusOr<Manifest> DecodeManifest(absl::string_view text);
 
 struct Latest {
@@ -62,7 +59,7 @@ absl::StatusOr<Latest> DecodeLatest(absl::string_view text);  // DataLoss
 
 // "step-00001000"; at least eight digits.
 std::string StepFolder(int64_t step);
-// -1 for what is no step's folder, as for one that is being written ("step-00001000.tmp-…").
+// -1: not a step's folder, or one that is being written ("step-00001000.tmp-…").
 int64_t StepOfFolder(absl::string_view name);
 
 }  // namespace switchyard::checkpoint

@@ -1,7 +1,6 @@
 #include "workers/checkpoint/safetensors/block_check.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/crc32c.h"
@@ -12,10 +11,8 @@
 namespace switchyard::checkpoint {
 namespace {
 
-std::string Hex(uint32_t crc) { return absl::StrCat(absl::Hex(crc, absl::kZeroPad8)); }
-
-// What lies in [begin, end): `where tensor "a" is`, or the first and the last of several.
-std::string WhatIsIn(const SafetensorsFile& file, int64_t begin, int64_t end) {
+// Describes [begin, end): `where tensor "a" is`, or the first and the last of several.
+std::string Describe(const SafetensorsFile& file, int64_t begin, int64_t end) {
   const std::string *first = nullptr, *last = nullptr;
   for (const auto& [name, entry] : file.tensors()) {
     if (entry.begin >= end || entry.begin + entry.bytes <= begin) continue;
@@ -36,8 +33,8 @@ absl::Status BlockCheck::Compare(int64_t block, absl::string_view bytes) const {
   if (found == expected) return absl::OkStatus();
   const int64_t begin = block * kSummedBlockBytes, end = begin + static_cast<int64_t>(bytes.size());
   return absl::DataLossError(absl::StrCat(
-      file_->name(), ": damaged at bytes [", begin, ", ", end, "), ", WhatIsIn(*file_, begin, end), ": CRC-32C ",
-      Hex(found), ", the manifest says ", Hex(expected), "; copy this folder anew, or take another step's"));
+      file_->name(), ": damaged at bytes [", begin, ", ", end, "), ", Describe(*file_, begin, end), ": CRC-32C ",
+      CrcHex(found), ", the manifest says ", CrcHex(expected), "; copy this folder anew, or take another step's"));
 }
 
 absl::Status BlockCheck::Check(int64_t begin, absl::string_view bytes, std::string* scratch) {

@@ -1,7 +1,5 @@
-// Compares what is read of a file of weights with its blocks' checksums (SafetensorsFile::block_sums), each block once:
-// what a load reads is compared as it comes, and only where a block is read in part is the rest of it read beside.
-// Blocks of which nothing is read are not looked at.
-//
+// Compares what is read of a file of weights with its blocks' checksums (SafetensorsFile::block_sums), each block once.
+// Where a block is read in part, the rest is read, too; blocks that are not read are not compared.
 // Thread-safe.  Borrows the file.
 #pragma once
 
@@ -21,17 +19,17 @@ class BlockCheck {
   // REQUIRES: the file has block sums.
   explicit BlockCheck(const SafetensorsFile* file);
 
-  // `bytes` were read at `begin`.  `scratch` is used for blocks that are not all of it.
+  // Compares bytes that were read at `begin`.  scratch: for blocks of which they are a part.
   // DataLoss "<file>: damaged at bytes [a, b), where tensor "…" is: CRC-32C X, the manifest says Y"; Read's errors.
   absl::Status Check(int64_t begin, absl::string_view bytes, std::string* scratch);
-  // The same of the blocks with the file's header.
+  // Reads and compares the blocks with the file's header.
   absl::Status CheckHeader();
 
  private:
   absl::Status Compare(int64_t block, absl::string_view bytes) const;
 
   const SafetensorsFile* const file_;
-  std::vector<std::atomic<bool>> seen_;  // by block: somebody compares it, or has
+  std::vector<std::atomic<bool>> seen_;  // by block: it is compared, or being compared
 };
 
 }  // namespace switchyard::checkpoint

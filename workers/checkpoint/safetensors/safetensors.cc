@@ -14,18 +14,17 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
+#include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 
 namespace switchyard::checkpoint {
 namespace {
 
-constexpr char kSingleFile[] = "model.safetensors";
-constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr int64_t kMaxIndexBytes = 64 << 20;
 constexpr int64_t kMaxIndexedTensors = 4'000'000;
 
-absl::Status InFile(absl::string_view file, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("shard ", file, ": ", status.message()));
+absl::Status InShard(absl::string_view file, const absl::Status& status) {
+  return InFile(absl::StrCat("shard ", file), status);
 }
 
 bool IsForeignName(absl::string_view name) {
@@ -55,16 +54,14 @@ class Fnv128 {
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const ModelDir& dir, const std::string& name) {
   absl::StatusOr<int> fd = dir.OpenFile(name);
-  if (!fd.ok()) return InFile(Excerpt(name), fd.status());
+  if (!fd.ok()) return InShard(Excerpt(name), fd.status());
   struct stat st = {};
   fstat(*fd, &st);
   std::unique_ptr<SafetensorsFile> file(
       new SafetensorsFile(name, *fd, st.st_size, int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec));
-  if (absl::Status status = file->ReadHeader(); !status.ok()) return InFile(name, status);
+  if (absl::Status status = file->ReadHeader(); !status.ok()) return InShard(name, status);
   return file;
 }
-
-SafetensorsFile::~SafetensorsFile() { close(fd_); }
 
 absl::Status SafetensorsFile::ReadHeader() {
   ASSIGN_OR_RETURN(tensors_, ReadSafetensorsHeader(
@@ -79,7 +76,7 @@ absl::Status SafetensorsFile::ReadHeader() {
 absl::Status SafetensorsFile::Read(int64_t begin, int64_t bytes, void* to) const {
   int64_t done = 0;
   while (done < bytes) {
-    const ssize_t n = pread(fd_, static_cast<char*>(to) + done, static_cast<size_t>(bytes - done), begin + done);
+    const ssize_t n = pread(fd_.get(), static_cast<char*>(to) + done, static_cast<size_t>(bytes - done), begin + done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0)
       return absl::UnavailableError(absl::StrCat(name_, ": reading at ", begin + done, ": ", std::strerror(errno)));
@@ -93,9 +90,8 @@ absl::Status SafetensorsFile::Read(int64_t begin, int64_t bytes, void* to) const
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
-  absl::StatusOr<ModelDir> dir = ModelDir::Open(path);
-  RETURN_IF_ERROR(dir.status());
-  return Open(*dir);
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(path));
+  return Open(dir);
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelDir& dir) {
@@ -118,10 +114,9 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelDir& dir) {
 }
 
 absl::Status Checkpoint::OpenShards(const ModelDir& dir) {
-  std::string text;
-  ASSIGN_OR_RETURN(text, dir.ReadSmallFile(kIndexFile, kMaxIndexBytes));
-  nlohmann::json index;
-  ASSIGN_OR_RETURN(index, ParseStrictJson(kIndexFile, text, {.max_depth = 8, .max_values = kMaxIndexedTensors}));
+  ASSIGN_OR_RETURN(std::string text, dir.ReadSmallFile(kIndexFile, kMaxIndexBytes));
+  ASSIGN_OR_RETURN(nlohmann::json index,
+                   ParseStrictJson(kIndexFile, text, {.max_depth = 8, .max_values = kMaxIndexedTensors}));
   text.clear();
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(kIndexFile, ": weight_map is missing or no object"));
@@ -134,9 +129,9 @@ absl::Status Checkpoint::OpenShards(const ModelDir& dir) {
           absl::StrCat(kIndexFile, ": weight_map[\"", Excerpt(tensor), "\"] is no string"));
     }
     const std::string& name = file.get_ref<const std::string&>();
-    if (absl::Status status = CheckPlainName(name); !status.ok()) return InFile(Excerpt(name), status);
+    if (absl::Status status = CheckPlainName(name); !status.ok()) return InShard(Excerpt(name), status);
     if (!absl::EndsWith(name, ".safetensors")) {
-      return InFile(Excerpt(name), absl::UnimplementedError("unsupported format; only safetensors"));
+      return InShard(Excerpt(name), absl::UnimplementedError("unsupported format; only safetensors"));
     }
     weight_map[tensor] = name;
     names.insert(name);
@@ -145,8 +140,8 @@ absl::Status Checkpoint::OpenShards(const ModelDir& dir) {
   for (const std::string& name : names) RETURN_IF_ERROR(AddFile(dir, name, weight_map));
   for (const auto& [tensor, file] : weight_map) {
     if (!tensors_.contains(tensor)) {
-      return InFile(file, absl::InvalidArgumentError(
-                              absl::StrCat("tensor \"", Excerpt(tensor), "\": the index puts it here, it is missing")));
+      return InShard(file, absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(tensor),
+                                                                   "\": the index puts it here, it is missing")));
     }
   }
   return CheckTotalSize(index);
@@ -165,17 +160,16 @@ absl::Status Checkpoint::CheckTotalSize(const nlohmann::json& index) const {
 }
 
 absl::Status Checkpoint::AddFile(const ModelDir& dir, const std::string& file_name, const WeightMap& weight_map) {
-  std::unique_ptr<SafetensorsFile> file;
-  ASSIGN_OR_RETURN(file, SafetensorsFile::Open(dir, file_name));
+  ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(dir, file_name));
   for (const auto& [name, entry] : file->tensors()) {
     const auto it = weight_map.find(name);
     if (!weight_map.empty() && it == weight_map.end()) {
-      return InFile(file_name, absl::InvalidArgumentError(
-                                   absl::StrCat("tensor \"", Excerpt(name), "\": the index does not name it")));
+      return InShard(file_name, absl::InvalidArgumentError(
+                                    absl::StrCat("tensor \"", Excerpt(name), "\": the index does not name it")));
     }
     if (!weight_map.empty() && it->second != file_name) {
-      return InFile(file_name, absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(name),
-                                                                       "\": the index puts it into ", it->second)));
+      return InShard(file_name, absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(name),
+                                                                        "\": the index puts it into ", it->second)));
     }
     tensors_[name] = {file.get(), &entry};
   }

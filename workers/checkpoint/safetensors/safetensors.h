@@ -1,11 +1,11 @@
 // Reads safetensors: one file (SafetensorsFile), or the files of a checkpoint directory (Checkpoint).
 //
-// A header is believed only after every claim in it was checked against the file's size; nothing is allocated from an
-// unverified length.  Data is read with pread, never mapped, so that a file which shrinks while it is read gives an
-// error and no signal.  Read is thread-safe; opening is not concurrent with it.
-// Errors: InvalidArgument for what the file says, NotFound for a missing one, DataLoss for one that ends early,
-// Unimplemented for another format ("unsupported format; only safetensors").
-// Does not do: writing, sub-byte types' contents (their sizes are checked), pickle, GGUF.
+// Every claim of a header is checked against the file's size; nothing is allocated from an unverified length.  Data is
+// read with pread, never mapped, so that a file which shrinks meanwhile gives an error and no signal.  Read is
+// thread-safe; opening is not concurrent with it.
+// Errors: InvalidArgument for a file's contents, NotFound, DataLoss for a file that ends early, Unimplemented for
+// another format ("unsupported format; only safetensors"). Does not do: writing, sub-byte types' contents (their sizes
+// are checked), pickle, GGUF.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,14 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json_fwd.hpp"
 #include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::checkpoint {
 
+// A directory has its weights in the first, or in shards that the second names.
+inline constexpr char kSingleFile[] = "model.safetensors";
+inline constexpr char kIndexFile[] = "model.safetensors.index.json";
 inline constexpr int64_t kMaxSafetensorsHeader = 25'000'000;
 inline constexpr int kMaxSafetensorsRank = 8;
 
@@ -44,9 +48,6 @@ class SafetensorsFile {
  public:
   // Opens `name` and checks its header.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const ModelDir& dir, const std::string& name);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::string& name() const { return name_; }
   int64_t size() const { return size_; }
@@ -54,8 +55,8 @@ class SafetensorsFile {
   const std::string& header() const { return header_; }  // its JSON text
   // By rising offset.
   const std::vector<std::pair<std::string, TensorEntry>>& tensors() const { return tensors_; }
-  // What blocks of it have to have, as its folder's manifest says (file_sums.h); empty: nobody says.  Whoever reads
-  // compares (block_check.h).  Set while nobody reads.
+  // The blocks' checksums in its folder's manifest (file_sums.h), which readers compare (block_check.h); empty: there
+  // is none.  Set while nobody reads.
   const std::vector<uint32_t>& block_sums() const { return block_sums_; }
   void set_block_sums(std::vector<uint32_t> crc32c) { block_sums_ = std::move(crc32c); }
   // Reads exactly `bytes` bytes at `begin` of the file.  Blocks on the disk.  Thread-safe.
@@ -66,10 +67,10 @@ class SafetensorsFile {
       : name_(std::move(name)), fd_(fd), size_(size), modified_ns_(modified_ns) {}
   absl::Status ReadHeader();
 
-  std::string name_;
-  int fd_ = -1;
-  int64_t size_ = 0;
-  int64_t modified_ns_ = 0;
+  const std::string name_;
+  const UniqueFd fd_;
+  const int64_t size_;
+  const int64_t modified_ns_;
   std::string header_;
   std::vector<std::pair<std::string, TensorEntry>> tensors_;
   std::vector<uint32_t> block_sums_;
@@ -92,17 +93,17 @@ class Checkpoint {
   // Every tensor's name, sorted.
   std::vector<std::string> TensorNames() const;
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
-  // 32 hex digits over file names, sizes and headers: what ranks of a group must share.  It tells apart checkpoints
-  // that were mixed up; it is no defence against one made to collide.
+  // 32 hex digits over file names, sizes and headers, which ranks of a group must share.  No defence against collisions
+  // made on purpose.
   std::string Hash() const;
-  // The hash, and one over when the files were written: what is kept of their contents on this machine goes by it.
+  // The hash, and one over the files' times: names what this machine keeps of their contents.
   std::string Stamp() const;
 
  private:
   using WeightMap = absl::flat_hash_map<std::string, std::string>;  // tensor → file
 
   absl::Status OpenShards(const ModelDir& dir);
-  // Adds a file's tensors, of which each must be the one that `weight_map` puts there (empty: no index).
+  // Adds a file's tensors, which must be those that `weight_map` puts there (empty: no index).
   absl::Status AddFile(const ModelDir& dir, const std::string& file_name, const WeightMap& weight_map);
   absl::Status CheckTotalSize(const nlohmann::json& index) const;
 

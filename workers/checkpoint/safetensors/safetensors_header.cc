@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,12 +19,15 @@ using NamedEntry = std::pair<std::string, TensorEntry>;
 
 constexpr int64_t kMaxTensorsPerFile = 250'000;
 constexpr int64_t kMaxExactInteger = int64_t{1} << 53;
+constexpr std::pair<absl::string_view, DType> kLoadable[] = {
+    {"BF16", DType::kBf16}, {"F16", DType::kF16}, {"F32", DType::kF32}, {"F64", DType::kF64},
+    {"I64", DType::kI64},   {"I32", DType::kI32}, {"U8", DType::kU8}};
 
 struct DTypeSpec {
   const char* name;
   int bits;
 };
-// All that the format knows.  Which of them we can load is ParseSafetensorsDType's matter.
+// All types of the format; kLoadable has those that we load.
 constexpr DTypeSpec kDTypes[] = {
     {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
@@ -56,7 +58,8 @@ absl::StatusOr<int> DTypeBits(absl::string_view tensor, const Json& value) {
   return TensorError(tensor, absl::StrCat("unknown dtype \"", Excerpt(name), "\""));
 }
 
-absl::Status ReadShape(absl::string_view tensor, const Json& value, int bits, TensorEntry* entry, int64_t* bytes) {
+// Returns the tensor's bytes.
+absl::StatusOr<int64_t> ReadShape(absl::string_view tensor, const Json& value, int bits, TensorEntry* entry) {
   if (!value.is_array()) return TensorError(tensor, "shape is no list");
   if (value.size() > static_cast<size_t>(kMaxSafetensorsRank)) {
     return TensorError(tensor, absl::StrCat("rank ", value.size(), ", limit ", kMaxSafetensorsRank));
@@ -75,8 +78,7 @@ absl::Status ReadShape(absl::string_view tensor, const Json& value, int bits, Te
   if (total_bits % 8 != 0) {
     return TensorError(tensor, absl::StrCat("shape ", entry->ShapeString(), " of ", bits, " bits fills no whole byte"));
   }
-  *bytes = total_bits / 8;
-  return absl::OkStatus();
+  return total_bits / 8;
 }
 
 absl::Status ReadOffsets(absl::string_view tensor, const Json& value, int64_t expected_bytes, int64_t data_bytes,
@@ -106,11 +108,9 @@ absl::StatusOr<TensorEntry> ReadEntry(absl::string_view name, const Json& value,
     if (!value.contains(key)) return TensorError(name, absl::StrCat("\"", key, "\" is missing"));
   }
   TensorEntry entry;
-  int bits = 0;
-  ASSIGN_OR_RETURN(bits, DTypeBits(name, value["dtype"]));
+  ASSIGN_OR_RETURN(int bits, DTypeBits(name, value["dtype"]));
   entry.dtype = value["dtype"].get<std::string>();
-  int64_t bytes = 0;
-  RETURN_IF_ERROR(ReadShape(name, value["shape"], bits, &entry, &bytes));
+  ASSIGN_OR_RETURN(const int64_t bytes, ReadShape(name, value["shape"], bits, &entry));
   RETURN_IF_ERROR(ReadOffsets(name, value["data_offsets"], bytes, data_bytes, &entry));
   return entry;
 }
@@ -125,7 +125,7 @@ absl::Status CheckMetadata(const Json& metadata) {
   return absl::OkStatus();
 }
 
-// The tensors, sorted by offset, must cover the data from its first byte to its last.
+// The tensors, sorted by offset, must cover all of the data.
 absl::Status CheckTiling(const std::vector<NamedEntry>& tensors, int64_t data_bytes) {
   int64_t at = 0;
   for (const auto& [name, entry] : tensors) {
@@ -148,21 +148,16 @@ absl::Status CheckTiling(const std::vector<NamedEntry>& tensors, int64_t data_by
 std::string TensorEntry::ShapeString() const { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
 absl::StatusOr<DType> ParseSafetensorsDType(absl::string_view name) {
-  if (name == "BF16") return DType::kBf16;
-  if (name == "F16") return DType::kF16;
-  if (name == "F32") return DType::kF32;
-  if (name == "F64") return DType::kF64;
-  if (name == "I64") return DType::kI64;
-  if (name == "I32") return DType::kI32;
-  if (name == "U8") return DType::kU8;
+  for (const auto& [known, dtype] : kLoadable) {
+    if (name == known) return dtype;
+  }
   return absl::UnimplementedError(absl::StrCat("dtype ", Excerpt(name), " cannot be loaded"));
 }
 
 absl::StatusOr<std::vector<NamedEntry>> ParseSafetensorsHeader(absl::string_view json, int64_t data_begin,
                                                                int64_t data_bytes) {
   if (json.empty() || json[0] != '{') return absl::InvalidArgumentError("header: syntax error at byte 0: no '{'");
-  Json root;
-  ASSIGN_OR_RETURN(root, ParseStrictJson("header", json, {.max_depth = 8, .max_values = 16 * kMaxTensorsPerFile}));
+  ASSIGN_OR_RETURN(Json root, ParseStrictJson("header", json, {.max_depth = 8, .max_values = 16 * kMaxTensorsPerFile}));
   if (!root.is_object()) return absl::InvalidArgumentError("header: no object");
   if (root.size() > static_cast<size_t>(kMaxTensorsPerFile)) {
     return absl::InvalidArgumentError(absl::StrCat("header: ", root.size(), " keys, limit ", kMaxTensorsPerFile));
@@ -174,11 +169,10 @@ absl::StatusOr<std::vector<NamedEntry>> ParseSafetensorsHeader(absl::string_view
       RETURN_IF_ERROR(CheckMetadata(value));
       continue;
     }
-    TensorEntry entry;
-    ASSIGN_OR_RETURN(entry, ReadEntry(name, value, data_bytes));
+    ASSIGN_OR_RETURN(TensorEntry entry, ReadEntry(name, value, data_bytes));
     tensors.emplace_back(name, std::move(entry));
   }
-  // Empty tensors share their offset with whatever follows: they come first.
+  // Empty tensors share their offset with the next one: they come first.
   std::sort(tensors.begin(), tensors.end(), [](const NamedEntry& a, const NamedEntry& b) {
     return std::make_tuple(a.second.begin, a.second.bytes, absl::string_view(a.first)) <
            std::make_tuple(b.second.begin, b.second.bytes, absl::string_view(b.first));
@@ -214,24 +208,10 @@ absl::StatusOr<std::vector<NamedEntry>> ReadSafetensorsHeader(
   return ParseSafetensorsHeader(*text, data_begin, file_bytes - data_begin);
 }
 
-const char* SafetensorsDTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF64:
-      return "F64";
-    case DType::kBf16:
-      return "BF16";
-    case DType::kF16:
-      return "F16";
-    case DType::kI32:
-      return "I32";
-    case DType::kI64:
-      return "I64";
-    case DType::kU8:
-      return "U8";
-  }
-  return "";
+absl::string_view SafetensorsDTypeName(DType dtype) {
+  return std::find_if(std::begin(kLoadable), std::end(kLoadable),
+                      [&](const auto& each) { return each.second == dtype; })
+      ->first;
 }
 
 }  // namespace switchyard::checkpoint

@@ -1,5 +1,4 @@
-// The header of a safetensors file: JSON text → tensors, every claim checked.  Pure; see safetensors.h for the reader,
-// safetensors_writer.h for the writer.
+// Parses the header of a safetensors file, JSON text → tensors, and checks every claim.  Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +15,18 @@
 
 namespace switchyard::checkpoint {
 
-// `data_begin`: where the data starts in the file (8 + header length); `data_bytes`: how many follow.  The tensors come
-// by rising offset and tile the data exactly, without hole or overlap.
-// Errors: InvalidArgument 'header: …' or 'tensor "x": …'.
+// data_begin: where the data starts in the file (8 + header length); data_bytes: its size.  The tensors have rising
+// offsets and tile the data without hole or overlap. Errors: InvalidArgument 'header: …' or 'tensor "x": …'.
 absl::StatusOr<std::vector<std::pair<std::string, TensorEntry>>> ParseSafetensorsHeader(absl::string_view json,
                                                                                         int64_t data_begin,
                                                                                         int64_t data_bytes);
 
-// The same of a file of `file_bytes`, of which `read` gives any part; *text gets the JSON.  Nothing is allocated from
-// a length that the file does not have.
-// Errors: also Unimplemented "unsupported format" for what looks like another one; read's.
+// The same for a file of file_bytes, of which `read` gives any part; *text becomes the JSON.  Nothing is allocated from
+// a length that the file does not have.  Errors: also Unimplemented "unsupported format" for another format; read's.
 absl::StatusOr<std::vector<std::pair<std::string, TensorEntry>>> ReadSafetensorsHeader(
     int64_t file_bytes, absl::FunctionRef<absl::Status(int64_t begin, absl::Span<char> to)> read, std::string* text);
 
-// How a header calls it: "BF16" …
-const char* SafetensorsDTypeName(DType dtype);
+// "BF16" …
+absl::string_view SafetensorsDTypeName(DType dtype);
 
 }  // namespace switchyard::checkpoint

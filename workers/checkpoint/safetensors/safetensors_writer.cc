@@ -1,7 +1,6 @@
 #include "workers/checkpoint/safetensors/safetensors_writer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -54,8 +53,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(absl::Span<const Ten
   int64_t at = 0;
   for (const TensorToWrite* tensor : writer.tensors_) {
     if (!names.insert(tensor->name).second) return Wrong(tensor->name, "the name is given twice or reserved");
-    int64_t bytes = 0;
-    ASSIGN_OR_RETURN(bytes, BytesOf(*tensor));
+    ASSIGN_OR_RETURN(int64_t bytes, BytesOf(*tensor));
     int64_t end = 0;
     if (__builtin_add_overflow(at, bytes, &end)) return Wrong(tensor->name, "the file's size overflows");
     const std::string quoted = JsonText(nlohmann::json(tensor->name));

@@ -1,9 +1,9 @@
-// Writes a safetensors file as a stream: the header first, as all sizes are known beforehand, then one tensor after
-// another, none of which needs to be in memory as a whole.
+// Writes a safetensors file as a stream: the header, then one tensor after another, none of which needs to be in memory
+// as a whole.
 //
-// Tensors stand by falling size of their elements, else in the order given, so that each is aligned to its elements;
-// the data begins at a multiple of 8.  `__metadata__` is {"format": "pt"}, which HuggingFace's loaders ask for.
-// Thread-compatible.  Does not do: files (the sink's), conversion (contents give the dtype's bytes, little-endian).
+// Tensors are ordered by falling size of their elements, else as given, so that each is aligned to its elements; the
+// data begins at a multiple of 8.  `__metadata__` is {"format": "pt"}, which HuggingFace's loaders require.
+// Thread-compatible.  Does not do: files (the sink does), conversion (contents are the dtype's bytes, little-endian).
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ struct TensorToWrite {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  // Gives all bytes to the sink in order, in pieces of any size, and returns the sink's error at once.
+  // Passes all bytes to the sink in order, in pieces of any size; returns the sink's error at once.
   std::function<absl::Status(ByteSink sink)> contents;
 };
 
-// What gives bytes that stay where they are until they are written.
+// The contents of bytes in memory, which must stay there until they are written.
 std::function<absl::Status(ByteSink sink)> BytesAt(const void* bytes, int64_t count);
 
 class SafetensorsWriter {
@@ -41,7 +41,7 @@ class SafetensorsWriter {
   static absl::StatusOr<SafetensorsWriter> Create(absl::Span<const TensorToWrite> tensors);
 
   int64_t file_bytes() const { return file_bytes_; }
-  // Errors: the sink's and the contents'; Internal for contents that give more or fewer bytes than their shape has.
+  // Errors: the sink's and the contents'; Internal for contents with more or fewer bytes than their shape has.
   absl::Status Write(ByteSink sink) const;
 
  private:

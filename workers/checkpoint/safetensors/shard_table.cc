@@ -27,14 +27,12 @@ absl::StatusOr<ShardTable> ShardTable::Open(FileSystem* files, const std::string
 
 absl::Status ShardTable::Add(FileSystem* files, const std::string& folder, const std::string& name) {
   const std::string path = absl::StrCat(folder, "/", name);
-  std::unique_ptr<File> file;
-  ASSIGN_OR_RETURN(file, files->Open(path, OpenMode::kRead));
-  int64_t size = 0;
-  ASSIGN_OR_RETURN(size, file->Size());
+  ASSIGN_OR_RETURN(std::unique_ptr<File> file, files->Open(path, OpenMode::kRead));
+  ASSIGN_OR_RETURN(int64_t size, file->Size());
   std::string text;
   auto tensors = ReadSafetensorsHeader(
       size, [&](int64_t begin, absl::Span<char> to) { return file->Read(begin, to); }, &text);
-  if (!tensors.ok()) return absl::Status(tensors.status().code(), absl::StrCat(path, ": ", tensors.status().message()));
+  if (!tensors.ok()) return InFile(path, tensors.status());
   const int index = static_cast<int>(files_.size());
   for (auto& [tensor, entry] : *tensors) {
     const auto [it, is_new] = places_.try_emplace(tensor, Place{index, std::move(entry)});

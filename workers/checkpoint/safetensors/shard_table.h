@@ -1,7 +1,7 @@
-// Tensors of a checkpoint by name, whichever ranks wrote them: so it loads on any number of ranks.
+// The tensors of a checkpoint by name, whichever ranks wrote them, so that it loads on any number of ranks.
 //
-// Thread-safe for reading as far as a rank's threads read different Places through it; holds its files open, so that a
-// checkpoint that is removed meanwhile stays readable.  Does not do: checksums (CheckContents), conversion.
+// Threads may read different Places at once.  Holds its files open, so that a checkpoint that is removed meanwhile
+// stays readable.  Does not do: checksums, conversion.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ class ShardTable {
   };
 
   ShardTable() = default;
-  // The manifest's files PREFIX….safetensors of a folder: "model-", "optimizer-".
+  // Opens the manifest's files PREFIX….safetensors of a folder: "model-", "optimizer-".
   // Errors: the file system's; InvalidArgument for a header that does not fit its file, or a tensor in two files.
   static absl::StatusOr<ShardTable> Open(FileSystem* files, const std::string& folder, const Manifest& manifest,
                                          absl::string_view prefix);
@@ -37,7 +37,7 @@ class ShardTable {
   const std::vector<std::string>& names() const { return names_; }  // sorted
   std::optional<Place> Find(absl::string_view tensor) const;
   const std::string& file_name(const Place& place) const { return file_names_[place.file]; }
-  // to.size() bytes of the tensor, from byte `begin` of it on.  REQUIRES: they are in it.
+  // Reads to.size() bytes of the tensor, from its byte `begin` on.  REQUIRES: they are in it.
   absl::Status Read(const Place& place, int64_t begin, absl::Span<char> to) const;
 
  private:

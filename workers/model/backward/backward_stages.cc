@@ -1,32 +1,27 @@
 #include "workers/model/backward/backward_stages.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace switchyard::model {
 namespace {
 
 std::vector<TensorView> WithoutMissing(std::vector<TensorView> all) {
-  all.erase(std::remove_if(all.begin(), all.end(), [](const TensorView& view) { return view.rank() == 0; }), all.end());
+  std::erase_if(all, [](const TensorView& view) { return view.rank() == 0; });
   return all;
+}
+
+void Append(const ops::FfnGradients& ffn, std::vector<TensorView>* all) {
+  all->insert(all->end(), {ffn.down.gradient, ffn.down_bias, ffn.gate_up.gradient, ffn.up_bias});
 }
 
 std::vector<TensorView> FeedForward(const LayerGradients& layer) {
   std::vector<TensorView> all;
-  const auto append = [&](const ops::FfnGradients& ffn) {
-    all.push_back(ffn.down.gradient);
-    all.push_back(ffn.down_bias);
-    all.push_back(ffn.gate_up.gradient);
-    all.push_back(ffn.up_bias);
-  };
-  if (layer.dense.has_value()) append(*layer.dense);
+  if (layer.dense.has_value()) Append(*layer.dense, &all);
   if (layer.moe.has_value()) {
-    if (layer.moe->shared.has_value()) append(*layer.moe->shared);
-    all.push_back(layer.moe->shared_gate.gradient);
-    all.push_back(layer.moe->router.gradient);
+    if (layer.moe->shared.has_value()) Append(*layer.moe->shared, &all);
+    all.insert(all.end(), {layer.moe->shared_gate.gradient, layer.moe->router.gradient});
   }
-  all.push_back(layer.ffn_norm);
-  all.push_back(layer.ffn_norm_bias);
+  all.insert(all.end(), {layer.ffn_norm, layer.ffn_norm_bias});
   return all;
 }
 
@@ -37,10 +32,8 @@ std::vector<TensorView> AllDense(const ModelGradients& gradients, const Backward
       return {tied ? TensorView() : gradients.lm_head.gradient, gradients.final_norm, gradients.final_norm_bias};
     case BackwardPart::kFeedForward:
       return FeedForward(gradients.layers[stage.layer]);
-    case BackwardPart::kAttentionOut: {
-      const AttentionGradients& attention = gradients.layers[stage.layer].attention;
-      return {attention.o_bias, attention.o.gradient};
-    }
+    case BackwardPart::kAttentionOut:
+      return {gradients.layers[stage.layer].attention.o_bias, gradients.layers[stage.layer].attention.o.gradient};
     case BackwardPart::kAttentionIn: {
       const AttentionGradients& attention = gradients.layers[stage.layer].attention;
       return {attention.q_norm,       attention.k_norm, attention.qkv_bias,
@@ -73,12 +66,7 @@ std::vector<TensorView> DenseGradientsOf(const ModelGradients& gradients, const 
 std::vector<TensorView> ExpertGradientsOf(const ModelGradients& gradients, const BackwardStage& stage) {
   if (stage.part != BackwardPart::kFeedForward || !gradients.layers[stage.layer].moe.has_value()) return {};
   std::vector<TensorView> all;
-  for (const ops::FfnGradients& expert : gradients.layers[stage.layer].moe->experts) {
-    all.push_back(expert.down.gradient);
-    all.push_back(expert.down_bias);
-    all.push_back(expert.gate_up.gradient);
-    all.push_back(expert.up_bias);
-  }
+  for (const ops::FfnGradients& expert : gradients.layers[stage.layer].moe->experts) Append(expert, &all);
   return WithoutMissing(std::move(all));
 }
 

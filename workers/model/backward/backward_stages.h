@@ -1,5 +1,5 @@
-// The stages of a model's backward pass: in which order gradients become complete, the same on every rank, with or
-// without rows.  For whoever sums them over ranks meanwhile.
+// The stages of a model's backward pass: the order in which gradients become complete, the same on every rank, with or
+// without rows.  Gradient reducers follow it.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace switchyard::model {
 
 enum class BackwardPart : uint8_t {
-  kHead,          // final norm and lm_head: LossHead's
+  kHead,          // final norm and lm_head (LossHead)
   kFeedForward,   // experts, router, shared expert or dense feed-forward, and their norm
   kAttentionOut,  // the output projection
   kAttentionIn,   // q, k, v and their norms
@@ -24,11 +24,11 @@ struct BackwardStage {
   bool operator==(const BackwardStage& other) const = default;
 };
 
-// Of a pass over all layers, in order.
+// The stages of a pass over all layers, in order.
 std::vector<BackwardStage> BackwardStages(int64_t num_layers);
 
-// Which gradients have all their shares when the stage is done: of what every rank has, and of this rank's experts.
-// Over all stages each comes once; one that lm_head and embedding share comes with the latter.
+// The gradients that are complete when the stage is done: of what every rank has, and of this rank's experts.  Over all
+// stages each comes once; one that lm_head and embedding share comes with the latter.
 std::vector<TensorView> DenseGradientsOf(const ModelGradients& gradients, const BackwardStage& stage);
 std::vector<TensorView> ExpertGradientsOf(const ModelGradients& gradients, const BackwardStage& stage);
 

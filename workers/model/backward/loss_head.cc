@@ -26,7 +26,7 @@ absl::StatusOr<LossSum> LossHead::RunPart(const Stream& stream, const Part& part
   RETURN_IF_ERROR(Normalize(stream, model_->config(), norm, part.residual, x));
   RETURN_IF_ERROR(ops::Gemm(stream, {}, x, weights.lm_head, TensorView(), logits));
   const bool backward = part.gradients != nullptr;
-  // (Over the logits themselves where the dtypes are the same.)
+  // The gradient overwrites the logits where the dtypes are the same.
   const TensorView d_logits = !backward ? TensorView() : logits.dtype() == x.dtype() ? logits : d_logits_.Rows(rows);
   LossSum sum;
   ASSIGN_OR_RETURN(sum.loss, ops::CrossEntropy(stream, part.scale, logits, part.targets, d_logits));
@@ -43,34 +43,30 @@ absl::StatusOr<LossSum> LossHead::RunPart(const Stream& stream, const Part& part
   return sum;
 }
 
-absl::StatusOr<LossSum> LossHead::Evaluate(const Stream& stream, const TensorView& residual, const IntView& targets) {
-  LossSum all;
-  for (int64_t first = 0; first < residual.dim(0); first += kLossRows) {
-    const int64_t count = std::min(kLossRows, residual.dim(0) - first);
-    LossSum part;
-    ASSIGN_OR_RETURN(part,
-                     RunPart(stream, {.residual = residual.Rows(first, count), .targets = targets.Part(first, count)}));
-    all.loss += part.loss;
-    all.tokens += part.tokens;
+absl::StatusOr<LossSum> LossHead::RunParts(const Stream& stream, const Part& all) {
+  LossSum sum;
+  for (int64_t first = 0; first < all.residual.dim(0); first += kLossRows) {
+    const int64_t count = std::min(kLossRows, all.residual.dim(0) - first);
+    Part part = all;
+    part.residual = all.residual.Rows(first, count);
+    part.targets = all.targets.Part(first, count);
+    if (all.gradients != nullptr) part.d_residual = all.d_residual.Rows(first, count);
+    ASSIGN_OR_RETURN(const LossSum share, RunPart(stream, part));
+    sum.loss += share.loss;
+    sum.tokens += share.tokens;
   }
-  return all;
+  return sum;
+}
+
+absl::StatusOr<LossSum> LossHead::Evaluate(const Stream& stream, const TensorView& residual, const IntView& targets) {
+  return RunParts(stream, {.residual = residual, .targets = targets});
 }
 
 absl::StatusOr<LossSum> LossHead::Run(const Stream& stream, const TensorView& residual, const IntView& targets,
                                       double scale, const ModelGradients& gradients, const TensorView& d_residual) {
-  LossSum all;
-  for (int64_t first = 0; first < residual.dim(0); first += kLossRows) {
-    const int64_t count = std::min(kLossRows, residual.dim(0) - first);
-    LossSum part;
-    ASSIGN_OR_RETURN(part, RunPart(stream, {.residual = residual.Rows(first, count),
-                                            .d_residual = d_residual.Rows(first, count),
-                                            .targets = targets.Part(first, count),
-                                            .scale = scale,
-                                            .gradients = &gradients}));
-    all.loss += part.loss;
-    all.tokens += part.tokens;
-  }
-  return all;
+  return RunParts(
+      stream,
+      {.residual = residual, .d_residual = d_residual, .targets = targets, .scale = scale, .gradients = &gradients});
 }
 
 }  // namespace switchyard::model

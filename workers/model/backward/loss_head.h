@@ -3,14 +3,13 @@
 //
 //   loss = Σ_t -log softmax(lm_head · norm(residual[t]))[target[t]]   over rows whose target is not negative
 //
-// scale: what the gradient of this sum is multiplied with: 1 / (unmasked tokens of all ranks), times what accumulation
-// asks for.  Sums are in double, in a fixed order.  Thread-compatible.  CPU only.
-// Errors: InvalidArgument "target …" for one that is no token.
+// scale is a factor of this sum's gradient: 1 / (unmasked tokens of all ranks), times that of accumulation.  Sums are
+// in double, in a fixed order.  Thread-compatible.  CPU only.  Errors: InvalidArgument "target …" for one that is no
+// token.
 #pragma once
 
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/model/backward/model_gradients.h"
 #include "workers/model/forward/model.h"
@@ -21,8 +20,8 @@
 namespace switchyard::model {
 
 struct LossSum {
-  double loss = 0;     // Σ over the rows that count
-  int64_t tokens = 0;  // how many do
+  double loss = 0;
+  int64_t tokens = 0;  // rows in it
 };
 
 class LossHead {
@@ -30,7 +29,7 @@ class LossHead {
   // model: borrowed, must outlive this.
   explicit LossHead(const Model* model);
 
-  // The loss alone.
+  // Returns the loss alone.
   absl::StatusOr<LossSum> Evaluate(const Stream& stream, const TensorView& residual,  // [T, H] AccDType
                                    const IntView& targets);                           // [T]
   // Also writes d_residual and adds to the gradients of lm_head and final_norm.
@@ -38,14 +37,16 @@ class LossHead {
                               const ModelGradients& gradients, const TensorView& d_residual);  // [T, H] AccDType
 
  private:
-  // Of at most kLossRows rows; gradients null: the loss alone.
+  // Some rows.  Gradients null: the loss alone.
   struct Part {
     TensorView residual, d_residual = {};
     IntView targets = {};
     double scale = 0;
     const ModelGradients* gradients = nullptr;
   };
+  // REQUIRES: at most kLossRows rows.
   absl::StatusOr<LossSum> RunPart(const Stream& stream, const Part& part);
+  absl::StatusOr<LossSum> RunParts(const Stream& stream, const Part& all);
 
   const Model* const model_;
   ScratchTensor x_, d_x_;   // [kLossRows, H]
@@ -53,7 +54,7 @@ class LossHead {
   ScratchTensor d_logits_;  // [kLossRows, V], unless they are logits_
 };
 
-// Enough for the products to run at their rate; few enough for the logits to stay small.
+// Enough for fast products, few enough for small logits.
 inline constexpr int64_t kLossRows = 256;
 
 }  // namespace switchyard::model

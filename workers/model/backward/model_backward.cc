@@ -2,14 +2,12 @@
 
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/model/forward/model_norm.h"
-#include "workers/moe/layer/all_to_all_watch.h"
+#include "workers/moe/layer/schedule_executor.h"
 #include "workers/ops/activation/activation_backward.h"
 #include "workers/ops/activation/bias_gradient.h"
-#include "workers/ops/attention/attention_backward.h"
 #include "workers/ops/embedding/embedding_backward.h"
 #include "workers/ops/gemm/backward/weight_gradient.h"
 #include "workers/ops/gemm/gemm.h"
@@ -19,9 +17,10 @@
 namespace switchyard::model {
 namespace {
 
-// dx = dy · W, and the share of dW that these rows have.
-absl::Status ProductBackward(const Stream& stream, const ops::TrainedMatrix& matrix, const TensorView& d_y,
-                             const TensorView& x, const TensorView& d_x) {
+// dx = dy · W, and these rows' shares of dW and of the bias's gradient (rank 0: there is none).
+absl::Status ProductBackward(const Stream& stream, const ops::TrainedMatrix& matrix, const TensorView& d_bias,
+                             const TensorView& d_y, const TensorView& x, const TensorView& d_x) {
+  if (d_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_y, d_bias));
   RETURN_IF_ERROR(ops::WeightGradient(stream, d_y, x, matrix.gradient));
   return ops::Gemm(stream, {}, d_y, *matrix.transposed, TensorView(), d_x);
 }
@@ -58,7 +57,7 @@ absl::Status ModelBackward::Run(const BackwardIn& in, LayerRange layers, const T
     if (in.saved->policy() == SavePolicy::kLayerInputs && i + 1 < layers.end) {
       RETURN_IF_ERROR(RunAgain(in, i));
     }
-    RETURN_IF_ERROR(RunLayer(stream, in, i, d_residual));
+    RETURN_IF_ERROR(RunLayer({stream, in, i, in.saved->layer(i), d_residual}));
   }
   if (layers.begin > 0) return absl::OkStatus();
   if (d_residual.dim(0) > 0) {
@@ -89,9 +88,8 @@ absl::StatusOr<TensorView> ModelBackward::Rounded(const Stream& stream, const Te
   return rounded;
 }
 
-absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in, int64_t layer_idx,
-                                     const TensorView& d_residual) {
-  const SavedLayer saved = in.saved->layer(layer_idx);
+absl::Status ModelBackward::RunLayer(const LayerCall& call) {
+  const auto& [stream, in, layer_idx, saved, d_residual] = call;
   const int64_t num_rows = d_residual.dim(0);
   const LayerWeights& weights = model_->weights().layers[layer_idx];
   const LayerGradients& gradients = in.gradients->layers[layer_idx];
@@ -101,11 +99,9 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
     RETURN_IF_ERROR(Normalize(stream, model_->config(), norm, saved.residual_mid, x_.Rows(num_rows)));
   }
   if (weights.moe.has_value()) {
-    RETURN_IF_ERROR(RunMoe(in, layer_idx, saved, d_residual));
+    RETURN_IF_ERROR(RunMoe(call));
   } else if (num_rows > 0) {
-    TensorView d_out;
-    ASSIGN_OR_RETURN(d_out, Rounded(stream, d_residual));
-    RETURN_IF_ERROR(RunDense(stream, *weights.dense, *gradients.dense, saved, d_out));
+    RETURN_IF_ERROR(RunDense(call));
   }
   if (num_rows > 0) {
     RETURN_IF_ERROR(NormalizeBackward(
@@ -114,52 +110,50 @@ absl::Status ModelBackward::RunLayer(const Stream& stream, const BackwardIn& in,
         saved.residual_mid, d_x_.Rows(num_rows), d_residual));
   }
   Report(in, BackwardPart::kFeedForward, layer_idx);
-  if (num_rows > 0) RETURN_IF_ERROR(RunOutProjection(stream, in, layer_idx, saved, d_residual));
+  if (num_rows > 0) RETURN_IF_ERROR(RunOutProjection(call));
   Report(in, BackwardPart::kAttentionOut, layer_idx);
-  if (num_rows > 0) RETURN_IF_ERROR(RunAttention(stream, in, layer_idx, saved, d_residual));
+  if (num_rows > 0) RETURN_IF_ERROR(RunAttention(call));
   Report(in, BackwardPart::kAttentionIn, layer_idx);
   return absl::OkStatus();
 }
 
-absl::Status ModelBackward::RunMoe(const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved,
-                                   const TensorView& d_residual) {
-  const int64_t num_rows = d_residual.dim(0);
-  const MoeGradients& gradients = *in.gradients->layers[layer_idx].moe;
+absl::Status ModelBackward::RunMoe(const LayerCall& call) {
+  const BackwardIn& in = call.in;
+  const int64_t num_rows = call.d_residual.dim(0);
+  const MoeGradients& gradients = *in.gradients->layers[call.layer_idx].moe;
   const moe::MoeBackwardWeights to = {.router = gradients.router,
                                       .experts = gradients.experts,
                                       .shared = gradients.shared.has_value() ? &*gradients.shared : nullptr,
                                       .shared_gate = gradients.shared_gate};
-  const moe::RouterLoss loss = in.router_losses.empty() ? moe::RouterLoss() : in.router_losses[layer_idx];
-  return moe_.Run(*in.forward.moe, {.index = model_->moe_index(layer_idx), .saved = saved.moe},
-                  *model_->moe_layer(layer_idx), to,
-                  {.x = x_.Rows(num_rows), .d_residual = d_residual, .router_loss = loss, .d_x = d_x_.Rows(num_rows)});
+  const moe::RouterLoss loss = in.router_losses.empty() ? moe::RouterLoss() : in.router_losses[call.layer_idx];
+  return moe_.Run(
+      *in.forward.moe, {.index = model_->moe_index(call.layer_idx), .saved = call.saved.moe},
+      *model_->moe_layer(call.layer_idx), to,
+      {.x = x_.Rows(num_rows), .d_residual = call.d_residual, .router_loss = loss, .d_x = d_x_.Rows(num_rows)});
 }
 
-absl::Status ModelBackward::RunDense(const Stream& stream, const FfnWeights& weights,
-                                     const ops::FfnGradients& gradients, const SavedLayer& saved,
-                                     const TensorView& d_out) {
-  const int64_t num_rows = d_out.dim(0);
+absl::Status ModelBackward::RunDense(const LayerCall& call) {
+  const auto& [stream, in, layer_idx, saved, d_residual] = call;
+  const ops::FfnGradients& gradients = *in.gradients->layers[layer_idx].dense;
+  const int64_t num_rows = d_residual.dim(0);
   const TensorView d_hidden = d_hidden_.Rows(num_rows), d_sums = d_sums_.Rows(num_rows);
-  SY_CHECK_EQ(weights.down.k(), d_hidden.dim(1));
-  if (gradients.down_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_out, gradients.down_bias));
-  RETURN_IF_ERROR(ProductBackward(stream, gradients.down, d_out, saved.dense_hidden, d_hidden));
+  SY_CHECK_EQ(model_->weights().layers[layer_idx].dense->down.k(), d_hidden.dim(1));
+  ASSIGN_OR_RETURN(const TensorView d_out, Rounded(stream, d_residual));
+  RETURN_IF_ERROR(ProductBackward(stream, gradients.down, gradients.down_bias, d_out, saved.dense_hidden, d_hidden));
   RETURN_IF_ERROR(ops::ActivationBackward(stream, model_->config().activation, saved.dense_sums, d_hidden, d_sums));
-  if (gradients.up_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_sums, gradients.up_bias));
-  return ProductBackward(stream, gradients.gate_up, d_sums, x_.Rows(num_rows), d_x_.Rows(num_rows));
+  return ProductBackward(stream, gradients.gate_up, gradients.up_bias, d_sums, x_.Rows(num_rows), d_x_.Rows(num_rows));
 }
 
 // Leaves d_attended_ for RunAttention.
-absl::Status ModelBackward::RunOutProjection(const Stream& stream, const BackwardIn& in, int64_t layer_idx,
-                                             const SavedLayer& saved, const TensorView& d_residual) {
-  const AttentionGradients& gradients = in.gradients->layers[layer_idx].attention;
-  TensorView d_out;
-  ASSIGN_OR_RETURN(d_out, Rounded(stream, d_residual));
-  if (gradients.o_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_out, gradients.o_bias));
-  return ProductBackward(stream, gradients.o, d_out, saved.attended, d_attended_.Rows(d_residual.dim(0)));
+absl::Status ModelBackward::RunOutProjection(const LayerCall& call) {
+  const AttentionGradients& gradients = call.in.gradients->layers[call.layer_idx].attention;
+  ASSIGN_OR_RETURN(const TensorView d_out, Rounded(call.stream, call.d_residual));
+  return ProductBackward(call.stream, gradients.o, gradients.o_bias, d_out, call.saved.attended,
+                         d_attended_.Rows(d_out.dim(0)));
 }
 
-absl::Status ModelBackward::RunAttention(const Stream& stream, const BackwardIn& in, int64_t layer_idx,
-                                         const SavedLayer& saved, const TensorView& d_residual) {
+absl::Status ModelBackward::RunAttention(const LayerCall& call) {
+  const auto& [stream, in, layer_idx, saved, d_residual] = call;
   const ModelConfig& config = model_->config();
   const int64_t num_rows = d_residual.dim(0);
   const AttentionWeights& weights = model_->weights().layers[layer_idx].attention;
@@ -179,8 +173,7 @@ absl::Status ModelBackward::RunAttention(const Stream& stream, const BackwardIn&
   const NormViews norm = {weights.norm, weights.norm_bias};
   const TensorView x = x_.Rows(num_rows);
   RETURN_IF_ERROR(Normalize(stream, config, norm, saved.residual_in, x));
-  if (gradients.qkv_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_qkv, gradients.qkv_bias));
-  RETURN_IF_ERROR(ProductBackward(stream, gradients.qkv, d_qkv, x, d_x_.Rows(num_rows)));
+  RETURN_IF_ERROR(ProductBackward(stream, gradients.qkv, gradients.qkv_bias, d_qkv, x, d_x_.Rows(num_rows)));
   return NormalizeBackward(stream, config,
                            {.weights = norm, .gradients = {gradients.norm, gradients.norm_bias}, .accumulate = true},
                            saved.residual_in, d_x_.Rows(num_rows), d_residual);

@@ -1,13 +1,11 @@
-// The backward pass of a model: from the gradient of the last layer's residual stream to the gradients of all
-// parameters.
+// The backward pass of a model: from the gradient of the last layer's residual stream to those of all parameters.
 //
-// Walks the layers that Model::Forward ran, in falling order, by what it kept (saved_forward.h).  Every rank of the
-// group must call Run for the same layers, also with an empty batch: gradients of expert rows travel as rows did.
-// Gradients are sums over this rank's rows (of experts: over all rows that came to them) and are added to what is
-// there, so that micro-batches accumulate.  Deterministic: the bits depend on the rows and how they are shared out to
-// ranks, never on threads.
-// Scratch is kept from call to call.  Thread-compatible.  CPU only.
-// Errors: the communicator's; InvalidArgument for gradients that do not fit the model.
+// Runs the layers of Model::Forward in falling order, from what it kept (saved_forward.h).  Every rank of the group
+// must call Run for the same layers, also with an empty batch: gradients of expert rows travel as rows did.  Gradients,
+// sums over this rank's rows (experts': over all rows that came to them), are added to, so that micro-batches
+// accumulate. The bits depend on the rows and how ranks share them, never on threads. Scratch is kept from call to
+// call.  Thread-compatible.  CPU only. Errors: the communicator's; InvalidArgument for gradients that do not fit the
+// model.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +27,13 @@
 namespace switchyard::model {
 
 struct BackwardIn {
-  StageIn forward;                            // as the pass got it, with statistics of its own; without logits
-  KvCache* cache = nullptr;                   // borrowed, as are the next
-  SavedForward* saved = nullptr;              // of that pass
-  const ModelGradients* gradients = nullptr;  // added to
+  StageIn forward;                                       // the pass's, with statistics of its own; without logits
+  KvCache* cache = nullptr;                              // borrowed, as are the next
+  SavedForward* saved = nullptr;                         // of that pass
+  const ModelGradients* gradients = nullptr;             // added to
   absl::Span<const moe::RouterLoss> router_losses = {};  // [L]; empty: none has one
-  // Is told of each stage as it is done, in the order of BackwardStages, also without rows; what LossHead adds must be
-  // there before.  Null: nobody is.
+  // Called after each stage, in the order of BackwardStages, also without rows.  LossHead must have run before.  May be
+  // null.
   std::function<void(const BackwardStage&)> on_stage = nullptr;
 };
 
@@ -44,23 +42,28 @@ class ModelBackward {
   // model: borrowed, must outlive this.
   explicit ModelBackward(Model* model);
 
-  // d_residual: in: the gradient of the residual stream behind layers.end; out: of that before layers.begin.  With
-  // layers.begin == 0 the embedding has its share, too.
+  // d_residual: in: the gradient of the residual stream after layers.end; out: of that before layers.begin.  With
+  // layers.begin == 0 also adds the embedding's gradient.
   absl::Status Run(const BackwardIn& in, LayerRange layers,
                    const TensorView& d_residual);  // [T, H] AccDType
 
  private:
-  absl::Status RunLayer(const Stream& stream, const BackwardIn& in, int64_t layer_idx, const TensorView& d_residual);
-  absl::Status RunOutProjection(const Stream& stream, const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved,
-                                const TensorView& d_residual);
-  absl::Status RunAttention(const Stream& stream, const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved,
-                            const TensorView& d_residual);
-  absl::Status RunDense(const Stream& stream, const FfnWeights& weights, const ops::FfnGradients& gradients,
-                        const SavedLayer& saved, const TensorView& d_out);
-  absl::Status RunMoe(const BackwardIn& in, int64_t layer_idx, const SavedLayer& saved, const TensorView& d_residual);
-  // The layer's forward pass, of which only its input was kept.
+  // One layer of a pass.  Borrowed.
+  struct LayerCall {
+    const Stream& stream;
+    const BackwardIn& in;
+    int64_t layer_idx;
+    SavedLayer saved;
+    TensorView d_residual;
+  };
+  absl::Status RunLayer(const LayerCall& call);
+  absl::Status RunOutProjection(const LayerCall& call);
+  absl::Status RunAttention(const LayerCall& call);
+  absl::Status RunDense(const LayerCall& call);
+  absl::Status RunMoe(const LayerCall& call);
+  // Repeats the forward pass of a layer of which only the input was kept.
   absl::Status RunAgain(const BackwardIn& in, int64_t layer_idx);
-  // The gradient of the residual stream as products read it.
+  // Returns the gradient of the residual stream in the model's dtype.
   absl::StatusOr<TensorView> Rounded(const Stream& stream, const TensorView& d_residual);
 
   Model* const model_;

@@ -1,8 +1,6 @@
-// Where the gradients of a model's parameters go, and the transposed weights that backward reads: shaped as
-// ModelWeights (weights.h).
-//
-// Borrowed views; workers/train/parameters/parameters.h owns what they show.  Gradients are [n, k] or [n] AccDType and
-// are added to.
+// The gradients of a model's parameters, and the transposed weights that backward reads, in the shape of ModelWeights
+// (weights.h).  Views, owned by workers/train/parameters/parameters.h.  Gradients are [n, k] or [n] AccDType and are
+// added to.
 #pragma once
 
 #include <optional>

@@ -1,35 +1,34 @@
 #include "workers/model/config/config.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
+#include "scheduler/base/check.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
 #include "workers/model/config/config_reader.h"
-#include "workers/model/config/rope_reader.h"
 #include "workers/model/families/family.h"
 #include "workers/ops/attention/attention.h"
 
 namespace switchyard::model {
 namespace {
 
-constexpr char kConfigFile[] = "config.json";
 constexpr char kGenerationFile[] = "generation_config.json";
 
-// Far beyond every model that exists, and small enough that nothing overflows before CheckMemory speaks.
+// Far beyond every model that exists, and small enough that nothing overflows before CheckMemory.
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxWidth = 1 << 20;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 30;
 constexpr int64_t kMaxTokenId = (int64_t{1} << 31) - 1;
+constexpr double kHuge = 1e12;
 
-// Keys of all families that serving need not read (training: training_config.h), but that others are misspelled from.
+// Keys that not every family reads (some are for training), but that others may be misspellings of.
 constexpr const char* kOtherKeys[] = {"architectures",
                                       "attention_dropout",
                                       "initializer_range",
@@ -40,18 +39,9 @@ constexpr const char* kOtherKeys[] = {"architectures",
                                       "router_jitter_noise",
                                       "transformers_version",
                                       "use_cache",
-                                      "vocab_size",
-                                      "hidden_size",
-                                      "num_hidden_layers",
-                                      "num_attention_heads",
-                                      "num_key_value_heads",
-                                      "head_dim",
                                       "intermediate_size",
                                       "moe_intermediate_size",
                                       "shared_expert_intermediate_size",
-                                      "num_experts",
-                                      "num_local_experts",
-                                      "num_experts_per_tok",
                                       "norm_topk_prob",
                                       "decoder_sparse_step",
                                       "mlp_only_layers",
@@ -67,13 +57,14 @@ constexpr const char* kOtherKeys[] = {"architectures",
                                       "rope_theta",
                                       "rope_scaling",
                                       "rope_parameters",
-                                      "tie_word_embeddings",
-                                      "torch_dtype",
-                                      "dtype",
-                                      "hidden_act",
-                                      "max_position_embeddings",
                                       "bos_token_id",
                                       "eos_token_id"};
+
+constexpr double kMost = 1e6;
+
+// Keys of transformers' models and of GPT-2 for randomness that training does not have.
+constexpr const char* kRandomKeys[] = {"attention_dropout", "router_jitter_noise", "hidden_dropout",
+                                       "attn_pdrop",        "embd_pdrop",          "resid_pdrop"};
 
 absl::Status CheckFields(const nlohmann::json& root) {
   if (root.contains("auto_map")) {
@@ -112,18 +103,13 @@ void ReadDType(ConfigReader& reader, ModelConfig* config) {
   const std::string key = reader.FirstOf({"dtype", "torch_dtype"});
   if (!reader.Has(key)) return;
   const std::string name = reader.String(key, "");
-  if (name == "bfloat16") {
-    config->file_dtype = DType::kBf16;
-  } else if (name == "float16") {
-    config->file_dtype = DType::kF16;
-  } else if (name == "float32") {
-    config->file_dtype = DType::kF32;
-  } else if (name == "float64") {
-    config->file_dtype = DType::kF64;
-  } else {
-    reader.Problem(key,
-                   absl::StrCat("unknown dtype \"", Excerpt(name), "\"; known: bfloat16, float16, float32, float64"));
+  for (const auto& [known, dtype] : kConfigDTypes) {
+    if (name != known) continue;
+    config->file_dtype = dtype;
+    return;
   }
+  reader.Problem(key,
+                 absl::StrCat("unknown dtype \"", Excerpt(name), "\"; known: bfloat16, float16, float32, float64"));
 }
 
 void ReadHeads(ConfigReader& reader, ModelConfig* config) {
@@ -160,7 +146,112 @@ void ReadActivation(ConfigReader& reader, const ModelFamily& family, ModelConfig
                  absl::StrCat("unknown activation \"", Excerpt(found), "\"; known: ", absl::StrJoin(known, ", ")));
 }
 
-// What every family has.
+// "su" is the name of longrope in early Phi-3 configs.
+constexpr std::pair<absl::string_view, ops::RopeKind> kRopeKinds[] = {
+    {"default", ops::RopeKind::kDefault},   {"linear", ops::RopeKind::kLinear}, {"yarn", ops::RopeKind::kYarn},
+    {"longrope", ops::RopeKind::kLongRope}, {"su", ops::RopeKind::kLongRope},   {"llama3", ops::RopeKind::kLlama3}};
+
+bool ReadRopeKind(ConfigReader& scaling, const std::string& key, ops::RopeKind* kind) {
+  const std::string name = scaling.String(key, "default");
+  for (const auto& [known, found] : kRopeKinds) {
+    if (name == known) *kind = found;
+    if (name == known) return true;
+  }
+  scaling.Problem(key,
+                  absl::StrCat("unknown RoPE \"", Excerpt(name), "\"; known: default, linear, yarn, longrope, llama3"));
+  return false;
+}
+
+void ReadYarn(ConfigReader& scaling, ops::RopeConfig* rope) {
+  rope->beta_fast = scaling.Number("beta_fast", 32.0, 0, kHuge, /*open=*/true);
+  rope->beta_slow = scaling.Number("beta_slow", 1.0, 0, kHuge, /*open=*/true);
+  rope->truncate = scaling.Bool("truncate", true);
+  rope->mscale = scaling.Number("mscale", 0.0, 0, kHuge);
+  rope->mscale_all_dim = scaling.Number("mscale_all_dim", 0.0, 0, kHuge);
+}
+
+void ReadLongRope(ConfigReader& scaling, ops::RopeConfig* rope) {
+  rope->short_factor = scaling.Numbers("short_factor");
+  rope->long_factor = scaling.Numbers("long_factor");
+  for (const auto& [key, factors] :
+       {std::make_pair("short_factor", &rope->short_factor), std::make_pair("long_factor", &rope->long_factor)}) {
+    if (!scaling.AllGood({key})) continue;
+    if (static_cast<int64_t>(factors->size()) != rope->rotary_dim / 2) {
+      scaling.Problem(key, absl::StrCat("expected ", rope->rotary_dim / 2, " numbers, found ", factors->size()));
+    }
+    if (std::any_of(factors->begin(), factors->end(), [](double f) { return f <= 0; })) {
+      scaling.Problem(key, "expected positive numbers");
+    }
+  }
+}
+
+void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config, double original_max,
+                 ops::RopeConfig* rope) {
+  const std::string kind_key = scaling.FirstOf({"rope_type", "type"});
+  rope->theta = scaling.Number("rope_theta", theta, 0, kHuge, /*open=*/true);
+  const double partial = scaling.Number("partial_rotary_factor", 1.0, 0, 1, /*open=*/true);
+  rope->rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * partial);
+  if (rope->rotary_dim < 2 || rope->rotary_dim % 2 != 0) {
+    scaling.Problem("partial_rotary_factor", absl::StrCat("rotates ", rope->rotary_dim, " of ", config.head_dim,
+                                                          " dims; it must be an even number"));
+  }
+  if (!ReadRopeKind(scaling, kind_key, &rope->kind) || rope->kind == ops::RopeKind::kDefault) return;
+  const double context = static_cast<double>(config.context);
+  rope->original_max_positions =
+      original_max > 0 ? original_max : scaling.Number("original_max_position_embeddings", context, 1, kHuge);
+  const bool stretched = rope->kind == ops::RopeKind::kYarn || rope->kind == ops::RopeKind::kLongRope;
+  std::optional<double> factor;
+  if (stretched) factor = context / rope->original_max_positions;
+  rope->factor = scaling.Number("factor", factor, 0, kHuge, /*open=*/true);
+  if (stretched && scaling.Has("attention_factor")) {
+    rope->attention_factor = scaling.Number("attention_factor", 1.0, 0, kHuge, /*open=*/true);
+  }
+  if (rope->kind == ops::RopeKind::kYarn) ReadYarn(scaling, rope);
+  if (rope->kind == ops::RopeKind::kLongRope) ReadLongRope(scaling, rope);
+  if (rope->kind == ops::RopeKind::kLlama3) {
+    rope->low_freq_factor = scaling.Number("low_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
+    rope->high_freq_factor = scaling.Number("high_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
+    if (scaling.AllGood({"low_freq_factor", "high_freq_factor"}) && rope->high_freq_factor <= rope->low_freq_factor) {
+      scaling.Problem("high_freq_factor", absl::StrCat("must exceed low_freq_factor ", rope->low_freq_factor));
+    }
+  }
+}
+
+// v5 may give one object for each layer type.  Families use one RoPE, so the objects have to agree.
+const nlohmann::json* Unnest(ConfigReader& reader, const std::string& key, const nlohmann::json* object) {
+  const nlohmann::json* first = nullptr;
+  for (const char* type : {"full_attention", "sliding_attention"}) {
+    const auto it = object->find(type);
+    if (it == object->end() || it->is_null()) continue;
+    if (!it->is_object()) {
+      reader.Problem(key, absl::StrCat(type, " is no object"));
+    } else if (first != nullptr && *first != *it) {
+      reader.Problem(key, "layer types with different RoPE parameters are not supported");
+    } else {
+      first = &*it;
+    }
+  }
+  return first == nullptr ? object : first;
+}
+
+// Sets config->rope from the spelling of transformers v4 (rope_theta and rope_scaling) or v5 (rope_parameters, flat or
+// one for each layer type).  REQUIRES: head_dim and context are set.
+void ReadRope(ConfigReader& reader, double default_theta, ModelConfig* config) {
+  const std::string key = reader.FirstOf({"rope_parameters", "rope_scaling"});
+  const double theta = reader.Number("rope_theta", default_theta, 0, kHuge, /*open=*/true);
+  const double original_max = reader.Number("original_max_position_embeddings", 0.0, 0, kHuge);
+  const nlohmann::json empty = nlohmann::json::object();
+  const nlohmann::json* object = reader.Object(key);
+  if (object == nullptr) object = &empty;
+  // How many dims rotate, and how far, follows from these.
+  if (!reader.AllGood({"head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"})) return;
+  ConfigReader scaling(*Unnest(reader, key, object), "");
+  ReadScaling(scaling, theta, *config, original_max, &config->rope);
+  scaling.CheckSpelling();
+  reader.Adopt(key, scaling);
+}
+
+// Reads the fields that all families share.
 void ReadCommonConfig(ConfigReader& reader, const ModelFamily& family, ModelConfig* config) {
   config->model_type = family.model_type;
   config->architecture = family.architecture;
@@ -185,9 +276,7 @@ void ReadCommonConfig(ConfigReader& reader, const ModelFamily& family, ModelConf
 }
 
 absl::Status ReadGeneration(absl::string_view text, ModelConfig* config) {
-  nlohmann::json root;
-  ASSIGN_OR_RETURN(root, ParseStrictJson(kGenerationFile, text, {.max_depth = kMaxConfigDepth}));
-  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(kGenerationFile, ": not an object"));
+  ASSIGN_OR_RETURN(const nlohmann::json root, ParseConfigObject(kGenerationFile, text));
   ConfigReader reader(root, kGenerationFile);
   const std::vector<int64_t> ids = reader.Ints("eos_token_id", {0, kMaxTokenId});
   RETURN_IF_ERROR(reader.Finish());
@@ -202,11 +291,8 @@ int64_t ModelConfig::num_moe_layers() const {
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl::string_view generation_text) {
-  nlohmann::json root;
-  ASSIGN_OR_RETURN(root, ParseStrictJson(kConfigFile, config_text, {.max_depth = kMaxConfigDepth}));
-  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(kConfigFile, ": not an object"));
-  const ModelFamily* family = nullptr;  // first: of an unknown one nothing else matters
-  ASSIGN_OR_RETURN(family, ChooseFamily(root));
+  ASSIGN_OR_RETURN(const nlohmann::json root, ParseConfigObject(kConfigFile, config_text));
+  ASSIGN_OR_RETURN(const ModelFamily* const family, ChooseFamily(root));  // first: else nothing matters
   RETURN_IF_ERROR(CheckFields(root));
   ConfigReader reader(root, kConfigFile);
   reader.Know(kOtherKeys);
@@ -220,15 +306,50 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& path) {
-  absl::StatusOr<ModelDir> dir = ModelDir::Open(path);
-  RETURN_IF_ERROR(dir.status());
-  std::string config_text;
-  ASSIGN_OR_RETURN(config_text, dir->ReadSmallFile(kConfigFile, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(path));
+  ASSIGN_OR_RETURN(const std::string config_text, dir.ReadSmallFile(kConfigFile, kMaxConfigBytes));
   std::string generation_text;
-  if (dir->Exists(kGenerationFile)) {
-    ASSIGN_OR_RETURN(generation_text, dir->ReadSmallFile(kGenerationFile, kMaxConfigBytes));
+  if (dir.Exists(kGenerationFile)) {
+    ASSIGN_OR_RETURN(generation_text, dir.ReadSmallFile(kGenerationFile, kMaxConfigBytes));
   }
   return ParseModelConfig(config_text, generation_text);
+}
+
+absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text) {
+  ASSIGN_OR_RETURN(const nlohmann::json root, ParseConfigObject(kConfigFile, config_text));
+  ConfigReader reader(root, kConfigFile);
+  TrainingConfig config;
+  config.initializer_range = reader.Number("initializer_range", config.initializer_range, 0, kMost, /*open=*/true);
+  if (reader.Has("router_aux_loss_coef")) {
+    config.router_aux_loss_coef = reader.Number("router_aux_loss_coef", std::nullopt, 0, kMost);
+  }
+  for (const char* key : kRandomKeys) {
+    const double value = reader.Number(key, 0.0, 0, kMost);
+    if (value == 0 || !reader.ok()) continue;
+    return absl::UnimplementedError(
+        absl::StrCat(kConfigFile, ": ", key, ": ", value,
+                     ", but training knows no dropout and no noise of routers: it must be 0; set ",
+                     "it to 0 in this config.json to train without"));
+  }
+  RETURN_IF_ERROR(reader.Finish());
+  return config;
+}
+
+absl::StatusOr<std::string> ConfigWithDType(absl::string_view config_text, DType dtype) {
+  ASSIGN_OR_RETURN(const nlohmann::json root, ParseConfigObject(kConfigFile, config_text));
+  const auto named = std::find_if(std::begin(kConfigDTypes), std::end(kConfigDTypes),
+                                  [&](const auto& each) { return each.second == dtype; });
+  SY_CHECK(named != std::end(kConfigDTypes));
+  const std::string name(named->first);
+  const bool older = root.contains("torch_dtype");
+  if (root.value("dtype", nlohmann::json()) == name && (!older || root["torch_dtype"] == name)) {
+    return std::string(config_text);
+  }
+  nlohmann::ordered_json config;
+  SY_CHECK(!ReadJson(config_text, {.max_depth = kMaxConfigDepth}, &config));  // it was read above
+  config["dtype"] = name;
+  if (older) config["torch_dtype"] = name;
+  return config.dump(2) + "\n";
 }
 
 }  // namespace switchyard::model

@@ -1,13 +1,11 @@
-// What a checkpoint directory says about its model: config.json and generation_config.json of a Mixture-of-Experts
-// family, in the spellings of transformers v4 and v5, as one plain struct.
+// A model's config.json and generation_config.json, of a Mixture-of-Experts family in the spellings of transformers v4
+// and v5, as one plain struct.
 //
-// ModelConfig is a value: filled once by ReadModelConfig, const afterwards, copied freely.  Everything that a family
-// decides (which layers are dense, which norm q and k get, defaults) is already decided in it; nothing behind it asks
-// for the family's name again, but for the names of its tensors (families/family.h).
-//
-// Errors are InvalidArgument (the file is wrong, or asks for what we do not run), NotFound (there is none) or
-// Unimplemented (an unknown architecture; a quantized checkpoint).  All problems of a file are reported together, each
-// with the key, what was expected and what stands there; a misspelled key is named with its nearest known one.
+// ModelConfig is a value that ReadModelConfig fills.  It has everything that a family decides (which layers are dense,
+// which norm q and k get, defaults) but the names of tensors (families/family.h).
+// Errors: InvalidArgument (the file is wrong, or asks for what we do not run), NotFound, Unimplemented (an unknown
+// architecture; a quantized checkpoint).  All problems of a file are reported together, each with the key, what was
+// expected and what was found; a misspelled key is named with its nearest known one.
 // Does not do: weights (loader.h), the tokenizer (server), remote code (`auto_map` is refused).
 #pragma once
 
@@ -16,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "workers/ops/activation/activation.h"
@@ -73,7 +70,7 @@ struct ModelConfig {
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
   bool tie_embeddings = false;         // lm_head is the embedding table
-  std::optional<DType> file_dtype;     // what the file says its weights are
+  std::optional<DType> file_dtype;     // of the weights, if the file has it
   std::vector<int32_t> eos_token_ids;  // of generation_config.json if it names any, else of config.json
   std::optional<int32_t> bos_token_id;
 
@@ -84,8 +81,7 @@ struct ModelConfig {
   int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
 };
 
-// Largest config.json that is read, and how deep it may nest.
-inline constexpr int64_t kMaxConfigBytes = 1 << 20;
+inline constexpr int64_t kMaxConfigBytes = 1 << 20;  // of a config.json
 inline constexpr int kMaxConfigDepth = 16;
 
 // Reads `dir`/config.json and, where it exists, `dir`/generation_config.json.
@@ -93,5 +89,18 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
 
 // The same from texts; generation_text may be empty.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl::string_view generation_text);
+
+// The fields that training alone reads.  Errors name the key, what was found and what to do.
+struct TrainingConfig {
+  double initializer_range = 0.02;             // standard deviation of matrices that are drawn anew
+  std::optional<double> router_aux_loss_coef;  // weight of the load-balancing loss
+};
+
+// Unimplemented: dropout or noise above 0, which transformers trains with and we do not; InvalidArgument: a bad number.
+absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text);
+
+// Returns the config with that dtype as its `dtype`, and as its `torch_dtype` if it has one; the same bytes if it has
+// them already.  Loaders of a checkpoint in its own dtype read it.  InvalidArgument: no JSON object.
+absl::StatusOr<std::string> ConfigWithDType(absl::string_view config_text, DType dtype);
 
 }  // namespace switchyard::model

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "nlohmann/json.hpp"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/nearest_name.h"
 #include "scheduler/base/text/quote.h"
+#include "scheduler/base/text/strict_json.h"
+#include "workers/model/config/config.h"
 
 namespace switchyard::model {
 namespace {
@@ -27,33 +28,31 @@ std::string RangeText(IntRange range) { return absl::StrCat("an integer in [", r
 
 }  // namespace
 
+absl::StatusOr<nlohmann::json> ParseConfigObject(absl::string_view file, absl::string_view text) {
+  ASSIGN_OR_RETURN(nlohmann::json root, ParseStrictJson(file, text, {.max_depth = kMaxConfigDepth}));
+  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(file, ": not an object"));
+  return root;
+}
+
 const nlohmann::json* ConfigReader::Find(absl::string_view key) {
   if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
   const auto it = object_.find(std::string(key));
   return it == object_.end() || it->is_null() ? nullptr : &*it;
 }
 
-bool ConfigReader::Has(absl::string_view key) { return Find(key) != nullptr; }
-
 void ConfigReader::Know(absl::Span<const char* const> keys) {
   for (const char* key : keys) Find(key);
 }
 
 std::string ConfigReader::FirstOf(std::initializer_list<const char*> keys) {
-  std::string first = *keys.begin();
-  bool found = false;
+  const char* first = nullptr;
   for (const char* key : keys) {
-    if (Has(key) && !found) {
-      first = key;
-      found = true;
-    }
+    if (Has(key) && first == nullptr) first = key;
   }
-  return first;
+  return first != nullptr ? first : *keys.begin();
 }
 
-void ConfigReader::Problem(absl::string_view key, absl::string_view text) { problems_.emplace_back(key, text); }
-
-bool ConfigReader::AllGood(absl::Span<const absl::string_view> keys) const {
+bool ConfigReader::AllGood(std::initializer_list<absl::string_view> keys) const {
   return std::none_of(problems_.begin(), problems_.end(), [&](const auto& problem) {
     return std::find(keys.begin(), keys.end(), problem.first) != keys.end();
   });
@@ -123,13 +122,8 @@ std::vector<int64_t> ConfigReader::Ints(absl::string_view key, IntRange range) {
 std::vector<double> ConfigReader::Numbers(absl::string_view key) {
   const nlohmann::json* value = Find(key);
   if (value == nullptr) return {};
-  std::vector<double> out;
-  bool good = value->is_array();
-  for (size_t i = 0; good && i < value->size(); ++i) {
-    good = (*value)[i].is_number() && std::isfinite((*value)[i].get<double>());
-    if (good) out.push_back((*value)[i].get<double>());
-  }
-  if (good) return out;
+  const auto is_good = [](const nlohmann::json& item) { return item.is_number() && std::isfinite(item.get<double>()); };
+  if (value->is_array() && std::all_of(value->begin(), value->end(), is_good)) return value->get<std::vector<double>>();
   Problem(key, absl::StrCat("expected a list of numbers, found ", Found(*value)));
   return {};
 }
@@ -137,13 +131,9 @@ std::vector<double> ConfigReader::Numbers(absl::string_view key) {
 std::vector<std::string> ConfigReader::Strings(absl::string_view key) {
   const nlohmann::json* value = Find(key);
   if (value == nullptr) return {};
-  std::vector<std::string> out;
-  bool good = value->is_array();
-  for (size_t i = 0; good && i < value->size(); ++i) {
-    good = (*value)[i].is_string();
-    if (good) out.push_back((*value)[i].get<std::string>());
-  }
-  if (good) return out;
+  const auto is_good = [](const nlohmann::json& item) { return item.is_string(); };
+  if (value->is_array() && std::all_of(value->begin(), value->end(), is_good))
+    return value->get<std::vector<std::string>>();
   Problem(key, absl::StrCat("expected a list of strings, found ", Found(*value)));
   return {};
 }

@@ -1,9 +1,8 @@
-// Typed reads from one JSON object, collecting what is wrong instead of stopping at the first.
+// Typed reads from one JSON object that collect all problems.
 //
-// Each getter returns its default when the key is absent or null, notes the problem when the value has the wrong type
-// or lies outside its range, and remembers the key as known.  CheckSpelling reports unknown keys only where they look
-// like a misspelling of a known one that is absent: configs carry many keys that do not concern inference.
-// Thread-compatible.
+// Each getter returns its default when the key is absent or null, notes a problem when the value has the wrong type or
+// lies outside its range, and remembers the key as known.  CheckSpelling reports unknown keys only where they look like
+// a misspelling of a known, absent one, as configs have many keys that do not concern inference.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +14,21 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "nlohmann/json.hpp"
+#include "workers/tensor/dtype.h"
 
 namespace switchyard::model {
+
+inline constexpr char kConfigFile[] = "config.json";
+// The names of dtypes in a config.json.
+inline constexpr std::pair<absl::string_view, DType> kConfigDTypes[] = {
+    {"bfloat16", DType::kBf16}, {"float16", DType::kF16}, {"float32", DType::kF32}, {"float64", DType::kF64}};
+
+// InvalidArgument that names the file: not a JSON object, or deeper than kMaxConfigDepth.
+absl::StatusOr<nlohmann::json> ParseConfigObject(absl::string_view file, absl::string_view text);
 
 struct IntRange {
   int64_t min = std::numeric_limits<int64_t>::min();
@@ -31,9 +40,9 @@ class ConfigReader {
   // object: borrowed; `file` names it in messages.  REQUIRES: object is an object.
   ConfigReader(const nlohmann::json& object, std::string file) : object_(object), file_(std::move(file)) {}
 
-  // True if the key is there and not null; notes it as known.
-  bool Has(absl::string_view key);
-  // Notes keys as known that nobody reads.
+  // Whether the key is there and not null; notes it as known.
+  bool Has(absl::string_view key) { return Find(key) != nullptr; }
+  // Notes keys as known that are not read.
   void Know(absl::Span<const char* const> keys);
   // The first of `keys` that is present (older and newer spellings); all become known.
   std::string FirstOf(std::initializer_list<const char*> keys);
@@ -49,16 +58,13 @@ class ConfigReader {
   const nlohmann::json* Object(absl::string_view key);               // nullptr if absent
 
   // False if one of the keys has a problem already.  Ask before comparing values: a getter that noted a problem has
-  // returned some value that the file does not have.
-  bool AllGood(absl::Span<const absl::string_view> keys) const;
-  bool AllGood(std::initializer_list<absl::string_view> keys) const {
-    return AllGood(absl::MakeConstSpan(keys.begin(), keys.size()));
-  }
+  // returned a value that is not the file's.
+  bool AllGood(std::initializer_list<absl::string_view> keys) const;
   // Adds a problem: "<key>: <text>".
-  void Problem(absl::string_view key, absl::string_view text);
-  // Takes over the problems of a reader of a nested object, whose key is `prefix`.
+  void Problem(absl::string_view key, absl::string_view text) { problems_.emplace_back(key, text); }
+  // Adds the problems of a reader of a nested object, whose key is `prefix`.
   void Adopt(absl::string_view prefix, const ConfigReader& nested);
-  // Adds a problem for each unknown key that is nearly a known, absent one.  Call when every key was read.
+  // Adds a problem for each unknown key that is nearly a known, absent one.  Call after every key was read.
   void CheckSpelling();
   bool ok() const { return problems_.empty(); }
 

@@ -1,7 +1,6 @@
 #include "workers/model/config/memory_plan.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/strings/str_format.h"
 

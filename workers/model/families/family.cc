@@ -11,6 +11,7 @@
 namespace switchyard::model {
 namespace {
 
+constexpr int64_t kMaxExperts = 65536;
 constexpr const ModelFamily* kFamilies[] = {&kMixtralFamily, &kQwen2MoeFamily, &kQwen3MoeFamily, &kOlmoeFamily,
                                             &kGpt2MoeFamily};
 
@@ -33,20 +34,21 @@ void ReadExperts(ConfigReader& reader, ModelConfig* config) {
   }
 }
 
-void ReadSparseLayers(ConfigReader& reader, ModelConfig* config) {
+void ReadSparseExperts(ConfigReader& reader, ModelConfig* config) {
+  ReadExperts(reader, config);
   const int64_t num_layers = config->num_layers();
-  // As in transformers, a step beyond the last layer leaves every layer dense, and an index that no layer has is passed
-  // by.
+  // As in transformers, a step beyond the last layer leaves every layer dense, and an index of no layer is ignored.
   const int64_t step = reader.Int("decoder_sparse_step", 1, {1, std::numeric_limits<int64_t>::max()});
   for (int64_t i = 0; i < num_layers; ++i) config->layers[i].moe = (i + 1) % step == 0;
   for (const int64_t i : reader.Ints("mlp_only_layers", {})) {
     if (i >= 0 && i < num_layers) config->layers[i].moe = false;
   }
-  // Which layers are dense cannot be told from a bad number of layers, and intermediate_size is needed for those only.
+  // Only dense layers need intermediate_size, and a bad number of layers hides which are dense.
   const bool known = reader.AllGood({"num_hidden_layers", "decoder_sparse_step", "mlp_only_layers"});
   if (known && config->num_moe_layers() < num_layers) {
     config->dense_intermediate = reader.Int("intermediate_size", std::nullopt, {1, kMaxIntermediate});
   }
+  config->expert_intermediate = reader.Int("moe_intermediate_size", std::nullopt, {1, kMaxIntermediate});
 }
 
 bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config) {

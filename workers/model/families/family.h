@@ -1,7 +1,5 @@
-// One model family: how its config.json reads, and what its checkpoint calls its tensors.  One file each; to add one,
-// see workers/model/README.md.
-//
-// A family is a constant table of two functions and a naming; it has no state and knows nothing of running a model.
+// A model family: a constant table with how its config.json reads and what its checkpoint calls its tensors.  One file
+// each; to add one, see workers/model/README.md.
 #pragma once
 
 #include <array>
@@ -14,9 +12,9 @@
 
 namespace switchyard::model {
 
-// Names of one MoE block's tensors.  "{i}" stands for the layer, "{e}" for the expert.  A
-// checkpoint uses either per-expert tensors or fused ones.  Where products have biases, "….weight" has "….bias" beside
-// it; a family whose feed-forwards have no gate has null for the gate's name, and for the fused ones.
+// Names of one MoE block's tensors.  "{i}" stands for the layer, "{e}" for the expert.  A checkpoint uses either
+// per-expert tensors or fused ones.  The bias of "….weight" is "….bias".  A family whose feed-forwards have no gate has
+// null for the gate's name and for the fused ones.
 struct MoeNaming {
   std::array<const char*, 2> router;  // [E, H]; the second spelling may be null
   const char* expert_gate;            // [F, H]
@@ -27,7 +25,7 @@ struct MoeNaming {
   const char* router_bias = nullptr;  // [E], where ModelConfig::router_bias
 };
 
-// Of the Qwen families and OLMoE, and of everything that transformers v5 holds in memory.
+// The names of the Qwen families and OLMoE, and of all models that transformers v5 holds in memory.
 inline constexpr MoeNaming kMlpExpertsNaming = {
     .router = {"model.layers.{i}.mlp.gate.weight", nullptr},
     .expert_gate = "model.layers.{i}.mlp.experts.{e}.gate_proj.weight",
@@ -37,7 +35,7 @@ inline constexpr MoeNaming kMlpExpertsNaming = {
     .fused_down = "model.layers.{i}.mlp.experts.down_proj",
 };
 
-// What config.json calls an activation.
+// An activation and its name in config.json.
 struct NamedActivation {
   const char* name;
   ops::Activation activation;
@@ -48,7 +46,7 @@ inline constexpr NamedActivation kSwiGluNames[] = {{"silu", ops::Activation::kSw
 struct ModelFamily {
   const char* model_type;    // config.json's model_type
   const char* architecture;  // its architectures[0]
-  // Fills everything but the fields that all families share (ReadCommonConfig has filled those).
+  // Fills all fields but those that all families share, which ReadCommonConfig has filled.
   void (*read_config)(ConfigReader& reader, ModelConfig* config);
   MoeNaming moe;
   double default_theta;
@@ -70,16 +68,15 @@ absl::Span<const ModelFamily* const> ModelFamilies();
 // nullptr if there is none of that name.
 const ModelFamily* FindFamily(absl::string_view model_type);
 
-inline constexpr int64_t kMaxExperts = 65536;
 inline constexpr int64_t kMaxIntermediate = 1 << 20;
 inline constexpr int64_t kMaxWindow = 1 << 30;
 
 // Pieces that several families share.
-// Which layers are MoE by mlp_only_layers and decoder_sparse_step (Qwen).
-void ReadSparseLayers(ConfigReader& reader, ModelConfig* config);
-// num_experts in any spelling, num_experts_per_tok.
+// Reads num_experts in any spelling and num_experts_per_tok.
 void ReadExperts(ConfigReader& reader, ModelConfig* config);
-// layer_types, if the file has them: sets the window of "sliding_attention" layers; returns whether it did.
+// The same with moe_intermediate_size, and which layers are MoE by mlp_only_layers and decoder_sparse_step (Qwen).
+void ReadSparseExperts(ConfigReader& reader, ModelConfig* config);
+// Reads layer_types, if the file has them: sets the window of "sliding_attention" layers; returns whether it did.
 bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config);
 
 }  // namespace switchyard::model

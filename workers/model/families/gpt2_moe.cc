@@ -1,8 +1,6 @@
-// GPT-2 with experts, as the papers on training use it: learned positions, LayerNorm, attention with biases on all of
-// its products, GELU feed-forwards with biases, every n-th of them a MoE block with top-1 or top-2 routing; a tied
-// head.
-//
-// There is no such model in transformers: config.json and names are ours (workers/model/README.md).
+// GPT-2 with experts, as papers on training use it: learned positions, LayerNorm, biases on all products of attention
+// and of the GELU feed-forwards, every n-th of which is a MoE block with top-1 or top-2 routing; a tied head. There is
+// no such model in transformers: config.json and names are ours (workers/model/README.md).
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/model/families/family.h"
@@ -10,12 +8,10 @@
 namespace switchyard::model {
 namespace {
 
-void ReadConfig(ConfigReader& reader, ModelConfig* config) {
-  ReadExperts(reader, config);
-  ReadSparseLayers(reader, config);
-  config->expert_intermediate = reader.Int("moe_intermediate_size", std::nullopt, {1, kMaxIntermediate});
+void ReadGpt2Moe(ConfigReader& reader, ModelConfig* config) {
+  ReadSparseExperts(reader, config);
   config->renormalize = reader.Bool("norm_topk_prob", false);
-  // (The key and its values are DeepSeek-V3's, and so is the bias's name; the scores are probabilities here.)
+  // The key, its values and the bias's name are DeepSeek-V3's; the scores are probabilities here.
   const std::string method = reader.String("topk_method", "greedy");
   config->router_bias = method == "noaux_tc";
   if (!config->router_bias && method != "greedy") {
@@ -33,7 +29,7 @@ constexpr NamedActivation kGeluNames[] = {{"gelu_new", ops::Activation::kGeluTan
 const ModelFamily kGpt2MoeFamily = {
     .model_type = "gpt2_moe",
     .architecture = "Gpt2MoeForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadGpt2Moe,
     .moe = {.router = {"model.layers.{i}.mlp.gate.weight", nullptr},
             .expert_gate = nullptr,
             .expert_up = "model.layers.{i}.mlp.experts.{e}.up_proj.weight",

@@ -4,7 +4,7 @@
 namespace switchyard::model {
 namespace {
 
-void ReadConfig(ConfigReader& reader, ModelConfig* config) {
+void ReadMixtral(ConfigReader& reader, ModelConfig* config) {
   ReadExperts(reader, config);
   config->expert_intermediate = reader.Int("intermediate_size", std::nullopt, {1, kMaxIntermediate});
   config->renormalize = true;
@@ -17,7 +17,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig* config) {
 const ModelFamily kMixtralFamily = {
     .model_type = "mixtral",
     .architecture = "MixtralForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadMixtral,
     .moe = {.router = {"model.layers.{i}.block_sparse_moe.gate.weight", "model.layers.{i}.mlp.gate.weight"},
             .expert_gate = "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight",
             .expert_up = "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight",

@@ -4,7 +4,7 @@
 namespace switchyard::model {
 namespace {
 
-void ReadConfig(ConfigReader& reader, ModelConfig* config) {
+void ReadOlmoe(ConfigReader& reader, ModelConfig* config) {
   ReadExperts(reader, config);
   config->expert_intermediate = reader.Int("intermediate_size", std::nullopt, {1, kMaxIntermediate});
   config->renormalize = reader.Bool("norm_topk_prob", false);
@@ -18,7 +18,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig* config) {
 const ModelFamily kOlmoeFamily = {
     .model_type = "olmoe",
     .architecture = "OlmoeForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadOlmoe,
     .moe = kMlpExpertsNaming,
     .default_theta = 1e4,
     .default_norm_eps = 1e-5,

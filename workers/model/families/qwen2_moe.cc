@@ -4,10 +4,8 @@
 namespace switchyard::model {
 namespace {
 
-void ReadConfig(ConfigReader& reader, ModelConfig* config) {
-  ReadExperts(reader, config);
-  ReadSparseLayers(reader, config);
-  config->expert_intermediate = reader.Int("moe_intermediate_size", std::nullopt, {1, kMaxIntermediate});
+void ReadQwen2Moe(ConfigReader& reader, ModelConfig* config) {
+  ReadSparseExperts(reader, config);
   config->shared_intermediate = reader.Int("shared_expert_intermediate_size", std::nullopt, {1, kMaxIntermediate});
   config->renormalize = reader.Bool("norm_topk_prob", false);
   config->qkv_bias = reader.Bool("qkv_bias", true);
@@ -26,7 +24,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig* config) {
 const ModelFamily kQwen2MoeFamily = {
     .model_type = "qwen2_moe",
     .architecture = "Qwen2MoeForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadQwen2Moe,
     .moe = kMlpExpertsNaming,
     .default_theta = 1e4,
     .default_norm_eps = 1e-6,

@@ -4,10 +4,8 @@
 namespace switchyard::model {
 namespace {
 
-void ReadConfig(ConfigReader& reader, ModelConfig* config) {
-  ReadExperts(reader, config);
-  ReadSparseLayers(reader, config);
-  config->expert_intermediate = reader.Int("moe_intermediate_size", std::nullopt, {1, kMaxIntermediate});
+void ReadQwen3Moe(ConfigReader& reader, ModelConfig* config) {
+  ReadSparseExperts(reader, config);
   config->renormalize = reader.Bool("norm_topk_prob", false);
   config->qk_norm = QkNorm::kPerHead;
   config->qkv_bias = config->o_bias = reader.Bool("attention_bias", false);
@@ -22,7 +20,7 @@ void ReadConfig(ConfigReader& reader, ModelConfig* config) {
 const ModelFamily kQwen3MoeFamily = {
     .model_type = "qwen3_moe",
     .architecture = "Qwen3MoeForCausalLM",
-    .read_config = ReadConfig,
+    .read_config = ReadQwen3Moe,
     .moe = kMlpExpertsNaming,
     .default_theta = 1e4,
     .default_norm_eps = 1e-6,

@@ -60,8 +60,7 @@ absl::Status AttentionLayer::CacheAndAttend(const Stream& stream, const Attentio
   return Attend(stream, call, sequences, qkv, attended);
 }
 
-// While the given away rows' q, k and v are on their way, this rank attends to the rows that it kept: those stand
-// before.
+// Attends to the kept rows, which come first, while q, k and v of the rows that were given away are on their way.
 absl::Status AttentionLayer::AttendGiven(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
                                          const TensorView& attended) {
   TokenRebalancer& rebalancing = *call.rebalancing;
@@ -100,7 +99,7 @@ absl::Status AttentionLayer::Run(const Stream& stream, const AttentionCall& call
     return ops::Gemm(stream, {.accumulate = true}, attended.Rows(0, computed), weights.o, weights.o_bias, residual);
   };
   if (!gives) return project_out();
-  // Who lent goes on while its rows travel; who borrowed waits for them.
+  // A giver goes on while its rows travel; a borrower waits for them.
   if (!call.rebalancing->borrows()) RETURN_IF_ERROR(project_out());
   RETURN_IF_ERROR(call.rebalancing->FinishOut(attended));
   return call.rebalancing->borrows() ? project_out() : absl::OkStatus();

@@ -1,13 +1,11 @@
 // The attention half of a decoder block: residual += Wo · attention(rope(norm(Wqkv · norm(residual)))).
-//
-// Holds scratch that the layers of a model share (they run one after the other), kept from step to step.
-// Thread-compatible.  Errors: those of the ops, for a batch that does not fit the cache.
+// Holds scratch that the layers of a model share, kept from step to step.  Thread-compatible.
+// Errors: the ops', for a batch that does not fit the cache.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "workers/model/config/config.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/saved_forward.h"
@@ -24,14 +22,14 @@ namespace switchyard::model {
 // One layer's call.  Borrowed.
 struct AttentionCall {
   const Batch* batch = nullptr;
-  TokenRebalancer* rebalancing = nullptr;  // null: no rows are lent
+  TokenRebalancer* rebalancing = nullptr;  // null: no rows are given away
   const AttentionWeights* weights = nullptr;
   int32_t window = 0;
   ops::KvCacheView cache;
   const SavedLayer* saved = nullptr;  // kept for a backward pass; null: nothing is.  Not with rows that are given away.
 };
 
-// What stands between the projection and attention in this model.
+// Describes what the model does between the projection and attention.
 ops::QkvDesc QkvDescOf(const ModelConfig& config, const AttentionWeights& weights);
 
 class AttentionLayer {
@@ -39,7 +37,7 @@ class AttentionLayer {
   // config and rope: borrowed, must outlive this.
   AttentionLayer(const ModelConfig& config, DType dtype, const ops::RopeTable& rope, Device device);
 
-  // Takes scratch for so many rows at once.  Errors: ResourceExhausted.
+  // Allocates scratch for so many rows.  Errors: ResourceExhausted.
   absl::Status Reserve(int64_t rows);
 
   // Writes the own rows' keys and values into the cache, then adds the layer's output to the computed rows.
@@ -53,7 +51,7 @@ class AttentionLayer {
   absl::Status Attend(const Stream& stream, const AttentionCall& call, const ops::SequenceBatch& sequences,
                       const TensorView& qkv,        // [own rows or more, N*D + 2*Nkv*D]
                       const TensorView& attended);  // [own rows or more, N*D]
-  // Brings the rows' keys and values into the cache, then attends.
+  // Writes the rows' keys and values into the cache, then attends.
   absl::Status CacheAndAttend(const Stream& stream, const AttentionCall& call, const ops::SequenceBatch& sequences,
                               const TensorView& qkv, const TensorView& attended);
   absl::Status AttendGiven(const Stream& stream, const AttentionCall& call, const TensorView& qkv,

@@ -1,11 +1,9 @@
 // The rows of one forward pass: which token of which sequence each row is, and how it is rotated.
 //
-// A step has own rows, those of this rank's sequences, which attention works on, and computed rows, which all else
-// works on.  They are the same but for steps that give away rows (token_rebalancer.h), where either may be more.
-//
-// Plain data, reused from step to step.  Rows of a sequence are neighbours; sequences may have any number of them, so a
-// batch mixes prefill chunks and single decodes.  A batch may be empty: a rank without tokens still takes part in the
-// expert exchange.
+// Attention works on own rows, those of this rank's sequences; all else works on computed rows.  They differ only in
+// steps that give away rows (token_rebalancer.h), where either may be more.  Rows of a sequence are neighbours; a batch
+// mixes prefill chunks and single decodes.  It may be empty: a rank without tokens still takes part in the expert
+// exchange. Plain data, reused from step to step.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +14,7 @@
 
 namespace switchyard::model {
 
-// The same where a device's ops find it.  Borrowed.
+// A batch in a device's memory.  Borrowed.
 struct BatchOnDevice {
   int64_t num_rows = 0;  // with a graph's padding
   IntView tokens;        // [num_rows]
@@ -32,9 +30,9 @@ struct Batch {
   std::vector<ops::SequenceRows> sequences;  // cover the own rows in order; block tables are borrowed from the slots
   std::vector<int32_t> logit_rows;           // own rows whose logits are wanted, rising
 
-  int64_t num_decode_rows = 0;  // rows before this one are of outputs, one a sequence; those behind mostly of prompts
+  int64_t num_decode_rows = 0;  // the first rows, of outputs, one a sequence; later ones are mostly of prompts
 
-  const BatchOnDevice* on_device = nullptr;  // set by whoever brought it there; null: the CPU
+  const BatchOnDevice* on_device = nullptr;  // null: the CPU
 
   int64_t num_rows() const {  // computed
     return on_device != nullptr ? on_device->num_rows : static_cast<int64_t>(tokens.size());

@@ -59,11 +59,10 @@ absl::StatusOr<moe::MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConf
   return layer;
 }
 
-// Under SY_CHECK_NAN: Internal with the first element of the residual stream that is no finite number.
+// Under SY_CHECK_NAN: Internal with the first element of the residual stream that is not finite.
 absl::Status CheckFinite(const Stream& stream, const TensorView& rows, int64_t layer_idx) {
-  Tensor on_host;
-  ASSIGN_OR_RETURN(on_host, CopyToHost(stream, rows));
-  const TensorView residual = on_host;
+  ASSIGN_OR_RETURN(const Tensor on_host, CopyToHost(stream, rows));
+  const TensorView& residual = on_host;
   return VisitDType(residual.dtype(), [&]<class Elem>() -> absl::Status {
     for (int64_t row = 0; row < residual.dim(0); ++row) {
       for (int64_t column = 0; column < residual.dim(1); ++column) {
@@ -77,7 +76,7 @@ absl::Status CheckFinite(const Stream& stream, const TensorView& rows, int64_t l
   });
 }
 
-// What only the CPU has kernels for so far.
+// Unimplemented: a device, for a model with ops that only the CPU has.
 absl::Status CheckDevice(const Stream& stream, const ModelConfig& config) {
   const char* const op = config.norm == NormKind::kLayer    ? "layer_norm"
                          : !ops::IsGated(config.activation) ? "gelu"
@@ -98,12 +97,11 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const Stream& stream, const
                                                      ModelWeights weights, int64_t max_positions,
                                                      moe::ExpertWeightProvider* experts) {
   RETURN_IF_ERROR(CheckDevice(stream, config));
-  absl::StatusOr<ops::RopeTable> rope = config.learned_positions
+  ASSIGN_OR_RETURN(ops::RopeTable rope, config.learned_positions
                                             ? ops::RopeTable::WithoutRotation(max_positions, AccDType(dtype))
-                                            : ops::RopeTable::Build(config.rope, max_positions, AccDType(dtype));
-  RETURN_IF_ERROR(rope.status());
-  RETURN_IF_ERROR(rope->MoveTo(stream));
-  std::unique_ptr<Model> model(new Model(config, dtype, std::move(weights), *std::move(rope), stream.device()));
+                                            : ops::RopeTable::Build(config.rope, max_positions, AccDType(dtype)));
+  RETURN_IF_ERROR(rope.MoveTo(stream));
+  std::unique_ptr<Model> model(new Model(config, dtype, std::move(weights), std::move(rope), stream.device()));
   RETURN_IF_ERROR(model->MakeMoeLayers(stream, experts));
   return model;
 }
@@ -146,7 +144,7 @@ void Model::ReplaceExperts(const Stream& stream, std::vector<int32_t> residents,
     std::vector<FfnWeights>& to = weights_.layers[i].moe->experts;
     to = std::move(experts[moe_idx_[i]]);
     SY_CHECK_EQ(to.size(), residents.size());
-    SY_CHECK_OK(LinkExperts(stream, to, &moe_layers_[i]->weights));  // (only devices can refuse)
+    SY_CHECK_OK(LinkExperts(stream, to, &moe_layers_[i]->weights));  // only devices can refuse
   }
   weights_.residents = std::move(residents);
 }
@@ -179,7 +177,7 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
   if (saved != nullptr) RETURN_IF_ERROR(CheckSaving(in, *saved));
   SY_CHECK(0 <= layers.begin && layers.begin <= layers.end && layers.end <= config_.num_layers());
   const Batch& batch = *in.batch;
-  // Lent rows come back, where they are wanted, to their place behind the computed ones.
+  // Lent rows that are wanted come back to their place behind the computed ones.
   const TensorView all_rows = residual_.Rows(std::max(batch.num_rows(), batch.num_own_rows()));
   const TensorView residual = all_rows.Rows(0, batch.num_rows());
   StageOut out;
@@ -204,7 +202,7 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
     LayerCall call = {.in = &in, .layer_idx = i, .cache = cache, .residual = residual, .out = &out};
     if (saved != nullptr) {
       kept = saved->layer(i);
-      // (A layer that is run again begins where it was kept.)
+      // A layer that is repeated has its input there already.
       if (in.hidden.raw() != kept.residual_in.raw()) RETURN_IF_ERROR(CopyTensor(stream, residual, kept.residual_in));
       call.saved = &kept;
     }
@@ -304,7 +302,7 @@ absl::Status Model::TakeTopK(const StageIn& in, StageOut* out) {
   return absl::OkStatus();
 }
 
-// What the layer that ran last has chosen.
+// Copies what the layer that ran last has chosen.
 absl::Status Model::KeepTopK(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& topk_idx) {
   const moe::MoeExecutor& executor = in.moe->recorded ? recorded_executor_ : moe_executor_;
   const TensorView to = topk_idx.Rows(moe_idx_[layer_idx], 1).Reshape({in.batch->num_rows(), config_.top_k});
@@ -320,8 +318,7 @@ absl::Status Model::Embed(const Stream& stream, const Batch& batch, const Tensor
   return ops::AddEmbedding(stream, weights_.positions, batch.table_rows(), residual);
 }
 
-// A tied table is held once, packed as lm_head: where its rows are not as they were they are unpacked one by one, then
-// widened.
+// A tied table is held once, packed as lm_head.  On the CPU its rows are unpacked one by one, then widened.
 absl::Status Model::EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual) {
   if (!stream.device().is_cpu()) {
     return switchyard::ops::Embed(stream, weights_.lm_head.rows(), batch.token_ids(), residual);

@@ -1,12 +1,11 @@
 // A decoder-only MoE model on one rank: weights, RoPE table, scratch, and the forward pass.
 //
-// Thread-compatible: one caller at a time (the worker's step thread); work inside is parallel over the stream's pool.
-// Every rank of the group must call Forward for the same layers in the same step, also with an empty batch, because MoE
-// layers exchange rows.  Scratch is kept from call to call: a steady step allocates nothing here.
-// A row's results do not depend on the other rows, on chunking, threads or the number of ranks.
-// Errors: the communicator's (Unavailable, DeadlineExceeded …) pass through and leave the step undone; InvalidArgument
-// for a batch that does not fit the cache; Internal "layer L: …" under SY_CHECK_NAN.
-// Does not do: sampling and slots (model_runner.h), backward (model_backward.h).
+// Thread-compatible; work inside is parallel over the stream's pool.  Every rank of the group must call Forward for the
+// same layers in the same step, also with an empty batch, because MoE layers exchange rows.  Scratch is kept from call
+// to call: a steady step allocates nothing.  A row's results do not depend on the other rows, on chunking, threads or
+// the number of ranks. Errors: the communicator's (Unavailable, DeadlineExceeded …), which leave the step undone;
+// InvalidArgument for a batch that does not fit the cache; Internal "layer L: …" under SY_CHECK_NAN. Does not do:
+// sampling and slots (model_runner.h), backward (model_backward.h).
 #pragma once
 
 #include <cstdint>
@@ -33,21 +32,20 @@
 namespace switchyard::model {
 
 // Receives logits of batch.logit_rows[first, first + logits.dim(0)): [n, V] fp32 (fp64 for an fp64 model), valid until
-// it returns.  Called with rising `first`, at most kHeadRows rows at a time, so that the logits of a long prompt need
-// no memory of their own.
+// it returns.  Called with rising `first`, at most kHeadRows rows at a time, so that long prompts need no more memory.
 using LogitsSink = absl::FunctionRef<absl::Status(int64_t first, const TensorView& logits)>;
 inline constexpr int64_t kHeadRows = 64;
 
-// Sees the residual stream as it passes: ("embed", -1), then for each layer ("attention", i) and ("layer", i).
+// Receives the residual stream after ("embed", -1), then for each layer after ("attention", i) and ("layer", i).
 using ResidualTap = absl::FunctionRef<void(const char* name, int64_t layer_idx, const TensorView& residual)>;
 
 struct StageIn {
   const Batch* batch = nullptr;            // borrowed
   const moe::MoeContext* moe = nullptr;    // borrowed; its stream is the pass's
   TokenRebalancer* rebalancing = nullptr;  // borrowed, begun with this batch; null: no rows are given away
-  TensorView hidden = {};                  // [T, H] the stage before's; rank 0: this stage embeds batch->tokens
+  TensorView hidden = {};                  // [T, H] of the stage before; rank 0: this stage embeds batch->tokens
   bool keep_topk = false;                  // fill StageOut::topk_idx
-  std::optional<LogitsSink> logits = {};   // where the last stage's logits go; none: no head
+  std::optional<LogitsSink> logits = {};   // receives the last stage's logits; none: no head
   std::optional<ResidualTap> tap = {};     // for tests and debugging
 };
 
@@ -68,35 +66,34 @@ struct LayerRange {
 class Model {
  public:
   // Takes the weights, which are on the stream's device.  max_positions: of the RoPE table, the served context.
-  // experts: borrowed; has the routed experts, which the weights are without then.
+  // experts: borrowed; provides the routed experts, which the weights lack then.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const Stream& stream, const ModelConfig& config, DType dtype,
                                                        ModelWeights weights, int64_t max_positions,
                                                        moe::ExpertWeightProvider* experts = nullptr);
-  // Takes scratch for steps of so many rows at once, where otherwise it grows with the largest step.
-  // Errors: ResourceExhausted.
+  // Allocates scratch for steps of so many rows, which else grows with the largest step.  Errors: ResourceExhausted.
   absl::Status Reserve(int64_t rows);
-  // The same for the experts and the exchange of a group of two ranks or more: of any steps that the room says, and of
+  // The same for the experts and the exchange of a group of two ranks or more: for any steps in `room`, and for
   // recorded ones with so many rows (0: none are recorded).
   absl::Status ReserveExchange(const moe::MoeCapacity& room, int64_t recorded_rows);
 
-  // saved: nullptr = inference; else what backward needs is kept there, begun with the batch's rows.  Same bits, same
-  // collectives.  Unimplemented then: a device, lent rows, a placer, a forecaster, experts from a store.
+  // saved: receives what backward needs, begun with the batch's rows; null: inference.  Same bits, same collectives.
+  // Unimplemented with it: a device, lent rows, a placer, a forecaster, experts from a store.
   absl::StatusOr<StageOut> Forward(const StageIn& in, LayerRange layers, KvCache* cache, SavedForward* saved);
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return weights_; }
-  // Who has the routed experts; null: the weights.
+  // Null: the weights have the routed experts.
   moe::ExpertWeightProvider* experts() const { return experts_; }
-  // For who trains, between passes: values may change, shapes may not.
+  // For training, between passes: values may change, shapes may not.
   ModelWeights* mutable_weights() { return &weights_; }
-  // For who trains, between passes: these are the experts of this rank from now on.  experts: [MoE layers] by slot.
-  // REQUIRES: on the CPU; no ExpertWeightProvider has them.
+  // For training, between passes: replaces this rank's experts.  experts: [MoE layers] by slot.
+  // REQUIRES: on the CPU, without an ExpertWeightProvider.
   void ReplaceExperts(const Stream& stream, std::vector<int32_t> residents,
                       std::vector<std::vector<FfnWeights>> experts);
   const moe::MoeLayer* moe_layer(int64_t layer_idx) const {  // null: a dense layer
     return moe_layers_[layer_idx].has_value() ? &*moe_layers_[layer_idx] : nullptr;
   }
-  // Of a layer with experts: how many such come before it.
+  // The number of MoE layers before this one.
   int moe_index(int64_t layer_idx) const { return moe_idx_[layer_idx]; }
   DType dtype() const { return dtype_; }
   int64_t max_positions() const { return rope_.max_positions(); }

@@ -1,7 +1,5 @@
-// The norm that a model has before attention, feed-forwards and head, and its way back: RMSNorm or LayerNorm, by the
-// config.
-//
-// Errors: those of the ops (rms_norm.h, layer_norm.h and their backward).
+// The norm before attention, feed-forwards and head, RMSNorm or LayerNorm by the config, and its backward.
+// Errors: the ops' (rms_norm.h, layer_norm.h and their backward).
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,7 +9,7 @@
 
 namespace switchyard::model {
 
-// Of a norm's parameters, or of their gradients.  Borrowed.
+// A norm's parameters, or their gradients.  Borrowed.
 struct NormViews {
   TensorView gamma;  // [H]
   TensorView beta;   // [H]; RMSNorm: unused

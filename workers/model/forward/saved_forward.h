@@ -1,12 +1,10 @@
-// What a forward pass keeps for its backward: of every layer, the residual stream before and after attention, q, k and
-// v, what attention gave, and what its feed-forward keeps (moe_saved.h).
+// What a forward pass keeps for its backward: for every layer, the residual stream before and after attention, q, k and
+// v, attention's output, and what its feed-forward keeps (moe_saved.h).  Normalized rows, cheap to make again, are not.
 //
-// Filled in by Model::Forward, read by ModelBackward, used again for the next batch: with rows no more than before,
-// nothing is allocated.  What is cheap to make again from these (the normalized rows) is not kept.
-// With kLayerInputs only the residual stream before each layer stays; backward then runs each layer but the last
-// forward once more ("activation checkpointing"), its exchanges too: about a third more work for less memory (the
-// KV cache still has every layer).
-// Thread-compatible.  CPU only.
+// Model::Forward fills it, ModelBackward reads it, and the next batch reuses it: with no more rows than before, nothing
+// is allocated.  With kLayerInputs only the residual stream before each layer stays; backward repeats each layer but
+// the last, exchanges included ("activation checkpointing"): a third more work for less memory (the KV cache still has
+// every layer).  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -39,14 +37,14 @@ class SavedForward {
   // config: borrowed, must outlive this.
   SavedForward(const ModelConfig& config, DType dtype, SavePolicy policy);
 
-  // A pass over so many rows begins: what was kept is lost.
+  // Begins a pass over so many rows; loses what was kept.
   void Begin(int64_t num_rows) { num_rows_ = num_rows; }
 
   int64_t num_rows() const { return num_rows_; }
   SavePolicy policy() const { return policy_; }
-  // With kLayerInputs all but residual_in is of the layer that ran last.
+  // With kLayerInputs all views but residual_in are of the layer that ran last.
   SavedLayer layer(int64_t layer_idx);
-  // What the routers of the pass gave in all, by layer; of dense layers empty.
+  // [L] of the routers of the pass; of dense layers empty.
   std::vector<ops::RouterStatistics>& router_statistics() { return router_statistics_; }
 
  private:

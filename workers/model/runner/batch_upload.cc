@@ -27,13 +27,17 @@ absl::Status BatchUpload::Send(const Stream& stream, const ops::KvCacheView& cac
   std::copy(batch->logit_rows.begin(), batch->logit_rows.end(), ints_.host(kLogitRows).begin());
   RETURN_IF_ERROR(ints_.Send(stream, {rows, rows, wanted, 0}));
   RETURN_IF_ERROR(sequences_.Set(stream, batch->sequences, rows, cache));
+  Show(rows, wanted, batch);
+  return absl::OkStatus();
+}
+
+void BatchUpload::Show(int64_t rows, int64_t wanted, Batch* batch) {
   on_device_ = {.num_rows = rows,
                 .tokens = ints_.view(kTokens, rows),
                 .rope_rows = ints_.view(kRopeRows, rows),
                 .logit_rows = ints_.view(kLogitRows, wanted),
                 .sequences = ops::SequenceBatch(sequences_.view())};
   batch->on_device = &on_device_;
-  return absl::OkStatus();
 }
 
 absl::Status BatchUpload::SendDecodes(const Stream& stream, const ops::KvCacheView& cache, Batch* batch,
@@ -49,13 +53,8 @@ absl::Status BatchUpload::SendDecodes(const Stream& stream, const ops::KvCacheVi
   ints_.host(kNumRows)[0] = static_cast<int32_t>(rows);
   RETURN_IF_ERROR(ints_.Send(stream, {bounds.decodes, bounds.decodes, bounds.decodes, 1}));
   RETURN_IF_ERROR(sequences_.SetDecodes(stream, batch->sequences, bounds, cache));
-  on_device_ = {.num_rows = bounds.decodes,
-                .tokens = ints_.view(kTokens, bounds.decodes),
-                .rope_rows = ints_.view(kRopeRows, bounds.decodes),
-                .logit_rows = ints_.view(kLogitRows, bounds.decodes),
-                .sequences = ops::SequenceBatch(sequences_.view()),
-                .num_real_rows = ints_.view(kNumRows, 1).data()};
-  batch->on_device = &on_device_;
+  Show(bounds.decodes, bounds.decodes, batch);
+  on_device_.num_real_rows = ints_.view(kNumRows, 1).data();
   return absl::OkStatus();
 }
 

@@ -1,6 +1,5 @@
-// Brings a step's batch to where a device's ops find it.  The CPU needs none.
-//
-// Thread-compatible.  What Send has set in the batch is valid for work that is enqueued before the next Send.
+// Copies a step's batch to a device's memory.  The CPU needs none.  Thread-compatible.
+// What Send sets in the batch is valid for work that is enqueued before the next Send.
 #pragma once
 
 #include "absl/status/status.h"
@@ -18,16 +17,18 @@ class BatchUpload {
   // Errors: ResourceExhausted, the device's.
   static absl::StatusOr<BatchUpload> Create(Device device, const ops::SequenceLimits& limits);
 
-  // Enqueues the copies and sets batch->on_device (borrowed from this).  cache: any layer's, to check against.
+  // Enqueues the copies and sets batch->on_device (borrowed from this).  cache: any layer's, for checks.
   // Errors (InvalidArgument): rows or blocks outside the limits.
   absl::Status Send(const Stream& stream, const ops::KvCacheView& cache, Batch* batch);
-  // The same for a graph of bounds.decodes rows, row i of sequence i: rows that are missing are padding.  All rows'
-  // logits are wanted, also those of padding.  REQUIRES: the batch has no more, one row a sequence.
+  // The same for a graph of bounds.decodes rows, row i of sequence i; missing rows are padding.  All rows' logits are
+  // wanted, also those of padding.  REQUIRES: the batch has at most so many rows, one a sequence.
   absl::Status SendDecodes(const Stream& stream, const ops::KvCacheView& cache, Batch* batch,
                            const ops::DecodeBounds& bounds);
 
  private:
-  enum Array { kTokens, kRopeRows, kLogitRows, kNumRows, kNumArrays };
+  enum Array { kTokens, kRopeRows, kLogitRows, kNumRows };
+
+  void Show(int64_t rows, int64_t wanted, Batch* batch);
 
   ops::SequenceLimits limits_;
   IntUpload ints_;

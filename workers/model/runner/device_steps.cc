@@ -89,7 +89,7 @@ ops::PlainSampling DeviceSteps::Sampling(int64_t rows) const {
 }
 
 absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch, int64_t rows) {
-  // The batch as it came to the device, but with the tokens that only the device knows.
+  // The batch on the device, with the tokens that only the device knows.
   const BatchOnDevice* const sent = batch->on_device;
   const absl::Cleanup restore = [&] { batch->on_device = sent; };
   BatchOnDevice known = *sent;
@@ -103,14 +103,13 @@ absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch, int6
     return ops::SamplePlain(stream_, logits, requests.Part(first, count), tokens_.view().Rows(first, count), last_);
   };
   const StageIn stage = {.batch = batch, .moe = &moe, .logits = LogitsSink(sample)};
-  StageOut out;
-  ASSIGN_OR_RETURN(out, model_->Forward(stage, model_->all_layers(), cache_, /*saved=*/nullptr));
+  ASSIGN_OR_RETURN(StageOut out, model_->Forward(stage, model_->all_layers(), cache_, /*saved=*/nullptr));
   expert_counts_ = out.expert_counts;
   decode_counts_ = out.decode_counts;
   return absl::OkStatus();
 }
 
-// The first step of a size runs as it is, so that nothing is allocated or chosen while the second is recorded.
+// The first step of a size is not recorded, so that nothing is allocated or chosen while the second is.
 absl::Status DeviceSteps::Replay(const moe::MoeContext& moe, Batch* batch, int64_t bucket) {
   const auto [graph, fresh] = graphs_.try_emplace(bucket);
   if (fresh) return Enqueue(moe, batch, bucket);
@@ -121,12 +120,12 @@ absl::Status DeviceSteps::Replay(const moe::MoeContext& moe, Batch* batch, int64
     RETURN_IF_ERROR(enqueued);
     ASSIGN_OR_RETURN(graph->second, std::move(recorded));
   }
-  // After an error in the group nothing of it may be launched any more.
+  // After an error in the group none of its collectives may be launched.
   RETURN_IF_ERROR(moe.comm->status());
   ++num_replayed_;
   RETURN_IF_ERROR(stream_.queue()->Run(graph->second.get()));
   if (moe.comm->world() == 1) return absl::OkStatus();
-  // Nobody else watches over the collectives in it.
+  // The fence watches over the collectives in the graph.
   ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> fence,
                    moe.comm->Fence({.stream = &stream_, .deadline = moe.deadline}));
   return fence->Wait();

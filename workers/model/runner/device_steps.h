@@ -1,11 +1,11 @@
-// Steps on a device that need nothing of the host between plan and tokens: enqueued now, collected later, so that the
-// host may prepare the next one meanwhile.
+// Steps on a device that need no host between plan and tokens: enqueued now, collected later, so that the host may
+// prepare the next one meanwhile.
 //
 // Tokens are sampled on the device and stay there for the next step, which the host may enqueue before it knows them: a
 // row whose token is to come is -1 - slot in Batch::tokens.  A step of decodes alone is recorded once for each of a few
-// sizes (DecodeBucket) and replayed with padding rows, which choose no expert and are nobody's.
-// Thread-compatible.  Errors are the device's and the communicator's; after one the steps under way are lost (Clear).
-// Does not do: sampling that needs the host (IsPlainSampling); that goes through BatchUpload and the runner.
+// sizes (DecodeBucket) and replayed with padding rows, which choose no expert.
+// Thread-compatible.  Errors: the device's and the communicator's; after one the steps under way are lost (Clear).
+// Does not do: sampling that needs the host (IsPlainSampling).
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@
 
 namespace switchyard::model {
 
-// The rows that a graph for `rows` decodes is recorded with; 0 = so many are not recorded.  Pure.
+// The rows of the graph for `rows` decodes; 0: so many are not recorded.  Pure.
 int64_t DecodeBucket(int64_t rows, int64_t max_rows);
 inline constexpr int64_t kMaxGraphRows = 256;
 
-// What one of batch.logit_rows is sampled for.
+// How one of batch.logit_rows is sampled.
 struct PlainRow {
   const batching::SamplingParams* params = nullptr;  // borrowed
   int64_t index = 0;                                 // of the output token
@@ -61,19 +61,19 @@ class DeviceSteps {
   static absl::StatusOr<std::unique_ptr<DeviceSteps>> Create(const Stream& stream, Model* model, KvCache* cache,
                                                              const Limits& limits);
 
-  // Brings the batch to the device, for a step that the caller runs itself.
+  // Copies the batch to the device, for a step that the caller runs itself.
   absl::Status Upload(Batch* batch);
   // Enqueues a whole step.  REQUIRES: under_way() < kMaxUnderWay; rows[i] is for batch->logit_rows[i].
-  // most_decodes > 0: every sequence has one row, which is sampled, and no rank has more rows than this; the same on
-  // all ranks.  Such a step is recorded and replayed; with several ranks its rows then travel in fixed sizes.
-  // The statistics are what the host knows of the exchange; with fixed sizes nothing.
+  // most_decodes > 0, the same on all ranks: every sequence has one row, which is sampled, and no rank has more rows.
+  // Such a step is recorded and replayed; with several ranks its rows travel in fixed sizes, which statistics do not
+  // count.
   absl::Status Launch(const moe::MoeContext& moe, Batch* batch, absl::Span<const PlainRow> rows, int64_t most_decodes);
   int under_way() const { return static_cast<int>(under_way_.size()); }
   // Whether the oldest is done.  REQUIRES: under_way() > 0.
   absl::StatusOr<bool> OldestIsDone();
   // Waits for the oldest, at most until the deadline.
   absl::StatusOr<CollectedStep> Collect(absl::Time deadline);
-  // Forgets the steps under way and, because a group's collectives are in them, what was recorded.
+  // Forgets the steps under way and the recorded graphs, which have a group's collectives.
   void Clear();
 
   int64_t num_recorded() const { return static_cast<int64_t>(graphs_.size()); }
@@ -93,7 +93,7 @@ class DeviceSteps {
       : stream_(stream), model_(model), cache_(cache), limits_(limits) {}
   absl::Status SendSampling(absl::Span<const PlainRow> rows, int64_t padded_rows);
   ops::PlainSampling Sampling(int64_t rows) const;
-  // Tokens, forward pass, sampling: what is enqueued or recorded.
+  // Enqueues or records tokens, forward pass and sampling.
   absl::Status Enqueue(const moe::MoeContext& moe, Batch* batch, int64_t rows);
   absl::Status Replay(const moe::MoeContext& moe, Batch* batch, int64_t bucket);
   absl::Status ReadBack(int64_t rows, int64_t num_decodes);

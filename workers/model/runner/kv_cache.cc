@@ -7,51 +7,38 @@
 #include <cstring>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/model/config/memory_plan.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::model {
 
-std::vector<CacheSpec> CacheSpecs(const ModelConfig& config, DType dtype) {
-  std::vector<CacheSpec> specs;
-  for (const LayerConfig& layer : config.layers) {
-    specs.push_back(
-        {.num_kv_heads = config.num_kv_heads, .head_dim = config.head_dim, .dtype = dtype, .window = layer.window});
-  }
-  return specs;
-}
-
-absl::StatusOr<KvCache> KvCache::Create(std::vector<CacheSpec> specs, int32_t block_size, int64_t bytes,
+absl::StatusOr<KvCache> KvCache::Create(const ModelConfig& config, DType dtype, int32_t block_size, int64_t bytes,
                                         Device device) {
   if (block_size < 1 || block_size > kMaxBlockSize) {
     return absl::InvalidArgumentError(absl::StrCat("block_size ", block_size, " is outside [1, ", kMaxBlockSize, "]"));
   }
-  int64_t block_bytes = 0;
-  for (const CacheSpec& spec : specs) block_bytes += spec.bytes_per_token() * block_size;
+  const int64_t block_bytes = KvBytesPerToken(config, dtype) * block_size;
   const int64_t num_blocks = bytes / block_bytes;
   if (num_blocks < 1) {
     return absl::InvalidArgumentError(absl::StrCat("kv_cache_bytes ", bytes, " holds no block: one of ", block_size,
                                                    " tokens takes ", block_bytes, " bytes"));
   }
   KvCache cache;
-  cache.specs_ = std::move(specs);
   cache.block_size_ = block_size;
   cache.num_blocks_ =
       static_cast<int32_t>(std::min<int64_t>(num_blocks, std::numeric_limits<batching::BlockId>::max()));
-  for (const CacheSpec& spec : cache.specs_) {
-    const Shape shape = ops::KvCacheShape(cache.num_blocks_, spec.num_kv_heads, block_size, spec.head_dim);
-    for (int half = 0; half < 2; ++half) {
-      absl::StatusOr<Tensor> tensor = Tensor::Allocate(spec.dtype, shape, device);
-      RETURN_IF_ERROR(tensor.status());
-      cache.tensors_.push_back(*std::move(tensor));
-    }
-    const TensorView k = cache.tensors_[cache.tensors_.size() - 2];
-    cache.views_.push_back({.k = k, .v = cache.tensors_.back()});
+  const Shape shape = ops::KvCacheShape(cache.num_blocks_, config.num_kv_heads, block_size, config.head_dim);
+  for (int64_t i = 0; i < config.num_layers(); ++i) {
+    ASSIGN_OR_RETURN(Tensor k, Tensor::Allocate(dtype, shape, device));
+    ASSIGN_OR_RETURN(Tensor v, Tensor::Allocate(dtype, shape, device));
+    cache.views_.push_back({.k = k, .v = v});
+    cache.tensors_.push_back(std::move(k));
+    cache.tensors_.push_back(std::move(v));
   }
   return cache;
 }
@@ -76,7 +63,7 @@ int64_t KvCache::ResidentBytes() const {
   const int64_t page = sysconf(_SC_PAGESIZE);
   int64_t resident = 0;
   for (const Tensor& tensor : tensors_) {
-    // Whole pages only; a page that the tensor shares with others is theirs, too.
+    // Counts whole pages only; a page that the tensor shares with others is theirs, too.
     const auto base = reinterpret_cast<intptr_t>(tensor.view().raw());
     const intptr_t begin = (base + page - 1) / page * page, end = (base + tensor.bytes()) / page * page;
     resident += tensor.bytes() - std::max<intptr_t>(0, end - begin);

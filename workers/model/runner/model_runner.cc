@@ -1,7 +1,6 @@
 #include "workers/model/runner/model_runner.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -24,17 +23,16 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
     return absl::InvalidArgumentError(absl::StrCat("max_num_seqs ", options.num_slots, " and max_batched_tokens ",
                                                    options.max_rows, " must be positive"));
   }
-  absl::StatusOr<KvCache> cache = KvCache::Create(CacheSpecs(model->config(), model->dtype()), options.block_size,
-                                                  options.kv_cache_bytes, stream.device());
-  RETURN_IF_ERROR(cache.status());
-  if (options.touch_cache) RETURN_IF_ERROR(cache->Touch(stream));
+  ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(model->config(), model->dtype(), options.block_size,
+                                                  options.kv_cache_bytes, stream.device()));
+  if (options.touch_cache) RETURN_IF_ERROR(cache.Touch(stream));
   const SlotLimits limits = {.num_slots = options.num_slots,
-                             .num_blocks = cache->num_blocks(),
+                             .num_blocks = cache.num_blocks(),
                              .block_size = options.block_size,
                              .vocab_size = static_cast<int32_t>(model->config().vocab_size),
                              .context = options.context,
                              .max_rows = options.max_rows};
-  std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, *std::move(cache), limits));
+  std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, std::move(cache), limits));
   if (stream.device().is_cpu()) return runner;
   runner->records_steps_ = options.graphs;
   const int64_t blocks = (options.context + options.block_size - 1) / options.block_size;
@@ -106,9 +104,9 @@ absl::Status ModelRunner::Start(const batching::StepPlan& plan, const batching::
   if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));
   RETURN_IF_ERROR(cache_.Copy(stream_, rank_plan.copies));
   slots_.Apply(rank_plan);
-  // (Of a step of plain decodes on all ranks the plan says so; here only what this rank does differs.)
+  // (The plan says whether all ranks have plain decodes; this is about this rank alone.)
   const bool plain = device_steps_ != nullptr && IsPlain(rank_plan);
-  // The host samples from what it knows: all that was sampled before must be heard of.
+  // The host must know all that was sampled before it samples.
   while (!plain && device_steps_ != nullptr && device_steps_->under_way() > 0) RETURN_IF_ERROR(CollectOldest());
   BuildBatch(rank_plan);
   step.result.items.resize(rank_plan.items.size());
@@ -138,7 +136,7 @@ absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching:
   if (wants_paths && !plan.transfers.empty()) {
     return absl::InternalError("plan: rows are lent in a step that asks for their experts");
   }
-  // Work that an error leaves under way must not outlive the group.
+  // After an error, work under way must not outlive the group.
   const absl::Cleanup drop = [this] { rebalancing_.Drop(); };
   RETURN_IF_ERROR(rebalancing_.Begin(plan.transfers, rank_plan.NumRows(), comm_, step->deadline, &batch_));
   batch_.num_decode_rows = std::min(batch_.num_decode_rows, batch_.num_rows());  // others may be lent
@@ -151,38 +149,40 @@ absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching:
                       .rebalancing = &rebalancing_,
                       .keep_topk = wants_paths,
                       .logits = LogitsSink(take_logits)};
-  StageOut out;
-  ASSIGN_OR_RETURN(out, model_->Forward(in, model_->all_layers(), &cache_, /*saved=*/nullptr));
+  ASSIGN_OR_RETURN(StageOut out, model_->Forward(in, model_->all_layers(), &cache_, /*saved=*/nullptr));
   if (wants_paths) RETURN_IF_ERROR(TakePaths(rank_plan, out.topk_idx, step));
   Finalize(rank_plan, &result);
-  result.rows = batch_.num_rows();
-  result.rows_sent = stats.rows_sent;
-  result.rows_received = stats.rows_received;
-  result.expert_rows = stats.expert_rows;
-  result.layer_rows = std::move(stats.layer_rows);
-  result.fine_tuned_layers = stats.fine_tuned_layers;
+  TakeStats(&stats, &result);
   RETURN_IF_ERROR(TakeCounts(out.expert_counts, step->deadline, &result.expert_counts));
   if (out.decode_counts.rank() != 0) {
     RETURN_IF_ERROR(TakeCounts(out.decode_counts, step->deadline, &result.decode_expert_counts));
   } else if (batch_.num_decode_rows > 0) {
     result.decode_expert_counts = result.expert_counts;
   }
-  result.timings = {.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin),
-                    .attention_seconds = out.attention_seconds,
-                    .expert_seconds = stats.expert_seconds,
-                    .exchange_seconds = stats.exchange_seconds + rebalancing_.exchange_seconds(),
-                    .head_seconds = out.head_seconds,
-                    .gather_seconds = stats.gather_seconds,
-                    .decide_seconds = stats.decide_seconds,
-                    .decide_cpu_seconds = stats.decide_cpu_seconds};
+  result.timings.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin);
+  result.timings.attention_seconds = out.attention_seconds;
+  result.timings.expert_seconds = stats.expert_seconds;
+  result.timings.exchange_seconds = stats.exchange_seconds + rebalancing_.exchange_seconds();
+  result.timings.head_seconds = out.head_seconds;
   return absl::OkStatus();
+}
+
+void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) const {
+  result->rows = batch_.num_rows();
+  result->rows_sent = stats->rows_sent;
+  result->rows_received = stats->rows_received;
+  result->expert_rows = stats->expert_rows;
+  result->layer_rows = std::move(stats->layer_rows);
+  result->fine_tuned_layers = stats->fine_tuned_layers;
+  result->timings.gather_seconds = stats->gather_seconds;
+  result->timings.decide_seconds = stats->decide_seconds;
+  result->timings.decide_cpu_seconds = stats->decide_cpu_seconds;
 }
 
 absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
   if (guides_.placer != nullptr) RETURN_IF_ERROR(guides_.placer->BeginStep(plan.step, plan.placement_epoch));
   if (guides_.forecaster == nullptr) return absl::OkStatus();
-  // By positions, as borrowed rows have no sequence here.  (Another text that goes on where one ended spoils a
-  // forecast.)
+  // Compares positions, as borrowed rows have no sequence here.
   const std::vector<int32_t>& at = batch_.rope_rows;
   text_begins_.resize(at.size());
   for (size_t t = 0; t < at.size(); ++t) text_begins_[t] = t == 0 || at[t] != at[t - 1] + 1 ? 1 : 0;
@@ -191,17 +191,21 @@ absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
                                               .num_decode_rows = batch_.num_decode_rows,
                                               .token_ids = batch_.tokens,
                                               .begins = text_begins_}));
-  // Not for a placer, which wants all ranks' estimates: the step before ended before this one's tokens were known, so
-  // they would take an exchange of their own, and the next one, with the first gate's counts, has what they guess at.
+  // Not for a placer, which needs all ranks' estimates: these would take an exchange of their own, and the next one,
+  // with the first gate's counts, knows more.
   return model_->experts() == nullptr ? absl::OkStatus() : model_->experts()->BeginPass(expected);
 }
 
 absl::Status ModelRunner::TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to) {
-  const absl::StatusOr<TensorView> on_host = counts_on_host_.Take(stream_, counts, deadline);
-  RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
-  RETURN_IF_ERROR(on_host.status());
-  *to = OfMoeLayers({on_host->data<int32_t>(), static_cast<size_t>(on_host->NumElements())});
+  ASSIGN_OR_RETURN(const TensorView on_host, OnHost(&counts_on_host_, counts, deadline));
+  *to = OfMoeLayers({on_host.data<int32_t>(), static_cast<size_t>(on_host.NumElements())});
   return absl::OkStatus();
+}
+
+absl::StatusOr<TensorView> ModelRunner::OnHost(HostCopy* copy, const TensorView& from, absl::Time deadline) {
+  absl::StatusOr<TensorView> on_host = copy->Take(stream_, from, deadline);
+  RETURN_IF_ERROR(comm_->status());  // explains why a collective was cut short
+  return on_host;
 }
 
 std::vector<int64_t> ModelRunner::OfMoeLayers(absl::Span<const int32_t> counts) const {
@@ -226,9 +230,9 @@ void ModelRunner::BuildBatch(const batching::RankPlan& plan) {
     if (slot.broken) continue;
     const int64_t row_begin = batch_.num_rows();
     const bool decode = item.num_query == 1 && item.start_pos >= slot.num_prompt_tokens;
-    if (decode && batch_.num_decode_rows == row_begin) ++batch_.num_decode_rows;  // plans have them first
+    if (decode && batch_.num_decode_rows == row_begin) ++batch_.num_decode_rows;  // decodes come first in plans
     for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p) {
-      // What only the device knows it looks up by slot.
+      // The device looks up by slot what only it knows.
       batch_.tokens.push_back(slot.tokens[p] == kPendingToken ? -1 - item.slot : slot.tokens[p]);
       batch_.rope_rows.push_back(model_->rope().RowOf(p, slot.num_prompt_tokens));
     }
@@ -255,15 +259,13 @@ void ModelRunner::AddLogitRows(const batching::StepItem& item, int32_t item_idx,
 // Hands runs of rows with the same use to the sampler or to the prompt's logprobs.
 absl::Status ModelRunner::TakeLogits(const batching::RankPlan& plan, int64_t first, const TensorView& logits,
                                      Started* step) {
-  const absl::StatusOr<TensorView> on_host = logits_on_host_.Take(stream_, logits, step->deadline);
-  RETURN_IF_ERROR(comm_->status());  // says more than that the stream was freed
-  RETURN_IF_ERROR(on_host.status());
+  ASSIGN_OR_RETURN(const TensorView on_host, OnHost(&logits_on_host_, logits, step->deadline));
   const auto uses = absl::MakeConstSpan(uses_).subspan(first, logits.dim(0));
   for (size_t begin = 0; begin < uses.size();) {
     size_t end = begin + 1;
     while (end < uses.size() && uses[end].sample == uses[begin].sample) ++end;
     const auto run = uses.subspan(begin, end - begin);
-    const TensorView rows = on_host->Rows(static_cast<int64_t>(begin), static_cast<int64_t>(run.size()));
+    const TensorView rows = on_host.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(run.size()));
     RETURN_IF_ERROR(run[0].sample ? Sample(plan, run, rows, &step->result)
                                   : ScorePrompt(plan, run, rows, &step->result));
     begin = end;
@@ -319,9 +321,7 @@ bool ModelRunner::WantsPaths(const batching::RankPlan& plan) const {
 }
 
 absl::Status ModelRunner::TakePaths(const batching::RankPlan& plan, const TensorView& topk_idx, Started* step) {
-  const absl::StatusOr<TensorView> on_host = paths_on_host_.Take(stream_, topk_idx, step->deadline);
-  RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
-  RETURN_IF_ERROR(on_host.status());
+  ASSIGN_OR_RETURN(const TensorView on_host, OnHost(&paths_on_host_, topk_idx, step->deadline));
   const int64_t num_layers = topk_idx.dim(0), num_rows = topk_idx.dim(1), top_k = topk_idx.dim(2);
   int64_t row = 0;  // as BuildBatch has them
   for (size_t i = 0; i < plan.items.size(); ++i) {
@@ -333,7 +333,7 @@ absl::Status ModelRunner::TakePaths(const batching::RankPlan& plan, const Tensor
     for (int32_t p = item.start_pos; p < item.start_pos + item.num_query; ++p, ++row) {
       if (from < 0 || p < from) continue;
       for (int64_t l = 0; l < num_layers; ++l) {
-        const int32_t* const chosen = on_host->data<int32_t>() + (l * num_rows + row) * top_k;
+        const int32_t* const chosen = on_host.data<int32_t>() + (l * num_rows + row) * top_k;
         for (int64_t k = 0; k < top_k; ++k) paths.push_back(static_cast<int16_t>(chosen[k]));
       }
     }

@@ -1,15 +1,13 @@
 // Executes one rank's part of a StepPlan: slots, batch, forward pass, sampling → RankResult.
 //
 // A step is started and finished.  On the CPU Start does all of it.  On a device it enqueues the step, and the next one
-// may be started before this one is finished: what was sampled stays there.  Only steps that sample in ways that need
+// may be started before this one is finished, as what was sampled stays there; only steps that sample in ways that need
 // the host (device_sampling.h) wait in Start.
 //
-// Owns the rank's slots and KV cache; borrows the model and, between SetGroup calls, the group.  Thread-compatible: the
-// worker's step thread is its one user.  What a step samples stays in the slot, so the next plan may be executed before
-// the server has seen the result.
-// Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented for what is not
-// built (transfers of rows on a device); the communicator's pass through.  After any error the epoch is over on this
-// rank: SetGroup must follow, which empties the slots.
+// Owns the rank's slots and KV cache; borrows the model and, between SetGroup calls, the group.  Thread-compatible.
+// What a step samples stays in the slot, so the next plan may be executed before the server has seen the result.
+// Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented (transfers of rows
+// on a device), the communicator's.  After any error the epoch is over on this rank: SetGroup must follow.
 #pragma once
 
 #include <cstdint>
@@ -41,14 +39,14 @@ struct RunnerOptions {
   int32_t num_slots = 0;  // EngineOptions.max_num_seqs
   int32_t block_size = 16;
   int64_t kv_cache_bytes = 0;  // > 0
-  bool touch_cache = false;    // take its memory at once, not as it is first written to
+  bool touch_cache = false;    // take its memory at once
   int32_t max_rows = 0;        // EngineOptions.max_batched_tokens
   int64_t context = 0;         // positions that a sequence may have, at most model->max_positions()
-  // On a device: record and replay steps of decodes.  Not with guides, nor with experts that are brought to slots.
+  // On a device: record and replay steps of decodes.  Not with guides, nor with an ExpertWeightProvider.
   bool graphs = true;
 };
 
-// What decides over a group's layers beside its layout; borrowed, null = nobody.
+// What decides over a group's layers beside its layout.  Borrowed; may be null.
 struct LayerGuides {
   moe::PerStepBalancer* placer = nullptr;         // where rows go; begins each step, with the plan's placement epoch
   moe::LayerLoadPredictor* forecaster = nullptr;  // what coming layers get
@@ -62,22 +60,22 @@ class ModelRunner {
   static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Model* model, const Stream& stream,
                                                              const RunnerOptions& options);
 
-  // A new epoch: the group's communicator, expert layout and guides (borrowed until the next call); empties all slots.
-  // InvalidArgument if the layout's residents of this rank are not those that the model holds; FailedPrecondition:
-  // guides where steps are recorded.
+  // Begins an epoch with the group's communicator, expert layout and guides (borrowed until the next call); empties all
+  // slots.  InvalidArgument: the layout's residents of this rank are not the model's; FailedPrecondition: guides where
+  // steps are recorded.
   absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout, const LayerGuides& guides = {});
 
-  // The group is about to go: drops what is under way and what was recorded.
+  // Drops what is under way and what was recorded, before the group ends.
   void LeaveGroup();
 
-  // Runs or enqueues this rank's part of the plan.  Every rank of the group must call it for every step, also when its
-  // part is empty.  REQUIRES: SetGroup was called; num_started() < kMaxStarted.
+  // Runs or enqueues this rank's part of the plan.  Every rank of the group must call it for every step, also with an
+  // empty part.  REQUIRES: SetGroup was called; num_started() < kMaxStarted.
   absl::Status Start(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, absl::Time deadline);
   static constexpr int kMaxStarted = DeviceSteps::kMaxUnderWay;
   int num_started() const { return static_cast<int>(started_.size()); }  // and not finished
   // Whether Finish would not wait.  REQUIRES: num_started() > 0.
   absl::StatusOr<bool> IsDone();
-  // The result of the oldest.  Waits at most until its deadline.  REQUIRES: num_started() > 0.
+  // Returns the result of the oldest.  Waits at most until its deadline.  REQUIRES: num_started() > 0.
   absl::StatusOr<batching::RankResult> Finish();
   // Start and Finish.  REQUIRES: num_started() == 0.
   absl::StatusOr<batching::RankResult> Execute(const batching::StepPlan& plan, const batching::RankPlan& rank_plan,
@@ -87,7 +85,7 @@ class ModelRunner {
   int64_t cache_bytes() const { return cache_.bytes(); }
   int64_t resident_cache_bytes() const { return cache_.ResidentBytes(); }
   const SequenceSlots& slots() const { return slots_; }
-  // Of a device; null on the CPU.
+  // Null on the CPU.
   const DeviceSteps* device_steps() const { return device_steps_.get(); }
 
  private:
@@ -105,10 +103,10 @@ class ModelRunner {
     bool under_way = false;             // on the device
   };
 
-  // What the logits of one row are for.
+  // The use of one row's logits.
   struct LogitUse {
     int32_t item = 0;     // of the plan
-    bool sample = false;  // else: the logprobs of next_token, which stands behind the row
+    bool sample = false;  // else: the logprobs of next_token, which follows the row
     int32_t next_token = 0;
   };
 
@@ -121,12 +119,11 @@ class ModelRunner {
   absl::Status BeginGuides(const batching::StepPlan& plan);
   absl::Status RunNow(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, Started* step);
   absl::Status Enqueue(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, Started* step);
-  // Internal unless a plan of fixed sizes is what it says, on this rank.
+  // Internal: this rank's part of a plan of plain decodes has other items.
   absl::Status ValidateDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const;
-  // What DeviceSteps::Launch calls most_decodes.
+  // DeviceSteps::Launch's most_decodes.
   int64_t MostDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const;
   absl::Status CollectOldest();
-  // What the MoE layers of a step have in common.
   moe::MoeContext ContextOf(absl::Time deadline, moe::MoeStats* stats) const;
   void BuildBatch(const batching::RankPlan& plan);
   void AddLogitRows(const batching::StepItem& item, int32_t item_idx, int64_t row_begin);
@@ -139,7 +136,11 @@ class ModelRunner {
   bool WantsPaths(const batching::RankPlan& plan) const;
   // Hands the rows' experts to the items that asked.
   absl::Status TakePaths(const batching::RankPlan& plan, const TensorView& topk_idx, Started* step);
-  // [L, E] counts, wherever they are, of the MoE layers.
+  // Sets the result's fields from what the MoE layers did; moves from *stats.
+  void TakeStats(moe::MoeStats* stats, batching::RankResult* result) const;
+  // Returns `from` where the host can read it; the communicator's error first.
+  absl::StatusOr<TensorView> OnHost(HostCopy* copy, const TensorView& from, absl::Time deadline);
+  // Takes the MoE layers' counts of [L, E].
   absl::Status TakeCounts(const TensorView& counts, absl::Time deadline, std::vector<int64_t>* to);
   std::vector<int64_t> OfMoeLayers(absl::Span<const int32_t> counts) const;
   void Finalize(const batching::RankPlan& plan, batching::RankResult* result);

@@ -1,4 +1,4 @@
-// The runner's steps that run on a device by themselves: enqueued, then collected.
+// The runner's steps that are enqueued on a device, then collected.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,7 @@
 namespace switchyard::model {
 
 bool ModelRunner::IsPlain(const batching::RankPlan& plan) const {
-  // Its logits are fp64, or more than a device samples from: the same on all ranks.
+  // A device does not sample from fp64 logits, nor from so many: the same on all ranks.
   if (model_->dtype() == DType::kF64 || model_->config().vocab_size > ops::kMaxPlainVocab) return false;
   return std::all_of(plan.items.begin(), plan.items.end(), [&](const batching::StepItem& item) {
     const Slot& slot = slots_.slot(item.slot);
@@ -33,7 +33,7 @@ absl::Status ModelRunner::ValidateDecodes(const batching::StepPlan& plan, const 
   return absl::InternalError(absl::StrCat("plan: ", num_items, " decodes, padded_rows ", plan.padded_rows));
 }
 
-// Alone a rank sees for itself; with others it must do as they do, which the plan says.
+// With several ranks the plan decides, so that all do the same.
 int64_t ModelRunner::MostDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const {
   if (comm_->world() > 1) return plan.exchange_version == batching::kDecodeExchange ? plan.padded_rows : 0;
   const bool decodes = std::all_of(rank_plan.items.begin(), rank_plan.items.end(),
@@ -52,21 +52,11 @@ absl::Status ModelRunner::Enqueue(const batching::StepPlan& plan, const batching
                              .generation = slot.generation,
                              .position = static_cast<int64_t>(slot.tokens.size())});
   }
-  batching::RankResult& result = step->result;
-  result.rows = batch_.num_rows();
   moe::MoeStats stats;
   RETURN_IF_ERROR(BeginGuides(plan));
   RETURN_IF_ERROR(
       device_steps_->Launch(ContextOf(step->deadline, &stats), &batch_, plain_rows_, MostDecodes(plan, rank_plan)));
-  result.rows_sent = stats.rows_sent;
-  result.rows_received = stats.rows_received;
-  result.expert_rows = stats.expert_rows;
-  result.layer_rows = std::move(stats.layer_rows);
-  result.fine_tuned_layers = stats.fine_tuned_layers;
-  // Of what is enqueued the host knows no times.
-  result.timings.gather_seconds = stats.gather_seconds;
-  result.timings.decide_seconds = stats.decide_seconds;
-  result.timings.decide_cpu_seconds = stats.decide_cpu_seconds;
+  TakeStats(&stats, &step->result);
   step->under_way = true;
   for (size_t i = 0; i < rank_plan.items.size(); ++i) {
     const batching::StepItem& item = rank_plan.items[i];
@@ -82,8 +72,7 @@ absl::Status ModelRunner::CollectOldest() {
   const auto oldest =
       std::find_if(started_.begin(), started_.end(), [](const Started& step) { return step.under_way; });
   SY_CHECK(oldest != started_.end());
-  CollectedStep collected;
-  ASSIGN_OR_RETURN(collected, device_steps_->Collect(oldest->deadline));
+  ASSIGN_OR_RETURN(CollectedStep collected, device_steps_->Collect(oldest->deadline));
   RETURN_IF_ERROR(comm_->status());  // a collective in it may have been cut short
   oldest->under_way = false;
   oldest->result.expert_counts = OfMoeLayers(collected.expert_counts);

@@ -1,7 +1,6 @@
 #include "workers/model/runner/sequence_slots.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -80,7 +79,7 @@ absl::Status SequenceSlots::ValidateItem(const batching::StepItem& item, const S
     return BadPlan(item.slot, absl::StrCat("start_pos ", item.start_pos, ", computed ", before.num_computed));
   }
   const int64_t end = int64_t{item.start_pos} + item.num_query;
-  // A broken sequence has no token to go on with; its items are answered without being run.
+  // A broken sequence has no next token; its items are not run.
   if (item.start_pos < 0 || item.num_query < 1 || (end > num_tokens && (fresh || !before.broken))) {
     return BadPlan(item.slot, absl::StrCat("queries [", item.start_pos, ",", end, ") of ", num_tokens, " tokens"));
   }
@@ -123,10 +122,6 @@ void SequenceSlots::Apply(const batching::RankPlan& plan) {
   }
 }
 
-void SequenceSlots::Advance(const batching::StepItem& item) {
-  slots_[item.slot].num_computed = item.start_pos + item.num_query;
-}
-
 void SequenceSlots::Append(batching::SlotId id, int32_t token) {
   slots_[id].tokens.push_back(token);
   slots_[id].history.AppendOutput(token);
@@ -144,8 +139,6 @@ void SequenceSlots::Resolve(batching::SlotId id, uint64_t generation, int64_t po
   slot.history.AppendOutput(token);
   --slot.num_pending;
 }
-
-void SequenceSlots::Break(batching::SlotId id) { slots_[id].broken = true; }
 
 void SequenceSlots::Clear() {
   for (Slot& slot : slots_) Empty(&slot);

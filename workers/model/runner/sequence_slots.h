@@ -1,14 +1,12 @@
-// What a rank remembers of its running sequences between steps: tokens, block table and sampling state of each slot.
-//
-// Plans are deltas against it, and every plan is checked against it first: a plan that does not fit is the server's
-// fault and gives Internal with the slot and both values; nothing has changed then.  Thread-compatible.
+// A rank's running sequences between steps: tokens, block table and sampling state of each slot.  Plans are deltas
+// against them, and are checked first: one that does not fit is the server's fault and gives Internal with the slot and
+// both values; nothing has changed then.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "scheduler/batching/step.h"
 #include "workers/ops/sampling/sampling.h"
 
@@ -16,15 +14,15 @@ namespace switchyard::model {
 
 struct Slot {
   bool in_use = false;
-  bool broken = false;          // its logits were NaN or Inf: later items are not run, only answered so
+  bool broken = false;          // its logits were NaN or Inf: later items are not run
   std::vector<int32_t> tokens;  // prompt, then what was emitted or sampled; kPendingToken: the device knows it
   int32_t num_prompt_tokens = 0;
-  int32_t num_computed = 0;  // positions whose keys are in the cache: where the next item must start
+  int32_t num_computed = 0;  // positions whose keys are in the cache; the next item starts there
   std::vector<batching::BlockId> block_table;
   batching::SamplingParams sampling;
   ops::TokenHistory history;
-  int64_t num_pending = 0;  // sampled, not yet heard of
-  uint64_t generation = 0;  // rises with every sequence that comes here
+  int64_t num_pending = 0;  // sampled tokens that only the device knows
+  uint64_t generation = 0;  // rises with every sequence in this slot
 
   int64_t num_output() const { return history.num_output() + num_pending; }
 };
@@ -49,20 +47,19 @@ class SequenceSlots {
   // Empties freed slots and applies each item's init and new blocks.  REQUIRES: Validate(plan) is OK.
   void Apply(const batching::RankPlan& plan);
   // Marks the item's queries as computed.
-  void Advance(const batching::StepItem& item);
+  void Advance(const batching::StepItem& item) { slots_[item.slot].num_computed = item.start_pos + item.num_query; }
   // Appends a sampled token.
   void Append(batching::SlotId slot, int32_t token);
-  // Appends a token that only the device knows so far; then what it was.  Another sequence may be in the slot by then:
-  // nothing happens.
+  // Appends a token that only the device knows.
   void AppendPending(batching::SlotId slot);
+  // Sets that token, unless another sequence is in the slot by then.
   void Resolve(batching::SlotId slot, uint64_t generation, int64_t position, int32_t token);
-  // Its sequence gave something that is no number.
-  void Break(batching::SlotId slot);
+  // Marks its sequence as broken.
+  void Break(batching::SlotId slot) { slots_[slot].broken = true; }
   // Empties every slot (a new epoch of the group).
   void Clear();
 
   const Slot& slot(batching::SlotId id) const { return slots_[id]; }
-  const SlotLimits& limits() const { return limits_; }
 
  private:
   absl::Status ValidateItem(const batching::StepItem& item, const Slot& before) const;

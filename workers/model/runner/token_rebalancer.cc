@@ -1,6 +1,7 @@
 #include "workers/model/runner/token_rebalancer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -13,6 +14,21 @@
 namespace switchyard::model {
 namespace {
 
+// Of one thread, in whole layers.
+constexpr double kFlopPerSecondAmx = 0.52e12;
+constexpr double kFlopPerSecondBf16 = 0.33e12;
+constexpr double kFlopPerSecondFma = 0.1e12;  // fp32, and what is widened to it: a guess
+constexpr double kBytesPerSecond = 0.5e9;     // of transfers, waiting included
+constexpr double kSecondsPerLayer = 1e-3;     // of two small exchanges
+constexpr double kWorthIt = 1.5;              // gain over cost: the error of estimates
+constexpr int32_t kFewest = 32;
+constexpr double kNoStepHasMore = 1e6;
+
+double FlopPerSecond(DType dtype, ops::Isa isa) {
+  if (dtype != DType::kBf16 || isa < ops::Isa::kAvx512Bf16) return kFlopPerSecondFma;
+  return isa == ops::Isa::kAmx ? kFlopPerSecondAmx : kFlopPerSecondBf16;
+}
+
 int64_t RowBytes(const TensorView& rows) { return rows.dim(1) * DTypeBytes(rows.dtype()); }
 
 char* RowAt(const TensorView& rows, int64_t row) { return static_cast<char*>(rows.raw()) + row * RowBytes(rows); }
@@ -20,6 +36,10 @@ char* RowAt(const TensorView& rows, int64_t row) { return static_cast<char*>(row
 absl::Status BadTransfer(const batching::RowTransfer& transfer, absl::string_view what) {
   return absl::InternalError(absl::StrCat("plan: loan of ", transfer.rows, " rows from rank ", transfer.from,
                                           " to rank ", transfer.to, ": ", what));
+}
+
+absl::Status Mismatch(int peer, int64_t bytes, int64_t expected) {
+  return absl::InternalError(absl::StrCat("row lending: rank ", peer, " sent ", bytes, " bytes, expected ", expected));
 }
 
 }  // namespace
@@ -40,7 +60,10 @@ absl::Status TokenRebalancer::Begin(absl::Span<const batching::RowTransfer> tran
   RETURN_IF_ERROR(TakeTransfers(transfers, planned_rows));
   SplitSequences(given_.empty() ? batch->num_own_rows() : given_.front().row);
   RETURN_IF_ERROR(SendTokens());
-  return ReceiveTokens();
+  RETURN_IF_ERROR(work_->Wait());
+  for (Stretch& stretch : borrowed_) RETURN_IF_ERROR(TakeTokens(work_->received()[stretch.peer], &stretch));
+  work_.reset();
+  return absl::OkStatus();
 }
 
 absl::Status TokenRebalancer::TakeTransfers(absl::Span<const batching::RowTransfer> transfers, int64_t planned_rows) {
@@ -53,15 +76,15 @@ absl::Status TokenRebalancer::TakeTransfers(absl::Span<const batching::RowTransf
     }
     if (transfer.rows < 1) return BadTransfer(transfer, "wants at least one row");
     if (transfer.from == me) given += transfer.rows;
-    if (transfer.from == me) given_.push_back({.peer = transfer.to, .row = 0, .count = transfer.rows, .wanted = {}});
-    if (transfer.to == me) borrowed_.push_back({.peer = transfer.from, .row = 0, .count = transfer.rows, .wanted = {}});
+    if (transfer.from == me) given_.push_back({.peer = transfer.to, .count = transfer.rows});
+    if (transfer.to == me) borrowed_.push_back({.peer = transfer.from, .count = transfer.rows});
     if (!given_.empty() && !borrowed_.empty())
       return BadTransfer(transfer, absl::StrCat("rank ", me, " lends and borrows"));
   }
   if (given > planned_rows) {
     return absl::InternalError(absl::StrCat("plan: loans of ", given, " of the ", planned_rows, " rows of rank ", me));
   }
-  // A sequence that broke (a NaN) has left its rows out of the batch: give away as many fewer.
+  // Rows of a sequence that broke (a NaN) are not in the batch: this rank gives away as many fewer.
   const int64_t own = batch_->num_own_rows();
   int64_t row = std::max<int64_t>(0, own - given);
   for (Stretch& stretch : given_) {
@@ -110,13 +133,6 @@ absl::Status TokenRebalancer::SendTokens() {
     batch_->rope_rows.resize(given_.front().row);
   }
   return Exchange(std::move(out));
-}
-
-absl::Status TokenRebalancer::ReceiveTokens() {
-  RETURN_IF_ERROR(work_->Wait());
-  for (Stretch& stretch : borrowed_) RETURN_IF_ERROR(TakeTokens(work_->received()[stretch.peer], &stretch));
-  work_.reset();
-  return absl::OkStatus();
 }
 
 absl::Status TokenRebalancer::TakeTokens(const comm::Message& message, Stretch* stretch) {
@@ -209,8 +225,14 @@ absl::Status TokenRebalancer::ReturnWanted(const TensorView& residual) {
   return absl::OkStatus();
 }
 
-absl::Status TokenRebalancer::Mismatch(int peer, int64_t bytes, int64_t expected) {
-  return absl::InternalError(absl::StrCat("row lending: rank ", peer, " sent ", bytes, " bytes, expected ", expected));
+int32_t MinRebalanceRows(const ModelConfig& config, DType dtype, ops::Isa isa, int threads) {
+  const auto width = static_cast<double>(config.qkv_width() + config.q_width());
+  const double rate = FlopPerSecond(dtype, isa) * threads;
+  const double saved = 2 * static_cast<double>(config.hidden) * width / rate;
+  const double cost = kWorthIt * width * static_cast<double>(DTypeBytes(dtype)) / kBytesPerSecond;
+  if (saved <= cost) return 0;
+  const double rows = kWorthIt * kSecondsPerLayer / (saved - cost);
+  return std::max(kFewest, static_cast<int32_t>(std::ceil(std::min(rows, kNoStepHasMore))));
 }
 
 }  // namespace switchyard::model

@@ -5,6 +5,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/comm/local/local_communicator.h"
+#include "workers/model/config/memory_plan.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/runner/kv_cache.h"
 #include "workers/ops/sampling/device_sequences.h"
@@ -22,24 +23,19 @@ absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size) 
     return model->ReserveExchange({.stream = &stream, .layout = size.layout, .rank = size.rank, .rows = rows},
                                   size.recorded_rows);
   }
-  const std::vector<CacheSpec> specs = CacheSpecs(config, model->dtype());
-  int64_t block_bytes = 0;
-  for (const CacheSpec& spec : specs) block_bytes += spec.bytes_per_token();
-  absl::StatusOr<KvCache> cache = KvCache::Create(specs, 1, block_bytes, stream.device());
-  RETURN_IF_ERROR(cache.status());
-  // Every row is token 0 of nobody, and the number of real rows is 0, too.
-  Tensor zeros;
-  ASSIGN_OR_RETURN(zeros, Tensor::Allocate(DType::kI32, {rows}, stream.device()));
+  ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(config, model->dtype(), 1, KvBytesPerToken(config, model->dtype()),
+                                                  stream.device()));
+  // Every row is token 0 of no sequence, and the number of real rows is 0, too.
+  ASSIGN_OR_RETURN(Tensor zeros, Tensor::Allocate(DType::kI32, {rows}, stream.device()));
   RETURN_IF_ERROR(FillZero(stream, zeros));
-  absl::StatusOr<ops::DeviceSequences> sequences =
-      ops::DeviceSequences::Create(stream.device(), {.sequences = 1, .rows = rows, .blocks = 1});
-  RETURN_IF_ERROR(sequences.status());
-  RETURN_IF_ERROR(sequences->Set(stream, {}, rows, cache->layer(0)));
+  ASSIGN_OR_RETURN(ops::DeviceSequences sequences,
+                   ops::DeviceSequences::Create(stream.device(), {.sequences = 1, .rows = rows, .blocks = 1}));
+  RETURN_IF_ERROR(sequences.Set(stream, {}, rows, cache.layer(0)));
   const BatchOnDevice on_device = {.num_rows = rows,
                                    .tokens = IntView(zeros),
                                    .rope_rows = IntView(zeros),
                                    .logit_rows = IntView(zeros.view().Rows(0, std::min(rows, kHeadRows))),
-                                   .sequences = ops::SequenceBatch(sequences->view()),
+                                   .sequences = ops::SequenceBatch(sequences.view()),
                                    .num_real_rows = zeros.data<int32_t>()};
   Batch batch;
   batch.on_device = &on_device;
@@ -51,7 +47,7 @@ absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size) 
   const moe::MoeContext moe = {
       .stream = &stream, .comm = alone.get(), .layout = size.layout, .schedule = &schedule, .stats = &stats};
   const StageIn in = {.batch = &batch, .moe = &moe, .logits = LogitsSink(ignore)};
-  RETURN_IF_ERROR(model->Forward(in, model->all_layers(), &*cache, /*saved=*/nullptr).status());
+  RETURN_IF_ERROR(model->Forward(in, model->all_layers(), &cache, /*saved=*/nullptr).status());
   return Synchronize(stream);
 }
 

@@ -1,8 +1,8 @@
-// Runs a forward pass of padding alone: so that all scratch of steps of so many rows is taken, and libraries are set
-// up, before the KV cache takes what is left of a device's memory.
+// Runs a forward pass of padding alone, so that scratch for steps of so many rows is taken and libraries are set up
+// before the KV cache takes what is left of a device's memory.  The CPU needs none.
 //
-// Blocks until done.  For a device; the CPU needs none.  With experts on other ranks nothing runs, since nobody is
-// there yet: scratch is taken for the largest steps, the exchange's for any choice of experts.
+// Blocks until done.  With experts on other ranks, which do not run yet, nothing runs: scratch is taken for the largest
+// steps and any choice of experts.
 #pragma once
 
 #include <cstdint>

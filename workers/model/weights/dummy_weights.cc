@@ -17,8 +17,8 @@ namespace switchyard::model {
 namespace {
 
 constexpr double kDeviation = 0.02;
-constexpr int64_t kPoolElements =
-    8 << 20;  // numbers are taken from windows of a pool: drawing 30 billion takes minutes
+// Numbers are taken from windows of a pool of so many: drawing 30 billion takes minutes.
+constexpr int64_t kPoolElements = 8 << 20;
 
 class Filler {
  public:
@@ -37,7 +37,7 @@ class Filler {
     });
   }
 
-  // key: which matrix of the model it is.
+  // key: names the matrix in the model.
   absl::Status Fill(ops::Weight* weight, uint64_t key) {
     if (weight->empty()) return absl::OkStatus();
     const int64_t k = weight->k(), step = std::max<int64_t>(1, (kPoolElements / 2) / k);
@@ -157,21 +157,17 @@ int64_t WidestRow(const ModelConfig& config) {
 }  // namespace
 
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOptions options) {
-  absl::StatusOr<ModelWeights> weights =
-      AllocateWeights(config, options.dtype, options.residents, options.device, {.none = !options.experts});
-  RETURN_IF_ERROR(weights.status());
-  std::unique_ptr<DeviceWriter> writer;
-  if (!options.device.is_cpu()) {
-    ASSIGN_OR_RETURN(writer, DeviceWriter::Create(options.device));
-  }
-  Filler filler(options.dtype, writer.get(), WidestRow(config), weights->bytes(), &options);
-  RETURN_IF_ERROR(filler.Fill(&weights->embedding, 0));
-  RETURN_IF_ERROR(filler.Fill(&weights->lm_head, 1));
-  RETURN_IF_ERROR(filler.Fill(&weights->positions, 2));
-  RETURN_IF_ERROR(filler.FillVector(&weights->final_norm, 1));
-  RETURN_IF_ERROR(filler.FillVector(&weights->final_norm_bias, 0));
-  for (size_t i = 0; i < weights->layers.size(); ++i) {
-    RETURN_IF_ERROR(FillLayer(&filler, &weights->layers[i], i, weights->residents));
+  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, options.device,
+                                                         {.none = !options.experts}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
+  Filler filler(options.dtype, writer.get(), WidestRow(config), weights.bytes(), &options);
+  RETURN_IF_ERROR(filler.Fill(&weights.embedding, 0));
+  RETURN_IF_ERROR(filler.Fill(&weights.lm_head, 1));
+  RETURN_IF_ERROR(filler.Fill(&weights.positions, 2));
+  RETURN_IF_ERROR(filler.FillVector(&weights.final_norm, 1));
+  RETURN_IF_ERROR(filler.FillVector(&weights.final_norm_bias, 0));
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    RETURN_IF_ERROR(FillLayer(&filler, &weights.layers[i], i, weights.residents));
   }
   if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
   return weights;
@@ -179,9 +175,8 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOpt
 
 absl::Status MakeDummyExperts(const ModelConfig& config, LoadOptions options,
                               std::function<char*(int layer, int32_t expert)> place) {
-  ModelWeights weights;
-  ASSIGN_OR_RETURN(weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
-                                            {.place = std::move(place), .packing = options.device.kind}));
+  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
+                                                         {.place = std::move(place), .packing = options.device.kind}));
   int64_t bytes = 0;
   for (const LayerWeights& layer : weights.layers) {
     if (!layer.moe.has_value()) continue;

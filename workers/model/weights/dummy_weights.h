@@ -1,7 +1,7 @@
-// Random weights for a config alone: so that a model's real shapes run where its checkpoint is not at hand.
+// Random weights for a config, so that a model's real shapes run without its checkpoint.
 //
-// Matrices are drawn from a uniform distribution of standard deviation 0.02, gammas are 1, biases 0.  The same for the
-// same config, dtype and residents: an expert's numbers depend on the expert, not on the rank that holds it.
+// Matrices are drawn from a uniform distribution of standard deviation 0.02, gammas are 1, biases 0.  They depend on
+// config, dtype and residents alone; an expert's do not depend on its rank.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,10 @@
 
 namespace switchyard::model {
 
-// Uses options.dtype, residents, device, experts, num_threads, progress.  Errors: as LoadWeights', of memory and
-// devices.
+// Uses options.dtype, residents, device, experts, progress.  Errors: LoadWeights', of memory and devices.
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOptions options);
 
-// The routed experts of options.residents alone, as loader.h's LoadExperts.
+// Makes the routed experts of options.residents alone, as LoadExperts (loader.h).
 absl::Status MakeDummyExperts(const ModelConfig& config, LoadOptions options,
                               std::function<char*(int layer, int32_t expert)> place);
 

@@ -24,7 +24,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/block_check.h"
-#include "workers/model/weights/params.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/device_writer.h"
 #include "workers/tensor/yield_point.h"
@@ -32,7 +31,7 @@
 namespace switchyard::model {
 namespace {
 
-constexpr int64_t kChunkBytes = 4 << 20;  // a read: long enough for any disk, short enough that threads share a tensor
+constexpr int64_t kChunkBytes = 4 << 20;  // of a read: enough for any disk, small enough for threads to share a tensor
 constexpr absl::Duration kProgressEvery = absl::Milliseconds(250);
 constexpr absl::Duration kLogEvery = absl::Seconds(2);
 
@@ -50,16 +49,9 @@ struct Piece {
 
 // Largest magnitude that the served dtype can hold.
 double LargestOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return 65504.0;
-    case DType::kF64:
-      return std::numeric_limits<double>::max();
-    case DType::kBf16:
-      return 3.3895313892515355e38;
-    default:
-      return std::numeric_limits<float>::max();
-  }
+  if (dtype == DType::kF16) return 65504.0;
+  if (dtype == DType::kBf16) return 3.3895313892515355e38;
+  return dtype == DType::kF64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
 }
 
 // Index of the first element that is NaN, Inf or larger than `largest`; -1 if there is none.
@@ -86,7 +78,6 @@ class Loader {
 
   void AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params);
   absl::Status Run();
-  int64_t total_bytes() const { return total_bytes_; }
 
  private:
   // A thread's own.
@@ -196,7 +187,7 @@ absl::Status Loader::Load(const Piece& piece, Staging* staging) {
   return Place(piece, rows);
 }
 
-// The same in whatever order pieces come: a sum of sums, each bound to its place in the tensor.
+// The order of pieces does not matter: adds sums that are bound to their places in the tensor.
 void Loader::AddSum(const Piece& piece, absl::string_view bytes) {
   if (options_->replicated_sums == nullptr || piece.param->shard != Shard::kReplicated) return;
   const uint64_t words[2] = {moe::ChecksumOf(bytes.data(), static_cast<int64_t>(bytes.size())),
@@ -276,7 +267,7 @@ std::string OfAnyExpert(absl::string_view name) {
 std::vector<std::string> UnusedTensors(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params) {
   absl::flat_hash_set<std::string> used;
   for (const Param& param : params) used.insert(OfAnyExpert(param.name));
-  // Other ranks' experts are used elsewhere, as are all where an expert file has them.
+  // Other ranks use other experts; with an expert file, none are used here.
   const bool has_experts =
       std::any_of(params.begin(), params.end(), [](const Param& param) { return param.shard == Shard::kExpert; });
   std::vector<std::string> unused;
@@ -295,14 +286,7 @@ std::string ToString(const std::vector<std::string>& unused, const ModelConfig& 
                       absl::StrJoin(names, ", "), unused.size() > shown ? " ..." : "");
 }
 
-// A model may leave tensors of its checkpoint unused (an untied copy of a tied head, buffers of old versions); but it
-// may also be a sign of a wrong config, so it is said.
-void LogUnused(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, const std::vector<Param>& params) {
-  const std::vector<std::string> unused = UnusedTensors(checkpoint, params);
-  if (!unused.empty()) LogWarn(ToString(unused, config));
-}
-
-// One more than the highest layer that a name has; 0: none has one.
+// One more than the highest layer of the names; 0: no name has a layer.
 int64_t LayersOf(const std::vector<std::string>& names) {
   int64_t layers = 0;
   for (absl::string_view name : names) {
@@ -331,16 +315,14 @@ absl::Status RunLoader(const checkpoint::Checkpoint& checkpoint, const std::vect
 
 absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
                                          LoadOptions options) {
-  absl::StatusOr<ModelWeights> weights =
-      AllocateWeights(config, options.dtype, options.residents, options.device, {.none = !options.experts});
-  RETURN_IF_ERROR(weights.status());
-  std::unique_ptr<DeviceWriter> writer;
-  if (!options.device.is_cpu()) {
-    ASSIGN_OR_RETURN(writer, DeviceWriter::Create(options.device));
-  }
-  std::vector<Param> params;
-  ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &*weights));
-  LogUnused(checkpoint, config, params);
+  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, options.device,
+                                                         {.none = !options.experts}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
+  ASSIGN_OR_RETURN(const std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
+  // Unused tensors may be harmless (an untied copy of a tied head, buffers of old versions) or a sign of a wrong
+  // config.
+  const std::vector<std::string> unused = UnusedTensors(checkpoint, params);
+  if (!unused.empty()) LogWarn(ToString(unused, config));
   RETURN_IF_ERROR(RunLoader(checkpoint, params, &options, writer.get()));
   if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
   return weights;
@@ -348,12 +330,10 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
 
 absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place) {
-  // What is not an expert's is allocated, too, so that the table is the same, but never touched.
-  ModelWeights weights;
-  ASSIGN_OR_RETURN(weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
-                                            {.place = std::move(place), .packing = options.device.kind}));
-  std::vector<Param> params;
-  ASSIGN_OR_RETURN(params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
+  // Allocates the other weights, too, for the same table, but never touches them.
+  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
+                                                         {.place = std::move(place), .packing = options.device.kind}));
+  ASSIGN_OR_RETURN(std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
   std::erase_if(params, [](const Param& param) { return param.shard != Shard::kExpert; });
   return RunLoader(checkpoint, params, &options, nullptr);
 }
@@ -379,10 +359,9 @@ absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vec
 }
 
 absl::StatusOr<DType> NamedDType(absl::string_view name) {
-  if (name == "fp32") return DType::kF32;
-  if (name == "bf16") return DType::kBf16;
-  if (name == "fp16") return DType::kF16;
-  if (name == "fp64") return DType::kF64;
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16, DType::kF64}) {
+    if (name == DTypeName(dtype)) return dtype;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
 }

@@ -1,12 +1,9 @@
-// Loads a rank's weights from a checkpoint: each needed byte is read once, checked, converted to the model's dtype and
-// packed, through small staging buffers; to a device through pinned ones.
+// Loads a rank's weights from a checkpoint: each needed byte is read once, compared with its file's block sums (of a
+// manifest of ours), checked, converted to the model's dtype and packed, through small staging buffers.
 //
-// Where the checkpoint's files have block sums (a manifest of ours), what is read is compared with them.
 // Resident memory stays below the held weights + kStagingBytes + a few MB.  Several threads read and pack; LoadWeights
-// blocks until all is there.
-// Errors name file, tensor, expected and found; nothing half-loaded is returned.  NaN and Inf weights are errors, as
-// are those that fp16 cannot hold, and DataLoss what the manifest knows otherwise. Does not do: memory limits
-// (memory_plan.h).
+// blocks until all is done.  Errors name file, tensor, expected and found.  NaN and Inf weights are errors, as are
+// those that fp16 cannot hold; DataLoss: the manifest has other bytes.  Does not do: memory limits (memory_plan.h).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +26,7 @@ namespace switchyard::model {
 
 inline constexpr int64_t kStagingBytes = 32 << 20;  // of all threads together
 
-// A checksum of each tensor's bytes, as they were read, by name.
+// A checksum of each tensor's bytes as read, by name.
 using TensorSums = absl::btree_map<std::string, uint64_t>;
 
 struct LoadOptions {
@@ -37,9 +34,9 @@ struct LoadOptions {
   std::vector<int32_t> residents;  // experts to hold of every MoE layer, by slot: ExpertLayout::Residents(rank)
   int num_threads = 1;
   Device device = Device::Cpu();          // where the weights go
-  bool experts = true;                    // false: without those of routed experts, which a store brings
-  TensorSums* replicated_sums = nullptr;  // gets those of tensors that every rank loads alike
-  // Called by the loading threads, one at a time, every 250 ms or so and at the end.  false stops the load (Cancelled).
+  bool experts = true;                    // false: without routed experts, which a store provides
+  TensorSums* replicated_sums = nullptr;  // receives those of tensors that every rank loads
+  // Called by one loading thread at a time, about every 250 ms and at the end.  false stops the load (Cancelled).
   absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)> progress;
 };
 
@@ -47,27 +44,24 @@ struct LoadOptions {
 absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
                                          LoadOptions options);
 
-// Loads the routed experts of options.residents alone, packed for options.device but on the host, each to where `place`
-// says (ExpertSpace).
-// Errors as above; then what is there is undefined.
+// Loads the routed experts of options.residents alone, packed for options.device but on the host, each to its place
+// (ExpertSpace).  After an error contents are undefined.
 absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place);
 
-// InvalidArgument if the checkpoint has tensors that the model leaves unused, naming some and the likely cause: who
-// trains would leave them behind without a word.  What transformers leaves unused, too, is no error: the untied copy of
-// a tied head, and buffers of old versions.
+// InvalidArgument if the checkpoint has tensors that the model does not use, which training would silently lose, with
+// some names and the likely cause.  Allows what transformers does not use either: the untied copy of a tied head, and
+// buffers of old versions.
 absl::Status CheckAllUsed(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
                           const std::vector<Param>& params);
 
-// Loads the params of a table (params.h) to where it says: options.dtype is that of its tensors.
-// Errors as above; then what is there is undefined.
+// Loads the params of a table (params.h); options.dtype is that of its tensors.  After an error contents are undefined.
 absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
                         LoadOptions options);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.
 absl::StatusOr<DType> NamedDType(absl::string_view name);
-// What --dtype=NAME serves in: auto (the config's dtype, else that of the checkpoint's embedding), fp32, bf16, fp16,
-// fp64. InvalidArgument for another name.
+// The dtype of --dtype=NAME: auto (the config's dtype, else that of the checkpoint's embedding), or as NamedDType.
 absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config,
                                    const checkpoint::Checkpoint& checkpoint);
 

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "absl/types/span.h"
 
 namespace switchyard::model {
 namespace {
@@ -18,7 +17,7 @@ std::string Named(absl::string_view pattern, int64_t layer_idx, int64_t expert_i
 
 class Table {
  public:
-  // checkpoint: null = none to compare with, and one tensor an expert.
+  // checkpoint: null: nothing to compare with, and experts are not fused.
   Table(const ModelConfig& config, const ModelFamily& family, const checkpoint::Checkpoint* checkpoint)
       : config_(config), family_(family), checkpoint_(checkpoint) {}
 
@@ -44,17 +43,13 @@ class Table {
     }
   }
 
-  // ids: by slot; of a model whose experts a store has, there are none here.
+  // ids: by slot.
   void AddExperts(int64_t layer_idx, absl::Span<const int32_t> ids, absl::Span<FfnWeights> experts) {
     const char* const pattern = family_.moe.fused_gate_up;
     const bool fused = pattern != nullptr && Has(Named(pattern, layer_idx));
     for (size_t slot = 0; slot < experts.size(); ++slot) {
       const size_t first = params_.size();
-      if (fused) {
-        AddFusedExpert(layer_idx, ids[slot], &experts[slot]);
-      } else {
-        AddExpert(layer_idx, ids[slot], &experts[slot]);
-      }
+      fused ? AddFusedExpert(layer_idx, ids[slot], &experts[slot]) : AddExpert(layer_idx, ids[slot], &experts[slot]);
       for (size_t i = first; i < params_.size(); ++i) {
         params_[i].shard = Shard::kExpert;
         params_[i].layer = static_cast<int32_t>(layer_idx);
@@ -72,7 +67,7 @@ class Table {
   }
 
  private:
-  // Fills in what follows from the shape (unless rows are given).
+  // Sets columns, and rows unless they are given, from the shape.
   void Add(Param param) {
     param.columns = param.shape.size() > 1 ? param.shape.back() : 1;
     if (param.rows == 0) param.rows = param.shape.front();
@@ -135,24 +130,20 @@ class Table {
     Add({.name = prefix + "bias", .shape = {config_.hidden}, .tensor = beta});
   }
 
-  // Names of a feed-forward's weights; biases' are told from them.
-  struct FfnNames {
-    std::string gate, up, down;
-  };
-
   void AddFfn(const std::string& prefix, int64_t width, FfnWeights* ffn) {
     AddFfn({prefix + "gate_proj.weight", prefix + "up_proj.weight", prefix + "down_proj.weight"}, width, ffn);
   }
+
+  // The names of a feed-forward's weights; those of its biases follow.
+  struct FfnNames {
+    std::string gate, up, down;
+  };
 
   void AddFfn(const FfnNames& names, int64_t width, FfnWeights* ffn) {
     const int64_t hidden = config_.hidden;
     const bool gated = ops::IsGated(config_.activation);
     if (gated) Add({.name = names.gate, .shape = {width, hidden}, .weight = &ffn->gate_up});
-    Add({.name = names.up,
-         .shape = {width, hidden},
-
-         .weight = &ffn->gate_up,
-         .first_row = gated ? width : 0});
+    Add({.name = names.up, .shape = {width, hidden}, .weight = &ffn->gate_up, .first_row = gated ? width : 0});
     Add({.name = names.down, .shape = {hidden, width}, .weight = &ffn->down});
     if (!config_.ffn_bias) return;
     const auto bias = [](const std::string& weight) { return absl::StrReplaceAll(weight, {{".weight", ".bias"}}); };
@@ -163,9 +154,8 @@ class Table {
   void AddMoe(int64_t layer_idx, const std::vector<int32_t>& residents, MoeWeights* moe) {
     const MoeNaming& names = family_.moe;
     std::string router = Named(names.router[0], layer_idx);
-    if (names.router[1] != nullptr && !Has(router)) {
-      const std::string other = Named(names.router[1], layer_idx);
-      if (Has(other)) router = other;
+    if (names.router[1] != nullptr && !Has(router) && Has(Named(names.router[1], layer_idx))) {
+      router = Named(names.router[1], layer_idx);
     }
     Add({.name = router, .shape = {config_.num_experts, config_.hidden}, .weight = &moe->router});
     if (config_.router_bias) {

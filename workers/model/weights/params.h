@@ -1,8 +1,5 @@
-// The table of a model's parameters: which rows of which checkpoint tensor go where, and whether every rank has them or
-// only the ranks where the expert lives.
-//
-// Pure but for looking names up.  The table is the one place that knows tensor names (with families/), shapes and
-// destinations; the loader executes it.
+// The table of a model's parameters: the names (with families/) and shapes of checkpoint tensors, where their rows go,
+// and whether every rank has them or only those of the expert.  The loader executes it.
 #pragma once
 
 #include <cstdint>
@@ -37,19 +34,19 @@ struct Param {
   bool router_bias = false;
 };
 
-// Everything that this rank needs.  `weights` is from AllocateWeights with the same config and must stay where it is.
-// Whether experts stand one by one or fused is decided by what the checkpoint has, layer by layer.
-// Errors (InvalidArgument): every tensor that is missing or has another shape or a dtype that cannot be loaded, with
-// file, tensor, expected and found; at most kMaxReported of them and how many more.
+// All params of this rank.  `weights` is from AllocateWeights with the same config and must stay where it is.  Experts
+// are fused or not as the checkpoint has them, layer by layer. Errors (InvalidArgument): every tensor that is missing
+// or has another shape or a dtype that cannot be loaded, with file, tensor, expected and found; at most kMaxReported of
+// them and how many more.
 absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
                                                const checkpoint::Checkpoint& checkpoint, ModelWeights* weights);
 
 inline constexpr int kMaxReported = 8;
 
-// The same with no checkpoint at hand, one tensor an expert: what a model that is to be written is made of.
+// The same without a checkpoint, for a model that is to be written: experts are not fused.
 std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights);
 
-// Of those, what routed experts have: experts[i] are `ids` of the i-th layer with experts, by slot.
+// Those of routed experts alone: experts[i] are `ids` of the i-th layer with experts, by slot.
 std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,
                                     absl::Span<std::vector<FfnWeights>> experts);
 

@@ -1,6 +1,5 @@
-// The weights that one rank holds: the replicated parts and its own experts, packed for the GEMMs.
-//
-// Owned by the Model; filled once by the loader; const afterwards, so that any thread may read.
+// The weights of one rank, the replicated parts and its own experts, packed for the GEMMs.
+// The loader fills them once; const afterwards, so that any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -64,24 +63,23 @@ struct ModelWeights {
 
 // Where the weights of routed experts go.
 struct ExpertSpace {
-  bool none = false;  // nowhere: a store brings them to where they are needed
-  // Host memory of somebody else, zeroed, for the packed_expert.h of this expert; layer: among those with experts.
-  // Null: memory of their own.
+  bool none = false;  // nowhere: a store provides them
+  // Zeroed host memory for this expert's packed_expert.h; layer: among those with experts.  Null: memory of their own.
   std::function<char*(int layer, int32_t expert)> place = nullptr;
-  DeviceKind packing = DeviceKind::kCpu;  // the form that they have at that place
+  DeviceKind packing = DeviceKind::kCpu;  // their form at that place
 };
 
-// Unimplemented where the routed experts are not as packed_expert.h has them: they cannot be in an ExpertSpace of
-// somebody else, nor in a store.
+// Unimplemented if the routed experts do not fit packed_expert.h: they cannot be in an ExpertSpace's place, nor in a
+// store.
 absl::Status CheckStorable(const ModelConfig& config);
 
-// Memory for everything that a rank with these residents holds; contents are undefined until the loader has filled it.
+// Allocates the weights of a rank with these residents, with undefined contents.
 // REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed; with a place CheckStorable, too.
 // Errors: ResourceExhausted on a device, with needed and available bytes.
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
                                              Device device = Device::Cpu(), const ExpertSpace& space = {});
 
-// Memory for so many routed experts of one layer, undefined likewise.
+// Allocates so many routed experts of one layer, with undefined contents.
 absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,
                                                         Device device = Device::Cpu());
 

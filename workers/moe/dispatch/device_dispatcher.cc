@@ -15,40 +15,11 @@
 namespace switchyard::moe {
 namespace {
 
-absl::Status CheckDispatch(const MoeContext& context, const LayerContext& layer) {
-  SY_CHECK_EQ(layer.layout->num_ranks(), context.comm->world());
-  const TensorView &topk_idx = layer.topk_idx, &x = layer.x;
-  if (topk_idx.rank() != 2 || x.rank() != 2 || topk_idx.dim(0) != x.dim(0) || !IsFloating(x.dtype())) {
-    return absl::InvalidArgumentError(absl::StrCat("exchange: wants topk_idx [T, K] int32 and x [T, H], got ",
-                                                   topk_idx.ToString(), " and ", x.ToString()));
-  }
-  if (context.exchange == ExchangeMode::kPadded && context.max_rows <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat("exchange: the bounded mode needs max_rows, is ", context.max_rows));
-  }
-  return absl::OkStatus();
-}
-
-// Arrays of int32 in one piece of memory, each at a multiple of 256 bytes.
-absl::StatusOr<std::vector<TensorView>> Arrays(RowScratch* memory, Device device, const std::vector<int64_t>& counts) {
-  const auto round_up = [](int64_t count) { return (count + 63) / 64 * 64; };
-  int64_t total = 0;
-  for (const int64_t count : counts) total += round_up(count);
-  ASSIGN_OR_RETURN(TensorView all, memory->Take(total, 1, DType::kI32, device));
-  all = all.Reshape({total});
-  std::vector<TensorView> arrays;
-  int64_t begin = 0;
-  for (const int64_t count : counts) {
-    arrays.push_back(all.Rows(begin, count));
-    begin += round_up(count);
-  }
-  return arrays;
-}
-
 comm::SizedParts PartsOf(const TensorView& memory, const MessageParts& parts) {
   return {.memory = memory, .offsets = parts.offsets, .bytes = parts.bytes};
 }
 
-// Offsets and x_rows as experts take them: where the host sees how many rows there are, so many.
+// The number of rows where the host sees it, else the bound.
 int64_t NumSorted(const ops::ExpertOrder& order, int64_t bound) {
   if (!order.offsets.device().is_cpu()) return bound;
   return order.offsets.data<int32_t>()[order.offsets.NumElements() - 1];
@@ -64,7 +35,7 @@ DispatchShape DeviceDispatcher::ShapeOf(const MoeContext& context, const LayerCo
           .row_bytes = own_x_.dim(1) * DTypeBytes(own_x_.dtype())};
 }
 
-// A bounded plan has room for whatever rows and pairs an exact one has.
+// A bounded plan has room for the rows and pairs of any exact one.
 absl::Status DeviceDispatcher::Reserve(const DispatchCapacity& room) {
   SY_CHECK_GT(room.layout->num_ranks(), 1);
   own_x_ = TensorView(nullptr, room.dtype, {room.rows, room.hidden}, room.stream->device());
@@ -85,10 +56,10 @@ absl::Status DeviceDispatcher::Reserve(const DispatchCapacity& room) {
 
 absl::Status DeviceDispatcher::TakeRoutes(int64_t ranks) {
   const int64_t rows = own_x_.dim(0), choices = rows * top_k_;
-  ASSIGN_OR_RETURN(
-      const std::vector<TensorView> arrays,
-      (Arrays(&route_memory_, own_x_.device(),
-              {choices, choices, choices, choices, choices, choices, choices, ranks + 1, ranks + 1, 4 * ranks})));
+  ASSIGN_OR_RETURN(const std::vector<TensorView> arrays,
+                   (route_memory_.TakeArrays(
+                       {choices, choices, choices, choices, choices, choices, choices, ranks + 1, ranks + 1, 4 * ranks},
+                       own_x_.device())));
   const Shape shape = {rows, top_k_};
   routes_ = {.places = {.rank_of = arrays[0].Reshape(shape),
                         .slot_of = arrays[1].Reshape(shape),
@@ -110,8 +81,9 @@ absl::Status DeviceDispatcher::TakeBlocks() {
 absl::Status DeviceDispatcher::TakeSorted(int64_t experts) {
   const int64_t num_lists = experts > 0 ? experts : 1;  // a rank without experts sorts nothing
   const int64_t pairs = plan_.recv.num_pairs;
-  ASSIGN_OR_RETURN(const std::vector<TensorView> arrays,
-                   (Arrays(&order_memory_, own_x_.device(), {pairs, num_lists + 1, pairs, pairs, plan_.num_outputs})));
+  ASSIGN_OR_RETURN(
+      const std::vector<TensorView> arrays,
+      (order_memory_.TakeArrays({pairs, num_lists + 1, pairs, pairs, plan_.num_outputs}, own_x_.device())));
   slots_ = arrays[0];
   order_ = {.offsets = arrays[1], .token = arrays[2], .slot_row = arrays[3]};
   sorted_ = arrays[4];
@@ -129,18 +101,19 @@ absl::Status DeviceDispatcher::FollowLayout(const Stream& stream, const ExpertLa
   return absl::OkStatus();
 }
 
-absl::Status DeviceDispatcher::FollowSplit(const MoeContext& context, const LayerContext& layer) {
-  ASSIGN_OR_RETURN(places_, split_.Send(context, layer));
-  return absl::OkStatus();
-}
-
 absl::Status DeviceDispatcher::StartDispatch(const MoeContext& context, const LayerContext& layer) {
   RETURN_IF_ERROR(CheckDispatch(context, layer));
+  if (context.exchange == ExchangeMode::kPadded && context.max_rows <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("exchange: the bounded mode needs max_rows, is ", context.max_rows));
+  }
   const comm::Timed timed(&context.stats->exchange_seconds);
   own_x_ = layer.x.Rows(layer.rows().begin, layer.rows().count);
   top_k_ = layer.topk_idx.dim(1);
-  RETURN_IF_ERROR(layer.split != nullptr ? FollowSplit(context, layer)
-                                         : FollowLayout(*context.stream, *layer.layout, context.comm->rank()));
+  if (layer.split != nullptr) {
+    ASSIGN_OR_RETURN(places_, split_.Send(context, layer));
+  } else {
+    RETURN_IF_ERROR(FollowLayout(*context.stream, *layer.layout, context.comm->rank()));
+  }
   if (context.comm->world() == 1) return StartAlone(context, layer);
   RETURN_IF_ERROR(Route(context, layer));
   if (context.exchange == ExchangeMode::kExact) return SendCounts(context, layer);
@@ -149,13 +122,13 @@ absl::Status DeviceDispatcher::StartDispatch(const MoeContext& context, const La
   return SendRows(context, layer);
 }
 
-// The only rank: whatever the order of its slots, all experts are here.
+// The only rank has all experts, whatever the order of its slots.
 absl::Status DeviceDispatcher::StartAlone(const MoeContext& context, const LayerContext& layer) {
   const TensorView topk_idx = layer.topk_idx.Rows(layer.rows().begin, layer.rows().count);
   const int64_t choices = topk_idx.NumElements(), experts = static_cast<int64_t>(layer.layout->Residents(0).size());
   ASSIGN_OR_RETURN(
       const std::vector<TensorView> arrays,
-      (Arrays(&order_memory_, own_x_.device(), {experts + 1, choices, choices, choices, choices, choices})));
+      (order_memory_.TakeArrays({experts + 1, choices, choices, choices, choices, choices}, own_x_.device())));
   order_ = {.offsets = arrays[0], .token = arrays[1], .slot_row = arrays[2]};
   TensorView slots = topk_idx;
   if (layer.split != nullptr || !table_.slots_are_experts()) {
@@ -196,7 +169,7 @@ absl::Status DeviceDispatcher::SendCounts(const MoeContext& context, const Layer
   return absl::OkStatus();
 }
 
-// The host's one wait of a layer.
+// The only wait of the host in a layer.
 absl::Status DeviceDispatcher::ReceiveCounts(const MoeContext& context, const LayerContext& layer) {
   RETURN_IF_ERROR(work_->Wait());
   work_.reset();
@@ -208,7 +181,7 @@ absl::Status DeviceDispatcher::ReceiveCounts(const MoeContext& context, const La
     }
     RETURN_IF_ERROR(queue->Copy(pinned_counts_.data(), counts_.raw(), bytes));
     const absl::Status waited = queue->Synchronize(context.deadline);
-    RETURN_IF_ERROR(context.comm->status());  // says more than that the stream was freed
+    RETURN_IF_ERROR(context.comm->status());  // explains why the stream was freed
     RETURN_IF_ERROR(waited);
     counts = reinterpret_cast<const int32_t*>(pinned_counts_.data());
   }
@@ -248,7 +221,7 @@ absl::Status DeviceDispatcher::SendRows(const MoeContext& context, const LayerCo
   return absl::OkStatus();
 }
 
-// What came, and this rank's own, in expert order; and where the experts' outputs go.
+// Sorts the received and this rank's own pairs by expert, and places the experts' outputs.
 absl::Status DeviceDispatcher::SortReceived(const MoeContext& context, const LayerContext& layer) {
   const auto experts = static_cast<int64_t>(layer.layout->Residents(context.comm->rank()).size());
   RETURN_IF_ERROR(TakeSorted(experts));
@@ -292,20 +265,16 @@ absl::Status DeviceDispatcher::StartCombine(const MoeContext& context, const Lay
   return absl::OkStatus();
 }
 
-absl::Status DeviceDispatcher::FinishCombine(const MoeContext& context, const CombineTerms& terms,
+absl::Status DeviceDispatcher::FinishCombine(const MoeContext& context, ops::CombineInputs terms,
                                              const TensorView& residual) {
   if (context.comm->world() > 1) {
     const comm::Timed timed(&context.stats->exchange_seconds);
     RETURN_IF_ERROR(work_->Wait());
     work_.reset();
   }
-  return ops::Combine(*context.stream,
-                      {.y = all_y_,
-                       .slot_row = IntView(output_row_),
-                       .weight = terms.topk_weight,
-                       .shared = terms.shared,
-                       .shared_gate = terms.shared_gate},
-                      residual);
+  terms.y = all_y_;
+  terms.slot_row = IntView(output_row_);
+  return ops::Combine(*context.stream, terms, residual);
 }
 
 }  // namespace switchyard::moe

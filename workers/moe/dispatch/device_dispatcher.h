@@ -1,17 +1,14 @@
 // TokenDispatcher in the stream's order: routing, packing, sorting and gathering are ops, messages are collectives on
 // views.
 //
-// kPadded: messages have fixed sizes, made from max_rows (dispatch_plan.h), counts stay on the device, and nothing
-// waits for the host, so a graph can hold it.  A row's choices must differ from each other, as the router's do. kExact:
-// ranks tell each other how many rows and pairs come; FinishDispatch waits for these counts on the host, once, and
-// messages are as long as they must be.  Not in a graph. One rank: rows stay where they are, experts read them through
-// indices.
+// kPadded: messages have fixed sizes from max_rows (dispatch_plan.h), counts stay on the device and nothing waits for
+// the host, so a graph can hold it.  A row's choices must differ from each other, as the router's do. kExact: ranks
+// exchange the numbers of rows and pairs; FinishDispatch waits for these once, on the host.  Not in a graph.
 //
-// Runs on the CPU, too, where an op is done when its call returns.  Memory grows with the largest exchange and is kept.
-// A graph holds addresses: before recording, run the largest exchange of this object once, and record again when the
-// layout has another epoch.  Statistics: moe_stats.h.
-// Errors besides TokenDispatcher's: InvalidArgument (kPadded: more rows than max_rows, or max_rows is not positive;
-// more than kMaxExchangeRanks ranks).
+// Runs on the CPU, too.  Memory grows with the largest exchange and is kept.  A graph holds addresses: before
+// recording, run the largest exchange of this object once, and record again for another epoch of the layout. Errors
+// besides TokenDispatcher's: InvalidArgument (kPadded: more rows than max_rows, or max_rows is not positive; more than
+// kMaxExchangeRanks ranks).
 #pragma once
 
 #include <cstdint>
@@ -36,19 +33,18 @@ class DeviceDispatcher : public TokenDispatcher {
   absl::Status StartDispatch(const MoeContext& context, const LayerContext& layer) override;
   absl::Status FinishDispatch(const MoeContext& context, const LayerContext& layer) override;
   absl::Status StartCombine(const MoeContext& context, const LayerContext& layer) override;
-  absl::Status FinishCombine(const MoeContext& context, const CombineTerms& terms, const TensorView& residual) override;
+  absl::Status FinishCombine(const MoeContext& context, ops::CombineInputs terms, const TensorView& residual) override;
   void Drop() override { work_.reset(); }
 
  private:
   absl::Status FollowLayout(const Stream& stream, const ExpertLayout& layout, int rank);
-  absl::Status FollowSplit(const MoeContext& context, const LayerContext& layer);
   absl::Status StartAlone(const MoeContext& context, const LayerContext& layer);
   absl::Status Route(const MoeContext& context, const LayerContext& layer);
   absl::Status SendCounts(const MoeContext& context, const LayerContext& layer);
   absl::Status ReceiveCounts(const MoeContext& context, const LayerContext& layer);
   absl::Status SendRows(const MoeContext& context, const LayerContext& layer);
   absl::Status SortReceived(const MoeContext& context, const LayerContext& layer);
-  // The memory of each part of an exchange of several ranks, as own_x_, top_k_ and, but for the first, plan_ say.
+  // Take the memory of each part of an exchange of several ranks, from own_x_, top_k_ and, but the first, plan_.
   absl::Status TakeRoutes(int64_t ranks);
   absl::Status TakeBlocks();
   absl::Status TakeSorted(int64_t experts);

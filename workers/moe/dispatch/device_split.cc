@@ -1,6 +1,7 @@
 #include "workers/moe/dispatch/device_split.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
@@ -29,13 +30,9 @@ absl::Status DeviceSplit::TakeTable(Device device, int64_t experts, int64_t plac
 }
 
 absl::Status DeviceSplit::TakeOrder(Device device, int64_t choices, int64_t experts) {
-  constexpr int64_t kAlign = 64;  // numbers
-  const int64_t offsets = (experts + 1 + kAlign - 1) / kAlign * kAlign;
-  ASSIGN_OR_RETURN(TensorView memory, order_memory_.Take(offsets + 2 * choices, 1, DType::kI32, device));
-  memory = memory.Reshape({offsets + 2 * choices});
-  order_ = {.offsets = memory.Rows(0, experts + 1),
-            .token = memory.Rows(offsets, choices),
-            .slot_row = memory.Rows(offsets + choices, choices)};
+  ASSIGN_OR_RETURN(const std::vector<TensorView> arrays,
+                   (order_memory_.TakeArrays({experts + 1, choices, choices}, device)));
+  order_ = {.offsets = arrays[0], .token = arrays[1], .slot_row = arrays[2]};
   return absl::OkStatus();
 }
 
@@ -76,7 +73,7 @@ absl::StatusOr<ops::PlaceTable> DeviceSplit::Send(const MoeContext& context, con
   RETURN_IF_ERROR(table_.Begin(stream));
   ASSIGN_OR_RETURN(const int64_t places, Write(layer, context.comm->rank()));
   RETURN_IF_ERROR(table_.Send(stream, {experts + 1, 2 * places, places}));
-  // (Without rows there are no pieces, and nothing is looked up.)
+  // Without rows there are no pieces, and nothing is looked up.
   const int64_t shown = std::max<int64_t>(places, 1);
   return ops::PlaceTable{.place_offsets = table_.view(kOffsets, experts + 1),
                          .places = table_.view(kPlaces, 2 * shown),

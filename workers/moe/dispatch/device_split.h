@@ -1,7 +1,7 @@
-// A SplitTable as one rank's device reads it: which place each of a layer's rows goes to, in the stream's order.
+// A SplitTable in a device's memory: the place of each of a layer's rows, in the stream's order.
 //
-// Sent anew for every exchange, in memory of its own: not for what is recorded.  The rows' ordinals, by which a split
-// names them (scheduler/placement/route/split.h), come from a stable sort of all rows of the layer by expert.
+// Sent for every exchange, so it cannot be recorded.  A split names rows by ordinals
+// (scheduler/placement/route/split.h), which come from a stable sort of all rows of the layer by expert.
 // Thread-compatible.
 #pragma once
 
@@ -9,9 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "scheduler/pipeline/moe_schedule.h"
-#include "scheduler/placement/route/split.h"
-#include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/dispatch/token_dispatcher.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/ops/exchange/expert_places.h"
@@ -22,14 +19,14 @@ namespace switchyard::moe {
 
 class DeviceSplit {
  public:
-  // Takes what exchanges of that size take.  Errors: ResourceExhausted.
+  // Allocates memory for exchanges of that size.  Errors: ResourceExhausted.
   absl::Status Reserve(const DispatchCapacity& room);
   // The places of layer.rows(), by layer.split; valid until the next call.
   // Errors: Internal (a piece goes where its expert is not), the device's.
   absl::StatusOr<ops::PlaceTable> Send(const MoeContext& context, const LayerContext& layer);
 
  private:
-  enum Array { kOffsets, kPlaces, kRows, kNumArrays };
+  enum Array { kOffsets, kPlaces, kRows };
 
   absl::Status TakeTable(Device device, int64_t experts, int64_t places);
   absl::Status TakeOrder(Device device, int64_t choices, int64_t experts);

@@ -1,6 +1,5 @@
 #include "workers/moe/dispatch/dispatch_gradient.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -8,7 +7,6 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
-#include "workers/moe/dispatch/host_rows.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/combine.h"
 #include "workers/tensor/copy.h"
@@ -18,7 +16,7 @@ namespace {
 
 constexpr int64_t kNumbersAlignment = 64;
 
-// Where things are in a message: rows, then a number for each pair.  No bytes without pairs.
+// The layout of a message: rows, then a number for each pair.  No bytes without pairs.
 struct Parts {
   Parts(const TensorView& rows, int64_t num_rows, const TensorView& numbers, int64_t num_pairs) {
     numbers_offset = (num_rows * RowBytes(rows) + kNumbersAlignment - 1) / kNumbersAlignment * kNumbersAlignment;
@@ -48,11 +46,6 @@ absl::Status CheckReturn(const TensorView& own_dy, const TensorView& weight, con
   return absl::InvalidArgumentError(absl::StrCat("exchange_gradient: wants dx ", DTypeName(weight.dtype()), " ",
                                                  own_dy.shape().ToString(), " and dweight ", weight.ToString(),
                                                  ", got ", dx.ToString(), " and ", dweight.ToString()));
-}
-
-void FillOnes(const TensorView& numbers) {
-  VisitDType(numbers.dtype(),
-             [&]<class Elem>() { std::fill_n(numbers.data<Elem>(), numbers.NumElements(), static_cast<Elem>(1)); });
 }
 
 }  // namespace
@@ -105,7 +98,7 @@ absl::Status DispatchGradient::CheckSize(const MoeContext& context, int rank, in
   return status;
 }
 
-// Rows lie as the exchange's x() had them, numbers in expert order.
+// Rows are placed as in the exchange's x(), numbers in expert order.
 absl::Status DispatchGradient::PlaceResent(const MoeContext& context) {
   const int64_t number_bytes = DTypeBytes(weight_.dtype());
   for (int rank = 0; rank < context.comm->world(); ++rank) {

@@ -1,15 +1,14 @@
 // The backward of a TokenDispatcher that has run: dispatch and combine are each other's.
 //
-// Gradients of the layer's output go the way that rows went (resend: each row once to each rank, with one number for
-// each of its pairs), gradients of what experts saw come back the way that outputs came, one row and one number a pair
-// (return), and are added in top-k order.  What a pair's gradient is made of does not depend on the number of ranks,
-// nor what comes back for it.  All sizes are known from the routes; one message per peer and direction, of the
-// all-to-all class.  Each half is started and finished apart.
+// Resend: gradients of the layer's output go to the rows' experts, each row once to each rank with one number for each
+// of its pairs.  Return: gradients of the experts' inputs come back, one row and one number a pair, and are added in
+// top-k order.  A pair's gradient does not depend on the number of ranks.  Sizes follow from the routes; there is one
+// message per peer and direction.
 //
-// An object is the handle of one exchange at a time, owns its buffers and keeps them for the next:
+// An object is the handle of one exchange at a time and keeps its buffers:
 //   StartResend → FinishResend → [caller fills dx() and dweight()] → StartReturn → FinishReturn
-// All ranks start and finish the same ones in the same order, with or without rows.  On hosts; Thread-compatible.
-// What an expert's replicas have of its gradient is not added up here.
+// All ranks start and finish the same ones in the same order, with or without rows.  On hosts; thread-compatible.
+// Does not do: adding up the gradients of an expert's replicas.
 // Errors: InvalidArgument (shapes), the communicator's, Internal (a peer's message has another size than its routes
 // say; the group is aborted).
 #pragma once
@@ -29,14 +28,14 @@ namespace switchyard::moe {
 
 class DispatchGradient {
  public:
-  // The gradient of what combine added to goes along these routes, and the weight that combine gave each pair.  Routes
-  // and dy must stay until FinishReturn.
+  // Sends the gradient of the residual, and each pair's weight, along these routes.  Routes and dy must stay until
+  // FinishReturn.
   absl::Status StartResend(const MoeContext& context, const LayerContext& layer, const HostRoutes& routes,
                            const TensorView& dy,            // [T, H] model dtype
                            const TensorView& topk_weight);  // [T, K] AccDType
   absl::Status FinishResend(const MoeContext& context);
 
-  // After FinishResend.  Rows of dy() are those of the exchange's x(), pairs are its rows in expert order.
+  // After FinishResend.  dy() has the rows of the exchange's x(); pairs are its rows in expert order.
   const TensorView& dy() const { return dy_; }            // [n, H]
   const TensorView& weight() const { return weight_; }    // [rows, 1] AccDType
   const TensorView& dx() const { return dx_; }            // [rows, H] model dtype, for the caller to fill in
@@ -48,12 +47,12 @@ class DispatchGradient {
   absl::Status FinishReturn(const MoeContext& context,
                             const TensorView& dx,        // [T, H] AccDType
                             const TensorView& dweight);  // [T, K] AccDType, contiguous
-  // After an error anywhere: gives up what is under way (which ends the group).
+  // Gives up what is under way after an error (which ends the group).
   void Drop() { work_.reset(); }
 
  private:
   std::vector<comm::Message> PackResend(const MoeContext& context) const;
-  // OK if the rank's message has so many bytes; else aborts.
+  // Aborts unless the rank's message has so many bytes.
   absl::Status CheckSize(const MoeContext& context, int rank, int64_t bytes) const;
   absl::Status PlaceResent(const MoeContext& context);
   absl::Status PlaceReturned(const MoeContext& context);

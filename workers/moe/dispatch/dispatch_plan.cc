@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/status_macros.h"
 
 namespace switchyard::moe {
 namespace {

@@ -1,8 +1,5 @@
 #include "workers/moe/dispatch/expert_layout.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "scheduler/base/check.h"
 
 namespace switchyard::moe {

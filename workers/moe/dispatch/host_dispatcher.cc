@@ -8,7 +8,6 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
-#include "workers/moe/dispatch/host_rows.h"
 #include "workers/moe/dispatch/split_cursor.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/combine.h"
@@ -16,22 +15,7 @@
 namespace switchyard::moe {
 namespace {
 
-absl::Status CheckDispatch(const MoeContext& context, const LayerContext& layer) {
-  SY_CHECK_EQ(layer.layout->num_ranks(), context.comm->world());
-  const TensorView &topk_idx = layer.topk_idx, &x = layer.x;
-  if (context.exchange != ExchangeMode::kExact) {
-    return absl::UnimplementedError(
-        "exchange: the bounded mode is DeviceExchange's, on the CPU, too; this one has kExact");
-  }
-  if (topk_idx.rank() != 2 || topk_idx.dtype() != DType::kI32 || x.rank() != 2 || topk_idx.dim(0) != x.dim(0) ||
-      !topk_idx.contiguous() || !IsFloating(x.dtype())) {
-    return absl::InvalidArgumentError(absl::StrCat("exchange: wants topk_idx [T, K] int32 and x [T, H], got ",
-                                                   topk_idx.ToString(), " and ", x.ToString()));
-  }
-  return absl::OkStatus();
-}
-
-// Where the next row for an expert goes.
+// The place of the next row for an expert.
 absl::StatusOr<ExpertLayout::Place> PlaceOfRow(const LayerContext& layer, int me, int expert, int64_t token) {
   if (layer.split == nullptr) return layer.layout->PlaceOf(expert, me, token);
   const int32_t rank = layer.split->Next(expert);
@@ -72,8 +56,7 @@ absl::Status HostDispatcher::Route(const MoeContext& context, const LayerContext
     routes_.rank_of[i] = -1;
     if (expert == -1) continue;
     const int32_t token = static_cast<int32_t>(i / top_k);
-    ExpertLayout::Place place;
-    ASSIGN_OR_RETURN(place, PlaceOfRow(layer, me, expert, rows.begin + token));
+    ASSIGN_OR_RETURN(ExpertLayout::Place place, PlaceOfRow(layer, me, expert, rows.begin + token));
     routes_.rank_of[i] = place.rank;
     if (place.rank == me) {
       routes_.pair_of[i] = static_cast<int32_t>(routes_.incoming[me].row.size());
@@ -111,6 +94,10 @@ comm::Message HostDispatcher::Pack(const MoeContext& context, const Outgoing& ou
 }
 
 absl::Status HostDispatcher::StartDispatch(const MoeContext& context, const LayerContext& layer) {
+  if (context.exchange != ExchangeMode::kExact) {
+    return absl::UnimplementedError(
+        "exchange: the bounded mode is DeviceExchange's, on the CPU, too; this one has kExact");
+  }
   RETURN_IF_ERROR(CheckDispatch(context, layer));
   const comm::Timed timed(&context.stats->exchange_seconds);
   own_x_ = layer.x.Rows(layer.rows().begin, layer.rows().count);
@@ -123,7 +110,7 @@ absl::Status HostDispatcher::StartDispatch(const MoeContext& context, const Laye
   return absl::OkStatus();
 }
 
-// Puts the rows that came behind this rank's own, so that experts find all of them in one matrix.
+// Puts the received rows behind this rank's own, in one matrix.
 absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots,
                                     std::vector<comm::Message>* received) {
   const int me = context.comm->rank();
@@ -155,7 +142,7 @@ absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots
   return absl::OkStatus();
 }
 
-// Stable: within an expert by rank, then as the rank has them.  (Nothing depends on it but repeatability.)
+// Stable: within an expert by rank, then as the rank has them.  Only repeatability depends on it.
 void HostDispatcher::SortByExpert(int64_t num_slots) {
   begin_of_.assign(num_slots + 1, 0);
   for (const Incoming& from : routes_.incoming) {
@@ -175,7 +162,7 @@ void HostDispatcher::SortByExpert(int64_t num_slots) {
   offsets_ = begin_of_;
 }
 
-// Where each (t, k) finds its output: among this rank's own, or where its rank's answer will be put.
+// Places the output of each (t, k): among this rank's own, or in its rank's answer.
 void HostDispatcher::PlaceOutputs(int rank) {
   routes_.back_rows.assign(routes_.outgoing.size() + 1, x_rows_.size());
   for (size_t r = 0; r < routes_.outgoing.size(); ++r) {
@@ -248,19 +235,15 @@ absl::Status HostDispatcher::CollectOutputs(const MoeContext& context) {
   return absl::OkStatus();
 }
 
-absl::Status HostDispatcher::FinishCombine(const MoeContext& context, const CombineTerms& terms,
+absl::Status HostDispatcher::FinishCombine(const MoeContext& context, ops::CombineInputs terms,
                                            const TensorView& residual) {
   if (context.comm->world() > 1) {
     const comm::Timed timed(&context.stats->exchange_seconds);
     RETURN_IF_ERROR(CollectOutputs(context));
   }
-  return ops::Combine(*context.stream,
-                      {.y = all_y_,
-                       .slot_row = routes_.slot_row,
-                       .weight = terms.topk_weight,
-                       .shared = terms.shared,
-                       .shared_gate = terms.shared_gate},
-                      residual);
+  terms.y = all_y_;
+  terms.slot_row = routes_.slot_row;
+  return ops::Combine(*context.stream, terms, residual);
 }
 
 }  // namespace switchyard::moe

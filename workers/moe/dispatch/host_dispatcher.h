@@ -1,7 +1,5 @@
 // TokenDispatcher on the host: rows travel in messages, counts are host numbers (kExact).
-//
-// After FinishDispatch its routes stay as they are until the next one: what a backward pass follows
-// (dispatch_gradient.h).
+// Its routes stay as they are until the next dispatch, for a backward pass (dispatch_gradient.h).
 #pragma once
 
 #include <cstdint>
@@ -24,14 +22,14 @@ class HostDispatcher : public TokenDispatcher {
   absl::Status StartDispatch(const MoeContext& context, const LayerContext& layer) override;
   absl::Status FinishDispatch(const MoeContext& context, const LayerContext& layer) override;
   absl::Status StartCombine(const MoeContext& context, const LayerContext& layer) override;
-  absl::Status FinishCombine(const MoeContext& context, const CombineTerms& terms, const TensorView& residual) override;
+  absl::Status FinishCombine(const MoeContext& context, ops::CombineInputs terms, const TensorView& residual) override;
   void Drop() override { work_.reset(); }
 
-  // Where outputs and answers are from now on, which so need not be kept with the routes.  Borrowed.
+  // Puts outputs and answers into this memory from now on, so that they are not kept with the routes.  Borrowed.
   void GiveOutputs(RowScratch* memory) { y_memory_ = memory; }
 
   const HostRoutes& routes() const { return routes_; }
-  // x() is memory of this object, with the rows of others; false: it is what StartDispatch was given.
+  // Whether x() is memory of this object, with the rows of others; false: it is StartDispatch's.
   bool holds_rows() const { return x_.raw() != own_x_.raw(); }
 
  private:

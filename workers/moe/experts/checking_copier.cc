@@ -77,7 +77,7 @@ absl::Status CheckingCopier::CheckChunk(const ExpertChunk& chunk) {
   ASSIGN_OR_RETURN(const char* const arrived_bytes, copier_->ReadBack(chunk));
   Sum& sum = sums_[chunk.id];
   if (chunk.offset == 0) sum = {.attempt = chunk.attempt, .sum = {}};
-  // (An attempt that is asked about is summed from its first byte.)
+  // An attempt that is compared is summed from its first byte.
   if (sum.attempt != chunk.attempt) return absl::OkStatus();
   sum.sum.Add(arrived_bytes, chunk.bytes);
   if (chunk.offset + chunk.bytes < expert_bytes_) return absl::OkStatus();

@@ -1,8 +1,8 @@
-// Copies as another copier does; compares with checksums what has to be its source's, and keeps why that failed.
+// A copier that compares copies with their sources' checksums and keeps why one failed.
 //
-// A copy or a look at what was copied is an attempt, with a number that its chunks bear: chunks of an attempt that is
-// over may still be under way when the next one of the same expert begins, and what they find is not heard.  One thread
-// asks; the store's copy thread copies and sums.  Thread-safe.
+// A copy, or a later look at it, is an attempt with a number that its chunks carry: chunks of an earlier attempt may
+// still be under way when the next one of the same expert begins, and are ignored.  The store's copy thread copies and
+// sums. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,20 @@ class CheckingCopier : public ExpertCopier {
   CheckingCopier(std::unique_ptr<ExpertCopier> copier, int64_t expert_bytes)
       : copier_(std::move(copier)), expert_bytes_(expert_bytes) {}
 
-  // A copy of this expert begins; what was known of those before is forgotten.  checksum (expert_checksum.h): what it
-  // has to have; none: it is not looked at.  Returns its attempt (ExpertStore::StartCopy).
+  // Begins a copy of this expert and forgets earlier failures.  checksum (expert_checksum.h): the source's; none: the
+  // copy is not compared.  Returns the attempt (ExpertStore::StartCopy).
   int64_t BeginCopy(const ExpertId& id, std::optional<uint64_t> checksum);
-  // What is in its slot has to have that, when it is looked at (ExpertStore::Recheck): instead of looks before; what
-  // has failed stays so.  Returns the attempt.
+  // Begins a look at the expert's slot (ExpertStore::Recheck), in place of earlier looks; failures stay.  Returns the
+  // attempt.
   int64_t BeginLook(const ExpertId& id, uint64_t checksum);
-  // It has no slot any more: it has not failed, and what is under way is not heard.
+  // The expert has no slot any more: forgets its failures and ignores what is under way.
   void Forget(const ExpertId& id);
 
-  // Why its last copy failed, or DataLoss: what was looked at is not its source's; OK if neither.
+  // Why its last copy failed, or DataLoss if a look found other bytes than its source's; else OK.
   absl::Status FailureOf(const ExpertId& id) const;
-  // All that FailureOf has something of.
+  // The experts with a failure.
   std::vector<ExpertId> Failed() const;
-  // Whether bytes that arrived were ever others than its source's.
+  // Whether other bytes than its source's ever arrived.
   bool WasDamaged(const ExpertId& id) const;
 
   absl::Status Copy(const ExpertChunk& chunk) override;

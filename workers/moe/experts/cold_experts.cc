@@ -1,13 +1,10 @@
 #include "workers/moe/experts/cold_experts.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/placement/placement.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/ops/gemm/expert_ffn.h"
@@ -16,7 +13,7 @@
 namespace switchyard::moe {
 namespace {
 
-constexpr double kNewest = 1.0 / 16;  // share of the last layer in what is measured
+constexpr double kNewest = 1.0 / 16;  // share of the last layer in the measured slowness
 
 }  // namespace
 
@@ -50,7 +47,7 @@ void ColdExperts::Choose(int layer, const ExpertRows& rows) {
     if (count == 0 || rows_ + count > kMostRows) continue;
     const int32_t expert = rows.experts[slot];
     const offload::ExpertKey key = offload_->KeyOf(layer, expert);
-    // (What is none of the budget's it refuses by name.)
+    // The budget refuses experts that are not its own.
     if (key == offload::kNoExpert || offload_->store().StateOf({.layer = layer, .expert = expert}) != SlotState::kFree)
       continue;
     if (!choice_.StaysCold(key, HostSeconds(count), price)) continue;
@@ -110,7 +107,7 @@ absl::Status ColdExperts::ComputeOnHost(const Stream& stream, int layer) {
     offsets_.push_back(offsets_.back() + cold.count);
     expected += options_.host_seconds(cold.count);
   }
-  // The outputs of the layer before have left y_: they stand before these rows in the stream's order.
+  // In the stream's order, the outputs of the layer before have left y_ by now.
   const int64_t hidden = options_.expert.down.n;
   RETURN_IF_ERROR(ops::ExpertFfn(
       Stream::OnCpu(&stream.pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_},

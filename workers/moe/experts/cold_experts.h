@@ -1,14 +1,14 @@
-// A budget's cold experts computed where their weights are: rows of those that are in no slot go to the host, where the
-// CPU computes them from its own packing of the weights, and their outputs come back; the others' waves run meanwhile.
+// Computes an expert budget's cold experts on the host: rows of experts in no slot go to the CPU, which has its own
+// packing of the weights, and their outputs come back; the others' waves run meanwhile.
 //
-// Which ones: those whose rows the host computes in less time than their copy takes, until what that has cost them
-// lately would pay for the copy (scheduler/offload/cold_choice.h).  Both are measured as it goes, so bits depend on
-// what is in slots and on time: a CPU rounds otherwise than a device.  Each rank decides for itself, as no rows move by
-// it. The cache policy does not hear of rows that are computed here, so it copies nothing for them.
+// It computes the experts whose rows take the host less time than their copy, until this has cost as much lately as the
+// copy (scheduler/offload/cold_choice.h).  Both are measured, so bits depend on slots and on time: a CPU rounds
+// otherwise than a device.  Each rank decides for itself.  The cache policy does not learn of these rows, so it copies
+// nothing.
 //
-// Takes all memory that it needs when it is made: at most kMostRows rows of a layer are computed here.
-// On a device.  Thread-compatible: the step's thread, on whose pool the host computes.  Does not do: the host's part
-// beside copies that a layer waits for; several ranks of a machine that share its cores and its memory's rate.
+// Allocates all memory when it is made: at most kMostRows rows of a layer are computed here.  Thread-compatible; the
+// host computes on the pool of the step's thread.  Does not do: several ranks of a machine that share its cores and
+// memory rate.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/offload/cold_choice.h"
 #include "workers/moe/experts/expert_offload.h"
@@ -32,14 +31,11 @@
 namespace switchyard::moe {
 
 struct ColdExpertsOptions {
-  PackedExpert expert;              // as the CPU takes it
-  Device device = Device::Cuda(0);  // the slots'
-  // Where an expert's bytes are in that form; must stay there.
-  std::function<const char*(int layer, int expert)> source;
-  // What copying an expert to a slot takes, as copies go.
-  std::function<double()> copy_seconds;
-  // What the host takes for so many rows of an expert, before anything is measured.
-  std::function<double(int64_t rows)> host_seconds;
+  PackedExpert expert;                                       // for the CPU
+  Device device = Device::Cuda(0);                           // of the slots
+  std::function<const char*(int layer, int expert)> source;  // an expert's bytes in that form, which must stay
+  std::function<double()> copy_seconds;                      // of a copy to a slot, as measured
+  std::function<double(int64_t rows)> host_seconds;          // of so many rows of an expert, before measurements
 };
 
 // Since it was made.
@@ -53,14 +49,14 @@ class ColdExperts : public ExpertWeightProvider {
  public:
   static constexpr int64_t kMostRows = 512;
 
-  // offload: has the slots; borrowed.  ResourceExhausted: device or pinned memory.
+  // offload: owns the slots; borrowed.  ResourceExhausted: device or pinned memory.
   static absl::StatusOr<std::unique_ptr<ColdExperts>> Create(ColdExpertsOptions options, ExpertOffload* offload);
 
   absl::Status Check(absl::Span<const int32_t> experts) const override { return offload_->Check(experts); }
   absl::Status BeginPass(absl::Span<const placement::LayerEstimate> estimates) override {
     return offload_->BeginPass(estimates);
   }
-  // As ExpertOffload's.  REQUIRES: rows.x and rows.y are told.
+  // As ExpertOffload's.  REQUIRES: rows.x and rows.y are set.
   absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
                         Compute compute) override;
 
@@ -70,7 +66,7 @@ class ColdExperts : public ExpertWeightProvider {
   ColdExperts(ColdExpertsOptions options, ExpertOffload* offload);
   // Fills cold_ and elsewhere_.
   void Choose(int layer, const ExpertRows& rows);
-  // Enqueues that the cold experts' rows come to the host.
+  // Enqueues the copy of the cold experts' rows to the host.
   absl::Status StartFetch(const Stream& stream, const ExpertRows& rows);
   absl::Status ComputeOnHost(const Stream& stream, int layer);
   absl::Status SendBack(const Stream& stream, const ExpertRows& rows);

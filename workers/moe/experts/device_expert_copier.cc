@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -14,7 +13,7 @@ namespace switchyard::moe {
 namespace {
 
 constexpr int64_t kPieceBytes = 512 << 10;
-// For a chunk, and what has to be computed before its slot is free: of a device that works, far too long.
+// For a chunk and the computing before its slot is free: far more than a working device takes.
 constexpr absl::Duration kChunkLimit = absl::Seconds(60);
 
 }  // namespace

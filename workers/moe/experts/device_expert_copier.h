@@ -1,9 +1,8 @@
-// Copies experts from the host's memory into slots on a device, over a queue of its own, so that they run beside what
-// the device computes.
+// Copies experts from the host's memory into slots on a device, over a queue of its own, beside the device's computing.
 //
-// Where the driver can pin the memory that they come from, a chunk is one copy; else it goes through two small pinned
-// pieces, one of which the host fills while the other is on its way.  A chunk's copy begins when chunk.after has
-// passed, which the queue waits for, not the host. Called by an expert store's copy thread alone, but for Create.
+// Where the driver can pin the source, a chunk is one copy; else it goes through two small pinned pieces, one of which
+// the host fills while the other is on its way.  The queue, not the host, waits for chunk.after.  Called by an expert
+// store's copy thread alone, but for Create.
 #pragma once
 
 #include <array>
@@ -22,7 +21,7 @@
 
 namespace switchyard::moe {
 
-// What all chunks come from: an expert file's mapping.  Stays there as long as the copier does.
+// The source of all chunks, an expert file's mapping, which must outlive the copier.
 struct ExpertSource {
   const char* begin = nullptr;
   int64_t bytes = 0;
@@ -30,7 +29,7 @@ struct ExpertSource {
 
 class DeviceExpertCopier : public ExpertCopier {
  public:
-  // Pins the source, which must be mapped to be written to, or else takes the pieces, and logs why.
+  // Pins the source, which must be mapped writable, or else allocates the pieces and logs why.
   // Errors: Unimplemented (no such backend), ResourceExhausted, the device's.
   static absl::StatusOr<std::unique_ptr<DeviceExpertCopier>> Create(Device device, const ExpertSource& source);
 
@@ -49,16 +48,15 @@ class DeviceExpertCopier : public ExpertCopier {
 
   explicit DeviceExpertCopier(std::unique_ptr<DeviceQueue> queue) : queue_(std::move(queue)) {}
   absl::Status EnqueueByPieces(const ExpertChunk& chunk);
-  // Of all that is enqueued.
   absl::Status Await();
 
   std::unique_ptr<HostPin> pin_;  // null: pieces_ are used
   std::array<Piece, 2> pieces_;
   PinnedBuffer read_back_;
-  const std::unique_ptr<DeviceQueue> queue_;  // goes first, and waits for what is under way
+  const std::unique_ptr<DeviceQueue> queue_;  // is destroyed first, and waits for work under way
 };
 
-// The one for slots on that device.  Errors: DeviceExpertCopier::Create's.
+// Makes the copier for slots on that device.  Errors: DeviceExpertCopier::Create's.
 absl::StatusOr<std::unique_ptr<ExpertCopier>> MakeExpertCopier(Device device, const ExpertSource& source);
 
 }  // namespace switchyard::moe

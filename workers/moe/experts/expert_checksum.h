@@ -1,6 +1,5 @@
-// The checksum of an expert's bytes: the expert file's, and what says that a copy is what its source is.
-//
-// It finds damage, not forgery.  Eight sums side by side, so that memory is what it waits for.  Plain value.
+// The checksum of an expert's bytes, in expert files and for copies.  It finds damage, not forgery.  Eight sums side by
+// side make it as fast as memory.  Plain value.
 #pragma once
 
 #include <array>
@@ -11,7 +10,7 @@ namespace switchyard::moe {
 class ExpertChecksum {
  public:
   ExpertChecksum();
-  // The next bytes.  REQUIRES: of all calls but the last, count is a multiple of 64.
+  // Adds the next bytes.  REQUIRES: count is a multiple of 64 in all calls but the last.
   void Add(const char* bytes, int64_t count);
   uint64_t value() const;
 

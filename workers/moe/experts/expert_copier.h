@@ -1,7 +1,5 @@
-// What moves an expert's bytes into a slot, one chunk at a time: memory to memory here, a device's queue in
-// device_expert_copier.h, delays and faults in tests.
-//
-// Called by an expert store's copy thread alone.
+// Interface that moves an expert's bytes into a slot, one chunk at a time: memory to memory here, over a device's queue
+// in device_expert_copier.h.  Called by an expert store's copy thread alone.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +21,9 @@ struct ExpertChunk {
   int64_t bytes = 0;
   const char* from = nullptr;  // the host's
   char* to = nullptr;          // the slot's, on the store's device
-  // The slot may still be read until this has passed; null: it is not.  Of an expert's first chunk; the others come
-  // behind it.
+  // The slot may be read until this has passed; may be null.  Set in an expert's first chunk.
   std::shared_ptr<const DeviceEvent> after = nullptr;
-  int64_t attempt = 0;  // of whoever asked for the copy, or for the look at it
+  int64_t attempt = 0;  // of the copy, or of the look at it
 };
 
 class ExpertCopier {
@@ -34,16 +31,17 @@ class ExpertCopier {
   virtual ~ExpertCopier() = default;
   // Blocks until the chunk is in the slot.  An error fails the whole copy: its waiters get it.
   virtual absl::Status Copy(const ExpertChunk& chunk) = 0;
-  // The same, and runs `beside` once the slot has the bytes, or while a device's queue moves them.  Not after an error.
+  // The same; runs `beside` once the slot has the bytes, or while a device's queue moves them, unless there is an
+  // error.
   virtual absl::Status CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) {
     absl::Status status = Copy(chunk);
     if (status.ok()) beside();
     return status;
   }
-  // Looks at what is in the slot since an earlier copy; chunks as Copy's, `from` and `after` are null.  An error is the
-  // copier's to keep.
+  // Looks at a slot's bytes after an earlier copy; chunks as Copy's, with null `from` and `after`.  The copier keeps
+  // errors.
   virtual void Recheck(const ExpertChunk&) {}
-  // What is in the slot now where the chunk went, for the host to read until the next call; chunk.bytes of it.  Blocks.
+  // Returns the slot's chunk.bytes where the chunk went, for the host to read until the next call.  Blocks.
   virtual absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) { return chunk.to; }
 };
 

@@ -82,9 +82,11 @@ class ExpertFileOpening : public ExpertFile::Places {
       : options_(options), fill_(fill), progress_(progress) {
     const int64_t unit = options.expert.bytes >= 16 * kHugePage ? kHugePage : kPage;
     experts_ = int64_t{options.num_layers} * options.num_experts;
-    stride_ = RoundUp(options.expert.bytes, unit);
-    data_ = RoundUp(kTableAt + experts_ * 8, unit);
-    bytes_ = data_ + experts_ * stride_;
+    layout_ = {.num_layers = options.num_layers,
+               .num_experts = options.num_experts,
+               .data = RoundUp(kTableAt + experts_ * 8, unit),
+               .stride = RoundUp(options.expert.bytes, unit)};
+    layout_.bytes = layout_.data + experts_ * layout_.stride;
     identity_ =
         absl::StrCat("weights ", options.weights, " layers ", options.num_layers, " experts ", options.num_experts,
                      " gate_up ", options.expert.gate_up.ToString(), " down ", options.expert.down.ToString(),
@@ -92,23 +94,17 @@ class ExpertFileOpening : public ExpertFile::Places {
     path_ = absl::StrFormat("%s/%s%d-%016x.pack", options.dir, kPrefix, getuid(),
                             ChecksumOf(identity_.data(), static_cast<int64_t>(identity_.size())));
   }
-  ~ExpertFileOpening() override {
-    Unmap();
-    if (fd_ >= 0) close(fd_);
-  }
+  ~ExpertFileOpening() override { Unmap(); }
 
   absl::StatusOr<std::unique_ptr<ExpertFile>> Run();
 
-  char* At(int layer, int expert) override {
-    SY_CHECK(0 <= layer && layer < options_.num_layers && 0 <= expert && expert < options_.num_experts);
-    return memory_ + data_ + (int64_t{layer} * options_.num_experts + expert) * stride_;
-  }
+  char* At(int layer, int expert) override { return memory_ + layout_.OffsetOf(layer, expert); }
   void Report(int64_t bytes_done) override { header()->done.store(bytes_done); }
 
  private:
   Header* header() const { return reinterpret_cast<Header*>(memory_); }
   uint64_t* table() const { return reinterpret_cast<uint64_t*>(memory_ + kTableAt); }
-  const char* Expert(int64_t i) const { return memory_ + data_ + i * stride_; }
+  const char* Expert(int64_t i) const { return memory_ + layout_.data + i * layout_.stride; }
   uint64_t HeaderChecksum() const { return ChecksumOf(memory_ + 40, kTableAt - 40 + experts_ * 8); }
 
   absl::Status OpenFd();
@@ -121,28 +117,29 @@ class ExpertFileOpening : public ExpertFile::Places {
   absl::Status AwaitBuilder();
   absl::StatusOr<bool> BecomeUsable();
   absl::Status ReportProgress(int64_t done) const {
-    if (progress_(done, bytes_)) return absl::OkStatus();
+    if (progress_(done, layout_.bytes)) return absl::OkStatus();
     return absl::CancelledError(absl::StrCat("expert file ", path_, ": stopped after ", done, " bytes"));
   }
 
   const ExpertFileOptions& options_;
   const ExpertFile::Fill fill_;
   const ExpertFile::Progress progress_;
-  int64_t experts_, stride_, data_, bytes_;
+  int64_t experts_;
+  ExpertFileLayout layout_;
   std::string identity_, path_;
-  int fd_ = -1;
+  UniqueFd fd_;
   char* memory_ = nullptr;
   int64_t last_done_ = -1;  // of the builder that it waits for
   absl::Time stands_still_at_ = absl::InfiniteFuture();
 };
 
 absl::Status ExpertFileOpening::OpenFd() {
-  if (fd_ >= 0) close(fd_);
+  fd_ = UniqueFd();
   mkdir(options_.dir.c_str(), 0700);
-  fd_ = open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (fd_ < 0) return Failed(path_, "cannot open");
+  fd_ = UniqueFd(open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (fd_.get() < 0) return Failed(path_, "cannot open");
   struct stat status = {};
-  if (fstat(fd_, &status) != 0) return Failed(path_, "cannot stat");
+  if (fstat(fd_.get(), &status) != 0) return Failed(path_, "cannot stat");
   if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0077) != 0) {
     return absl::PermissionDeniedError(
         absl::StrFormat("expert file %s: wants a file of user %d with mode 0600, is of user %d with mode %o", path_,
@@ -153,41 +150,42 @@ absl::Status ExpertFileOpening::OpenFd() {
 
 absl::Status ExpertFileOpening::CheckRoom() const {
   struct statvfs room = {};
-  if (fstatvfs(fd_, &room) != 0) return Failed(path_, "cannot stat its file system");
+  if (fstatvfs(fd_.get(), &room) != 0) return Failed(path_, "cannot stat its file system");
   int64_t free = static_cast<int64_t>(room.f_bavail) * static_cast<int64_t>(room.f_frsize);
   if (IsInMemory(options_.dir)) free = std::min(free, options_.available_bytes);
-  if (bytes_ <= free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("expert file: ", experts_, " experts take ", Mib(bytes_), ", ",
-                                                   options_.dir, " has ", Mib(free),
+  if (layout_.bytes <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("expert file: ", experts_, " experts take ", Mib(layout_.bytes),
+                                                   ", ", options_.dir, " has ", Mib(free),
                                                    "; name another directory with --expert_file_dir"));
 }
 
 absl::Status ExpertFileOpening::Map(bool writable) {
-  void* const memory =
-      mmap(nullptr, static_cast<size_t>(bytes_), PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd_, 0);
+  void* const memory = mmap(nullptr, static_cast<size_t>(layout_.bytes), PROT_READ | (writable ? PROT_WRITE : 0),
+                            MAP_SHARED, fd_.get(), 0);
   if (memory == MAP_FAILED) return Failed(path_, "cannot map");
   memory_ = static_cast<char*>(memory);
-  madvise(memory_, static_cast<size_t>(bytes_), MADV_HUGEPAGE);
+  madvise(memory_, static_cast<size_t>(layout_.bytes), MADV_HUGEPAGE);
   return absl::OkStatus();
 }
 
 void ExpertFileOpening::Unmap() {
-  if (memory_ != nullptr) munmap(memory_, static_cast<size_t>(bytes_));
+  if (memory_ != nullptr) munmap(memory_, static_cast<size_t>(layout_.bytes));
   memory_ = nullptr;
 }
 
 absl::StatusOr<std::string> ExpertFileOpening::Problem() {
   struct stat status = {};
-  if (fstat(fd_, &status) != 0) return Failed(path_, "cannot stat");
+  if (fstat(fd_.get(), &status) != 0) return Failed(path_, "cannot stat");
   if (status.st_size == 0) return kNew;
-  if (status.st_size != bytes_) return absl::StrCat("has ", status.st_size, " bytes of ", bytes_);
+  if (status.st_size != layout_.bytes) return absl::StrCat("has ", status.st_size, " bytes of ", layout_.bytes);
   RETURN_IF_ERROR(Map(false));
   const absl::Cleanup unmap = [this] { Unmap(); };
   const Header& header = *this->header();
   if (std::memcmp(header.magic, kMagic, 8) != 0) return "is another kind of file";
   if (header.state != kComplete) return "is incomplete";
   if (header.checksum != HeaderChecksum()) return "has a damaged header";
-  if (header.file_bytes != bytes_ || header.data != data_ || header.stride != stride_ || header.experts != experts_ ||
+  if (header.file_bytes != layout_.bytes || header.data != layout_.data || header.stride != layout_.stride ||
+      header.experts != experts_ ||
       identity_ != std::string(header.identity, static_cast<size_t>(std::clamp<int64_t>(header.identity_bytes, 0,
                                                                                         sizeof(header.identity))))) {
     return "is of another model";
@@ -197,19 +195,19 @@ absl::StatusOr<std::string> ExpertFileOpening::Problem() {
       return absl::StrCat("has damaged bytes in expert ", i % options_.num_experts, " of MoE layer ",
                           i / options_.num_experts);
     }
-    RETURN_IF_ERROR(ReportProgress(data_ + i * stride_));
+    RETURN_IF_ERROR(ReportProgress(layout_.data + i * layout_.stride));
   }
   return "";
 }
 
 absl::Status ExpertFileOpening::Build() {
   if (IsInMemory(options_.dir)) RemoveUnusedExpertFiles(options_.dir, path_);
-  if (ftruncate(fd_, 0) != 0) return Failed(path_, "cannot empty");
+  if (ftruncate(fd_.get(), 0) != 0) return Failed(path_, "cannot empty");
   RETURN_IF_ERROR(CheckRoom());
-  // All of it now: a file system that is full later would be a signal while somebody writes.
-  if (const int error = posix_fallocate(fd_, 0, bytes_); error != 0) {
+  // Allocates all of it: a full file system would raise a signal later, in a write to the mapping.
+  if (const int error = posix_fallocate(fd_.get(), 0, layout_.bytes); error != 0) {
     errno = error;
-    return Failed(path_, absl::StrCat("no room for ", Mib(bytes_)).c_str());
+    return Failed(path_, absl::StrCat("no room for ", Mib(layout_.bytes)).c_str());
   }
   RETURN_IF_ERROR(Map(true));
   const absl::Cleanup unmap = [this] { Unmap(); };
@@ -218,15 +216,15 @@ absl::Status ExpertFileOpening::Build() {
   RETURN_IF_ERROR(fill_(this));
   for (int64_t i = 0; i < experts_; ++i) table()[i] = ChecksumOf(Expert(i), options_.expert.bytes);
   std::memcpy(header.magic, kMagic, 8);
-  header.file_bytes = bytes_;
-  header.data = data_;
-  header.stride = stride_;
+  header.file_bytes = layout_.bytes;
+  header.data = layout_.data;
+  header.stride = layout_.stride;
   header.experts = experts_;
   header.identity_bytes = static_cast<int64_t>(identity_.size());
   std::memcpy(header.identity, identity_.data(), identity_.size());
   header.checksum = HeaderChecksum();
-  if (msync(memory_, static_cast<size_t>(bytes_), MS_SYNC) != 0) return Failed(path_, "cannot write");
-  // Only now: whoever sees the mark sees the rest.
+  if (msync(memory_, static_cast<size_t>(layout_.bytes), MS_SYNC) != 0) return Failed(path_, "cannot write");
+  // Last, so that a process that sees the mark sees the rest.
   header.state = kComplete;
   if (msync(memory_, kTableAt, MS_SYNC) != 0) return Failed(path_, "cannot write");
   return absl::OkStatus();
@@ -234,8 +232,8 @@ absl::Status ExpertFileOpening::Build() {
 
 // Another process has the lock.
 absl::Status ExpertFileOpening::AwaitBuilder() {
-  int64_t reported[2] = {};  // nothing, if the builder has not come so far
-  if (pread(fd_, reported, sizeof(reported), offsetof(Header, done)) < 0) return Failed(path_, "cannot read");
+  int64_t reported[2] = {};
+  if (pread(fd_.get(), reported, sizeof(reported), offsetof(Header, done)) < 0) return Failed(path_, "cannot read");
   const auto [done, builder] = reported;
   const absl::Time now = absl::Now();
   if (done != last_done_) {
@@ -243,33 +241,33 @@ absl::Status ExpertFileOpening::AwaitBuilder() {
     stands_still_at_ = now + options_.patience;
   }
   if (now >= stands_still_at_) {
-    return absl::DeadlineExceededError(absl::StrCat("expert file ", path_, ": waited ",
-                                                    absl::FormatDuration(options_.patience), " for process ", builder,
-                                                    ", which holds it and stands at ", done, " of ", bytes_, " bytes"));
+    return absl::DeadlineExceededError(
+        absl::StrCat("expert file ", path_, ": waited ", absl::FormatDuration(options_.patience), " for process ",
+                     builder, ", which holds it and stands at ", done, " of ", layout_.bytes, " bytes"));
   }
   RETURN_IF_ERROR(ReportProgress(done));
   absl::SleepFor(kPoll);
   return absl::OkStatus();
 }
 
-// Until this process shares a file that can be used.  Returns whether it built it.
+// Returns, once this process shares a usable file, whether it built it.
 absl::StatusOr<bool> ExpertFileOpening::BecomeUsable() {
   for (bool built = false;;) {
-    if (flock(fd_, LOCK_SH | LOCK_NB) != 0) {
+    if (flock(fd_.get(), LOCK_SH | LOCK_NB) != 0) {
       RETURN_IF_ERROR(AwaitBuilder());
       continue;
     }
     struct stat status = {};
-    if (fstat(fd_, &status) != 0) return Failed(path_, "cannot stat");
+    if (fstat(fd_.get(), &status) != 0) return Failed(path_, "cannot stat");
     if (status.st_nlink == 0) {  // removed since it was opened
       RETURN_IF_ERROR(OpenFd());
       continue;
     }
     ASSIGN_OR_RETURN(std::string problem, Problem());
     if (problem.empty()) return built;
-    // Others may use it as it is, or see to it: only with a lock of its own may one write.  Taking it gives up the
-    // shared one, so that somebody may have been faster.
-    if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    // Writing takes an exclusive lock, since others may use the file or build it.  Acquiring that releases the shared
+    // one, so another process may have been faster.
+    if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
       RETURN_IF_ERROR(AwaitBuilder());
       continue;
     }
@@ -291,17 +289,13 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> ExpertFileOpening::Run() {
   }
   RETURN_IF_ERROR(OpenFd());
   ASSIGN_OR_RETURN(const bool built, BecomeUsable());
-  // (Drivers pin only what may be written.)
+  // Drivers pin only memory that may be written.
   RETURN_IF_ERROR(Map(options_.device != DeviceKind::kCpu));
   auto file = std::unique_ptr<ExpertFile>(new ExpertFile());
   file->path_ = path_;
-  file->fd_ = std::exchange(fd_, -1);
+  file->fd_ = std::move(fd_);
   file->memory_ = std::exchange(memory_, nullptr);
-  file->bytes_ = bytes_;
-  file->data_ = data_;
-  file->stride_ = stride_;
-  file->num_layers_ = options_.num_layers;
-  file->num_experts_ = options_.num_experts;
+  file->layout_ = layout_;
   file->built_ = built;
   return file;
 }
@@ -312,27 +306,18 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> ExpertFile::Open(const ExpertFileOpt
   return ExpertFileOpening(options, fill, progress).Run();
 }
 
-ExpertFile::~ExpertFile() {
-  munmap(const_cast<char*>(memory_), static_cast<size_t>(bytes_));
-  close(fd_);
-}
-
-const char* ExpertFile::At(int layer, int expert) const {
-  SY_CHECK(0 <= layer && layer < num_layers_ && 0 <= expert && expert < num_experts_);
-  return memory_ + data_ + (int64_t{layer} * num_experts_ + expert) * stride_;
-}
+ExpertFile::~ExpertFile() { munmap(const_cast<char*>(memory_), static_cast<size_t>(layout_.bytes)); }
 
 void ExpertFile::Discard() const {
   struct stat mine = {}, named = {};
-  if (fstat(fd_, &mine) != 0 || stat(path_.c_str(), &named) != 0) return;
+  if (fstat(fd_.get(), &mine) != 0 || stat(path_.c_str(), &named) != 0) return;
   if (mine.st_dev != named.st_dev || mine.st_ino != named.st_ino) return;
   if (unlink(path_.c_str()) == 0) LogWarn("expert file ", path_, " is damaged: removed, and built again");
 }
 
 uint64_t ExpertFile::checksum(int layer, int expert) const {
-  SY_CHECK(0 <= layer && layer < num_layers_ && 0 <= expert && expert < num_experts_);
   uint64_t sum;
-  std::memcpy(&sum, memory_ + kTableAt + (int64_t{layer} * num_experts_ + expert) * 8, 8);
+  std::memcpy(&sum, memory_ + kTableAt + layout_.IndexOf(layer, expert) * 8, 8);
   return sum;
 }
 

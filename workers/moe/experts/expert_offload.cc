@@ -9,7 +9,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
-#include "workers/moe/experts/await_copies.h"
 #include "workers/moe/layer/moe_context.h"
 
 namespace switchyard::moe {
@@ -22,7 +21,7 @@ ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<Exper
       store_(std::move(store)),
       forecast_(shape_),
       between_gates_(options_.measured_gates),
-      // Before the others, which come as often in a pass as there are layers but one.
+      // There are as many of the others in a pass as layers but one.
       before_first_((options_.measured_gates + options_.num_layers - 1) / options_.num_layers),
       hosting_(static_cast<size_t>(shape_.num_keys()), ExpertHosting::kHere),
       store_slots_(static_cast<size_t>(shape_.num_slots)),
@@ -129,12 +128,12 @@ absl::Status ExpertOffload::CopyMissing(absl::Span<const offload::ExpertKey> wan
     };
     absl::Status begun = start();
     if (absl::IsFailedPrecondition(begun)) {  // one slot is always left to demand: it waits for the others
-      RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+      RETURN_IF_ERROR(store_->AwaitCopies(before, total, deadline, progress));
       begun = start();
     }
     RETURN_IF_ERROR(begun);
   }
-  RETURN_IF_ERROR(AwaitCopies(store_.get(), before, total, deadline, progress));
+  RETURN_IF_ERROR(store_->AwaitCopies(before, total, deadline, progress));
   for (const offload::ExpertKey key : wanted) {
     if (key != offload::kNoExpert && store_->StateOf(IdOf(key)) != SlotState::kFilled)
       return store_->FailureOf(IdOf(key));
@@ -192,7 +191,7 @@ absl::Status ExpertOffload::CountRows(const LayerContext& layer, const ExpertRow
 
 absl::Status ExpertOffload::TakeTurn(const MoeContext& context, const LayerContext& layer) {
   const bool first = layer.index == 0 && layer.chunk == 0;
-  // A pass that ended early, here or elsewhere, is followed by one that begins with the first layer.
+  // After a pass that ended early, the next one begins with the first layer.
   if (policy_ == nullptr || (first && !AtStart())) {
     RETURN_IF_ERROR(Restart(context.deadline, [](int64_t, int64_t) { return true; }));
   }
@@ -279,7 +278,7 @@ absl::Span<const offload::LayerForecast> ExpertOffload::Forecasts(
 
 absl::Status ExpertOffload::RunPlan(const MoeContext& context, const offload::LayerPlan& plan, Compute compute) {
   UnderWay left = {.steps = plan.steps, .deadline = context.deadline, .stream = context.stream};
-  // Prefetches that it uses go before the copies that it starts.
+  // Prefetches that the plan uses go before the copies that it starts.
   for (const offload::PlanStep& step : plan.steps) {
     if (step.kind == offload::PlanStep::kUse) store_->RaisePriority(IdOf(step.key));
   }
@@ -302,7 +301,7 @@ absl::Status ExpertOffload::StartSteps(UnderWay* plan) {
     }
     RETURN_IF_ERROR(Do(step));
   }
-  // What is left has a use before it.
+  // The steps that are left begin with a use.
   SY_CHECK(left.empty() || left.front().kind == offload::PlanStep::kUse);
   plan->steps = std::move(left);
   return absl::OkStatus();
@@ -317,11 +316,11 @@ absl::Status ExpertOffload::Do(const offload::PlanStep& step) {
   const bool prefetch = step.kind == offload::PlanStep::kPrefetch;
   const absl::Status status =
       store_->StartCopy(IdOf(step.key), slot, prefetch ? CopyPriority::kPrefetch : CopyPriority::kDemand);
-  // Demand has the last slot: then the expert comes when it is used (RunWave), as if its prefetch were very late.
+  // Demand has the last slot: RunWave copies the expert when it is used.
   return prefetch && absl::IsFailedPrecondition(status) ? absl::OkStatus() : status;
 }
 
-// The first use and those after it whose experts are there.
+// Computes the first use and the following ones whose experts are present.
 absl::Status ExpertOffload::RunWave(UnderWay* plan, Compute compute) {
   std::vector<ExpertId> ids;
   std::vector<size_t> slots;  // of the layout
@@ -338,17 +337,16 @@ absl::Status ExpertOffload::RunWave(UnderWay* plan, Compute compute) {
     slots.push_back(static_cast<size_t>(slots_[static_cast<size_t>(step.key % shape_.num_experts)]));
     ++taken;
   }
-  absl::StatusOr<ExpertLease> lease = store_->Acquire(ids, plan->deadline);
-  RETURN_IF_ERROR(lease.status());
+  ASSIGN_OR_RETURN(ExpertLease lease, store_->Acquire(ids, plan->deadline));
   std::fill(gate_up_.begin(), gate_up_.end(), nullptr);
   std::fill(down_.begin(), down_.end(), nullptr);
   for (size_t i = 0; i < slots.size(); ++i) {
-    gate_up_[slots[i]] = &lease->gate_up(static_cast<int64_t>(i));
-    down_[slots[i]] = &lease->down(static_cast<int64_t>(i));
+    gate_up_[slots[i]] = &lease.gate_up(static_cast<int64_t>(i));
+    down_[slots[i]] = &lease.down(static_cast<int64_t>(i));
   }
   ++waves_;
   RETURN_IF_ERROR(compute(gate_up_, down_));
-  RETURN_IF_ERROR(lease->ReleaseBehind(plan->stream));
+  RETURN_IF_ERROR(lease.ReleaseBehind(plan->stream));
   plan->steps.erase(plan->steps.begin(), plan->steps.begin() + static_cast<int64_t>(taken));
   return absl::OkStatus();
 }

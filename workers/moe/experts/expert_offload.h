@@ -1,25 +1,17 @@
-// A rank's experts when its device holds a part of them: what a cache policy plans, layer by layer, done with an expert
+// Provides a rank's experts when its device holds a part of them: carries out a cache policy's plans with an expert
 // store.
 //
-// A layer whose rows are known asks the policy (scheduler/offload) for a plan, whose steps are carried out as
-// layer_plan.h says: copies start as soon as their slot's uses are over, and experts compute in waves: those that the
-// plan uses next and that are there, at least one, together.  The policy hears what a forecaster expects of coming
-// layers, as chances (scheduler/offload/forecast/need_forecast.h), and nothing of copies; a late one is waited for.
-// What an expert computes does not depend on its wave.
+// The policy (scheduler/offload) plans each layer once its rows are known; layer_plan.h defines the plan's steps.
+// Copies start when their slot's uses are over; experts compute in waves of those that the plan uses next and that are
+// present, at least one.  The policy receives a forecast of coming layers (scheduler/offload/forecast/need_forecast.h)
+// and does not learn of copies; late ones are waited for.  An expert's results do not depend on its wave.
 //
-// Keys of the policy are experts, whatever slots of a layout they stand in, so that a placement may change which of
-// them rows come for (cached_expert_host.h): that copies nothing and gives nothing up, the policy does, which is
-// notified of it.
-//
-// A start, that is a group's and a pass' after an error, begins with a policy that knows nothing of traffic.  Slots
-// keep what they hold, before anything that is merely popular; only what the background balancer wants in memory goes
-// before that. So a start copies what is missing and no more.
-//
-// A layer in micro-batches is planned micro-batch by micro-batch, as rows arrive: what a later one needs stays in its
-// slot as far as it is known (this rank's own tokens), then what an earlier one has used; so each runs in waves of its
-// own.
-//
-// Thread-compatible: the step's thread.
+// The policy's keys are experts, not slots of a layout, so that a placement may change which of them rows come for
+// (cached_expert_host.h): the policy is notified, and nothing is copied.
+// A start, of a group or of a pass after an error, begins with a policy without history.  Slots keep their experts
+// unless the background balancer wants others in memory, so that a start copies only what is missing. A layer in
+// micro-batches is planned as their rows arrive: experts that a later one needs stay in their slots as far as known
+// (this rank's own tokens), then those that an earlier one has used. Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +33,7 @@
 
 namespace switchyard::moe {
 
-// What a start is told of an expert.
+// An expert at a start.
 enum class ExpertHosting : uint8_t {
   kElsewhere,  // no rows come for it here
   kHere,       // rows may
@@ -50,19 +42,19 @@ enum class ExpertHosting : uint8_t {
 
 struct ExpertOffloadOptions {
   int num_layers = 0;            // L, those with experts
-  std::vector<int32_t> experts;  // [Ek] that rows may ever come for, in any layer: the policy's, in this order
-  // [L * Ek] rows of its layer that an expert is expected to get, by a profile, [0, kRow]; empty: all are alike.
+  std::vector<int32_t> experts;  // [Ek] that rows may ever come for, in any layer, in the policy's order
+  // [L * Ek] share of its layer's rows that an expert has in a profile, [0, kRow]; empty: all are alike.
   std::vector<int64_t> popularity = {};
-  // Anew for each start.  popularity [L * Ek]: what is copied first, where slots are empty; 0 = no rows come for it.
+  // Called for each start.  popularity [L * Ek]: the order of copies into empty slots; 0: no rows come for it.
   std::function<std::unique_ptr<offload::CachePolicy>(const offload::OffloadShape& shape,
                                                       absl::Span<const int64_t> popularity)>
       make_policy;
-  // What the policy is told that computing takes, in its ticks: reading an expert's weights, and a row of one.
+  // What computing takes, in the policy's ticks: reading an expert's weights, and a row of one.
   int64_t expert_ticks = 1;
   int64_t row_ticks = 1;
   int64_t first_gate_ticks = 0;  // from the beginning of a pass to its first gate, at the least
-  // > 0: ticks are nanoseconds, and what layers take beside their experts, and a pass before its first gate, is
-  // measured over so many gates, then a constant (gate_cost.h).  0: layers take nothing beside their experts.
+  // > 0: ticks are nanoseconds; the time of layers beside their experts, and of a pass before its first gate, is
+  // measured over so many gates (gate_cost.h).  0: layers take no time beside their experts.
   int measured_gates = 0;
 };
 
@@ -73,28 +65,27 @@ struct ExpertOffloadCounters : ExpertStoreCounters {
 
 class ExpertOffload : public ExpertWeightProvider {
  public:
-  // Told while slots are filled; false ends it.
-  using Progress = absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)>;
+  using Progress = ExpertStore::Progress;  // called while slots are filled; false ends that
 
-  // Slots are empty yet, and rows may come for every expert.
+  // Makes one with empty slots, where rows may come for every expert.
   // InvalidArgument: fewer slots than two, which a layer needs to copy while it computes.
   static absl::StatusOr<std::unique_ptr<ExpertOffload>> Create(ExpertOffloadOptions options,
                                                                std::unique_ptr<ExpertStore> store);
 
-  // A start.  hosting [L * Ek].  Blocks.  Errors: DeadlineExceeded, Cancelled, a copy's; then another must follow.
+  // A start.  hosting [L * Ek].  Blocks.  Errors: DeadlineExceeded, Cancelled, a copy's; another start must follow
+  // them.
   absl::Status Fill(std::vector<ExpertHosting> hosting, absl::Time deadline, Progress progress);
-  // Rows may come for this expert from now on, or no more.  Does not wait.  REQUIRES: it is one of `experts`.
+  // Sets whether rows may come for this expert.  Does not wait.  REQUIRES: it is one of `experts`.
   void Host(int layer, int32_t expert, bool here);
-  // A plan of residency wants it in memory from now on, or does not: for the policy, and for the next start.  Copies
-  // nothing by itself.  REQUIRES: rows may come for it.
+  // Sets whether a plan of residency wants it in memory, for the policy and the next start.  Copies nothing.
+  // REQUIRES: rows may come for it.
   void Prefer(int layer, int32_t expert, bool in_memory);
 
-  // InvalidArgument: one that is not of `experts`.
+  // InvalidArgument: one is not of `experts`.
   absl::Status Check(absl::Span<const int32_t> experts) const override;
   absl::Status BeginPass(absl::Span<const placement::LayerEstimate> estimates) override;
-  // Every layer must be run in every pass, in order, also without rows, and so its micro-batches.  Errors: the store's,
-  // compute's; Internal: layers or micro-batches out of turn, rows for what is not here, a plan that does not hold
-  // together.
+  // Every layer must be run in every pass, in order, also without rows; likewise micro-batches.  Errors: the store's,
+  // compute's; Internal: layers or micro-batches out of turn, rows for an absent expert, an invalid plan.
   absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
                         Compute compute) override;
 
@@ -118,24 +109,24 @@ class ExpertOffload : public ExpertWeightProvider {
   ExpertId IdOf(offload::ExpertKey key) const;
   bool AtStart() const { return next_layer_ == 0 && next_micro_batch_ == 0; }  // of a pass
   absl::Status Restart(absl::Time deadline, Progress progress);
-  // What a start wants in slots, most wanted first, [L * Ek]; 0 = not at all.
+  // [L * Ek] how much a start wants each expert in a slot; 0: not at all.
   std::vector<int64_t> FirstWorth() const;
-  // Pairs the policy's slots, which are to hold this, with those of the store that do; gives up what else they hold.
+  // Pairs the policy's slots, which are to hold `wanted`, with the store's that do; evicts the others.
   absl::Status PairSlots(absl::Span<const offload::ExpertKey> wanted);
-  // Copies what is wanted and not there; returns when all of it is.
+  // Copies what is wanted and missing, and waits for it.
   absl::Status CopyMissing(absl::Span<const offload::ExpertKey> wanted, absl::Time deadline, Progress progress);
-  // The policy's plan; what it takes is counted.
+  // Makes the policy's plan and counts its time.
   offload::LayerPlan Plan(absl::FunctionRef<offload::LayerPlan()> plan);
-  // Measures what has passed since the gate before, or since the pass began.
+  // Measures the time since the gate before, or since the pass began.
   void MeasureCost(int layer, absl::Time now);
-  // Whose turn it is; begins anew where it must.
+  // Checks the layer's turn; restarts if it must.
   absl::Status TakeTurn(const MoeContext& context, const LayerContext& layer);
-  // Rows of each expert, and where the layout has it.
+  // Counts each expert's rows and notes its slot in the layout.
   absl::Status CountRows(const LayerContext& layer, const ExpertRows& rows);
-  // What the estimates that were made after this layer's gate mean for this rank's experts, for the policy.
+  // Turns the estimates after this layer's gate into forecasts of this rank's experts.
   absl::Span<const offload::LayerForecast> Forecasts(int layer, absl::Span<const placement::LayerEstimate> estimates);
   absl::Status RunPlan(const MoeContext& context, const offload::LayerPlan& plan, Compute compute);
-  // Does all copies and drops whose slot no earlier step still uses.
+  // Does the copies and drops whose slot no earlier step uses.
   absl::Status StartSteps(UnderWay* plan);
   absl::Status Do(const offload::PlanStep& step);
   absl::Status RunWave(UnderWay* plan, Compute compute);

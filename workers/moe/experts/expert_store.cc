@@ -1,7 +1,6 @@
 #include "workers/moe/experts/expert_store.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -22,9 +21,7 @@ const ops::Weight& ExpertLease::gate_up(int64_t i) const { return store_->gate_u
 const ops::Weight& ExpertLease::down(int64_t i) const { return store_->down_[static_cast<size_t>(slot(i))]; }
 
 void ExpertLease::Release() {
-  if (store_ != nullptr) store_->Unpin(slots_, nullptr);
-  store_ = nullptr;
-  slots_.clear();
+  if (store_ != nullptr) std::exchange(store_, nullptr)->Unpin(std::exchange(slots_, {}), nullptr);
 }
 
 absl::Status ExpertLease::ReleaseBehind(const Stream* stream) {
@@ -33,9 +30,7 @@ absl::Status ExpertLease::ReleaseBehind(const Stream* stream) {
   if (stream != nullptr && stream->queue() != nullptr) {
     ASSIGN_OR_RETURN(passed, stream->queue()->Record());
   }
-  store_->Unpin(slots_, passed);
-  store_ = nullptr;
-  slots_.clear();
+  std::exchange(store_, nullptr)->Unpin(std::exchange(slots_, {}), passed);
   return absl::OkStatus();
 }
 
@@ -59,7 +54,7 @@ ExpertStore::ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopie
       last_use_(static_cast<size_t>(options_.num_slots)) {
   const PackedExpert& expert = options_.expert;
   for (int slot = 0; slot < options_.num_slots; ++slot) {
-    // What is copied in is packed, padding included.
+    // Copied bytes are packed, padding included.
     gate_up_.push_back(ops::Weight::Over(expert.gate_up, MemoryOf(slot), true, options_.device));
     down_.push_back(ops::Weight::Over(expert.down, MemoryOf(slot) + expert.down_offset, true, options_.device));
   }
@@ -73,7 +68,7 @@ ExpertStore::~ExpertStore() {
   for (const Slot& slot : slots_) SY_CHECK_EQ(slot.pins, 0);
 }
 
-// Whether demand could have a slot at once if a prefetch took this one.
+// Whether demand could use another slot at once if a prefetch took this one.
 bool ExpertStore::LeavesOneForDemand(int slot) const {
   for (int other = 0; other < options_.num_slots; ++other) {
     if (other != slot && slots_[other].state != SlotState::kCopying && slots_[other].pins == 0) return true;
@@ -81,11 +76,14 @@ bool ExpertStore::LeavesOneForDemand(int slot) const {
   return false;
 }
 
+absl::Status ExpertStore::CheckSlot(int slot) const {
+  if (0 <= slot && slot < options_.num_slots) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
+}
+
 absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt) {
-  if (slot < 0 || slot >= options_.num_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
-  }
+  RETURN_IF_ERROR(CheckSlot(slot));
   const char* const from = options_.source(id);
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(aborted_);
@@ -122,10 +120,7 @@ void ExpertStore::FreeSlot(int slot) {
 }
 
 absl::Status ExpertStore::Evict(int slot) {
-  if (slot < 0 || slot >= options_.num_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
-  }
+  RETURN_IF_ERROR(CheckSlot(slot));
   absl::MutexLock lock(&mu_);
   const Slot& held = slots_[slot];
   if (held.state == SlotState::kFree) return absl::OkStatus();
@@ -134,8 +129,7 @@ absl::Status ExpertStore::Evict(int slot) {
     return absl::FailedPreconditionError(absl::StrCat("expert store: slot ", slot, " cannot be freed: ",
                                                       held.id.ToString(), copying ? " is waited for" : " is in use"));
   }
-  // A chunk of it that is under way ends in a slot that is free or somebody else's by then: whose bytes come behind it,
-  // through the same thread.
+  // A chunk under way may end in a slot that is free or another expert's, whose bytes come later on the same thread.
   if (copying) std::erase(queues_[static_cast<size_t>(held.priority)], slot);
   if (!copying && held.prefetched && !held.used) ++counters_.wasted;
   FreeSlot(slot);
@@ -284,7 +278,7 @@ void ExpertStore::CopyChunk(int slot) {
   const absl::Status status = copier_->Copy(chunk);
   mu_.Lock();
   if (options_.bytes_per_second > 0) {
-    // From when it was queued, not from when this thread woke up: else a wait that ends late slows the link.
+    // Counts from when it was queued, else a wait that ends late would slow the link.
     link_free_at_ =
         std::max(queued, link_free_at_) + absl::Seconds(static_cast<double>(bytes) / options_.bytes_per_second);
     mu_.AwaitWithDeadline(absl::Condition(this, &ExpertStore::stopping), link_free_at_);
@@ -304,7 +298,7 @@ void ExpertStore::RecheckChunk(int slot) {
   copier_->Recheck(
       {.id = id, .slot = slot, .offset = offset, .bytes = bytes, .to = MemoryOf(slot) + offset, .attempt = attempt});
   mu_.Lock();
-  // Given up, or begun anew.
+  // The look was given up, or begun again.
   if (rechecks_.empty() || rechecks_.front() != slot || slots_[slot].look != attempt) return;
   slots_[slot].rechecked += bytes;
   if (slots_[slot].rechecked == options_.expert.bytes) rechecks_.pop_front();
@@ -328,10 +322,7 @@ std::vector<ExpertStore::SlotView> ExpertStore::Slots() const {
   absl::MutexLock lock(&mu_);
   std::vector<SlotView> views;
   for (const Slot& slot : slots_) {
-    views.push_back({.state = slot.state,
-                     .pinned = slot.pins > 0,
-                     .demanded = slot.priority == CopyPriority::kDemand,
-                     .id = slot.id});
+    views.push_back({.state = slot.state, .pinned = slot.pins > 0, .id = slot.id});
   }
   return views;
 }
@@ -343,6 +334,18 @@ absl::Status ExpertStore::AwaitCopies(absl::Time deadline) {
   if (idle) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("expert store: ", queues_[0].size() + queues_[1].size(), " copies are still under way"));
+}
+
+absl::Status ExpertStore::AwaitCopies(int64_t copied_before, int64_t total, absl::Time deadline, Progress progress) {
+  constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
+  for (;;) {
+    const absl::Status done = AwaitCopies(std::min(deadline, absl::Now() + kReportEvery));
+    if (!absl::IsDeadlineExceeded(done) || absl::Now() >= deadline) return done;
+    const int64_t copied = counters().copied_bytes - copied_before;
+    if (!progress(std::min(total, copied), total)) {
+      return absl::CancelledError("expert slots: stopped while they were filled");
+    }
+  }
 }
 
 SlotState ExpertStore::StateOf(const ExpertId& id) const {

@@ -1,16 +1,14 @@
 // The experts that a rank has on its device, of many more in the host's memory: slots, and copies into them.
 //
-// A mechanism: what is copied, when, and what makes room for it, its caller decides (expert_cache.h).  There are
-// num_slots slots of real memory.  StartCopy queues a copy into a free slot; a thread of the store's own moves it in
-// chunks, so that a copy that somebody waits for overtakes prefetches at the next chunk.  There is at most one copy of
-// a key, however many wait for it.  Acquire pins slots; while the lease lives they stay as they are.  A copy that fails
-// wakes everybody who waits for it with its status, and its slot is free again.
+// The caller decides what is copied and evicted (expert_offload.h).  StartCopy queues a copy into a free slot; the
+// store's thread moves it in chunks, so that a copy with waiters overtakes prefetches at the next chunk.  An expert has
+// at most one copy.  Acquire pins slots as long as its lease lives.  A copy that fails wakes its waiters with its
+// status and frees its slot.  On a device, work that reads a slot may still be enqueued when the lease ends: after
+// ReleaseBehind the slot's next copy waits for it, in its own queue.  Acquired slots are filled: streams need not wait
+// for them.
 //
-// On a device, what a lease was for may still be enqueued when it ends: ReleaseBehind says behind what, and the slot's
-// next copy waits for that, in its own queue.  A slot that Acquire returns is filled: streams need not wait for it.
-//
-// One slot is kept for demand: no prefetch is taken that would leave none that is free, or filled and not pinned.
-// Every wait has the caller's deadline.  Thread-safe.  Leases must be gone before the store is.
+// One slot is kept for demand: a prefetch is refused if it would leave none that is free, or filled and not pinned.
+// Thread-safe.  Leases must be destroyed before the store.
 // Does not do: choosing victims, checking contents, leases of one slot behind several streams.
 #pragma once
 
@@ -25,6 +23,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -58,16 +57,14 @@ struct ExpertStoreOptions {
   int num_slots = 0;  // at least 1
   Device device = Device::Cpu();
   int64_t chunk_bytes = 2 << 20;
-  // > 0: no copy ends before its bytes and those before it could have come at this rate: a link that this machine
-  // lacks.
-  double bytes_per_second = 0;
-  // Where an expert's bytes are; must stay there.  Called by StartCopy.
+  double bytes_per_second = 0;  // > 0: simulates a link of this rate
+  // Returns an expert's bytes, which must stay there.  Called by StartCopy.
   std::function<const char*(const ExpertId&)> source;
 };
 
 class ExpertStore;
 
-// Slots that stay as they are while it lives.  Movable.
+// Keeps slots as they are while it lives.  Movable.
 class ExpertLease {
  public:
   ExpertLease() = default;
@@ -76,14 +73,14 @@ class ExpertLease {
   ~ExpertLease() { Release(); }
 
   int64_t size() const { return static_cast<int64_t>(slots_.size()); }
-  // In the order in which they were asked for.
+  // In the order of Acquire's ids.
   const ops::Weight& gate_up(int64_t i) const;
   const ops::Weight& down(int64_t i) const;
   int slot(int64_t i) const { return slots_[static_cast<size_t>(i)]; }
-  // Nothing reads the slots any more.
+  // Releases slots that nothing reads any more.
   void Release();
-  // The same for what the stream holds by now, which may read them yet; every lease of a store behind the same stream.
-  // Null: it holds nothing.  Errors: the device's; then the slots stay pinned as long as this lives.
+  // The same behind the work that the stream has by now (null: none), which may read them; a store's leases must all
+  // use the same stream.  Errors: the device's; then the slots stay pinned as long as this lives.
   absl::Status ReleaseBehind(const Stream* stream);
 
  private:
@@ -99,41 +96,43 @@ class ExpertStore {
   // ResourceExhausted: the device's memory.  InvalidArgument: options.
   static absl::StatusOr<std::unique_ptr<ExpertStore>> Create(ExpertStoreOptions options,
                                                              std::unique_ptr<ExpertCopier> copier);
-  // Aborts, and waits for the chunk under way.
+  // Aborts and waits for the chunk under way.
   ~ExpertStore();
 
-  // Errors: FailedPrecondition (the slot is not free, the expert has one, a prefetch would take demand's slot);
-  // InvalidArgument (no such slot); what Abort said.  Does not wait.  attempt: for the copier, with every chunk.
+  // Does not wait.  attempt: for the copier, in every chunk.  Errors: FailedPrecondition (the slot is not free, the
+  // expert has one, a prefetch would take demand's slot), InvalidArgument (no such slot), Abort's status.
   absl::Status StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt = 0);
-  // The slot becomes free; a copy that has not arrived, and that nobody waits for, is given up.  Does not wait.
-  // FailedPrecondition: pinned, or waited for.
+  // Frees the slot and gives up a copy without waiters.  Does not wait.  FailedPrecondition: pinned, or waited for.
   absl::Status Evict(int slot);
-  // Somebody will wait for it: its prefetch goes before the others from its next chunk on.  Nothing if it has arrived.
+  // Makes a prefetch a copy on demand from its next chunk on.  Does nothing if it has arrived.
   void RaisePriority(const ExpertId& id);
-  // Has the copier look at the expert's slot once more, by the thread that copies, when nothing is to be copied and it
-  // is there: from its first byte, whatever look was under way.  Nothing if it has no slot; given up when the slot is.
-  // attempt: another one for each look; the copier's.
+  // Has the copier look at all of the expert's slot again, on the copy thread, once nothing is to be copied; replaces
+  // an earlier look.  Ends when the slot is freed; does nothing without one.  attempt: the copier's, different for each
+  // look.
   void Recheck(const ExpertId& id, int64_t attempt);
-  bool rechecking(const ExpertId& id) const;  // not all of it has been looked at
-  // Waits until all of them are in slots and pins those.  Errors: NotFound (no copy was started), DeadlineExceeded
-  // (with what is missing), the failed copy's (also if it had failed before), what Abort said; nothing is pinned then.
-  // Hurries prefetches.
+  bool rechecking(const ExpertId& id) const;  // a look is not complete
+  // Waits until all of them are in slots and pins those; raises prefetches' priority.  Errors: NotFound (no copy was
+  // started), DeadlineExceeded (with what is missing), a failed copy's (also an earlier one), Abort's status; then
+  // nothing is pinned.
   absl::StatusOr<ExpertLease> Acquire(absl::Span<const ExpertId> ids, absl::Time deadline);
-  // Waits until nothing is being copied.  Errors: DeadlineExceeded, what Abort said.
+  // Waits until nothing is being copied.  Errors: DeadlineExceeded, Abort's status.
   absl::Status AwaitCopies(absl::Time deadline);
-  // Everybody who waits, now or later, gets this; copies stop.  Sticky.
+  // The same; calls progress about four times a second with the bytes copied since counters().copied_bytes was
+  // copied_before, at most `total`.  Cancelled: progress returned false.
+  using Progress = absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)>;
+  absl::Status AwaitCopies(int64_t copied_before, int64_t total, absl::Time deadline, Progress progress);
+  // Stops copies and returns this status to all waiters, now and later.
   void Abort(absl::Status status);
 
   struct SlotView {
     SlotState state = SlotState::kFree;
     bool pinned = false;
-    bool demanded = false;  // its copy
-    ExpertId id = {};       // unless free
+    ExpertId id = {};  // unless free
   };
   int num_slots() const { return options_.num_slots; }
   std::vector<SlotView> Slots() const;
   SlotState StateOf(const ExpertId& id) const;  // kFree: it has no slot
-  // Why the last copy of an expert without a slot failed; OK if it did not.
+  // Why the last copy of an expert without a slot failed; else OK.
   absl::Status FailureOf(const ExpertId& id) const;
   ExpertStoreCounters counters() const;
   int64_t bytes() const { return memory_.bytes(); }
@@ -141,7 +140,7 @@ class ExpertStore {
  private:
   friend class ExpertLease;
 
-  // What a copy's waiters look at; they and the slot own it together.
+  // A copy's outcome, owned by its waiters and the slot together.
   struct Outcome {
     bool done = false;
     absl::Status status;
@@ -165,12 +164,13 @@ class ExpertStore {
 
   ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopier> copier, Buffer memory);
   char* MemoryOf(int slot) const { return static_cast<char*>(memory_.data()) + slot * options_.expert.bytes; }
+  absl::Status CheckSlot(int slot) const;
   void RunCopies();
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || copying() || !rechecks_.empty(); }
   bool copying() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !queues_[0].empty() || !queues_[1].empty(); }
   bool IsIdle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || !copying(); }
   bool stopping() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !aborted_.ok(); }
-  // One chunk of the slot's copy, and the time that it takes; unlocks while it moves bytes.
+  // Copies one chunk, and waits for a simulated link; unlocks while it moves bytes.
   void CopyChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RecheckChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishCopy(int slot, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -178,7 +178,7 @@ class ExpertStore {
   void CountAcquired(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FreeSlot(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool LeavesOneForDemand(int slot) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // passed: what has to pass before the slots are written; null: nothing new.
+  // passed: must pass before the slots are written; may be null.
   void Unpin(absl::Span<const int> slots, const std::shared_ptr<const DeviceEvent>& passed);
 
   const ExpertStoreOptions options_;

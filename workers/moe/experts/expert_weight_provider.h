@@ -1,8 +1,6 @@
-// Where a layer's routed experts compute from, when their weights are not simply all there in tables: slots of an
-// expert budget (expert_offload.h), or of a placement that changes (replicated_experts.h).
-//
-// Bits do not depend on it: what it does is to have weights there, and to wait until they are.  On a device what it
-// calls enqueues products; the weights stay until they have run. Thread-compatible: the step's thread.
+// Interface to expert weights that are not all permanently on the device: slots of an expert budget (expert_offload.h),
+// or of a placement that changes (replicated_experts.h).  Bits do not depend on it.  On a device the computing that it
+// calls is enqueued, and weights stay until it has run.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +10,6 @@
 #include "absl/types/span.h"
 #include "scheduler/placement/per_step/layer_decision.h"
 #include "workers/ops/gemm/weight_group.h"
-#include "workers/tensor/device.h"
 #include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
@@ -27,30 +24,30 @@ struct ExpertRows {
   absl::Span<const int32_t> offsets = {};  // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
   // [E] rows that this rank's own tokens have for each expert in the layer's later chunks; empty: not known.
   absl::Span<const int32_t> later = {};
-  // What `compute` reads and writes, for who computes some of the rows otherwise (cold_experts.h): row i of y is of
-  // row x_rows[i] of x, empty: of row i.  On the stream's device; rank 0: not told.
+  // What `compute` reads and writes (cold_experts.h computes some rows itself): row i of y is of row x_rows[i] of x,
+  // empty: of row i.  On the stream's device; rank 0: not known.
   TensorView x = {};    // [n, H]
   IntView x_rows = {};  // [rows]
   TensorView y = {};    // [rows, H]
-  // [slots] not 0 where the rows are none of this call's, who computes them does; empty: all are.
+  // [slots] not 0 where this call does not compute the rows; empty: it computes all.
   absl::Span<const uint8_t> elsewhere = {};
 };
 
 class ExpertWeightProvider {
  public:
-  // Computes some of the layer's experts: the others' weights are null, whose rows are not this call's.
+  // Computes the layer's experts whose weights are not null.
   using Compute = absl::FunctionRef<absl::Status(const ops::WeightGroup& gate_up,  // [slots]
                                                  const ops::WeightGroup& down)>;   // [slots]
 
   virtual ~ExpertWeightProvider() = default;
-  // A step begins, its first gate has not run: what this rank's rows alone are expected to need in the first layers.
-  // Not every step says so.  Does not wait.  Errors: a copy's that could not begin.
+  // Receives, before a step's first gate, what this rank's rows are expected to need in the first layers.  Optional.
+  // Does not wait.  Errors: a copy's that could not begin.
   virtual absl::Status BeginPass(absl::Span<const placement::LayerEstimate>) { return absl::OkStatus(); }
-  // Before a layer: InvalidArgument if it cannot run these experts.
+  // InvalidArgument: it cannot run these experts of a layer.
   virtual absl::Status Check(absl::Span<const int32_t> experts) const = 0;
   // Calls `compute`, which computes on context.stream (null: it is done when it returns), until each slot with rows was
   // in one call.  A layer's chunks come in order.  Errors: DeadlineExceeded, a failed copy's, compute's, Internal (rows
-  // for an expert that is not here).
+  // for an absent expert).
   virtual absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
                                 Compute compute) = 0;
 };

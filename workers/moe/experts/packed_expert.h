@@ -1,7 +1,5 @@
-// An expert's two matrices as one run of bytes: what the expert file holds, what copies move and what a slot is.
-//
-//   gate_up  [2F, H] gated panels, then down [H, F] panels, as weight.h packs them for the kind of device; each begins
-//   at a multiple of 256 bytes
+// An expert's two matrices as one run of bytes, in the expert file, in copies and in slots: gate_up [2F, H] gated
+// panels, then down [H, F] panels, as weight.h packs them for the kind of device, each at a multiple of 256 bytes.
 // Plain data.
 #pragma once
 
@@ -9,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
 
@@ -17,7 +16,15 @@ namespace switchyard::moe {
 struct PackedExpert {
   PackedExpert() = default;
   // REQUIRES: hidden (H), ffn (F) >= 1; a floating dtype.
-  PackedExpert(int64_t hidden, int64_t ffn, DType dtype, DeviceKind device);
+  PackedExpert(int64_t hidden, int64_t ffn, DType dtype, DeviceKind device)
+      : gate_up{.n = 2 * ffn, .k = hidden, .dtype = dtype, .layout = ops::WeightLayout::kGatedPanels},
+        down{.n = hidden, .k = ffn, .dtype = dtype} {
+    SY_CHECK(hidden >= 1 && ffn >= 1);
+    constexpr int64_t kAlignment = 256;  // of devices' own memory
+    const auto aligned = [](int64_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; };
+    down_offset = aligned(ops::PackedBytes(gate_up, device));
+    bytes = down_offset + aligned(ops::PackedBytes(down, device));
+  }
 
   ops::WeightDesc gate_up, down;
   int64_t down_offset = 0;  // bytes from the expert's first byte
@@ -26,18 +33,16 @@ struct PackedExpert {
 
 // Which expert of the model.
 struct ExpertId {
-  int32_t layer = 0;    // among the MoE layers
-  int32_t expert = 0;   // in [0, E)
-  int64_t version = 0;  // of the weights
+  int32_t layer = 0;   // among the MoE layers
+  int32_t expert = 0;  // in [0, E)
 
   bool operator==(const ExpertId&) const = default;
   template <class Hash>
   friend Hash AbslHashValue(Hash hash, const ExpertId& id) {
-    return Hash::combine(std::move(hash), id.layer, id.expert, id.version);
+    return Hash::combine(std::move(hash), id.layer, id.expert);
   }
   std::string ToString() const {  // "expert 3 of MoE layer 5"
-    return absl::StrCat("expert ", expert, " of MoE layer ", layer,
-                        version == 0 ? "" : absl::StrCat(" (version ", version, ")"));
+    return absl::StrCat("expert ", expert, " of MoE layer ", layer);
   }
 };
 

@@ -1,8 +1,8 @@
-// Copies as another copier does, and fails the copy of an expert whose bytes are not those that its file was made with
-// (expert_checksum.h): the file is as old as a server's uptime, or older, and may be damaged since it was opened.
+// A copier that fails the copy of an expert whose bytes do not have the checksum of its file (expert_checksum.h), which
+// may have been damaged since it was opened.
 //
-// On the host the slot's bytes are summed, which then compute; on a device the source's, while they are on their way.
-// Called by an expert store's copy thread alone, but for found_damage.
+// Sums the slot's bytes on the host, the source's, while they are on their way, on a device.  Called by an expert
+// store's copy thread alone, but for found_damage.
 #pragma once
 
 #include <atomic>
@@ -14,6 +14,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/moe/experts/expert_copier.h"
 #include "workers/moe/experts/packed_expert.h"
@@ -32,9 +34,22 @@ class SummedCopier : public ExpertCopier {
       : options_(std::move(options)), copier_(std::move(copier)) {}
 
   // Also DataLoss, with an expert's last chunk.
-  absl::Status Copy(const ExpertChunk& chunk) override;
+  absl::Status Copy(const ExpertChunk& chunk) override {
+    ExpertChecksum& sum = sums_[chunk.id];
+    if (chunk.offset == 0) sum = ExpertChecksum();  // the copy before may have been given up
+    const char* const bytes = options_.slots_on_host ? chunk.to : chunk.from;
+    RETURN_IF_ERROR(copier_->CopyBeside(chunk, [&] { sum.Add(bytes, chunk.bytes); }));
+    if (chunk.offset + chunk.bytes < options_.expert_bytes) return absl::OkStatus();
+    const uint64_t arrived = sum.value(), expected = options_.checksum(chunk.id);
+    sums_.erase(chunk.id);
+    if (arrived == expected) return absl::OkStatus();
+    found_damage_ = true;
+    return absl::DataLossError(absl::StrCat("expert file: ", chunk.id.ToString(), " has checksum 0x",
+                                            absl::Hex(arrived), ", was written with 0x", absl::Hex(expected),
+                                            ": its bytes have changed since the file was opened"));
+  }
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return copier_->ReadBack(chunk); }
-  // Whether a copy ever failed so.  Any thread.
+  // Whether a checksum was ever wrong.  Any thread.
   bool found_damage() const { return found_damage_; }
 
  private:

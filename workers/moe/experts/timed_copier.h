@@ -1,6 +1,5 @@
-// A copier that also tells how much it copied and how long that took: how fast copies are on this machine.
-//
-// Copies are of one thread (expert_copier.h); what was copied may be asked from any.
+// A copier that counts the bytes and seconds of another's copies.  Copies are of one thread (expert_copier.h); any may
+// read the counts.
 #pragma once
 
 #include <atomic>

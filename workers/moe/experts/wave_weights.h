@@ -1,8 +1,6 @@
-// The weights that a part of a layer's experts computes with, as grouped products take them: on a device their
-// addresses are there, too, sent in the stream's order.
-//
-// Of parts that follow each other each finds its own, as they share a stream.  The host runs at most two ahead.
-// Owns the lists; on a device they have one place, so not for what is recorded.  Thread-compatible.
+// The weights of a part of a layer's experts, for grouped products; on a device their addresses are sent in the
+// stream's order.  The host runs at most two parts ahead.  Owns the lists, which have one place on a device, so this
+// cannot be recorded.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +19,10 @@ class WaveWeights {
     ops::WeightGroup gate_up, down;  // [slots]
   };
 
-  // Takes the memory for so many slots; nothing on the CPU.  Errors: ResourceExhausted.
+  // Allocates memory for so many slots; none on the CPU.  Errors: ResourceExhausted.
   absl::Status Reserve(Device device, int64_t slots);
-  // Both of one size, null where a slot's expert is not in this part; borrowed, and what is returned, until the next
-  // call.  Errors: the device's.
+  // Both of one size, null where a slot's expert is not in this part; borrowed until the next call, as the result.
+  // Errors: the device's.
   absl::StatusOr<Groups> Send(const Stream& stream, const ops::WeightGroup& gate_up, const ops::WeightGroup& down);
 
  private:

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/tensor/tensor.h"

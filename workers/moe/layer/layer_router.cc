@@ -66,8 +66,7 @@ absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* l
   layer->topk_idx = memory.Rows(chosen_.dim(0), chosen_.dim(1), DType::kI32);
   RETURN_IF_ERROR(CopyTensor(*context.stream, chosen_, layer->topk_idx));
   const comm::Timed timed(&context.stats->exchange_seconds);
-  int64_t dropped = 0;
-  ASSIGN_OR_RETURN(dropped,
+  ASSIGN_OR_RETURN(int64_t dropped,
                    capacity_gate_.Drop(context.capacity, context.Call(comm::CallUse::kCapacityCounts, layer->index),
                                        context.layout->num_experts(), layer->topk_idx, topk_weight_));
   context.stats->dropped_rows += dropped;
@@ -93,8 +92,7 @@ absl::Status LayerRouter::AskGuides(const MoeContext& context, const MoeLayer& o
 }
 
 absl::Status LayerRouter::Place(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
-  LayerPlacement placement;
-  ASSIGN_OR_RETURN(placement, context.placer->Place(context, *layer));
+  ASSIGN_OR_RETURN(LayerPlacement placement, context.placer->Place(context, *layer));
   SY_CHECK_EQ(placement.layout->num_ranks(), context.comm->world());
   RETURN_IF_ERROR(CheckExperts(*placement.layout, context.comm->rank(), of.weights));
   layer->layout = placement.layout;

@@ -1,7 +1,6 @@
 #include "workers/moe/layer/moe_backward.h"
 
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,7 +8,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/dispatch/dispatch_gradient.h"
-#include "workers/moe/layer/moe_backward_checks.h"
+#include "workers/moe/layer/moe_checks.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/moe/layer/schedule_executor.h"
 #include "workers/ops/activation/activation_backward.h"
@@ -42,12 +41,6 @@ void Sigmoid(const TensorView& logit, const TensorView& gate) {
       const auto g = static_cast<Acc<Number>>(*logit.row<Number>(t));
       *gate.row<Number>(t) = static_cast<Number>(1 / (1 + std::exp(-g)));
     }
-  });
-}
-
-void FillOnes(const TensorView& numbers) {
-  VisitDType(numbers.dtype(), [&]<class Number>() {
-    for (int64_t t = 0; t < numbers.dim(0); ++t) *numbers.row<Number>(t) = static_cast<Number>(1);
   });
 }
 

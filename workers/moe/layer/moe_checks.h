@@ -1,10 +1,11 @@
-// What a MoE layer checks of its arguments before it runs.  Internal to workers/moe.  Free functions; errors are
+// Checks of a MoE layer's arguments before it runs, forward or backward.  Internal to workers/moe.  Errors:
 // InvalidArgument with what is wrong and what is wanted, or ExpertWeightProvider::Check's.
 #pragma once
 
 #include "absl/status/status.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/moe/dispatch/expert_layout.h"
+#include "workers/moe/layer/moe_backward.h"
 #include "workers/moe/layer/moe_layer.h"
 #include "workers/tensor/tensor.h"
 
@@ -12,13 +13,16 @@ namespace switchyard::moe {
 
 // x [T, H] in the layer's dtype, residual [T, H] in its AccDType.
 absl::Status CheckRows(const MoeLayerDesc& desc, const TensorView& x, const TensorView& residual);
-// As many weights as the rank has residents, or what has them can run these.
+// There are as many weights as residents of the rank, or their provider can run these.
 absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights);
 // The same with router and shared expert.
 absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer);
-// A schedule for this layer: with its shared expert, and of ops that run here.
+// The schedule fits the layer: it has its shared expert, and ops that run here.
 absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer& layer);
-// What can keep what a backward pass needs.  Unimplemented: with what it cannot.
+// Unimplemented: such a pass cannot be saved for a backward pass.
 absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer);
+// Errors also: FailedPrecondition (nothing was saved, or of another schedule or other rows), Unimplemented (a device).
+absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, const MoeSaved* saved,
+                           const MoeBackwardWeights& weights, const MoeBackwardRows& rows);
 
 }  // namespace switchyard::moe

@@ -1,7 +1,5 @@
 #include "workers/moe/layer/moe_layer.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
@@ -229,8 +227,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
 
   absl::Status AddToResidual() {
     const pipeline::ChunkRange rows = layer_.rows();
-    CombineTerms terms;
-    terms.topk_weight = router_.topk_weight().Rows(rows.begin, rows.count);
+    ops::CombineInputs terms;
+    terms.weight = router_.topk_weight().Rows(rows.begin, rows.count);
     if (shared_.rank() != 0) terms.shared = shared_.Rows(rows.begin, rows.count);
     if (shared_gate_.rank() != 0) terms.shared_gate = shared_gate_.Rows(rows.begin, rows.count);
     return exchange().FinishCombine(*context_, terms, residual_.Rows(rows.begin, rows.count));

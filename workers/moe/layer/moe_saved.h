@@ -6,7 +6,6 @@
 // outputs.  Memory grows and is kept for the next step.  On the CPU.  Thread-compatible.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 

@@ -1,13 +1,13 @@
-// Scratch rows whose width and dtype may change from layer to layer; memory grows and is kept.  It begins with as much
-// as is asked for, so that what is reserved is known; when it has to grow it takes half as much more.
-//
-// Thread-compatible.  Rows() and Take() lose the contents whenever they have to grow.
+// Scratch rows whose width and dtype may change from layer to layer; memory grows and is kept.  The first request is
+// allocated exactly, a larger one with half as much more.  Growing loses the contents.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/base/status_macros.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::moe {
@@ -16,7 +16,7 @@ class RowScratch {
  public:
   // [rows, width] on the CPU, contents undefined.
   TensorView Rows(int64_t rows, int64_t width, DType dtype) { return *Take(rows, width, dtype, Device::Cpu()); }
-  // The same on a device, always the same one.  ResourceExhausted: it has not so much, not even exactly so much.
+  // The same on a device, always the same one.  ResourceExhausted: it has not even exactly so much.
   absl::StatusOr<TensorView> Take(int64_t rows, int64_t width, DType dtype, Device device) {
     const int64_t bytes = rows * width * DTypeBytes(dtype);
     if (bytes > buffer_.bytes()) {
@@ -28,6 +28,20 @@ class RowScratch {
       buffer_ = *std::move(larger);
     }
     return TensorView(buffer_.data(), dtype, {rows, width}, device);
+  }
+  // Arrays of so many int32, each at a multiple of 256 bytes.
+  absl::StatusOr<std::vector<TensorView>> TakeArrays(const std::vector<int64_t>& counts, Device device) {
+    const auto round_up = [](int64_t count) { return (count + 63) / 64 * 64; };
+    int64_t total = 0;
+    for (const int64_t count : counts) total += round_up(count);
+    ASSIGN_OR_RETURN(const TensorView all, Take(total, 1, DType::kI32, device));
+    std::vector<TensorView> arrays;
+    int64_t begin = 0;
+    for (const int64_t count : counts) {
+      arrays.push_back(all.Reshape({total}).Rows(begin, count));
+      begin += round_up(count);
+    }
+    return arrays;
   }
 
  private:

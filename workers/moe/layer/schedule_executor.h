@@ -1,15 +1,29 @@
-// Runs a MoeSchedule: launches ops in list order and finishes each communicating one when the first op that needs it
-// comes up (or at the end).  So what stands between start and finish in the list runs under the exchange.
-//
-// Order is a function of the program alone: all ranks start and finish the same collectives in the same order.
-// Knows no tensors: what an op does is the runner's.
+// Runs a MoeSchedule: launches ops in list order and finishes each communicating one before the first op that needs it
+// (or at the end), so that the ops between run under the exchange.  All ranks start and finish the same collectives in
+// the same order.  Knows no tensors: the runner does the ops.
 #pragma once
 
 #include "absl/status/status.h"
 #include "scheduler/pipeline/moe_schedule.h"
-#include "workers/moe/layer/all_to_all_watch.h"
 
 namespace switchyard::moe {
+
+// Interface to what shares the network with a rank's all-to-alls and lets them go first.
+//
+// The thread that runs the layers calls, for each layer: Imminent (of a backward), then Begin before each all-to-all
+// and End when it is done on this rank (several may be under way), then LayerEnd.  After an error of a layer no calls
+// follow.
+class AllToAllWatch {
+ public:
+  virtual ~AllToAllWatch() = default;
+  // A layer's output is being differentiated: its first all-to-all is next.
+  virtual void Imminent() = 0;
+  // An all-to-all is ready and starts when this returns; an error ends the layer.
+  virtual absl::Status Begin() = 0;
+  virtual void End() = 0;
+  // The layer's last one is done.
+  virtual void LayerEnd() = 0;
+};
 
 class MicroOpRunner {
  public:
@@ -20,8 +34,8 @@ class MicroOpRunner {
   virtual absl::Status Finish(const pipeline::MicroOp& op) = 0;
 };
 
-// Stops at the first error and returns it; what is under way then is left to the runner.  watch: is told of
-// communicating ops; null: nobody is.  REQUIRES: a valid schedule.
+// Stops at the first error and returns it; the runner ends what is under way.  watch: may be null.  REQUIRES: a valid
+// schedule.
 absl::Status RunSchedule(const pipeline::MoeSchedule& schedule, MicroOpRunner* runner, AllToAllWatch* watch = nullptr);
 
 }  // namespace switchyard::moe

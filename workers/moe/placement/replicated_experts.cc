@@ -10,7 +10,6 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
-#include "workers/moe/experts/await_copies.h"
 #include "workers/moe/layer/moe_context.h"
 
 namespace switchyard::moe {
@@ -74,7 +73,7 @@ absl::Status ReplicatedExperts::Fill(const std::vector<std::vector<int32_t>>& ex
     if (wanted[place] != 0) RETURN_IF_ERROR(Hold(expert_of(place), kTable, CopyReason::kFill));
   }
   const int64_t total = (num_begun() - before) * options_.expert.bytes;
-  RETURN_IF_ERROR(AwaitCopies(store_.get(), begun_at, total, deadline, progress));
+  RETURN_IF_ERROR(store_->AwaitCopies(begun_at, total, deadline, progress));
   for (size_t place = 0; place < places_.size(); ++place) {
     if (wanted[place] == 0 || store_->StateOf(IdOf(expert_of(place))) == SlotState::kFilled) continue;
     return copier_->FailureOf(IdOf(expert_of(place)));

@@ -2,13 +2,177 @@
 
 #include <cuda_runtime.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/cuda/cuda_queue.h"
+#include "workers/tensor/cuda/cuda_events.h"
 #include "workers/tensor/cuda/cuda_status.h"
+#include "workers/tensor/tensor.h"
 
 namespace switchyard {
 namespace {
+
+cudaStream_t StreamOf(void* handle) { return static_cast<cudaStream_t>(handle); }
+
+class CudaEvent : public DeviceEvent {
+ public:
+  explicit CudaEvent(CudaEvents::Event event) : event_(std::move(event)) {}
+
+  absl::StatusOr<bool> Passed() override {
+    const cudaError_t error = cudaEventQuery(event_.get());
+    if (error == cudaErrorNotReady) return false;
+    RETURN_IF_ERROR(CudaStatus("cudaEventQuery", error));
+    return true;
+  }
+  cudaEvent_t get() const { return event_.get(); }
+
+ private:
+  const CudaEvents::Event event_;
+};
+
+class CudaGraph : public DeviceGraph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t exec) : exec_(exec) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
+  cudaGraphExec_t get() const { return exec_; }
+
+ private:
+  cudaGraphExec_t exec_;
+};
+
+class CudaQueue : public DeviceQueue {
+ public:
+  CudaQueue(int index, cudaStream_t stream, cudaEvent_t done, int multiprocessors, const DeviceQueueOptions& options)
+      : DeviceQueue(Device::Cuda(index), stream, multiprocessors, options), done_(done) {}
+
+  ~CudaQueue() override {
+    // Work under way may still read the workspace.
+    cudaStreamSynchronize(StreamOf(handle()));
+    cudaEventDestroy(done_);
+    cudaStreamDestroy(StreamOf(handle()));
+  }
+
+  absl::StatusOr<void*> Workspace(int64_t bytes) override {
+    if (bytes > workspace_.bytes()) {
+      if (recording_) return absl::InternalError("a graph is being recorded: its workspace must be there before");
+      ASSIGN_OR_RETURN(workspace_, Buffer::Allocate(bytes, device()));
+    }
+    return workspace_.data();
+  }
+
+  absl::Status Copy(void* to, const void* from, int64_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
+    SY_RETURN_IF_CUDA_ERROR(
+        cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, StreamOf(handle())));
+    return absl::OkStatus();
+  }
+
+  absl::Status Fill(void* to, uint8_t value, int64_t bytes) override {
+    if (bytes == 0) return absl::OkStatus();
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
+    SY_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), StreamOf(handle())));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
+    ASSIGN_OR_RETURN(CudaEvents::Event event, CudaEvents::Record(events_, StreamOf(handle())));
+    return std::make_unique<CudaEvent>(std::move(event));
+  }
+
+  absl::Status WaitFor(const DeviceEvent& event) override {
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
+    SY_RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(StreamOf(handle()), static_cast<const CudaEvent&>(event).get(), 0));
+    return absl::OkStatus();
+  }
+
+  absl::Status Synchronize(absl::Time deadline) override {
+    if (recording_) return absl::InternalError("a graph is being recorded: nothing can be waited for");
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
+    if (deadline == absl::InfiniteFuture()) {
+      SY_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(StreamOf(handle())));
+      return absl::OkStatus();
+    }
+    SY_RETURN_IF_CUDA_ERROR(cudaEventRecord(done_, StreamOf(handle())));
+    return Poll(done_, deadline);
+  }
+
+  absl::Status WaitOnHost(DeviceEvent& event, absl::Time deadline) override {
+    return Poll(static_cast<CudaEvent&>(event).get(), deadline);
+  }
+
+  // A lost context answers every call with the error that lost it.
+  bool IsLost() override { return !recording_ && CudaDeviceLost(cudaStreamQuery(StreamOf(handle()))); }
+
+  absl::Status BeginRecording() override {
+    SY_RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(StreamOf(handle()), cudaStreamCaptureModeThreadLocal));
+    recording_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> EndRecording() override {
+    recording_ = false;
+    cudaGraph_t graph = nullptr;
+    SY_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(StreamOf(handle()), &graph));
+    cudaGraphExec_t exec = nullptr;
+    const cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    RETURN_IF_ERROR(CudaStatus("cudaGraphInstantiate", error));
+    return std::make_unique<CudaGraph>(exec);
+  }
+
+  absl::Status Run(DeviceGraph* graph) override {
+    SY_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(static_cast<CudaGraph*>(graph)->get(), StreamOf(handle())));
+    return absl::OkStatus();
+  }
+
+ private:
+  // The runtime's calls concern the calling thread's device, which is 0 until the thread sets it.
+  cudaError_t UseDevice() const { return cudaSetDevice(device().index); }
+
+  // The runtime's own wait has no deadline, and a device may wait for ever for a peer that is gone.
+  absl::Status Poll(cudaEvent_t event, absl::Time deadline) const {
+    // A step takes milliseconds: looking again and again costs no latency, sleeping would.
+    constexpr int kSpins = 20000;
+    const absl::Time begin = absl::Now();
+    for (int i = 0;; ++i) {
+      const cudaError_t error = cudaEventQuery(event);
+      if (error != cudaErrorNotReady) return CudaStatus("cudaEventQuery", error);
+      if (i < kSpins) continue;
+      if (absl::Now() >= deadline) {
+        return absl::DeadlineExceededError(
+            absl::StrCat(device().ToString(), ": its work was not done at the deadline, ",
+                         absl::FormatDuration(absl::Now() - begin), " after the wait began"));
+      }
+      absl::SleepFor(absl::Microseconds(50));
+    }
+  }
+
+  const cudaEvent_t done_;
+  const std::shared_ptr<CudaEvents> events_ = std::make_shared<CudaEvents>();  // shared with the events
+  Buffer workspace_;
+  bool recording_ = false;
+};
+
+// A CUDA stream as a queue.
+absl::StatusOr<std::unique_ptr<DeviceQueue>> NewCudaQueue(int device_index, const DeviceQueueOptions& options) {
+  SY_RETURN_IF_CUDA_ERROR(cudaSetDevice(device_index));
+  int multiprocessors = 0, lowest = 0, highest = 0;
+  SY_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device_index));
+  SY_RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  cudaStream_t stream = nullptr;
+  SY_RETURN_IF_CUDA_ERROR(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, options.high_priority ? highest : lowest));
+  cudaEvent_t done = nullptr;
+  if (const cudaError_t error = cudaEventCreateWithFlags(&done, cudaEventDisableTiming); error != cudaSuccess) {
+    cudaStreamDestroy(stream);
+    return CudaStatus("cudaEventCreateWithFlags", error);
+  }
+  return std::make_unique<CudaQueue>(device_index, stream, done, multiprocessors, options);
+}
 
 class RegisteredMemory : public HostPin {
  public:
@@ -24,7 +188,7 @@ class Backend : public DeviceBackend {
   int NumDevices() override {
     int count = 0;
     if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-    cudaGetLastError();  // no driver is no error: there are no devices
+    cudaGetLastError();  // a missing driver is no error
     return 0;
   }
 
@@ -41,7 +205,6 @@ class Backend : public DeviceBackend {
     DeviceDescription description;
     description.name = properties.name;
     description.capability = absl::StrCat(properties.major, ".", properties.minor);
-    description.num_multiprocessors = properties.multiProcessorCount;
     description.total_bytes = static_cast<int64_t>(total_bytes);
     description.free_bytes = static_cast<int64_t>(free_bytes);
     return description;
@@ -55,7 +218,7 @@ class Backend : public DeviceBackend {
       RETURN_IF_ERROR(CudaStatus("cudaMalloc", error));
       return memory;
     }
-    cudaGetLastError();  // said below; not sticky
+    cudaGetLastError();  // not sticky
     size_t free_bytes = 0, total_bytes = 0;
     cudaMemGetInfo(&free_bytes, &total_bytes);
     return absl::ResourceExhaustedError(absl::StrCat("cuda:", index, ": out of memory: needed ", bytes,

@@ -1,4 +1,4 @@
-// CUDA events of one device, made when needed and used again: making one is a call that may wait for the driver.
+// A pool of CUDA events of one device: making an event may wait for the driver, so events are used again.
 // Thread-safe.  Internal to files that include CUDA.
 #pragma once
 
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "workers/tensor/cuda/cuda_status.h"
@@ -18,7 +17,7 @@ namespace switchyard {
 
 class CudaEvents {
  public:
-  // Goes back when its last owner lets go: the one who waits for it and the one who watches it.
+  // Returns to the pool with its last owner.  The owners are who waits for it and who watches it.
   using Event = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
 
   ~CudaEvents() {
@@ -26,7 +25,7 @@ class CudaEvents {
     for (const cudaEvent_t event : unused_) (void)cudaEventDestroy(event);
   }
 
-  // One that has been recorded on `stream`, of the current device.  `self` outlives it.
+  // An event recorded on `stream` of the current device.
   static absl::StatusOr<Event> Record(const std::shared_ptr<CudaEvents>& self, cudaStream_t stream) {
     cudaEvent_t event = nullptr;
     {

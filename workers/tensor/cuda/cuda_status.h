@@ -1,7 +1,7 @@
 // Errors of the CUDA runtime as absl::Status.
 //
-// Out of memory is ResourceExhausted, what comes of a lost device or a broken kernel Unavailable (the worker has to be
-// started anew), the rest Internal.  Internal to files that include CUDA.
+// Out of memory becomes ResourceExhausted; a lost device or a broken kernel becomes Unavailable (the worker must be
+// restarted); the rest becomes Internal.  Internal to files that include CUDA.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,10 +12,10 @@
 
 namespace switchyard {
 
-// Whether this process cannot use the device any more: of these errors CUDA says that it must be terminated and
-// relaunched, or that memory has been damaged.
+// Whether this process cannot use the device any more.  After these errors CUDA wants the process to be terminated and
+// relaunched, or says that memory has been damaged.
 inline bool CudaDeviceLost(cudaError_t error) {
-  // Without a name in the oldest toolkit that we build with.
+  // The oldest toolkit that we build with has no names for these.
   constexpr int kContained = 226;         // an error of the hardware or of a peer over NVLink
   constexpr int kTensorMemoryLeak = 721;  // a kernel's
   switch (static_cast<int>(error)) {

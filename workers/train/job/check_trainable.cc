@@ -7,8 +7,8 @@
 #include "scheduler/base/text/json_value.h"
 #include "workers/checkpoint/manifest/base_folder.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/model/config/config.h"
 #include "workers/model/config/memory_plan.h"
-#include "workers/model/config/training_config.h"
 
 namespace switchyard::train {
 

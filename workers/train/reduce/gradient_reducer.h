@@ -37,7 +37,7 @@
 #include "workers/comm/core/communicator.h"
 #include "workers/model/backward/backward_stages.h"
 #include "workers/model/backward/model_gradients.h"
-#include "workers/moe/layer/all_to_all_watch.h"
+#include "workers/moe/layer/schedule_executor.h"
 #include "workers/tensor/tensor.h"
 #include "workers/train/reduce/gradient_reducer_tickets.h"
 #include "workers/train/step/trainer_group.h"

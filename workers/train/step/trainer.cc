@@ -12,6 +12,7 @@
 #include "scheduler/jobs/trainer_limits.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/comm/core/timed.h"
+#include "workers/model/config/memory_plan.h"
 #include "workers/moe/layer/expert_capacity.h"
 #include "workers/ops/attention/attention.h"
 #include "workers/tensor/copy.h"
@@ -61,9 +62,6 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, m
                                                    " sequences of ", options.max_length, " tokens are outside [1, ",
                                                    kMaxMicroBatchRows, "] rows"));
   }
-  const std::vector<model::CacheSpec> specs = model::CacheSpecs(model->config(), model->dtype());
-  int64_t token_bytes = 0;
-  for (const model::CacheSpec& spec : specs) token_bytes += spec.bytes_per_token();
   RETURN_IF_ERROR(CheckNumbers(options));
   if (options.balance_bias_rate > 0 && !model->config().router_bias) {
     return absl::InvalidArgumentError(absl::StrCat("trainer: balance_bias_rate is ", options.balance_bias_rate,
@@ -73,9 +71,10 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, m
   const int32_t block_size = BlockSizeOf(options);
   const int64_t blocks = options.max_sequences * BlocksOf(options.max_length, block_size);
   RETURN_IF_ERROR(jobs::ReducePolicyOf(options.communication).status());
-  absl::StatusOr<model::KvCache> cache = model::KvCache::Create(specs, block_size, blocks * block_size * token_bytes);
-  RETURN_IF_ERROR(cache.status());
-  return std::unique_ptr<Trainer>(new Trainer(stream, model, parameters, options, *std::move(cache)));
+  const int64_t cache_bytes = blocks * block_size * model::KvBytesPerToken(model->config(), model->dtype());
+  ASSIGN_OR_RETURN(model::KvCache cache,
+                   model::KvCache::Create(model->config(), model->dtype(), block_size, cache_bytes));
+  return std::unique_ptr<Trainer>(new Trainer(stream, model, parameters, options, std::move(cache)));
 }
 
 Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* parameters, const TrainerOptions& options,

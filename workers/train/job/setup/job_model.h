@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "scheduler/base/io/model_dir.h"
 #include "workers/model/config/config.h"
-#include "workers/model/config/training_config.h"
 #include "workers/train/job/job_context.h"
 
 namespace switchyard::train {

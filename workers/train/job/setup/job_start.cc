@@ -39,9 +39,8 @@ absl::Status JobStart::Lock() {
 absl::StatusOr<checkpoint::FoundCheckpoint> JobStart::Look() {
   for (int look = 1;; ++look) {
     context_.notes().StartCount();
-    absl::StatusOr<checkpoint::FoundCheckpoint> found =
-        checkpoint::FindCheckpoint(checkpoints_, checkpoint::CheckpointCheck::kContents,
-                                   [this](int64_t bytes) { return context_.NoteRead("checks checkpoints", bytes); });
+    absl::StatusOr<checkpoint::FoundCheckpoint> found = checkpoint::FindCheckpoint(
+        checkpoints_, [this](int64_t bytes) { return context_.NoteRead("checks checkpoints", bytes); });
     const bool unread = found.ok() ? found->unread : absl::IsUnavailable(found.status());
     if (!unread || look == kMostLooks) return found;
     context_.notes().Stage(absl::StrCat("looks again for a checkpoint: ", found.ok()
@@ -83,7 +82,7 @@ absl::Status JobStart::Read(const JobShape& shape) {
 }
 
 absl::Status JobStart::ReadFiles(const JobShape& shape) {
-  ASSIGN_OR_RETURN(manifest_, checkpoint::OpenCheckpoint(checkpoints_, folder_, checkpoint::CheckpointCheck::kSizes));
+  ASSIGN_OR_RETURN(manifest_, checkpoint::OpenCheckpoint(checkpoints_, folder_));
   std::string text;
   ASSIGN_OR_RETURN(text, checkpoint::ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName),
                                                    kMaxTrainerStateBytes));
