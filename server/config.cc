@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
-#include "scheduler/base/io/no_model_dir.h"
+#include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/popularity/path_profile.h"
 #include "server/server_flags.h"

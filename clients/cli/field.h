@@ -1,8 +1,7 @@
 // A request's fields as a table: one row serves the flag, the key in JSON lines and their help.
 //
-// A row's setter reads a JSON value into the request; a flag's text is turned into that JSON value first.  Pure; errors
-// are InvalidArgument and begin with what is wrong ("must be an integer, is \"x\""); the callers put the field's name
-// first.
+// A row's setter reads a JSON value into the request; a flag's text becomes a JSON value first.  Pure; errors are
+// InvalidArgument without the field's name ("must be an integer, is \"x\""), which the callers put first.
 #pragma once
 
 #include <cstdint>

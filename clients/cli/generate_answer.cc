@@ -55,17 +55,10 @@ Json PathsJson(const v1::ExpertPaths& paths) {
 
 }  // namespace
 
-const char* FinishName(v1::FinishReason reason) {
-  switch (reason) {
-    case v1::FINISH_REASON_STOP:
-      return "stop";
-    case v1::FINISH_REASON_LENGTH:
-      return "length";
-    case v1::FINISH_REASON_ABORT:
-      return "abort";
-    default:
-      return "unknown";
-  }
+std::string FinishName(v1::FinishReason reason) {
+  const bool known = v1::FinishReason_IsValid(reason);
+  const std::string name = known ? EnumName(v1::FinishReason_descriptor(), reason) : "";
+  return name.empty() ? "unknown" : name;
 }
 
 absl::Status GenerateAnswer::Add(const v1::GenerateResponse& message) {

@@ -61,6 +61,6 @@ class GenerateAnswer {
 std::string AnswerText(const Json& answer, bool has_text);
 
 // "stop", "length", "abort"
-const char* FinishName(v1::FinishReason reason);
+std::string FinishName(v1::FinishReason reason);
 
 }  // namespace switchyard::cli

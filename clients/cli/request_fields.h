@@ -1,4 +1,4 @@
-// The fields of the three requests that the CLI sends, and how a flat JSON object becomes a request.
+// The fields of the requests that the CLI sends, and how a flat JSON object becomes a request.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace switchyard::cli {
 
-// The table of a request; specialized for GenerateRequest, TokenizeRequest and DetokenizeRequest.
+// The table of a request.
 template <class Request>
 absl::Span<const RequestField<Request>> RequestFields();
 template <>
@@ -20,6 +20,8 @@ template <>
 absl::Span<const RequestField<v1::TokenizeRequest>> RequestFields();
 template <>
 absl::Span<const RequestField<v1::DetokenizeRequest>> RequestFields();
+template <>
+absl::Span<const RequestField<v1::JobSpec>> RequestFields();  // commands/job_flags.cc
 
 // A request from {"field": value, ...}.  BadInput names the field; an unknown one comes with the nearest name.
 // Does not check what the server checks better (ranges, exclusive fields with values), only that the prompt is one.

@@ -7,12 +7,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "clients/cpp/client_error.h"
-#include "clients/cpp/generate_call.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
+#include "grpcpp/support/client_callback.h"
 #include "proto/support/host_port.h"
 #include "switchyard/v1/admin.grpc.pb.h"
 #include "switchyard/v1/inference.grpc.pb.h"
@@ -120,6 +122,52 @@ absl::StatusOr<v1::Job> OfJob(v1::TrainingService::Stub* stub,
   return std::move(*response->mutable_job());
 }
 
+// The call as gRPC sees it.
+class GenerateCall final : public GenerateStream, private grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  // Starts it.
+  GenerateCall(v1::InferenceService::Stub* stub, const v1::GenerateRequest& request, Events events,
+               absl::Duration timeout, std::string address)
+      : request_(request), events_(std::move(events)), address_(std::move(address)) {
+    context_.set_deadline(DeadlineIn(timeout));
+    stub->async()->Generate(&context_, &request_, this);
+    StartRead(&message_);
+    StartCall();
+  }
+  ~GenerateCall() override {
+    if (!Done()) context_.TryCancel();
+    done_.WaitForNotification();  // bounded: a cancelled call ends at once
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+  absl::Status Wait() override {
+    done_.WaitForNotification();  // bounded by the call's deadline
+    return status_;
+  }
+  bool Done() const override { return done_.HasBeenNotified(); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;  // the stream has ended: OnDone says how
+    if (events_.on_message) events_.on_message(message_);
+    message_.Clear();
+    StartRead(&message_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    status_ = FromGrpcStatus(status, address_);
+    if (events_.on_done) events_.on_done(status_);
+    done_.Notify();  // the last touch: the owner may delete this now
+  }
+
+  const v1::GenerateRequest request_;
+  const Events events_;
+  const std::string address_;
+  grpc::ClientContext context_;
+  v1::GenerateResponse message_;
+  absl::Status status_;  // written before done_
+  absl::Notification done_;
+};
+
 }  // namespace
 
 struct Client::Stubs {
@@ -148,8 +196,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
 
 std::unique_ptr<GenerateStream> Client::StartGenerate(const v1::GenerateRequest& request,
                                                       GenerateStream::Events events) {
-  return std::unique_ptr<GenerateStream>(new GenerateStream(std::make_unique<GenerateCall>(
-      stubs_->inference.get(), request, std::move(events), options_.generate_timeout, address_)));
+  return std::make_unique<GenerateCall>(stubs_->inference.get(), request, std::move(events), options_.generate_timeout,
+                                        address_);
 }
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,

@@ -6,9 +6,8 @@
 //   // #include "switchyard/v1/inference.pb.h": this header only names the messages.
 //   absl::Status end = client->Generate(request, [](const v1::GenerateResponse& m) { std::cout << m.text(); });
 //
-// Thread-safe.  No call waits for ever: each has a deadline, and keepalive pings find a peer that has gone silent (15
-// s). Errors are as client_error.h describes them.  Plaintext only, so far.  It does not retry: a started stream cannot
-// be repeated without the caller's knowledge, and RetryInfo says when another try makes sense.
+// Thread-safe.  Each call has a deadline, and keepalive pings find a silent peer within 15 s.  client_error.h describes
+// errors.  Plaintext only, so far.  It does not retry: RetryInfo says when another try makes sense.
 #pragma once
 
 #include <functional>

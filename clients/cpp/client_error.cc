@@ -50,16 +50,9 @@ absl::string_view AdviceFor(absl::string_view reason) {
 
 // The library's own errors have no details: they are about the connection, a deadline or a cancellation.
 std::string ReasonWithoutDetails(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kUnavailable:
-      return kUnreachable;
-    case absl::StatusCode::kDeadlineExceeded:
-      return "DEADLINE";
-    case absl::StatusCode::kInvalidArgument:
-      return "BAD_INPUT";
-    default:
-      return absl::StatusCodeToString(code);
-  }
+  if (code == absl::StatusCode::kUnavailable) return kUnreachable;
+  if (code == absl::StatusCode::kDeadlineExceeded) return "DEADLINE";
+  return code == absl::StatusCode::kInvalidArgument ? "BAD_INPUT" : absl::StatusCodeToString(code);
 }
 
 }  // namespace

@@ -6,14 +6,11 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 
 #include "absl/status/status.h"
 #include "clients/cpp/messages_fwd.h"
 
 namespace switchyard::client {
-
-class GenerateCall;
 
 class GenerateStream {
  public:
@@ -23,21 +20,13 @@ class GenerateStream {
   };
 
   // Cancels what still runs and waits until on_done has returned.
-  ~GenerateStream();
-  GenerateStream(const GenerateStream&) = delete;
-  GenerateStream& operator=(const GenerateStream&) = delete;
+  virtual ~GenerateStream() = default;
 
   // Thread-safe, returns at once; the call then ends with CANCELLED, unless it has just ended otherwise.
-  void Cancel();
+  virtual void Cancel() = 0;
   // Blocks until the call has ended, at most until its deadline; returns how it ended.
-  absl::Status Wait();
-  bool Done() const;
-
- private:
-  friend class Client;
-  explicit GenerateStream(std::unique_ptr<GenerateCall> call);
-
-  const std::unique_ptr<GenerateCall> call_;
+  virtual absl::Status Wait() = 0;
+  virtual bool Done() const = 0;
 };
 
 }  // namespace switchyard::client

@@ -1,6 +1,7 @@
 #include "proto/link/placement_codec.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -70,6 +71,77 @@ absl::StatusOr<std::vector<bool>> OffloadedOf(const v1::LayerResidents& layer, i
   return offloaded;
 }
 
+v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& standings) {
+  v1::PredictorStatsList columns;
+  for (const popularity::PredictorStats& standing : standings) {
+    columns.add_layers(standing.layer);
+    columns.add_phases(static_cast<int32_t>(standing.phase));
+    columns.add_aheads(standing.ahead);
+    columns.add_estimators(static_cast<int32_t>(standing.estimator));
+    columns.add_batches(standing.batches);
+    columns.add_accuracies(static_cast<float>(standing.accuracy));
+    columns.add_distances(static_cast<float>(standing.distance));
+    columns.add_states(static_cast<int32_t>(standing.state));
+    columns.add_used(standing.used);
+    columns.add_off_distances(static_cast<float>(standing.off_distance));
+    columns.add_marginal_distances(static_cast<float>(standing.marginal_distance));
+  }
+  return columns;
+}
+
+absl::StatusOr<std::vector<popularity::PredictorStats>> StatsOf(const v1::PredictorStatsList& columns) {
+  const int count = columns.layers_size();
+  for (const int size :
+       {columns.phases_size(), columns.aheads_size(), columns.estimators_size(), columns.batches_size(),
+        columns.accuracies_size(), columns.distances_size(), columns.states_size(), columns.used_size(),
+        columns.off_distances_size(), columns.marginal_distances_size()}) {
+    if (size == count) continue;
+    return absl::InvalidArgumentError(absl::StrCat("estimators in columns of ", count, " and ", size));
+  }
+  std::vector<popularity::PredictorStats> standings(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    const int phase = columns.phases(i), estimator = columns.estimators(i), state = columns.states(i);
+    if (phase < 0 || phase > 1 || estimator < 0 || estimator >= popularity::kNumLivePredictors || state < 0 ||
+        state > 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("estimator ", estimator, " of phase ", phase, " in state ", state, " is none"));
+    }
+    standings[static_cast<size_t>(i)] = {.layer = columns.layers(i),
+                                         .phase = static_cast<popularity::Phase>(phase),
+                                         .ahead = columns.aheads(i),
+                                         .estimator = static_cast<popularity::LivePredictor>(estimator),
+                                         .batches = columns.batches(i),
+                                         .accuracy = columns.accuracies(i),
+                                         .distance = columns.distances(i),
+                                         .state = static_cast<popularity::PredictorState>(state),
+                                         .used = columns.used(i),
+                                         .off_distance = columns.off_distances(i),
+                                         .marginal_distance = columns.marginal_distances(i)};
+  }
+  return standings;
+}
+
+absl::Status AddLayer(const v1::LayerSlots& message, int num_experts, placement::ExpertReport* report) {
+  placement::Placement& placement = report->placements.emplace_back();
+  placement.num_experts = num_experts;
+  auto at = message.experts().begin();
+  for (const int32_t size : message.sizes()) {
+    if (size < 0 || size > message.experts().end() - at) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a device of ", size, " slots, where ", message.experts().end() - at, " are left"));
+    }
+    placement.slots.emplace_back(at, at + size);
+    at += size;
+  }
+  std::vector<placement::SlotOrigin>& origins = report->origins.emplace_back();
+  for (const int32_t origin : message.origins()) {
+    if (origin < 0 || origin >= placement::kNumSlotOrigins)
+      return absl::InvalidArgumentError(absl::StrCat("slot origin ", origin, " is none"));
+    origins.push_back(static_cast<placement::SlotOrigin>(origin));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 v1::GroupPlacement ToProto(const placement::GroupPlacement& placement) {
@@ -130,6 +202,40 @@ absl::StatusOr<placement::Migration> FromProto(const v1::PreparePlacement& messa
   ASSIGN_OR_RETURN(stage.arrivals, MovesOf(message.arrivals()));
   ASSIGN_OR_RETURN(stage.departures, MovesOf(message.departures()));
   return stage;
+}
+
+v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_epoch) {
+  v1::ExpertReport message;
+  message.set_group_epoch(group_epoch);
+  message.set_copied_bytes(report.copied_bytes);
+  message.set_copy_seconds(report.copy_seconds);
+  *message.mutable_standings() = ColumnsOf(report.standings);
+  for (size_t layer = 0; layer < report.placements.size(); ++layer) {
+    const placement::Placement& placement = report.placements[layer];
+    message.set_num_experts(placement.num_experts);
+    v1::LayerSlots* slots = message.add_layers();
+    for (const std::vector<int32_t>& device : placement.slots) {
+      slots->add_sizes(static_cast<int32_t>(device.size()));
+      slots->mutable_experts()->Add(device.begin(), device.end());
+    }
+    for (const placement::SlotOrigin origin : report.origins[layer]) slots->add_origins(static_cast<int32_t>(origin));
+  }
+  return message;
+}
+
+absl::StatusOr<placement::ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers,
+                                                  int num_experts) {
+  placement::ExpertReport report;
+  ASSIGN_OR_RETURN(report.standings, StatsOf(message.standings()));
+  for (const v1::LayerSlots& layer : message.layers()) {
+    RETURN_IF_ERROR(AddLayer(layer, message.num_experts(), &report));
+  }
+  report.copied_bytes = message.copied_bytes();
+  report.copy_seconds = message.copy_seconds();
+  const int devices = report.placements.empty() ? 0 : report.placements.front().num_devices();
+  RETURN_IF_ERROR(placement::CheckExpertReport(
+      report, {.layers = num_moe_layers, .experts = num_experts, .devices = devices, .slots = 0}));
+  return report;
 }
 
 }  // namespace switchyard::link

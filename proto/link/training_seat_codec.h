@@ -1,10 +1,12 @@
-// An attempt at a training job, how it is stopped and how it ends, as messages of the worker link, and back.
+// An attempt at a training job, its progress, how it is stopped and how it ends, as messages and back.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "scheduler/jobs/train_progress.h"
 #include "scheduler/jobs/training_seat.h"
+#include "switchyard/v1/training.pb.h"
 #include "switchyard/v1/worker.pb.h"
 
 namespace switchyard::link {
@@ -21,5 +23,14 @@ absl::StatusOr<jobs::StopKind> FromProto(v1::StopKind kind);
 v1::TrainingEnded ToProto(const jobs::TrainEnd& end, int64_t epoch);
 // An outcome that this program does not know counts as lost.
 jobs::TrainEnd FromProto(const v1::TrainingEnded& message);
+
+v1::TrainProgress ToProto(const jobs::TrainProgress& progress);
+jobs::TrainProgress FromProto(const v1::TrainProgress& message);
+
+v1::EvaluationResult ToProto(const jobs::EvaluationResult& result);
+jobs::EvaluationResult FromProto(const v1::EvaluationResult& message);
+
+v1::SavedCheckpoint ToProto(const jobs::SavedCheckpoint& checkpoint);
+jobs::SavedCheckpoint FromProto(const v1::SavedCheckpoint& message);
 
 }  // namespace switchyard::link

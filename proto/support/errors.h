@@ -1,9 +1,8 @@
-// Errors on their way to a client: an absl::Status that carries google.rpc details as payloads, and its form on the
-// wire.
+// Errors on their way to a client: an absl::Status with google.rpc details as payloads, and its form on the wire.
 //
-// Every error that a client sees has one ErrorInfo (domain "switchyard", a reason, and in its metadata every value that
-// the message names; `retryable`: whether the same call may succeed later, or at another server) and, where it is known
-// when another try makes sense, a RetryInfo and the trailer `grpc-retry-pushback-ms`.
+// Every error that a client sees has one ErrorInfo (domain "switchyard", a reason, and metadata with every value that
+// the message names; `retryable`: whether the same call may succeed later, or at another server).  Where it is known
+// when another try makes sense, it also has a RetryInfo and the trailer `grpc-retry-pushback-ms`.
 #pragma once
 
 #include <initializer_list>
@@ -32,14 +31,14 @@ absl::Status WithRetry(absl::Status status, absl::Duration delay);
 absl::Status BadField(absl::string_view field, absl::string_view problem, absl::string_view limit,
                       absl::string_view actual);
 
-// Of MakeError; ERROR_REASON_UNSPECIFIED for a status without one.
+// The reason given to MakeError; ERROR_REASON_UNSPECIFIED for another status.
 v1::ErrorReason ReasonOf(const absl::Status& status);
 
-// With its ErrorInfo and RetryInfo, if it has them, as details; and back.  Marks of other kinds are left out.
+// A status with its ErrorInfo and RetryInfo as details, and back.  Other payloads are dropped.
 google::rpc::Status ToRpcStatus(const absl::Status& status);
 absl::Status FromRpcStatus(const google::rpc::Status& message);
 
-// What the wire carries.  A status without ErrorInfo gets one: DEADLINE for kDeadlineExceeded, else ENGINE_ERROR
+// The status on the wire.  One without ErrorInfo gets one: DEADLINE for kDeadlineExceeded, else ENGINE_ERROR
 // (BAD_FIELD for kInvalidArgument).  Messages are cut to 2 KB and stay valid UTF-8.
 grpc::Status ToGrpcStatus(const absl::Status& status, absl::string_view request_id);
 

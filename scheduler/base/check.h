@@ -1,5 +1,4 @@
-// SY_CHECK: for our own mistakes only, never for what a user or the world can cause.  A failed check prints file, line,
-// the expression and both values, then aborts:
+// SY_CHECK: for our own mistakes only, never for what a user or the world can cause.  A failed check aborts with
 //   step.cc:67 CHECK failed: plan.step == result.step (12 vs 11)
 #pragma once
 

@@ -1,9 +1,11 @@
-// What a flag says of memory: a share of a whole, or bytes.  Plain data.
+// Amounts of memory: what a flag says (a share of a whole, or bytes), and bytes in messages.  Plain data.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace switchyard {
@@ -16,6 +18,9 @@ struct MemoryShare {
   int64_t PartsOf(int64_t whole, int64_t part_bytes) const;
   bool operator==(const MemoryShare& other) const = default;
 };
+
+// "512 MiB", rounded down.
+inline std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 // "25%", "12.5%" or bytes, "8000000000".  InvalidArgument: anything else, with what it must be.
 absl::StatusOr<MemoryShare> ParseMemoryShare(absl::string_view text);

@@ -1,7 +1,5 @@
-// How the collectives of a training job's ranks share the network: modes to compare, and what each consists of.
-//
-// Sources: Lina (scheduler/PAPERS.md, "Lina: training", also for what keeps it from deadlock); fair is what PyTorch's
-// DDP does. Pure.
+// How the collectives of a training job's ranks share the network: the modes (reduce_policy.h says what they mean).
+// Sources: Lina (scheduler/PAPERS.md, "Lina: training"); fair is what PyTorch's DDP does.  Pure.
 #pragma once
 
 #include <cstdint>

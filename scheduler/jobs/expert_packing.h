@@ -1,28 +1,25 @@
 // How many replicas of every expert the ranks of a training job keep: the controller that doubles them while that
 // helps.
 //
-// With packing p the experts of R ranks are on groups of R / p ranks, p times: rows travel within a group only, so that
-// all-to-alls have fewer bytes on the wire and an expert more rows.  First after step 10, then every 4 steps, p doubles
-// (of powers of two that divide R) while an all-to-all micro-op takes longer than the experts' micro-op behind it.  The
-// first time it does not, or a rank has no room for more, that is the end: p grows no more after it has stayed.
+// With packing p the experts of R ranks are on groups of R / p ranks, p times: rows travel within a group only, so
+// all-to-alls send fewer bytes and an expert has more rows.  First after step 10, then every 4 steps, p doubles (within
+// the powers of two that divide R) while an all-to-all micro-op takes longer than the experts' micro-op behind it. Once
+// it does not, or a rank has no room for more, p stays.
 //
 // Source: Lina, section 4.4 (scheduler/PAPERS.md, item 4; LI-10, LI-13).  Times are integers summed over ranks, so that
 // all ranks see the same numbers and decide alike; the paper does not say how its devices agree.
 //
-// Where we depart from Lina: its rule does not know what packing costs.  Gradients of experts are summed over replicas,
-// 2 (p - 1) times the bytes of the experts that a rank has without packing, and AdamW has p times as many to update.
-// For the paper's Transformer-XL on 16 workers the rule goes on to 4, where the critical path exposes 412 ms of
-// communication; with 2 it exposes 351 (1: 400, 8: 1146).  So a doubling is a trial: at the next decision the steps
-// with it are compared with those before it, and if they did not become shorter packing goes back to what it was, and
-// stays.  Steps are measured, not modelled: whatever packing costs or saves on these links is in them.  Without times
-// of steps (PackingTimes::steps of 0) there is the paper's rule alone.
+// Departure from Lina, whose rule ignores the cost of packing: gradients of experts are summed over replicas and AdamW
+// updates p times as many experts.  (For the paper's Transformer-XL on 16 workers the rule ends at 4, which exposes 412
+// ms of communication; 2 exposes 351.)  So a doubling is a trial: the next decision compares steps with it and before
+// it, and takes it back, for good, if they did not become shorter.  Without times of steps (PackingTimes::steps of 0)
+// the paper's rule decides alone.
 //
 //   after each step: if Decides(step): sum the ranks' times of the steps that it Measures, Propose, ask every rank for
-//   room (else Refused), journal what comes of it, Adopt it.  A checkpoint of that step is saved afterwards.
+//   room (else Refused), write the outcome into the journal, Adopt it.  A checkpoint of that step is saved afterwards.
 //
-// A journal makes a job go the same way again: Replay adopts what was decided up to the step that it goes on from, and
-// what was decided after it is repeated at the same steps (Foresees), whatever is measured; those decisions are in the
-// journal already.
+// A journal makes a job go the same way again: Replay adopts what was decided up to its step; decisions after that step
+// are repeated at the same steps (Predicts), whatever is measured.
 // Pure; PackingController is thread-compatible.
 #pragma once
 
@@ -99,29 +96,28 @@ class PackingController {
   explicit PackingController(const PackingOptions& options);
 
   int32_t packing() const { return packing_; }
-  // It will not change any more.
+  // Whether packing stays as it is from now on.
   bool finalized() const { return finalized_; }
   // Adopted so far.
   const std::vector<PackingDecision>& decisions() const { return decisions_; }
 
-  // Whether there is something to decide when so many steps are done.  Behind a Replay, where the journal has ended,
-  // not before every_steps were done.
+  // Whether a decision is due when so many steps are done.  After a Replay whose journal has ended: not before
+  // every_steps were done.
   bool Decides(int64_t step) const;
-  // Whether what is decided then is in the journal that was replayed.
+  // Whether the replayed journal has the decision of that step.
   bool Predicts(int64_t step) const { return !foreseen_.empty() && foreseen_.front().step == step; }
   // Whether the times of that step (the first is 1) count for the next decision: the last every_steps before it, but
   // not the first one with another packing or behind a Replay, which makes its buffers.
   bool Measures(int64_t step) const;
-  // Nothing has changed yet.  REQUIRES: Decides(step).
+  // Changes nothing.  REQUIRES: Decides(step).
   PackingDecision Propose(int64_t step, const PackingTimes& times) const;
-  // What becomes of a proposal when a rank refuses.
+  // The decision that follows a proposal when a rank refuses.
   static PackingDecision Refused(PackingDecision proposal, absl::string_view why);
   // REQUIRES: a proposal of this state, refused or not; one that was predicted is not refused.
   void Adopt(const PackingDecision& decision);
 
-  // Goes on after so many steps.  REQUIRES: nothing was adopted before.
-  // Errors, then nothing has changed: FailedPrecondition for a journal of another number of ranks; InvalidArgument for
-  // one that this cannot have written.
+  // Goes on after so many steps.  REQUIRES: nothing was adopted before.  Errors change nothing: FailedPrecondition for
+  // a journal of another number of ranks; InvalidArgument for one that this cannot have written.
   absl::Status Replay(absl::Span<const PackingDecision> journal, int64_t step);
 
  private:

@@ -6,12 +6,11 @@
 //                                              ▼ │
 //                                           PAUSING ──stopped──► PAUSED ──resume──► PENDING
 //
-// A job waits (PENDING) until there are workers for it, makes its data ready (PREPARING: text becomes tokens), and
-// runs. Pausing and cancelling a running job wait until its workers have stopped at a step with a checkpoint (PAUSING,
-// CANCELLING, which does not wait for long).  A job that cannot go on until somebody has put something right (its data,
-// the disk) is PAUSED likewise, by itself (`block`).  Whoever loses its workers, or its server, waits again, as another
-// attempt, unless it has failed too often (`lose` against `fail`: the caller counts).  SUCCEEDED, FAILED and CANCELLED
-// are final.
+// A job waits for workers (PENDING), prepares its data (PREPARING: text becomes tokens), and runs.  PAUSING and
+// CANCELLING last until its workers have stopped at a step with a checkpoint.  A job that cannot go on until a user has
+// repaired something (its data, the disk) pauses by itself (`block`).  A job that loses its workers or its server waits
+// again, as another attempt, unless it has failed too often (the caller counts).  SUCCEEDED, FAILED, CANCELLED are
+// final.
 #pragma once
 
 #include <cstdint>

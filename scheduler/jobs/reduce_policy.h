@@ -11,17 +11,14 @@
 //   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too               1
 //   full               as pipelining; besides, experts are packed (expert_packing.h)
 //   preempt            a piece of a tensor   at once                                             2
-// When backward is done two go at a time, which hide each other's latency, but buckets, which have one memory.
-// A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and is scaled with it for small models.
-// An all-to-all waits for a sum in priority_ticketed alone.  Elsewhere what has been launched of a sum may share the
-// network with one: a bucket, a tensor, a piece.  In preempt the connection itself lets all-to-alls go first, between
-// two frames of a sum (OvertakesOnTheSocket; workers/comm/tcp/socket_communicator.h), so launching needs no rule; over
-// connections that do not, it is fair with pieces.
+// When backward is done two ops run at a time, which hide each other's latency, but for buckets, which share one
+// memory. A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and scales with it for small models.
+// Only in priority_ticketed does an all-to-all wait for a sum.  Elsewhere the part of a sum that has been launched may
+// share the network with one.  In preempt the connection itself lets all-to-alls go first, between two frames of a sum
+// (OvertakesOnTheSocket; workers/comm/tcp/socket_communicator.h); over other connections it is fair with pieces.
 //
-// Ranks plan from shapes alone in which order and in which pieces they sum gradients while backward runs.
-// Source: Lina, section 4 (scheduler/PAPERS.md, items 1 to 3), corrected so that it cannot deadlock: sums and
-// all-to-alls are two channels, each in its own order; a rule only delays a sum, never an all-to-all, so it may be
-// local.
+// The plan of sums follows from shapes alone.  Source: Lina, section 4 (scheduler/PAPERS.md, items 1 to 3), corrected
+// so that it cannot deadlock: sums and all-to-alls are two channels, each in its own order; a rule only delays a sum.
 #pragma once
 
 #include <cstdint>

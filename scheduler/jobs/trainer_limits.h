@@ -1,6 +1,5 @@
-// Limits of the numbers that a trainer computes with: one table, which both the check of a submitted spec (job_spec.h)
-// and the trainer itself (workers/train/step/trainer.cc) ask, so that no job is accepted whose trainer refuses it
-// later. Pure.
+// Limits of the numbers that a trainer computes with.  The check of a submitted spec (job_spec.h) and the trainer
+// (workers/train/step/trainer.cc) share them, so that no job is accepted whose trainer refuses it later.  Pure.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,5 @@
-// In which order a job sees the windows of its data: a permutation of all of them for each epoch, that needs no memory
-// and can be asked for any place, so that a job goes on anywhere and ranks agree without a word.
+// The order in which a job sees the windows of its data: a permutation of all of them for each epoch, which needs no
+// memory and is computed for any place, so that a job goes on anywhere and ranks agree.
 //
 // The permutation is a Feistel network of six rounds over the smallest even number of bits that counts the windows,
 // walked until it falls among them (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).  Pure.

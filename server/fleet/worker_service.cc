@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/link/expert_report_codec.h"
 #include "proto/link/fleet_codec.h"
 #include "proto/link/link_protocol.h"
+#include "proto/link/placement_codec.h"
 #include "proto/link/step_result_codec.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/link/train_progress_codec.h"
 #include "proto/link/training_seat_codec.h"
 #include "scheduler/base/text/utf8.h"
 

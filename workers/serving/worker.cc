@@ -11,7 +11,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/log.h"
-#include "scheduler/base/mib.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/base_folder.h"
 #include "workers/comm/tcp/socket_communicator.h"

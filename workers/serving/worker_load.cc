@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
-#include "scheduler/base/mib.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/profiled_shares.h"
 #include "workers/model/config/memory_plan.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "proto/link/expert_report_codec.h"
+#include "proto/link/placement_codec.h"
 
 namespace switchyard::worker {
 

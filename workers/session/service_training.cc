@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "proto/link/train_progress_codec.h"
 #include "proto/link/training_seat_codec.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"

@@ -1,9 +1,9 @@
-#include "clients/cli/commands/job_flags.h"
-
+// The flags of `switchyard train submit`: a row for each field of JobSpec.
 #include <cstddef>
 
 #include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
+#include "clients/cli/request_fields.h"
 #include "switchyard/v1/training.pb.h"
 
 namespace switchyard::cli {

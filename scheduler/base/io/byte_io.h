@@ -1,8 +1,8 @@
-// Little-endian integers and strings into and out of bytes, for small file formats: what is read is checked against
-// what is there, so that no count in a file makes anyone allocate or read beyond it.
+// Little-endian integers and strings into and out of bytes, for small file formats.  A reader checks every length, so
+// that no count in a file makes it allocate or read beyond the bytes.
 //
 // A string is an u32 length and its bytes.  Unaligned.  Errors are InvalidArgument and name the format, the byte, what
-// was wanted and what was there.  Thread-compatible.  Does not do: files, compression, checksums (fnv1a.h).
+// was wanted and what was there.  Thread-compatible.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// CRC-32C (Castagnoli, RFC 3720 B.4): what storage formats check blocks with.  It finds every change of up to 32
-// neighbouring bits and any other but for one in 2^32; it is no defence against forgery.  Pure, the same on every
-// machine; by the instruction that x86 has for it since SSE 4.2, else some 1.5 GB/s on one core from tables.
+// CRC-32C (Castagnoli, RFC 3720 B.4), the checksum of storage formats.  It finds every change of up to 32 neighbouring
+// bits and any other but for one in 2^32; it is no defence against forgery.  Pure; by SSE 4.2 where a machine has it.
 #pragma once
 
 #include <cstdint>

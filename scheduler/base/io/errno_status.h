@@ -1,8 +1,9 @@
-// What a failed call of the file system means to whoever asked for it.
+// The status of a failed call of the file system.
 #pragma once
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,30 +12,18 @@
 namespace switchyard {
 
 inline absl::StatusCode ErrnoCode(int error) {
-  switch (error) {
-    case ENOENT:
-      return absl::StatusCode::kNotFound;
-    case EEXIST:
-    case ENOTEMPTY:
-      return absl::StatusCode::kAlreadyExists;
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return absl::StatusCode::kResourceExhausted;
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case ELOOP:
-      return absl::StatusCode::kPermissionDenied;
-    case ENOTDIR:
-    case EISDIR:
-      return absl::StatusCode::kInvalidArgument;
-    case EIO:
-    case ESTALE:
-      return absl::StatusCode::kUnavailable;
-    default:
-      return absl::StatusCode::kInternal;
+  using enum absl::StatusCode;
+  constexpr std::pair<int, absl::StatusCode> kCodes[] = {
+      {ENOENT, kNotFound},          {EEXIST, kAlreadyExists},     {ENOTEMPTY, kAlreadyExists},
+      {ENOSPC, kResourceExhausted}, {EDQUOT, kResourceExhausted}, {EFBIG, kResourceExhausted},
+      {EACCES, kPermissionDenied},  {EPERM, kPermissionDenied},   {EROFS, kPermissionDenied},
+      {ELOOP, kPermissionDenied},   {ENOTDIR, kInvalidArgument},  {EISDIR, kInvalidArgument},
+      {EIO, kUnavailable},          {ESTALE, kUnavailable},
+  };
+  for (const auto& [number, code] : kCodes) {
+    if (number == error) return code;
   }
+  return kInternal;
 }
 
 // "<what>: <the error's text>".

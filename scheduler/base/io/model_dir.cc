@@ -11,10 +11,11 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "scheduler/base/io/no_model_dir.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
@@ -34,7 +35,35 @@ bool IsCacheSnapshot(const std::string& real_path) {
   return parts.size() >= 3 && parts[parts.size() - 2] == "snapshots";
 }
 
+// ORG/NAME, as hubs have it.
+bool IsNameOnHub(absl::string_view path) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(path, '/');
+  const auto is_name = [](absl::string_view part) {
+    return !part.empty() && absl::ascii_isalnum(static_cast<unsigned char>(part[0])) &&
+           std::all_of(part.begin(), part.end(), [](char c) {
+             return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+           });
+  };
+  return parts.size() == 2 && is_name(parts[0]) && is_name(parts[1]);
+}
+
 }  // namespace
+
+std::string WhyNoModelDir(const std::string& path) {
+  if (absl::EndsWithIgnoreCase(path, ".gguf")) {
+    return "GGUF is not read yet; give the directory of a checkpoint with safetensors";
+  }
+  struct stat st = {};
+  if (stat(path.c_str(), &st) == 0) {
+    return absl::StrContains(path, ".safetensors") ? "is a file; give the directory that holds it"
+                                                   : "unsupported format; only safetensors, in a directory";
+  }
+  const std::string missing = errno == ENOENT ? "no such directory" : std::strerror(errno);
+  if (!IsNameOnHub(path)) return missing;
+  const std::string name = path.substr(path.find('/') + 1);
+  return absl::StrCat(missing, "; if it is a model's name on a hub, download it: hf download ", path, " --local-dir ",
+                      name, "; then --model=", name);
+}
 
 absl::Status CheckPlainName(absl::string_view name) {
   const bool plain = !name.empty() && name.size() <= 255 && name.find('/') == absl::string_view::npos &&

@@ -46,6 +46,10 @@ class ModelDir {
   std::string path_;
 };
 
+// Why a path is no directory with a model, and what to do about it: of a GGUF file, a file of weights, a model's name
+// on a hub, and of what is not there ("no such directory").  REQUIRES: path is no directory.
+std::string WhyNoModelDir(const std::string& path);
+
 // OK if `name` is a plain file name: not empty, at most 255 bytes, no '/', no NUL, not "." or "..".
 absl::Status CheckPlainName(absl::string_view name);
 

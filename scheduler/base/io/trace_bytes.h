@@ -17,11 +17,8 @@
 //   C times        T*L*M x i16 predictions of that channel; in [-1, E), -1 = none, else distinct
 //   u64            FNV-1a of the sequence's bytes from its marker up to here
 //
-// So a file grows by appending sequences, and of one that was cut short every whole sequence can still be read.  A
-// header without sequences is a whole file.
-//
-// Here and not beside what reads them (scheduler/popularity/trace/trace_file.h), because clients write such files, too,
-// and know no other room of scheduler/.  Pure: bytes, no files.
+// A file grows by appending sequences; of one that was cut short every whole sequence can be read.  A header alone is a
+// whole file.  scheduler/popularity/trace/trace_file.h reads them.  Pure: bytes, no files.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/link/job_spec_codec.h"
-#include "proto/link/train_progress_codec.h"
+#include "proto/link/training_seat_codec.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "server/jobs/api/spec_convert.h"

@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "clients/cli/commands/job_flags.h"
 #include "clients/cli/commands/train_watch.h"
 #include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
+#include "clients/cli/request_fields.h"
 #include "gmock/gmock.h"
 #include "google/rpc/status.pb.h"
 #include "gtest/gtest.h"

@@ -3,7 +3,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/link/expert_report_codec.h"
 #include "proto/link/fleet_codec.h"
 
 namespace switchyard::link {

@@ -4,14 +4,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/link/expert_report_codec.h"
 #include "proto/link/fleet_codec.h"
 #include "proto/link/job_spec_codec.h"
 #include "proto/link/link_protocol.h"
 #include "proto/link/placement_codec.h"
 #include "proto/link/step_plan_codec.h"
 #include "proto/link/step_result_codec.h"
-#include "proto/link/train_progress_codec.h"
 #include "proto/link/training_seat_codec.h"
 
 namespace switchyard::link {

@@ -6,7 +6,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/log.h"
-#include "scheduler/base/mib.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::moe {

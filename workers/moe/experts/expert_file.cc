@@ -22,7 +22,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
-#include "scheduler/base/mib.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/experts/expert_checksum.h"
 

@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
-#include "scheduler/base/mib.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/job/yielding_files.h"

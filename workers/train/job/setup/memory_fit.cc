@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "scheduler/base/io/fnv1a.h"
-#include "scheduler/base/mib.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/step/train_outcome.h"
