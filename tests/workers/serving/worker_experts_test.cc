@@ -50,8 +50,8 @@ class WorkerExpertsTest : public testing::Test {
                  .max_model_len = 128,
                  .placement = placement};
     comm::InMemoryStore store;
-    const RankAssignment assignment = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
-    const absl::Status joined = worker_->Join(assignment, settings_, &store, nullptr);
+    const fleet::RankAssignment assignment = {.epoch = 1, .store_token = "secret", .form_deadline_ms = 30'000};
+    const absl::Status joined = worker_->Join(assignment, "127.0.0.1", settings_, &store, nullptr);
     ASSERT_TRUE(joined.ok()) << joined;
   }
   static batching::StepItem Prompt() {
@@ -223,8 +223,8 @@ TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
     // As the next epoch's.
     worker_->Leave();
     comm::InMemoryStore store;
-    const absl::Status joined =
-        worker_->Join({.epoch = 2, .token = "other", .address = "127.0.0.1"}, settings_, &store, nullptr);
+    const absl::Status joined = worker_->Join({.epoch = 2, .store_token = "other", .form_deadline_ms = 30'000},
+                                              "127.0.0.1", settings_, &store, nullptr);
     ASSERT_TRUE(joined.ok()) << joined;
     EXPECT_EQ(Tokens(), expected);
     EXPECT_EQ(worker_->expert_counters().failed, 0);
@@ -314,9 +314,9 @@ TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {
   auto worker = Worker::Open(std::move(options));
   ASSERT_TRUE(worker.ok()) << worker.status();
   comm::InMemoryStore store;
-  const RankAssignment assignment = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
+  const fleet::RankAssignment assignment = {.epoch = 1, .store_token = "secret", .form_deadline_ms = 30'000};
   const absl::Status joined =
-      (*worker)->Join(assignment, {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
+      (*worker)->Join(assignment, "127.0.0.1", {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
   EXPECT_TRUE(absl::IsInvalidArgument(joined)) << joined;
   EXPECT_THAT(std::string(joined.message()), HasSubstr("--expert_budget=10%: holds 2 of this worker's 14 experts"));
 }
