@@ -161,12 +161,6 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
       {.placer = placement_ == nullptr ? nullptr : placement_->placer(), .forecaster = forecaster_.get()});
 }
 
-absl::StatusOr<batching::RankResult> Worker::Execute(const batching::StepPlan& head, const batching::RankPlan& part,
-                                                     absl::Duration limit) {
-  RETURN_IF_ERROR(Start(head, part, limit));
-  return Finish();
-}
-
 absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {
   if (!group_.stands()) return absl::FailedPreconditionError("no group");
   return runner_->Start(head, part, absl::Now() + limit);

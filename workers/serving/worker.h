@@ -1,10 +1,10 @@
 // A worker without its network: the model, its place in a group, and the steps that it runs.
 //
-//   Open (checks the checkpoint, loads nothing) → Join (loads what its assignment holds, forms the group) → Execute … →
-//   Leave
+//   Open (checks the checkpoint, loads nothing) → Join (loads what its assignment holds, forms the group) →
+//   Start, Finish, Start, … → Leave
 //
-// Join, Execute and Leave belong to one thread, the worker's; Abort may come from any thread and frees whoever waits
-// for a peer.  Weights stay loaded between epochs: a survivor that keeps its assignment joins in milliseconds.
+// Join, Start, Finish and Leave belong to one thread, the worker's; Abort may come from any thread and ends waits for
+// a peer.  Weights stay loaded between epochs: a survivor that keeps its assignment joins in milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -103,10 +103,8 @@ class Worker final : public PlacementHost {
   // Steps that were replayed as recorded, since the cache was made.
   int64_t num_replayed() const;
 
-  // One step; blocks, for the other ranks at most `limit`.  An error ends the epoch for this rank: Leave follows.
-  absl::StatusOr<batching::RankResult> Execute(const batching::StepPlan& head, const batching::RankPlan& part,
-                                               absl::Duration limit);
-  // The same in two halves; the next step may be started before this one is finished (ModelRunner).
+  // One step in two halves; Finish blocks, for the other ranks at most `limit`.  The next step may be started before
+  // this one is finished (ModelRunner).  An error ends the epoch for this rank: Leave follows.
   absl::Status Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit);
   absl::StatusOr<batching::RankResult> Finish();
   int num_started() const { return runner_ == nullptr ? 0 : runner_->num_started(); }

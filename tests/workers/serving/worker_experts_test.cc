@@ -64,6 +64,10 @@ class WorkerExpertsTest : public testing::Test {
     item.init->sampling.temperature = 0;
     return item;
   }
+  absl::StatusOr<batching::RankResult> Execute(const batching::StepPlan& head, const batching::RankPlan& part) {
+    if (absl::Status status = worker_->Start(head, part, kLimit); !status.ok()) return status;
+    return worker_->Finish();
+  }
   // The prompt's alone.
   absl::Status Step(int64_t step) {
     batching::StepPlan head;
@@ -71,7 +75,7 @@ class WorkerExpertsTest : public testing::Test {
     batching::RankPlan part;
     if (step > 1) part.freed_slots = {0};
     part.items = {Prompt()};
-    return worker_->Execute(head, part, kLimit).status();
+    return Execute(head, part).status();
   }
   // Of all experts, one bit each.
   void DamageExpertFile() {
@@ -96,7 +100,7 @@ class WorkerExpertsTest : public testing::Test {
       head.step = step;
       batching::RankPlan part;
       part.items = {item};
-      const auto result = worker_->Execute(head, part, kLimit);
+      const auto result = Execute(head, part);
       EXPECT_TRUE(result.ok()) << result.status();
       if (!result.ok()) break;
       tokens.push_back(result->items[0].tokens[0]);
