@@ -32,9 +32,9 @@ class WorkerMetrics {
   // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
   int Expose(const std::string& host, int port);
   void ObserveStep(const batching::RankResult& result);
-  // How right estimators of coming layers were lately, and what foreseeing took since it had taken `told`.
+  // How right estimators of coming layers were lately, and what foreseeing took since it had taken `reported`.
   void ObserveForecasts(const moe::RowLoadPredictor& forecaster, absl::Duration* reported);
-  // What a store has counted since it had counted `told`; told becomes `now`.  A new store counts from 0.
+  // What a store has counted since it had counted `reported`, which becomes `now`.  A new store counts from 0.
   void ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported);
 
   // The same of what the host computed of its experts.

@@ -19,7 +19,7 @@ struct DeviceGroup {
   absl::Time deadline;
   comm::RendezvousStore* store = nullptr;        // borrowed for the call
   std::unique_ptr<comm::Communicator> messages;  // the same ranks on their hosts
-  std::unique_ptr<comm::Communicator> watch;     // the same again, class control alone
+  std::unique_ptr<comm::Communicator> watch;     // the same again, for PeerWatch
 };
 using FormDeviceGroupFn = std::function<absl::StatusOr<std::unique_ptr<comm::Communicator>>(DeviceGroup)>;
 

@@ -115,19 +115,20 @@ int64_t Worker::memory_bytes() const {
   return description.ok() ? description->total_bytes : 0;
 }
 
-absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const RankAssignment& assignment,
+absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const fleet::RankAssignment& assignment,
+                                                                      const std::string& address,
                                                                       comm::RendezvousStore* store) {
   comm::GroupOptions group;
   group.rank = assignment.rank;
   group.world = assignment.world;
   group.epoch = assignment.epoch;
-  group.token = assignment.token;
-  group.address = assignment.address;
-  group.deadline = absl::Now() + assignment.form_timeout;
+  group.token = assignment.store_token;
+  group.address = address;
+  group.deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
   std::unique_ptr<comm::Communicator> messages;
   ASSIGN_OR_RETURN(messages, comm::FormSocketGroup({.group = group}, store));
   if (options_.device.is_cpu() || assignment.world == 1) return messages;
-  group.token = absl::StrCat(assignment.token, "/watch");
+  group.token = absl::StrCat(assignment.store_token, "/watch");
   comm::PrefixStore beside(store, "watch/");
   std::unique_ptr<comm::Communicator> watch;
   ASSIGN_OR_RETURN(watch, comm::FormSocketGroup({.group = group}, &beside));
@@ -139,8 +140,8 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const Rank
                                      .watch = std::move(watch)});
 }
 
-absl::Status Worker::Join(const RankAssignment& assignment, const fleet::EngineSettings& settings,
-                          comm::RendezvousStore* store, Progress progress) {
+absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::string& address,
+                          const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress) {
   RETURN_IF_ERROR(CheckPlacement(settings.placement, assignment.world));
   const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   const bool loaded = HasLoaded(assignment, settings);
@@ -151,19 +152,13 @@ absl::Status Worker::Join(const RankAssignment& assignment, const fleet::EngineS
   if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(assignment.placement, tell));
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] {
     return AgreeOnWeights(assignment.rank, assignment.world, weight_sums_, expert_sums_, store,
-                          absl::Now() + assignment.form_timeout);
+                          absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));
   }));
   ASSIGN_OR_RETURN(comm::Communicator* const comm,
-                   group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, store); }));
+                   group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
   return runner_->SetGroup(
       comm, &layout_,
       {.placer = placement_ == nullptr ? nullptr : placement_->placer(), .forecaster = forecaster_.get()});
-}
-
-absl::StatusOr<batching::RankResult> Worker::Execute(const batching::StepPlan& head, const batching::RankPlan& part,
-                                                     absl::Duration limit) {
-  RETURN_IF_ERROR(Start(head, part, limit));
-  return Finish();
 }
 
 absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {

@@ -1,10 +1,10 @@
 // A worker without its network: the model, its place in a group, and the steps that it runs.
 //
-//   Open (checks the checkpoint, loads nothing) → Join (loads what its assignment holds, forms the group) → Execute … →
-//   Leave
+//   Open (checks the checkpoint, loads nothing) → Join (loads what its assignment holds, forms the group) →
+//   Start, Finish, Start, … → Leave
 //
-// Join, Execute and Leave belong to one thread, the worker's; Abort may come from any thread and frees whoever waits
-// for a peer.  Weights stay loaded between epochs: a survivor that keeps its assignment joins in milliseconds.
+// Join, Start, Finish and Leave belong to one thread, the worker's; Abort may come from any thread and ends waits for
+// a peer.  Weights stay loaded between epochs: a survivor that keeps its assignment joins in milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 #include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/engine_settings.h"
-#include "scheduler/placement/background/group_placement.h"
+#include "scheduler/fleet/group_seat.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/group/epoch_group.h"
@@ -59,16 +59,6 @@ struct WorkerOptions {
   std::function<MachineMemory()> memory = [] { return ReadMachineMemory(); };
 };
 
-struct RankAssignment {
-  int64_t epoch = 0;
-  int rank = 0;
-  int world = 1;
-  std::string token;    // the group's secret
-  std::string address;  // of this host, where the other ranks reach this one
-  absl::Duration form_timeout = absl::Seconds(30);
-  placement::GroupPlacement placement = {};  // with which the group begins; not checked against the model yet
-};
-
 class Worker final : public PlacementHost {
  public:
   // Called while weights load, about four times a second; false stops.
@@ -90,11 +80,11 @@ class Worker final : public PlacementHost {
   const offload::ExpertBudgetOptions& expert_budget() const { return options_.experts; }
 
   // Takes the assignment: loads weights if this assignment's are not there, makes the KV cache, meets the others.
-  // Blocks.
+  // Its placement is not checked against the model yet.  address: of this host, where the other ranks reach it. Blocks.
   //   Unavailable/Aborted: the group did not form (others' fault; wait for the next assignment).  Others: this worker
   //   cannot serve.
-  absl::Status Join(const RankAssignment& assignment, const fleet::EngineSettings& settings,
-                    comm::RendezvousStore* store, Progress progress);
+  absl::Status Join(const fleet::RankAssignment& assignment, const std::string& address,
+                    const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress);
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
@@ -113,10 +103,8 @@ class Worker final : public PlacementHost {
   // Steps that were replayed as recorded, since the cache was made.
   int64_t num_replayed() const;
 
-  // One step; blocks, for the other ranks at most `limit`.  An error ends the epoch for this rank: Leave follows.
-  absl::StatusOr<batching::RankResult> Execute(const batching::StepPlan& head, const batching::RankPlan& part,
-                                               absl::Duration limit);
-  // The same in two halves; the next step may be started before this one is finished (ModelRunner).
+  // One step in two halves; Finish blocks, for the other ranks at most `limit`.  The next step may be started before
+  // this one is finished (ModelRunner).  An error ends the epoch for this rank: Leave follows.
   absl::Status Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit);
   absl::StatusOr<batching::RankResult> Finish();
   int num_started() const { return runner_ == nullptr ? 0 : runner_->num_started(); }
@@ -150,19 +138,20 @@ class Worker final : public PlacementHost {
            !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN");
   }
   Stream stream();
-  absl::StatusOr<model::ModelWeights> MakeWeights(const RankAssignment& assignment,
+  absl::StatusOr<model::ModelWeights> MakeWeights(const fleet::RankAssignment& assignment,
                                                   const fleet::EngineSettings& settings, Progress progress);
   // Whether what this assignment holds is loaded.
-  bool HasLoaded(const RankAssignment& assignment, const fleet::EngineSettings& settings) const;
+  bool HasLoaded(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) const;
   absl::Status Unload();
   // The machine's expert file, if it is open and turned out to be damaged; null otherwise.
   const moe::ExpertFile* DamagedFile() const;
-  RankPlacementInput PlacementInput(const RankAssignment& assignment, const fleet::EngineSettings& settings) const;
+  RankPlacementInput PlacementInput(const fleet::RankAssignment& assignment,
+                                    const fleet::EngineSettings& settings) const;
   // Of the assignment, on the device.
-  absl::StatusOr<model::MemoryNeed> NeedOf(const RankAssignment& assignment,
+  absl::StatusOr<model::MemoryNeed> NeedOf(const fleet::RankAssignment& assignment,
                                            const fleet::EngineSettings& settings) const;
   // budget_, with the ranks that share this host's memory.
-  absl::Status AgreeOnBudget(const RankAssignment& assignment, const fleet::EngineSettings& settings,
+  absl::Status AgreeOnBudget(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
                              comm::RendezvousStore* store);
   // Adds those of the file with all experts to expert_sums_, by layer.
   void SumExpertFile(const moe::ExpertFile& file);
@@ -174,10 +163,11 @@ class Worker final : public PlacementHost {
   absl::StatusOr<std::vector<int64_t>> KnownPopularity() const;
   // The group's.  FailedPrecondition: --placement=static, or no group.
   absl::StatusOr<moe::PerStepBalancer*> Placer();
-  absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const RankAssignment& assignment,
+  absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const fleet::RankAssignment& assignment,
+                                                                const std::string& address,
                                                                 comm::RendezvousStore* store);
-  absl::Status Load(const RankAssignment& assignment, const fleet::EngineSettings& settings, Progress progress);
-  absl::Status MakeRunner(const RankAssignment& assignment, const fleet::EngineSettings& settings);
+  absl::Status Load(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings, Progress progress);
+  absl::Status MakeRunner(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings);
   // forecaster_ and the runner's, where somebody uses it.
   absl::Status MakeLoadPredictor(const fleet::EngineSettings& settings);
   absl::StatusOr<int64_t> AvailableBytes() const;

@@ -49,7 +49,7 @@ absl::StatusOr<int64_t> Worker::AvailableBytes() const {
   return std::min(now.free_bytes, allowed - MemoryInUse(options_.device.kind));
 }
 
-RankPlacementInput Worker::PlacementInput(const RankAssignment& assignment,
+RankPlacementInput Worker::PlacementInput(const fleet::RankAssignment& assignment,
                                           const fleet::EngineSettings& settings) const {
   return {.file = ExpertFileInput(0),
           .settings = settings.placement,
@@ -58,7 +58,7 @@ RankPlacementInput Worker::PlacementInput(const RankAssignment& assignment,
           .experts = options_.experts};
 }
 
-absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const RankAssignment& assignment,
+absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& assignment,
                                                  const fleet::EngineSettings& settings) const {
   model::MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes};
   if (config_.num_experts > 0) {
@@ -74,14 +74,14 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const RankAssignment& assignmen
   return need;
 }
 
-absl::Status Worker::AgreeOnBudget(const RankAssignment& assignment, const fleet::EngineSettings& settings,
+absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
                                    comm::RendezvousStore* store) {
   if (!options_.device.is_cpu()) {  // what it holds is the device's
     budget_ = ShareMemory(0, {MemoryClaim{.pools = options_.memory().pools}});
     return absl::OkStatus();
   }
   // Nobody looks at what is available while another still holds what it is about to give back.
-  const absl::Time deadline = absl::Now() + assignment.form_timeout;
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
   RETURN_IF_ERROR(AwaitUnloaded(assignment.rank, assignment.world, store, deadline));
   MemoryClaim claim = {.pools = options_.memory().pools};
   if (runner_ != nullptr) claim.cache_bytes = runner_->cache_bytes();
@@ -96,7 +96,7 @@ absl::Status Worker::AgreeOnBudget(const RankAssignment& assignment, const fleet
   return absl::OkStatus();
 }
 
-absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const RankAssignment& assignment,
+absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignment& assignment,
                                                         const fleet::EngineSettings& settings, Progress progress) {
   model::LoadOptions load;
   load.dtype = dtype_;
@@ -191,7 +191,7 @@ const moe::ExpertFile* Worker::DamagedFile() const {
   return nullptr;
 }
 
-bool Worker::HasLoaded(const RankAssignment& assignment, const fleet::EngineSettings& settings) const {
+bool Worker::HasLoaded(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) const {
   return model_ != nullptr && DamagedFile() == nullptr && loaded_rank_ == assignment.rank &&
          loaded_world_ == assignment.world && loaded_settings_ == settings;
 }
@@ -210,7 +210,8 @@ absl::Status Worker::Unload() {
   return absl::OkStatus();
 }
 
-absl::Status Worker::Load(const RankAssignment& assignment, const fleet::EngineSettings& settings, Progress progress) {
+absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
+                          Progress progress) {
   const absl::Time start = absl::Now();
   ASSIGN_OR_RETURN(model::ModelWeights weights, MakeWeights(assignment, settings, std::move(progress)));
   weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
@@ -259,7 +260,7 @@ absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, i
   return bytes;
 }
 
-absl::Status Worker::MakeRunner(const RankAssignment& assignment, const fleet::EngineSettings& settings) {
+absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) {
   if (runner_ != nullptr) return absl::OkStatus();
   model::RunnerOptions options;
   options.num_slots = settings.max_num_seqs;

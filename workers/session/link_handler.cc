@@ -61,22 +61,18 @@ void Handler::Join(const v1::JoinGroup& message) {
   worker_->Leave();
   started_.clear();
   Enter(0);
-  absl::StatusOr<fleet::RankAssignment> reported = link::FromProto(message);
-  if (!reported.ok()) return Fault(message.epoch(), reported.status());
-  const RankAssignment assignment = {.epoch = reported->epoch,
-                                     .rank = reported->rank,
-                                     .world = reported->world,
-                                     .token = reported->store_token,
-                                     .address = place_.Toward(reported->reach),
-                                     .form_timeout = absl::Milliseconds(reported->form_deadline_ms),
-                                     .placement = std::move(reported->placement)};
-  RemoteStore store(channel_, assignment.token);
-  const absl::Status status = worker_->Join(assignment, settings_, &store, [this](int64_t done, int64_t total) {
+  const absl::StatusOr<fleet::RankAssignment> received = link::FromProto(message);
+  if (!received.ok()) return Fault(message.epoch(), received.status());
+  const fleet::RankAssignment& assignment = *received;
+  RemoteStore store(channel_, assignment.store_token);
+  const auto send_progress = [this](int64_t done, int64_t total) {
     v1::LinkRequest progress;
     progress.mutable_load_progress()->set_bytes_done(done);
     progress.mutable_load_progress()->set_bytes_total(total);
     return send_(std::move(progress));
-  });
+  };
+  const absl::Status status =
+      worker_->Join(assignment, place_.Toward(assignment.reach), settings_, &store, send_progress);
   if (CannotServe(status) && !*served_) {
     fatal_ = absl::FailedPreconditionError(status.message());
     return;

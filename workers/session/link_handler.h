@@ -1,4 +1,4 @@
-// What one session of a worker that serves does with the server's commands.
+// Handles the server's commands in one session of a worker that serves.
 #pragma once
 
 #include <deque>
@@ -20,7 +20,7 @@
 
 namespace switchyard::worker {
 
-// Of the thread that runs the worker.
+// Used by the thread that runs the worker.
 class Handler final : public LinkHandler {
  public:
   // `served`: whether this process was ever ready; set by this.
@@ -55,12 +55,11 @@ class Handler final : public LinkHandler {
   }
 
   void Take(const v1::LinkResponse& command) override;
-  // While steps or copies are under way somebody looks for their end.
+  // Short while steps or copies are under way: their end is polled.
   absl::Duration patience() const override;
   const absl::Status& fatal() const override { return fatal_; }
 
  private:
-  // What the registration brought.
   void TakeSettings(const v1::EngineOptions& message);
   void Join(const v1::JoinGroup& message);
   void Execute(const v1::StepPlan& message);
@@ -68,11 +67,11 @@ class Handler final : public LinkHandler {
   void Release(const v1::ReleasePlacement& message);
   // Sends the results of the steps that are done, in order.
   void SendDone();
-  // What a stage's preparation began may be done, and what was not told yet may be due.
+  // Answers finished preparations of stages and sends reports that are due.
   void Poll();
   // Whether steps are under way.
   bool busy() const { return epoch_ != 0 && worker_->num_started() > 0; }
-  // Of the group of this epoch; 0 = of none.
+  // The worker is in the group of this epoch now; 0 = in none.
   void Enter(int64_t epoch);
   void SendOldest();
   placement::ExpertReport TakeReport() const;
@@ -93,7 +92,7 @@ class Handler final : public LinkHandler {
   fleet::EngineSettings settings_;
   int64_t epoch_ = 0;  // 0 = in no group
   int rank_ = 0;       // there
-  int64_t replayed_;   // of Worker::num_replayed, told so far
+  int64_t replayed_;   // of Worker::num_replayed, reported so far
   moe::ExpertOffloadCounters experts_reported_;
   moe::ColdCounters cold_reported_;
   moe::ExpertHostCounters placement_reported_;

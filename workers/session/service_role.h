@@ -1,4 +1,4 @@
-// What a worker's process does on its link to the server: it serves a model, it trains, or both.
+// Interfaces of what a worker's process does on its link to the server: it serves a model, it trains, or both.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ struct Place {
 // Sends to the server, from any thread; false: the link is over.
 using LinkSendFn = absl::AnyInvocable<bool(v1::LinkRequest) const>;
 
-// What one session does with the server's commands.  Of the thread that runs the link.
+// Handles the server's commands in one session.  Used by the thread that runs the link.
 class LinkHandler {
  public:
-  // Ends what it began; whoever it waits for has been freed by LinkRole::Abort.
+  // Ends what it began; LinkRole::Abort has freed its waits before.
   virtual ~LinkHandler() = default;
   // A command that the link itself does not know; `registered`, too.  An empty one: none came within patience().
   virtual void Take(const v1::LinkResponse& command) = 0;

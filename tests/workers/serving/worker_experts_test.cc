@@ -50,8 +50,8 @@ class WorkerExpertsTest : public testing::Test {
                  .max_model_len = 128,
                  .placement = placement};
     comm::InMemoryStore store;
-    const RankAssignment assignment = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
-    const absl::Status joined = worker_->Join(assignment, settings_, &store, nullptr);
+    const fleet::RankAssignment assignment = {.epoch = 1, .store_token = "secret", .form_deadline_ms = 30'000};
+    const absl::Status joined = worker_->Join(assignment, "127.0.0.1", settings_, &store, nullptr);
     ASSERT_TRUE(joined.ok()) << joined;
   }
   static batching::StepItem Prompt() {
@@ -64,6 +64,10 @@ class WorkerExpertsTest : public testing::Test {
     item.init->sampling.temperature = 0;
     return item;
   }
+  absl::StatusOr<batching::RankResult> Execute(const batching::StepPlan& head, const batching::RankPlan& part) {
+    if (absl::Status status = worker_->Start(head, part, kLimit); !status.ok()) return status;
+    return worker_->Finish();
+  }
   // The prompt's alone.
   absl::Status Step(int64_t step) {
     batching::StepPlan head;
@@ -71,7 +75,7 @@ class WorkerExpertsTest : public testing::Test {
     batching::RankPlan part;
     if (step > 1) part.freed_slots = {0};
     part.items = {Prompt()};
-    return worker_->Execute(head, part, kLimit).status();
+    return Execute(head, part).status();
   }
   // Of all experts, one bit each.
   void DamageExpertFile() {
@@ -96,7 +100,7 @@ class WorkerExpertsTest : public testing::Test {
       head.step = step;
       batching::RankPlan part;
       part.items = {item};
-      const auto result = worker_->Execute(head, part, kLimit);
+      const auto result = Execute(head, part);
       EXPECT_TRUE(result.ok()) << result.status();
       if (!result.ok()) break;
       tokens.push_back(result->items[0].tokens[0]);
@@ -223,8 +227,8 @@ TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
     // As the next epoch's.
     worker_->Leave();
     comm::InMemoryStore store;
-    const absl::Status joined =
-        worker_->Join({.epoch = 2, .token = "other", .address = "127.0.0.1"}, settings_, &store, nullptr);
+    const absl::Status joined = worker_->Join({.epoch = 2, .store_token = "other", .form_deadline_ms = 30'000},
+                                              "127.0.0.1", settings_, &store, nullptr);
     ASSERT_TRUE(joined.ok()) << joined;
     EXPECT_EQ(Tokens(), expected);
     EXPECT_EQ(worker_->expert_counters().failed, 0);
@@ -314,9 +318,9 @@ TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {
   auto worker = Worker::Open(std::move(options));
   ASSERT_TRUE(worker.ok()) << worker.status();
   comm::InMemoryStore store;
-  const RankAssignment assignment = {.epoch = 1, .token = "secret", .address = "127.0.0.1"};
+  const fleet::RankAssignment assignment = {.epoch = 1, .store_token = "secret", .form_deadline_ms = 30'000};
   const absl::Status joined =
-      (*worker)->Join(assignment, {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
+      (*worker)->Join(assignment, "127.0.0.1", {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
   EXPECT_TRUE(absl::IsInvalidArgument(joined)) << joined;
   EXPECT_THAT(std::string(joined.message()), HasSubstr("--expert_budget=10%: holds 2 of this worker's 14 experts"));
 }

@@ -75,10 +75,10 @@ class WorkerMemoryTest : public testing::Test {
           EXPECT_TRUE(store.written.WaitForNotificationWithTimeout(absl::Seconds(30)));
           late_holds_ = false;
         }
-        const RankAssignment assignment = {
-            .epoch = epoch_, .rank = rank, .world = kWorld, .token = "secret", .address = "127.0.0.1"};
+        const fleet::RankAssignment assignment = {
+            .epoch = epoch_, .rank = rank, .world = kWorld, .store_token = "secret", .form_deadline_ms = 30'000};
         joined[static_cast<size_t>(rank)] =
-            workers_[static_cast<size_t>(rank)]->Join(assignment, settings_, &store, nullptr);
+            workers_[static_cast<size_t>(rank)]->Join(assignment, "127.0.0.1", settings_, &store, nullptr);
         // Whoever cannot join is gone, as its process would be; the server then reports the others.
         if (cancels_ && !joined[static_cast<size_t>(rank)].ok()) store.CancelWaits("a rank is lost");
       });

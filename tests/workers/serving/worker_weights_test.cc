@@ -118,12 +118,12 @@ std::vector<absl::Status> JoinAll(const std::vector<std::string>& models,
       auto worker = Open(models[rank], own);
       joined[rank] = worker.status();
       if (!worker.ok()) return store.CancelWaits("a rank is lost");
-      const RankAssignment assignment = {.epoch = 1,
-                                         .rank = static_cast<int>(rank),
-                                         .world = static_cast<int>(models.size()),
-                                         .token = "secret",
-                                         .address = "127.0.0.1"};
-      joined[rank] = (*worker)->Join(assignment, SettingsOf(), &store, nullptr);
+      const fleet::RankAssignment assignment = {.epoch = 1,
+                                                .rank = static_cast<int>(rank),
+                                                .world = static_cast<int>(models.size()),
+                                                .store_token = "secret",
+                                                .form_deadline_ms = 30'000};
+      joined[rank] = (*worker)->Join(assignment, "127.0.0.1", SettingsOf(), &store, nullptr);
     });
   }
   for (std::thread& thread : threads) thread.join();

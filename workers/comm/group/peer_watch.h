@@ -1,11 +1,11 @@
-// PeerWatch: what every rank of a group has launched and finished on its device, known to all, and whether it is well.
+// PeerWatch publishes to all ranks of a group what each has launched and finished on its device, and whether it failed.
 //
-// For groups whose collectives run on devices, where nobody on the host waits for a peer: a thread of its own gathers
-// every rank's report over a small host group of its own, over and over; rank 0 sets the pace.  So within two periods
-// (20 ms at first) all ranks know of a failed one and why, a dead one is known when its connections close, a frozen one
-// when it has not answered for `timeout`; and who is late can be said without asking a rank that may not answer.
+// It serves groups whose collectives run on devices, where no host thread waits for a peer.  A thread of its own
+// gathers every rank's report over a host group of its own, again and again; rank 0 sets the pace.  So all ranks know
+// within two periods (20 ms at first) that a rank has failed and why, when its connections close that it is dead, and
+// after `timeout` without an answer that it is frozen; and a rank that may not answer need not be asked who is late.
 //
-// Thread-safe.  It reports and tells; it ends nobody's collectives: that is for the one who is told.
+// Thread-safe.  It only reports; the owner, which on_end calls, ends collectives.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace switchyard::comm {
 
-// What a rank says of itself.  Launches are those on the device, over all classes in their one order.
+// One rank's report.  Launches are those on the device, over all classes in their one order.
 struct PeerReport {
   int64_t launched = 0;
   int64_t completed = 0;
@@ -51,7 +51,7 @@ class PeerWatch {
   // Leaves, unless Fail was called, and joins the thread; again: nothing.
   void Stop();
 
-  // This rank has failed: the peers are told why.  Returns at once; again: nothing.
+  // This rank has failed: publishes why.  Returns at once; idempotent.
   void Fail(absl::string_view why);
   // This rank does not need the group any more: the peers are informed.  Blocks until they are, half a second at most.
   void Leave();

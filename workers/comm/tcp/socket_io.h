@@ -1,7 +1,7 @@
 // The connections of one rank of a socket group, and the thread that reads and writes them.
 //
-// One thread (epoll): whatever comes goes to its connection's receiver, sockets that take more again are written, and a
-// connection that closes or breaks the protocol ends the waits on it.  It sleeps while there is nothing to do.
+// One thread waits with epoll.  It hands what arrives to the connection's receiver, writes to sockets that accept more
+// again, and ends the waits on a connection that closes or breaks the protocol.
 // Thread-safe but for the destructor, which joins the thread and closes the connections.
 #pragma once
 
@@ -27,7 +27,7 @@ class SocketIo {
   struct Options {
     SocketFraming framing = {};
     SocketTraffic* traffic = nullptr;                       // borrowed
-    std::function<void(int peer, absl::Status)> on_broken;  // what a peer sent breaks the protocol; on the thread
+    std::function<void(int peer, absl::Status)> on_broken;  // called on the thread if a peer breaks the protocol
   };
   // fds: [R], connected; -1 for this rank.  Errors: Unavailable (the system has no room for another epoll or event).
   static absl::StatusOr<std::unique_ptr<SocketIo>> Start(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool,
@@ -36,9 +36,9 @@ class SocketIo {
 
   SocketReceiver& receiver(int peer) { return connections_[static_cast<size_t>(peer)]->receiver; }
   SocketSender& sender(int peer) { return connections_[static_cast<size_t>(peer)]->sender; }
-  // The thread is to go on writing to the peer.
+  // Makes the thread write on to the peer.
   void WriteSoon(int peer);
-  // Closes all connections for both sides and ends every wait with kAborted.  Again: nothing new.
+  // Closes all connections for both sides and ends every wait with kAborted.  Idempotent.
   void Abort();
 
  private:
@@ -53,7 +53,7 @@ class SocketIo {
     SocketReceiver receiver;
     SocketSender sender;
     std::atomic<bool> write_soon = false;
-    // Of the thread.
+    // Used by the thread alone.
     bool open = true, hung_up = false;
     bool may_read = false, may_write = false;  // it has not been read dry, or written full
   };
@@ -63,7 +63,7 @@ class SocketIo {
   absl::Status Watch();
   void Run();
   void AwaitEvents(bool block);
-  // Whether there is more to do at once.
+  // Returns whether there is more to do at once.
   bool Serve(Connection* connection);
   bool Read(Connection* connection);
   void Wake();

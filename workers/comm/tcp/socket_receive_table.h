@@ -1,9 +1,9 @@
-// What comes from one peer: messages under way, by id, and where their bytes go.
+// The messages that arrive from one peer, by id, and where their bytes go.
 //
-// A message whose call has been launched here (Post) is received where its receiver will have it.  The beginning of one
-// whose call has not is kept in a buffer that grows as it comes, and copied when the call does; a peer that sends more
-// of such than it may (socket_wire.h), or in smaller pieces, breaks the protocol, so what is kept is bounded.
-// No I/O, no clock.  Thread-compatible.
+// A message whose call is launched here (Post) is received into its final memory.  The beginning of any other message
+// is kept in a buffer that grows with it, and is copied once the call is launched.  A peer that sends more of these
+// than it may (socket_wire.h), or in smaller pieces, breaks the protocol, so what is kept is bounded. No I/O, no clock.
+// Thread-compatible.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ class SocketReceiveTable {
  public:
   explicit SocketReceiveTable(std::shared_ptr<MessagePool> pool) : pool_(std::move(pool)) {}
 
-  // The call that takes the message has been launched.  False: it had been, nothing changes.
+  // Records that the call that receives the message is launched.  False: it was before, and nothing changes.
   bool Post(const MessageId& id);
   // A frame begins.  FailedPrecondition: it is of a message that is here whole, is longer than its message, says
   // another length than the frames before, or is more, or a smaller piece, than may come before the call's launch.

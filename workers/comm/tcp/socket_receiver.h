@@ -1,7 +1,7 @@
 // The other direction of a connection: reads what a peer sends, as it comes, into the messages that are waited for.
 //
-// The group's I/O thread reads; callers launch and wait.  It always reads on: whatever a peer may send has its place
-// (socket_receive_table.h), so a message that nobody takes holds up no other.  Thread-safe.
+// The group's I/O thread reads; callers launch and wait.  It always reads on: everything that a peer may send has its
+// place (socket_receive_table.h), so a message that nobody waits for delays no other.  Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +27,20 @@ class SocketReceiver {
   // fd: connected and non-blocking; borrowed.
   SocketReceiver(int fd, std::shared_ptr<MessagePool> pool) : fd_(fd), table_(std::move(pool)) {}
 
-  // Of one thread.  True = there is more to read; false = not now.  Appends what the peer granted.
+  // Called by one thread.  Returns whether there is more to read now.  Appends what the peer granted.
   // Errors: Unavailable (the connection has closed), FailedPrecondition (what came is no record, or breaks the rules).
   absl::StatusOr<bool> Read(std::vector<MessageId>* grants) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The call that takes the message has been launched.  False: it had been.
+  // Records that the call that receives the message is launched.  False: it was before.
   bool Post(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Blocks until the message has come whole: kDone; or why not.  What came before the connection closed counts.
-  // elsewhere: how many other connections the caller knows to have closed; where there are more it is told:
-  // kElsewhere. Null: it does not ask.
+  // Blocks until the whole message is here (kDone); other values say why it is not.  What arrived before the connection
+  // closed counts.  elsewhere: how many other connections the caller knows to have closed; if there are more, Await
+  // returns kElsewhere and the new number.  Null: the caller does not ask.
   SocketEnd Await(const MessageId& id, absl::Time deadline, Message* message, int* elsewhere = nullptr)
       ABSL_LOCKS_EXCLUDED(mu_);
   SocketReceiveTable::Share Came(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
   std::optional<OpKey> Unclaimed() ABSL_LOCKS_EXCLUDED(mu_);
-  // As SocketSender's.
+  // The same as SocketSender::End.
   void End(SocketEnd why) ABSL_LOCKS_EXCLUDED(mu_);
   // Another peer's connection has closed.
   void EndedElsewhere() ABSL_LOCKS_EXCLUDED(mu_);

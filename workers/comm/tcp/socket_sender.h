@@ -1,7 +1,7 @@
 // One direction of a connection: sends what is queued for a peer, as far as its socket takes it.
 //
-// Whoever queues something writes at once what the socket takes; the rest is written by the group's I/O thread when the
-// socket takes more.  Thread-safe.
+// A caller that queues a message writes at once what the socket accepts; the group's I/O thread writes the rest when
+// the socket accepts more.  Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,22 +29,22 @@ class SocketSender {
   // fd: connected and non-blocking; borrowed, as is traffic.
   SocketSender(int fd, const SocketFraming& framing, SocketTraffic* traffic) : fd_(fd), queue_(framing, traffic) {}
 
-  // Tells the peer of messages that this rank takes, and sends one of its own, if there is one, as far as it may go
-  // now.  True: there is more to write (Write); false: nothing may go, or the socket is full, which the I/O thread
-  // hears of when it no longer is.
+  // Grants the peer messages that this rank receives, and sends one of its own (null: none) as far as it may go now.
+  // True: there is more to write (Write).  False: nothing may go, or the socket is full; epoll wakes the I/O thread
+  // when it no longer is.
   bool Send(absl::Span<const MessageId> grants, const MessageId* id, Message message) ABSL_LOCKS_EXCLUDED(mu_);
-  // A turn at the socket; returns as Send.
+  // Writes for one turn; returns the same as Send.
   bool Write() ABSL_LOCKS_EXCLUDED(mu_);
-  // The peer has granted these.  FailedPrecondition: it may not.
+  // Records the peer's grants.  FailedPrecondition: it may not grant these.
   absl::Status Granted(absl::Span<const MessageId> ids) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Blocks until the message has been handed to the kernel whole: kDone; or why not.
+  // Blocks until the kernel has the whole message (kDone); other values say why it has not.
   SocketEnd AwaitSent(const MessageId& id, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Ends every wait with kClosed (the connection is gone) or kAborted, which is stronger.
   void End(SocketEnd why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // Bytes; 0: nothing may go now, or the socket is full or gone.
+  // Returns the bytes written; 0: nothing may go now, or the socket is full or gone.
   int64_t WriteOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int fd_;
