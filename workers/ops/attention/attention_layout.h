@@ -1,12 +1,25 @@
 // The layout of the scratch memory of attention's tasks, forward and backward: the one list from which both sizes and
-// pointers come.
+// pointers come; and the prefetch of a paged key.
 //
 // Internal to workers/ops.  Functions are static: kernel files must not define inline ones with linkage (see simd.h).
 #pragma once
 
 #include <cstdint>
 
+#include "workers/ops/core/kernels.h"
+
 namespace switchyard::ops {
+
+// Asks for the key and value at `pos`.  The cache's blocks are scattered, so the processor cannot guess what is next;
+// at long contexts a decode would wait for memory at each block.
+template <class Elem>
+static inline __attribute__((always_inline)) void PrefetchKey(const AttentionTask& t, int64_t pos) {
+  const int64_t at = t.block_table[pos / t.block_size] * t.block_stride + pos % t.block_size * t.head_dim;
+  for (int64_t d = 0; d < t.head_dim; d += 64 / static_cast<int64_t>(sizeof(Elem))) {
+    __builtin_prefetch(static_cast<const Elem*>(t.k) + at + d, 0, 2);
+    __builtin_prefetch(static_cast<const Elem*>(t.v) + at + d, 0, 2);
+  }
+}
 
 // Hands out [begin, begin + count) one after the other, rounded up to whole cache lines.
 struct ScratchCursor {
