@@ -7,7 +7,6 @@ set(kernels_cuda
   attention/attention_plain_cuda.cu
   attention/attention_prefill_cuda.cu
   attention/kv_cache_cuda.cu
-  embedding/embedding_cuda.cu
   embedding/fading_sum_cuda.cu
   exchange/combine_cuda.cu
   exchange/expert_places_cuda.cu

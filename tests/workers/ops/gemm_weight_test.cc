@@ -128,7 +128,9 @@ TEST_F(GemmErrorsTest, OfGroups) {
 }
 
 TEST(IsaTest, Names) {
-  for (Isa isa : AvailableIsas()) EXPECT_EQ(*ParseIsa(IsaName(isa)), isa);
+  for (int i = 0; i <= static_cast<int>(Isa::kAmx); ++i) {
+    EXPECT_EQ(*ParseIsa(IsaName(static_cast<Isa>(i))), static_cast<Isa>(i));
+  }
   EXPECT_THAT(ParseIsa("neon").status().message(), HasSubstr("\"neon\" is none of scalar, avx2"));
   EXPECT_LE(CurrentIsa(), DetectedIsa());
 }

@@ -32,8 +32,8 @@ inline constexpr DType kAccDTypes[] = {DType::kF32, DType::kF64};
 // Every one of these dtypes on every instruction set that this machine has.
 inline std::vector<Backend> AvailableBackends(absl::Span<const DType> dtypes) {
   std::vector<Backend> out;
-  for (Isa isa : AvailableIsas()) {
-    for (DType dtype : dtypes) out.push_back({dtype, isa});
+  for (int isa = 0; isa <= static_cast<int>(DetectedIsa()); ++isa) {
+    for (DType dtype : dtypes) out.push_back({dtype, static_cast<Isa>(isa)});
   }
   return out;
 }

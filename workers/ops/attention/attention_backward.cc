@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/attention/attention.h"
-#include "workers/ops/attention/attention_backward_layout.h"
+#include "workers/ops/attention/attention_layout.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
 #include "workers/ops/core/thread_scratch.h"

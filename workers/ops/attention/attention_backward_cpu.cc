@@ -4,7 +4,7 @@
 //
 // Heads of the group, then key tiles, then query tiles, each rising: one order for every sum.  Rows and keys past the
 // end, and keys that a row does not see, have P = 0.
-#include "workers/ops/attention/attention_backward_layout.h"
+#include "workers/ops/attention/attention_layout.h"
 #include "workers/ops/core/kernels_impl.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {

@@ -117,7 +117,7 @@ class Task {
       const int64_t begin = first_key > tile ? first_key - tile : 0;
       const int64_t end = last_pos + 1 - tile < kTile ? last_pos + 1 - tile : kTile;
       FindKeys(tile, begin, end);
-      for (int64_t pos = tile + kTile; pos < tile + 2 * kTile && pos <= last_pos; ++pos) Prefetch(pos);
+      for (int64_t pos = tile + kTile; pos < tile + 2 * kTile && pos <= last_pos; ++pos) PrefetchKey<Elem>(t_, pos);
       if (rows_ >= kWidenRows && sizeof(Elem) < sizeof(AccType)) {
         Widen(begin, end);
         RunTile<AccType>(tile, wide_keys_, wide_values_, layout_.padded_dim);
@@ -154,16 +154,6 @@ class Task {
     }
     for (int64_t c = 0; c < begin; ++c) keys_[c] = keys_[begin], values_[c] = values_[begin];
     for (int64_t c = end; c < kTile; ++c) keys_[c] = keys_[begin], values_[c] = values_[begin];
-  }
-
-  // Asks for the key and value at `pos`.  The cache's blocks are scattered, so the processor cannot guess what is next;
-  // at long contexts a decode would wait for memory at each block.
-  SY_INLINE void Prefetch(int64_t pos) const {
-    const int64_t at = t_.block_table[pos / t_.block_size] * t_.block_stride + pos % t_.block_size * t_.head_dim;
-    for (int64_t d = 0; d < t_.head_dim; d += 64 / static_cast<int64_t>(sizeof(Elem))) {
-      __builtin_prefetch(static_cast<const Elem*>(t_.k) + at + d, 0, 2);
-      __builtin_prefetch(static_cast<const Elem*>(t_.v) + at + d, 0, 2);
-    }
   }
 
   void Widen(int64_t begin, int64_t end) {

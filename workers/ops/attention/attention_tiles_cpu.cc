@@ -119,16 +119,6 @@ class TileTask {
     }
   }
 
-  // Asks for the key and value at `pos`.  The cache's blocks are scattered, so the processor cannot guess what is next;
-  // at long contexts a decode would wait for memory at each block.
-  SY_INLINE void Prefetch(int64_t pos) const {
-    const int64_t at = t_.block_table[pos / t_.block_size] * t_.block_stride + pos % t_.block_size * t_.head_dim;
-    for (int64_t d = 0; d < t_.head_dim; d += 32) {
-      _mm_prefetch(static_cast<const uint16_t*>(t_.k) + at + d, _MM_HINT_T1);
-      _mm_prefetch(static_cast<const uint16_t*>(t_.v) + at + d, _MM_HINT_T1);
-    }
-  }
-
   // v_[32 keys][16 d][key pair][d]: pairs of neighbouring keys in one word.  Meanwhile the next tile is asked for.
   void PackValues(int64_t next, int64_t last_pos) {
     alignas(64) uint16_t order[32];
@@ -137,8 +127,8 @@ class TileTask {
     const int64_t d_tiles = layout_.padded_dim / kSide;
     for (int64_t pair = 0; pair < kTile / 2; ++pair) {
       uint32_t* to = v_ + pair / kSide * d_tiles * 256 + pair % kSide * kSide;
-      if (next + 2 * pair <= last_pos) Prefetch(next + 2 * pair);
-      if (next + 2 * pair + 1 <= last_pos) Prefetch(next + 2 * pair + 1);
+      if (next + 2 * pair <= last_pos) PrefetchKey<uint16_t>(t_, next + 2 * pair);
+      if (next + 2 * pair + 1 <= last_pos) PrefetchKey<uint16_t>(t_, next + 2 * pair + 1);
       for (int64_t d = 0; d < layout_.padded_dim; d += kDepth) {
         const __m512i first = LoadHalves(values_[2 * pair], d), second = LoadHalves(values_[2 * pair + 1], d);
         _mm512_storeu_si512(to + d / kSide * 256, _mm512_permutex2var_epi16(first, low, second));

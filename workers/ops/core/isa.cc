@@ -93,10 +93,4 @@ absl::Status CheckIsaSetting() {
   return setting.empty() ? absl::OkStatus() : ParseIsa(setting).status();
 }
 
-std::vector<Isa> AvailableIsas() {
-  std::vector<Isa> isas;
-  for (int i = 0; i <= static_cast<int>(DetectedIsa()); ++i) isas.push_back(static_cast<Isa>(i));
-  return isas;
-}
-
 }  // namespace switchyard::ops

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,7 +31,5 @@ Isa DetectedIsa();
 Isa CurrentIsa();
 // Whether SY_ISA is a known name: for a program's start.  CurrentIsa() takes an unknown one for unset.
 absl::Status CheckIsaSetting();
-// kScalar … DetectedIsa(): what a test can run here.
-std::vector<Isa> AvailableIsas();
 
 }  // namespace switchyard::ops

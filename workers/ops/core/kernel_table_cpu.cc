@@ -16,7 +16,6 @@ const KernelTable kTable = {
     .attention_bf16 = AttentionRows,
     .logit_stats = ScanLogits,
     .exp_sum = ExpSum,
-    .exp = ExpArray,
     .swiglu_backward = SwiGluBackwardRows,
     .row_scale_backward = RowScaleBackwardRows,
     .rms_norm_backward = RmsNormBackwardRows,

@@ -130,7 +130,6 @@ struct KernelTable {
   LogitStats (*logit_stats)(uint8_t dtype, const void* x, int64_t n);
   // Sum of e^((x - max) * scale); weights, if not null, gets the terms in x's dtype.
   double (*exp_sum)(uint8_t dtype, const void* x, int64_t n, double max, double scale, void* weights);
-  void (*exp)(const float* x, int64_t n, float* y);  // for its test
 
   RowKernel<SwiGluBackwardArgs> swiglu_backward;
   RowKernel<RowScaleBackwardArgs> row_scale_backward;

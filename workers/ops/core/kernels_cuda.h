@@ -210,7 +210,7 @@ void RegisterCudaOps();
 
 // The launchers, each in its op's file; the table names them.
 namespace cuda {
-int Embed(const CudaCall& call, const EmbedArgs& args, int64_t rows);        // embedding_cuda.cu
+int Embed(const CudaCall& call, const EmbedArgs& args, int64_t rows);        // elementwise_cuda.cu
 int RmsNorm(const CudaCall& call, const RmsNormArgs& args, int64_t rows);    // rms_norm_cuda.cu
 int Rope(const CudaCall& call, const RopeArgs& args, int64_t rows);          // rope_cuda.cu
 int Clamp(const CudaCall& call, const ClampArgs& args, int64_t rows);        // elementwise_cuda.cu

@@ -20,7 +20,6 @@ void AttentionRows(const AttentionTask& task);
 void AttentionBf16(const AttentionTask& task);  // namespaces avx512_bf16 and amx alone
 LogitStats ScanLogits(uint8_t dtype, const void* x, int64_t n);
 double ExpSum(uint8_t dtype, const void* x, int64_t n, double max, double scale, void* weights);
-void ExpArray(const float* x, int64_t n, float* y);
 void SwiGluBackwardRows(const SwiGluBackwardArgs& args, int64_t begin, int64_t end);
 void RowScaleBackwardRows(const RowScaleBackwardArgs& args, int64_t begin, int64_t end);
 void RmsNormBackwardRows(const NormBackwardArgs& args, int64_t begin, int64_t end, void* dgamma);

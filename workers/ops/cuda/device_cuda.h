@@ -53,11 +53,6 @@ __device__ __forceinline__ __half Narrow<__half>(float x) {
   return __float2half_rn(x);
 }
 
-template <class Elem>
-__device__ __forceinline__ bool IsAligned16(const Elem* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
 // Sums whose order of additions depends on nothing but the number of threads.
 // Every lane gets the result.  REQUIRES: all 32 lanes call it.
 template <class Value>

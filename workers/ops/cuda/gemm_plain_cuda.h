@@ -50,11 +50,8 @@ class PlainTile {
     if (row >= item.end_row || column >= p_.columns) return;
     if (p_.gated) sum = SiluTimes(sum, up_sum);
     if (p_.bias != nullptr) sum += Widen(static_cast<const Elem*>(p_.bias)[column]);
-    if (p_.y_dtype == p_.dtype) {
-      StoreSum<Elem>(row, column, sum);
-    } else {
-      StoreSum<Accum>(row, column, sum);
-    }
+    if (p_.y_dtype == p_.dtype) return StoreSum<Elem>(row, column, sum);
+    StoreSum<Accum>(row, column, sum);
   }
 
  private:

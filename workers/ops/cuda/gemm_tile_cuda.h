@@ -64,6 +64,16 @@ struct TileShape {
   __device__ static constexpr int At(int row, int chunk) { return (row * kChunks + (chunk ^ (row & 7))) * 16; }
 };
 
+// Calls fn.template operator()<kTile>() for this entry of kCudaGemmTiles.
+template <int kTile = 0, class Fn>
+int VisitGemmTile(int tile, const Fn& fn) {
+  if constexpr (kTile == kNumCudaGemmTiles) {
+    return cudaErrorInvalidValue;
+  } else {
+    return tile == kTile ? fn.template operator()<kTile>() : VisitGemmTile<kTile + 1>(tile, fn);
+  }
+}
+
 // Moves the tiles of one item from memory to a stage.
 template <class Elem, class Shape>
 class TileLoader {

@@ -60,11 +60,7 @@ absl::Status AddFadingMean(const Stream& stream, const FadingSumDesc& desc, cons
       .rectified = desc.rectified,
       .kept = desc.kept};
   if (!stream.device().is_cpu()) return RunOnCuda("fading_sum", stream, &CudaKernelTable::fading_sum, args);
-  if (sum.dtype() == DType::kF64) {
-    AddOnCpu<double>(args);
-  } else {
-    AddOnCpu<float>(args);
-  }
+  sum.dtype() == DType::kF64 ? AddOnCpu<double>(args) : AddOnCpu<float>(args);
   return absl::OkStatus();
 }
 

@@ -8,8 +8,6 @@
 namespace switchyard::ops {
 namespace {
 
-OpSite SiteOf(const Stream& stream) { return {"exchange", stream.device()}; }
-
 // A matrix of blocks.num_rows rows.
 absl::Status ExpectBlocks(const OpSite& at, const char* name, const TensorView& memory, const RowBlocks& blocks) {
   if (memory.rank() == 2 && memory.dim(0) == blocks.num_rows && memory.contiguous() && memory.device() == at.device &&
@@ -36,7 +34,7 @@ absl::Status RouteRows(const Stream& stream, const TensorView& topk_idx, const P
 }
 
 absl::Status CountRoutes(const Stream& stream, const RowRoutes& routes, const TensorView& counts) {
-  const OpSite at = SiteOf(stream);
+  const OpSite at = {"exchange", stream.device()};
   RETURN_IF_ERROR(ExpectKernels(at));
   const int64_t ranks = routes.pairs.offsets.NumElements() - 1;
   RETURN_IF_ERROR(ExpectView(at, "counts", counts, DType::kI32, {ranks, 2}));
@@ -54,7 +52,7 @@ absl::Status CountRoutes(const Stream& stream, const RowRoutes& routes, const Te
 
 absl::Status PackRows(const Stream& stream, const RowBlocks& blocks, const RowRoutes& routes, const TensorView& x,
                       const PackedRows& packed) {
-  const OpSite at = SiteOf(stream);
+  const OpSite at = {"exchange", stream.device()};
   RETURN_IF_ERROR(ExpectKernels(at));
   if (x.rank() != 2) return absl::InvalidArgumentError(absl::StrCat("exchange: x must be a matrix, is ", x.ToString()));
   const int64_t rows = x.dim(0), choices = routes.places.rank_of.NumElements();
@@ -84,7 +82,7 @@ absl::Status PackRows(const Stream& stream, const RowBlocks& blocks, const RowRo
 
 absl::Status ReadPairs(const Stream& stream, const RowBlocks& blocks, const ExpertPlaces& places,
                        const TensorView& received, int64_t num_slots, const TensorView& slots) {
-  const OpSite at = SiteOf(stream);
+  const OpSite at = {"exchange", stream.device()};
   RETURN_IF_ERROR(ExpectKernels(at));
   RETURN_IF_ERROR(ExpectBlocks(at, "received", received, blocks));
   RETURN_IF_ERROR(ExpectInt32(at, "slots", slots, blocks.num_pairs));
@@ -105,7 +103,7 @@ absl::Status ReadPairs(const Stream& stream, const RowBlocks& blocks, const Expe
 
 absl::Status PlacePairs(const Stream& stream, const RowBlocks& blocks, int64_t top_k, const TensorView& received,
                         const PairPlaces& places) {
-  const OpSite at = SiteOf(stream);
+  const OpSite at = {"exchange", stream.device()};
   RETURN_IF_ERROR(ExpectKernels(at));
   RETURN_IF_ERROR(ExpectBlocks(at, "received", received, blocks));
   RETURN_IF_ERROR(ExpectInt32(at, "y_row", places.y_row, blocks.num_pairs));

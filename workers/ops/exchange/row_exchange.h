@@ -3,12 +3,11 @@
 //   RouteRows → PackRows → (all-to-all of blocks) → ReadPairs → BuildExpertOrder of the slots → PlacePairs
 //   → experts → GatherPresent of the answers → (all-to-all back) → Combine
 //
-// Rows go once to each rank that has one of their experts, in the order of the batch; pairs in the order of (t, k).
-// So nothing depends on which thread was first, and what a sender wrote a receiver finds.  Sizes of blocks are the
-// host's (row_blocks.h: bounds, or exact); counts are on the device, in the blocks' heads.
-// Borrows all memory, which is on the stream's device.  Communicates nothing itself.
-// Errors: InvalidArgument (shapes, dtypes, devices); on the CPU also Internal (a block that was received does not hold
-// together).  On other devices a pair that names a row or slot outside is left out: nothing outside is reachable.
+// Rows go once to each rank that has one of their experts, in the order of the batch; pairs in the order of (t, k), so
+// nothing depends on which thread was first.  The host knows the blocks' sizes (row_blocks.h: bounds, or exact); counts
+// are on the device, in the blocks' heads.  Borrows all memory, on the stream's device.  Communicates nothing itself.
+// Errors: InvalidArgument (shapes, dtypes, devices); on the CPU also Internal (a received block contradicts itself). On
+// other devices a pair that names a row or slot outside is left out: nothing outside is reachable.
 #pragma once
 
 #include <cstdint>

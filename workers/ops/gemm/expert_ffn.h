@@ -22,9 +22,9 @@
 
 namespace switchyard::ops {
 
-// h = silu(x · gateᵀ) * (x · upᵀ), one weight.  Training keeps `sums` for the way back: x · gateᵀ and x · upᵀ, rounded;
-// hidden has the same bits with and without.  Errors (InvalidArgument): shapes or dtypes that do not fit, sums on a
-// device.
+// h = silu(x · gateᵀ) * (x · upᵀ), one weight.  Training keeps `sums` for the backward pass: x · gateᵀ and x · upᵀ,
+// rounded; hidden has the same bits with and without.  Errors (InvalidArgument): shapes or dtypes that do not fit, sums
+// on a device.
 absl::Status GatedGemm(const Stream& stream,
                        const TensorView& x,       // [M, K] w's dtype; rows may be strided
                        const Weight& gate_up,     // [2F, K] kGatedPanels

@@ -1,6 +1,5 @@
-// One or many products as one parallel loop: what Gemm, GroupedGemm and the gated forms have in common.
-//
-// Internal to workers/ops.
+// One or many products as one parallel loop: the common part of Gemm, GroupedGemm and the gated forms.  Internal to
+// workers/ops.
 #pragma once
 
 #include <cstdint>

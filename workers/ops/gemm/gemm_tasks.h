@@ -1,6 +1,4 @@
-// How a job (gemm_job.h) is shared out: pure, so that a test can look at it.
-//
-// Internal to workers/ops.
+// How a job (gemm_job.h) is cut into tasks: pure, for its test.  Internal to workers/ops.
 #pragma once
 
 #include <cstdint>

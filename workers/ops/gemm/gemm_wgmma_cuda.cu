@@ -136,21 +136,17 @@ __global__ void __launch_bounds__(kWgmmaBuilt ? TileShape<kTile>::kThreads : 32,
   }
 }
 
-template <class Elem, int kTile = 0>
+template <class Elem>
 int EnqueueWgmma(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {
-  if constexpr (kTile == kNumCudaGemmTiles) {
-    return cudaErrorInvalidValue;
-  } else {
+  return VisitGemmTile(config.tile, [&]<int kTile>() -> int {
     using Shape = TileShape<kTile>;
     if constexpr (Shape::kT.wgmma) {
-      if (config.tile == kTile) {
-        const int64_t shared_bytes = CudaGemmSharedBytes(Shape::kT, p.experts);
-        return Launch(ConfigOf(call, Grid(config.grid), Shape::kThreads, shared_bytes), GemmWgmmaKernel<Elem, kTile>,
-                      p);
-      }
+      const int64_t shared_bytes = CudaGemmSharedBytes(Shape::kT, p.experts);
+      return Launch(ConfigOf(call, Grid(config.grid), Shape::kThreads, shared_bytes), GemmWgmmaKernel<Elem, kTile>, p);
+    } else {
+      return cudaErrorInvalidValue;
     }
-    return EnqueueWgmma<Elem, kTile + 1>(call, p, config);
-  }
+  });
 }
 
 // Of the current device.

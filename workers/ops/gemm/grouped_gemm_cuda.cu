@@ -85,12 +85,9 @@ __global__ void __launch_bounds__(kPlainThreads) GemmPlainKernel(const GemmProbl
   }
 }
 
-template <class Elem, int kTile = 0>
+template <class Elem>
 int EnqueueTiles(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig& config) {
-  if constexpr (kTile == kNumCudaGemmTiles) {
-    return cudaErrorInvalidValue;
-  } else {
-    if (config.tile != kTile) return EnqueueTiles<Elem, kTile + 1>(call, p, config);
+  return VisitGemmTile(config.tile, [&]<int kTile>() -> int {
     using Shape = TileShape<kTile>;
     if constexpr (Shape::kT.wgmma) {
       return LaunchWgmma(call, p, config);
@@ -98,7 +95,7 @@ int EnqueueTiles(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
       const int64_t shared_bytes = CudaGemmSharedBytes(Shape::kT, p.experts);
       return Launch(ConfigOf(call, Grid(config.grid), Shape::kThreads, shared_bytes), GemmTilesKernel<Elem, kTile>, p);
     }
-  }
+  });
 }
 
 template <class Elem, class Accum>

@@ -1,11 +1,9 @@
-// Products of bf16 tiles of 16 x 32, as attention_tiles_cpu.cc needs them: on AMX tiles where the file is compiled for
-// them, by vdpbf16ps elsewhere.
+// Products of bf16 tiles of 16 x 32 for attention_tiles_cpu.cc: on AMX tiles where the file is compiled for them, by
+// vdpbf16ps elsewhere.
 //
 // An output adds its k in rising pairs, one accumulator, whatever the other outputs are; so its bits depend neither on
-// how many rows or columns are computed with it nor on which of two functions computes it.  (AMX and vdpbf16ps differ
-// in the last bit from each other.)
-//
-// Internal to workers/ops kernel files.  Functions are static: see simd.h.
+// how many rows or columns are computed with it nor on which of the two functions computes it.  (AMX and vdpbf16ps
+// differ in the last bit from each other.)  Internal to workers/ops kernel files.  Functions are static: see simd.h.
 #pragma once
 
 #include <immintrin.h>
@@ -129,15 +127,10 @@ SY_INLINE void AccumulateRows(const uint32_t* p, const uint32_t* v, int64_t d_ti
 // Rows beyond `rows`, up to the next power of two, are computed too.
 SY_INLINE void TileAccumulate(int64_t rows, const uint32_t* p, const uint32_t* v, int64_t d_tiles, float* out,
                               int64_t out_stride) {
-  if (rows <= 1) {
-    AccumulateRows<1>(p, v, d_tiles, out, out_stride);
-  } else if (rows <= 4) {
-    AccumulateRows<4>(p, v, d_tiles, out, out_stride);
-  } else if (rows <= 8) {
-    AccumulateRows<8>(p, v, d_tiles, out, out_stride);
-  } else {
-    AccumulateRows<16>(p, v, d_tiles, out, out_stride);
-  }
+  if (rows <= 1) return AccumulateRows<1>(p, v, d_tiles, out, out_stride);
+  if (rows <= 4) return AccumulateRows<4>(p, v, d_tiles, out, out_stride);
+  if (rows <= 8) return AccumulateRows<8>(p, v, d_tiles, out, out_stride);
+  AccumulateRows<16>(p, v, d_tiles, out, out_stride);
 }
 
 #endif

@@ -118,17 +118,12 @@ TensorView Weight::rows() const {
 int64_t Weight::panel_bytes() const { return PanelBytes(desc_); }
 int64_t Weight::num_panels() const { return NumPanels(desc_); }
 
-int64_t Weight::PanelOf(int64_t row) const {
-  if (!gated()) return row / kPanelColumns;
-  const int64_t half = desc_.n / 2;
-  return 2 * (row % half / kPanelColumns) + row / half;
-}
-
 int64_t Weight::ColumnOf(int64_t row) const { return (gated() ? row % (desc_.n / 2) : row) % kPanelColumns; }
 
 char* Weight::ColumnAt(int64_t row) const {
-  return static_cast<char*>(data_) + PanelOf(row) * panel_bytes() +
-         ColumnOf(row) * Group(dtype()) * DTypeBytes(dtype());
+  const int64_t half = desc_.n / 2;
+  const int64_t panel = gated() ? 2 * (row % half / kPanelColumns) + row / half : row / kPanelColumns;
+  return static_cast<char*>(data_) + panel * panel_bytes() + ColumnOf(row) * Group(dtype()) * DTypeBytes(dtype());
 }
 
 // Rows that never come (past n) and products that never count (past k).  The pages of a whole panel are touched only if
@@ -229,19 +224,16 @@ absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, 
   if (rows.rank() != 2 || rows.dim(0) != desc.n) {
     return absl::InvalidArgumentError(absl::StrCat("PackWeight: ", rows.ToString(), " is not ", desc.ToString()));
   }
-  absl::StatusOr<Weight> packed = Weight::Allocate(desc, stream.device());
-  RETURN_IF_ERROR(packed.status());
-  Weight& weight = *packed;
+  ASSIGN_OR_RETURN(Weight weight, Weight::Allocate(desc, stream.device()));
   RETURN_IF_ERROR(weight.CheckRows("PackWeight", 0, rows));
   if (!stream.device().is_cpu()) {
-    absl::StatusOr<std::unique_ptr<DeviceWriter>> writer = DeviceWriter::Create(stream.device());
-    RETURN_IF_ERROR(writer.status());
-    RETURN_IF_ERROR(weight.PackRows(0, rows, writer->get()));
-    RETURN_IF_ERROR((*writer)->Finish());
-    return packed;
+    ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(stream.device()));
+    RETURN_IF_ERROR(weight.PackRows(0, rows, writer.get()));
+    RETURN_IF_ERROR(writer->Finish());
+    return weight;
   }
   RETURN_IF_ERROR(PackAgain(stream, rows, &weight));
-  return packed;
+  return weight;
 }
 
 absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* weight) {

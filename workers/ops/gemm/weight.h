@@ -91,8 +91,7 @@ class Weight {
   absl::Status PackOnDevice(int64_t first_row, const TensorView& rows, DeviceWriter* writer);
   void ZeroPadding();
   absl::Status CheckRows(const char* what, int64_t first_row, const TensorView& rows) const;
-  // Where a row of [n, k] lives: its panel, its column there, and the address of that column's first element.
-  int64_t PanelOf(int64_t row) const;
+  // The place of a row of [n, k]: its column in its panel, and the address of that column's first element.
   int64_t ColumnOf(int64_t row) const;
   char* ColumnAt(int64_t row) const;
 

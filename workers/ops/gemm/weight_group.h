@@ -1,6 +1,6 @@
 // Experts' weights as grouped products take them: one a slot, all of one shape.
 //
-// WeightGroup borrows; on devices the pointers must also be there, which a WeightTable holds.
+// A WeightGroup borrows; a WeightTable also owns the list of pointers that devices need in their memory.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
-// The way back through LayerNorm (layer_norm.h): y = gamma * n + beta, n = (x - mean(x)) * r,
+// The backward pass of LayerNorm (layer_norm.h): y = gamma * n + beta, n = (x - mean(x)) * r,
 // r = 1 / sqrt(variance + eps):
 //   dn = gamma · dy,   dx = r · (dn - mean(dn) - n · mean(dn · n)),   dgamma += Σ over rows of dy · n,   dbeta += Σ dy.
 //
-// In AccDType, rounded once.  A row of dx has bits that depend on that row alone; dgamma and dbeta are summed in a tree
-// that depends on the number of rows alone (row_block_sums.h).  Borrows all memory.  CPU only so far.
+// In AccDType, rounded once.  A row of dx has bits that depend on that row alone; dgamma and dbeta are summed in the
+// order of row_block_sums.h.  Borrows all memory.  CPU only so far.
 // Errors (InvalidArgument): shapes or dtypes that do not fit.
 #pragma once
 
@@ -23,7 +23,7 @@ struct LayerNormBackwardDesc {
 
 // Each of x, dy and dx may be the model dtype (gamma's) or its AccDType; rows may be strided.
 absl::Status LayerNormBackward(const Stream& stream, const LayerNormBackwardDesc& desc,
-                               const TensorView& x,    // [T, H] what was normed
+                               const TensorView& x,    // [T, H] the norm's input
                                const TensorView& dy,   // [T, H]
                                const TensorView& dx);  // [T, H]; may be dy's rows themselves unless it is added to
 

@@ -76,11 +76,8 @@ SY_INLINE void NormRowBackward(const NormBackwardArgs& a, int64_t t, AccT<Elem>*
 
 void LayerNormRows(const LayerNormArgs& args, int64_t begin, int64_t end) {
   VisitElem(args.dtype, [&]<class Elem>() {
-    if (args.x_dtype == args.dtype) {
-      Rows<Elem, Elem>(args, begin, end);
-    } else {
-      Rows<AccT<Elem>, Elem>(args, begin, end);
-    }
+    if (args.x_dtype == args.dtype) return Rows<Elem, Elem>(args, begin, end);
+    Rows<AccT<Elem>, Elem>(args, begin, end);
   });
 }
 

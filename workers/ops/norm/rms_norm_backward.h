@@ -1,9 +1,9 @@
-// The way back through RmsNorm (rms_norm.h): y = gamma * n, n = x * r, r = 1 / sqrt(mean(x²) + eps):
+// The backward pass of RmsNorm (rms_norm.h): y = gamma * n, n = x * r, r = 1 / sqrt(mean(x²) + eps):
 //   dn = gamma · dy,   dx = r · (dn - n · mean(dn · n)),   dgamma += Σ over rows (and heads) of dy · round(n).
-// Rounding counts as the identity, so dx takes n unrounded; dgamma takes what gamma was multiplied with.
+// Rounding counts as the identity, so dx takes n unrounded; dgamma takes gamma's factor, round(n).
 //
-// In AccDType, rounded once.  A row of dx has bits that depend on that row alone; dgamma is summed in a tree that
-// depends on the number of rows alone (row_block_sums.h).  Borrows all memory.  CPU only so far.
+// In AccDType, rounded once.  A row of dx has bits that depend on that row alone; dgamma is summed in the order of
+// row_block_sums.h.  Borrows all memory.  CPU only so far.
 // Errors (InvalidArgument): shapes or dtypes that do not fit.
 #pragma once
 
@@ -25,7 +25,7 @@ struct RmsNormBackwardDesc {
 
 // Each of x, dy and dx may be the model dtype (gamma's) or its AccDType; rows may be strided.
 absl::Status RmsNormBackward(const Stream& stream, const RmsNormBackwardDesc& desc,
-                             const TensorView& x,      // [T, H] what was normed
+                             const TensorView& x,      // [T, H] the norm's input
                              const TensorView& gamma,  // [width]
                              const TensorView& dy,     // [T, H]
                              const TensorView& dx);    // [T, H]; may be dy's rows themselves unless it is added to

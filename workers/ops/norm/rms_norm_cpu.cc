@@ -81,11 +81,8 @@ SY_INLINE void NormGroupBackward(const NormBackwardArgs& a, int64_t t, int64_t f
 
 void RmsNormRows(const RmsNormArgs& args, int64_t begin, int64_t end) {
   VisitElem(args.dtype, [&]<class Elem>() {
-    if (args.x_dtype == args.dtype) {
-      Rows<Elem, Elem>(args, begin, end);
-    } else {
-      Rows<AccT<Elem>, Elem>(args, begin, end);
-    }
+    if (args.x_dtype == args.dtype) return Rows<Elem, Elem>(args, begin, end);
+    Rows<AccT<Elem>, Elem>(args, begin, end);
   });
 }
 

@@ -1,7 +1,5 @@
 // Sums over rows in a fixed tree: each block of kSumBlockRows rows by itself, then the blocks' sums in order.  So the
-// bits depend on the number of rows, not on threads.
-//
-// Internal to workers/ops/core.
+// bits depend on the number of rows, not on threads.  Internal to workers/ops.
 #pragma once
 
 #include <cstdint>

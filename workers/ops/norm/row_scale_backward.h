@@ -1,10 +1,10 @@
-// The backward of y[i] = weight[i] * x[i], rows scaled by a number each: an expert's hidden rows by what the router
-// gave the pair, which the product behind them may do as well.
+// The backward pass of y[i] = weight[i] * x[i], rows scaled by a number each: an expert's hidden rows by the router's
+// weight of the pair, which the product behind them may apply as well.
 //
 //   dweight[i] = Σ_f dy[i, f] · x[i, f]     dx[i] = weight[i] · dy[i]     y[i] = weight[i] · x[i]
 //
-// In AccDType, rounded once; sums of a row in one order that depends on its width alone.  y is made again because the
-// product's weight gradient wants it.  On the CPU so far (a device: Unimplemented).
+// In AccDType, rounded once; a row is summed in one order that depends on its width alone.  y is made again because the
+// product's weight gradient needs it.  CPU only so far (Unimplemented on a device).
 // Errors (InvalidArgument): shapes or dtypes that do not fit.
 #pragma once
 

@@ -1,5 +1,4 @@
-// One step of AdamW over a range of parameters, and the norm that gradients are clipped by.  As PyTorch's AdamW does
-// it:
+// One step of AdamW over a range of parameters, as PyTorch's AdamW does it, and the norm that clips gradients:
 //   g = gradient · gradient_scale;   p = p · (1 - lr · weight_decay);
 //   m = m + (1 - beta1)(g - m);   v = beta2 · v + (1 - beta2) g²;
 //   p = p - lr / (1 - beta1^step) · m / (sqrt(v) / sqrt(1 - beta2^step) + eps).

@@ -3,8 +3,8 @@
 //
 // A row whose target is negative is ignored: it adds nothing and its gradient is zero.  Rows' losses are in double,
 // added in the order of the rows; exponentials and their sum are in the logits' dtype.  A row's bits depend on that row
-// alone. Does not divide by the number of tokens: the caller knows the global one and puts it into `scale`. Borrows all
-// memory.  CPU only so far.
+// alone.  Does not divide by the number of tokens: the caller puts the global one into `scale`.  Borrows all memory.
+// CPU only so far.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -16,11 +16,10 @@ namespace switchyard::ops {
 
 // Returns the loss, not scaled; NaN where a row's logits have NaN or +Inf.
 // Errors (InvalidArgument): shapes or dtypes that do not fit; a target >= V, with its row.
-absl::StatusOr<double> CrossEntropy(
-    const Stream& stream, double scale,
-    const TensorView& logits,  // [n, V] AccDType of dlogits's (fp32 or fp64); rows may be strided
-    const IntView& targets,    // [n] < V; negative = ignored
-    const TensorView&
-        dlogits);  // [n, V] model dtype, written; may be the logits themselves; raw() == nullptr: not wanted
+// dlogits may be the logits themselves; raw() == nullptr: not wanted.
+absl::StatusOr<double> CrossEntropy(const Stream& stream, double scale,
+                                    const TensorView& logits,    // [n, V] AccDType; rows may be strided
+                                    const IntView& targets,      // [n] < V; negative = ignored
+                                    const TensorView& dlogits);  // [n, V] model dtype, written
 
 }  // namespace switchyard::ops

@@ -50,24 +50,6 @@ absl::Status CheckForCuda(const OpSite& at, const QkvDesc& desc, const RopeTable
                                                  desc.head_dim, ", or the table is ", rope.cos().ToString()));
 }
 
-CudaQkvArgs MakeArgs(const QkvDesc& desc, const RopeTable& rope, const IntView& table_rows, const TensorView& qkv) {
-  const Parts parts = PartsOf(desc, qkv);
-  CudaQkvArgs args = {};
-  args.q_rows = parts.q.raw();
-  args.q_stride = parts.q.row_stride();
-  args.heads = desc.num_heads;
-  args.q_gamma = desc.q_norm.raw();
-  args.k_gamma = desc.k_norm.raw();
-  args.norm_per_head = desc.q_norm.raw() != nullptr && desc.q_norm.NumElements() == desc.head_dim;
-  args.eps = desc.eps;
-  args.clip = desc.clip;
-  args.cos = rope.cos().raw();
-  args.sin = rope.sin().raw();
-  args.table_rows = table_rows.data();
-  args.half = rope.rotary_dim() / 2;
-  return args;
-}
-
 absl::Status Norm(const Stream& stream, const QkvDesc& desc, const TensorView& gamma, const TensorView& heads) {
   if (gamma.raw() == nullptr) return absl::OkStatus();
   const bool per_head = gamma.NumElements() == desc.head_dim;
@@ -105,8 +87,19 @@ absl::Status PrepareAndCacheQkv(const Stream& stream, const QkvDesc& desc, const
                                                    cache.head_dim(), ", not ", desc.num_kv_heads, " of ",
                                                    desc.head_dim));
   }
-  CudaQkvArgs args = MakeArgs(desc, rope, table_rows, qkv);
-  args.kv = MakeCudaKvArgs(*sequences.on_device, parts.k, parts.v, cache);
+  const CudaQkvArgs args = {.kv = MakeCudaKvArgs(*sequences.on_device, parts.k, parts.v, cache),
+                            .q_rows = parts.q.raw(),
+                            .q_stride = parts.q.row_stride(),
+                            .heads = desc.num_heads,
+                            .q_gamma = desc.q_norm.raw(),
+                            .k_gamma = desc.k_norm.raw(),
+                            .norm_per_head = desc.q_norm.raw() != nullptr && desc.q_norm.NumElements() == desc.head_dim,
+                            .eps = desc.eps,
+                            .clip = desc.clip,
+                            .cos = rope.cos().raw(),
+                            .sin = rope.sin().raw(),
+                            .table_rows = table_rows.data(),
+                            .half = rope.rotary_dim() / 2};
   return RunOnCuda("qkv", stream, &CudaKernelTable::qkv, args);
 }
 

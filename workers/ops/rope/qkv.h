@@ -1,8 +1,6 @@
-// What stands between the product that makes q, k and v and attention, as one op: norms of q and k, the clip, the
-// rotation, and the write of k and v into the cache.  On the CPU the ops of these names one after the other
-// (rms_norm.h, clamp.h, rope.h, kv_cache_view.h); on a device one launch.
-//
-// Borrows all memory.  Errors (InvalidArgument): those of its parts.
+// All between the product that makes q, k and v and attention, as one op: norms of q and k, the clip, the rotation, and
+// the write of k and v into the cache.  On the CPU these ops one after the other (rms_norm.h, clamp.h, rope.h,
+// kv_cache_view.h); on a device one launch.  Borrows all memory.  Errors (InvalidArgument): those of its parts.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The way back through PrepareQkv (qkv.h): from the gradient of the prepared rows to that of the rows as they were
-// projected, and of the norms' weights.  Rotation, clip and norms are undone in the reverse of their order; an element
-// that the clip cut has no gradient (one at the limit itself has).
+// The backward pass of PrepareQkv (qkv.h): from the gradient of the prepared rows to that of the projected rows and of
+// the norms' weights.  Rotation, clip and norms are undone in reverse order; an element that the clip cut has no
+// gradient (one at the limit itself has).
 //
 // The norms are computed again where the clip needs them.  Bits as in rms_norm_backward.h.  Borrows all memory.  CPU
 // only so far.  Errors (InvalidArgument): shapes or dtypes that do not fit.

@@ -81,7 +81,7 @@ __device__ __forceinline__ AccT<Elem> SumSquares(const Elem* x, int width, int t
   const int threads = 32 * SumWarps<Elem>(width);
   AccT<Elem> sum = 0;
   if (thread >= threads) return sum;
-  const bool aligned = IsAligned16(x);
+  const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
   for (int begin = thread * kCount; begin < width; begin += threads * kCount) {
     const auto pack = LoadPack<kCount>(x + begin, width - begin, aligned);
 #pragma unroll

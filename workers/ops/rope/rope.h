@@ -6,11 +6,11 @@
 // double.  Immutable after Build, so thread-safe.
 //
 // longrope has two lists of factors.  HF chooses in every forward pass, by the largest position in it: long factors
-// when that is at or behind original_max_positions.  Its generate runs the prompt in one pass and keeps cached keys as
-// they are, so a prompt longer than original_max_positions is rotated by the long factors as a whole; any other
-// sequence by the short ones below original_max_positions and by the long ones from there on.  The table holds the rows
-// of both kinds of sequences, and RowOf chooses: by prompt and position alone, so that chunks, company and preemption
-// change nothing.  Keys of the two kinds differ: prefix reuse must keep them apart (long_above).
+// when that is at or behind original_max_positions.  Its generate runs the prompt in one pass and keeps cached keys, so
+// a prompt longer than original_max_positions is rotated by the long factors as a whole; any other sequence by the
+// short ones below original_max_positions and by the long ones from there on.  The table holds the rows of both kinds
+// of sequences, and RowOf chooses by prompt and position alone: rows stay batch-invariant.  Keys of the two kinds
+// differ: prefix reuse must keep them apart (long_above).
 //
 // Does not do: interleaved pairs (DeepSeek); scalings that change while a sequence grows ("dynamic").
 #pragma once
@@ -29,7 +29,7 @@ namespace switchyard::ops {
 
 enum class RopeKind : uint8_t { kDefault, kLinear, kYarn, kLongRope, kLlama3 };
 
-// Names and defaults of HF's rope_parameters; what a kind does not use is ignored.
+// Names and defaults of HF's rope_parameters; a kind ignores those that it does not use.
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
@@ -53,7 +53,7 @@ struct RopeConfig {
   int64_t LongAbove(int64_t max_positions) const;
 };
 
-// What the config comes to: angles are position · inv_freq[j], cos and sin are multiplied by attention_factor.
+// Angles are position · inv_freq[j]; cos and sin are multiplied by attention_factor.
 struct RopeFrequencies {
   std::vector<double> inv_freq;  // [d/2]
   double attention_factor = 1.0;
@@ -68,10 +68,10 @@ class RopeTable {
   // Errors: as ComputeRopeFrequencies; max_positions < 1.
   static absl::StatusOr<RopeTable> Build(const RopeConfig& config, int64_t max_positions, DType acc);
 
-  // Of a model that rotates nothing: rotary_dim() is 0, rows are positions.  REQUIRES: max_positions >= 1.
+  // For a model that rotates nothing: rotary_dim() is 0, rows are positions.  REQUIRES: max_positions >= 1.
   static RopeTable WithoutRotation(int64_t max_positions, DType acc);
 
-  // Brings the table to the stream's device.  Errors: the device's.
+  // Moves the table to the stream's device.  Errors: the device's.
   absl::Status MoveTo(const Stream& stream);
 
   // The row that rotates `position` of a sequence with a prompt of num_prompt_tokens: the position itself unless the

@@ -161,11 +161,8 @@ absl::StatusOr<RopeTable> RopeTable::Build(const RopeConfig& config, int64_t max
   table.cos_ = Tensor(acc, {max_positions + table.long_above_, config.rotary_dim / 2});
   table.sin_ = Tensor(acc, {max_positions + table.long_above_, config.rotary_dim / 2});
   const auto fill = [&](const RopeFrequencies& f, const RowRange& range) {
-    if (acc == DType::kF64) {
-      Fill<double>(f, range, &table.cos_, &table.sin_);
-    } else {
-      Fill<float>(f, range, &table.cos_, &table.sin_);
-    }
+    if (acc == DType::kF64) return Fill<double>(f, range, &table.cos_, &table.sin_);
+    Fill<float>(f, range, &table.cos_, &table.sin_);
   };
   const int64_t above = table.long_above_;
   fill(base, {0, 0, above > 0 ? above : max_positions});

@@ -1,12 +1,11 @@
-// The way back through RouteTopK (router.h), with the gradients of the losses that balance experts; and what those
-// losses are computed from.
+// The backward pass of RouteTopK (router.h), with the gradients of the losses that balance experts; and the sums that
+// those losses are computed from.
 //
 // With p = softmax(logits) and w the K chosen, divided by their sum if renormalize:
 //   dp = prob_gradient + (dw through w),   dlogits = p · (dp - Σ p · dp) + 2 · z_scale · logsumexp(logits) · p.
 // The choice itself has no gradient.  In AccDType, rounded once; a row's bits depend on that row alone.
-// Borrows all memory.  CPU only so far.
-// Errors (InvalidArgument): shapes or dtypes that do not fit, an expert outside [-1, E), K outside [1, min(E,
-// kMaxTopK)].
+// Borrows all memory.  CPU only so far.  Errors (InvalidArgument): shapes or dtypes that do not fit, an expert outside
+// [-1, E), K outside [1, min(E, kMaxTopK)].
 #pragma once
 
 #include <cstdint>

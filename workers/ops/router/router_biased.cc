@@ -45,11 +45,8 @@ void RouteBiasedRows(const RouterDesc& desc, const TensorView& logits, const Ten
       Route<Number>(desc, logits.row<Number>(t), logits.dim(1), topk_idx.row<int32_t>(t), topk_weight.row<Number>(t));
     }
   };
-  if (logits.dtype() == DType::kF64) {
-    route.template operator()<double>();
-  } else {
-    route.template operator()<float>();
-  }
+  if (logits.dtype() == DType::kF64) return route.template operator()<double>();
+  route.template operator()<float>();
 }
 
 }  // namespace switchyard::ops

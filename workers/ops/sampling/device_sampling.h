@@ -1,7 +1,7 @@
-// Sampling where the logits are, for rows that ask for nothing special (IsPlainSampling).
+// Sampling on the device of the logits, for rows that ask for nothing special (IsPlainSampling).
 //
-// The same outcome as SampleTokens (sampling.h) for such params.  The token also goes to its slot, where the next step
-// finds it (ResolveTokens): so a step need not wait for the host to hear what the one before chose.
+// The outcome is that of SampleTokens (sampling.h) for such params.  The token also goes to its slot, where the next
+// step finds it (ResolveTokens): so a step need not wait until the host knows what the one before chose.
 // Errors (InvalidArgument): shapes, dtypes or devices that do not fit; more than kMaxPlainVocab logits a row.
 #pragma once
 

@@ -1,7 +1,7 @@
-// A step's sequences where the kernels of a device can read them: checked once, then the same for every layer.
+// A step's sequences in a device's memory, where kernels read them: checked once, then the same for every layer.
 //
-// Launches are sized by bounds that the host knows.  A step that runs by itself has its own numbers for bounds; a
-// recorded graph has the largest that it may be replayed with, and what is missing then is marked as none.
+// Bounds that the host knows size the launches.  A step that runs by itself has its own numbers for bounds; a captured
+// graph has the largest that it may be replayed with, and marks missing sequences as none.
 // Thread-compatible.  Does not exist on the CPU, where ops read SequenceRows.
 #pragma once
 

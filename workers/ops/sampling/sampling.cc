@@ -202,11 +202,8 @@ absl::Status CheckLogits(const OpSite& at, const TensorView& logits, size_t requ
 template <class Fn>
 void ForRows(const Stream& stream, const TensorView& logits, const Fn& fn) {
   stream.pool().Run(logits.dim(0), [&](int64_t i) {
-    if (logits.dtype() == DType::kF64) {
-      fn(i, logits.row<double>(i));
-    } else {
-      fn(i, logits.row<float>(i));
-    }
+    if (logits.dtype() == DType::kF64) return fn(i, logits.row<double>(i));
+    fn(i, logits.row<float>(i));
   });
 }
 

@@ -53,11 +53,4 @@ double ExpSum(uint8_t dtype, const void* x, int64_t n, double max, double scale,
              static_cast<float*>(weights));
 }
 
-void ExpArray(const float* x, int64_t n, float* y) {
-  for (int64_t i = 0; i < n; i += 16) {
-    const int64_t count = n - i < 16 ? n - i : 16;
-    StorePart(Exp(LoadPart(x + i, count)), y + i, count);
-  }
-}
-
 }  // namespace switchyard::ops::SY_KERNEL_NS

@@ -1,8 +1,7 @@
-// What the backward pass needs of a matrix W [n, k] of the model, y = x · Wᵀ, beside the packed form that forward
-// reads: its transpose, for dx = dy · W, and where dW = dyᵀ · x is added.
+// What training has of a matrix W [n, k] of the model, y = x · Wᵀ, beside the packed form that forward reads: its
+// transpose, for dx = dy · W, and the gradient that dW = dyᵀ · x is added to.
 //
-// Borrowed views.  Both are made and kept by whoever trains (workers/train); transposed is packed anew whenever the
-// weight has changed.
+// Borrowed views of what workers/train owns; it packs `transposed` anew whenever the weight has changed.
 #pragma once
 
 #include "workers/ops/gemm/weight.h"

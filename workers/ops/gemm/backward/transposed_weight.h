@@ -1,7 +1,7 @@
-// The transpose of a matrix as a Weight: what dx = dy · w is computed with, by Gemm(dy, transposed w).
+// The transpose of a matrix as a Weight: dx = dy · w is Gemm(dy, transposed w).
 //
-// Packed again after each step of an optimizer, on the stream's threads, straight from the rows: no copy of the whole
-// stands between.  Blocks until done.  Borrows all memory.  CPU only so far.
+// Packed again after each step of an optimizer, on the stream's threads, straight from the rows, without a copy of the
+// whole.  Blocks until done.  Borrows all memory.  CPU only so far.
 #pragma once
 
 #include "absl/status/status.h"

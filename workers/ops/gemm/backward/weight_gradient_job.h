@@ -1,4 +1,4 @@
-// What weight_gradient.cc checks and weight_gradient_cpu.cc runs.  Internal to workers/ops/core.
+// The checked argument of weight_gradient.cc's CPU loop, weight_gradient_cpu.cc.  Internal to workers/ops.
 #pragma once
 
 #include "absl/strings/string_view.h"

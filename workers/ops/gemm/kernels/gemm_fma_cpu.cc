@@ -223,11 +223,8 @@ void WriteOut(const GemmEpilogueArgs& args) {
 
 void GemmEpilogue(const GemmEpilogueArgs& args) {
   VisitElem(args.dtype, [&]<class Elem>() {
-    if (args.y_dtype == args.dtype) {
-      WriteOut<Elem, Elem>(args);
-    } else {
-      WriteOut<Elem, AccT<Elem>>(args);
-    }
+    if (args.y_dtype == args.dtype) return WriteOut<Elem, Elem>(args);
+    WriteOut<Elem, AccT<Elem>>(args);
   });
 }
 
