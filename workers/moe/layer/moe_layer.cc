@@ -58,8 +58,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return desc.shared_ffn > 0 ? TakeShared(desc, room.rows, device, nullptr).status() : absl::OkStatus();
   }
 
-  // A layer is these five: route, dispatch, experts, combine, and into the residual.  The program says in which order,
-  // and of which rows.
+  // The schedule decides the order of these, and their rows.
   absl::Status Start(const pipeline::MicroOp& op) override {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
@@ -123,7 +122,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     }
   }
 
-  // What is not there already.
+  // Saves the rest.
   void Save(MoeSaved* saved) const {
     saved->num_chunks = context_->schedule->num_chunks;
     saved->topk_idx = router_.chosen();
@@ -234,7 +233,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return exchange().FinishCombine(*context_, terms, residual_.Rows(rows.begin, rows.count));
   }
 
-  // Each mode has its own, so that what a graph has recorded of one stays where it is.
+  // Each mode has its own, so that recorded addresses of one stay valid.
   std::vector<std::unique_ptr<TokenDispatcher>>& exchanges() {
     return exchanges_[static_cast<size_t>(context_->exchange)];
   }
