@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/io/crc32c.h"
 #include "scheduler/base/status_macros.h"

@@ -1,6 +1,5 @@
 #include "workers/checkpoint/files/file_system.h"
 
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
 

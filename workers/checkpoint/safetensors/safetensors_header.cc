@@ -35,8 +35,9 @@ constexpr DTypeSpec kDTypes[] = {
     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 };
 
-absl::Status TensorError(absl::string_view name, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(name), "\": ", text));
+template <class... Parts>
+absl::Status TensorError(absl::string_view name, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(name), "\": ", parts...));
 }
 
 bool LooksForeign(absl::string_view first_bytes) {
@@ -55,14 +56,14 @@ absl::StatusOr<int> DTypeBits(absl::string_view tensor, const Json& value) {
   for (const DTypeSpec& spec : kDTypes) {
     if (name == spec.name) return spec.bits;
   }
-  return TensorError(tensor, absl::StrCat("unknown dtype \"", Excerpt(name), "\""));
+  return TensorError(tensor, "unknown dtype \"", Excerpt(name), "\"");
 }
 
 // Returns the tensor's bytes.
 absl::StatusOr<int64_t> ReadShape(absl::string_view tensor, const Json& value, int bits, TensorEntry* entry) {
   if (!value.is_array()) return TensorError(tensor, "shape is no list");
   if (value.size() > static_cast<size_t>(kMaxSafetensorsRank)) {
-    return TensorError(tensor, absl::StrCat("rank ", value.size(), ", limit ", kMaxSafetensorsRank));
+    return TensorError(tensor, "rank ", value.size(), ", limit ", kMaxSafetensorsRank);
   }
   int64_t total_bits = bits;
   for (const Json& dim : value) {
@@ -70,13 +71,12 @@ absl::StatusOr<int64_t> ReadShape(absl::string_view tensor, const Json& value, i
     entry->shape.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
     // A zero later does not excuse an overflow before it.
     if (__builtin_mul_overflow(total_bits, std::max<int64_t>(entry->shape.back(), 1), &total_bits)) {
-      return TensorError(tensor,
-                         absl::StrCat("shape product overflows: ", entry->ShapeString(), " of ", bits, " bits"));
+      return TensorError(tensor, "shape product overflows: ", entry->ShapeString(), " of ", bits, " bits");
     }
   }
   if (std::find(entry->shape.begin(), entry->shape.end(), 0) != entry->shape.end()) total_bits = 0;
   if (total_bits % 8 != 0) {
-    return TensorError(tensor, absl::StrCat("shape ", entry->ShapeString(), " of ", bits, " bits fills no whole byte"));
+    return TensorError(tensor, "shape ", entry->ShapeString(), " of ", bits, " bits fills no whole byte");
   }
   return total_bits / 8;
 }
@@ -89,13 +89,13 @@ absl::Status ReadOffsets(absl::string_view tensor, const Json& value, int64_t ex
   const int64_t begin = static_cast<int64_t>(value[0].get<uint64_t>());
   const int64_t end = static_cast<int64_t>(value[1].get<uint64_t>());
   const std::string range = absl::StrCat("offsets [", begin, ",", end, ")");
-  if (begin > end) return TensorError(tensor, absl::StrCat(range, " do not match: they end before they begin"));
+  if (begin > end) return TensorError(tensor, range, " do not match: they end before they begin");
   if (end > data_bytes) {
-    return TensorError(tensor, absl::StrCat(range, " do not match the file: its data has ", data_bytes, " bytes"));
+    return TensorError(tensor, range, " do not match the file: its data has ", data_bytes, " bytes");
   }
   if (end - begin != expected_bytes) {
-    return TensorError(tensor, absl::StrCat(range, " do not match ", entry->dtype, " ", entry->ShapeString(), ": ",
-                                            expected_bytes, " bytes"));
+    return TensorError(tensor, range, " do not match ", entry->dtype, " ", entry->ShapeString(), ": ", expected_bytes,
+                       " bytes");
   }
   entry->begin = begin;
   entry->bytes = end - begin;
@@ -105,7 +105,7 @@ absl::Status ReadOffsets(absl::string_view tensor, const Json& value, int64_t ex
 absl::StatusOr<TensorEntry> ReadEntry(absl::string_view name, const Json& value, int64_t data_bytes) {
   if (!value.is_object()) return TensorError(name, "its description is no object");
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
-    if (!value.contains(key)) return TensorError(name, absl::StrCat("\"", key, "\" is missing"));
+    if (!value.contains(key)) return TensorError(name, "\"", key, "\" is missing");
   }
   TensorEntry entry;
   ASSIGN_OR_RETURN(int bits, DTypeBits(name, value["dtype"]));
@@ -130,9 +130,9 @@ absl::Status CheckTiling(const std::vector<NamedEntry>& tensors, int64_t data_by
   int64_t at = 0;
   for (const auto& [name, entry] : tensors) {
     if (entry.begin != at) {
-      return TensorError(name, absl::StrCat("offsets [", entry.begin, ",", entry.begin + entry.bytes,
-                                            ") do not match the tensor before, which ends at ", at, ": ",
-                                            entry.begin > at ? "hole" : "overlap"));
+      return TensorError(name, "offsets [", entry.begin, ",", entry.begin + entry.bytes,
+                         ") do not match the tensor before, which ends at ", at, ": ",
+                         entry.begin > at ? "hole" : "overlap");
     }
     at += entry.bytes;
   }

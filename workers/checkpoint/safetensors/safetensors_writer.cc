@@ -15,18 +15,19 @@
 namespace switchyard::checkpoint {
 namespace {
 
-absl::Status Wrong(absl::string_view tensor, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(tensor), "\": ", text));
+template <class... Parts>
+absl::Status Wrong(absl::string_view tensor, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", Excerpt(tensor), "\": ", parts...));
 }
 
 absl::StatusOr<int64_t> BytesOf(const TensorToWrite& tensor) {
   if (tensor.shape.size() > static_cast<size_t>(kMaxSafetensorsRank)) {
-    return Wrong(tensor.name, absl::StrCat("rank ", tensor.shape.size(), ", limit ", kMaxSafetensorsRank));
+    return Wrong(tensor.name, "rank ", tensor.shape.size(), ", limit ", kMaxSafetensorsRank);
   }
   int64_t bytes = DTypeBytes(tensor.dtype);
   bool empty = false;
   for (const int64_t dim : tensor.shape) {
-    if (dim < 0) return Wrong(tensor.name, absl::StrCat("dimension ", dim, " is negative"));
+    if (dim < 0) return Wrong(tensor.name, "dimension ", dim, " is negative");
     empty |= dim == 0;
     if (__builtin_mul_overflow(bytes, std::max<int64_t>(dim, 1), &bytes)) {
       return Wrong(tensor.name, "shape product overflows");

@@ -108,8 +108,7 @@ void ReadDType(ConfigReader& reader, ModelConfig* config) {
     config->file_dtype = dtype;
     return;
   }
-  reader.Problem(key,
-                 absl::StrCat("unknown dtype \"", Excerpt(name), "\"; known: bfloat16, float16, float32, float64"));
+  reader.Problem(key, "unknown dtype \"", Excerpt(name), "\"; known: bfloat16, float16, float32, float64");
 }
 
 void ReadHeads(ConfigReader& reader, ModelConfig* config) {
@@ -117,19 +116,18 @@ void ReadHeads(ConfigReader& reader, ModelConfig* config) {
   config->num_kv_heads = reader.Int("num_key_value_heads", config->num_heads, {1, kMaxHeads});
   const bool heads_known = reader.AllGood({"num_attention_heads"});
   if (heads_known && reader.AllGood({"num_key_value_heads"}) && config->num_heads % config->num_kv_heads != 0) {
-    reader.Problem("num_key_value_heads", absl::StrCat("num_attention_heads ", config->num_heads,
-                                                       " is no multiple of it: ", config->num_kv_heads));
+    reader.Problem("num_key_value_heads", "num_attention_heads ", config->num_heads,
+                   " is no multiple of it: ", config->num_kv_heads);
   }
   const bool width_known = heads_known && reader.AllGood({"hidden_size"});
   if (width_known && !reader.Has("head_dim") && config->hidden % config->num_heads != 0) {
-    reader.Problem("num_attention_heads", absl::StrCat("hidden_size ", config->hidden, " is no multiple of it: ",
-                                                       config->num_heads, ", and there is no head_dim"));
+    reader.Problem("num_attention_heads", "hidden_size ", config->hidden, " is no multiple of it: ", config->num_heads,
+                   ", and there is no head_dim");
   }
   config->head_dim =
       reader.Int("head_dim", std::max<int64_t>(config->hidden / config->num_heads, 1), {1, ops::kMaxHeadDim});
   if (width_known && config->head_dim > ops::kMaxHeadDim) {
-    reader.Problem("head_dim", absl::StrCat("hidden_size / num_attention_heads is ", config->head_dim, ", limit ",
-                                            ops::kMaxHeadDim));
+    reader.Problem("head_dim", "hidden_size / num_attention_heads is ", config->head_dim, ", limit ", ops::kMaxHeadDim);
   }
 }
 
@@ -142,8 +140,7 @@ void ReadActivation(ConfigReader& reader, const ModelFamily& family, ModelConfig
     config->activation = each.activation;
     return;
   }
-  reader.Problem("hidden_act",
-                 absl::StrCat("unknown activation \"", Excerpt(found), "\"; known: ", absl::StrJoin(known, ", ")));
+  reader.Problem("hidden_act", "unknown activation \"", Excerpt(found), "\"; known: ", absl::StrJoin(known, ", "));
 }
 
 // "su" is the name of longrope in early Phi-3 configs.
@@ -157,8 +154,7 @@ bool ReadRopeKind(ConfigReader& scaling, const std::string& key, ops::RopeKind* 
     if (name == known) *kind = found;
     if (name == known) return true;
   }
-  scaling.Problem(key,
-                  absl::StrCat("unknown RoPE \"", Excerpt(name), "\"; known: default, linear, yarn, longrope, llama3"));
+  scaling.Problem(key, "unknown RoPE \"", Excerpt(name), "\"; known: default, linear, yarn, longrope, llama3");
   return false;
 }
 
@@ -177,7 +173,7 @@ void ReadLongRope(ConfigReader& scaling, ops::RopeConfig* rope) {
        {std::make_pair("short_factor", &rope->short_factor), std::make_pair("long_factor", &rope->long_factor)}) {
     if (!scaling.AllGood({key})) continue;
     if (static_cast<int64_t>(factors->size()) != rope->rotary_dim / 2) {
-      scaling.Problem(key, absl::StrCat("expected ", rope->rotary_dim / 2, " numbers, found ", factors->size()));
+      scaling.Problem(key, "expected ", rope->rotary_dim / 2, " numbers, found ", factors->size());
     }
     if (std::any_of(factors->begin(), factors->end(), [](double f) { return f <= 0; })) {
       scaling.Problem(key, "expected positive numbers");
@@ -192,8 +188,8 @@ void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config,
   const double partial = scaling.Number("partial_rotary_factor", 1.0, 0, 1, /*open=*/true);
   rope->rotary_dim = static_cast<int64_t>(static_cast<double>(config.head_dim) * partial);
   if (rope->rotary_dim < 2 || rope->rotary_dim % 2 != 0) {
-    scaling.Problem("partial_rotary_factor", absl::StrCat("rotates ", rope->rotary_dim, " of ", config.head_dim,
-                                                          " dims; it must be an even number"));
+    scaling.Problem("partial_rotary_factor", "rotates ", rope->rotary_dim, " of ", config.head_dim,
+                    " dims; it must be an even number");
   }
   if (!ReadRopeKind(scaling, kind_key, &rope->kind) || rope->kind == ops::RopeKind::kDefault) return;
   const double context = static_cast<double>(config.context);
@@ -212,7 +208,7 @@ void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config,
     rope->low_freq_factor = scaling.Number("low_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
     rope->high_freq_factor = scaling.Number("high_freq_factor", std::nullopt, 0, kHuge, /*open=*/true);
     if (scaling.AllGood({"low_freq_factor", "high_freq_factor"}) && rope->high_freq_factor <= rope->low_freq_factor) {
-      scaling.Problem("high_freq_factor", absl::StrCat("must exceed low_freq_factor ", rope->low_freq_factor));
+      scaling.Problem("high_freq_factor", "must exceed low_freq_factor ", rope->low_freq_factor);
     }
   }
 }
@@ -224,7 +220,7 @@ const nlohmann::json* Unnest(ConfigReader& reader, const std::string& key, const
     const auto it = object->find(type);
     if (it == object->end() || it->is_null()) continue;
     if (!it->is_object()) {
-      reader.Problem(key, absl::StrCat(type, " is no object"));
+      reader.Problem(key, type, " is no object");
     } else if (first != nullptr && *first != *it) {
       reader.Problem(key, "layer types with different RoPE parameters are not supported");
     } else {

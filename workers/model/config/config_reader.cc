@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
@@ -70,7 +69,7 @@ int64_t ConfigReader::Int(absl::string_view key, std::optional<int64_t> default_
     return default_value.value_or(range.min);
   }
   if (const std::optional<int64_t> number = IntegerIn(*value, range.min, range.max)) return *number;
-  Problem(key, absl::StrCat("expected ", RangeText(range), ", found ", Found(*value)));
+  Problem(key, "expected ", RangeText(range), ", found ", Found(*value));
   return range.min;
 }
 
@@ -83,7 +82,7 @@ double ConfigReader::Number(absl::string_view key, std::optional<double> default
   }
   const double out = value->is_number() ? value->get<double>() : std::nan("");
   if (std::isfinite(out) && (open ? out > min : out >= min) && out <= max) return out;
-  Problem(key, absl::StrCat("expected a number in ", open ? "(" : "[", min, ", ", max, "], found ", Found(*value)));
+  Problem(key, "expected a number in ", open ? "(" : "[", min, ", ", max, "], found ", Found(*value));
   return max;
 }
 
@@ -91,7 +90,7 @@ bool ConfigReader::Bool(absl::string_view key, bool default_value) {
   const nlohmann::json* value = Find(key);
   if (value == nullptr) return default_value;
   if (value->is_boolean()) return value->get<bool>();
-  Problem(key, absl::StrCat("expected true or false, found ", Found(*value)));
+  Problem(key, "expected true or false, found ", Found(*value));
   return default_value;
 }
 
@@ -99,7 +98,7 @@ std::string ConfigReader::String(absl::string_view key, absl::string_view defaul
   const nlohmann::json* value = Find(key);
   if (value == nullptr) return std::string(default_value);
   if (value->is_string()) return value->get<std::string>();
-  Problem(key, absl::StrCat("expected a string, found ", Found(*value)));
+  Problem(key, "expected a string, found ", Found(*value));
   return std::string(default_value);
 }
 
@@ -113,7 +112,7 @@ std::vector<int64_t> ConfigReader::Ints(absl::string_view key, IntRange range) {
       out.push_back(*number);
       continue;
     }
-    Problem(key, absl::StrCat("expected ", RangeText(range), " or a list of such, found ", Found(*value)));
+    Problem(key, "expected ", RangeText(range), " or a list of such, found ", Found(*value));
     return {};
   }
   return out;
@@ -124,7 +123,7 @@ std::vector<double> ConfigReader::Numbers(absl::string_view key) {
   if (value == nullptr) return {};
   const auto is_good = [](const nlohmann::json& item) { return item.is_number() && std::isfinite(item.get<double>()); };
   if (value->is_array() && std::all_of(value->begin(), value->end(), is_good)) return value->get<std::vector<double>>();
-  Problem(key, absl::StrCat("expected a list of numbers, found ", Found(*value)));
+  Problem(key, "expected a list of numbers, found ", Found(*value));
   return {};
 }
 
@@ -134,14 +133,14 @@ std::vector<std::string> ConfigReader::Strings(absl::string_view key) {
   const auto is_good = [](const nlohmann::json& item) { return item.is_string(); };
   if (value->is_array() && std::all_of(value->begin(), value->end(), is_good))
     return value->get<std::vector<std::string>>();
-  Problem(key, absl::StrCat("expected a list of strings, found ", Found(*value)));
+  Problem(key, "expected a list of strings, found ", Found(*value));
   return {};
 }
 
 const nlohmann::json* ConfigReader::Object(absl::string_view key) {
   const nlohmann::json* value = Find(key);
   if (value == nullptr || value->is_object()) return value;
-  Problem(key, absl::StrCat("expected an object, found ", Found(*value)));
+  Problem(key, "expected an object, found ", Found(*value));
   return nullptr;
 }
 
@@ -167,7 +166,7 @@ void ConfigReader::CheckSpelling() {
     if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
     for (const std::string& key : known_) {
       if (object_.contains(key) || !IsNear(name, key)) continue;
-      if (AllGood({key})) Problem(Excerpt(name), absl::StrCat("unknown key; did you mean \"", key, "\"?"));
+      if (AllGood({key})) Problem(Excerpt(name), "unknown key; did you mean \"", key, "\"?");
       break;
     }
   }

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "nlohmann/json.hpp"
@@ -60,8 +61,11 @@ class ConfigReader {
   // False if one of the keys has a problem already.  Ask before comparing values: a getter that noted a problem has
   // returned a value that is not the file's.
   bool AllGood(std::initializer_list<absl::string_view> keys) const;
-  // Adds a problem: "<key>: <text>".
-  void Problem(absl::string_view key, absl::string_view text) { problems_.emplace_back(key, text); }
+  // Adds a problem: "<key>: <parts, joined>".
+  template <class... Parts>
+  void Problem(absl::string_view key, const Parts&... parts) {
+    problems_.emplace_back(key, absl::StrCat(parts...));
+  }
   // Adds the problems of a reader of a nested object, whose key is `prefix`.
   void Adopt(absl::string_view prefix, const ConfigReader& nested);
   // Adds a problem for each unknown key that is nearly a known, absent one.  Call after every key was read.

@@ -4,7 +4,6 @@
 #include <limits>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/ops/router/router.h"
 
@@ -30,7 +29,7 @@ void ReadExperts(ConfigReader& reader, ModelConfig* config) {
   config->num_experts = reader.Int(key, std::nullopt, {1, kMaxExperts});
   config->top_k = reader.Int("num_experts_per_tok", std::nullopt, {1, ops::kMaxTopK});
   if (reader.AllGood({key, "num_experts_per_tok"}) && config->top_k > config->num_experts) {
-    reader.Problem("num_experts_per_tok", absl::StrCat(config->top_k, " exceeds ", key, " ", config->num_experts));
+    reader.Problem("num_experts_per_tok", config->top_k, " exceeds ", key, " ", config->num_experts);
   }
 }
 
@@ -56,8 +55,7 @@ bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config) {
   const std::vector<std::string> types = reader.Strings("layer_types");
   if (!reader.AllGood({"layer_types", "num_hidden_layers"})) return true;
   if (types.size() != config->layers.size()) {
-    reader.Problem("layer_types",
-                   absl::StrCat("has ", types.size(), " entries for ", config->layers.size(), " layers"));
+    reader.Problem("layer_types", "has ", types.size(), " entries for ", config->layers.size(), " layers");
     return true;
   }
   const bool window_known = reader.AllGood({"sliding_window", "use_sliding_window"});
@@ -67,8 +65,8 @@ bool ReadLayerTypes(ConfigReader& reader, int32_t window, ModelConfig* config) {
         reader.Problem("layer_types", "has sliding_attention, but there is no sliding_window");
       config->layers[i].window = window;
     } else if (types[i] != "full_attention") {
-      reader.Problem("layer_types", absl::StrCat("unknown type \"", Excerpt(types[i]),
-                                                 "\"; known: full_attention, sliding_attention"));
+      reader.Problem("layer_types", "unknown type \"", Excerpt(types[i]),
+                     "\"; known: full_attention, sliding_attention");
     }
   }
   return true;

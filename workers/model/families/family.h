@@ -15,24 +15,16 @@ namespace switchyard::model {
 // Names of one MoE block's tensors.  "{i}" stands for the layer, "{e}" for the expert.  A checkpoint uses either
 // per-expert tensors or fused ones.  The bias of "….weight" is "….bias".  A family whose feed-forwards have no gate has
 // null for the gate's name and for the fused ones.
+// The defaults are the names of the Qwen families and OLMoE, and of all models that transformers v5 holds in memory.
 struct MoeNaming {
-  std::array<const char*, 2> router;  // [E, H]; the second spelling may be null
-  const char* expert_gate;            // [F, H]
-  const char* expert_up;              // [F, H]
-  const char* expert_down;            // [H, F]
-  const char* fused_gate_up;          // [E, 2F, H], gate rows first
-  const char* fused_down;             // [E, H, F]
-  const char* router_bias = nullptr;  // [E], where ModelConfig::router_bias
-};
-
-// The names of the Qwen families and OLMoE, and of all models that transformers v5 holds in memory.
-inline constexpr MoeNaming kMlpExpertsNaming = {
-    .router = {"model.layers.{i}.mlp.gate.weight", nullptr},
-    .expert_gate = "model.layers.{i}.mlp.experts.{e}.gate_proj.weight",
-    .expert_up = "model.layers.{i}.mlp.experts.{e}.up_proj.weight",
-    .expert_down = "model.layers.{i}.mlp.experts.{e}.down_proj.weight",
-    .fused_gate_up = "model.layers.{i}.mlp.experts.gate_up_proj",
-    .fused_down = "model.layers.{i}.mlp.experts.down_proj",
+  // [E, H]; the second spelling may be null
+  std::array<const char*, 2> router = {"model.layers.{i}.mlp.gate.weight", nullptr};
+  const char* expert_gate = "model.layers.{i}.mlp.experts.{e}.gate_proj.weight";  // [F, H]
+  const char* expert_up = "model.layers.{i}.mlp.experts.{e}.up_proj.weight";      // [F, H]
+  const char* expert_down = "model.layers.{i}.mlp.experts.{e}.down_proj.weight";  // [H, F]
+  const char* fused_gate_up = "model.layers.{i}.mlp.experts.gate_up_proj";        // [E, 2F, H], gate rows first
+  const char* fused_down = "model.layers.{i}.mlp.experts.down_proj";              // [E, H, F]
+  const char* router_bias = nullptr;                                              // [E], where ModelConfig::router_bias
 };
 
 // An activation and its name in config.json.
@@ -48,9 +40,9 @@ struct ModelFamily {
   const char* architecture;  // its architectures[0]
   // Fills all fields but those that all families share, which ReadCommonConfig has filled.
   void (*read_config)(ConfigReader& reader, ModelConfig* config);
-  MoeNaming moe;
-  double default_theta;
-  double default_norm_eps;
+  MoeNaming moe = {};
+  double default_theta = 1e4;
+  double default_norm_eps = 1e-6;
   absl::Span<const NamedActivation> activations = kSwiGluNames;  // known ones, the default first
   NormKind norm = NormKind::kRms;
   const char* norm_eps_key = "rms_norm_eps";

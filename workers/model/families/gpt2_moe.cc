@@ -1,7 +1,6 @@
 // GPT-2 with experts, as papers on training use it: learned positions, LayerNorm, biases on all products of attention
 // and of the GELU feed-forwards, every n-th of which is a MoE block with top-1 or top-2 routing; a tied head. There is
 // no such model in transformers: config.json and names are ours (workers/model/README.md).
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/model/families/family.h"
 
@@ -15,7 +14,7 @@ void ReadGpt2Moe(ConfigReader& reader, ModelConfig* config) {
   const std::string method = reader.String("topk_method", "greedy");
   config->router_bias = method == "noaux_tc";
   if (!config->router_bias && method != "greedy") {
-    reader.Problem("topk_method", absl::StrCat("unknown method \"", Excerpt(method), "\"; known: greedy, noaux_tc"));
+    reader.Problem("topk_method", "unknown method \"", Excerpt(method), "\"; known: greedy, noaux_tc");
   }
   config->qkv_bias = config->o_bias = config->ffn_bias = true;
 }
@@ -30,10 +29,7 @@ const ModelFamily kGpt2MoeFamily = {
     .model_type = "gpt2_moe",
     .architecture = "Gpt2MoeForCausalLM",
     .read_config = ReadGpt2Moe,
-    .moe = {.router = {"model.layers.{i}.mlp.gate.weight", nullptr},
-            .expert_gate = nullptr,
-            .expert_up = "model.layers.{i}.mlp.experts.{e}.up_proj.weight",
-            .expert_down = "model.layers.{i}.mlp.experts.{e}.down_proj.weight",
+    .moe = {.expert_gate = nullptr,
             .fused_gate_up = nullptr,
             .fused_down = nullptr,
             .router_bias = "model.layers.{i}.mlp.gate.e_score_correction_bias"},

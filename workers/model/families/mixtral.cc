@@ -21,9 +21,7 @@ const ModelFamily kMixtralFamily = {
     .moe = {.router = {"model.layers.{i}.block_sparse_moe.gate.weight", "model.layers.{i}.mlp.gate.weight"},
             .expert_gate = "model.layers.{i}.block_sparse_moe.experts.{e}.w1.weight",
             .expert_up = "model.layers.{i}.block_sparse_moe.experts.{e}.w3.weight",
-            .expert_down = "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight",
-            .fused_gate_up = "model.layers.{i}.mlp.experts.gate_up_proj",
-            .fused_down = "model.layers.{i}.mlp.experts.down_proj"},
+            .expert_down = "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight"},
     .default_theta = 1e6,
     .default_norm_eps = 1e-5,
 };

@@ -19,8 +19,6 @@ const ModelFamily kOlmoeFamily = {
     .model_type = "olmoe",
     .architecture = "OlmoeForCausalLM",
     .read_config = ReadOlmoe,
-    .moe = kMlpExpertsNaming,
-    .default_theta = 1e4,
     .default_norm_eps = 1e-5,
 };
 

@@ -25,9 +25,6 @@ const ModelFamily kQwen2MoeFamily = {
     .model_type = "qwen2_moe",
     .architecture = "Qwen2MoeForCausalLM",
     .read_config = ReadQwen2Moe,
-    .moe = kMlpExpertsNaming,
-    .default_theta = 1e4,
-    .default_norm_eps = 1e-6,
 };
 
 }  // namespace switchyard::model

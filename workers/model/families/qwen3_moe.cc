@@ -21,9 +21,6 @@ const ModelFamily kQwen3MoeFamily = {
     .model_type = "qwen3_moe",
     .architecture = "Qwen3MoeForCausalLM",
     .read_config = ReadQwen3Moe,
-    .moe = kMlpExpertsNaming,
-    .default_theta = 1e4,
-    .default_norm_eps = 1e-6,
 };
 
 }  // namespace switchyard::model

@@ -4,6 +4,10 @@
 
 #include "absl/status/status.h"
 #include "workers/model/config/config.h"
+#include "workers/ops/norm/layer_norm.h"
+#include "workers/ops/norm/layer_norm_backward.h"
+#include "workers/ops/norm/rms_norm.h"
+#include "workers/ops/norm/rms_norm_backward.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
@@ -15,9 +19,12 @@ struct NormViews {
   TensorView beta;   // [H]; RMSNorm: unused
 };
 
-absl::Status Normalize(const Stream& stream, const ModelConfig& config, const NormViews& weights,
-                       const TensorView& x,   // [T, H] AccDType
-                       const TensorView& y);  // [T, H] model dtype
+inline absl::Status Normalize(const Stream& stream, const ModelConfig& config, const NormViews& weights,
+                              const TensorView& x,    // [T, H] AccDType
+                              const TensorView& y) {  // [T, H] model dtype
+  if (config.norm == NormKind::kRms) return ops::RmsNorm(stream, {.eps = config.norm_eps}, x, weights.gamma, y);
+  return ops::LayerNorm(stream, {.eps = config.norm_eps, .gamma = weights.gamma, .beta = weights.beta}, x, y);
+}
 
 struct NormBackwardDesc {
   NormViews weights;
@@ -25,9 +32,22 @@ struct NormBackwardDesc {
   bool accumulate = false;  // add to dx
 };
 
-absl::Status NormalizeBackward(const Stream& stream, const ModelConfig& config, const NormBackwardDesc& desc,
-                               const TensorView& x,    // [T, H] AccDType: what was normed
-                               const TensorView& dy,   // [T, H] model dtype
-                               const TensorView& dx);  // [T, H] AccDType
+inline absl::Status NormalizeBackward(const Stream& stream, const ModelConfig& config, const NormBackwardDesc& desc,
+                                      const TensorView& x,     // [T, H] AccDType: what was normed
+                                      const TensorView& dy,    // [T, H] model dtype
+                                      const TensorView& dx) {  // [T, H] AccDType
+  if (config.norm == NormKind::kRms) {
+    return ops::RmsNormBackward(stream,
+                                {.eps = config.norm_eps, .accumulate = desc.accumulate, .dgamma = desc.gradients.gamma},
+                                x, desc.weights.gamma, dy, dx);
+  }
+  return ops::LayerNormBackward(stream,
+                                {.eps = config.norm_eps,
+                                 .gamma = desc.weights.gamma,
+                                 .accumulate = desc.accumulate,
+                                 .dgamma = desc.gradients.gamma,
+                                 .dbeta = desc.gradients.beta},
+                                x, dy, dx);
+}
 
 }  // namespace switchyard::model

@@ -9,21 +9,22 @@
 namespace switchyard::model {
 namespace {
 
-absl::Status BadPlan(batching::SlotId slot, absl::string_view text) {
-  return absl::InternalError(absl::StrCat("plan: slot ", slot, ": ", text));
+template <class... Parts>
+absl::Status BadPlan(batching::SlotId slot, const Parts&... parts) {
+  return absl::InternalError(absl::StrCat("plan: slot ", slot, ": ", parts...));
 }
 
 absl::Status CheckTokens(batching::SlotId slot, const batching::SlotInit& init, const SlotLimits& limits) {
   const auto num_tokens = static_cast<int64_t>(init.tokens.size());
   if (num_tokens < 1 || num_tokens > limits.context) {
-    return BadPlan(slot, absl::StrCat(num_tokens, " tokens, expected [1, ", limits.context, "]"));
+    return BadPlan(slot, num_tokens, " tokens, expected [1, ", limits.context, "]");
   }
   if (init.num_prompt_tokens < 1 || init.num_prompt_tokens > num_tokens) {
-    return BadPlan(slot, absl::StrCat("num_prompt_tokens ", init.num_prompt_tokens, " of ", num_tokens, " tokens"));
+    return BadPlan(slot, "num_prompt_tokens ", init.num_prompt_tokens, " of ", num_tokens, " tokens");
   }
   for (const int32_t token : init.tokens) {
     if (token < 0 || token >= limits.vocab_size) {
-      return BadPlan(slot, absl::StrCat("token ", token, " is outside [0, ", limits.vocab_size, ")"));
+      return BadPlan(slot, "token ", token, " is outside [0, ", limits.vocab_size, ")");
     }
   }
   return absl::OkStatus();
@@ -45,7 +46,7 @@ absl::Status SequenceSlots::Validate(const batching::RankPlan& plan) const {
   absl::flat_hash_set<batching::SlotId> freed, seen;
   for (const batching::SlotId id : plan.freed_slots) {
     if (id < 0 || id >= limits_.num_slots) {
-      return BadPlan(id, absl::StrCat("freed, but outside [0, ", limits_.num_slots, ")"));
+      return BadPlan(id, "freed, but outside [0, ", limits_.num_slots, ")");
     }
     freed.insert(id);
   }
@@ -57,7 +58,7 @@ absl::Status SequenceSlots::Validate(const batching::RankPlan& plan) const {
   }
   for (const batching::StepItem& item : plan.items) {
     if (item.slot < 0 || item.slot >= limits_.num_slots) {
-      return BadPlan(item.slot, absl::StrCat("outside [0, ", limits_.num_slots, ")"));
+      return BadPlan(item.slot, "outside [0, ", limits_.num_slots, ")");
     }
     if (!seen.insert(item.slot).second) return BadPlan(item.slot, "two items in one step");
     const bool held = slots_[item.slot].in_use && !freed.contains(item.slot);
@@ -76,31 +77,30 @@ absl::Status SequenceSlots::ValidateItem(const batching::StepItem& item, const S
   if (fresh) RETURN_IF_ERROR(CheckTokens(item.slot, *item.init, limits_));
   const auto num_tokens = static_cast<int64_t>(fresh ? item.init->tokens.size() : before.tokens.size());
   if (!fresh && item.start_pos != before.num_computed) {
-    return BadPlan(item.slot, absl::StrCat("start_pos ", item.start_pos, ", computed ", before.num_computed));
+    return BadPlan(item.slot, "start_pos ", item.start_pos, ", computed ", before.num_computed);
   }
   const int64_t end = int64_t{item.start_pos} + item.num_query;
   // A broken sequence has no next token; its items are not run.
   if (item.start_pos < 0 || item.num_query < 1 || (end > num_tokens && (fresh || !before.broken))) {
-    return BadPlan(item.slot, absl::StrCat("queries [", item.start_pos, ",", end, ") of ", num_tokens, " tokens"));
+    return BadPlan(item.slot, "queries [", item.start_pos, ",", end, ") of ", num_tokens, " tokens");
   }
   if (item.sample && (fresh || !before.broken) && end != num_tokens) {
-    return BadPlan(item.slot, absl::StrCat("samples behind position ", end, " of ", num_tokens, " tokens"));
+    return BadPlan(item.slot, "samples behind position ", end, " of ", num_tokens, " tokens");
   }
   if (item.sample && end >= limits_.context) {
-    return BadPlan(item.slot, absl::StrCat("samples at position ", end, ", context ", limits_.context));
+    return BadPlan(item.slot, "samples at position ", end, ", context ", limits_.context);
   }
   for (const batching::BlockId block : item.new_blocks) {
     if (block < 0 || block >= limits_.num_blocks) {
-      return BadPlan(item.slot, absl::StrCat("block ", block, " is outside [0, ", limits_.num_blocks, ")"));
+      return BadPlan(item.slot, "block ", block, " is outside [0, ", limits_.num_blocks, ")");
     }
   }
   const auto num_blocks = static_cast<int64_t>((fresh ? 0 : before.block_table.size()) + item.new_blocks.size());
   if (num_blocks * limits_.block_size < end) {
-    return BadPlan(item.slot, absl::StrCat(num_blocks, " blocks of ", limits_.block_size, " for ", end, " positions"));
+    return BadPlan(item.slot, num_blocks, " blocks of ", limits_.block_size, " for ", end, " positions");
   }
   if ((num_blocks - 1) * limits_.block_size >= limits_.context) {
-    return BadPlan(item.slot,
-                   absl::StrCat(num_blocks, " blocks of ", limits_.block_size, ", context ", limits_.context));
+    return BadPlan(item.slot, num_blocks, " blocks of ", limits_.block_size, ", context ", limits_.context);
   }
   return absl::OkStatus();
 }

@@ -1,9 +1,9 @@
-// What one rank sends another at dispatch: each hidden row once, and which of the receiver's experts want it.
+// A message of dispatch: hidden rows, each once, and the receiver's experts for each.
 //
 //   int32 num_rows, num_pairs; int32 pair_row[num_pairs]; int32 pair_slot[num_pairs]; padding to 64; rows [num_rows, H]
 //
-// A pair is (row of this message, slot of an expert on the receiver).  The answer, at combine, is [num_pairs, H]: one
-// expert output per pair, in the order of the pairs.  A message without pairs has no bytes.
+// A pair is (row of this message, slot of an expert on the receiver).  Combine answers with one expert output per pair,
+// in their order: [num_pairs, H].  A message without pairs has no bytes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace switchyard::moe {
 
-// Where things are in a message: the one place that knows.
+// The layout of a message.
 struct DispatchMessageLayout {
   DispatchMessageLayout(int64_t num_rows, int64_t num_pairs, int64_t row_bytes);
 
@@ -32,12 +32,11 @@ struct DispatchMessageView {
   char* rows = nullptr;           // [num_rows, row_bytes]
 };
 
-// For the sender: the sizes are written, the rest is to be filled in.  REQUIRES: message has the layout's bytes.
+// Writes the sizes; the sender fills in the rest.  REQUIRES: message has the layout's bytes.
 DispatchMessageView BeginDispatchMessage(const comm::Message& message, int64_t num_rows, int64_t num_pairs,
                                          int64_t row_bytes);
 
-// For the receiver: nothing outside the message, the rows and the slots is reachable through the view.
-// Internal: the message does not hold together.
+// Reads a received message and checks every index.  Internal: the message is malformed.
 absl::StatusOr<DispatchMessageView> ReadDispatchMessage(const comm::Message& message, int64_t num_slots,
                                                         int64_t row_bytes);
 

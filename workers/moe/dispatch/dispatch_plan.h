@@ -1,7 +1,7 @@
-// How large the messages of one exchange are and where they lie: pure, from bounds or from counts.
+// The sizes and places of one exchange's messages, from bounds or from counts.  Pure.
 //
-// Dispatch sends each peer a block of rows and pairs (workers/ops/core/row_blocks.h); combine sends one output for each
-// pair back, in the order of the pairs.  What one rank plans to send another, that one plans to receive.
+// Dispatch sends each peer a block of rows and pairs (workers/ops/core/row_blocks.h); combine returns one output for
+// each pair, in their order.  A rank plans to receive what its peers plan to send.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct DispatchPlan {
   MessageParts combine_send, combine_recv;    // parts of the answers, and of outputs with what comes behind
 };
 
-// What both kinds of plan are made of.
+// The input of both kinds of plan.
 struct DispatchShape {
   const ExpertLayout* layout = nullptr;
   int rank = 0;
@@ -43,8 +43,8 @@ struct DispatchShape {
 // choices or the peer has experts.  InvalidArgument: T > max_rows, more than kMaxExchangeRanks ranks.
 absl::StatusOr<DispatchPlan> BoundedPlan(const DispatchShape& shape, int64_t max_rows);
 
-// For what the ranks have: sent[2 * r] rows and sent[2 * r + 1] pairs go to rank r, this one included; so received.
-// Internal: a peer's counts cannot be.
+// For counts: sent[2 * r] rows and sent[2 * r + 1] pairs go to rank r, this one included; likewise received.
+// Internal: a peer's counts are impossible.
 absl::StatusOr<DispatchPlan> ExactPlan(const DispatchShape& shape, absl::Span<const int32_t> sent,
                                        absl::Span<const int32_t> received);
 

@@ -1,9 +1,8 @@
 // Which rank holds which expert: pure, the same on every rank, versioned by the placement epoch.
 //
-// An expert has one or more places (rank, slot); a place is a slot in the rank's list of experts, where slots may be
-// empty.  With several, a token's place is a function of (source rank, token index) alone, so that no message is needed
-// and every rank can say where any row went.  Contiguous(E, R) is the start: neighbouring experts, the first ranks one
-// more where R does not divide E. Immutable after construction; thread-safe.
+// An expert has one or more places (rank, slot) in the ranks' lists of experts, where slots may be empty.  A token's
+// place is a function of (source rank, token index), so that every rank knows it without a message.  Contiguous(E, R)
+// is the start: neighbouring experts, the first ranks one more where R does not divide E.  Immutable; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +26,8 @@ class ExpertLayout {
   static ExpertLayout Contiguous(int num_experts, int num_ranks);
   // Ranks are the placement's devices, empty slots stay.  REQUIRES: CheckPlacement(placement) is OK.
   static ExpertLayout FromPlacement(const placement::Placement& placement, int64_t epoch);
-  // residents[r]: the experts that rank r holds, by slot, kEmptySlot = none; an expert may be on several ranks, at most
-  // once on each.
-  // REQUIRES: every expert of [0, num_experts) is somewhere.
+  // residents[r]: the experts of rank r, by slot, kEmptySlot = none.  REQUIRES: every expert of [0, num_experts) is on
+  // at least one rank, at most once on each.
   static ExpertLayout FromResidents(int num_experts, absl::Span<const std::vector<int32_t>> residents, int64_t epoch);
 
   int num_experts() const { return static_cast<int>(place_offsets_.size()) - 1; }
@@ -44,8 +42,7 @@ class ExpertLayout {
   }
   // Its slot on that rank; -1 = it is not there.
   int32_t SlotOn(int rank, int expert) const;
-  // Where the row of token `token_idx` of rank `source_rank` finds this expert: here, if the expert is here; else its
-  // places take turns.
+  // The place for a row of token `token_idx` of rank `source_rank`: on that rank if possible, else places take turns.
   Place PlaceOf(int expert, int source_rank, int64_t token_idx) const;
 
  private:

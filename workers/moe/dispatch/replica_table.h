@@ -1,7 +1,5 @@
-// The replica table: an ExpertLayout as one rank's device reads it, a device tensor with an epoch.
-//
-// Owns the memory; a view of it stays valid as long as the table.  A recorded graph holds the table that it was
-// recorded with, so a new epoch's layout wants a new recording.  Immutable after Make; thread-safe.
+// The replica table: an ExpertLayout in the memory of one rank's device, which it owns.  A recorded graph holds its
+// table, so another layout needs another recording.  Immutable after Make; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +16,13 @@ class ReplicaTable {
  public:
   // Shows nothing.
   ReplicaTable() = default;
-  // The layout as `rank` sees it, on the stream's device.  Waits for the stream: not while it is recorded.
+  // Copies the layout, for `rank`, to the stream's device.  Waits for the stream: not while recording.
   // Errors: ResourceExhausted, the device's.
   static absl::StatusOr<ReplicaTable> Make(const Stream& stream, const ExpertLayout& layout, int rank);
 
   // Whether this is the table of that layout, for that rank.
   bool Shows(const ExpertLayout& layout, int rank) const { return rank == rank_ && layout == layout_; }
-  int64_t epoch() const { return layout_.epoch(); }
-  // Whether expert e is in slot e of this rank, for all of them: then there is nothing to look up.
+  // Whether every expert e is in slot e of this rank: then nothing is looked up.
   bool slots_are_experts() const { return slots_are_experts_; }
   ops::PlaceTable view() const;
 

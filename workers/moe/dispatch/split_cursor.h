@@ -1,7 +1,5 @@
-// A rank's way through a SplitTable: its rows of a layer in (token, choice) order, each with the device that computes
-// it.
-//
-// Borrows the table.  One cursor serves a layer, however many exchanges carry its rows.  Thread-compatible.
+// Iterates over a SplitTable: a rank's rows of a layer in (token, choice) order, each with the device that computes it.
+// Borrows the table.  One cursor serves all exchanges of a layer.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +15,7 @@ class SplitCursor {
       : table_(table), source_rank_(source_rank), taken_(static_cast<size_t>(table->num_experts())) {}
 
   const placement::SplitTable& table() const { return *table_; }
-  // Of this rank's next row for `expert`.  -1: the table has no more rows for it, so it was not made for these rows.
+  // The device of this rank's next row for `expert`; -1: the table has no more rows for it.
   int32_t Next(int expert) {
     int32_t before = taken_[expert]++;
     for (const placement::SplitPiece& piece : table_->Pieces(source_rank_, expert)) {

@@ -26,10 +26,6 @@ absl::Status LayerRouter::Take(const MoeLayerDesc& desc, int64_t rows, int64_t e
   return absl::OkStatus();
 }
 
-absl::Status LayerRouter::Reserve(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device) {
-  return Take(desc, rows, experts, device, &memory_);
-}
-
 absl::Status LayerRouter::Begin(const MoeContext& context, const MoeLayerDesc& desc, LayerContext* layer) {
   RETURN_IF_ERROR(Take(desc, layer->x.dim(0), context.layout->num_experts(), context.stream->device(),
                        layer->saved != nullptr ? &layer->saved->gate_memory : &memory_));
@@ -73,7 +69,7 @@ absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* l
   return absl::OkStatus();
 }
 
-// What coming layers will get, and where the rows go that were just gated.
+// Asks what coming layers will get, and where the rows go that were just gated.
 absl::Status LayerRouter::AskGuides(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
   if (context.forecaster == nullptr && context.placer == nullptr) return absl::OkStatus();
   if (layer->num_chunks != 1) {

@@ -1,7 +1,6 @@
-// LayerRouter: says which experts a layer's rows go to, which of their choices find room, and where those experts are.
-//
-// What it decides stands in the LayerContext, for who comes after it.  Memory is kept for the next layer; where a
-// backward pass follows, choices are in the layer's MoeSaved.  Thread-compatible.
+// LayerRouter: decides which experts a layer's rows go to, which of their choices find room, and where those experts
+// are, and writes that to the LayerContext.  Memory is kept for the next layer; where a backward pass follows, choices
+// are in the layer's MoeSaved.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +20,13 @@ namespace switchyard::moe {
 
 class LayerRouter {
  public:
-  // Takes memory for so many rows at once.  Errors: ResourceExhausted.
-  absl::Status Reserve(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device);
-  // Takes memory for the choices of layer->x: REQUIRED before a layer's first Route.
+  // Allocates memory for so many rows.  Errors: ResourceExhausted.
+  absl::Status Reserve(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device) {
+    return Take(desc, rows, experts, device, &memory_);
+  }
+  // Allocates memory for the choices of layer->x: REQUIRED before a layer's first Route.
   absl::Status Begin(const MoeContext& context, const MoeLayerDesc& desc, LayerContext* layer);
-  // Gates layer->rows(), drops what finds no room, and asks forecaster and placer what they say.
+  // Gates layer->rows(), drops choices without room, and asks forecaster and placer.
   absl::Status Route(const MoeContext& context, const MoeLayer& of, LayerContext* layer);
   // Adds to the layer's counts, once all rows are gated.
   absl::Status CountChoices(const MoeContext& context, const LayerContext& layer) const;
@@ -47,7 +48,7 @@ class LayerRouter {
   HostCopy choices_on_host_;
 };
 
-// The same numbers on the host, which waits for them, at most until the step's deadline.
+// Returns the numbers on the host, which waits for them, at most until the step's deadline.
 absl::StatusOr<TensorView> OnHost(const MoeContext& context, const TensorView& numbers, HostCopy* place);
 
 }  // namespace switchyard::moe

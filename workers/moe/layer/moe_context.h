@@ -1,8 +1,8 @@
-// MoeContext: what the MoE layers of one step have in common; LayerContext: what differs from layer to layer.
+// MoeContext: the MoE layers of one step; LayerContext: one of these layers.
 //
-// Who runs a step makes one MoeContext and passes it down: model, layers, exchanges, placers, forecasters and experts
-// read it and change nothing of it but the statistics.  The model makes a LayerContext for each layer; the layer fills
-// in the rest as it runs.  Plain data; everything is borrowed.
+// The caller of a step makes one MoeContext and passes it down; model, layers, exchanges, placers, forecasters and
+// experts change only its statistics.  The model makes a LayerContext for each layer, which fills in the rest as it
+// runs. Plain data; everything is borrowed.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,6 @@ namespace switchyard {
 class Stream;
 }  // namespace switchyard
 
-// What is pointed to is borrowed.
-
 namespace switchyard::moe {
 
 class AllToAllWatch;
@@ -33,7 +31,7 @@ class LayerBalancer;
 class SplitCursor;
 struct MoeSaved;
 
-// The same on every rank, but for stream, stats and what decides over layers.
+// The same on every rank, except stream, stats, placer and forecaster.
 struct MoeContext {
   const Stream* stream = nullptr;
   comm::Communicator* comm = nullptr;               // the "ep" group
@@ -41,19 +39,19 @@ struct MoeContext {
   const pipeline::MoeSchedule* schedule = nullptr;  // what each layer does
   absl::Time deadline = absl::InfiniteFuture();
   MoeStats* stats = nullptr;  // added to; not null
-  // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate: not for
-  // what is recorded.
+  // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate, so the step
+  // cannot be recorded.
   LayerBalancer* placer = nullptr;
-  // Is told of each gate, and tells the placer and the experts what it expects; null: nobody does.  Not asked where a
-  // schedule gates its rows in parts.
+  // Observes each gate and forecasts for the placer and the experts; may be null.  Not asked where a schedule gates its
+  // rows in parts.
   LayerLoadPredictor* forecaster = nullptr;
-  AllToAllWatch* watch = nullptr;  // is told of the layers' all-to-alls; null: nobody is
-  // What finds no room at its expert is dropped, before it is placed.  On the CPU, where all rows are gated at once.
+  AllToAllWatch* watch = nullptr;  // observes the layers' all-to-alls; may be null
+  // Drops choices without room before rows are placed.  On the CPU, where all rows are gated at once.
   ExpertCapacity capacity = {};
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // of kPadded: no rank has more rows in this step, padding included
-  // This step is recorded, or may be: its layers have scratch of their own, which no other step moves.  It grows with
-  // the first step of more rows than any before, which makes what was recorded invalid.
+  // This step is or may be recorded: its layers have scratch of their own.  A step of more rows than before grows it,
+  // which invalidates recorded graphs.
   bool recorded = false;
 
   // A collective of a layer's part, as a chunk.
@@ -69,21 +67,20 @@ struct LayerContext {
   TensorView decode_counts = {};
   int64_t num_decode_rows = 0;
   const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
-  // Keeps what the layer's backward needs; null: nobody wants one.  On the CPU with kExact, without placer, forecaster
-  // and MoeLayerWeights::experts; else Unimplemented.
+  // Receives what the layer's backward needs; may be null.  Unimplemented except on the CPU with kExact, without
+  // placer, forecaster and MoeLayerWeights::experts.
   MoeSaved* saved = nullptr;
 
-  // The layer says the rest.  First what its gate said of all of this rank's rows:
+  // The layer fills in the rest, first its gate's results for all of this rank's rows:
   TensorView x = {};             // [T, H] model dtype: what goes to the experts
   TensorView logits = {};        // [T, E] AccDType, the router's
   TensorView topk_idx = {};      // [T, K] int32, -1 = dropped
-  TensorView topk_on_host = {};  // the same on the host, for who is asked after the gate
-  // What coming layers' experts will get, nearest layer first: the forecaster's of this rank's rows, once it was asked;
-  // then the placer's (LayerPlacement).  May be empty.
+  TensorView topk_on_host = {};  // the same on the host, for placer and forecaster
+  // Forecasts for coming layers, nearest first: the forecaster's of this rank's rows, then the placer's
+  // (LayerPlacement). May be empty.
   absl::Span<const placement::LayerEstimate> estimates = {};
   const ExpertLayout* layout = nullptr;  // where its experts are
-  // Which replica a row goes to; on a host the layer's exchanges advance it one after the other.  Null: the layout's
-  // own rule.
+  // Decides a row's replica; on a host the layer's exchanges advance it in order.  Null: the layout's rule.
   SplitCursor* split = nullptr;
   int chunk = 0, num_chunks = 1;  // which of its rows the present call is about
 

@@ -1,10 +1,11 @@
 #include "workers/moe/layer/moe_layer.h"
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
-#include "workers/moe/experts/wave_weights.h"
 #include "workers/moe/layer/layer_router.h"
 #include "workers/moe/layer/moe_checks.h"
 #include "workers/moe/layer/moe_saved.h"
@@ -13,8 +14,64 @@
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
 #include "workers/tensor/copy.h"
+#include "workers/tensor/int_upload.h"
 
 namespace switchyard::moe {
+namespace {
+
+// The weights of a part of a layer's experts, for grouped products; on a device their addresses are sent in the
+// stream's order.  The host runs at most two parts ahead.  The lists have one place on a device, so this cannot be
+// recorded.
+class WaveWeights {
+ public:
+  struct Groups {
+    ops::WeightGroup gate_up, down;  // [slots]
+  };
+
+  // Allocates memory for so many slots; none on the CPU.  Errors: ResourceExhausted.
+  absl::Status Reserve(Device device, int64_t slots) {
+    if (device.is_cpu() || slots <= slots_) return absl::OkStatus();
+    ASSIGN_OR_RETURN(addresses_, IntUpload::Create(device, {slots * kNumbers, slots * kNumbers}));
+    slots_ = slots;
+    return absl::OkStatus();
+  }
+
+  // Both of one size, null where a slot's expert is not in this part; borrowed until the next call, as the result.
+  // Errors: the device's.
+  absl::StatusOr<Groups> Send(const Stream& stream, const ops::WeightGroup& gate_up, const ops::WeightGroup& down) {
+    SY_CHECK_EQ(gate_up.size(), down.size());
+    if (stream.device().is_cpu()) return Groups{gate_up, down};
+    const int64_t numbers = gate_up.size() * kNumbers;
+    RETURN_IF_ERROR(Reserve(stream.device(), gate_up.size()));
+    RETURN_IF_ERROR(addresses_.Begin(stream));
+    Write(kGateUp, gate_up);
+    Write(kDown, down);
+    RETURN_IF_ERROR(addresses_.Send(stream, {numbers, numbers}));
+    const auto on_device = [&](int array, const ops::WeightGroup& weights) {
+      const void* const list = addresses_.view(array, numbers).data();
+      return ops::WeightGroup(weights.weights(), static_cast<const void* const*>(list));
+    };
+    return Groups{on_device(kGateUp, gate_up), on_device(kDown, down)};
+  }
+
+ private:
+  static constexpr int kGateUp = 0, kDown = 1;
+  static constexpr int64_t kNumbers = sizeof(void*) / sizeof(int32_t);  // of an address
+
+  void Write(int array, const ops::WeightGroup& weights) {
+    char* to = reinterpret_cast<char*>(addresses_.host(array).data());
+    for (int64_t i = 0; i < weights.size(); ++i, to += sizeof(void*)) {
+      const void* const address = weights[i] == nullptr ? nullptr : weights[i]->data();
+      std::memcpy(to, &address, sizeof(address));
+    }
+  }
+
+  IntUpload addresses_;
+  int64_t slots_ = 0;
+};
+
+}  // namespace
+
 class MoeExecutor::Impl : public MicroOpRunner {
  public:
   explicit Impl(DispatcherMaker make_exchange) : make_exchange_(make_exchange) {}
@@ -58,8 +115,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return desc.shared_ffn > 0 ? TakeShared(desc, room.rows, device, nullptr).status() : absl::OkStatus();
   }
 
-  // A layer is these five: route, dispatch, experts, combine, and into the residual.  The program says in which order,
-  // and of which rows.
+  // The schedule decides the order of these, and their rows.
   absl::Status Start(const pipeline::MicroOp& op) override {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
@@ -123,7 +179,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     }
   }
 
-  // What is not there already.
+  // Saves the rest.
   void Save(MoeSaved* saved) const {
     saved->num_chunks = context_->schedule->num_chunks;
     saved->topk_idx = router_.chosen();
@@ -234,7 +290,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return exchange().FinishCombine(*context_, terms, residual_.Rows(rows.begin, rows.count));
   }
 
-  // Each mode has its own, so that what a graph has recorded of one stays where it is.
+  // Each mode has its own, so that recorded addresses of one stay valid.
   std::vector<std::unique_ptr<TokenDispatcher>>& exchanges() {
     return exchanges_[static_cast<size_t>(context_->exchange)];
   }

@@ -1,10 +1,9 @@
-// One MoE layer: route, dispatch, experts, combine, residual, in the order that the step's MoeSchedule says, and the
-// shared expert where there is one.
+// One MoE layer: route, dispatch, experts, combine, residual, and the shared expert if there is one, in the order of
+// the step's MoeSchedule.
 //
-// Weights are borrowed; scratch lives in the MoeExecutor that the layers of a model share (a step runs them one after
-// the other).  Every rank of the group must call Run for every layer of a step, also with zero rows, with the same
-// schedule and layout.  A token's bits depend neither on the ranks, nor the chunks, nor the other tokens.
-// Thread-compatible.
+// Weights are borrowed; the layers of a model share the scratch of a MoeExecutor.  Every rank of the group must call
+// Run for every layer of a step, also with zero rows, with the same schedule and layout.  A token's bits depend neither
+// on the ranks, nor the chunks, nor the other tokens.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +29,8 @@ struct MoeLayerWeights {
   ops::WeightTable gate_up;  // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
   ops::WeightTable down;     // [El] [H, F]
   std::vector<TensorView> up_biases, down_biases;  // [El] each [F], [H]; empty: none (only with GELU)
-  // Has the experts where they are not all resident; then the two tables are empty, and on a device the host waits for
-  // the layer's counts: not for what is recorded.
+  // Provides experts that are not all resident; then the two tables are empty, and on a device the host waits for the
+  // layer's counts, so the step cannot be recorded.
   ExpertWeightProvider* experts = nullptr;
   const ops::Weight* shared_gate_up = nullptr;  // [2Fs, H]; null = no shared expert
   const ops::Weight* shared_down = nullptr;     // [H, Fs]
@@ -64,21 +63,21 @@ struct MoeCapacity {
 
 class MoeExecutor {
  public:
-  // exchange: what moves rows; another than MakeDispatcher for tests.
+  // exchange: makes dispatchers; tests give others.
   using DispatcherMaker = std::unique_ptr<TokenDispatcher> (*)(Device device, ExchangeMode mode);
   explicit MoeExecutor(DispatcherMaker exchange = &MakeDispatcher);
   ~MoeExecutor();
 
-  // Takes scratch for such steps of this layer in one chunk at once, whichever experts rows choose; else it grows with
-  // the steps.  Errors: ResourceExhausted.
+  // Allocates scratch for such steps of this layer in one chunk, whichever experts rows choose; else it grows with the
+  // steps.  Errors: ResourceExhausted.
   absl::Status Reserve(const MoeCapacity& room, const MoeLayerDesc& layer);
-  // residual += experts(x) (+ shared).  T may be 0.  at: what the model says of this layer.
+  // residual += experts(x) (+ shared).  T may be 0.  at: the model's fields of this layer.
   // Errors: InvalidArgument (shapes), or the communicator's (then the group is broken and residual undefined).
   absl::Status Run(const MoeContext& context, const LayerContext& at, const MoeLayer& layer,
                    const TensorView& x,          // [T, H] model dtype, the normalized rows
                    const TensorView& residual);  // [T, H] AccDType
 
-  // Of the last Run, valid until the next: the experts that the router chose, -1 where a choice was dropped.
+  // The router's choices in the last Run, -1 if dropped; valid until the next.
   const TensorView& topk_idx() const;  // [T, K] int32
 
  private:

@@ -1,9 +1,9 @@
-// What one MoE layer keeps of a forward pass for its backward (LayerContext::saved): the router's numbers, where rows
-// went and the rows that came, the experts' products before and after the activation.
+// What one MoE layer keeps of a forward pass for its backward (LayerContext::saved): the router's numbers, routes,
+// received rows, the experts' products before and after the activation.
 //
-// MoeExecutor::Run fills it, MoeBackward::Run reads it; each layer (and micro-step) between them has its own.  This
-// rank's own rows are not kept: the backward is given them again, since they are cheaply made again.  Nor are experts'
-// outputs.  Memory grows and is kept for the next step.  On the CPU.  Thread-compatible.
+// MoeExecutor::Run fills it, MoeBackward::Run reads it; each layer (and micro-step) has its own.  Keeps neither this
+// rank's own rows, which the caller recomputes cheaply, nor experts' outputs.  Memory grows and is kept for the next
+// step.  On the CPU.  Thread-compatible.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace switchyard::moe {
 
-// Memory of what a router says of T rows.
+// Memory of a router's numbers for T rows.
 struct GateMemory {
   RowScratch topk_idx, topk_weight, logits;
   RowScratch kept_idx;  // where there is a capacity

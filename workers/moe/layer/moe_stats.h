@@ -1,7 +1,5 @@
-// What a MoE layer did, summed over the layers of a step.  Plain data.
-//
-// Numbers of rows are what the host knows: an exchange whose counts stay on a device (kPadded, or one rank of a
-// device) adds nothing to them, and to bytes_sent its fixed sizes.
+// Statistics of MoE layers, summed over the layers of a step.  An exchange whose counts stay on a device (kPadded, or
+// one rank of a device) adds no rows, and its fixed sizes to bytes_sent.  Plain data.
 #pragma once
 
 #include <cstddef>

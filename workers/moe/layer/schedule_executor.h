@@ -3,7 +3,10 @@
 // the same order.  Knows no tensors: the runner does the ops.
 #pragma once
 
+#include <vector>
+
 #include "absl/status/status.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/moe_schedule.h"
 
 namespace switchyard::moe {
@@ -36,6 +39,27 @@ class MicroOpRunner {
 
 // Stops at the first error and returns it; the runner ends what is under way.  watch: may be null.  REQUIRES: a valid
 // schedule.
-absl::Status RunSchedule(const pipeline::MoeSchedule& schedule, MicroOpRunner* runner, AllToAllWatch* watch = nullptr);
+inline absl::Status RunSchedule(const pipeline::MoeSchedule& schedule, MicroOpRunner* runner,
+                                AllToAllWatch* watch = nullptr) {
+  std::vector<char> under_way(schedule.ops.size(), 0);
+  const auto finish = [&](size_t i) -> absl::Status {
+    if (!under_way[i]) return absl::OkStatus();
+    under_way[i] = 0;
+    RETURN_IF_ERROR(runner->Finish(schedule.ops[i]));
+    if (watch != nullptr) watch->End();
+    return absl::OkStatus();
+  };
+  for (size_t i = 0; i < schedule.ops.size(); ++i) {
+    const pipeline::MicroOp& op = schedule.ops[i];
+    for (const int dep : op.deps) RETURN_IF_ERROR(finish(static_cast<size_t>(dep)));
+    const bool communicating = pipeline::IsCommunicating(op.kind);
+    if (communicating && watch != nullptr) RETURN_IF_ERROR(watch->Begin());
+    RETURN_IF_ERROR(runner->Start(op));
+    under_way[i] = communicating;
+  }
+  for (size_t i = 0; i < schedule.ops.size(); ++i) RETURN_IF_ERROR(finish(i));
+  if (watch != nullptr) watch->LayerEnd();
+  return absl::OkStatus();
+}
 
 }  // namespace switchyard::moe
