@@ -6,11 +6,6 @@
 #include "workers/moe/popularity/row_load_predictor.h"
 
 namespace switchyard::moe {
-namespace {
-
-constexpr popularity::Phase kPhases[] = {popularity::Phase::kPrefill, popularity::Phase::kDecode};
-
-}  // namespace
 
 absl::Status RowLoadPredictor::Fit(const MoeContext& context, const LayerContext& layer) {
   if (fit_ == nullptr) return absl::OkStatus();
@@ -54,13 +49,13 @@ std::optional<RowLoadPredictor::Question> RowLoadPredictor::QuestionOf(popularit
   return question;
 }
 
-// Products are enqueued one after the other and their answers fetched at once: a device is waited for once a gate.
+// Enqueues all products and fetches their answers at once, to wait for a device once a gate.
 absl::Status RowLoadPredictor::Predict(const MoeContext& context, const LayerContext& layer) {
   questions_.clear();
   int64_t answers = 0;
   for (int ahead = 1; ahead <= popularity::kMaxAhead && layer.index + ahead < options_.shape.num_layers; ++ahead) {
     for (int p = 0; p < popularity::kNumPredictors; ++p) {
-      for (const popularity::Phase phase : kPhases) {
+      for (const popularity::Phase phase : popularity::kPhases) {
         const std::optional<Question> question =
             QuestionOf(static_cast<popularity::Predictor>(p), {.layer = layer.index + ahead, .ahead = ahead}, phase);
         if (!question.has_value()) continue;
@@ -95,10 +90,10 @@ absl::Status RowLoadPredictor::Ask(const Stream& stream, const TensorView& x, co
       x.Rows(question.phase == popularity::Phase::kPrefill ? num_decode_rows_ : 0, question.count);
   if (question.map == nullptr) {
     const ops::Weight& router = *options_.routers[static_cast<size_t>(question.at.layer)];
-    return forecast_.Predict(stream, of_phase, router, {}, nullptr, predicted);
+    return forecast_.Predict(stream, of_phase, router, {}, predicted);
   }
   if (!question.in_context) {
-    return forecast_.Predict(stream, of_phase, question.map->weight, question.map->bias, nullptr, predicted);
+    return forecast_.Predict(stream, of_phase, question.map->weight, question.map->bias, predicted);
   }
   RETURN_IF_ERROR(SendBegins(stream));
   return forecast_.PredictInContext(stream, of_phase, *question.map, begins_upload_.view(0, question.count), predicted);
@@ -134,7 +129,7 @@ absl::Status RowLoadPredictor::Reserve(const Stream& stream, int64_t rows) {
                                      .in_context = in_context,
                                      .units = MostUnits()},
                                     device));
-  // Every row is of one phase, which may be asked of both distances by all predictors.
+  // All predictors may be asked of every row, at both distances.
   RETURN_IF_ERROR(
       predicted_memory_
           .Take(rows * popularity::kNumPredictors * popularity::kMaxAhead, num_predicted_, DType::kI32, device)
