@@ -104,10 +104,6 @@ class RowLoadPredictor : public LayerLoadPredictor {
   absl::Duration spent() const { return absl::Seconds(spent_seconds_); }
 
  private:
-  // A layer that is predicted, and how many layers before it.
-  struct LayerAhead {
-    int layer = 0, ahead = 1;
-  };
   // Of a map among probes_, in a bundle's order.
   static size_t IndexOf(const popularity::ProbeMap& map);
   // The phase's rows of the pass, with what is known of their routing.
@@ -116,14 +112,15 @@ class RowLoadPredictor : public LayerLoadPredictor {
   // A prediction that is to be made of one phase's rows.
   struct Question {
     popularity::Predictor predictor = popularity::Predictor::kGateAhead;
-    LayerAhead at = {};
+    int layer = 0, ahead = 1;  // the layer that is predicted, and how many layers before it
     popularity::Phase phase = popularity::Phase::kPrefill;
     int64_t count = 0;                 // of rows
     const ForecastMap* map = nullptr;  // the probe's; null: the layer's own router
     bool in_context = false;           // the map is one of rows in context
   };
   // None where the phase does not want it, or there is no map.
-  std::optional<Question> QuestionOf(popularity::Predictor predictor, LayerAhead at, popularity::Phase phase) const;
+  std::optional<Question> QuestionOf(popularity::Predictor predictor, int layer, int ahead,
+                                     popularity::Phase phase) const;
   // Hands the phases the predictions that they want of the layers ahead.
   absl::Status Predict(const MoeContext& context, const LayerContext& layer);
   // x: the layer's rows.
