@@ -1,14 +1,15 @@
 #include "scheduler/offload/expert_cache.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "scheduler/base/check.h"
 
 namespace switchyard::offload {
+namespace {
 
-absl::string_view ExpertStateName(ExpertState state) {
-  static constexpr absl::string_view kStateNames[kNumExpertStates] = {"host only", "prefetching", "demanded",
-                                                                      "resident"};
-  return kStateNames[static_cast<int>(state)];
-}
+constexpr absl::string_view kStateNames[kNumExpertStates] = {"host only", "prefetching", "demanded", "resident"};
+
+}  // namespace
 
 ExpertCache::ExpertCache(const OffloadShape& shape)
     : shape_(shape),
@@ -19,9 +20,9 @@ ExpertCache::ExpertCache(const OffloadShape& shape)
 void ExpertCache::MoveTo(ExpertKey key, ExpertState state) {
   const bool may = kExpertMay[static_cast<int>(states_[key])][static_cast<int>(state)];
   if (!may) {
-    internal::CheckFailed(
-        __FILE__, __LINE__, "an expert's state may change so",
-        absl::StrCat("expert ", key, ": ", ExpertStateName(states_[key]), " to ", ExpertStateName(state)));
+    internal::CheckFailed(__FILE__, __LINE__, "an expert's state may change so",
+                          absl::StrCat("expert ", key, ": ", kStateNames[static_cast<int>(states_[key])], " to ",
+                                       kStateNames[static_cast<int>(state)]));
   }
   states_[key] = state;
 }

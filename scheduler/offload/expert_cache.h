@@ -8,14 +8,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "scheduler/offload/layer_plan.h"
 
 namespace switchyard::offload {
 
 enum class ExpertState : uint8_t { kHostOnly, kPrefetching, kDemanded, kResident };
 inline constexpr int kNumExpertStates = 4;
-absl::string_view ExpertStateName(ExpertState state);
 
 //                                            Host   Prefetch Demand Resident
 inline constexpr std::array<std::array<bool, kNumExpertStates>, kNumExpertStates> kExpertMay = {{

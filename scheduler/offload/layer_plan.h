@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 namespace switchyard::offload {
@@ -42,8 +41,6 @@ struct PlanStep {
 struct LayerPlan {
   std::vector<PlanStep> steps;
   bool operator==(const LayerPlan& other) const = default;
-  // "copy 17>3 use 12@0 use 17@3 prefetch 40>0"
-  std::string ToString() const;
 };
 
 }  // namespace switchyard::offload

@@ -27,6 +27,7 @@
 namespace switchyard::popularity {
 
 enum class Phase : uint8_t { kPrefill, kDecode };
+inline constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
 absl::string_view NameOf(Phase phase);  // "prefill", "decode"
 
 enum class ContextKind : uint8_t { kPath, kToken, kPredicted };

@@ -1,9 +1,8 @@
-// Batches cut from a routing trace as a server would mix them: what estimators and policies are replayed on.
+// Whole batches cut from a routing trace as a server would mix them.
 //
-//   kPrefill  neighbouring tokens: a batch is the next B tokens of the trace, over the ends of sequences
-//   kDecode   one token of each of B streams, all advancing: the trace's tokens, one sequence after the other, are cut
-//             into B equal streams, and batch i is token i of each
-// Only whole batches; the rest of the trace is left out.  Borrows the trace.  Thread-compatible.
+//   kPrefill  a batch is the next B tokens of the trace, over the ends of sequences
+//   kDecode   the trace's tokens are cut into B equal streams, and batch i is token i of each
+// Borrows the trace.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

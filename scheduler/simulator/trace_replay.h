@@ -1,9 +1,9 @@
-// A recorded trace run again without a model: what the estimators would have predicted of it, and how even each
-// placement mode would have kept so many devices.
+// Replays a recorded trace without a model: what the estimators would have predicted, and how even each placement mode
+// would have kept so many devices.
 //
-// Batches are cut as TraceBatches says; estimators learn as they go, as on live traffic (LiveEstimates), from the
-// tokens and from the trace's channels gate_ahead and probe where it has them; each mode is told what the best one
-// said.  Tokens of a batch are shared out to the devices in order.  No compute, no links: rows alone.  Pure.
+// TraceBatches cuts batches; estimators learn as on live traffic (LiveEstimates), from the tokens and from the trace's
+// channels gate_ahead and probe; each mode receives the best estimate.  Tokens of a batch are given to the devices in
+// order.  Counts rows alone, no compute and no links.  Pure.
 #pragma once
 
 #include <cstdint>

@@ -162,8 +162,7 @@ class Filler {
   bool chain_;                               // only with one spare slot a device
 };
 
-}  // namespace
-
+// The estimate [E] scaled to `total`, blended with an even spread by twice its error.
 popularity::Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error) {
   const popularity::Popularity reported = popularity::ScaledTo(estimate, total);
   const popularity::Popularity even = popularity::ScaledTo(popularity::Popularity(estimate.size(), 1), total);
@@ -176,6 +175,8 @@ popularity::Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int6
   }
   return popularity::ScaledTo(hedged, total);
 }
+
+}  // namespace
 
 Placement FillEmptySlots(const Placement& base, const Placement& present, const FillTarget& target) {
   SY_CHECK_EQ(static_cast<int>(target.estimate.size()), base.num_experts);

@@ -31,8 +31,4 @@ struct FillTarget {
 // REQUIRES: CheckPlacement(base) is OK; present has base's devices, and base's experts in base's slots.
 Placement FillEmptySlots(const Placement& base, const Placement& present, const FillTarget& target);
 
-// The estimate [E] scaled to `total`, blended with an even spread by twice its error (half its rows wrong: no better
-// than none).
-popularity::Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error);
-
 }  // namespace switchyard::placement

@@ -22,10 +22,10 @@ int64_t DistanceOf(absl::Span<const int64_t> a, absl::Span<const int64_t> b) {
   return twice >> (kShareBits - 20 + 1);
 }
 
-void RunningMean::Add(int64_t sample, int64_t weight) {
-  SY_CHECK(0 <= sample && sample <= weight && weight < (int64_t{1} << 40));
+void RunningMean::Add(int64_t sample) {
+  SY_CHECK(0 <= sample && sample <= kWholeDistance);
   sum_ += sample - sum_ / 16;
-  weight_ += weight - weight_ / 16;
+  weight_ += kWholeDistance - weight_ / 16;
 }
 
 int64_t RunningMean::Mean() const {

@@ -24,8 +24,8 @@ int64_t DistanceOf(absl::Span<const int64_t> a, absl::Span<const int64_t> b);
 // Mean of the samples, the newest weighing 1/16 of a long run; of a short one all weigh about the same.
 class RunningMean {
  public:
-  // REQUIRES: 0 <= sample <= weight < 2^40: a sample of several items weighs as many.
-  void Add(int64_t sample, int64_t weight = kWholeDistance);
+  // REQUIRES: 0 <= sample <= kWholeDistance.
+  void Add(int64_t sample);
   // In 2^-20; kWholeDistance / 2 before the first sample.
   int64_t Mean() const;
 

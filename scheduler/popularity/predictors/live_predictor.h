@@ -1,7 +1,5 @@
-// Which estimators live traffic has, what each of them needs, and the profiles that they count.
-//
-// Names and constants of LiveEstimates, apart from its state: a table of estimators and of predictors.
-// Thread-safe (no state).  Does not do: ask, score or choose them (live_estimates.h).
+// The estimators of live traffic, what each needs, and the profiles that they count: names and constants of
+// LiveEstimates.
 #pragma once
 
 #include <array>
@@ -54,8 +52,8 @@ struct LiveOptions {
   int64_t full_every = 8;
   int64_t counted_rows = 256;  // of a layer and pass, at most
   bool keeps_own = false;      // also counts apart what comes after Restore
-  // The answer is Lina's, whatever else is better: of each token's path the distribution of the next experts, masked
-  // to its top-k and renormalised (section 5.2, Eq. (1)); marginal where no path is known yet.
+  // The answer is Lina's: of each token's path the distribution of the next experts, masked to its top-k and
+  // renormalised (section 5.2, Eq. (1)); marginal where no path is known yet.
   bool paper_estimate = false;
   MonitorOptions monitor = {};
 };

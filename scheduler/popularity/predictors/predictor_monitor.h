@@ -1,9 +1,8 @@
-// Which estimator decides in which layer, and which ones are not worth asking: by how far off they were on live
-// traffic.
+// Which estimator decides in which layer, and which are not worth asking, by their distances on live traffic.
 //
-// Every batch each estimator's total-variation distance is told, per layer.  One that is clearly worse than
-// marginal (index 0, what costs nothing) is switched off and says so; after a while it is tried in the shadow, scored
-// but never chosen, and comes back if it is better than marginal by then.  Each time it fails the wait doubles.
+// An estimator that is clearly worse than marginal (index 0, which costs nothing) is switched off and reported; after a
+// while it is tried in the shadow, scored but never chosen, and comes back if it is better than marginal by then.  Each
+// time it fails the wait doubles.
 //
 //            evidence and > 9/8 of marginal's            wait over
 //      on ------------------------------------> off ----------------> trial
@@ -11,8 +10,8 @@
 //       |                                         +----------------------+
 //       +------------------------ below 15/16 of marginal's -------------+
 //
-// Both distances of a comparison are of the same batches.  Integers only: ranks that are told the same numbers choose
-// alike.  Thread-compatible.  Does not do: estimating, scoring (estimate_score.h).
+// Both distances of a comparison are of the same batches.  Integers only, so that ranks choose alike.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +49,8 @@ class PredictorMonitor {
   // One batch: distances [J] in 2^-20 (DistanceOf), kNoEstimate of those that were not asked or had none.  Without the
   // yardstick's the batch says nothing.
   void Add(int layer, absl::Span<const int64_t> distances);
-  // The one to decide by: of those that are on and have evidence the least distant; another one than before only if it
-  // is better by 1/16.  0 as long as there is no evidence.
+  // The estimator to decide by: the least distant of those that are on and have evidence; another than before only if
+  // it is better by 1/16.  0 as long as there is no evidence.
   int Best(int layer) const { return layers_[static_cast<size_t>(layer)].best; }
   PredictorState StateOf(int layer, int estimator) const;
   OffVerdict LastOff(int layer, int estimator) const;

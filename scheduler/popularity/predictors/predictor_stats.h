@@ -1,8 +1,5 @@
-// How estimators stand in each layer: right how often, how far off, in use or switched off; of one rank, and of a
-// group.
-//
-// What `switchyard experts --estimators` shows.  Plain data and pure functions.  Does not do: scoring
-// (estimate_score.h), choosing (predictor_monitor.h).
+// How estimators stand in each layer, of one rank and of a group: what `switchyard experts --estimators` shows.  Plain
+// data and pure functions.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,7 @@
-// A record of how a model routed tokens, and of what was predicted beforehand: what profiles are made from offline,
-// what the simulator and the benchmarks replay.
+// A record of how a model routed tokens, and of what was predicted beforehand: profiles are made from it offline, and
+// the simulator replays it.
 //
-// Logical expert ids: a trace does not depend on ranks, placement or offload.  Plain data; the file format is in
-// trace_file.h.
+// Expert ids are logical: a trace does not depend on ranks, placement or offload.  Plain data; trace_file.h reads it.
 #pragma once
 
 #include <cstdint>

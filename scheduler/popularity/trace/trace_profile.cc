@@ -52,7 +52,7 @@ absl::StatusOr<ProfileBundle> CountTrace(const RoutingTrace& trace, int path_len
   ProfileBundle bundle;
   bundle.model = trace.model;
   bundle.shape = trace.shape;
-  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+  for (const Phase phase : kPhases) {
     LiveOptions options;
     options.model = trace.model;
     options.shape = trace.shape;

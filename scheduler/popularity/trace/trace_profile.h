@@ -1,7 +1,5 @@
-// A recorded trace counted into a profile bundle: paths and token ids of prefilled and of decoded tokens, and what
-// predictions meant of the trace's channels; as the live estimators count them, so that they take it.
-//
-// Pure.  Does not do: probe maps, which want hidden states (workers/moe/popularity/probe_fit.h).
+// Counts a recorded trace into a profile bundle as the live estimators count: paths and token ids of prefilled and of
+// decoded tokens, and what the channels' predictions meant.  Makes no probe maps, which need hidden states.  Pure.
 #pragma once
 
 #include "absl/status/statusor.h"

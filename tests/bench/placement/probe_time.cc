@@ -35,7 +35,7 @@ absl::StatusOr<double> ProbeSeconds(const popularity::RoutingShape& shape, int64
   std::vector<double> seconds;
   for (int i = 0; i < kTimes; ++i) {
     const double begin = comm::ThreadCpuSeconds();
-    RETURN_IF_ERROR(forecast.Predict(stream, x, map.weight, map.bias, nullptr, predicted));
+    RETURN_IF_ERROR(forecast.Predict(stream, x, map.weight, map.bias, predicted));
     seconds.push_back(comm::ThreadCpuSeconds() - begin);
   }
   std::nth_element(seconds.begin(), seconds.begin() + kTimes / 2, seconds.end());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/scheduler/offload/plan_text.h"
 
 namespace switchyard::offload {
 namespace {
@@ -126,7 +127,7 @@ TEST(CopyTimelineTest, TryingAPlanChangesNothing) {
     const LayerPlan plan = random_plan(gate % 2);
     const int64_t busy = plain.counts().link_ticks;
     const CopyTimeline::Outlook outlook = tried.Try(plan, need);
-    ASSERT_EQ(outlook.ticks, plain.Run(plan, need)) << gate << ": " << plan.ToString();
+    ASSERT_EQ(outlook.ticks, plain.Run(plan, need)) << gate << ": " << TextOf(plan);
     ASSERT_EQ(outlook.link_ticks, plain.counts().link_ticks - busy);
     ASSERT_EQ(tried.Run(plan, need), outlook.ticks);
     ASSERT_EQ(tried.counts().hits, plain.counts().hits);

@@ -12,6 +12,7 @@
 #include "scheduler/offload/policies/rule_policy.h"
 #include "tests/lab/offload/choose_offload.h"
 #include "tests/lab/offload/fewest_copies.h"
+#include "tests/scheduler/offload/plan_text.h"
 
 namespace switchyard::offload {
 namespace {
@@ -96,7 +97,7 @@ TEST(ShadowFollowerTest, WithoutAChangeThePlanIsTheShadows) {
     ShadowFollower follower(shape, policy->InitialSlots());
     for (int gate = 0; gate < 100 * kLayers; ++gate) {
       const LayerPlan plan = policy->OnGate({gate % kLayers, RandomRows(2, &random), kLayerTicks}, {});
-      ASSERT_EQ(follower.Follow(plan).ToString(), plan.ToString()) << policy->name();
+      ASSERT_EQ(TextOf(follower.Follow(plan)), TextOf(plan)) << policy->name();
     }
   }
 }
@@ -108,11 +109,11 @@ TEST(ShadowFollowerTest, HoldsTheSameAfterEverythingWasUsedOnce) {
   follower.Change(std::vector<ExpertKey>{3, 0});
   EXPECT_EQ(follower.NumMissing(std::vector<ExpertKey>{3, 0}), 1);
   // The shadow hits 3; here it takes the slot of 1, which the shadow does not hold.
-  EXPECT_EQ(follower.Follow({{{PlanStep::kUse, 3, 0}, {PlanStep::kUse, 0, 1}}}).ToString(), "copy 3>1 use 3@1 use 0@0");
+  EXPECT_EQ(TextOf(follower.Follow({{{PlanStep::kUse, 3, 0}, {PlanStep::kUse, 0, 1}}})), "copy 3>1 use 3@1 use 0@0");
   EXPECT_EQ(follower.NumMissing(std::vector<ExpertKey>{3, 0}), 0);
   // What the shadow copies and is here already is not copied: after a change back to {0, 2}.
   follower.Change(std::vector<ExpertKey>{0, 2});
-  EXPECT_EQ(follower.Follow({{{PlanStep::kCopy, 3, 1}, {PlanStep::kUse, 3, 1}}}).ToString(), "use 3@1");
+  EXPECT_EQ(TextOf(follower.Follow({{{PlanStep::kCopy, 3, 1}, {PlanStep::kUse, 3, 1}}})), "use 3@1");
 }
 
 // All routings of a tiny cache, each twice, so that leads can be more than chance: no duel copies less than the

@@ -9,6 +9,7 @@
 #include "tests/lab/offload/choose_offload.h"
 #include "tests/lab/offload/forecast_calibration.h"
 #include "tests/lab/offload/greedy_policy.h"
+#include "tests/scheduler/offload/plan_text.h"
 
 namespace switchyard::offload {
 namespace {
@@ -152,7 +153,7 @@ TEST(ExpectedUsePolicyTest, PrefetchesOnlyWhatPays) {
     const LayerPlan plan = policy.OnGate({0, rows, 80}, {LayerForecast{1, chance}});
     int of_14 = 0;
     for (const PlanStep& step : plan.steps) of_14 += step.kind == PlanStep::kPrefetch && step.key == 14;
-    EXPECT_EQ(of_14, copy == 80) << plan.ToString();
+    EXPECT_EQ(of_14, copy == 80) << TextOf(plan);
   }
 }
 

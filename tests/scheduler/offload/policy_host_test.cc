@@ -9,6 +9,7 @@
 #include "scheduler/offload/policies/expected_use_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/offload/policies/rule_policy.h"
+#include "tests/scheduler/offload/plan_text.h"
 
 namespace switchyard::offload {
 namespace {
@@ -58,7 +59,7 @@ TEST_P(PolicyHostTest, WhatIsGoneMakesRoomFirst) {
     }
     if (gone) policy->Host(4, false);
     const LayerPlan plan = Run(policy.get(), 0, {0, 1, 1, 0});
-    EXPECT_EQ(SlotOf(plan, PlanStep::kCopy, 2) == slot, gone) << plan.ToString();
+    EXPECT_EQ(SlotOf(plan, PlanStep::kCopy, 2) == slot, gone) << TextOf(plan);
   }
 }
 
@@ -152,7 +153,7 @@ TEST(ExpectedUsePolicyHostTest, FetchesNothingThatNoRowsComeFor) {
     const LayerPlan plan = policy.OnGate({.layer = 0, .rows = need, .compute_ticks = 100}, {&forecast, 1});
     bool fetched = false;
     for (const PlanStep& step : plan.steps) fetched |= step.kind == PlanStep::kPrefetch && step.key >= 4;
-    EXPECT_EQ(fetched, !gone) << plan.ToString();
+    EXPECT_EQ(fetched, !gone) << TextOf(plan);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/scheduler/offload/plan_text.h"
 
 namespace switchyard::offload {
 namespace {
@@ -24,7 +25,7 @@ class WavePlannerTest : public testing::Test {
     LayerPlan plan;
     planner_.Plan(
         {0, rows, 100}, [this](ExpertKey key) { return worth_[key]; }, wait, &plan);
-    return plan.ToString();
+    return TextOf(plan);
   }
   ExpertCache cache_;
   WavePlanner planner_;
@@ -74,7 +75,7 @@ TEST_F(WavePlannerTest, PrefetchesComputeAfterWhatIsThereInTheirOrder) {
   LayerPlan ahead;
   planner_.Prefetch(2, 1, &ahead);
   planner_.Prefetch(1, 2, &ahead);
-  EXPECT_EQ(ahead.ToString(), "prefetch 2>1 prefetch 1>2");
+  EXPECT_EQ(TextOf(ahead), "prefetch 2>1 prefetch 1>2");
   EXPECT_EQ(Plan({0, 1, 1, 1}), "use 3@0 use 2@1 use 1@2");
   EXPECT_EQ(cache_.state(1), ExpertState::kResident);
 }
@@ -94,7 +95,7 @@ TEST(WavePlannerThreeSlotsTest, AnExpertGivesUpItsSlotOnce) {
   LayerPlan plan;
   planner.Plan(
       {0, rows, 100}, [&worth](ExpertKey key) { return worth[static_cast<size_t>(key)]; }, kNoWait, &plan);
-  EXPECT_EQ(plan.ToString(), "copy 2>1 use 0@0 copy 3>0 use 2@1 copy 4>2 use 3@0 use 4@2");
+  EXPECT_EQ(TextOf(plan), "copy 2>1 use 0@0 copy 3>0 use 2@1 copy 4>2 use 3@0 use 4@2");
 }
 
 // The cheapest of many are those that a scan for each would find, whatever is asked for.
@@ -110,7 +111,7 @@ TEST(WavePlannerTwoSlotsTest, AnExpertGivesUpItsSlotOnce) {
   LayerPlan plan;
   planner.Plan(
       {0, rows, 100}, [](ExpertKey key) { return key == 0 ? -5 : 0; }, kNoWait, &plan);
-  EXPECT_EQ(plan.ToString(), "use 0@0 copy 2>0 use 1@1 copy 3>1 use 2@0 copy 4>0 use 3@1 use 4@0");
+  EXPECT_EQ(TextOf(plan), "use 0@0 copy 2>0 use 1@1 copy 3>1 use 2@0 copy 4>0 use 3@1 use 4@0");
 }
 
 TEST(CheapestSlotsTest, AreThoseOfAScanForEach) {
@@ -146,7 +147,7 @@ TEST(WavePlannerOneSlotTest, EveryExpertTakesItsTurn) {
   LayerPlan plan;
   planner.Plan(
       {0, rows, 100}, [](ExpertKey) { return int64_t{0}; }, kNoWait, &plan);
-  EXPECT_EQ(plan.ToString(), "copy 0>0 use 0@0 copy 1>0 use 1@0 copy 2>0 use 2@0");
+  EXPECT_EQ(TextOf(plan), "copy 0>0 use 0@0 copy 1>0 use 1@0 copy 2>0 use 2@0");
 }
 
 TEST(SlotsPerLayerTest, FirstLayersGetWhatIsOver) {

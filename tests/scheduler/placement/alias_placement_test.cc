@@ -138,7 +138,6 @@ TEST(AliasPlacementTest, AnEstimateThatSaysNothingIsNotFollowed) {
   // Every expert has as many replicas as every other.
   const ReplicaMap replicas(FillEmptySlots(base, {}, {.estimate = a, .error = popularity::kRow}));
   for (int e = 0; e < 16; ++e) EXPECT_EQ(replicas.NumReplicas(e), 3);
-  EXPECT_EQ(HedgedPopularity({3, 1}, 400, popularity::kRow / 4), (popularity::Popularity{250, 150}));
 }
 
 // What hedges are for: nothing is known, nothing moves, and three slots still balance most loads.

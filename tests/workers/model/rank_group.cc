@@ -12,6 +12,7 @@
 #include "scheduler/offload/policies/rule_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
+#include "tests/lab/offload/greedy_policy.h"
 #include "tests/workers/model/greedy_planner.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/runner/batch_upload.h"
@@ -115,9 +116,10 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   }
   const std::vector<moe::ExpertHosting> here(options.experts.size() * static_cast<size_t>(options.num_layers),
                                              moe::ExpertHosting::kHere);
-  options.make_policy = [this](const offload::OffloadShape& shape, absl::Span<const int64_t> popularity) {
-    const offload::RulePolicy::Options lru = {.rule = offload::RulePolicy::Rule::kLru,
-                                              .prefetch = options_.expert_prefetch};
+  options.make_policy = [this](const offload::OffloadShape& shape,
+                               absl::Span<const int64_t> popularity) -> std::unique_ptr<offload::CachePolicy> {
+    const offload::RulePolicy::Options lru = {.rule = offload::RulePolicy::Rule::kLru};
+    if (options_.expert_prefetch) return std::make_unique<GreedyPolicy>(shape, lru, popularity);
     return std::make_unique<offload::RulePolicy>(shape, lru, popularity);
   };
   auto offload = moe::ExpertOffload::Create(std::move(options), *std::move(store));

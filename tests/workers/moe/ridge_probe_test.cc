@@ -141,15 +141,14 @@ TEST_F(RidgeProbeTest, ForecastsTheGate) {
   Tensor chosen(DType::kI32, {kRows, 2}), weight(DType::kF64, {kRows, 2}), predicted(DType::kI32, {kRows, 2});
   ASSERT_TRUE(ops::RouteTopK(stream_, {.top_k = 2}, y, chosen, weight).ok());
   GateForecast forecast;
-  ASSERT_TRUE(forecast.Predict(stream_, x, forecast_map->weight, forecast_map->bias, nullptr, predicted).ok());
+  ASSERT_TRUE(forecast.Predict(stream_, x, forecast_map->weight, forecast_map->bias, predicted).ok());
   for (int64_t i = 0; i < kRows * 2; ++i) {
     EXPECT_EQ(predicted.view().data<int32_t>()[i], chosen.view().data<int32_t>()[i]) << i;
   }
   Tensor alone(DType::kI32, {1, 2});
-  ASSERT_TRUE(
-      forecast.Predict(stream_, x.view().Rows(41, 1), forecast_map->weight, forecast_map->bias, nullptr, alone).ok());
+  ASSERT_TRUE(forecast.Predict(stream_, x.view().Rows(41, 1), forecast_map->weight, forecast_map->bias, alone).ok());
   EXPECT_EQ(alone.view().data<int32_t>()[0], predicted.view().row<int32_t>(41)[0]);
-  EXPECT_THAT(forecast.Predict(stream_, x, forecast_map->weight, forecast_map->bias, nullptr, alone).message(),
+  EXPECT_THAT(forecast.Predict(stream_, x, forecast_map->weight, forecast_map->bias, alone).message(),
               HasSubstr("for 90 rows"));
 }
 

@@ -1,16 +1,11 @@
-// The experts of a placement that changes, of which the rank holds a part: the per-step balancer's table over an expert
-// budget.
+// The per-step balancer's table over an expert budget: experts of a changing placement, of which the rank holds a part.
 //
-// The table says which experts rows may come for, and no more: a decision or a stage copies nothing by itself.  What is
-// in the budget's slots, and when it is copied, the cache policy decides (expert_offload.h), as without a placement; it
-// is told what rows may come for and, by the decisions' estimates, how many will (layer_balancer.h).  So a replica
-// costs room in the cache and a copy when rows come for it and it is not there: what decisions weigh says so
-// (scheduler/placement/per_step/phase_two.h), and rows are split as if all replicas were there.  What a stage of the
-// background balancer wants in memory, or no more, the policy hears with the step that commits it.
-//
-// Thread-compatible: the step's thread.  Does not do: copies of its own, so that its stages are ready at once and
-// nothing of them is compared with checksums, as all copies of a budget are when they are made (summed_copier.h);
-// CopyReason.
+// The table says which experts rows may come for; a decision or a stage copies nothing by itself.  The cache policy
+// decides what is in the budget's slots (expert_offload.h), as without a placement; it receives what rows may come for,
+// how many by the decisions' estimates (layer_balancer.h), and what a committed stage wants in memory.  So a replica
+// costs room in the cache, and a copy when rows come for it and it is not there.
+// Thread-compatible: the step's thread.  Makes no copies of its own, so that its stages are ready at once; all copies
+// of a budget are compared with checksums when they are made (summed_copier.h).
 #pragma once
 
 #include <cstdint>
@@ -30,13 +25,13 @@ class CachedExpertHost : public ExpertHost {
   // offload: has all of the model's experts, 0 … E - 1, as those that rows may ever come for; borrowed.
   explicit CachedExpertHost(ExpertOffload* offload);
 
-  // Which experts Fill has in slots before all others, of those that it is told [L][E]: what the background
-  // balancer wants in memory.  Empty: it says nothing.
+  // The experts [L][E] that Fill puts into slots before others: those that the background balancer wants in memory.
+  // Empty: it says nothing.
   void BeginWith(std::vector<std::vector<bool>> in_memory) { in_memory_ = std::move(in_memory); }
 
   absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline, Progress progress) override;
   absl::Status Replace(int layer, int32_t before, int32_t now, CopyReason reason) override;
-  // Nothing: a layer's plan raises the priority of what it uses.
+  // Does nothing: a layer's plan raises the priority of what it uses.
   void RaisePriority(int, int32_t) override {}
   absl::Status Prepare(absl::Span<const Expert> arrivals) override;
   absl::StatusOr<bool> Ready() override { return true; }
@@ -51,7 +46,7 @@ class CachedExpertHost : public ExpertHost {
     return holders_[static_cast<size_t>(expert.layer) * static_cast<size_t>(num_experts_) +
                     static_cast<size_t>(expert.expert)];
   }
-  // The policy hears of the first that holds an expert, and of the last.
+  // Tell the policy of the first holder of an expert, and of the last.
   void Hold(const Expert& expert, Holder holder);
   void Release(const Expert& expert, Holder holder);
 

@@ -142,7 +142,7 @@ absl::Status DecisionGather::Read(const MoeContext& context, const LayerContext&
   return absl::OkStatus();
 }
 
-// All ranks come here together, as all have seen that somebody's counts do not fit.
+// All ranks call this together, as all have seen that a rank's counts do not fit.
 absl::Status DecisionGather::ReadWideCounts(const MoeContext& context, const LayerContext& layer) {
   const size_t bytes = own_counts_.size() * sizeof(int32_t);
   if (context.comm->world() == 1) {
@@ -163,7 +163,7 @@ absl::Status DecisionGather::ReadWideCounts(const MoeContext& context, const Lay
   return absl::OkStatus();
 }
 
-// All ranks come here together, as all have seen the same hashes.
+// All ranks call this together, as all have seen the same hashes.
 absl::Status DecisionGather::NameMismatch(const MoeContext& context, const LayerContext& layer,
                                           const placement::DecisionDigest& mine) {
   using Fields = std::array<uint64_t, placement::kNumDecisionFields>;

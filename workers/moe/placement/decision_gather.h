@@ -1,13 +1,11 @@
-// What every rank tells the others after a layer's gate: how many of its rows each expert has, what it expects of
-// coming layers, and a hash of what it decided last.
+// The gather after a layer's gate: each rank's rows by expert, its estimates of coming layers, and a hash of its last
+// decision.
 //
-// One small all-gather of class all-to-all, so that its order among the exchanges is the schedule's.  Waits for the
-// slowest gate of the group, which a dispatch would do, too.  Where hashes differ all ranks see it, and exchange their
-// digests: the error names the ranks and the first field.  Thread-compatible.
-//
-// All ranks wait for it, so it is short: 18 + 6 E bytes with estimates, 10 + 2 E without.  Counts are of 16 bits; where
-// one rank's do not fit, all ranks see that, and tell them again with 32.  An estimate has 16 bits an expert and a
-// shift of its own, so what is told of it may be less than what was expected, by 2^-15 of its largest at most.
+// One small all-gather of class all-to-all, so that its order among the exchanges is the schedule's.  Where hashes
+// differ, all ranks see it and exchange their digests: the error names the ranks and the first field.
+// A message has 18 + 6 E bytes with estimates, 10 + 2 E without.  Counts have 16 bits; where one rank's do not fit, all
+// ranks see that and gather them again with 32.  An estimate has 16 bits an expert and a shift of its own, so that it
+// loses 2^-15 of its largest at most.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +24,7 @@ namespace switchyard::moe {
 
 class DecisionGather {
  public:
-  // Of more estimates the nearest layers' are told.
+  // Of more estimates those of the nearest layers are sent.
   static constexpr int kMaxEstimates = 2;
 
   // estimates: whether messages have room for them; the same on all ranks.
@@ -42,7 +40,7 @@ class DecisionGather {
   // REQUIRES: layer.topk_on_host is there.
   absl::StatusOr<Reported> Gather(const MoeContext& context, const LayerContext& layer,
                                   const placement::DecisionDigest& last);
-  // What a rank reports, where its counts fit 16 bits.
+  // Bytes that a rank sends, where its counts fit 16 bits.
   int64_t message_bytes() const { return layout_.bytes; }
 
  private:
@@ -73,7 +71,7 @@ class DecisionGather {
   std::vector<char> mine_;
   std::vector<int32_t> own_counts_;           // [E]
   std::vector<int32_t> counts_;               // [R, E]
-  std::vector<popularity::Popularity> sums_;  // [L] of layers that were told of; empty: none
+  std::vector<popularity::Popularity> sums_;  // [L] of the estimates; empty: none
   std::vector<placement::LayerEstimate> reported_;
 };
 

@@ -1,10 +1,10 @@
-// A layer's decision as device 0 tells it to the others in the mode `central`: 32-bit words in the machine's byte
+// A layer's decision as device 0 sends it to the others in the mode `central`: 32-bit words in the machine's byte
 // order.
 //
 //   number (2 words), layer, demand, number of prefetch plans and they, number of awaited copies and they (device,
-//   slot, decision in 2 words), number of offsets and they, number of pieces and they (device, rows) a plan: layer,
-//   number of changes, they (device, slot, expert)
-// The digest stays where it was made, and so do the reasons.  Ranks are of one machine type.
+//   slot, decision in 2 words), number of offsets and they, number of pieces and they (device, rows)
+//   a plan: layer, number of changes, they (device, slot, expert)
+// Digest and reasons are not sent.  Ranks are of one machine type.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct DecisionBounds {
 // Internal: the words do not hold together.  Slots are the caller's to check.
 absl::StatusOr<placement::LayerDecision> DecodeDecision(absl::Span<const int32_t> words, const DecisionBounds& bounds);
 
-// Of what the decision says alone: equal on the rank that made it and on those that were told.
+// Of the outputs alone: equal on the rank that decided and on those that received the decision.
 placement::DecisionDigest DigestOfSaid(const placement::LayerDecision& decision);
 
 }  // namespace switchyard::moe

@@ -1,10 +1,9 @@
-// What a rank holds of all layers' experts, as the per-step balancer changes it: what per_step_balancer.h says to what
-// has slots.
+// Interface through which the per-step balancer changes which experts of all layers a rank holds.
 //
-// Three hold experts: the table (what this rank has of each layer by the decisions so far), a stage of the background
-// balancer that is being prepared, and what departed with the last one until it is released.  Whether weights are there
-// is another thing: whoever computes waits for them (expert_weight_provider.h), and nothing of what is said here
-// depends on it. After an error of a copy Fill must follow.  Thread-compatible: the step's thread.
+// Three hold experts: the table (this rank's of each layer by the decisions so far), a stage of the background balancer
+// that is being prepared, and what departed with the last stage until it is released.  Who computes waits for weights
+// (expert_weight_provider.h); nothing here depends on whether they are there.  After an error of a copy Fill must
+// follow.  Thread-compatible: the step's thread.
 #pragma once
 
 #include <array>
@@ -29,7 +28,7 @@ enum class CopyReason : uint8_t {
 };
 inline constexpr int kNumCopyReasons = 5;
 
-// Since it was made.
+// Counts since the host was made.
 struct ExpertHostCounters {
   std::array<int64_t, kNumCopyReasons> copies = {};  // that were begun
   int64_t copied_bytes = 0;
@@ -40,7 +39,7 @@ struct ExpertHostCounters {
 
 class ExpertHost {
  public:
-  // Told while slots are filled; false ends it.
+  // Called while slots are filled; false ends that.
   using Progress = absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)>;
   struct Expert {
     int32_t layer = 0;  // among the MoE layers
@@ -49,29 +48,27 @@ class ExpertHost {
 
   virtual ~ExpertHost() = default;
 
-  // A group begins: the table is experts[layer], kEmptySlot among them ignored; nothing is staged.  Copies what has to
-  // be there and is not; blocks.  Errors: DeadlineExceeded, Cancelled, a copy's.
+  // A group begins: the table is experts[layer], kEmptySlot ignored; nothing is staged.  Copies what is missing;
+  // blocks. Errors: DeadlineExceeded, Cancelled, a copy's.
   virtual absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline,
                             Progress progress) = 0;
 
   // A decision changes a slot of this rank: `before` goes, `now` comes, kEmptySlot = none.  Does not wait.
   virtual absl::Status Replace(int layer, int32_t before, int32_t now, CopyReason reason) = 0;
-  // The layer that computes next waits for this one: its copy goes before prefetches.
+  // The layer that computes next waits for this expert: its copy goes before prefetches.
   virtual void RaisePriority(int layer, int32_t expert) = 0;
 
-  // The background balancer, one stage at a time.  Starts copies of what this rank does not have.
-  // ResourceExhausted: fewer free slots than arrivals; FailedPrecondition: the stage before was neither dropped nor
-  // released.
+  // Begins a stage of the background balancer: starts copies of what this rank does not have.  ResourceExhausted: fewer
+  // free slots than arrivals; FailedPrecondition: the stage before was neither dropped nor released.
   virtual absl::Status Prepare(absl::Span<const Expert> arrivals) = 0;
-  // Whether all of them are there.  DataLoss: a copy arrived with a wrong checksum; a failed copy's error.  What was
+  // Whether all arrivals are there.  DataLoss: a copy arrived with a wrong checksum; a failed copy's error.  What was
   // here before and turns out to be damaged is copied anew first.  Does not wait.
   virtual absl::StatusOr<bool> Ready() = 0;
   // What arrived is the table's, and what departs is not, but stays until Release.  REQUIRES: Ready.
   virtual void Commit(absl::Span<const Expert> departures) = 0;
-  // With a commit, of an expert of the table: the plan in force wants it in memory, or does not.  Says nothing to those
-  // who have all in memory.
+  // With a commit: the plan wants this expert of the table in memory, or does not.
   virtual void Prefer(const Expert&, bool) {}
-  // What was prepared and not committed, or what departed, is given up; nothing otherwise.
+  // Gives up what was prepared and not committed, or what departed, if anything.
   virtual absl::Status Drop() = 0;
   virtual absl::Status Release() = 0;
 };

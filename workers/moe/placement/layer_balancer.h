@@ -1,7 +1,7 @@
-// Where the rows of a MoE layer are computed: decided after its gate, on every rank alike.
+// Interface of what decides, after a layer's gate and on every rank alike, where the layer's rows are computed.
 //
-// Without a placer rows follow the step's one layout.  A placer may gather what ranks know first; then all ranks call
-// it for the same layers in the same order, also with no rows.  Thread-compatible.
+// Without a balancer rows follow the step's one layout.  It may gather what ranks know, so all ranks call it for the
+// same layers in the same order, also with no rows.  Thread-compatible.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -13,12 +13,12 @@
 
 namespace switchyard::moe {
 
-// Borrowed from the placer, until its next Place.
+// Borrowed from the balancer, until its next Place.
 struct LayerPlacement {
   const ExpertLayout* layout = nullptr;          // this layer's
   const placement::SplitTable* split = nullptr;  // of its rows over replicas; null: the layout's own rule
-  // What coming layers' experts get on this rank, as far as the placer knows: of all ranks' rows, those that it will
-  // send here.  Nearest layer first; may be empty.
+  // The rows of all ranks that coming layers' experts are expected to get on this rank.  Nearest layer first; may be
+  // empty.
   absl::Span<const placement::LayerEstimate> estimates = {};
 };
 

@@ -1,18 +1,14 @@
 // The per-step balancer: every layer's rows go where its decision says (scheduler/placement/per_step/layer_decision.h),
 // and the copies that it orders here are begun.
 //
-// One layer: gather of counts, of estimates where the mode uses them (ranks may have forecasters or not), and of the
-// last decision's hash (decision_gather.h) → Decide, by every rank alike, with no other message → this rank's copies →
-// rows follow the decision's split.  A copy that rows need is waited for when they compute (expert_weight_provider.h):
-// it may be late, and rows never go elsewhere.
-//
-// In the mode `central` device 0 alone decides, and tells the others in one message more; estimates ride in the same
+// One layer: gather of counts, of estimates where the mode uses them, and of the last decision's hash
+// (decision_gather.h) → Decide, by every rank alike, with no other message → this rank's copies → rows follow the
+// decision's split, and wait for late copies where they compute (expert_weight_provider.h).
+// In the mode `central` device 0 alone decides, and sends the decision in one message more; estimates ride in the same
 // gather as the counts, not in the all-to-all as the paper's do.
-//
-// The background balancer's stages: Prepare copies; the step that names the epoch commits it on every rank before its
+// A stage of the background balancer: Prepare copies; the step that names the epoch commits it on every rank before its
 // first layer.
-//
-// Does not do: `oracle`, which would have to know the gate before it runs, and `ideal`, which changes answers.
+// Refuses `oracle`, which would have to know the gate before it runs, and `ideal`, which changes answers.
 // Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; scheduler/PAPERS.md, "Beyond Lina".
 #pragma once
 
@@ -36,8 +32,7 @@ namespace switchyard::moe {
 struct PerStepBalancerOptions {
   placement::PolicyShape shape;  // the same on all ranks, costs and horizon too
   int rank = 0;                  // of as many as the shape has devices
-  // Has this rank's experts; borrowed.  Null: all are in tables that follow the shape's residents, where nothing moves
-  // (static, static+spare without empty slots).
+  // Holds this rank's experts; borrowed.  Null: all are in tables that follow the shape's residents, and nothing moves.
   ExpertHost* experts = nullptr;
 };
 
@@ -46,7 +41,7 @@ class PerStepBalancer : public LayerBalancer {
   // InvalidArgument: oracle, ideal; a shape that MakePlacementPolicy refuses.
   static absl::StatusOr<std::unique_ptr<PerStepBalancer>> Create(PerStepBalancerOptions options);
 
-  // What this rank has to hold before the first step: ExpertHost::Fill's.
+  // The experts that this rank has to hold before the first step, for ExpertHost::Fill.
   std::vector<std::vector<int32_t>> ExpertsHere() const;
 
   // A step of the group begins: commits the stage that has this placement epoch.  Internal: neither the epoch in use
@@ -61,11 +56,11 @@ class PerStepBalancer : public LayerBalancer {
   absl::StatusOr<bool> Ready();
   // Gives up what was prepared for that epoch; nothing if it was not, or is committed.
   absl::Status Drop(int64_t epoch);
-  // Gives back what departed with that epoch.  FailedPrecondition: it is not the one in use.
+  // Releases what departed with that epoch.  FailedPrecondition: it is not the one in use.
   absl::Status Release(int64_t epoch);
 
   int64_t epoch() const { return epoch_; }
-  // Stages that steps of this group have committed, and how long the last of those steps was held up by it.
+  // Stages that steps of this group have committed, and how long the last commit took.
   int64_t num_commits() const { return num_commits_; }
   double commit_seconds() const { return commit_seconds_; }
   const placement::Placement& placement(int layer) const { return placements_[static_cast<size_t>(layer)]; }
@@ -87,11 +82,11 @@ class PerStepBalancer : public LayerBalancer {
   absl::Status ReportDecision(const MoeContext& context, const LayerContext& layer);
   absl::Status Apply(const placement::SlotPlan& plan, CopyReason reason);
   absl::Status Commit();
-  // What this rank's experts get of what is expected: an even share of a replica's.
+  // The forecast of this rank's experts: each replica has an even share.
   absl::Span<const placement::LayerEstimate> ExpectedHere(absl::Span<const placement::LayerEstimate> estimates);
-  // Of these moves, the experts that come to this rank or leave it.
+  // The experts that these moves bring to this rank or take from it.
   std::vector<ExpertHost::Expert> Here(const std::vector<placement::ResidencyMove>& moves) const;
-  // What the committed stage wants in this rank's memory, and what no more.
+  // Hints what the committed stage wants in this rank's memory, and what no more.
   void PreferHere(const placement::ResidencyMigration& stage) const;
 
   const placement::PlacementMode mode_;

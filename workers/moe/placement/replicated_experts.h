@@ -1,14 +1,11 @@
-// The experts of a placement that changes, all of them there: each that the rank holds has a slot of one expert store.
+// The experts of a changing placement, all resident: each that the rank holds has a slot of one expert store.
 //
-// A slot is free when nobody holds its expert (expert_host.h).  So what two of them want is there once, and whether a
-// copy has ended changes nothing of it.  A copy that is late is waited for, by the layer that needs it.  Bytes come
-// from the machine's expert file; what is copied for a stage, and what was here for a decision and a stage wants to
-// keep, is compared with its checksums, by the thread that copies.  What is found damaged in a slot is copied anew
-// before anything else computes with it, whether the stage is still there or not; from then on all copies of that
-// expert are compared, and one that arrives damaged fails whoever needs it: a stage, a layer, a group that begins.
-//
-// Decisions and stages: per_step_balancer.h.  Thread-compatible: the step's thread.  Does not do: fewer slots than the
-// placement has (expert_offload.h).
+// A slot is free when nothing holds its expert (expert_host.h).  A layer waits for late copies of what it needs.  Bytes
+// come from the machine's expert file.  The thread that copies compares with checksums what is copied for a stage, and
+// what was here for a decision and a stage keeps.  What is found damaged in a slot is copied anew before anything else
+// computes with it; from then on all copies of that expert are compared, and one that arrives damaged fails what needs
+// it: a stage, a layer, a group that begins.
+// Thread-compatible: the step's thread.  Needs as many slots as the placement has (with fewer: expert_offload.h).
 #pragma once
 
 #include <cstdint>
@@ -45,7 +42,7 @@ struct ReplicatedExpertsOptions {
 
 class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
  public:
-  // Takes the memory.  Errors: the store's.
+  // Allocates the memory.  Errors: the store's.
   static absl::StatusOr<std::unique_ptr<ReplicatedExperts>> Create(ReplicatedExpertsOptions options,
                                                                    std::unique_ptr<ExpertCopier> copier);
   ~ReplicatedExperts() override;

@@ -11,6 +11,7 @@
 #include "workers/tensor/copy.h"
 
 namespace switchyard::moe {
+
 absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorView& fitted, DType dtype) {
   if (fitted.rank() != 2 || fitted.dim(1) < 2 || fitted.dtype() != DType::kF64 || !fitted.device().is_cpu()) {
     return absl::InvalidArgumentError(
@@ -51,7 +52,7 @@ absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorVie
 }
 
 absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, const ops::Weight& weight,
-                                   const TensorView& bias, const int32_t* num_rows, const TensorView& predicted) {
+                                   const TensorView& bias, const TensorView& predicted) {
   const int64_t rows = x.rank() == 2 ? x.dim(0) : 0;
   if (predicted.rank() != 2 || predicted.dim(0) != rows) {
     return absl::InvalidArgumentError(
@@ -61,7 +62,7 @@ absl::Status GateForecast::Predict(const Stream& stream, const TensorView& x, co
   ASSIGN_OR_RETURN(const TensorView logits, logits_memory_.Take(rows, weight.n(), acc, stream.device()));
   ASSIGN_OR_RETURN(const TensorView scores, score_memory_.Take(rows, predicted.dim(1), acc, stream.device()));
   RETURN_IF_ERROR(ops::Gemm(stream, {}, x, weight, bias, logits));
-  return ops::RouteTopK(stream, {.top_k = predicted.dim(1), .num_rows = num_rows}, logits, predicted, scores);
+  return ops::RouteTopK(stream, {.top_k = predicted.dim(1)}, logits, predicted, scores);
 }
 
 absl::Status GateForecast::PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,

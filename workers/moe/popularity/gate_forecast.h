@@ -1,11 +1,9 @@
-// Which experts a later layer's gate will choose, told from the rows that enter this layer's experts.
+// Predicts which experts a later layer's gate will choose, from the rows that enter this layer's experts.
 //
-// Two kinds of map give the logits: `gate_ahead`, the later layer's own router on these rows, which needs nothing; and
-// `probe`, a fitted map (ridge_probe.h), which knows better (scheduler/popularity/README.md: 0.81 of a token's own
-// experts against 0.70).  One product as large as a gate's, then the same top-k.
-// A row's prediction depends on that row alone; in context, also on the rows before it in its text.  Borrows the map.
-// On any device, in the stream's order.  Does not do: deciding what to do with it (scheduler/popularity,
-// scheduler/offload).
+// Two kinds of map give the logits: `gate_ahead`, the later layer's own router on these rows, and `probe`, a fitted map
+// (ridge_probe.h), which knows better (scheduler/popularity/README.md).  One product as large as a gate's, then the
+// same top-k.  A row's prediction depends on that row alone; in context, also on the rows before it in its text.
+// Borrows the map.  On any device, in the stream's order.
 #pragma once
 
 #include <cstdint>
@@ -41,16 +39,15 @@ absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorVie
 class GateForecast {
  public:
   // predicted[t] = the M experts of the largest logits of row t, best first, ties to the smaller id.
-  // num_rows: on a device, rows from *num_rows on are padding and get -1; null = none are.
   // Errors (InvalidArgument): shapes or dtypes that do not fit; M outside [1, min(E, kMaxTopK)].
-  absl::Status Predict(const Stream& stream, const TensorView& x,              // [T, H] the map's dtype
-                       const ops::Weight& weight, const TensorView& bias,      // [E, H]; [E] or rank 0 for none
-                       const int32_t* num_rows, const TensorView& predicted);  // [T, M] int32
+  absl::Status Predict(const Stream& stream, const TensorView& x,          // [T, H] the map's dtype
+                       const ops::Weight& weight, const TensorView& bias,  // [E, H]; [E] or rank 0 for none
+                       const TensorView& predicted);                       // [T, M] int32
   // The same by a map of rows in context, whose texts begin where begins [T] is not 0.
   // Errors: as Predict's; InvalidArgument for other than T begins.
   absl::Status PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
                                 const IntView& begins, const TensorView& predicted);
-  // Takes scratch for so many rows at once, else it grows.  Errors: ResourceExhausted.
+  // Allocates scratch for so many rows, which else grows.  Errors: ResourceExhausted.
   struct Room {
     int64_t rows = 0, experts = 0, predicted = 0;  // T, E, M
     DType acc = DType::kF32;                       // AccDType of the maps

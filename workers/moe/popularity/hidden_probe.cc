@@ -13,9 +13,9 @@
 namespace switchyard::moe {
 namespace {
 
-constexpr int64_t kHeldOut = 16;    // one row of so many
-constexpr double kConstant = 1e-6;  // deviation by mean, below which a column says nothing
-constexpr int64_t kBlockRows = 64;  // whose gradient is one sum, so that sums do not depend on threads
+constexpr int64_t kHeldOut = 16;       // one row of so many
+constexpr double kConstant = 1e-6;     // deviation by mean, below which a column counts as constant
+constexpr int64_t kGradientRows = 64;  // whose gradient is one sum, so that sums do not depend on threads
 
 // to[c] += scale * from[c]
 void AddScaled(float scale, const float* __restrict__ from, int64_t n, float* __restrict__ to) {
@@ -51,7 +51,7 @@ class Steps {
     }
   }
 
-  // What is added to the map's logits of a scaled row z [D].  sums [E + U] and added [E] are written.
+  // Writes what is added to the map's logits of a scaled row z [D] to added [E], and sums [E + U].
   void Forward(const float* z, float* sums, float* added) const {
     const float* const bias = parameters_.data() + features_ * columns_;
     std::copy(bias, bias + columns_, sums);
@@ -133,7 +133,7 @@ class Steps {
   double mean_weight_ = 1, square_weight_ = 1;  // what is left of the zeros that the means began with
 };
 
-// What is fitted: kept rows, scaled, and what the map misses of them.
+// The data of the fit: kept rows, scaled, and what the map misses of them.
 class Residuals {
  public:
   Residuals(const Stream& stream, const std::vector<float>& rows, int64_t features, const TensorView& map)
@@ -200,17 +200,17 @@ void TakeEpochs(const Stream& stream, const Residuals& residuals, std::vector<in
   const auto features = static_cast<int64_t>(residuals.scale().mean.size());
   const auto total = static_cast<int64_t>(rows.size());
   const int64_t per_epoch = (total + options.batch_rows - 1) / options.batch_rows;
-  std::vector<std::vector<float>> blocks(static_cast<size_t>((options.batch_rows + kBlockRows - 1) / kBlockRows));
+  std::vector<std::vector<float>> blocks(static_cast<size_t>((options.batch_rows + kGradientRows - 1) / kGradientRows));
   for (int64_t step = 0; step < options.num_epochs * per_epoch; ++step) {
     const int64_t begin = step % per_epoch * options.batch_rows;
     if (begin == 0) Shuffle(static_cast<uint64_t>(step / per_epoch), &rows);
     const int64_t count = std::min(options.batch_rows, total - begin);
-    const int64_t num_blocks = (count + kBlockRows - 1) / kBlockRows;
+    const int64_t num_blocks = (count + kGradientRows - 1) / kGradientRows;
     stream.pool().Run(num_blocks, [&](int64_t block) {
       std::vector<float>& gradient = blocks[static_cast<size_t>(block)];
       gradient.assign(static_cast<size_t>(steps->num_parameters()), 0);
       RowMemory row(features, steps->num_columns(), steps->num_experts());
-      for (int64_t i = block * kBlockRows; i < std::min(count, (block + 1) * kBlockRows); ++i) {
+      for (int64_t i = block * kGradientRows; i < std::min(count, (block + 1) * kGradientRows); ++i) {
         const int64_t at = rows[static_cast<size_t>(begin + i)];
         residuals.TakeScaled(at, row.z.data());
         steps->Backward(row.z.data(), residuals.missed(at), row.sums.data(), row.added.data(), gradient.data());

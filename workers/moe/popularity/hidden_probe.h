@@ -2,15 +2,11 @@
 //   logits ≈ W f + b + O max(0, A f + a)
 // W, b, A, a and O are fitted by gradient steps (Adam: Kingma and Ba, 2015; the rate falls to 0) on the squared error
 // of the logits, their mean taken off per row as for the map.  W and b begin as the map, O at 0.
+// scheduler/popularity/README.md compares it with others and says what it costs.
 //
-// Squared error of logits and not the likelihood of choices: on the demo model's held-out documents the sums of a batch
-// are further off by the latter (scheduler/popularity/README.md has the figures).
-// Run, it is a product of 2 (E + U) x H a row in context and one of E x U: 1.4 % of a layer's FFN at H = 2048, expert
-// hidden 768, K = 8, E = 64; the demo model's, whose experts are narrow, 29 %.
-//
-// Keeps rows, all of them up to a bound, then a random sample of those seen (Vitter's algorithm R), since steps need
-// every row several times.  Deterministic: the same rows in the same order give the same bits on any number of threads.
-// Thread-compatible.  Does not do: the map itself, predicting (gate_forecast.h).
+// Keeps rows up to a bound, then a random sample of those seen (Vitter's algorithm R), since steps need every row
+// several times.  Deterministic: the same rows in the same order give the same bits on any number of threads.
+// Thread-compatible.  Does not predict (gate_forecast.h).
 #pragma once
 
 #include <cstdint>
@@ -48,8 +44,8 @@ class HiddenProbe {
   int64_t num_rows() const { return num_seen_; }
   int64_t num_kept() const { return static_cast<int64_t>(rows_.size()) / width(); }
 
-  // Fits on 15 of 16 of the kept rows; nothing where the layer predicts the others no better than the map does, or
-  // where there is none.  map: RidgeProbe::Solve's, [E, D + 1].  Blocks, on all threads of the stream.
+  // Fits on 15 of 16 of the kept rows; none where the layer predicts the others no better than the map does.
+  // map: RidgeProbe::Solve's, [E, D + 1].  Blocks, on all threads of the stream.
   std::optional<HiddenLayer> Fit(const Stream& stream, const TensorView& map, const HiddenFitOptions& options) const;
 
  private:

@@ -1,7 +1,7 @@
-// What coming layers' experts will get, told after each gate of a pass from this rank's rows.
+// Interface of what forecasts coming layers' rows by expert, after each gate of a pass, from this rank's rows.
 //
-// One forecast serves two users: a placer gathers it over the ranks and places replicas by it, an expert budget
-// prefetches by it.  Nothing that a forecaster says changes what is computed.  Thread-compatible: the step's thread.
+// A load balancer gathers forecasts over the ranks and places replicas by them; an expert budget prefetches by them. No
+// forecast changes what is computed.  Thread-compatible: the step's thread.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ struct ForecastPass {
 class LayerLoadPredictor {
  public:
   virtual ~LayerLoadPredictor() = default;
-  // A step begins.  What is expected of layer 0 and perhaps others; borrowed until the next call.
+  // A step begins.  Returns the forecasts of layer 0 and perhaps others; borrowed until the next call.
   virtual absl::StatusOr<absl::Span<const placement::LayerEstimate>> Begin(const ForecastPass& pass) = 0;
-  // The gate of layer.index has run, its choices are on the host; layers come in order.  Nearest layer first; borrowed
-  // until the next call. LayerEstimate::popularity sums to T * K * kRow of this rank's rows.
+  // The gate of layer.index has run, its choices are on the host; layers come in order.  Returns forecasts, nearest
+  // layer first, borrowed until the next call, that sum to T * K * kRow of this rank's rows.
   virtual absl::StatusOr<absl::Span<const placement::LayerEstimate>> OnGate(const MoeContext& context,
                                                                             const LayerContext& layer) = 0;
 };

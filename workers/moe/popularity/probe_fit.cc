@@ -20,6 +20,7 @@ constexpr int64_t kLeastRows = 2048;    // before the first solution
 constexpr int64_t kRowsPerFeature = 8;  // likewise, times H + 1; in context 2H + 1
 constexpr int64_t kHiddenRows = 32;     // before a hidden layer, times 2H: it has as many times more to learn
 constexpr int64_t kFirstRows = 4;       // to measure what a row costs
+constexpr int64_t kRowsPerPass = 256;   // at most, where the share of the time is less than 1
 
 void AppendValues(const Tensor& solved, std::vector<float>* values) {
   const TensorView view = solved;
@@ -29,7 +30,7 @@ void AppendValues(const Tensor& solved, std::vector<float>* values) {
   }
 }
 
-// The hidden layer beside the solved map, if there are rows enough and it is worth something.
+// Adds the hidden layer beside the solved map, if there are rows enough and it is worth something.
 void AddNetwork(const Stream& stream, const HiddenProbe& kept, const Tensor& solved, popularity::ProbeMap* map) {
   if (kept.num_rows() < kHiddenRows * (solved.view().dim(1) - 1)) return;
   const std::optional<HiddenLayer> layer = kept.Fit(stream, solved, {});
@@ -97,7 +98,7 @@ void ProbeFit::SolveLayer(const Stream& stream, const RidgeProbe& probe, const H
   }
 }
 
-std::vector<popularity::ProbeMap> ProbeFit::SolveBeside(const Stream& stream) const {
+std::vector<popularity::ProbeMap> ProbeFit::SolveNow(const Stream& stream) const {
   std::vector<popularity::ProbeMap> maps;
   for (const bool in_context : {false, true}) {
     for (int layer = 0; layer + 1 < options_.num_layers && (options_.in_context || !in_context); ++layer) {
@@ -113,22 +114,6 @@ std::vector<popularity::ProbeMap> ProbeFit::SolveBeside(const Stream& stream) co
       if (!probe.has_value()) continue;
       SolveLayer(stream, *probe, kept.has_value() ? &*kept : nullptr,
                  {.layer = layer, .in_context = in_context, .values = {}}, &maps);
-    }
-  }
-  return maps;
-}
-
-std::vector<popularity::ProbeMap> ProbeFit::SolveNow(const Stream& stream) const {
-  std::vector<popularity::ProbeMap> maps;
-  absl::MutexLock lock(&sums_mu_);
-  for (const std::vector<RidgeProbe>* probes : {&sums_.alone, &sums_.in_context}) {
-    const bool in_context = probes == &sums_.in_context;
-    for (size_t layer = 0; layer < probes->size(); ++layer) {
-      const RidgeProbe& probe = (*probes)[layer];
-      if (!IsReady(probe, in_context)) continue;
-      const HiddenProbe* const kept = in_context && !sums_.kept.empty() ? &sums_.kept[layer] : nullptr;
-      SolveLayer(stream, probe, kept, {.layer = static_cast<int>(layer), .in_context = in_context, .values = {}},
-                 &maps);
     }
   }
   return maps;
@@ -161,9 +146,9 @@ void ProbeFit::Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t>
   count_ = num_rows;
   if (options_.share < 1) {
     const int64_t allowed = seconds_per_row_ == 0 ? kFirstRows : static_cast<int64_t>(credit_ / seconds_per_row_);
-    count_ = std::min({num_rows, options_.rows_per_pass, std::max<int64_t>(allowed, 0)});
+    count_ = std::min({num_rows, kRowsPerPass, std::max<int64_t>(allowed, 0)});
   }
-  // Another window each time, all over the rows.
+  // Each pass another window, all over the rows.
   const auto scattered = static_cast<int64_t>(SplitMix(static_cast<uint64_t>(++num_passes_)) >> 33);
   begin_ = scattered % (num_rows - count_ + 1);
   if (options_.num_layers < 2) count_ = 0;
@@ -195,7 +180,7 @@ absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView&
   return absl::OkStatus();
 }
 
-// Of the window's prompts' rows, which are its last.
+// The features in context of the window's prompts' rows, which are its last.
 Tensor ProbeFit::ContextOf(const TensorView& x) const {
   if (!options_.in_context) return Tensor();
   const auto prompts = static_cast<int64_t>(prompt_begins_.size());
@@ -204,7 +189,7 @@ Tensor ProbeFit::ContextOf(const TensorView& x) const {
   return WithContext(x.Rows(first_prompt, prompts), prompt_begins_, std::min(first - first_prompt, prompts), count);
 }
 
-// The layer's features with what the layers after it have said.
+// Adds the layer's features with the logits of the layers after it.
 absl::Status ProbeFit::AddRows(const Stream& stream, int layer) {
   std::vector<TensorView> targets;
   for (int ahead = 1; ahead <= num_targets(layer); ++ahead)
@@ -235,7 +220,7 @@ void ProbeFit::StartSolving() {
   solve_at_ = 2 * num_rows();
   solver_ = std::thread([this] {
     ThreadPool pool(1, false);
-    std::vector<popularity::ProbeMap> maps = SolveBeside(Stream::OnCpu(&pool));
+    std::vector<popularity::ProbeMap> maps = SolveNow(Stream::OnCpu(&pool));
     absl::MutexLock lock(&mu_);
     solved_ = std::move(maps);
     solving_ = false;

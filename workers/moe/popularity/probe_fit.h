@@ -1,13 +1,12 @@
 // Fits the probes of all layers while serving, in a share of the step's time: rows of each pass go into the sums
-// (ridge_probe.h) as that share allows, and a thread of its own solves them when there is enough of them, then again
-// each time they have doubled.
+// (ridge_probe.h) as that share allows, and a thread of its own solves them when there are enough, then again each time
+// they have doubled.
 //
-// What a row costs is measured as it is added, what a pass takes from Begin to its last gate; so wide models add few
-// rows, and models whose sums would be larger than kMaxBytes none: those are fitted by a profiling run (no limit).
-// A row's features wait for the logits of the layers one and two ahead of the same pass.  Prompts' rows also go into a
-// second fit, of rows in the context of their text (text_context.h), where its sums have room; and where a profiling
-// run may keep rows, a hidden layer is fitted beside its map one layer ahead (hidden_probe.h).
-// On the CPU.  Thread-compatible.  Does not do: predicting, files.
+// The cost of a row is measured as it is added; so wide models add few rows, and models whose sums would be larger than
+// kMaxBytes none: a profiling run (no limit) fits those.  A row's features wait for the logits of the layers one and
+// two ahead of the same pass.  Prompts' rows also go into a second fit, of rows in the context of their text
+// (text_context.h), where its sums have room; where a profiling run may keep rows, a hidden layer is fitted beside that
+// map one layer ahead (hidden_probe.h).  On the CPU.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +31,9 @@ struct ProbeFitOptions {
   int num_layers = 0;
   int64_t num_experts = 0;
   int64_t hidden = 0;
-  double share = 0.02;          // of the passes' time; >= 1: all rows, whatever it takes
-  int64_t rows_per_pass = 256;  // at most, where the share is less than 1
-  bool in_context = false;      // also fits maps of rows in context
-  int64_t kept_rows = 0;        // of a layer in context, at most, for hidden layers; 0: none is fitted
+  double share = 0.02;      // of the passes' time; >= 1: all rows, whatever it takes
+  bool in_context = false;  // also fits maps of rows in context
+  int64_t kept_rows = 0;    // of a layer in context, at most, for hidden layers; 0: none is fitted
 };
 
 class ProbeFit {
@@ -44,9 +42,9 @@ class ProbeFit {
   static constexpr int64_t kMaxProfilingBytes = int64_t{2} << 30;  // with maps in context and kept rows
   // Of all layers' sums.
   static int64_t BytesOf(const ProbeFitOptions& options);
-  // The rows of a layer that a profiling run keeps where kMaxProfilingBytes has room for them beside the sums: at most
-  // kMostKept, and 0 where they would be too few for a hidden layer, while serving, or without maps in context.
-  // options.kept_rows is not read.
+  // The rows of a layer that a profiling run keeps where kMaxProfilingBytes has room beside the sums: at most
+  // kMostKept; 0 where they would be too few for a hidden layer, while serving, or without maps in context.  Ignores
+  // kept_rows.
   static constexpr int64_t kMostKept = int64_t{1} << 17;
   static int64_t KeptRowsOf(ProbeFitOptions options);
   // What solving takes beside them, at most: a copy of the largest layer's sums and rows, and what is made of them.
@@ -56,10 +54,10 @@ class ProbeFit {
   explicit ProbeFit(ProbeFitOptions options);
   ~ProbeFit();  // waits for a solution under way
 
-  // A pass of num_rows rows begins at `now`.  prompt_begins: of its last rows, which are prompts', not 0 where one is
+  // A pass of num_rows rows begins at `now`.  prompt_begins, of its last rows, which are prompts': not 0 where a row is
   // the first of its text; none without context.  REQUIRES: at most num_rows of them.
   void Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t> prompt_begins = {});
-  // Of the pass's rows those that OnGate reads, [first, first + count); the others need not be there.
+  // The pass's rows that OnGate reads, [first, first + count); the others need not be there.
   struct Window {
     int64_t first = 0, count = 0;
   };
@@ -71,8 +69,8 @@ class ProbeFit {
                       absl::Time now);
   // Maps that were solved since the last call.
   std::vector<popularity::ProbeMap> TakeSolved();
-  // All maps from the sums as they are, now; none of a layer with fewer rows than features, in context
-  // with fewer than eight times as many.  Blocks.
+  // All maps from the sums as they are, now; none of a layer with fewer rows than features, in context with fewer than
+  // eight times as many.  Solves a copy of one layer at a time, so that rows can be added meanwhile.  Blocks.
   std::vector<popularity::ProbeMap> SolveNow(const Stream& stream) const;
 
   const ProbeFitOptions& options() const { return options_; }
@@ -98,8 +96,6 @@ class ProbeFit {
   // kept: of the same rows; null: none are.
   static void SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept,
                          popularity::ProbeMap like, std::vector<popularity::ProbeMap>* maps);
-  // All layers, from a copy of one at a time, so that rows are added meanwhile.
-  std::vector<popularity::ProbeMap> SolveBeside(const Stream& stream) const;
   Tensor ContextOf(const TensorView& x) const;
   int num_targets(int layer) const;
   absl::Status AddRows(const Stream& stream, int layer);

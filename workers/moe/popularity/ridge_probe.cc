@@ -12,7 +12,7 @@ namespace switchyard::moe {
 namespace {
 
 // Rows that are added at once: their features stay in the L2 cache while the sums pass by.
-constexpr int64_t kBlockRows = 32;
+constexpr int64_t kRowsAtOnce = 32;
 
 // rows [begin, begin + count) of `from` as doubles, `stride` apart.
 void Widen(const TensorView& from, int64_t begin, int64_t count, int64_t stride, double* to) {
@@ -107,11 +107,11 @@ absl::Status RidgeProbe::Check(const TensorView& x, const std::vector<TensorView
 
 absl::Status RidgeProbe::Add(const Stream& stream, const TensorView& x, const std::vector<TensorView>& logits) {
   RETURN_IF_ERROR(Check(x, logits));
-  std::vector<double> features(static_cast<size_t>(kBlockRows * width_));
+  std::vector<double> features(static_cast<size_t>(kRowsAtOnce * width_));
   std::vector<std::vector<double>> targets(logits.size(),
-                                           std::vector<double>(static_cast<size_t>(kBlockRows * num_experts_)));
-  for (int64_t begin = 0; begin < x.dim(0); begin += kBlockRows) {
-    const int64_t count = std::min(kBlockRows, x.dim(0) - begin);
+                                           std::vector<double>(static_cast<size_t>(kRowsAtOnce * num_experts_)));
+  for (int64_t begin = 0; begin < x.dim(0); begin += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, x.dim(0) - begin);
     Widen(x, begin, count, width_, features.data());
     for (int64_t i = 0; i < count; ++i) features[i * width_ + width_ - 1] = 1;
     for (size_t a = 0; a < logits.size(); ++a) {

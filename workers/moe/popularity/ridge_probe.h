@@ -1,11 +1,11 @@
 // A linear map from the rows that enter one MoE layer's experts to the router logits of a later layer, fitted by ridge
 // regression in closed form (scheduler/PAPERS.md, "Probe"):
 //   f = [x; 1],  y = logits - mean(logits) per row,  W = (Σ f fᵀ + λ I)⁻¹ Σ f yᵀ
-// Its top-k says, one or two layers ahead, what a gate will choose before it has run.
+// Its top-k predicts, one or two layers ahead, what a gate will choose.
 //
-// Sums are double precision and add rows in the order in which they come, so that a fit does not depend on threads or
-// on how rows were cut into batches.  Memory: 8 (H + 1) (H + 1 + A E) bytes for A targets: 34 MB at H = 2048.
-// Thread-compatible.  Does not do: choosing which rows to look at, predicting (gate_forecast.h), files.
+// Sums are in double precision and add rows in the order in which they come, so that a fit does not depend on threads
+// or batches.  Memory: 8 (H + 1) (H + 1 + A E) bytes for A targets: 34 MB at H = 2048. Thread-compatible.  Does not
+// choose rows, nor predict (gate_forecast.h).
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ class RidgeProbe {
   int64_t num_features() const { return width_; }  // H + 1
   int num_targets() const { return static_cast<int>(cross_.size()); }
 
-  // The fitted map of a target, fp64 [E, H + 1], the bias last.  FailedPrecondition: fewer rows than H + 1, with both
-  // numbers: such a map says more about these rows than about the model.
+  // The fitted map of a target, fp64 [E, H + 1], the bias last.  FailedPrecondition, with both numbers: fewer rows than
+  // H + 1, whose map says more about these rows than about the model.
   absl::StatusOr<Tensor> Solve(const Stream& stream, int target, double lambda = 1.0) const;
 
  private:

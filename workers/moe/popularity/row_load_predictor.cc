@@ -9,6 +9,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/core/timed.h"
 
 namespace switchyard::moe {
 namespace {
@@ -33,14 +34,14 @@ ProbeFitOptions FitOptionsOf(const RowLoadPredictorOptions& options) {
   return fit;
 }
 
-// [rows, columns] of a map's values from `begin` on.
+// A map's values from `begin` on as [rows, columns].
 Tensor Widened(const std::vector<float>& values, int64_t begin, int64_t rows, int64_t columns) {
   Tensor wide(DType::kF64, {rows, columns});
   std::copy_n(values.begin() + begin, rows * columns, wide.view().data<double>());
   return wide;
 }
 
-// As it is run: of a network the network.
+// The map as it is run: of a network the network.
 absl::StatusOr<ForecastMap> MakeMap(const Stream& stream, const popularity::ProbeMap& map,
                                     const RowLoadPredictorOptions& options) {
   const int64_t experts = options.shape.num_experts, width = map.WidthOf(options.hidden);
@@ -56,19 +57,6 @@ absl::StatusOr<ForecastMap> MakeMap(const Stream& stream, const popularity::Prob
 
 // Whether it may be fitted while serving; all may that are a profiling run's.
 bool HasRoom(const ProbeFitOptions& fit) { return fit.share >= 1 || ProbeFit::BytesOf(fit) <= ProbeFit::kMaxBytes; }
-
-constexpr popularity::Phase kPhases[] = {popularity::Phase::kPrefill, popularity::Phase::kDecode};
-
-// Adds what passes from here to the end of the scope.
-class Spent {
- public:
-  explicit Spent(absl::Duration* sum) : sum_(sum), begin_(absl::Now()) {}
-  ~Spent() { *sum_ += absl::Now() - begin_; }
-
- private:
-  absl::Duration* const sum_;
-  const absl::Time begin_;
-};
 
 }  // namespace
 
@@ -99,8 +87,8 @@ RowLoadPredictor::RowLoadPredictor(RowLoadPredictorOptions options)
       num_predicted_(NumPredicted(options_.shape)),
       probes_(static_cast<size_t>(options_.shape.num_layers * popularity::kMaxAhead * 2)) {
   SY_CHECK_EQ(static_cast<int>(options_.routers.size()), options_.shape.num_layers);
-  live_.reserve(std::size(kPhases));
-  for (const popularity::Phase phase : kPhases) live_.emplace_back(LiveOptionsOf(options_, phase));
+  live_.reserve(std::size(popularity::kPhases));
+  for (const popularity::Phase phase : popularity::kPhases) live_.emplace_back(LiveOptionsOf(options_, phase));
   for (popularity::Popularity& popularity : popularity_)
     popularity.resize(static_cast<size_t>(options_.shape.num_experts));
   if (options_.probe_share <= 0 || options_.shape.num_layers < 2) return;
@@ -129,7 +117,7 @@ absl::Status RowLoadPredictor::Load(const Stream& stream, Learned learned) {
     RETURN_IF_ERROR(mutable_phase(profile.identity().phase)->RestoreOwn(profile));
   for (const popularity::ProbeMap& map : learned.all.maps) RETURN_IF_ERROR(SetProbe(stream, map));
   if (!options_.keeps_own) {
-    // They are among all, as Collect told them.
+    // They are among all, as Collect collects them.
     for (const popularity::ProbeMap& map : learned.own.maps) probes_[IndexOf(map)]->fitted = true;
     return absl::OkStatus();
   }
@@ -140,7 +128,7 @@ absl::Status RowLoadPredictor::Load(const Stream& stream, Learned learned) {
 
 absl::StatusOr<Learned> RowLoadPredictor::Collect(const Stream& stream) const {
   Learned learned = {.all = EmptyBundle(), .own = EmptyBundle()};
-  for (const popularity::Phase phase : kPhases) {
+  for (const popularity::Phase phase : popularity::kPhases) {
     for (const popularity::PathProfile& profile : this->phase(phase).profiles())
       learned.all.profiles.push_back(profile);
     for (const popularity::PathProfile& profile : this->phase(phase).own_profiles())
@@ -165,13 +153,14 @@ absl::StatusOr<Learned> RowLoadPredictor::Collect(const Stream& stream) const {
 
 int RowLoadPredictor::num_pieces() const {
   int pieces = 1;
-  for (const popularity::Phase phase : kPhases) pieces += static_cast<int>(this->phase(phase).profiles().size());
+  for (const popularity::Phase phase : popularity::kPhases)
+    pieces += static_cast<int>(this->phase(phase).profiles().size());
   return pieces;
 }
 
 void RowLoadPredictor::AddPiece(int piece, bool own, popularity::ProfileBundle* bundle) const {
   auto at = static_cast<size_t>(piece);
-  for (const popularity::Phase phase : kPhases) {
+  for (const popularity::Phase phase : popularity::kPhases) {
     const popularity::LiveEstimates& live = this->phase(phase);
     const std::vector<popularity::PathProfile>& profiles = own ? live.own_profiles() : live.profiles();
     if (at < profiles.size()) return bundle->profiles.push_back(profiles[at]);
@@ -234,7 +223,7 @@ popularity::RoutingView RowLoadPredictor::ViewOf(popularity::Phase phase) const 
 }
 
 absl::StatusOr<absl::Span<const placement::LayerEstimate>> RowLoadPredictor::Begin(const ForecastPass& pass) {
-  const Spent spent(&spent_);
+  const comm::Timed spent(&spent_seconds_);
   SY_CHECK(0 <= pass.num_decode_rows && pass.num_decode_rows <= pass.num_rows);
   num_rows_ = pass.num_rows;
   num_decode_rows_ = pass.num_decode_rows;
@@ -252,7 +241,7 @@ absl::StatusOr<absl::Span<const placement::LayerEstimate>> RowLoadPredictor::Beg
            std::all_of(token_ids_.begin() + begin, token_ids_.begin() + end, [](int32_t id) { return id >= 0; });
   };
   ids_known_ = {known(num_decode_rows_, num_rows_), known(0, num_decode_rows_)};
-  for (const popularity::Phase phase : kPhases) {
+  for (const popularity::Phase phase : popularity::kPhases) {
     if (ViewOf(phase).num_tokens > 0) mutable_phase(phase)->BeginPass();
   }
   estimates_.clear();
@@ -280,10 +269,10 @@ absl::Status RowLoadPredictor::TakeChoices(const LayerContext& layer) {
 
 absl::StatusOr<absl::Span<const placement::LayerEstimate>> RowLoadPredictor::OnGate(const MoeContext& context,
                                                                                     const LayerContext& layer) {
-  const Spent spent(&spent_);
+  const comm::Timed spent(&spent_seconds_);
   RETURN_IF_ERROR(TakeChoices(layer));
   RETURN_IF_ERROR(Fit(context, layer));
-  for (const popularity::Phase phase : kPhases) mutable_phase(phase)->Observe(ViewOf(phase), layer.index);
+  for (const popularity::Phase phase : popularity::kPhases) mutable_phase(phase)->Observe(ViewOf(phase), layer.index);
   estimates_.clear();
   RETURN_IF_ERROR(Predict(context, layer));
   for (int ahead = 1; ahead <= popularity::kMaxAhead && layer.index + ahead < options_.shape.num_layers; ++ahead) {
@@ -296,7 +285,7 @@ absl::StatusOr<absl::Span<const placement::LayerEstimate>> RowLoadPredictor::OnG
 void RowLoadPredictor::Estimate(int layer, int ahead) {
   popularity::Popularity& popularity = popularity_[static_cast<size_t>(ahead - 1)];
   std::fill(popularity.begin(), popularity.end(), 0);
-  for (const popularity::Phase phase : kPhases)
+  for (const popularity::Phase phase : popularity::kPhases)
     mutable_phase(phase)->Estimate(ViewOf(phase), layer, ahead, absl::MakeSpan(popularity));
   const int64_t reported = popularity::TotalOf(popularity), all = num_rows_ * options_.shape.top_k * popularity::kRow;
   if (reported == 0) return;
@@ -307,7 +296,7 @@ void RowLoadPredictor::Estimate(int layer, int ahead) {
 void RowLoadPredictor::Report() {
   if (next_layer_ < options_.shape.num_layers) return;
   std::vector<std::string> reports;
-  for (const popularity::Phase phase : kPhases) {
+  for (const popularity::Phase phase : popularity::kPhases) {
     for (std::string& report : mutable_phase(phase)->TakeReports()) reports.push_back(std::move(report));
   }
   if (reports.empty()) return;

@@ -1,17 +1,15 @@
-// A forecaster of this rank's rows: prefill and decode each by the best of their live estimators
-// (scheduler/popularity/predictors/live_estimates.h), told by the coming layers' own gates on the current rows and,
-// where a map is fitted, by the probe (gate_forecast.h).
+// Forecasts from this rank's rows: prefill and decode each by the best of their live estimators
+// (scheduler/popularity/predictors/live_estimates.h), which read the coming layers' own gates on the current rows and,
+// where a map is fitted, the probe (gate_forecast.h).
 //
-// Per gate: the rows' choices are kept, scored and counted; then for the layers one and two ahead the products that an
-// estimator of this pass reads are run, [T, H] x [H, E] each, and what the best one says of both phases is added.  Few
-// passes run all of them (LiveOptions).  A phase without an estimate takes the other's shares.  What an estimator that
-// is worse than marginal says on live traffic is not asked any more, and the log says so once.
-// Prompts' rows are told by the map of rows in the context of their text (text_context.h) where one is fitted and the
-// pass says where texts begin; decoded rows by the map of the row alone.
-// Maps are loaded from a profile bundle, or fitted while serving (probe_fit.h) in a share of the step's time.
-// On a device products run there, and the host waits once a gate for the experts that they name; counting, and fitting
-// by rows that are copied here, stay the host's.  Thread-compatible.  Borrows the routers.  Does not do: sums over
-// ranks, files.
+// At a gate the rows' choices are kept, scored and counted; then the products that an estimator of this pass reads for
+// the layers one and two ahead are run, [T, H] x [H, E] each, and the best estimates of both phases are added.  A phase
+// without an estimate takes the other's shares.  An estimator that is worse than marginal is switched off, and the log
+// says so once.  Prompts' rows use the map of rows in the context of their text (text_context.h) where one is fitted
+// and the pass says where texts begin; decoded rows the map of the row alone. Maps are loaded from a profile bundle, or
+// fitted while serving (probe_fit.h) in a share of the step's time. On a device products run there, and the host waits
+// once a gate for the experts that they name; counting and fitting stay on the host.  Thread-compatible.  Borrows the
+// routers.
 #pragma once
 
 #include <array>
@@ -53,7 +51,7 @@ struct RowLoadPredictorOptions {
   bool paper_estimate = false;  // estimates are Lina's (LiveOptions)
 };
 
-// What a forecaster knows.
+// All that a forecaster has learned.
 struct Learned {
   popularity::ProfileBundle all;
   popularity::ProfileBundle own = {};  // of it, what is from these rows and not loaded
@@ -64,33 +62,32 @@ class RowLoadPredictor : public LayerLoadPredictor {
   // REQUIRES: routers of all layers of the shape; CheckProfile of such profiles passes.
   explicit RowLoadPredictor(RowLoadPredictorOptions options);
 
-  // The options' profiles, whatever happens to the forecaster: for CheckProfile.
+  // Options of the live estimators, for CheckProfile.
   static popularity::LiveOptions LiveOptionsOf(const RowLoadPredictorOptions& options, popularity::Phase phase);
   // Memory that fitting probes takes, sums and solving; 0 where nothing is fitted.
   static int64_t FitBytesOf(const RowLoadPredictorOptions& options);
 
-  // Takes what was learned before: once, at the start.  InvalidArgument: of another model or shape, with the field.
+  // Loads what was learned before: once, at the start.  InvalidArgument: of another model or shape, with the field.
   absl::Status Load(const Stream& stream, Learned learned);
-  // All that was learned.  Where the options keep fitted maps apart, the fit is solved as it is, which blocks, and the
-  // mean of loaded and fitted maps by their rows (ProfileBundle::Merge, its errors) is all; else maps are those in use.
+  // All that was learned.  Where the options keep fitted maps apart, this solves the fit, which blocks, and merges
+  // loaded and fitted maps (ProfileBundle::Merge, its errors); else maps are those in use.
   absl::StatusOr<Learned> Collect(const Stream& stream) const;
 
-  // What was learned, to be taken between passes piece by piece: a profile each, then the maps in use, in a bundle's
-  // order.  own: what is from these rows and not loaded.  REQUIRES: piece in [0, num_pieces()), rising.
+  // What was learned, to be collected between passes piece by piece: a profile each, then the maps in use, in a
+  // bundle's order.  own: only what is from these rows and not loaded.  REQUIRES: piece in [0, num_pieces()), rising.
   int num_pieces() const;
   void AddPiece(int piece, bool own, popularity::ProfileBundle* bundle) const;
   // Of this model, and nothing learned.
   popularity::ProfileBundle EmptyBundle() const;
 
-  // From now on logits of map.layer + map.ahead are also told by this map from map.layer's rows; in context, of
-  // prompts' rows alone.
+  // From now on this map also predicts map.layer + map.ahead from map.layer's rows; in context, of prompts' rows alone.
   // InvalidArgument: layers or sizes that the model does not have.
   absl::Status SetProbe(const Stream& stream, popularity::ProbeMap map);
 
-  // Takes scratch for passes of so many rows at once, where it otherwise grows: once all maps are loaded.
+  // Allocates scratch for passes of so many rows, which else grows; once all maps are loaded.
   // Errors: ResourceExhausted.
   absl::Status Reserve(const Stream& stream, int64_t rows);
-  // Of a device's memory, what maps that are fitted from now on may take.
+  // Bytes of a device's memory that maps fitted from now on may take.
   int64_t MapBytesToCome(DeviceKind device) const;
 
   absl::StatusOr<absl::Span<const placement::LayerEstimate>> Begin(const ForecastPass& pass) override;
@@ -101,33 +98,30 @@ class RowLoadPredictor : public LayerLoadPredictor {
 
   const popularity::LiveEstimates& phase(popularity::Phase phase) const { return live_[static_cast<size_t>(phase)]; }
   popularity::LiveEstimates* mutable_phase(popularity::Phase phase) { return &live_[static_cast<size_t>(phase)]; }
-  // What fits maps of these rows; null: nobody does.
+  // Fits maps of these rows; null: none are fitted.
   const ProbeFit* fit() const { return fit_.get(); }
-  // What forecasting took so far, products and counting.
-  absl::Duration spent() const { return spent_; }
+  // The time that forecasting took so far, products and counting.
+  absl::Duration spent() const { return absl::Seconds(spent_seconds_); }
 
  private:
-  // A layer that is told, and how many layers before it.
-  struct LayerAhead {
-    int layer = 0, ahead = 1;
-  };
   // Of a map among probes_, in a bundle's order.
   static size_t IndexOf(const popularity::ProbeMap& map);
   // The phase's rows of the pass, with what is known of their routing.
   popularity::RoutingView ViewOf(popularity::Phase phase) const;
   absl::Status TakeChoices(const LayerContext& layer);
-  // What a predictor is to say of one phase's rows.
+  // A prediction that is to be made of one phase's rows.
   struct Question {
     popularity::Predictor predictor = popularity::Predictor::kGateAhead;
-    LayerAhead at = {};
+    int layer = 0, ahead = 1;  // the layer that is predicted, and how many layers before it
     popularity::Phase phase = popularity::Phase::kPrefill;
     int64_t count = 0;                 // of rows
     const ForecastMap* map = nullptr;  // the probe's; null: the layer's own router
     bool in_context = false;           // the map is one of rows in context
   };
-  // None: the phase does not want it, or there is no map.
-  std::optional<Question> QuestionOf(popularity::Predictor predictor, LayerAhead at, popularity::Phase phase) const;
-  // Hands the phases what they want to know of the layers ahead.
+  // None where the phase does not want it, or there is no map.
+  std::optional<Question> QuestionOf(popularity::Predictor predictor, int layer, int ahead,
+                                     popularity::Phase phase) const;
+  // Hands the phases the predictions that they want of the layers ahead.
   absl::Status Predict(const MoeContext& context, const LayerContext& layer);
   // x: the layer's rows.
   absl::Status Ask(const Stream& stream, const TensorView& x, const Question& question,
@@ -139,11 +133,11 @@ class RowLoadPredictor : public LayerLoadPredictor {
   // Whether there are such maps, or will be.
   bool MayHaveMaps(bool in_context) const;
   absl::Status Fit(const MoeContext& context, const LayerContext& layer);
-  // Appends what is expected of the layer, if anything is.
+  // Appends the forecast of the layer, if there is one.
   void Estimate(int layer, int ahead);
   void Report();
 
-  // What was fitted meanwhile, where it saw more rows than the map there is.
+  // Uses what was fitted meanwhile, where it saw more rows than the present map.
   absl::Status TakeFitted(const Stream& stream);
 
   struct Probe {
@@ -152,7 +146,7 @@ class RowLoadPredictor : public LayerLoadPredictor {
     bool fitted = false;          // here
   };
 
-  // Rows on the host, of a device's those of a window alone, each at its place.
+  // Rows on the host; of a device's, those of a window alone, each at its place.
   class WindowCopy {
    public:
     // Valid until the next call.  Blocks, at most until context.deadline.
@@ -187,7 +181,7 @@ class RowLoadPredictor : public LayerLoadPredictor {
   std::vector<int16_t> predictions_;                                      // [T, M]
   std::array<popularity::Popularity, popularity::kMaxAhead> popularity_;  // [ahead - 1][E]
   std::vector<placement::LayerEstimate> estimates_;
-  absl::Duration spent_;
+  double spent_seconds_ = 0;
 };
 
 }  // namespace switchyard::moe

@@ -6,11 +6,6 @@
 #include "workers/moe/popularity/row_load_predictor.h"
 
 namespace switchyard::moe {
-namespace {
-
-constexpr popularity::Phase kPhases[] = {popularity::Phase::kPrefill, popularity::Phase::kDecode};
-
-}  // namespace
 
 absl::Status RowLoadPredictor::Fit(const MoeContext& context, const LayerContext& layer) {
   if (fit_ == nullptr) return absl::OkStatus();
@@ -38,13 +33,13 @@ absl::StatusOr<TensorView> RowLoadPredictor::WindowCopy::Take(const MoeContext& 
   return to;
 }
 
-std::optional<RowLoadPredictor::Question> RowLoadPredictor::QuestionOf(popularity::Predictor predictor, LayerAhead at,
-                                                                       popularity::Phase phase) const {
+std::optional<RowLoadPredictor::Question> RowLoadPredictor::QuestionOf(popularity::Predictor predictor, int layer,
+                                                                       int ahead, popularity::Phase phase) const {
   const int64_t count = ViewOf(phase).num_tokens;
-  if (count == 0 || !this->phase(phase).Wants(predictor, at.layer, at.ahead)) return std::nullopt;
-  Question question{.predictor = predictor, .at = at, .phase = phase, .count = count};
+  if (count == 0 || !this->phase(phase).Wants(predictor, layer, ahead)) return std::nullopt;
+  Question question{.predictor = predictor, .layer = layer, .ahead = ahead, .phase = phase, .count = count};
   if (predictor == popularity::Predictor::kGateAhead) return question;
-  popularity::ProbeMap wanted{.layer = at.layer - at.ahead, .ahead = at.ahead, .in_context = true, .values = {}};
+  popularity::ProbeMap wanted{.layer = layer - ahead, .ahead = ahead, .in_context = true, .values = {}};
   const std::optional<Probe>& in_context = probes_[IndexOf(wanted)];
   question.in_context = phase == popularity::Phase::kPrefill && !prompt_begins_.empty() && in_context.has_value();
   wanted.in_context = question.in_context;
@@ -54,15 +49,15 @@ std::optional<RowLoadPredictor::Question> RowLoadPredictor::QuestionOf(popularit
   return question;
 }
 
-// Products are enqueued one after the other and their answers fetched at once: a device is waited for once a gate.
+// Enqueues all products and fetches their answers at once, to wait for a device once a gate.
 absl::Status RowLoadPredictor::Predict(const MoeContext& context, const LayerContext& layer) {
   questions_.clear();
   int64_t answers = 0;
   for (int ahead = 1; ahead <= popularity::kMaxAhead && layer.index + ahead < options_.shape.num_layers; ++ahead) {
     for (int p = 0; p < popularity::kNumPredictors; ++p) {
-      for (const popularity::Phase phase : kPhases) {
+      for (const popularity::Phase phase : popularity::kPhases) {
         const std::optional<Question> question =
-            QuestionOf(static_cast<popularity::Predictor>(p), {.layer = layer.index + ahead, .ahead = ahead}, phase);
+            QuestionOf(static_cast<popularity::Predictor>(p), layer.index + ahead, ahead, phase);
         if (!question.has_value()) continue;
         questions_.push_back(*question);
         answers += question->count;
@@ -82,8 +77,7 @@ absl::Status RowLoadPredictor::Predict(const MoeContext& context, const LayerCon
   for (const Question& question : questions_) {
     const int32_t* const end = named + question.count * num_predicted_;
     predictions_.assign(named, end);
-    mutable_phase(question.phase)
-        ->SetPredictions(question.predictor, question.at.layer, question.at.ahead, predictions_);
+    mutable_phase(question.phase)->SetPredictions(question.predictor, question.layer, question.ahead, predictions_);
     named = end;
   }
   return absl::OkStatus();
@@ -94,11 +88,11 @@ absl::Status RowLoadPredictor::Ask(const Stream& stream, const TensorView& x, co
   const TensorView of_phase =
       x.Rows(question.phase == popularity::Phase::kPrefill ? num_decode_rows_ : 0, question.count);
   if (question.map == nullptr) {
-    const ops::Weight& router = *options_.routers[static_cast<size_t>(question.at.layer)];
-    return forecast_.Predict(stream, of_phase, router, {}, nullptr, predicted);
+    const ops::Weight& router = *options_.routers[static_cast<size_t>(question.layer)];
+    return forecast_.Predict(stream, of_phase, router, {}, predicted);
   }
   if (!question.in_context) {
-    return forecast_.Predict(stream, of_phase, question.map->weight, question.map->bias, nullptr, predicted);
+    return forecast_.Predict(stream, of_phase, question.map->weight, question.map->bias, predicted);
   }
   RETURN_IF_ERROR(SendBegins(stream));
   return forecast_.PredictInContext(stream, of_phase, *question.map, begins_upload_.view(0, question.count), predicted);
@@ -134,7 +128,7 @@ absl::Status RowLoadPredictor::Reserve(const Stream& stream, int64_t rows) {
                                      .in_context = in_context,
                                      .units = MostUnits()},
                                     device));
-  // Every row is of one phase, which may be asked of both distances by all predictors.
+  // All predictors may be asked of every row, at both distances.
   RETURN_IF_ERROR(
       predicted_memory_
           .Take(rows * popularity::kNumPredictors * popularity::kMaxAhead, num_predicted_, DType::kI32, device)
