@@ -3,7 +3,6 @@
 // Thread-safe.  A model without a tokenizer has none of the text calls: they give NO_TOKENIZER / NO_CHAT_TEMPLATE.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,12 +30,7 @@ class TextProcessor {
   const tokenizer::Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ModelChatTemplate* chat_template() const { return template_.has_value() ? &*template_ : nullptr; }
 
-  struct EncodeArgs {
-    bool add_special_tokens = true;
-    bool allow_special = false;
-    std::function<bool()> cancelled;  // polled now and then; true stops with Cancelled
-  };
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeArgs& args) const;
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const tokenizer::EncodeOptions& options) const;
   // The clock says what a template that prints a date sees, and when rendering has to end.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;

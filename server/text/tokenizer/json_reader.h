@@ -37,6 +37,7 @@ class Field {
   absl::Status CheckArray() const;
   absl::StatusOr<std::string> String() const;
   absl::StatusOr<std::string> StringOr(absl::string_view fallback) const;
+  absl::StatusOr<char32_t> CharacterOr(absl::string_view fallback) const;  // a string of one character
   absl::StatusOr<bool> BoolOr(bool fallback) const;
   // An integer in [low, high]; also one that was written as a float is refused.
   absl::StatusOr<int64_t> Int(int64_t low, int64_t high) const;

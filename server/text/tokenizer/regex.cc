@@ -74,12 +74,6 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma) {
         absl::StrCat("regex: ", oniguruma.size(), " bytes long, the limit is ", kMaxPatternBytes));
   }
   ASSIGN_OR_RETURN(const std::string pattern, OnigurumaToPcre2(oniguruma));
-  return CompilePcre2(pattern);
-}
-
-absl::StatusOr<Regex> Regex::Literal(absl::string_view text) { return CompilePcre2(EscapeForPcre2(text)); }
-
-absl::StatusOr<Regex> Regex::CompilePcre2(const std::string& pattern) {
   const CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit(context.get(), 100);

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -25,8 +24,6 @@ class Regex {
  public:
   // From Oniguruma syntax (see regex_syntax.h).
   static absl::StatusOr<Regex> Compile(absl::string_view oniguruma);
-  // Matches `text` and nothing else.
-  static absl::StatusOr<Regex> Literal(absl::string_view text);
 
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
@@ -40,7 +37,6 @@ class Regex {
  private:
   struct Code;
   explicit Regex(std::unique_ptr<Code> code);
-  static absl::StatusOr<Regex> CompilePcre2(const std::string& pattern);
 
   std::unique_ptr<Code> code_;
 };

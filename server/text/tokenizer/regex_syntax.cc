@@ -230,13 +230,4 @@ class Rewriter {
 
 absl::StatusOr<std::string> OnigurumaToPcre2(absl::string_view pattern) { return Rewriter(pattern).Run(); }
 
-std::string EscapeForPcre2(absl::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x80 && absl::ascii_ispunct(c)) out.push_back('\\');
-    out.push_back(c);
-  }
-  return out;
-}
-
 }  // namespace switchyard::tokenizer

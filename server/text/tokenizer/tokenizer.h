@@ -64,9 +64,6 @@ class Tokenizer {
   int32_t TokenToId(absl::string_view token) const;
   // The token as the file spells it ("Ġthe", "<0x0A>"); empty if no token has this id.  Lives as long as the tokenizer.
   absl::string_view IdToToken(int32_t id) const;
-  bool IsSpecial(int32_t id) const { return added_.IsSpecial(id); }
-  // Whether some token has this id.
-  bool HasId(int32_t id) const { return !IdToToken(id).empty(); }
   // Number of distinct tokens, added ones included; ids may have gaps.
   int32_t vocab_size() const { return vocab_size_; }
   // One past the largest id.
@@ -80,7 +77,7 @@ class Tokenizer {
  private:
   friend class StreamDecoder;
 
-  Tokenizer(std::unique_ptr<TokenizerModel> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added);
+  Tokenizer(std::unique_ptr<TokenizerModel> model, Normalizer normalizer, AddedTokens added);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const Field& file);
   void FindAnchor();
   absl::Status EncodeNormalized(NormalizedText text, bool allow_special, WorkGuard* guard,
@@ -90,11 +87,11 @@ class Tokenizer {
   absl::string_view SpellingOf(int32_t id) const;
 
   const std::unique_ptr<TokenizerModel> model_;
-  const std::unique_ptr<Normalizer> normalizer_;  // may be null
+  const Normalizer normalizer_;  // may be empty
   const AddedTokens added_;
-  std::unique_ptr<PreTokenizer> pre_tokenizer_;  // may be null
+  PreTokenizer pre_tokenizer_;  // may be empty
   PostProcessor post_processor_;
-  std::unique_ptr<Decoder> decoder_;
+  Decoder decoder_;
   int32_t vocab_size_ = 0;
   int32_t id_end_ = 0;
   int32_t anchor_ = -1;      // a letter, as company for PieceOf; -1: the vocabulary has no such token

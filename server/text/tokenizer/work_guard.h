@@ -1,4 +1,4 @@
-// Bounds one call's work: the text's size and a hook that says when nobody waits for the answer any more.
+// Bounds one call's work: asks a hook now and then whether somebody still waits for the answer.
 // Borrowed for the call.  The hook must be callable from the calling thread; it is asked every few thousand steps.
 #pragma once
 

@@ -1,5 +1,4 @@
-#include "server/text/unicode/normal_form.h"
-
+// Unicode's normal forms.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/base/text/utf8.h"
+#include "server/text/unicode/unicode.h"
 
 namespace switchyard::text {
 namespace {

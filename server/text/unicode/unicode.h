@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace switchyard::text {
 
 bool IsWhitespace(char32_t c);           // property White_Space
@@ -27,5 +29,11 @@ char32_t ToTitlecase(char32_t c);
 
 // Full lower case of one character, independent of its neighbours (final sigma is not special).
 void AppendLowercase(char32_t c, std::string* out);
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+
+// As HuggingFace's library normalizes: characters that Unicode gave a combining class or a decomposition lately stay as
+// they are.  Time O(n log n) also for long runs of combining marks.  REQUIRES: text is valid UTF-8.
+std::string Normalize(NormalForm form, absl::string_view text);
 
 }  // namespace switchyard::text

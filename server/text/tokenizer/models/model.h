@@ -29,4 +29,8 @@ absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token);
 // refused.
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field);
 
+// For ParseModel: a piece is a token or unknown; the greedy longest match.
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordLevel(const Field& field);
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordPiece(const Field& field);
+
 }  // namespace switchyard::tokenizer
