@@ -98,13 +98,13 @@ class Dumper {
   }
 
   absl::Status DumpString(absl::string_view text) {
-    static constexpr absl::string_view kFrom = "\"\\\n\r\t\f\b", kTo = "\"\\nrtfb";
+    static constexpr absl::string_view kEscaped = "\"\\\n\r\t\f\b", kTo = "\"\\nrtfb";
     RETURN_IF_ERROR(runtime_.StepsForCharacters(text.size()));
     out_.push_back('"');
     for (size_t pos = 0; pos < text.size();) {
       const auto [c, len] = DecodeAt(text, pos);
-      const size_t simple = c < 0x80 ? kFrom.find(static_cast<char>(c)) : absl::string_view::npos;
-      if (simple != absl::string_view::npos) {
+      const size_t simple = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : kNone;
+      if (simple != kNone) {
         out_.push_back('\\');
         out_.push_back(kTo[simple]);
       } else if (c < 0x20 || (options_.ensure_ascii && c > 0x7F)) {

@@ -182,11 +182,10 @@ absl::string_view StripChars(absl::string_view text, absl::string_view chars, Si
 }
 
 size_t FindText(absl::string_view text, absl::string_view needle, size_t from) {
-  if (from > text.size()) return absl::string_view::npos;
+  if (from > text.size()) return kNone;
   if (needle.empty()) return from;
   const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
-  return found == nullptr ? absl::string_view::npos
-                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+  return found == nullptr ? kNone : static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 std::vector<absl::string_view> SplitLines(absl::string_view text, bool keep_ends) {

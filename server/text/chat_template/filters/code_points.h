@@ -14,6 +14,8 @@
 
 namespace switchyard::jinja {
 
+inline constexpr size_t kNone = absl::string_view::npos;  // no place in a text
+
 // The character at `pos` and the bytes it takes (at least 1).  An invalid byte b is (0xDC00 + b, 1), as Python's
 // surrogateescape has it.  REQUIRES: pos < text.size().
 std::pair<int32_t, size_t> DecodeAt(absl::string_view text, size_t pos);

@@ -235,23 +235,14 @@ absl::StatusOr<Value> GroupBy(Runtime& runtime, const Value& input, const Args& 
   return runtime.NewList(std::move(groups));
 }
 
+constexpr Named<Filter> kListFilters[] = {
+    {"batch", Batch}, {"dictsort", DictSort}, {"first", First},       {"groupby", GroupBy},    {"join", Join},
+    {"last", Last},   {"list", List},         {"max", Extreme<true>}, {"min", Extreme<false>}, {"reverse", Reverse},
+    {"slice", Slice}, {"sort", Sort},         {"sum", Sum},           {"unique", Unique},
+};
+
 }  // namespace
 
-void AddListFilters(FilterTable* table) {
-  table->insert({{"batch", Batch},
-                 {"dictsort", DictSort},
-                 {"first", First},
-                 {"groupby", GroupBy},
-                 {"join", Join},
-                 {"last", Last},
-                 {"list", List},
-                 {"max", Extreme<true>},
-                 {"min", Extreme<false>},
-                 {"reverse", Reverse},
-                 {"slice", Slice},
-                 {"sort", Sort},
-                 {"sum", Sum},
-                 {"unique", Unique}});
-}
+Filter FindListFilter(absl::string_view name) { return FindNamed(kListFilters, name); }
 
 }  // namespace switchyard::jinja

@@ -38,7 +38,7 @@ std::string FilterTitle(absl::string_view text) {
     word = {};
   };
   for (absl::string_view c : SplitCodePoints(text)) {
-    const bool breaks = IsSpace(DecodeAt(c, 0).first) || absl::string_view("-({[<").find(c) != absl::string_view::npos;
+    const bool breaks = IsSpace(DecodeAt(c, 0).first) || absl::string_view("-({[<").find(c) != kNone;
     if (breaks) {
       flush();
       absl::StrAppend(&out, c);
@@ -54,12 +54,12 @@ std::string StripTags(absl::string_view text) {
   std::string plain;
   while (!text.empty()) {
     const size_t open = text.find('<');
-    const size_t close = open == absl::string_view::npos ? open : text.find('>', open);
-    absl::StrAppend(&plain, text.substr(0, close == absl::string_view::npos ? text.size() : open));
-    text.remove_prefix(close == absl::string_view::npos ? text.size() : close + 1);
+    const size_t close = open == kNone ? open : text.find('>', open);
+    absl::StrAppend(&plain, text.substr(0, close == kNone ? text.size() : open));
+    text.remove_prefix(close == kNone ? text.size() : close + 1);
   }
   std::string out;
-  for (absl::string_view word : SplitAtSpace(plain, absl::string_view::npos, false)) {
+  for (absl::string_view word : SplitAtSpace(plain, kNone, false)) {
     absl::StrAppend(&out, out.empty() ? "" : " ", word);
   }
   return absl::StrReplaceAll(
@@ -69,8 +69,8 @@ std::string StripTags(absl::string_view text) {
 std::string UrlEncode(absl::string_view text) {
   std::string out;
   for (const char c : text) {
-    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                       absl::string_view("_.-~/").find(c) != absl::string_view::npos;
+    const bool plain =
+        absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::string_view("_.-~/").find(c) != kNone;
     if (plain) {
       out.push_back(c);
     } else {
@@ -145,7 +145,7 @@ absl::StatusOr<Value> Truncate(Runtime& runtime, const Value& input, const Args&
   absl::string_view text = absl::string_view(input.AsString()).substr(0, bytes);
   if (!bound.Flag(1, false)) {
     const size_t space = text.rfind(' ');
-    if (space != absl::string_view::npos) text = text.substr(0, space);
+    if (space != kNone) text = text.substr(0, space);
   }
   return runtime.NewString(absl::StrCat(text, end));
 }
@@ -213,28 +213,30 @@ absl::StatusOr<Value> ToJson(Runtime& runtime, const Value& input, const Args& a
   return runtime.NewString(std::move(out));
 }
 
+constexpr Named<Filter> kTextFilters[] = {
+    {"capitalize", MapText<Capitalize>},
+    {"center", Center},
+    {"e", MapText<EscapeHtml>},
+    {"escape", MapText<EscapeHtml>},
+    {"forceescape", MapText<EscapeHtml>},
+    {"format", FormatFilter},
+    {"indent", Indent},
+    {"lower", MapText<ToLower>},
+    {"replace", Replace},
+    {"safe", MapText<Identity>},
+    {"string", MapText<Identity>},
+    {"striptags", MapText<StripTags>},
+    {"title", MapText<FilterTitle>},
+    {"tojson", ToJson},
+    {"trim", Trim},
+    {"truncate", Truncate},
+    {"upper", MapText<ToUpper>},
+    {"urlencode", MapText<UrlEncode>},
+    {"wordcount", WordCount},
+};
+
 }  // namespace
 
-void AddTextFilters(FilterTable* table) {
-  table->insert({{"capitalize", MapText<Capitalize>},
-                 {"center", Center},
-                 {"e", MapText<EscapeHtml>},
-                 {"escape", MapText<EscapeHtml>},
-                 {"forceescape", MapText<EscapeHtml>},
-                 {"format", FormatFilter},
-                 {"indent", Indent},
-                 {"lower", MapText<ToLower>},
-                 {"replace", Replace},
-                 {"safe", MapText<Identity>},
-                 {"string", MapText<Identity>},
-                 {"striptags", MapText<StripTags>},
-                 {"title", MapText<FilterTitle>},
-                 {"tojson", ToJson},
-                 {"trim", Trim},
-                 {"truncate", Truncate},
-                 {"upper", MapText<ToUpper>},
-                 {"urlencode", MapText<UrlEncode>},
-                 {"wordcount", WordCount}});
-}
+Filter FindTextFilter(absl::string_view name) { return FindNamed(kTextFilters, name); }
 
 }  // namespace switchyard::jinja

@@ -131,7 +131,7 @@ absl::StatusOr<Value> Attr(Runtime& runtime, const Value& input, const Args& arg
   return GetAttribute(runtime, input, name);
 }
 
-absl::StatusOr<Value> Items(Runtime& runtime, const Value& input, const Args&) {
+absl::StatusOr<Value> ItemsFilter(Runtime& runtime, const Value& input, const Args&) {
   if (input.IsUndefined()) return runtime.NewIterator({});
   if (input.dict() == nullptr) return Error("items: can only get pairs from a mapping");
   std::vector<Value> pairs;
@@ -142,19 +142,13 @@ absl::StatusOr<Value> Items(Runtime& runtime, const Value& input, const Args&) {
   return runtime.NewIterator(std::move(pairs));
 }
 
+constexpr Named<Filter> kValueFilters[] = {
+    {"abs", Abs},           {"attr", Attr},     {"count", LengthFilter}, {"d", Default},           {"default", Default},
+    {"float", FloatFilter}, {"int", IntFilter}, {"items", ItemsFilter},  {"length", LengthFilter}, {"round", Round},
+};
+
 }  // namespace
 
-void AddValueFilters(FilterTable* table) {
-  table->insert({{"abs", Abs},
-                 {"attr", Attr},
-                 {"count", LengthFilter},
-                 {"d", Default},
-                 {"default", Default},
-                 {"float", FloatFilter},
-                 {"int", IntFilter},
-                 {"items", Items},
-                 {"length", LengthFilter},
-                 {"round", Round}});
-}
+Filter FindValueFilter(absl::string_view name) { return FindNamed(kValueFilters, name); }
 
 }  // namespace switchyard::jinja

@@ -6,14 +6,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/chat_template/filters/format_spec.h"
+#include "server/text/chat_template/filters/code_points.h"
 #include "server/text/chat_template/filters/python_text.h"
 #include "server/text/chat_template/interpreter/operators.h"
 
 namespace switchyard::jinja {
 namespace {
-
-constexpr size_t kNone = absl::string_view::npos;
 
 absl::StatusOr<std::string> FormatOne(Runtime& runtime, const Value& value, absl::string_view spec_text) {
   if (spec_text.empty()) return Str(runtime, value);

@@ -105,8 +105,8 @@ std::string FloatRepr(double value) {
 }
 
 std::string StringRepr(absl::string_view text) {
-  const bool has_single = text.find('\'') != absl::string_view::npos;
-  const char quote = has_single && text.find('"') == absl::string_view::npos ? '"' : '\'';
+  const bool has_single = text.find('\'') != kNone;
+  const char quote = has_single && text.find('"') == kNone ? '"' : '\'';
   std::string out(1, quote);
   for (size_t pos = 0; pos < text.size();) {
     const auto [c, len] = DecodeAt(text, pos);

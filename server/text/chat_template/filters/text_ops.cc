@@ -8,8 +8,6 @@
 namespace switchyard::jinja {
 namespace {
 
-constexpr size_t kNone = absl::string_view::npos;
-
 bool SpaceAt(absl::string_view text, size_t pos, size_t* len) {
   const auto [c, length] = DecodeAt(text, pos);
   *len = length;

@@ -8,8 +8,6 @@
 
 namespace switchyard::jinja {
 
-using ast::BinaryOp;
-
 absl::StatusOr<Value> Interpreter::Eval(const ast::Expr& expr) {
   const Runtime::Depth depth(&runtime_);
   if (!depth.ok()) return runtime_.TooDeep();
@@ -57,8 +55,8 @@ absl::StatusOr<Value> Interpreter::EvalNode(const ast::Unary& node) {
 
 absl::StatusOr<Value> Interpreter::EvalNode(const ast::Binary& node) {
   ASSIGN_OR_RETURN(Value left, Eval(*node.left));
-  if (node.op == jinja::ast::BinaryOp::kAnd) return left.Truth() ? Eval(*node.right) : left;
-  if (node.op == jinja::ast::BinaryOp::kOr) return left.Truth() ? left : Eval(*node.right);
+  if (node.op == ast::BinaryOp::kAnd) return left.Truth() ? Eval(*node.right) : left;
+  if (node.op == ast::BinaryOp::kOr) return left.Truth() ? left : Eval(*node.right);
   ASSIGN_OR_RETURN(const Value right, Eval(*node.right));
   return Arithmetic(runtime_, node.op, left, right);
 }

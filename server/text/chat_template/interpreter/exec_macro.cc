@@ -3,7 +3,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/chat_template/filters/python_text.h"
 #include "server/text/chat_template/interpreter/interpreter.h"
 
 namespace switchyard::jinja {
@@ -11,7 +10,7 @@ namespace {
 
 class MacroObject : public Object {
  public:
-  MacroObject(Interpreter* interpreter, const ast::MacroBody* macro, Scope* closure)
+  MacroObject(Interpreter* interpreter, const ast::Macro* macro, Scope* closure)
       : interpreter_(*interpreter), macro_(*macro), closure_(closure) {}
   std::string TypeName() const override { return "Macro"; }
   std::string Repr() const override { return absl::StrCat("<Macro '", macro_.name, "'>"); }
@@ -23,7 +22,7 @@ class MacroObject : public Object {
 
  private:
   Interpreter& interpreter_;
-  const ast::MacroBody& macro_;
+  const ast::Macro& macro_;
   Scope* const closure_;
 };
 
@@ -37,9 +36,9 @@ std::optional<Value> TakeNamed(Args* args, absl::string_view name) {
 }
 
 // What is left after the parameters goes to varargs and kwargs, if the macro speaks of them.
-absl::Status BindRest(Runtime& runtime, const ast::MacroBody& macro, Args* args, Scope* scope) {
-  const size_t num_parameters = macro.parameters.names.size();
-  if (macro.uses_caller && std::count(macro.parameters.names.begin(), macro.parameters.names.end(), "caller") == 0) {
+absl::Status BindRest(Runtime& runtime, const ast::Macro& macro, Args* args, Scope* scope) {
+  const size_t num_parameters = macro.parameters.size();
+  if (macro.uses_caller && std::count(macro.parameters.begin(), macro.parameters.end(), "caller") == 0) {
     const std::optional<Value> caller = TakeNamed(args, "caller");
     scope->names["caller"] = caller.has_value() ? *caller : Value::Undefined("no caller defined");
   }
@@ -62,20 +61,20 @@ absl::Status BindRest(Runtime& runtime, const ast::MacroBody& macro, Args* args,
 
 }  // namespace
 
-absl::StatusOr<Value> Interpreter::NewMacro(const ast::MacroBody& macro) {
+absl::StatusOr<Value> Interpreter::NewMacro(const ast::Macro& macro) {
   RETURN_IF_ERROR(runtime_.Allocate(sizeof(Scope)));
   ASSIGN_OR_RETURN(MacroObject * object, runtime_.New<MacroObject>(this, &macro, Pin(scope_)));
   return Value::Of(object);
 }
 
-absl::StatusOr<Value> Interpreter::CallMacro(const ast::MacroBody& macro, Scope* closure, const Args& passed) {
+absl::StatusOr<Value> Interpreter::CallMacro(const ast::Macro& macro, Scope* closure, const Args& passed) {
   const Runtime::Depth depth(&runtime_);
   if (!depth.ok()) return runtime_.TooDeep();
   ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(Pinned(closure)));
   const Entered entered(this, scope);
   Args args = passed;
-  const auto& names = macro.parameters.names;
-  const size_t first_default = names.size() - macro.parameters.defaults.size();
+  const auto& names = macro.parameters;
+  const size_t first_default = names.size() - macro.defaults.size();
   for (size_t i = 0; i < names.size(); ++i) {
     std::optional<Value> value;
     if (i < args.positional.size()) {
@@ -85,7 +84,7 @@ absl::StatusOr<Value> Interpreter::CallMacro(const ast::MacroBody& macro, Scope*
       value = TakeNamed(&args, names[i]);
     }
     if (!value.has_value() && i >= first_default) {
-      ASSIGN_OR_RETURN(value, Eval(*macro.parameters.defaults[i - first_default]));
+      ASSIGN_OR_RETURN(value, Eval(*macro.defaults[i - first_default]));
     }
     scope->names[names[i]] = value.has_value()
                                  ? *std::move(value)
@@ -95,19 +94,17 @@ absl::StatusOr<Value> Interpreter::CallMacro(const ast::MacroBody& macro, Scope*
   return Capture(macro.body, scope);
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::Macro& node) {
-  ASSIGN_OR_RETURN(Value macro, NewMacro(node.macro));
-  scope_->names.insert_or_assign(node.macro.name, std::move(macro));
-  return Flow::kNext;
+absl::Status Interpreter::ExecNode(const ast::Macro& node) {
+  ASSIGN_OR_RETURN(Value macro, NewMacro(node));
+  Define(node.name, std::move(macro));
+  return absl::OkStatus();
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::CallBlock& node) {
+absl::Status Interpreter::ExecNode(const ast::CallBlock& node) {
   ASSIGN_OR_RETURN(const Value caller, NewMacro(node.caller));
   runtime_.line = node.call->line;
   ASSIGN_OR_RETURN(const Value text, EvalCall(std::get<ast::Call>(node.call->node), &caller));
-  ASSIGN_OR_RETURN(const std::string out, Str(runtime_, text));
-  RETURN_IF_ERROR(Write(out));
-  return Flow::kNext;
+  return WriteValue(text);
 }
 
 }  // namespace switchyard::jinja

@@ -10,15 +10,10 @@ Interpreter::~Interpreter() {
   for (const auto& scope : pinned_) scope->names.clear();
 }
 
-absl::Status Interpreter::Define(std::string name, Value value) {
-  scope_->names.insert_or_assign(std::move(name), std::move(value));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::string> Interpreter::Render(const ast::Block& block) {
   std::string out;
   out_ = output_ = &out;
-  RETURN_IF_ERROR(Exec(block).status());
+  RETURN_IF_ERROR(Exec(block));
   return out;
 }
 
@@ -47,41 +42,37 @@ absl::StatusOr<Value> Interpreter::Capture(const ast::Block& block, std::shared_
   const Entered entered(this, std::move(scope));
   std::string text;
   std::string* const outer = std::exchange(out_, &text);
-  const FlowOr flow = Exec(block);
+  const absl::Status status = Exec(block);
   out_ = outer;
-  RETURN_IF_ERROR(flow.status());
+  flow_ = Flow::kNext;  // a break inside ends the capture alone
+  RETURN_IF_ERROR(status);
   return runtime_.NewString(std::move(text));
 }
 
-Interpreter::FlowOr Interpreter::Exec(const ast::Block& block) {
+absl::Status Interpreter::WriteValue(const Value& value) {
+  if (value.IsString()) return Write(value.AsString());
+  ASSIGN_OR_RETURN(const std::string text, Str(runtime_, value));
+  return Write(text);
+}
+
+absl::Status Interpreter::Exec(const ast::Block& block) {
   const Runtime::Depth depth(&runtime_);
   if (!depth.ok()) return runtime_.TooDeep();
   for (const ast::Stmt& stmt : block) {
     RETURN_IF_ERROR(runtime_.Steps());
     runtime_.line = stmt.line;
-    ASSIGN_OR_RETURN(const Flow flow, std::visit([this](const auto& node) { return ExecNode(node); }, stmt.node));
-    if (flow != Flow::kNext) return flow;
+    RETURN_IF_ERROR(std::visit([this](const auto& node) { return ExecNode(node); }, stmt.node));
+    if (flow_ != Flow::kNext) break;
   }
-  return Flow::kNext;
+  return absl::OkStatus();
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::Text& node) {
-  RETURN_IF_ERROR(Write(node.text));
-  return Flow::kNext;
-}
-
-Interpreter::FlowOr Interpreter::ExecNode(const ast::Output& node) {
+absl::Status Interpreter::ExecNode(const ast::Output& node) {
   ASSIGN_OR_RETURN(const Value value, Eval(*node.value));
-  if (value.IsString()) {
-    RETURN_IF_ERROR(Write(value.AsString()));
-    return Flow::kNext;
-  }
-  ASSIGN_OR_RETURN(const std::string text, Str(runtime_, value));
-  RETURN_IF_ERROR(Write(text));
-  return Flow::kNext;
+  return WriteValue(value);
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::If& node) {
+absl::Status Interpreter::ExecNode(const ast::If& node) {
   for (const auto& [condition, body] : node.branches) {
     ASSIGN_OR_RETURN(const Value value, Eval(*condition));
     if (value.Truth()) return Exec(body);
@@ -114,23 +105,21 @@ absl::Status Interpreter::Assign(const ast::Target& target, const Value& value) 
   return absl::OkStatus();
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::Set& node) {
+absl::Status Interpreter::ExecNode(const ast::Set& node) {
   ASSIGN_OR_RETURN(const Value value, Eval(*node.value));
-  RETURN_IF_ERROR(Assign(node.target, value));
-  return Flow::kNext;
+  return Assign(node.target, value);
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::SetBlock& node) {
+absl::Status Interpreter::ExecNode(const ast::CapturingBlock& node) {
   ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(scope_));
   ASSIGN_OR_RETURN(Value text, Capture(node.body, std::move(scope)));
   if (node.filter != nullptr) {
     ASSIGN_OR_RETURN(text, EvalFilter(std::get<ast::Filter>(node.filter->node), &text));
   }
-  RETURN_IF_ERROR(Assign(node.target, text));
-  return Flow::kNext;
+  return node.target.has_value() ? Assign(*node.target, text) : WriteValue(text);
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::With& node) {
+absl::Status Interpreter::ExecNode(const ast::With& node) {
   std::vector<Value> values;  // all in the outer scope
   for (const auto& [target, expr] : node.bindings) {
     ASSIGN_OR_RETURN(Value value, Eval(*expr));
@@ -142,26 +131,17 @@ Interpreter::FlowOr Interpreter::ExecNode(const ast::With& node) {
   return Exec(node.body);
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::FilterBlock& node) {
-  ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(scope_));
-  ASSIGN_OR_RETURN(const Value text, Capture(node.body, std::move(scope)));
-  ASSIGN_OR_RETURN(const Value filtered, EvalFilter(std::get<ast::Filter>(node.filter->node), &text));
-  ASSIGN_OR_RETURN(const std::string out, Str(runtime_, filtered));
-  RETURN_IF_ERROR(Write(out));
-  return Flow::kNext;
-}
-
-Interpreter::FlowOr Interpreter::ExecNode(const ast::Generation& node) {
+absl::Status Interpreter::ExecNode(const ast::Generation& node) {
   ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(scope_));
   const Entered entered(this, std::move(scope));
   const size_t begin = out_->size();
-  ASSIGN_OR_RETURN(const Flow flow, Exec(node.body));
+  RETURN_IF_ERROR(Exec(node.body));
   if (out_ == output_) {
     generated_.push_back({begin, out_->size()});
   } else {
     captured_generation_ = true;
   }
-  return flow;
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard::jinja

@@ -14,8 +14,6 @@
 namespace switchyard::jinja {
 namespace {
 
-constexpr size_t kNone = absl::string_view::npos;
-
 template <std::string (*kMap)(absl::string_view)>
 absl::StatusOr<Value> MapMethod(Runtime& runtime, const Value& self, const Args& args) {
   RETURN_IF_ERROR(Bound::Bind("str method", args, {}).status());
@@ -223,12 +221,7 @@ absl::StatusOr<Value> PartitionMethod(Runtime& runtime, const Value& self, const
   return runtime.NewTuple({Value::String(parts[0]), Value::String(parts[1]), Value::String(parts[2])});
 }
 
-struct Entry {
-  absl::string_view name;
-  Method method;
-};
-
-constexpr Entry kMethods[] = {
+constexpr Named<Method> kStringMethods[] = {
     {"capitalize", MapMethod<Capitalize>},
     {"casefold", MapMethod<ToLower>},
     {"center", JustifyMethod<Side::kBoth>},
@@ -270,11 +263,6 @@ constexpr Entry kMethods[] = {
 
 }  // namespace
 
-Method FindStringMethod(absl::string_view name) {
-  for (const Entry& entry : kMethods) {
-    if (entry.name == name) return entry.method;
-  }
-  return nullptr;
-}
+Method FindStringMethod(absl::string_view name) { return FindNamed(kStringMethods, name); }
 
 }  // namespace switchyard::jinja

@@ -9,12 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "server/text/chat_template/filters/code_points.h"
-#include "server/text/chat_template/parser/lexer_text.h"
 
 namespace switchyard::jinja {
 namespace {
-
-constexpr size_t kNone = absl::string_view::npos;
 
 class Lexer {
  public:

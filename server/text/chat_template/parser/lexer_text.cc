@@ -1,9 +1,8 @@
-#include "server/text/chat_template/parser/lexer_text.h"
-
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
 #include "scheduler/base/text/utf8.h"
+#include "server/text/chat_template/parser/lexer.h"
 
 namespace switchyard::jinja {
 namespace {
@@ -66,7 +65,7 @@ int SimpleEscape(char c) {
 }
 
 // Resolves the escape that begins after the backslash at `pos`; returns where it ends.
-absl::StatusOr<size_t> AppendEscape(absl::string_view text, size_t pos, std::string* out) {
+absl::StatusOr<size_t> ResolveEscape(absl::string_view text, size_t pos, std::string* out) {
   const char c = text[pos];
   if (const int simple = SimpleEscape(c); simple >= 0) {
     out->push_back(static_cast<char>(simple));
@@ -139,7 +138,7 @@ absl::StatusOr<std::string> Unescape(absl::string_view text) {
       continue;
     }
     if (pos + 1 >= text.size()) return absl::InvalidArgumentError("\\ at the end of a string");
-    auto end = AppendEscape(text, pos + 1, &out);
+    auto end = ResolveEscape(text, pos + 1, &out);
     if (!end.ok()) return end.status();
     pos = *end;
   }
