@@ -62,7 +62,8 @@ absl::StatusOr<std::vector<int32_t>> TextProcessor::Encode(absl::string_view tex
 
 absl::StatusOr<std::string> TextProcessor::Render(const ChatRequest& request, const ChatTemplateClock& clock) const {
   if (!template_) return absl::FailedPreconditionError("this model has no chat template");
-  return template_->Render(request, clock);
+  ASSIGN_OR_RETURN(RenderedChat chat, template_->RenderChat(request, clock));
+  return std::move(chat.text);
 }
 
 absl::StatusOr<std::string> TextProcessor::Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {

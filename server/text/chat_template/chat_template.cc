@@ -44,12 +44,6 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, const
   return ChatTemplate(std::move(parsed));
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& variables,
-                                                 const ChatTemplateClock& clock) const {
-  ASSIGN_OR_RETURN(RenderedChat chat, RenderChat(variables, clock));
-  return std::move(chat.text);
-}
-
 absl::StatusOr<RenderedChat> ChatTemplate::RenderChat(const nlohmann::ordered_json& variables,
                                                       const ChatTemplateClock& clock) const {
   jinja::Runtime runtime(parsed_->limits, clock);

@@ -22,8 +22,8 @@
 
 namespace switchyard::text {
 
-// What one template may cost.  Templates come with models and are code by strangers: every bound is hard, every overrun
-// an error (RESOURCE_EXHAUSTED), never a crash.  The defaults are far above what any published template needs.
+// Bounds the cost of one template.  Templates come with models and are code by strangers: every bound is hard, every
+// overrun an error (RESOURCE_EXHAUSTED), never a crash.  The defaults are far above the needs of published templates.
 struct ChatTemplateLimits {
   size_t max_source_bytes = 1 << 20;       // the template's text
   int max_nesting = 200;                   // parse: brackets, operators and blocks within each other
@@ -36,7 +36,7 @@ struct ChatTemplateLimits {
   int64_t max_range = 100'000;             // items of range(), as in Jinja2's sandbox
 };
 
-// What strftime_now() gives, and when rendering has to end.
+// The time that strftime_now() prints, and the end of rendering.
 struct ChatTemplateClock {
   absl::Time now;
   absl::TimeZone zone;  // default: UTC
@@ -61,12 +61,10 @@ class ChatTemplate {
   // INVALID_ARGUMENT "chat template: … (line N)" when the text is no template.
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source, const ChatTemplateLimits& limits = {});
 
-  // `variables` is an object: what the template sees by name.  Errors, all "chat template: … (line N)":
+  // `variables` is an object: the template's variables by name.  Errors, all "chat template: … (line N)":
   //   INVALID_ARGUMENT    the template failed on these variables; raise_exception's message comes first
   //   RESOURCE_EXHAUSTED  a limit
-  //   any other           what clock.must_end gave
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables, const ChatTemplateClock& clock) const;
-  // The same, with the spans that the model is to write.
+  //   any other           clock.must_end's error
   absl::StatusOr<RenderedChat> RenderChat(const nlohmann::ordered_json& variables,
                                           const ChatTemplateClock& clock) const;
 

@@ -117,8 +117,8 @@ constexpr char kProbe[] = "Switchyard-probes-content";
 // One user's message with that content; empty where the template fails on it.
 std::string Try(const ChatTemplate& chat, Json variables, Json content) {
   variables["messages"] = Json::array({{{"role", "user"}, {"content", std::move(content)}}});
-  const absl::StatusOr<std::string> text = chat.Render(variables, {absl::UnixEpoch(), absl::UTCTimeZone()});
-  return text.ok() ? *text : std::string();
+  const absl::StatusOr<RenderedChat> out = chat.RenderChat(variables, {absl::UnixEpoch(), absl::UTCTimeZone()});
+  return out.ok() ? out->text : std::string();
 }
 
 // Whether `chat` prints content that is a text, but not content that is a list of parts
@@ -261,12 +261,6 @@ absl::Status ModelChatTemplate::LoadConfig(const nlohmann::json& templates, cons
     ASSIGN_OR_RETURN(slot, ParseFrom(path, entry["template"].get_ref<const std::string&>(), limits));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request,
-                                                      const ChatTemplateClock& clock) const {
-  ASSIGN_OR_RETURN(RenderedChat chat, RenderChat(request, clock));
-  return std::move(chat.text);
 }
 
 absl::StatusOr<RenderedChat> ModelChatTemplate::RenderChat(const ChatRequest& request,

@@ -82,7 +82,7 @@ absl::Status AddedTokens::Add(const Field& field, const Vocabulary& model_vocabu
         absl::StrCat("expected at most ", kMaxContentBytes, " bytes, found ", token.content.size()));
   }
   if (const auto same = by_content_.find(token.content); same != by_content_.end()) {
-    // As HuggingFace does: one token, which keeps its id and stays special; of the rest the last entry speaks.
+    // As HuggingFace does: one token, which keeps its id and stays special; the last entry sets the rest.
     AddedToken& known = tokens_[same->second];
     token.id = known.id;
     token.special |= known.special;

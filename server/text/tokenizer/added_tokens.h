@@ -1,5 +1,4 @@
-// Added tokens: whole strings that are cut out of the text before the model sees it (special tokens, and ordinary words
-// that someone added).
+// Added tokens (special tokens and added words): whole strings that are cut out of the text before the model sees it.
 //
 // Const after Parse, thread-safe.  Matching is leftmost-longest; its time is linear in the text (times the longest
 // added token at worst, where tokens begin alike).
@@ -36,7 +35,7 @@ struct AddedToken {
 // A set of strings that finds the longest one that begins at a place.
 class LongestMatcher {
  public:
-  // `value` is what Find gives for this text.  Of equal texts the first one stays.  REQUIRES: text is not empty.
+  // Find returns `value` for this text.  Of equal texts the first one stays.  REQUIRES: text is not empty.
   void Add(std::string text, int32_t value);
   void Build();
   // The longest text that `text` has at `pos`: its value, and its length; -1 if there is none.
@@ -58,7 +57,7 @@ class AddedTokens {
   static absl::StatusOr<AddedTokens> Parse(const Field& list, const Vocabulary& model_vocabulary,
                                            const Normalizer& normalizer);
 
-  // A stretch of a text: an added token (id >= 0) or what lies between (id = -1).
+  // A stretch of a text: an added token (id >= 0) or plain text (id = -1).
   struct Part {
     int32_t id;
     size_t begin;

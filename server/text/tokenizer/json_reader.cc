@@ -12,7 +12,7 @@
 namespace switchyard::tokenizer {
 namespace {
 
-// What is read of it has limits of its own; how deep the rest is does no harm.
+// The readers of the parts have limits of their own, and the depth of unread parts does no harm.
 constexpr int kMaxDepth = std::numeric_limits<int>::max();
 
 std::string Describe(const nlohmann::json* value) {

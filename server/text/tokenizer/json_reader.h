@@ -13,7 +13,7 @@
 
 namespace switchyard::tokenizer {
 
-// InvalidArgument says where the text is wrong; `name` stands for the file.  As HuggingFace's reader does, it takes the
+// InvalidArgument names the place of the fault; `name` stands for the file.  As HuggingFace's reader does, it takes the
 // last of several members of one name.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view name);
 
@@ -29,7 +29,7 @@ class Field {
   Field at(size_t index) const;                            // REQUIRES: an array longer than index
   size_t size() const { return present() ? value_->size() : 0; }
 
-  // `what` tells what was expected, in words; what was found is added.
+  // An error with the expected value in words and the found one.
   absl::Status Expected(absl::string_view what) const;
   absl::Status Error(absl::string_view message) const;
 

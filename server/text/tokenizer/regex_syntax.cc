@@ -44,7 +44,7 @@ class Rewriter {
     pos_ = std::min(pos_ + count, in_.size());
   }
 
-  // One element outside a character class; atom_ is where the last one begins in out_ (what a quantifier repeats).
+  // One element outside a character class; atom_ is where the last one, which a quantifier repeats, begins in out_.
   absl::Status Step() {
     switch (in_[pos_]) {
       case '\\':

@@ -107,7 +107,7 @@ absl::Status Tokenizer::EncodeNormalized(NormalizedText text, bool allow_special
   return absl::OkStatus();
 }
 
-// What holds no added token any more.
+// Encodes a text without added tokens.
 absl::Status Tokenizer::EncodePlain(NormalizedText text, WorkGuard* guard, std::vector<int32_t>* ids) const {
   Pieces pieces;
   pieces.spans.push_back({0, text.text.size()});
@@ -136,7 +136,7 @@ void Tokenizer::FindAnchor() {
   anchor_again_ = two->substr(one->size());
 }
 
-// Decoders treat a text's ends differently (a space that was put before it goes), so the token gets company there.
+// Decoders treat a text's ends differently (a prepended space goes), so the token is decoded between two others.
 TokenPiece Tokenizer::PieceOf(int32_t id) const {
   const absl::string_view spelling = SpellingOf(id);
   if (spelling.empty()) return {};

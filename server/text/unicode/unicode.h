@@ -1,5 +1,5 @@
-// The table of characters: their classes and cases, from utf8proc (Unicode 15; characters that Unicode 14 assigned
-// behave the same).  Whatever looks at characters asks here.  Pure functions; thread-safe.
+// The one table of characters: their classes, cases and normal forms, from utf8proc (Unicode 15; characters that
+// Unicode 14 assigned behave the same).  Pure functions; thread-safe.
 #pragma once
 
 #include <string>

@@ -38,8 +38,7 @@ absl::StatusOr<Value> Map(Runtime& runtime, const Value& input, const Args& args
   const Args rest = Without(args, 1);
   std::vector<Value> out;
   for (const Value& item : items->items) {
-    ASSIGN_OR_RETURN(Value value, ApplyFilter(runtime, args.positional[0].AsString(), item, rest));
-    out.push_back(std::move(value));
+    RETURN_IF_ERROR(AppendTo(ApplyFilter(runtime, args.positional[0].AsString(), item, rest), &out));
   }
   return runtime.NewIterator(std::move(out));
 }

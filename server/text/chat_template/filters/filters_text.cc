@@ -162,13 +162,11 @@ absl::StatusOr<Value> WordCount(Runtime& runtime, const Value& input, const Args
   RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
   int64_t words = 0;
   bool in_word = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view) {
     const bool is_word = IsAlnum(c) || c == '_';
     words += is_word && !in_word ? 1 : 0;
     in_word = is_word;
-    pos += len;
-  }
+  });
   return Value::Int(words);
 }
 
@@ -193,14 +191,12 @@ absl::StatusOr<Value> ToJson(Runtime& runtime, const Value& input, const Args& a
   const Value indent = bound.Get(1);
   if (indent.IsString()) {
     options.indent = indent.AsString();
-    options.has_indent = true;
   } else if (!indent.IsNone()) {
     ASSIGN_OR_RETURN(const int64_t width, bound.Int(1, 0));
     RETURN_IF_ERROR(runtime.Allocate(static_cast<size_t>(std::max<int64_t>(width, 0))));
-    options.indent.assign(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
-    options.has_indent = true;
+    options.indent.emplace(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   }
-  if (options.has_indent) options.item_separator.assign(1, ',');  // (g++ 12 warns of the plain assignment)
+  if (options.indent.has_value()) options.item_separator.assign(1, ',');  // (g++ 12 warns of the plain assignment)
   if (const Value separators = bound.Get(2); !separators.IsNone()) {
     const Sequence* pair = separators.sequence();
     if (pair == nullptr || pair->items.size() != 2 || !pair->items[0].IsString() || !pair->items[1].IsString()) {

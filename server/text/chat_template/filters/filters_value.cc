@@ -17,7 +17,7 @@ namespace {
 absl::StatusOr<Value> Abs(Runtime&, const Value& input, const Args&) {
   RETURN_IF_ERROR(RequireDefined(input));
   if (input.IsFloat()) return Value::Float(std::abs(input.AsDouble()));
-  if (input.IsIntegral()) return input.AsInt() < 0 ? Negate(input) : Value::Int(input.AsInt());
+  if (input.IsIntegral()) return Signed(input, input.AsInt() < 0);
   return Error("bad operand type for abs(): '", input.TypeName(), "'");
 }
 
@@ -32,7 +32,7 @@ absl::StatusOr<Value> LengthFilter(Runtime& runtime, const Value& input, const A
   return Value::Int(length);
 }
 
-// Python's int(text, base) for what a template can meet; nullopt where it raises.
+// Python's int(text, base) within 64 bits; nullopt where Python raises.
 std::optional<int64_t> ParseInt(absl::string_view text, int base) {
   text = Strip(text, Side::kBoth);
   const bool negative = !text.empty() && text[0] == '-';
@@ -136,8 +136,7 @@ absl::StatusOr<Value> ItemsFilter(Runtime& runtime, const Value& input, const Ar
   if (input.dict() == nullptr) return Error("items: can only get pairs from a mapping");
   std::vector<Value> pairs;
   for (const auto& [key, value] : input.dict()->items()) {
-    ASSIGN_OR_RETURN(Value pair, runtime.NewTuple({key, value}));
-    pairs.push_back(std::move(pair));
+    RETURN_IF_ERROR(AppendTo(runtime.NewTuple({key, value}), &pairs));
   }
   return runtime.NewIterator(std::move(pairs));
 }

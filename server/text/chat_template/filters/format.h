@@ -29,11 +29,9 @@ struct FormatSpec {
   char type = 0;
 };
 
-inline constexpr int kMaxNumberPrecision = 100;
-
 // "[[fill]align][sign][#][0][width][,][.precision][type]".
 absl::StatusOr<FormatSpec> ParseFormatSpec(absl::string_view text);
-// REQUIRES: a number; precision at most kMaxNumberPrecision.
+// REQUIRES: a number.
 absl::StatusOr<std::string> FormatNumber(Runtime& runtime, const Value& value, FormatSpec spec);
 absl::StatusOr<std::string> FormatText(Runtime& runtime, std::string text, const FormatSpec& spec, char default_align);
 

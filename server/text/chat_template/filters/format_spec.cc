@@ -78,6 +78,8 @@ bool TakeChar(absl::string_view* text, char c) {
 }
 
 absl::StatusOr<std::string> FormatNumber(Runtime& runtime, const Value& value, FormatSpec spec) {
+  constexpr int kMaxPrecision = 100;
+  if (spec.precision > kMaxPrecision) return Error("the precision of a number is at most ", kMaxPrecision);
   const bool as_int = value.IsIntegral() && absl::string_view("efgEFG%").find(spec.type) == kNone;
   const bool negative = value.IsIntegral() ? value.AsInt() < 0 : std::signbit(value.AsDouble());
   std::string digits;

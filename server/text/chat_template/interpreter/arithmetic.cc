@@ -1,5 +1,5 @@
 #include <cmath>
-#include <limits>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
@@ -90,12 +90,15 @@ absl::StatusOr<Value> FloatArithmetic(ast::BinaryOp op, double a, double b) {
   return Value::Float(quotient - floor > 0.5 ? floor + 1 : floor);
 }
 
+// The largest size_t where the product does not fit, which no limit allows.
+size_t Product(size_t bytes, int64_t times) {
+  size_t product = 0;
+  return __builtin_mul_overflow(bytes, static_cast<size_t>(times), &product) ? SIZE_MAX : product;
+}
+
 absl::StatusOr<Value> RepeatString(Runtime& runtime, const std::string& text, int64_t times) {
   if (times <= 0 || text.empty()) return Value::String("");
-  size_t bytes = 0;
-  if (__builtin_mul_overflow(text.size(), static_cast<size_t>(times), &bytes)) {
-    bytes = std::numeric_limits<size_t>::max();
-  }
+  const size_t bytes = Product(text.size(), times);
   RETURN_IF_ERROR(runtime.Allocate(bytes));
   RETURN_IF_ERROR(runtime.StepsForBytes(bytes));
   std::string out;
@@ -107,11 +110,7 @@ absl::StatusOr<Value> RepeatString(Runtime& runtime, const std::string& text, in
 absl::StatusOr<Value> RepeatSequence(Runtime& runtime, const Sequence& sequence, int64_t times) {
   Sequence out{sequence.kind, {}, {}};
   if (times > 0 && !sequence.items.empty()) {
-    size_t bytes = 0;
-    if (__builtin_mul_overflow(sequence.items.size() * sizeof(Value), static_cast<size_t>(times), &bytes)) {
-      bytes = std::numeric_limits<size_t>::max();
-    }
-    RETURN_IF_ERROR(runtime.Allocate(bytes));
+    RETURN_IF_ERROR(runtime.Allocate(Product(sequence.items.size() * sizeof(Value), times)));
     for (int64_t i = 0; i < times; ++i) out.items.insert(out.items.end(), sequence.items.begin(), sequence.items.end());
   }
   return runtime.NewSequence(std::move(out));
@@ -156,18 +155,13 @@ absl::StatusOr<Value> Arithmetic(Runtime& runtime, ast::BinaryOp op, const Value
                b.TypeName(), "'");
 }
 
-absl::StatusOr<Value> Negate(const Value& value) {
+absl::StatusOr<Value> Signed(const Value& value, bool negative) {
   RETURN_IF_ERROR(RequireDefined(value));
-  if (value.IsFloat()) return Value::Float(-value.AsDouble());
-  if (value.IsIntegral()) return IntArithmetic(ast::BinaryOp::kSub, 0, value.AsInt());
-  return Error("bad operand type for unary -: '", value.TypeName(), "'");
-}
-
-absl::StatusOr<Value> Plus(const Value& value) {
-  RETURN_IF_ERROR(RequireDefined(value));
-  if (value.IsFloat()) return value;
-  if (value.IsIntegral()) return Value::Int(value.AsInt());
-  return Error("bad operand type for unary +: '", value.TypeName(), "'");
+  if (value.IsFloat()) return Value::Float(negative ? -value.AsDouble() : value.AsDouble());
+  if (!value.IsIntegral()) {
+    return Error("bad operand type for unary ", negative ? "-" : "+", ": '", value.TypeName(), "'");
+  }
+  return negative ? IntArithmetic(ast::BinaryOp::kSub, 0, value.AsInt()) : Value::Int(value.AsInt());
 }
 
 }  // namespace switchyard::jinja

@@ -7,7 +7,7 @@
 namespace switchyard::jinja {
 namespace {
 
-// Gives the items one by one, filtering as late as Jinja does: a condition may depend on what the body before did.
+// Gives the items one by one, filtering as late as Jinja does: a condition may depend on what the body did before.
 class LoopObject : public Object {
  public:
   LoopObject(Interpreter* interpreter, const ast::For* loop, Scope* scope, SequencePtr items, int depth0)
@@ -153,7 +153,7 @@ absl::Status Interpreter::RunLoop(const ast::For& loop, const Value& value, int 
   ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(scope_));
   const Entered entered(this, std::move(scope));
   RETURN_IF_ERROR(Exec(loop.otherwise));
-  flow_ = Flow::kNext;  // a break in there is none of the loop around
+  flow_ = Flow::kNext;  // a break in there does not end the loop around
   return absl::OkStatus();
 }
 

@@ -1,8 +1,8 @@
 // Walks a parsed template and writes its text.
 //
 // One Interpreter renders once.  Scopes are Jinja's: `for`, macros, `with`, block `set`, `filter`, `call` and
-// `generation` open one; `if` does not; what is set inside is gone outside, except on a namespace.  Expressions in
-// eval_expr.cc, statements in exec_stmt.cc, loops in exec_loop.cc, macros in exec_macro.cc, functions in globals.cc.
+// `generation` open one; `if` does not; assignments inside are gone outside, except on a namespace.  Expressions in
+// eval_expr.cc, statements and macros in exec_stmt.cc, loops in exec_loop.cc, functions in globals.cc.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@
 
 namespace switchyard::jinja {
 
-// Names and values; shared by whoever is inside.  Macros keep a plain pointer to the scope that they were defined in,
+// Names and values, shared by the scopes inside.  Macros keep a plain pointer to the scope that they were defined in,
 // which the Interpreter then pins: no cycle of shared pointers can form.
 struct Scope : std::enable_shared_from_this<Scope> {
   std::shared_ptr<Scope> parent;
@@ -36,15 +36,13 @@ class Interpreter {
   // The functions that every template can call: namespace, range, dict, joiner, cycler, raise_exception, strftime_now.
   absl::Status DefineGlobals();
   absl::StatusOr<std::string> Render(const ast::Block& block);
-  // Of what Render gave: the bytes that `generation` blocks wrote, rising.  Empty if one of them wrote into a captured
-  // block (a macro, a block `set`), whose place in the output nobody knows.
+  // The spans of Render's text that `generation` blocks wrote, in order.  Empty if one of them wrote into a captured
+  // block (a macro, a block `set`), whose place in the output is unknown.
   std::vector<text::TextSpan> TakeGenerated() {
     return captured_generation_ ? std::vector<text::TextSpan>() : std::move(generated_);
   }
 
-  // Calls a macro; see exec_macro.cc.
   absl::StatusOr<Value> CallMacro(const ast::Macro& macro, Scope* closure, const Args& args);
-  // One pass of a for loop over `items`; see exec_loop.cc.
   absl::Status RunLoop(const ast::For& loop, const Value& items, int depth0);
   // Renders a recursive loop again over `items`, in the scope that the loop stands in.
   absl::StatusOr<Value> Recurse(const ast::For& loop, Scope* scope, const Value& items, int depth0);
@@ -90,7 +88,7 @@ class Interpreter {
   ValueOr EvalNode(const ast::Call& node) { return EvalCall(node, nullptr); }
   ValueOr EvalNode(const ast::Filter& node) { return EvalFilter(node, nullptr); }
   ValueOr EvalNode(const ast::Test& node);
-  // `caller`: what a call block adds to the arguments, or nullptr.
+  // `caller`: a call block's additional argument, or nullptr.
   ValueOr EvalCall(const ast::Call& node, const Value* caller);
   // `block`: the text that a filter without an input is applied to.
   ValueOr EvalFilter(const ast::Filter& node, const Value* block);

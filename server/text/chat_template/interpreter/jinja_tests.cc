@@ -1,4 +1,4 @@
-// Jinja's tests: what stands after `is`.
+// Jinja's tests, the names after `is`.
 #include <functional>
 
 #include "scheduler/base/status_macros.h"

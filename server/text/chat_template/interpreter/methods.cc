@@ -25,8 +25,7 @@ absl::StatusOr<Value> DictItems(Runtime& runtime, const Value& self, const Args&
   RETURN_IF_ERROR(Bound::Bind("items", args, {}).status());
   std::vector<Value> items;
   for (const auto& [key, value] : self.dict()->items()) {
-    ASSIGN_OR_RETURN(Value pair, runtime.NewTuple({key, value}));
-    items.push_back(std::move(pair));
+    RETURN_IF_ERROR(AppendTo(runtime.NewTuple({key, value}), &items));
   }
   return NewView(runtime, std::move(items), "dict_items");
 }

@@ -40,9 +40,9 @@ class Runtime {
   absl::Status Steps(int64_t n = 1);
   absl::Status StepsForBytes(size_t bytes) { return Steps(static_cast<int64_t>(bytes / 64) + 1); }
   absl::Status StepsForCharacters(size_t bytes) { return Steps(static_cast<int64_t>(bytes / 16) + 1); }
-  // Hashing a value, which copies its text.
+  // Charges for hashing a value, which copies its text.
   absl::Status StepsForKey(const Value& key);
-  // Before something of this size is made: one value's limit and the sum over the render.
+  // Checks one value's limit and the render's sum before something of this size is made.
   absl::Status Allocate(size_t bytes);
 
   absl::StatusOr<Value> NewString(std::string text);
@@ -67,7 +67,7 @@ class Runtime {
     return object;
   }
 
-  // Recursion: hold one of these, ask ok().
+  // Counts one level of recursion while it lives; not ok() beyond the limit.
   class Depth {
    public:
     explicit Depth(Runtime* runtime) : runtime_(runtime) { ++runtime_->depth_; }
@@ -84,6 +84,8 @@ class Runtime {
   int line = 0;  // of the template, where evaluation is
 
  private:
+  absl::Status CheckValueDepth(int depth) const;
+
   const text::ChatTemplateLimits limits_;
   const text::ChatTemplateClock& clock_;
   int64_t steps_ = 0;
@@ -102,7 +104,7 @@ absl::Status Error(const Parts&... parts) {
 // The error for using an undefined value; OK when it is defined.
 absl::Status RequireDefined(const Value& value);
 
-// The items that Python's iter() would give; takes what is left of an Iterator.
+// The items that Python's iter() would give; takes the rest of an Iterator.
 absl::StatusOr<SequencePtr> Iterate(Runtime& runtime, const Value& value);
 // Python's len().
 absl::StatusOr<int64_t> Length(Runtime& runtime, const Value& value);
@@ -112,6 +114,9 @@ struct Args {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 };
+
+// Appends the value, or returns its error.
+absl::Status AppendTo(absl::StatusOr<Value> value, std::vector<Value>* items);
 
 // A filter or a method: a function of the value that stands before it.
 using Method = absl::StatusOr<Value> (*)(Runtime& runtime, const Value& self, const Args& args);

@@ -137,11 +137,8 @@ absl::StatusOr<Value> Object::Call(Runtime&, Args&) {
 }
 
 std::vector<Value> Iterator::TakeRest() {
-  std::vector<Value> rest(std::make_move_iterator(items_.begin() + static_cast<ptrdiff_t>(next_)),
-                          std::make_move_iterator(items_.end()));
-  next_ = 0;
-  items_.clear();
-  return rest;
+  items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(std::exchange(next_, 0)));
+  return std::exchange(items_, {});
 }
 
 absl::StatusOr<std::optional<Value>> Namespace::GetAttribute(Runtime&, absl::string_view name) {

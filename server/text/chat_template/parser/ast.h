@@ -19,7 +19,7 @@ struct Stmt;
 using ExprPtr = std::unique_ptr<Expr>;
 using Block = std::vector<Stmt>;
 
-// What a call, filter or test is given.
+// The arguments of a call, filter or test.
 struct Arguments {
   std::vector<ExprPtr> positional;
   std::vector<std::pair<std::string, ExprPtr>> named;
@@ -96,7 +96,7 @@ struct Expr {
   int height = 1;
 };
 
-// What can be assigned to: a name, ns.attribute, or a tuple of targets.
+// The left side of an assignment: a name, ns.attribute, or a tuple of targets.
 struct Target {
   std::string name;
   std::string attribute;  // not empty: an attribute of the namespace `name`
@@ -146,7 +146,7 @@ struct CallBlock {
   ExprPtr call;
   Macro caller;
 };
-struct Generation {  // what the assistant writes; renders as its body does
+struct Generation {  // the assistant's words; renders as its body does
   Block body;
 };
 struct Break {};

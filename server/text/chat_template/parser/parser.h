@@ -23,8 +23,8 @@ namespace switchyard::jinja {
 // INVALID_ARGUMENT "… (line N)".
 absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const text::ChatTemplateLimits& limits);
 
-// The recursive descent behind it: tokens and statements in parser.cc, operators in parser_expr.cc, what stands between
-// them in parser_operand.cc.  An error ends the parse, so that counters are not restored on errors.
+// The recursive descent behind it: tokens and statements in parser.cc, operators in parser_expr.cc, operands in
+// parser_operand.cc.  An error ends the parse, so that counters are not restored on errors.
 class Parser {
  public:
   Parser(std::vector<Token> tokens, int max_nesting) : tokens_(std::move(tokens)), max_nesting_(max_nesting) {}

@@ -1,5 +1,4 @@
-// What operators stand between: constants, names, lists and dicts, and what may follow them: subscripts, calls,
-// filters, tests.
+// Operands: constants, names, lists and dicts, and the subscripts, calls, filters and tests that may follow them.
 #include <algorithm>
 #include <string>
 #include <utility>

@@ -222,7 +222,7 @@ absl::Status BpeModel::SplitIntoSymbols(absl::string_view piece, std::vector<int
       unk_waits = false;
       symbols->push_back(id);
     } else {
-      // The prefix and the suffix belong to what falls back.
+      // The prefix and the suffix fall back, too.
       const std::string spelled = absl::StrCat(begin > 0 ? subword_prefix_ : "", piece.substr(begin, end - begin),
                                                end == piece.size() ? word_suffix_ : "");
       if (!AppendBytes(spelled, symbols)) {

@@ -16,7 +16,7 @@ namespace switchyard::tokenizer {
 class TokenizerModel {
  public:
   virtual ~TokenizerModel() = default;
-  // Appends the ids of one piece.  Cancelled when the guard says so.  REQUIRES: piece is valid UTF-8 and not empty.
+  // Appends the ids of one piece.  Cancelled by the guard.  REQUIRES: piece is valid UTF-8 and not empty.
   virtual absl::Status Tokenize(absl::string_view piece, WorkGuard* guard, std::vector<int32_t>* ids) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
 };

@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMaxTemplateIds = 1024;
 
-// The text's own ids are the piece {"Sequence": {"id": "A"}}; everything else is {"SpecialToken": {"id": name}}.
+// The text's own ids are the piece {"Sequence": {"id": "A"}}; every other piece is {"SpecialToken": {"id": name}}.
 absl::StatusOr<PostProcessor> ReadTemplate(const Field& field, int, int32_t id_end) {
   const Field single = field["single"];
   RETURN_IF_ERROR(single.CheckArray());
@@ -59,7 +59,7 @@ absl::StatusOr<PostProcessor> ReadSequencePostProcessor(const Field& field, int 
   PostProcessor all;
   for (const PostProcessor& part : parts) {
     if (part.before.empty() && part.after.empty()) continue;
-    // HuggingFace takes what the first one made for a pair, which is hardly what a file means.
+    // HuggingFace would take the first one's result for a pair, which no file can mean.
     if (!all.before.empty() || !all.after.empty()) return list.Expected("at most one processor that adds tokens");
     all = part;
   }

@@ -12,7 +12,7 @@
 
 namespace switchyard::tokenizer {
 
-// Splits or rewrites the pieces; thread-safe.  Cancelled when the guard says so; ResourceExhausted when a regex hits
+// Splits or rewrites the pieces; thread-safe.  Cancelled by the guard; ResourceExhausted when a regex hits
 // its limit.
 using PreTokenizer = absl::AnyInvocable<absl::Status(WorkGuard* guard, Pieces* pieces) const>;
 
