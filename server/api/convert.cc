@@ -163,7 +163,8 @@ absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs&
 }
 
 absl::StatusOr<std::vector<int32_t>> Encode(const char* field, const std::string& text,
-                                            const text::TextProcessor::EncodeArgs& options, const ConvertArgs& args) {
+                                            tokenizer::EncodeOptions options, const ConvertArgs& args) {
+  options.cancelled = args.cancelled;
   absl::StatusOr<std::vector<int32_t>> ids = args.text->Encode(text, options);
   if (absl::IsResourceExhausted(ids.status())) return TextLimit(field, ids.status());
   return ids;
@@ -178,12 +179,12 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
     case v1::GenerateRequest::kText: {
       RETURN_IF_ERROR(CheckPromptBytes("text", message.text().size(), args.limits));
       const bool add_special = !message.has_add_special_tokens() || message.add_special_tokens();
-      return Encode("text", message.text(), {add_special, message.allow_special(), args.cancelled}, args);
+      return Encode("text", message.text(), {add_special, message.allow_special()}, args);
     }
     case v1::GenerateRequest::kMessages: {
       ASSIGN_OR_RETURN(const std::string text, RenderMessages(message.messages(), args));
       // As HF does: the template has written the special tokens' names, so the whole is encoded with them.
-      return Encode("messages", text, {message.add_special_tokens(), true, args.cancelled}, args);
+      return Encode("messages", text, {message.add_special_tokens(), /*allow_special=*/true}, args);
     }
     default:
       return rpc::BadField("prompt", "exactly one of text, token_ids, messages required", "1", "0");
@@ -278,8 +279,7 @@ absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& 
   if (message.has_add_special_tokens()) add_special = message.add_special_tokens();
   if (message.has_allow_special()) allow_special = message.allow_special();
   const char* field = message.input_case() == v1::TokenizeRequest::kMessages ? "messages" : "text";
-  ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                   Encode(field, text, {add_special, allow_special, args.cancelled}, args));
+  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, Encode(field, text, {add_special, allow_special}, args));
   RETURN_IF_ERROR(CheckAnswerBytes(field, ids, response.rendered_text(), *args.text));
   for (int32_t id : ids) {
     response.add_token_ids(id);

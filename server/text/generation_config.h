@@ -1,4 +1,4 @@
-// The model's own defaults: generation_config.json, of which requests' unset fields take their values.
+// The model's own defaults from generation_config.json, for requests' unset fields.
 #pragma once
 
 #include <cstdint>

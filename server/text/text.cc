@@ -35,37 +35,35 @@ absl::StatusOr<std::unique_ptr<const tokenizer::Tokenizer>> LoadTokenizer(const 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const TextProcessor>> TextProcessor::Load(const server::ServerConfig& config) {
-  auto room = std::unique_ptr<TextProcessor>(new TextProcessor());
-  ASSIGN_OR_RETURN(room->defaults_, LoadGenerationDefaults(config.model));
+  auto processor = std::unique_ptr<TextProcessor>(new TextProcessor());
+  ASSIGN_OR_RETURN(processor->defaults_, LoadGenerationDefaults(config.model));
   if (!config.tokenizer.empty()) {
     const absl::Time start = absl::Now();
-    ASSIGN_OR_RETURN(room->tokenizer_, LoadTokenizer(config));
-    LogInfo("tokenizer: ", room->tokenizer_->vocab_size(), " tokens, read in ",
+    ASSIGN_OR_RETURN(processor->tokenizer_, LoadTokenizer(config));
+    LogInfo("tokenizer: ", processor->tokenizer_->vocab_size(), " tokens, read in ",
             absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
   } else {
     LogInfo("no tokenizer: token ids only");
   }
   absl::StatusOr<ModelChatTemplate> chat = ModelChatTemplate::Load(config.model, config.chat_template);
   if (chat.ok()) {
-    room->template_ = *std::move(chat);
+    processor->template_ = *std::move(chat);
   } else if (!absl::IsNotFound(chat.status()) || !config.chat_template.empty()) {
     return chat.status();
   }
-  return room;
+  return processor;
 }
 
-absl::StatusOr<std::vector<int32_t>> TextProcessor::Encode(absl::string_view text, const EncodeArgs& args) const {
+absl::StatusOr<std::vector<int32_t>> TextProcessor::Encode(absl::string_view text,
+                                                           const tokenizer::EncodeOptions& options) const {
   if (tokenizer_ == nullptr) return NoTokenizer("text");
-  tokenizer::EncodeOptions options;
-  options.add_special_tokens = args.add_special_tokens;
-  options.allow_special = args.allow_special;
-  options.cancelled = args.cancelled;
   return tokenizer_->Encode(text, options);
 }
 
 absl::StatusOr<std::string> TextProcessor::Render(const ChatRequest& request, const ChatTemplateClock& clock) const {
   if (!template_) return absl::FailedPreconditionError("this model has no chat template");
-  return template_->Render(request, clock);
+  ASSIGN_OR_RETURN(RenderedChat chat, template_->RenderChat(request, clock));
+  return std::move(chat.text);
 }
 
 absl::StatusOr<std::string> TextProcessor::Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {

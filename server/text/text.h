@@ -3,7 +3,6 @@
 // Thread-safe.  A model without a tokenizer has none of the text calls: they give NO_TOKENIZER / NO_CHAT_TEMPLATE.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,7 +20,7 @@ namespace switchyard::text {
 
 class TextProcessor {
  public:
-  // InvalidArgument names the file and what is wrong with it.
+  // InvalidArgument names the file and its fault.
   static absl::StatusOr<std::unique_ptr<const TextProcessor>> Load(const server::ServerConfig& config);
 
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
@@ -31,18 +30,13 @@ class TextProcessor {
   const tokenizer::Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ModelChatTemplate* chat_template() const { return template_.has_value() ? &*template_ : nullptr; }
 
-  struct EncodeArgs {
-    bool add_special_tokens = true;
-    bool allow_special = false;
-    std::function<bool()> cancelled;  // polled now and then; true stops with Cancelled
-  };
-  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeArgs& args) const;
-  // The clock says what a template that prints a date sees, and when rendering has to end.
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const tokenizer::EncodeOptions& options) const;
+  // The clock gives the date that a template prints, and the end of rendering.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
-  // What one token adds to a text, and its bytes; both empty for an id without one.
+  // The text and the bytes that one token adds; both empty for an id without a token.
   tokenizer::TokenPiece PieceOf(int32_t id) const;
-  // One token as the vocabulary spells it; "" for an id without one.
+  // One token as the vocabulary spells it; "" for an id without a token.
   std::string TokenText(int32_t id) const;
 
  private:

@@ -85,10 +85,9 @@ absl::Status DocumentEncoder::FindEos(const ModelDir& folder, const std::string&
     const absl::StatusOr<std::string> json = folder.ReadSmallFile(file, kMaxConfigBytes);
     if (absl::IsNotFound(json.status())) continue;
     if (!json.ok()) return AtFolder(name, json.status());
-    ASSIGN_OR_RETURN(const tokenizer::TokenizerConfig config,
-                     tokenizer::TokenizerConfig::FromJson(*json, absl::StrCat(name, "/", file)));
-    if (!config.eos_token.has_value()) continue;
-    eos_text_ = *config.eos_token;
+    ASSIGN_OR_RETURN(std::optional<std::string> eos, tokenizer::ReadEosToken(*json, absl::StrCat(name, "/", file)));
+    if (!eos.has_value()) continue;
+    eos_text_ = *std::move(eos);
     eos_ = tokenizer_->TokenToId(eos_text_);
     if (eos_ >= 0) return absl::OkStatus();
     return absl::InvalidArgumentError(

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/chat_template/interpreter/globals.h"
 #include "server/text/chat_template/interpreter/interpreter.h"
 #include "server/text/chat_template/interpreter/runtime.h"
 #include "server/text/chat_template/json.h"
@@ -18,11 +17,10 @@ absl::StatusOr<RenderedChat> Run(jinja::Runtime& runtime, const jinja::ast::Bloc
                                  const nlohmann::ordered_json& variables) {
   if (!variables.is_object()) return jinja::Error("the variables must be a JSON object");
   jinja::Interpreter interpreter(&runtime);
-  ASSIGN_OR_RETURN(auto globals, jinja::MakeGlobals(runtime));
-  for (auto& [name, value] : globals) RETURN_IF_ERROR(interpreter.Define(std::move(name), std::move(value)));
+  RETURN_IF_ERROR(interpreter.DefineGlobals());
   for (const auto& [name, json] : variables.items()) {
     ASSIGN_OR_RETURN(jinja::Value value, jinja::FromJson(runtime, json));
-    RETURN_IF_ERROR(interpreter.Define(name, std::move(value)));
+    interpreter.Define(name, std::move(value));
   }
   RenderedChat rendered;
   ASSIGN_OR_RETURN(rendered.text, interpreter.Render(block));
@@ -44,12 +42,6 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, const
   parsed->block = *std::move(block);
   parsed->limits = limits;
   return ChatTemplate(std::move(parsed));
-}
-
-absl::StatusOr<std::string> ChatTemplate::Render(const nlohmann::ordered_json& variables,
-                                                 const ChatTemplateClock& clock) const {
-  ASSIGN_OR_RETURN(RenderedChat chat, RenderChat(variables, clock));
-  return std::move(chat.text);
 }
 
 absl::StatusOr<RenderedChat> ChatTemplate::RenderChat(const nlohmann::ordered_json& variables,

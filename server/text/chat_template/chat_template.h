@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -18,15 +19,28 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/text/chat_template/limits.h"
 
 namespace switchyard::text {
 
-// What strftime_now() says, and when rendering has to end.
+// Bounds the cost of one template.  Templates come with models and are code by strangers: every bound is hard, every
+// overrun an error (RESOURCE_EXHAUSTED), never a crash.  The defaults are far above the needs of published templates.
+struct ChatTemplateLimits {
+  size_t max_source_bytes = 1 << 20;       // the template's text
+  int max_nesting = 200;                   // parse: brackets, operators and blocks within each other
+  int64_t max_steps = 20'000'000;          // render: nodes, items, 64 bytes of text copied or 16 read by character
+  int max_depth = 400;                     // render: expressions, blocks and macro calls within each other
+  int max_value_depth = 100;               // lists and dicts within each other, in the input too
+  size_t max_value_bytes = 64 << 20;       // one string or list
+  size_t max_allocated_bytes = 512 << 20;  // everything a render ever made, freed or not
+  size_t max_output_bytes = 64 << 20;      // the rendered text
+  int64_t max_range = 100'000;             // items of range(), as in Jinja2's sandbox
+};
+
+// The time that strftime_now() prints, and the end of rendering.
 struct ChatTemplateClock {
   absl::Time now;
   absl::TimeZone zone;  // default: UTC
-  // Asked every few thousand steps; an error ends the render with it.  None: nothing but the limits ends it.
+  // Called every few thousand steps; its error ends the render.  None: only the limits end it.
   std::function<absl::Status()> must_end = nullptr;
 };
 
@@ -37,8 +51,8 @@ struct TextSpan {
 
 struct RenderedChat {
   std::string text;
-  // What `{% generation %}` blocks wrote, which is what the model is to write: rising.  Empty without such blocks, and
-  // if one of them is inside a macro or a block `set`.
+  // The spans of `{% generation %}` blocks, which the model is to write, in order.  Empty without such blocks, and if
+  // one of them is inside a macro or a block `set`.
   std::vector<TextSpan> generated;
 };
 
@@ -47,12 +61,10 @@ class ChatTemplate {
   // INVALID_ARGUMENT "chat template: … (line N)" when the text is no template.
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source, const ChatTemplateLimits& limits = {});
 
-  // `variables` is an object: what the template sees by name.  Errors, all "chat template: … (line N)":
+  // `variables` is an object: the template's variables by name.  Errors, all "chat template: … (line N)":
   //   INVALID_ARGUMENT    the template failed on these variables; raise_exception's message comes first
   //   RESOURCE_EXHAUSTED  a limit
-  //   any other           what clock.must_end gave
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& variables, const ChatTemplateClock& clock) const;
-  // The same, and what of it the model is to write.
+  //   any other           clock.must_end's error
   absl::StatusOr<RenderedChat> RenderChat(const nlohmann::ordered_json& variables,
                                           const ChatTemplateClock& clock) const;
 

@@ -41,10 +41,7 @@ absl::StatusOr<Value> Convert(Runtime& runtime, const Json& json, int depth) {
       return runtime.NewString(json.get_ref<const std::string&>());
     case Json::value_t::array: {
       std::vector<Value> items;
-      for (const Json& item : json) {
-        ASSIGN_OR_RETURN(Value value, Convert(runtime, item, depth + 1));
-        items.push_back(std::move(value));
-      }
+      for (const Json& item : json) RETURN_IF_ERROR(AppendTo(Convert(runtime, item, depth + 1), &items));
       return runtime.NewList(std::move(items));
     }
     case Json::value_t::object: {
@@ -98,30 +95,28 @@ class Dumper {
   }
 
   absl::Status DumpString(absl::string_view text) {
-    static constexpr absl::string_view kFrom = "\"\\\n\r\t\f\b", kTo = "\"\\nrtfb";
+    static constexpr absl::string_view kEscaped = "\"\\\n\r\t\f\b", kTo = "\"\\nrtfb";
     RETURN_IF_ERROR(runtime_.StepsForCharacters(text.size()));
     out_.push_back('"');
-    for (size_t pos = 0; pos < text.size();) {
-      const auto [c, len] = DecodeAt(text, pos);
-      const size_t simple = c < 0x80 ? kFrom.find(static_cast<char>(c)) : absl::string_view::npos;
-      if (simple != absl::string_view::npos) {
+    ForEachCodePoint(text, [&](int32_t c, absl::string_view character) {
+      const size_t simple = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : kNone;
+      if (simple != kNone) {
         out_.push_back('\\');
         out_.push_back(kTo[simple]);
       } else if (c < 0x20 || (options_.ensure_ascii && c > 0x7F)) {
         AppendEscape(c);
       } else {
-        out_.append(text.data() + pos, len);
+        absl::StrAppend(&out_, character);
       }
-      pos += len;
-    }
+    });
     out_.push_back('"');
     return absl::OkStatus();
   }
 
   void NewLine(int level) {
-    if (!options_.has_indent) return;
+    if (!options_.indent.has_value()) return;
     out_.push_back('\n');
-    for (int i = 0; i < level; ++i) out_ += options_.indent;
+    for (int i = 0; i < level; ++i) out_ += *options_.indent;
   }
 
   absl::Status DumpList(const std::vector<Value>& items, int level) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -15,8 +16,7 @@ absl::StatusOr<Value> FromJson(Runtime& runtime, const nlohmann::ordered_json& j
 struct DumpOptions {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  bool has_indent = false;
-  std::string indent;                 // of one level; only with has_indent
+  std::optional<std::string> indent;  // of one level
   std::string item_separator = ", ";  // with an indent the default is ","
   std::string key_separator = ": ";
 };

@@ -5,11 +5,14 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "scheduler/base/cut_text.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/strict_json.h"
-#include "server/text/chat_template/content_parts.h"
 
 namespace switchyard::text {
 namespace {
@@ -107,6 +110,53 @@ Json WithReasoning(const Json& message) {
     return out;
   }
   return message;
+}
+
+constexpr char kProbe[] = "Switchyard-probes-content";
+
+// One user's message with that content; empty where the template fails on it.
+std::string Try(const ChatTemplate& chat, Json variables, Json content) {
+  variables["messages"] = Json::array({{{"role", "user"}, {"content", std::move(content)}}});
+  const absl::StatusOr<RenderedChat> out = chat.RenderChat(variables, {absl::UnixEpoch(), absl::UTCTimeZone()});
+  return out.ok() ? out->text : std::string();
+}
+
+// Whether `chat` prints content that is a text, but not content that is a list of parts
+// ([{"type": "text", "text": "Hi"}]): it fails on them, drops them, or prints the list itself.  Found by rendering one
+// message both ways; false where the template renders neither.
+bool KnowsTextOnly(const ChatTemplate& chat, const Json& variables) {
+  if (!absl::StrContains(Try(chat, variables, kProbe), kProbe)) return false;
+  const std::string parts = Try(chat, variables, Json::array({{{"type", "text"}, {"text", kProbe}}}));
+  // As Python's repr and as JSON prints the part's last item.
+  const bool printed = absl::StrContains(parts, absl::StrCat("'text': '", kProbe)) ||
+                       absl::StrContains(parts, absl::StrCat("\"text\": \"", kProbe));
+  return printed || !absl::StrContains(parts, kProbe);
+}
+
+// Joins the text parts of each message's content with line feeds, as vLLM does; a part may also be a bare text.
+// InvalidArgument names the first part that is no text (an image, say).
+absl::Status JoinContentParts(Json* messages) {
+  for (size_t m = 0; m < messages->size(); ++m) {
+    const auto content = (*messages)[m].find("content");
+    if (content == (*messages)[m].end() || !content->is_array()) continue;
+    std::string joined;
+    for (size_t p = 0; p < content->size(); ++p) {
+      const Json& part = (*content)[p];
+      const Json text = part.is_object() ? part.value("text", Json()) : part;
+      const Json type = part.is_object() ? part.value("type", Json("text")) : Json("text");
+      if (type != "text" || !text.is_string()) {
+        const std::string what =
+            type.is_string() && type != "text"
+                ? absl::StrCat("has type \"", absl::CHexEscape(CutText(type.get_ref<const std::string&>(), 64)), "\"")
+                : std::string("has no text");
+        return absl::InvalidArgumentError(
+            absl::StrCat("content[", p, "] of message ", m, " ", what, ": this model's chat template takes text only"));
+      }
+      absl::StrAppend(&joined, p > 0 ? "\n" : "", text.get_ref<const std::string&>());
+    }
+    *content = std::move(joined);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckRequest(const ChatRequest& request) {
@@ -211,12 +261,6 @@ absl::Status ModelChatTemplate::LoadConfig(const nlohmann::json& templates, cons
     ASSIGN_OR_RETURN(slot, ParseFrom(path, entry["template"].get_ref<const std::string&>(), limits));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> ModelChatTemplate::Render(const ChatRequest& request,
-                                                      const ChatTemplateClock& clock) const {
-  ASSIGN_OR_RETURN(RenderedChat chat, RenderChat(request, clock));
-  return std::move(chat.text);
 }
 
 absl::StatusOr<RenderedChat> ModelChatTemplate::RenderChat(const ChatRequest& request,

@@ -26,7 +26,7 @@ struct ChatRequest {
 class ModelChatTemplate {
  public:
   // `override_file` (--chat_template) is used instead of the model's own template when it is not empty.
-  // Errors: NOT_FOUND when there is no template at all, INVALID_ARGUMENT with the file's path for what is malformed.
+  // Errors: NOT_FOUND when there is no template at all, INVALID_ARGUMENT with the path of a malformed file.
   static absl::StatusOr<ModelChatTemplate> Load(const std::string& model_dir, const std::string& override_file = "",
                                                 const ChatTemplateLimits& limits = {});
 
@@ -37,13 +37,9 @@ class ModelChatTemplate {
 
   // The prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and
   // template_args, which win over all but messages, tools and add_generation_prompt.  With tools, the template named
-  // "tool_use" serves if there is one.  Content that is a list of parts is joined where that template knows text only
-  // (content_parts.h).  Tokenize the text without adding special tokens.
-  absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
-  // The same, and what of it the model is to write where the template says so.
+  // "tool_use" serves if there is one.  Content that is a list of parts (OpenAI's [{"type": "text", "text": "Hi"}]) is
+  // joined where that template knows text only.  Tokenize the text without adding special tokens.
   absl::StatusOr<RenderedChat> RenderChat(const ChatRequest& request, const ChatTemplateClock& clock) const;
-
-  const nlohmann::ordered_json& special_tokens() const { return special_tokens_; }
 
  private:
   ModelChatTemplate() = default;

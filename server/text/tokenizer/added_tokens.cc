@@ -56,7 +56,7 @@ int32_t LongestMatcher::Find(absl::string_view text, size_t pos, size_t* length)
 }
 
 absl::StatusOr<AddedTokens> AddedTokens::Parse(const Field& list, const Vocabulary& model_vocabulary,
-                                               const Normalizer* normalizer) {
+                                               const Normalizer& normalizer) {
   AddedTokens added;
   added.next_id_ = static_cast<int32_t>(model_vocabulary.size());
   if (!list.present()) return added;
@@ -82,7 +82,7 @@ absl::Status AddedTokens::Add(const Field& field, const Vocabulary& model_vocabu
         absl::StrCat("expected at most ", kMaxContentBytes, " bytes, found ", token.content.size()));
   }
   if (const auto same = by_content_.find(token.content); same != by_content_.end()) {
-    // As HuggingFace does: one token, which keeps its id and stays special; of the rest the last entry speaks.
+    // As HuggingFace does: one token, which keeps its id and stays special; the last entry sets the rest.
     AddedToken& known = tokens_[same->second];
     token.id = known.id;
     token.special |= known.special;
@@ -111,12 +111,12 @@ absl::Status AddedTokens::Add(const Field& field, const Vocabulary& model_vocabu
   return absl::OkStatus();
 }
 
-absl::Status AddedTokens::BuildMatchers(const Field& list, const Normalizer* normalizer) {
+absl::Status AddedTokens::BuildMatchers(const Field& list, const Normalizer& normalizer) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
     AddedToken& token = tokens_[i];
     NormalizedText content{token.content, true};
-    if (token.normalized && normalizer != nullptr) {
-      const absl::Status status = normalizer->Apply(&content);
+    if (token.normalized && normalizer) {
+      const absl::Status status = normalizer(&content);
       if (!status.ok()) return list.Error(absl::StrCat(Quote(token.content), ": ", status.message()));
     }
     token.spelling = content.text;
@@ -175,11 +175,6 @@ const AddedToken* AddedTokens::Find(int32_t id) const {
 int32_t AddedTokens::IdOf(absl::string_view content) const {
   const auto found = by_content_.find(std::string(content.data(), content.size()));
   return found == by_content_.end() ? -1 : tokens_[found->second].id;
-}
-
-bool AddedTokens::IsSpecial(int32_t id) const {
-  const AddedToken* token = Find(id);
-  return token != nullptr && token->special;
 }
 
 bool AddedTokens::IsSkippable(int32_t id) const {

@@ -1,5 +1,4 @@
-// Added tokens: whole strings that are cut out of the text before the model sees it (special tokens, and ordinary words
-// that someone added).
+// Added tokens (special tokens and added words): whole strings that are cut out of the text before the model sees it.
 //
 // Const after Parse, thread-safe.  Matching is leftmost-longest; its time is linear in the text (times the longest
 // added token at worst, where tokens begin alike).
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -37,7 +35,7 @@ struct AddedToken {
 // A set of strings that finds the longest one that begins at a place.
 class LongestMatcher {
  public:
-  // `value` is what Find gives for this text.  Of equal texts the first one stays.  REQUIRES: text is not empty.
+  // Find returns `value` for this text.  Of equal texts the first one stays.  REQUIRES: text is not empty.
   void Add(std::string text, int32_t value);
   void Build();
   // The longest text that `text` has at `pos`: its value, and its length; -1 if there is none.
@@ -55,11 +53,11 @@ class LongestMatcher {
 class AddedTokens {
  public:
   // Ids are given as HuggingFace gives them: the vocabulary's for a token that it has, else the next free one; a file
-  // that declares another is warned about in the log.  `normalizer` may be null.  `model_vocabulary` is for this call.
+  // that declares another is warned about in the log.  `normalizer` may be empty.  `model_vocabulary` is for this call.
   static absl::StatusOr<AddedTokens> Parse(const Field& list, const Vocabulary& model_vocabulary,
-                                           const Normalizer* normalizer);
+                                           const Normalizer& normalizer);
 
-  // A stretch of a text: an added token (id >= 0) or what lies between (id = -1).
+  // A stretch of a text: an added token (id >= 0) or plain text (id = -1).
   struct Part {
     int32_t id;
     size_t begin;
@@ -73,13 +71,12 @@ class AddedTokens {
   // Null if the id is not an added token's.
   const AddedToken* Find(int32_t id) const;
   int32_t IdOf(absl::string_view content) const;  // -1: none
-  bool IsSpecial(int32_t id) const;
   bool IsSkippable(int32_t id) const;
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
  private:
   absl::Status Add(const Field& field, const Vocabulary& model_vocabulary);
-  absl::Status BuildMatchers(const Field& list, const Normalizer* normalizer);
+  absl::Status BuildMatchers(const Field& list, const Normalizer& normalizer);
 
   std::vector<AddedToken> tokens_;
   absl::flat_hash_map<int32_t, size_t> by_id_;  // index in tokens_

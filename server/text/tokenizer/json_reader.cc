@@ -3,14 +3,16 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard::tokenizer {
 namespace {
 
-// What is read of it has limits of its own; how deep the rest is does no harm.
+// The readers of the parts have limits of their own, and the depth of unread parts does no harm.
 constexpr int kMaxDepth = std::numeric_limits<int>::max();
 
 std::string Describe(const nlohmann::json* value) {
@@ -69,6 +71,14 @@ absl::StatusOr<std::string> Field::String() const {
 absl::StatusOr<std::string> Field::StringOr(absl::string_view fallback) const {
   if (!present()) return std::string(fallback.data(), fallback.size());
   return String();
+}
+
+absl::StatusOr<char32_t> Field::CharacterOr(absl::string_view fallback) const {
+  ASSIGN_OR_RETURN(const std::string text, StringOr(fallback));
+  size_t pos = 0;
+  const char32_t c = text.empty() ? 0 : DecodeUtf8(text, &pos);
+  if (text.empty() || pos != text.size()) return Expected("one character");
+  return c;
 }
 
 absl::StatusOr<bool> Field::BoolOr(bool fallback) const {

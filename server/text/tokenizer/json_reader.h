@@ -13,7 +13,7 @@
 
 namespace switchyard::tokenizer {
 
-// InvalidArgument says where the text is wrong; `name` stands for the file.  As HuggingFace's reader does, it takes the
+// InvalidArgument names the place of the fault; `name` stands for the file.  As HuggingFace's reader does, it takes the
 // last of several members of one name.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view name);
 
@@ -29,7 +29,7 @@ class Field {
   Field at(size_t index) const;                            // REQUIRES: an array longer than index
   size_t size() const { return present() ? value_->size() : 0; }
 
-  // `what` tells what was expected, in words; what was found is added.
+  // An error with the expected value in words and the found one.
   absl::Status Expected(absl::string_view what) const;
   absl::Status Error(absl::string_view message) const;
 
@@ -37,6 +37,7 @@ class Field {
   absl::Status CheckArray() const;
   absl::StatusOr<std::string> String() const;
   absl::StatusOr<std::string> StringOr(absl::string_view fallback) const;
+  absl::StatusOr<char32_t> CharacterOr(absl::string_view fallback) const;  // a string of one character
   absl::StatusOr<bool> BoolOr(bool fallback) const;
   // An integer in [low, high]; also one that was written as a float is refused.
   absl::StatusOr<int64_t> Int(int64_t low, int64_t high) const;

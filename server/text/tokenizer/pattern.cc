@@ -27,12 +27,12 @@ absl::StatusOr<Pattern> Pattern::Parse(const Field& field) {
   }
   absl::StatusOr<Regex> compiled = Regex::Compile(source);
   if (!compiled.ok()) return regex.Error(compiled.status().message());
-  pattern.regex_ = std::make_unique<Regex>(*std::move(compiled));
+  pattern.regex_ = *std::move(compiled);
   return pattern;
 }
 
 absl::Status Pattern::ForEachMatch(absl::string_view text, absl::FunctionRef<absl::Status(Match)> visit) const {
-  if (regex_ != nullptr) return regex_->ForEachMatch(text, visit);
+  if (regex_.has_value()) return regex_->ForEachMatch(text, visit);
   // std::string_view's find is memchr-based; absl::string_view's is a plain loop.
   const std::string_view haystack(text.data(), text.size());
   for (size_t at = haystack.find(literal_); at != std::string_view::npos;

@@ -1,7 +1,7 @@
 // The `pattern` of Split and Replace: {"String": "..."} or {"Regex": "..."}.
 #pragma once
 
-#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,8 +26,8 @@ class Pattern {
 
  private:
   Pattern() = default;
-  std::string literal_;           // non-empty: found by plain search
-  std::unique_ptr<Regex> regex_;  // else
+  std::string literal_;         // non-empty: found by plain search
+  std::optional<Regex> regex_;  // else
 };
 
 }  // namespace switchyard::tokenizer

@@ -1,6 +1,6 @@
 // A text and the stretches of it that the model sees one by one, in order, without overlap, never empty.
 //
-// One buffer for all pieces: splitting moves offsets, only what changes characters (ByteLevel, Metaspace) copies text.
+// One buffer for all pieces: splitting moves offsets; only ByteLevel and Metaspace, which change characters, copy text.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ struct Pieces {
   bool AtOrigin(Match span) const { return starts_at_origin && span.begin == 0; }
 };
 
-// What becomes of the stretches that a pattern matched.  On "the-final--countdown" and "-":
+// The fate of the stretches that a pattern matched.  On "the-final--countdown" and "-":
 enum class SplitBehavior {
   kRemoved,             // the  final  countdown
   kIsolated,            // the  -  final  -  -  countdown
@@ -36,10 +36,10 @@ enum class SplitBehavior {
 // Finds the matches in one piece's text, left to right, offsets relative to it.
 using FindMatches = absl::FunctionRef<absl::Status(absl::string_view, absl::FunctionRef<absl::Status(Match)>)>;
 
-// Splits every piece.  `invert` takes what lies between the matches for the matches.
+// Splits every piece.  `invert` swaps the matches with the text between them.
 absl::Status SplitPieces(SplitBehavior behavior, bool invert, FindMatches find, WorkGuard* guard, Pieces* pieces);
 
-// Rebuilds the text: `append` gets each piece and whether it is at the origin, and appends what it becomes.
+// Rebuilds the text: `append` receives each piece and whether it is at the origin, and appends its new text.
 template <class Append>
 void RewritePieces(Append append, Pieces* pieces) {
   std::string text;

@@ -3,10 +3,11 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/regex_syntax.h"
@@ -51,7 +52,7 @@ absl::Status SearchError(int code, size_t start) {
   return absl::InternalError(message);
 }
 
-// What one thread needs to search: made once per thread, since the JIT stack is reserved memory.
+// Made once per thread, since the JIT stack is reserved memory.
 pcre2_jit_stack* ThreadJitStack(void*) {
   thread_local const JitStack stack(pcre2_jit_stack_create(kJitStackStartBytes, kJitStackBytes, nullptr));
   return stack.get();
@@ -59,42 +60,27 @@ pcre2_jit_stack* ThreadJitStack(void*) {
 
 }  // namespace
 
-struct Regex::Code {
-  std::unique_ptr<pcre2_code, Freer<pcre2_code_free>> code;
-};
-
-Regex::Regex(std::unique_ptr<Code> code) : code_(std::move(code)) {}
-Regex::Regex(Regex&&) noexcept = default;
-Regex& Regex::operator=(Regex&&) noexcept = default;
-Regex::~Regex() = default;
-
 absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma) {
   if (oniguruma.size() > kMaxPatternBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("regex: ", oniguruma.size(), " bytes long, the limit is ", kMaxPatternBytes));
   }
   ASSIGN_OR_RETURN(const std::string pattern, OnigurumaToPcre2(oniguruma));
-  return CompilePcre2(pattern);
-}
-
-absl::StatusOr<Regex> Regex::Literal(absl::string_view text) { return CompilePcre2(EscapeForPcre2(text)); }
-
-absl::StatusOr<Regex> Regex::CompilePcre2(const std::string& pattern) {
   const CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   pcre2_set_parens_nest_limit(context.get(), 100);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  auto code = std::make_unique<Code>();
-  code->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
-                                 context.get()));
-  if (code->code == nullptr) {
+  std::shared_ptr<pcre2_code> code(
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset, context.get()),
+      pcre2_code_free);
+  if (code == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("regex: ", ErrorText(error), " at offset ", offset, " (as rewritten for PCRE2)"));
   }
   // Without JIT (a hardened kernel may refuse executable memory) the interpreter does the same, slower.
-  (void)pcre2_jit_compile(code->code.get(), PCRE2_JIT_COMPLETE);
+  (void)pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return Regex(std::move(code));
 }
 
@@ -106,13 +92,13 @@ absl::Status Regex::ForEachMatch(absl::string_view text, absl::FunctionRef<absl:
   pcre2_set_heap_limit(context.get(), kHeapLimitKib);
   const MatchData match(pcre2_match_data_create(1, nullptr));
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data() == nullptr ? "" : text.data());
+  const auto* code = static_cast<const pcre2_code*>(code_.get());
   size_t start = 0;
   std::optional<size_t> last_end;
   while (start <= text.size()) {
-    const int code =
-        pcre2_match(code_->code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK, match.get(), context.get());
-    if (code == PCRE2_ERROR_NOMATCH) break;
-    if (code < 0) return SearchError(code, start);
+    const int found = pcre2_match(code, subject, text.size(), start, PCRE2_NO_UTF_CHECK, match.get(), context.get());
+    if (found == PCRE2_ERROR_NOMATCH) break;
+    if (found < 0) return SearchError(found, start);
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());
     // \K in a lookaround can give nonsense; such a pattern is not one that a tokenizer has.
     if (span[0] > span[1] || span[0] < start) return absl::InvalidArgumentError("regex: a match ends before it begins");

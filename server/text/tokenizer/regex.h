@@ -6,8 +6,7 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -25,12 +24,6 @@ class Regex {
  public:
   // From Oniguruma syntax (see regex_syntax.h).
   static absl::StatusOr<Regex> Compile(absl::string_view oniguruma);
-  // Matches `text` and nothing else.
-  static absl::StatusOr<Regex> Literal(absl::string_view text);
-
-  Regex(Regex&&) noexcept;
-  Regex& operator=(Regex&&) noexcept;
-  ~Regex();
 
   // Calls `visit` for each match from left to right, without overlap; an empty match right behind the previous one is
   // skipped.  The visitor's error ends the search and is returned.  ResourceExhausted: backtracking hit its limit.
@@ -38,11 +31,9 @@ class Regex {
   absl::Status ForEachMatch(absl::string_view text, absl::FunctionRef<absl::Status(Match)> visit) const;
 
  private:
-  struct Code;
-  explicit Regex(std::unique_ptr<Code> code);
-  static absl::StatusOr<Regex> CompilePcre2(const std::string& pattern);
+  explicit Regex(std::shared_ptr<const void> code) : code_(std::move(code)) {}
 
-  std::unique_ptr<Code> code_;
+  std::shared_ptr<const void> code_;  // a pcre2_code, which copies of this object share
 };
 
 }  // namespace switchyard::tokenizer

@@ -44,7 +44,7 @@ class Rewriter {
     pos_ = std::min(pos_ + count, in_.size());
   }
 
-  // One element outside a character class; atom_ is where the last one begins in out_ (what a quantifier repeats).
+  // One element outside a character class; atom_ is where the last one, which a quantifier repeats, begins in out_.
   absl::Status Step() {
     switch (in_[pos_]) {
       case '\\':
@@ -229,14 +229,5 @@ class Rewriter {
 }  // namespace
 
 absl::StatusOr<std::string> OnigurumaToPcre2(absl::string_view pattern) { return Rewriter(pattern).Run(); }
-
-std::string EscapeForPcre2(absl::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) < 0x80 && absl::ascii_ispunct(c)) out.push_back('\\');
-    out.push_back(c);
-  }
-  return out;
-}
 
 }  // namespace switchyard::tokenizer

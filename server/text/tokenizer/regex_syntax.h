@@ -23,7 +23,4 @@ namespace switchyard::tokenizer {
 
 absl::StatusOr<std::string> OnigurumaToPcre2(absl::string_view pattern);
 
-// A pattern that matches exactly `text`.
-std::string EscapeForPcre2(absl::string_view text);
-
 }  // namespace switchyard::tokenizer

@@ -27,7 +27,7 @@ StreamDecoder::StreamDecoder(const Tokenizer* tokenizer, bool skip_special_token
     : tokenizer_(tokenizer),
       skip_special_tokens_(skip_special_tokens),
       ready_(std::make_unique<std::string>()),
-      chain_(tokenizer->decoder_->NewMigration(std::make_unique<Outlet>(ready_.get()))) {}
+      chain_(tokenizer->decoder_(std::make_unique<Outlet>(ready_.get()))) {}
 
 absl::Status StreamDecoder::Append(int32_t id, std::string* text) {
   const absl::string_view token = tokenizer_->SpellingOf(id);

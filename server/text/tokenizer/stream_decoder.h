@@ -1,10 +1,9 @@
 // Text from token ids, one at a time, as a model makes them.
 //
-// What Append gives, joined, and Flush's rest is exactly Tokenizer::Decode of all the ids; each part is valid UTF-8 and
-// never half a character.  Time and memory per id do not grow with the number of ids, but for what has to be held back:
-// bytes that do not make a character yet, and with byte fallback a run of <0xHH> tokens (one bad byte changes the text
-// of the whole run, so it waits for the run's end).  A decoder whose Replace is a regex behind Fuse or ByteLevel holds
-// all text until Flush.
+// The texts of Append and Flush, joined, are exactly Tokenizer::Decode of all the ids; each part is valid UTF-8 and
+// never half a character.  Time and memory per id do not grow with the number of ids, but for held text: bytes that do
+// not make a character yet, and with byte fallback a run of <0xHH> tokens (one bad byte changes the text of the whole
+// run).  A decoder whose Replace is a regex behind Fuse or ByteLevel holds all text until Flush.
 //
 // Thread-compatible: one owner.  Borrows the tokenizer, which must outlive it.
 #pragma once
@@ -25,7 +24,7 @@ class StreamDecoder {
   StreamDecoder(const Tokenizer* tokenizer, bool skip_special_tokens);
   StreamDecoder(StreamDecoder&&) = default;
 
-  // Appends to `text` what is safe to show now; nothing for an id that no token has.  ResourceExhausted: a regex of the
+  // Appends the text that is safe to show now; nothing for an id that no token has.  ResourceExhausted: a regex of the
   // decoder hit its limit.
   absl::Status Append(int32_t id, std::string* text);
   // The rest.  REQUIRES: not flushed before; nothing is appended after.

@@ -11,10 +11,10 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/models/byte_level.h"
-#include "server/text/tokenizer/stages/decoder_stages.h"
 #include "server/text/tokenizer/stream_decoder.h"
 
 namespace switchyard::tokenizer {
+
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
@@ -43,8 +43,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Build(const Field& file) {
     if (version != "1.0") return file["version"].Expected("\"1.0\"");
   }
   ASSIGN_OR_RETURN(std::unique_ptr<TokenizerModel> model, ParseModel(file["model"]));
-  ASSIGN_OR_RETURN(std::unique_ptr<Normalizer> normalizer, ParseNormalizer(file["normalizer"]));
-  ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::Parse(file["added_tokens"], model->vocabulary(), normalizer.get()));
+  ASSIGN_OR_RETURN(Normalizer normalizer, ParseNormalizer(file["normalizer"]));
+  ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::Parse(file["added_tokens"], model->vocabulary(), normalizer));
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(model), std::move(normalizer), std::move(added)));
   ASSIGN_OR_RETURN(tokenizer->pre_tokenizer_, ParsePreTokenizer(file["pre_tokenizer"]));
   ASSIGN_OR_RETURN(tokenizer->post_processor_, ParsePostProcessor(file["post_processor"], tokenizer->id_end_));
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Build(const Field& file) {
   return tokenizer;
 }
 
-Tokenizer::Tokenizer(std::unique_ptr<TokenizerModel> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added)
+Tokenizer::Tokenizer(std::unique_ptr<TokenizerModel> model, Normalizer normalizer, AddedTokens added)
     : model_(std::move(model)), normalizer_(std::move(normalizer)), added_(std::move(added)) {
   const Vocabulary& vocabulary = model_->vocabulary();
   vocab_size_ = static_cast<int32_t>(vocabulary.size());
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text, c
       continue;
     }
     NormalizedText piece{std::string(text.substr(part.begin, part.end - part.begin)), part.begin == 0};
-    if (normalizer_ != nullptr) RETURN_IF_ERROR(normalizer_->Apply(&piece));
+    if (normalizer_) RETURN_IF_ERROR(normalizer_(&piece));
     RETURN_IF_ERROR(EncodeNormalized(std::move(piece), options.allow_special, &guard, &ids));
   }
   if (options.add_special_tokens) ids.insert(ids.end(), post_processor_.after.begin(), post_processor_.after.end());
@@ -107,13 +107,13 @@ absl::Status Tokenizer::EncodeNormalized(NormalizedText text, bool allow_special
   return absl::OkStatus();
 }
 
-// What holds no added token any more.
+// Encodes a text without added tokens.
 absl::Status Tokenizer::EncodePlain(NormalizedText text, WorkGuard* guard, std::vector<int32_t>* ids) const {
   Pieces pieces;
   pieces.spans.push_back({0, text.text.size()});
   pieces.text = std::move(text.text);
   pieces.starts_at_origin = text.starts_at_origin;
-  if (pre_tokenizer_ != nullptr) RETURN_IF_ERROR(pre_tokenizer_->Apply(guard, &pieces));
+  if (pre_tokenizer_) RETURN_IF_ERROR(pre_tokenizer_(guard, &pieces));
   for (const Match span : pieces.spans) RETURN_IF_ERROR(model_->Tokenize(pieces.View(span), guard, ids));
   return absl::OkStatus();
 }
@@ -136,7 +136,7 @@ void Tokenizer::FindAnchor() {
   anchor_again_ = two->substr(one->size());
 }
 
-// Decoders treat a text's ends differently (a space that was put before it goes), so the token gets company there.
+// Decoders treat a text's ends differently (a prepended space goes), so the token is decoded between two others.
 TokenPiece Tokenizer::PieceOf(int32_t id) const {
   const absl::string_view spelling = SpellingOf(id);
   if (spelling.empty()) return {};

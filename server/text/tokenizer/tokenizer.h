@@ -1,5 +1,5 @@
-// A HuggingFace tokenizer.json, every component built from what the file says: text to token ids and back, with the ids
-// and the text that the `tokenizers` library gives.
+// A HuggingFace tokenizer.json, every component built from the file: text to token ids and back, with the ids and the
+// text of the `tokenizers` library.
 //
 // Thread-safe: const after it is made; share one.  Owns everything it needs of the file.  Blocks for as long as the
 // text takes (linear in it, n log n within a piece): call it on a pool, with a cap and a cancel hook, never on an I/O
@@ -28,30 +28,29 @@ namespace switchyard::tokenizer {
 // Of a file; the largest seen in the wild has 35 MB.
 inline constexpr int64_t kMaxTokenizerBytes = int64_t{256} << 20;
 
-// What one token adds to a text.
+// The text that one token adds.
 struct TokenPiece {
   std::string text;   // U+FFFD for bytes that are only a part of a character
   std::string bytes;  // the true ones
 };
 
 struct EncodeOptions {
-  bool add_special_tokens = true;     // the post-processor's (BOS, EOS)
-  bool allow_special = true;          // false: special tokens' strings in the text are plain text
-  size_t max_text_bytes = 16u << 20;  // longer texts are refused
-  std::function<bool()> cancelled =
-      {};  // asked now and then from the calling thread; true ends the work.  May be empty
+  bool add_special_tokens = true;        // the post-processor's (BOS, EOS)
+  bool allow_special = true;             // false: special tokens' strings in the text are plain text
+  size_t max_text_bytes = 16u << 20;     // longer texts are refused
+  std::function<bool()> cancelled = {};  // called now and then from the calling thread; true ends the work
 };
 
 class Tokenizer {
  public:
-  // NotFound or InvalidArgument naming the file, the JSON path, what was expected and what was found.
+  // NotFound, or InvalidArgument with the file, the JSON path, the expected and the found value.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> FromFile(const std::string& path);
   // `name` stands for the file in messages.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> FromJson(absl::string_view json,
                                                                    absl::string_view name = "tokenizer.json");
 
-  // InvalidArgument: text is not UTF-8 (with the byte's offset), or too long (with limit and length).  Cancelled: the
-  // hook said so. ResourceExhausted: a regex of the file backtracked beyond its limit on this text.
+  // InvalidArgument: text is not UTF-8 (with the byte's offset), or too long (with limit and length).  Cancelled: by
+  // the hook.  ResourceExhausted: a regex of the file backtracked beyond its limit on this text.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const EncodeOptions& options = {}) const;
 
   // Ids that no token has are passed over, as the original does; validate them before if they come from outside.
@@ -64,9 +63,6 @@ class Tokenizer {
   int32_t TokenToId(absl::string_view token) const;
   // The token as the file spells it ("Ġthe", "<0x0A>"); empty if no token has this id.  Lives as long as the tokenizer.
   absl::string_view IdToToken(int32_t id) const;
-  bool IsSpecial(int32_t id) const { return added_.IsSpecial(id); }
-  // Whether some token has this id.
-  bool HasId(int32_t id) const { return !IdToToken(id).empty(); }
   // Number of distinct tokens, added ones included; ids may have gaps.
   int32_t vocab_size() const { return vocab_size_; }
   // One past the largest id.
@@ -80,24 +76,24 @@ class Tokenizer {
  private:
   friend class StreamDecoder;
 
-  Tokenizer(std::unique_ptr<TokenizerModel> model, std::unique_ptr<Normalizer> normalizer, AddedTokens added);
+  Tokenizer(std::unique_ptr<TokenizerModel> model, Normalizer normalizer, AddedTokens added);
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Build(const Field& file);
   void FindAnchor();
   absl::Status EncodeNormalized(NormalizedText text, bool allow_special, WorkGuard* guard,
                                 std::vector<int32_t>* ids) const;
   absl::Status EncodePlain(NormalizedText text, WorkGuard* guard, std::vector<int32_t>* ids) const;
-  // What the decoder gets for an id; empty if no token has it.
+  // The decoder's input for an id; empty if no token has it.
   absl::string_view SpellingOf(int32_t id) const;
 
   const std::unique_ptr<TokenizerModel> model_;
-  const std::unique_ptr<Normalizer> normalizer_;  // may be null
+  const Normalizer normalizer_;  // may be empty
   const AddedTokens added_;
-  std::unique_ptr<PreTokenizer> pre_tokenizer_;  // may be null
+  PreTokenizer pre_tokenizer_;  // may be empty
   PostProcessor post_processor_;
-  std::unique_ptr<Decoder> decoder_;
+  Decoder decoder_;
   int32_t vocab_size_ = 0;
   int32_t id_end_ = 0;
-  int32_t anchor_ = -1;      // a letter, as company for PieceOf; -1: the vocabulary has no such token
+  int32_t anchor_ = -1;      // a letter beside which PieceOf decodes; -1: the vocabulary has no such token
   std::string anchor_text_;  // of the anchor alone, and what another one adds to it
   std::string anchor_again_;
   uint64_t file_hash_ = 0;

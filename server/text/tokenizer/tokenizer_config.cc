@@ -1,30 +1,25 @@
 #include "server/text/tokenizer/tokenizer_config.h"
 
+#include <utility>
+
 #include "scheduler/base/status_macros.h"
 #include "server/text/tokenizer/json_reader.h"
 
 namespace switchyard::tokenizer {
-namespace {
 
-absl::StatusOr<std::optional<std::string>> ParseToken(const Field& field) {
-  if (!field.present()) return std::optional<std::string>();
-  ASSIGN_OR_RETURN(std::string token, (field.value().is_object() ? field["content"] : field).String());
-  return std::optional<std::string>(std::move(token));
-}
-
-}  // namespace
-
-absl::StatusOr<TokenizerConfig> TokenizerConfig::FromJson(absl::string_view json, absl::string_view name) {
+absl::StatusOr<std::optional<std::string>> ReadEosToken(absl::string_view json, absl::string_view name) {
   ASSIGN_OR_RETURN(const nlohmann::json document, ParseJson(json, name));
   const Field file(&document, name);
   RETURN_IF_ERROR(file.CheckObject());
-  TokenizerConfig config;
-  ASSIGN_OR_RETURN(config.bos_token, ParseToken(file["bos_token"]));
-  ASSIGN_OR_RETURN(config.eos_token, ParseToken(file["eos_token"]));
-  ASSIGN_OR_RETURN(config.pad_token, ParseToken(file["pad_token"]));
-  ASSIGN_OR_RETURN(config.unk_token, ParseToken(file["unk_token"]));
-  ASSIGN_OR_RETURN(config.tokenizer_class, file["tokenizer_class"].StringOr(""));
-  return config;
+  std::optional<std::string> eos;
+  for (const absl::string_view key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
+    const Field token = file[key];
+    if (!token.present()) continue;
+    ASSIGN_OR_RETURN(std::string text, (token.value().is_object() ? token["content"] : token).String());
+    if (key == "eos_token") eos = std::move(text);
+  }
+  RETURN_IF_ERROR(file["tokenizer_class"].StringOr("").status());
+  return eos;
 }
 
 }  // namespace switchyard::tokenizer

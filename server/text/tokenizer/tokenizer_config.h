@@ -1,10 +1,7 @@
-// What serving needs of tokenizer_config.json, beside tokenizer.json: the special tokens by role, as strings (chat
-// templates use them).
+// Reads the EOS token of tokenizer_config.json or special_tokens_map.json, beside tokenizer.json.
 //
 // add_bos_token and add_eos_token are not read: where there is a tokenizer.json, transformers 5 drops them and leaves
-// BOS and EOS to its post_processor.
-//
-// A value; reading is a pure function of the text.  The chat template in the same file is read by chat_template/.
+// BOS and EOS to its post_processor.  The chat template in the same file is read by chat_template/.
 #pragma once
 
 #include <optional>
@@ -15,16 +12,8 @@
 
 namespace switchyard::tokenizer {
 
-struct TokenizerConfig {
-  std::optional<std::string> bos_token;
-  std::optional<std::string> eos_token;
-  std::optional<std::string> pad_token;
-  std::optional<std::string> unk_token;
-  std::string tokenizer_class;  // empty if the file has none
-
-  // A token is a string or an AddedToken object with `content`.  InvalidArgument names the file and the JSON path.
-  static absl::StatusOr<TokenizerConfig> FromJson(absl::string_view json,
-                                                  absl::string_view name = "tokenizer_config.json");
-};
+// A token is a string or an AddedToken object with `content`; nullopt when the file has no EOS token.  The other
+// special tokens are checked alike.  InvalidArgument names the file and the JSON path.
+absl::StatusOr<std::optional<std::string>> ReadEosToken(absl::string_view json, absl::string_view name);
 
 }  // namespace switchyard::tokenizer

@@ -1,5 +1,5 @@
-// Bounds one call's work: the text's size and a hook that says when nobody waits for the answer any more.
-// Borrowed for the call.  The hook must be callable from the calling thread; it is asked every few thousand steps.
+// Ends one call's work early: a hook, called every few thousand steps from the calling thread, may cancel it.  Borrows
+// the hook for the call.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class WorkGuard {
   // `cancelled` may be empty.
   explicit WorkGuard(const std::function<bool()>& cancelled) : cancelled_(cancelled) {}
 
-  // Counts one step; now and then asks the hook.  Cancelled if it says so.
+  // Counts one step; now and then calls the hook.  Cancelled if that returns true.
   absl::Status Step() {
     if (++steps_ % kStepsPerQuestion != 0) return absl::OkStatus();
     return Ask();

@@ -1,5 +1,4 @@
-#include "server/text/unicode/normal_form.h"
-
+// Unicode's normal forms.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/base/text/utf8.h"
+#include "server/text/unicode/unicode.h"
 
 namespace switchyard::text {
 namespace {
@@ -32,7 +32,7 @@ void SortMarks(std::vector<utf8proc_int32_t>* chars) {
 
 // The normal forms of HuggingFace's library are of an old Unicode.  These are the characters that have a combining
 // class or a decomposition today and have none there (measured over all code points that Unicode 15 assigns): they stay
-// as they are and part what is left of them from what is right.  U+11930 is one since the pair it made with U+11935
+// as they are and separate their neighbours.  U+11930 is one since the pair it made with U+11935
 // came later.
 constexpr std::pair<char32_t, char32_t> kInert[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},

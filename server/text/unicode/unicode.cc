@@ -9,6 +9,12 @@ namespace {
 
 utf8proc_category_t Category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
+// utf8proc numbers the general categories in groups: CN, LU…LO, MN…ME, ND…NO, PC…PO, SM…SO, ZS…ZP, CC…CO.
+bool IsWithin(char32_t c, utf8proc_category_t first, utf8proc_category_t last) {
+  const utf8proc_category_t category = Category(c);
+  return category >= first && category <= last;
+}
+
 }  // namespace
 
 bool IsWhitespace(char32_t c) {
@@ -17,67 +23,36 @@ bool IsWhitespace(char32_t c) {
          c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-bool IsMark(char32_t c) {
-  const auto category = Category(c);
-  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
-}
-
+bool IsMark(char32_t c) { return IsWithin(c, UTF8PROC_CATEGORY_MN, UTF8PROC_CATEGORY_ME); }
 bool IsNonspacingMark(char32_t c) { return Category(c) == UTF8PROC_CATEGORY_MN; }
-
-bool IsNumeric(char32_t c) {
-  const auto category = Category(c);
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO;
-}
+bool IsNumeric(char32_t c) { return IsWithin(c, UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO); }
 
 bool IsPunctuation(char32_t c) {
   if (c < 0x80)
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
-  const auto category = Category(c);
-  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+  return IsWithin(c, UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PO);
 }
 
 bool IsWord(char32_t c) {
   if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-  switch (Category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      break;
-  }
+  // Letters, marks, decimal and letter numbers, connectors.
+  if (IsWithin(c, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_NL) || Category(c) == UTF8PROC_CATEGORY_PC) return true;
   // Join_Control, and Other_Alphabetic among the symbols: circled, squared and negative letters.
   return c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
          (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
 }
 
 bool IsControlOrUnassigned(char32_t c) {
-  const auto category = Category(c);
-  return category == UTF8PROC_CATEGORY_CN || (category >= UTF8PROC_CATEGORY_CC && category <= UTF8PROC_CATEGORY_CO);
+  return Category(c) == UTF8PROC_CATEGORY_CN || IsWithin(c, UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CO);
 }
 
-bool IsLetter(char32_t c) {
-  const auto category = Category(c);
-  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
-}
-
+bool IsLetter(char32_t c) { return IsWithin(c, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO); }
 bool IsUppercase(char32_t c) { return Category(c) == UTF8PROC_CATEGORY_LU; }
 bool IsLowercase(char32_t c) { return Category(c) == UTF8PROC_CATEGORY_LL; }
 bool IsTitlecase(char32_t c) { return Category(c) == UTF8PROC_CATEGORY_LT; }
 bool IsDecimal(char32_t c) { return Category(c) == UTF8PROC_CATEGORY_ND; }
 
-bool IsSeparator(char32_t c) {
-  const auto category = Category(c);
-  return category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP;
-}
+bool IsSeparator(char32_t c) { return IsWithin(c, UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP); }
 
 char32_t ToUppercase(char32_t c) { return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))); }
 char32_t ToLowercase(char32_t c) { return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))); }

@@ -1,8 +1,10 @@
-// The table of characters: their classes and cases, from utf8proc (Unicode 15; characters that Unicode 14 assigned
-// behave the same).  Whatever looks at characters asks here.  Pure functions; thread-safe.
+// The one table of characters: their classes, cases and normal forms, from utf8proc (Unicode 15; characters that
+// Unicode 14 assigned behave the same).  Pure functions; thread-safe.
 #pragma once
 
 #include <string>
+
+#include "absl/strings/string_view.h"
 
 namespace switchyard::text {
 
@@ -27,5 +29,11 @@ char32_t ToTitlecase(char32_t c);
 
 // Full lower case of one character, independent of its neighbours (final sigma is not special).
 void AppendLowercase(char32_t c, std::string* out);
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+
+// As HuggingFace's library normalizes: characters that Unicode gave a combining class or a decomposition lately stay as
+// they are.  Time O(n log n) also for long runs of combining marks.  REQUIRES: text is valid UTF-8.
+std::string Normalize(NormalForm form, absl::string_view text);
 
 }  // namespace switchyard::text

@@ -23,25 +23,19 @@ void AppendCodePoint(int32_t c, std::string* out) {
   }
 }
 
-void AppendUpper(int32_t c, std::string* out) {
-  if (c == kSharpS) {
-    out->append("SS");
-  } else {
-    AppendCodePoint(text::ToUppercase(c), out);
-  }
+// Appends `mapped`, or `sharp_s` where the character c is ß.
+void AppendMapped(int32_t c, char32_t mapped, absl::string_view sharp_s, std::string* out) {
+  if (c != kSharpS) return AppendCodePoint(static_cast<int32_t>(mapped), out);
+  out->append(sharp_s.data(), sharp_s.size());
 }
 
-void AppendTitle(int32_t c, std::string* out) {
-  if (c == kSharpS) {
-    out->append("Ss");
-  } else {
-    AppendCodePoint(text::ToTitlecase(c), out);
-  }
-}
+void AppendTitle(int32_t c, std::string* out) { AppendMapped(c, text::ToTitlecase(c), "Ss", out); }
 
-// Lower case of the character at pos; a sigma that ends a word has a form of its own.
-void AppendLower(absl::string_view text, size_t pos, int32_t c, size_t len, std::string* out) {
-  const bool ends_word = pos + len >= text.size() || !IsCased(DecodeAt(text, pos + len).first);
+// Lower case of `character`, a part of `text`; a sigma that ends a word has a form of its own.
+void AppendLower(absl::string_view text, int32_t c, absl::string_view character, std::string* out) {
+  const auto pos = static_cast<size_t>(character.data() - text.data());
+  const size_t end = pos + character.size();
+  const bool ends_word = end >= text.size() || !IsCased(DecodeAt(text, end).first);
   if (c == kSigma && pos > 0 && ends_word) {
     size_t before = pos - 1;
     while (before > 0 && (static_cast<uint8_t>(text[before]) & 0xC0) == 0x80) --before;
@@ -88,17 +82,13 @@ std::pair<int32_t, size_t> DecodeAt(absl::string_view text, size_t pos) {
 
 size_t CountCodePoints(absl::string_view text) {
   size_t count = 0;
-  for (size_t pos = 0; pos < text.size(); pos += DecodeAt(text, pos).second) ++count;
+  ForEachCodePoint(text, [&](int32_t, absl::string_view) { ++count; });
   return count;
 }
 
 std::vector<absl::string_view> SplitCodePoints(absl::string_view text) {
   std::vector<absl::string_view> out;
-  for (size_t pos = 0; pos < text.size();) {
-    const size_t len = DecodeAt(text, pos).second;
-    out.push_back(text.substr(pos, len));
-    pos += len;
-  }
+  ForEachCodePoint(text, [&](int32_t, absl::string_view character) { out.push_back(character); });
   return out;
 }
 
@@ -118,52 +108,32 @@ bool IsLower(int32_t c) { return text::IsLowercase(c); }
 std::string ToUpper(absl::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t pos = 0; pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
-    AppendUpper(c, &out);
-    pos += len;
-  }
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view) { AppendMapped(c, text::ToUppercase(c), "SS", &out); });
   return out;
 }
 
 std::string ToLower(absl::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t pos = 0; pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
-    AppendLower(text, pos, c, len, &out);
-    pos += len;
-  }
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view character) { AppendLower(text, c, character, &out); });
   return out;
 }
 
 std::string Capitalize(absl::string_view text) {
   std::string out;
-  for (size_t pos = 0; pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
-    if (pos == 0) {
-      AppendTitle(c, &out);
-    } else {
-      AppendLower(text, pos, c, len, &out);
-    }
-    pos += len;
-  }
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view character) {
+    character.data() == text.data() ? AppendTitle(c, &out) : AppendLower(text, c, character, &out);
+  });
   return out;
 }
 
 std::string TitleCase(absl::string_view text) {
   std::string out;
   bool in_word = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
-    if (in_word) {
-      AppendLower(text, pos, c, len, &out);
-    } else {
-      AppendTitle(c, &out);
-    }
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view character) {
+    in_word ? AppendLower(text, c, character, &out) : AppendTitle(c, &out);
     in_word = IsCased(c);
-    pos += len;
-  }
+  });
   return out;
 }
 
@@ -173,20 +143,15 @@ absl::string_view Strip(absl::string_view text, Side side) {
 
 absl::string_view StripChars(absl::string_view text, absl::string_view chars, Side side) {
   absl::flat_hash_set<int32_t> set;  // linear in both texts
-  for (size_t pos = 0; pos < chars.size();) {
-    const auto [c, len] = DecodeAt(chars, pos);
-    set.insert(c);
-    pos += len;
-  }
+  ForEachCodePoint(chars, [&](int32_t c, absl::string_view) { set.insert(c); });
   return StripWhere(text, side, [&](int32_t c) { return set.contains(c); });
 }
 
 size_t FindText(absl::string_view text, absl::string_view needle, size_t from) {
-  if (from > text.size()) return absl::string_view::npos;
+  if (from > text.size()) return kNone;
   if (needle.empty()) return from;
   const void* found = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
-  return found == nullptr ? absl::string_view::npos
-                          : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+  return found == nullptr ? kNone : static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
 
 std::vector<absl::string_view> SplitLines(absl::string_view text, bool keep_ends) {

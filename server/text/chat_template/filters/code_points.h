@@ -1,7 +1,7 @@
 // Text as Python sees it: UTF-8 bytes inside, code points to the template.
 //
 // Pure functions, thread-safe.  A byte that is no valid UTF-8 counts as one character of its own and is kept as it is.
-// Case mapping is one-to-one plus what a template can meet beyond it (ß, final sigma).
+// Case mapping is one-to-one but for ß and the final sigma.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,21 @@
 
 namespace switchyard::jinja {
 
+inline constexpr size_t kNone = absl::string_view::npos;  // no place in a text
+
 // The character at `pos` and the bytes it takes (at least 1).  An invalid byte b is (0xDC00 + b, 1), as Python's
 // surrogateescape has it.  REQUIRES: pos < text.size().
 std::pair<int32_t, size_t> DecodeAt(absl::string_view text, size_t pos);
+
+// Calls visit(character, its bytes) for each character of `text` from left to right.
+template <class Visit>
+void ForEachCodePoint(absl::string_view text, Visit visit) {
+  for (size_t pos = 0; pos < text.size();) {
+    const auto [c, length] = DecodeAt(text, pos);
+    visit(c, text.substr(pos, length));
+    pos += length;
+  }
+}
 
 size_t CountCodePoints(absl::string_view text);
 // Each character as a view into `text`.

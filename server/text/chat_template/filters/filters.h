@@ -1,20 +1,16 @@
-// Jinja's filters and tests, by name.
+// Jinja's filters and tests, by name, from fixed tables; thread-safe.
 //
-// The tables are fixed, built at first use and immutable; thread-safe.  Text is not marked as safe or escaped behind
-// the template's back: chat templates are rendered without autoescape, so that `safe` does nothing and `escape` escapes
-// once.
+// Text is not marked as safe or escaped behind the template's back: chat templates are rendered without autoescape, so
+// that `safe` does nothing and `escape` escapes once.
 #pragma once
 
-#include <string>
-
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/text/chat_template/interpreter/runtime.h"
 
 namespace switchyard::jinja {
 
-using Filter = absl::StatusOr<Value> (*)(Runtime& runtime, const Value& input, const Args& args);
+using Filter = Method;
 using Test = absl::StatusOr<bool> (*)(Runtime& runtime, const Value& input, const Args& args);
 
 // nullptr: unknown.
@@ -25,14 +21,12 @@ Test FindTest(absl::string_view name);
 absl::StatusOr<Value> ApplyFilter(Runtime& runtime, absl::string_view name, const Value& input, const Args& args);
 absl::StatusOr<bool> ApplyTest(Runtime& runtime, absl::string_view name, const Value& input, const Args& args);
 
-// The parts of the filters' table, for filters.cc alone.
-using FilterTable = absl::flat_hash_map<std::string, Filter>;
-void AddTextFilters(FilterTable* table);
-void AddValueFilters(FilterTable* table);
-void AddListFilters(FilterTable* table);
-void AddSelectionFilters(FilterTable* table);
+// The parts of FindFilter's table, for filters.cc alone.
+Filter FindTextFilter(absl::string_view name);
+Filter FindValueFilter(absl::string_view name);
+Filter FindListFilter(absl::string_view name);
 
-// What `attribute` arguments mean: "a.0.b" digs through items, digits index; none at all is the item itself.
+// The value that an `attribute` argument names: "a.0.b" digs through items, digits index; None is the item itself.
 absl::StatusOr<Value> DigAttribute(Runtime& runtime, const Value& item, const Value& attribute);
 // Jinja compares text without regard to case unless asked to.
 absl::StatusOr<Value> WithoutCase(Runtime& runtime, const Value& value);

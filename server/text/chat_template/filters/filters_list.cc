@@ -55,7 +55,7 @@ absl::StatusOr<Value> Join(Runtime& runtime, const Value& input, const Args& arg
   return runtime.NewString(std::move(out));
 }
 
-// What sorting compares: the item or its attribute, without case unless asked to keep it.
+// How sorting makes an item's key: the item or its attribute, without case unless case_sensitive.
 struct KeyOptions {
   Value attribute = Value::None();
   bool case_sensitive = false;
@@ -88,11 +88,9 @@ absl::StatusOr<Value> Sort(Runtime& runtime, const Value& input, const Args& arg
   for (const Value& item : items->items) {
     Items parts;
     for (const Value& attribute : attributes) {
-      ASSIGN_OR_RETURN(Value part, KeyOf(runtime, item, {attribute, bound.Flag(1, false)}));
-      parts.push_back(std::move(part));
+      RETURN_IF_ERROR(AppendTo(KeyOf(runtime, item, {attribute, bound.Flag(1, false)}), &parts));
     }
-    ASSIGN_OR_RETURN(Value key, runtime.NewList(std::move(parts)));
-    keys.push_back(std::move(key));
+    RETURN_IF_ERROR(AppendTo(runtime.NewList(std::move(parts)), &keys));
   }
   ASSIGN_OR_RETURN(Items sorted, SortBy(runtime, items->items, keys, bound.Flag(0, false)));
   return runtime.NewList(std::move(sorted));
@@ -106,12 +104,9 @@ absl::StatusOr<Value> DictSort(Runtime& runtime, const Value& input, const Args&
   if (by != "key" && by != "value") return Error("dictsort: by must be \"key\" or \"value\"");
   Items pairs, keys;
   for (const auto& [key, value] : input.dict()->items()) {
-    ASSIGN_OR_RETURN(Value pair, runtime.NewTuple({key, value}));
-    pairs.push_back(std::move(pair));
-    const Value& compared = by == "key" ? key : value;
-    ASSIGN_OR_RETURN(Value sorted_by,
-                     bound.Flag(0, false) ? absl::StatusOr<Value>(compared) : WithoutCase(runtime, compared));
-    keys.push_back(std::move(sorted_by));
+    RETURN_IF_ERROR(AppendTo(runtime.NewTuple({key, value}), &pairs));
+    RETURN_IF_ERROR(
+        AppendTo(KeyOf(runtime, by == "key" ? key : value, {.case_sensitive = bound.Flag(0, false)}), &keys));
   }
   ASSIGN_OR_RETURN(Items sorted, SortBy(runtime, pairs, keys, bound.Flag(2, false)));
   return runtime.NewList(std::move(sorted));
@@ -179,8 +174,7 @@ absl::StatusOr<Value> Batch(Runtime& runtime, const Value& input, const Args& ar
           runtime.Allocate(std::min<size_t>(static_cast<size_t>(per_batch), size_t{1} << 48) * sizeof(Value)));
       batch.resize(static_cast<size_t>(per_batch), bound.Get(1));
     }
-    ASSIGN_OR_RETURN(Value list, runtime.NewList(std::move(batch)));
-    batches.push_back(std::move(list));
+    RETURN_IF_ERROR(AppendTo(runtime.NewList(std::move(batch)), &batches));
     begin = end;
   }
   return runtime.NewIterator(std::move(batches));
@@ -200,8 +194,7 @@ absl::StatusOr<Value> Slice(Runtime& runtime, const Value& input, const Args& ar
     const auto end = next + each + (i < with_extra ? 1 : 0);
     Items slice(next, end);
     if (!bound.Get(1).IsNone() && i >= with_extra) slice.push_back(bound.Get(1));
-    ASSIGN_OR_RETURN(Value list, runtime.NewList(std::move(slice)));
-    slices.push_back(std::move(list));
+    RETURN_IF_ERROR(AppendTo(runtime.NewList(std::move(slice)), &slices));
     next = end;
   }
   return runtime.NewIterator(std::move(slices));
@@ -214,8 +207,7 @@ absl::StatusOr<Value> GroupBy(Runtime& runtime, const Value& input, const Args& 
   for (const Value& item : items->items) {
     ASSIGN_OR_RETURN(Value key, DigAttribute(runtime, item, bound.Get(0)));
     if (key.IsUndefined() && !bound.Get(1).IsNone()) key = bound.Get(1);
-    ASSIGN_OR_RETURN(Value grouped_by, bound.Flag(2, false) ? absl::StatusOr<Value>(key) : WithoutCase(runtime, key));
-    keys.push_back(std::move(grouped_by));
+    RETURN_IF_ERROR(AppendTo(KeyOf(runtime, key, {.case_sensitive = bound.Flag(2, false)}), &keys));
     raw_keys.push_back(std::move(key));
   }
   ASSIGN_OR_RETURN(const std::vector<size_t> places, SortedPlaces(runtime, keys, false));
@@ -229,29 +221,19 @@ absl::StatusOr<Value> GroupBy(Runtime& runtime, const Value& input, const Args& 
       members.push_back(items->items[places[i]]);
     }
     ASSIGN_OR_RETURN(const Value list, runtime.NewList(std::move(members)));
-    ASSIGN_OR_RETURN(Value group, runtime.NewTuple({raw_keys[first], list}));
-    groups.push_back(std::move(group));
+    RETURN_IF_ERROR(AppendTo(runtime.NewTuple({raw_keys[first], list}), &groups));
   }
   return runtime.NewList(std::move(groups));
 }
 
+constexpr Named<Filter> kListFilters[] = {
+    {"batch", Batch}, {"dictsort", DictSort}, {"first", First},       {"groupby", GroupBy},    {"join", Join},
+    {"last", Last},   {"list", List},         {"max", Extreme<true>}, {"min", Extreme<false>}, {"reverse", Reverse},
+    {"slice", Slice}, {"sort", Sort},         {"sum", Sum},           {"unique", Unique},
+};
+
 }  // namespace
 
-void AddListFilters(FilterTable* table) {
-  table->insert({{"batch", Batch},
-                 {"dictsort", DictSort},
-                 {"first", First},
-                 {"groupby", GroupBy},
-                 {"join", Join},
-                 {"last", Last},
-                 {"list", List},
-                 {"max", Extreme<true>},
-                 {"min", Extreme<false>},
-                 {"reverse", Reverse},
-                 {"slice", Slice},
-                 {"sort", Sort},
-                 {"sum", Sum},
-                 {"unique", Unique}});
-}
+Filter FindListFilter(absl::string_view name) { return FindNamed(kListFilters, name); }
 
 }  // namespace switchyard::jinja

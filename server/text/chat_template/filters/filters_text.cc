@@ -38,7 +38,7 @@ std::string FilterTitle(absl::string_view text) {
     word = {};
   };
   for (absl::string_view c : SplitCodePoints(text)) {
-    const bool breaks = IsSpace(DecodeAt(c, 0).first) || absl::string_view("-({[<").find(c) != absl::string_view::npos;
+    const bool breaks = IsSpace(DecodeAt(c, 0).first) || absl::string_view("-({[<").find(c) != kNone;
     if (breaks) {
       flush();
       absl::StrAppend(&out, c);
@@ -54,12 +54,12 @@ std::string StripTags(absl::string_view text) {
   std::string plain;
   while (!text.empty()) {
     const size_t open = text.find('<');
-    const size_t close = open == absl::string_view::npos ? open : text.find('>', open);
-    absl::StrAppend(&plain, text.substr(0, close == absl::string_view::npos ? text.size() : open));
-    text.remove_prefix(close == absl::string_view::npos ? text.size() : close + 1);
+    const size_t close = open == kNone ? open : text.find('>', open);
+    absl::StrAppend(&plain, text.substr(0, close == kNone ? text.size() : open));
+    text.remove_prefix(close == kNone ? text.size() : close + 1);
   }
   std::string out;
-  for (absl::string_view word : SplitAtSpace(plain, absl::string_view::npos, false)) {
+  for (absl::string_view word : SplitAtSpace(plain, kNone, false)) {
     absl::StrAppend(&out, out.empty() ? "" : " ", word);
   }
   return absl::StrReplaceAll(
@@ -69,8 +69,8 @@ std::string StripTags(absl::string_view text) {
 std::string UrlEncode(absl::string_view text) {
   std::string out;
   for (const char c : text) {
-    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-                       absl::string_view("_.-~/").find(c) != absl::string_view::npos;
+    const bool plain =
+        absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::string_view("_.-~/").find(c) != kNone;
     if (plain) {
       out.push_back(c);
     } else {
@@ -145,7 +145,7 @@ absl::StatusOr<Value> Truncate(Runtime& runtime, const Value& input, const Args&
   absl::string_view text = absl::string_view(input.AsString()).substr(0, bytes);
   if (!bound.Flag(1, false)) {
     const size_t space = text.rfind(' ');
-    if (space != absl::string_view::npos) text = text.substr(0, space);
+    if (space != kNone) text = text.substr(0, space);
   }
   return runtime.NewString(absl::StrCat(text, end));
 }
@@ -162,13 +162,11 @@ absl::StatusOr<Value> WordCount(Runtime& runtime, const Value& input, const Args
   RETURN_IF_ERROR(runtime.StepsForCharacters(text.size()));
   int64_t words = 0;
   bool in_word = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view) {
     const bool is_word = IsAlnum(c) || c == '_';
     words += is_word && !in_word ? 1 : 0;
     in_word = is_word;
-    pos += len;
-  }
+  });
   return Value::Int(words);
 }
 
@@ -193,14 +191,12 @@ absl::StatusOr<Value> ToJson(Runtime& runtime, const Value& input, const Args& a
   const Value indent = bound.Get(1);
   if (indent.IsString()) {
     options.indent = indent.AsString();
-    options.has_indent = true;
   } else if (!indent.IsNone()) {
     ASSIGN_OR_RETURN(const int64_t width, bound.Int(1, 0));
     RETURN_IF_ERROR(runtime.Allocate(static_cast<size_t>(std::max<int64_t>(width, 0))));
-    options.indent.assign(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
-    options.has_indent = true;
+    options.indent.emplace(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
   }
-  if (options.has_indent) options.item_separator.assign(1, ',');  // (g++ 12 warns of the plain assignment)
+  if (options.indent.has_value()) options.item_separator.assign(1, ',');  // (g++ 12 warns of the plain assignment)
   if (const Value separators = bound.Get(2); !separators.IsNone()) {
     const Sequence* pair = separators.sequence();
     if (pair == nullptr || pair->items.size() != 2 || !pair->items[0].IsString() || !pair->items[1].IsString()) {
@@ -213,28 +209,30 @@ absl::StatusOr<Value> ToJson(Runtime& runtime, const Value& input, const Args& a
   return runtime.NewString(std::move(out));
 }
 
+constexpr Named<Filter> kTextFilters[] = {
+    {"capitalize", MapText<Capitalize>},
+    {"center", Center},
+    {"e", MapText<EscapeHtml>},
+    {"escape", MapText<EscapeHtml>},
+    {"forceescape", MapText<EscapeHtml>},
+    {"format", FormatFilter},
+    {"indent", Indent},
+    {"lower", MapText<ToLower>},
+    {"replace", Replace},
+    {"safe", MapText<Identity>},
+    {"string", MapText<Identity>},
+    {"striptags", MapText<StripTags>},
+    {"title", MapText<FilterTitle>},
+    {"tojson", ToJson},
+    {"trim", Trim},
+    {"truncate", Truncate},
+    {"upper", MapText<ToUpper>},
+    {"urlencode", MapText<UrlEncode>},
+    {"wordcount", WordCount},
+};
+
 }  // namespace
 
-void AddTextFilters(FilterTable* table) {
-  table->insert({{"capitalize", MapText<Capitalize>},
-                 {"center", Center},
-                 {"e", MapText<EscapeHtml>},
-                 {"escape", MapText<EscapeHtml>},
-                 {"forceescape", MapText<EscapeHtml>},
-                 {"format", FormatFilter},
-                 {"indent", Indent},
-                 {"lower", MapText<ToLower>},
-                 {"replace", Replace},
-                 {"safe", MapText<Identity>},
-                 {"string", MapText<Identity>},
-                 {"striptags", MapText<StripTags>},
-                 {"title", MapText<FilterTitle>},
-                 {"tojson", ToJson},
-                 {"trim", Trim},
-                 {"truncate", Truncate},
-                 {"upper", MapText<ToUpper>},
-                 {"urlencode", MapText<UrlEncode>},
-                 {"wordcount", WordCount}});
-}
+Filter FindTextFilter(absl::string_view name) { return FindNamed(kTextFilters, name); }
 
 }  // namespace switchyard::jinja

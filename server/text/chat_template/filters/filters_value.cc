@@ -17,7 +17,7 @@ namespace {
 absl::StatusOr<Value> Abs(Runtime&, const Value& input, const Args&) {
   RETURN_IF_ERROR(RequireDefined(input));
   if (input.IsFloat()) return Value::Float(std::abs(input.AsDouble()));
-  if (input.IsIntegral()) return input.AsInt() < 0 ? Negate(input) : Value::Int(input.AsInt());
+  if (input.IsIntegral()) return Signed(input, input.AsInt() < 0);
   return Error("bad operand type for abs(): '", input.TypeName(), "'");
 }
 
@@ -32,7 +32,7 @@ absl::StatusOr<Value> LengthFilter(Runtime& runtime, const Value& input, const A
   return Value::Int(length);
 }
 
-// Python's int(text, base) for what a template can meet; nullopt where it raises.
+// Python's int(text, base) within 64 bits; nullopt where Python raises.
 std::optional<int64_t> ParseInt(absl::string_view text, int base) {
   text = Strip(text, Side::kBoth);
   const bool negative = !text.empty() && text[0] == '-';
@@ -131,30 +131,23 @@ absl::StatusOr<Value> Attr(Runtime& runtime, const Value& input, const Args& arg
   return GetAttribute(runtime, input, name);
 }
 
-absl::StatusOr<Value> Items(Runtime& runtime, const Value& input, const Args&) {
+absl::StatusOr<Value> ItemsFilter(Runtime& runtime, const Value& input, const Args&) {
   if (input.IsUndefined()) return runtime.NewIterator({});
   if (input.dict() == nullptr) return Error("items: can only get pairs from a mapping");
   std::vector<Value> pairs;
   for (const auto& [key, value] : input.dict()->items()) {
-    ASSIGN_OR_RETURN(Value pair, runtime.NewTuple({key, value}));
-    pairs.push_back(std::move(pair));
+    RETURN_IF_ERROR(AppendTo(runtime.NewTuple({key, value}), &pairs));
   }
   return runtime.NewIterator(std::move(pairs));
 }
 
+constexpr Named<Filter> kValueFilters[] = {
+    {"abs", Abs},           {"attr", Attr},     {"count", LengthFilter}, {"d", Default},           {"default", Default},
+    {"float", FloatFilter}, {"int", IntFilter}, {"items", ItemsFilter},  {"length", LengthFilter}, {"round", Round},
+};
+
 }  // namespace
 
-void AddValueFilters(FilterTable* table) {
-  table->insert({{"abs", Abs},
-                 {"attr", Attr},
-                 {"count", LengthFilter},
-                 {"d", Default},
-                 {"default", Default},
-                 {"float", FloatFilter},
-                 {"int", IntFilter},
-                 {"items", Items},
-                 {"length", LengthFilter},
-                 {"round", Round}});
-}
+Filter FindValueFilter(absl::string_view name) { return FindNamed(kValueFilters, name); }
 
 }  // namespace switchyard::jinja

@@ -5,15 +5,14 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/chat_template/filters/format_spec.h"
+#include "server/text/chat_template/filters/code_points.h"
 #include "server/text/chat_template/filters/python_text.h"
 #include "server/text/chat_template/interpreter/operators.h"
 
 namespace switchyard::jinja {
 namespace {
-
-constexpr size_t kNone = absl::string_view::npos;
 
 absl::StatusOr<std::string> FormatOne(Runtime& runtime, const Value& value, absl::string_view spec_text) {
   if (spec_text.empty()) return Str(runtime, value);
@@ -25,28 +24,22 @@ absl::StatusOr<std::string> FormatOne(Runtime& runtime, const Value& value, absl
   }
   if (!is_number && !value.IsString() && !value.IsBool())
     return Error("unsupported format string passed to ", value.TypeName());
-  if (is_number) {
-    if (spec.precision > kMaxNumberPrecision)
-      return Error("the precision of a number is at most ", kMaxNumberPrecision);
-    return FormatNumber(runtime, value, std::move(spec));
-  }
+  if (is_number) return FormatNumber(runtime, value, std::move(spec));
   ASSIGN_OR_RETURN(std::string text, Str(runtime, value));
   return FormatText(runtime, std::move(text), spec, '<');
 }
 
-// Hands out the arguments of a % or a format call.
+// Hands out the arguments of a % format.
 class PercentArguments {
  public:
-  explicit PercentArguments(const Value& value) : value_(value) {}
+  // Borrows the value.
+  explicit PercentArguments(const Value& value)
+      : value_(value),
+        items_(value.IsTuple() ? absl::MakeConstSpan(value.sequence()->items) : absl::MakeConstSpan(&value, 1)) {}
 
   absl::StatusOr<Value> Next() {
-    if (!value_.IsTuple()) {
-      if (used_++ > 0) return Error("not enough arguments for format string");
-      return value_;
-    }
-    const auto& items = value_.sequence()->items;
-    if (used_ >= items.size()) return Error("not enough arguments for format string");
-    return items[used_++];
+    if (used_ >= items_.size()) return Error("not enough arguments for format string");
+    return items_[used_++];
   }
   absl::StatusOr<Value> Named(absl::string_view name) {
     named_ = true;
@@ -55,13 +48,11 @@ class PercentArguments {
     if (found == nullptr) return Error("no value for %(", name, ") in the format string's arguments");
     return *found;
   }
-  bool AllUsed() const {
-    if (named_ || value_.dict() != nullptr || value_.IsList()) return true;
-    return used_ >= (value_.IsTuple() ? value_.sequence()->items.size() : 1);
-  }
+  bool AllUsed() const { return named_ || value_.dict() != nullptr || value_.IsList() || used_ >= items_.size(); }
 
  private:
-  const Value value_;
+  const Value& value_;
+  const absl::Span<const Value> items_;  // of a tuple; else the value itself
   size_t used_ = 0;
   bool named_ = false;
 };
@@ -74,7 +65,6 @@ absl::StatusOr<std::string> PercentOne(Runtime& runtime, const Value& value, For
   if (absl::string_view("diuxXoeEfFgG").find(spec.type) == kNone)
     return Error("unsupported format character in a % format");
   if (!value.IsNumber()) return Error("% format: a number is required, not ", value.TypeName());
-  if (spec.precision > kMaxNumberPrecision) return Error("the precision of a number is at most ", kMaxNumberPrecision);
   if (spec.type == 'i' || spec.type == 'u') spec.type = 'd';
   if (absl::string_view("dxXo").find(spec.type) != kNone) {
     if (!value.IsFloat()) return FormatNumber(runtime, value, std::move(spec));
@@ -146,7 +136,7 @@ absl::StatusOr<Value> FieldValue(Runtime& runtime, absl::string_view field, cons
   return value;
 }
 
-// One field's text, given what stands between its braces.
+// One field's text; `field` is the text between its braces.
 absl::StatusOr<std::string> FormatField(Runtime& runtime, absl::string_view field, const Args& args,
                                         size_t* next_auto) {
   const size_t colon = std::min(field.find(':'), field.size());

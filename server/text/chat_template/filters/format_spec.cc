@@ -1,5 +1,3 @@
-#include "server/text/chat_template/filters/format_spec.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -9,13 +7,12 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "server/text/chat_template/filters/code_points.h"
+#include "server/text/chat_template/filters/format.h"
 #include "server/text/chat_template/filters/python_text.h"
 #include "server/text/chat_template/interpreter/operators.h"
 
 namespace switchyard::jinja {
 namespace {
-
-constexpr size_t kNone = absl::string_view::npos;
 
 absl::StatusOr<std::string> Pad(Runtime& runtime, const FormatSpec& spec, char align, absl::string_view sign,
                                 absl::string_view body) {
@@ -81,6 +78,8 @@ bool TakeChar(absl::string_view* text, char c) {
 }
 
 absl::StatusOr<std::string> FormatNumber(Runtime& runtime, const Value& value, FormatSpec spec) {
+  constexpr int kMaxPrecision = 100;
+  if (spec.precision > kMaxPrecision) return Error("the precision of a number is at most ", kMaxPrecision);
   const bool as_int = value.IsIntegral() && absl::string_view("efgEFG%").find(spec.type) == kNone;
   const bool negative = value.IsIntegral() ? value.AsInt() < 0 : std::signbit(value.AsDouble());
   std::string digits;

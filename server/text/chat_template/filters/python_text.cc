@@ -23,16 +23,6 @@ void AppendEscaped(int32_t c, std::string* out) {
 
 absl::Status AppendRepr(Runtime& runtime, const Value& value, std::string* out);
 
-absl::Status AppendItems(Runtime& runtime, const std::vector<Value>& items, std::string* out) {
-  bool first = true;
-  for (const Value& item : items) {
-    if (!first) out->append(", ");
-    first = false;
-    RETURN_IF_ERROR(AppendRepr(runtime, item, out));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status AppendSequence(Runtime& runtime, const Sequence& sequence, std::string* out) {
   const bool is_tuple = sequence.kind == SequenceKind::kTuple;
   if (sequence.kind == SequenceKind::kRange) {
@@ -41,7 +31,10 @@ absl::Status AppendSequence(Runtime& runtime, const Sequence& sequence, std::str
   }
   if (sequence.kind == SequenceKind::kView) absl::StrAppend(out, sequence.label, "(");
   out->push_back(is_tuple ? '(' : '[');
-  RETURN_IF_ERROR(AppendItems(runtime, sequence.items, out));
+  for (size_t i = 0; i < sequence.items.size(); ++i) {
+    if (i > 0) out->append(", ");
+    RETURN_IF_ERROR(AppendRepr(runtime, sequence.items[i], out));
+  }
   if (is_tuple && sequence.items.size() == 1) out->push_back(',');
   out->push_back(is_tuple ? ')' : ']');
   if (sequence.kind == SequenceKind::kView) out->push_back(')');
@@ -105,11 +98,10 @@ std::string FloatRepr(double value) {
 }
 
 std::string StringRepr(absl::string_view text) {
-  const bool has_single = text.find('\'') != absl::string_view::npos;
-  const char quote = has_single && text.find('"') == absl::string_view::npos ? '"' : '\'';
+  const bool has_single = text.find('\'') != kNone;
+  const char quote = has_single && text.find('"') == kNone ? '"' : '\'';
   std::string out(1, quote);
-  for (size_t pos = 0; pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view character) {
     if (c == quote || c == '\\') {
       out.push_back('\\');
       out.push_back(static_cast<char>(c));
@@ -120,12 +112,11 @@ std::string StringRepr(absl::string_view text) {
     } else if (c == '\t') {
       out.append("\\t");
     } else if (IsPrintable(c)) {
-      out.append(text.data() + pos, len);
+      absl::StrAppend(&out, character);
     } else {
       AppendEscaped(c, &out);
     }
-    pos += len;
-  }
+  });
   out.push_back(quote);
   return out;
 }

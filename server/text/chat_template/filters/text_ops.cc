@@ -8,8 +8,6 @@
 namespace switchyard::jinja {
 namespace {
 
-constexpr size_t kNone = absl::string_view::npos;
-
 bool SpaceAt(absl::string_view text, size_t pos, size_t* len) {
   const auto [c, length] = DecodeAt(text, pos);
   *len = length;
@@ -17,7 +15,7 @@ bool SpaceAt(absl::string_view text, size_t pos, size_t* len) {
 }
 
 std::vector<absl::string_view> SplitRightAtSpace(absl::string_view text, size_t limit) {
-  // Words first, then the leftmost ones grow together into what was not to be cut.
+  // Cuts at every space first, then joins the leftmost words beyond the limit again.
   std::vector<absl::string_view> words = SplitAtSpace(text, kNone, false);
   if (words.size() <= limit || words.empty()) return words;
   const size_t merged = words.size() - limit;  // words in the first piece
@@ -135,14 +133,12 @@ absl::StatusOr<Value> Justify(Runtime& runtime, absl::string_view text, const Ju
 bool IsAlnum(int32_t c) { return IsAlpha(c) || IsDigit(c); }
 
 bool HasCase(absl::string_view text, bool upper) {
-  bool found = false;
-  for (size_t pos = 0; pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
-    if (upper ? IsLower(c) : IsUpper(c)) return false;
-    found |= upper ? IsUpper(c) : IsLower(c);
-    pos += len;
-  }
-  return found;
+  bool has_upper = false, has_lower = false;
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view) {
+    has_upper |= IsUpper(c);
+    has_lower |= IsLower(c);
+  });
+  return upper ? has_upper && !has_lower : has_lower && !has_upper;
 }
 
 }  // namespace switchyard::jinja

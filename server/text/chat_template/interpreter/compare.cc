@@ -109,7 +109,7 @@ absl::StatusOr<bool> Contains(Runtime& runtime, const Value& container, const Va
     if (!item.IsString()) return Error("'in <string>' requires a string on its left, not ", item.TypeName());
     const std::string& text = container.AsString();
     RETURN_IF_ERROR(runtime.StepsForBytes(text.size()));
-    return FindText(text, item.AsString(), 0) != absl::string_view::npos;
+    return FindText(text, item.AsString(), 0) != kNone;
   }
   if (const Dict* dict = container.dict()) {
     RETURN_IF_ERROR(runtime.StepsForKey(item));
@@ -128,20 +128,19 @@ absl::StatusOr<bool> Contains(Runtime& runtime, const Value& container, const Va
 }
 
 absl::StatusOr<bool> Compare(Runtime& runtime, ast::CompareOp op, const Value& a, const Value& b) {
-  using ast::CompareOp;
-  if (op == jinja::ast::CompareOp::kIn || op == jinja::ast::CompareOp::kNotIn) {
+  if (op == ast::CompareOp::kIn || op == ast::CompareOp::kNotIn) {
     ASSIGN_OR_RETURN(const bool contains, Contains(runtime, b, a));
-    return contains == (op == jinja::ast::CompareOp::kIn);
+    return contains == (op == ast::CompareOp::kIn);
   }
-  if (op == jinja::ast::CompareOp::kEq || op == jinja::ast::CompareOp::kNe) {
+  if (op == ast::CompareOp::kEq || op == ast::CompareOp::kNe) {
     ASSIGN_OR_RETURN(const bool equal, Equal(runtime, a, b));
-    return equal == (op == jinja::ast::CompareOp::kEq);
+    return equal == (op == ast::CompareOp::kEq);
   }
   ASSIGN_OR_RETURN(const std::optional<int> order, Order(runtime, a, b));
   if (!order.has_value()) return false;
-  if (op == jinja::ast::CompareOp::kLt) return *order < 0;
-  if (op == jinja::ast::CompareOp::kLe) return *order <= 0;
-  if (op == jinja::ast::CompareOp::kGt) return *order > 0;
+  if (op == ast::CompareOp::kLt) return *order < 0;
+  if (op == ast::CompareOp::kLe) return *order <= 0;
+  if (op == ast::CompareOp::kGt) return *order > 0;
   return *order >= 0;
 }
 

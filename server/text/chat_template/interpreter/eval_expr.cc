@@ -8,8 +8,6 @@
 
 namespace switchyard::jinja {
 
-using ast::BinaryOp;
-
 absl::StatusOr<Value> Interpreter::Eval(const ast::Expr& expr) {
   const Runtime::Depth depth(&runtime_);
   if (!depth.ok()) return runtime_.TooDeep();
@@ -31,10 +29,7 @@ absl::StatusOr<Value> Interpreter::EvalNode(const ast::Name& node) {
 
 absl::StatusOr<Value> Interpreter::EvalNode(const ast::ListLiteral& node) {
   Sequence out{node.is_tuple ? SequenceKind::kTuple : SequenceKind::kList, {}, {}};
-  for (const ast::ExprPtr& item : node.items) {
-    ASSIGN_OR_RETURN(Value value, Eval(*item));
-    out.items.push_back(std::move(value));
-  }
+  for (const ast::ExprPtr& item : node.items) RETURN_IF_ERROR(AppendTo(Eval(*item), &out.items));
   return runtime_.NewSequence(std::move(out));
 }
 
@@ -52,13 +47,13 @@ absl::StatusOr<Value> Interpreter::EvalNode(const ast::DictLiteral& node) {
 absl::StatusOr<Value> Interpreter::EvalNode(const ast::Unary& node) {
   ASSIGN_OR_RETURN(const Value value, Eval(*node.operand));
   if (node.op == ast::UnaryOp::kNot) return Value::Bool(!value.Truth());
-  return node.op == ast::UnaryOp::kNegative ? Negate(value) : Plus(value);
+  return Signed(value, node.op == ast::UnaryOp::kNegative);
 }
 
 absl::StatusOr<Value> Interpreter::EvalNode(const ast::Binary& node) {
   ASSIGN_OR_RETURN(Value left, Eval(*node.left));
-  if (node.op == jinja::ast::BinaryOp::kAnd) return left.Truth() ? Eval(*node.right) : left;
-  if (node.op == jinja::ast::BinaryOp::kOr) return left.Truth() ? left : Eval(*node.right);
+  if (node.op == ast::BinaryOp::kAnd) return left.Truth() ? Eval(*node.right) : left;
+  if (node.op == ast::BinaryOp::kOr) return left.Truth() ? left : Eval(*node.right);
   ASSIGN_OR_RETURN(const Value right, Eval(*node.right));
   return Arithmetic(runtime_, node.op, left, right);
 }
@@ -134,10 +129,7 @@ absl::Status Interpreter::AddStarArguments(const ast::Arguments& arguments, Args
 
 absl::StatusOr<Args> Interpreter::EvalArguments(const ast::Arguments& arguments) {
   Args args;
-  for (const ast::ExprPtr& expr : arguments.positional) {
-    ASSIGN_OR_RETURN(Value value, Eval(*expr));
-    args.positional.push_back(std::move(value));
-  }
+  for (const ast::ExprPtr& expr : arguments.positional) RETURN_IF_ERROR(AppendTo(Eval(*expr), &args.positional));
   for (const auto& [name, expr] : arguments.named) {
     ASSIGN_OR_RETURN(Value value, Eval(*expr));
     args.named.emplace_back(name, std::move(value));

@@ -7,7 +7,7 @@
 namespace switchyard::jinja {
 namespace {
 
-// Gives the items one by one, filtering as late as Jinja does: a condition may depend on what the body before did.
+// Gives the items one by one, filtering as late as Jinja does: a condition may depend on what the body did before.
 class LoopObject : public Object {
  public:
   LoopObject(Interpreter* interpreter, const ast::For* loop, Scope* scope, SequencePtr items, int depth0)
@@ -146,13 +146,15 @@ absl::Status Interpreter::RunLoop(const ast::For& loop, const Value& value, int 
     const Entered entered(this, std::move(scope));
     scope_->names["loop"] = Value::Of(state);
     RETURN_IF_ERROR(Assign(loop.target, state->current()));
-    ASSIGN_OR_RETURN(const Flow flow, Exec(loop.body));
-    if (flow == Flow::kBreak) break;
+    RETURN_IF_ERROR(Exec(loop.body));
+    if (std::exchange(flow_, Flow::kNext) == Flow::kBreak) break;
   }
   if (any) return absl::OkStatus();
   ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(scope_));
   const Entered entered(this, std::move(scope));
-  return Exec(loop.otherwise).status();
+  RETURN_IF_ERROR(Exec(loop.otherwise));
+  flow_ = Flow::kNext;  // a break in there does not end the loop around
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Value> Interpreter::Recurse(const ast::For& loop, Scope* outer, const Value& items, int depth0) {
@@ -167,10 +169,9 @@ absl::StatusOr<Value> Interpreter::Recurse(const ast::For& loop, Scope* outer, c
   return runtime_.NewString(std::move(text));
 }
 
-Interpreter::FlowOr Interpreter::ExecNode(const ast::For& node) {
+absl::Status Interpreter::ExecNode(const ast::For& node) {
   ASSIGN_OR_RETURN(const Value items, Eval(*node.iterable));
-  RETURN_IF_ERROR(RunLoop(node, items, 0));
-  return Flow::kNext;
+  return RunLoop(node, items, 0);
 }
 
 }  // namespace switchyard::jinja

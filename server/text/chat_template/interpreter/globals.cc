@@ -1,5 +1,4 @@
-#include "server/text/chat_template/interpreter/globals.h"
-
+// The functions that every template can call.
 #include <ctime>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +6,7 @@
 #include "absl/strings/str_replace.h"
 #include "scheduler/base/status_macros.h"
 #include "server/text/chat_template/filters/python_text.h"
+#include "server/text/chat_template/interpreter/interpreter.h"
 #include "server/text/chat_template/interpreter/operators.h"
 
 namespace switchyard::jinja {
@@ -142,9 +142,8 @@ absl::StatusOr<Value> StrftimeNow(Runtime& runtime, const Args& args) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::pair<std::string, Value>>> MakeGlobals(Runtime& runtime) {
-  using Body = absl::StatusOr<Value> (*)(Runtime&, const Args&);
-  static constexpr std::pair<absl::string_view, Body> kGlobals[] = {
+absl::Status Interpreter::DefineGlobals() {
+  static constexpr std::pair<absl::string_view, absl::StatusOr<Value> (*)(Runtime&, const Args&)> kGlobals[] = {
       {"cycler", MakeCycler},
       {"dict", MakeDict},
       {"joiner", Joiner},
@@ -153,12 +152,11 @@ absl::StatusOr<std::vector<std::pair<std::string, Value>>> MakeGlobals(Runtime& 
       {"range", Range},
       {"strftime_now", StrftimeNow},
   };
-  std::vector<std::pair<std::string, Value>> out;
   for (const auto& [name, body] : kGlobals) {
-    ASSIGN_OR_RETURN(Value function, NewFunction(runtime, name, body));
-    out.emplace_back(std::string(name), std::move(function));
+    ASSIGN_OR_RETURN(Value function, NewFunction(runtime_, name, body));
+    Define(std::string(name), std::move(function));
   }
-  return out;
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard::jinja

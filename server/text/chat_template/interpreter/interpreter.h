@@ -1,8 +1,8 @@
 // Walks a parsed template and writes its text.
 //
 // One Interpreter renders once.  Scopes are Jinja's: `for`, macros, `with`, block `set`, `filter`, `call` and
-// `generation` open one; `if` does not; what is set inside is gone outside, except on a namespace.  Expressions in
-// eval_expr.cc, statements in exec_stmt.cc, loops in exec_loop.cc, macros in exec_macro.cc.
+// `generation` open one; `if` does not; assignments inside are gone outside, except on a namespace.  Expressions in
+// eval_expr.cc, statements and macros in exec_stmt.cc, loops in exec_loop.cc, functions in globals.cc.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@
 
 namespace switchyard::jinja {
 
-// Names and values; shared by whoever is inside.  Macros keep a plain pointer to the scope that they were defined in,
+// Names and values, shared by the scopes inside.  Macros keep a plain pointer to the scope that they were defined in,
 // which the Interpreter then pins: no cycle of shared pointers can form.
 struct Scope : std::enable_shared_from_this<Scope> {
   std::shared_ptr<Scope> parent;
@@ -32,17 +32,17 @@ class Interpreter {
   explicit Interpreter(Runtime* runtime) : runtime_(*runtime), scope_(std::make_shared<Scope>()) {}
   ~Interpreter();
 
-  absl::Status Define(std::string name, Value value);
+  void Define(std::string name, Value value) { scope_->names.insert_or_assign(std::move(name), std::move(value)); }
+  // The functions that every template can call: namespace, range, dict, joiner, cycler, raise_exception, strftime_now.
+  absl::Status DefineGlobals();
   absl::StatusOr<std::string> Render(const ast::Block& block);
-  // Of what Render gave: the bytes that `generation` blocks wrote, rising.  Empty if one of them wrote into a captured
-  // block (a macro, a block `set`), whose place in the output nobody knows.
+  // The spans of Render's text that `generation` blocks wrote, in order.  Empty if one of them wrote into a captured
+  // block (a macro, a block `set`), whose place in the output is unknown.
   std::vector<text::TextSpan> TakeGenerated() {
     return captured_generation_ ? std::vector<text::TextSpan>() : std::move(generated_);
   }
 
-  // Calls a macro; see exec_macro.cc.
-  absl::StatusOr<Value> CallMacro(const ast::MacroBody& macro, Scope* closure, const Args& args);
-  // One pass of a for loop over `items`; see exec_loop.cc.
+  absl::StatusOr<Value> CallMacro(const ast::Macro& macro, Scope* closure, const Args& args);
   absl::Status RunLoop(const ast::For& loop, const Value& items, int depth0);
   // Renders a recursive loop again over `items`, in the scope that the loop stands in.
   absl::StatusOr<Value> Recurse(const ast::For& loop, Scope* scope, const Value& items, int depth0);
@@ -51,7 +51,6 @@ class Interpreter {
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
-  using FlowOr = absl::StatusOr<Flow>;
   using ValueOr = absl::StatusOr<Value>;
 
   // A scope that is entered and left with this object.
@@ -89,35 +88,40 @@ class Interpreter {
   ValueOr EvalNode(const ast::Call& node) { return EvalCall(node, nullptr); }
   ValueOr EvalNode(const ast::Filter& node) { return EvalFilter(node, nullptr); }
   ValueOr EvalNode(const ast::Test& node);
-  // `caller`: what a call block adds to the arguments, or nullptr.
+  // `caller`: a call block's additional argument, or nullptr.
   ValueOr EvalCall(const ast::Call& node, const Value* caller);
   // `block`: the text that a filter without an input is applied to.
   ValueOr EvalFilter(const ast::Filter& node, const Value* block);
   absl::StatusOr<Args> EvalArguments(const ast::Arguments& arguments);
   absl::Status AddStarArguments(const ast::Arguments& arguments, Args* args);
 
-  // Statements.
-  FlowOr Exec(const ast::Block& block);
-  FlowOr ExecNode(const ast::Text& node);
-  FlowOr ExecNode(const ast::Output& node);
-  FlowOr ExecNode(const ast::If& node);
-  FlowOr ExecNode(const ast::For& node);
-  FlowOr ExecNode(const ast::Set& node);
-  FlowOr ExecNode(const ast::SetBlock& node);
-  FlowOr ExecNode(const ast::With& node);
-  FlowOr ExecNode(const ast::Macro& node);
-  FlowOr ExecNode(const ast::CallBlock& node);
-  FlowOr ExecNode(const ast::FilterBlock& node);
-  FlowOr ExecNode(const ast::Generation& node);
-  FlowOr ExecNode(const ast::Break&) { return Flow::kBreak; }
-  FlowOr ExecNode(const ast::Continue&) { return Flow::kContinue; }
+  // Statements.  Where flow_ is not kNext afterwards, the blocks around up to the loop end, too.
+  absl::Status Exec(const ast::Block& block);
+  absl::Status ExecNode(const ast::Text& node) { return Write(node.text); }
+  absl::Status ExecNode(const ast::Output& node);
+  absl::Status ExecNode(const ast::If& node);
+  absl::Status ExecNode(const ast::For& node);
+  absl::Status ExecNode(const ast::Set& node);
+  absl::Status ExecNode(const ast::CapturingBlock& node);
+  absl::Status ExecNode(const ast::With& node);
+  absl::Status ExecNode(const ast::Macro& node);
+  absl::Status ExecNode(const ast::CallBlock& node);
+  absl::Status ExecNode(const ast::Generation& node);
+  absl::Status ExecNode(const ast::Break&) { return Leave(Flow::kBreak); }
+  absl::Status ExecNode(const ast::Continue&) { return Leave(Flow::kContinue); }
+  absl::Status Leave(Flow flow) {
+    flow_ = flow;
+    return absl::OkStatus();
+  }
   absl::Status Write(absl::string_view text);
+  absl::Status WriteValue(const Value& value);
   absl::Status Assign(const ast::Target& target, const Value& value);
   // The block's text, rendered in a scope of its own.
   ValueOr Capture(const ast::Block& block, std::shared_ptr<Scope> scope);
-  absl::StatusOr<Value> NewMacro(const ast::MacroBody& macro);
+  ValueOr NewMacro(const ast::Macro& macro);
 
   Runtime& runtime_;
+  Flow flow_ = Flow::kNext;
   std::shared_ptr<Scope> scope_;
   std::string* out_ = nullptr;     // where text goes: the output or a captured block
   std::string* output_ = nullptr;  // the output

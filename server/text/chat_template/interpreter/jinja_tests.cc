@@ -1,5 +1,6 @@
-// Jinja's tests: what stands after `is`.
-#include "absl/container/flat_hash_map.h"
+// Jinja's tests, the names after `is`.
+#include <functional>
+
 #include "scheduler/base/status_macros.h"
 #include "server/text/chat_template/filters/filters.h"
 #include "server/text/chat_template/filters/python_text.h"
@@ -9,26 +10,16 @@
 namespace switchyard::jinja {
 namespace {
 
-using ast::BinaryOp;
-using ast::CompareOp;
-
 // A test that is a question about the value alone.
-template <bool (*kAsk)(const Value&)>
+template <auto kAsk>
 absl::StatusOr<bool> Ask(Runtime&, const Value& input, const Args& args) {
   RETURN_IF_ERROR(Bound::Bind("test", args, {}).status());
-  return kAsk(input);
+  return std::invoke(kAsk, input);
 }
 
 bool IsDefined(const Value& v) { return !v.IsUndefined(); }
-bool IsUndefined(const Value& v) { return v.IsUndefined(); }
-bool IsNone(const Value& v) { return v.IsNone(); }
-bool IsBoolean(const Value& v) { return v.IsBool(); }
 bool IsTrue(const Value& v) { return v.IsBool() && v.AsBool(); }
 bool IsFalse(const Value& v) { return v.IsBool() && !v.AsBool(); }
-bool IsInteger(const Value& v) { return v.IsInt(); }
-bool IsFloat(const Value& v) { return v.IsFloat(); }
-bool IsNumber(const Value& v) { return v.IsNumber(); }
-bool IsString(const Value& v) { return v.IsString(); }
 bool IsMapping(const Value& v) { return v.dict() != nullptr; }
 bool IsCallable(const Value& v) { return v.object() != nullptr && v.object()->IsCallable(); }
 bool IsSequenceTest(const Value& v) {
@@ -41,23 +32,22 @@ bool IsIterable(const Value& v) {
 }
 bool IsEscaped(const Value&) { return false; }
 
-template <jinja::ast::CompareOp kOp>
+template <ast::CompareOp kOp>
 absl::StatusOr<bool> CompareTest(Runtime& runtime, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("test", args, {"other"}, 1));
   return Compare(runtime, kOp, input, bound.Get(0));
 }
 
 absl::StatusOr<bool> RemainderIs(Runtime& runtime, const Value& input, const Value& divisor, int64_t expected) {
-  ASSIGN_OR_RETURN(const Value remainder, Arithmetic(runtime, jinja::ast::BinaryOp::kMod, input, divisor));
+  ASSIGN_OR_RETURN(const Value remainder, Arithmetic(runtime, ast::BinaryOp::kMod, input, divisor));
   return Equal(runtime, remainder, Value::Int(expected));
 }
 
-absl::StatusOr<bool> IsOdd(Runtime& runtime, const Value& input, const Args&) {
-  return RemainderIs(runtime, input, Value::Int(2), 1);
+template <int64_t kRemainder>
+absl::StatusOr<bool> IsOddOrEven(Runtime& runtime, const Value& input, const Args&) {
+  return RemainderIs(runtime, input, Value::Int(2), kRemainder);
 }
-absl::StatusOr<bool> IsEven(Runtime& runtime, const Value& input, const Args&) {
-  return RemainderIs(runtime, input, Value::Int(2), 0);
-}
+
 absl::StatusOr<bool> IsDivisibleBy(Runtime& runtime, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("divisibleby", args, {"num"}, 1));
   return RemainderIs(runtime, input, bound.Get(0), 0);
@@ -76,61 +66,58 @@ absl::StatusOr<bool> IsSameAs(Runtime& runtime, const Value& input, const Args& 
   return input.SameAs(bound.Get(0));
 }
 
-absl::StatusOr<bool> IsFilter(Runtime& runtime, const Value& input, const Args&) {
-  if (input.IsString()) RETURN_IF_ERROR(runtime.StepsForBytes(input.AsString().size()));
-  return input.IsString() && FindFilter(input.AsString()) != nullptr;
+// Whether the input names a filter or a test.
+template <auto kFind>
+absl::StatusOr<bool> IsNameOf(Runtime& runtime, const Value& input, const Args&) {
+  if (!input.IsString()) return false;
+  RETURN_IF_ERROR(runtime.StepsForBytes(input.AsString().size()));
+  return kFind(input.AsString()) != nullptr;
 }
-absl::StatusOr<bool> IsTest(Runtime& runtime, const Value& input, const Args&) {
-  if (input.IsString()) RETURN_IF_ERROR(runtime.StepsForBytes(input.AsString().size()));
-  return input.IsString() && FindTest(input.AsString()) != nullptr;
-}
+
+constexpr Named<Test> kTests[] = {
+    {"!=", CompareTest<ast::CompareOp::kNe>},
+    {"<", CompareTest<ast::CompareOp::kLt>},
+    {"<=", CompareTest<ast::CompareOp::kLe>},
+    {"==", CompareTest<ast::CompareOp::kEq>},
+    {">", CompareTest<ast::CompareOp::kGt>},
+    {">=", CompareTest<ast::CompareOp::kGe>},
+    {"boolean", Ask<&Value::IsBool>},
+    {"callable", Ask<IsCallable>},
+    {"defined", Ask<IsDefined>},
+    {"divisibleby", IsDivisibleBy},
+    {"eq", CompareTest<ast::CompareOp::kEq>},
+    {"equalto", CompareTest<ast::CompareOp::kEq>},
+    {"escaped", Ask<IsEscaped>},
+    {"even", IsOddOrEven<0>},
+    {"false", Ask<IsFalse>},
+    {"filter", IsNameOf<FindFilter>},
+    {"float", Ask<&Value::IsFloat>},
+    {"ge", CompareTest<ast::CompareOp::kGe>},
+    {"greaterthan", CompareTest<ast::CompareOp::kGt>},
+    {"gt", CompareTest<ast::CompareOp::kGt>},
+    {"in", CompareTest<ast::CompareOp::kIn>},
+    {"integer", Ask<&Value::IsInt>},
+    {"iterable", Ask<IsIterable>},
+    {"le", CompareTest<ast::CompareOp::kLe>},
+    {"lessthan", CompareTest<ast::CompareOp::kLt>},
+    {"lower", IsCase<false>},
+    {"lt", CompareTest<ast::CompareOp::kLt>},
+    {"mapping", Ask<IsMapping>},
+    {"ne", CompareTest<ast::CompareOp::kNe>},
+    {"none", Ask<&Value::IsNone>},
+    {"number", Ask<&Value::IsNumber>},
+    {"odd", IsOddOrEven<1>},
+    {"sameas", IsSameAs},
+    {"sequence", Ask<IsSequenceTest>},
+    {"string", Ask<&Value::IsString>},
+    {"test", IsNameOf<FindTest>},
+    {"true", Ask<IsTrue>},
+    {"undefined", Ask<&Value::IsUndefined>},
+    {"upper", IsCase<true>},
+};
 
 }  // namespace
 
-Test FindTest(absl::string_view name) {
-  static const auto* const kTable = new absl::flat_hash_map<std::string, Test>{
-      {"!=", CompareTest<jinja::ast::CompareOp::kNe>},
-      {"<", CompareTest<jinja::ast::CompareOp::kLt>},
-      {"<=", CompareTest<jinja::ast::CompareOp::kLe>},
-      {"==", CompareTest<jinja::ast::CompareOp::kEq>},
-      {">", CompareTest<jinja::ast::CompareOp::kGt>},
-      {">=", CompareTest<jinja::ast::CompareOp::kGe>},
-      {"boolean", Ask<IsBoolean>},
-      {"callable", Ask<IsCallable>},
-      {"defined", Ask<IsDefined>},
-      {"divisibleby", IsDivisibleBy},
-      {"eq", CompareTest<jinja::ast::CompareOp::kEq>},
-      {"equalto", CompareTest<jinja::ast::CompareOp::kEq>},
-      {"escaped", Ask<IsEscaped>},
-      {"even", IsEven},
-      {"false", Ask<IsFalse>},
-      {"filter", IsFilter},
-      {"float", Ask<IsFloat>},
-      {"ge", CompareTest<jinja::ast::CompareOp::kGe>},
-      {"greaterthan", CompareTest<jinja::ast::CompareOp::kGt>},
-      {"gt", CompareTest<jinja::ast::CompareOp::kGt>},
-      {"in", CompareTest<jinja::ast::CompareOp::kIn>},
-      {"integer", Ask<IsInteger>},
-      {"iterable", Ask<IsIterable>},
-      {"le", CompareTest<jinja::ast::CompareOp::kLe>},
-      {"lessthan", CompareTest<jinja::ast::CompareOp::kLt>},
-      {"lower", IsCase<false>},
-      {"lt", CompareTest<jinja::ast::CompareOp::kLt>},
-      {"mapping", Ask<IsMapping>},
-      {"ne", CompareTest<jinja::ast::CompareOp::kNe>},
-      {"none", Ask<IsNone>},
-      {"number", Ask<IsNumber>},
-      {"odd", IsOdd},
-      {"sameas", IsSameAs},
-      {"sequence", Ask<IsSequenceTest>},
-      {"string", Ask<IsString>},
-      {"test", IsTest},
-      {"true", Ask<IsTrue>},
-      {"undefined", Ask<IsUndefined>},
-      {"upper", IsCase<true>},
-  };
-  const auto it = kTable->find(name);
-  return it == kTable->end() ? nullptr : it->second;
-}
+Test FindTest(absl::string_view name) { return FindNamed(kTests, name); }
 
 }  // namespace switchyard::jinja

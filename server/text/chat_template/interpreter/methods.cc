@@ -25,24 +25,17 @@ absl::StatusOr<Value> DictItems(Runtime& runtime, const Value& self, const Args&
   RETURN_IF_ERROR(Bound::Bind("items", args, {}).status());
   std::vector<Value> items;
   for (const auto& [key, value] : self.dict()->items()) {
-    ASSIGN_OR_RETURN(Value pair, runtime.NewTuple({key, value}));
-    items.push_back(std::move(pair));
+    RETURN_IF_ERROR(AppendTo(runtime.NewTuple({key, value}), &items));
   }
   return NewView(runtime, std::move(items), "dict_items");
 }
 
-absl::StatusOr<Value> DictKeys(Runtime& runtime, const Value& self, const Args& args) {
-  RETURN_IF_ERROR(Bound::Bind("keys", args, {}).status());
-  std::vector<Value> keys;
-  for (const auto& [key, value] : self.dict()->items()) keys.push_back(key);
-  return NewView(runtime, std::move(keys), "dict_keys");
-}
-
-absl::StatusOr<Value> DictValues(Runtime& runtime, const Value& self, const Args& args) {
-  RETURN_IF_ERROR(Bound::Bind("values", args, {}).status());
-  std::vector<Value> values;
-  for (const auto& [key, value] : self.dict()->items()) values.push_back(value);
-  return NewView(runtime, std::move(values), "dict_values");
+template <bool kKeys>
+absl::StatusOr<Value> DictParts(Runtime& runtime, const Value& self, const Args& args) {
+  RETURN_IF_ERROR(Bound::Bind(kKeys ? "keys" : "values", args, {}).status());
+  std::vector<Value> parts;
+  for (const auto& [key, value] : self.dict()->items()) parts.push_back(kKeys ? key : value);
+  return NewView(runtime, std::move(parts), kKeys ? "dict_keys" : "dict_values");
 }
 
 // Values never change, so a copy is the value itself.
@@ -84,29 +77,22 @@ bool Has(absl::Span<const absl::string_view> names, absl::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-Method Find(const Value& self, absl::string_view name) {
+constexpr Named<Method> kSequenceMethods[] = {{"count", SequenceCount}, {"index", SequenceIndex}, {"copy", Copy}};
+constexpr Named<Method> kDictMethods[] = {
+    {"get", DictGet}, {"items", DictItems}, {"keys", DictParts<true>}, {"values", DictParts<false>}, {"copy", Copy},
+};
+
+Method MethodOf(const Value& self, absl::string_view name) {
   if (self.IsString()) return FindStringMethod(name);
-  if (self.dict() != nullptr) return FindDictMethod(name);
+  if (self.dict() != nullptr) return FindNamed(kDictMethods, name);
   if (self.IsTuple() && name == "copy") return nullptr;
-  return self.IsList() || self.IsTuple() ? FindSequenceMethod(name) : nullptr;
+  return self.IsList() || self.IsTuple() ? FindNamed(kSequenceMethods, name) : nullptr;
 }
 
 }  // namespace
 
-Method FindSequenceMethod(absl::string_view name) {
-  return name == "count" ? SequenceCount : name == "index" ? SequenceIndex : name == "copy" ? Copy : nullptr;
-}
-
-Method FindDictMethod(absl::string_view name) {
-  if (name == "get") return DictGet;
-  if (name == "items") return DictItems;
-  if (name == "keys") return DictKeys;
-  if (name == "values") return DictValues;
-  return name == "copy" ? Copy : nullptr;
-}
-
 MethodKind FindMethod(const Value& self, absl::string_view name) {
-  if (Find(self, name) != nullptr) return MethodKind::kCallable;
+  if (MethodOf(self, name) != nullptr) return MethodKind::kCallable;
   if (self.IsList() && Has(kListMutating, name)) return MethodKind::kMutating;
   if (self.dict() != nullptr && Has(kDictMutating, name)) return MethodKind::kMutating;
   if (self.dict() != nullptr && name == "fromkeys") return MethodKind::kUnsupported;
@@ -115,7 +101,7 @@ MethodKind FindMethod(const Value& self, absl::string_view name) {
 }
 
 absl::StatusOr<Value> CallMethod(Runtime& runtime, const Value& self, absl::string_view name, const Args& args) {
-  return Find(self, name)(runtime, self, args);
+  return MethodOf(self, name)(runtime, self, args);
 }
 
 }  // namespace switchyard::jinja

@@ -18,10 +18,7 @@ MethodKind FindMethod(const Value& self, absl::string_view name);
 // REQUIRES: FindMethod(self, name) == kCallable.
 absl::StatusOr<Value> CallMethod(Runtime& runtime, const Value& self, absl::string_view name, const Args& args);
 
-// The parts of the table, for methods.cc alone.
-using Method = absl::StatusOr<Value> (*)(Runtime& runtime, const Value& self, const Args& args);
-Method FindStringMethod(absl::string_view name);    // nullptr: none
-Method FindSequenceMethod(absl::string_view name);  // list and tuple
-Method FindDictMethod(absl::string_view name);
+// The methods of str, for methods.cc alone; nullptr: none.
+Method FindStringMethod(absl::string_view name);
 
 }  // namespace switchyard::jinja

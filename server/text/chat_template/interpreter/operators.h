@@ -1,6 +1,6 @@
 // Python's operators on Values: arithmetic, comparison, membership, subscripts and attributes.
 //
-// Functions of their arguments and the Runtime's budget.  What raises in Python is INVALID_ARGUMENT here; integers are
+// Functions of their arguments and the Runtime's budget.  A Python exception is INVALID_ARGUMENT here; integers are
 // 64 bits and overflow is an error (Python's grow without end).
 #pragma once
 
@@ -30,8 +30,8 @@ absl::StatusOr<std::vector<size_t>> SortedPlaces(Runtime& runtime, const std::ve
 
 // REQUIRES: op is not kAnd or kOr, which do not evaluate both sides.
 absl::StatusOr<Value> Arithmetic(Runtime& runtime, ast::BinaryOp op, const Value& a, const Value& b);
-absl::StatusOr<Value> Negate(const Value& value);
-absl::StatusOr<Value> Plus(const Value& value);
+// -value or +value.
+absl::StatusOr<Value> Signed(const Value& value, bool negative);
 
 // obj.name: the method if there is one, else the item.  Absent: an undefined value.
 absl::StatusOr<Value> GetAttribute(Runtime& runtime, const Value& object, absl::string_view name);

@@ -39,6 +39,12 @@ absl::Status Runtime::Allocate(size_t bytes) {
       absl::StrCat("the template allocated more than ", limits_.max_allocated_bytes, " bytes"));
 }
 
+absl::Status Runtime::CheckValueDepth(int depth) const {
+  if (depth <= limits_.max_value_depth) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("lists and dicts are nested more than ", limits_.max_value_depth, " deep"));
+}
+
 absl::StatusOr<Value> Runtime::NewString(std::string text) {
   RETURN_IF_ERROR(Allocate(text.size() + 48));
   RETURN_IF_ERROR(StepsForBytes(text.size()));
@@ -49,10 +55,7 @@ absl::StatusOr<Value> Runtime::NewSequence(Sequence sequence) {
   RETURN_IF_ERROR(Allocate(sequence.items.size() * sizeof(Value) + sizeof(Sequence)));
   RETURN_IF_ERROR(Steps(static_cast<int64_t>(sequence.items.size())));
   for (const Value& item : sequence.items) sequence.depth = std::max(sequence.depth, 1 + item.depth());
-  if (sequence.depth > limits_.max_value_depth) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("lists and dicts are nested more than ", limits_.max_value_depth, " deep"));
-  }
+  RETURN_IF_ERROR(CheckValueDepth(sequence.depth));
   return Value::Of(std::make_shared<const Sequence>(std::move(sequence)));
 }
 
@@ -66,10 +69,7 @@ absl::StatusOr<Value> Runtime::NewIterator(std::vector<Value> items) {
 absl::StatusOr<Value> Runtime::NewDict(Dict dict) {
   RETURN_IF_ERROR(Allocate(dict.size() * 128 + sizeof(Dict)));
   RETURN_IF_ERROR(Steps(static_cast<int64_t>(dict.size())));
-  if (dict.depth() > limits_.max_value_depth) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("lists and dicts are nested more than ", limits_.max_value_depth, " deep"));
-  }
+  RETURN_IF_ERROR(CheckValueDepth(dict.depth()));
   return Value::Of(std::make_shared<const Dict>(std::move(dict)));
 }
 
@@ -100,6 +100,11 @@ absl::StatusOr<SequencePtr> Iterate(Runtime& runtime, const Value& value) {
   }
   RETURN_IF_ERROR(runtime.Steps(static_cast<int64_t>(out.items.size())));
   return std::make_shared<const Sequence>(std::move(out));
+}
+
+absl::Status AppendTo(absl::StatusOr<Value> value, std::vector<Value>* items) {
+  if (value.ok()) items->push_back(*std::move(value));
+  return value.status();
 }
 
 absl::StatusOr<int64_t> Length(Runtime& runtime, const Value& value) {

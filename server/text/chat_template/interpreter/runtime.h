@@ -1,4 +1,4 @@
-// One render's budget, heap and clock, and what callables are handed.
+// One render's budget, heap and clock, and the arguments of calls.
 //
 // Thread-compatible: one render, one Runtime.  Every operation that makes a value or looks at many goes through it, so
 // that no template outgrows its ChatTemplateLimits.  Errors are RESOURCE_EXHAUSTED for limits, else INVALID_ARGUMENT,
@@ -19,7 +19,6 @@
 #include "absl/time/time.h"
 #include "server/text/chat_template/chat_template.h"
 #include "server/text/chat_template/interpreter/value.h"
-#include "server/text/chat_template/limits.h"
 
 namespace switchyard::jinja {
 
@@ -35,15 +34,15 @@ class Runtime {
   absl::Time now() const { return clock_.now; }
   absl::TimeZone zone() const { return clock_.zone; }
 
-  // Charge for work, before it is done where it can be told: nodes, items, bytes of text that is searched or copied,
-  // and bytes that are looked at one character at a time, which takes several times as long.  Every so often they ask
-  // the clock whether the render has to end.
+  // Charge for work, before it is done where possible: nodes, items, bytes of text that is searched or copied, and
+  // bytes that are looked at one character at a time, which takes several times as long.  Every so often they ask the
+  // clock whether the render has to end.
   absl::Status Steps(int64_t n = 1);
   absl::Status StepsForBytes(size_t bytes) { return Steps(static_cast<int64_t>(bytes / 64) + 1); }
   absl::Status StepsForCharacters(size_t bytes) { return Steps(static_cast<int64_t>(bytes / 16) + 1); }
-  // Hashing a value, which copies its text.
+  // Charges for hashing a value, which copies its text.
   absl::Status StepsForKey(const Value& key);
-  // Before something of this size is made: one value's limit and the sum over the render.
+  // Checks one value's limit and the render's sum before something of this size is made.
   absl::Status Allocate(size_t bytes);
 
   absl::StatusOr<Value> NewString(std::string text);
@@ -68,7 +67,7 @@ class Runtime {
     return object;
   }
 
-  // Recursion: hold one of these, ask ok().
+  // Counts one level of recursion while it lives; not ok() beyond the limit.
   class Depth {
    public:
     explicit Depth(Runtime* runtime) : runtime_(runtime) { ++runtime_->depth_; }
@@ -85,6 +84,8 @@ class Runtime {
   int line = 0;  // of the template, where evaluation is
 
  private:
+  absl::Status CheckValueDepth(int depth) const;
+
   const text::ChatTemplateLimits limits_;
   const text::ChatTemplateClock& clock_;
   int64_t steps_ = 0;
@@ -100,10 +101,10 @@ template <class... Parts>
 absl::Status Error(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
-// The error for using an undefined value, or nullopt-like OK when it is defined.
+// The error for using an undefined value; OK when it is defined.
 absl::Status RequireDefined(const Value& value);
 
-// The items that Python's iter() would give; takes what is left of an Iterator.
+// The items that Python's iter() would give; takes the rest of an Iterator.
 absl::StatusOr<SequencePtr> Iterate(Runtime& runtime, const Value& value);
 // Python's len().
 absl::StatusOr<int64_t> Length(Runtime& runtime, const Value& value);
@@ -113,6 +114,25 @@ struct Args {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
 };
+
+// Appends the value, or returns its error.
+absl::Status AppendTo(absl::StatusOr<Value> value, std::vector<Value>* items);
+
+// A filter or a method: a function of the value that stands before it.
+using Method = absl::StatusOr<Value> (*)(Runtime& runtime, const Value& self, const Args& args);
+
+// A row of a table of functions that templates know by name.
+template <class Function>
+using Named = std::pair<absl::string_view, Function>;
+
+// nullptr: the table has no such name.
+template <class Function, size_t kCount>
+Function FindNamed(const Named<Function> (&table)[kCount], absl::string_view name) {
+  for (const auto& [known, function] : table) {
+    if (known == name) return function;
+  }
+  return nullptr;
+}
 
 // Arguments bound to parameters the way Python does it.
 class Bound {

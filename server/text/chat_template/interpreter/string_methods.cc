@@ -1,4 +1,4 @@
-// str's methods.  `find` and its kin count in code points; the rest works on bytes, which UTF-8 allows.
+// str's methods.  `find` and its relatives count in code points; the rest works on bytes, which UTF-8 allows.
 #include <algorithm>
 #include <limits>
 
@@ -13,8 +13,6 @@
 
 namespace switchyard::jinja {
 namespace {
-
-constexpr size_t kNone = absl::string_view::npos;
 
 template <std::string (*kMap)(absl::string_view)>
 absl::StatusOr<Value> MapMethod(Runtime& runtime, const Value& self, const Args& args) {
@@ -90,21 +88,19 @@ absl::StatusOr<Value> AffixMethod(Runtime& runtime, const Value& self, const Arg
   return Value::Bool(false);
 }
 
-enum class Find { kFirst, kLast, kFirstOrError, kLastOrError };
-
-template <Find kFind>
+// find, rfind, index and rindex.
+template <bool kLast, bool kMustBeThere>
 absl::StatusOr<Value> FindMethodOf(Runtime& runtime, const Value& self, const Args& args) {
   ASSIGN_OR_RETURN(const Bound bound, Bound::Bind("find", args, {"sub", "start", "end"}, 1));
   ASSIGN_OR_RETURN(const absl::string_view needle, bound.Text(0, ""));
   RETURN_IF_ERROR(runtime.StepsForBytes(self.AsString().size() + needle.size()));
   ASSIGN_OR_RETURN(const auto window, Window(runtime, self, bound));
-  const bool last = kFind == Find::kLast || kFind == Find::kLastOrError;
-  const size_t at = last ? FindLastText(window.first, needle) : FindText(window.first, needle, 0);
+  const size_t at = kLast ? FindLastText(window.first, needle) : FindText(window.first, needle, 0);
   if (at != kNone) {
     return Value::Int(window.second + static_cast<int64_t>(CountCodePoints(window.first.substr(0, at))));
   }
-  if (kFind == Find::kFirst || kFind == Find::kLast) return Value::Int(-1);
-  return Error("substring not found");
+  if (kMustBeThere) return Error("substring not found");
+  return Value::Int(-1);
 }
 
 absl::StatusOr<Value> CountMethod(Runtime& runtime, const Value& self, const Args& args) {
@@ -167,11 +163,7 @@ absl::StatusOr<Value> AllMethod(Runtime& runtime, const Value& self, const Args&
   RETURN_IF_ERROR(runtime.StepsForCharacters(self.AsString().size()));
   const absl::string_view text = self.AsString();
   bool all = !text.empty();
-  for (size_t pos = 0; all && pos < text.size();) {
-    const auto [c, len] = DecodeAt(text, pos);
-    all = kTest(c);
-    pos += len;
-  }
+  ForEachCodePoint(text, [&](int32_t c, absl::string_view) { all = all && kTest(c); });
   return Value::Bool(all);
 }
 
@@ -223,20 +215,15 @@ absl::StatusOr<Value> PartitionMethod(Runtime& runtime, const Value& self, const
   return runtime.NewTuple({Value::String(parts[0]), Value::String(parts[1]), Value::String(parts[2])});
 }
 
-struct Entry {
-  absl::string_view name;
-  Method method;
-};
-
-constexpr Entry kMethods[] = {
+constexpr Named<Method> kStringMethods[] = {
     {"capitalize", MapMethod<Capitalize>},
     {"casefold", MapMethod<ToLower>},
     {"center", JustifyMethod<Side::kBoth>},
     {"count", CountMethod},
     {"endswith", AffixMethod<false>},
-    {"find", FindMethodOf<Find::kFirst>},
+    {"find", FindMethodOf<false, false>},
     {"format", FormatMethod},
-    {"index", FindMethodOf<Find::kFirstOrError>},
+    {"index", FindMethodOf<false, true>},
     {"isalnum", AllMethod<IsAlnum>},
     {"isalpha", AllMethod<IsAlpha>},
     {"isdecimal", AllMethod<IsDigit>},
@@ -253,8 +240,8 @@ constexpr Entry kMethods[] = {
     {"removeprefix", RemoveAffixMethod<true>},
     {"removesuffix", RemoveAffixMethod<false>},
     {"replace", ReplaceMethod},
-    {"rfind", FindMethodOf<Find::kLast>},
-    {"rindex", FindMethodOf<Find::kLastOrError>},
+    {"rfind", FindMethodOf<true, false>},
+    {"rindex", FindMethodOf<true, true>},
     {"rjust", JustifyMethod<Side::kRight>},
     {"rpartition", PartitionMethod<true>},
     {"rsplit", SplitMethod<true>},
@@ -270,11 +257,6 @@ constexpr Entry kMethods[] = {
 
 }  // namespace
 
-Method FindStringMethod(absl::string_view name) {
-  for (const Entry& entry : kMethods) {
-    if (entry.name == name) return entry.method;
-  }
-  return nullptr;
-}
+Method FindStringMethod(absl::string_view name) { return FindNamed(kStringMethods, name); }
 
 }  // namespace switchyard::jinja

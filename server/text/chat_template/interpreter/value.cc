@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
@@ -65,25 +66,13 @@ std::string Value::undefined_reason() const {
 }
 
 std::string Value::TypeName() const {
-  if (IsUndefined()) return "Undefined";
-  if (IsNone()) return "NoneType";
-  if (IsBool()) return "bool";
-  if (IsInt()) return "int";
-  if (IsFloat()) return "float";
-  if (IsString()) return "str";
+  static constexpr const char* kScalars[] = {"Undefined", "NoneType", "bool", "int", "float", "str"};  // as in rep_
+  static constexpr const char* kSequences[] = {"list", "tuple", "range"};                              // SequenceKind
+  if (rep_.index() < std::size(kScalars)) return kScalars[rep_.index()];
   if (dict() != nullptr) return "dict";
   if (object() != nullptr) return object()->TypeName();
-  switch (sequence()->kind) {
-    case SequenceKind::kList:
-      return "list";
-    case SequenceKind::kTuple:
-      return "tuple";
-    case SequenceKind::kRange:
-      return "range";
-    case SequenceKind::kView:
-      return sequence()->label;
-  }
-  return "";
+  const SequenceKind kind = sequence()->kind;
+  return kind == SequenceKind::kView ? sequence()->label : kSequences[static_cast<size_t>(kind)];
 }
 
 bool Value::SameAs(const Value& other) const {
@@ -148,11 +137,8 @@ absl::StatusOr<Value> Object::Call(Runtime&, Args&) {
 }
 
 std::vector<Value> Iterator::TakeRest() {
-  std::vector<Value> rest(std::make_move_iterator(items_.begin() + static_cast<ptrdiff_t>(next_)),
-                          std::make_move_iterator(items_.end()));
-  next_ = 0;
-  items_.clear();
-  return rest;
+  items_.erase(items_.begin(), items_.begin() + static_cast<ptrdiff_t>(std::exchange(next_, 0)));
+  return std::exchange(items_, {});
 }
 
 absl::StatusOr<std::optional<Value>> Namespace::GetAttribute(Runtime&, absl::string_view name) {

@@ -1,8 +1,8 @@
 // A template's values: Python's, as far as a chat template can tell.
 //
 // A Value is 24 bytes and copies cheaply: strings, lists and dicts are shared and immutable (Jinja's sandbox forbids
-// their mutating methods), so they form no cycles and need no collector.  What does have state or could form a cycle
-// (namespaces, loops, macros, iterators) is an Object owned by the Runtime; a Value only points to it, and is valid no
+// their mutating methods), so they form no cycles and need no collector.  Namespaces, loops, macros and iterators have
+// state or could form a cycle: each is an Object owned by the Runtime; a Value only points to it, and is valid no
 // longer than the render that made it.  Thread-compatible.
 #pragma once
 
@@ -26,7 +26,7 @@ class Dict;
 class Object;
 struct Args;
 
-// kView is what dict.items(), keys() and values() return: has a length, cannot be indexed.
+// dict.items(), keys() and values() return a kView: it has a length and cannot be indexed.
 enum class SequenceKind { kList, kTuple, kRange, kView };
 
 struct Sequence {
@@ -43,7 +43,7 @@ class Value {
  public:
   Value() = default;  // undefined without a reason
 
-  // `reason` is the error of whoever uses the value, e.g. "'tools' is undefined".
+  // Using the value is an error with this `reason`, e.g. "'tools' is undefined".
   static Value Undefined(std::string reason);
   static Value None() { return Value(NoneType{}); }
   static Value Bool(bool b) { return Value(b); }
@@ -70,7 +70,7 @@ class Value {
   double AsDouble() const { return IsFloat() ? std::get<double>(rep_) : static_cast<double>(AsInt()); }
   const std::string& AsString() const { return *std::get<StringType>(rep_); }
 
-  // nullptr when the value is none.
+  // nullptr when the value is of another kind.
   const Sequence* sequence() const { return Get<SequencePtr>(); }
   SequencePtr shared_sequence() const { return Is<SequencePtr>() ? std::get<SequencePtr>(rep_) : nullptr; }
   const Dict* dict() const { return Get<DictPtr>(); }
@@ -79,7 +79,7 @@ class Value {
   bool IsList() const { return IsSequence(SequenceKind::kList); }
   bool IsTuple() const { return IsSequence(SequenceKind::kTuple); }
 
-  // The error of whoever uses an undefined value.  REQUIRES: IsUndefined().
+  // REQUIRES: IsUndefined().
   std::string undefined_reason() const;
   // Python's name of the type: "str", "dict", ….
   std::string TypeName() const;
@@ -131,7 +131,7 @@ class Dict {
 // Equal values have equal texts; nullopt when Python would call the value unhashable.
 std::optional<std::string> HashKey(const Value& value);
 
-// What has identity or state.  Owned by the Runtime; never owns another Object.
+// A value with identity or state.  Owned by the Runtime; never owns another Object.
 class Object {
  public:
   virtual ~Object() = default;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -18,7 +19,7 @@ struct Stmt;
 using ExprPtr = std::unique_ptr<Expr>;
 using Block = std::vector<Stmt>;
 
-// What a call, filter or test is given.
+// The arguments of a call, filter or test.
 struct Arguments {
   std::vector<ExprPtr> positional;
   std::vector<std::pair<std::string, ExprPtr>> named;
@@ -86,15 +87,16 @@ struct Test {
   Arguments arguments;
 };
 
+using ExprNode = std::variant<Constant, Name, ListLiteral, DictLiteral, Unary, Binary, Concat, Compare, Conditional,
+                              Attribute, Subscript, Slice, Call, Filter, Test>;
+
 struct Expr {
+  ExprNode node;
   int line = 0;
   int height = 1;
-  std::variant<Constant, Name, ListLiteral, DictLiteral, Unary, Binary, Concat, Compare, Conditional, Attribute,
-               Subscript, Slice, Call, Filter, Test>
-      node;
 };
 
-// What can be assigned to: a name, ns.attribute, or a tuple of targets.
+// The left side of an assignment: a name, ns.attribute, or a tuple of targets.
 struct Target {
   std::string name;
   std::string attribute;  // not empty: an attribute of the namespace `name`
@@ -102,15 +104,11 @@ struct Target {
   bool is_tuple = false;
 };
 
-struct Parameters {
-  std::vector<std::string> names;
-  std::vector<ExprPtr> defaults;  // of the last ones
-};
-
-// What a macro and the body of a call block have in common.
-struct MacroBody {
+// A macro, or the body of a call block.
+struct Macro {
   std::string name;
-  Parameters parameters;
+  std::vector<std::string> parameters;
+  std::vector<ExprPtr> defaults;  // of the last parameters
   Block body;
   bool uses_varargs = false, uses_kwargs = false, uses_caller = false;
 };
@@ -135,36 +133,31 @@ struct Set {
   Target target;
   ExprPtr value;
 };
-struct SetBlock {
-  Target target;
-  ExprPtr filter;  // may be nullptr
+struct CapturingBlock {          // {% set x %} and {% filter f %}
+  std::optional<Target> target;  // nullopt: the text is written
+  ExprPtr filter;                // may be nullptr
   Block body;
 };
 struct With {
   std::vector<std::pair<Target, ExprPtr>> bindings;
   Block body;
 };
-struct Macro {
-  MacroBody macro;
-};
 struct CallBlock {
   ExprPtr call;
-  MacroBody caller;
+  Macro caller;
 };
-struct FilterBlock {
-  ExprPtr filter;
-  Block body;
-};
-struct Generation {  // what the assistant writes; renders as its body does
+struct Generation {  // the assistant's words; renders as its body does
   Block body;
 };
 struct Break {};
 struct Continue {};
 
+using StmtNode =
+    std::variant<Text, Output, If, For, Set, CapturingBlock, With, Macro, CallBlock, Generation, Break, Continue>;
+
 struct Stmt {
+  StmtNode node;
   int line = 0;
-  std::variant<Text, Output, If, For, Set, SetBlock, With, Macro, CallBlock, FilterBlock, Generation, Break, Continue>
-      node;
 };
 
 }  // namespace switchyard::jinja::ast

@@ -9,12 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "server/text/chat_template/filters/code_points.h"
-#include "server/text/chat_template/parser/lexer_text.h"
 
 namespace switchyard::jinja {
 namespace {
-
-constexpr size_t kNone = absl::string_view::npos;
 
 class Lexer {
  public:
@@ -33,11 +30,7 @@ class Lexer {
   size_t SkipSpace(size_t pos) const { return source_.size() - Strip(Rest(pos), Side::kLeft).size(); }
 
   Token& Emit(TokenKind kind, absl::string_view text) {
-    Token token;
-    token.kind = kind;
-    token.text = std::string(text.data(), text.size());
-    token.line = line_;
-    tokens_.push_back(std::move(token));
+    tokens_.push_back({kind, std::string(text), line_});
     return tokens_.back();
   }
 
@@ -99,7 +92,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // The end of "{% raw %}" when that is what stands at `tag`.
+  // The end of the "{% raw %}" at `tag`; kNone when another tag stands there.
   size_t RawBegin(size_t tag, size_t after) const {
     if (!At(tag, "{%")) return kNone;
     size_t pos = SkipSpace(after);
@@ -241,24 +234,10 @@ absl::Status SyntaxError(absl::string_view what, int line) {
 }
 
 std::string Describe(const Token& token) {
-  switch (token.kind) {
-    case TokenKind::kData:
-      return "text";
-    case TokenKind::kBlockBegin:
-      return "'{%'";
-    case TokenKind::kBlockEnd:
-      return "'%}'";
-    case TokenKind::kVariableBegin:
-      return "'{{'";
-    case TokenKind::kVariableEnd:
-      return "'}}'";
-    case TokenKind::kString:
-      return "a string";
-    case TokenKind::kEof:
-      return "the end of the template";
-    default:
-      return absl::StrCat("'", token.text, "'");
-  }
+  static constexpr absl::string_view kByKind[] = {
+      "text", "'{%'", "'%}'", "'{{'", "'}}'", "", "a string", "", "", "", "the end of the template"};
+  const absl::string_view fixed = kByKind[static_cast<size_t>(token.kind)];
+  return fixed.empty() ? absl::StrCat("'", token.text, "'") : std::string(fixed);
 }
 
 }  // namespace switchyard::jinja

@@ -43,4 +43,23 @@ absl::Status SyntaxError(absl::string_view what, int line);
 // The token for an error message.
 std::string Describe(const Token& token);
 
+// The lexer's pure parts, in lexer_text.cc: newlines, numbers and string escapes, as Jinja2 (that is, Python) reads
+// them.
+
+// "\r\n" and "\r" become "\n".
+std::string NormalizeNewlines(absl::string_view text);
+
+struct NumberText {
+  size_t length = 0;   // in the source
+  std::string digits;  // without underscores and base prefix
+  int base = 10;
+  bool is_float = false;
+};
+
+// The number that `text` begins with.  REQUIRES: text[0] is a digit.
+NumberText ScanNumber(absl::string_view text, bool may_be_float);
+
+// A string literal's content with its escapes resolved; an unknown escape stays as it is.
+absl::StatusOr<std::string> Unescape(absl::string_view text);
+
 }  // namespace switchyard::jinja

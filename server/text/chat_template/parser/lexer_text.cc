@@ -1,9 +1,9 @@
-#include "server/text/chat_template/parser/lexer_text.h"
-
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "scheduler/base/text/utf8.h"
+#include "server/text/chat_template/parser/lexer.h"
 
 namespace switchyard::jinja {
 namespace {
@@ -51,12 +51,6 @@ size_t FloatEnd(absl::string_view text) {
   return is_float ? end : 0;
 }
 
-int64_t HexValue(absl::string_view digits) {
-  int64_t value = 0;
-  for (char c : digits) value = value * 16 + (absl::ascii_isdigit(c) ? c - '0' : absl::ascii_tolower(c) - 'a' + 10);
-  return value;
-}
-
 // Characters that stand for themselves or a control character after a backslash.
 int SimpleEscape(char c) {
   static constexpr absl::string_view kFrom = "\\'\"abfnrtv";
@@ -66,7 +60,7 @@ int SimpleEscape(char c) {
 }
 
 // Resolves the escape that begins after the backslash at `pos`; returns where it ends.
-absl::StatusOr<size_t> AppendEscape(absl::string_view text, size_t pos, std::string* out) {
+absl::StatusOr<size_t> ResolveEscape(absl::string_view text, size_t pos, std::string* out) {
   const char c = text[pos];
   if (const int simple = SimpleEscape(c); simple >= 0) {
     out->push_back(static_cast<char>(simple));
@@ -87,7 +81,8 @@ absl::StatusOr<size_t> AppendEscape(absl::string_view text, size_t pos, std::str
     if (digits.size() < num_digits || !std::all_of(digits.begin(), digits.end(), absl::ascii_isxdigit)) {
       return absl::InvalidArgumentError("truncated \\x, \\u or \\U escape in a string");
     }
-    const int64_t value = HexValue(digits);
+    uint32_t value = 0;
+    (void)absl::SimpleHexAtoi(digits, &value);  // up to eight hexadecimal digits always fit
     if (value > 0x10FFFF) return absl::InvalidArgumentError("illegal character in a \\U escape");
     if (value >= 0xD800 && value <= 0xDFFF) return absl::InvalidArgumentError("lone surrogate in a string");
     AppendUtf8(static_cast<char32_t>(value), out);
@@ -111,7 +106,6 @@ std::string NormalizeNewlines(absl::string_view text) {
 }
 
 NumberText ScanNumber(absl::string_view text, bool may_be_float) {
-  NumberText out;
   if (const size_t end = may_be_float ? FloatEnd(text) : 0; end > 0) {
     return {.length = end, .digits = WithoutUnderscores(text.substr(0, end)), .base = 10, .is_float = true};
   }
@@ -124,10 +118,8 @@ NumberText ScanNumber(absl::string_view text, bool may_be_float) {
       return {.length = end, .digits = WithoutUnderscores(text.substr(start, end - start)), .base = base};
   }
   // "007" is the integer 00 and then 7: a leading zero takes only zeros.
-  size_t end = DigitsEnd(text, 0, text[0] == '0' ? 1 : 10);
-  out.length = std::max<size_t>(end, 1);
-  out.digits = WithoutUnderscores(text.substr(0, out.length));
-  return out;
+  const size_t end = std::max<size_t>(DigitsEnd(text, 0, text[0] == '0' ? 1 : 10), 1);
+  return {.length = end, .digits = WithoutUnderscores(text.substr(0, end))};
 }
 
 absl::StatusOr<std::string> Unescape(absl::string_view text) {
@@ -139,7 +131,7 @@ absl::StatusOr<std::string> Unescape(absl::string_view text) {
       continue;
     }
     if (pos + 1 >= text.size()) return absl::InvalidArgumentError("\\ at the end of a string");
-    auto end = AppendEscape(text, pos + 1, &out);
+    auto end = ResolveEscape(text, pos + 1, &out);
     if (!end.ok()) return end.status();
     pos = *end;
   }

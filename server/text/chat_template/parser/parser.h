@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "server/text/chat_template/limits.h"
+#include "server/text/chat_template/chat_template.h"
 #include "server/text/chat_template/parser/ast.h"
 #include "server/text/chat_template/parser/lexer.h"
 
@@ -23,18 +23,18 @@ namespace switchyard::jinja {
 // INVALID_ARGUMENT "… (line N)".
 absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const text::ChatTemplateLimits& limits);
 
-// The recursive descent behind it: tokens in parser.cc, statements in parser_stmt.cc, operators in parser_expr.cc, what
-// stands between them in parser_operand.cc.
+// The recursive descent behind it: tokens and statements in parser.cc, operators in parser_expr.cc, operands in
+// parser_operand.cc.  An error ends the parse, so that counters are not restored on errors.
 class Parser {
  public:
-  Parser(std::vector<Token> tokens, const text::ChatTemplateLimits& limits)
-      : tokens_(std::move(tokens)), max_nesting_(limits.max_nesting) {}
+  Parser(std::vector<Token> tokens, int max_nesting) : tokens_(std::move(tokens)), max_nesting_(max_nesting) {}
 
-  absl::StatusOr<ast::Block> ParseAll();
+  // Reads up to one of the end tags (none: up to the end of the template) and sets end_tag_.
+  absl::StatusOr<ast::Block> ParseUntil(const std::vector<std::string>& ends);
 
  private:
   using ExprOr = absl::StatusOr<ast::ExprPtr>;
-  using StmtOr = absl::StatusOr<ast::Stmt>;
+  using NodeOr = absl::StatusOr<ast::StmtNode>;
 
   // Tokens.
   const Token& Current() const { return tokens_[next_]; }
@@ -46,35 +46,32 @@ class Parser {
   absl::Status Expect(TokenKind kind, absl::string_view what);
   absl::StatusOr<std::string> ExpectIdentifier();
   absl::Status Fail(absl::string_view what) const { return SyntaxError(what, Current().line); }
+  absl::Status FailExpected(absl::string_view what) const {
+    return Fail(absl::StrCat("expected ", what, ", got ", Describe(Current())));
+  }
 
   // Statements.
-  struct Body {
-    ast::Block block;
-    std::string end;  // the tag that ended it, its name taken
-  };
-  // REQUIRES: at "%}".  Reads up to one of the end tags (their names; none: up to the end of the template).
-  absl::StatusOr<Body> ParseBody(const std::vector<std::string>& ends);
-  absl::StatusOr<Body> ParseUntil(const std::vector<std::string>& ends);
-  StmtOr ParseStatement();
-  StmtOr ParseIf();
-  StmtOr ParseFor();
-  StmtOr ParseSet();
-  StmtOr ParseWith();
-  StmtOr ParseMacro();
-  StmtOr ParseCallBlock();
-  StmtOr ParseFilterBlock();
-  StmtOr ParseGeneration();
-  StmtOr ParseLoopControl(ast::Stmt stmt);
-  StmtOr FailUnknownTag(const std::string& tag);
-  absl::StatusOr<ast::Parameters> ParseParameters();
-  absl::Status ParseMacroBody(absl::string_view end, ast::MacroBody* macro);
+  // ParseUntil from a tag's "%}" on.
+  absl::StatusOr<ast::Block> ParseBody(const std::vector<std::string>& ends);
+  absl::StatusOr<ast::Stmt> ParseStatement();
+  NodeOr ParseIf();
+  NodeOr ParseFor();
+  NodeOr ParseSet();
+  NodeOr ParseWith();
+  NodeOr ParseMacro();
+  NodeOr ParseCallBlock();
+  NodeOr ParseFilterBlock();
+  NodeOr ParseGeneration();
+  template <class Node>
+  NodeOr ParseLoopControl();
+  absl::Status ParseParameters(ast::Macro* macro);
+  absl::Status ParseMacroBody(const std::string& end, ast::Macro* macro);
   absl::StatusOr<ast::Target> ParseTarget(bool with_namespace);
   absl::StatusOr<ast::Target> ParseSingleTarget(bool with_namespace);
 
   // Expressions, from the loosest binding to the tightest.
   ExprOr ParseTuple(bool with_conditional, bool parenthesized);
   ExprOr ParseExpression();
-  ExprOr ParseConditional();
   ExprOr ParseBinary(int level);
   ExprOr ParseNot();
   ExprOr ParseCompare();
@@ -96,27 +93,20 @@ class Parser {
   void NoteSpecialName(absl::string_view name);
 
   // An expression node one higher than `height`, its highest child.
-  template <class Node>
-  ExprOr Make(int line, int height, Node node);
+  ExprOr Make(int line, int height, ast::ExprNode node) const;
+  absl::Status FailTooDeep() const {
+    return Fail(absl::StrCat("the expression is nested more than ", max_nesting_, " deep"));
+  }
   static int Height(const ast::ExprPtr& expr) { return expr == nullptr ? 0 : expr->height; }
   static void Raise(int* height, const ast::ExprPtr& expr) { *height = std::max(*height, Height(expr)); }
 
   const std::vector<Token> tokens_;
   const int max_nesting_;
   size_t next_ = 0;
-  int nesting_ = 0;                      // parse functions within each other
-  int loop_depth_ = 0;                   // for blocks around the current tag, within its macro
-  std::vector<ast::MacroBody*> macros_;  // being parsed, outermost first
+  std::string end_tag_;              // that ended the last block, its name taken
+  int nesting_ = 0;                  // parse functions within each other
+  int loop_depth_ = 0;               // for blocks around the current tag, within its macro
+  std::vector<ast::Macro*> macros_;  // being parsed, outermost first
 };
-
-template <class Node>
-Parser::ExprOr Parser::Make(int line, int height, Node node) {
-  if (height >= max_nesting_) return Fail(absl::StrCat("the expression is nested more than ", max_nesting_, " deep"));
-  auto expr = std::make_unique<ast::Expr>();
-  expr->line = line;
-  expr->height = height + 1;
-  expr->node = std::move(node);
-  return expr;
-}
 
 }  // namespace switchyard::jinja

@@ -7,32 +7,28 @@
 namespace switchyard::jinja {
 namespace {
 
-using ast::BinaryOp;
-using ast::CompareOp;
-using ast::ExprPtr;
-
 struct BinarySpelling {
   absl::string_view text;
   int level;
-  jinja::ast::BinaryOp op;
+  ast::BinaryOp op;
 };
 
 // Level 0 binds loosest.  Between them stand `not` and the comparisons (under kLogicalLevels) and `~` (after kSum).
 constexpr int kLogicalLevels = 2, kSum = 2, kProduct = 3, kPower = 4;
 constexpr BinarySpelling kBinary[] = {
-    {"or", 0, jinja::ast::BinaryOp::kOr},
-    {"and", 1, jinja::ast::BinaryOp::kAnd},
-    {"+", kSum, jinja::ast::BinaryOp::kAdd},
-    {"-", kSum, jinja::ast::BinaryOp::kSub},
-    {"*", kProduct, jinja::ast::BinaryOp::kMul},
-    {"/", kProduct, jinja::ast::BinaryOp::kDiv},
-    {"//", kProduct, jinja::ast::BinaryOp::kFloorDiv},
-    {"%", kProduct, jinja::ast::BinaryOp::kMod},
-    {"**", kPower, jinja::ast::BinaryOp::kPow},
+    {"or", 0, ast::BinaryOp::kOr},
+    {"and", 1, ast::BinaryOp::kAnd},
+    {"+", kSum, ast::BinaryOp::kAdd},
+    {"-", kSum, ast::BinaryOp::kSub},
+    {"*", kProduct, ast::BinaryOp::kMul},
+    {"/", kProduct, ast::BinaryOp::kDiv},
+    {"//", kProduct, ast::BinaryOp::kFloorDiv},
+    {"%", kProduct, ast::BinaryOp::kMod},
+    {"**", kPower, ast::BinaryOp::kPow},
 };
-constexpr std::pair<absl::string_view, jinja::ast::CompareOp> kCompare[] = {
-    {"==", jinja::ast::CompareOp::kEq}, {"!=", jinja::ast::CompareOp::kNe}, {"<", jinja::ast::CompareOp::kLt},
-    {"<=", jinja::ast::CompareOp::kLe}, {">", jinja::ast::CompareOp::kGt},  {">=", jinja::ast::CompareOp::kGe},
+constexpr std::pair<absl::string_view, ast::CompareOp> kCompare[] = {
+    {"==", ast::CompareOp::kEq}, {"!=", ast::CompareOp::kNe}, {"<", ast::CompareOp::kLt},
+    {"<=", ast::CompareOp::kLe}, {">", ast::CompareOp::kGt},  {">=", ast::CompareOp::kGe},
 };
 
 const BinarySpelling* FindBinary(const Token& token, int level) {
@@ -43,17 +39,12 @@ const BinarySpelling* FindBinary(const Token& token, int level) {
   return nullptr;
 }
 
-// Counts the calls of a function within itself.
-class Nested {
- public:
-  explicit Nested(int* count) : count_(count) { ++*count_; }
-  ~Nested() { --*count_; }
-
- private:
-  int* count_;
-};
-
 }  // namespace
+
+Parser::ExprOr Parser::Make(int line, int height, ast::ExprNode node) const {
+  if (height >= max_nesting_) return FailTooDeep();
+  return std::make_unique<ast::Expr>(ast::Expr{std::move(node), line, height + 1});
+}
 
 bool Parser::AtTupleEnd() const {
   const Token& t = Current();
@@ -67,27 +58,22 @@ Parser::ExprOr Parser::ParseTuple(bool with_conditional, bool parenthesized) {
   int height = 0;
   bool has_comma = false;
   while (!AtTupleEnd()) {
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr item, with_conditional ? ParseExpression() : ParseBinary(0));
+    ASSIGN_OR_RETURN(ast::ExprPtr item, with_conditional ? ParseExpression() : ParseBinary(0));
     Raise(&height, item);
     tuple.items.push_back(std::move(item));
     if (!SkipOperator(",")) break;
     has_comma = true;
   }
   if (!has_comma && !tuple.items.empty()) return std::move(tuple.items.front());
-  if (!has_comma && !parenthesized) return Fail(absl::StrCat("expected an expression, got ", Describe(Current())));
+  if (!has_comma && !parenthesized) return FailExpected("an expression");
   tuple.is_tuple = true;
   return Make(line, height, std::move(tuple));
 }
 
 Parser::ExprOr Parser::ParseExpression() {
-  const Nested nested(&nesting_);
-  if (nesting_ > max_nesting_) return Fail(absl::StrCat("the expression is nested more than ", max_nesting_, " deep"));
-  return ParseConditional();
-}
-
-Parser::ExprOr Parser::ParseConditional() {
+  if (++nesting_ > max_nesting_) return FailTooDeep();
   int line = Current().line;
-  ASSIGN_OR_RETURN(jinja::ast::ExprPtr expr, ParseBinary(0));
+  ASSIGN_OR_RETURN(ast::ExprPtr expr, ParseBinary(0));
   while (SkipName("if")) {
     ast::Conditional node;
     node.then = std::move(expr);
@@ -99,6 +85,7 @@ Parser::ExprOr Parser::ParseConditional() {
     ASSIGN_OR_RETURN(expr, Make(line, height, std::move(node)));
     line = Current().line;
   }
+  --nesting_;
   return expr;
 }
 
@@ -111,10 +98,10 @@ Parser::ExprOr Parser::ParseBinary(int level) {
     return ParseBinary(level + 1);
   };
   const int line = Current().line;
-  ASSIGN_OR_RETURN(jinja::ast::ExprPtr left, operand());
+  ASSIGN_OR_RETURN(ast::ExprPtr left, operand());
   while (const BinarySpelling* spelling = FindBinary(Current(), level)) {
     Take();
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr right, operand());
+    ASSIGN_OR_RETURN(ast::ExprPtr right, operand());
     const int height = std::max(left->height, right->height);
     ASSIGN_OR_RETURN(left, Make(line, height, ast::Binary{spelling->op, std::move(left), std::move(right)}));
   }
@@ -124,9 +111,9 @@ Parser::ExprOr Parser::ParseBinary(int level) {
 Parser::ExprOr Parser::ParseNot() {
   const int line = Current().line;
   if (!SkipName("not")) return ParseCompare();
-  const Nested nested(&nesting_);
-  if (nesting_ > max_nesting_) return Fail("too many 'not' within each other");
-  ASSIGN_OR_RETURN(jinja::ast::ExprPtr operand, ParseNot());
+  if (++nesting_ > max_nesting_) return Fail("too many 'not' within each other");
+  ASSIGN_OR_RETURN(ast::ExprPtr operand, ParseNot());
+  --nesting_;
   const int height = operand->height;
   return Make(line, height, ast::Unary{ast::UnaryOp::kNot, std::move(operand)});
 }
@@ -139,20 +126,20 @@ Parser::ExprOr Parser::ParseCompare() {
   while (true) {
     const auto* known = std::find_if(std::begin(kCompare), std::end(kCompare),
                                      [&](const auto& c) { return Current().IsOperator(c.first); });
-    jinja::ast::CompareOp op;
+    ast::CompareOp op;
     if (known != std::end(kCompare)) {
       Take();
       op = known->second;
     } else if (SkipName("in")) {
-      op = jinja::ast::CompareOp::kIn;
+      op = ast::CompareOp::kIn;
     } else if (Current().IsName("not") && Look().IsName("in")) {
       Take();
       Take();
-      op = jinja::ast::CompareOp::kNotIn;
+      op = ast::CompareOp::kNotIn;
     } else {
       break;
     }
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr operand, ParseBinary(kSum));
+    ASSIGN_OR_RETURN(ast::ExprPtr operand, ParseBinary(kSum));
     Raise(&height, operand);
     node.rest.emplace_back(op, std::move(operand));
   }
@@ -165,7 +152,7 @@ Parser::ExprOr Parser::ParseConcat() {
   ast::Concat node;
   int height = 0;
   do {
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr part, ParseBinary(kProduct));
+    ASSIGN_OR_RETURN(ast::ExprPtr part, ParseBinary(kProduct));
     Raise(&height, part);
     node.parts.push_back(std::move(part));
   } while (SkipOperator("~"));
@@ -174,14 +161,13 @@ Parser::ExprOr Parser::ParseConcat() {
 }
 
 Parser::ExprOr Parser::ParseUnary(bool with_filter) {
-  const Nested nested(&nesting_);
-  if (nesting_ > max_nesting_) return Fail(absl::StrCat("the expression is nested more than ", max_nesting_, " deep"));
+  if (++nesting_ > max_nesting_) return FailTooDeep();
   const int line = Current().line;
   const bool minus = Current().IsOperator("-"), plus = Current().IsOperator("+");
-  jinja::ast::ExprPtr expr;
+  ast::ExprPtr expr;
   if (minus || plus) {
     Take();
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr operand, ParseUnary(false));
+    ASSIGN_OR_RETURN(ast::ExprPtr operand, ParseUnary(false));
     const int height = operand->height;
     const auto op = minus ? ast::UnaryOp::kNegative : ast::UnaryOp::kPositive;
     ASSIGN_OR_RETURN(expr, Make(line, height, ast::Unary{op, std::move(operand)}));
@@ -189,7 +175,11 @@ Parser::ExprOr Parser::ParseUnary(bool with_filter) {
     ASSIGN_OR_RETURN(expr, ParsePrimary());
   }
   ASSIGN_OR_RETURN(expr, ParsePostfix(std::move(expr)));
-  return with_filter ? ParseFiltersAndTests(std::move(expr)) : ExprOr(std::move(expr));
+  if (with_filter) {
+    ASSIGN_OR_RETURN(expr, ParseFiltersAndTests(std::move(expr)));
+  }
+  --nesting_;
+  return expr;
 }
 
 }  // namespace switchyard::jinja

@@ -1,5 +1,4 @@
-// What operators stand between: constants, names, lists and dicts, and what may follow them: subscripts, calls,
-// filters, tests.
+// Operands: constants, names, lists and dicts, and the subscripts, calls, filters and tests that may follow them.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -9,14 +8,10 @@
 #include "server/text/chat_template/parser/parser.h"
 
 namespace switchyard::jinja {
-namespace {
-
-using ast::ExprPtr;
-
-}  // namespace
+namespace {}  // namespace
 
 void Parser::NoteSpecialName(absl::string_view name) {
-  for (ast::MacroBody* macro : macros_) {
+  for (ast::Macro* macro : macros_) {
     macro->uses_varargs |= name == "varargs";
     macro->uses_kwargs |= name == "kwargs";
     macro->uses_caller |= name == "caller";
@@ -47,7 +42,7 @@ Parser::ExprOr Parser::ParsePrimary() {
       break;
   }
   if (SkipOperator("(")) {
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr tuple, ParseTuple(true, true));
+    ASSIGN_OR_RETURN(ast::ExprPtr tuple, ParseTuple(true, true));
     RETURN_IF_ERROR(ExpectOperator(")"));
     return tuple;
   }
@@ -63,7 +58,7 @@ Parser::ExprOr Parser::ParseList() {
   while (!Current().IsOperator("]")) {
     if (!node.items.empty()) RETURN_IF_ERROR(ExpectOperator(","));
     if (Current().IsOperator("]")) break;
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr item, ParseExpression());
+    ASSIGN_OR_RETURN(ast::ExprPtr item, ParseExpression());
     Raise(&height, item);
     node.items.push_back(std::move(item));
   }
@@ -78,9 +73,9 @@ Parser::ExprOr Parser::ParseDict() {
   while (!Current().IsOperator("}")) {
     if (!node.items.empty()) RETURN_IF_ERROR(ExpectOperator(","));
     if (Current().IsOperator("}")) break;
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr key, ParseExpression());
+    ASSIGN_OR_RETURN(ast::ExprPtr key, ParseExpression());
     RETURN_IF_ERROR(ExpectOperator(":"));
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr value, ParseExpression());
+    ASSIGN_OR_RETURN(ast::ExprPtr value, ParseExpression());
     height = std::max({height, key->height, value->height});
     node.items.emplace_back(std::move(key), std::move(value));
   }
@@ -88,7 +83,7 @@ Parser::ExprOr Parser::ParseDict() {
   return Make(line, height, std::move(node));
 }
 
-Parser::ExprOr Parser::ParsePostfix(jinja::ast::ExprPtr expr) {
+Parser::ExprOr Parser::ParsePostfix(ast::ExprPtr expr) {
   while (true) {
     if (Current().IsOperator(".") || Current().IsOperator("[")) {
       ASSIGN_OR_RETURN(expr, ParseSubscript(std::move(expr)));
@@ -100,7 +95,7 @@ Parser::ExprOr Parser::ParsePostfix(jinja::ast::ExprPtr expr) {
   }
 }
 
-Parser::ExprOr Parser::ParseFiltersAndTests(jinja::ast::ExprPtr expr) {
+Parser::ExprOr Parser::ParseFiltersAndTests(ast::ExprPtr expr) {
   while (true) {
     if (SkipOperator("|")) {
       ASSIGN_OR_RETURN(expr, ParseFilter(std::move(expr)));
@@ -114,7 +109,7 @@ Parser::ExprOr Parser::ParseFiltersAndTests(jinja::ast::ExprPtr expr) {
   }
 }
 
-Parser::ExprOr Parser::ParseSubscript(jinja::ast::ExprPtr object) {
+Parser::ExprOr Parser::ParseSubscript(ast::ExprPtr object) {
   const Token open = Take();
   const int height = object->height;
   if (open.text == "[") return ParseSliceOrIndex(std::move(object), open.line);
@@ -122,12 +117,12 @@ Parser::ExprOr Parser::ParseSubscript(jinja::ast::ExprPtr object) {
     return Make(open.line, height, ast::Attribute{std::move(object), Take().text});
   }
   if (Current().kind != TokenKind::kInteger) return Fail("expected a name or a number after '.'");
-  ASSIGN_OR_RETURN(jinja::ast::ExprPtr index, Make(open.line, 0, ast::Constant{Value::Int(Take().integer)}));
+  ASSIGN_OR_RETURN(ast::ExprPtr index, Make(open.line, 0, ast::Constant{Value::Int(Take().integer)}));
   return Make(open.line, height, ast::Subscript{std::move(object), std::move(index)});
 }
 
-Parser::ExprOr Parser::ParseSliceOrIndex(jinja::ast::ExprPtr object, int line) {
-  jinja::ast::ExprPtr bounds[3];
+Parser::ExprOr Parser::ParseSliceOrIndex(ast::ExprPtr object, int line) {
+  ast::ExprPtr bounds[3];
   int num_colons = 0;
   int height = object->height;
   while (!Current().IsOperator("]")) {
@@ -135,7 +130,7 @@ Parser::ExprOr Parser::ParseSliceOrIndex(jinja::ast::ExprPtr object, int line) {
       ++num_colons;
       continue;
     }
-    if (bounds[num_colons] != nullptr) return Fail(absl::StrCat("expected ']', got ", Describe(Current())));
+    if (bounds[num_colons] != nullptr) return FailExpected("']'");
     ASSIGN_OR_RETURN(bounds[num_colons], ParseExpression());
     Raise(&height, bounds[num_colons]);
   }
@@ -162,12 +157,12 @@ absl::Status Parser::ParseArgument(ast::Arguments* arguments, int* height) {
     if (arguments->double_star != nullptr) return invalid();
     std::string name = Take().text;
     Take();
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr value, ParseExpression());
+    ASSIGN_OR_RETURN(ast::ExprPtr value, ParseExpression());
     Raise(height, value);
     arguments->named.emplace_back(std::move(name), std::move(value));
   } else {
     if (arguments->star != nullptr || arguments->double_star != nullptr || !arguments->named.empty()) return invalid();
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr value, ParseExpression());
+    ASSIGN_OR_RETURN(ast::ExprPtr value, ParseExpression());
     Raise(height, value);
     arguments->positional.push_back(std::move(value));
   }
@@ -187,7 +182,7 @@ absl::Status Parser::ParseArguments(ast::Arguments* arguments, int* height) {
   return absl::OkStatus();
 }
 
-Parser::ExprOr Parser::ParseCall(jinja::ast::ExprPtr callee) {
+Parser::ExprOr Parser::ParseCall(ast::ExprPtr callee) {
   const int line = Current().line;
   int height = callee->height;
   ast::Call node{std::move(callee), {}};
@@ -195,7 +190,7 @@ Parser::ExprOr Parser::ParseCall(jinja::ast::ExprPtr callee) {
   return Make(line, height, std::move(node));
 }
 
-Parser::ExprOr Parser::ParseFilter(jinja::ast::ExprPtr input) {
+Parser::ExprOr Parser::ParseFilter(ast::ExprPtr input) {
   const int line = Current().line;
   int height = Height(input);
   ast::Filter node{std::move(input), "", {}};
@@ -205,7 +200,7 @@ Parser::ExprOr Parser::ParseFilter(jinja::ast::ExprPtr input) {
 }
 
 // After "is": [not] name, with its arguments in parentheses or one bare operand.
-Parser::ExprOr Parser::ParseTest(jinja::ast::ExprPtr input) {
+Parser::ExprOr Parser::ParseTest(ast::ExprPtr input) {
   const int line = Current().line;
   const bool negated = SkipName("not");
   int height = input->height;
@@ -219,12 +214,12 @@ Parser::ExprOr Parser::ParseTest(jinja::ast::ExprPtr input) {
     RETURN_IF_ERROR(ParseArguments(&node.arguments, &height));
   } else if (is_literal || is_name) {
     if (t.IsName("is")) return Fail("tests cannot be chained with 'is'");
-    ASSIGN_OR_RETURN(jinja::ast::ExprPtr operand, ParsePrimary());
+    ASSIGN_OR_RETURN(ast::ExprPtr operand, ParsePrimary());
     ASSIGN_OR_RETURN(operand, ParsePostfix(std::move(operand)));
     Raise(&height, operand);
     node.arguments.positional.push_back(std::move(operand));
   }
-  ASSIGN_OR_RETURN(jinja::ast::ExprPtr test, Make(line, height, std::move(node)));
+  ASSIGN_OR_RETURN(ast::ExprPtr test, Make(line, height, std::move(node)));
   if (!negated) return test;
   height = test->height;
   return Make(line, height, ast::Unary{ast::UnaryOp::kNot, std::move(test)});

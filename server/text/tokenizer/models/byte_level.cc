@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "scheduler/base/text/utf8.h"
 
 namespace switchyard::tokenizer {
@@ -49,6 +51,17 @@ void AppendByteLevelDecoded(absl::string_view token, std::string* out) {
     }
     out->push_back(static_cast<char>(alphabet.byte_of[c]));
   }
+}
+
+int ByteOfToken(absl::string_view token) {
+  if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return -1;
+  const auto digit = [](char c) {
+    if (absl::ascii_isdigit(c)) return c - '0';
+    return absl::ascii_isxdigit(c) ? absl::ascii_tolower(c) - 'a' + 10 : -1;
+  };
+  const int high = digit(token[3]);
+  const int low = digit(token[4]);
+  return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
 }  // namespace switchyard::tokenizer

@@ -15,4 +15,7 @@ void AppendByteLevel(absl::string_view bytes, std::string* out);
 // token).  REQUIRES: valid UTF-8.
 void AppendByteLevelDecoded(absl::string_view token, std::string* out);
 
+// The byte of a byte fallback's token "<0xHH>", or -1.
+int ByteOfToken(absl::string_view token);
+
 }  // namespace switchyard::tokenizer

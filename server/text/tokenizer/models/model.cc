@@ -4,7 +4,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "server/text/tokenizer/models/bpe_model.h"
-#include "server/text/tokenizer/models/word_models.h"
 
 namespace switchyard::tokenizer {
 

@@ -16,7 +16,7 @@ namespace switchyard::tokenizer {
 class TokenizerModel {
  public:
   virtual ~TokenizerModel() = default;
-  // Appends the ids of one piece.  Cancelled when the guard says so.  REQUIRES: piece is valid UTF-8 and not empty.
+  // Appends the ids of one piece.  Cancelled by the guard.  REQUIRES: piece is valid UTF-8 and not empty.
   virtual absl::Status Tokenize(absl::string_view piece, WorkGuard* guard, std::vector<int32_t>* ids) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
 };
@@ -28,5 +28,9 @@ absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token);
 // BPE, WordLevel or WordPiece, by `type` (files of old leave it out: guessed as HuggingFace guesses).  Unigram is
 // refused.
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field);
+
+// For ParseModel: a piece is a token or unknown; the greedy longest match.
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordLevel(const Field& field);
+absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordPiece(const Field& field);
 
 }  // namespace switchyard::tokenizer

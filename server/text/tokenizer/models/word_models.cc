@@ -1,8 +1,8 @@
-#include "server/text/tokenizer/models/word_models.h"
-
+// WordLevel and WordPiece.
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
+#include "server/text/tokenizer/models/model.h"
 
 namespace switchyard::tokenizer {
 namespace {

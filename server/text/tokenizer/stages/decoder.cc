@@ -5,13 +5,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "server/text/tokenizer/component_limits.h"
+#include "server/text/tokenizer/stages/component.h"
 #include "server/text/tokenizer/stages/decoder_stages.h"
 
 namespace switchyard::tokenizer {
 namespace {
 
-using DecoderPtr = std::unique_ptr<Decoder>;
 using StagePtr = std::unique_ptr<DecoderStage>;
 
 // No decoder: tokens joined with spaces.
@@ -113,132 +112,79 @@ class BpeSuffixStage : public WholeTokenStage {
   bool holds_ = false;
 };
 
-// A decoder is its parameters and a way to make the stage.
-template <class Make>
-class SimpleDecoder : public Decoder {
- public:
-  explicit SimpleDecoder(Make make) : make_(std::move(make)) {}
-  StagePtr NewMigration(StagePtr next) const override { return make_(std::move(next)); }
-
- private:
-  const Make make_;
-};
-
-template <class Make>
-DecoderPtr MakeDecoder(Make make) {
-  return std::make_unique<SimpleDecoder<Make>>(std::move(make));
-}
-
-class ReplaceDecoder : public Decoder {
- public:
-  ReplaceDecoder(Pattern pattern, std::string content) : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  StagePtr NewMigration(StagePtr next) const override {
-    if (pattern_.literal().empty()) return std::make_unique<ReplaceRegexStage>(pattern_, content_, std::move(next));
-    return std::make_unique<ReplaceLiteralStage>(pattern_.literal(), content_, std::move(next));
-  }
-
- private:
-  const Pattern pattern_;
-  const std::string content_;
-};
-
-class SequenceDecoder : public Decoder {
- public:
-  explicit SequenceDecoder(std::vector<DecoderPtr> parts) : parts_(std::move(parts)) {}
-  StagePtr NewMigration(StagePtr next) const override {
-    for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) next = (*part)->NewMigration(std::move(next));
-    return next;
-  }
-
- private:
-  const std::vector<DecoderPtr> parts_;
-};
-
-absl::StatusOr<char32_t> OneCharacter(const Field& field, absl::string_view fallback) {
-  ASSIGN_OR_RETURN(const std::string text, field.StringOr(fallback));
-  size_t pos = 0;
-  const char32_t c = text.empty() ? 0 : DecodeUtf8(text, &pos);
-  if (text.empty() || pos != text.size()) return field.Expected("one character");
-  return c;
-}
-
-absl::StatusOr<DecoderPtr> ParseReplace(const Field& field) {
+absl::StatusOr<Decoder> ReadReplaceDecoder(const Field& field, int) {
   ASSIGN_OR_RETURN(Pattern pattern, Pattern::Parse(field["pattern"]));
   ASSIGN_OR_RETURN(std::string content, field["content"].String());
-  return std::make_unique<ReplaceDecoder>(std::move(pattern), std::move(content));
+  return [pattern = std::move(pattern), content = std::move(content)](StagePtr next) -> StagePtr {
+    if (pattern.literal().empty()) return std::make_unique<ReplaceRegexStage>(pattern, content, std::move(next));
+    return std::make_unique<ReplaceLiteralStage>(pattern.literal(), content, std::move(next));
+  };
 }
 
-absl::StatusOr<DecoderPtr> ParseStrip(const Field& field) {
+absl::StatusOr<Decoder> ReadStripDecoder(const Field& field, int) {
   constexpr int64_t kMaxCut = 1 << 20;
   StripStage::Options options;
-  ASSIGN_OR_RETURN(options.content, OneCharacter(field["content"], ""));
+  ASSIGN_OR_RETURN(options.content, field["content"].CharacterOr(""));
   ASSIGN_OR_RETURN(options.start, field["start"].Int(0, kMaxCut));
   ASSIGN_OR_RETURN(options.stop, field["stop"].Int(0, kMaxCut));
-  return MakeDecoder([options](StagePtr next) { return std::make_unique<StripStage>(options, std::move(next)); });
+  return [options](StagePtr next) { return std::make_unique<StripStage>(options, std::move(next)); };
 }
 
-absl::StatusOr<DecoderPtr> ParseMetaspace(const Field& field) {
-  ASSIGN_OR_RETURN(const char32_t replacement, OneCharacter(field["replacement"], "▁"));
-  ASSIGN_OR_RETURN(const bool add_prefix_space, field["add_prefix_space"].BoolOr(true));
-  ASSIGN_OR_RETURN(const std::string scheme, field["prepend_scheme"].StringOr(add_prefix_space ? "always" : "never"));
-  if (scheme != "first" && scheme != "never" && scheme != "always") {
-    return field["prepend_scheme"].Expected("first, never or always");
-  }
-  const bool prepended = scheme != "never";
-  return MakeDecoder([replacement, prepended](StagePtr next) {
+absl::StatusOr<Decoder> ReadMetaspaceDecoder(const Field& field, int) {
+  ASSIGN_OR_RETURN(const char32_t replacement, field["replacement"].CharacterOr("▁"));
+  ASSIGN_OR_RETURN(const std::string scheme, ReadPrependScheme(field));
+  return [replacement, prepended = scheme != "never"](StagePtr next) {
     return std::make_unique<MetaspaceStage>(replacement, prepended, std::move(next));
-  });
+  };
 }
 
-absl::StatusOr<DecoderPtr> ParseWordPiece(const Field& field) {
+// The lambdas' strings live as long as their decoders, which outlive the stages.
+absl::StatusOr<Decoder> ReadWordPieceDecoder(const Field& field, int) {
   ASSIGN_OR_RETURN(const std::string prefix, field["prefix"].StringOr("##"));
   ASSIGN_OR_RETURN(const bool cleanup, field["cleanup"].BoolOr(true));
-  // The lambda's copy of the prefix lives as long as the decoder, which outlives its stages.
-  return MakeDecoder(
-      [prefix, cleanup](StagePtr next) { return std::make_unique<WordPieceStage>(prefix, cleanup, std::move(next)); });
+  return
+      [prefix, cleanup](StagePtr next) { return std::make_unique<WordPieceStage>(prefix, cleanup, std::move(next)); };
 }
 
-absl::StatusOr<DecoderPtr> ParseBpe(const Field& field) {
+absl::StatusOr<Decoder> ReadBpeDecoder(const Field& field, int) {
   ASSIGN_OR_RETURN(const std::string suffix, field["suffix"].StringOr("</w>"));
   if (suffix.empty()) return field["suffix"].Expected("a string that is not empty");
-  return MakeDecoder([suffix](StagePtr next) { return std::make_unique<BpeSuffixStage>(suffix, std::move(next)); });
+  return [suffix](StagePtr next) { return std::make_unique<BpeSuffixStage>(suffix, std::move(next)); };
 }
 
 template <class Stage>
-DecoderPtr Plain() {
-  return MakeDecoder([](StagePtr next) { return std::make_unique<Stage>(std::move(next)); });
+absl::StatusOr<Decoder> ReadPlainDecoder(const Field&, int) {
+  return [](StagePtr next) { return std::make_unique<Stage>(std::move(next)); };
 }
 
-absl::StatusOr<DecoderPtr> Parse(const Field& field, int depth) {
-  RETURN_IF_ERROR(CheckComponent(field, depth));
-  ASSIGN_OR_RETURN(const std::string type, field["type"].String());
-  if (type == "ByteLevel") return Plain<ByteLevelStage>();
-  if (type == "ByteFallback") return Plain<ByteFallbackStage>();
-  if (type == "Fuse") return Plain<FuseStage>();
-  if (type == "Replace") return ParseReplace(field);
-  if (type == "Strip") return ParseStrip(field);
-  if (type == "Metaspace") return ParseMetaspace(field);
-  if (type == "WordPiece") return ParseWordPiece(field);
-  if (type == "BPEDecoder") return ParseBpe(field);
-  if (type != "Sequence") {
-    return field["type"].Expected(
-        "ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordPiece, BPEDecoder or Sequence");
-  }
-  const Field list = field["decoders"];
-  RETURN_IF_ERROR(CheckSequence(list));
-  std::vector<DecoderPtr> parts;
-  for (size_t i = 0; i < list.size(); ++i) {
-    ASSIGN_OR_RETURN(DecoderPtr part, Parse(list.at(i), depth + 1));
-    parts.push_back(std::move(part));
-  }
-  return std::make_unique<SequenceDecoder>(std::move(parts));
+absl::StatusOr<Decoder> ReadDecoder(const Field& field, int depth);
+
+absl::StatusOr<Decoder> ReadSequenceDecoder(const Field& field, int depth) {
+  ASSIGN_OR_RETURN(std::vector<Decoder> parts, ReadParts(field["decoders"], depth, ReadDecoder));
+  return [parts = std::move(parts)](StagePtr next) {
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) next = (*part)(std::move(next));
+    return next;
+  };
 }
+
+constexpr std::pair<absl::string_view, ComponentReader<Decoder>> kDecoders[] = {
+    {"ByteLevel", ReadPlainDecoder<ByteLevelStage>},
+    {"ByteFallback", ReadPlainDecoder<ByteFallbackStage>},
+    {"Fuse", ReadPlainDecoder<FuseStage>},
+    {"Replace", ReadReplaceDecoder},
+    {"Strip", ReadStripDecoder},
+    {"Metaspace", ReadMetaspaceDecoder},
+    {"WordPiece", ReadWordPieceDecoder},
+    {"BPEDecoder", ReadBpeDecoder},
+    {"Sequence", ReadSequenceDecoder},
+};
+
+absl::StatusOr<Decoder> ReadDecoder(const Field& field, int depth) { return ReadComponent(kDecoders, field, depth); }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Decoder>> ParseDecoder(const Field& field) {
-  if (!field.present()) return Plain<JoinStage>();
-  return Parse(field, 0);
+absl::StatusOr<Decoder> ParseDecoder(const Field& field) {
+  return field.present() ? ReadDecoder(field, 0) : ReadPlainDecoder<JoinStage>(field, 0);
 }
 
 }  // namespace switchyard::tokenizer

@@ -1,19 +1,19 @@
 // The stages of decoder.h that hold text back, and the base of those that need whole tokens.  Thread-compatible.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
+#include "server/text/tokenizer/models/byte_level.h"
 #include "server/text/tokenizer/pattern.h"
 #include "server/text/tokenizer/stages/decoder.h"
 
 namespace switchyard::tokenizer {
-
-// The byte of a token "<0xHH>", or -1.
-int ByteOfToken(absl::string_view token);
 
 // Base of all: knows the next stage.
 class ChainedStage : public DecoderStage {
@@ -24,6 +24,8 @@ class ChainedStage : public DecoderStage {
 
  protected:
   DecoderStage& next() { return *next_; }
+  // Passes on a part of a token, which may be empty.
+  absl::Status EmitText(absl::string_view text) { return text.empty() ? absl::OkStatus() : next_->Text(text); }
   absl::Status Emit(absl::string_view token) {
     RETURN_IF_ERROR(next_->Text(token));
     return next_->EndToken();
@@ -41,11 +43,7 @@ class WholeTokenStage : public ChainedStage {
     token_.append(text.data(), text.size());
     return absl::OkStatus();
   }
-  absl::Status EndToken() override {
-    std::string token;
-    token.swap(token_);
-    return Token(std::move(token), index_++);
-  }
+  absl::Status EndToken() override { return Token(std::exchange(token_, {}), index_++); }
 
  protected:
   virtual absl::Status Token(std::string token, size_t index) = 0;
@@ -61,17 +59,30 @@ class FuseStage : public ChainedStage {
   using ChainedStage::ChainedStage;
   absl::Status Text(absl::string_view text) override { return next().Text(text); }
   absl::Status EndToken() override { return absl::OkStatus(); }
-  absl::Status Finish() override;
+  absl::Status Finish() override {
+    RETURN_IF_ERROR(next().EndToken());
+    return next().Finish();
+  }
 };
 
 // The byte-level alphabet back to bytes, over all tokens; what is no UTF-8 becomes U+FFFD.  One token comes out.
 class ByteLevelStage : public WholeTokenStage {
  public:
   using WholeTokenStage::WholeTokenStage;
-  absl::Status Finish() override;
+  absl::Status Finish() override {
+    std::string text;
+    utf8_.Flush(&text);
+    RETURN_IF_ERROR(Emit(text));
+    return next().Finish();
+  }
 
  private:
-  absl::Status Token(std::string token, size_t index) override;
+  absl::Status Token(std::string token, size_t) override {
+    std::string bytes, text;
+    AppendByteLevelDecoded(token, &bytes);
+    utf8_.Append(bytes, &text);
+    return EmitText(text);
+  }
   LossyUtf8 utf8_;
 };
 
@@ -80,11 +91,27 @@ class ByteLevelStage : public WholeTokenStage {
 class ByteFallbackStage : public WholeTokenStage {
  public:
   using WholeTokenStage::WholeTokenStage;
-  absl::Status Finish() override;
+  absl::Status Finish() override {
+    RETURN_IF_ERROR(EmitRun());
+    return next().Finish();
+  }
 
  private:
-  absl::Status Token(std::string token, size_t index) override;
-  absl::Status EmitRun();
+  absl::Status Token(std::string token, size_t) override {
+    if (const int byte = ByteOfToken(token); byte >= 0) {
+      run_.push_back(static_cast<char>(byte));
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(EmitRun());
+    return Emit(token);
+  }
+  absl::Status EmitRun() {
+    if (run_.empty()) return absl::OkStatus();
+    const std::string run = std::exchange(run_, {});
+    if (FindInvalidUtf8(run) == absl::string_view::npos) return Emit(run);
+    for (size_t i = 0; i < run.size(); ++i) RETURN_IF_ERROR(Emit(kReplacementCharacter));
+    return absl::OkStatus();
+  }
   std::string run_;
 };
 
@@ -94,8 +121,28 @@ class ReplaceLiteralStage : public ChainedStage {
   // Borrows both strings.  REQUIRES: literal is not empty.
   ReplaceLiteralStage(absl::string_view literal, absl::string_view content, std::unique_ptr<DecoderStage> next)
       : ChainedStage(std::move(next)), literal_(literal), content_(content) {}
-  absl::Status Text(absl::string_view text) override;
-  absl::Status EndToken() override;
+
+  absl::Status Text(absl::string_view text) override {
+    held_.append(text.data(), text.size());
+    std::string out;
+    size_t done = 0;
+    for (size_t at = held_.find(literal_.data(), 0, literal_.size()); at != std::string::npos;
+         at = held_.find(literal_.data(), done, literal_.size())) {
+      out.append(held_, done, at - done);
+      out.append(content_.data(), content_.size());
+      done = at + literal_.size();
+    }
+    // The longest tail that is a proper beginning of the literal stays: at most its size less one byte.
+    size_t keep = std::min(held_.size() - done, literal_.size() - 1);
+    while (keep > 0 && !absl::StartsWith(literal_, absl::string_view(held_).substr(held_.size() - keep))) --keep;
+    out.append(held_, done, held_.size() - keep - done);
+    held_.erase(0, held_.size() - keep);
+    return EmitText(out);
+  }
+  absl::Status EndToken() override {
+    RETURN_IF_ERROR(EmitText(std::exchange(held_, {})));
+    return next().EndToken();
+  }
 
  private:
   const absl::string_view literal_;
@@ -112,8 +159,36 @@ class StripStage : public ChainedStage {
     int64_t stop;
   };
   StripStage(Options options, std::unique_ptr<DecoderStage> next) : ChainedStage(std::move(next)), options_(options) {}
-  absl::Status Text(absl::string_view text) override;
-  absl::Status EndToken() override;
+
+  absl::Status Text(absl::string_view text) override {
+    std::string out;
+    for (size_t pos = 0; pos < text.size();) {
+      const char32_t c = DecodeUtf8(text, &pos);
+      const bool strippable = c == options_.content;
+      if (!started_ && strippable && cut_ < options_.start) {
+        ++cut_;
+        continue;
+      }
+      started_ = true;
+      if (strippable && options_.stop > 0) {
+        // The last `stop` of a run may be the token's end; the ones before are not.
+        if (++num_held_ > options_.stop) {
+          AppendUtf8(c, &out);
+          --num_held_;
+        }
+        continue;
+      }
+      for (; num_held_ > 0; --num_held_) AppendUtf8(options_.content, &out);
+      AppendUtf8(c, &out);
+    }
+    return EmitText(out);
+  }
+  absl::Status EndToken() override {
+    cut_ = 0;
+    started_ = false;
+    num_held_ = 0;
+    return next().EndToken();
+  }
 
  private:
   const Options options_;

@@ -2,15 +2,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/tokenizer/component_limits.h"
+#include "server/text/tokenizer/stages/component.h"
 
 namespace switchyard::tokenizer {
 namespace {
 
 constexpr size_t kMaxTemplateIds = 1024;
 
-// The text's own ids are the piece {"Sequence": {"id": "A"}}; everything else is {"SpecialToken": {"id": name}}.
-absl::StatusOr<PostProcessor> ParseTemplate(const Field& field, int32_t id_end) {
+// The text's own ids are the piece {"Sequence": {"id": "A"}}; every other piece is {"SpecialToken": {"id": name}}.
+absl::StatusOr<PostProcessor> ReadTemplate(const Field& field, int, int32_t id_end) {
   const Field single = field["single"];
   RETURN_IF_ERROR(single.CheckArray());
   PostProcessor result;
@@ -45,39 +45,44 @@ absl::StatusOr<int32_t> TokenId(const Field& field, int32_t id_end) {
   return static_cast<int32_t>(id);
 }
 
-absl::StatusOr<PostProcessor> ParseClsSep(const Field& field, int32_t id_end) {
+absl::StatusOr<PostProcessor> ReadClsSep(const Field& field, int, int32_t id_end) {
   ASSIGN_OR_RETURN(const int32_t cls, TokenId(field["cls"], id_end));
   ASSIGN_OR_RETURN(const int32_t sep, TokenId(field["sep"], id_end));
   return PostProcessor{{cls}, {sep}};
 }
 
-absl::StatusOr<PostProcessor> Parse(const Field& field, int32_t id_end, int depth) {
-  RETURN_IF_ERROR(CheckComponent(field, depth));
-  ASSIGN_OR_RETURN(const std::string type, field["type"].String());
-  if (type == "ByteLevel") return PostProcessor();
-  if (type == "TemplateProcessing") return ParseTemplate(field, id_end);
-  if (type == "RobertaProcessing" || type == "BertProcessing") return ParseClsSep(field, id_end);
-  if (type != "Sequence") {
-    return field["type"].Expected("ByteLevel, TemplateProcessing, RobertaProcessing, BertProcessing or Sequence");
-  }
+absl::StatusOr<PostProcessor> ReadPostProcessor(const Field& field, int depth, int32_t id_end);
+
+absl::StatusOr<PostProcessor> ReadSequencePostProcessor(const Field& field, int depth, int32_t id_end) {
   const Field list = field["processors"];
-  RETURN_IF_ERROR(CheckSequence(list));
+  ASSIGN_OR_RETURN(const std::vector<PostProcessor> parts, ReadParts(list, depth, ReadPostProcessor, id_end));
   PostProcessor all;
-  for (size_t i = 0; i < list.size(); ++i) {
-    ASSIGN_OR_RETURN(const PostProcessor one, Parse(list.at(i), id_end, depth + 1));
-    if (one.before.empty() && one.after.empty()) continue;
-    // HuggingFace takes what the first one made for a pair, which is hardly what a file means.
+  for (const PostProcessor& part : parts) {
+    if (part.before.empty() && part.after.empty()) continue;
+    // HuggingFace would take the first one's result for a pair, which no file can mean.
     if (!all.before.empty() || !all.after.empty()) return list.Expected("at most one processor that adds tokens");
-    all = one;
+    all = part;
   }
   return all;
+}
+
+constexpr std::pair<absl::string_view, ComponentReader<PostProcessor, int32_t>> kPostProcessors[] = {
+    {"ByteLevel", [](const Field&, int, int32_t) { return absl::StatusOr<PostProcessor>(PostProcessor()); }},
+    {"TemplateProcessing", ReadTemplate},
+    {"RobertaProcessing", ReadClsSep},
+    {"BertProcessing", ReadClsSep},
+    {"Sequence", ReadSequencePostProcessor},
+};
+
+absl::StatusOr<PostProcessor> ReadPostProcessor(const Field& field, int depth, int32_t id_end) {
+  return ReadComponent(kPostProcessors, field, depth, id_end);
 }
 
 }  // namespace
 
 absl::StatusOr<PostProcessor> ParsePostProcessor(const Field& field, int32_t id_end) {
   if (!field.present()) return PostProcessor();
-  return Parse(field, id_end, 0);
+  return ReadPostProcessor(field, 0, id_end);
 }
 
 }  // namespace switchyard::tokenizer

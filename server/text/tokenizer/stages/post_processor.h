@@ -12,7 +12,7 @@
 
 namespace switchyard::tokenizer {
 
-// What all of these come to: ids before and after the text's own.
+// The result of each: ids before and after the text's own.
 struct PostProcessor {
   std::vector<int32_t> before;
   std::vector<int32_t> after;

@@ -1,11 +1,10 @@
-// Pre-tokenizers: what tokenizer.json's `pre_tokenizer` does: cuts normalized text into the pieces that the model sees.
+// Pre-tokenizers: how tokenizer.json's `pre_tokenizer` cuts normalized text into the pieces that the model sees.
 //
-// Const after construction, thread-safe.  From the file: ByteLevel, Split, Metaspace, Whitespace, WhitespaceSplit,
-// Digits, Punctuation, CharDelimiterSplit, BertPreTokenizer, FixedLength, Sequence.  Refused at load: UnicodeScripts.
+// From the file: ByteLevel, Split, Metaspace, Whitespace, WhitespaceSplit, Digits, Punctuation, CharDelimiterSplit,
+// BertPreTokenizer, FixedLength, Sequence.  UnicodeScripts is refused at load.
 #pragma once
 
-#include <memory>
-
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/text/tokenizer/json_reader.h"
@@ -13,14 +12,11 @@
 
 namespace switchyard::tokenizer {
 
-class PreTokenizer {
- public:
-  virtual ~PreTokenizer() = default;
-  // Cancelled when the guard says so; ResourceExhausted when a regex hits its limit.
-  virtual absl::Status Apply(WorkGuard* guard, Pieces* pieces) const = 0;
-};
+// Splits or rewrites the pieces; thread-safe.  Cancelled by the guard; ResourceExhausted when a regex hits
+// its limit.
+using PreTokenizer = absl::AnyInvocable<absl::Status(WorkGuard* guard, Pieces* pieces) const>;
 
-// Null when the field is absent.  InvalidArgument names the JSON path of what is wrong.
-absl::StatusOr<std::unique_ptr<PreTokenizer>> ParsePreTokenizer(const Field& field);
+// Empty when the field is absent.  InvalidArgument names the JSON path of what is wrong.
+absl::StatusOr<PreTokenizer> ParsePreTokenizer(const Field& field);
 
 }  // namespace switchyard::tokenizer

@@ -32,13 +32,13 @@ ChatTemplateClock ClockOf(const Json& golden) {
 }
 
 // "" when the outcome is the expected one, else what differs.
-std::string Difference(const Json& expected, const absl::StatusOr<std::string>& got) {
+std::string Difference(const Json& expected, const absl::StatusOr<RenderedChat>& got) {
   if (expected.contains("error")) {
-    return got.ok() ? "expected the error " + expected["error"].dump() + "\n  got " + Json(*got).dump() : "";
+    return got.ok() ? "expected the error " + expected["error"].dump() + "\n  got " + Json(got->text).dump() : "";
   }
   if (!got.ok()) return "expected " + expected["text"].dump() + "\n  got error " + std::string(got.status().message());
-  if (*got == expected["text"].get_ref<const std::string&>()) return "";
-  return "expected " + expected["text"].dump() + "\n  got      " + Json(*got).dump();
+  if (got->text == expected["text"].get_ref<const std::string&>()) return "";
+  return "expected " + expected["text"].dump() + "\n  got      " + Json(got->text).dump();
 }
 
 TEST(ChatTemplateGolden, SnippetsRenderAsTransformersDoes) {
@@ -56,11 +56,11 @@ TEST(ChatTemplateGolden, SnippetsRenderAsTransformersDoes) {
   for (const Json& test : golden["cases"]) {
     const auto& source = test["template"].get_ref<const std::string&>();
     const auto parsed = ChatTemplate::Parse(source);
-    const absl::StatusOr<std::string> got =
-        parsed.ok() ? parsed->Render(golden["variables"], ClockOf(golden)) : parsed.status();
+    const absl::StatusOr<RenderedChat> got =
+        parsed.ok() ? parsed->RenderChat(golden["variables"], ClockOf(golden)) : parsed.status();
     if (const auto ours = kOurs.find(source); ours != kOurs.end()) {
       used.insert(source);
-      EXPECT_EQ(got.ok() ? *got : "error", ours->second) << source;
+      EXPECT_EQ(got.ok() ? got->text : "error", ours->second) << source;
       continue;
     }
     const std::string difference = Difference(test, got);
@@ -88,11 +88,11 @@ TEST(ChatTemplateGolden, FamiliesRenderAsTransformersDoes) {
     }
     const auto model = ModelChatTemplate::Load(kFolder, kFolder + ("templates/" + file));
     ASSERT_TRUE(model.ok()) << model.status();
-    const absl::StatusOr<std::string> got = model->Render(request, ClockOf(golden));
+    const absl::StatusOr<RenderedChat> got = model->RenderChat(request, ClockOf(golden));
     if (test["request"] == "content parts" && text_only.contains(file)) {
       request.messages[0]["content"] = "Hi";
       ASSERT_TRUE(got.ok()) << file << ": " << got.status();
-      EXPECT_EQ(*got, *model->Render(request, ClockOf(golden))) << file;
+      EXPECT_EQ(got->text, model->RenderChat(request, ClockOf(golden))->text) << file;
       continue;
     }
     EXPECT_EQ(Difference(test, got), "") << file << ": " << test["request"];

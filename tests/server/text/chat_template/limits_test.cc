@@ -17,7 +17,9 @@ absl::StatusOr<std::string> Render(const std::string& source, const Json& variab
                                    const ChatTemplateLimits& limits = {}) {
   const auto parsed = ChatTemplate::Parse(source, limits);
   if (!parsed.ok()) return parsed.status();
-  return parsed->Render(variables, {absl::UnixEpoch(), absl::UTCTimeZone()});
+  auto chat = parsed->RenderChat(variables, {absl::UnixEpoch(), absl::UTCTimeZone()});
+  if (!chat.ok()) return chat.status();
+  return std::move(chat->text);
 }
 
 void ExpectError(const std::string& source, absl::StatusCode code, const std::string& message,
@@ -254,7 +256,7 @@ TEST(ChatTemplateLimitsTest, TheCallerEndsARenderSoon) {
                              "\n{% set s = ' ' * 60000 %}{% for i in range(99) %}{{ s|int }}"
                              "{% endfor %}"}) {
     asked = 0;
-    const auto got = ChatTemplate::Parse(source)->Render(Json::object(), clock);
+    const auto got = ChatTemplate::Parse(source)->RenderChat(Json::object(), clock);
     EXPECT_EQ(got.status().code(), absl::StatusCode::kDeadlineExceeded) << got.status();
     EXPECT_THAT(std::string(got.status().message()), HasSubstr("chat template: the deadline has passed (line "));
     EXPECT_EQ(asked, 3) << "an error is final";

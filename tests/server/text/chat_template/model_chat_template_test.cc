@@ -32,7 +32,9 @@ class ModelChatTemplateTest : public testing::Test {
   absl::StatusOr<std::string> Render(const ChatRequest& request) {
     auto model = Load();
     if (!model.ok()) return model.status();
-    return model->Render(request, {absl::UnixEpoch(), absl::UTCTimeZone()});
+    auto chat = model->RenderChat(request, {absl::UnixEpoch(), absl::UTCTimeZone()});
+    if (!chat.ok()) return chat.status();
+    return std::move(chat->text);
   }
   static ChatRequest Hello() {
     ChatRequest request;
@@ -61,7 +63,7 @@ TEST_F(ModelChatTemplateTest, TheJinjaFileWinsOverTheConfigAndTheFlagOverBoth) {
   Write("other.jinja", "flag");
   const auto model = Load((dir_ / "other.jinja").string());
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(*model->Render(Hello(), {}), "flag");
+  EXPECT_EQ(model->RenderChat(Hello(), {})->text, "flag");
 }
 
 TEST_F(ModelChatTemplateTest, ToolsSelectToolUse) {
@@ -163,7 +165,7 @@ TEST_F(ModelChatTemplateTest, BadRequests) {
 TEST_F(ModelChatTemplateTest, TheClockIsTheCallers) {
   WriteConfig({{"chat_template", "{{ strftime_now('%Y-%m-%d %H:%M') }}"}});
   const auto model = Load();
-  EXPECT_EQ(*model->Render(Hello(), {absl::FromUnixSeconds(86400 * 366), absl::FixedTimeZone(3600)}),
+  EXPECT_EQ(model->RenderChat(Hello(), {absl::FromUnixSeconds(86400 * 366), absl::FixedTimeZone(3600)})->text,
             "1971-01-02 01:00");
 }
 

@@ -72,23 +72,6 @@ TEST(RegexTest, FindsMatchesLeftToRight) {
   EXPECT_THAT(Matches("x", ""), ElementsAre());
 }
 
-TEST(RegexTest, LiteralsMatchThemselves) {
-  const std::string text = "a.b*c[d]\\{e}(é)^$|?+";
-  auto regex = Regex::Literal(text);
-  ASSERT_TRUE(regex.ok()) << regex.status();
-  int count = 0;
-  ASSERT_TRUE(regex
-                  ->ForEachMatch("x" + text + "y",
-                                 [&](Match match) {
-                                   EXPECT_EQ(match.begin, 1u);
-                                   EXPECT_EQ(match.end, text.size() + 1);
-                                   ++count;
-                                   return absl::OkStatus();
-                                 })
-                  .ok());
-  EXPECT_EQ(count, 1);
-}
-
 TEST(RegexTest, BadPatternsSayWhatIsWrong) {
   for (const char* pattern : {"(", "a)", "[a", "*a", R"(\p{Nonsense})", "(?<=a+)b", R"(\C)"}) {
     const auto regex = Regex::Compile(pattern);

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "server/text/unicode/normal_form.h"
-
 namespace switchyard::text {
 namespace {
 
