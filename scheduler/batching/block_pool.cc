@@ -145,32 +145,4 @@ void BlockPool::RemoveFree(BlockId id) {
   block.prev = block.next = -1;
 }
 
-void BlockPool::CheckInvariants() const {
-  int32_t free = 0, cached = 0, unreferenced = 0, published = 0;
-  int32_t prev = -1;
-  for (BlockId id = head_; id >= 0; prev = id, id = blocks_[id].next) {
-    const Block& block = blocks_[id];
-    SY_CHECK_EQ(block.prev, prev);
-    SY_CHECK_EQ(block.references, 0);
-    ++free;
-    cached += block.content != 0;
-    SY_CHECK_LE(free, num_blocks());
-  }
-  SY_CHECK_EQ(prev, tail_);
-  for (BlockId id = 0; id < num_blocks(); ++id) {
-    const Block& block = blocks_[id];
-    SY_CHECK_GE(block.references, 0);
-    unreferenced += block.references == 0;
-    if (block.content == 0) continue;
-    ++published;
-    const auto entry = index_.find(block.hash);
-    SY_CHECK(entry != index_.end());
-    SY_CHECK_EQ(entry->second, id);
-  }
-  SY_CHECK_EQ(free, num_free_);
-  SY_CHECK_EQ(cached, num_cached_free_);
-  SY_CHECK_EQ(unreferenced, num_free_);
-  SY_CHECK_EQ(published, static_cast<int32_t>(index_.size()));
-}
-
 }  // namespace switchyard::batching

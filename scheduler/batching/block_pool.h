@@ -1,8 +1,8 @@
 // One rank's paged KV cache as the scheduler sees it: which block belongs to whom, and which still holds a prefix.
 //
-// Blocks are reference-counted.  A block whose content is complete can be published under its hash; when nobody refers
-// to it any more it stays findable until it is needed for something else, least recently used first (blocks without a
-// published content go before all others).  Only full blocks are ever shared, so nothing is copied on write.
+// Blocks are reference-counted.  A complete block can be published under its hash; when nobody refers to it any more it
+// stays findable until it is reused, least recently used first (unpublished blocks go before all others).  Only full
+// blocks are shared, so nothing is copied on write.
 //
 // Exact: a published block stores its tokens and the identity of its predecessor's content (or the root), and a lookup
 // compares both.  A 64-bit collision costs a hit, never an answer.  Thread-compatible; holds no device memory.
@@ -58,10 +58,9 @@ class BlockPool {
   int32_t num_cached() const { return num_cached_free_; }  // unreferenced and published
   int32_t references(BlockId block) const { return blocks_[block].references; }
   int64_t num_evictions() const { return num_evictions_; }
-  // Aborts if the free list, the counts and the index disagree.  For tests: linear in the blocks.
-  void CheckInvariants() const;
 
  private:
+  friend struct Invariants;  // of tests
   struct Block {
     int32_t references = 0;
     int32_t prev = -1;  // neighbours in the free list

@@ -1,10 +1,9 @@
 // Who computes whose rows where a step gives some ranks many rows and others few: one prompt's prefill beside idle
 // ranks.
 //
-// A row's attention is work of its sequence's rank, where its keys are.  All else of a row (norms, projections, router,
-// shared expert) any rank can do, for those weights are on every rank.  A rebalancing rank then waits for less, and the
-// exchange of expert rows is spread over all ranks, too.  The rows' values travel twice a layer (workers/model/
-// token_rebalancer.h), so few rows are not worth it.
+// A row's attention is work of its sequence's rank, where its keys are.  Any rank can do the rest (norms, projections,
+// router, shared expert), as those weights are on every rank; that also spreads the exchange of expert rows.  Values
+// travel twice a layer (workers/model/runner/token_rebalancer.h), so few rows are not worth it.
 #pragma once
 
 #include <cstdint>

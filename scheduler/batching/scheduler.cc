@@ -26,7 +26,6 @@ absl::Status Scheduler::Submit(Request request, absl::Time now) {
   }
   const PrefixRoot root{.salt = request.cache_salt,
                         .weights_version = running_.group().weights_version,
-                        .adapter = request.adapter,
                         .long_rope = running_.group().IsLong(static_cast<int64_t>(request.prompt.size()))};
   for (Sequence* sequence : requests_.Add(request, root, policy_.block_size, now)) waiting_.Push(sequence);
   ++submitted_;

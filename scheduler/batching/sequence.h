@@ -1,12 +1,11 @@
 // A sequence: one choice of one request, from its arrival to its end.
 //
-// The scheduler owns every Sequence and is the only one who changes it; the server sees the value types of this header
-// (FinishReason, SequenceTimings, SequenceUsage) inside events.  Thread-compatible.  Knows nothing of blocks' contents,
-// ranks' loads or policy: it counts its own tokens and says what it still has to compute.
+// The scheduler owns and changes it; the server sees the value types of this header (FinishReason, SequenceTimings,
+// SequenceUsage) inside events.  Thread-compatible.  Counts its own tokens and says what it still has to compute.
 //
-// Positions.  A sequence has `tokens()` (prompt, then the outputs that were committed) and `num_pending()` outputs that
-// are sampled by steps still in flight: their values are unknown here, the rank's slot feeds them.  `num_planned()` is
-// the number of positions, from 0, whose keys and values exist once all planned steps have run.
+// Positions.  A sequence has `tokens()` (prompt, then the committed outputs) and `num_pending()` outputs that steps in
+// flight sample: their values are unknown here, the rank's slot feeds them.  `num_planned()` is the number of
+// positions, from 0, whose keys and values exist once all planned steps have run.
 #pragma once
 
 #include <algorithm>

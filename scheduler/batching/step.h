@@ -1,7 +1,6 @@
 // The seam between policy and tensors: what the server asks of the workers in one step, and what they answer.
 //
-// Whoever understands these two structs understands the engine:
-//   Scheduler::Plan → StepPlan → every rank executes → StepResult → Scheduler::Commit.
+//   Scheduler::Plan → StepPlan → every rank executes → StepResult → Scheduler::Commit
 // Plain data, no proto types; both print (DebugString).  A plan is a delta against the slots that a rank holds: a slot
 // keeps a sequence's tokens, block table and sampling state between steps, so a decode item is a few words.  After an
 // epoch change every slot is empty and everything is sent again.
@@ -64,16 +63,9 @@ struct StepItem {
   bool operator==(const StepItem& other) const = default;
 };
 
-struct BlockCopy {
-  BlockId from = 0;
-  BlockId to = 0;
-  bool operator==(const BlockCopy& other) const = default;
-};
-
 // What one rank does in this step.
 struct RankPlan {
   std::vector<SlotId> freed_slots;  // emptied first
-  std::vector<BlockCopy> copies;    // then done, in order
   std::vector<StepItem> items;      // then run, in this order; rows of item i precede those of item i+1
 
   int32_t NumRows() const;

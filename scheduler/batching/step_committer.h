@@ -1,6 +1,5 @@
-// The plans in flight, oldest first, and what becomes of sequences when their results come back.
-//
-// A result is checked against its plan before anything changes.  Thread-compatible; no clock.
+// The plans in flight, oldest first, and what their results do to sequences.  A result is checked against its plan
+// before anything changes.  Thread-compatible; no clock.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,5 @@
-// The planner of the next step: which tokens of which sequences every rank computes.
-//
-// The order of work, and who is preempted when blocks run out: scheduler.h.  Thread-compatible; no clock.  Does not
-// look at deadlines or at how many plans are out: the scheduler's.
+// The planner of the next step: which tokens of which sequences every rank computes, in the order of work of
+// scheduler.h.  Thread-compatible; no clock.  Does not look at deadlines or at how many plans are out.
 #pragma once
 
 #include <cstdint>

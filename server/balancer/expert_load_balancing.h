@@ -1,7 +1,6 @@
-// The engine's side of the background load balancer: counts how experts are used, has the residency loop decide where
-// they had better live, and carries that out on the group's workers.
-//
-// Of the engine's thread.  A model without MoE layers has nothing of it.
+// The engine's side of the background load balancer: counts how experts are used, has the balancer decide where they
+// had better live, and carries that out on the group's workers.  Called on the engine's thread; without MoE layers it
+// does nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,6 @@
 #include "scheduler/batching/step.h"
 #include "scheduler/popularity/expert_load_stats.h"
 #include "server/balancer/background_balancer.h"
-#include "server/balancer/experts_copy.h"
 #include "server/balancer/placement_cost_monitor.h"
 #include "server/balancer/planner_thread.h"
 #include "server/config.h"

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/balancer/experts_copy.h"
+#include "server/balancer/background_balancer.h"
 #include "switchyard/v1/admin.pb.h"
 
 namespace switchyard::server {

@@ -1,5 +1,5 @@
-// A plan of the background balancer with all that carrying it out wants to know: worked out where the plan is made, so
-// that the engine's thread copies no tables and checks nothing.
+// A plan of the background balancer with all that carrying it out needs, worked out where the plan is made: the
+// engine's thread copies no tables and checks nothing.
 #pragma once
 
 #include <cstdint>

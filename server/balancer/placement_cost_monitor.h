@@ -1,11 +1,10 @@
-// What steps cost and how many there were of each kind: the measured figures that placement weighs moves by.
+// What steps cost, and how many there were of each kind: the measured figures that placement weighs moves by.
 //
-// Sums of lately done steps; whoever plans fades them by half, so that they follow the machine and the traffic.
-// Measured: the rows' time in experts and in exchanges, the time of a layer, tokens a step, and how fast workers copy.
-// Under an expert budget a replica takes room: a copy puts out an expert that comes again, unless nothing needs it,
-// which is taken to be as likely as the share of the experts that has room.  So a copy counts 2 - share times for the
-// per-step balancer; the background balancer weighs by itself what memory is worth, by what a miss costs: a copy that a
-// layer waits for. Thread-compatible; no clock.
+// Sums of recent steps, which the planner halves so that they follow machine and traffic: the rows' time in experts and
+// in exchanges, the time of a layer, tokens a step, and how fast workers copy.  Under an expert budget a copied replica
+// evicts an expert that is needed again about as often as the share of experts that have room, so for the per-step
+// balancer a copy counts 2 - share times; the background balancer weighs memory by the cost of a miss, which is a copy
+// that a layer waits for.  Thread-compatible; no clock.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// A thread on which residency plans are made, since they may take seconds: one at a time, at a lower priority than
-// whoever serves.
+// A thread that makes residency plans, since they may take seconds: one at a time, at a lower priority than serving.
 #pragma once
 
 #include <optional>

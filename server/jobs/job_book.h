@@ -1,7 +1,7 @@
-// All jobs, in memory and in the journal, and who watches them.
+// All jobs, in memory and in the journal, and their watchers.
 //
-// A change that a user asked for is in the journal before it is here.  What workers report has happened whatever the
-// disk says: where the journal cannot be written it is here first, and `clean()` is false until it is there, too.
+// A change that a user asked for is in the journal before it is here.  A worker's report counts at once: where the
+// journal cannot be written it is here first, and `clean()` is false until it is there, too.
 // Thread-compatible; reads no clock; blocks on the journal alone.
 #pragma once
 

@@ -7,7 +7,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/jobs/api/spec_convert.h"
+#include "server/jobs/api/job_convert.h"
 
 namespace switchyard::server {
 namespace {
@@ -104,8 +104,7 @@ absl::Status JobManager::CheckWorkers(const jobs::JobSpec& spec, const std::stri
 }
 
 absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const jobs::JobSpec& spec) {
-  JobPtr before;
-  ASSIGN_OR_RETURN(before, FindRequest(request_id, spec));
+  ASSIGN_OR_RETURN(JobPtr before, FindRequest(request_id, spec));
   if (before != nullptr) return Submitted{before, true};
   if (runs_.draining()) return ServerStopsError();
   if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
@@ -131,16 +130,14 @@ absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& requ
 }
 
 absl::StatusOr<JobPtr> JobManager::Get(const std::string& id) {
-  Job* job = nullptr;
-  ASSIGN_OR_RETURN(job, FindJob(id));
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   return JobBook::Picture(*job);
 }
 
 absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, jobs::JobEvent event, const std::string& reason,
                                        std::initializer_list<jobs::JobState> already,
                                        const std::function<void(Job*)>& edit) {
-  Job* job = nullptr;
-  ASSIGN_OR_RETURN(job, FindJob(id));
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   if (std::find(already.begin(), already.end(), job->state) != already.end()) return JobBook::Picture(*job);
   const auto requeue = [&](Job* moved) {
     moved->full_since_unix_ms = 0;
@@ -186,8 +183,7 @@ absl::StatusOr<jobs::JobSpec> JobManager::CheckOtherWorkers(const Job& job, int3
 absl::StatusOr<JobPtr> JobManager::ResumeOn(const std::string& id, std::optional<int32_t> workers) {
   std::string reason = "resume was asked for";
   std::function<void(Job*)> edit;
-  Job* job = nullptr;
-  ASSIGN_OR_RETURN(job, FindJob(id));
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   if (workers.has_value() && *workers != job->spec.workers) {
     RETURN_IF_ERROR(CheckOtherWorkers(*job, *workers).status());
     absl::StrAppend(&reason, " on ", *workers, " workers instead of ", job->spec.workers);
@@ -206,8 +202,7 @@ absl::StatusOr<JobPtr> JobManager::Cancel(const std::string& id) {
 }
 
 absl::StatusOr<int64_t> JobManager::Watch(const std::string& id, JobBook::WatchFn watch) {
-  Job* job = nullptr;
-  ASSIGN_OR_RETURN(job, FindJob(id));
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   return book_.Watch(job, std::move(watch));
 }
 

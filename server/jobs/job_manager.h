@@ -3,9 +3,9 @@
 //   JobBook (all jobs, the journal) · JobQueue (whose turn it is) · JobRuns (jobs under way, what workers report) ·
 //   JobRetries (what follows a loss) · TrainerPools (the workers that are there)
 //
-// All calls on one thread (job_loop.h has it).  No sockets, no files of its own, no clock: those are the host's, the
-// journal's and the workers'.  Everything that a job is is in the journal before it is acknowledged or acted upon; an
-// attempt's number before any worker hears of it, so that no two trainers ever have the same one.
+// All calls on one thread (job_loop.h).  No sockets, files or clock: it reaches them through host, journal and workers.
+// A job is in the journal before it is acknowledged or acted upon, and an attempt's number before any worker receives
+// it, so no two trainers ever have the same one.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The queue of jobs: says whose turn it is.
 //
-// First come, first served: a job that waits for workers holds them back from those behind it that want the same kind,
-// which train alone or serve as well.  A job whose attempt was lost keeps its place; one that was paused goes to the
-// end.  Thread-compatible; keeps no state of its own: a job's place is in the book.
+// First come, first served: a job that waits for workers holds back those behind it that want the same kind (training
+// alone, or serving as well).  A job whose attempt was lost keeps its place; a paused one goes to the end.
+// Thread-compatible; a job's place is in the book.
 #pragma once
 
 #include <vector>

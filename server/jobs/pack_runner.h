@@ -1,6 +1,5 @@
-// Threads on which text becomes tokens: one for each piece of work, as it may take hours.
-//
-// Thread-safe.  How much runs at once is its callers' to bound.
+// Threads on which text becomes tokens, one for each piece of work, as it may take hours.  Thread-safe.  Callers bound
+// how much runs at once.
 #pragma once
 
 #include <atomic>

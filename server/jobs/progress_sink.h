@@ -1,4 +1,4 @@
-// Who writes down what training jobs report: loss logs.
+// Interface that receives what training jobs report, to write loss logs.
 #pragma once
 
 #include <cstdint>

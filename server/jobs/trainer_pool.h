@@ -1,9 +1,8 @@
 // The training workers that are there: who registered, who is busy, who has fallen silent.
 //
-// A job takes workers that are alike (the same device and instruction set: other ranks' bits would differ).  Those that
-// train alone are in one pool; those that also serve in another, which one job at a time has, and whose links are the
-// serving group's to judge and to end.
-// Thread-compatible; reads no clock.
+// A job takes workers of one device and instruction set: others' bits would differ.  Workers that train alone are in
+// one pool; those that also serve are in another, which one job at a time uses, and whose links the serving group
+// judges and ends.  Thread-compatible; reads no clock.
 #pragma once
 
 #include <map>

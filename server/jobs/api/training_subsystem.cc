@@ -92,8 +92,7 @@ void TrainingSubsystem::DisableJobs(const absl::Status& why) {
 }
 
 absl::Status TrainingSubsystem::OpenJobs() {
-  std::unique_ptr<JobStore> journal;
-  ASSIGN_OR_RETURN(journal, JobStore::Open(config_->checkpoint_root + kJournal));
+  ASSIGN_OR_RETURN(std::unique_ptr<JobStore> journal, JobStore::Open(config_->checkpoint_root + kJournal));
   absl::StatusOr<RootDir> logs = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
   RETURN_IF_ERROR(logs.status());
   sink_ = std::make_unique<LossLog>(*std::move(logs), [] { return absl::Now(); });

@@ -1,7 +1,6 @@
-// All of the server that trains, put together: roots, journal, jobs, packing, logs, service, this machine's training
-// workers.  A server without training workers has the service alone, which says so; so has one whose journal of jobs is
-// damaged, or whose checkpoint root is gone or does not take or give it: it serves on.
-//
+// All of the server that trains: roots, journal, jobs, packing, logs, service, this machine's training workers.  A
+// server without training workers has the service alone, which says so; so has one whose journal is damaged, or whose
+// checkpoint root is gone or cannot be read or written: it serves on.
 // Open, then StartWorkers, Drain, StopWorkers, Stop, in this order.
 #pragma once
 

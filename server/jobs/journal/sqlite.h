@@ -1,8 +1,8 @@
 // A thin layer over SQLite: handles that close themselves, errors as statuses.  Thread-compatible; blocks on the disk.
 //
-// Errors go to clients, so they say the file's name without its folder and what SQLite says; where it is and what was
-// asked of it is in the log.  FailedPrecondition: another process has it open.  DataLoss: the file is damaged, or none
-// of SQLite's.  ResourceExhausted: the disk is full.  Unavailable: it cannot be read or written.
+// Clients see the errors, so they have the file's name without its folder; the log has the path and the statement.
+// FailedPrecondition: another process has it open.  DataLoss: the file is damaged, or none of SQLite's.
+// ResourceExhausted: the disk is full.  Unavailable: it cannot be read or written.
 #pragma once
 
 #include <sqlite3.h>

@@ -59,8 +59,8 @@ absl::StatusOr<DocumentEncoder> DocumentEncoder::Load(const ModelDir& folder, co
     return absl::FailedPreconditionError(absl::StrCat(name, ": has no ", kTokenizerFile, " to make tokens with"));
   }
   if (!json.ok()) return AtFolder(name, json.status());
-  std::unique_ptr<const tokenizer::Tokenizer> tokenizer;
-  ASSIGN_OR_RETURN(tokenizer, tokenizer::Tokenizer::FromJson(*json, absl::StrCat(name, "/", kTokenizerFile)));
+  ASSIGN_OR_RETURN(std::unique_ptr<const tokenizer::Tokenizer> tokenizer,
+                   tokenizer::Tokenizer::FromJson(*json, absl::StrCat(name, "/", kTokenizerFile)));
   absl::StatusOr<text::ModelChatTemplate> chat = text::ModelChatTemplate::LoadFrom(folder, name);
   if (!chat.ok() && !absl::IsNotFound(chat.status())) return chat.status();
   auto own_chat = chat.ok() ? std::make_unique<const text::ModelChatTemplate>(*std::move(chat)) : nullptr;

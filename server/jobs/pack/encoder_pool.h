@@ -1,6 +1,5 @@
-// Threads that make tokens of blocks of lines.  What comes out does not depend on how many there are.
-//
-// One user at a time.  The threads are nice: what serves goes first.
+// Threads that make tokens of blocks of lines; their number changes no output.  One user at a time.  The threads are
+// nice: serving goes first.
 #pragma once
 
 #include <atomic>

@@ -171,8 +171,7 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
   const std::string folder = in_root ? "." : request.output.substr(0, slash);
   if (!in_root) RETURN_IF_ERROR(outputs.MakeFolders(folder));
   ASSIGN_OR_RETURN(const int folder_fd, outputs.OpenFolder(folder));
-  std::unique_ptr<TokenWriter> writer;
-  ASSIGN_OR_RETURN(writer,
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenWriter> writer,
                    TokenWriter::Create(UniqueFd(folder_fd), {.name = request.output.substr(in_root ? 0 : slash + 1),
                                                              .path = request.output,
                                                              .replace = request.replace,

@@ -1,10 +1,9 @@
 // Which bytes of a conversation's text are trained, and which tokens these are.
 //
-// Where the template has `{% generation %}` blocks, they say it.  Elsewhere what the assistant wrote is what rendering
-// the conversation up to and with its message adds to rendering it up to there with a generation prompt: so the header
-// of its turn is not trained, the EOS that ends the turn is, and white space behind that EOS is not.  A template that
-// renders a beginning otherwise within the whole (some leave out earlier reasoning) is an error that says so; nothing
-// is guessed.
+// `{% generation %}` blocks of the template decide.  Without them, what the assistant wrote is what rendering up to and
+// with its message adds to rendering up to there with a generation prompt: the header of its turn is not trained, the
+// EOS that ends the turn is, white space behind that EOS is not.  A template that renders a beginning otherwise within
+// the whole (some leave out earlier reasoning) is an error; nothing is guessed.
 #pragma once
 
 #include <cstdint>

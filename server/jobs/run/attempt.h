@@ -3,9 +3,9 @@
 //   forming ──all started──► running ──┬─ the ranks end by themselves, or as they were asked to
 //      └───────── Abort ───────────────┴─► ended or lost, every one
 //
-// The first that goes wrong (a rank's link, a rank that says LOST or FAILED, a time limit) aborts the others; who does
-// not end then either loses its link.  FAILED of any rank is the verdict, then BLOCKED of any, whenever it comes: a
-// peer may have taken it for a loss.  Else it is rank 0's where that has done what was wanted, else the first fault.
+// The first fault (a rank's link, a rank that reports LOST or FAILED, a time limit) aborts the others; a rank that does
+// not end then loses its link.  FAILED of any rank is the verdict, then BLOCKED of any, whenever it comes: a peer may
+// have taken it for a loss.  Else it is rank 0's where that has done what was wanted, else the first fault.
 // Thread-compatible; reads no clock.
 #pragma once
 

@@ -1,6 +1,5 @@
-// Makes a job's data ready before it takes workers: its text files become tokens, one file for its datasets, then one
-// for its evaluation.  The host packs on another thread; this starts it and checks what came of it.
-// Thread-compatible.
+// Makes a job's data ready before it takes workers: text files become tokens, one file for datasets, then one for
+// evaluation.  The host packs on another thread; this starts it and checks the result.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

@@ -192,26 +192,24 @@ void JobRun::Postpone(absl::Duration by, absl::Time now) {
   progress_.Postpone(by, now);
 }
 
-void JobRun::OnStarted(WorkerId id, int64_t step, const std::vector<std::string>& warnings) {
-  for (const std::string& warning : warnings) LogWarn(job_->id, ": ", warning);
-  if (!warnings.empty()) warnings_ = absl::StrJoin(warnings, "; ");
-  attempt_->OnStarted(id, step, context_.host->Now());
-  if (attempt_->all_started()) progress_.Start(attempt_->first_step(), warnings_);
-}
-
-RunProgress* JobRun::Receive(WorkerId id) {
-  if (!attempt_->OnWord(id, context_.host->Now())) return nullptr;
-  progress_.Start(attempt_->first_step(), warnings_);
-  return &progress_;
-}
-
-void JobRun::OnNote(WorkerId id, const std::string& text) {
-  if (attempt_->OnNote(id, context_.host->Now())) Note(text);
-}
-
-void JobRun::OnEnded(WorkerId id, jobs::TrainEnd end) {
-  attempt_->OnEnded(id, std::move(end), context_.host->Now());
-  ConcludeIfOver();
+void JobRun::Receive(WorkerId id, TrainingReport report) {
+  const absl::Time now = context_.host->Now();
+  if (const auto* started = std::get_if<TrainingStarted>(&report)) {
+    for (const std::string& warning : started->warnings) LogWarn(job_->id, ": ", warning);
+    if (!started->warnings.empty()) warnings_ = absl::StrJoin(started->warnings, "; ");
+    attempt_->OnStarted(id, started->step, now);
+    if (attempt_->all_started()) progress_.Start(attempt_->first_step(), warnings_);
+  } else if (auto* end = std::get_if<jobs::TrainEnd>(&report)) {
+    attempt_->OnEnded(id, std::move(*end), now);
+    ConcludeIfOver();
+  } else if (const auto* note = std::get_if<std::string>(&report)) {
+    if (attempt_->OnNote(id, now)) Note(*note);
+  } else if (attempt_->OnWord(id, now)) {
+    progress_.Start(attempt_->first_step(), warnings_);
+    if (const auto* step = std::get_if<jobs::TrainProgress>(&report)) progress_.OnStep(*step);
+    if (const auto* result = std::get_if<jobs::EvaluationResult>(&report)) progress_.OnEvaluated(*result);
+    if (auto* checkpoint = std::get_if<jobs::SavedCheckpoint>(&report)) progress_.OnSaved(std::move(*checkpoint));
+  }
 }
 
 void JobRun::OnLost(WorkerId id, const std::string& reason) {

@@ -1,5 +1,4 @@
-// A job that is under way, from its turn in the queue until its attempt is over: first its data is made ready, then it
-// waits for workers and starts an attempt on them, then it reports; at its end it moves to the state that follows.
+// A job under way, from its turn in the queue until its attempt is over and it moves to the state that follows:
 //
 //   Prepare ─► waits for workers (Tick) ─► attempt ─► over()
 // Thread-compatible; reads the host's clock.
@@ -47,12 +46,8 @@ class JobRun {
   void Postpone(absl::Duration by, absl::Time now);
   void Note(const std::string& note) { context_.book->Note(job_, note); }
 
-  // What its workers report.
-  void OnStarted(WorkerId id, int64_t step, const std::vector<std::string>& warnings);
-  // Where a report on progress goes; null: it is not rank 0's, or the attempt is being aborted.
-  RunProgress* Receive(WorkerId id);
-  void OnNote(WorkerId id, const std::string& text);
-  void OnEnded(WorkerId id, jobs::TrainEnd end);
+  // A report of one of its workers.  REQUIRES: has_workers().
+  void Receive(WorkerId id, TrainingReport report);
   void OnLost(WorkerId id, const std::string& reason);
   // Moves the job on if all ranks have ended.
   void ConcludeIfOver();

@@ -1,4 +1,4 @@
-// What the jobs under way share with each other.  Plain values; all of it is borrowed from the job manager.
+// What the jobs under way share.  Plain values; all of it is borrowed from the job manager.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What an attempt reports while it trains, as it comes into the job, the load statistics, the curves and, now and then,
-// the journal; and how long the job has run.  Thread-compatible.
+// Brings what an attempt reports while it trains into the job, the counts, the curves and, now and then, the journal;
+// measures how long the job has run.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace switchyard::server {
 // that workers do not train.  INVALID_ARGUMENT (BAD_FIELD): spec and model do not fit.  FAILED_PRECONDITION
 // (NO_TOKENIZER): text, but the model has no tokenizer; (DISK_FULL): too little room.  check_model: asks the workers
 // what they say of the model.  Where nobody can say (or it is null) its config.json is read by a few keys alone
-// (model_facts.h), which a log line says; workers then refuse the rest when it is the job's turn.
+// (model_check.h), which a log line says; workers then refuse the rest when it is the job's turn.
 absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
                             const CheckModelFn& check_model);
 

@@ -134,8 +134,7 @@ TEST(TrainerClipTest, GradientsAreScaledToTheNorm) {
   StepReport report;
   const auto step_of = [&](double clip_norm) {
     TrainingGroupOptions options = {.dtype = DType::kF64};
-    options.trainer.clip_norm = clip_norm;
-    options.trainer.adamw = {.epsilon = kEpsilon, .weight_decay = 0};
+    options.trainer.optimizer = {.epsilon = kEpsilon, .weight_decay = 0, .clip_norm = clip_norm};
     TrainingGroup group(golden.dir, options);
     const auto before = group.Masters();
     report = group.Step({RowsOfStep(golden, 0)}, /*learning_rate=*/1);
@@ -267,7 +266,7 @@ TEST_F(TrainerErrorsTest, AnEvaluationThatIsNotFinite) {
 }
 
 TEST_F(TrainerErrorsTest, AStepOfMaskedTokensAlone) {
-  TrainingGroup group(golden_.dir, {.trainer = {.router = {.balance_weight = 0}, .clip_norm = 1}});
+  TrainingGroup group(golden_.dir, {.trainer = {.optimizer = {.clip_norm = 1}, .router = {.balance_weight = 0}}});
   for (int32_t& target : rows_.targets) target = -100;
   const StepReport report = group.Step({rows_}, 0);
   EXPECT_EQ(report.tokens, 0);

@@ -54,8 +54,6 @@ class KvCache {
 
   // Takes the memory now rather than where it is first written to: writes zeros everywhere.
   absl::Status Touch(const Stream& stream);
-  // Copies whole blocks in every layer, in order.  InvalidArgument for a block outside the pool.
-  absl::Status Copy(const Stream& stream, absl::Span<const batching::BlockCopy> copies);
 
  private:
   std::vector<CacheSpec> specs_;

@@ -1,9 +1,8 @@
-// Reads a file of packed tokens (scheduler/jobs/token_format.h).
-//
-// Read with pread, never mapped: a file that shrinks gives an error and no signal.  Thread-safe after Open.
+// Reads a file of packed tokens (scheduler/jobs/token_format.h), with pread: a file that shrinks gives an error and no
+// signal.  Thread-safe after Open.
 // Errors: InvalidArgument for what the file says, DataLoss for contents that are not what the header's hash says,
-// FailedPrecondition "… changed while it was read" for a file that is another one than at Open, Unavailable when the
-// disk fails.
+// FailedPrecondition "… changed while it was read" where it is another one than at Open, Unavailable when the disk
+// fails.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The check of a job's model: whether workers train what its folder says.
 //
 // A rank makes it when it opens its model (setup/job_model.h), and the server before it accepts a job: it runs
-// `switchyard-worker --check_model=NAME --checkpoint_root=DIR`, which prints ModelCheckLine.  Thread-safe; reads files,
-// allocates no weights.  Does not do: tensors' names and shapes, which loading checks; numbers of a spec (job_spec.h).
+// `switchyard-worker --check_model=NAME --checkpoint_root=DIR`, which prints ModelCheckLine.  Thread-safe; allocates no
+// weights.  Does not check tensors' names and shapes (loading does) nor a spec's numbers (job_spec.h).
 #pragma once
 
 #include <string>

@@ -5,10 +5,9 @@
 //   …          each rank writes its files, in a thread of its own
 //   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
 //              commits, in that thread; when it has, the checkpoint counts
-// Where the copy of any rank does not fit into its memory, or its experts are offloaded, none is made, and whoever
-// trains waits until all have written (copied()).  One save at a time.  Whatever fails ends the job's attempt (status,
-// marked Lost): the checkpoints before it stay. Thread-compatible: the trainer's thread calls; its own thread is
-// inside.
+// Where any rank has no memory for the copy, or its experts are offloaded, none is made, and training waits until all
+// have written (copied()).  One save at a time.  Any failure ends the job's attempt (status, marked Lost); earlier
+// checkpoints stay.  Thread-compatible: the trainer's thread calls.
 #pragma once
 
 #include <atomic>

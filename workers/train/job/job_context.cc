@@ -3,24 +3,40 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/log.h"
 #include "workers/train/job/rank_agreement.h"
 
 namespace switchyard::train {
 namespace {
 
 DType DTypeOfJob(jobs::TrainDType dtype) {
-  switch (dtype) {
-    case jobs::TrainDType::kF32:
-      return DType::kF32;
-    case jobs::TrainDType::kBf16:
-      return DType::kBf16;
-    case jobs::TrainDType::kF64:
-      return DType::kF64;
-  }
-  return DType::kF32;
+  if (dtype == jobs::TrainDType::kBf16) return DType::kBf16;
+  return dtype == jobs::TrainDType::kF64 ? DType::kF64 : DType::kF32;
 }
 
 }  // namespace
+
+JobNotes::JobNotes(std::string job_id, absl::Duration interval, TrainListener* listener)
+    : job_id_(std::move(job_id)), interval_(interval), listener_(listener) {}
+
+bool JobNotes::due() const { return absl::Now() - last_ >= interval_; }
+
+void JobNotes::Stage(const std::string& text) {
+  last_ = absl::Now();
+  if (listener_ == nullptr) return;
+  LogInfo("job ", job_id_, ": ", text);
+  listener_->Note(text);
+}
+
+void JobNotes::Note(const std::string& text) {
+  if (due()) Stage(text);
+}
+
+void JobNotes::Count(absl::string_view what, int64_t bytes) {
+  bytes_ += bytes;
+  Note(absl::StrCat(what, ": ", bytes_ >> 20, " MiB"));
+}
 
 JobContext::JobContext(TrainJobInput input, const Stream& stream, comm::Communicator* comm, TrainListener* listener)
     : input_(std::move(input)),

@@ -1,7 +1,5 @@
-// What the parts of one rank's attempt at a job share: what was asked for, with whom it trains, whether it is still
-// wanted, and whether all ranks know of its error.
-//
-// One thread's; Stop, stop and wanted may be called from any, and what notes as JobNotes says.
+// What the parts of one rank's attempt at a job share: the spec, the group, whether it is still wanted, and whether all
+// ranks know of its error.  Belongs to one thread; Stop, stop and wanted may be called from any.
 #pragma once
 
 #include <atomic>
@@ -12,15 +10,39 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "scheduler/jobs/job_spec.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
-#include "workers/train/job/job_notes.h"
 #include "workers/train/job/train_job_input.h"
 #include "workers/train/job/train_listener.h"
 
 namespace switchyard::train {
+
+// Says what an attempt is doing: to the log and, through its listener, to the server.  Rank 0's speaks, the others are
+// silent.  Thread-compatible: while Run's thread waits for those that load, one of them may call.
+class JobNotes {
+ public:
+  // listener: borrowed; null: of a rank that is silent.
+  JobNotes(std::string job_id, absl::Duration interval, TrainListener* listener);
+
+  // At once: something else begins.
+  void Stage(const std::string& text);
+  // Of what takes long: unless the last note is younger than the interval.
+  void Note(const std::string& text);
+  bool due() const;
+  // Bytes that are read of one thing, and a note of all of them so far.
+  void StartCount() { bytes_ = 0; }
+  void Count(absl::string_view what, int64_t bytes);
+
+ private:
+  const std::string job_id_;
+  const absl::Duration interval_;
+  TrainListener* const listener_;
+  absl::Time last_ = absl::InfinitePast();
+  int64_t bytes_ = 0;
+};
 
 class JobContext {
  public:

@@ -28,8 +28,7 @@ absl::Status JobPacking::Find() {
 // What was decided up to the checkpoint counts; what was decided behind it comes again.
 absl::Status JobPacking::Replay(absl::string_view text) {
   const TrainerState& start = start_.state();
-  PackingJournal journal;
-  ASSIGN_OR_RETURN(journal, DecodePackingJournal(text));
+  ASSIGN_OR_RETURN(PackingJournal journal, DecodePackingJournal(text));
   const absl::Status replayed = controller_->Replay(journal.decisions, start.step);
   if (absl::IsFailedPrecondition(replayed)) {  // other ranks
     PackAnew(absl::StrCat(kPackingJournalName, " does not count: ", replayed.message()));

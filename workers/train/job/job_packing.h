@@ -1,8 +1,8 @@
-// How a job's experts come to be packed: as packing.log of its folder says, or, in mode full, as it comes to be decided
-// beside its steps (expert_packer.h).
+// How a job's experts come to be packed: as packing.log of its folder says or, in mode full, as is decided beside its
+// steps (expert_packer.h).
 //
 //   Find ─► the model is made with packing() ─► MakePacker ─► OpenJournal ─► AfterStep, after each step
-// Thread-compatible.  Every rank makes the same calls in the same order: all but OpenJournal are collective.
+// Thread-compatible.  All but OpenJournal are collective.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,5 @@
-// What the ranks of a job tell each other beside training: small words, all of them to all, so that each draws the same
-// conclusions and they end, stop and save at the same step.
-//
-// Each call is a collective of class control: every rank makes the same calls in the same order.
-// Errors: the communicator's.
+// Small words that the ranks of a job exchange beside training, all to all, so that each draws the same conclusions and
+// they end, stop and save at the same step.  Each call is a collective of class control.  Errors: the communicator's.
 #pragma once
 
 #include <cstdint>

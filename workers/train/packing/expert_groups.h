@@ -1,8 +1,8 @@
 // What packing p is on R ranks: p groups of R / p neighbouring ranks, each of which has every expert once.
 //
-// Rank r is at place r % (R / p) of group r / (R / p); a group's experts are dealt out as ExpertLayout::Contiguous does
-// it, so the ranks at one place have the same ones: replicas of each other.  Neighbours are what shares a machine, so a
-// group's all-to-alls leave it late.  p = 1 is no packing, p = R plain data parallelism.
+// Rank r is at place r % (R / p) of group r / (R / p); a group deals experts out as ExpertLayout::Contiguous does, so
+// ranks at one place are replicas of each other.  Neighbours share a machine, so a group's all-to-alls leave it late.
+// p = 1 is no packing, p = R plain data parallelism.
 #pragma once
 
 #include <cstdint>

@@ -1,15 +1,13 @@
-// Packs the experts of a job's ranks while it trains: after a step, asks the controller (scheduler/jobs/
-// expert_packing.h) with all ranks' times, has the experts moved if there is room, and gives the trainer its new group.
+// Packs the experts of a job's ranks while it trains: after a step it asks the controller (scheduler/jobs/
+// expert_packing.h) with all ranks' times, moves experts if there is room, and gives the trainer its new group.
 //
 // A job:  PackingController controller({.world = R});  controller.Replay(journal, step) where it goes on from a step
 //         PackedResidents(E, R, controller.packing(), rank): the experts that the model is made with
 //         Create → { Trainer::Step → AfterStep → checkpoint }
-// AfterStep is the fence: nothing else may be under way, and a checkpoint of the step is saved behind it.  Blocks of
-// the parameters have moved when packing() has changed. Collective calls: every rank makes them at the same steps.
-// Where memory is short masters and moments of experts, idle but for the optimizer's part of a step, go into a file
-// (Lina's offload; on CPU ranks the tier below memory is a disk); what does not fit then either, or into the file, is
-// refused, by all ranks, and the decision says by whom.
-// Thread-compatible.  CPU only.
+// During AfterStep nothing else may be under way; a checkpoint of the step is saved behind it.  When packing() has
+// changed, blocks of the parameters have moved.  All calls are collective.  Where memory is short, masters and moments
+// of experts go into a file (Lina's offload; below a CPU's memory is a disk); what does not fit there either is refused
+// by all ranks, and the decision says by whom.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>

@@ -48,8 +48,7 @@ absl::StatusOr<std::unique_ptr<Repack>> Repack::Prepare(const ExpertGroups& grou
   repack->PlanMoves();
   RankWord room;
   room.SetStatus(repack->Allocate(options));
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(world, room, deadline - absl::Now()));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(world, room, deadline - absl::Now()));
   repack->refusal_ = std::string(FirstError(words).message());
   if (!repack->refusal_.empty()) repack->experts_ = {};
   return repack;
@@ -111,9 +110,9 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
       at += bytes;
     }
   }
-  std::unique_ptr<comm::Work> work;
-  ASSIGN_OR_RETURN(work, group->AllToAllV({.deadline = deadline, .tag = comm::CallTag(comm::CallUse::kRepack, layer)},
-                                          std::move(out)));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<comm::Work> work,
+      group->AllToAllV({.deadline = deadline, .tag = comm::CallTag(comm::CallUse::kRepack, layer)}, std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;
@@ -138,8 +137,7 @@ absl::Status Repack::Bring(absl::Time deadline) {
       [&](int32_t layer, absl::Span<ParameterBlock* const> from, absl::Span<ParameterBlock* const> to) -> absl::Status {
         return BringLayer(layer, from, to, deadline);
       }));
-  std::unique_ptr<comm::Work> all;
-  ASSIGN_OR_RETURN(all,
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> all,
                    groups_.group().world->Barrier({.comm_class = comm::CommClass::kControl, .deadline = deadline}));
   return all->Wait();
 }

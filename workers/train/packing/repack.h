@@ -1,17 +1,17 @@
 // Changes which ranks have which experts between two steps: packing p becomes q, masters and moments travel.
 //
-//   Prepare  each rank takes memory for the experts that are new to it, or room in a file for masters and moments of
-//            all that it will have, and all hear whether all could
-//   Run      new groups; values by all-to-all, a layer at a time, within a group of the old packing, which has all of
-//            them; a barrier; then, at once, every rank has its new experts and the old memory or file is gone
+//   Prepare  each rank takes memory for its new experts, or room in a file for masters and moments of all that it will
+//            have, and all learn whether all could
+//   Run      new groups; values by all-to-all, a layer at a time, within a group of the old packing; a barrier; then
+//            every rank has its new experts, and the old memory or file is gone
 //
-// Each rank has masters and moments in memory or in a file, and may change from one to the other here.  Of what is in a
-// file no more than two layers are in memory, and two of what goes into one: until the barrier there are two files.
+// Masters and moments may move between memory and a file here.  Of either file no more than two layers are in memory;
+// until the barrier there are two files.
 //
-// Until that barrier nothing of the parameters, the model or the old groups has changed on any rank, and a rank behind
-// it has everything.  An error aborts the group, so nobody waits for a rank that is lost; as after any error of the
-// group, the job goes back to its last checkpoint.  What arrives has the bits that were sent.
-// Both are collectives of the world; nothing else may be under way.  Thread-compatible.  CPU only.
+// Until that barrier nothing of the parameters, the model or the old groups has changed on any rank; a rank behind it
+// has everything.  An error aborts the group, and the job goes back to its last checkpoint.  What arrives has the bits
+// that were sent.  Both calls are collectives of the world; nothing else may be under way.  Thread-compatible.  CPU
+// only.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // A rank's parameters as files of a checkpoint (workers/checkpoint/FORMAT.md), and back.
 //
-// model-0000i-of-0000N.safetensors has weights by the names of HuggingFace's checkpoints, one tensor an expert, so that
-// the folder loads as a model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in
-// AccDType.  What every rank has is written by rank 0, an expert by the rank that has its first replica.  Who reads
-// does not ask which rank wrote. Thread-compatible.
+// model-0000i-of-0000N.safetensors has weights by HuggingFace's names, one tensor an expert, so the folder loads as a
+// model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in AccDType.  Rank 0 writes
+// what every rank has, the rank with an expert's first replica writes the expert; readers do not depend on that.
+// Thread-compatible.
 #pragma once
 
 #include <vector>

@@ -206,9 +206,9 @@ absl::Status Parameters::Initialise(const InitialValues& values, const checkpoin
 
 absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                               const std::function<bool(int64_t, int64_t)>& progress) {
-  std::vector<model::Param> params;
-  ASSIGN_OR_RETURN(params, model::BuildParams(model_->config(), *model::FindFamily(model_->config().model_type),
-                                              checkpoint, model_->mutable_weights()));
+  ASSIGN_OR_RETURN(std::vector<model::Param> params,
+                   model::BuildParams(model_->config(), *model::FindFamily(model_->config().model_type), checkpoint,
+                                      model_->mutable_weights()));
   RETURN_IF_ERROR(model::CheckAllUsed(checkpoint, model_->config(), params));
   const auto is_of = [](const model::Param& param, const ParameterBlock* block) {
     return block->weight == param.weight && block->tensor == param.tensor;

@@ -1,11 +1,10 @@
 // What training keeps of every parameter of a model: its master value, its gradient and AdamW's two moments, all in
 // AccDType (fp32; fp64 for an fp64 model), and the transposed weights that backward reads.
 //
-// A block is one packed weight of the model, or one vector: q, k and v are one block, gate and up of an expert are one.
-// A block's parts say which tensors of a checkpoint its rows are.  Masters are what is trained; Publish rounds them
-// into the model.  A block of an expert is on the ranks that hold that expert, all others are on every rank.  Which
-// experts those are may change between steps (AllocateExperts, AdoptExperts; repack.h has their values brought).
-// Thread-compatible.  CPU only.
+// A block is one packed weight of the model (q, k and v are one, gate and up of an expert are one) or one vector; its
+// parts name the checkpoint tensors of its rows.  Masters are trained; Publish rounds them into the model.  An expert's
+// blocks are on the ranks that hold it, which may change between steps (AllocateExperts, AdoptExperts; repack.h brings
+// values), all others on every rank.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +35,7 @@ struct ParameterBlock {
   int32_t layer = -1, expert = -1;  // of an expert: which of the model's
   int32_t replica = 0;              // of an expert: which of its replicas this is
   bool decayed = false;             // weight decay: of matrices alone
-  bool by_gradient = true;          // false: a router's bias, which no gradient trains (router_balance.h)
+  bool by_gradient = true;          // false: a router's bias, which no gradient trains (router_losses.h)
   ops::Weight* weight = nullptr;    // of the model; exactly one of the two
   Tensor* tensor = nullptr;
   ops::Weight transposed;     // [k, n], of weights

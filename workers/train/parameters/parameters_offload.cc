@@ -14,8 +14,8 @@ absl::StatusOr<std::unique_ptr<StateOffload>> Parameters::OffloadLayers(
     std::vector<Shape>& of_layer = shapes.emplace_back();
     for (const ParameterBlock* block : layer) of_layer.push_back(block->StateShape());
   }
-  std::unique_ptr<StateOffload> offload;
-  ASSIGN_OR_RETURN(offload, StateOffload::Create(shapes, AccDType(model_->dtype()), open));
+  ASSIGN_OR_RETURN(std::unique_ptr<StateOffload> offload,
+                   StateOffload::Create(shapes, AccDType(model_->dtype()), open));
   for (size_t l = 0; l < layers.size(); ++l) {
     for (size_t i = 0; i < layers[l].size(); ++i) {
       layers[l][i]->offloaded = &offload->file();

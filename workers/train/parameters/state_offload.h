@@ -1,13 +1,11 @@
-// Masters and moments of experts in a file instead of in memory: they are idle but for the optimizer's part of a step,
-// which has them layer by layer.
+// Masters and moments of experts in a file instead of in memory, for the optimizer's part of a step, layer by layer:
 //
 //   a thread:  read 0 │ read 1 │ write 0, read 2 │ write 1, read 3 │ …
 //   the caller:       │ use 0  │ use 1           │ use 2           │ …
 //
-// Two layers' worth is in memory, in two slots that keep their memory.  Nobody computes otherwise than without: the
-// same bits.  Thread-compatible; the file may be read by another thread while nobody is inside ForEachLayer.
-// (Lina offloads idle expert parameters to the host, scheduler/PAPERS.md, item 4; on a CPU the tier below memory is a
-// disk.)
+// Two layers are in memory, in two slots that keep their memory.  The bits are those of training without it.
+// Thread-compatible; another thread may read the file while nobody is inside ForEachLayer.
+// (Lina offloads idle expert parameters to the host, scheduler/PAPERS.md, item 4; below a CPU's memory is a disk.)
 #pragma once
 
 #include <array>
@@ -62,7 +60,6 @@ class StateOffload {
 
   const StatePlace& place(size_t layer, size_t block) const { return layers_[layer][block]; }
   const StateFile& file() const { return *file_; }
-  DType dtype() const { return dtype_; }
   OffloadCounters counters() const { return {.bytes = bytes_, .wait_seconds = wait_seconds_}; }
 
  private:
@@ -71,6 +68,8 @@ class StateOffload {
   StateOffload(DType dtype, std::vector<std::vector<StatePlace>> layers, int64_t bytes)
       : dtype_(dtype), layers_(std::move(layers)), bytes_(bytes) {}
   void Stream(StateAccess access, Progress* progress);
+  // move(at, piece) of a layer's slot, piece by piece; the calling thread passes its gate before each.
+  absl::Status InPieces(size_t layer, absl::FunctionRef<absl::Status(int64_t at, absl::Span<char> piece)> move);
 
   const DType dtype_;
   const std::vector<std::vector<StatePlace>> layers_;

@@ -1,22 +1,20 @@
-// Sums gradients over ranks while backward runs: one rank's part.  Those of what every rank has over all ranks, those
-// of experts over the ranks that have the same (trainer_group.h); of an expert that is on one rank nothing is summed.
+// Sums one rank's gradients over ranks while backward runs: gradients that every rank has over all ranks, those of
+// experts over the ranks that hold the same (trainer_group.h); an expert on one rank needs no sum.
 //
-// What is summed together, and in which order, follows from shapes alone (reduce_plan.h, reduce_policy.h), is the same
-// in every pass, and all ranks have the sums that they share in the same order.  A thread of its own, one a pass, takes
-// them in that order, each as soon as its gradients are complete and the mode's rule lets it go beside the all-to-alls
-// that this rank knows of (AllToAllWatch).
+// What is summed together, and in which order, follows from shapes alone (reduce_plan.h, reduce_policy.h), so ranks
+// have the sums that they share in the same order.  One thread a pass starts them in that order, each as soon as its
+// gradients are complete and the mode's rule lets it go beside this rank's all-to-alls (AllToAllWatch).
 //
-// Why nothing waits in a circle: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is
-// never held behind a sum (communicator.h); the rule only ever delays a sum.  In priority_ticketed, where an all-to-all
-// does wait for a sum, both follow the one order that rank 0 reports (gradient_reducer_tickets.h).  tests/model_check
-// checks both, and that the paper's local rule does deadlock.
+// No wait is circular: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is never
+// held behind a sum (communicator.h); the rule only delays sums.  In priority_ticketed, where an all-to-all does wait
+// for a sum, both follow the one order that rank 0 decides.  tests/model_check checks both, and that the paper's local
+// rule does deadlock.
 //
-// Values do not depend on the mode, nor on timing: every element is summed in rank order, whatever it travels with.
+// Values depend neither on the mode nor on timing: every element is summed in rank order, whatever it travels with.
 // Sums are tagged with their number, so ranks that differ in what they sum are named (Internal).
 //
 // One thread runs backward and calls all of this: Start → (StageDone and the watch's calls) → Finish, or Cancel after
-// an error.  While a pass is under way its thread alone uses the communicator's classes all_reduce and control.
-// On the CPU.
+// an error.  During a pass its thread alone uses the communicator's classes all_reduce and control.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +38,14 @@
 #include "workers/model/backward/model_gradients.h"
 #include "workers/moe/layer/all_to_all_watch.h"
 #include "workers/tensor/tensor.h"
-#include "workers/train/reduce/gradient_reducer_tickets.h"
 #include "workers/train/step/trainer_group.h"
 
 namespace switchyard::train {
+
+// A ticket of priority_ticketed: the next all-to-all or sum in the one order that rank 0 decides.  A follower takes
+// what it does strictly from there, so all ranks have one order whatever they see (scheduler/PAPERS.md, "Leader's
+// ticket log").  It is safe because what is ready on rank 0 depends only on what was ticketed before.
+enum class Ticket : uint8_t { kAllToAll, kSum, kEnd };
 
 class GradientReducer : public moe::AllToAllWatch {
  public:

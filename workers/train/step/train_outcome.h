@@ -1,7 +1,7 @@
-// Says of a status how it ends a job's attempt on a rank: whether another attempt may do better.
+// Says of a status how it ends a job's attempt on a rank: whether another attempt may do better.  Pure.
 //
-// Pure.  A status that says nothing of it goes by its code; Lost, Failed and Blocked say otherwise where the code alone
-// misleads (a disk that is full may not be tomorrow, a model that does not fit into the memory will not).
+// The code decides; Lost, Failed and Blocked mark a status whose code misleads (a full disk may not be full tomorrow, a
+// model that does not fit into the memory never will).
 #pragma once
 
 #include "absl/status/status.h"

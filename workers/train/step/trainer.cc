@@ -30,11 +30,11 @@ int64_t BlocksOf(int64_t length, int64_t block_size) { return (length + block_si
 
 // The limits of a spec, asked again of whatever makes a trainer.
 absl::Status CheckNumbers(const TrainerOptions& options) {
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.adamw.beta1, jobs::kBetas));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.adamw.beta2, jobs::kBetas));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: epsilon", options.adamw.epsilon, jobs::kEpsilons));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: weight_decay", options.adamw.weight_decay, jobs::kWeightDecays));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: clip_norm", options.clip_norm, jobs::kClipNorms));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.optimizer.beta1, jobs::kBetas));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.optimizer.beta2, jobs::kBetas));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: epsilon", options.optimizer.epsilon, jobs::kEpsilons));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: weight_decay", options.optimizer.weight_decay, jobs::kWeightDecays));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: clip_norm", options.optimizer.clip_norm, jobs::kClipNorms));
   RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_weight", options.router.balance_weight, jobs::kRouterLossWeights));
   RETURN_IF_ERROR(
       jobs::CheckReal("trainer: capacity_factor", options.capacity_factor, {0, jobs::kCapacityFactorLimit}));
@@ -146,10 +146,9 @@ absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const
 
 absl::Status Trainer::SumOver(comm::Communicator* comm, const TensorView& values, absl::Time deadline) {
   if (comm->world() == 1 || values.NumElements() == 0) return absl::OkStatus();
-  std::unique_ptr<comm::Work> work;
-  ASSIGN_OR_RETURN(
-      work, comm->AllReduceSum({.stream = &stream_, .comm_class = comm::CommClass::kAllReduce, .deadline = deadline},
-                               values));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
+                   comm->AllReduceSum(
+                       {.stream = &stream_, .comm_class = comm::CommClass::kAllReduce, .deadline = deadline}, values));
   return work->Wait();
 }
 
@@ -221,8 +220,8 @@ moe::MoeContext Trainer::ContextOf(const moe::ExpertCapacity& capacity, absl::Ti
 absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const moe::MoeContext& moe) {
   BuildBatch(rows);
   saved_.Begin(NumRows(rows));
-  model::StageOut out;
-  ASSIGN_OR_RETURN(out, model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, &saved_));
+  ASSIGN_OR_RETURN(model::StageOut out,
+                   model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, &saved_));
   seconds_.all_to_all += moe.stats->exchange_seconds;
   seconds_.experts += moe.stats->expert_seconds;
   dropped_ += moe.stats->dropped_rows;
@@ -281,9 +280,9 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   report->balance_loss += share * router.balance;
   report->z_loss += share * router.z;
   const TensorView d_residual = d_residual_.Rows(residual.dim(0));
-  model::LossSum sum;
-  ASSIGN_OR_RETURN(sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
-                                  parameters_->gradients(), d_residual));
+  ASSIGN_OR_RETURN(model::LossSum sum,
+                   head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
+                             parameters_->gradients(), d_residual));
   report->loss += sum.loss;
   stats.Clear();
   model::BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe},
@@ -341,8 +340,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
         absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", jobs::kMaxLearningRate, "]"));
   }
   RETURN_IF_ERROR(CheckRows(micro_batches));
-  GlobalCounts counts;
-  ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   // The same number on every rank.  Balance losses, moments and decay alone must not move parameters.
   if (counts.tokens == 0) {
     ++steps_;
@@ -366,10 +364,10 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
     return absl::DataLossError(absl::StrCat(jobs::kNotFinite, ": loss ", report.loss, ", norm of gradients ",
                                             report.gradient_norm, " in step ", steps_ + 1));
   }
-  const bool clips = options_.clip_norm > 0 && report.gradient_norm > options_.clip_norm;
+  const bool clips = options_.optimizer.clip_norm > 0 && report.gradient_norm > options_.optimizer.clip_norm;
   // (As PyTorch's clip_grad_norm_.)
   const double waited = Offloaded().wait_seconds;
-  RETURN_IF_ERROR(Update(learning_rate, clips ? options_.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
+  RETURN_IF_ERROR(Update(learning_rate, clips ? options_.optimizer.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
   seconds_.offload = Offloaded().wait_seconds - waited;
   report.offloaded_bytes = Offloaded().bytes;
   return report;
@@ -378,8 +376,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
 absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
   SY_CHECK(group_.world != nullptr);
   RETURN_IF_ERROR(CheckRows(micro_batches));
-  GlobalCounts counts;
-  ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
   moe::MoeStats stats;
   const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
@@ -387,10 +384,9 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
     const TrainRows& rows = micro_batches[i];
     ChooseSchedule(counts.rows[i]);
     BuildBatch(rows);
-    model::StageOut out;
-    ASSIGN_OR_RETURN(out, model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
-    model::LossSum sum;
-    ASSIGN_OR_RETURN(sum, head_.Evaluate(stream_, out.hidden, rows.targets));
+    ASSIGN_OR_RETURN(model::StageOut out,
+                     model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
+    ASSIGN_OR_RETURN(model::LossSum sum, head_.Evaluate(stream_, out.hidden, rows.targets));
     report.loss += sum.loss;
   }
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));

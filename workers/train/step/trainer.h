@@ -1,18 +1,16 @@
 // One rank's part of a training step: micro-batches forward and backward, gradients summed over the ranks, clipped,
 // AdamW.
 //
-// Attention and everything dense are data parallel: every rank has its own rows and all of these parameters; experts
-// are sharded, and rows travel to them, among the ranks of one of p groups where experts are packed (trainer_group.h).
-// A step's loss is the mean over the unmasked tokens of all ranks and micro-batches; balance losses are of each
-// micro-batch's rows on all ranks, their mean over micro-batches counts. Every rank of the group calls Step with as
-// many micro-batches, of which its own may be empty; collectives have the same order everywhere.  Same seed, same
-// layout: same bits (threads do not matter). Thread-compatible.  CPU only. Errors: the communicator's (the step is then
-// undone on no rank: the job goes back to its last checkpoint); InvalidArgument for tokens and targets outside the
-// vocabulary, shapes, and numbers that cannot be.  Any error of a rank in a group of several aborts the group, so that
-// nobody waits for it. DataLoss "loss is not finite …", before any parameter has changed.
-// A step without a single target on any rank is skipped: nothing is computed, no parameter, moment or count of AdamW's
-// changes.
-// An error of the file that offloaded masters are in leaves some changed: the attempt is over.
+// Attention and all that is dense is data parallel; experts are sharded, and rows travel to them, within one of p
+// groups where experts are packed (trainer_group.h).  A step's loss is the mean over the unmasked tokens of all ranks
+// and micro-batches; balance losses are of each micro-batch's rows on all ranks, averaged over micro-batches.  Every
+// rank calls Step with as many micro-batches, some of which may be empty.  A step without a target on any rank is
+// skipped: no parameter, moment or count of AdamW's changes.  Same seed and layout: same bits, whatever the threads.
+// Thread-compatible.  CPU only.
+// Errors: the communicator's (the step is undone on no rank: the job goes back to its last checkpoint); InvalidArgument
+// for tokens and targets outside the vocabulary, shapes, and numbers that cannot be; DataLoss "loss is not finite …",
+// before any parameter has changed; those of the file with offloaded masters, which leave some changed.  In a group of
+// several, any of them aborts the group, so that nobody waits for this rank.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +22,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/jobs/comm_spec.h"
+#include "scheduler/jobs/job_spec.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/model/backward/loss_head.h"
@@ -41,17 +40,11 @@
 
 namespace switchyard::train {
 
-struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0.1;  // of matrices
-};
-
 struct TrainerOptions {
-  AdamWOptions adamw = {};
+  jobs::OptimizerSpec optimizer = {};  // but its schedule, which Step is given
   RouterLossOptions router = {};
   double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
-  double balance_bias_rate = 0;  // of a model whose routers have biases (router_balance.h); 0 = they stay
-  double clip_norm = 1.0;        // of all gradients; 0 = not clipped
+  double balance_bias_rate = 0;  // of a model whose routers have biases (router_losses.h); 0 = they stay
   model::SavePolicy save = model::SavePolicy::kAll;
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence

@@ -1,5 +1,4 @@
 // trainer_state.json of a checkpoint: how far a job is, and of what job it is, so that only that one goes on from it.
-//
 // It has no times and no attempt: the same training gives the same bytes.  Pure: texts in, texts out.
 #pragma once
 

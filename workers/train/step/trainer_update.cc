@@ -5,7 +5,6 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/ops/optimizer/adamw.h"
-#include "workers/train/step/router_balance.h"
 #include "workers/train/step/trainer.h"
 
 namespace switchyard::train {
@@ -21,8 +20,7 @@ absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
   double replicated = 0, experts = 0;
   for (const ParameterBlock& block : parameters_->blocks()) {
     if (!block.by_gradient) continue;
-    double sum = 0;
-    ASSIGN_OR_RETURN(sum, ops::SumOfSquares(stream_, block.gradient));
+    ASSIGN_OR_RETURN(const double sum, ops::SumOfSquares(stream_, block.gradient));
     (block.shard == model::Shard::kReplicated ? replicated : experts) += sum;
   }
   RETURN_IF_ERROR(SumOver(group_.experts, TensorView(&experts, DType::kF64, {1}), deadline));
@@ -31,7 +29,7 @@ absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
 
 absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
   ++steps_;
-  const AdamWOptions& adamw = options_.adamw;
+  const jobs::OptimizerSpec& adamw = options_.optimizer;
   ops::AdamWDesc desc = {.step = steps_ - skipped_steps_,
                          .lr = learning_rate,
                          .beta1 = adamw.beta1,

@@ -44,8 +44,7 @@ absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const mode
 // Rank 0 looks, as it does for the rest of the contents.
 absl::Status CheckTargets(JobContext* context, const DataSource& source, size_t num_files, absl::string_view what) {
   if (!context->leads()) return absl::OkStatus();
-  bool found = false;
-  ASSIGN_OR_RETURN(found, source.HasTarget([&](int64_t done, int64_t total) {
+  ASSIGN_OR_RETURN(const bool found, source.HasTarget([&](int64_t done, int64_t total) {
     YieldPoint::PassOwn();
     return context->NotePart(absl::StrCat("looks for targets of ", what), done, total);
   }));
@@ -66,8 +65,7 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
   uint64_t seen = Fnv1a("");
   const auto open = [&](const std::vector<jobs::TrainFile>& files, absl::string_view what, bool in_order,
                         std::unique_ptr<DataSource>* source) -> absl::Status {
-    std::vector<TokenFile> tokens;
-    ASSIGN_OR_RETURN(tokens, OpenFiles(context, config, files, what));
+    ASSIGN_OR_RETURN(std::vector<TokenFile> tokens, OpenFiles(context, config, files, what));
     for (size_t i = 0; i < tokens.size(); ++i) {
       const jobs::TokenFileHeader& header = tokens[i].header();
       seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
@@ -90,8 +88,7 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
   RankWord word;
   word.SetStatus(OfData(mine, were_right));
   word.number = static_cast<int64_t>(seen);
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(context->comm(), word, input.disk_limit));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(context->comm(), word, input.disk_limit));
   absl::Status status = FirstError(words);
   for (size_t r = 1; r < words.size() && status.ok(); ++r) {
     if (words[r].number == words[0].number) continue;

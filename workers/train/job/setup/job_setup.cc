@@ -41,9 +41,9 @@ absl::Status JobSetup::Run() {
 
 absl::Status JobSetup::OpenCheckpoints() {
   const TrainJobInput& input = context_.input();
-  std::unique_ptr<checkpoint::FileSystem> files;
   ASSIGN_OR_RETURN(
-      files, input.open_checkpoints ? input.open_checkpoints() : OpenJobFolder(input.checkpoint_root, input.job_id));
+      std::unique_ptr<checkpoint::FileSystem> files,
+      input.open_checkpoints ? input.open_checkpoints() : OpenJobFolder(input.checkpoint_root, input.job_id));
   job_.checkpoints = YieldingFiles(std::move(files));
   return absl::OkStatus();
 }
@@ -63,21 +63,17 @@ absl::Status JobSetup::MakeModel() {
   const jobs::JobSpec& spec = context_.spec();
   const model::ModelConfig& config = job_.source.config;
   const comm::Communicator& comm = *context_.comm();
-  model::ModelWeights weights;
-  ASSIGN_OR_RETURN(weights, model::AllocateWeights(config, context_.dtype(),
-                                                   PackedResidents(static_cast<int>(config.num_experts), comm.world(),
-                                                                   job_.packing->packing(), comm.rank())));
+  ASSIGN_OR_RETURN(model::ModelWeights weights,
+                   model::AllocateWeights(config, context_.dtype(),
+                                          PackedResidents(static_cast<int>(config.num_experts), comm.world(),
+                                                          job_.packing->packing(), comm.rank())));
   ASSIGN_OR_RETURN(job_.model, model::Model::Create(context_.stream(), config, context_.dtype(), std::move(weights),
                                                     spec.sequence_length));
   ASSIGN_OR_RETURN(job_.parameters, Parameters::Create(context_.stream(), job_.model.get(),
                                                        job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr));
   job_.fit->ReportOffload(*job_.parameters);
   TrainerOptions options;
-  options.adamw = {.beta1 = spec.optimizer.beta1,
-                   .beta2 = spec.optimizer.beta2,
-                   .epsilon = spec.optimizer.epsilon,
-                   .weight_decay = spec.optimizer.weight_decay};
-  options.clip_norm = spec.optimizer.clip_norm;
+  options.optimizer = spec.optimizer;
   options.router = {.balance = spec.balance, .balance_weight = *spec.balance_weight, .z_weight = spec.z_weight};
   options.capacity_factor = spec.capacity_factor;
   options.balance_bias_rate = spec.balance_bias_rate;
@@ -136,8 +132,8 @@ absl::Status JobSetup::LoadBase() {
 absl::Status JobSetup::Restore() {
   const std::string& folder = job_.start->folder();
   const checkpoint::Manifest& manifest = job_.start->manifest();
-  checkpoint::ShardTable table;
-  ASSIGN_OR_RETURN(table, checkpoint::ShardTable::Open(job_.checkpoints.get(), folder, manifest, "optimizer-"));
+  ASSIGN_OR_RETURN(checkpoint::ShardTable table,
+                   checkpoint::ShardTable::Open(job_.checkpoints.get(), folder, manifest, "optimizer-"));
   context_.notes().StartCount();
   RETURN_IF_ERROR(RestoreParameters(table, job_.parameters.get(), [&](int64_t bytes) {
     return context_.NoteRead(absl::StrCat("reads ", folder), bytes);

@@ -1,7 +1,5 @@
 // What a rank does before the first step: opens the model, its data and the job's folder, checks that all of it fits
-// into memory, and goes on from the newest checkpoint.
-//
-// Every rank makes the same steps in the same order, and each ends alike on all ranks.  Thread-compatible.
+// into memory, and goes on from the newest checkpoint.  Each step ends alike on all ranks.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

@@ -84,9 +84,9 @@ absl::Status JobStart::Read(const JobShape& shape) {
 
 absl::Status JobStart::ReadFiles(const JobShape& shape) {
   ASSIGN_OR_RETURN(manifest_, checkpoint::OpenCheckpoint(checkpoints_, folder_, checkpoint::CheckpointCheck::kSizes));
-  std::string text;
-  ASSIGN_OR_RETURN(text, checkpoint::ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName),
-                                                   kMaxTrainerStateBytes));
+  ASSIGN_OR_RETURN(
+      std::string text,
+      checkpoint::ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName), kMaxTrainerStateBytes));
   ASSIGN_OR_RETURN(state_, DecodeTrainerState(text));
   // A job's spec stays but for its workers, so what differs are files.
   RETURN_IF_ERROR(OfData(CompareShapes(state_.shape, shape), context_.input().attempt > 1));

@@ -28,8 +28,7 @@ absl::Status MemoryFit::CountNeighbours() {
   RankWord word;
   word.SetText(
       absl::StrJoin(memory.pools, " ", [](std::string* out, const MemoryPool& pool) { out->append(KeyOf(pool)); }));
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(context_.comm(), word, context_.input().step_limit));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(context_.comm(), word, context_.input().step_limit));
   for (const RankWord& each : words) {
     for (const absl::string_view key : absl::StrSplit(each.text, ' ', absl::SkipEmpty())) ++ranks_of_pool_[key];
   }
@@ -107,8 +106,7 @@ absl::Status MemoryFit::Check() {
 
 absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, int32_t files, int32_t first) const {
   const int64_t available = Available();
-  bool must_offload = false;
-  ASSIGN_OR_RETURN(must_offload, MustOffload(most, available));
+  ASSIGN_OR_RETURN(const bool must_offload, MustOffload(most, available));
   if (must_offload) RETURN_IF_ERROR(CheckOffloadRoom(OffloadedBytes(files)));
   // What fits with more fits with less.
   return first > 1 ? MustOffload(first, available) : offloads_;
