@@ -19,7 +19,7 @@ struct BatchingPolicy {
   int32_t max_choices = 64;             // of one request
   bool prefix_reuse = true;
   // A rank attracts newcomers by the prefix it holds only while it runs at most this many sequences more than the least
-  // loaded: else one system prompt, shared by all, would fill one rank and leave the others idle.
+  // loaded: else one shared system prompt would fill one rank and leave the others idle.
   int32_t max_prefix_imbalance = 8;
   // Fewest rows of a step that one rank computes for another (row_transfers.h); 0 = never, -1 = as the group says.
   int32_t min_rebalance_rows = -1;
@@ -36,8 +36,8 @@ struct GroupShape {
   int32_t num_ranks = 1;
   int32_t num_blocks = 0;  // of each rank's pool
   uint64_t weights_version = 0;
-  // longrope rotates the keys of a prompt of more tokens than this otherwise than those of any other sequence, so the
-  // two share no blocks.  0 = all prompts are alike.
+  // longrope rotates the keys of longer prompts than this otherwise, so they share no blocks with others.  0 = all
+  // alike.
   int32_t long_rope_above = 0;
   bool may_give = true;            // false: these workers give away no rows, whatever the policy says
   int32_t expert_path_ids = 0;     // MoE layers x top_k: what a row's experts are, where they are asked for

@@ -85,8 +85,8 @@ uint64_t BlockPool::Publish(BlockId id, const PrefixChain& chain, absl::Span<con
   if (const auto found = index_.find(hash); found != index_.end()) {
     const Block& other = blocks_[found->second];
     if (Holds(other, chain, tokens, index, parent)) return other.content;
-    // Another content of this hash, or the same below a predecessor that was evicted: nobody will look for that one
-    // again, so the newcomer takes the name.
+    // Another content, or the same below an evicted predecessor, which nobody will look for: the newcomer takes the
+    // name.
     Forget(found->second);
   }
   index_[hash] = id;

@@ -36,16 +36,15 @@ class BlockPool {
   // Appends the match's blocks to an empty table, with a reference each.
   void Take(const PrefixMatch& match, std::vector<BlockId>* table);
 
-  // Appends `num_blocks` blocks of no content to the table (the reservation of a step).  False, and nothing is done, if
-  // that many are not free.
+  // Appends `num_blocks` blocks of no content to the table.  False, and nothing is done, if that many are not free.
   [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>* table);
 
   // Gives back the table's blocks from index `keep` on, the last first, so that a prefix's head outlives its tail.
   void Rollback(std::vector<BlockId>* table, int32_t keep);
 
-  // Makes block `index` of the chain, held in `block`, findable.  `parent` is the content id of block index-1 (0 for
-  // the first).  Returns its content id: that of an equal block if there is one (then `block` stays unpublished).
-  // An entry of the same hash and other content loses its name to the newcomer.
+  // Makes block `index` of the chain, held in `block`, findable.  `parent`: the content id of block index-1 (0 for the
+  // first).  Returns its content id: that of an equal block if there is one (then `block` stays unpublished).  An entry
+  // of the same hash and other content loses its name.
   uint64_t Publish(BlockId block, const PrefixChain& chain, absl::Span<const int32_t> tokens, int32_t index,
                    uint64_t parent);
 

@@ -15,8 +15,7 @@
 namespace switchyard::batching {
 
 // Transfers of at least min_rows rows (0: never any) that bring the ranks towards the mean.  A borrower ends with at
-// most mean + min_rows rows and never with more than a giver had; no rank gives away and borrows.  Ranks are served in
-// order, so equal calls give equal transfers.
+// most mean + min_rows rows and never with more than a giver had; no rank does both.  Equal calls give equal transfers.
 std::vector<RowTransfer> GiveRows(absl::Span<const int32_t> rank_rows, int32_t min_rows);
 
 // What each rank computes under these transfers: [R].

@@ -63,9 +63,8 @@ class Scheduler {
   // the finished events.  Tokens still in flight are dropped.  Unknown or finished ids: returns false, nothing happens.
   bool Cancel(RequestId id, int32_t choice, FinishReason reason, absl::Time now, std::vector<Event>* events);
 
-  // First ends what is past its deadline (queued or running: finished events).  Then returns the next step, or nullopt:
-  // nothing to compute, no group, or max_in_flight plans are out.  placement_epoch and micro_batches are left at their
-  // defaults: the caller's.
+  // First ends what is past its deadline (finished events).  Then returns the next step, or nullopt: nothing to
+  // compute, no group, or max_in_flight plans are out.  The caller sets placement_epoch and micro_batches.
   std::optional<StepPlan> Plan(absl::Time now, std::vector<Event>* events);
 
   // Takes the result of the oldest plan in flight.

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -43,8 +42,7 @@ absl::string_view FinishReasonName(FinishReason reason);
 struct SequenceTimings {
   absl::Time queued = absl::InfinitePast();
   absl::Time first_scheduled = absl::InfinitePast();
-  // Last time it was taken from the queue before its first token: a later preemption does not move it, so that
-  // prefill below cannot be negative.
+  // Last time it was taken from the queue before its first token; a later preemption does not move it.
   absl::Time last_scheduled = absl::InfinitePast();
   absl::Time first_token = absl::InfinitePast();
   absl::Time last_token = absl::InfinitePast();
@@ -103,8 +101,8 @@ class Sequence {
   int32_t next_prompt_logprob() const { return next_prompt_logprob_; }
   // Whether positions may come from the prefix cache: not if all of them have something to tell first.
   bool MayBeCached() const { return !NeedsPromptLogprobs() && next_expert_path_ != 0; }
-  // How many positions, from 0, may: one is left to compute, whose logits are what the sequence came for, and those
-  // whose experts were not told yet.
+  // How many positions, from 0, may: not the last, whose logits are wanted, nor those whose experts were not reported
+  // yet.
   int32_t MostCached() const {
     return next_expert_path_ < 0 ? num_tokens() - 1 : std::min(num_tokens() - 1, next_expert_path_);
   }

@@ -46,9 +46,8 @@ struct MoeSchedule {
 const char* MicroOpKindName(MicroOpKind kind);  // "dispatch"
 bool IsCommunicating(MicroOpKind kind);
 
-// OK, or InvalidArgument naming the op and what is wrong with it.  Checked: deps point backwards; chunks are in range;
-// each chunk is dispatched, computed and combined exactly once, in this order by dependencies, behind a gate; at most
-// one shared-expert op.
+// InvalidArgument names the op and what is wrong with it.  Checked: deps point backwards; chunks are in range; each is
+// dispatched, computed and combined once, in this order by dependencies, behind a gate; at most one shared-expert op.
 absl::Status Validate(const MoeSchedule& schedule);
 
 // Rows [begin, begin + count) of a rank that has `rows`: parts differ by one row at most, the longer ones first; some

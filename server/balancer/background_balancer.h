@@ -106,8 +106,8 @@ class BackgroundBalancer {
   // After so many steps of a group costs count as measured; so often they are looked at again.
   static constexpr int64_t kFirstCosts = 4, kCostsApart = 64;
 
-  // A group of that shape forms: what it begins with.  Only the budget may be another once a group stood; then what is
-  // known of residents is forgotten, as it may not fit.
+  // A group of that shape forms: what it begins with.  If its budget differs from the last group's, known residents are
+  // forgotten, as they may not fit; nothing else may differ once a group stood.
   placement::GroupPlacement Begin(const Shape& shape, const placement::MoveCosts& costs);
   void GroupUp() { up_ = true; }
   void GroupDown(const std::string& reason, absl::Time now);
@@ -116,8 +116,7 @@ class BackgroundBalancer {
   int64_t placement_epoch() const;
   // A StepPlan that says it was sent.
   void StepPlanned(int64_t step, absl::Time now);
-  // All ranks have done that step; load statistics and meter have it.  Copies what a plan needs of them: counts, no
-  // tables.
+  // All ranks have done that step; load statistics and meter have it.  A plan copies their counts, no tables.
   void StepDone(int64_t step, const popularity::ExpertLoadStats& load_stats, PlacementCostMonitor* meter,
                 absl::Time now);
   void Planned(absl::StatusOr<PendingMigration> plan, absl::Time now);

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,8 +23,7 @@ struct PendingMigration {
   std::vector<LayerStates> after;  // [stages] where experts are then
 };
 
-// What a plan is to be made of: copies of counts and shared tables, so that the problem itself is put together where
-// the plan is made.
+// The input of a plan: copies of counts, and shared tables.
 struct PlanOrder {
   popularity::ExpertLoadStats load_stats;
   PlacementCostMonitor meter;

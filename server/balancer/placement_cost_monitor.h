@@ -28,8 +28,7 @@ class PlacementCostMonitor {
 
   // The share of a worker's experts, replicas among them, that it has room for, (0, 1]; 1 = all, as at first.
   void SetBudget(double share) { budget_share_ = share; }
-  // A step was done; `load statistics` has its rows already.  What cannot be (times below zero or endless) counts as
-  // nothing.
+  // A step was done and is in the load statistics.  Impossible figures (negative or endless times) count as nothing.
   void Add(const batching::StepResult& step, const popularity::ExpertLoadStats& load_stats);
   void Fade();
   // What a rank has copied since it has its slots; again after each of its reports.
@@ -43,8 +42,7 @@ class PlacementCostMonitor {
   // One row more that a rank exchanges with others (exchange_price.h).
   double exchange_row_seconds() const { return exchange_.seconds_per_row(); }
 
-  // The per-step balancer's constants.  Before anything is measured a row is taken at what one core multiplies, and
-  // nothing is taken to hide a copy.
+  // The per-step balancer's constants.  Unmeasured, a row costs what one core multiplies, and nothing hides a copy.
   placement::MoveCosts Costs() const;
   // The background balancer's.
   placement::ResidencyCosts PlanCosts(int64_t horizon_steps) const;

@@ -52,7 +52,7 @@ class JobBook {
   const std::map<int64_t, std::unique_ptr<Job>>& jobs() const { return jobs_; }  // by sequence
   size_t num_open() const;
 
-  // What a user asks for: FailedPrecondition where the table has no such move, or the journal's error; then nothing has
+  // A user's request: FailedPrecondition where the table has no such move, or the journal's error; then nothing has
   // changed.  `edit` may change more of the job at the same time.
   absl::Status Move(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms,
                     const std::function<void(Job*)>& edit = nullptr);

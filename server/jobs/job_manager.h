@@ -34,8 +34,8 @@ class JobManager {
   // All borrowed.  `sink` may be null.
   JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink);
 
-  // Reads the journal; jobs that were under way when a server ended wait again, or are what they were to become.  Where
-  // it cannot be written nothing starts until it can.
+  // Reads the journal; jobs that were under way wait again, or become what they were to become.  Nothing starts until
+  // the journal can be written.
   absl::Status Start();
 
   // --- what users ask for ---

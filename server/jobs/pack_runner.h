@@ -44,8 +44,6 @@ class PackRunner {
   };
   // Joins threads whose work is over.
   void Reap() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Begin(const std::string& key, PackRequest request, ProgressFn progress, DoneFn done)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   DataPreparer* const preparer_;
   absl::Mutex mu_;

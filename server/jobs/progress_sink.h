@@ -7,15 +7,13 @@
 
 namespace switchyard::server {
 
-// All calls come from one thread, the manager's, and in the order of what they tell; they may write to a file but must
-// not wait for anybody.  An error is the sink's own to log: no job fails for its log.  `job` is as it is after what is
-// told, and valid for the call only.
+// All calls come from the manager's thread, in order; they may write to a file but wait for nobody.  The sink logs its
+// own errors: no job fails for its log.  `job` is as it is after the report, and valid for the call only.
 class ProgressSink {
  public:
   virtual ~ProgressSink() = default;
 
-  // An attempt goes on from `step` (0 = from the beginning): rows of later steps that an earlier attempt has written
-  // are void, and will be written again.
+  // An attempt goes on from `step` (0 = the beginning): rows that an earlier attempt wrote of later steps are void.
   virtual void OnStarted(const Job& job, int64_t step) = 0;
   virtual void OnStep(const Job& job, const jobs::TrainProgress& progress) = 0;
   virtual void OnEvaluated(const Job& job, const jobs::EvaluationResult& result) = 0;

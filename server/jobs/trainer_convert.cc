@@ -1,7 +1,6 @@
 #include "server/jobs/trainer_convert.h"
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "proto/link/train_progress_codec.h"

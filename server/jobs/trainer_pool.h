@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,8 +47,8 @@ class TrainerPool {
   void OnEnded(WorkerId id);
   // None: it was not there.
   std::optional<TrainingWorker> Remove(WorkerId id);
-  // Those that have said nothing for too long; they are not removed.  To be asked all the time: a pause between two
-  // questions was the server's own, and is nobody's silence, nor is what `has_unread` says lies unread.
+  // Those that have been silent for too long; they are not removed.  Call it all the time: a pause between two calls
+  // was the server's own and counts as nobody's silence, nor does what `has_unread` reports.
   std::vector<WorkerId> Silent(absl::Time now, const std::function<bool(const fleet::WorkerInfo&)>& has_unread);
 
   // The most that a job can get.

@@ -1,6 +1,5 @@
 #include "server/jobs/api/job_convert.h"
 
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

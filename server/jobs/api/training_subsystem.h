@@ -36,8 +36,8 @@ class TrainingSubsystem {
     std::string token_file;  // that the workers inherit
   };
 
-  // Borrowed: desk, with all but its engine, and store; they outlive the room.  Errors: a dataset root that cannot be
-  // opened; a journal that another server has, or another program or a newer server wrote.
+  // Borrowed: the context, whose engine comes later, and store.  Errors: a dataset root that cannot be opened; a
+  // journal that another server holds, or that another program or a newer server wrote.
   static absl::StatusOr<std::unique_ptr<TrainingSubsystem>> Open(RequestContext* training_context, GroupStore* store,
                                                                  std::string worker_binary);
   ~TrainingSubsystem();

@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& path
   // Exclusive: the lock is taken with the first access and held until the file is closed or the process ends.
   RETURN_IF_ERROR(
       db.Run("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
-              "BEGIN EXCLUSIVE;"));
+             "BEGIN EXCLUSIVE;"));
   RETURN_IF_ERROR(CheckSchema(&db));
   RETURN_IF_ERROR(db.Run("COMMIT"));
   return std::unique_ptr<JobStore>(new JobStore(std::move(db)));

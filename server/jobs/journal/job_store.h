@@ -34,8 +34,7 @@ class JobStore final : public JobJournal {
  public:
   static constexpr int kSchemaVersion = 2;
 
-  // Opens the journal, or makes it; holds its lock until it is destroyed.  One of version 1 becomes one of version 2,
-  // which older servers refuse.
+  // Opens the journal, or makes it; holds its lock.  Version 1 becomes version 2, which older servers refuse.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& path);
   ~JobStore() override;
 

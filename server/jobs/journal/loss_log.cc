@@ -11,7 +11,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/crc32c.h"
 #include "scheduler/base/log.h"

@@ -11,10 +11,8 @@
 
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"

@@ -24,10 +24,9 @@ bool BeginsWith(absl::Span<const int32_t> ids, absl::Span<const int32_t> first) 
   return ids.size() >= first.size() && ids.subspan(0, first.size()) == first;
 }
 
-// Tokens of a completion that follow those of its prompt.  Who serves has the prompt's tokens first and then asks for
-// more, so no token may have characters of both: as long as the whole text's tokens begin with the prompt's they are
-// the whole's; else the completion has tokens of its own.  Some tokenizers put a space before a text; behind an anchor,
-// whose tokens are taken off again, they do not.
+// Tokens of a completion behind its prompt's.  Serving has the prompt's tokens first, so no token may have characters
+// of both: where the whole text's tokens begin with the prompt's the rest is used, else the completion is encoded
+// alone.  Some tokenizers put a space before a text; behind an anchor, whose tokens are taken off again, they do not.
 absl::StatusOr<std::vector<int32_t>> EncodeCompletion(const tokenizer::Tokenizer& tokenizer, const Document& document,
                                                       const std::vector<int32_t>& prompt, EncodeFn encode) {
   ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(document.text + document.completion));

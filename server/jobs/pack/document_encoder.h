@@ -32,8 +32,8 @@ struct PackedTokens {
 
 class DocumentEncoder {
  public:
-  // What a folder has: tokenizer.json, tokenizer_config.json or special_tokens_map.json for EOS, a chat template if
-  // any.  `name` stands for the folder in messages.  FailedPrecondition: there is no tokenizer.json, or no EOS.
+  // Reads tokenizer.json, tokenizer_config.json or special_tokens_map.json for EOS, and a chat template if there is
+  // one.  `name` stands for the folder in messages.  FailedPrecondition: there is no tokenizer.json, or no EOS.
   static absl::StatusOr<DocumentEncoder> Load(const ModelDir& folder, const std::string& name);
   // The same with a tokenizer and a template (null: none) that are there already and outlive it.
   static absl::StatusOr<DocumentEncoder> Borrow(const ModelDir& folder, const std::string& name,

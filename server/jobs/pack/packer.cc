@@ -7,7 +7,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/io/unique_fd.h"

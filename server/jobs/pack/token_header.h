@@ -17,9 +17,8 @@ absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const
 // Whether windows of `length` tokens have a target (token_targets.h).  `header`: the file's.
 absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
                                    int64_t length);
-// Checks that the tokens in the first `max_bytes` of them are below `vocab`, whatever the header says; workers check
-// the others before the first step (workers/train/data/token_file.h).  `header`: the file's.  Errors: also
-// InvalidArgument "NAME: token 7 is 400, outside [0, 300)".
+// Checks that the first `max_bytes` of the tokens are below `vocab`, whatever the header says; workers check the others
+// (workers/train/data/token_file.h).  Errors: also InvalidArgument "NAME: token 7 is 400, outside [0, 300)".
 absl::Status ScanTokens(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
                         int64_t vocab, int64_t max_bytes);
 

@@ -53,8 +53,8 @@ class TokenWriter {
   ~TokenWriter();
 
   absl::Status Append(const PackedTokens& tokens);
-  // The file is there, on the disk, when this returns OK.  `tell` is called between pieces, and before what the disk
-  // takes its time for; not OK ends it with that.  REQUIRES: a document was appended; nothing is called after.
+  // The file is durable when this returns OK.  `tell` is called between pieces and before slow calls; an error from it
+  // ends the work.  REQUIRES: a document was appended; this is the last call.
   absl::Status Finish(absl::FunctionRef<absl::Status()> tell);
 
   int64_t num_documents() const { return header_.num_documents; }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "server/jobs/data_preparer.h"
 #include "server/jobs/job.h"
 #include "server/jobs/run/run_context.h"
@@ -26,8 +25,7 @@ class JobPreparation {
   void OnProgress(int64_t done, int64_t total);
   // The host is through with it.  REQUIRES: packing().
   void End() { packing_ = false; }
-  // Whether what was packed last will do.  Of tokens as they are and of what was made of text; a spec without text was
-  // checked when it was submitted.
+  // Checks what was packed last together with the tokens beside it; specs without text are checked at their submission.
   absl::Status Check(const PackedData& packed) const;
 
   // Files that ranks read: tokens as they are, then what was made of text.

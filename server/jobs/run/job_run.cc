@@ -203,8 +203,8 @@ void JobRun::Receive(WorkerId id, TrainingReport report) {
     attempt_->OnEnded(id, std::move(*end), now);
     ConcludeIfOver();
   } else if (const auto* note = std::get_if<std::string>(&report)) {
-    if (attempt_->OnNote(id, now)) Note(*note);
-  } else if (attempt_->OnWord(id, now)) {
+    if (attempt_->OnWord(id, /*is_note=*/true, now)) Note(*note);
+  } else if (attempt_->OnWord(id, /*is_note=*/false, now)) {
     progress_.Start(attempt_->first_step(), warnings_);
     if (const auto* step = std::get_if<jobs::TrainProgress>(&report)) progress_.OnStep(*step);
     if (const auto* result = std::get_if<jobs::EvaluationResult>(&report)) progress_.OnEvaluated(*result);

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/jobs/job.h"
@@ -35,8 +34,7 @@ class JobRun {
   // What the host reports of its data.
   void OnPrepareProgress(int64_t done, int64_t total) { preparation_.OnProgress(done, total); }
   void OnPrepared(const absl::StatusOr<PackedData>& packed);
-  // Starts the attempt once there are workers; watches its time.  Returns workers that were given up, which nobody can
-  // use any more.
+  // Starts the attempt once there are workers; watches its time.  Returns workers that were given up for good.
   std::vector<TrainingWorker> Tick(absl::Time now);
   // A user has paused or cancelled it.
   void StopAsAsked();

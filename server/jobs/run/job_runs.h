@@ -59,8 +59,8 @@ class JobRuns final : public TrainerEvents {
   // Each that is under way now, while any may end.
   void ForEach(const std::function<void(JobRun*)>& visit);
   void RemoveIfOver(const JobRun* run);
-  // Says to the engine whether a job wants time slices, and does not count the time that it could not use: that is no
-  // fault of its ranks.  run: the one whose attempt is on serving workers; null: none is.
+  // Asks the engine for time slices where a job wants them, and does not count the time that it could not use.
+  // run: the one whose attempt is on serving workers; null: none is.
   void WatchSlices(JobRun* run, absl::Time now);
   // Ends a worker that is of no use any more, by its process where that is this machine's.
   void Fence(const TrainingWorker& trainer, const std::string& why);

@@ -18,7 +18,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"

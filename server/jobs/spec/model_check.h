@@ -25,8 +25,8 @@ struct TrainedModelFacts {
   double parameters = 0;     // about so many
 };
 
-// `folder`: beneath the checkpoint root.  `weights`: the job begins from its weights.  Unavailable: nobody could say;
-// other errors are the workers' own about the model.
+// `folder`: beneath the checkpoint root.  `weights`: the job begins from its weights.  Unavailable: there was no
+// answer.
 using CheckModelFn = std::function<absl::StatusOr<TrainedModelFacts>(const std::string& folder, bool weights)>;
 
 struct ModelCheckOptions {

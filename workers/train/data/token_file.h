@@ -27,8 +27,7 @@ class TokenFile {
   const std::string& name() const { return name_; }
   const jobs::TokenFileHeader& header() const { return header_; }
 
-  // Reads everything once: tokens below vocab, mask and documents as the format has them, the hash.  progress is called
-  // now and then; false stops it (Cancelled).
+  // Reads everything once: tokens below vocab, mask, documents, the hash.  false from progress stops it (Cancelled).
   absl::Status Verify(int64_t vocab, absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
   // Whether windows of `length` tokens have a target (token_targets.h).  progress: as Verify's, asked for each piece.
   absl::StatusOr<bool> HasTarget(int64_t length,

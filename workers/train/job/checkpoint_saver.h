@@ -61,8 +61,8 @@ struct SavedStep {
 
 class CheckpointSaver {
  public:
-  // files and comm: borrowed.  lock: rank 0's, of LockCheckpoints.  Errors: CheckpointWriter::Open's; that another
-  // attempt has been here is marked Lost.
+  // files and comm: borrowed.  lock: rank 0's, of LockCheckpoints.  Errors: CheckpointWriter::Open's; Lost where
+  // another attempt has saved.
   static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Open(checkpoint::FileSystem* files, comm::Communicator* comm,
                                                                SaverOptions options,
                                                                std::unique_ptr<checkpoint::File> lock);
@@ -73,8 +73,7 @@ class CheckpointSaver {
   absl::Status Begin(const Stream& stream, const Parameters& parameters, int64_t step, std::string trainer_state);
   // A save is under way on some rank; the same on all.
   bool busy() const { return busy_; }
-  // Of the save under way, the same on all ranks: false: what is written are the parameters themselves, which must not
-  // change until all ranks' words say kWritten.
+  // The same on all ranks.  False: the parameters themselves are written and must not change until all_written().
   bool copied() const { return copied_; }
   // Likewise: it does not read them any more.
   bool all_written() const { return collected_; }
@@ -84,8 +83,7 @@ class CheckpointSaver {
   SavePhase phase() const;
   // Not OK: the save under way has failed on this rank.
   absl::Status status() const;
-  // Blocks until this rank has more to tell than it told last, the group has ended, it has only to wait for others, or
-  // `most` has passed.
+  // Blocks until this rank has news, the group has ended, it has only to wait for others, or `most` has passed.
   void AwaitNews(absl::Duration most) const;
   // Collective: all ranks' words of one control point, none of which is an error.  The step that now counts, if any.
   absl::StatusOr<std::optional<SavedStep>> Advance(absl::Span<const RankWord> words);

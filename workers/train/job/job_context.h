@@ -20,8 +20,8 @@
 
 namespace switchyard::train {
 
-// Says what an attempt is doing: to the log and, through its listener, to the server.  Rank 0's speaks, the others are
-// silent.  Thread-compatible: while Run's thread waits for those that load, one of them may call.
+// Says what an attempt is doing: to the log and, through its listener, to the server; rank 0 alone does.
+// Thread-compatible: while Run's thread waits for those that load, one of them may call.
 class JobNotes {
  public:
   // listener: borrowed; null: of a rank that is silent.

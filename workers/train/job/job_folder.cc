@@ -19,9 +19,9 @@ absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std:
   ASSIGN_OR_RETURN(const int fd, root.OpenFolder(job_id));
   close(fd);
   // The name is to outlive a crash as what will be in it does.
-  absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> above = checkpoint::OpenPosixFileSystem(checkpoint_root);
-  RETURN_IF_ERROR(above.status());
-  RETURN_IF_ERROR((*above)->SyncFolder(""));
+  ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::FileSystem> above,
+                   checkpoint::OpenPosixFileSystem(checkpoint_root));
+  RETURN_IF_ERROR(above->SyncFolder(""));
   return checkpoint::OpenPosixFileSystem(absl::StrCat(checkpoint_root, "/", job_id));
 }
 

@@ -22,9 +22,9 @@ class JobGroup {
   explicit JobGroup(comm::SocketTraffic* traffic, const comm::SocketSettings& settings = {})
       : traffic_(traffic), settings_(settings) {}
 
-  // Blocks until the group stands: over Gloo, or in mode preempt over connections on which all-to-alls overtake sums
-  // (socket_communicator.h).  The communicator is this's until Leave.  Errors: FormGlooGroup's; Aborted for an epoch
-  // that was aborted before or meanwhile.
+  // Blocks until the group stands: over Gloo, or in mode preempt over sockets on which all-to-alls overtake sums
+  // (socket_communicator.h).  Owns the communicator until Leave.  Errors: FormGlooGroup's; Aborted for an aborted
+  // epoch.
   absl::StatusOr<comm::Communicator*> Form(const comm::GroupOptions& options, jobs::CommMode mode,
                                            comm::RendezvousStore* store);
   void Leave() { group_.Leave(); }

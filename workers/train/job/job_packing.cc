@@ -58,8 +58,7 @@ void JobPacking::PackAnew(const std::string& why) {
       why, "; how experts are packed is decided anew, so what follows need not be to the bit what it would have been"));
 }
 
-// A job that fits without packing does not fail for it: where a rank lacks room for what the journal comes to, it does
-// not count.
+// Where a rank lacks room for what the journal comes to, the journal does not count: no job fails for packing.
 absl::Status JobPacking::CheckFits() {
   const int32_t first = controller_->packing();
   int32_t most = first, files = most;  // on the disk at a time

@@ -1,6 +1,5 @@
 #include "workers/train/job/rank_agreement.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <type_traits>

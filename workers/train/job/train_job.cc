@@ -12,6 +12,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/job/rank_agreement.h"
+#include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
 namespace {
@@ -48,8 +49,7 @@ jobs::TrainEnd TrainJob::Run() {
     if (comm_->world() > 1) comm_->Abort(status.message());
     return {OutcomeOf(status), std::move(status)};
   }
-  // Everybody has heard the last word, or nobody leaves for a while: who closes its connections first must not be taken
-  // for lost.
+  // A rank that closes its connections first must not be taken for lost.
   if (comm::WorkOr last =
           comm_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kLeaveLimit});
       last.ok()) {

@@ -22,7 +22,6 @@
 #include "workers/train/job/setup/job_setup.h"
 #include "workers/train/job/train_job_input.h"
 #include "workers/train/job/train_listener.h"
-#include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
 

@@ -33,8 +33,8 @@ class TrainListener {
   virtual void StepDone(const StepProgress& progress) = 0;
   virtual void Evaluated(int64_t step, double loss, int64_t tokens) = 0;
   virtual void Saved(const SavedStep& saved) = 0;
-  // What it is doing; of what takes long every note_interval or so, for as long as it gets ahead: "evaluation after
-  // step 8: 40 of 200 windows".  While Run's thread waits for those that load, one of them may tell.
+  // What it is doing; of what takes long every note_interval or so: "evaluation after step 8: 40 of 200 windows".
+  // While Run's thread waits for those that load, one of them may call.
   virtual void Note(const std::string& text) = 0;
 };
 

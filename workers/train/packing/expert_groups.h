@@ -26,8 +26,8 @@ std::vector<int32_t> PackedResidents(int num_experts, int world, int packing, in
 // Thread-compatible.
 class ExpertGroups {
  public:
-  // Collective over the world, which is borrowed: with packing above 1 two of its splits, of which it has a few
-  // (communicator.h).  Errors: CheckPacking's; those of Split.
+  // Collective over the world, which is borrowed; packing above 1 takes two of its few splits (communicator.h).
+  // Errors: CheckPacking's; those of Split.
   static absl::StatusOr<std::unique_ptr<ExpertGroups>> Make(comm::Communicator* world, int num_experts, int packing,
                                                             absl::Time deadline);
   ExpertGroups(const ExpertGroups&) = delete;

@@ -26,8 +26,7 @@
 
 namespace switchyard::train {
 
-// Each packing but 1 takes two splits of the world, of which it has 15 (communicator.h): this one is reached, and
-// undone.
+// Each packing but 1 takes two of the world's 15 splits (communicator.h): this one is reached, and undone.
 inline constexpr int32_t kMostPacking = 64;
 
 // What a step's report reports one rank.
@@ -43,8 +42,7 @@ struct ExpertPackerOptions {
   // As RepackOptions has them.
   OpenStateFileFn open_offload = {};
   bool offloads = false;
-  // On every rank, before anything of a decision is adopted that the controller did not predict.  Collective: all ranks
-  // must have the same outcome.
+  // On every rank, before a decision that the controller did not predict is adopted.  Collective: one outcome for all.
   std::function<absl::Status(const jobs::PackingDecision&)> journal = {};
   // This rank's times of a step; none: TimesOf.
   std::function<jobs::PackingTimes(const StepReport&)> times = {};
@@ -52,17 +50,16 @@ struct ExpertPackerOptions {
 
 class ExpertPacker {
  public:
-  // trainer, parameters, world: borrowed.  controller: nothing adopted, or a journal replayed.  Sets the trainer's
-  // group. Errors: those of ExpertGroups::Make and Trainer::SetGroup.
+  // trainer, parameters, world: borrowed.  controller: new, or a journal replayed.  Sets the trainer's group.
+  // Errors: those of ExpertGroups::Make and Trainer::SetGroup.
   static absl::StatusOr<std::unique_ptr<ExpertPacker>> Create(Trainer* trainer, Parameters* parameters,
                                                               comm::Communicator* world,
                                                               jobs::PackingController controller,
                                                               ExpertPackerOptions options, absl::Time deadline);
 
-  // report: of the step that trainer.steps() counts.  What was decided, if this was a step for it; the same on all
-  // ranks.  Errors: the journal's; ResourceExhausted, marked Lost, where a rank has no room for what was predicted:
-  // these all ranks have, and the group stands.  The communicator's, which ends the group.  After any of them nothing
-  // was adopted by a rank that says so.
+  // report: of the step that trainer.steps() counts.  Returns the decision, if this was a step for one; the same on all
+  // ranks.  Errors: the journal's and ResourceExhausted, marked Lost, where a rank has no room for what was predicted:
+  // these are the same on all ranks, and the group stands; the communicator's, which end the group.
   absl::StatusOr<std::optional<jobs::PackingDecision>> AfterStep(const StepReport& report, absl::Time deadline);
 
   const jobs::PackingController& controller() const { return controller_; }

@@ -18,7 +18,8 @@ constexpr char kJournalFormat[] = "switchyard-packing";
 constexpr int64_t kJournalVersion = 1;
 
 std::string HeaderOf(int64_t attempt, size_t decisions, absl::string_view lines) {
-  const std::string what = absl::StrCat(kJournalFormat, " version=", kJournalVersion, " attempt=", attempt, " decisions=", decisions);
+  const std::string what =
+      absl::StrCat(kJournalFormat, " version=", kJournalVersion, " attempt=", attempt, " decisions=", decisions);
   return absl::StrFormat("%s crc32c=%08x\n", what, Crc32c(lines, Crc32c(what)));
 }
 
@@ -49,7 +50,8 @@ absl::StatusOr<PackingJournal> DecodePackingJournal(absl::string_view text) {
     return absl::InvalidArgumentError(Named(absl::StrCat("is no ", kJournalFormat)));
   }
   if (version != kJournalVersion) {
-    return absl::FailedPreconditionError(Named(absl::StrCat("version ", version, ", this program reads ", kJournalVersion)));
+    return absl::FailedPreconditionError(
+        Named(absl::StrCat("version ", version, ", this program reads ", kJournalVersion)));
   }
   const bool header = end != absl::string_view::npos && words.size() == 5 &&
                       TakeNumber(words[2], "attempt", &journal.attempt) &&

@@ -31,8 +31,8 @@ struct PackingJournal {
 };
 
 std::string EncodePackingJournal(const PackingJournal& journal);
-// "" is a journal without decisions.  Errors: InvalidArgument for what is none; FailedPrecondition for another version;
-// DataLoss for a damaged one.  They say what removing the file means.
+// "" is a journal without decisions.  Errors, which say what removing the file means: InvalidArgument for another file;
+// FailedPrecondition for another version; DataLoss for a damaged one.
 absl::StatusOr<PackingJournal> DecodePackingJournal(absl::string_view text);
 
 // "" if there is none.

@@ -39,8 +39,8 @@ struct RepackOptions {
 
 class Repack {
  public:
-  // groups: those now; borrowed, like the parameters, until Run is done.
-  // Errors: CheckPacking's; the communicator's.
+  // groups: the present ones; borrowed, like the parameters, until Run is done.  Errors: CheckPacking's; the
+  // communicator's.
   static absl::StatusOr<std::unique_ptr<Repack>> Prepare(const ExpertGroups& groups, Parameters* parameters,
                                                          const RepackOptions& options, absl::Time deadline);
 
@@ -48,9 +48,8 @@ class Repack {
   // layer take 4096 bytes, 1000 are available"; "rank 3: offload: DIR: room for 4096 bytes: No space left on device".
   const std::string& refusal() const { return refusal_; }
 
-  // The groups of the new packing, for Trainer::SetGroup: before that no step.  REQUIRES: no refusal; once.
-  // Errors: the communicator's; the files', of which one that is full is ResourceExhausted, marked Lost; Internal for a
-  // peer's message of another size.
+  // The groups of the new packing, for Trainer::SetGroup before any step.  REQUIRES: no refusal; once.
+  // Errors: the communicator's; the files' (a full one: ResourceExhausted, marked Lost); Internal for a message's size.
   absl::StatusOr<std::unique_ptr<ExpertGroups>> Run(absl::Time deadline);
 
  private:

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::train {

@@ -17,17 +17,15 @@
 
 namespace switchyard::train {
 
-// This rank's two files.  Borrows the blocks' masters and moments (of a Parameters or of a snapshot of one; in memory
-// or offloaded), which must stay as they are until the files are written. weights: how model-… keeps them, rounded to
-// nearest even.
+// This rank's two files.  Borrows the masters and moments of the blocks (of a Parameters or a snapshot), which must
+// stay as they are until the files are written.  weights: dtype of model-…, rounded to nearest even.
 std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
                                                        DType weights);
 // Whether a rank writes a block: what every rank has is rank 0's, an expert its first replica's.
 bool WritesBlock(const ParameterBlock& block, int rank);
 
-// Masters and moments of this rank's blocks become what the optimizer's files have.  The model is not published.
-// Errors: InvalidArgument 'tensor "x": …' for one that is missing or has another shape or dtype; then some are restored
-// and some are not.
+// Restores masters and moments from the optimizer's files; does not publish.  InvalidArgument 'tensor "x": …' for one
+// that is missing or has another shape or dtype; then only some are restored.
 absl::Status RestoreParameters(const checkpoint::ShardTable& optimizer, Parameters* parameters,
                                const checkpoint::OnRead& on_read = nullptr);
 

@@ -41,8 +41,8 @@ struct ParameterBlock {
   ops::Weight transposed;     // [k, n], of weights
   Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
   Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
-  // Of an expert where it is offloaded: master and moments are there, one behind the other, and those tensors are empty
-  // but within Parameters::ForEachGroup.
+  // Where an expert is offloaded: the place of master and moments, one behind the other; the tensors are then empty but
+  // within Parameters::ForEachGroup.
   const StateFile* offloaded = nullptr;
   int64_t offloaded_at = 0;
 
@@ -78,26 +78,24 @@ struct NewExpertsShape {
 // Matrices are drawn from a normal distribution; vectors of norms begin at 1, biases at 0.
 struct InitialValues {
   uint64_t seed = 0;
-  // Standard deviation (HF's initializer_range).  Matrices whose output a layer adds to its input (attention's output,
-  // FFNs' down) have range / sqrt(2 layers), so that the sum does not grow with depth: GPT-2 (Radford et al.
-  // 2019, 2.3).
+  // Standard deviation (HF's initializer_range).  Matrices whose output is added to a layer's input have range / sqrt(2
+  // layers), so that the sum does not grow with depth (GPT-2, Radford et al. 2019, 2.3).
   double range = 0.02;
 };
 
 class Parameters {
  public:
-  // Zeroed moments and gradients; masters are undefined until Initialise or Load.  model: borrowed, must outlive this.
-  // open_offload: makes the file for masters and moments of experts; none: they stay in memory.
-  // Errors: open_offload's; Unimplemented on a device or where a store has the experts; ResourceExhausted with needed
-  // and available bytes.
+  // Zeroes moments and gradients; masters are undefined until Initialise or Load.  model: borrowed.  open_offload:
+  // makes the file for masters and moments of experts; none: they stay in memory.  Errors: open_offload's;
+  // Unimplemented on a device or where a store has the experts; ResourceExhausted with needed and available bytes.
   static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, model::Model* model,
                                                             const OpenStateFileFn& open_offload = nullptr);
 
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
   // on_bytes: now and then, of values that were drawn; not OK ends it.
   absl::Status Initialise(const InitialValues& values, const checkpoint::OnRead& on_bytes = nullptr);
-  // Masters as the checkpoint has them, whatever its dtype.  progress: as LoadOptions has it.  Errors: the
-  // loader's; CheckAllUsed's.
+  // Loads masters, whatever the checkpoint's dtype.  progress: as in LoadOptions.  Errors: the loader's;
+  // CheckAllUsed's.
   absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
   // The model's weights, and their transposes, become the masters, rounded to the model's dtype.
@@ -114,21 +112,18 @@ class Parameters {
   // A layer's experts: `from` are those of now, `to` are to be filled in; masters and moments of both are in memory.
   using BringLayerFn = absl::FunctionRef<absl::Status(int32_t layer, absl::Span<ParameterBlock* const> from,
                                                       absl::Span<ParameterBlock* const> to)>;
-  // Nothing of this changes by the first three.
-  //
-  // Masters and moments are undefined.  open_offload: makes a file for those of all residents; none: they will be in
-  // memory, wherever they are now.  Errors: ResourceExhausted, open_offload's.
+  // None of the next three changes the parameters.  Makes experts with undefined masters and moments; open_offload:
+  // makes a file for those of all residents; none: they will be in memory.  Errors: ResourceExhausted, open_offload's.
   absl::StatusOr<NewExperts> AllocateExperts(std::vector<int32_t> residents,
                                              const OpenStateFileFn& open_offload = nullptr) const;
   // What AllocateExperts will take of memory.
   int64_t BytesOfExperts(const NewExpertsShape& shape) const;
-  // Masters and moments go to where they will be, layer by layer, of which no more than two are in memory of what is
-  // in a file: `bring` has those of experts that are new to this rank.  Their weights become what their masters are.
-  // Errors: bring's, which ends it, and the files'.
+  // Moves masters and moments to where they will be, layer by layer, at most two of a file in memory; `bring` gets
+  // those of experts that are new to this rank.  Publishes their weights.  Errors: bring's, which ends it, and the
+  // files'.
   absl::Status BringExperts(NewExperts* experts, BringLayerFn bring);
-  // From now on this rank has the residents: what it had of them stays, but for what BringExperts has moved; other
-  // experts are gone, and with them the file that they were in.  Blocks, and what gradients() shows, have moved then:
-  // whoever keeps views of them takes new ones.
+  // From now on this rank has the residents; other experts are gone, and with them their file.  Blocks, and what
+  // gradients() shows, have moved: views of them are void.
   void AdoptExperts(NewExperts experts);
   // Which replica of its experts this rank has.
   void SetReplica(int32_t replica);

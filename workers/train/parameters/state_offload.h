@@ -47,13 +47,13 @@ class StateOffload {
   static absl::StatusOr<std::unique_ptr<StateOffload>> Create(const std::vector<std::vector<Shape>>& shapes,
                                                               DType dtype, const OpenStateFileFn& open);
 
-  // Calls `use` for each layer in turn, with the tensors of its blocks, which it may move away if it brings them back.
-  // Ends with the first error, use's or the file's; then what is in the file is undefined.
+  // Calls `use` for each layer in turn, with its blocks' tensors, which it may move away and bring back.  Ends with the
+  // first error, use's or the file's; then the file's contents are undefined.
   absl::Status ForEachLayer(StateAccess access,
                             absl::FunctionRef<absl::Status(size_t layer, absl::Span<Tensors> blocks)> use);
 
-  // A layer outside of a pass: its slot, which is that of every second layer; the slot as the file has it; the file as
-  // the slot has it.  Errors: the file's.
+  // Outside of a pass: a layer's slot, which every second layer shares; file to slot; slot to file.  Errors: the
+  // file's.
   absl::Span<Tensors> slot(size_t layer) { return absl::MakeSpan(slots_[layer % slots_.size()]); }
   absl::Status ReadLayer(size_t layer);
   absl::Status WriteLayer(size_t layer);

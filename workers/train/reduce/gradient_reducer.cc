@@ -302,8 +302,8 @@ bool GradientReducer::MayStart(size_t sum_idx) const {
   return stages_done_ > sums_[sum_idx].stage && jobs::MayReduce(rule_, all_to_alls_);
 }
 
-// Whether the sum may go beside those under way.  When backward is done no all-to-all can be slowed: two hide each
-// other's latency.  Sums of several parts have one bucket.
+// Whether the sum may go beside those under way.  After backward no all-to-all can be slowed, and two sums hide each
+// other's latency; sums of several parts share one bucket.
 bool GradientReducer::MayJoin(size_t sum_idx) {
   const auto under_way = static_cast<int32_t>(under_way_.size());
   if (under_way < policy_.max_under_way) return true;

@@ -42,16 +42,14 @@
 
 namespace switchyard::train {
 
-// A ticket of priority_ticketed: the next all-to-all or sum in the one order that rank 0 decides.  A follower takes
-// what it does strictly from there, so all ranks have one order whatever they see (scheduler/PAPERS.md, "Leader's
-// ticket log").  It is safe because what is ready on rank 0 depends only on what was ticketed before.
+// A ticket of priority_ticketed: the next all-to-all or sum in the one order that rank 0 decides and followers obey
+// (scheduler/PAPERS.md, "Leader's ticket log").  What is ready on rank 0 depends only on earlier tickets.
 enum class Ticket : uint8_t { kAllToAll, kSum, kEnd };
 
 class GradientReducer : public moe::AllToAllWatch {
  public:
-  // gradients: their memory is borrowed and must outlive this, and so must the group.
-  // Errors: of ReducePolicyOf; InvalidArgument for gradients of different types;
-  // ResourceExhausted.
+  // Borrows the gradients' memory and the group.  Errors: of ReducePolicyOf; InvalidArgument for gradients of different
+  // types; ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(const jobs::CommunicationSpec& spec,
                                                                  const TrainerGroup& group,
                                                                  const model::ModelGradients& gradients);
@@ -119,8 +117,7 @@ class GradientReducer : public moe::AllToAllWatch {
   const std::vector<model::BackwardStage> stages_;
   Gradients dense_, experts_;
   std::vector<Sum> sums_;
-  // Of tickets, as many on every rank: one a sum over all ranks, with those over some ranks up to the next.  Where each
-  // ends.
+  // Where the sums of each ticket end: one over all ranks, with those over some ranks up to the next.
   std::vector<size_t> turns_;
   Tensor bucket_;  // for the largest sum of several parts
 

@@ -40,11 +40,10 @@ RouterLosses ComputeRouterLosses(const RouterLossOptions& options, absl::Span<co
                                  int64_t num_rows, double scale);
 
 // Balances experts without a loss: each router has a bias that is added to its scores when experts are chosen, never to
-// their weights (RouterDesc::bias).  After each step the bias of an expert that had less than the mean load rises by
-// `rate`, that of one that had more falls by as much (DeepSeek-V3, §2.1.2, gamma; Wang et al. 2024,
-// "Auxiliary-Loss-Free Load Balancing", Algorithm 1).  loads: [E] rows of the whole step on all ranks that chose the
-// expert, dropped ones included.  bias: E numbers in AccDType, which no gradient, decay or clipping touches.  The same
-// bits on all ranks.
+// their weights (RouterDesc::bias); it rises by `rate` for an expert below the mean load and falls by as much above it
+// (DeepSeek-V3, §2.1.2, gamma; Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing", Algorithm 1).  loads: [E] rows
+// of the step on all ranks that chose the expert, dropped ones included.  bias: E numbers in AccDType, which no
+// gradient, decay or clipping touches.  The same bits on all ranks.
 void MoveRouterBias(double rate, absl::Span<const int64_t> loads, const TensorView& bias);
 
 }  // namespace switchyard::train

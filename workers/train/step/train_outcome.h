@@ -5,6 +5,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/jobs/train_end.h"
 
@@ -18,6 +19,11 @@ absl::Status Blocked(absl::Status status);
 absl::Status LostIfNot(const absl::Status& status);
 // "where: message" with its code and its mark; OK stays OK.
 absl::Status In(absl::string_view where, const absl::Status& status);
+template <class Value>
+absl::StatusOr<Value> In(absl::string_view where, absl::StatusOr<Value> value) {
+  if (value.ok()) return value;
+  return In(where, value.status());
+}
 // kLost, kFailed or kBlocked.  REQUIRES: not OK.
 jobs::TrainOutcome OutcomeOf(const absl::Status& status);
 

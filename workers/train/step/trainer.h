@@ -48,9 +48,8 @@ struct TrainerOptions {
   model::SavePolicy save = model::SavePolicy::kAll;
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence
-  // How sums of gradients and all-to-alls share the network, the same on all ranks.  Losses and parameters have the
-  // same bits in all modes but pipelining and full, whose chunks change the order in which an expert's rows are added,
-  // as replicas do in full.
+  // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
+  // pipelining and full, whose chunks and replicas change the order in which an expert's rows are added.
   jobs::CommunicationSpec communication = {};
 };
 
@@ -75,8 +74,8 @@ struct StepReport {
   double gradient_norm = 0;  // before it was clipped
   int64_t tokens = 0;        // unmasked, of all ranks
   bool skipped = false;      // there was none, so nothing was done: the numbers above were not measured
-  // Over all MoE layers, the same on all ranks: experts that no row of the step chose, and choices that found no room
-  // (of rows whose expert that was: a choice that is dropped was one).
+  // Over all MoE layers, the same on all ranks: experts that no row chose (a dropped choice was one), and dropped
+  // choices.
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
   int64_t offloaded_bytes = 0;  // of this rank's masters and moments, in a file
@@ -87,14 +86,13 @@ struct StepReport {
 
 class Trainer {
  public:
-  // model and parameters: borrowed, must outlive this.
-  // InvalidArgument: numbers that cannot be, a balance_bias_rate for a model without biases of routers.
+  // model and parameters: borrowed.  InvalidArgument: impossible numbers, a balance_bias_rate without biases of
+  // routers.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, model::Model* model,
                                                          Parameters* parameters, const TrainerOptions& options);
 
-  // The group and who has which experts; borrowed until the next call.  InvalidArgument if the layout's residents of
-  // this rank are not those that the model holds, or the ranks' numbers do not fit each other; Unimplemented if the
-  // layout has an expert on several ranks.
+  // The group and its experts; borrowed until the next call.  InvalidArgument if the layout gives this rank other
+  // experts than the model holds, or the ranks' numbers do not fit; Unimplemented if an expert is on several ranks.
   absl::Status SetGroup(const TrainerGroup& group);
   // Without packing.
   absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout) {
@@ -103,8 +101,7 @@ class Trainer {
 
   // REQUIRES: SetGroup was called.
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
-  // The mean loss of these rows and the other ranks' (0 of no tokens); nothing changes.  No choice is dropped, as where
-  // it is served.
+  // The mean loss of all ranks' rows (0 of no tokens); nothing changes.  No choice is dropped, as in serving.
   absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
 
   // Since the moments were zero; of these the optimizer has not seen the skipped ones.
@@ -141,7 +138,6 @@ class Trainer {
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
   void CountChosen();
-  // trainer_update.cc: what the step's gradients and choices make of the parameters.
   absl::Status FinishSums();
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);

@@ -1,6 +1,5 @@
 #include "workers/train/job/setup/job_data.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,13 +70,10 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
       seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
       if (!in_order) data.names.push_back({files[i].name, header});
     }
-    absl::StatusOr<std::unique_ptr<DataSource>> made =
-        DataSource::Create(std::move(tokens), {.length = context->spec().sequence_length,
-                                               .vocab = config.vocab_size,
-                                               .seed = context->spec().seed,
-                                               .in_order = in_order});
-    if (!made.ok()) return In(what, made.status());
-    *source = *std::move(made);
+    ASSIGN_OR_RETURN(*source, In(what, DataSource::Create(std::move(tokens), {.length = context->spec().sequence_length,
+                                                                              .vocab = config.vocab_size,
+                                                                              .seed = context->spec().seed,
+                                                                              .in_order = in_order})));
     return CheckTargets(context, **source, files.size(), what);
   };
   context->notes().Stage("checks its data");

@@ -34,8 +34,7 @@ absl::Status JobStart::Lock() {
   }
 }
 
-// An older one costs the steps since then, and a disk or a server of files may have had a bad moment: only what cannot
-// be read again and again is passed over.
+// An older checkpoint costs steps, and a disk may have had a bad moment: only what stays unreadable is passed over.
 absl::StatusOr<checkpoint::FoundCheckpoint> JobStart::Look() {
   for (int look = 1;; ++look) {
     context_.notes().StartCount();
