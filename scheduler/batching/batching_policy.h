@@ -36,8 +36,7 @@ struct GroupShape {
   int32_t num_ranks = 1;
   int32_t num_blocks = 0;  // of each rank's pool
   uint64_t weights_version = 0;
-  // longrope rotates the keys of longer prompts than this otherwise, so they share no blocks with others.  0 = all
-  // alike.
+  // longrope rotates the keys of longer prompts otherwise: they share no blocks with others.  0 = all are alike.
   int32_t long_rope_above = 0;
   bool may_give = true;            // false: these workers give away no rows, whatever the policy says
   int32_t expert_path_ids = 0;     // MoE layers x top_k: what a row's experts are, where they are asked for

@@ -42,9 +42,8 @@ class BlockPool {
   // Gives back the table's blocks from index `keep` on, the last first, so that a prefix's head outlives its tail.
   void Rollback(std::vector<BlockId>* table, int32_t keep);
 
-  // Makes block `index` of the chain, held in `block`, findable.  `parent`: the content id of block index-1 (0 for the
-  // first).  Returns its content id: that of an equal block if there is one (then `block` stays unpublished).  An entry
-  // of the same hash and other content loses its name.
+  // Makes block `index` of the chain, held in `block`, findable, also for another content of its hash.  `parent`: the
+  // content id of block index-1 (0 for the first).  Returns its content id: that of an equal block if there is one.
   uint64_t Publish(BlockId block, const PrefixChain& chain, absl::Span<const int32_t> tokens, int32_t index,
                    uint64_t parent);
 

@@ -95,7 +95,6 @@ class Scheduler {
  private:
   friend struct Invariants;  // of tests
   absl::Status CheckRequest(const Request& request) const;
-  void ExpireDeadlines(absl::Time now, std::vector<Event>* events);
 
   const BatchingPolicy policy_;
   RequestTable requests_;

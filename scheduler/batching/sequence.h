@@ -101,8 +101,7 @@ class Sequence {
   int32_t next_prompt_logprob() const { return next_prompt_logprob_; }
   // Whether positions may come from the prefix cache: not if all of them have something to tell first.
   bool MayBeCached() const { return !NeedsPromptLogprobs() && next_expert_path_ != 0; }
-  // How many positions, from 0, may: not the last, whose logits are wanted, nor those whose experts were not reported
-  // yet.
+  // How many positions, from 0, may: not the last, whose logits are wanted, nor those of unreported experts.
   int32_t MostCached() const {
     return next_expert_path_ < 0 ? num_tokens() - 1 : std::min(num_tokens() - 1, next_expert_path_);
   }

@@ -33,24 +33,20 @@ struct PlannedStep {
 
 class StepPlanner {
  public:
-  // All borrowed; they outlive this.
   StepPlanner(const BatchingPolicy& policy, RequestTable* requests, WaitingQueue* waiting, RunningSequences* running);
 
   // The next step; nullopt: there is nothing to compute.  REQUIRES: a group.
   std::optional<PlannedStep> Plan(absl::Time now);
   // A new group has started: its steps count from 1.
   void StartGroup() { next_step_ = 1; }
-  // In all plans so far.
   int64_t rows_given() const { return rows_given_; }
 
  private:
-  // A plan in the making.
   struct Draft {
     absl::Time now;
     PlannedStep step;
     std::vector<int32_t> budget;  // [R] rows left
   };
-  // Where a waiting sequence could start.
   struct Placement {
     int32_t rank = -1;  // -1: nowhere
     PrefixMatch match;

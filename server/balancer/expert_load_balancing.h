@@ -14,8 +14,8 @@
 #include "scheduler/batching/step.h"
 #include "scheduler/popularity/expert_load_stats.h"
 #include "server/balancer/background_balancer.h"
+#include "server/balancer/pending_migration.h"
 #include "server/balancer/placement_cost_monitor.h"
-#include "server/balancer/planner_thread.h"
 #include "server/config.h"
 #include "server/engine/engine_inbox.h"
 #include "server/fleet/worker_group.h"
@@ -34,13 +34,11 @@ class ExpertLoadBalancing final : private BackgroundBalancer::Host {
   void GroupDown(const std::string& reason, absl::Time now);
   // A step is done: counts its rows, and looks whether experts had better live elsewhere.
   void StepDone(const batching::StepResult& result);
-  // What a rank says of its experts.
   void Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now);
 
   BackgroundBalancer& residency() { return residency_; }
   // How experts are used and where they are; null before the first group stood and for a model without MoE layers.
   std::unique_ptr<const ExpertsCopy> Copy() const;
-  // Brings the metrics of placement up to now.
   void ReportMetrics();
 
  private:

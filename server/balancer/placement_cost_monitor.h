@@ -44,9 +44,7 @@ class PlacementCostMonitor {
 
   // The per-step balancer's constants.  Unmeasured, a row costs what one core multiplies, and nothing hides a copy.
   placement::MoveCosts Costs() const;
-  // The background balancer's.
   placement::ResidencyCosts PlanCosts(int64_t horizon_steps) const;
-  // Whether Profiles would have any.
   bool HasProfiles(const popularity::ExpertLoadStats& load_stats) const;
   // What the load statistics has counted, as so many steps as it stands for; phases without a row are left out.
   std::vector<placement::PhaseProfile> Profiles(const popularity::ExpertLoadStats& load_stats) const;

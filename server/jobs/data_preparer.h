@@ -39,11 +39,11 @@ class DataPreparer {
  public:
   virtual ~DataPreparer() = default;
 
-  // Blocks the caller until `output` is there, whole and durable.  Opens nothing outside the roots.  Calls
+  // Blocks the caller until `output` is whole and durable.  Opens nothing outside the roots.  Calls
   // `progress(bytes_done, bytes_total)` of the inputs at least once a second; false from it: Cancelled, and nothing is
   // left.  Errors: InvalidArgument "datasets[I] or file:line: what is wrong", NotFound, FailedPrecondition (no
-  // tokenizer; DATASET_CHANGED for a counted file that is no token file), AlreadyExists, ResourceExhausted (no room on
-  // the disk).
+  // tokenizer; DATASET_CHANGED for a counted file that is no token file), AlreadyExists, ResourceExhausted (a full
+  // disk).
   virtual absl::StatusOr<PackedData> Pack(const PackRequest& request,
                                           absl::FunctionRef<bool(int64_t, int64_t)> progress) = 0;
 };

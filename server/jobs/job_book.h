@@ -45,7 +45,6 @@ class JobBook {
   absl::Status Load();
   // Takes it into the journal, then here; it gets its sequence and its place at the end of the queue.
   absl::StatusOr<Job*> Add(Job job);
-  // Null: there is none.
   Job* Find(const std::string& id);
   Job* FindRequest(const std::string& request_id);
   JobPage List(const JobFilter& filter) const;
@@ -68,10 +67,10 @@ class JobBook {
   int64_t NextPlace() { return ++last_place_; }
   // Changes Job.note and tells it, where it differs.
   void Note(Job* job, const std::string& note);
-  // That the job waits for the journal, and why.
   void NoteUnwritten(Job* job);
 
-  // At once, and whenever Tell is called (every change of state does), until Unwatch.  ResourceExhausted: too many.
+  // Called at once and with every Report, which each change of state makes, until Unwatch.  ResourceExhausted: too
+  // many.
   absl::StatusOr<int64_t> Watch(Job* job, WatchFn watch);
   void Unwatch(int64_t watcher);
   // Each gets null, and is no watcher any more.

@@ -42,7 +42,6 @@ class PackRunner {
     std::atomic<bool> over{false};
     std::thread thread;
   };
-  // Joins threads whose work is over.
   void Reap() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   DataPreparer* const preparer_;

@@ -45,7 +45,6 @@ class TrainerPool {
   void Strand(WorkerId id);
   // It has ended an attempt that nobody awaits any more.
   void OnEnded(WorkerId id);
-  // None: it was not there.
   std::optional<TrainingWorker> Remove(WorkerId id);
   // Those that have been silent for too long; they are not removed.  Call it all the time: a pause between two calls
   // was the server's own and counts as nobody's silence, nor does what `has_unread` reports.
@@ -77,7 +76,6 @@ class TrainerPool {
 struct TrainerPools {
   TrainerPool& Of(const jobs::JobSpec& spec) { return spec.on_serving_workers ? serving : alone; }
   const TrainerPool& Of(const jobs::JobSpec& spec) const { return spec.on_serving_workers ? serving : alone; }
-  // None: it was in neither.
   std::optional<TrainingWorker> Remove(WorkerId id);
 
   TrainerPool alone;    // workers that train alone

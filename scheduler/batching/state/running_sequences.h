@@ -43,7 +43,6 @@ struct RankState {
 
 class RunningSequences {
  public:
-  // All borrowed; they outlive this.
   RunningSequences(const BatchingPolicy* policy, RequestTable* requests, WaitingQueue* waiting);
 
   // [R]; empty: there is no group.
@@ -52,7 +51,6 @@ class RunningSequences {
   const GroupShape& group() const { return group_; }
   // Prompt + outputs that one sequence can have: max_model_len, or less where a rank's pool holds less.
   int32_t max_context() const { return max_context_; }
-  // Whether its blocks may come from the prefix cache.
   bool MayReuse(const Sequence& sequence) const { return policy_->prefix_reuse && sequence.MayBeCached(); }
 
   // Takes it from the queue; gives it a slot of the rank, and the blocks of the match.

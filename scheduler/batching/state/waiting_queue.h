@@ -25,7 +25,6 @@ class WaitingQueue {
 
   bool empty() const { return by_arrival_.empty(); }
   int32_t size() const { return static_cast<int32_t>(by_arrival_.size()); }
-  // Requests with a choice here.
   int32_t num_requests() const { return static_cast<int32_t>(choices_.size()); }
   int64_t num_tokens() const { return num_tokens_; }
 

@@ -1,6 +1,8 @@
 #include "server/jobs/api/training_service.h"
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -35,18 +37,12 @@ absl::Status CheckJobs(const TrainingContext& training_context) {
 // The reason of what a file is at fault for, where nobody has given one.
 absl::Status OfFiles(const absl::Status& status) {
   if (rpc::ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED) return status;
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kPermissionDenied:
-      return rpc::MakeError(status.code(), v1::BAD_FILE, status.message());
-    case absl::StatusCode::kResourceExhausted:
-      return rpc::MakeError(status.code(), v1::DISK_FULL, status.message());
-    default:
-      return status;
-  }
+  constexpr absl::StatusCode kOfFiles[] = {absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,
+                                           absl::StatusCode::kAlreadyExists, absl::StatusCode::kFailedPrecondition,
+                                           absl::StatusCode::kPermissionDenied};
+  const bool bad = std::find(std::begin(kOfFiles), std::end(kOfFiles), status.code()) != std::end(kOfFiles);
+  if (!bad && !absl::IsResourceExhausted(status)) return status;
+  return rpc::MakeError(status.code(), bad ? v1::BAD_FILE : v1::DISK_FULL, status.message());
 }
 
 // `task` on the jobs' thread; it must lead to the call's end.

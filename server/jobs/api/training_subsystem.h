@@ -22,7 +22,7 @@
 #include "server/jobs/job_loop.h"
 #include "server/jobs/journal/job_store.h"
 #include "server/jobs/pack_runner.h"
-#include "server/jobs/progress_sink.h"
+#include "server/jobs/training_host.h"
 #include "server/metrics/training_metrics.h"
 
 namespace switchyard::server {

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/io/unique_fd.h"
-#include "server/jobs/progress_sink.h"
+#include "server/jobs/training_host.h"
 #include "switchyard/tensorboard/event.pb.h"
 
 namespace switchyard::server {

@@ -147,8 +147,7 @@ absl::StatusOr<DocumentEncoder> Packer::Encoder(const std::string& folder) const
     return DocumentEncoder::Borrow(dir, options_.model, options_.tokenizer, options_.chat_template);
   }
   RETURN_IF_ERROR(jobs::CheckRelativePath(folder, kCheckpointRoot));
-  if (options_.checkpoint_root.empty()) return OpenRoot("", kCheckpointRoot).status();
-  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(options_.checkpoint_root, kCheckpointRoot));
+  ASSIGN_OR_RETURN(const RootDir root, OpenRoot(options_.checkpoint_root, kCheckpointRoot));
   const absl::StatusOr<ModelDir> dir = ModelDir::Beneath(root, folder);
   if (!dir.ok()) return absl::Status(dir.status().code(), absl::StrCat("tokenizer: ", dir.status().message()));
   return DocumentEncoder::Load(*dir, folder);

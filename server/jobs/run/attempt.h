@@ -36,8 +36,8 @@ class Attempt {
   void Start(jobs::TrainingAssignment assignment);
   // Each is nothing for a worker that is no member, or has ended.
   void OnStarted(WorkerId id, int64_t step, absl::Time now);
-  // Rank 0 has done something, so all have started; or, a note, it is busy with what takes long, and they need not
-  // have. False: not rank 0, or the attempt is being aborted.
+  // Rank 0 has done something, so all have started; or it has sent a note, and they need not have.  False: not rank 0,
+  // or the attempt is being aborted.
   bool OnWord(WorkerId id, bool is_note, absl::Time now);
   void OnEnded(WorkerId id, jobs::TrainEnd end, absl::Time now);
   void OnLost(WorkerId id, const std::string& reason, absl::Time now);

@@ -15,7 +15,6 @@ namespace switchyard::server {
 
 class JobPreparation {
  public:
-  // Both borrowed.
   JobPreparation(RunContext* context, Job* job) : context_(*context), job_(job) {}
 
   // Starts what comes next.  False: all is ready.  REQUIRES: !packing().

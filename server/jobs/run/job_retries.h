@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/jobs/job_book.h"
-#include "server/jobs/job_options.h"
+#include "server/jobs/run/run_context.h"
 #include "server/jobs/training_counts.h"
 #include "server/jobs/training_host.h"
 

@@ -1,12 +1,14 @@
 #include "server/jobs/run/job_run.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
+#include "server/jobs/run/job_retries.h"
 
 namespace switchyard::server {
 namespace {
@@ -25,18 +27,11 @@ std::string Kept(const Job& job) {
 
 // Whether the same would happen again.
 bool IsFault(const absl::Status& status) {
-  if (rpc::ReasonOf(status) == v1::TEXT_LIMIT) return true;
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-      return true;
-    default:
-      return false;
-  }
+  constexpr absl::StatusCode kFaults[] = {absl::StatusCode::kInvalidArgument,    absl::StatusCode::kNotFound,
+                                          absl::StatusCode::kFailedPrecondition, absl::StatusCode::kPermissionDenied,
+                                          absl::StatusCode::kOutOfRange,         absl::StatusCode::kUnimplemented};
+  return rpc::ReasonOf(status) == v1::TEXT_LIMIT ||
+         std::find(std::begin(kFaults), std::end(kFaults), status.code()) != std::end(kFaults);
 }
 
 // To the state that follows an attempt.
@@ -224,10 +219,8 @@ bool JobRun::HasWorker(WorkerId id) const {
 }
 
 void JobRun::ConcludeIfOver() {
-  if (attempt_->over()) Conclude(attempt_->Verdict());
-}
-
-void JobRun::Conclude(const jobs::TrainEnd& end) {
+  if (!attempt_->over()) return;
+  const jobs::TrainEnd end = attempt_->Verdict();
   for (const WorkerId id : attempt_->member_ids()) context_.pools->Of(job_->spec).Release(id);
   context_.host->CloseStore(store_token_);
   attempt_.reset();

@@ -31,12 +31,10 @@ class JobRun {
 
   // Makes its data ready, then waits for workers.
   void Prepare();
-  // What the host reports of its data.
   void OnPrepareProgress(int64_t done, int64_t total) { preparation_.OnProgress(done, total); }
   void OnPrepared(const absl::StatusOr<PackedData>& packed);
   // Starts the attempt once there are workers; watches its time.  Returns workers that were given up for good.
   std::vector<TrainingWorker> Tick(absl::Time now);
-  // A user has paused or cancelled it.
   void StopAsAsked();
   // The server stops: it saves and waits for the next one.
   void Drain();
@@ -62,7 +60,6 @@ class JobRun {
   void TryStart();
   void StartAttempt();
   void StopIn(jobs::JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel);
-  void Conclude(const jobs::TrainEnd& end);
   void EndAs(jobs::JobEvent event, const std::string& reason);
 
   RunContext& context_;

@@ -26,7 +26,6 @@ absl::Status ServerStopsError();
 
 class JobRuns final : public TrainerEvents {
  public:
-  // All that the context names is borrowed.
   explicit JobRuns(const RunContext& context) : context_(context) {}
 
   // REQUIRES: the job is PREPARING and not under way.
@@ -40,10 +39,8 @@ class JobRuns final : public TrainerEvents {
   void Drain();
   bool draining() const { return draining_; }
   bool empty() const { return runs_.empty(); }
-  // What metrics say of each.
   void FillSlots(TrainingCounts* counts) const;
 
-  // What the host reports of a job's data.
   void OnPrepareProgress(const std::string& job_id, int64_t done, int64_t total);
   void OnPrepared(const std::string& job_id, const absl::StatusOr<PackedData>& packed);
 
@@ -53,7 +50,6 @@ class JobRuns final : public TrainerEvents {
   void OnTrainerLost(WorkerId id, std::string reason) override;
 
  private:
-  // Null: there is none.
   JobRun* OfEpoch(int64_t epoch);
   JobRun* OfJob(const std::string& job_id);
   // Each that is under way now, while any may end.

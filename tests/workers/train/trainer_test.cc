@@ -212,7 +212,7 @@ TEST_F(TrainerErrorsTest, ExpertsOnSeveralRanks) {
   const std::vector<std::vector<int32_t>> residents = {all, all};
   const moe::ExpertLayout layout =
       moe::ExpertLayout::FromResidents(static_cast<int>(all.size()), residents, /*epoch=*/1);
-  EXPECT_EQ(group.trainer(0).SetGroup(pair[0].get(), &layout).message(),
+  EXPECT_EQ(group.trainer(0).SetGroup({.world = pair[0].get(), .experts = pair[0].get(), .layout = &layout}).message(),
             "trainer: expert 0 is on 2 ranks; a layout for training has each on one");
 }
 
@@ -225,7 +225,7 @@ TEST_F(TrainerErrorsTest, RanksThatDoNotFitEachOther) {
                           two = moe::ExpertLayout::Contiguous(experts, 2);
   EXPECT_EQ(group.trainer(0).SetGroup({.world = pair[0].get(), .experts = alone.get(), .layout = &one}).message(),
             "trainer: a layout of 1 ranks for 1 that have the experts 1 times, of 2");
-  EXPECT_EQ(group.trainer(0).SetGroup(alone.get(), &two).message(),
+  EXPECT_EQ(group.trainer(0).SetGroup({.world = alone.get(), .experts = alone.get(), .layout = &two}).message(),
             "trainer: a layout of 2 ranks for 1 that have the experts 1 times, of 1");
 }
 

@@ -34,7 +34,6 @@ class DataSource {
   int64_t num_tokens() const;
   // Whether a window has a target.  progress: as TokenFile::HasTarget has it.
   absl::StatusOr<bool> HasTarget(absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
-  // Samples [first, first + count) of the job.
   absl::StatusOr<TrainRows> Samples(int64_t first, int64_t count) const;
 
  private:

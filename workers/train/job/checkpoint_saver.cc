@@ -143,18 +143,13 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
     phase_ = SavePhase::kWriting;
     status_ = absl::OkStatus();
   }
-  Do([this, files = *std::move(files)] { return Write(files); }, SavePhase::kWritten);
+  auto write = [this, files = *std::move(files)]() -> absl::Status {
+    ASSIGN_OR_RETURN(records_, checkpoint::WriteFiles(files_, folder_, files));
+    return absl::OkStatus();
+  };
+  Do(std::move(write), SavePhase::kWritten);
   saving_.waited_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
   return absl::OkStatus();
-}
-
-absl::Status CheckpointSaver::Write(absl::Span<const checkpoint::CheckpointFile> files) {
-  ASSIGN_OR_RETURN(records_, checkpoint::WriteFiles(files_, folder_, files));
-  return absl::OkStatus();
-}
-
-absl::Status CheckpointSaver::Commit(std::vector<checkpoint::FileRecord> records) {
-  return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = std::move(records)});
 }
 
 void CheckpointSaver::AwaitNews(absl::Duration most) const {
@@ -192,7 +187,10 @@ absl::Status CheckpointSaver::Collect() {
     absl::MutexLock lock(&mu_);
     phase_ = SavePhase::kCommitting;
   }
-  Do([this, all = std::move(all)]() mutable { return Commit(std::move(all)); }, SavePhase::kCommitted);
+  auto commit = [this, all = std::move(all)] {
+    return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = all});
+  };
+  Do(std::move(commit), SavePhase::kCommitted);
   return absl::OkStatus();
 }
 

@@ -61,8 +61,7 @@ struct SavedStep {
 
 class CheckpointSaver {
  public:
-  // files and comm: borrowed.  lock: rank 0's, of LockCheckpoints.  Errors: CheckpointWriter::Open's; Lost where
-  // another attempt has saved.
+  // files and comm: borrowed.  lock: rank 0's.  Errors: CheckpointWriter::Open's; Lost where another attempt has saved.
   static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Open(checkpoint::FileSystem* files, comm::Communicator* comm,
                                                                SaverOptions options,
                                                                std::unique_ptr<checkpoint::File> lock);
@@ -94,8 +93,6 @@ class CheckpointSaver {
                                                                   std::string trainer_state);
   // Rank 0 makes the folder when it knows how many bytes all ranks will write; copied_ is agreed upon.
   absl::Status MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room);
-  absl::Status Write(absl::Span<const checkpoint::CheckpointFile> files);
-  absl::Status Commit(std::vector<checkpoint::FileRecord> records);
   absl::Status Collect();
   // Runs the work in the thread, which then sets phase or status.
   void Do(absl::AnyInvocable<absl::Status()> work, SavePhase then);

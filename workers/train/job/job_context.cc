@@ -1,10 +1,16 @@
 #include "workers/train/job/job_context.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/files/posix_file_system.h"
 #include "workers/train/job/rank_agreement.h"
 
 namespace switchyard::train {
@@ -78,6 +84,21 @@ absl::StatusOr<std::string> JobContext::AgreeOnText(const absl::StatusOr<std::st
   absl::StatusOr<std::string> text = FromLeader(comm_, mine, input_.disk_limit);
   SetAgreed(text.status());
   return text;
+}
+
+absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
+                                                                      const std::string& job_id) {
+  RETURN_IF_ERROR(CheckPlainName(job_id));
+  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(checkpoint_root, kCheckpointRoot));
+  RETURN_IF_ERROR(root.MakeFolders(job_id));
+  // No link that leads out.
+  ASSIGN_OR_RETURN(const int fd, root.OpenFolder(job_id));
+  close(fd);
+  // The name is to outlive a crash as what will be in it does.
+  ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::FileSystem> above,
+                   checkpoint::OpenPosixFileSystem(checkpoint_root));
+  RETURN_IF_ERROR(above->SyncFolder(""));
+  return checkpoint::OpenPosixFileSystem(absl::StrCat(checkpoint_root, "/", job_id));
 }
 
 }  // namespace switchyard::train

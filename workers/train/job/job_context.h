@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "scheduler/jobs/job_spec.h"
+#include "workers/checkpoint/files/file_system.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
@@ -74,13 +76,11 @@ class JobContext {
   absl::Status NoteRead(absl::string_view what, int64_t bytes);
   // Notes "what: 3 of 7 MiB".  Returns wanted().
   bool NotePart(absl::string_view what, int64_t done_bytes, int64_t total_bytes);
-  // For TrainListener::Started.
   void Warn(std::string warning) { warnings_.push_back(std::move(warning)); }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // Collective (rank_agreement.h).  An error that came of them is agreed(): all ranks know it, so the group stands.
   absl::Status AgreeOn(const absl::Status& mine);
-  // Rank 0's text on all ranks.
   absl::StatusOr<std::string> AgreeOnText(const absl::StatusOr<std::string>& mine);
   // An error that all ranks have if the group stands.
   void SetAgreed(const absl::Status& status) { agreed_ = !status.ok() && comm_->status().ok(); }
@@ -98,5 +98,13 @@ class JobContext {
   std::vector<std::string> warnings_;
   bool agreed_ = false;
 };
+
+inline constexpr char kCheckpointRoot[] = "the checkpoint root";  // in messages
+
+// Opens a job's own folder of the checkpoint root, with its checkpoints and what was packed for it, or makes it: each
+// rank may, at once.  job_id: a plain name (model_dir.h).  Errors: InvalidArgument, NotFound, PermissionDenied; each
+// names the root.
+absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
+                                                                      const std::string& job_id);
 
 }  // namespace switchyard::train

@@ -22,13 +22,11 @@ class JobGroup {
   explicit JobGroup(comm::SocketTraffic* traffic, const comm::SocketSettings& settings = {})
       : traffic_(traffic), settings_(settings) {}
 
-  // Blocks until the group stands: over Gloo, or in mode preempt over sockets on which all-to-alls overtake sums
-  // (socket_communicator.h).  Owns the communicator until Leave.  Errors: FormGlooGroup's; Aborted for an aborted
-  // epoch.
+  // Blocks until the group stands: over Gloo, or in mode preempt over sockets (socket_communicator.h).  Owns the
+  // communicator until Leave.  Errors: FormGlooGroup's; Aborted for an aborted epoch.
   absl::StatusOr<comm::Communicator*> Form(const comm::GroupOptions& options, jobs::CommMode mode,
                                            comm::RendezvousStore* store);
   void Leave() { group_.Leave(); }
-  // As EpochGroup's.
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
   void ForgetEpochs() { group_.ForgetEpochs(); }
 

@@ -33,9 +33,7 @@ class JobPacking {
 
   // Rank 0 reads the journal, if the mode has one; all check that what it says has room.  REQUIRES: the start was read.
   absl::Status Find();
-  // Replicas of every expert now.
   int32_t packing() const { return packer_ != nullptr ? packer_->groups().packing() : controller_->packing(); }
-  // Of the groups that packing has.
   absl::Status MakePacker(Trainer* trainer, Parameters* parameters);
   // After the saver was opened, which knows that no later attempt has saved.
   absl::Status OpenJournal();

@@ -50,14 +50,9 @@ absl::Status FirstError(absl::Span<const RankWord> words) {
     if (word.code == 0) continue;
     const std::string who = words.size() > 1 ? absl::StrCat("rank ", r, ": ") : "";
     absl::Status status(static_cast<absl::StatusCode>(word.code), absl::StrCat(who, word.text));
-    switch (static_cast<jobs::TrainOutcome>(word.outcome)) {
-      case jobs::TrainOutcome::kLost:
-        return Lost(std::move(status));
-      case jobs::TrainOutcome::kBlocked:
-        return Blocked(std::move(status));
-      default:
-        return Failed(std::move(status));
-    }
+    const auto outcome = static_cast<jobs::TrainOutcome>(word.outcome);
+    if (outcome == jobs::TrainOutcome::kLost) return Lost(std::move(status));
+    return outcome == jobs::TrainOutcome::kBlocked ? Blocked(std::move(status)) : Failed(std::move(status));
   }
   return absl::OkStatus();
 }

@@ -66,7 +66,6 @@ class TrainJob {
   absl::Status SaveBlocked(absl::Status why);
 
   JobContext context_;
-  // Of it.
   const TrainJobInput& input_;
   const jobs::JobSpec& spec_;
   comm::Communicator* const comm_;

@@ -39,7 +39,6 @@ struct ExpertPackerOptions {
   bool adjusts = false;  // what CommMode::kFull means; else packing stays what the controller begins with
   // Bytes that this rank may still take; none: as many as it wants.
   std::function<int64_t()> available_bytes = {};
-  // As RepackOptions has them.
   OpenStateFileFn open_offload = {};
   bool offloads = false;
   // On every rank, before a decision that the controller did not predict is adopted.  Collective: one outcome for all.
@@ -77,7 +76,6 @@ class ExpertPacker {
   jobs::PackingController controller_;
   std::unique_ptr<ExpertGroups> groups_;
   jobs::PackingTimes measured_;  // on this rank, since the last decision
-  // Of the present decision.
   std::unique_ptr<Repack> repack_;
   bool ends_alike_ = false;  // all ranks have the error
 };

@@ -31,6 +31,15 @@ int64_t BytesOf(absl::Span<const TensorView> parts) {
   return bytes;
 }
 
+// Parts to a message, or back.
+void CopyParts(absl::Span<const TensorView> parts, char* message, bool pack) {
+  for (const TensorView& part : parts) {
+    const int64_t bytes = BytesOf({part});
+    CopyBehindGate(pack ? message : part.raw(), pack ? part.raw() : message, bytes);
+    message += bytes;
+  }
+}
+
 void Append(std::vector<TensorView> from, std::vector<TensorView>* to) {
   to->insert(to->end(), from.begin(), from.end());
 }
@@ -103,12 +112,7 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;
     out[r] = group->NewMessage(BytesOf(send[r]));
-    char* at = out[r].payload();
-    for (const TensorView& part : send[r]) {
-      const int64_t bytes = BytesOf({part});
-      CopyBehindGate(at, part.raw(), bytes);
-      at += bytes;
-    }
+    CopyParts(send[r], out[r].payload(), /*pack=*/true);
   }
   ASSIGN_OR_RETURN(
       std::unique_ptr<comm::Work> work,
@@ -121,12 +125,7 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
       return absl::InternalError(absl::StrCat("repack: rank ", r, " of the group sent ", message.bytes(),
                                               " bytes of layer ", layer, ", expected ", BytesOf(recv[r])));
     }
-    const char* at = message.payload();
-    for (const TensorView& part : recv[r]) {
-      const int64_t bytes = BytesOf({part});
-      CopyBehindGate(part.raw(), at, bytes);
-      at += bytes;
-    }
+    CopyParts(recv[r], message.payload(), /*pack=*/false);
   }
   return absl::OkStatus();
 }

@@ -39,8 +39,7 @@ struct RepackOptions {
 
 class Repack {
  public:
-  // groups: the present ones; borrowed, like the parameters, until Run is done.  Errors: CheckPacking's; the
-  // communicator's.
+  // Borrows the present groups and the parameters until Run is done.  Errors: CheckPacking's; the communicator's.
   static absl::StatusOr<std::unique_ptr<Repack>> Prepare(const ExpertGroups& groups, Parameters* parameters,
                                                          const RepackOptions& options, absl::Time deadline);
 
@@ -53,7 +52,6 @@ class Repack {
   absl::StatusOr<std::unique_ptr<ExpertGroups>> Run(absl::Time deadline);
 
  private:
-  // From rank to rank of the old group.
   struct Move {
     int32_t expert = 0;
     int from = 0, to = 0;

@@ -17,7 +17,6 @@ class ParameterSnapshot {
   int64_t BytesToTake(const Parameters& parameters, int rank) const;
   // Copies masters and moments of the blocks that this rank writes (WritesBlock).  Errors: ResourceExhausted.
   absl::Status Take(const Stream& stream, const Parameters& parameters, int rank);
-  // Masters and moments alone.
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
 
  private:

@@ -14,7 +14,6 @@
 #include "workers/ops/sampling/random.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/step/scoped_state.h"
 
 namespace switchyard::train {
 namespace {
@@ -152,7 +151,7 @@ absl::StatusOr<std::unique_ptr<StateOffload>> Parameters::OffloadLayers(
   for (size_t l = 0; l < layers.size(); ++l) {
     for (size_t i = 0; i < layers[l].size(); ++i) {
       layers[l][i]->offloaded = &offload->file();
-      layers[l][i]->offloaded_at = offload->place(l, i).at;
+      layers[l][i]->offloaded_at = offload->place(l, i);
     }
   }
   return offload;

@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -94,7 +96,7 @@ class Parameters {
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
   // on_bytes: now and then, of values that were drawn; not OK ends it.
   absl::Status Initialise(const InitialValues& values, const checkpoint::OnRead& on_bytes = nullptr);
-  // Loads masters, whatever the checkpoint's dtype.  progress: as in LoadOptions.  Errors: the loader's;
+  // Loads masters, whatever the checkpoint's dtype.  progress: as in LoadOptions.  Errors: the loader's,
   // CheckAllUsed's.
   absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
@@ -106,7 +108,6 @@ class Parameters {
   // Calls `use` with the blocks that are in memory, then with each layer's that are offloaded (state_offload.h):
   // whoever wants masters or moments asks here.  Errors: use's, which ends it, and the file's.
   absl::Status ForEachGroup(StateAccess access, absl::FunctionRef<absl::Status(absl::Span<ParameterBlock* const>)> use);
-  // Null: nothing is offloaded.
   const StateOffload* offload() const { return offload_.get(); }
 
   // A layer's experts: `from` are those of now, `to` are to be filled in; masters and moments of both are in memory.
@@ -119,13 +120,12 @@ class Parameters {
   // What AllocateExperts will take of memory.
   int64_t BytesOfExperts(const NewExpertsShape& shape) const;
   // Moves masters and moments to where they will be, layer by layer, at most two of a file in memory; `bring` gets
-  // those of experts that are new to this rank.  Publishes their weights.  Errors: bring's, which ends it, and the
-  // files'.
+  // those of experts that are new to this rank.  Publishes their weights.  Ends with an error of bring's or of the
+  // files.
   absl::Status BringExperts(NewExperts* experts, BringLayerFn bring);
   // From now on this rank has the residents; other experts are gone, and with them their file.  Blocks, and what
   // gradients() shows, have moved: views of them are void.
   void AdoptExperts(NewExperts experts);
-  // Which replica of its experts this rank has.
   void SetReplica(int32_t replica);
 
   std::vector<ParameterBlock>& blocks() { return blocks_; }
@@ -156,6 +156,31 @@ class Parameters {
   model::ModelGradients gradients_;
   std::unique_ptr<StateOffload> offload_;
   std::vector<std::vector<size_t>> offloaded_;  // of its layers: which of blocks_
+};
+
+// Puts masters and moments of a layer that are in a slot of their file (state_offload.h) into their blocks for as long
+// as this lives.  Borrows both.
+class ScopedState {
+ public:
+  ScopedState() = default;
+  // REQUIRES: as many of both.
+  ScopedState(std::vector<ParameterBlock*> blocks, absl::Span<StateOffload::Tensors> tensors)
+      : blocks_(std::move(blocks)), tensors_(tensors) {
+    Exchange();
+  }
+  ~ScopedState() { Exchange(); }
+  ScopedState(const ScopedState&) = delete;
+  ScopedState& operator=(const ScopedState&) = delete;
+
+ private:
+  void Exchange() {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      for (size_t s = 0; s < std::size(kState); ++s) std::swap(blocks_[i]->*kState[s], tensors_[i][s]);
+    }
+  }
+
+  const std::vector<ParameterBlock*> blocks_;
+  const absl::Span<StateOffload::Tensors> tensors_;
 };
 
 }  // namespace switchyard::train

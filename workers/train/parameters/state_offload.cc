@@ -52,16 +52,16 @@ struct StateOffload::Progress {
 
 absl::StatusOr<std::unique_ptr<StateOffload>> StateOffload::Create(const std::vector<std::vector<Shape>>& shapes,
                                                                    DType dtype, const OpenStateFileFn& open) {
-  std::vector<std::vector<StatePlace>> layers;
+  std::vector<std::vector<int64_t>> layers;
   int64_t bytes = 0;
   for (const std::vector<Shape>& blocks : shapes) {
-    std::vector<StatePlace>& places = layers.emplace_back();
+    std::vector<int64_t>& places = layers.emplace_back();
     for (const Shape& shape : blocks) {
-      places.push_back({.shape = shape, .at = bytes});
+      places.push_back(bytes);
       bytes += 3 * shape.NumElements() * DTypeBytes(dtype);
     }
   }
-  std::unique_ptr<StateOffload> offload(new StateOffload(dtype, std::move(layers), bytes));
+  std::unique_ptr<StateOffload> offload(new StateOffload(std::move(layers), bytes));
   ASSIGN_OR_RETURN(offload->file_, open(bytes));
   const size_t slots = std::min(shapes.size(), offload->slots_.size());
   for (size_t s = 0; s < slots; ++s) {
@@ -88,7 +88,7 @@ absl::Status StateOffload::WriteLayer(size_t layer) {
 
 absl::Status StateOffload::InPieces(size_t layer, absl::FunctionRef<absl::Status(int64_t, absl::Span<char>)> move) {
   for (size_t b = 0; b < layers_[layer].size(); ++b) {
-    int64_t at = layers_[layer][b].at;
+    int64_t at = layers_[layer][b];
     for (const Tensor& tensor : slot(layer)[b]) {
       char* const values = static_cast<char*>(tensor.view().raw());
       for (int64_t begin = 0; begin < tensor.bytes(); begin += kPieceBytes) {

@@ -28,12 +28,6 @@ enum class StateAccess {
   kUpdate,  // … is kept
 };
 
-// A block's part of the file.
-struct StatePlace {
-  Shape shape;     // of each of the three tensors: master, mean, mean_squares
-  int64_t at = 0;  // of the first in the file; the others follow
-};
-
 struct OffloadCounters {
   int64_t bytes = 0;        // of the file
   double wait_seconds = 0;  // of the caller, for the disk, since Create
@@ -52,27 +46,25 @@ class StateOffload {
   absl::Status ForEachLayer(StateAccess access,
                             absl::FunctionRef<absl::Status(size_t layer, absl::Span<Tensors> blocks)> use);
 
-  // Outside of a pass: a layer's slot, which every second layer shares; file to slot; slot to file.  Errors: the
-  // file's.
+  // Outside of a pass: a layer's slot, which every second layer shares; file to slot; slot to file.
   absl::Span<Tensors> slot(size_t layer) { return absl::MakeSpan(slots_[layer % slots_.size()]); }
   absl::Status ReadLayer(size_t layer);
   absl::Status WriteLayer(size_t layer);
 
-  const StatePlace& place(size_t layer, size_t block) const { return layers_[layer][block]; }
+  // The byte of the file at which a block's master begins; its two moments follow.
+  int64_t place(size_t layer, size_t block) const { return layers_[layer][block]; }
   const StateFile& file() const { return *file_; }
   OffloadCounters counters() const { return {.bytes = bytes_, .wait_seconds = wait_seconds_}; }
 
  private:
   struct Progress;
 
-  StateOffload(DType dtype, std::vector<std::vector<StatePlace>> layers, int64_t bytes)
-      : dtype_(dtype), layers_(std::move(layers)), bytes_(bytes) {}
+  StateOffload(std::vector<std::vector<int64_t>> layers, int64_t bytes) : layers_(std::move(layers)), bytes_(bytes) {}
   void Stream(StateAccess access, Progress* progress);
   // move(at, piece) of a layer's slot, piece by piece; the calling thread passes its gate before each.
   absl::Status InPieces(size_t layer, absl::FunctionRef<absl::Status(int64_t at, absl::Span<char> piece)> move);
 
-  const DType dtype_;
-  const std::vector<std::vector<StatePlace>> layers_;
+  const std::vector<std::vector<int64_t>> layers_;  // places
   const int64_t bytes_;
   std::unique_ptr<StateFile> file_;
   std::array<std::vector<Tensors>, 2> slots_;  // of a layer's blocks

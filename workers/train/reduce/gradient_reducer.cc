@@ -354,16 +354,21 @@ void GradientReducer::Grant() {
 
 TensorView GradientReducer::BucketOf(const Sum& sum) const { return bucket_.view().Rows(0, sum.count()); }
 
+void GradientReducer::CopyParts(const Sum& sum, bool to_bucket) const {
+  int64_t at = 0;
+  for (const TensorView& part : sum.parts) {
+    void* const bucket = BucketOf(sum).Rows(at, part.dim(0)).raw();
+    CopyBehindGate(to_bucket ? bucket : part.raw(), to_bucket ? part.raw() : bucket, comm::NumBytes(part));
+    at += part.dim(0);
+  }
+}
+
 absl::Status GradientReducer::StartSum(size_t sum_idx) {
   const Sum& sum = sums_[sum_idx];
   TensorView values = sum.parts[0];
   if (sum.parts.size() > 1) {
     values = BucketOf(sum);
-    int64_t at = 0;
-    for (const TensorView& part : sum.parts) {
-      CopyBehindGate(values.Rows(at, part.dim(0)).raw(), part.raw(), comm::NumBytes(part));
-      at += part.dim(0);
-    }
+    CopyParts(sum, /*to_bucket=*/true);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
                    sum.over->AllReduceSum(
@@ -376,13 +381,7 @@ absl::Status GradientReducer::FinishSum() {
   const UnderWay done = std::move(under_way_.front());
   under_way_.pop_front();
   RETURN_IF_ERROR(done.work->Wait());
-  if (done.sum->parts.size() == 1) return absl::OkStatus();
-  const TensorView values = BucketOf(*done.sum);
-  int64_t at = 0;
-  for (const TensorView& part : done.sum->parts) {
-    CopyBehindGate(part.raw(), values.Rows(at, part.dim(0)).raw(), comm::NumBytes(part));
-    at += part.dim(0);
-  }
+  if (done.sum->parts.size() > 1) CopyParts(*done.sum, /*to_bucket=*/false);
   return absl::OkStatus();
 }
 

@@ -48,8 +48,7 @@ enum class Ticket : uint8_t { kAllToAll, kSum, kEnd };
 
 class GradientReducer : public moe::AllToAllWatch {
  public:
-  // Borrows the gradients' memory and the group.  Errors: of ReducePolicyOf; InvalidArgument for gradients of different
-  // types; ResourceExhausted.
+  // Borrows gradients and group.  Errors: ReducePolicyOf's; InvalidArgument for several dtypes; ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(const jobs::CommunicationSpec& spec,
                                                                  const TrainerGroup& group,
                                                                  const model::ModelGradients& gradients);
@@ -93,7 +92,6 @@ class GradientReducer : public moe::AllToAllWatch {
   absl::Status Plan(const Gradients& gradients, comm::Communicator* over, comm::CallUse use);
   absl::Status FinishPlan();
 
-  // Of the pass's thread.
   void AwaitEnd();  // of the thread
   void Run();
   absl::Status RunFreely();
@@ -111,6 +109,7 @@ class GradientReducer : public moe::AllToAllWatch {
   absl::Status FinishAll();
   // Where a sum of several parts is made.
   TensorView BucketOf(const Sum& sum) const;
+  void CopyParts(const Sum& sum, bool to_bucket) const;
 
   const jobs::ReducePolicy policy_;
   const TrainerGroup group_;

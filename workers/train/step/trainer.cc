@@ -352,7 +352,10 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     RETURN_IF_ERROR(RunMicroBatch(micro_batches[i], counts, i, deadline, &report));
   }
-  RETURN_IF_ERROR(FinishSums());
+  if (group_.world->world() > 1) {
+    const comm::Timed timed(&seconds_.all_reduce);
+    RETURN_IF_ERROR(sync_->Finish());
+  }
   double sums[] = {report.loss, static_cast<double>(dropped_)};
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
   report.loss = sums[0] / static_cast<double>(counts.tokens);
@@ -371,12 +374,6 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   seconds_.offload = Offloaded().wait_seconds - waited;
   report.offloaded_bytes = Offloaded().bytes;
   return report;
-}
-
-absl::Status Trainer::FinishSums() {
-  if (group_.world->world() == 1) return absl::OkStatus();
-  const comm::Timed timed(&seconds_.all_reduce);
-  return sync_->Finish();
 }
 
 // Replicated parameters count once, and so does every expert: each group of ranks has all of them, and the same bits.

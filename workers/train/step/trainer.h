@@ -74,8 +74,7 @@ struct StepReport {
   double gradient_norm = 0;  // before it was clipped
   int64_t tokens = 0;        // unmasked, of all ranks
   bool skipped = false;      // there was none, so nothing was done: the numbers above were not measured
-  // Over all MoE layers, the same on all ranks: experts that no row chose (a dropped choice was one), and dropped
-  // choices.
+  // Over all MoE layers, the same on all ranks: experts that no row chose, dropped choices included; dropped choices.
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
   int64_t offloaded_bytes = 0;  // of this rank's masters and moments, in a file
@@ -86,18 +85,13 @@ struct StepReport {
 
 class Trainer {
  public:
-  // model and parameters: borrowed.  InvalidArgument: impossible numbers, a balance_bias_rate without biases of
-  // routers.
+  // model, parameters: borrowed.  InvalidArgument: impossible numbers, a balance_bias_rate without biases of routers.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, model::Model* model,
                                                          Parameters* parameters, const TrainerOptions& options);
 
   // The group and its experts; borrowed until the next call.  InvalidArgument if the layout gives this rank other
   // experts than the model holds, or the ranks' numbers do not fit; Unimplemented if an expert is on several ranks.
   absl::Status SetGroup(const TrainerGroup& group);
-  // Without packing.
-  absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout) {
-    return SetGroup({.world = comm, .experts = comm, .layout = layout});
-  }
 
   // REQUIRES: SetGroup was called.
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
@@ -131,14 +125,12 @@ class Trainer {
   // For a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows);
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
-  // What the MoE layers of a micro-batch have in common.
   moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats) const;
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, const moe::MoeContext& moe);
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
   void CountChosen();
-  absl::Status FinishSums();
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);
   void BalanceRouter(const ParameterBlock& block);

@@ -9,7 +9,6 @@
 #include "scheduler/jobs/token_targets.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/data/token_file.h"
-#include "workers/train/job/job_folder.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/step/train_outcome.h"
 

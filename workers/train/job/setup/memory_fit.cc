@@ -90,24 +90,21 @@ absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) 
   return true;
 }
 
-int64_t MemoryFit::OffloadedBytes(int32_t packing) const {
-  return static_cast<int64_t>(TrainingMemory(config_, NeedOf(packing, true)).offloaded);
-}
-
-absl::Status MemoryFit::CheckOffloadRoom(int64_t bytes) const {
+absl::Status MemoryFit::CheckOffloadRoom(int32_t packing) const {
   const TrainJobInput& input = context_.input();
+  const auto bytes = static_cast<int64_t>(TrainingMemory(config_, NeedOf(packing, true)).offloaded);
   return input.open_offload ? absl::OkStatus() : CheckStateRoom(input.offload_dir, bytes, ranks_here_);
 }
 
 absl::Status MemoryFit::Check() {
   ASSIGN_OR_RETURN(offloads_, MustOffload(/*packing=*/1, Available()));
-  return offloads_ ? CheckOffloadRoom(OffloadedBytes(1)) : absl::OkStatus();
+  return offloads_ ? CheckOffloadRoom(1) : absl::OkStatus();
 }
 
 absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, int32_t files, int32_t first) const {
   const int64_t available = Available();
   ASSIGN_OR_RETURN(const bool must_offload, MustOffload(most, available));
-  if (must_offload) RETURN_IF_ERROR(CheckOffloadRoom(OffloadedBytes(files)));
+  if (must_offload) RETURN_IF_ERROR(CheckOffloadRoom(files));
   // What fits with more fits with less.
   return first > 1 ? MustOffload(first, available) : offloads_;
 }
