@@ -103,10 +103,6 @@ v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration li
   }
   const batching::RankPlan& part = plan.ranks[rank];
   message.mutable_freed_slots()->Add(part.freed_slots.begin(), part.freed_slots.end());
-  for (const batching::BlockCopy& copy : part.copies) {
-    message.add_copy_from(copy.from);
-    message.add_copy_to(copy.to);
-  }
   for (const batching::StepItem& item : part.items) *message.add_items() = ItemToProto(item);
   message.set_timeout_ms(std::max<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(limit, absl::Milliseconds(1))), 1));
   return message;
@@ -121,10 +117,6 @@ batching::RankPlan FromProto(const v1::StepPlan& message, batching::StepPlan* he
   *limit = absl::Milliseconds(message.timeout_ms());
   batching::RankPlan part;
   part.freed_slots.assign(message.freed_slots().begin(), message.freed_slots().end());
-  const int num_copies = std::min(message.copy_from_size(), message.copy_to_size());
-  for (int i = 0; i < num_copies; ++i) {
-    part.copies.push_back({.from = message.copy_from(i), .to = message.copy_to(i)});
-  }
   for (const v1::StepItem& item : message.items()) part.items.push_back(ItemFromProto(item));
   return part;
 }

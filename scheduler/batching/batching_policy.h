@@ -1,4 +1,5 @@
-// The parameters of batching; one struct, validated once, constant afterwards.
+// The parameters of batching: those that a server chooses, which are validated once and then constant, and those that
+// its group of workers brings.  Plain values.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct BatchingPolicy {
   int32_t max_choices = 64;             // of one request
   bool prefix_reuse = true;
   // A rank attracts newcomers by the prefix it holds only while it runs at most this many sequences more than the least
-  // loaded: else one system prompt, shared by all, would fill one rank and leave the others idle.
+  // loaded: else one shared system prompt would fill one rank and leave the others idle.
   int32_t max_prefix_imbalance = 8;
   // Fewest rows of a step that one rank computes for another (row_transfers.h); 0 = never, -1 = as the group says.
   int32_t min_rebalance_rows = -1;
@@ -27,6 +28,21 @@ struct BatchingPolicy {
 
   // InvalidArgument that names field, value and limit of every problem, one a line.
   absl::Status Validate() const;
+};
+
+// A group of workers that is ready to take step 1, as far as batching depends on it.
+struct GroupShape {
+  int64_t epoch = 0;  // larger than any before
+  int32_t num_ranks = 1;
+  int32_t num_blocks = 0;  // of each rank's pool
+  uint64_t weights_version = 0;
+  // longrope rotates the keys of longer prompts otherwise: they share no blocks with others.  0 = all are alike.
+  int32_t long_rope_above = 0;
+  bool may_give = true;            // false: these workers give away no rows, whatever the policy says
+  int32_t expert_path_ids = 0;     // MoE layers x top_k: what a row's experts are, where they are asked for
+  int32_t min_rebalance_rows = 0;  // what -1 in the policy stands for: from how many rows on transfers pay here
+
+  bool IsLong(int64_t num_prompt_tokens) const { return long_rope_above > 0 && num_prompt_tokens > long_rope_above; }
 };
 
 }  // namespace switchyard::batching

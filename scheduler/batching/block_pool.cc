@@ -85,8 +85,8 @@ uint64_t BlockPool::Publish(BlockId id, const PrefixChain& chain, absl::Span<con
   if (const auto found = index_.find(hash); found != index_.end()) {
     const Block& other = blocks_[found->second];
     if (Holds(other, chain, tokens, index, parent)) return other.content;
-    // Another content of this hash, or the same below a predecessor that was evicted: nobody will look for that one
-    // again, so the newcomer takes the name.
+    // Another content, or the same below an evicted predecessor, which nobody will look for: the newcomer takes the
+    // name.
     Forget(found->second);
   }
   index_[hash] = id;
@@ -143,34 +143,6 @@ void BlockPool::RemoveFree(BlockId id) {
   (block.prev >= 0 ? blocks_[block.prev].next : head_) = block.next;
   (block.next >= 0 ? blocks_[block.next].prev : tail_) = block.prev;
   block.prev = block.next = -1;
-}
-
-void BlockPool::CheckInvariants() const {
-  int32_t free = 0, cached = 0, unreferenced = 0, published = 0;
-  int32_t prev = -1;
-  for (BlockId id = head_; id >= 0; prev = id, id = blocks_[id].next) {
-    const Block& block = blocks_[id];
-    SY_CHECK_EQ(block.prev, prev);
-    SY_CHECK_EQ(block.references, 0);
-    ++free;
-    cached += block.content != 0;
-    SY_CHECK_LE(free, num_blocks());
-  }
-  SY_CHECK_EQ(prev, tail_);
-  for (BlockId id = 0; id < num_blocks(); ++id) {
-    const Block& block = blocks_[id];
-    SY_CHECK_GE(block.references, 0);
-    unreferenced += block.references == 0;
-    if (block.content == 0) continue;
-    ++published;
-    const auto entry = index_.find(block.hash);
-    SY_CHECK(entry != index_.end());
-    SY_CHECK_EQ(entry->second, id);
-  }
-  SY_CHECK_EQ(free, num_free_);
-  SY_CHECK_EQ(cached, num_cached_free_);
-  SY_CHECK_EQ(unreferenced, num_free_);
-  SY_CHECK_EQ(published, static_cast<int32_t>(index_.size()));
 }
 
 }  // namespace switchyard::batching

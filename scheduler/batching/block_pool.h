@@ -1,8 +1,8 @@
 // One rank's paged KV cache as the scheduler sees it: which block belongs to whom, and which still holds a prefix.
 //
-// Blocks are reference-counted.  A block whose content is complete can be published under its hash; when nobody refers
-// to it any more it stays findable until it is needed for something else, least recently used first (blocks without a
-// published content go before all others).  Only full blocks are ever shared, so nothing is copied on write.
+// Blocks are reference-counted.  A complete block can be published under its hash; when nobody refers to it any more it
+// stays findable until it is reused, least recently used first (unpublished blocks go before all others).  Only full
+// blocks are shared, so nothing is copied on write.
 //
 // Exact: a published block stores its tokens and the identity of its predecessor's content (or the root), and a lookup
 // compares both.  A 64-bit collision costs a hit, never an answer.  Thread-compatible; holds no device memory.
@@ -36,16 +36,14 @@ class BlockPool {
   // Appends the match's blocks to an empty table, with a reference each.
   void Take(const PrefixMatch& match, std::vector<BlockId>* table);
 
-  // Appends `num_blocks` blocks of no content to the table (the reservation of a step).  False, and nothing is done, if
-  // that many are not free.
+  // Appends `num_blocks` blocks of no content to the table.  False, and nothing is done, if that many are not free.
   [[nodiscard]] bool Allocate(int32_t num_blocks, std::vector<BlockId>* table);
 
   // Gives back the table's blocks from index `keep` on, the last first, so that a prefix's head outlives its tail.
   void Rollback(std::vector<BlockId>* table, int32_t keep);
 
-  // Makes block `index` of the chain, held in `block`, findable.  `parent` is the content id of block index-1 (0 for
-  // the first).  Returns its content id: that of an equal block if there is one (then `block` stays unpublished).
-  // An entry of the same hash and other content loses its name to the newcomer.
+  // Makes block `index` of the chain, held in `block`, findable, also for another content of its hash.  `parent`: the
+  // content id of block index-1 (0 for the first).  Returns its content id: that of an equal block if there is one.
   uint64_t Publish(BlockId block, const PrefixChain& chain, absl::Span<const int32_t> tokens, int32_t index,
                    uint64_t parent);
 
@@ -58,10 +56,9 @@ class BlockPool {
   int32_t num_cached() const { return num_cached_free_; }  // unreferenced and published
   int32_t references(BlockId block) const { return blocks_[block].references; }
   int64_t num_evictions() const { return num_evictions_; }
-  // Aborts if the free list, the counts and the index disagree.  For tests: linear in the blocks.
-  void CheckInvariants() const;
 
  private:
+  friend struct Invariants;  // of tests
   struct Block {
     int32_t references = 0;
     int32_t prev = -1;  // neighbours in the free list

@@ -1,10 +1,9 @@
 // Who computes whose rows where a step gives some ranks many rows and others few: one prompt's prefill beside idle
 // ranks.
 //
-// A row's attention is work of its sequence's rank, where its keys are.  All else of a row (norms, projections, router,
-// shared expert) any rank can do, for those weights are on every rank.  A rebalancing rank then waits for less, and the
-// exchange of expert rows is spread over all ranks, too.  The rows' values travel twice a layer (workers/model/
-// token_rebalancer.h), so few rows are not worth it.
+// A row's attention is work of its sequence's rank, where its keys are.  Any rank can do the rest (norms, projections,
+// router, shared expert), as those weights are on every rank; that also spreads the exchange of expert rows.  Values
+// travel twice a layer (workers/model/runner/token_rebalancer.h), so few rows are not worth it.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,7 @@
 namespace switchyard::batching {
 
 // Transfers of at least min_rows rows (0: never any) that bring the ranks towards the mean.  A borrower ends with at
-// most mean + min_rows rows and never with more than a giver had; no rank gives away and borrows.  Ranks are served in
-// order, so equal calls give equal transfers.
+// most mean + min_rows rows and never with more than a giver had; no rank does both.  Equal calls give equal transfers.
 std::vector<RowTransfer> GiveRows(absl::Span<const int32_t> rank_rows, int32_t min_rows);
 
 // What each rank computes under these transfers: [R].

@@ -26,7 +26,6 @@ absl::Status Scheduler::Submit(Request request, absl::Time now) {
   }
   const PrefixRoot root{.salt = request.cache_salt,
                         .weights_version = running_.group().weights_version,
-                        .adapter = request.adapter,
                         .long_rope = running_.group().IsLong(static_cast<int64_t>(request.prompt.size()))};
   for (Sequence* sequence : requests_.Add(request, root, policy_.block_size, now)) waiting_.Push(sequence);
   ++submitted_;
@@ -68,14 +67,10 @@ bool Scheduler::Cancel(RequestId id, int32_t choice, FinishReason reason, absl::
   return any;
 }
 
-void Scheduler::ExpireDeadlines(absl::Time now, std::vector<Event>* events) {
+std::optional<StepPlan> Scheduler::Plan(absl::Time now, std::vector<Event>* events) {
   while (const std::optional<RequestId> late = requests_.PastDeadline(now)) {
     SY_CHECK(Cancel(*late, kAllChoices, FinishReason::kDeadline, now, events));
   }
-}
-
-std::optional<StepPlan> Scheduler::Plan(absl::Time now, std::vector<Event>* events) {
-  ExpireDeadlines(now, events);
   if (running_.ranks().empty() || committer_.num_in_flight() >= policy_.max_in_flight) return std::nullopt;
   std::optional<PlannedStep> step = planner_.Plan(now);
   if (!step) return std::nullopt;

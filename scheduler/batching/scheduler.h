@@ -1,8 +1,8 @@
 // The batching scheduler: decides, step by step, which tokens of which sequences every rank computes.
 //
 // Pure: no clock, thread, socket or randomness; `now` is an argument, equal calls give equal plans.  Thread-compatible:
-// one owner (the server's engine loop) at a time.  Never blocks.  Knows no text: stop strings are the server's business
-// (it calls Cancel with kStop).  The server's loop:
+// one owner (the server's engine loop).  Never blocks.  Stop strings are the server's business: it calls Cancel.  The
+// server's loop:
 //
 //   scheduler.Submit(request, now)                     as requests come
 //   while (auto plan = scheduler.Plan(now, &events))   up to policy.max_in_flight plans
@@ -11,20 +11,19 @@
 //   publish events
 //   scheduler.LoseGroup(...), StartGroup(...)          when workers are lost, when a new group has formed
 //
-// Order of work.  Each step, on each rank: decodes, then prefills already begun, then the queue in order of arrival;
-// nobody in the queue is overtaken, but by others while it waits for its own request's choice 0 to compute the prompt
-// that they share.  A new sequence goes, among the ranks with a free slot, blocks and budget, to the one that holds the
-// most of it in the prefix cache (a rank that runs more than policy.max_prefix_imbalance sequences above the least
-// loaded counts as holding nothing); among equals to the one with the fewest sequences, then used blocks, then the
-// lowest.
+// Order of work.  Each step, on each rank: decodes, then prefills already begun, then the queue in order of arrival.
+// Nobody in the queue is overtaken, except while it waits for its own request's choice 0 to compute the prompt that
+// they share.  A new sequence goes, among the ranks with a free slot, blocks and budget, to the one that holds the most
+// of it in the prefix cache (policy.max_prefix_imbalance bounds that), then to the one with the fewest sequences, then
+// used blocks, then the lowest.
 //
-// Out of blocks.  The sequence that arrived last on the rank is preempted: its blocks go back (full ones stay findable
-// by hash until they are reused), it returns to the queue in its old order with all its tokens and is computed again.
-// The oldest of a rank is never preempted for want of blocks, so everything ends.
+// Out of blocks, the sequence that arrived last on the rank is preempted: its blocks go back, it returns to the queue
+// in its old order with all its tokens and is computed again.  The oldest of a rank is never preempted for want of
+// blocks, so everything ends.
 //
-// In flight.  A decode may be planned before the token that it feeds is known.  Commit drops what was computed past a
-// sequence's end.  Slot and blocks of a sequence are released only when no plan in flight refers to it; a preemption
-// waits for that, too, so no token is lost or computed twice.
+// In flight.  A decode may be planned before the token that it feeds is known; Commit drops what was computed past a
+// sequence's end.  A sequence's slot and blocks are released, also for a preemption, only when no plan in flight refers
+// to it, so no token is lost or computed twice.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +34,6 @@
 #include "absl/time/time.h"
 #include "scheduler/batching/batching_policy.h"
 #include "scheduler/batching/event.h"
-#include "scheduler/batching/group_shape.h"
-#include "scheduler/batching/request.h"
 #include "scheduler/batching/scheduler_stats.h"
 #include "scheduler/batching/state/request_table.h"
 #include "scheduler/batching/state/running_sequences.h"
@@ -66,9 +63,8 @@ class Scheduler {
   // the finished events.  Tokens still in flight are dropped.  Unknown or finished ids: returns false, nothing happens.
   bool Cancel(RequestId id, int32_t choice, FinishReason reason, absl::Time now, std::vector<Event>* events);
 
-  // First ends what is past its deadline (queued or running: finished events).  Then returns the next step, or nullopt:
-  // nothing to compute, no group, or max_in_flight plans are out.  placement_epoch and micro_batches are left at their
-  // defaults: the caller's.
+  // First ends what is past its deadline (finished events).  Then returns the next step, or nullopt: nothing to
+  // compute, no group, or max_in_flight plans are out.  The caller sets placement_epoch and micro_batches.
   std::optional<StepPlan> Plan(absl::Time now, std::vector<Event>* events);
 
   // Takes the result of the oldest plan in flight.
@@ -95,12 +91,10 @@ class Scheduler {
   bool Idle() const { return requests_.empty() && committer_.num_in_flight() == 0; }
   const BatchingPolicy& policy() const { return policy_; }
   SchedulerStats Stats() const;
-  // Aborts if queues, slots, block tables and reference counts disagree.  For tests: linear in everything.
-  void CheckInvariants() const { running_.CheckInvariants(); }
 
  private:
+  friend struct Invariants;  // of tests
   absl::Status CheckRequest(const Request& request) const;
-  void ExpireDeadlines(absl::Time now, std::vector<Event>* events);
 
   const BatchingPolicy policy_;
   RequestTable requests_;

@@ -1,17 +1,15 @@
 // A sequence: one choice of one request, from its arrival to its end.
 //
-// The scheduler owns every Sequence and is the only one who changes it; the server sees the value types of this header
-// (FinishReason, SequenceTimings, SequenceUsage) inside events.  Thread-compatible.  Knows nothing of blocks' contents,
-// ranks' loads or policy: it counts its own tokens and says what it still has to compute.
+// The scheduler owns and changes it; the server sees the value types of this header (FinishReason, SequenceTimings,
+// SequenceUsage) inside events.  Thread-compatible.  Counts its own tokens and says what it still has to compute.
 //
-// Positions.  A sequence has `tokens()` (prompt, then the outputs that were committed) and `num_pending()` outputs that
-// are sampled by steps still in flight: their values are unknown here, the rank's slot feeds them.  `num_planned()` is
-// the number of positions, from 0, whose keys and values exist once all planned steps have run.
+// Positions.  A sequence has `tokens()` (prompt, then the committed outputs) and `num_pending()` outputs that steps in
+// flight sample: their values are unknown here, the rank's slot feeds them.  `num_planned()` is the number of
+// positions, from 0, whose keys and values exist once all planned steps have run.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -44,8 +42,7 @@ absl::string_view FinishReasonName(FinishReason reason);
 struct SequenceTimings {
   absl::Time queued = absl::InfinitePast();
   absl::Time first_scheduled = absl::InfinitePast();
-  // Last time it was taken from the queue before its first token: a later preemption does not move it, so that
-  // prefill below cannot be negative.
+  // Last time it was taken from the queue before its first token; a later preemption does not move it.
   absl::Time last_scheduled = absl::InfinitePast();
   absl::Time first_token = absl::InfinitePast();
   absl::Time last_token = absl::InfinitePast();
@@ -104,8 +101,7 @@ class Sequence {
   int32_t next_prompt_logprob() const { return next_prompt_logprob_; }
   // Whether positions may come from the prefix cache: not if all of them have something to tell first.
   bool MayBeCached() const { return !NeedsPromptLogprobs() && next_expert_path_ != 0; }
-  // How many positions, from 0, may: one is left to compute, whose logits are what the sequence came for, and those
-  // whose experts were not told yet.
+  // How many positions, from 0, may: not the last, whose logits are wanted, nor those of unreported experts.
   int32_t MostCached() const {
     return next_expert_path_ < 0 ? num_tokens() - 1 : std::min(num_tokens() - 1, next_expert_path_);
   }

@@ -23,7 +23,6 @@ std::string StepPlan::DebugString() const {
     const RankPlan& rank = ranks[r];
     absl::StrAppend(&out, "  rank ", r, ": rows ", rank.NumRows());
     if (!rank.freed_slots.empty()) absl::StrAppend(&out, " free [", absl::StrJoin(rank.freed_slots, " "), "]");
-    for (const BlockCopy& copy : rank.copies) absl::StrAppend(&out, " copy ", copy.from, "->", copy.to);
     absl::StrAppend(&out, "\n");
     for (const StepItem& item : rank.items) {
       absl::StrAppend(&out, "    slot ", item.slot, " pos ", item.start_pos, "+", item.num_query);

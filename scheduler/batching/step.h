@@ -1,7 +1,6 @@
 // The seam between policy and tensors: what the server asks of the workers in one step, and what they answer.
 //
-// Whoever understands these two structs understands the engine:
-//   Scheduler::Plan → StepPlan → every rank executes → StepResult → Scheduler::Commit.
+//   Scheduler::Plan → StepPlan → every rank executes → StepResult → Scheduler::Commit
 // Plain data, no proto types; both print (DebugString).  A plan is a delta against the slots that a rank holds: a slot
 // keeps a sequence's tokens, block table and sampling state between steps, so a decode item is a few words.  After an
 // epoch change every slot is empty and everything is sent again.
@@ -40,7 +39,7 @@ struct SamplingParams {
   bool operator==(const SamplingParams& other) const = default;
 };
 
-// Whether logits and these params are all that a choice needs after num_output tokens: no history, no forced length, no
+// Whether a choice after num_output tokens needs its logits and these params alone: no history, no forced length, no
 // logprobs, no expert paths.  Devices choose such tokens themselves, without asking the host.
 bool IsPlainSampling(const SamplingParams& params, int64_t num_output);
 
@@ -64,16 +63,9 @@ struct StepItem {
   bool operator==(const StepItem& other) const = default;
 };
 
-struct BlockCopy {
-  BlockId from = 0;
-  BlockId to = 0;
-  bool operator==(const BlockCopy& other) const = default;
-};
-
 // What one rank does in this step.
 struct RankPlan {
   std::vector<SlotId> freed_slots;  // emptied first
-  std::vector<BlockCopy> copies;    // then done, in order
   std::vector<StepItem> items;      // then run, in this order; rows of item i precede those of item i+1
 
   int32_t NumRows() const;
@@ -88,8 +80,8 @@ struct RowTransfer {
   bool operator==(const RowTransfer& other) const = default;
 };
 
-// Sizes of messages as they come out, counts on the host; and fixed sizes by padded_rows, for a step in which every
-// rank has nothing but plain decodes (IsPlainSampling), which devices record and replay.
+// How rows are exchanged: exact sizes from counts on the host; or sizes fixed by padded_rows, for a step of nothing but
+// plain decodes on all ranks (IsPlainSampling), which devices record and replay.
 inline constexpr int32_t kExactExchange = 0;
 inline constexpr int32_t kDecodeExchange = 1;
 
@@ -102,8 +94,7 @@ struct StepPlan {
   int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
   std::vector<RowTransfer> transfers;         // the last rows of `from`, in this order; no rank gives away and borrows
   int32_t padded_rows = 0;  // the most rows that any rank computes, after transfers: for fixed-size exchanges
-  // Workers that also train: how long they may from now on, or until the next plan comes.  Such a plan has no step, and
-  // no result.
+  // How long workers that also train may, at most until the next plan.  Such a plan has no step and no result.
   int32_t train_slice_ms = 0;
   std::vector<RankPlan> ranks;  // [R]
 

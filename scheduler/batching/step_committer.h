@@ -1,6 +1,5 @@
-// The plans in flight, oldest first, and what becomes of sequences when their results come back.
-//
-// A result is checked against its plan before anything changes.  Thread-compatible; no clock.
+// The plans in flight, oldest first, and what their results do to sequences.  A result is checked against its plan
+// before anything changes.  Thread-compatible; no clock.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +17,15 @@ namespace switchyard::batching {
 
 class StepCommitter {
  public:
-  // Borrowed; it outlives this.
   explicit StepCommitter(RunningSequences* running) : running_(running) {}
 
   // That step is sent: its result will come after those of the steps before.
   void Expect(int64_t step, std::vector<std::vector<PlannedItem>> items);
-  // Scheduler::Commit.
   absl::Status Commit(const StepResult& result, absl::Time now, std::vector<Event>* events);
   // The group is lost: no result comes any more.
   void Forget() { in_flight_.clear(); }
 
   int32_t num_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
-  // Token events, in all.
   int64_t generated_tokens() const { return generated_tokens_; }
 
  private:

@@ -1,7 +1,5 @@
-// The planner of the next step: which tokens of which sequences every rank computes.
-//
-// The order of work, and who is preempted when blocks run out: scheduler.h.  Thread-compatible; no clock.  Does not
-// look at deadlines or at how many plans are out: the scheduler's.
+// The planner of the next step: which tokens of which sequences every rank computes, in the order of work of
+// scheduler.h.  Thread-compatible; no clock.  Does not look at deadlines or at how many plans are out.
 #pragma once
 
 #include <cstdint>
@@ -35,24 +33,20 @@ struct PlannedStep {
 
 class StepPlanner {
  public:
-  // All borrowed; they outlive this.
   StepPlanner(const BatchingPolicy& policy, RequestTable* requests, WaitingQueue* waiting, RunningSequences* running);
 
   // The next step; nullopt: there is nothing to compute.  REQUIRES: a group.
   std::optional<PlannedStep> Plan(absl::Time now);
   // A new group has started: its steps count from 1.
   void StartGroup() { next_step_ = 1; }
-  // In all plans so far.
   int64_t rows_given() const { return rows_given_; }
 
  private:
-  // A plan in the making.
   struct Draft {
     absl::Time now;
     PlannedStep step;
     std::vector<int32_t> budget;  // [R] rows left
   };
-  // Where a waiting sequence could start.
   struct Placement {
     int32_t rank = -1;  // -1: nowhere
     PrefixMatch match;

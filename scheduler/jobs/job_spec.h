@@ -56,7 +56,7 @@ struct JobSpec {
   double z_weight = 0;
   double capacity_factor = 0;  // of experts: workers/moe/layer/expert_capacity.h; 0 = no row is dropped
   double balance_bias_rate =
-      0;                   // of routers' biases, where a model has them: workers/train/step/router_balance.h; 0 = fixed
+      0;                   // of routers' biases, where a model has them: workers/train/step/router_losses.h; 0 = fixed
   bool recompute = false;  // keeps only layers' inputs for backward
   CommunicationSpec communication = {};
   OffloadPolicy offload = OffloadPolicy::kAuto;  // masters and moments of experts, to a file

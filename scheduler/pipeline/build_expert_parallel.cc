@@ -24,8 +24,6 @@ class Program {
     dispatched_.push_back(Add({.kind = MicroOpKind::kDispatch,
                                .chunk = chunk,
                                .num_chunks = options_.micro_batches,
-                               .group = options_.group,
-                               .stream = StreamClass::kAllToAll,
                                .deps = std::move(deps)}));
   }
 
@@ -41,12 +39,7 @@ class Program {
                              .deps = {dispatched_[chunk]}});
     std::vector<int> deps = {experts};
     if (shared_ >= 0) deps.push_back(shared_);
-    Add({.kind = MicroOpKind::kCombine,
-         .chunk = chunk,
-         .num_chunks = options_.micro_batches,
-         .group = options_.group,
-         .stream = StreamClass::kAllToAll,
-         .deps = std::move(deps)});
+    Add({.kind = MicroOpKind::kCombine, .chunk = chunk, .num_chunks = options_.micro_batches, .deps = std::move(deps)});
   }
 
   MoeSchedule Take() { return std::move(schedule_); }
@@ -69,7 +62,6 @@ class Program {
 MoeSchedule BuildExpertParallel(const ExpertParallelOptions& options) {
   SY_CHECK_GE(options.micro_batches, 1);
   SY_CHECK_LE(options.micro_batches, kMaxMicroBatches);
-  SY_CHECK(!options.group.empty());
   Program program(options);
   program.Dispatch(0);
   program.SharedExpert();

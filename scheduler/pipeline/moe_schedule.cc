@@ -26,13 +26,6 @@ absl::Status CheckOp(const MoeSchedule& schedule, int index) {
     if (dep < 0 || dep >= index)
       return Wrong(schedule, index, absl::StrCat("depends on op ", dep, ", which is not earlier"));
   }
-  const bool comm_stream = op.stream == StreamClass::kAllToAll || op.stream == StreamClass::kAllReduce;
-  if (IsCommunicating(op.kind) != comm_stream) {
-    return Wrong(schedule, index, absl::StrCat("is on stream ", StreamClassName(op.stream)));
-  }
-  if (IsCommunicating(op.kind) != !op.group.empty()) {
-    return Wrong(schedule, index, op.group.empty() ? "has no group" : "has a group but does not communicate");
-  }
   return absl::OkStatus();
 }
 
@@ -108,21 +101,11 @@ absl::Status CheckCounts(const MoeSchedule& schedule) {
 }  // namespace
 
 const char* MicroOpKindName(MicroOpKind kind) {
-  static constexpr const char* kNames[kNumMicroOpKinds] = {"split",   "gate",       "dispatch",       "expert",
-                                                           "combine", "all_gather", "reduce_scatter", "all_reduce",
-                                                           "save",    "restore"};
+  static constexpr const char* kNames[] = {"split", "gate", "dispatch", "expert", "combine"};
   return kNames[static_cast<int>(kind)];
 }
 
-const char* StreamClassName(StreamClass stream) {
-  static constexpr const char* kNames[kNumStreamClasses] = {"compute", "all_to_all", "all_reduce", "copy"};
-  return kNames[static_cast<int>(stream)];
-}
-
-bool IsCommunicating(MicroOpKind kind) {
-  return kind == MicroOpKind::kDispatch || kind == MicroOpKind::kCombine || kind == MicroOpKind::kAllGather ||
-         kind == MicroOpKind::kReduceScatter || kind == MicroOpKind::kAllReduce;
-}
+bool IsCommunicating(MicroOpKind kind) { return kind == MicroOpKind::kDispatch || kind == MicroOpKind::kCombine; }
 
 absl::Status Validate(const MoeSchedule& schedule) {
   if (schedule.num_chunks < 1) {

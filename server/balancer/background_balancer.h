@@ -1,17 +1,15 @@
 // The background balancer of expert placement: every so many steps it looks whether experts had better live elsewhere,
-// has it planned, and sees the plan through on all workers, stage by stage, while requests run.
+// has a plan made, and carries it out on all workers, stage by stage, while requests run.
 //
 //   idle ── rebalance_steps done ──► planning (elsewhere) ──► stage after stage: ResidencyEpoch ──► idle
 //
-// A stage that fails before its commit, a group that is lost, or a plan that cannot be made ends the plan; what was
-// committed stays, and the next group begins with it.  Answers that carry an epoch other than the stage's are late and
-// change nothing.  One plan at a time.
+// A stage that fails before its commit, a lost group, or a plan that cannot be made ends the plan; what was committed
+// stays, and the next group begins with it.  Answers of another epoch than the stage's change nothing.  One plan at a
+// time; none where --rebalance_steps is 0.
 //
-// What the per-step balancer weighs moves by goes the same way: costs are sent as soon as the first steps have measured
-// them, and again when they have become others, as a stage without moves, so that every rank takes them up at the same
-// step. No thread, clock or socket of its own: the engine loop owns it and calls it with the time; Host does the rest.
-// Where
-// --rebalance_steps is 0 it plans nothing.
+// Costs for the per-step balancer go the same way, as a stage without moves: after the first steps have measured them,
+// and whenever they have changed, so that every rank adopts them at the same step.
+// No thread, clock or socket: the engine loop owns it and passes the time; Host does the rest.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "scheduler/placement/background/expert_report.h"
 #include "scheduler/placement/background/group_placement.h"
 #include "scheduler/placement/background/residency.h"
 #include "scheduler/placement/background/residency_epoch.h"
@@ -55,6 +54,19 @@ struct ResidencyView {
   // Of all plans so far.
   int64_t plans[kNumPlanOutcomes] = {};
   int64_t copies = 0, bytes = 0;
+};
+
+// A worker's last word; null: it has not said anything since its group formed.
+struct ReceivedReport {
+  std::shared_ptr<const placement::ExpertReport> report;  // shared with whoever asked for a copy
+  absl::Time at = absl::InfinitePast();
+};
+
+// What GetExperts shows, copied from the engine: cheap, as what is large is shared.
+struct ExpertsCopy {
+  popularity::ExpertLoadStats load_stats;
+  ResidencyView placement;
+  std::vector<ReceivedReport> reports;  // [R]; empty: no group stands
 };
 
 class BackgroundBalancer {
@@ -94,8 +106,8 @@ class BackgroundBalancer {
   // After so many steps of a group costs count as measured; so often they are looked at again.
   static constexpr int64_t kFirstCosts = 4, kCostsApart = 64;
 
-  // A group of that shape forms: what it begins with.  Only the budget may be another once a group stood; then what is
-  // known of residents is forgotten, as it may not fit.
+  // A group of that shape forms: what it begins with.  If its budget differs from the last group's, known residents are
+  // forgotten, as they may not fit; nothing else may differ once a group stood.
   placement::GroupPlacement Begin(const Shape& shape, const placement::MoveCosts& costs);
   void GroupUp() { up_ = true; }
   void GroupDown(const std::string& reason, absl::Time now);
@@ -104,8 +116,7 @@ class BackgroundBalancer {
   int64_t placement_epoch() const;
   // A StepPlan that says it was sent.
   void StepPlanned(int64_t step, absl::Time now);
-  // All ranks have done that step; load statistics and meter have it.  Copies what a plan needs of them: counts, no
-  // tables.
+  // All ranks have done that step; load statistics and meter have it.  A plan copies their counts, no tables.
   void StepDone(int64_t step, const popularity::ExpertLoadStats& load_stats, PlacementCostMonitor* meter,
                 absl::Time now);
   void Planned(absl::StatusOr<PendingMigration> plan, absl::Time now);

@@ -123,8 +123,6 @@ void ExpertLoadBalancing::ReportMetrics() {
   reported_ = view;
 }
 
-// --- BackgroundBalancer::Host ---
-
 void ExpertLoadBalancing::Plan(PlanOrder order) {
   if (planner_ == nullptr) {
     planner_ = std::make_unique<PlannerThread>([this](absl::StatusOr<PendingMigration> plan) {

@@ -1,7 +1,6 @@
-// The engine's side of the background load balancer: counts how experts are used, has the residency loop decide where
-// they had better live, and carries that out on the group's workers.
-//
-// Of the engine's thread.  A model without MoE layers has nothing of it.
+// The engine's side of the background load balancer: counts how experts are used, has the balancer decide where they
+// had better live, and carries that out on the group's workers.  Called on the engine's thread; without MoE layers it
+// does nothing.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +14,8 @@
 #include "scheduler/batching/step.h"
 #include "scheduler/popularity/expert_load_stats.h"
 #include "server/balancer/background_balancer.h"
-#include "server/balancer/experts_copy.h"
+#include "server/balancer/pending_migration.h"
 #include "server/balancer/placement_cost_monitor.h"
-#include "server/balancer/planner_thread.h"
 #include "server/config.h"
 #include "server/engine/engine_inbox.h"
 #include "server/fleet/worker_group.h"
@@ -36,13 +34,11 @@ class ExpertLoadBalancing final : private BackgroundBalancer::Host {
   void GroupDown(const std::string& reason, absl::Time now);
   // A step is done: counts its rows, and looks whether experts had better live elsewhere.
   void StepDone(const batching::StepResult& result);
-  // What a rank says of its experts.
   void Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now);
 
   BackgroundBalancer& residency() { return residency_; }
   // How experts are used and where they are; null before the first group stood and for a model without MoE layers.
   std::unique_ptr<const ExpertsCopy> Copy() const;
-  // Brings the metrics of placement up to now.
   void ReportMetrics();
 
  private:

@@ -17,16 +17,10 @@
 namespace switchyard::server {
 namespace {
 
-v1::Replica::Reason ToProto(placement::SlotOrigin origin) {
-  switch (origin) {
-    case placement::SlotOrigin::kStart:
-      return v1::Replica::START;
-    case placement::SlotOrigin::kEstimate:
-      return v1::Replica::ESTIMATE;
-    case placement::SlotOrigin::kGate:
-      return v1::Replica::GATE;
-  }
-  return v1::Replica::REASON_UNSPECIFIED;
+v1::Replica::Reason ReasonOf(placement::SlotOrigin origin) {
+  return origin == placement::SlotOrigin::kStart      ? v1::Replica::START
+         : origin == placement::SlotOrigin::kEstimate ? v1::Replica::ESTIMATE
+                                                      : v1::Replica::GATE;
 }
 
 // Who tells where experts are by now; null: nobody has, or they stay.
@@ -51,7 +45,7 @@ std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, in
       const bool resident = !placement::IsPaper(experts.placement.settings.mode) && lives.Holds(device, expert);
       v1::Replica& replica = now[static_cast<size_t>(expert)].emplace_back();
       replica.set_worker(device);
-      replica.set_reason(resident ? v1::Replica::RESIDENT : ToProto(by));
+      replica.set_reason(resident ? v1::Replica::RESIDENT : ReasonOf(by));
     }
   }
   return now;
@@ -106,24 +100,14 @@ absl::Status CheckIndex(absl::string_view field, int32_t value, int limit) {
                        absl::StrCat(limit - 1), absl::StrCat(value));
 }
 
-v1::PlacementPlan::Outcome ToProto(PlanOutcome outcome) {
-  switch (outcome) {
-    case PlanOutcome::kCommitted:
-      return v1::PlacementPlan::COMMITTED;
-    case PlanOutcome::kAborted:
-      return v1::PlacementPlan::ABORTED;
-    case PlanOutcome::kNothingToDo:
-      return v1::PlacementPlan::NOTHING_TO_DO;
-  }
-  return v1::PlacementPlan::OUTCOME_UNSPECIFIED;
-}
-
 void DescribePlan(const ResidencyView& placement, absl::Time now, v1::GetExpertsResponse* out) {
   out->set_placement(std::string(NameOf(placement.settings.mode)));
   out->set_placement_epoch(placement.epoch);
   if (!placement.outcome.has_value()) return;
   v1::PlacementPlan* plan = out->mutable_last_plan();
-  plan->set_outcome(ToProto(*placement.outcome));
+  constexpr v1::PlacementPlan::Outcome kOutcomes[kNumPlanOutcomes] = {
+      v1::PlacementPlan::COMMITTED, v1::PlacementPlan::ABORTED, v1::PlacementPlan::NOTHING_TO_DO};
+  plan->set_outcome(kOutcomes[static_cast<size_t>(*placement.outcome)]);
   plan->set_copies(placement.last_copies);
   plan->set_bytes(placement.last_bytes);
   plan->set_age_seconds(absl::ToDoubleSeconds(now - placement.ended));
@@ -168,14 +152,8 @@ std::string WhyLivesThere(const popularity::ExpertLoadStats& load_stats, const R
 }
 
 absl::string_view SpareReason(v1::Replica::Reason reason) {
-  switch (reason) {
-    case v1::Replica::ESTIMATE:
-      return "an estimate asked for it";
-    case v1::Replica::GATE:
-      return "its layer's gate asked for it";
-    default:
-      return "since the group began";
-  }
+  if (reason == v1::Replica::ESTIMATE) return "an estimate asked for it";
+  return reason == v1::Replica::GATE ? "its layer's gate asked for it" : "since the group began";
 }
 
 // " Spare slots had it on ...", if any did.

@@ -4,9 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/balancer/experts_copy.h"
+#include "server/balancer/background_balancer.h"
 #include "switchyard/v1/admin.pb.h"
 
 namespace switchyard::server {
@@ -19,8 +18,7 @@ absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_m
 v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertsCopy& experts,
                                        absl::Time now);
 
-// Where one expert is, what was counted of it, which plan put it there or left it, and in whose spare slots it was at
-// the last report, and why.
+// Where one expert is, its counts, which plan put it there or left it, and whose spare slots had it last, and why.
 std::string WhyThere(const ExpertsCopy& experts, int layer, int expert, absl::Time now);
 
 }  // namespace switchyard::server

@@ -1,9 +1,20 @@
 #include "server/balancer/pending_migration.h"
 
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <utility>
+
 #include "absl/container/flat_hash_set.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::server {
+namespace {
+
+constexpr int kPlannerNice = 10;
+
+}  // namespace
 
 std::vector<placement::LayerResidency> CopyLayers(const LayerStates& layers) {
   std::vector<placement::LayerResidency> copy;
@@ -44,6 +55,38 @@ absl::StatusOr<PendingMigration> StagePlan(placement::ResidencyPlan plan, const 
   }
   staged.plan = std::move(plan);
   return staged;
+}
+
+PlannerThread::PlannerThread(absl::AnyInvocable<void(absl::StatusOr<PendingMigration>)> done)
+    : done_(std::move(done)), thread_([this] { Run(); }) {}
+
+PlannerThread::~PlannerThread() {
+  {
+    absl::MutexLock lock(&mu_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+void PlannerThread::Plan(PlanOrder order) {
+  absl::MutexLock lock(&mu_);
+  order_ = std::move(order);
+}
+
+void PlannerThread::Run() {
+  // Of this thread alone; where it is not allowed, planning is as important as serving.
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kPlannerNice);
+  for (;;) {
+    std::optional<PlanOrder> order;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stop_ || order_.has_value(); };
+      mu_.Await(absl::Condition(&wanted));
+      if (stop_) return;
+      order = std::exchange(order_, std::nullopt);
+    }
+    done_(MakePlan(*order));
+  }
 }
 
 }  // namespace switchyard::server

@@ -1,13 +1,17 @@
-// A plan of the background balancer with all that carrying it out wants to know: worked out where the plan is made, so
-// that the engine's thread copies no tables and checks nothing.
+// A plan of the background balancer with all that carrying it out needs, worked out where the plan is made: the
+// engine's thread copies no tables and checks nothing.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <optional>
+#include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "scheduler/placement/background/residency.h"
 #include "scheduler/popularity/expert_load_stats.h"
 #include "server/balancer/placement_cost_monitor.h"
@@ -24,8 +28,7 @@ struct PendingMigration {
   std::vector<LayerStates> after;  // [stages] where experts are then
 };
 
-// What a plan is to be made of: copies of counts and shared tables, so that the problem itself is put together where
-// the plan is made.
+// The input of a plan: copies of counts, and shared tables.
 struct PlanOrder {
   popularity::ExpertLoadStats load_stats;
   PlacementCostMonitor meter;
@@ -42,5 +45,26 @@ absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order);
 // InvalidArgument: a stage that cannot be applied after those before it (ApplyMigration).
 absl::StatusOr<PendingMigration> StagePlan(placement::ResidencyPlan plan, const LayerStates& present,
                                            const placement::ResidencyLimits& limits);
+
+// A thread that makes plans, since they may take seconds: one at a time, at a lower priority than serving.
+class PlannerThread {
+ public:
+  // `done` is called on the thread, once for each Plan, unless this is destroyed before.
+  explicit PlannerThread(absl::AnyInvocable<void(absl::StatusOr<PendingMigration>)> done);
+  // Waits for the plan that is being made.
+  ~PlannerThread();
+
+  // Never blocks.  REQUIRES: what was planned before is done.
+  void Plan(PlanOrder order);
+
+ private:
+  void Run();
+
+  absl::AnyInvocable<void(absl::StatusOr<PendingMigration>)> done_;
+  absl::Mutex mu_;
+  std::optional<PlanOrder> order_ ABSL_GUARDED_BY(mu_);
+  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread thread_;
+};
 
 }  // namespace switchyard::server

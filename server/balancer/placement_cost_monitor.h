@@ -1,11 +1,10 @@
-// What steps cost and how many there were of each kind: the measured figures that placement weighs moves by.
+// What steps cost, and how many there were of each kind: the measured figures that placement weighs moves by.
 //
-// Sums of lately done steps; whoever plans fades them by half, so that they follow the machine and the traffic.
-// Measured: the rows' time in experts and in exchanges, the time of a layer, tokens a step, and how fast workers copy.
-// Under an expert budget a replica takes room: a copy puts out an expert that comes again, unless nothing needs it,
-// which is taken to be as likely as the share of the experts that has room.  So a copy counts 2 - share times for the
-// per-step balancer; the background balancer weighs by itself what memory is worth, by what a miss costs: a copy that a
-// layer waits for. Thread-compatible; no clock.
+// Sums of recent steps, which the planner halves so that they follow machine and traffic: the rows' time in experts and
+// in exchanges, the time of a layer, tokens a step, and how fast workers copy.  Under an expert budget a copied replica
+// evicts an expert that is needed again about as often as the share of experts that have room, so for the per-step
+// balancer a copy counts 2 - share times; the background balancer weighs memory by the cost of a miss, which is a copy
+// that a layer waits for.  Thread-compatible; no clock.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +28,7 @@ class PlacementCostMonitor {
 
   // The share of a worker's experts, replicas among them, that it has room for, (0, 1]; 1 = all, as at first.
   void SetBudget(double share) { budget_share_ = share; }
-  // A step was done; `load statistics` has its rows already.  What cannot be (times below zero or endless) counts as
-  // nothing.
+  // A step was done and is in the load statistics.  Impossible figures (negative or endless times) count as nothing.
   void Add(const batching::StepResult& step, const popularity::ExpertLoadStats& load_stats);
   void Fade();
   // What a rank has copied since it has its slots; again after each of its reports.
@@ -44,12 +42,9 @@ class PlacementCostMonitor {
   // One row more that a rank exchanges with others (exchange_price.h).
   double exchange_row_seconds() const { return exchange_.seconds_per_row(); }
 
-  // The per-step balancer's constants.  Before anything is measured a row is taken at what one core multiplies, and
-  // nothing is taken to hide a copy.
+  // The per-step balancer's constants.  Unmeasured, a row costs what one core multiplies, and nothing hides a copy.
   placement::MoveCosts Costs() const;
-  // The background balancer's.
   placement::ResidencyCosts PlanCosts(int64_t horizon_steps) const;
-  // Whether Profiles would have any.
   bool HasProfiles(const popularity::ExpertLoadStats& load_stats) const;
   // What the load statistics has counted, as so many steps as it stands for; phases without a row are left out.
   std::vector<placement::PhaseProfile> Profiles(const popularity::ExpertLoadStats& load_stats) const;

@@ -1,5 +1,6 @@
 #include "server/fleet/worker_service.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -39,6 +40,12 @@ void WarnOfStranger(const std::string& peer, const absl::Status& status) {
   if (MonotonicNow() < next) return;
   next = MonotonicNow() + absl::Seconds(10);
   LogWarn("a worker from ", peer, " is refused: ", status.message());
+}
+
+absl::string_view NameOf(const v1::LinkRequest& message) {
+  const google::protobuf::FieldDescriptor* field =
+      message.GetReflection()->GetOneofFieldDescriptor(message, message.GetDescriptor()->oneof_decl(0));
+  return field == nullptr ? absl::string_view("nothing") : absl::string_view(field->name());
 }
 
 class Link final : public LinkReactor {
@@ -104,7 +111,12 @@ class Link final : public LinkReactor {
       return false;
     }
     if (request_.has_register_()) return HandleRegister(request_.register_());
-    if (!serves_ || IsOfTraining(request_)) return HandleTraining();
+    if (std::optional<AttemptReport> report = ReportOf(request_); report.has_value()) {
+      if (!trains_) return Refuse("a serving worker says what a training one would");
+      trainers_->OnTraining(id_, report->epoch, std::move(report->report));
+      return true;
+    }
+    if (!serves_) return HandleOfTrainer();
     switch (request_.message_case()) {
       case v1::LinkRequest::kHeartbeat:
         events_->OnHeartbeat(id_);
@@ -142,12 +154,15 @@ class Link final : public LinkReactor {
     }
   }
 
-  bool HandleTraining() {
-    const absl::Status status = trains_ ? ReportTraining(id_, &request_, trainers_)
-                                        : absl::InvalidArgumentError("a serving worker says what a training one would");
-    if (status.ok()) return true;
-    refused_ = std::string(status.message());
-    client_->Close(status);
+  bool HandleOfTrainer() {
+    if (request_.has_heartbeat()) trainers_->OnTrainerHeartbeat(id_);
+    const bool known = request_.has_heartbeat() || request_.message_case() == v1::LinkRequest::MESSAGE_NOT_SET;
+    return known || Refuse(absl::StrCat("a training worker says ", NameOf(request_)));
+  }
+  // Returns false.
+  bool Refuse(const std::string& why) {
+    refused_ = why;
+    client_->Close(absl::InvalidArgumentError(why));
     return false;
   }
 

@@ -39,12 +39,11 @@ class DataPreparer {
  public:
   virtual ~DataPreparer() = default;
 
-  // Blocks until `output` is there, whole (it appears at once, by a rename, and is on the disk), on the caller's
-  // thread. Opens nothing outside the roots.  `progress(bytes_done, bytes_total)` of the inputs is called now and then,
-  // at least once a second while it works; false from it: stop, Cancelled, and nothing is left behind. Errors:
-  // InvalidArgument "datasets[I] or file:line: what is wrong" for inputs, NotFound, FailedPrecondition (no tokenizer;
-  // DATASET_CHANGED for what is to be counted and is no token file),
-  // AlreadyExists, ResourceExhausted (no room on the disk).
+  // Blocks the caller until `output` is whole and durable.  Opens nothing outside the roots.  Calls
+  // `progress(bytes_done, bytes_total)` of the inputs at least once a second; false from it: Cancelled, and nothing is
+  // left.  Errors: InvalidArgument "datasets[I] or file:line: what is wrong", NotFound, FailedPrecondition (no
+  // tokenizer; DATASET_CHANGED for a counted file that is no token file), AlreadyExists, ResourceExhausted (a full
+  // disk).
   virtual absl::StatusOr<PackedData> Pack(const PackRequest& request,
                                           absl::FunctionRef<bool(int64_t, int64_t)> progress) = 0;
 };

@@ -1,5 +1,5 @@
-// A training job as the server knows it: what was asked for, how far it is, and how it came there.  Plain values; the
-// API's forms of them are in proto/switchyard/v1/training.proto, whose comments say what each number is.
+// A training job as the server knows it.  Plain values; proto/switchyard/v1/training.proto has the API's forms and says
+// what each number is.
 #pragma once
 
 #include <cstddef>

@@ -46,8 +46,7 @@ size_t BytesAbout(const Job& job) {
 }  // namespace
 
 absl::Status JobBook::Load() {
-  std::vector<Job> jobs;
-  ASSIGN_OR_RETURN(jobs, journal_->Load());
+  ASSIGN_OR_RETURN(std::vector<Job> jobs, journal_->Load());
   for (Job& loaded : jobs) {
     auto job = std::make_unique<Job>(std::move(loaded));
     last_sequence_ = std::max(last_sequence_, job->sequence);

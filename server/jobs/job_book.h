@@ -1,7 +1,7 @@
-// All jobs, in memory and in the journal, and who watches them.
+// All jobs, in memory and in the journal, and their watchers.
 //
-// A change that a user asked for is in the journal before it is here.  What workers report has happened whatever the
-// disk says: where the journal cannot be written it is here first, and `clean()` is false until it is there, too.
+// A change that a user asked for is in the journal before it is here.  A worker's report counts at once: where the
+// journal cannot be written it is here first, and `clean()` is false until it is there, too.
 // Thread-compatible; reads no clock; blocks on the journal alone.
 #pragma once
 
@@ -45,14 +45,13 @@ class JobBook {
   absl::Status Load();
   // Takes it into the journal, then here; it gets its sequence and its place at the end of the queue.
   absl::StatusOr<Job*> Add(Job job);
-  // Null: there is none.
   Job* Find(const std::string& id);
   Job* FindRequest(const std::string& request_id);
   JobPage List(const JobFilter& filter) const;
   const std::map<int64_t, std::unique_ptr<Job>>& jobs() const { return jobs_; }  // by sequence
   size_t num_open() const;
 
-  // What a user asks for: FailedPrecondition where the table has no such move, or the journal's error; then nothing has
+  // A user's request: FailedPrecondition where the table has no such move, or the journal's error; then nothing has
   // changed.  `edit` may change more of the job at the same time.
   absl::Status Move(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms,
                     const std::function<void(Job*)>& edit = nullptr);
@@ -68,10 +67,10 @@ class JobBook {
   int64_t NextPlace() { return ++last_place_; }
   // Changes Job.note and tells it, where it differs.
   void Note(Job* job, const std::string& note);
-  // That the job waits for the journal, and why.
   void NoteUnwritten(Job* job);
 
-  // At once, and whenever Tell is called (every change of state does), until Unwatch.  ResourceExhausted: too many.
+  // Called at once and with every Report, which each change of state makes, until Unwatch.  ResourceExhausted: too
+  // many.
   absl::StatusOr<int64_t> Watch(Job* job, WatchFn watch);
   void Unwatch(int64_t watcher);
   // Each gets null, and is no watcher any more.

@@ -131,37 +131,14 @@ void JobLoop::OnTrainerHeartbeat(WorkerId id) {
                  [id](JobManager& manager) { manager.runs().OnTrainerHeartbeat(id); });
 }
 
-void JobLoop::OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) {
-  Report([id, epoch, step, warnings = std::move(warnings)](JobManager& manager) mutable {
-    manager.runs().OnTrainingStarted(id, epoch, step, std::move(warnings));
-  });
-}
-
-void JobLoop::OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) {
-  ReportProgress(Progress::kStep, absl::StrCat(id),
-                 [id, epoch, progress](JobManager& manager) { manager.runs().OnTrainingStep(id, epoch, progress); });
-}
-
-void JobLoop::OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) {
-  Report([id, epoch, result](JobManager& manager) { manager.runs().OnTrainingEvaluated(id, epoch, result); });
-}
-
-void JobLoop::OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) {
-  Report([id, epoch, checkpoint = std::move(checkpoint)](JobManager& manager) mutable {
-    manager.runs().OnTrainingSaved(id, epoch, std::move(checkpoint));
-  });
-}
-
-void JobLoop::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
-  ReportProgress(Progress::kNote, absl::StrCat(id), [id, epoch, text = std::move(text)](JobManager& manager) {
-    manager.runs().OnTrainingNote(id, epoch, text);
-  });
-}
-
-void JobLoop::OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) {
-  Report([id, epoch, end = std::move(end)](JobManager& manager) mutable {
-    manager.runs().OnTrainingEnded(id, epoch, std::move(end));
-  });
+void JobLoop::OnTraining(WorkerId id, int64_t epoch, TrainingReport report) {
+  const bool is_step = std::holds_alternative<jobs::TrainProgress>(report);
+  const bool is_note = std::holds_alternative<std::string>(report);
+  Task task = [id, epoch, report = std::move(report)](JobManager& manager) mutable {
+    manager.runs().OnTraining(id, epoch, std::move(report));
+  };
+  if (!is_step && !is_note) return Report(std::move(task));
+  ReportProgress(is_step ? Progress::kStep : Progress::kNote, absl::StrCat(id), std::move(task));
 }
 
 void JobLoop::OnTrainerLost(WorkerId id, std::string reason) {

@@ -1,8 +1,8 @@
-// The thread that owns the job manager: whatever users, workers and packing say becomes a task in its inbox.
+// The thread that owns the job manager: users, workers and packing threads post tasks to its inbox.
 //
-// Thread-safe.  Nobody waits for the thread; it waits for the journal's disk and the sink's alone.  When a disk holds
-// it up for long, words on progress (steps, notes, heartbeats, bytes packed) beyond kMostWaiting take the place of the
-// last of their worker; whatever changes a job waits.
+// Thread-safe.  Nobody waits for the thread; it waits for the journal's and the sink's disk alone.  When a disk holds
+// it up, reports on progress (steps, notes, heartbeats, bytes packed) beyond kMostWaiting replace the last of their
+// worker; whatever changes a job waits.
 #pragma once
 
 #include <functional>
@@ -53,12 +53,7 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
 
   void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) override;
   void OnTrainerHeartbeat(WorkerId id) override;
-  void OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) override;
-  void OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) override;
-  void OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) override;
-  void OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) override;
-  void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
-  void OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) override;
+  void OnTraining(WorkerId id, int64_t epoch, TrainingReport report) override;
   void OnTrainerLost(WorkerId id, std::string reason) override;
 
  private:

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/jobs/api/spec_convert.h"
+#include "server/jobs/api/job_convert.h"
 
 namespace switchyard::server {
 namespace {
@@ -55,8 +56,7 @@ JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host,
              .retries = &retries_,
              .sink = sink,
              .counts = &counts_,
-             .last_epoch = host->UnixMs() * 1000}),  // beyond those of servers before this one
-      queue_(host, &book_, &pools_, &retries_, &runs_) {}
+             .last_epoch = host->UnixMs() * 1000}) {}  // beyond those of servers before this one
 
 absl::Status JobManager::Start() {
   RETURN_IF_ERROR(book_.Load());
@@ -104,8 +104,7 @@ absl::Status JobManager::CheckWorkers(const jobs::JobSpec& spec, const std::stri
 }
 
 absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const jobs::JobSpec& spec) {
-  JobPtr before;
-  ASSIGN_OR_RETURN(before, FindRequest(request_id, spec));
+  ASSIGN_OR_RETURN(JobPtr before, FindRequest(request_id, spec));
   if (before != nullptr) return Submitted{before, true};
   if (runs_.draining()) return ServerStopsError();
   if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
@@ -131,16 +130,14 @@ absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& requ
 }
 
 absl::StatusOr<JobPtr> JobManager::Get(const std::string& id) {
-  Job* job = nullptr;
-  ASSIGN_OR_RETURN(job, FindJob(id));
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   return JobBook::Picture(*job);
 }
 
 absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, jobs::JobEvent event, const std::string& reason,
                                        std::initializer_list<jobs::JobState> already,
                                        const std::function<void(Job*)>& edit) {
-  Job* job = nullptr;
-  ASSIGN_OR_RETURN(job, FindJob(id));
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   if (std::find(already.begin(), already.end(), job->state) != already.end()) return JobBook::Picture(*job);
   const auto requeue = [&](Job* moved) {
     moved->full_since_unix_ms = 0;
@@ -186,8 +183,7 @@ absl::StatusOr<jobs::JobSpec> JobManager::CheckOtherWorkers(const Job& job, int3
 absl::StatusOr<JobPtr> JobManager::ResumeOn(const std::string& id, std::optional<int32_t> workers) {
   std::string reason = "resume was asked for";
   std::function<void(Job*)> edit;
-  Job* job = nullptr;
-  ASSIGN_OR_RETURN(job, FindJob(id));
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   if (workers.has_value() && *workers != job->spec.workers) {
     RETURN_IF_ERROR(CheckOtherWorkers(*job, *workers).status());
     absl::StrAppend(&reason, " on ", *workers, " workers instead of ", job->spec.workers);
@@ -206,15 +202,60 @@ absl::StatusOr<JobPtr> JobManager::Cancel(const std::string& id) {
 }
 
 absl::StatusOr<int64_t> JobManager::Watch(const std::string& id, JobBook::WatchFn watch) {
-  Job* job = nullptr;
-  ASSIGN_OR_RETURN(job, FindJob(id));
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   return book_.Watch(job, std::move(watch));
 }
 
 void JobManager::Tick() {
   runs_.Tick();
   book_.Flush();
-  queue_.Admit();
+  Admit();
+}
+
+void JobManager::Admit() {
+  if (runs_.draining()) return;
+  std::vector<Job*> waiting;
+  for (const auto& [sequence, job] : book_.jobs()) {
+    if (job->state == jobs::JobState::kPending) waiting.push_back(job.get());
+  }
+  std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) { return a->queued < b->queued; });
+  if (!book_.clean()) {
+    for (Job* job : waiting) book_.NoteUnwritten(job);
+    return;
+  }
+  Room alone = {pools_.alone.NumIdle() - runs_.NumAwaited(/*on_serving_workers=*/false)};
+  Room serving = {pools_.serving.NumIdle() - runs_.NumAwaited(/*on_serving_workers=*/true)};
+  for (Job* job : waiting) {
+    if (!Consider(job, job->spec.on_serving_workers ? &serving : &alone)) return;
+  }
+}
+
+bool JobManager::Consider(Job* job, Room* room) {
+  if (room->held) return true;
+  const int wanted = job->spec.workers;
+  const TrainerPool& pool = pools_.Of(job->spec);
+  if (wanted > pool.configured()) {  // of an earlier server, which had more
+    book_.Note(job, absl::StrCat("needs ", wanted, " workers, this server has ", pool.configured(),
+                                 job->spec.on_serving_workers ? " that serve and train" : ""));
+    return true;
+  }
+  if (wanted > room->available) {
+    book_.Note(job, absl::StrCat("waits for workers: ", std::max(room->available, 0), " of ", wanted, " are free"));
+    room->held = true;
+    return true;
+  }
+  room->available -= pool.Cost(wanted);
+  if (retries_.Pauses(*job)) {
+    book_.Note(job, "pauses after a loss");
+    return true;
+  }
+  retries_.EndPause(*job);
+  if (!book_.Move(job, jobs::JobEvent::kAdmit, "it is its turn", host_->UnixMs()).ok()) {
+    book_.NoteUnwritten(job);
+    return false;
+  }
+  runs_.Begin(job);
+  return true;
 }
 
 void JobManager::End() {

@@ -1,11 +1,13 @@
 // The front of all that is done about training jobs: what users ask for, and the parts that it consists of.
 //
-//   JobBook (all jobs, the journal) · JobQueue (whose turn it is) · JobRuns (jobs under way, what workers report) ·
-//   JobRetries (what follows a loss) · TrainerPools (the workers that are there)
+//   JobBook (all jobs, the journal) · JobRuns (jobs under way, what workers report) · JobRetries (what follows a loss)
+//   · TrainerPools (the workers that are there)
 //
-// All calls on one thread (job_loop.h has it).  No sockets, no files of its own, no clock: those are the host's, the
-// journal's and the workers'.  Everything that a job is is in the journal before it is acknowledged or acted upon; an
-// attempt's number before any worker hears of it, so that no two trainers ever have the same one.
+// First come, first served: a job that waits for workers holds back those behind it that want the same kind (training
+// alone, or serving as well).  A job whose attempt was lost keeps its place; a paused one goes to the end.
+// All calls on one thread (job_loop.h).  No sockets, files or clock: it reaches them through host, journal and workers.
+// A job is in the journal before it is acknowledged or acted upon, and an attempt's number before any worker receives
+// it, so no two trainers ever have the same one.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/jobs/job_book.h"
-#include "server/jobs/job_options.h"
-#include "server/jobs/job_queue.h"
-#include "server/jobs/progress_sink.h"
 #include "server/jobs/run/job_retries.h"
 #include "server/jobs/run/job_runs.h"
+#include "server/jobs/run/run_context.h"
 #include "server/jobs/trainer_pool.h"
 #include "server/jobs/training_counts.h"
 #include "server/jobs/training_host.h"
@@ -34,11 +34,10 @@ class JobManager {
   // All borrowed.  `sink` may be null.
   JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink);
 
-  // Reads the journal; jobs that were under way when a server ended wait again, or are what they were to become.  Where
-  // it cannot be written nothing starts until it can.
+  // Reads the journal; jobs that were under way wait again, or become what they were to become.  Nothing starts until
+  // the journal can be written.
   absl::Status Start();
 
-  // --- what users ask for ---
   struct Submitted {
     JobPtr job;
     bool existed = false;
@@ -60,7 +59,6 @@ class JobManager {
   absl::StatusOr<int64_t> Watch(const std::string& id, JobBook::WatchFn watch);
   void Unwatch(int64_t watcher) { book_.Unwatch(watcher); }
 
-  // What workers and the host report goes there.
   JobRuns& runs() { return runs_; }
   // Every 100 ms or so.
   void Tick();
@@ -77,6 +75,14 @@ class JobManager {
   absl::StatusOr<JobPtr> Ask(const std::string& id, jobs::JobEvent event, const std::string& reason,
                              std::initializer_list<jobs::JobState> already,
                              const std::function<void(Job*)>& edit = nullptr);
+  struct Room {
+    int available = 0;
+    bool held = false;  // the first that waits for more keeps others from what is there
+  };
+  // Begins jobs for which there are workers; notes of each other what it waits for.
+  void Admit();
+  // False: the journal cannot be written, so nobody else begins either.
+  bool Consider(Job* job, Room* room);
 
   const Options options_;
   TrainingHost* const host_;
@@ -85,7 +91,6 @@ class JobManager {
   TrainerPools pools_;
   JobRetries retries_;
   JobRuns runs_;
-  JobQueue queue_;
 };
 
 }  // namespace switchyard::server

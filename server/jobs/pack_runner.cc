@@ -1,6 +1,7 @@
 #include "server/jobs/pack_runner.h"
 
 #include <algorithm>
+#include <climits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -19,12 +20,7 @@ void PackRunner::Stop() {
 }
 
 void PackRunner::Start(const std::string& key, PackRequest request, ProgressFn progress, DoneFn done) {
-  absl::ReleasableMutexLock lock(&mu_);
-  if (stopped_) {
-    lock.Release();
-    return done(absl::CancelledError("the server stops"));
-  }
-  Begin(key, std::move(request), std::move(progress), std::move(done));
+  static_cast<void>(StartIfFewer("", INT_MAX, key, std::move(request), std::move(progress), std::move(done)));
 }
 
 bool PackRunner::StartIfFewer(absl::string_view prefix, int most, const std::string& key, PackRequest request,
@@ -38,12 +34,6 @@ bool PackRunner::StartIfFewer(absl::string_view prefix, int most, const std::str
   Reap();
   const auto runs = [prefix](const auto& entry) { return absl::StartsWith(entry.first, prefix); };
   if (std::count_if(work_.begin(), work_.end(), runs) >= most) return false;
-  Begin(key, std::move(request), std::move(progress), std::move(done));
-  return true;
-}
-
-void PackRunner::Begin(const std::string& key, PackRequest request, ProgressFn progress, DoneFn done) {
-  Reap();
   if (const auto last = work_.extract(key); !last.empty()) last.mapped()->thread.join();  // it has said its last word
   auto work = std::make_unique<Work>();
   Work* const raw = work.get();  // outlives its thread
@@ -56,6 +46,7 @@ void PackRunner::Begin(const std::string& key, PackRequest request, ProgressFn p
         raw->over = true;
       });
   work_[key] = std::move(work);
+  return true;
 }
 
 void PackRunner::Reap() {

@@ -1,6 +1,5 @@
-// Threads on which text becomes tokens: one for each piece of work, as it may take hours.
-//
-// Thread-safe.  How much runs at once is its callers' to bound.
+// Threads on which text becomes tokens, one for each piece of work, as it may take hours.  Thread-safe.  Callers bound
+// how much runs at once.
 #pragma once
 
 #include <atomic>
@@ -43,10 +42,7 @@ class PackRunner {
     std::atomic<bool> over{false};
     std::thread thread;
   };
-  // Joins threads whose work is over.
   void Reap() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void Begin(const std::string& key, PackRequest request, ProgressFn progress, DoneFn done)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   DataPreparer* const preparer_;
   absl::Mutex mu_;

@@ -1,10 +1,11 @@
-// One training worker, as the job manager sees it: what it can be told, and what it reports.  Plain values; the gRPC
-// form is server/fleet/worker_service.h, tests use a fake.
+// A training worker as the job manager sees it: commands to it and reports from it.  Plain values; the gRPC form is in
+// server/fleet/worker_service.h, tests use a fake.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,8 +16,8 @@
 
 namespace switchyard::server {
 
-// Commands to a worker that trains, perhaps beside serving.  Thread-safe, never blocks; those of a broken link are
-// dropped, OnTrainerLost tells.
+// Commands to a worker that trains, perhaps beside serving.  Thread-safe; never blocks.  A broken link drops them, and
+// OnTrainerLost follows.
 class TrainerClient {
  public:
   virtual ~TrainerClient() = default;
@@ -27,18 +28,21 @@ class TrainerClient {
   virtual void Close(const absl::Status& status) = 0;
 };
 
-// What training workers tell.  Of one link in order; OnTrainerLost once, last.
+struct TrainingStarted {
+  int64_t step = 0;  // the attempt goes on from it
+  std::vector<std::string> warnings = {};
+};
+// A worker's report on its attempt; a text is a note of what it is doing.
+using TrainingReport = std::variant<TrainingStarted, jobs::TrainProgress, jobs::EvaluationResult, jobs::SavedCheckpoint,
+                                    std::string, jobs::TrainEnd>;
+
+// Receives what training workers say: of one link in order, OnTrainerLost once and last.
 class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;
   virtual void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) = 0;
   virtual void OnTrainerHeartbeat(WorkerId id) = 0;
-  virtual void OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) = 0;
-  virtual void OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) = 0;
-  virtual void OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) = 0;
-  virtual void OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) = 0;
-  virtual void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) = 0;
-  virtual void OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) = 0;
+  virtual void OnTraining(WorkerId id, int64_t epoch, TrainingReport report) = 0;
   virtual void OnTrainerLost(WorkerId id, std::string reason) = 0;
 };
 

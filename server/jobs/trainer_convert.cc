@@ -1,7 +1,7 @@
 #include "server/jobs/trainer_convert.h"
 
-#include <algorithm>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/link/training_seat_codec.h"
@@ -10,7 +10,7 @@
 namespace switchyard::server {
 namespace {
 
-// What a worker tells goes into journal and answers: no more of it than anybody reads.
+// A worker's texts go into the journal and into answers, so they are cut to what anybody reads.
 constexpr size_t kMostTextBytes = 2048;
 constexpr int kMostWarnings = 16;
 
@@ -29,62 +29,29 @@ std::vector<std::string> TakeWarnings(const v1::TrainingStarted& message) {
   return warnings;
 }
 
-absl::string_view NameOf(const v1::LinkRequest& message) {
-  const google::protobuf::FieldDescriptor* field =
-      message.GetReflection()->GetOneofFieldDescriptor(message, message.GetDescriptor()->oneof_decl(0));
-  return field == nullptr ? absl::string_view("nothing") : absl::string_view(field->name());
-}
-
 }  // namespace
 
-bool IsOfTraining(const v1::LinkRequest& message) {
+std::optional<AttemptReport> ReportOf(const v1::LinkRequest& message) {
   switch (message.message_case()) {
-    case v1::LinkRequest::kTrainingStarted:
+    case v1::LinkRequest::kTrainingStarted: {
+      const v1::TrainingStarted& started = message.training_started();
+      return AttemptReport{started.epoch(), TrainingStarted{started.step(), TakeWarnings(started)}};
+    }
     case v1::LinkRequest::kTrainingStep:
+      return AttemptReport{message.training_step().epoch(), link::FromProto(message.training_step().progress())};
     case v1::LinkRequest::kTrainingEvaluated:
+      return AttemptReport{message.training_evaluated().epoch(),
+                           link::FromProto(message.training_evaluated().result())};
     case v1::LinkRequest::kTrainingSaved:
+      return AttemptReport{message.training_saved().epoch(), link::FromProto(message.training_saved().checkpoint())};
     case v1::LinkRequest::kTrainingNote:
+      return AttemptReport{message.training_note().epoch(),
+                           std::string(CutText(message.training_note().text(), kMostTextBytes))};
     case v1::LinkRequest::kTrainingEnded:
-      return true;
+      return AttemptReport{message.training_ended().epoch(), TakeEnd(message.training_ended())};
     default:
-      return false;
+      return std::nullopt;
   }
-}
-
-absl::Status ReportTraining(WorkerId id, v1::LinkRequest* message, TrainerEvents* events) {
-  switch (message->message_case()) {
-    case v1::LinkRequest::kHeartbeat:
-      events->OnTrainerHeartbeat(id);
-      break;
-    case v1::LinkRequest::kTrainingStarted:
-      events->OnTrainingStarted(id, message->training_started().epoch(), message->training_started().step(),
-                                TakeWarnings(message->training_started()));
-      break;
-    case v1::LinkRequest::kTrainingStep:
-      events->OnTrainingStep(id, message->training_step().epoch(),
-                             link::FromProto(message->training_step().progress()));
-      break;
-    case v1::LinkRequest::kTrainingEvaluated:
-      events->OnTrainingEvaluated(id, message->training_evaluated().epoch(),
-                                  link::FromProto(message->training_evaluated().result()));
-      break;
-    case v1::LinkRequest::kTrainingSaved:
-      events->OnTrainingSaved(id, message->training_saved().epoch(),
-                              link::FromProto(message->training_saved().checkpoint()));
-      break;
-    case v1::LinkRequest::kTrainingNote:
-      events->OnTrainingNote(id, message->training_note().epoch(),
-                             std::string(CutText(message->training_note().text(), kMostTextBytes)));
-      break;
-    case v1::LinkRequest::kTrainingEnded:
-      events->OnTrainingEnded(id, message->training_ended().epoch(), TakeEnd(message->training_ended()));
-      break;
-    case v1::LinkRequest::MESSAGE_NOT_SET:
-      break;  // a newer worker's message
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("a training worker says ", NameOf(*message)));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace switchyard::server

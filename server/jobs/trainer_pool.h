@@ -1,15 +1,13 @@
 // The training workers that are there: who registered, who is busy, who has fallen silent.
 //
-// A job takes workers that are alike (the same device and instruction set: other ranks' bits would differ).  Those that
-// train alone are in one pool; those that also serve in another, which one job at a time has, and whose links are the
-// serving group's to judge and to end.
-// Thread-compatible; reads no clock.
+// A job takes workers of one device and instruction set: others' bits would differ.  Workers that train alone are in
+// one pool; those that also serve are in another, which one job at a time uses, and whose links the serving group
+// judges and ends.  Thread-compatible; reads no clock.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,10 +45,9 @@ class TrainerPool {
   void Strand(WorkerId id);
   // It has ended an attempt that nobody awaits any more.
   void OnEnded(WorkerId id);
-  // None: it was not there.
   std::optional<TrainingWorker> Remove(WorkerId id);
-  // Those that have said nothing for too long; they are not removed.  To be asked all the time: a pause between two
-  // questions was the server's own, and is nobody's silence, nor is what `has_unread` says lies unread.
+  // Those that have been silent for too long; they are not removed.  Call it all the time: a pause between two calls
+  // was the server's own and counts as nobody's silence, nor does what `has_unread` reports.
   std::vector<WorkerId> Silent(absl::Time now, const std::function<bool(const fleet::WorkerInfo&)>& has_unread);
 
   // The most that a job can get.
@@ -79,7 +76,6 @@ class TrainerPool {
 struct TrainerPools {
   TrainerPool& Of(const jobs::JobSpec& spec) { return spec.on_serving_workers ? serving : alone; }
   const TrainerPool& Of(const jobs::JobSpec& spec) const { return spec.on_serving_workers ? serving : alone; }
-  // None: it was in neither.
   std::optional<TrainingWorker> Remove(WorkerId id);
 
   TrainerPool alone;    // workers that train alone

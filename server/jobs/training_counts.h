@@ -1,4 +1,4 @@
-// Training jobs as the metrics count them.  Plain values.
+// Counts of training jobs for the metrics.  Plain values.
 #pragma once
 
 #include <array>

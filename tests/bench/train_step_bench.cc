@@ -78,7 +78,8 @@ class Bench {
         train::Trainer::Create(
             bench->stream_, bench->model_.get(), bench->parameters_.get(),
             {.router = {.balance_weight = 0.01}, .max_sequences = flags.sequences, .max_length = flags.length}));
-    RETURN_IF_ERROR(bench->trainer_->SetGroup(bench->comm_.get(), &bench->layout_));
+    RETURN_IF_ERROR(bench->trainer_->SetGroup(
+        {.world = bench->comm_.get(), .experts = bench->comm_.get(), .layout = &bench->layout_}));
     RETURN_IF_ERROR(bench->ReadTokens());
     return bench;
   }

@@ -109,8 +109,8 @@ absl::Status Main(int argc, char** argv) {
                                             {.max_sequences = flags.sequences,
                                              .max_length = flags.length,
                                              .communication = {.mode = mode, .piece_bytes = flags.piece_bytes}}));
-    RETURN_IF_ERROR(
-        trainer->SetGroup(jobs::OvertakesOnTheSocket(mode) ? groups.overtaking.get() : groups.turns.get(), &layout));
+    comm::Communicator* const comm = jobs::OvertakesOnTheSocket(mode) ? groups.overtaking.get() : groups.turns.get();
+    RETURN_IF_ERROR(trainer->SetGroup({.world = comm, .experts = comm, .layout = &layout}));
     trainers.push_back(std::move(trainer));
   }
   for (int64_t round = 0; round <= flags.rounds; ++round) {

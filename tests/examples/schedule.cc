@@ -16,7 +16,8 @@ int main() {
   for (size_t i = 0; i < schedule.ops.size(); ++i) {
     const MicroOp& op = schedule.ops[i];
     std::cout << i << ": " << pipeline::MicroOpKindName(op.kind) << " of chunk " << op.chunk + 1 << "/" << op.num_chunks
-              << " on " << pipeline::StreamClassName(op.stream) << ", after [" << absl::StrJoin(op.deps, " ") << "]\n";
+              << (pipeline::IsCommunicating(op.kind) ? ", an all-to-all" : "") << ", after ["
+              << absl::StrJoin(op.deps, " ") << "]\n";
   }
 
   // The second chunk's rows are sent before the first chunk's experts run.

@@ -21,7 +21,7 @@
 #include "workers/moe/placement/replicated_experts.h"
 #include "workers/moe/popularity/row_load_predictor.h"
 #include "workers/train/job/checkpoint_saver.h"
-#include "workers/train/step/step_meter.h"
+#include "workers/train/job/train_listener.h"
 
 namespace switchyard::worker {
 

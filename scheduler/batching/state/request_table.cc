@@ -78,10 +78,4 @@ absl::Time RequestTable::NextDeadline() const {
 
 absl::Duration RequestTable::RetryAfter() const { return std::clamp(mean_finish_interval_, kLeastRetry, kMostRetry); }
 
-std::vector<const Sequence*> RequestTable::Sequences() const {
-  std::vector<const Sequence*> all;
-  for (const auto& [key, sequence] : sequences_) all.push_back(key);
-  return all;
-}
-
 }  // namespace switchyard::batching

@@ -1,22 +1,32 @@
-// The table of requests that have not finished, with their deadlines; owner of all sequences.
-//
-// A sequence lives until Destroy, which may be after its request has finished: while plans in flight name it.
-// Thread-compatible; no clock.  Does not know where sequences run (running_sequences.h) or wait (waiting_queue.h).
+// The table of requests that have not finished, with their deadlines; owns all sequences, each until Destroy, which may
+// come after its request has finished: while plans in flight name it.  Thread-compatible; no clock.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "scheduler/batching/request.h"
 #include "scheduler/batching/sequence.h"
+#include "scheduler/batching/step.h"
 
 namespace switchyard::batching {
+
+// A request as the scheduler receives it: a prompt, and how many choices of which length it wants.
+struct Request {
+  RequestId id = 0;
+  std::vector<int32_t> prompt;  // at least one token
+  SamplingParams sampling;      // `choice` is filled in by the scheduler; ignore_eos: leave stop_ids empty
+  int32_t num_choices = 1;      // n; logprobs and experts of the prompt come with choice 0 only
+  int32_t max_tokens = 1;       // outputs of each choice, >= 1; the context may end them earlier (kLength)
+  absl::Time deadline = absl::InfiniteFuture();
+  std::string cache_salt;  // tenants of different salts never share KV blocks
+};
 
 class RequestTable {
  public:
@@ -44,10 +54,8 @@ class RequestTable {
   // The recent mean time between requests that finish, within 50 ms … 10 s.
   absl::Duration RetryAfter() const;
 
-  // In no order.
-  std::vector<const Sequence*> Sequences() const;
-
  private:
+  friend struct Invariants;  // of tests
   struct State {
     std::vector<Sequence*> choices;  // [n]; nullptr = finished
     int32_t num_unfinished = 0;

@@ -6,6 +6,34 @@
 
 namespace switchyard::batching {
 
+RankState::RankState(int32_t num_slots, int32_t num_blocks, int32_t block_size) : pool(num_blocks, block_size) {
+  for (SlotId slot = 0; slot < num_slots; ++slot) free_slots.insert(slot);
+}
+
+void RankState::Insert(Sequence* sequence) {
+  const auto at = std::upper_bound(running.begin(), running.end(), sequence,
+                                   [](const Sequence* a, const Sequence* b) { return a->arrival() < b->arrival(); });
+  running.insert(at, sequence);
+}
+
+void RankState::Erase(Sequence* sequence) {
+  const auto at = std::find(running.begin(), running.end(), sequence);
+  SY_CHECK(at != running.end());
+  running.erase(at);
+}
+
+void RankState::Release(Sequence* sequence) {
+  SY_CHECK_EQ(sequence->num_in_flight(), 0);
+  pool.Rollback(&sequence->block_table, 0);
+  free_slots.insert(sequence->slot);
+  freed_slots.push_back(sequence->slot);
+  sequence->slot = -1;
+  sequence->rank = -1;
+  sequence->num_published = 0;
+  sequence->published_content = 0;
+  sequence->sent_blocks = 0;
+}
+
 RunningSequences::RunningSequences(const BatchingPolicy* policy, RequestTable* requests, WaitingQueue* waiting)
     : policy_(policy), requests_(requests), waiting_(waiting), max_context_(policy->max_model_len) {}
 
@@ -144,38 +172,6 @@ SchedulerStats RunningSequences::Stats() const {
                            .blocks_cached = rank.pool.num_cached()});
   }
   return stats;
-}
-
-void RunningSequences::CheckInvariants() const {
-  std::vector<std::vector<int32_t>> references;
-  std::vector<size_t> num_slots(ranks_.size(), 0);
-  for (const RankState& rank : ranks_) references.emplace_back(rank.pool.num_blocks(), 0);
-  int64_t waiting_tokens = 0;
-  int32_t num_waiting = 0;
-  for (const Sequence* sequence : requests_->Sequences()) {
-    if (sequence->state() == SequenceState::kWaiting) {
-      ++num_waiting;
-      waiting_tokens += sequence->num_tokens();
-      SY_CHECK(waiting_->Contains(*sequence));
-      SY_CHECK(sequence->block_table.empty());
-      continue;
-    }
-    SY_CHECK(sequence->state() == SequenceState::kRunning || sequence->num_in_flight() > 0);
-    ++num_slots[sequence->rank];
-    SY_CHECK(!ranks_[sequence->rank].free_slots.contains(sequence->slot));
-    for (const BlockId block : sequence->block_table) ++references[sequence->rank][block];
-  }
-  SY_CHECK_EQ(num_waiting, waiting_->size());
-  SY_CHECK_EQ(waiting_tokens, waiting_->num_tokens());
-  for (size_t r = 0; r < ranks_.size(); ++r) {
-    const BlockPool& pool = ranks_[r].pool;
-    pool.CheckInvariants();
-    SY_CHECK_EQ(num_slots[r] + ranks_[r].free_slots.size(), static_cast<size_t>(policy_->max_num_seqs));
-    SY_CHECK_EQ(num_slots[r], ranks_[r].running.size() + ranks_[r].num_leaving -
-                                  std::count_if(ranks_[r].running.begin(), ranks_[r].running.end(),
-                                                [](const Sequence* s) { return s->draining; }));
-    for (BlockId b = 0; b < pool.num_blocks(); ++b) SY_CHECK_EQ(pool.references(b), references[r][b]);
-  }
 }
 
 }  // namespace switchyard::batching

@@ -3,29 +3,46 @@
 //   waiting ── Start ──► running ── Finish ──► finished
 //      ▲── Preempt ─────────┘
 //
-// A sequence that leaves a rank while plans in flight name it keeps slot and blocks until ReleaseIfIdle finds that none
-// does any more; so a preemption may take effect later than it was asked for.  Thread-compatible; no clock.  Does not
-// decide who starts or is preempted (step_planner.h).
+// A sequence that leaves a rank keeps slot and blocks until no plan in flight names it (ReleaseIfIdle), so a preemption
+// may take effect later.  Thread-compatible; no clock.  step_planner.h decides who starts or is preempted.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/batching/batching_policy.h"
+#include "scheduler/batching/block_pool.h"
 #include "scheduler/batching/event.h"
-#include "scheduler/batching/group_shape.h"
-#include "scheduler/batching/rank_state.h"
 #include "scheduler/batching/scheduler_stats.h"
+#include "scheduler/batching/sequence.h"
 #include "scheduler/batching/state/request_table.h"
 #include "scheduler/batching/state/waiting_queue.h"
+#include "scheduler/batching/step.h"
 
 namespace switchyard::batching {
 
+// What the scheduler keeps about one rank: its pool, its slots, and who runs there.  Plain state.
+struct RankState {
+  RankState(int32_t num_slots, int32_t num_blocks, int32_t block_size);
+
+  // Adds to `running`, in order of arrival.
+  void Insert(Sequence* sequence);
+  void Erase(Sequence* sequence);
+  // The sequence gives its slot and blocks back.  REQUIRES: nothing in flight.
+  void Release(Sequence* sequence);
+
+  BlockPool pool;
+  std::vector<Sequence*> running;      // by arrival; not the finished ones
+  absl::btree_set<SlotId> free_slots;  // the lowest is taken first
+  std::vector<SlotId> freed_slots;     // since the last plan: travel with the next one
+  int32_t num_leaving = 0;             // sequences that give blocks back as soon as nothing of them is in flight
+};
+
 class RunningSequences {
  public:
-  // All borrowed; they outlive this.
   RunningSequences(const BatchingPolicy* policy, RequestTable* requests, WaitingQueue* waiting);
 
   // [R]; empty: there is no group.
@@ -34,7 +51,6 @@ class RunningSequences {
   const GroupShape& group() const { return group_; }
   // Prompt + outputs that one sequence can have: max_model_len, or less where a rank's pool holds less.
   int32_t max_context() const { return max_context_; }
-  // Whether its blocks may come from the prefix cache.
   bool MayReuse(const Sequence& sequence) const { return policy_->prefix_reuse && sequence.MayBeCached(); }
 
   // Takes it from the queue; gives it a slot of the rank, and the blocks of the match.
@@ -54,10 +70,9 @@ class RunningSequences {
 
   // With what is known here; the rest is left at zero.
   SchedulerStats Stats() const;
-  // Aborts if queue, slots, block tables and reference counts disagree.  For tests: linear in everything.
-  void CheckInvariants() const;
 
  private:
+  friend struct Invariants;  // of tests
   void PreemptNow(Sequence* sequence);
 
   const BatchingPolicy* const policy_;

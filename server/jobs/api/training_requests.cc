@@ -10,7 +10,6 @@
 #include "proto/support/raw_message.h"
 #include "scheduler/base/status_macros.h"
 #include "server/jobs/api/job_convert.h"
-#include "server/jobs/api/spec_convert.h"
 
 namespace switchyard::server {
 namespace {
@@ -28,8 +27,20 @@ absl::Status InRange(const char* field, int64_t value, int64_t most) {
                        absl::StrCat(value));
 }
 
-absl::Status BadPath(const std::string& field, const absl::Status& status) {
-  return rpc::MakeError(status.code(), v1::BAD_FIELD, absl::StrCat(field, ": ", status.message()), {{"field", field}});
+// suffix: that the path must end in.
+absl::Status CheckPath(const std::string& field, const std::string& path, const char* root, const char* suffix) {
+  if (const absl::Status inside = jobs::CheckRelativePath(path, root); !inside.ok()) {
+    return rpc::MakeError(inside.code(), v1::BAD_FIELD, absl::StrCat(field, ": ", inside.message()),
+                          {{"field", field}});
+  }
+  if (absl::EndsWith(path, suffix)) return absl::OkStatus();
+  return rpc::BadField(field, absl::StrCat(Quote(path), " does not end in ", suffix), suffix, Quote(path));
+}
+
+// What is longer or more than it may be: "N UNIT, at most MOST".
+absl::Status TooMany(const char* field, size_t count, const char* unit, size_t most) {
+  return rpc::BadField(field, absl::StrCat(count, " ", unit, ", at most ", most), absl::StrCat(most),
+                       absl::StrCat(count));
 }
 
 }  // namespace
@@ -42,9 +53,8 @@ absl::Status ParseTraining(const grpc::ByteBuffer& buffer, google::protobuf::Mes
 absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
   SubmitArgs args;
   args.request_id = message.request_id();
-  if (args.request_id.size() > kMaxRequestId) {
-    return rpc::BadField("request_id", absl::StrCat(args.request_id.size(), " bytes, at most ", kMaxRequestId),
-                         absl::StrCat(kMaxRequestId), absl::StrCat(args.request_id.size()));
+  if (const size_t bytes = args.request_id.size(); bytes > kMaxRequestId) {
+    return TooMany("request_id", bytes, "bytes", kMaxRequestId);
   }
   const auto prints = [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); };
   if (!std::all_of(args.request_id.begin(), args.request_id.end(), prints)) {
@@ -54,8 +64,7 @@ absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
   if (!message.has_spec()) return rpc::BadField("spec", "is missing", "1", "0");
   // Of what users send: in the journal it may be longer, with every default written out.
   if (const size_t bytes = message.spec().ByteSizeLong(); bytes > kMaxSpecBytes) {
-    return rpc::BadField("spec", absl::StrCat(bytes, " bytes, at most ", kMaxSpecBytes), absl::StrCat(kMaxSpecBytes),
-                         absl::StrCat(bytes));
+    return TooMany("spec", bytes, "bytes", kMaxSpecBytes);
   }
   ASSIGN_OR_RETURN(args.spec, FromProto(message.spec()));
   if (const absl::Status status = jobs::Validate(args.spec); !status.ok()) {
@@ -73,8 +82,7 @@ absl::StatusOr<JobFilter> FromProto(const v1::ListJobsRequest& message) {
                          "a next_page_token", Quote(message.page_token()));
   }
   for (const int state : message.states()) {
-    jobs::JobState taken;
-    ASSIGN_OR_RETURN(taken, FromProto(static_cast<v1::JobState>(state), "states"));
+    ASSIGN_OR_RETURN(const jobs::JobState taken, FromProto(static_cast<v1::JobState>(state), "states"));
     filter.states.push_back(taken);
   }
   filter.labels.assign(message.labels().begin(), message.labels().end());
@@ -83,34 +91,18 @@ absl::StatusOr<JobFilter> FromProto(const v1::ListJobsRequest& message) {
 
 absl::StatusOr<PackRequest> FromProto(const v1::PackDataRequest& message) {
   PackRequest request;
-  if (message.inputs().empty()) return rpc::BadField("inputs", "none", "1", "0");
-  if (static_cast<size_t>(message.inputs_size()) > jobs::kMaxDatasets) {
-    return rpc::BadField("inputs", absl::StrCat(message.inputs_size(), " files, at most ", jobs::kMaxDatasets),
-                         absl::StrCat(jobs::kMaxDatasets), absl::StrCat(message.inputs_size()));
-  }
+  const auto num_inputs = static_cast<size_t>(message.inputs_size());
+  if (num_inputs == 0) return rpc::BadField("inputs", "none", "1", "0");
+  if (num_inputs > jobs::kMaxDatasets) return TooMany("inputs", num_inputs, "files", jobs::kMaxDatasets);
   for (int i = 0; i < message.inputs_size(); ++i) {
-    const std::string& input = message.inputs(i);
-    const std::string field = absl::StrCat("inputs[", i, "]");
-    if (const absl::Status path = jobs::CheckRelativePath(input, "the dataset root"); !path.ok())
-      return BadPath(field, path);
-    if (!absl::EndsWith(input, ".jsonl")) {
-      return rpc::BadField(field, absl::StrCat(Quote(input), " does not end in .jsonl"), ".jsonl", Quote(input));
-    }
-    request.inputs.push_back(input);
+    RETURN_IF_ERROR(CheckPath(absl::StrCat("inputs[", i, "]"), message.inputs(i), "the dataset root", ".jsonl"));
+    request.inputs.push_back(message.inputs(i));
   }
   request.output = message.output();
-  if (const absl::Status path = jobs::CheckRelativePath(request.output, "the dataset root"); !path.ok()) {
-    return BadPath("output", path);
-  }
-  if (!absl::EndsWith(request.output, ".bin")) {
-    return rpc::BadField("output", absl::StrCat(Quote(request.output), " does not end in .bin"), ".bin",
-                         Quote(request.output));
-  }
+  RETURN_IF_ERROR(CheckPath("output", request.output, "the dataset root", ".bin"));
   request.tokenizer = message.tokenizer();
   if (request.tokenizer.empty()) return request;
-  if (const absl::Status path = jobs::CheckRelativePath(request.tokenizer, "the checkpoint root"); !path.ok()) {
-    return BadPath("tokenizer", path);
-  }
+  RETURN_IF_ERROR(CheckPath("tokenizer", request.tokenizer, "the checkpoint root", ""));
   return request;
 }
 
@@ -120,9 +112,10 @@ absl::Status CheckJobId(const std::string& id) {
                        absl::StrCat("1 to ", kMaxJobId), absl::StrCat(id.size()));
 }
 
-absl::StatusOr<absl::Duration> WatchInterval(const v1::WatchJobRequest& message) {
+absl::StatusOr<WatchArgs> FromProto(const v1::WatchJobRequest& message) {
+  RETURN_IF_ERROR(CheckJobId(message.id()));
   RETURN_IF_ERROR(InRange("min_interval_ms", message.min_interval_ms(), kMaxIntervalMs));
-  return absl::Milliseconds(message.min_interval_ms());
+  return WatchArgs{message.id(), absl::Milliseconds(message.min_interval_ms())};
 }
 
 v1::ListJobsResponse ToProto(const JobPage& page) {

@@ -12,7 +12,7 @@
 
 namespace switchyard::server {
 
-// As proto/support/raw_message.h; also what this server does not know is an error.
+// As rpc::ParseRaw; a field that this server does not know is an error, too.
 absl::Status ParseTraining(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 
 struct SubmitArgs {
@@ -22,8 +22,12 @@ struct SubmitArgs {
 absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message);
 absl::StatusOr<JobFilter> FromProto(const v1::ListJobsRequest& message);
 absl::StatusOr<PackRequest> FromProto(const v1::PackDataRequest& message);
+struct WatchArgs {
+  std::string id;
+  absl::Duration min_interval;
+};
+absl::StatusOr<WatchArgs> FromProto(const v1::WatchJobRequest& message);
 absl::Status CheckJobId(const std::string& id);
-absl::StatusOr<absl::Duration> WatchInterval(const v1::WatchJobRequest& message);
 
 // As many of the page as an answer of some 2 MB holds, one at least.
 v1::ListJobsResponse ToProto(const JobPage& page);

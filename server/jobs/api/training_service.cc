@@ -1,6 +1,8 @@
 #include "server/jobs/api/training_service.h"
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -18,7 +20,9 @@ namespace {
 
 constexpr char kPackPrefix[] = "call-";
 
-absl::Status NoTraining(const TrainingContext& training_context) {
+// OK: this server has jobs.
+absl::Status CheckJobs(const TrainingContext& training_context) {
+  if (training_context.jobs != nullptr) return absl::OkStatus();
   if (training_context.no_jobs.ok()) {
     return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
                           "this server has no training workers (--local_train_workers)");
@@ -33,18 +37,12 @@ absl::Status NoTraining(const TrainingContext& training_context) {
 // The reason of what a file is at fault for, where nobody has given one.
 absl::Status OfFiles(const absl::Status& status) {
   if (rpc::ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED) return status;
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kPermissionDenied:
-      return rpc::MakeError(status.code(), v1::BAD_FILE, status.message());
-    case absl::StatusCode::kResourceExhausted:
-      return rpc::MakeError(status.code(), v1::DISK_FULL, status.message());
-    default:
-      return status;
-  }
+  constexpr absl::StatusCode kOfFiles[] = {absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,
+                                           absl::StatusCode::kAlreadyExists, absl::StatusCode::kFailedPrecondition,
+                                           absl::StatusCode::kPermissionDenied};
+  const bool bad = std::find(std::begin(kOfFiles), std::end(kOfFiles), status.code()) != std::end(kOfFiles);
+  if (!bad && !absl::IsResourceExhausted(status)) return status;
+  return rpc::MakeError(status.code(), bad ? v1::BAD_FILE : v1::DISK_FULL, status.message());
 }
 
 // `task` on the jobs' thread; it must lead to the call's end.
@@ -52,11 +50,33 @@ void PostFor(UnaryCall* call, JobLoop* jobs, JobLoop::Task task) {
   if (!jobs->Post(std::move(task))) call->Fail(ServerStopsError());
 }
 
+// The request as plain values.  `available`: whether this server has what it is about.
 template <class Request>
-absl::Status CheckAboutJob(const grpc::ByteBuffer& bytes, const TrainingContext& training_context, Request* message) {
+auto Take(const grpc::ByteBuffer& bytes, const absl::Status& available) -> decltype(FromProto(Request())) {
+  Request message;
+  RETURN_IF_ERROR(ParseTraining(bytes, &message));
+  RETURN_IF_ERROR(available);
+  return FromProto(message);
+}
+
+template <class Request>
+absl::Status TakeAboutJob(const grpc::ByteBuffer& bytes, const TrainingContext& training_context, Request* message) {
   RETURN_IF_ERROR(ParseTraining(bytes, message));
-  if (training_context.jobs == nullptr) return NoTraining(training_context);
+  RETURN_IF_ERROR(CheckJobs(training_context));
   return CheckJobId(message->id());
+}
+
+template <class Response>
+void Answer(UnaryCall* call, const absl::StatusOr<JobPtr>& job, Response response = {}) {
+  if (!job.ok()) return call->Fail(job.status());
+  *response.mutable_job() = ToProto(**job);
+  call->Reply(response);
+}
+
+void AnswerSubmit(UnaryCall* call, const JobPtr& job, bool existed) {
+  v1::SubmitJobResponse response;
+  response.set_existed(existed);
+  Answer(call, job, std::move(response));
 }
 
 // A method about one job: the answer is the job.
@@ -64,26 +84,13 @@ template <class Request, class Response>
 grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingContext& training_context,
                                    absl::StatusOr<JobPtr> (JobManager::*method)(const std::string&)) {
   Request message;
-  const absl::Status status = CheckAboutJob(call->request(), training_context, &message);
-  if (!status.ok()) {
+  if (const absl::Status status = TakeAboutJob(call->request(), training_context, &message); !status.ok()) {
     call->Fail(status);
     return call;
   }
-  PostFor(call, training_context.jobs, [call, method, id = message.id()](JobManager& manager) {
-    const absl::StatusOr<JobPtr> job = (manager.*method)(id);
-    if (!job.ok()) return call->Fail(job.status());
-    Response response;
-    *response.mutable_job() = ToProto(**job);
-    call->Reply(response);
-  });
+  PostFor(call, training_context.jobs,
+          [call, method, id = message.id()](JobManager& manager) { Answer<Response>(call, (manager.*method)(id)); });
   return call;
-}
-
-void Answer(UnaryCall* call, const Job& job, bool existed) {
-  v1::SubmitJobResponse response;
-  *response.mutable_job() = ToProto(job);
-  response.set_existed(existed);
-  call->Reply(response);
 }
 
 void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args) {
@@ -94,29 +101,22 @@ void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs
   PostFor(call, training_context.jobs, [call, args = std::move(args)](JobManager& manager) {
     const absl::StatusOr<JobManager::Submitted> submitted = manager.Submit(args.request_id, args.spec);
     if (!submitted.ok()) return call->Fail(submitted.status());
-    Answer(call, *submitted->job, submitted->existed);
+    AnswerSubmit(call, submitted->job, submitted->existed);
   });
-}
-
-void AnswerResume(UnaryCall* call, const absl::StatusOr<JobPtr>& job) {
-  if (!job.ok()) return call->Fail(job.status());
-  v1::ResumeJobResponse response;
-  *response.mutable_job() = ToProto(**job);
-  call->Reply(response);
 }
 
 // With another number of workers: what the job and the server allow first, then, off the jobs' thread, the model.
 void ResumeOn(UnaryCall* call, const TrainingContext& training_context, const std::string& id, int32_t workers) {
   PostFor(call, training_context.jobs, [call, training_context, id, workers](JobManager& manager) {
     const absl::StatusOr<JobPtr> job = manager.Get(id);
-    if (!job.ok() || (*job)->spec.workers == workers) return AnswerResume(call, manager.Resume(id));
+    if (!job.ok() || (*job)->spec.workers == workers) return Answer<v1::ResumeJobResponse>(call, manager.Resume(id));
     absl::StatusOr<jobs::JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
     if (!spec.ok()) return call->Fail(spec.status());
     call->StartOn(call->request_context()->file_pool, [training_context, id, spec = *std::move(spec)](UnaryCall* call) {
       const absl::Status model = CheckWorkersOfModel(spec, *training_context.checkpoints, training_context.check_model);
       if (!model.ok()) return call->Fail(model);
       PostFor(call, training_context.jobs, [call, id, workers = spec.workers](JobManager& manager) {
-        AnswerResume(call, manager.ResumeOn(id, workers));
+        Answer<v1::ResumeJobResponse>(call, manager.ResumeOn(id, workers));
       });
     });
   });
@@ -127,20 +127,15 @@ void ResumeOn(UnaryCall* call, const TrainingContext& training_context, const st
 // Whether the request was made before is asked first: what it named may be gone since.
 grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(training_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response);
   call->Start([training_context = training_](UnaryCall* call) {
-    v1::SubmitJobRequest message;
-    absl::StatusOr<SubmitArgs> args = [&]() -> absl::StatusOr<SubmitArgs> {
-      RETURN_IF_ERROR(ParseTraining(call->request(), &message));
-      if (training_context.jobs == nullptr) return NoTraining(training_context);
-      return FromProto(message);
-    }();
+    absl::StatusOr<SubmitArgs> args = Take<v1::SubmitJobRequest>(call->request(), CheckJobs(training_context));
     if (!args.ok()) return call->Fail(args.status());
     PostFor(call, training_context.jobs,
             [call, training_context, args = *std::move(args)](JobManager& manager) mutable {
               const absl::StatusOr<JobPtr> before = manager.FindRequest(args.request_id, args.spec);
               if (!before.ok()) return call->Fail(before.status());
-              if (*before != nullptr) return Answer(call, **before, /*existed=*/true);
+              if (*before != nullptr) return AnswerSubmit(call, *before, /*existed=*/true);
               if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok())
                 return call->Fail(workers);
               call->StartOn(call->request_context()->file_pool,
@@ -154,28 +149,28 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::GetJob(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(new UnaryCall(training_context_, context, request, response),
+  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(new UnaryCall(request_context_, context, request, response),
                                                          training_, &JobManager::Get);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::PauseJob(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return AboutJob<v1::PauseJobRequest, v1::PauseJobResponse>(
-      new UnaryCall(training_context_, context, request, response), training_, &JobManager::Pause);
+      new UnaryCall(request_context_, context, request, response), training_, &JobManager::Pause);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(training_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response);
   v1::ResumeJobRequest message;
-  const absl::Status status = CheckAboutJob(call->request(), training_, &message);
-  if (!status.ok()) {
+  if (const absl::Status status = TakeAboutJob(call->request(), training_, &message); !status.ok()) {
     call->Fail(status);
   } else if (message.has_workers()) {
     ResumeOn(call, training_, message.id(), message.workers());
   } else {
-    PostFor(call, training_.jobs,
-            [call, id = message.id()](JobManager& manager) { AnswerResume(call, manager.Resume(id)); });
+    PostFor(call, training_.jobs, [call, id = message.id()](JobManager& manager) {
+      Answer<v1::ResumeJobResponse>(call, manager.Resume(id));
+    });
   }
   return call;
 }
@@ -183,18 +178,13 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* TrainingServiceImpl::CancelJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return AboutJob<v1::CancelJobRequest, v1::CancelJobResponse>(
-      new UnaryCall(training_context_, context, request, response), training_, &JobManager::Cancel);
+      new UnaryCall(request_context_, context, request, response), training_, &JobManager::Cancel);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(training_context_, context, request, response);
-  v1::ListJobsRequest message;
-  absl::StatusOr<JobFilter> filter = [&]() -> absl::StatusOr<JobFilter> {
-    RETURN_IF_ERROR(ParseTraining(*request, &message));
-    if (training_.jobs == nullptr) return NoTraining(training_);
-    return FromProto(message);
-  }();
+  auto* call = new UnaryCall(request_context_, context, request, response);
+  absl::StatusOr<JobFilter> filter = Take<v1::ListJobsRequest>(*request, CheckJobs(training_));
   if (!filter.ok()) {
     call->Fail(filter.status());
     return call;
@@ -208,26 +198,20 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerCont
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::CallbackServerContext* context,
                                                                           const grpc::ByteBuffer* request) {
-  auto* call = new FeedCall(training_context_, context);
+  auto* call = new FeedCall(request_context_, context);
   const std::shared_ptr<Feed> feed = call->feed();
-  v1::WatchJobRequest message;
-  absl::StatusOr<absl::Duration> interval = [&]() -> absl::StatusOr<absl::Duration> {
-    RETURN_IF_ERROR(ParseTraining(*request, &message));
-    if (training_.jobs == nullptr) return NoTraining(training_);
-    RETURN_IF_ERROR(CheckJobId(message.id()));
-    return WatchInterval(message);
-  }();
-  if (!interval.ok()) {
-    feed->End(interval.status());
+  const absl::StatusOr<WatchArgs> args = Take<v1::WatchJobRequest>(*request, CheckJobs(training_));
+  if (!args.ok()) {
+    feed->End(args.status());
     return call;
   }
-  call->set_min_interval(*interval);
+  call->set_min_interval(args->min_interval);
   auto watcher = std::make_shared<int64_t>(0);  // of the jobs' thread; shared by both tasks
   JobLoop* jobs = training_.jobs;
-  call->set_on_over([jobs, watcher] {
-    if (!jobs->Post([watcher](JobManager& manager) { manager.Unwatch(*watcher); })) return;  // all watches have ended
+  call->set_on_over([jobs, watcher] {  // (One that has stopped has ended all watches.)
+    static_cast<void>(jobs->Post([watcher](JobManager& manager) { manager.Unwatch(*watcher); }));
   });
-  const bool posted = jobs->Post([feed, watcher, id = message.id()](JobManager& manager) {
+  const bool posted = jobs->Post([feed, watcher, id = args->id](JobManager& manager) {
     const auto tell = [feed](const JobPtr& job) {
       if (job == nullptr) return feed->End(ServerStopsError());
       feed->Offer([job] {
@@ -238,12 +222,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
       if (jobs::IsFinal(job->state)) feed->End(absl::OkStatus());
     };
     const absl::StatusOr<int64_t> watching = manager.Watch(id, tell);
-    if (watching.ok()) {
-      *watcher = *watching;
-      if (feed->gone()) manager.Unwatch(*watcher);
-    } else {
-      feed->End(watching.status());
-    }
+    if (!watching.ok()) return feed->End(watching.status());
+    *watcher = *watching;
+    if (feed->gone()) manager.Unwatch(*watcher);
   });
   if (!posted) feed->End(ServerStopsError());
   return call;
@@ -252,17 +233,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
 grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::PackData(grpc::CallbackServerContext* context,
                                                                           const grpc::ByteBuffer* request) {
   static std::atomic<int64_t> calls{0};
-  auto* call = new FeedCall(training_context_, context);
+  auto* call = new FeedCall(request_context_, context);
   const std::shared_ptr<Feed> feed = call->feed();
-  v1::PackDataRequest message;
-  absl::StatusOr<PackRequest> pack = [&]() -> absl::StatusOr<PackRequest> {
-    RETURN_IF_ERROR(ParseTraining(*request, &message));
-    if (training_.packs == nullptr || training_.datasets == nullptr) {
-      return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
-                            "this server has no data sets (--dataset_root)");
-    }
-    return FromProto(message);
-  }();
+  const absl::Status available = training_.packs != nullptr && training_.datasets != nullptr
+                                     ? absl::OkStatus()
+                                     : rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
+                                                      "this server has no data sets (--dataset_root)");
+  absl::StatusOr<PackRequest> pack = Take<v1::PackDataRequest>(*request, available);
   if (!pack.ok()) {
     feed->End(pack.status());
     return call;

@@ -1,4 +1,4 @@
-// The service of training jobs: raw methods, as the users' one (server/api/inference_service.h).
+// The service of training jobs.  Its methods are raw, as those of server/api/inference_service.h are.
 #pragma once
 
 #include <utility>
@@ -12,7 +12,7 @@
 
 namespace switchyard::server {
 
-// What is behind the service.  Borrowed; null where this server has none.
+// The parts of the server that the service calls.  Borrowed; null where this server has none.
 struct TrainingContext {
   JobLoop* jobs = nullptr;
   absl::Status no_jobs;  // why it has none although it was to have some
@@ -33,8 +33,8 @@ class TrainingServiceImpl final : public RawTrainingService {
   static constexpr int kMaxPackCalls = 4;  // at a time
 
   // Borrowed; outlive the gRPC server.
-  TrainingServiceImpl(RequestContext* training_context, TrainingContext training)
-      : training_context_(training_context), training_(std::move(training)) {}
+  TrainingServiceImpl(RequestContext* request_context, TrainingContext training)
+      : request_context_(request_context), training_(std::move(training)) {}
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
@@ -54,7 +54,7 @@ class TrainingServiceImpl final : public RawTrainingService {
                                                        const grpc::ByteBuffer* request) override;
 
  private:
-  RequestContext* const training_context_;
+  RequestContext* const request_context_;
   const TrainingContext training_;
 };
 

@@ -68,17 +68,15 @@ absl::Status TrainingSubsystem::OpenRoots() {
     }
   }
   if (config_->dataset_root.empty()) return absl::OkStatus();
-  absl::StatusOr<RootDir> root = RootDir::Open(config_->dataset_root, "the dataset root");
-  RETURN_IF_ERROR(root.status());
-  datasets_.emplace(*std::move(root));
-  PackerOptions options;
-  options.dataset_root = config_->dataset_root;
-  options.checkpoint_root = config_->checkpoint_root;
-  options.tokenizer = training_context_->text->tokenizer();
-  options.chat_template = training_context_->text->chat_template();
-  options.model = config_->model;
-  options.num_threads = std::max(1, UsableCores() / 2);  // serving has the others
-  preparer_ = std::make_unique<Packer>(std::move(options));
+  ASSIGN_OR_RETURN(RootDir root, RootDir::Open(config_->dataset_root, "the dataset root"));
+  datasets_.emplace(std::move(root));
+  preparer_ =
+      std::make_unique<Packer>(PackerOptions{.dataset_root = config_->dataset_root,
+                                             .checkpoint_root = config_->checkpoint_root,
+                                             .tokenizer = training_context_->text->tokenizer(),
+                                             .chat_template = training_context_->text->chat_template(),
+                                             .model = config_->model,
+                                             .num_threads = std::max(1, UsableCores() / 2)});  // serving has the others
   packs_ = std::make_unique<PackRunner>(preparer_.get());
   return absl::OkStatus();
 }
@@ -92,11 +90,9 @@ void TrainingSubsystem::DisableJobs(const absl::Status& why) {
 }
 
 absl::Status TrainingSubsystem::OpenJobs() {
-  std::unique_ptr<JobStore> journal;
-  ASSIGN_OR_RETURN(journal, JobStore::Open(config_->checkpoint_root + kJournal));
-  absl::StatusOr<RootDir> logs = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
-  RETURN_IF_ERROR(logs.status());
-  sink_ = std::make_unique<LossLog>(*std::move(logs), [] { return absl::Now(); });
+  ASSIGN_OR_RETURN(std::unique_ptr<JobStore> journal, JobStore::Open(config_->checkpoint_root + kJournal));
+  ASSIGN_OR_RETURN(RootDir logs, RootDir::Open(config_->checkpoint_root, "the checkpoint root"));
+  sink_ = std::make_unique<LossLog>(std::move(logs), [] { return absl::Now(); });
   if (config_->local_train_workers > 0) {
     LocalFleet::Options fleet;
     fleet.what = "training worker";

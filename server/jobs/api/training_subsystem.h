@@ -1,7 +1,6 @@
-// All of the server that trains, put together: roots, journal, jobs, packing, logs, service, this machine's training
-// workers.  A server without training workers has the service alone, which says so; so has one whose journal of jobs is
-// damaged, or whose checkpoint root is gone or does not take or give it: it serves on.
-//
+// All of the server that trains: roots, journal, jobs, packing, logs, service, this machine's training workers.  A
+// server without training workers has the service alone, which says so; so has one whose journal is damaged, or whose
+// checkpoint root is gone or cannot be read or written: it serves on.
 // Open, then StartWorkers, Drain, StopWorkers, Stop, in this order.
 #pragma once
 
@@ -23,7 +22,7 @@
 #include "server/jobs/job_loop.h"
 #include "server/jobs/journal/job_store.h"
 #include "server/jobs/pack_runner.h"
-#include "server/jobs/progress_sink.h"
+#include "server/jobs/training_host.h"
 #include "server/metrics/training_metrics.h"
 
 namespace switchyard::server {
@@ -37,8 +36,8 @@ class TrainingSubsystem {
     std::string token_file;  // that the workers inherit
   };
 
-  // Borrowed: desk, with all but its engine, and store; they outlive the room.  Errors: a dataset root that cannot be
-  // opened; a journal that another server has, or another program or a newer server wrote.
+  // Borrowed: the context, whose engine comes later, and store.  Errors: a dataset root that cannot be opened; a
+  // journal that another server holds, or that another program or a newer server wrote.
   static absl::StatusOr<std::unique_ptr<TrainingSubsystem>> Open(RequestContext* training_context, GroupStore* store,
                                                                  std::string worker_binary);
   ~TrainingSubsystem();

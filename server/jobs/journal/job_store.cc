@@ -40,10 +40,9 @@ constexpr char kSave[] =
 constexpr char kLoad[] =
     "SELECT sequence, queued, losses, best_step, ran_ms, files_ready, job, full_since_ms FROM jobs ORDER BY sequence";
 
-absl::StatusOr<int64_t> Ask(const Sqlite& db, const char* sql) {
+absl::StatusOr<int64_t> ValueOf(const Sqlite& db, const char* sql) {
   SqliteStatement statement(db, sql);
-  bool row = false;
-  ASSIGN_OR_RETURN(row, statement.Step());
+  ASSIGN_OR_RETURN(const bool row, statement.Step());
   return row ? statement.Int(0) : 0;
 }
 
@@ -58,9 +57,9 @@ absl::Status CheckWhole(const Sqlite& db) {
 // Of a file that is ours, or that is still empty.
 absl::Status CheckSchema(Sqlite* db) {
   int64_t application = 0, version = 0, tables = 0;
-  ASSIGN_OR_RETURN(application, Ask(*db, "PRAGMA application_id"));
-  ASSIGN_OR_RETURN(version, Ask(*db, "PRAGMA user_version"));
-  ASSIGN_OR_RETURN(tables, Ask(*db, "SELECT count(*) FROM sqlite_schema"));
+  ASSIGN_OR_RETURN(application, ValueOf(*db, "PRAGMA application_id"));
+  ASSIGN_OR_RETURN(version, ValueOf(*db, "PRAGMA user_version"));
+  ASSIGN_OR_RETURN(tables, ValueOf(*db, "SELECT count(*) FROM sqlite_schema"));
   if (tables == 0 && application == 0) return db->Run(kSchema);
   if (application != kApplicationId) {
     return absl::FailedPreconditionError(absl::StrCat(db->name(), ": is no journal of training jobs"));
@@ -78,40 +77,32 @@ absl::Status CheckSchema(Sqlite* db) {
 
 }  // namespace
 
-class JobStore::Handle {
- public:
-  explicit Handle(Sqlite db) : db(std::move(db)) {}
-  Sqlite db;
-};
-
-JobStore::JobStore(std::unique_ptr<Handle> handle) : handle_(std::move(handle)) {}
+JobStore::JobStore(Sqlite db) : db_(std::make_unique<Sqlite>(std::move(db))) {}
 JobStore::~JobStore() = default;
 
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& path) {
-  absl::StatusOr<Sqlite> db = Sqlite::Open(path);
-  RETURN_IF_ERROR(db.status());
+  ASSIGN_OR_RETURN(Sqlite db, Sqlite::Open(path));
   // Exclusive: the lock is taken with the first access and held until the file is closed or the process ends.
   RETURN_IF_ERROR(
-      db->Run("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
-              "BEGIN EXCLUSIVE;"));
-  RETURN_IF_ERROR(CheckSchema(&*db));
-  RETURN_IF_ERROR(db->Run("COMMIT"));
-  return std::unique_ptr<JobStore>(new JobStore(std::make_unique<Handle>(*std::move(db))));
+      db.Run("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
+             "BEGIN EXCLUSIVE;"));
+  RETURN_IF_ERROR(CheckSchema(&db));
+  RETURN_IF_ERROR(db.Run("COMMIT"));
+  return std::unique_ptr<JobStore>(new JobStore(std::move(db)));
 }
 
 absl::StatusOr<std::vector<Job>> JobStore::Load() {
   std::vector<Job> jobs;
-  SqliteStatement rows(handle_->db, kLoad);
+  SqliteStatement rows(*db_, kLoad);
   for (;;) {
-    bool more = false;
-    ASSIGN_OR_RETURN(more, rows.Step());
+    ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return jobs;
     v1::Job message;
     const bool parsed = message.ParseFromString(rows.Bytes(6));
     absl::StatusOr<Job> job = parsed ? FromProto(message) : absl::DataLossError("not a switchyard.v1.Job");
     if (!job.ok()) {
       return absl::DataLossError(
-          absl::StrCat(handle_->db.name(), ": job of sequence ", rows.Int(0), ": ", job.status().message()));
+          absl::StrCat(db_->name(), ": job of sequence ", rows.Int(0), ": ", job.status().message()));
     }
     job->sequence = rows.Int(0);
     job->queued = rows.Int(1);
@@ -125,7 +116,7 @@ absl::StatusOr<std::vector<Job>> JobStore::Load() {
 }
 
 absl::Status JobStore::Save(const Job& job) {
-  SqliteStatement save(handle_->db, kSave);
+  SqliteStatement save(*db_, kSave);
   save.Bind(job.sequence).Bind(job.id);
   job.request_id.empty() ? save.BindNull() : save.Bind(job.request_id);
   save.Bind(job.queued).Bind(int64_t{job.losses}).Bind(job.best_step).Bind(job.ran_ms).Bind(int64_t{job.files_ready});
@@ -133,7 +124,7 @@ absl::Status JobStore::Save(const Job& job) {
 }
 
 absl::Status JobStore::Forget(const Job& job) {
-  return SqliteStatement(handle_->db, "DELETE FROM jobs WHERE sequence = ?").Bind(job.sequence).Run();
+  return SqliteStatement(*db_, "DELETE FROM jobs WHERE sequence = ?").Bind(job.sequence).Run();
 }
 
 }  // namespace switchyard::server

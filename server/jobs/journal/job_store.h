@@ -1,9 +1,8 @@
 // The journal of training jobs: one SQLite file, by default CHECKPOINT_ROOT/jobs.sqlite.
 //
-// What Save has returned for is on the disk (write-ahead log, synchronous=FULL), whole or not at all, whenever the
-// process or the machine ends.  One server at a time: a second one that opens it is told so.  A row has what only
-// the server counts in columns, and the job as a serialized switchyard.v1.Job.  Thread-compatible; blocks on the disk.
-//
+// When Save returns the job is on the disk (write-ahead log, synchronous=FULL), whole or not at all.  One server at a
+// time: another is refused.  A row has the server's own counts in columns, and the job as a serialized
+// switchyard.v1.Job.  Thread-compatible; blocks on the disk.
 // Errors are those of sqlite.h; FailedPrecondition also for a file of another program or of a newer server, DataLoss
 // for a job that cannot be read.
 #pragma once
@@ -29,12 +28,13 @@ class JobJournal {
   virtual absl::Status Forget(const Job& job) = 0;
 };
 
+class Sqlite;  // sqlite.h
+
 class JobStore final : public JobJournal {
  public:
   static constexpr int kSchemaVersion = 2;
 
-  // Opens the journal, or makes it; holds its lock until it is destroyed.  One of version 1 becomes one of version 2,
-  // which older servers refuse.
+  // Opens the journal, or makes it; holds its lock.  Version 1 becomes version 2, which older servers refuse.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& path);
   ~JobStore() override;
 
@@ -43,10 +43,9 @@ class JobStore final : public JobJournal {
   absl::Status Forget(const Job& job) override;
 
  private:
-  class Handle;  // SQLite's, so that it stays behind this header
-  explicit JobStore(std::unique_ptr<Handle> handle);
+  explicit JobStore(Sqlite db);
 
-  const std::unique_ptr<Handle> handle_;
+  const std::unique_ptr<Sqlite> db_;
 };
 
 }  // namespace switchyard::server

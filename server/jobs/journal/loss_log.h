@@ -2,29 +2,30 @@
 //   log/steps.csv          a line a step; the first line names the columns
 //   log/evaluations.csv    a line an evaluation
 //   log/events.out.tfevents.TIME.HOST.ATTEMPT   the same curves for TensorBoard, a file an attempt
-// A step that was skipped for want of a target has empty losses and an empty norm there, and none in the events.
-// Each row is one write, as it happens (no fsync).  An attempt that goes on from step k cuts off the CSVs' rows of
-// later steps, and a torn last line; TensorBoard is told that events of later steps are void.  An evaluation of
-// step k itself, which such an attempt makes again, is logged once.  A CSV with other columns is renamed to NAME.old.
-// What cannot be written (a full disk) is left out and said once a job and file; later rows are tried again.
+// A step that was skipped for want of a target has empty losses and norm there, and none in the events.  Each row is
+// one write (no fsync).  An attempt that goes on from step k cuts off the CSVs' later rows and a torn last line, and
+// tells TensorBoard that events of later steps are void; it logs step k's evaluation no second time.  A CSV with other
+// columns is renamed to NAME.old.  What cannot be written (a full disk) is left out and logged once a job and file.
 // Thread-compatible, as its interface says.
 #pragma once
 
 #include <functional>
 #include <map>
-#include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/io/unique_fd.h"
-#include "server/jobs/progress_sink.h"
+#include "server/jobs/training_host.h"
 #include "switchyard/tensorboard/event.pb.h"
 
 namespace switchyard::server {
+
+// An event of a TensorBoard file as a TFRecord: u64 length, u32 masked CRC-32C of these 8 bytes, the message, u32
+// masked CRC-32C of it; all little-endian.
+std::string EventRecord(const tensorboard::Event& event);
 
 // A file that rows are appended to, each whole or not at all.
 class RowFile {

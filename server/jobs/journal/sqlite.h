@@ -1,8 +1,8 @@
 // A thin layer over SQLite: handles that close themselves, errors as statuses.  Thread-compatible; blocks on the disk.
 //
-// Errors go to clients, so they say the file's name without its folder and what SQLite says; where it is and what was
-// asked of it is in the log.  FailedPrecondition: another process has it open.  DataLoss: the file is damaged, or none
-// of SQLite's.  ResourceExhausted: the disk is full.  Unavailable: it cannot be read or written.
+// Clients see the errors, so they have the file's name without its folder; the log has the path and the statement.
+// FailedPrecondition: another process has it open.  DataLoss: the file is damaged, or none of SQLite's.
+// ResourceExhausted: the disk is full.  Unavailable: it cannot be read or written.
 #pragma once
 
 #include <sqlite3.h>
@@ -19,7 +19,6 @@ namespace switchyard::server {
 
 class Sqlite {
  public:
-  // Opens the file, or makes it.
   static absl::StatusOr<Sqlite> Open(const std::string& path);
   Sqlite(Sqlite&& other) noexcept
       : path_(std::move(other.path_)),
@@ -47,20 +46,17 @@ class Sqlite {
 // One statement.  Errors stick: Step tells the first.
 class SqliteStatement {
  public:
-  // `db` is borrowed.
   SqliteStatement(const Sqlite& db, const char* sql);
   SqliteStatement(const SqliteStatement&) = delete;
   SqliteStatement& operator=(const SqliteStatement&) = delete;
   ~SqliteStatement();
 
-  // The next parameter, from the first on.
   SqliteStatement& Bind(int64_t value);
   SqliteStatement& Bind(absl::string_view text);
   SqliteStatement& BindBlob(absl::string_view bytes);
   SqliteStatement& BindNull();
   // True: there is a row.
   absl::StatusOr<bool> Step();
-  // Of a statement without rows.
   absl::Status Run() { return Step().status(); }
 
   int64_t Int(int column) const { return sqlite3_column_int64(statement_, column); }

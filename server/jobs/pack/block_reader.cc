@@ -22,11 +22,7 @@ struct Compression {
   absl::string_view magic;
   const char* name;
 };
-constexpr Compression kCompressions[] = {{"\x1f\x8b", "gzip"},
-                                         {"\x28\xb5\x2f\xfd", "zstd"},
-                                         {"\xfd"
-                                          "7zXZ",
-                                          "xz"}};
+constexpr Compression kCompressions[] = {{"\x1f\x8b", "gzip"}, {"\x28\xb5\x2f\xfd", "zstd"}, {"\xfd\x37zXZ", "xz"}};
 
 }  // namespace
 

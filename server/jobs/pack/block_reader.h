@@ -1,9 +1,8 @@
 // A file of lines, read in blocks that end with a line, so that threads can share the lines out.
 //
-// Streamed: memory is a block's, that is some 256 KiB, or the longest line's.  The descriptor is borrowed and read from
-// its beginning with pread.  Thread-compatible.
-// Errors: InvalidArgument for a line that is too long and for a compressed file, FailedPrecondition "changed while it
-// was read" for a file that is another one than at Create, DataLoss for what the disk says.
+// Memory is one block, some 256 KiB or the longest line.  The descriptor is borrowed and read from its beginning with
+// pread.  Thread-compatible.  Errors: InvalidArgument for a line that is too long and for a compressed file,
+// FailedPrecondition "changed while it was read" where it is another one than at Create, DataLoss for disk errors.
 #pragma once
 
 #include <sys/stat.h>

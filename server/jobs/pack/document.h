@@ -2,9 +2,9 @@
 //   "text"                     a text
 //   "prompt" and "completion"  two texts
 //   "messages"                 a conversation: [{"role", "content", …}], one of them by the assistant; "tools", if the
-//                              line has them, are what the chat template gets
-// Other keys are not looked at.  Pure.  Errors are InvalidArgument, "<key>: expected X, found Y", and quote at most 64
-// bytes of the line, escaped.
+//                              line has them, go to the chat template
+// Other keys are ignored.  Pure.  Errors are InvalidArgument, "<key>: expected X, found Y", and quote at most 64 bytes
+// of the line, escaped.
 #pragma once
 
 #include <cstdint>

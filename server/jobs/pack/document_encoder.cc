@@ -24,10 +24,9 @@ bool BeginsWith(absl::Span<const int32_t> ids, absl::Span<const int32_t> first) 
   return ids.size() >= first.size() && ids.subspan(0, first.size()) == first;
 }
 
-// Tokens of a completion that follow those of its prompt.  Who serves has the prompt's tokens first and then asks for
-// more, so no token may have characters of both: as long as the whole text's tokens begin with the prompt's they are
-// the whole's; else the completion has tokens of its own.  Some tokenizers put a space before a text; behind an anchor,
-// whose tokens are taken off again, they do not.
+// Tokens of a completion behind its prompt's.  Serving has the prompt's tokens first, so no token may have characters
+// of both: where the whole text's tokens begin with the prompt's the rest is used, else the completion is encoded
+// alone.  Some tokenizers put a space before a text; behind an anchor, whose tokens are taken off again, they do not.
 absl::StatusOr<std::vector<int32_t>> EncodeCompletion(const tokenizer::Tokenizer& tokenizer, const Document& document,
                                                       const std::vector<int32_t>& prompt, EncodeFn encode) {
   ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(document.text + document.completion));
@@ -59,8 +58,8 @@ absl::StatusOr<DocumentEncoder> DocumentEncoder::Load(const ModelDir& folder, co
     return absl::FailedPreconditionError(absl::StrCat(name, ": has no ", kTokenizerFile, " to make tokens with"));
   }
   if (!json.ok()) return AtFolder(name, json.status());
-  std::unique_ptr<const tokenizer::Tokenizer> tokenizer;
-  ASSIGN_OR_RETURN(tokenizer, tokenizer::Tokenizer::FromJson(*json, absl::StrCat(name, "/", kTokenizerFile)));
+  ASSIGN_OR_RETURN(std::unique_ptr<const tokenizer::Tokenizer> tokenizer,
+                   tokenizer::Tokenizer::FromJson(*json, absl::StrCat(name, "/", kTokenizerFile)));
   absl::StatusOr<text::ModelChatTemplate> chat = text::ModelChatTemplate::LoadFrom(folder, name);
   if (!chat.ok() && !absl::IsNotFound(chat.status())) return chat.status();
   auto own_chat = chat.ok() ? std::make_unique<const text::ModelChatTemplate>(*std::move(chat)) : nullptr;

@@ -1,14 +1,13 @@
 // Documents to tokens.
 //
-// text         what the tokenizer puts before a text (BOS), its tokens, what it puts after; all of them are trained
-// completion   the prompt's tokens as they are served, none of them trained, then the completion's, all of them
-// trained:
-//              no token has characters of both
-// messages     the chat template's text, which has the special tokens that it wants; trained: trained_text.h
-// Each document ends with the tokenizer's EOS: added where it is not there yet, in a conversation only if the last turn
-// is not closed by one.  That a text says "<|end|>" makes no special token; what a template says does.
+// text         what the tokenizer puts before a text (BOS), its tokens, what it puts after; all are trained
+// completion   the prompt's tokens as they are served, untrained, then the completion's, trained; no token has
+//              characters of both
+// messages     the chat template's text, whose special tokens count; trained: trained_text.h
+// Each document ends with the tokenizer's EOS, which is added where it is missing (in a conversation, where it does not
+// close the last turn).  "<|end|>" in a text makes no special token; in a template's output it does.
 //
-// Const after it is made, thread-safe.
+// Constant after it is made; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +32,8 @@ struct PackedTokens {
 
 class DocumentEncoder {
  public:
-  // What a folder has: tokenizer.json, tokenizer_config.json or special_tokens_map.json for EOS, a chat template if
-  // any.  `name` stands for the folder in messages.  FailedPrecondition: there is no tokenizer.json, or no EOS.
+  // Reads tokenizer.json, tokenizer_config.json or special_tokens_map.json for EOS, and a chat template if there is
+  // one.  `name` stands for the folder in messages.  FailedPrecondition: there is no tokenizer.json, or no EOS.
   static absl::StatusOr<DocumentEncoder> Load(const ModelDir& folder, const std::string& name);
   // The same with a tokenizer and a template (null: none) that are there already and outlive it.
   static absl::StatusOr<DocumentEncoder> Borrow(const ModelDir& folder, const std::string& name,

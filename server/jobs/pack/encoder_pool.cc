@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/support/errors.h"

@@ -1,6 +1,5 @@
-// Threads that make tokens of blocks of lines.  What comes out does not depend on how many there are.
-//
-// One user at a time.  The threads are nice: what serves goes first.
+// Threads that make tokens of blocks of lines; their number changes no output.  One user at a time.  The threads are
+// nice: serving goes first.
 #pragma once
 
 #include <atomic>
@@ -23,15 +22,13 @@ struct EncodeTask {
   std::string name;
   LineBlock block;
   int64_t max_line_bytes = 0;
-  // Set when it is done: the tokens of all documents, or what is wrong with the first bad line, with ErrorInfo's
-  // metadata file, line and byte.
+  // Set when it is done: all tokens, or the first bad line, with ErrorInfo metadata file, line and byte.
   PackedTokens tokens = {};
   absl::Status status = {};
   bool done = false;
 };
 
-// Blank lines are passed over, a byte order mark at the beginning of the file and carriage returns before newlines,
-// too.
+// Ignores blank lines, a byte order mark at the beginning of the file and carriage returns before newlines.
 absl::Status EncodeBlock(const DocumentEncoder& encoder, const std::function<bool()>& cancelled, EncodeTask* task);
 
 class EncoderPool {

@@ -7,7 +7,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/io/unique_fd.h"
@@ -148,8 +147,7 @@ absl::StatusOr<DocumentEncoder> Packer::Encoder(const std::string& folder) const
     return DocumentEncoder::Borrow(dir, options_.model, options_.tokenizer, options_.chat_template);
   }
   RETURN_IF_ERROR(jobs::CheckRelativePath(folder, kCheckpointRoot));
-  if (options_.checkpoint_root.empty()) return OpenRoot("", kCheckpointRoot).status();
-  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(options_.checkpoint_root, kCheckpointRoot));
+  ASSIGN_OR_RETURN(const RootDir root, OpenRoot(options_.checkpoint_root, kCheckpointRoot));
   const absl::StatusOr<ModelDir> dir = ModelDir::Beneath(root, folder);
   if (!dir.ok()) return absl::Status(dir.status().code(), absl::StrCat("tokenizer: ", dir.status().message()));
   return DocumentEncoder::Load(*dir, folder);
@@ -171,8 +169,7 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
   const std::string folder = in_root ? "." : request.output.substr(0, slash);
   if (!in_root) RETURN_IF_ERROR(outputs.MakeFolders(folder));
   ASSIGN_OR_RETURN(const int folder_fd, outputs.OpenFolder(folder));
-  std::unique_ptr<TokenWriter> writer;
-  ASSIGN_OR_RETURN(writer,
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenWriter> writer,
                    TokenWriter::Create(UniqueFd(folder_fd), {.name = request.output.substr(in_root ? 0 : slash + 1),
                                                              .path = request.output,
                                                              .replace = request.replace,

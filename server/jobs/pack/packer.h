@@ -1,8 +1,8 @@
-// JSONL to packed tokens: what reads, encodes and writes is beside it (block_reader, document, document_encoder,
-// encoder_pool, token_writer).
+// JSONL to packed tokens, by the parts beside it (block_reader, document, document_encoder, encoder_pool,
+// token_writer).
 //
-// The same inputs and tokenizer give the same bytes, whatever the threads.  Memory: some blocks a thread, whatever the
-// inputs' size.  Inputs are read as they stand; nothing is shuffled, and documents of several inputs follow each other.
+// The same inputs and tokenizer give the same bytes, whatever the threads; inputs follow each other, unshuffled.
+// Memory: some blocks a thread, whatever the inputs' size.
 #pragma once
 
 #include <string>

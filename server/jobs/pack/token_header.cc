@@ -6,17 +6,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/token_format.h"
 
 namespace switchyard::server {
 namespace {
 
-// As much as there is.
+constexpr int64_t kChunkBytes = 1 << 20;  // a multiple of any token's bytes
+
+// Reads as much as there is.
 absl::StatusOr<size_t> ReadAt(int fd, const std::string& name, int64_t begin, absl::Span<char> to) {
   ssize_t read = -1;
   do {
@@ -26,17 +29,19 @@ absl::StatusOr<size_t> ReadAt(int fd, const std::string& name, int64_t begin, ab
   return static_cast<size_t>(read);
 }
 
+absl::StatusOr<UniqueFd> Open(const RootDir& root, const std::string& name) {
+  ASSIGN_OR_RETURN(const int fd, root.OpenFile(name));
+  return UniqueFd(fd);
+}
+
 }  // namespace
 
 absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name) {
-  int fd = -1;
-  ASSIGN_OR_RETURN(fd, root.OpenFile(name));
-  const absl::Cleanup close_fd = [fd] { close(fd); };
+  ASSIGN_OR_RETURN(const UniqueFd fd, Open(root, name));
   struct stat st = {};
-  fstat(fd, &st);
+  fstat(fd.get(), &st);
   std::string first(static_cast<size_t>(std::min<int64_t>(st.st_size, jobs::kLlmcHeaderBytes)), '\0');
-  size_t read = 0;
-  ASSIGN_OR_RETURN(read, ReadAt(fd, name, 0, absl::MakeSpan(first.data(), first.size())));
+  ASSIGN_OR_RETURN(const size_t read, ReadAt(fd.get(), name, 0, absl::MakeSpan(first.data(), first.size())));
   first.resize(read);
   absl::StatusOr<jobs::TokenFileHeader> header = jobs::DecodeTokenHeader(first, st.st_size);
   if (header.ok()) return header;
@@ -45,18 +50,34 @@ absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const
 
 absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
                                    int64_t length) {
-  int fd = -1;
-  ASSIGN_OR_RETURN(fd, root.OpenFile(name));
-  const absl::Cleanup close_fd = [fd] { close(fd); };
+  ASSIGN_OR_RETURN(const UniqueFd fd, Open(root, name));
   return jobs::HasTarget(header, length, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
     for (size_t done = 0; done < to.size();) {
-      size_t read = 0;
-      ASSIGN_OR_RETURN(read, ReadAt(fd, name, begin + static_cast<int64_t>(done), to.subspan(done)));
+      ASSIGN_OR_RETURN(const size_t read, ReadAt(fd.get(), name, begin + static_cast<int64_t>(done), to.subspan(done)));
       if (read == 0) return absl::InvalidArgumentError(absl::StrCat(Quote(name), ": ends within its mask"));
       done += read;
     }
     return absl::OkStatus();
   });
+}
+
+absl::Status ScanTokens(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
+                        int64_t vocab, int64_t max_bytes) {
+  ASSIGN_OR_RETURN(const UniqueFd fd, Open(root, name));
+  const int64_t end = std::min(header.num_tokens, max_bytes / header.token_bytes) * header.token_bytes;
+  std::vector<char> chunk(static_cast<size_t>(std::min(kChunkBytes, end)));
+  for (int64_t done = 0; done < end;) {
+    const auto wanted = static_cast<size_t>(std::min(kChunkBytes, end - done));
+    ASSIGN_OR_RETURN(const size_t read,
+                     ReadAt(fd.get(), name, header.tokens_at() + done, absl::MakeSpan(chunk).first(wanted)));
+    const int64_t whole = static_cast<int64_t>(read) / header.token_bytes * header.token_bytes;
+    if (whole == 0) return absl::InvalidArgumentError(absl::StrCat(Quote(name), ": ends within its tokens"));
+    const absl::string_view bytes(chunk.data(), static_cast<size_t>(whole));
+    const absl::Status inside = jobs::CheckTokens(bytes, done / header.token_bytes, header.token_bytes, vocab);
+    if (!inside.ok()) return absl::InvalidArgumentError(absl::StrCat(Quote(name), ": ", inside.message()));
+    done += whole;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard::server

@@ -1,10 +1,9 @@
 // Writes a file of packed tokens (scheduler/jobs/token_format.h) that is there whole or not at all.
 //
-// Streamed: memory does not grow with the file.  It is written as ".NAME.part" beside its place, made durable and then
-// renamed; who is killed leaves at most that, and the next one that writes the same file begins it anew.  Two at a time
-// cannot (a lock).  Thread-compatible.
-// Errors name the file: AlreadyExists, Aborted (somebody else is writing it), ResourceExhausted (no room), else what
-// the disk says.
+// Memory does not grow with the file.  It is written as ".NAME.part" beside its place, made durable and then renamed; a
+// killed writer leaves at most that, and the next one begins it anew.  A lock excludes a second writer.
+// Thread-compatible.  Errors name the file: AlreadyExists, Aborted (another writer), ResourceExhausted (no room), else
+// what the disk says.
 #pragma once
 
 #include <cstdint>
@@ -54,8 +53,8 @@ class TokenWriter {
   ~TokenWriter();
 
   absl::Status Append(const PackedTokens& tokens);
-  // The file is there, on the disk, when this returns OK.  `tell` is called between pieces, and before what the disk
-  // takes its time for; not OK ends it with that.  REQUIRES: a document was appended; nothing is called after.
+  // The file is durable when this returns OK.  `tell` is called between pieces and before slow calls; an error from it
+  // ends the work.  REQUIRES: a document was appended; this is the last call.
   absl::Status Finish(absl::FunctionRef<absl::Status()> tell);
 
   int64_t num_documents() const { return header_.num_documents; }

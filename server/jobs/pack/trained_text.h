@@ -1,10 +1,9 @@
 // Which bytes of a conversation's text are trained, and which tokens these are.
 //
-// Where the template has `{% generation %}` blocks, they say it.  Elsewhere what the assistant wrote is what rendering
-// the conversation up to and with its message adds to rendering it up to there with a generation prompt: so the header
-// of its turn is not trained, the EOS that ends the turn is, and white space behind that EOS is not.  A template that
-// renders a beginning otherwise within the whole (some leave out earlier reasoning) is an error that says so; nothing
-// is guessed.
+// `{% generation %}` blocks of the template decide.  Without them, what the assistant wrote is what rendering up to and
+// with its message adds to rendering up to there with a generation prompt: the header of its turn is not trained, the
+// EOS that ends the turn is, white space behind that EOS is not.  A template that renders a beginning otherwise within
+// the whole (some leave out earlier reasoning) is an error; nothing is guessed.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +25,12 @@ struct TrainedText {
   std::vector<text::TextSpan> trained;  // rising, none empty
 };
 
-// REQUIRES: a document of kMessages.  `eos` is the token's text.  Templates that print a date see 1 January 1970: the
-// same file gives the same tokens on any day.  Errors: InvalidArgument "messages…: …", ResourceExhausted for the
-// template's limits, Cancelled.
+// REQUIRES: a document of kMessages.  `eos` is the token's text.  Templates that print a date see 1 January 1970.
+// Errors: InvalidArgument "messages…: …", ResourceExhausted for the template's limits, Cancelled.
 absl::StatusOr<TrainedText> RenderTrained(const Document& document, const text::ModelChatTemplate& chat,
                                           absl::string_view eos, const std::function<bool()>& cancelled);
 
-// trained[i]: whether ids[i], of the tokens that `encode` makes of the whole text, is part of a trained span; a token
-// that lies on the border of one is.
+// trained[i]: whether ids[i], `encode`'s tokens of the whole text, lies in a trained span or on the border of one.
 using EncodeFn = absl::FunctionRef<absl::StatusOr<std::vector<int32_t>>(absl::string_view)>;
 absl::StatusOr<std::vector<uint8_t>> MarkTrained(const TrainedText& text, absl::Span<const int32_t> ids,
                                                  EncodeFn encode);

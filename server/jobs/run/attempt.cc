@@ -50,20 +50,13 @@ void Attempt::OnStarted(WorkerId id, int64_t step, absl::Time now) {
   awaited_ = "a step";
 }
 
-bool Attempt::OnWord(WorkerId id, absl::Time now) {
+bool Attempt::OnWord(WorkerId id, bool is_note, absl::Time now) {
   if (aborted_ || Find(id) != &members_[0]) return false;
   // A step needs all ranks; another one's word that it has started may still be on its way.
-  all_started_ = true;
-  if (!stopping_) {
-    deadline_ = now + limits_.stall;
-    awaited_ = "a step";
-  }
-  return true;
-}
-
-bool Attempt::OnNote(WorkerId id, absl::Time now) {
-  if (aborted_ || Find(id) != &members_[0]) return false;
-  if (!stopping_) deadline_ = now + (all_started_ ? limits_.stall : limits_.form);
+  if (!is_note) all_started_ = true;
+  if (stopping_) return true;
+  deadline_ = now + (all_started_ ? limits_.stall : limits_.form);
+  if (!is_note) awaited_ = "a step";
   return true;
 }
 

@@ -3,9 +3,9 @@
 //   forming ──all started──► running ──┬─ the ranks end by themselves, or as they were asked to
 //      └───────── Abort ───────────────┴─► ended or lost, every one
 //
-// The first that goes wrong (a rank's link, a rank that says LOST or FAILED, a time limit) aborts the others; who does
-// not end then either loses its link.  FAILED of any rank is the verdict, then BLOCKED of any, whenever it comes: a
-// peer may have taken it for a loss.  Else it is rank 0's where that has done what was wanted, else the first fault.
+// The first fault (a rank's link, a rank that reports LOST or FAILED, a time limit) aborts the others; a rank that does
+// not end then loses its link.  FAILED of any rank is the verdict, then BLOCKED of any, whenever it comes: a peer may
+// have taken it for a loss.  Else it is rank 0's where that has done what was wanted, else the first fault.
 // Thread-compatible; reads no clock.
 #pragma once
 
@@ -36,10 +36,9 @@ class Attempt {
   void Start(jobs::TrainingAssignment assignment);
   // Each is nothing for a worker that is no member, or has ended.
   void OnStarted(WorkerId id, int64_t step, absl::Time now);
-  // Rank 0 has done something; then all have started.  False: not rank 0, or the attempt is being aborted.
-  bool OnWord(WorkerId id, absl::Time now);
-  // It is busy with what takes long; the ranks need not have started.  False: as above.
-  bool OnNote(WorkerId id, absl::Time now);
+  // Rank 0 has done something, so all have started; or it has sent a note, and they need not have.  False: not rank 0,
+  // or the attempt is being aborted.
+  bool OnWord(WorkerId id, bool is_note, absl::Time now);
   void OnEnded(WorkerId id, jobs::TrainEnd end, absl::Time now);
   void OnLost(WorkerId id, const std::string& reason, absl::Time now);
 

@@ -1,13 +1,11 @@
-// Makes a job's data ready before it takes workers: its text files become tokens, one file for its datasets, then one
-// for its evaluation.  The host packs on another thread; this starts it and checks what came of it.
-// Thread-compatible.
+// Makes a job's data ready before it takes workers: text files become tokens, one file for datasets, then one for
+// evaluation.  The host packs on another thread; this starts it and checks the result.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "server/jobs/data_preparer.h"
 #include "server/jobs/job.h"
 #include "server/jobs/run/run_context.h"
@@ -17,7 +15,6 @@ namespace switchyard::server {
 
 class JobPreparation {
  public:
-  // Both borrowed.
   JobPreparation(RunContext* context, Job* job) : context_(*context), job_(job) {}
 
   // Starts what comes next.  False: all is ready.  REQUIRES: !packing().
@@ -27,8 +24,7 @@ class JobPreparation {
   void OnProgress(int64_t done, int64_t total);
   // The host is through with it.  REQUIRES: packing().
   void End() { packing_ = false; }
-  // Whether what was packed last will do.  Of tokens as they are and of what was made of text; a spec without text was
-  // checked when it was submitted.
+  // Checks what was packed last together with the tokens beside it; specs without text are checked at their submission.
   absl::Status Check(const PackedData& packed) const;
 
   // Files that ranks read: tokens as they are, then what was made of text.

@@ -1,8 +1,6 @@
-// Decides what follows when a job cannot go on as it is: it tries again after a pause, or it has FAILED, or it is
-// PAUSED with an error that only a user can repair.
-//
-// A job pauses twice as long after each loss; what is lost again and again without getting ahead has failed.  A full
-// disk counts as no loss, for a while.  Thread-compatible; each call writes to the journal.
+// Decides what follows when a job cannot go on: it tries again after a pause that doubles with each loss, it has FAILED
+// after too many without getting ahead, or it is PAUSED with an error that only a user can repair.  A full disk counts
+// as no loss, for a while.  Thread-compatible; each call writes to the journal.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/jobs/job_book.h"
-#include "server/jobs/job_options.h"
+#include "server/jobs/run/run_context.h"
 #include "server/jobs/training_counts.h"
 #include "server/jobs/training_host.h"
 

@@ -1,12 +1,14 @@
 #include "server/jobs/run/job_run.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
+#include "server/jobs/run/job_retries.h"
 
 namespace switchyard::server {
 namespace {
@@ -25,18 +27,11 @@ std::string Kept(const Job& job) {
 
 // Whether the same would happen again.
 bool IsFault(const absl::Status& status) {
-  if (rpc::ReasonOf(status) == v1::TEXT_LIMIT) return true;
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kUnimplemented:
-      return true;
-    default:
-      return false;
-  }
+  constexpr absl::StatusCode kFaults[] = {absl::StatusCode::kInvalidArgument,    absl::StatusCode::kNotFound,
+                                          absl::StatusCode::kFailedPrecondition, absl::StatusCode::kPermissionDenied,
+                                          absl::StatusCode::kOutOfRange,         absl::StatusCode::kUnimplemented};
+  return rpc::ReasonOf(status) == v1::TEXT_LIMIT ||
+         std::find(std::begin(kFaults), std::end(kFaults), status.code()) != std::end(kFaults);
 }
 
 // To the state that follows an attempt.
@@ -192,26 +187,24 @@ void JobRun::Postpone(absl::Duration by, absl::Time now) {
   progress_.Postpone(by, now);
 }
 
-void JobRun::OnStarted(WorkerId id, int64_t step, const std::vector<std::string>& warnings) {
-  for (const std::string& warning : warnings) LogWarn(job_->id, ": ", warning);
-  if (!warnings.empty()) warnings_ = absl::StrJoin(warnings, "; ");
-  attempt_->OnStarted(id, step, context_.host->Now());
-  if (attempt_->all_started()) progress_.Start(attempt_->first_step(), warnings_);
-}
-
-RunProgress* JobRun::Receive(WorkerId id) {
-  if (!attempt_->OnWord(id, context_.host->Now())) return nullptr;
-  progress_.Start(attempt_->first_step(), warnings_);
-  return &progress_;
-}
-
-void JobRun::OnNote(WorkerId id, const std::string& text) {
-  if (attempt_->OnNote(id, context_.host->Now())) Note(text);
-}
-
-void JobRun::OnEnded(WorkerId id, jobs::TrainEnd end) {
-  attempt_->OnEnded(id, std::move(end), context_.host->Now());
-  ConcludeIfOver();
+void JobRun::Receive(WorkerId id, TrainingReport report) {
+  const absl::Time now = context_.host->Now();
+  if (const auto* started = std::get_if<TrainingStarted>(&report)) {
+    for (const std::string& warning : started->warnings) LogWarn(job_->id, ": ", warning);
+    if (!started->warnings.empty()) warnings_ = absl::StrJoin(started->warnings, "; ");
+    attempt_->OnStarted(id, started->step, now);
+    if (attempt_->all_started()) progress_.Start(attempt_->first_step(), warnings_);
+  } else if (auto* end = std::get_if<jobs::TrainEnd>(&report)) {
+    attempt_->OnEnded(id, std::move(*end), now);
+    ConcludeIfOver();
+  } else if (const auto* note = std::get_if<std::string>(&report)) {
+    if (attempt_->OnWord(id, /*is_note=*/true, now)) Note(*note);
+  } else if (attempt_->OnWord(id, /*is_note=*/false, now)) {
+    progress_.Start(attempt_->first_step(), warnings_);
+    if (const auto* step = std::get_if<jobs::TrainProgress>(&report)) progress_.OnStep(*step);
+    if (const auto* result = std::get_if<jobs::EvaluationResult>(&report)) progress_.OnEvaluated(*result);
+    if (auto* checkpoint = std::get_if<jobs::SavedCheckpoint>(&report)) progress_.OnSaved(std::move(*checkpoint));
+  }
 }
 
 void JobRun::OnLost(WorkerId id, const std::string& reason) {
@@ -226,10 +219,8 @@ bool JobRun::HasWorker(WorkerId id) const {
 }
 
 void JobRun::ConcludeIfOver() {
-  if (attempt_->over()) Conclude(attempt_->Verdict());
-}
-
-void JobRun::Conclude(const jobs::TrainEnd& end) {
+  if (!attempt_->over()) return;
+  const jobs::TrainEnd end = attempt_->Verdict();
   for (const WorkerId id : attempt_->member_ids()) context_.pools->Of(job_->spec).Release(id);
   context_.host->CloseStore(store_token_);
   attempt_.reset();

@@ -1,5 +1,4 @@
-// A job that is under way, from its turn in the queue until its attempt is over: first its data is made ready, then it
-// waits for workers and starts an attempt on them, then it reports; at its end it moves to the state that follows.
+// A job under way, from its turn in the queue until its attempt is over and it moves to the state that follows:
 //
 //   Prepare ─► waits for workers (Tick) ─► attempt ─► over()
 // Thread-compatible; reads the host's clock.
@@ -10,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/jobs/job.h"
@@ -33,13 +31,10 @@ class JobRun {
 
   // Makes its data ready, then waits for workers.
   void Prepare();
-  // What the host reports of its data.
   void OnPrepareProgress(int64_t done, int64_t total) { preparation_.OnProgress(done, total); }
   void OnPrepared(const absl::StatusOr<PackedData>& packed);
-  // Starts the attempt once there are workers; watches its time.  Returns workers that were given up, which nobody can
-  // use any more.
+  // Starts the attempt once there are workers; watches its time.  Returns workers that were given up for good.
   std::vector<TrainingWorker> Tick(absl::Time now);
-  // A user has paused or cancelled it.
   void StopAsAsked();
   // The server stops: it saves and waits for the next one.
   void Drain();
@@ -47,12 +42,8 @@ class JobRun {
   void Postpone(absl::Duration by, absl::Time now);
   void Note(const std::string& note) { context_.book->Note(job_, note); }
 
-  // What its workers report.
-  void OnStarted(WorkerId id, int64_t step, const std::vector<std::string>& warnings);
-  // Where a report on progress goes; null: it is not rank 0's, or the attempt is being aborted.
-  RunProgress* Receive(WorkerId id);
-  void OnNote(WorkerId id, const std::string& text);
-  void OnEnded(WorkerId id, jobs::TrainEnd end);
+  // A report of one of its workers.  REQUIRES: has_workers().
+  void Receive(WorkerId id, TrainingReport report);
   void OnLost(WorkerId id, const std::string& reason);
   // Moves the job on if all ranks have ended.
   void ConcludeIfOver();
@@ -69,7 +60,6 @@ class JobRun {
   void TryStart();
   void StartAttempt();
   void StopIn(jobs::JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel);
-  void Conclude(const jobs::TrainEnd& end);
   void EndAs(jobs::JobEvent event, const std::string& reason);
 
   RunContext& context_;

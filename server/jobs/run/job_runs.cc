@@ -9,6 +9,12 @@
 #include "scheduler/base/log.h"
 
 namespace switchyard::server {
+namespace {
+
+constexpr char kWaitsForServing[] = "waits for serving";
+constexpr absl::Duration kStarves = absl::Seconds(2);
+
+}  // namespace
 
 absl::Status ServerStopsError() {
   return rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping");
@@ -54,7 +60,7 @@ void JobRuns::Tick() {
   for (auto& [sequence, run] : runs_) {
     if (run.has_workers() && run.job().spec.on_serving_workers) on_serving = &run;
   }
-  slices_.Tick(on_serving);
+  WatchSlices(on_serving, now);
   TrainerPool& alone = context_.pools->alone;
   const auto has_unread = [this](const fleet::WorkerInfo& info) { return context_.host->HasUnread(info); };
   for (const WorkerId id : alone.Silent(now, has_unread)) {
@@ -66,6 +72,20 @@ void JobRuns::Tick() {
     if (!given_up.empty()) return GiveUp(run, given_up);
     RemoveIfOver(run);
   });
+}
+
+void JobRuns::WatchSlices(JobRun* run, absl::Time now) {
+  const absl::Time before = std::exchange(watched_at_, now);
+  const absl::Duration given = context_.host->ShareServing(run != nullptr);
+  const absl::Duration got = given - std::exchange(given_, given);
+  if (run == nullptr || before == absl::InfinitePast() || got > absl::ZeroDuration()) last_slice_at_ = now;
+  if (run == nullptr || before == absl::InfinitePast()) return;
+  if (const absl::Duration missed = now - before - got; missed > absl::ZeroDuration()) run->Postpone(missed, now);
+  if (now - last_slice_at_ > kStarves) {
+    run->Note(kWaitsForServing);
+  } else if (run->job().note == kWaitsForServing) {
+    run->Note("");
+  }
 }
 
 void JobRuns::Drain() {
@@ -129,35 +149,13 @@ JobRun* JobRuns::OfEpoch(int64_t epoch) {
   return nullptr;
 }
 
-RunProgress* JobRuns::Receive(WorkerId id, int64_t epoch) {
+void JobRuns::OnTraining(WorkerId id, int64_t epoch, TrainingReport report) {
   JobRun* run = OfEpoch(epoch);
-  return run == nullptr ? nullptr : run->Receive(id);
-}
-
-void JobRuns::OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) {
-  if (JobRun* run = OfEpoch(epoch); run != nullptr) run->OnStarted(id, step, warnings);
-}
-
-void JobRuns::OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) {
-  if (RunProgress* run = Receive(id, epoch); run != nullptr) run->OnStep(progress);
-}
-
-void JobRuns::OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) {
-  if (RunProgress* run = Receive(id, epoch); run != nullptr) run->OnEvaluated(result);
-}
-
-void JobRuns::OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) {
-  if (RunProgress* run = Receive(id, epoch); run != nullptr) run->OnSaved(std::move(checkpoint));
-}
-
-void JobRuns::OnTrainingNote(WorkerId id, int64_t epoch, std::string text) {
-  if (JobRun* run = OfEpoch(epoch); run != nullptr) run->OnNote(id, text);
-}
-
-void JobRuns::OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) {
-  JobRun* run = OfEpoch(epoch);
-  if (run == nullptr) return context_.pools->serving.OnEnded(id);
-  run->OnEnded(id, std::move(end));
+  if (run == nullptr) {
+    if (std::holds_alternative<jobs::TrainEnd>(report)) context_.pools->serving.OnEnded(id);
+    return;
+  }
+  run->Receive(id, std::move(report));
   RemoveIfOver(run);
 }
 

@@ -1,8 +1,8 @@
-// The jobs under way, and where what training workers and the host report reaches them: by a worker's id, an attempt's
-// epoch or a job's id.  What is of another epoch than its job's is dropped.
+// The jobs under way; routes what training workers and the host report to them, by a worker's id, an attempt's epoch or
+// a job's id.  Reports of another epoch than the job's are dropped.  All calls on one thread (job_loop.h).
 //
-// All calls on one thread (job_loop.h has it).  A worker of this machine that falls silent loses its process; one that
-// also serves, and does not end its training when it is told, keeps its place and gets no other job until it does.
+// A worker of this machine that falls silent loses its process; one that also serves, and does not end its training
+// when it should, keeps its place and gets no other job until it does.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/jobs/run/job_run.h"
 #include "server/jobs/run/run_context.h"
-#include "server/jobs/run/slice_watch.h"
 #include "server/jobs/trainer_client.h"
 
 namespace switchyard::server {
@@ -26,8 +26,7 @@ absl::Status ServerStopsError();
 
 class JobRuns final : public TrainerEvents {
  public:
-  // All that the context names is borrowed.
-  explicit JobRuns(const RunContext& context) : context_(context), slices_(&context_) {}
+  explicit JobRuns(const RunContext& context) : context_(context) {}
 
   // REQUIRES: the job is PREPARING and not under way.
   void Begin(Job* job);
@@ -40,39 +39,35 @@ class JobRuns final : public TrainerEvents {
   void Drain();
   bool draining() const { return draining_; }
   bool empty() const { return runs_.empty(); }
-  // What metrics say of each.
   void FillSlots(TrainingCounts* counts) const;
 
-  // What the host reports of a job's data.
   void OnPrepareProgress(const std::string& job_id, int64_t done, int64_t total);
   void OnPrepared(const std::string& job_id, const absl::StatusOr<PackedData>& packed);
 
   void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) override;
   void OnTrainerHeartbeat(WorkerId id) override;
-  void OnTrainingStarted(WorkerId id, int64_t epoch, int64_t step, std::vector<std::string> warnings) override;
-  void OnTrainingStep(WorkerId id, int64_t epoch, jobs::TrainProgress progress) override;
-  void OnTrainingEvaluated(WorkerId id, int64_t epoch, jobs::EvaluationResult result) override;
-  void OnTrainingSaved(WorkerId id, int64_t epoch, jobs::SavedCheckpoint checkpoint) override;
-  void OnTrainingNote(WorkerId id, int64_t epoch, std::string text) override;
-  void OnTrainingEnded(WorkerId id, int64_t epoch, jobs::TrainEnd end) override;
+  void OnTraining(WorkerId id, int64_t epoch, TrainingReport report) override;
   void OnTrainerLost(WorkerId id, std::string reason) override;
 
  private:
-  // Null: there is none.
   JobRun* OfEpoch(int64_t epoch);
   JobRun* OfJob(const std::string& job_id);
-  RunProgress* Receive(WorkerId id, int64_t epoch);
   // Each that is under way now, while any may end.
   void ForEach(const std::function<void(JobRun*)>& visit);
   void RemoveIfOver(const JobRun* run);
+  // Asks the engine for time slices where a job wants them, and does not count the time that it could not use.
+  // run: the one whose attempt is on serving workers; null: none is.
+  void WatchSlices(JobRun* run, absl::Time now);
   // Ends a worker that is of no use any more, by its process where that is this machine's.
   void Fence(const TrainingWorker& trainer, const std::string& why);
   void GiveUp(JobRun* run, const std::vector<TrainingWorker>& workers);
 
   RunContext context_;
   std::map<int64_t, JobRun> runs_;  // by the job's sequence
-  SliceWatch slices_;
   bool draining_ = false;
+  // Of time slices, at the last tick.
+  absl::Time watched_at_ = absl::InfinitePast(), last_slice_at_ = absl::InfinitePast();
+  absl::Duration given_;
 };
 
 }  // namespace switchyard::server

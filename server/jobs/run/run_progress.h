@@ -1,5 +1,5 @@
-// What an attempt reports while it trains, as it comes into the job, the load statistics, the curves and, now and then,
-// the journal; and how long the job has run.  Thread-compatible.
+// Brings what an attempt reports while it trains into the job, the counts, the curves and, now and then, the journal;
+// measures how long the job has run.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@ namespace switchyard::server {
 
 class RunProgress {
  public:
-  // Both borrowed.
   RunProgress(RunContext* context, Job* job) : context_(*context), job_(job), ran_before_ms_(job->ran_ms) {}
 
   // All ranks have started, and go on from this step.  Nothing where the job no longer waits for that.
@@ -30,7 +29,6 @@ class RunProgress {
 
   bool running() const { return running_since_ < absl::InfiniteFuture(); }
   bool has_steps() const { return first_step_at_ != absl::InfinitePast(); }
-  // Whether it has run for longer than its spec allows.
   bool IsOverRuntime() const;
 
  private:

@@ -14,8 +14,6 @@
 #include "scheduler/jobs/reduce_policy.h"
 #include "scheduler/jobs/token_format.h"
 #include "server/jobs/pack/token_header.h"
-#include "server/jobs/spec/model_facts.h"
-#include "server/jobs/spec/token_scan.h"
 
 namespace switchyard::server {
 namespace {
@@ -99,8 +97,7 @@ absl::Status CheckFits(const jobs::JobSpec& spec, const TrainedModelFacts& facts
 }
 
 absl::Status CheckRoom(const jobs::JobSpec& spec, const TrainedModelFacts& facts, const RootDir& root) {
-  int fd = -1;
-  ASSIGN_OR_RETURN(fd, root.OpenFolder("."));
+  ASSIGN_OR_RETURN(const int fd, root.OpenFolder("."));
   struct statvfs disk = {};
   const bool known = fstatvfs(fd, &disk) == 0;
   close(fd);
@@ -192,8 +189,7 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
     return rpc::MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
   }
   RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
-  TrainedModelFacts facts;
-  ASSIGN_OR_RETURN(facts, ReadFacts(model, checkpoints, check_model));
+  ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
   const int64_t window = spec.sequence_length;
   DataFacts data, evaluation;
@@ -216,8 +212,7 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
 
 absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,
                                  const CheckModelFn& check_model) {
-  TrainedModelFacts facts;
-  ASSIGN_OR_RETURN(facts, ReadFacts(ModelFolderOf(spec), checkpoints, check_model));
+  ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(ModelFolderOf(spec), checkpoints, check_model));
   return CheckExperts(spec, facts, "workers");
 }
 

@@ -39,9 +39,8 @@ batching::StepPlan Plan() {
   for (auto& [from, to, rows] : (transfers.resize(2), transfers)) values.Fill(from, to, rows);
   ranks.resize(2);
   ranks[0].items.resize(3);  // of the other rank: must not arrive
-  auto& [freed, copies, items] = ranks[1];
+  auto& [freed, items] = ranks[1];
   values.Fill(freed);
-  for (auto& [from, to] : (copies.resize(2), copies)) values.Fill(from, to);
   items.resize(2);
   items[1].slot = 7;
   auto& [slot, start, num_query, init, blocks, sample] = items[0];

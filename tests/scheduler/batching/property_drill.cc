@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/scheduler/batching/event_text.h"
+#include "tests/scheduler/batching/invariants.h"
 
 namespace switchyard::testing_batching {
 
@@ -17,7 +18,7 @@ void Drill::Go(int num_requests, int burst) {
       for (int i = 0; i < burst && num_requests > 0; ++i, --num_requests) SubmitOne();
     }
     Turn();
-    scheduler_.CheckInvariants();
+    batching::Invariants::Check(scheduler_);
     ASSERT_LT(++turns, 60000) << "does not end";
     if (testing::Test::HasFailure()) return;
   }

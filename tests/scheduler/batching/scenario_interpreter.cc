@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tests/scheduler/batching/event_text.h"
+#include "tests/scheduler/batching/invariants.h"
 
 namespace switchyard::testing_batching {
 namespace {
@@ -93,7 +94,7 @@ std::vector<std::string> ScenarioInterpreter::Call(const std::string& line) {
   } else {
     return {absl::StrCat("error: what is \"", line, "\"?")};
   }
-  scheduler_->CheckInvariants();
+  batching::Invariants::Check(*scheduler_);
   return TakeEvents();
 }
 
@@ -139,7 +140,6 @@ std::vector<std::string> ScenarioInterpreter::Submit(batching::RequestId id, con
   request.sampling.min_tokens = static_cast<int32_t>(Get(args, "min_tokens", 0));
   request.sampling.num_prompt_logprobs = static_cast<int32_t>(Get(args, "prompt_logprobs", -1));
   request.sampling.expert_paths_from = static_cast<int32_t>(Get(args, "expert_paths", -1));
-  request.adapter = static_cast<uint64_t>(Get(args, "adapter", 0));
   if (args.contains("salt")) request.cache_salt = args.at("salt");
   if (args.contains("deadline")) request.deadline = absl::UnixEpoch() + absl::Milliseconds(Get(args, "deadline", 0));
   const absl::Status status = scheduler_->Submit(std::move(request), now_);
@@ -149,7 +149,7 @@ std::vector<std::string> ScenarioInterpreter::Submit(batching::RequestId id, con
 
 std::vector<std::string> ScenarioInterpreter::Plan() {
   std::optional<batching::StepPlan> plan = scheduler_->Plan(now_, &events_);
-  scheduler_->CheckInvariants();
+  batching::Invariants::Check(*scheduler_);
   std::vector<std::string> lines = TakeEvents();
   if (!plan) {
     lines.push_back("nothing");
@@ -198,7 +198,7 @@ std::vector<std::string> ScenarioInterpreter::Commit(const std::vector<std::stri
   if (next != words.size()) return {"error: too many tokens"};
   const absl::Status status = scheduler_->Commit(result, now_, &events_);
   if (!status.ok()) return {absl::StrCat("error: ", status.message())};
-  scheduler_->CheckInvariants();
+  batching::Invariants::Check(*scheduler_);
   return TakeEvents();
 }
 

@@ -4,7 +4,7 @@
 //   policy block_size=4 max_num_seqs=2 …           first; fields of BatchingPolicy
 //   group ranks=2 blocks=8 [weights= long_rope_above= min_rebalance_rows=]  StartGroup, with the next epoch
 //   at 15                                          the clock, in milliseconds; starts at 0
-//   submit 1 prompt=1,2,3 max_tokens=4 [n= stop=7,8 min_tokens= deadline=ms salt=a adapter= prompt_logprobs=0
+//   submit 1 prompt=1,2,3 max_tokens=4 [n= stop=7,8 min_tokens= deadline=ms salt=a prompt_logprobs=0
 //            expert_paths=0]                     an expert for each row
 //   cancel 1 abort|stop [choice=0]
 //   plan                                           one line per rank: rows freed, then each item; then each transfer

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/scheduler/batching/invariants.h"
 
 namespace switchyard::batching {
 namespace {
@@ -63,7 +64,7 @@ TEST_F(SchedulerTest, AMalformedResultIsRefusedAndChangesNothing) {
     const absl::Status status = scheduler.Commit(bad, kStart, &events_);
     EXPECT_EQ(status.code(), code) << why;
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
-    scheduler.CheckInvariants();
+    Invariants::Check(scheduler);
   };
   const auto internal = absl::StatusCode::kInternal;
   refuse("the epoch is 1", absl::StatusCode::kFailedPrecondition, [](StepResult* r) { r->group_epoch = 2; });

@@ -6,7 +6,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
-#include "server/balancer/planner_thread.h"
+#include "server/balancer/pending_migration.h"
 #include "tests/server/balancer/share_layers.h"
 
 namespace switchyard::server {

@@ -84,17 +84,18 @@ TEST_F(ManagerTest, ACheckpointEndsTheWaitForRoom) {
     ASSERT_EQ(StateOf(id), jobs::JobState::kPending) << i;
     Pass(options_.longest_pause);
     AllStart();
-    manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
+    manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::SavedCheckpoint{.step = i});
   }
 }
 
 TEST_F(ManagerTest, DataThatChangedPauseTheJobUntilSomebodyResumesIt) {
   const std::string id = Running();
   // Of any rank; rank 0 may have taken it for a loss.
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(),
-                                   {jobs::TrainOutcome::kLost, absl::UnavailableError("rank 1 left")});
-  manager_->runs().OnTrainingEnded(2, trainers_[1]->epoch(),
-                                   {jobs::TrainOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed")});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(),
+                              jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::UnavailableError("rank 1 left")});
+  manager_->runs().OnTraining(
+      2, trainers_[1]->epoch(),
+      jobs::TrainEnd{jobs::TrainOutcome::kBlocked, absl::FailedPreconditionError("a.bin: changed")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
   EXPECT_EQ(ReasonOf(id), "DATASET_CHANGED: a.bin: changed");
   EXPECT_EQ(Get(id)->error.code(), absl::StatusCode::kFailedPrecondition);

@@ -50,7 +50,7 @@ class JobLoopTest : public testing::Test {
     spec.batch_sequences = 4;
     Ask([&](JobManager& manager) { id_ = manager.Submit("", spec)->job->id; });
     while (epoch_ < 0) Ask([&](JobManager&) { epoch_ = trainer_->epoch(); });
-    loop_->OnTrainingStarted(1, epoch_, 0, {});
+    loop_->OnTraining(1, epoch_, TrainingStarted{.step = 0});
   }
   // On the loop's thread; blocks.
   void Ask(const std::function<void(JobManager&)>& task) {
@@ -83,9 +83,9 @@ TEST_F(JobLoopTest, AnInboxIsBounded) {
   for (int64_t step = 1; step <= kSteps; ++step) {
     jobs::TrainProgress progress;
     progress.step = step;
-    loop_->OnTrainingStep(1, epoch_, progress);
+    loop_->OnTraining(1, epoch_, progress);
     loop_->OnTrainerHeartbeat(1);
-    if (step % 1000 == 0) loop_->OnTrainingSaved(1, epoch_, {.step = step});
+    if (step % 1000 == 0) loop_->OnTraining(1, epoch_, jobs::SavedCheckpoint{.step = step});
   }
   EXPECT_LE(loop_->num_waiting(), JobLoop::kMostWaiting + kSteps / 1000 + 2);
   go_on.Notify();

@@ -17,7 +17,7 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", old)));
   EXPECT_EQ(trainers_[1]->last_reason, "rank 1 (pid 1002 on here): process ended with signal 9 (Killed)");
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning) << "rank 0 has not ended";
-  manager_->runs().OnTrainingEnded(1, old, {jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->runs().OnTraining(1, old, jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_THAT(ReasonOf(id), HasSubstr("signal 9 (Killed)"));
   trainers_.erase(2);
@@ -29,15 +29,15 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   EXPECT_GT(trainers_[3]->epoch(), old);
 
   // What still comes of the old epoch is of no use to anybody.
-  manager_->runs().OnTrainingStarted(1, old, 0, {});
-  manager_->runs().OnTrainingStarted(3, old, 0, {});
+  manager_->runs().OnTraining(1, old, TrainingStarted{.step = 0});
+  manager_->runs().OnTraining(3, old, TrainingStarted{.step = 0});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
   jobs::TrainProgress late;
   late.step = 99;
-  manager_->runs().OnTrainingStep(1, old, late);
-  manager_->runs().OnTrainingSaved(1, old, {.step = 99});
-  manager_->runs().OnTrainingEvaluated(1, old, {.step = 99});
-  manager_->runs().OnTrainingEnded(1, old, {jobs::TrainOutcome::kFinished, {}});
+  manager_->runs().OnTraining(1, old, late);
+  manager_->runs().OnTraining(1, old, jobs::SavedCheckpoint{.step = 99});
+  manager_->runs().OnTraining(1, old, jobs::EvaluationResult{.step = 99});
+  manager_->runs().OnTraining(1, old, jobs::TrainEnd{jobs::TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
   EXPECT_EQ(Get(id)->progress->step, 5);
   EXPECT_FALSE(Get(id)->checkpoint.has_value());
@@ -47,20 +47,20 @@ TEST_F(ManagerTest, OnlyRankZeroReportsSteps) {
   const std::string id = Running();
   jobs::TrainProgress progress;
   progress.step = 7;
-  manager_->runs().OnTrainingStep(2, trainers_[2]->epoch(), progress);
+  manager_->runs().OnTraining(2, trainers_[2]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
   Connect(3);  // refused: there are two
   EXPECT_EQ(trainers_[3]->closed.code(), absl::StatusCode::kResourceExhausted);
-  manager_->runs().OnTrainingStep(3, trainers_[1]->epoch(), progress);
+  manager_->runs().OnTraining(3, trainers_[1]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
 }
 
 TEST_F(ManagerTest, AStepBeforeTheLastStartIsAStart) {
   const std::string id = Begun();
-  manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), TrainingStarted{.step = 0});
   Step(1);  // the other one's word is still on its way
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
-  manager_->runs().OnTrainingStarted(2, trainers_[1]->epoch(), 0, {});
+  manager_->runs().OnTraining(2, trainers_[1]->epoch(), TrainingStarted{.step = 0});
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   EXPECT_THAT(sink_.lines, ElementsAre("started 0", "step 1"));
 }
@@ -91,7 +91,7 @@ TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
     if (i % 2 == 0) {
       Step(i);
     } else {
-      manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = i});
+      manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::SavedCheckpoint{.step = i});
     }
     AllEnd(jobs::TrainOutcome::kLost, absl::UnavailableError("gone"));
     ASSERT_EQ(StateOf(id), jobs::JobState::kPending) << i;
@@ -103,11 +103,12 @@ TEST_F(ManagerTest, WhoGetsAheadMayBeLostForEver) {
 
 TEST_F(ManagerTest, AFailureIsFinal) {
   const std::string id = Running();
-  manager_->runs().OnTrainingEnded(2, trainers_[1]->epoch(),
-                                   {jobs::TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
+  manager_->runs().OnTraining(
+      2, trainers_[1]->epoch(),
+      jobs::TrainEnd{jobs::TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(),
-                                   {jobs::TrainOutcome::kLost, absl::AbortedError("told so")});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(),
+                              jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("told so")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
   EXPECT_EQ(manager_->counts().not_finite, 1);
@@ -117,8 +118,9 @@ TEST_F(ManagerTest, AFailureIsFinal) {
 TEST_F(ManagerTest, AFailureCountsAlsoBehindTheLossThatItWasTakenFor) {
   const std::string id = Running();
   const int64_t epoch = trainers_[1]->epoch();
-  manager_->runs().OnTrainingEnded(1, epoch, {jobs::TrainOutcome::kLost, absl::UnavailableError("rank 1 has left")});
-  manager_->runs().OnTrainingEnded(2, epoch, {jobs::TrainOutcome::kFailed, absl::DataLossError("no number")});
+  manager_->runs().OnTraining(1, epoch,
+                              jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::UnavailableError("rank 1 has left")});
+  manager_->runs().OnTraining(2, epoch, jobs::TrainEnd{jobs::TrainOutcome::kFailed, absl::DataLossError("no number")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("no number"));
   EXPECT_EQ(manager_->counts().not_finite, 0);
@@ -128,9 +130,9 @@ TEST_F(ManagerTest, WhatRankZeroIsDoingIsReported) {
   const std::string id = Begun();
   const int64_t epoch = trainers_[1]->epoch();
   Pass(options_.limits.form - absl::Seconds(1));
-  manager_->runs().OnTrainingNote(1, epoch, "looks for a checkpoint");
-  manager_->runs().OnTrainingNote(2, epoch, "not rank 0");
-  manager_->runs().OnTrainingNote(1, epoch - 1, "of another epoch");
+  manager_->runs().OnTraining(1, epoch, std::string("looks for a checkpoint"));
+  manager_->runs().OnTraining(2, epoch, std::string("not rank 0"));
+  manager_->runs().OnTraining(1, epoch - 1, std::string("of another epoch"));
   EXPECT_EQ(Get(id)->note, "looks for a checkpoint");
   Pass(options_.limits.form - absl::Seconds(1));
   EXPECT_TRUE(trainers_[1]->heard.empty()) << "it still works";
@@ -140,7 +142,7 @@ TEST_F(ManagerTest, WhatRankZeroIsDoingIsReported) {
 
 TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
   const std::string id = Running();
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {jobs::TrainOutcome::kFinished, {}});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::TrainEnd{jobs::TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   manager_->runs().OnTrainerLost(2, "gone");
   EXPECT_EQ(StateOf(id), jobs::JobState::kSucceeded);
@@ -162,10 +164,10 @@ TEST_F(ManagerTest, LossesWhilePausingAndCancelling) {
 
 TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   const std::string id = Begun();
-  manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), TrainingStarted{.step = 0});
   Pass(options_.limits.form);
   EXPECT_THAT(trainers_[1]->last_reason, HasSubstr("waited too long for all ranks to start, rank 1 (pid 1002"));
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {jobs::TrainOutcome::kLost, {}});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::TrainEnd{jobs::TrainOutcome::kLost, {}});
   Pass(options_.limits.abort);
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
@@ -225,7 +227,7 @@ TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
   EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
-  manager_->runs().OnTrainingEnded(1, epoch, {jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->runs().OnTraining(1, epoch, jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
   manager_->runs().OnTrainerLost(2, "its link ended");  // as its link reports later
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
 }
@@ -263,10 +265,11 @@ TEST_F(ManagerTest, TheStatsCount) {
   ConnectBoth();
   const std::string id = Submit(Spec(1)), other = Submit(Spec(1)), waiting = Submit(Spec(1));
   manager_->Tick();
-  manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
-  manager_->runs().OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), TrainingStarted{.step = 0});
+  manager_->runs().OnTraining(2, trainers_[2]->epoch(), TrainingStarted{.step = 0});
   Step(3, 2);
-  manager_->runs().OnTrainingSaved(2, trainers_[2]->epoch(), {.step = 3, .saved_unix_ms = host_.UnixMs()});
+  manager_->runs().OnTraining(2, trainers_[2]->epoch(),
+                              jobs::SavedCheckpoint{.step = 3, .saved_unix_ms = host_.UnixMs()});
   host_.now += absl::Seconds(2);
   const TrainingCounts& counts = manager_->counts();
   EXPECT_EQ(counts.jobs[static_cast<int>(jobs::JobState::kRunning)], 2);

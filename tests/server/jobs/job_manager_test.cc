@@ -31,13 +31,13 @@ TEST_F(ManagerTest, AJobRunsToItsEnd) {
   EXPECT_TRUE(host_.stores.contains(first->assignments[0].store_token));
   EXPECT_EQ(journal_.kept.begin()->second.attempt, 1) << "known before any worker heard of it";
 
-  manager_->runs().OnTrainingStarted(1, first->epoch(), 0, {});
+  manager_->runs().OnTraining(1, first->epoch(), TrainingStarted{.step = 0});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing) << "one of two has started";
-  manager_->runs().OnTrainingStarted(2, first->epoch(), 0, {});
+  manager_->runs().OnTraining(2, first->epoch(), TrainingStarted{.step = 0});
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
-  manager_->runs().OnTrainingNote(2, first->epoch(), "rank 1 says it");
+  manager_->runs().OnTraining(2, first->epoch(), std::string("rank 1 says it"));
   EXPECT_EQ(Get(id)->note, "");
-  manager_->runs().OnTrainingNote(1, first->epoch(), "evaluation after step 0: 1 of 2 windows");
+  manager_->runs().OnTraining(1, first->epoch(), std::string("evaluation after step 0: 1 of 2 windows"));
   EXPECT_EQ(Get(id)->note, "evaluation after step 0: 1 of 2 windows");
   Step(1);
   EXPECT_EQ(Get(id)->note, "");
@@ -45,8 +45,8 @@ TEST_F(ManagerTest, AJobRunsToItsEnd) {
   Step(10);
   EXPECT_EQ(Get(id)->progress->step, 10);
   EXPECT_DOUBLE_EQ(Get(id)->seconds_left, 90);
-  manager_->runs().OnTrainingEvaluated(1, first->epoch(), {.step = 10, .loss = 2});
-  manager_->runs().OnTrainingSaved(1, first->epoch(), {.step = 10, .folder = "x"});
+  manager_->runs().OnTraining(1, first->epoch(), jobs::EvaluationResult{.step = 10, .loss = 2});
+  manager_->runs().OnTraining(1, first->epoch(), jobs::SavedCheckpoint{.step = 10, .folder = "x"});
   EXPECT_EQ(Get(id)->checkpoint->folder, "x");
   AllEnd(jobs::TrainOutcome::kFinished);
   EXPECT_EQ(StateOf(id), jobs::JobState::kSucceeded);
@@ -171,7 +171,7 @@ TEST_F(ManagerTest, ASkippedStepIsSaid) {
   jobs::TrainProgress progress;
   progress.step = 3;
   progress.skipped = true;
-  manager_->runs().OnTrainingStep(1, trainers_.at(1)->epoch(), progress);
+  manager_->runs().OnTraining(1, trainers_.at(1)->epoch(), progress);
   EXPECT_EQ(Get(id)->note, "step 3 was skipped: none of its tokens is a target");
   Step(4);
   EXPECT_EQ(Get(id)->note, "");
@@ -276,7 +276,7 @@ TEST_F(ManagerTest, CancelInEveryState) {
 TEST_F(ManagerTest, CancelSavesFirst) {
   const std::string id = Running();
   Step(123);
-  manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 123, .folder = "x"});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::SavedCheckpoint{.step = 123, .folder = "x"});
   Step(179);
   ASSERT_TRUE(manager_->Cancel(id).ok());
   EXPECT_EQ(StateOf(id), jobs::JobState::kCancelling);
@@ -284,7 +284,7 @@ TEST_F(ManagerTest, CancelSavesFirst) {
     EXPECT_THAT(trainers_[rank]->heard, ElementsAre(absl::StrCat("save ", trainers_[rank]->epoch())));
   }
   Step(180);  // was under way
-  manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 180, .folder = "y"});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::SavedCheckpoint{.step = 180, .folder = "y"});
   AllEnd(jobs::TrainOutcome::kStopped);
   EXPECT_EQ(StateOf(id), jobs::JobState::kCancelled);
   EXPECT_EQ(Get(id)->checkpoint->step, 180);
@@ -311,7 +311,7 @@ TEST_F(ManagerTest, ASaveThatFailsOrWorkersThatAreLostDoNotKeepAJobFromItsEnd) {
     Restart();
     const std::string id = Running();
     Step(4);
-    manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 4, .folder = "x"});
+    manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::SavedCheckpoint{.step = 4, .folder = "x"});
     Step(5);
     ASSERT_TRUE(manager_->Cancel(id).ok());
     AllEnd(outcome, absl::ResourceExhaustedError("no space left"));
@@ -341,15 +341,15 @@ TEST_F(ManagerTest, TwoJobsAtOnceAndTheRestInOrder) {
   EXPECT_NE(trainers_[1]->epoch(), trainers_[2]->epoch());
   EXPECT_NE(trainers_[1]->assignments[0].store_token, trainers_[2]->assignments[0].store_token);
   EXPECT_EQ(host_.stores.size(), 2u);
-  manager_->runs().OnTrainingStarted(1, trainers_[1]->epoch(), 0, {});
-  manager_->runs().OnTrainingStarted(2, trainers_[2]->epoch(), 0, {});
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(), {jobs::TrainOutcome::kFinished, {}});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), TrainingStarted{.step = 0});
+  manager_->runs().OnTraining(2, trainers_[2]->epoch(), TrainingStarted{.step = 0});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::TrainEnd{jobs::TrainOutcome::kFinished, {}});
   manager_->Tick();
   EXPECT_EQ(StateOf(one), jobs::JobState::kSucceeded);
   EXPECT_EQ(StateOf(two), jobs::JobState::kRunning);
   EXPECT_EQ(StateOf(four), jobs::JobState::kPending) << "three is before it";
   EXPECT_EQ(Get(three)->note, "waits for workers: 1 of 2 are free");
-  manager_->runs().OnTrainingEnded(2, trainers_[2]->epoch(), {jobs::TrainOutcome::kFinished, {}});
+  manager_->runs().OnTraining(2, trainers_[2]->epoch(), jobs::TrainEnd{jobs::TrainOutcome::kFinished, {}});
   manager_->Tick();
   EXPECT_EQ(StateOf(three), jobs::JobState::kPreparing);
   EXPECT_EQ(StateOf(four), jobs::JobState::kPending);

@@ -163,7 +163,7 @@ TEST_F(ManagerTest, ProgressIsWrittenAtMostSoOften) {
   }
   EXPECT_LE(journal_.saves - before, 6);
   EXPECT_GE(journal_.saves - before, 4);
-  manager_->runs().OnTrainingSaved(1, trainers_[1]->epoch(), {.step = 50});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::SavedCheckpoint{.step = 50});
   EXPECT_EQ(journal_.kept.begin()->second.checkpoint->step, 50) << "a checkpoint at once";
 }
 

@@ -72,8 +72,8 @@ TEST_F(SlicesTest, OneJobAtATime) {
   EXPECT_EQ(first->assignments.size(), 1u);
   EXPECT_THAT(second->assignments, IsEmpty());
   EXPECT_EQ(Get(other)->note, "waits for workers: 0 of 1 are free");
-  manager_->runs().OnTrainingStarted(1, first->epoch(), 0, {});
-  manager_->runs().OnTrainingEnded(1, first->epoch(), {jobs::TrainOutcome::kFinished, {}});
+  manager_->runs().OnTraining(1, first->epoch(), TrainingStarted{.step = 0});
+  manager_->runs().OnTraining(1, first->epoch(), jobs::TrainEnd{jobs::TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(one), jobs::JobState::kSucceeded);
   manager_->Tick();
   ASSERT_EQ(first->assignments.size(), 2u);
@@ -159,8 +159,8 @@ TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
   const std::string id = RunningShared();
   manager_->runs().OnTrainerLost(2, "its link ended");
   EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
-  manager_->runs().OnTrainingEnded(1, trainers_[1]->epoch(),
-                                   {jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
+  manager_->runs().OnTraining(1, trainers_[1]->epoch(),
+                              jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   trainers_.erase(2);
   ConnectServing(3);
@@ -173,7 +173,7 @@ TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
 TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   const std::string id = RunningShared();
   const int64_t epoch = trainers_[1]->epoch();
-  manager_->runs().OnTrainingEnded(2, epoch, {jobs::TrainOutcome::kLost, absl::UnavailableError("x")});
+  manager_->runs().OnTraining(2, epoch, jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::UnavailableError("x")});
   PassOpen(absl::Seconds(31));  // rank 0 does not end
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
   EXPECT_TRUE(trainers_[1]->closed.ok());
@@ -181,7 +181,7 @@ TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   PassOpen(absl::Seconds(1));
   EXPECT_EQ(trainers_[1]->assignments.size(), 1u);
   EXPECT_EQ(Get(id)->note, "waits for workers: 0 of 2 are free");
-  manager_->runs().OnTrainingEnded(1, epoch, {jobs::TrainOutcome::kLost, absl::AbortedError("late")});
+  manager_->runs().OnTraining(1, epoch, jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("late")});
   PassOpen(absl::Seconds(1));
   EXPECT_EQ(trainers_[1]->assignments.size(), 2u);
   EXPECT_EQ(trainers_[2]->assignments.size(), 2u);

@@ -171,7 +171,7 @@ class ManagerTest : public testing::Test {
   // All workers of the epoch say that they have started.
   void AllStart(int64_t step = 0) {
     const int64_t epoch = trainers_.at(1)->epoch();
-    for (const auto& [id, trainer] : trainers_) manager_->runs().OnTrainingStarted(id, epoch, step, {});
+    for (const auto& [id, trainer] : trainers_) manager_->runs().OnTraining(id, epoch, TrainingStarted{.step = step});
   }
   void Step(int64_t step, WorkerId rank0 = 1) {
     jobs::TrainProgress progress;
@@ -179,11 +179,11 @@ class ManagerTest : public testing::Test {
     progress.loss = 3;
     progress.tokens = step * 32;
     progress.seconds.total = 0.5;
-    manager_->runs().OnTrainingStep(rank0, trainers_.at(rank0)->epoch(), progress);
+    manager_->runs().OnTraining(rank0, trainers_.at(rank0)->epoch(), progress);
   }
   void AllEnd(jobs::TrainOutcome outcome, const absl::Status& status = absl::OkStatus()) {
     const int64_t epoch = trainers_.at(1)->epoch();
-    for (const auto& [id, trainer] : trainers_) manager_->runs().OnTrainingEnded(id, epoch, {outcome, status});
+    for (const auto& [id, trainer] : trainers_) manager_->runs().OnTraining(id, epoch, jobs::TrainEnd{outcome, status});
   }
   void ConnectBoth() {
     Connect(1);

@@ -11,7 +11,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/job/job_folder.h"
+#include "workers/train/job/job_context.h"
 
 namespace switchyard::train {
 namespace {

@@ -169,7 +169,7 @@ TEST_P(ParametersExpertsTest, AnOrderOfSlotsChangesNoLoss) {
   const std::vector<std::vector<int32_t>> residents = {turned};
   const moe::ExpertLayout layout =
       moe::ExpertLayout::FromResidents(static_cast<int>(turned.size()), residents, /*epoch=*/1);
-  ASSERT_TRUE(group_.trainer(0).SetGroup(alone.get(), &layout).ok());
+  ASSERT_TRUE(group_.trainer(0).SetGroup({.world = alone.get(), .experts = alone.get(), .layout = &layout}).ok());
   EXPECT_EQ(group_.Evaluate(rows).loss, before);
 }
 

@@ -1,6 +1,4 @@
 // Balancing by biases of routers: the rule, PyTorch's biases over twenty steps, and that nothing else touches them.
-#include "workers/train/step/router_balance.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,6 +13,7 @@
 #include "tests/workers/train/training_group.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/parameters/parameter_files.h"
+#include "workers/train/step/router_losses.h"
 
 namespace switchyard::train {
 namespace {
@@ -143,8 +142,8 @@ TEST_F(RouterBalanceTest, WhatIsDroppedCounts) {
 TEST_F(RouterBalanceTest, NothingElseTouchesIt) {
   TrainingGroupOptions options = Options(DType::kF32);
   TrainingGroup usual(golden_.dir, options);
-  options.trainer.adamw.weight_decay = 0.9;
-  options.trainer.clip_norm = 1e-3;
+  options.trainer.optimizer.weight_decay = 0.9;
+  options.trainer.optimizer.clip_norm = 1e-3;
   TrainingGroup other(golden_.dir, options);
   usual.Step({RowsOfStep(golden_, 0)}, kLearningRate);
   other.Step({RowsOfStep(golden_, 0)}, kLearningRate);

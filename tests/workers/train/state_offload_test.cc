@@ -78,10 +78,9 @@ TEST(StateOffloadTest, KeepsWhatIsUpdatedAndForgetsWhatIsRead) {
           }).ok());
     }
     // What a checkpoint reads, at its place: the second block's mean.
-    const StatePlace& place = offload->place(layers - 1, 1);
+    const int64_t place = offload->place(layers - 1, 1);
     float mean[5];
-    ASSERT_TRUE(
-        offload->file().Read(place.at + 5 * 4, absl::MakeSpan(reinterpret_cast<char*>(mean), sizeof(mean))).ok());
+    ASSERT_TRUE(offload->file().Read(place + 5 * 4, absl::MakeSpan(reinterpret_cast<char*>(mean), sizeof(mean))).ok());
     EXPECT_EQ(mean[3], ValueOf(layers - 1, 1, 1, 3));
     EXPECT_EQ(offload->counters().bytes, static_cast<int64_t>(layers) * kLayerBytes);
   }

@@ -12,7 +12,7 @@
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/job_fixture.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
-#include "workers/train/job/job_folder.h"
+#include "workers/train/job/job_context.h"
 
 namespace switchyard::train {
 namespace {

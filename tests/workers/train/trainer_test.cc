@@ -134,8 +134,7 @@ TEST(TrainerClipTest, GradientsAreScaledToTheNorm) {
   StepReport report;
   const auto step_of = [&](double clip_norm) {
     TrainingGroupOptions options = {.dtype = DType::kF64};
-    options.trainer.clip_norm = clip_norm;
-    options.trainer.adamw = {.epsilon = kEpsilon, .weight_decay = 0};
+    options.trainer.optimizer = {.epsilon = kEpsilon, .weight_decay = 0, .clip_norm = clip_norm};
     TrainingGroup group(golden.dir, options);
     const auto before = group.Masters();
     report = group.Step({RowsOfStep(golden, 0)}, /*learning_rate=*/1);
@@ -213,7 +212,7 @@ TEST_F(TrainerErrorsTest, ExpertsOnSeveralRanks) {
   const std::vector<std::vector<int32_t>> residents = {all, all};
   const moe::ExpertLayout layout =
       moe::ExpertLayout::FromResidents(static_cast<int>(all.size()), residents, /*epoch=*/1);
-  EXPECT_EQ(group.trainer(0).SetGroup(pair[0].get(), &layout).message(),
+  EXPECT_EQ(group.trainer(0).SetGroup({.world = pair[0].get(), .experts = pair[0].get(), .layout = &layout}).message(),
             "trainer: expert 0 is on 2 ranks; a layout for training has each on one");
 }
 
@@ -226,7 +225,7 @@ TEST_F(TrainerErrorsTest, RanksThatDoNotFitEachOther) {
                           two = moe::ExpertLayout::Contiguous(experts, 2);
   EXPECT_EQ(group.trainer(0).SetGroup({.world = pair[0].get(), .experts = alone.get(), .layout = &one}).message(),
             "trainer: a layout of 1 ranks for 1 that have the experts 1 times, of 2");
-  EXPECT_EQ(group.trainer(0).SetGroup(alone.get(), &two).message(),
+  EXPECT_EQ(group.trainer(0).SetGroup({.world = alone.get(), .experts = alone.get(), .layout = &two}).message(),
             "trainer: a layout of 2 ranks for 1 that have the experts 1 times, of 1");
 }
 
@@ -267,7 +266,7 @@ TEST_F(TrainerErrorsTest, AnEvaluationThatIsNotFinite) {
 }
 
 TEST_F(TrainerErrorsTest, AStepOfMaskedTokensAlone) {
-  TrainingGroup group(golden_.dir, {.trainer = {.router = {.balance_weight = 0}, .clip_norm = 1}});
+  TrainingGroup group(golden_.dir, {.trainer = {.optimizer = {.clip_norm = 1}, .router = {.balance_weight = 0}}});
   for (int32_t& target : rows_.targets) target = -100;
   const StepReport report = group.Step({rows_}, 0);
   EXPECT_EQ(report.tokens, 0);

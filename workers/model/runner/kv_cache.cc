@@ -81,28 +81,4 @@ int64_t KvCache::bytes() const {
   return bytes;
 }
 
-absl::Status KvCache::Copy(const Stream& stream, absl::Span<const batching::BlockCopy> copies) {
-  for (const batching::BlockCopy& copy : copies) {
-    if (copy.from < 0 || copy.from >= num_blocks_ || copy.to < 0 || copy.to >= num_blocks_) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("block copy ", copy.from, " -> ", copy.to, " is outside [0, ", num_blocks_, ")"));
-    }
-  }
-  for (const Tensor& tensor : tensors_) {
-    const int64_t block_bytes = tensor.view().row_stride() * DTypeBytes(tensor.dtype());
-    char* base = static_cast<char*>(tensor.view().raw());
-    for (const batching::BlockCopy& copy : copies) {
-      if (copy.from == copy.to) continue;
-      char* const to = base + copy.to * block_bytes;
-      const char* const from = base + copy.from * block_bytes;
-      if (stream.queue() != nullptr) {
-        RETURN_IF_ERROR(stream.queue()->Copy(to, from, block_bytes));
-      } else {
-        std::memcpy(to, from, static_cast<size_t>(block_bytes));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace switchyard::model

@@ -37,8 +37,6 @@ class KvCache {
 
   // Writes zeros everywhere, so that the memory is taken now.
   absl::Status Touch(const Stream& stream);
-  // Copies whole blocks in every layer, in order.  InvalidArgument for a block outside the pool.
-  absl::Status Copy(const Stream& stream, absl::Span<const batching::BlockCopy> copies);
 
  private:
   int32_t block_size_ = 0;

@@ -102,7 +102,6 @@ absl::Status ModelRunner::Start(const batching::StepPlan& plan, const batching::
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
   if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));
-  RETURN_IF_ERROR(cache_.Copy(stream_, rank_plan.copies));
   slots_.Apply(rank_plan);
   // (The plan says whether all ranks have plain decodes; this is about this rank alone.)
   const bool plain = device_steps_ != nullptr && IsPlain(rank_plan);

@@ -50,12 +50,6 @@ absl::Status SequenceSlots::Validate(const batching::RankPlan& plan) const {
     }
     freed.insert(id);
   }
-  for (const batching::BlockCopy& copy : plan.copies) {
-    if (std::min(copy.from, copy.to) < 0 || std::max(copy.from, copy.to) >= limits_.num_blocks) {
-      return absl::InternalError(
-          absl::StrCat("plan: block copy ", copy.from, " -> ", copy.to, " is outside [0, ", limits_.num_blocks, ")"));
-    }
-  }
   for (const batching::StepItem& item : plan.items) {
     if (item.slot < 0 || item.slot >= limits_.num_slots) {
       return BadPlan(item.slot, "outside [0, ", limits_.num_slots, ")");

@@ -82,11 +82,8 @@ class MoeBackward::Impl : public MicroOpRunner {
       case pipeline::MicroOpKind::kCombine:
         RETURN_IF_ERROR(gradient().StartReturn(*context_, layer_));
         return RoutedWeights();
-      default:
-        return absl::UnimplementedError(absl::StrCat("moe_backward: op ", pipeline::MicroOpKindName(op.kind),
-                                                     " of schedule ", context_->schedule->name,
-                                                     " has no backward yet"));
     }
+    return absl::InternalError("moe_backward: an op of no kind");
   }
 
   absl::Status Finish(const pipeline::MicroOp& op) override {

@@ -122,10 +122,6 @@ absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer
   bool shared = false;
   for (const pipeline::MicroOp& op : schedule.ops) {
     shared |= op.kind == pipeline::MicroOpKind::kExpert && op.experts == pipeline::ExpertSet::kShared;
-    if (!op.group.empty() && op.group != "ep") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("moe_layer: schedule ", schedule.name, " names group ", op.group, "; this layer has ep alone"));
-    }
   }
   if (shared != (layer.desc.shared_ffn > 0)) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, shared ? " has" : " lacks",

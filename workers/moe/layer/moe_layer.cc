@@ -130,11 +130,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
         return op.experts == pipeline::ExpertSet::kShared ? SharedExpert() : RoutedExperts();
       case pipeline::MicroOpKind::kCombine:
         return exchange().StartCombine(*context_, layer_);
-      default:
-        return absl::UnimplementedError(absl::StrCat("moe_layer: op ", pipeline::MicroOpKindName(op.kind),
-                                                     " of schedule ", context_->schedule->name,
-                                                     " has no executor yet"));
     }
+    return absl::InternalError("moe_layer: an op of no kind");
   }
 
   absl::Status Finish(const pipeline::MicroOp& op) override {

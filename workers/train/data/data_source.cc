@@ -34,8 +34,7 @@ int64_t DataSource::num_tokens() const {
 
 absl::StatusOr<bool> DataSource::HasTarget(absl::FunctionRef<bool(int64_t, int64_t)> progress) const {
   for (const TokenFile& file : files_) {
-    bool found = false;
-    ASSIGN_OR_RETURN(found, file.HasTarget(options_.length, progress));
+    ASSIGN_OR_RETURN(const bool found, file.HasTarget(options_.length, progress));
     if (found) return true;
   }
   return false;

@@ -1,16 +1,14 @@
 // What a job trains on: windows of packed tokens, in an order that is a function of seed and place alone.
 //
-// The files' tokens are cut into windows of `length` tokens at multiples of it, each with the token behind it as the
-// last target; windows do not reach over files, and what is left of a file is not seen.  Sample s of the job is the
-// window that WindowOrder says.  A step of B samples has [step · B, (step + 1) · B); so a job goes on from any step,
-// and on any number of ranks: rank r of R has the r-th of R equal parts of a micro-batch, which are neighbours in it.
-// Thread-compatible.
+// Each file is cut into windows of `length` tokens, each with the token behind it as the last target; what is left of a
+// file is not seen.  Sample s of the job is the window that WindowOrder says; a step of B samples has [step · B, (step
+// + 1) · B), so a job goes on from any step, on any number of ranks: rank r of R has the r-th of R equal, contiguous
+// parts of a micro-batch.  Thread-compatible.
 // Errors: TokenFile's; InvalidArgument for fewer tokens than one window, for a token outside the vocabulary.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,7 +34,6 @@ class DataSource {
   int64_t num_tokens() const;
   // Whether a window has a target.  progress: as TokenFile::HasTarget has it.
   absl::StatusOr<bool> HasTarget(absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
-  // Samples [first, first + count) of the job.
   absl::StatusOr<TrainRows> Samples(int64_t first, int64_t count) const;
 
  private:

@@ -1,9 +1,8 @@
-// Reads a file of packed tokens (scheduler/jobs/token_format.h).
-//
-// Read with pread, never mapped: a file that shrinks gives an error and no signal.  Thread-safe after Open.
+// Reads a file of packed tokens (scheduler/jobs/token_format.h), with pread: a file that shrinks gives an error and no
+// signal.  Thread-safe after Open.
 // Errors: InvalidArgument for what the file says, DataLoss for contents that are not what the header's hash says,
-// FailedPrecondition "… changed while it was read" for a file that is another one than at Open, Unavailable when the
-// disk fails.
+// FailedPrecondition "… changed while it was read" where it is another one than at Open, Unavailable when the disk
+// fails.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +27,7 @@ class TokenFile {
   const std::string& name() const { return name_; }
   const jobs::TokenFileHeader& header() const { return header_; }
 
-  // Reads everything once: tokens below vocab, mask and documents as the format has them, the hash.  progress is called
-  // now and then; false stops it (Cancelled).
+  // Reads everything once: tokens below vocab, mask, documents, the hash.  false from progress stops it (Cancelled).
   absl::Status Verify(int64_t vocab, absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
   // Whether windows of `length` tokens have a target (token_format.h).  progress: as Verify's, asked for each piece.
   absl::StatusOr<bool> HasTarget(int64_t length,

@@ -13,8 +13,7 @@
 namespace switchyard::train {
 
 absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config_text) {
-  model::ModelConfig config;
-  ASSIGN_OR_RETURN(config, model::ParseModelConfig(config_text, ""));
+  ASSIGN_OR_RETURN(model::ModelConfig config, model::ParseModelConfig(config_text, ""));
   if (config.num_experts == 0) {
     return absl::UnimplementedError("config.json: training of a model without experts is not supported");
   }
@@ -25,10 +24,8 @@ absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config
 absl::StatusOr<model::ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights) {
   if (weights) RETURN_IF_ERROR(checkpoint::CheckFinished(path));
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Beneath(checkpoints, path));
-  std::string text;
-  ASSIGN_OR_RETURN(text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
-  model::ModelConfig config;
-  ASSIGN_OR_RETURN(config, ParseTrainableConfig(text));
+  ASSIGN_OR_RETURN(std::string text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
+  ASSIGN_OR_RETURN(model::ModelConfig config, ParseTrainableConfig(text));
   if (weights) RETURN_IF_ERROR(checkpoint::Checkpoint::Open(dir).status());
   return config;
 }

@@ -1,8 +1,8 @@
 // The check of a job's model: whether workers train what its folder says.
 //
-// A rank makes it when it opens its model (setup/job_model.h), and the server before it accepts a job: it runs
-// `switchyard-worker --check_model=NAME --checkpoint_root=DIR`, which prints ModelCheckLine.  Thread-safe; reads files,
-// allocates no weights.  Does not do: tensors' names and shapes, which loading checks; numbers of a spec (job_spec.h).
+// A rank makes it when it opens its model (setup/job_setup.h), and the server before it accepts a job: it runs
+// `switchyard-worker --check_model=NAME --checkpoint_root=DIR`, which prints ModelCheckLine.  Thread-safe; allocates no
+// weights.  Does not check tensors' names and shapes (loading does) nor a spec's numbers (job_spec.h).
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ namespace switchyard::train {
 // ParseModelConfig's errors; Unimplemented: a model without experts.
 absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config_text);
 
-// Of a folder beneath the checkpoint root.  `weights`: a job begins from its weights, so their files must open; what
-// their headers say is checked against the files' sizes.  Errors: also those of ModelDir and Checkpoint.
+// A folder beneath the checkpoint root.  `weights`: a job begins from its weights, so their files must open and have
+// the sizes that their headers say.  Errors: also those of ModelDir and Checkpoint.
 absl::StatusOr<model::ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights);
 
 // The answer as one line of JSON with its newline: {"architecture", "context", "vocab", "experts", "router_bias",

@@ -98,8 +98,7 @@ absl::Status CheckpointSaver::MakeFolder(const absl::StatusOr<int64_t>& own_byte
   word.saving = has_room ? 1 : 0;
   word.SetStatus(own_bytes.status());
   word.number = own_bytes.value_or(0);
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, options_.disk_limit));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(comm_, word, options_.disk_limit));
   RETURN_IF_ERROR(FirstError(words));
   saving_.bytes = 0;
   for (const RankWord& each : words) saving_.bytes += each.number;
@@ -144,18 +143,13 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
     phase_ = SavePhase::kWriting;
     status_ = absl::OkStatus();
   }
-  Do([this, files = *std::move(files)] { return Write(files); }, SavePhase::kWritten);
+  auto write = [this, files = *std::move(files)]() -> absl::Status {
+    ASSIGN_OR_RETURN(records_, checkpoint::WriteFiles(files_, folder_, files));
+    return absl::OkStatus();
+  };
+  Do(std::move(write), SavePhase::kWritten);
   saving_.waited_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
   return absl::OkStatus();
-}
-
-absl::Status CheckpointSaver::Write(absl::Span<const checkpoint::CheckpointFile> files) {
-  ASSIGN_OR_RETURN(records_, checkpoint::WriteFiles(files_, folder_, files));
-  return absl::OkStatus();
-}
-
-absl::Status CheckpointSaver::Commit(std::vector<checkpoint::FileRecord> records) {
-  return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = std::move(records)});
 }
 
 void CheckpointSaver::AwaitNews(absl::Duration most) const {
@@ -177,24 +171,26 @@ absl::Status CheckpointSaver::Collect() {
   const std::string text = checkpoint::EncodeFileRecords(records_);
   out[0] = comm_->NewMessage(static_cast<int64_t>(text.size()));
   std::copy(text.begin(), text.end(), out[0].payload());
-  std::unique_ptr<comm::Work> work;
-  ASSIGN_OR_RETURN(
-      work, comm_->AllToAllV({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + options_.disk_limit},
-                             std::move(out)));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, comm_->AllToAllV({.comm_class = comm::CommClass::kControl,
+                                                                       .deadline = absl::Now() + options_.disk_limit},
+                                                                      std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   collected_ = true;
   if (writer_ == nullptr) return absl::OkStatus();
   std::vector<checkpoint::FileRecord> all;
   for (const comm::Message& message : work->received()) {
-    std::vector<checkpoint::FileRecord> records;
-    ASSIGN_OR_RETURN(records, checkpoint::DecodeFileRecords({message.span().data(), message.span().size()}));
+    ASSIGN_OR_RETURN(std::vector<checkpoint::FileRecord> records,
+                     checkpoint::DecodeFileRecords({message.span().data(), message.span().size()}));
     all.insert(all.end(), std::make_move_iterator(records.begin()), std::make_move_iterator(records.end()));
   }
   {
     absl::MutexLock lock(&mu_);
     phase_ = SavePhase::kCommitting;
   }
-  Do([this, all = std::move(all)]() mutable { return Commit(std::move(all)); }, SavePhase::kCommitted);
+  auto commit = [this, all = std::move(all)] {
+    return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = all});
+  };
+  Do(std::move(commit), SavePhase::kCommitted);
   return absl::OkStatus();
 }
 

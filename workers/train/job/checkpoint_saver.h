@@ -5,10 +5,9 @@
 //   …          each rank writes its files, in a thread of its own
 //   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
 //              commits, in that thread; when it has, the checkpoint counts
-// Where the copy of any rank does not fit into its memory, or its experts are offloaded, none is made, and whoever
-// trains waits until all have written (copied()).  One save at a time.  Whatever fails ends the job's attempt (status,
-// marked Lost): the checkpoints before it stay. Thread-compatible: the trainer's thread calls; its own thread is
-// inside.
+// Where any rank has no memory for the copy, or its experts are offloaded, none is made, and training waits until all
+// have written (copied()).  One save at a time.  Any failure ends the job's attempt (status, marked Lost); earlier
+// checkpoints stay.  Thread-compatible: the trainer's thread calls.
 #pragma once
 
 #include <atomic>
@@ -62,8 +61,7 @@ struct SavedStep {
 
 class CheckpointSaver {
  public:
-  // files and comm: borrowed.  lock: rank 0's, of LockCheckpoints.  Errors: CheckpointWriter::Open's; that another
-  // attempt has been here is marked Lost.
+  // files and comm: borrowed.  lock: rank 0's.  Errors: CheckpointWriter::Open's; Lost where another attempt has saved.
   static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Open(checkpoint::FileSystem* files, comm::Communicator* comm,
                                                                SaverOptions options,
                                                                std::unique_ptr<checkpoint::File> lock);
@@ -74,8 +72,7 @@ class CheckpointSaver {
   absl::Status Begin(const Stream& stream, const Parameters& parameters, int64_t step, std::string trainer_state);
   // A save is under way on some rank; the same on all.
   bool busy() const { return busy_; }
-  // Of the save under way, the same on all ranks: false: what is written are the parameters themselves, which must not
-  // change until all ranks' words say kWritten.
+  // The same on all ranks.  False: the parameters themselves are written and must not change until all_written().
   bool copied() const { return copied_; }
   // Likewise: it does not read them any more.
   bool all_written() const { return collected_; }
@@ -85,8 +82,7 @@ class CheckpointSaver {
   SavePhase phase() const;
   // Not OK: the save under way has failed on this rank.
   absl::Status status() const;
-  // Blocks until this rank has more to tell than it told last, the group has ended, it has only to wait for others, or
-  // `most` has passed.
+  // Blocks until this rank has news, the group has ended, it has only to wait for others, or `most` has passed.
   void AwaitNews(absl::Duration most) const;
   // Collective: all ranks' words of one control point, none of which is an error.  The step that now counts, if any.
   absl::StatusOr<std::optional<SavedStep>> Advance(absl::Span<const RankWord> words);
@@ -97,8 +93,6 @@ class CheckpointSaver {
                                                                   std::string trainer_state);
   // Rank 0 makes the folder when it knows how many bytes all ranks will write; copied_ is agreed upon.
   absl::Status MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room);
-  absl::Status Write(absl::Span<const checkpoint::CheckpointFile> files);
-  absl::Status Commit(std::vector<checkpoint::FileRecord> records);
   absl::Status Collect();
   // Runs the work in the thread, which then sets phase or status.
   void Do(absl::AnyInvocable<absl::Status()> work, SavePhase then);

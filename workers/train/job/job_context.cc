@@ -1,26 +1,48 @@
 #include "workers/train/job/job_context.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/io/root_dir.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/files/posix_file_system.h"
 #include "workers/train/job/rank_agreement.h"
 
 namespace switchyard::train {
 namespace {
 
 DType DTypeOfJob(jobs::TrainDType dtype) {
-  switch (dtype) {
-    case jobs::TrainDType::kF32:
-      return DType::kF32;
-    case jobs::TrainDType::kBf16:
-      return DType::kBf16;
-    case jobs::TrainDType::kF64:
-      return DType::kF64;
-  }
-  return DType::kF32;
+  if (dtype == jobs::TrainDType::kBf16) return DType::kBf16;
+  return dtype == jobs::TrainDType::kF64 ? DType::kF64 : DType::kF32;
 }
 
 }  // namespace
+
+JobNotes::JobNotes(std::string job_id, absl::Duration interval, TrainListener* listener)
+    : job_id_(std::move(job_id)), interval_(interval), listener_(listener) {}
+
+bool JobNotes::due() const { return absl::Now() - last_ >= interval_; }
+
+void JobNotes::Stage(const std::string& text) {
+  last_ = absl::Now();
+  if (listener_ == nullptr) return;
+  LogInfo("job ", job_id_, ": ", text);
+  listener_->Note(text);
+}
+
+void JobNotes::Note(const std::string& text) {
+  if (due()) Stage(text);
+}
+
+void JobNotes::Count(absl::string_view what, int64_t bytes) {
+  bytes_ += bytes;
+  Note(absl::StrCat(what, ": ", bytes_ >> 20, " MiB"));
+}
 
 JobContext::JobContext(TrainJobInput input, const Stream& stream, comm::Communicator* comm, TrainListener* listener)
     : input_(std::move(input)),
@@ -62,6 +84,21 @@ absl::StatusOr<std::string> JobContext::AgreeOnText(const absl::StatusOr<std::st
   absl::StatusOr<std::string> text = FromLeader(comm_, mine, input_.disk_limit);
   SetAgreed(text.status());
   return text;
+}
+
+absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
+                                                                      const std::string& job_id) {
+  RETURN_IF_ERROR(CheckPlainName(job_id));
+  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(checkpoint_root, kCheckpointRoot));
+  RETURN_IF_ERROR(root.MakeFolders(job_id));
+  // No link that leads out.
+  ASSIGN_OR_RETURN(const int fd, root.OpenFolder(job_id));
+  close(fd);
+  // The name is to outlive a crash as what will be in it does.
+  ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::FileSystem> above,
+                   checkpoint::OpenPosixFileSystem(checkpoint_root));
+  RETURN_IF_ERROR(above->SyncFolder(""));
+  return checkpoint::OpenPosixFileSystem(absl::StrCat(checkpoint_root, "/", job_id));
 }
 
 }  // namespace switchyard::train

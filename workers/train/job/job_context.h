@@ -1,26 +1,50 @@
-// What the parts of one rank's attempt at a job share: what was asked for, with whom it trains, whether it is still
-// wanted, and whether all ranks know of its error.
-//
-// One thread's; Stop, stop and wanted may be called from any, and what notes as JobNotes says.
+// What the parts of one rank's attempt at a job share: the spec, the group, whether it is still wanted, and whether all
+// ranks know of its error.  Belongs to one thread; Stop, stop and wanted may be called from any.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "scheduler/jobs/job_spec.h"
+#include "workers/checkpoint/files/file_system.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
-#include "workers/train/job/job_notes.h"
 #include "workers/train/job/train_job_input.h"
 #include "workers/train/job/train_listener.h"
 
 namespace switchyard::train {
+
+// Says what an attempt is doing: to the log and, through its listener, to the server; rank 0 alone does.
+// Thread-compatible: while Run's thread waits for those that load, one of them may call.
+class JobNotes {
+ public:
+  // listener: borrowed; null: of a rank that is silent.
+  JobNotes(std::string job_id, absl::Duration interval, TrainListener* listener);
+
+  // At once: something else begins.
+  void Stage(const std::string& text);
+  // Of what takes long: unless the last note is younger than the interval.
+  void Note(const std::string& text);
+  bool due() const;
+  // Bytes that are read of one thing, and a note of all of them so far.
+  void StartCount() { bytes_ = 0; }
+  void Count(absl::string_view what, int64_t bytes);
+
+ private:
+  const std::string job_id_;
+  const absl::Duration interval_;
+  TrainListener* const listener_;
+  absl::Time last_ = absl::InfinitePast();
+  int64_t bytes_ = 0;
+};
 
 class JobContext {
  public:
@@ -52,13 +76,11 @@ class JobContext {
   absl::Status NoteRead(absl::string_view what, int64_t bytes);
   // Notes "what: 3 of 7 MiB".  Returns wanted().
   bool NotePart(absl::string_view what, int64_t done_bytes, int64_t total_bytes);
-  // For TrainListener::Started.
   void Warn(std::string warning) { warnings_.push_back(std::move(warning)); }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   // Collective (rank_agreement.h).  An error that came of them is agreed(): all ranks know it, so the group stands.
   absl::Status AgreeOn(const absl::Status& mine);
-  // Rank 0's text on all ranks.
   absl::StatusOr<std::string> AgreeOnText(const absl::StatusOr<std::string>& mine);
   // An error that all ranks have if the group stands.
   void SetAgreed(const absl::Status& status) { agreed_ = !status.ok() && comm_->status().ok(); }
@@ -76,5 +98,13 @@ class JobContext {
   std::vector<std::string> warnings_;
   bool agreed_ = false;
 };
+
+inline constexpr char kCheckpointRoot[] = "the checkpoint root";  // in messages
+
+// Opens a job's own folder of the checkpoint root, with its checkpoints and what was packed for it, or makes it: each
+// rank may, at once.  job_id: a plain name (model_dir.h).  Errors: InvalidArgument, NotFound, PermissionDenied; each
+// names the root.
+absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
+                                                                      const std::string& job_id);
 
 }  // namespace switchyard::train

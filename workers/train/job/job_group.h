@@ -23,12 +23,11 @@ class JobGroup {
       : traffic_(traffic), settings_(settings) {}
 
   // Blocks until the group stands, with connections that all-to-alls and sums share by turns, or on which in mode
-  // preempt all-to-alls overtake sums (socket_communicator.h).  The communicator is this object's until Leave.  Errors:
-  // FormSocketGroup's; Aborted for an epoch that was aborted before or meanwhile.
+  // preempt all-to-alls overtake sums (socket_communicator.h).  Owns the communicator until Leave.  Errors:
+  // FormSocketGroup's; Aborted for an aborted epoch.
   absl::StatusOr<comm::Communicator*> Form(const comm::GroupOptions& options, jobs::CommMode mode,
                                            comm::RendezvousStore* store);
   void Leave() { group_.Leave(); }
-  // As EpochGroup's.
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
   void ForgetEpochs() { group_.ForgetEpochs(); }
 

@@ -28,8 +28,7 @@ absl::Status JobPacking::Find() {
 // What was decided up to the checkpoint counts; what was decided behind it comes again.
 absl::Status JobPacking::Replay(absl::string_view text) {
   const TrainerState& start = start_.state();
-  PackingJournal journal;
-  ASSIGN_OR_RETURN(journal, DecodePackingJournal(text));
+  ASSIGN_OR_RETURN(PackingJournal journal, DecodePackingJournal(text));
   const absl::Status replayed = controller_->Replay(journal.decisions, start.step);
   if (absl::IsFailedPrecondition(replayed)) {  // other ranks
     PackAnew(absl::StrCat(kPackingJournalName, " does not count: ", replayed.message()));
@@ -59,8 +58,7 @@ void JobPacking::PackAnew(const std::string& why) {
       why, "; how experts are packed is decided anew, so what follows need not be to the bit what it would have been"));
 }
 
-// A job that fits without packing does not fail for it: where a rank lacks room for what the journal comes to, it does
-// not count.
+// Where a rank lacks room for what the journal comes to, the journal does not count: no job fails for packing.
 absl::Status JobPacking::CheckFits() {
   const int32_t first = controller_->packing();
   int32_t most = first, files = most;  // on the disk at a time

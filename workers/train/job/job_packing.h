@@ -1,8 +1,8 @@
-// How a job's experts come to be packed: as packing.log of its folder says, or, in mode full, as it comes to be decided
-// beside its steps (expert_packer.h).
+// How a job's experts come to be packed: as packing.log of its folder says or, in mode full, as is decided beside its
+// steps (expert_packer.h).
 //
 //   Find ─► the model is made with packing() ─► MakePacker ─► OpenJournal ─► AfterStep, after each step
-// Thread-compatible.  Every rank makes the same calls in the same order: all but OpenJournal are collective.
+// Thread-compatible.  All but OpenJournal are collective.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +31,11 @@ class JobPacking {
   JobPacking(JobContext* context, checkpoint::FileSystem* checkpoints, MemoryFit* fit, const JobStart* start)
       : context_(*context), checkpoints_(checkpoints), fit_(*fit), start_(*start) {}
 
-  // Reads the journal, if the mode has one, and checks that what it says has room.  Rank 0 reads, so that all have the
-  // same text.  REQUIRES: the start was read.
+  // Rank 0 reads the journal, if the mode has one; all check that what it says has room.  REQUIRES: the start was read.
   absl::Status Find();
-  // Replicas of every expert now.
   int32_t packing() const { return packer_ != nullptr ? packer_->groups().packing() : controller_->packing(); }
-  // Of the groups that packing has.
   absl::Status MakePacker(Trainer* trainer, Parameters* parameters);
-  // Behind the saver, which knows that no later attempt has saved; the folder's lock is this attempt's since before the
-  // journal was read.
+  // After the saver was opened, which knows that no later attempt has saved.
   absl::Status OpenJournal();
   // What was decided, if this was a step for it.
   absl::StatusOr<std::optional<jobs::PackingDecision>> AfterStep(const StepReport& report);

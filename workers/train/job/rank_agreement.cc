@@ -1,6 +1,5 @@
 #include "workers/train/job/rank_agreement.h"
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <type_traits>
@@ -31,9 +30,9 @@ void RankWord::SetStatus(const absl::Status& status) {
 
 absl::StatusOr<std::vector<RankWord>> ExchangeWords(comm::Communicator* comm, const RankWord& mine,
                                                     absl::Duration limit) {
-  std::unique_ptr<comm::Work> work;
-  ASSIGN_OR_RETURN(work, comm->AllGather({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + limit},
-                                         absl::MakeConstSpan(reinterpret_cast<const char*>(&mine), sizeof(mine))));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
+                   comm->AllGather({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + limit},
+                                   absl::MakeConstSpan(reinterpret_cast<const char*>(&mine), sizeof(mine))));
   RETURN_IF_ERROR(work->Wait());
   std::vector<RankWord> words(static_cast<size_t>(comm->world()));
   for (size_t r = 0; r < words.size(); ++r) {
@@ -51,14 +50,9 @@ absl::Status FirstError(absl::Span<const RankWord> words) {
     if (word.code == 0) continue;
     const std::string who = words.size() > 1 ? absl::StrCat("rank ", r, ": ") : "";
     absl::Status status(static_cast<absl::StatusCode>(word.code), absl::StrCat(who, word.text));
-    switch (static_cast<jobs::TrainOutcome>(word.outcome)) {
-      case jobs::TrainOutcome::kLost:
-        return Lost(std::move(status));
-      case jobs::TrainOutcome::kBlocked:
-        return Blocked(std::move(status));
-      default:
-        return Failed(std::move(status));
-    }
+    const auto outcome = static_cast<jobs::TrainOutcome>(word.outcome);
+    if (outcome == jobs::TrainOutcome::kLost) return Lost(std::move(status));
+    return outcome == jobs::TrainOutcome::kBlocked ? Blocked(std::move(status)) : Failed(std::move(status));
   }
   return absl::OkStatus();
 }
@@ -66,8 +60,7 @@ absl::Status FirstError(absl::Span<const RankWord> words) {
 absl::Status Agree(comm::Communicator* comm, const absl::Status& mine, absl::Duration limit) {
   RankWord word;
   word.SetStatus(mine);
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(comm, word, limit));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(comm, word, limit));
   return FirstError(words);
 }
 
@@ -81,15 +74,14 @@ absl::StatusOr<std::string> FromLeader(comm::Communicator* comm, const absl::Sta
       word.number = static_cast<int64_t>(mine->size());
     }
   }
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(comm, word, limit));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(comm, word, limit));
   RETURN_IF_ERROR(FirstError(words));
   const int64_t bytes = words[0].number;
   if (bytes <= static_cast<int64_t>(kMaxRankText)) return std::string(words[0].text, static_cast<size_t>(bytes));
-  std::unique_ptr<comm::Work> work;
   ASSIGN_OR_RETURN(
-      work, comm->Broadcast({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + limit}, /*root=*/0,
-                            bytes, comm->rank() == 0 ? absl::MakeConstSpan(*mine) : absl::Span<const char>()));
+      std::unique_ptr<comm::Work> work,
+      comm->Broadcast({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + limit}, /*root=*/0, bytes,
+                      comm->rank() == 0 ? absl::MakeConstSpan(*mine) : absl::Span<const char>()));
   RETURN_IF_ERROR(work->Wait());
   const absl::Span<const char> text = work->received()[0].span();
   return std::string(text.begin(), text.end());

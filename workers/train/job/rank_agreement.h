@@ -1,8 +1,5 @@
-// What the ranks of a job tell each other beside training: small words, all of them to all, so that each draws the same
-// conclusions and they end, stop and save at the same step.
-//
-// Each call is a collective of class control: every rank makes the same calls in the same order.
-// Errors: the communicator's.
+// Small words that the ranks of a job exchange beside training, all to all, so that each draws the same conclusions and
+// they end, stop and save at the same step.  Each call is a collective of class control.  Errors: the communicator's.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +32,7 @@ inline constexpr size_t kMaxRankText = sizeof(RankWord::text) - 1;
 // Every rank's word, by rank.
 absl::StatusOr<std::vector<RankWord>> ExchangeWords(comm::Communicator* comm, const RankWord& mine,
                                                     absl::Duration limit);
-// The status of the first rank that has an error, "rank 2: …", marked Lost, Failed or Blocked as it is there; OK if
-// none has.
+// The first rank's error, "rank 2: …", marked Lost, Failed or Blocked as it is there; OK if there is none.
 absl::Status FirstError(absl::Span<const RankWord> words);
 // FirstError of everybody's.
 absl::Status Agree(comm::Communicator* comm, const absl::Status& mine, absl::Duration limit);

@@ -12,6 +12,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/job/rank_agreement.h"
+#include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
 namespace {
@@ -48,8 +49,7 @@ jobs::TrainEnd TrainJob::Run() {
     if (comm_->world() > 1) comm_->Abort(status.message());
     return {OutcomeOf(status), std::move(status)};
   }
-  // Everybody has heard the last word, or nobody leaves for a while: who closes its connections first must not be taken
-  // for lost.
+  // A rank that closes its connections first must not be taken for lost.
   if (comm::WorkOr last =
           comm_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kLeaveLimit});
       last.ok()) {
@@ -68,14 +68,13 @@ absl::StatusOr<jobs::StopKind> TrainJob::Control(const absl::Status& mine) {
   word.number = job_.saver->written_bytes();
   word.SetStatus(mine);
   if (mine.ok()) word.SetStatus(job_.saver->status());
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(comm_, word, job_.saver->busy() ? input_.disk_limit : input_.step_limit));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words,
+                   ExchangeWords(comm_, word, job_.saver->busy() ? input_.disk_limit : input_.step_limit));
   if (absl::Status error = FirstError(words); !error.ok()) {
     context_.set_agreed(true);
     return error;
   }
-  std::optional<SavedStep> saved;
-  ASSIGN_OR_RETURN(saved, job_.saver->Advance(words));
+  ASSIGN_OR_RETURN(std::optional<SavedStep> saved, job_.saver->Advance(words));
   if (saved.has_value() && context_.leads()) listener_->Saved(*saved);
   int32_t stop = 0;
   int64_t written = 0;
@@ -111,8 +110,7 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
                    job_.trainer->Step(micro_batches, progress.learning_rate, absl::Now() + input_.step_limit));
   ++step_;
   tokens_ += progress.report.tokens;
-  std::optional<jobs::PackingDecision> packed;
-  ASSIGN_OR_RETURN(packed, job_.packing->AfterStep(progress.report));
+  ASSIGN_OR_RETURN(std::optional<jobs::PackingDecision> packed, job_.packing->AfterStep(progress.report));
   if (!context_.leads()) return absl::OkStatus();
   progress.step = step_;
   progress.tokens = tokens_;
@@ -148,8 +146,7 @@ absl::Status TrainJob::Train() {
     const absl::Status loaded =
         OfData(step_ < spec_.steps ? LoadStep(&micro_batches) : absl::OkStatus(), /*were_right=*/true);
     const double data_seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    jobs::StopKind stop;
-    ASSIGN_OR_RETURN(stop, Control(loaded));
+    ASSIGN_OR_RETURN(const jobs::StopKind stop, Control(loaded));
     if (stop != jobs::StopKind::kNone) {
       stopped_ = stop;
       if (stop == jobs::StopKind::kNow) return absl::OkStatus();
@@ -159,8 +156,7 @@ absl::Status TrainJob::Train() {
     const bool last = step_ == spec_.steps;
     const bool due = last || (spec_.evaluate_every_steps > 0 && step_ % spec_.evaluate_every_steps == 0);
     if (job_.data.evaluation != nullptr && due && evaluated < step_) {
-      bool ended = false;
-      ASSIGN_OR_RETURN(ended, Evaluate());
+      ASSIGN_OR_RETURN(const bool ended, Evaluate());
       if (!ended) continue;
       evaluated = step_;
     }
@@ -179,11 +175,10 @@ absl::StatusOr<bool> TrainJob::Evaluate() {
     // The last part of the set: some ranks may have nothing.
     const int64_t first = std::min(windows, done + comm_->rank() * micro);
     absl::StatusOr<TrainRows> rows = job_.data.evaluation->Samples(first, std::min(micro, windows - first));
-    jobs::StopKind stop;
-    ASSIGN_OR_RETURN(stop, Control(OfData(rows.status(), /*were_right=*/true)));
+    ASSIGN_OR_RETURN(const jobs::StopKind stop, Control(OfData(rows.status(), /*were_right=*/true)));
     if (stop != jobs::StopKind::kNone) return false;
-    StepReport report;
-    ASSIGN_OR_RETURN(report, job_.trainer->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
+    ASSIGN_OR_RETURN(StepReport report,
+                     job_.trainer->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
     loss += report.loss * static_cast<double>(report.tokens);
     tokens += report.tokens;
     context_.notes().Note(absl::StrCat("evaluation after step ", step_, ": ",
@@ -212,8 +207,7 @@ absl::Status TrainJob::Save() {
 absl::Status TrainJob::AwaitSave(bool written) {
   while (job_.saver->busy() && !(written && job_.saver->all_written())) {
     job_.saver->AwaitNews(kSaveControl);
-    jobs::StopKind stop;
-    ASSIGN_OR_RETURN(stop, Control(absl::OkStatus()));
+    ASSIGN_OR_RETURN(const jobs::StopKind stop, Control(absl::OkStatus()));
     if (stop != jobs::StopKind::kNow) continue;
     stopped_ = stop;
     return absl::OkStatus();

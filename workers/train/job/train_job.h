@@ -1,14 +1,12 @@
 // One rank's attempt at a training job, from its spec to its end: once all is open (setup/job_setup.h), trains step
-// after step, evaluates, saves, and says how it ended.
+// after step, evaluates, saves, and reports how it ended.
 //
-// All ranks run the same attempt over one communicator.  At a control point before each step they tell each other who
-// was asked to stop, who cannot go on and whose files are written, so that they stop, save and fail at the same step.
-// Where a job is follows from its seed and step alone (data_source.h, lr_schedule.h): an attempt that was interrupted
-// anywhere goes on to the bits of one that was not, given as many ranks of the same instruction set.
-// Run belongs to one thread; Stop may come from any.  Who wants it ended at once aborts the communicator.
-// Where the stream's pool is behind a gate (yield_point.h) all that it computes goes through the gate, in Run's thread
-// and in those that it starts; limits of time go on meanwhile.  Threads of connections, which move bytes, do not. CPU
-// only.  Does not do: limits of time, retries, packing of text (the server's).
+// At a control point before each step the ranks exchange who was asked to stop, who cannot go on and whose files are
+// written, so that they stop, save and fail at the same step.  A job's place follows from its seed and step alone
+// (data_source.h, lr_schedule.h): an interrupted attempt goes on to the bits of an undisturbed one, given as many ranks
+// of the same instruction set.  Run belongs to one thread; Stop may come from any.  To end it at once, abort the
+// communicator.  Where the stream's pool is behind a gate (yield_point.h) all that it computes goes through the gate;
+// limits of time go on meanwhile.  CPU only.  Does not do: limits of time, retries, packing of text (the server's).
 #pragma once
 
 #include <cstdint>
@@ -24,10 +22,22 @@
 #include "workers/train/job/setup/job_setup.h"
 #include "workers/train/job/train_job_input.h"
 #include "workers/train/job/train_listener.h"
-#include "workers/train/step/step_meter.h"
-#include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
+
+// Tokens and seconds of the steps so far, older ones weighing less by the step (0.95, as llm.c's).
+class StepMeter {
+ public:
+  double TokensPerSecond(int64_t tokens, double seconds) {
+    constexpr double kKept = 0.95;
+    tokens_ = kKept * tokens_ + static_cast<double>(tokens);
+    seconds_ = kKept * seconds_ + seconds;
+    return seconds_ > 0 ? tokens_ / seconds_ : 0;
+  }
+
+ private:
+  double tokens_ = 0, seconds_ = 0;
+};
 
 class TrainJob {
  public:
@@ -56,7 +66,6 @@ class TrainJob {
   absl::Status SaveBlocked(absl::Status why);
 
   JobContext context_;
-  // Of it.
   const TrainJobInput& input_;
   const jobs::JobSpec& spec_;
   comm::Communicator* const comm_;

@@ -29,8 +29,7 @@ struct TrainJobInput {
   std::function<absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>>()> open_checkpoints = {};
   std::function<MachineMemory()> memory = {};     // now; not shared out among ranks
   std::function<int64_t()> promised_memory = {};  // bytes of it that this process will want for others; none: 0
-  // Mode full: when packing of experts is decided (`world` and the most are the job's), and what a rank says of the
-  // step that it has done (none: TimesOf); for tests.
+  // For tests of mode full: when packing is decided (but `world` and the most), and a step's times (none: TimesOf).
   jobs::PackingOptions packing = {};
   std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
   std::string offload_dir = {};                      // for a file that offloaded state is in; empty: there is none

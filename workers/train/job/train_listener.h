@@ -1,5 +1,5 @@
-// Interface through which a rank's attempt at a training job reports.  Called on the thread of TrainJob::Run, in the
-// order of things; all but Started by rank 0 alone.
+// Interface through which a rank's attempt at a training job reports: on the thread of TrainJob::Run, in the order of
+// things; all but Started by rank 0 alone.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,23 @@
 #include <vector>
 
 #include "workers/train/job/checkpoint_saver.h"
-#include "workers/train/step/step_meter.h"
+#include "workers/train/step/trainer.h"
 
 namespace switchyard::train {
+
+// A job's progress in numbers, step by step.
+struct StepProgress {
+  int64_t step = 0;  // steps done
+  StepReport report = {};
+  double learning_rate = 0;
+  int64_t tokens = 0;            // trained since the job began, in all attempts
+  int64_t skipped_steps = 0;     // of `step`: those without a target, likewise
+  double tokens_per_second = 0;  // lately
+  double total_seconds = 0;      // of the step on this rank, what follows included
+  double data_seconds = 0;       // reading tokens
+  int32_t packing = 1;           // replicas of every expert from here on (expert_packer.h)
+  bool packing_decided = false;  // behind this step
+};
 
 class TrainListener {
  public:
@@ -19,8 +33,8 @@ class TrainListener {
   virtual void StepDone(const StepProgress& progress) = 0;
   virtual void Evaluated(int64_t step, double loss, int64_t tokens) = 0;
   virtual void Saved(const SavedStep& saved) = 0;
-  // What it is doing; of what takes long every note_interval or so, for as long as it gets ahead: "evaluation after
-  // step 8: 40 of 200 windows".  While Run's thread waits for those that load, one of them may tell.
+  // What it is doing; of what takes long every note_interval or so: "evaluation after step 8: 40 of 200 windows".
+  // While Run's thread waits for those that load, one of them may call.
   virtual void Note(const std::string& text) = 0;
 };
 

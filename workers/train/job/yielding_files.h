@@ -1,6 +1,5 @@
-// A file system whose readers and writers pass the gate that they are inside of (yield_point.h) between pieces of a
-// megabyte: those of a job that makes way for serving.  A thread that waits for the disk to sync or to remove is
-// outside of its gate.
+// A file system whose readers and writers pass their thread's gate (yield_point.h) between pieces of a megabyte, so
+// that a job makes way for serving.  A thread that waits for the disk to sync or to remove is outside of its gate.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,8 @@
 // What packing p is on R ranks: p groups of R / p neighbouring ranks, each of which has every expert once.
 //
-// Rank r is at place r % (R / p) of group r / (R / p); a group's experts are dealt out as ExpertLayout::Contiguous does
-// it, so the ranks at one place have the same ones: replicas of each other.  Neighbours are what shares a machine, so a
-// group's all-to-alls leave it late.  p = 1 is no packing, p = R plain data parallelism.
+// Rank r is at place r % (R / p) of group r / (R / p); a group deals experts out as ExpertLayout::Contiguous does, so
+// ranks at one place are replicas of each other.  Neighbours share a machine, so a group's all-to-alls leave it late.
+// p = 1 is no packing, p = R plain data parallelism.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ std::vector<int32_t> PackedResidents(int num_experts, int world, int packing, in
 // Thread-compatible.
 class ExpertGroups {
  public:
-  // Collective over the world, which is borrowed: with packing above 1 two of its splits, of which it has a few
-  // (communicator.h).  Errors: CheckPacking's; those of Split.
+  // Collective over the world, which is borrowed; packing above 1 takes two of its few splits (communicator.h).
+  // Errors: CheckPacking's; those of Split.
   static absl::StatusOr<std::unique_ptr<ExpertGroups>> Make(comm::Communicator* world, int num_experts, int packing,
                                                             absl::Time deadline);
   ExpertGroups(const ExpertGroups&) = delete;

@@ -31,9 +31,9 @@ jobs::PackingTimes TimesOf(const StepReport& report) {
 absl::StatusOr<jobs::PackingTimes> SumTimes(const jobs::PackingTimes& mine, comm::Communicator* world,
                                             absl::Time deadline) {
   int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops, mine.step_ns, mine.sums_ns, mine.steps};
-  std::unique_ptr<comm::Work> work;
-  ASSIGN_OR_RETURN(work, world->AllReduceSum({.comm_class = comm::CommClass::kControl, .deadline = deadline},
-                                             TensorView(sums, DType::kI64, {std::ssize(sums)})));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
+                   world->AllReduceSum({.comm_class = comm::CommClass::kControl, .deadline = deadline},
+                                       TensorView(sums, DType::kI64, {std::ssize(sums)})));
   RETURN_IF_ERROR(work->Wait());
   return jobs::PackingTimes{.experts_ns = sums[0],
                             .all_to_all_ns = sums[1],
@@ -77,12 +77,10 @@ absl::StatusOr<jobs::PackingDecision> ExpertPacker::AskForRoom(jobs::PackingDeci
 }
 
 absl::StatusOr<jobs::PackingDecision> ExpertPacker::Decide(absl::Time deadline) {
-  jobs::PackingTimes times;
-  ASSIGN_OR_RETURN(times, SumTimes(measured_, groups_->group().world, deadline));
+  ASSIGN_OR_RETURN(jobs::PackingTimes times, SumTimes(measured_, groups_->group().world, deadline));
   measured_ = {};
   const int64_t step = trainer_->steps();
-  jobs::PackingDecision decision;
-  ASSIGN_OR_RETURN(decision, AskForRoom(controller_.Propose(step, times), deadline));
+  ASSIGN_OR_RETURN(jobs::PackingDecision decision, AskForRoom(controller_.Propose(step, times), deadline));
   if (options_.journal && !controller_.Predicts(step)) {
     if (absl::Status status = options_.journal(decision); !status.ok()) {
       ends_alike_ = true;
@@ -90,8 +88,7 @@ absl::StatusOr<jobs::PackingDecision> ExpertPacker::Decide(absl::Time deadline) 
     }
   }
   if (decision.to != decision.from) {
-    std::unique_ptr<ExpertGroups> groups;
-    ASSIGN_OR_RETURN(groups, repack_->Run(deadline));
+    ASSIGN_OR_RETURN(std::unique_ptr<ExpertGroups> groups, repack_->Run(deadline));
     RETURN_IF_ERROR(trainer_->SetGroup(groups->group()));
     groups_ = std::move(groups);
   }

@@ -1,15 +1,13 @@
-// Packs the experts of a job's ranks while it trains: after a step, asks the controller (scheduler/jobs/
-// expert_packing.h) with all ranks' times, has the experts moved if there is room, and gives the trainer its new group.
+// Packs the experts of a job's ranks while it trains: after a step it asks the controller (scheduler/jobs/
+// expert_packing.h) with all ranks' times, moves experts if there is room, and gives the trainer its new group.
 //
 // A job:  PackingController controller({.world = R});  controller.Replay(journal, step) where it goes on from a step
 //         PackedResidents(E, R, controller.packing(), rank): the experts that the model is made with
 //         Create → { Trainer::Step → AfterStep → checkpoint }
-// AfterStep is the fence: nothing else may be under way, and a checkpoint of the step is saved behind it.  Blocks of
-// the parameters have moved when packing() has changed. Collective calls: every rank makes them at the same steps.
-// Where memory is short masters and moments of experts, idle but for the optimizer's part of a step, go into a file
-// (Lina's offload; on CPU ranks the tier below memory is a disk); what does not fit then either, or into the file, is
-// refused, by all ranks, and the decision says by whom.
-// Thread-compatible.  CPU only.
+// During AfterStep nothing else may be under way; a checkpoint of the step is saved behind it.  When packing() has
+// changed, blocks of the parameters have moved.  All calls are collective.  Where memory is short, masters and moments
+// of experts go into a file (Lina's offload; below a CPU's memory is a disk); what does not fit there either is refused
+// by all ranks, and the decision says by whom.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +26,7 @@
 
 namespace switchyard::train {
 
-// Each packing but 1 takes two splits of the world, of which it has 15 (communicator.h): this one is reached, and
-// undone.
+// Each packing but 1 takes two of the world's 15 splits (communicator.h): this one is reached, and undone.
 inline constexpr int32_t kMostPacking = 64;
 
 // What a step's report reports one rank.
@@ -42,11 +39,9 @@ struct ExpertPackerOptions {
   bool adjusts = false;  // what CommMode::kFull means; else packing stays what the controller begins with
   // Bytes that this rank may still take; none: as many as it wants.
   std::function<int64_t()> available_bytes = {};
-  // As RepackOptions has them.
   OpenStateFileFn open_offload = {};
   bool offloads = false;
-  // On every rank, before anything of a decision is adopted that the controller did not predict.  Collective: all ranks
-  // must have the same outcome.
+  // On every rank, before a decision that the controller did not predict is adopted.  Collective: one outcome for all.
   std::function<absl::Status(const jobs::PackingDecision&)> journal = {};
   // This rank's times of a step; none: TimesOf.
   std::function<jobs::PackingTimes(const StepReport&)> times = {};
@@ -54,17 +49,16 @@ struct ExpertPackerOptions {
 
 class ExpertPacker {
  public:
-  // trainer, parameters, world: borrowed.  controller: nothing adopted, or a journal replayed.  Sets the trainer's
-  // group. Errors: those of ExpertGroups::Make and Trainer::SetGroup.
+  // trainer, parameters, world: borrowed.  controller: new, or a journal replayed.  Sets the trainer's group.
+  // Errors: those of ExpertGroups::Make and Trainer::SetGroup.
   static absl::StatusOr<std::unique_ptr<ExpertPacker>> Create(Trainer* trainer, Parameters* parameters,
                                                               comm::Communicator* world,
                                                               jobs::PackingController controller,
                                                               ExpertPackerOptions options, absl::Time deadline);
 
-  // report: of the step that trainer.steps() counts.  What was decided, if this was a step for it; the same on all
-  // ranks.  Errors: the journal's; ResourceExhausted, marked Lost, where a rank has no room for what was predicted:
-  // these all ranks have, and the group stands.  The communicator's, which ends the group.  After any of them nothing
-  // was adopted by a rank that says so.
+  // report: of the step that trainer.steps() counts.  Returns the decision, if this was a step for one; the same on all
+  // ranks.  Errors: the journal's and ResourceExhausted, marked Lost, where a rank has no room for what was predicted:
+  // these are the same on all ranks, and the group stands; the communicator's, which end the group.
   absl::StatusOr<std::optional<jobs::PackingDecision>> AfterStep(const StepReport& report, absl::Time deadline);
 
   const jobs::PackingController& controller() const { return controller_; }
@@ -82,7 +76,6 @@ class ExpertPacker {
   jobs::PackingController controller_;
   std::unique_ptr<ExpertGroups> groups_;
   jobs::PackingTimes measured_;  // on this rank, since the last decision
-  // Of the present decision.
   std::unique_ptr<Repack> repack_;
   bool ends_alike_ = false;  // all ranks have the error
 };

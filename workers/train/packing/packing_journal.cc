@@ -14,11 +14,12 @@
 namespace switchyard::train {
 namespace {
 
-constexpr char kFormat[] = "switchyard-packing";
-constexpr int64_t kVersion = 1;
+constexpr char kJournalFormat[] = "switchyard-packing";
+constexpr int64_t kJournalVersion = 1;
 
 std::string HeaderOf(int64_t attempt, size_t decisions, absl::string_view lines) {
-  const std::string what = absl::StrCat(kFormat, " version=", kVersion, " attempt=", attempt, " decisions=", decisions);
+  const std::string what =
+      absl::StrCat(kJournalFormat, " version=", kJournalVersion, " attempt=", attempt, " decisions=", decisions);
   return absl::StrFormat("%s crc32c=%08x\n", what, Crc32c(lines, Crc32c(what)));
 }
 
@@ -45,11 +46,12 @@ absl::StatusOr<PackingJournal> DecodePackingJournal(absl::string_view text) {
   const size_t end = text.find('\n');
   const std::vector<absl::string_view> words = absl::StrSplit(text.substr(0, end), ' ');
   int64_t version = 0, decisions = 0;
-  if (words[0] != kFormat || words.size() < 2 || !TakeNumber(words[1], "version", &version)) {
-    return absl::InvalidArgumentError(Named(absl::StrCat("is no ", kFormat)));
+  if (words[0] != kJournalFormat || words.size() < 2 || !TakeNumber(words[1], "version", &version)) {
+    return absl::InvalidArgumentError(Named(absl::StrCat("is no ", kJournalFormat)));
   }
-  if (version != kVersion) {
-    return absl::FailedPreconditionError(Named(absl::StrCat("version ", version, ", this program reads ", kVersion)));
+  if (version != kJournalVersion) {
+    return absl::FailedPreconditionError(
+        Named(absl::StrCat("version ", version, ", this program reads ", kJournalVersion)));
   }
   const bool header = end != absl::string_view::npos && words.size() == 5 &&
                       TakeNumber(words[2], "attempt", &journal.attempt) &&
@@ -75,8 +77,7 @@ absl::StatusOr<std::string> ReadPackingJournal(checkpoint::FileSystem* files) {
 }
 
 absl::Status WritePackingJournal(checkpoint::FileSystem* files, const PackingJournal& journal) {
-  std::string text;
-  ASSIGN_OR_RETURN(text, ReadPackingJournal(files));
+  ASSIGN_OR_RETURN(std::string text, ReadPackingJournal(files));
   // What cannot be read fences nobody: the folder's lock does.
   if (const absl::StatusOr<PackingJournal> there = DecodePackingJournal(text);
       there.ok() && there->attempt > journal.attempt) {

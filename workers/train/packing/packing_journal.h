@@ -1,17 +1,13 @@
 // packing.log of a job's folder: what was decided about packing of experts, on the disk before any rank adopts it, so
-// that an attempt that goes on goes the same way (scheduler/jobs/expert_packing.h).
+// that a later attempt goes the same way (scheduler/jobs/expert_packing.h).
 //
 //   switchyard-packing version=1 attempt=7 decisions=2 crc32c=0a1b2c3d
 //   step=10 world=4 from=1 to=2 … why=
 //   step=14 world=4 …
-// crc32c: of what stands before it in the line, and of the lines behind it.  The file is written as a whole beside the
-// one that is there, which it then replaces: whoever reads finds the one or the other.  Who writes holds the folder
-// (checkpoint_saver.h); an attempt that another one has followed is refused besides.
-//
-// A new job whose folder has such a file before it starts, on as many ranks, packs as the file says: so a run that had
-// nothing more to decide can be repeated to the bit.
-//
-// Blocks on the disk; its errors name the file.
+// crc32c covers what stands before it in the line, and the lines behind it.  The file is replaced as a whole.  Its
+// writer holds the folder (checkpoint_saver.h); an attempt that another one has followed is refused besides.  A new job
+// whose folder has such a file, on as many ranks, packs as the file says, so a run can be repeated to the bit.  Blocks
+// on the disk; its errors name the file.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +31,8 @@ struct PackingJournal {
 };
 
 std::string EncodePackingJournal(const PackingJournal& journal);
-// "" is a journal without decisions.  Errors: InvalidArgument for what is none; FailedPrecondition for another version;
-// DataLoss for a damaged one.  They say what removing the file means.
+// "" is a journal without decisions.  Errors, which say what removing the file means: InvalidArgument for another file;
+// FailedPrecondition for another version; DataLoss for a damaged one.
 absl::StatusOr<PackingJournal> DecodePackingJournal(absl::string_view text);
 
 // "" if there is none.

@@ -31,6 +31,15 @@ int64_t BytesOf(absl::Span<const TensorView> parts) {
   return bytes;
 }
 
+// Parts to a message, or back.
+void CopyParts(absl::Span<const TensorView> parts, char* message, bool pack) {
+  for (const TensorView& part : parts) {
+    const int64_t bytes = BytesOf({part});
+    CopyBehindGate(pack ? message : part.raw(), pack ? part.raw() : message, bytes);
+    message += bytes;
+  }
+}
+
 void Append(std::vector<TensorView> from, std::vector<TensorView>* to) {
   to->insert(to->end(), from.begin(), from.end());
 }
@@ -48,8 +57,7 @@ absl::StatusOr<std::unique_ptr<Repack>> Repack::Prepare(const ExpertGroups& grou
   repack->PlanMoves();
   RankWord room;
   room.SetStatus(repack->Allocate(options));
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(world, room, deadline - absl::Now()));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(world, room, deadline - absl::Now()));
   repack->refusal_ = std::string(FirstError(words).message());
   if (!repack->refusal_.empty()) repack->experts_ = {};
   return repack;
@@ -104,16 +112,11 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;
     out[r] = group->NewMessage(BytesOf(send[r]));
-    char* at = out[r].payload();
-    for (const TensorView& part : send[r]) {
-      const int64_t bytes = BytesOf({part});
-      CopyBehindGate(at, part.raw(), bytes);
-      at += bytes;
-    }
+    CopyParts(send[r], out[r].payload(), /*pack=*/true);
   }
-  std::unique_ptr<comm::Work> work;
-  ASSIGN_OR_RETURN(work, group->AllToAllV({.deadline = deadline, .tag = comm::CallTag(comm::CallUse::kRepack, layer)},
-                                          std::move(out)));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<comm::Work> work,
+      group->AllToAllV({.deadline = deadline, .tag = comm::CallTag(comm::CallUse::kRepack, layer)}, std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;
@@ -122,12 +125,7 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
       return absl::InternalError(absl::StrCat("repack: rank ", r, " of the group sent ", message.bytes(),
                                               " bytes of layer ", layer, ", expected ", BytesOf(recv[r])));
     }
-    const char* at = message.payload();
-    for (const TensorView& part : recv[r]) {
-      const int64_t bytes = BytesOf({part});
-      CopyBehindGate(part.raw(), at, bytes);
-      at += bytes;
-    }
+    CopyParts(recv[r], message.payload(), /*pack=*/false);
   }
   return absl::OkStatus();
 }
@@ -138,8 +136,7 @@ absl::Status Repack::Bring(absl::Time deadline) {
       [&](int32_t layer, absl::Span<ParameterBlock* const> from, absl::Span<ParameterBlock* const> to) -> absl::Status {
         return BringLayer(layer, from, to, deadline);
       }));
-  std::unique_ptr<comm::Work> all;
-  ASSIGN_OR_RETURN(all,
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> all,
                    groups_.group().world->Barrier({.comm_class = comm::CommClass::kControl, .deadline = deadline}));
   return all->Wait();
 }

@@ -1,17 +1,17 @@
 // Changes which ranks have which experts between two steps: packing p becomes q, masters and moments travel.
 //
-//   Prepare  each rank takes memory for the experts that are new to it, or room in a file for masters and moments of
-//            all that it will have, and all hear whether all could
-//   Run      new groups; values by all-to-all, a layer at a time, within a group of the old packing, which has all of
-//            them; a barrier; then, at once, every rank has its new experts and the old memory or file is gone
+//   Prepare  each rank takes memory for its new experts, or room in a file for masters and moments of all that it will
+//            have, and all learn whether all could
+//   Run      new groups; values by all-to-all, a layer at a time, within a group of the old packing; a barrier; then
+//            every rank has its new experts, and the old memory or file is gone
 //
-// Each rank has masters and moments in memory or in a file, and may change from one to the other here.  Of what is in a
-// file no more than two layers are in memory, and two of what goes into one: until the barrier there are two files.
+// Masters and moments may move between memory and a file here.  Of either file no more than two layers are in memory;
+// until the barrier there are two files.
 //
-// Until that barrier nothing of the parameters, the model or the old groups has changed on any rank, and a rank behind
-// it has everything.  An error aborts the group, so nobody waits for a rank that is lost; as after any error of the
-// group, the job goes back to its last checkpoint.  What arrives has the bits that were sent.
-// Both are collectives of the world; nothing else may be under way.  Thread-compatible.  CPU only.
+// Until that barrier nothing of the parameters, the model or the old groups has changed on any rank; a rank behind it
+// has everything.  An error aborts the group, and the job goes back to its last checkpoint.  What arrives has the bits
+// that were sent.  Both calls are collectives of the world; nothing else may be under way.  Thread-compatible.  CPU
+// only.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,7 @@ struct RepackOptions {
 
 class Repack {
  public:
-  // groups: those now; borrowed, like the parameters, until Run is done.
-  // Errors: CheckPacking's; the communicator's.
+  // Borrows the present groups and the parameters until Run is done.  Errors: CheckPacking's; the communicator's.
   static absl::StatusOr<std::unique_ptr<Repack>> Prepare(const ExpertGroups& groups, Parameters* parameters,
                                                          const RepackOptions& options, absl::Time deadline);
 
@@ -48,13 +47,11 @@ class Repack {
   // layer take 4096 bytes, 1000 are available"; "rank 3: offload: DIR: room for 4096 bytes: No space left on device".
   const std::string& refusal() const { return refusal_; }
 
-  // The groups of the new packing, for Trainer::SetGroup: before that no step.  REQUIRES: no refusal; once.
-  // Errors: the communicator's; the files', of which one that is full is ResourceExhausted, marked Lost; Internal for a
-  // peer's message of another size.
+  // The groups of the new packing, for Trainer::SetGroup before any step.  REQUIRES: no refusal; once.
+  // Errors: the communicator's; the files' (a full one: ResourceExhausted, marked Lost); Internal for a message's size.
   absl::StatusOr<std::unique_ptr<ExpertGroups>> Run(absl::Time deadline);
 
  private:
-  // From rank to rank of the old group.
   struct Move {
     int32_t expert = 0;
     int from = 0, to = 0;

@@ -9,14 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::train {
 namespace {
 
 constexpr int64_t kPieceElements = 64 << 10;
-constexpr int64_t kPieceBytes = 16 << 20;  // of what is read
+constexpr int64_t kReadBytes = 16 << 20;  // of what is read
 
 struct Kept {
   const char* suffix;
@@ -100,14 +99,13 @@ absl::Status Restore(const checkpoint::ShardTable& table, const std::string& nam
                      const TensorView& to, const checkpoint::OnRead& on_read) {
   const std::optional<checkpoint::ShardTable::Place> place = table.Find(name);
   if (!place.has_value()) return Wrong(name, "is missing in the optimizer's files");
-  DType dtype;
-  ASSIGN_OR_RETURN(dtype, checkpoint::ParseSafetensorsDType(place->entry.dtype));
+  ASSIGN_OR_RETURN(const DType dtype, checkpoint::ParseSafetensorsDType(place->entry.dtype));
   if (dtype != to.dtype() || place->entry.shape != shape) {
     return Wrong(name, absl::StrCat("expected ", DTypeName(to.dtype()), " [", absl::StrJoin(shape, ", "), "], found ",
                                     DTypeName(dtype), " ", place->entry.ShapeString()));
   }
-  for (int64_t begin = 0; begin < place->entry.bytes; begin += kPieceBytes) {
-    const int64_t count = std::min(kPieceBytes, place->entry.bytes - begin);
+  for (int64_t begin = 0; begin < place->entry.bytes; begin += kReadBytes) {
+    const int64_t count = std::min(kReadBytes, place->entry.bytes - begin);
     RETURN_IF_ERROR(
         table.Read(*place, begin, absl::MakeSpan(static_cast<char*>(to.raw()) + begin, static_cast<size_t>(count))));
     if (on_read) RETURN_IF_ERROR(on_read(count));

@@ -1,7 +1,5 @@
-// A copy of what a checkpoint keeps of a rank's parameters, so that training goes on while it is written.
-//
-// Memory is taken at the first Take and kept for the next.  Not for parameters that are offloaded, as that would bring
-// them into memory.  Thread-compatible.  CPU only.
+// A copy of what a checkpoint keeps of a rank's parameters, so that training goes on while it is written.  The first
+// Take allocates it.  Not for offloaded parameters, which it would bring into memory.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +17,6 @@ class ParameterSnapshot {
   int64_t BytesToTake(const Parameters& parameters, int rank) const;
   // Copies masters and moments of the blocks that this rank writes (WritesBlock).  Errors: ResourceExhausted.
   absl::Status Take(const Stream& stream, const Parameters& parameters, int rank);
-  // Masters and moments alone.
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
 
  private:

@@ -5,7 +5,6 @@
 #include <numbers>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
@@ -140,6 +139,57 @@ absl::Status Parameters::Allocate(ParameterBlock* block) const {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<StateOffload>> Parameters::OffloadLayers(
+    const std::vector<std::vector<ParameterBlock*>>& layers, const OpenStateFileFn& open) const {
+  std::vector<std::vector<Shape>> shapes;
+  for (const std::vector<ParameterBlock*>& layer : layers) {
+    std::vector<Shape>& of_layer = shapes.emplace_back();
+    for (const ParameterBlock* block : layer) of_layer.push_back(block->StateShape());
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<StateOffload> offload,
+                   StateOffload::Create(shapes, AccDType(model_->dtype()), open));
+  for (size_t l = 0; l < layers.size(); ++l) {
+    for (size_t i = 0; i < layers[l].size(); ++i) {
+      layers[l][i]->offloaded = &offload->file();
+      layers[l][i]->offloaded_at = offload->place(l, i);
+    }
+  }
+  return offload;
+}
+
+absl::Status Parameters::Offload(const OpenStateFileFn& open) {
+  std::vector<std::vector<ParameterBlock*>> layers;
+  int32_t layer = -1;
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    if (blocks_[b].shard != model::Shard::kExpert) continue;
+    if (blocks_[b].layer != std::exchange(layer, blocks_[b].layer)) {
+      layers.emplace_back();
+      offloaded_.emplace_back();
+    }
+    layers.back().push_back(&blocks_[b]);
+    offloaded_.back().push_back(b);
+  }
+  if (layers.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(offload_, OffloadLayers(layers, open));
+  return absl::OkStatus();
+}
+
+absl::Status Parameters::ForEachGroup(StateAccess access,
+                                      absl::FunctionRef<absl::Status(absl::Span<ParameterBlock* const>)> use) {
+  std::vector<ParameterBlock*> group;
+  for (ParameterBlock& block : blocks_) {
+    if (block.offloaded == nullptr) group.push_back(&block);
+  }
+  RETURN_IF_ERROR(use(group));
+  if (offload_ == nullptr) return absl::OkStatus();
+  return offload_->ForEachLayer(access, [&](size_t layer, absl::Span<StateOffload::Tensors> tensors) {
+    std::vector<ParameterBlock*> blocks;
+    for (const size_t b : offloaded_[layer]) blocks.push_back(&blocks_[b]);
+    const ScopedState given(blocks, tensors);
+    return use(blocks);
+  });
+}
+
 ops::TrainedMatrix Parameters::MatrixOf(const ops::Weight& weight) const {
   for (const ParameterBlock& block : blocks_) {
     if (block.weight == &weight) return {.transposed = &block.transposed, .gradient = block.gradient};
@@ -206,9 +256,9 @@ absl::Status Parameters::Initialise(const InitialValues& values, const checkpoin
 
 absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                               const std::function<bool(int64_t, int64_t)>& progress) {
-  std::vector<model::Param> params;
-  ASSIGN_OR_RETURN(params, model::BuildParams(model_->config(), *model::FindFamily(model_->config().model_type),
-                                              checkpoint, model_->mutable_weights()));
+  ASSIGN_OR_RETURN(std::vector<model::Param> params,
+                   model::BuildParams(model_->config(), *model::FindFamily(model_->config().model_type), checkpoint,
+                                      model_->mutable_weights()));
   RETURN_IF_ERROR(model::CheckAllUsed(checkpoint, model_->config(), params));
   const auto is_of = [](const model::Param& param, const ParameterBlock* block) {
     return block->weight == param.weight && block->tensor == param.tensor;

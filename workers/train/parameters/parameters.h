@@ -1,16 +1,17 @@
 // What training keeps of every parameter of a model: its master value, its gradient and AdamW's two moments, all in
 // AccDType (fp32; fp64 for an fp64 model), and the transposed weights that backward reads.
 //
-// A block is one packed weight of the model, or one vector: q, k and v are one block, gate and up of an expert are one.
-// A block's parts say which tensors of a checkpoint its rows are.  Masters are what is trained; Publish rounds them
-// into the model.  A block of an expert is on the ranks that hold that expert, all others are on every rank.  Which
-// experts those are may change between steps (AllocateExperts, AdoptExperts; repack.h has their values brought).
-// Thread-compatible.  CPU only.
+// A block is one packed weight of the model (q, k and v are one, gate and up of an expert are one) or one vector; its
+// parts name the checkpoint tensors of its rows.  Masters are trained; Publish rounds them into the model.  An expert's
+// blocks are on the ranks that hold it, which may change between steps (AllocateExperts, AdoptExperts; repack.h brings
+// values), all others on every rank.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -36,14 +37,14 @@ struct ParameterBlock {
   int32_t layer = -1, expert = -1;  // of an expert: which of the model's
   int32_t replica = 0;              // of an expert: which of its replicas this is
   bool decayed = false;             // weight decay: of matrices alone
-  bool by_gradient = true;          // false: a router's bias, which no gradient trains (router_balance.h)
+  bool by_gradient = true;          // false: a router's bias, which no gradient trains (router_losses.h)
   ops::Weight* weight = nullptr;    // of the model; exactly one of the two
   Tensor* tensor = nullptr;
   ops::Weight transposed;     // [k, n], of weights
   Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
   Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
-  // Of an expert where it is offloaded: master and moments are there, one behind the other, and those tensors are empty
-  // but within Parameters::ForEachGroup.
+  // Where an expert is offloaded: the place of master and moments, one behind the other; the tensors are then empty but
+  // within Parameters::ForEachGroup.
   const StateFile* offloaded = nullptr;
   int64_t offloaded_at = 0;
 
@@ -79,26 +80,24 @@ struct NewExpertsShape {
 // Matrices are drawn from a normal distribution; vectors of norms begin at 1, biases at 0.
 struct InitialValues {
   uint64_t seed = 0;
-  // Standard deviation (HF's initializer_range).  Matrices whose output a layer adds to its input (attention's output,
-  // FFNs' down) have range / sqrt(2 layers), so that the sum does not grow with depth: GPT-2 (Radford et al.
-  // 2019, 2.3).
+  // Standard deviation (HF's initializer_range).  Matrices whose output is added to a layer's input have range / sqrt(2
+  // layers), so that the sum does not grow with depth (GPT-2, Radford et al. 2019, 2.3).
   double range = 0.02;
 };
 
 class Parameters {
  public:
-  // Zeroed moments and gradients; masters are undefined until Initialise or Load.  model: borrowed, must outlive this.
-  // open_offload: makes the file for masters and moments of experts; none: they stay in memory.
-  // Errors: open_offload's; Unimplemented on a device or where a store has the experts; ResourceExhausted with needed
-  // and available bytes.
+  // Zeroes moments and gradients; masters are undefined until Initialise or Load.  model: borrowed.  open_offload:
+  // makes the file for masters and moments of experts; none: they stay in memory.  Errors: open_offload's;
+  // Unimplemented on a device or where a store has the experts; ResourceExhausted with needed and available bytes.
   static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, model::Model* model,
                                                             const OpenStateFileFn& open_offload = nullptr);
 
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
   // on_bytes: now and then, of values that were drawn; not OK ends it.
   absl::Status Initialise(const InitialValues& values, const checkpoint::OnRead& on_bytes = nullptr);
-  // Masters as the checkpoint has them, whatever its dtype.  progress: as LoadOptions has it.  Errors: the
-  // loader's; CheckAllUsed's.
+  // Loads masters, whatever the checkpoint's dtype.  progress: as in LoadOptions.  Errors: the loader's,
+  // CheckAllUsed's.
   absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
   // The model's weights, and their transposes, become the masters, rounded to the model's dtype.
@@ -109,29 +108,24 @@ class Parameters {
   // Calls `use` with the blocks that are in memory, then with each layer's that are offloaded (state_offload.h):
   // whoever wants masters or moments asks here.  Errors: use's, which ends it, and the file's.
   absl::Status ForEachGroup(StateAccess access, absl::FunctionRef<absl::Status(absl::Span<ParameterBlock* const>)> use);
-  // Null: nothing is offloaded.
   const StateOffload* offload() const { return offload_.get(); }
 
   // A layer's experts: `from` are those of now, `to` are to be filled in; masters and moments of both are in memory.
   using BringLayerFn = absl::FunctionRef<absl::Status(int32_t layer, absl::Span<ParameterBlock* const> from,
                                                       absl::Span<ParameterBlock* const> to)>;
-  // Nothing of this changes by the first three.
-  //
-  // Masters and moments are undefined.  open_offload: makes a file for those of all residents; none: they will be in
-  // memory, wherever they are now.  Errors: ResourceExhausted, open_offload's.
+  // None of the next three changes the parameters.  Makes experts with undefined masters and moments; open_offload:
+  // makes a file for those of all residents; none: they will be in memory.  Errors: ResourceExhausted, open_offload's.
   absl::StatusOr<NewExperts> AllocateExperts(std::vector<int32_t> residents,
                                              const OpenStateFileFn& open_offload = nullptr) const;
   // What AllocateExperts will take of memory.
   int64_t BytesOfExperts(const NewExpertsShape& shape) const;
-  // Masters and moments go to where they will be, layer by layer, of which no more than two are in memory of what is
-  // in a file: `bring` has those of experts that are new to this rank.  Their weights become what their masters are.
-  // Errors: bring's, which ends it, and the files'.
+  // Moves masters and moments to where they will be, layer by layer, at most two of a file in memory; `bring` gets
+  // those of experts that are new to this rank.  Publishes their weights.  Ends with an error of bring's or of the
+  // files.
   absl::Status BringExperts(NewExperts* experts, BringLayerFn bring);
-  // From now on this rank has the residents: what it had of them stays, but for what BringExperts has moved; other
-  // experts are gone, and with them the file that they were in.  Blocks, and what gradients() shows, have moved then:
-  // whoever keeps views of them takes new ones.
+  // From now on this rank has the residents; other experts are gone, and with them their file.  Blocks, and what
+  // gradients() shows, have moved: views of them are void.
   void AdoptExperts(NewExperts experts);
-  // Which replica of its experts this rank has.
   void SetReplica(int32_t replica);
 
   std::vector<ParameterBlock>& blocks() { return blocks_; }
@@ -162,6 +156,31 @@ class Parameters {
   model::ModelGradients gradients_;
   std::unique_ptr<StateOffload> offload_;
   std::vector<std::vector<size_t>> offloaded_;  // of its layers: which of blocks_
+};
+
+// Puts masters and moments of a layer that are in a slot of their file (state_offload.h) into their blocks for as long
+// as this lives.  Borrows both.
+class ScopedState {
+ public:
+  ScopedState() = default;
+  // REQUIRES: as many of both.
+  ScopedState(std::vector<ParameterBlock*> blocks, absl::Span<StateOffload::Tensors> tensors)
+      : blocks_(std::move(blocks)), tensors_(tensors) {
+    Exchange();
+  }
+  ~ScopedState() { Exchange(); }
+  ScopedState(const ScopedState&) = delete;
+  ScopedState& operator=(const ScopedState&) = delete;
+
+ private:
+  void Exchange() {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      for (size_t s = 0; s < std::size(kState); ++s) std::swap(blocks_[i]->*kState[s], tensors_[i][s]);
+    }
+  }
+
+  const std::vector<ParameterBlock*> blocks_;
+  const absl::Span<StateOffload::Tensors> tensors_;
 };
 
 }  // namespace switchyard::train

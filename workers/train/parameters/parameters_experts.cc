@@ -10,7 +10,6 @@
 #include "workers/model/families/family.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/parameters/parameters.h"
-#include "workers/train/step/scoped_state.h"
 
 namespace switchyard::train {
 namespace {

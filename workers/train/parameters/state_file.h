@@ -1,8 +1,7 @@
-// A file that holds what does not fit into memory, for one process and as long as it lives: it has no name, so nothing
-// is left of it whatever ends the process.
+// A file without a name that holds what does not fit into memory: nothing is left of it, whatever ends the process.
 //
-// Read and written at any place, exactly; thread-safe for parts that do not overlap.  All calls block on the disk.
-// Errors are marked Lost (train_outcome.h) and name the directory, the call and the place.
+// Read and written at any place; thread-safe for parts that do not overlap; all calls block on the disk.  Errors are
+// marked Lost (train_outcome.h) and name the directory, the call and the place.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -18,15 +17,6 @@ namespace switchyard::train {
 namespace {
 
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
-
-// move(begin, count) of all bytes; the calling thread passes its gate before each piece.
-absl::Status InPieces(int64_t bytes, absl::FunctionRef<absl::Status(int64_t begin, int64_t count)> move) {
-  for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
-    YieldPoint::PassOwn();
-    RETURN_IF_ERROR(move(begin, std::min(kPieceBytes, bytes - begin)));
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -62,16 +52,16 @@ struct StateOffload::Progress {
 
 absl::StatusOr<std::unique_ptr<StateOffload>> StateOffload::Create(const std::vector<std::vector<Shape>>& shapes,
                                                                    DType dtype, const OpenStateFileFn& open) {
-  std::vector<std::vector<StatePlace>> layers;
+  std::vector<std::vector<int64_t>> layers;
   int64_t bytes = 0;
   for (const std::vector<Shape>& blocks : shapes) {
-    std::vector<StatePlace>& places = layers.emplace_back();
+    std::vector<int64_t>& places = layers.emplace_back();
     for (const Shape& shape : blocks) {
-      places.push_back({.shape = shape, .at = bytes});
+      places.push_back(bytes);
       bytes += 3 * shape.NumElements() * DTypeBytes(dtype);
     }
   }
-  std::unique_ptr<StateOffload> offload(new StateOffload(dtype, std::move(layers), bytes));
+  std::unique_ptr<StateOffload> offload(new StateOffload(std::move(layers), bytes));
   ASSIGN_OR_RETURN(offload->file_, open(bytes));
   const size_t slots = std::min(shapes.size(), offload->slots_.size());
   for (size_t s = 0; s < slots; ++s) {
@@ -87,27 +77,25 @@ absl::StatusOr<std::unique_ptr<StateOffload>> StateOffload::Create(const std::ve
 }
 
 absl::Status StateOffload::ReadLayer(size_t layer) {
-  for (size_t b = 0; b < layers_[layer].size(); ++b) {
-    int64_t at = layers_[layer][b].at;
-    for (const Tensor& tensor : slot(layer)[b]) {
-      char* const to = static_cast<char*>(tensor.view().raw());
-      RETURN_IF_ERROR(InPieces(tensor.bytes(), [&](int64_t begin, int64_t count) {
-        return file_->Read(at + begin, absl::MakeSpan(to + begin, static_cast<size_t>(count)));
-      }));
-      at += tensor.bytes();
-    }
-  }
-  return absl::OkStatus();
+  return InPieces(layer, [this](int64_t at, absl::Span<char> piece) { return file_->Read(at, piece); });
 }
 
 absl::Status StateOffload::WriteLayer(size_t layer) {
+  return InPieces(layer, [this](int64_t at, absl::Span<char> piece) {
+    return file_->Write(at, absl::string_view(piece.data(), piece.size()));
+  });
+}
+
+absl::Status StateOffload::InPieces(size_t layer, absl::FunctionRef<absl::Status(int64_t, absl::Span<char>)> move) {
   for (size_t b = 0; b < layers_[layer].size(); ++b) {
-    int64_t at = layers_[layer][b].at;
+    int64_t at = layers_[layer][b];
     for (const Tensor& tensor : slot(layer)[b]) {
-      const char* const from = static_cast<const char*>(tensor.view().raw());
-      RETURN_IF_ERROR(InPieces(tensor.bytes(), [&](int64_t begin, int64_t count) {
-        return file_->Write(at + begin, absl::string_view(from + begin, static_cast<size_t>(count)));
-      }));
+      char* const values = static_cast<char*>(tensor.view().raw());
+      for (int64_t begin = 0; begin < tensor.bytes(); begin += kPieceBytes) {
+        YieldPoint::PassOwn();
+        const int64_t count = std::min(kPieceBytes, tensor.bytes() - begin);
+        RETURN_IF_ERROR(move(at + begin, absl::MakeSpan(values + begin, static_cast<size_t>(count))));
+      }
       at += tensor.bytes();
     }
   }

@@ -1,13 +1,11 @@
-// Masters and moments of experts in a file instead of in memory: they are idle but for the optimizer's part of a step,
-// which has them layer by layer.
+// Masters and moments of experts in a file instead of in memory, for the optimizer's part of a step, layer by layer:
 //
 //   a thread:  read 0 │ read 1 │ write 0, read 2 │ write 1, read 3 │ …
 //   the caller:       │ use 0  │ use 1           │ use 2           │ …
 //
-// Two layers' worth is in memory, in two slots that keep their memory.  Nobody computes otherwise than without: the
-// same bits.  Thread-compatible; the file may be read by another thread while nobody is inside ForEachLayer.
-// (Lina offloads idle expert parameters to the host, scheduler/PAPERS.md, item 4; on a CPU the tier below memory is a
-// disk.)
+// Two layers are in memory, in two slots that keep their memory.  The bits are those of training without it.
+// Thread-compatible; another thread may read the file while nobody is inside ForEachLayer.
+// (Lina offloads idle expert parameters to the host, scheduler/PAPERS.md, item 4; below a CPU's memory is a disk.)
 #pragma once
 
 #include <array>
@@ -30,12 +28,6 @@ enum class StateAccess {
   kUpdate,  // … is kept
 };
 
-// A block's part of the file.
-struct StatePlace {
-  Shape shape;     // of each of the three tensors: master, mean, mean_squares
-  int64_t at = 0;  // of the first in the file; the others follow
-};
-
 struct OffloadCounters {
   int64_t bytes = 0;        // of the file
   double wait_seconds = 0;  // of the caller, for the disk, since Create
@@ -49,31 +41,30 @@ class StateOffload {
   static absl::StatusOr<std::unique_ptr<StateOffload>> Create(const std::vector<std::vector<Shape>>& shapes,
                                                               DType dtype, const OpenStateFileFn& open);
 
-  // Calls `use` for each layer in turn, with the tensors of its blocks, which it may move away if it brings them back.
-  // Ends with the first error, use's or the file's; then what is in the file is undefined.
+  // Calls `use` for each layer in turn, with its blocks' tensors, which it may move away and bring back.  Ends with the
+  // first error, use's or the file's; then the file's contents are undefined.
   absl::Status ForEachLayer(StateAccess access,
                             absl::FunctionRef<absl::Status(size_t layer, absl::Span<Tensors> blocks)> use);
 
-  // A layer outside of a pass: its slot, which is that of every second layer; the slot as the file has it; the file as
-  // the slot has it.  Errors: the file's.
+  // Outside of a pass: a layer's slot, which every second layer shares; file to slot; slot to file.
   absl::Span<Tensors> slot(size_t layer) { return absl::MakeSpan(slots_[layer % slots_.size()]); }
   absl::Status ReadLayer(size_t layer);
   absl::Status WriteLayer(size_t layer);
 
-  const StatePlace& place(size_t layer, size_t block) const { return layers_[layer][block]; }
+  // The byte of the file at which a block's master begins; its two moments follow.
+  int64_t place(size_t layer, size_t block) const { return layers_[layer][block]; }
   const StateFile& file() const { return *file_; }
-  DType dtype() const { return dtype_; }
   OffloadCounters counters() const { return {.bytes = bytes_, .wait_seconds = wait_seconds_}; }
 
  private:
   struct Progress;
 
-  StateOffload(DType dtype, std::vector<std::vector<StatePlace>> layers, int64_t bytes)
-      : dtype_(dtype), layers_(std::move(layers)), bytes_(bytes) {}
+  StateOffload(std::vector<std::vector<int64_t>> layers, int64_t bytes) : layers_(std::move(layers)), bytes_(bytes) {}
   void Stream(StateAccess access, Progress* progress);
+  // move(at, piece) of a layer's slot, piece by piece; the calling thread passes its gate before each.
+  absl::Status InPieces(size_t layer, absl::FunctionRef<absl::Status(int64_t at, absl::Span<char> piece)> move);
 
-  const DType dtype_;
-  const std::vector<std::vector<StatePlace>> layers_;
+  const std::vector<std::vector<int64_t>> layers_;  // places
   const int64_t bytes_;
   std::unique_ptr<StateFile> file_;
   std::array<std::vector<Tensors>, 2> slots_;  // of a layer's blocks

@@ -9,10 +9,58 @@
 #include "workers/tensor/yield_point.h"
 
 namespace switchyard::train {
-
 namespace {
 
 constexpr int32_t kMaxUnderWayAtTheEnd = 2;
+constexpr int kNumTickets = 3;
+
+// Sends rank 0's tickets, as one-way messages of class control, which nobody else may use meanwhile.
+class TicketSender {
+ public:
+  // comm: borrowed.  Of rank 0.
+  TicketSender(comm::Communicator* comm, absl::Time deadline) : comm_(comm), deadline_(deadline) {}
+  // Blocks on nobody.
+  absl::Status Send(Ticket ticket);
+  // Until the others have taken them all.
+  absl::Status Flush();
+
+ private:
+  comm::Communicator* const comm_;
+  const absl::Time deadline_;
+  std::vector<std::unique_ptr<comm::Work>> sent_;
+};
+
+absl::Status TicketSender::Send(Ticket ticket) {
+  for (int rank = 1; rank < comm_->world(); ++rank) {
+    comm::Message message = comm_->NewMessage(1);
+    *message.payload() = static_cast<char>(ticket);
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<comm::Work> work,
+        comm_->Send({.comm_class = comm::CommClass::kControl, .deadline = deadline_}, rank, std::move(message)));
+    sent_.push_back(std::move(work));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TicketSender::Flush() {
+  for (const std::unique_ptr<comm::Work>& work : sent_) RETURN_IF_ERROR(work->Wait());
+  sent_.clear();
+  return absl::OkStatus();
+}
+
+// Blocks until the next one has come.  Errors: the communicator's; Internal if it is none, which ends the group.
+absl::StatusOr<Ticket> ReceiveTicket(comm::Communicator* comm, absl::Time deadline) {
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
+                   comm->Recv({.comm_class = comm::CommClass::kControl, .deadline = deadline}, /*peer=*/0));
+  RETURN_IF_ERROR(work->Wait());
+  const comm::Message& message = work->received()[0];
+  const int kind = message.bytes() == 1 ? *message.payload() : -1;
+  if (kind >= 0 && kind < kNumTickets) return static_cast<Ticket>(kind);
+  const absl::Status status = absl::InternalError(
+      absl::StrCat("rank 0 sent ", message.bytes(), " bytes (", kind, ") where a ticket was expected"));
+  comm->Abort(status.message());
+  return status;
+}
 
 }  // namespace
 
@@ -25,8 +73,7 @@ int64_t GradientReducer::Sum::count() const {
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(const jobs::CommunicationSpec& spec,
                                                                          const TrainerGroup& group,
                                                                          const model::ModelGradients& gradients) {
-  jobs::ReducePolicy policy;
-  ASSIGN_OR_RETURN(policy, jobs::ReducePolicyOf(spec));
+  ASSIGN_OR_RETURN(jobs::ReducePolicy policy, jobs::ReducePolicyOf(spec));
   std::unique_ptr<GradientReducer> sync(new GradientReducer(policy, group, gradients));
   RETURN_IF_ERROR(sync->Plan(sync->dense_, group.world, comm::CallUse::kGradientSum));
   if (group.replicas != nullptr)
@@ -213,8 +260,7 @@ absl::Status GradientReducer::RunAsLeader() {
   TicketSender tickets(group_.world, deadline_);
   size_t next = 0;
   for (;;) {
-    Ticket ticket = Ticket::kEnd;
-    ASSIGN_OR_RETURN(ticket, AwaitDecision(next));
+    ASSIGN_OR_RETURN(const Ticket ticket, AwaitDecision(next));
     RETURN_IF_ERROR(tickets.Send(ticket));
     if (ticket == Ticket::kEnd) return tickets.Flush();
     if (ticket == Ticket::kAllToAll) {
@@ -228,8 +274,7 @@ absl::Status GradientReducer::RunAsLeader() {
 absl::Status GradientReducer::RunAsFollower() {
   size_t next = 0;
   for (;;) {
-    Ticket ticket = Ticket::kEnd;
-    ASSIGN_OR_RETURN(ticket, ReceiveTicket(group_.world, deadline_));
+    ASSIGN_OR_RETURN(const Ticket ticket, ReceiveTicket(group_.world, deadline_));
     if (ticket == Ticket::kAllToAll) {
       Grant();
     } else if (ticket == Ticket::kSum && next < turns_.size()) {
@@ -257,8 +302,8 @@ bool GradientReducer::MayStart(size_t sum_idx) const {
   return stages_done_ > sums_[sum_idx].stage && jobs::MayReduce(rule_, all_to_alls_);
 }
 
-// Whether the sum may go beside those under way.  When backward is done no all-to-all can be slowed: two hide each
-// other's latency.  Sums of several parts have one bucket.
+// Whether the sum may go beside those under way.  After backward no all-to-all can be slowed, and two sums hide each
+// other's latency; sums of several parts share one bucket.
 bool GradientReducer::MayJoin(size_t sum_idx) {
   const auto under_way = static_cast<int32_t>(under_way_.size());
   if (under_way < policy_.max_under_way) return true;
@@ -309,16 +354,21 @@ void GradientReducer::Grant() {
 
 TensorView GradientReducer::BucketOf(const Sum& sum) const { return bucket_.view().Rows(0, sum.count()); }
 
+void GradientReducer::CopyParts(const Sum& sum, bool to_bucket) const {
+  int64_t at = 0;
+  for (const TensorView& part : sum.parts) {
+    void* const bucket = BucketOf(sum).Rows(at, part.dim(0)).raw();
+    CopyBehindGate(to_bucket ? bucket : part.raw(), to_bucket ? part.raw() : bucket, comm::NumBytes(part));
+    at += part.dim(0);
+  }
+}
+
 absl::Status GradientReducer::StartSum(size_t sum_idx) {
   const Sum& sum = sums_[sum_idx];
   TensorView values = sum.parts[0];
   if (sum.parts.size() > 1) {
     values = BucketOf(sum);
-    int64_t at = 0;
-    for (const TensorView& part : sum.parts) {
-      CopyBehindGate(values.Rows(at, part.dim(0)).raw(), part.raw(), comm::NumBytes(part));
-      at += part.dim(0);
-    }
+    CopyParts(sum, /*to_bucket=*/true);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
                    sum.over->AllReduceSum(
@@ -331,13 +381,7 @@ absl::Status GradientReducer::FinishSum() {
   const UnderWay done = std::move(under_way_.front());
   under_way_.pop_front();
   RETURN_IF_ERROR(done.work->Wait());
-  if (done.sum->parts.size() == 1) return absl::OkStatus();
-  const TensorView values = BucketOf(*done.sum);
-  int64_t at = 0;
-  for (const TensorView& part : done.sum->parts) {
-    CopyBehindGate(part.raw(), values.Rows(at, part.dim(0)).raw(), comm::NumBytes(part));
-    at += part.dim(0);
-  }
+  if (done.sum->parts.size() > 1) CopyParts(*done.sum, /*to_bucket=*/false);
   return absl::OkStatus();
 }
 

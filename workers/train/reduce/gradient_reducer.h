@@ -1,22 +1,20 @@
-// Sums gradients over ranks while backward runs: one rank's part.  Those of what every rank has over all ranks, those
-// of experts over the ranks that have the same (trainer_group.h); of an expert that is on one rank nothing is summed.
+// Sums one rank's gradients over ranks while backward runs: gradients that every rank has over all ranks, those of
+// experts over the ranks that hold the same (trainer_group.h); an expert on one rank needs no sum.
 //
-// What is summed together, and in which order, follows from shapes alone (reduce_policy.h), is the
-// same in every pass, and all ranks have the sums that they share in the same order.  A thread of its own, one a pass,
-// takes them in that order, each as soon as its gradients are complete and the mode's rule lets it go beside the
-// all-to-alls that this rank knows of (AllToAllWatch).
+// What is summed together, and in which order, follows from shapes alone (reduce_policy.h), so ranks have the sums that
+// they share in the same order.  One thread a pass starts them in that order, each as soon as its gradients are complete
+// and the mode's rule lets it go beside this rank's all-to-alls (AllToAllWatch).
 //
-// Why nothing waits in a circle: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is
-// never held behind a sum (communicator.h); the rule only ever delays a sum.  In priority_ticketed, where an all-to-all
-// does wait for a sum, both follow the one order that rank 0 reports (gradient_reducer_tickets.h).  tests/model_check
-// checks both, and that the paper's local rule does deadlock.
+// No wait is circular: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is never
+// held behind a sum (communicator.h); the rule only delays sums.  In priority_ticketed, where an all-to-all does wait
+// for a sum, both follow the one order that rank 0 decides.  tests/model_check checks both, and that the paper's local
+// rule does deadlock.
 //
-// Values do not depend on the mode, nor on timing: every element is summed in rank order, whatever it travels with.
+// Values depend neither on the mode nor on timing: every element is summed in rank order, whatever it travels with.
 // Sums are tagged with their number, so ranks that differ in what they sum are named (Internal).
 //
 // One thread runs backward and calls all of this: Start → (StageDone and the watch's calls) → Finish, or Cancel after
-// an error.  While a pass is under way its thread alone uses the communicator's classes all_reduce and control.
-// On the CPU.
+// an error.  During a pass its thread alone uses the communicator's classes all_reduce and control.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -39,16 +37,17 @@
 #include "workers/model/backward/model_gradients.h"
 #include "workers/moe/layer/schedule_executor.h"
 #include "workers/tensor/tensor.h"
-#include "workers/train/reduce/gradient_reducer_tickets.h"
 #include "workers/train/step/trainer_group.h"
 
 namespace switchyard::train {
 
+// A ticket of priority_ticketed: the next all-to-all or sum in the one order that rank 0 decides and followers obey
+// (scheduler/PAPERS.md, "Leader's ticket log").  What is ready on rank 0 depends only on earlier tickets.
+enum class Ticket : uint8_t { kAllToAll, kSum, kEnd };
+
 class GradientReducer : public moe::AllToAllWatch {
  public:
-  // gradients: their memory is borrowed and must outlive this, and so must the group.
-  // Errors: of ReducePolicyOf; InvalidArgument for gradients of different types;
-  // ResourceExhausted.
+  // Borrows gradients and group.  Errors: ReducePolicyOf's; InvalidArgument for several dtypes; ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(const jobs::CommunicationSpec& spec,
                                                                  const TrainerGroup& group,
                                                                  const model::ModelGradients& gradients);
@@ -92,7 +91,6 @@ class GradientReducer : public moe::AllToAllWatch {
   absl::Status Plan(const Gradients& gradients, comm::Communicator* over, comm::CallUse use);
   absl::Status FinishPlan();
 
-  // Of the pass's thread.
   void AwaitEnd();  // of the thread
   void Run();
   absl::Status RunFreely();
@@ -110,14 +108,14 @@ class GradientReducer : public moe::AllToAllWatch {
   absl::Status FinishAll();
   // Where a sum of several parts is made.
   TensorView BucketOf(const Sum& sum) const;
+  void CopyParts(const Sum& sum, bool to_bucket) const;
 
   const jobs::ReducePolicy policy_;
   const TrainerGroup group_;
   const std::vector<model::BackwardStage> stages_;
   Gradients dense_, experts_;
   std::vector<Sum> sums_;
-  // Of tickets, as many on every rank: one a sum over all ranks, with those over some ranks up to the next.  Where each
-  // ends.
+  // Where the sums of each ticket end: one over all ranks, with those over some ranks up to the next.
   std::vector<size_t> turns_;
   Tensor bucket_;  // for the largest sum of several parts
 

@@ -1,5 +1,8 @@
 #include "workers/train/step/train_outcome.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
@@ -37,18 +40,12 @@ jobs::TrainOutcome OutcomeOf(const absl::Status& status) {
            : *mark == "blocked" ? jobs::TrainOutcome::kBlocked
                                 : jobs::TrainOutcome::kFailed;
   }
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kOutOfRange:
-    case absl::StatusCode::kDataLoss:
-      return jobs::TrainOutcome::kFailed;
-    default:
-      return jobs::TrainOutcome::kLost;
-  }
+  constexpr absl::StatusCode kFaults[] = {
+      absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,   absl::StatusCode::kFailedPrecondition,
+      absl::StatusCode::kUnimplemented,   absl::StatusCode::kOutOfRange, absl::StatusCode::kPermissionDenied,
+      absl::StatusCode::kDataLoss};
+  const bool fault = std::find(std::begin(kFaults), std::end(kFaults), status.code()) != std::end(kFaults);
+  return fault ? jobs::TrainOutcome::kFailed : jobs::TrainOutcome::kLost;
 }
 
 }  // namespace switchyard::train

@@ -1,10 +1,11 @@
-// Says of a status how it ends a job's attempt on a rank: whether another attempt may do better.
+// Says of a status how it ends a job's attempt on a rank: whether another attempt may do better.  Pure.
 //
-// Pure.  A status that says nothing of it goes by its code; Lost, Failed and Blocked say otherwise where the code alone
-// misleads (a disk that is full may not be tomorrow, a model that does not fit into the memory will not).
+// The code decides; Lost, Failed and Blocked mark a status whose code misleads (a full disk may not be full tomorrow, a
+// model that does not fit into the memory never will).
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/jobs/training_seat.h"
 
@@ -18,6 +19,11 @@ absl::Status Blocked(absl::Status status);
 absl::Status LostIfNot(const absl::Status& status);
 // "where: message" with its code and its mark; OK stays OK.
 absl::Status In(absl::string_view where, const absl::Status& status);
+template <class Value>
+absl::StatusOr<Value> In(absl::string_view where, absl::StatusOr<Value> value) {
+  if (value.ok()) return value;
+  return In(where, value.status());
+}
 // kLost, kFailed or kBlocked.  REQUIRES: not OK.
 jobs::TrainOutcome OutcomeOf(const absl::Status& status);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +16,7 @@
 #include "workers/model/config/memory_plan.h"
 #include "workers/moe/layer/expert_capacity.h"
 #include "workers/ops/attention/attention.h"
-#include "workers/tensor/copy.h"
+#include "workers/ops/optimizer/adamw.h"
 
 namespace switchyard::train {
 namespace {
@@ -31,11 +32,11 @@ int64_t BlocksOf(int64_t length, int64_t block_size) { return (length + block_si
 
 // The limits of a spec, asked again of whatever makes a trainer.
 absl::Status CheckNumbers(const TrainerOptions& options) {
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.adamw.beta1, jobs::kBetas));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.adamw.beta2, jobs::kBetas));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: epsilon", options.adamw.epsilon, jobs::kEpsilons));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: weight_decay", options.adamw.weight_decay, jobs::kWeightDecays));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: clip_norm", options.clip_norm, jobs::kClipNorms));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.optimizer.beta1, jobs::kBetas));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.optimizer.beta2, jobs::kBetas));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: epsilon", options.optimizer.epsilon, jobs::kEpsilons));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: weight_decay", options.optimizer.weight_decay, jobs::kWeightDecays));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: clip_norm", options.optimizer.clip_norm, jobs::kClipNorms));
   RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_weight", options.router.balance_weight, jobs::kRouterLossWeights));
   RETURN_IF_ERROR(
       jobs::CheckReal("trainer: capacity_factor", options.capacity_factor, {0, jobs::kCapacityFactorLimit}));
@@ -145,10 +146,9 @@ absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const
 
 absl::Status Trainer::SumOver(comm::Communicator* comm, const TensorView& values, absl::Time deadline) {
   if (comm->world() == 1 || values.NumElements() == 0) return absl::OkStatus();
-  std::unique_ptr<comm::Work> work;
-  ASSIGN_OR_RETURN(
-      work, comm->AllReduceSum({.stream = &stream_, .comm_class = comm::CommClass::kAllReduce, .deadline = deadline},
-                               values));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
+                   comm->AllReduceSum(
+                       {.stream = &stream_, .comm_class = comm::CommClass::kAllReduce, .deadline = deadline}, values));
   return work->Wait();
 }
 
@@ -220,8 +220,8 @@ moe::MoeContext Trainer::ContextOf(const moe::ExpertCapacity& capacity, absl::Ti
 absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const moe::MoeContext& moe) {
   BuildBatch(rows);
   saved_.Begin(NumRows(rows));
-  model::StageOut out;
-  ASSIGN_OR_RETURN(out, model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, &saved_));
+  ASSIGN_OR_RETURN(model::StageOut out,
+                   model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, &saved_));
   seconds_.all_to_all += moe.stats->exchange_seconds;
   seconds_.experts += moe.stats->expert_seconds;
   dropped_ += moe.stats->dropped_rows;
@@ -280,9 +280,9 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   report->balance_loss += share * router.balance;
   report->z_loss += share * router.z;
   const TensorView d_residual = d_residual_.Rows(residual.dim(0));
-  model::LossSum sum;
-  ASSIGN_OR_RETURN(sum, head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
-                                  parameters_->gradients(), d_residual));
+  ASSIGN_OR_RETURN(model::LossSum sum,
+                   head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
+                             parameters_->gradients(), d_residual));
   report->loss += sum.loss;
   stats.Clear();
   model::BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe},
@@ -340,8 +340,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
         absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", jobs::kMaxLearningRate, "]"));
   }
   RETURN_IF_ERROR(CheckRows(micro_batches));
-  GlobalCounts counts;
-  ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   // The same number on every rank.  Balance losses, moments and decay alone must not move parameters.
   if (counts.tokens == 0) {
     ++steps_;
@@ -353,7 +352,10 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     RETURN_IF_ERROR(RunMicroBatch(micro_batches[i], counts, i, deadline, &report));
   }
-  RETURN_IF_ERROR(FinishSums());
+  if (group_.world->world() > 1) {
+    const comm::Timed timed(&seconds_.all_reduce);
+    RETURN_IF_ERROR(sync_->Finish());
+  }
   double sums[] = {report.loss, static_cast<double>(dropped_)};
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
   report.loss = sums[0] / static_cast<double>(counts.tokens);
@@ -365,20 +367,63 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
     return absl::DataLossError(absl::StrCat(jobs::kNotFinite, ": loss ", report.loss, ", norm of gradients ",
                                             report.gradient_norm, " in step ", steps_ + 1));
   }
-  const bool clips = options_.clip_norm > 0 && report.gradient_norm > options_.clip_norm;
+  const bool clips = options_.optimizer.clip_norm > 0 && report.gradient_norm > options_.optimizer.clip_norm;
   // (As PyTorch's clip_grad_norm_.)
   const double waited = Offloaded().wait_seconds;
-  RETURN_IF_ERROR(Update(learning_rate, clips ? options_.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
+  RETURN_IF_ERROR(Update(learning_rate, clips ? options_.optimizer.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
   seconds_.offload = Offloaded().wait_seconds - waited;
   report.offloaded_bytes = Offloaded().bytes;
   return report;
 }
 
+// Replicated parameters count once, and so does every expert: each group of ranks has all of them, and the same bits.
+absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
+  double replicated = 0, experts = 0;
+  for (const ParameterBlock& block : parameters_->blocks()) {
+    if (!block.by_gradient) continue;
+    ASSIGN_OR_RETURN(const double sum, ops::SumOfSquares(stream_, block.gradient));
+    (block.shard == model::Shard::kReplicated ? replicated : experts) += sum;
+  }
+  RETURN_IF_ERROR(SumOver(group_.experts, TensorView(&experts, DType::kF64, {1}), deadline));
+  return std::sqrt(replicated + experts);
+}
+
+absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
+  ++steps_;
+  const jobs::OptimizerSpec& adamw = options_.optimizer;
+  ops::AdamWDesc desc = {.step = steps_ - skipped_steps_,
+                         .lr = learning_rate,
+                         .beta1 = adamw.beta1,
+                         .beta2 = adamw.beta2,
+                         .eps = adamw.epsilon,
+                         .gradient_scale = gradient_scale};
+  return parameters_->Update([&](ParameterBlock& block) -> absl::Status {
+    if (!block.by_gradient) {
+      BalanceRouter(block);
+      return absl::OkStatus();
+    }
+    desc.weight_decay = block.decayed ? adamw.weight_decay : 0;
+    return ops::AdamWStep(
+        stream_, desc,
+        {.parameter = block.master, .m = block.mean, .v = block.mean_squares, .gradient = block.gradient});
+  });
+}
+
+void Trainer::BalanceRouter(const ParameterBlock& block) {
+  if (options_.balance_bias_rate == 0) return;
+  const size_t experts = static_cast<size_t>(model_->config().num_experts);
+  for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
+    const std::optional<model::MoeWeights>& moe = model_->weights().layers[layer].moe;
+    if (!moe.has_value() || block.tensor != &moe->router_bias) continue;
+    MoveRouterBias(options_.balance_bias_rate, absl::MakeConstSpan(chosen_).subspan(layer * experts, experts),
+                   block.master);
+  }
+}
+
 absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
   SY_CHECK(group_.world != nullptr);
   RETURN_IF_ERROR(CheckRows(micro_batches));
-  GlobalCounts counts;
-  ASSIGN_OR_RETURN(counts, CountAll(micro_batches, deadline));
+  ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
   moe::MoeStats stats;
   const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
@@ -386,10 +431,9 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
     const TrainRows& rows = micro_batches[i];
     ChooseSchedule(counts.rows[i]);
     BuildBatch(rows);
-    model::StageOut out;
-    ASSIGN_OR_RETURN(out, model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
-    model::LossSum sum;
-    ASSIGN_OR_RETURN(sum, head_.Evaluate(stream_, out.hidden, rows.targets));
+    ASSIGN_OR_RETURN(model::StageOut out,
+                     model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
+    ASSIGN_OR_RETURN(model::LossSum sum, head_.Evaluate(stream_, out.hidden, rows.targets));
     report.loss += sum.loss;
   }
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));

@@ -1,18 +1,16 @@
 // One rank's part of a training step: micro-batches forward and backward, gradients summed over the ranks, clipped,
 // AdamW.
 //
-// Attention and everything dense are data parallel: every rank has its own rows and all of these parameters; experts
-// are sharded, and rows travel to them, among the ranks of one of p groups where experts are packed (trainer_group.h).
-// A step's loss is the mean over the unmasked tokens of all ranks and micro-batches; balance losses are of each
-// micro-batch's rows on all ranks, their mean over micro-batches counts. Every rank of the group calls Step with as
-// many micro-batches, of which its own may be empty; collectives have the same order everywhere.  Same seed, same
-// layout: same bits (threads do not matter). Thread-compatible.  CPU only. Errors: the communicator's (the step is then
-// undone on no rank: the job goes back to its last checkpoint); InvalidArgument for tokens and targets outside the
-// vocabulary, shapes, and numbers that cannot be.  Any error of a rank in a group of several aborts the group, so that
-// nobody waits for it. DataLoss "loss is not finite …", before any parameter has changed.
-// A step without a single target on any rank is skipped: nothing is computed, no parameter, moment or count of AdamW's
-// changes.
-// An error of the file that offloaded masters are in leaves some changed: the attempt is over.
+// Attention and all that is dense is data parallel; experts are sharded, and rows travel to them, within one of p
+// groups where experts are packed (trainer_group.h).  A step's loss is the mean over the unmasked tokens of all ranks
+// and micro-batches; balance losses are of each micro-batch's rows on all ranks, averaged over micro-batches.  Every
+// rank calls Step with as many micro-batches, some of which may be empty.  A step without a target on any rank is
+// skipped: no parameter, moment or count of AdamW's changes.  Same seed and layout: same bits, whatever the threads.
+// Thread-compatible.  CPU only.
+// Errors: the communicator's (the step is undone on no rank: the job goes back to its last checkpoint); InvalidArgument
+// for tokens and targets outside the vocabulary, shapes, and numbers that cannot be; DataLoss "loss is not finite …",
+// before any parameter has changed; those of the file with offloaded masters, which leave some changed.  In a group of
+// several, any of them aborts the group, so that nobody waits for this rank.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +22,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/jobs/comm_spec.h"
+#include "scheduler/jobs/job_spec.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/model/backward/loss_head.h"
@@ -41,23 +40,16 @@
 
 namespace switchyard::train {
 
-struct AdamWOptions {
-  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0.1;  // of matrices
-};
-
 struct TrainerOptions {
-  AdamWOptions adamw = {};
+  jobs::OptimizerSpec optimizer = {};  // but its schedule, which Step is given
   RouterLossOptions router = {};
   double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
-  double balance_bias_rate = 0;  // of a model whose routers have biases (router_balance.h); 0 = they stay
-  double clip_norm = 1.0;        // of all gradients; 0 = not clipped
+  double balance_bias_rate = 0;  // of a model whose routers have biases (router_losses.h); 0 = they stay
   model::SavePolicy save = model::SavePolicy::kAll;
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence
-  // How sums of gradients and all-to-alls share the network, the same on all ranks.  Losses and parameters have the
-  // same bits in all modes but pipelining and full, whose chunks change the order in which an expert's rows are added,
-  // as replicas do in full.
+  // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
+  // pipelining and full, whose chunks and replicas change the order in which an expert's rows are added.
   jobs::CommunicationSpec communication = {};
 };
 
@@ -82,8 +74,7 @@ struct StepReport {
   double gradient_norm = 0;  // before it was clipped
   int64_t tokens = 0;        // unmasked, of all ranks
   bool skipped = false;      // there was none, so nothing was done: the numbers above were not measured
-  // Over all MoE layers, the same on all ranks: experts that no row of the step chose, and choices that found no room
-  // (of rows whose expert that was: a choice that is dropped was one).
+  // Over all MoE layers, the same on all ranks: experts that no row chose, dropped choices included; dropped choices.
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
   int64_t offloaded_bytes = 0;  // of this rank's masters and moments, in a file
@@ -94,24 +85,17 @@ struct StepReport {
 
 class Trainer {
  public:
-  // model and parameters: borrowed, must outlive this.
-  // InvalidArgument: numbers that cannot be, a balance_bias_rate for a model without biases of routers.
+  // model, parameters: borrowed.  InvalidArgument: impossible numbers, a balance_bias_rate without biases of routers.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const Stream& stream, model::Model* model,
                                                          Parameters* parameters, const TrainerOptions& options);
 
-  // The group and who has which experts; borrowed until the next call.  InvalidArgument if the layout's residents of
-  // this rank are not those that the model holds, or the ranks' numbers do not fit each other; Unimplemented if the
-  // layout has an expert on several ranks.
+  // The group and its experts; borrowed until the next call.  InvalidArgument if the layout gives this rank other
+  // experts than the model holds, or the ranks' numbers do not fit; Unimplemented if an expert is on several ranks.
   absl::Status SetGroup(const TrainerGroup& group);
-  // Without packing.
-  absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout) {
-    return SetGroup({.world = comm, .experts = comm, .layout = layout});
-  }
 
   // REQUIRES: SetGroup was called.
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
-  // The mean loss of these rows and the other ranks' (0 of no tokens); nothing changes.  No choice is dropped, as where
-  // it is served.
+  // The mean loss of all ranks' rows (0 of no tokens); nothing changes.  No choice is dropped, as in serving.
   absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
 
   // Since the moments were zero; of these the optimizer has not seen the skipped ones.
@@ -141,15 +125,12 @@ class Trainer {
   // For a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows);
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
-  // What the MoE layers of a micro-batch have in common.
   moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats) const;
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, const moe::MoeContext& moe);
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
   void CountChosen();
-  // trainer_update.cc: what the step's gradients and choices make of the parameters.
-  absl::Status FinishSums();
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);
   void BalanceRouter(const ParameterBlock& block);

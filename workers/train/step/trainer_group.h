@@ -1,8 +1,6 @@
 // The ranks that a trainer works with: all of them, and those among which rows travel to experts.
 //
-// With packing p the experts are on world / p ranks and there p times (expert_groups.h): `experts` is this rank's group
-// of them, `replicas` the ranks that have the same experts as this one, one in every such group.  What is summed over
-// whom:
+// With packing p the experts are on world / p ranks and there p times (expert_groups.h).  Sums are over:
 //   losses, statistics, gradients of what every rank has   world
 //   gradients of experts                                   replicas, then all of them have the same bits
 //   their norm, in which an expert counts once             experts

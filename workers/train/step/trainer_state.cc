@@ -98,14 +98,12 @@ std::string EncodeTrainerState(const TrainerState& state) {
 }
 
 absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text) {
-  nlohmann::json json;
-  ASSIGN_OR_RETURN(json, ParseStrictJson(kTrainerStateName, text, {.max_depth = 3}));
+  ASSIGN_OR_RETURN(nlohmann::json json, ParseStrictJson(kTrainerStateName, text, {.max_depth = 3}));
   if (!json.is_object() || json.value("format", nlohmann::json()) != kFormat || !json.contains("shape") ||
       !json["shape"].is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": is no ", kFormat));
   }
-  int64_t version = 0;
-  ASSIGN_OR_RETURN(version, Count(json, "version"));
+  ASSIGN_OR_RETURN(const int64_t version, Count(json, "version"));
   if (version != kVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat(kTrainerStateName, ": version ", version, ", this program reads ", kVersion));
@@ -115,8 +113,7 @@ absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text) {
   ASSIGN_OR_RETURN(state.tokens, Count(json, "tokens"));
   ASSIGN_OR_RETURN(state.sample, Count(json, "next_sample"));
   if (json.contains("packing")) {  // older ones lack it
-    int64_t packing = 0;
-    ASSIGN_OR_RETURN(packing, Count(json, "packing"));
+    ASSIGN_OR_RETURN(const int64_t packing, Count(json, "packing"));
     if (packing < 1 || packing > jobs::kMaxTrainWorkers) {
       return absl::InvalidArgumentError(
           absl::StrCat(kTrainerStateName, ": packing ", packing, " is outside [1, ", jobs::kMaxTrainWorkers, "]"));

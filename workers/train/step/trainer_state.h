@@ -1,12 +1,10 @@
 // trainer_state.json of a checkpoint: how far a job is, and of what job it is, so that only that one goes on from it.
-//
 // It has no times and no attempt: the same training gives the same bytes.  Pure: texts in, texts out.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,8 +26,8 @@ struct NamedTokens {
 // What has to be the same for training to go on, by name, as text.
 using JobShape = std::map<std::string, std::string>;
 
-// config_text: of config.json.  What may change without changing what is trained is left out: workers, checkpoints,
-// evaluation, how ranks communicate, limits and labels.
+// config_text: of config.json.  Leaves out what does not change the training: workers, checkpoints, evaluation, how
+// ranks communicate, limits and labels.
 JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data);
 // FailedPrecondition that lists what differs, "steps: was 10, is 20; …".
 absl::Status CompareShapes(const JobShape& was, const JobShape& is);

@@ -1,4 +1,3 @@
-#include "server/jobs/api/spec_convert.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

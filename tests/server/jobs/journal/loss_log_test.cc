@@ -15,7 +15,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/io/byte_io.h"
-#include "server/jobs/journal/event_record.h"
 #include "tests/server/tiny_text.h"
 
 namespace switchyard::server {

@@ -1,6 +1,5 @@
 #include "workers/train/job/setup/job_data.h"
 
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +9,6 @@
 #include "scheduler/jobs/token_format.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/data/token_file.h"
-#include "workers/train/job/job_folder.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/step/train_outcome.h"
 
@@ -44,8 +42,7 @@ absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const mode
 // Rank 0 looks, as it does for the rest of the contents.
 absl::Status CheckTargets(JobContext* context, const DataSource& source, size_t num_files, absl::string_view what) {
   if (!context->leads()) return absl::OkStatus();
-  bool found = false;
-  ASSIGN_OR_RETURN(found, source.HasTarget([&](int64_t done, int64_t total) {
+  ASSIGN_OR_RETURN(const bool found, source.HasTarget([&](int64_t done, int64_t total) {
     YieldPoint::PassOwn();
     return context->NotePart(absl::StrCat("looks for targets of ", what), done, total);
   }));
@@ -66,20 +63,16 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
   uint64_t seen = Fnv1a("");
   const auto open = [&](const std::vector<jobs::TrainFile>& files, absl::string_view what, bool in_order,
                         std::unique_ptr<DataSource>* source) -> absl::Status {
-    std::vector<TokenFile> tokens;
-    ASSIGN_OR_RETURN(tokens, OpenFiles(context, config, files, what));
+    ASSIGN_OR_RETURN(std::vector<TokenFile> tokens, OpenFiles(context, config, files, what));
     for (size_t i = 0; i < tokens.size(); ++i) {
       const jobs::TokenFileHeader& header = tokens[i].header();
       seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
       if (!in_order) data.names.push_back({files[i].name, header});
     }
-    absl::StatusOr<std::unique_ptr<DataSource>> made =
-        DataSource::Create(std::move(tokens), {.length = context->spec().sequence_length,
-                                               .vocab = config.vocab_size,
-                                               .seed = context->spec().seed,
-                                               .in_order = in_order});
-    if (!made.ok()) return In(what, made.status());
-    *source = *std::move(made);
+    ASSIGN_OR_RETURN(*source, In(what, DataSource::Create(std::move(tokens), {.length = context->spec().sequence_length,
+                                                                              .vocab = config.vocab_size,
+                                                                              .seed = context->spec().seed,
+                                                                              .in_order = in_order})));
     return CheckTargets(context, **source, files.size(), what);
   };
   context->notes().Stage("checks its data");
@@ -90,8 +83,7 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
   RankWord word;
   word.SetStatus(OfData(mine, were_right));
   word.number = static_cast<int64_t>(seen);
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(context->comm(), word, input.disk_limit));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(context->comm(), word, input.disk_limit));
   absl::Status status = FirstError(words);
   for (size_t r = 1; r < words.size() && status.ok(); ++r) {
     if (words[r].number == words[0].number) continue;

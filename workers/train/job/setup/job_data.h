@@ -19,8 +19,8 @@ struct JobData {
   std::unique_ptr<DataSource> evaluation;  // null: there is none
 };
 
-// Opens the files on every rank; rank 0 reads all of them once.  Collective: ends alike on all ranks, which must have
-// the same files.  Errors: marked Blocked where an earlier attempt has begun with the files.
+// Opens the files on every rank, which must have the same; rank 0 reads all of them once.  Collective: ends alike on
+// all ranks.  Errors: marked Blocked where an earlier attempt has begun with the files.
 absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfig& config);
 
 // An error of data: Blocked if they have been right before.

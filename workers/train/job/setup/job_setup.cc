@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/root_dir.h"
+#include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/base_folder.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
@@ -12,13 +13,62 @@
 #include "workers/ops/core/isa.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/tensor/yield_point.h"
-#include "workers/train/job/job_folder.h"
+#include "workers/train/job/check_trainable.h"
 #include "workers/train/job/yielding_files.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameter_files.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
+namespace {
+
+// Checks what the model and the ranks allow.
+absl::Status CheckSpecOfModel(const jobs::JobSpec& spec, const model::ModelConfig& config, const std::string& path,
+                              int world) {
+  if (spec.sequence_length > config.context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence_length: ", spec.sequence_length, ", the context of ", path, " is ", config.context));
+  }
+  if (config.num_experts % world != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("workers: the ", config.num_experts, " experts of ", path,
+                                                   " cannot be dealt out to ", world, " in equal parts"));
+  }
+  if (spec.batch_sequences % world != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("batch_sequences: ", spec.batch_sequences,
+                                                   " cannot be dealt out to ", world, " workers in equal parts"));
+  }
+  return absl::OkStatus();
+}
+
+// Opens the model that the job names, without weights, and checks that its ranks can train it; sets a missing
+// balance_weight.  Errors of the spec, the folder and config.json name the field.
+absl::StatusOr<JobModel> OpenJobModel(JobContext* context) {
+  const jobs::JobSpec& spec = context->spec();
+  RETURN_IF_ERROR(Validate(spec));
+  const bool anew = spec.base_checkpoint.empty();
+  const std::string& path = anew ? spec.architecture : spec.base_checkpoint;
+  const std::string where = absl::StrCat(anew ? "architecture " : "base_checkpoint ", path);
+  if (!anew) RETURN_IF_ERROR(In("base_checkpoint", checkpoint::CheckFinished(path)));
+  ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(context->input().checkpoint_root, kCheckpointRoot));
+  JobModel model;
+  ASSIGN_OR_RETURN(ModelDir dir, In(anew ? "architecture" : "base_checkpoint", ModelDir::Beneath(root, path)));
+  model.dir = std::make_unique<ModelDir>(std::move(dir));
+  ASSIGN_OR_RETURN(model.config_text, In(where, model.dir->ReadSmallFile("config.json", model::kMaxConfigBytes)));
+  ASSIGN_OR_RETURN(model.config, In(where, ParseTrainableConfig(model.config_text)));
+  ASSIGN_OR_RETURN(model.training, In(where, model::ParseTrainingConfig(model.config_text)));
+  // From here on it is the job's, and in its checkpoints (ShapeOf).
+  if (!spec.balance_weight.has_value()) {
+    const double weight = model.training.router_aux_loss_coef.value_or(jobs::kDefaultBalanceWeight);
+    context->set_balance_weight(weight);
+    if (context->leads()) {
+      LogInfo("job ", context->input().job_id, ": balance_weight is ", weight, ", as the spec says none");
+    }
+  }
+  RETURN_IF_ERROR(CheckSpecOfModel(spec, model.config, path, context->comm()->world()));
+  return model;
+}
+
+}  // namespace
 
 absl::Status JobSetup::Run() {
   job_.fit = std::make_unique<MemoryFit>(&context_, &job_.source.config);
@@ -41,9 +91,9 @@ absl::Status JobSetup::Run() {
 
 absl::Status JobSetup::OpenCheckpoints() {
   const TrainJobInput& input = context_.input();
-  std::unique_ptr<checkpoint::FileSystem> files;
   ASSIGN_OR_RETURN(
-      files, input.open_checkpoints ? input.open_checkpoints() : OpenJobFolder(input.checkpoint_root, input.job_id));
+      std::unique_ptr<checkpoint::FileSystem> files,
+      input.open_checkpoints ? input.open_checkpoints() : OpenJobFolder(input.checkpoint_root, input.job_id));
   job_.checkpoints = YieldingFiles(std::move(files));
   return absl::OkStatus();
 }
@@ -63,21 +113,17 @@ absl::Status JobSetup::MakeModel() {
   const jobs::JobSpec& spec = context_.spec();
   const model::ModelConfig& config = job_.source.config;
   const comm::Communicator& comm = *context_.comm();
-  model::ModelWeights weights;
-  ASSIGN_OR_RETURN(weights, model::AllocateWeights(config, context_.dtype(),
-                                                   PackedResidents(static_cast<int>(config.num_experts), comm.world(),
-                                                                   job_.packing->packing(), comm.rank())));
+  ASSIGN_OR_RETURN(model::ModelWeights weights,
+                   model::AllocateWeights(config, context_.dtype(),
+                                          PackedResidents(static_cast<int>(config.num_experts), comm.world(),
+                                                          job_.packing->packing(), comm.rank())));
   ASSIGN_OR_RETURN(job_.model, model::Model::Create(context_.stream(), config, context_.dtype(), std::move(weights),
                                                     spec.sequence_length));
   ASSIGN_OR_RETURN(job_.parameters, Parameters::Create(context_.stream(), job_.model.get(),
                                                        job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr));
   job_.fit->ReportOffload(*job_.parameters);
   TrainerOptions options;
-  options.adamw = {.beta1 = spec.optimizer.beta1,
-                   .beta2 = spec.optimizer.beta2,
-                   .epsilon = spec.optimizer.epsilon,
-                   .weight_decay = spec.optimizer.weight_decay};
-  options.clip_norm = spec.optimizer.clip_norm;
+  options.optimizer = spec.optimizer;
   options.router = {.balance = spec.balance, .balance_weight = *spec.balance_weight, .z_weight = spec.z_weight};
   options.capacity_factor = spec.capacity_factor;
   options.balance_bias_rate = spec.balance_bias_rate;
@@ -125,19 +171,18 @@ absl::Status JobSetup::LoadBase() {
     };
     RETURN_IF_ERROR(In(base, checkpoint::CheckBaseFolder(root, base, *job_.source.dir, checked)));
   }
-  absl::StatusOr<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(*job_.source.dir);
-  if (!checkpoint.ok()) return In(base, checkpoint.status());
+  ASSIGN_OR_RETURN(const checkpoint::Checkpoint checkpoint, In(base, checkpoint::Checkpoint::Open(*job_.source.dir)));
   const auto loaded = [&](int64_t done, int64_t total) {
     return context_.NotePart(absl::StrCat("loads ", base), done, total);
   };
-  return In(base, job_.parameters->Load(*checkpoint, context_.stream().pool().num_threads(), loaded));
+  return In(base, job_.parameters->Load(checkpoint, context_.stream().pool().num_threads(), loaded));
 }
 
 absl::Status JobSetup::Restore() {
   const std::string& folder = job_.start->folder();
   const checkpoint::Manifest& manifest = job_.start->manifest();
-  checkpoint::ShardTable table;
-  ASSIGN_OR_RETURN(table, checkpoint::ShardTable::Open(job_.checkpoints.get(), folder, manifest, "optimizer-"));
+  ASSIGN_OR_RETURN(checkpoint::ShardTable table,
+                   checkpoint::ShardTable::Open(job_.checkpoints.get(), folder, manifest, "optimizer-"));
   context_.notes().StartCount();
   RETURN_IF_ERROR(RestoreParameters(table, job_.parameters.get(), [&](int64_t bytes) {
     return context_.NoteRead(absl::StrCat("reads ", folder), bytes);
@@ -180,13 +225,11 @@ absl::Status JobSetup::OpenSaver() {
   options.saved_by = OwnSavedBy();
   options.weights = context_.dtype() == DType::kBf16 ? DType::kBf16 : DType::kF32;
   if (context_.leads()) {
-    absl::StatusOr<std::vector<checkpoint::CheckpointFile>> side = checkpoint::SideFiles(*job_.source.dir);
-    if (!side.ok()) return side.status();
-    for (checkpoint::CheckpointFile& file : *side) {
+    ASSIGN_OR_RETURN(options.side_files, checkpoint::SideFiles(*job_.source.dir));
+    for (checkpoint::CheckpointFile& file : options.side_files) {
       if (file.name != "config.json") continue;
       ASSIGN_OR_RETURN(file.text, model::ConfigWithDType(file.text, options.weights));
     }
-    options.side_files = *std::move(side);
   }
   options.available_memory = [fit = job_.fit.get()] { return fit->Available(); };
   options.disk_limit = input.disk_limit;

@@ -1,22 +1,21 @@
 // What a rank does before the first step: opens the model, its data and the job's folder, checks that all of it fits
-// into memory, and goes on from the newest checkpoint.
-//
-// Every rank makes the same steps in the same order, and each ends alike on all ranks.  Thread-compatible.
+// into memory, and goes on from the newest checkpoint.  Each step ends alike on all ranks.  Thread-compatible.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "scheduler/base/io/model_dir.h"
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/manifest/manifest.h"
+#include "workers/model/config/config.h"
+#include "workers/model/config/training_config.h"
 #include "workers/model/forward/model.h"
 #include "workers/train/job/checkpoint_saver.h"
 #include "workers/train/job/job_context.h"
 #include "workers/train/job/job_packing.h"
 #include "workers/train/job/setup/job_data.h"
-#include "workers/train/job/setup/job_model.h"
 #include "workers/train/job/setup/job_start.h"
 #include "workers/train/job/setup/memory_fit.h"
 #include "workers/train/parameters/parameters.h"
@@ -24,6 +23,14 @@
 #include "workers/train/step/trainer_state.h"
 
 namespace switchyard::train {
+
+// The model that a job names: its base checkpoint, or the architecture that it draws anew.
+struct JobModel {
+  std::unique_ptr<ModelDir> dir;
+  std::string config_text;  // of config.json
+  model::ModelConfig config;
+  model::TrainingConfig training;
+};
 
 // A job that can be trained.  Members borrow from those before them.
 struct OpenedJob {

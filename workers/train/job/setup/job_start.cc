@@ -34,8 +34,7 @@ absl::Status JobStart::Lock() {
   }
 }
 
-// An older one costs the steps since then, and a disk or a server of files may have had a bad moment: only what cannot
-// be read again and again is passed over.
+// An older checkpoint costs steps, and a disk may have had a bad moment: only what stays unreadable is passed over.
 absl::StatusOr<checkpoint::FoundCheckpoint> JobStart::Look() {
   for (int look = 1;; ++look) {
     context_.notes().StartCount();
@@ -83,9 +82,9 @@ absl::Status JobStart::Read(const JobShape& shape) {
 
 absl::Status JobStart::ReadFiles(const JobShape& shape) {
   ASSIGN_OR_RETURN(manifest_, checkpoint::OpenCheckpoint(checkpoints_, folder_));
-  std::string text;
-  ASSIGN_OR_RETURN(text, checkpoint::ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName),
-                                                   kMaxTrainerStateBytes));
+  ASSIGN_OR_RETURN(
+      std::string text,
+      checkpoint::ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName), kMaxTrainerStateBytes));
   ASSIGN_OR_RETURN(state_, DecodeTrainerState(text));
   // A job's spec stays but for its workers, so what differs are files.
   RETURN_IF_ERROR(OfData(CompareShapes(state_.shape, shape), context_.input().attempt > 1));

@@ -20,7 +20,7 @@ class JobStart {
   // All borrowed.  checkpoints: the job's folder.
   JobStart(JobContext* context, checkpoint::FileSystem* checkpoints) : context_(*context), checkpoints_(checkpoints) {}
 
-  // Rank 0 looks for a checkpoint and reads all of it.  First it takes the lock: an earlier attempt may still commit.
+  // Rank 0 locks the folder, as an earlier attempt may still commit, then reads all of the newest whole checkpoint.
   // Collective: all ranks get the same folder, or error.
   absl::Status Find();
   // How far it is: what decides which experts a rank has.  shape: the job's, which must be the checkpoint's.

@@ -28,8 +28,7 @@ absl::Status MemoryFit::CountNeighbours() {
   RankWord word;
   word.SetText(
       absl::StrJoin(memory.pools, " ", [](std::string* out, const MemoryPool& pool) { out->append(KeyOf(pool)); }));
-  std::vector<RankWord> words;
-  ASSIGN_OR_RETURN(words, ExchangeWords(context_.comm(), word, context_.input().step_limit));
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(context_.comm(), word, context_.input().step_limit));
   for (const RankWord& each : words) {
     for (const absl::string_view key : absl::StrSplit(each.text, ' ', absl::SkipEmpty())) ++ranks_of_pool_[key];
   }
@@ -91,25 +90,21 @@ absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) 
   return true;
 }
 
-int64_t MemoryFit::OffloadedBytes(int32_t packing) const {
-  return static_cast<int64_t>(TrainingMemory(config_, NeedOf(packing, true)).offloaded);
-}
-
-absl::Status MemoryFit::CheckOffloadRoom(int64_t bytes) const {
+absl::Status MemoryFit::CheckOffloadRoom(int32_t packing) const {
   const TrainJobInput& input = context_.input();
+  const auto bytes = static_cast<int64_t>(TrainingMemory(config_, NeedOf(packing, true)).offloaded);
   return input.open_offload ? absl::OkStatus() : CheckStateRoom(input.offload_dir, bytes, ranks_here_);
 }
 
 absl::Status MemoryFit::Check() {
   ASSIGN_OR_RETURN(offloads_, MustOffload(/*packing=*/1, Available()));
-  return offloads_ ? CheckOffloadRoom(OffloadedBytes(1)) : absl::OkStatus();
+  return offloads_ ? CheckOffloadRoom(1) : absl::OkStatus();
 }
 
 absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, int32_t files, int32_t first) const {
   const int64_t available = Available();
-  bool must_offload = false;
-  ASSIGN_OR_RETURN(must_offload, MustOffload(most, available));
-  if (must_offload) RETURN_IF_ERROR(CheckOffloadRoom(OffloadedBytes(files)));
+  ASSIGN_OR_RETURN(const bool must_offload, MustOffload(most, available));
+  if (must_offload) RETURN_IF_ERROR(CheckOffloadRoom(files));
   // What fits with more fits with less.
   return first > 1 ? MustOffload(first, available) : offloads_;
 }

@@ -42,14 +42,11 @@ class MemoryFit {
 
  private:
   int RanksOf(const MemoryPool& pool) const;
-  // With so many replicas of every expert.
   TrainingNeed NeedOf(int32_t packing, bool offload) const;
-  int64_t OffloadedBytes(int32_t packing) const;
   // Whether it fits into that memory only so; an error where it does not fit at all.
   absl::StatusOr<bool> MustOffload(int32_t packing, int64_t available) const;
-  // Failed, with what would help.
   absl::Status DoesNotFit(const TrainingNeed& need, int64_t available, const absl::Status& status) const;
-  absl::Status CheckOffloadRoom(int64_t bytes) const;
+  absl::Status CheckOffloadRoom(int32_t packing) const;
 
   JobContext& context_;
   const model::ModelConfig& config_;
