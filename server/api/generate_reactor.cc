@@ -44,7 +44,7 @@ absl::Status GenerateReactor::Enter() {
 }
 
 void GenerateReactor::Refuse(const absl::Status& status) {
-  request_context_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+  request_context_->metrics->request_error(status.code()).Increment();
   FinishOnce(status);
   absl::MutexLock lock(&mu_);
   stage_ = Stage::kDone;  // the last touch: OnDone may be waiting to delete this

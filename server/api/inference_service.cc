@@ -16,7 +16,7 @@ namespace {
 constexpr char kVersion[] = "0.1.0";
 constexpr int kGenerateIndex = 0;  // the methods' order in inference.proto
 
-// A method that converts a request into a response on the pool.
+// Answers a call on the pool, with what `convert` makes of its request.
 template <class Request, class Response>
 void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&, const ConvertArgs&)) {
   call->Start([convert](UnaryCall* call) {
@@ -76,9 +76,9 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
 
 }  // namespace
 
-// gRPC gives a method with one request message to its handler when the message is there, however long that takes, and
-// reads no second one.  As one of two streams, which are the same bytes for the client, Generate sees the call at once:
-// it can end one whose message does not come, and one with a second message.
+// gRPC calls the handler of a method with one request message when the message is there, however long that takes, and
+// reads no second one.  As a method of two streams, which are the same bytes for the client, Generate sees the call at
+// once: it can end a call whose message does not come, and one with a second message.
 InferenceServiceImpl::InferenceServiceImpl(RequestContext* request_context) : request_context_(request_context) {
   using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
   const auto handler = [request_context] {
@@ -134,13 +134,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServe
   v1::GetModelInfoRequest message;
   v1::GetModelInfoResponse info;
   std::shared_ptr<const ServedModel> model;
-  const absl::Status status = [&] {
-    RETURN_IF_ERROR(rpc::ParseRaw(*request, &message));
-    RETURN_IF_ERROR(request_context_->Args(*context, &model).status());
-    RETURN_IF_ERROR(CheckModelName(message.model(), *model));
-    FillInfo(*request_context_, *model, &info);
-    return absl::OkStatus();
-  }();
+  const absl::Status status = request_context_->Read(*context, *request, &message, &model);
+  if (status.ok()) FillInfo(*request_context_, *model, &info);
   call->Answer(status, info);
   return call;
 }

@@ -52,7 +52,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
     End(grpc::Status::OK);
   }
   void Fail(const absl::Status& status) {
-    request_context_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+    request_context_->metrics->request_error(status.code()).Increment();
     End(OnTheWire(status, request_id_, context_));
   }
   void Answer(const absl::Status& status, const google::protobuf::Message& message) {

@@ -113,7 +113,7 @@ void LiveRequest::Close(absl::Time now) {
   if (error_.ok()) {
     metrics_->e2e_request_latency->Observe(absl::ToDoubleSeconds(now - request_->arrival));
   } else {
-    metrics_->request_error(absl::StatusCodeToString(error_.code())).Increment();
+    metrics_->request_error(error_.code()).Increment();
   }
   stream_->Close(error_);
 }

@@ -36,7 +36,7 @@ void LiveRequests::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> req
     if (!status.ok()) status = Refusal(status);
   }
   if (!status.ok()) {
-    metrics_->request_error(absl::StatusCodeToString(status.code())).Increment();
+    metrics_->request_error(status.code()).Increment();
     stream->Close(status);
     return;
   }

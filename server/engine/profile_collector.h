@@ -5,7 +5,7 @@
 //
 // A group that is lost, a rank that answers with an error or not within kPatience, and profiles of more than kMostBytes
 // together end it; `done` is called once, whatever happens.  One at a time.  No thread or clock of its own: the engine
-// loop owns it.  Does not do: reading what it collects (profile_call.h).
+// loop owns it.  Does not do: reading what it collects (profile_merge.h).
 #pragma once
 
 #include <cstdint>

@@ -223,8 +223,8 @@ prometheus::Counter& ServerMetrics::request_success(batching::FinishReason reaso
   return *counter;
 }
 
-prometheus::Counter& ServerMetrics::request_error(const std::string& code) {
-  return errors_->Add(With(labels_, {{"code", code}}));
+prometheus::Counter& ServerMetrics::request_error(absl::StatusCode code) {
+  return errors_->Add(With(labels_, {{"code", absl::StatusCodeToString(code)}}));
 }
 
 int ServerMetrics::Expose(const std::string& host, int port) {

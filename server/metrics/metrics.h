@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/gauge.h"
@@ -42,7 +43,7 @@ class ServerMetrics {
   // --- requests ---
   // Of sequences that ended well.  REQUIRES: kStop, kLength or kAbort.
   prometheus::Counter& request_success(batching::FinishReason reason);
-  prometheus::Counter& request_error(const std::string& code);  // gRPC code's name: a closed set
+  prometheus::Counter& request_error(absl::StatusCode code);
   prometheus::Histogram* time_to_first_token = nullptr;
   prometheus::Histogram* inter_token_latency = nullptr;
   prometheus::Histogram* e2e_request_latency = nullptr;
