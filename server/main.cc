@@ -32,7 +32,7 @@ absl::Status Finish(ServerConfig* config) {
   const absl::StatusOr<std::string> token = ReadJoinToken(config->join_token_file, kMinTokenBytes);
   if (token.ok()) config->join_token = *token;
   const absl::Status finished = config->Finish();
-  const int64_t workers = int64_t{config->num_workers()} + config->num_train_workers();
+  const int64_t workers = int64_t{config->workers} + config->train_workers;
   const int64_t own_files = kOwnOpenFiles + 2 * workers;
   const absl::Status guarded =
       GuardProcess(config->max_connections + own_files,

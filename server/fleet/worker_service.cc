@@ -13,8 +13,10 @@
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 #include "server/fleet/link_client.h"
+#include "server/fleet/link_events.h"
 #include "server/jobs/trainer_convert.h"
 
 namespace switchyard::server {
@@ -26,14 +28,14 @@ constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
 constexpr size_t kMostStoreBytes = size_t{64} << 10;  // of a call beside values: keys and a token
 
-// Before anything of it is parsed.
+// Checks a call's length before anything of it is parsed.
 absl::Status CheckLength(const grpc::ByteBuffer& request, size_t limit) {
   if (request.Length() <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("rendezvous: a message of ", request.Length(), " bytes, limit ", limit));
 }
 
-// At most a line in ten seconds: they may come as fast as they like.
+// Logs at most one line in ten seconds, as strangers may come fast.
 void WarnOfStranger(const std::string& peer, const absl::Status& status) {
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   static absl::Time next = absl::InfinitePast();
@@ -64,11 +66,9 @@ class Link final : public LinkReactor {
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) {
-      client_->Close(absl::CancelledError("the worker closed its link"));
-      return;
-    }
-    if (!Parse() || !Handle()) return;
+    absl::Status status = ok ? Parse() : absl::CancelledError("the worker closed its link");
+    if (status.ok()) status = Handle();
+    if (!status.ok()) return client_->Close(status);
     StartRead(&incoming_);
   }
   void OnWriteDone(bool ok) override { client_->WriteDone(ok); }
@@ -83,8 +83,8 @@ class Link final : public LinkReactor {
   }
 
  private:
-  // As Handle.
-  bool Parse() {
+  // An error of these closes the link.
+  absl::Status Parse() {
     absl::Status status;
     if (!registered_ && incoming_.Length() > kMostRegisterBytes) {
       status =
@@ -94,75 +94,70 @@ class Link final : public LinkReactor {
       status = rpc::ParseRaw(incoming_, &request_);
     }
     incoming_.Clear();
-    if (!status.ok()) client_->Close(status);
-    return status.ok();
+    return status;
   }
 
-  // False: the link is being closed; no further read.
-  bool Handle() {
+  absl::Status Handle() {
     if (request_.has_register_() == registered_) {
-      client_->Close(absl::InvalidArgumentError(registered_ ? "a second registration on one link"
-                                                            : "a link begins with its registration"));
-      return false;
+      return absl::InvalidArgumentError(registered_ ? "a second registration on one link"
+                                                    : "a link begins with its registration");
     }
     if (request_.has_register_()) return HandleRegister(request_.register_());
     if (!serves_ || IsOfTraining(request_)) return HandleTraining();
     switch (request_.message_case()) {
       case v1::LinkRequest::kHeartbeat:
         events_->OnHeartbeat(id_);
-        return true;
+        break;
       case v1::LinkRequest::kLoadProgress:
         events_->OnLoadProgress(id_, request_.load_progress().bytes_done(), request_.load_progress().bytes_total());
-        return true;
+        break;
       case v1::LinkRequest::kGroupReady:
         events_->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());
-        return true;
+        break;
       case v1::LinkRequest::kStepResult:
         HandleResult(request_.step_result());
-        return true;
+        break;
       case v1::LinkRequest::kStepPart:
         return KeepPart();
       case v1::LinkRequest::kGroupFault:
         events_->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
-        return true;
+        break;
       case v1::LinkRequest::kPlacementPrepared:
         events_->OnPlacementPrepared(id_, request_.placement_prepared().group_epoch(),
                                      request_.placement_prepared().placement_epoch(),
                                      request_.placement_prepared().error().substr(0, kMostErrorBytes));
-        return true;
+        break;
       case v1::LinkRequest::kPlacementReleased:
         events_->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
                                      request_.placement_released().placement_epoch());
-        return true;
+        break;
       case v1::LinkRequest::kExpertReport:
         return HandleReport(request_.expert_report());
       case v1::LinkRequest::kProfilePart:
         HandleProfile(request_.mutable_profile_part());
-        return true;
+        break;
       default:
-        return true;  // a newer worker's message
+        break;  // a newer worker's message
     }
+    return absl::OkStatus();
   }
 
-  bool HandleTraining() {
+  absl::Status HandleTraining() {
     const absl::Status status = trains_ ? ReportTraining(id_, &request_, trainers_)
                                         : absl::InvalidArgumentError("a serving worker says what a training one would");
-    if (status.ok()) return true;
     refused_ = std::string(status.message());
-    client_->Close(status);
-    return false;
+    return status;
   }
 
   // A step's result may come in parts; the result itself is the last.
-  bool KeepPart() {
+  absl::Status KeepPart() {
     part_bytes_ += sizeof(v1::StepPart) + request_.ByteSizeLong();
     // A step has no more positions than rows and sequences; one takes up to 21 entries of at most 19 B.
     if (part_bytes_ > kPositionBytes * (settings_.max_batched_tokens + settings_.max_num_seqs)) {
-      client_->Close(absl::InvalidArgumentError("more logprobs than a step has rows"));
-      return false;
+      return absl::InvalidArgumentError("more logprobs than a step has rows");
     }
     parts_.push_back(std::move(*request_.mutable_step_part()));
-    return true;
+    return absl::OkStatus();
   }
   void HandleResult(const v1::StepResult& message) {
     batching::RankResult result = link::FromProto(message);
@@ -174,42 +169,34 @@ class Link final : public LinkReactor {
   }
 
   void HandleProfile(v1::ProfilePart* message) {
-    ProfilePart part = {.request = message->request(),
-                        .offset = message->offset(),
-                        .total_bytes = message->total_bytes(),
-                        .data = std::move(*message->mutable_data()),
-                        .error = message->error().substr(0, kMostErrorBytes)};
-    events_->OnProfilePart(id_, message->group_epoch(), std::move(part));
+    events_->OnProfilePart(id_, message->group_epoch(),
+                           {.request = message->request(),
+                            .offset = message->offset(),
+                            .total_bytes = message->total_bytes(),
+                            .data = std::move(*message->mutable_data()),
+                            .error = message->error().substr(0, kMostErrorBytes)});
   }
 
-  bool HandleReport(const v1::ExpertReport& message) {
+  absl::Status HandleReport(const v1::ExpertReport& message) {
     absl::StatusOr<placement::ExpertReport> report = link::FromProto(message, num_moe_layers_, num_experts_);
-    if (!report.ok()) {
-      client_->Close(absl::InvalidArgumentError(absl::StrCat("expert report: ", report.status().message())));
-      return false;
-    }
+    if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("expert report: ", report.status().message()));
     events_->OnExpertReport(id_, message.group_epoch(),
                             std::make_shared<const placement::ExpertReport>(*std::move(report)));
-    return true;
+    return absl::OkStatus();
   }
 
-  bool HandleRegister(const v1::Register& message) {
+  absl::Status HandleRegister(const v1::Register& message) {
     fleet::WorkerInfo info = link::FromProto(message);
     info.peer = peer_;
     if (absl::Status known = admission_->tokens.Check(info.join_token, &info.local_index); !known.ok()) {
       WarnOfStranger(peer_, known);
-      client_->Close(known);
-      return false;
+      return known;
     }
     if (message.protocol_version() != link::kProtocolVersion) {
-      client_->Close(absl::FailedPreconditionError(absl::StrCat("worker speaks protocol ", message.protocol_version(),
-                                                                ", this server ", link::kProtocolVersion)));
-      return false;
+      return absl::FailedPreconditionError(absl::StrCat("worker speaks protocol ", message.protocol_version(),
+                                                        ", this server ", link::kProtocolVersion));
     }
-    if (absl::Status role = CheckRole(info.role); !role.ok()) {
-      client_->Close(role);
-      return false;
-    }
+    RETURN_IF_ERROR(CheckRole(info.role));
     registered_ = true;
     serves_ = info.role != fleet::kRoleTrain;
     trains_ = !info.role.empty() && trainers_ != nullptr;
@@ -224,10 +211,10 @@ class Link final : public LinkReactor {
     info.also_trains = serves_ && trains_;
     if (trains_) trainers_->OnTrainer(id_, client_, info);
     if (serves_) events_->OnRegister(id_, client_, std::move(info));
-    return true;
+    return absl::OkStatus();
   }
   absl::Status CheckRole(const std::string& role) const {
-    // One that does both serves where there are no jobs.
+    // A worker that does both only serves where there are no jobs.
     if (role.empty() || role == fleet::kRoleBoth) return absl::OkStatus();
     if (role != fleet::kRoleTrain)
       return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty, train or both"));
@@ -245,9 +232,9 @@ class Link final : public LinkReactor {
   const fleet::EngineSettings settings_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
-  std::string refused_;                       // likewise: why what it said ended it
+  std::string refused_;                       // likewise: why a training message ended the link
   bool serves_ = true, trains_ = false;       // likewise
-  int num_moe_layers_ = 0, num_experts_ = 0;  // of its model; of the reading thread
+  int num_moe_layers_ = 0, num_experts_ = 0;  // likewise: of its model
   grpc::ByteBuffer incoming_;
   v1::LinkRequest request_;
   std::vector<v1::StepPart> parts_;  // of the result that comes next

@@ -7,7 +7,7 @@
 namespace switchyard::server {
 namespace {
 
-// Adds what a total grew since it was last reported.
+// Adds the growth of a total since it was last reported.
 void Advance(prometheus::Counter* counter, int64_t now, int64_t before) {
   if (now > before) counter->Increment(static_cast<double>(now - before));
 }
@@ -15,24 +15,26 @@ void Advance(prometheus::Counter* counter, int64_t now, int64_t before) {
 }  // namespace
 
 LoadSnapshot LoadMonitor::Take() const {
-  const WorkerGroup& workers = parts_.group->workers();
-  const bool draining = parts_.requests->draining();
+  const WorkerGroup& workers = group_->workers();
+  const bool draining = requests_->draining();
   LoadSnapshot snapshot;
-  snapshot.ready = parts_.group->ready() && !draining;
+  snapshot.ready = group_->ready() && !draining;
   snapshot.not_ready_reason = draining ? "draining" : workers.NotReadyReason();
   snapshot.group_epoch = workers.epoch();
-  if (const batching::Scheduler* scheduler = parts_.group->scheduler()) snapshot.scheduler = scheduler->Stats();
+  if (const batching::Scheduler* scheduler = group_->scheduler()) snapshot.scheduler = scheduler->Stats();
   for (const auto& [id, member] : workers.members()) {
-    LoadSnapshot::Worker worker;
-    worker.rank = member.rank;
-    worker.pid = member.info.pid;
-    worker.host = member.info.host;
-    worker.metrics_address = member.info.metrics_address;
-    worker.state = member.suspect ? "suspect" : member.ready ? "ready" : member.load_total > 0 ? "loading" : "starting";
-    if (member.rank >= 0 && member.rank < static_cast<int>(snapshot.scheduler.ranks.size())) {
-      worker.stats = snapshot.scheduler.ranks[member.rank];
-    }
-    snapshot.workers.push_back(std::move(worker));
+    const bool has_stats = member.rank >= 0 && member.rank < static_cast<int>(snapshot.scheduler.ranks.size());
+    snapshot.workers.push_back({
+        .rank = member.rank,
+        .pid = member.info.pid,
+        .host = member.info.host,
+        .state = member.suspect          ? "suspect"
+                 : member.ready          ? "ready"
+                 : member.load_total > 0 ? "loading"
+                                         : "starting",
+        .metrics_address = member.info.metrics_address,
+        .stats = has_stats ? snapshot.scheduler.ranks[member.rank] : batching::RankStats(),
+    });
   }
   return snapshot;
 }
@@ -46,7 +48,7 @@ void LoadMonitor::Update() {
   metrics_->ready->Set(snapshot.ready ? 1 : 0);
   metrics_->group_epoch->Set(static_cast<double>(snapshot.group_epoch));
   metrics_->workers->Set(static_cast<double>(snapshot.workers.size()));
-  parts_.experts->ReportMetrics();
+  experts_->ReportMetrics();
   ReportTotals(snapshot.scheduler);
   ReportSlices();
   absl::MutexLock lock(&mu_);
@@ -64,9 +66,9 @@ void LoadMonitor::ReportTotals(const batching::SchedulerStats& stats) {
 }
 
 void LoadMonitor::ReportSlices() {
-  const int64_t slices = parts_.slices->num_slices();
+  const int64_t slices = slices_->num_slices();
   Advance(metrics_->train_slices, slices, std::exchange(reported_slices_, slices));
-  const absl::Duration given = parts_.slices->given(MonotonicNow());
+  const absl::Duration given = slices_->given(MonotonicNow());
   metrics_->train_slice_seconds->Increment(absl::ToDoubleSeconds(given - std::exchange(reported_slice_time_, given)));
 }
 
