@@ -47,15 +47,11 @@ void WarnOfStranger(const std::string& peer, const absl::Status& status) {
 
 class Link final : public LinkReactor {
  public:
-  Link(WorkerId id, std::string peer, LinkEvents* events, TrainerEvents* trainers, PendingLinks* pending_links,
-       const Admission* admission, const fleet::EngineSettings& settings)
+  Link(WorkerId id, std::string peer, const LinkContext* context, PendingLinks* pending_links)
       : id_(id),
         peer_(std::move(peer)),
-        admission_(admission),
-        events_(events),
-        trainers_(trainers),
+        context_(*context),
         pending_links_(pending_links),
-        settings_(settings),
         client_(std::make_shared<LinkClient>(this)) {
     if (pending_links_->Enter(id_, client_, MonotonicNow())) {
       StartRead(&incoming_);
@@ -77,8 +73,8 @@ class Link final : public LinkReactor {
     pending_links_->Leave(id_);
     client_->Detach();
     const std::string why = refused_.empty() ? "its link ended" : absl::StrCat("its link was ended: ", refused_);
-    if (trains_) trainers_->OnTrainerLost(id_, why);
-    if (serves_) events_->OnLinkLost(id_, why);
+    if (trains_) context_.trainers->OnTrainerLost(id_, why);
+    if (serves_) context_.events->OnLinkLost(id_, why);
     delete this;
   }
 
@@ -106,13 +102,14 @@ class Link final : public LinkReactor {
     if (!serves_ || IsOfTraining(request_)) return HandleTraining();
     switch (request_.message_case()) {
       case v1::LinkRequest::kHeartbeat:
-        events_->OnHeartbeat(id_);
+        context_.events->OnHeartbeat(id_);
         break;
       case v1::LinkRequest::kLoadProgress:
-        events_->OnLoadProgress(id_, request_.load_progress().bytes_done(), request_.load_progress().bytes_total());
+        context_.events->OnLoadProgress(id_, request_.load_progress().bytes_done(),
+                                        request_.load_progress().bytes_total());
         break;
       case v1::LinkRequest::kGroupReady:
-        events_->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());
+        context_.events->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());
         break;
       case v1::LinkRequest::kStepResult:
         HandleResult(request_.step_result());
@@ -120,16 +117,16 @@ class Link final : public LinkReactor {
       case v1::LinkRequest::kStepPart:
         return KeepPart();
       case v1::LinkRequest::kGroupFault:
-        events_->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
+        context_.events->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
         break;
       case v1::LinkRequest::kPlacementPrepared:
-        events_->OnPlacementPrepared(id_, request_.placement_prepared().group_epoch(),
-                                     request_.placement_prepared().placement_epoch(),
-                                     request_.placement_prepared().error().substr(0, kMostErrorBytes));
+        context_.events->OnPlacementPrepared(id_, request_.placement_prepared().group_epoch(),
+                                             request_.placement_prepared().placement_epoch(),
+                                             request_.placement_prepared().error().substr(0, kMostErrorBytes));
         break;
       case v1::LinkRequest::kPlacementReleased:
-        events_->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
-                                     request_.placement_released().placement_epoch());
+        context_.events->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
+                                             request_.placement_released().placement_epoch());
         break;
       case v1::LinkRequest::kExpertReport:
         return HandleReport(request_.expert_report());
@@ -143,7 +140,7 @@ class Link final : public LinkReactor {
   }
 
   absl::Status HandleTraining() {
-    const absl::Status status = trains_ ? ReportTraining(id_, &request_, trainers_)
+    const absl::Status status = trains_ ? ReportTraining(id_, &request_, context_.trainers)
                                         : absl::InvalidArgumentError("a serving worker says what a training one would");
     refused_ = std::string(status.message());
     return status;
@@ -153,7 +150,7 @@ class Link final : public LinkReactor {
   absl::Status KeepPart() {
     part_bytes_ += sizeof(v1::StepPart) + request_.ByteSizeLong();
     // A step has no more positions than rows and sequences; one takes up to 21 entries of at most 19 B.
-    if (part_bytes_ > kPositionBytes * (settings_.max_batched_tokens + settings_.max_num_seqs)) {
+    if (part_bytes_ > kPositionBytes * (context_.settings.max_batched_tokens + context_.settings.max_num_seqs)) {
       return absl::InvalidArgumentError("more logprobs than a step has rows");
     }
     parts_.push_back(std::move(*request_.mutable_step_part()));
@@ -165,30 +162,30 @@ class Link final : public LinkReactor {
       if (part.step() == message.step() && part.group_epoch() == message.group_epoch()) link::AddPart(part, &result);
     }
     part_bytes_ = 0;
-    events_->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
+    context_.events->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
   }
 
   void HandleProfile(v1::ProfilePart* message) {
-    events_->OnProfilePart(id_, message->group_epoch(),
-                           {.request = message->request(),
-                            .offset = message->offset(),
-                            .total_bytes = message->total_bytes(),
-                            .data = std::move(*message->mutable_data()),
-                            .error = message->error().substr(0, kMostErrorBytes)});
+    context_.events->OnProfilePart(id_, message->group_epoch(),
+                                   {.request = message->request(),
+                                    .offset = message->offset(),
+                                    .total_bytes = message->total_bytes(),
+                                    .data = std::move(*message->mutable_data()),
+                                    .error = message->error().substr(0, kMostErrorBytes)});
   }
 
   absl::Status HandleReport(const v1::ExpertReport& message) {
     absl::StatusOr<placement::ExpertReport> report = link::FromProto(message, num_moe_layers_, num_experts_);
     if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("expert report: ", report.status().message()));
-    events_->OnExpertReport(id_, message.group_epoch(),
-                            std::make_shared<const placement::ExpertReport>(*std::move(report)));
+    context_.events->OnExpertReport(id_, message.group_epoch(),
+                                    std::make_shared<const placement::ExpertReport>(*std::move(report)));
     return absl::OkStatus();
   }
 
   absl::Status HandleRegister(const v1::Register& message) {
     fleet::WorkerInfo info = link::FromProto(message);
     info.peer = peer_;
-    if (absl::Status known = admission_->tokens.Check(info.join_token, &info.local_index); !known.ok()) {
+    if (absl::Status known = context_.admission.tokens.Check(info.join_token, &info.local_index); !known.ok()) {
       WarnOfStranger(peer_, known);
       return known;
     }
@@ -199,18 +196,18 @@ class Link final : public LinkReactor {
     RETURN_IF_ERROR(CheckRole(info.role));
     registered_ = true;
     serves_ = info.role != fleet::kRoleTrain;
-    trains_ = !info.role.empty() && trainers_ != nullptr;
+    trains_ = !info.role.empty() && context_.trainers != nullptr;
     num_moe_layers_ = info.num_moe_layers;
     num_experts_ = info.num_experts;
     pending_links_->Leave(id_);
     v1::LinkResponse reply;
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
-    *reply.mutable_registered()->mutable_options() = link::ToProto(settings_);
+    *reply.mutable_registered()->mutable_options() = link::ToProto(context_.settings);
     client_->Send(reply);
-    if (info.local_index < 0 && admission_->on_joined) admission_->on_joined(peer_);
+    if (info.local_index < 0 && context_.admission.on_joined) context_.admission.on_joined(peer_);
     info.also_trains = serves_ && trains_;
-    if (trains_) trainers_->OnTrainer(id_, client_, info);
-    if (serves_) events_->OnRegister(id_, client_, std::move(info));
+    if (trains_) context_.trainers->OnTrainer(id_, client_, info);
+    if (serves_) context_.events->OnRegister(id_, client_, std::move(info));
     return absl::OkStatus();
   }
   absl::Status CheckRole(const std::string& role) const {
@@ -218,18 +215,15 @@ class Link final : public LinkReactor {
     if (role.empty() || role == fleet::kRoleBoth) return absl::OkStatus();
     if (role != fleet::kRoleTrain)
       return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty, train or both"));
-    if (trainers_ != nullptr) return absl::OkStatus();
+    if (context_.trainers != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(
         "this server has no training workers (--local_train_workers, --train_workers)");
   }
 
   const WorkerId id_;
   const std::string peer_;
-  const Admission* const admission_;
-  LinkEvents* const events_;
-  TrainerEvents* const trainers_;
+  const LinkContext& context_;
   PendingLinks* const pending_links_;
-  const fleet::EngineSettings settings_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
   std::string refused_;                       // likewise: why a training message ended the link
@@ -244,8 +238,7 @@ class Link final : public LinkReactor {
 }  // namespace
 
 LinkReactor* WorkerServiceImpl::Link(grpc::CallbackServerContext* context) {
-  return new switchyard::server::Link(next_id_.fetch_add(1), context->peer(), events_, trainers_, &pending_links_,
-                                      &admission_, settings_);
+  return new switchyard::server::Link(next_id_.fetch_add(1), context->peer(), &links_, &pending_links_);
 }
 
 grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,

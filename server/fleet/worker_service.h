@@ -32,6 +32,14 @@ struct Admission {
   std::function<void(const std::string& peer)> on_joined;
 };
 
+// What all links share.
+struct LinkContext {
+  LinkEvents* events;
+  TrainerEvents* trainers;  // null where none are wanted
+  fleet::EngineSettings settings;
+  Admission admission;
+};
+
 // Every method is raw: a stranger's bytes are counted and parsed here, and get an answer that says what is wrong.
 using RawWorkerService =
     v1::WorkerService::WithRawCallbackMethod_Link<v1::WorkerService::WithRawCallbackMethod_StoreSet<
@@ -42,11 +50,7 @@ class WorkerServiceImpl final : public RawWorkerService {
   // All borrowed; they outlive the gRPC server.  `trainers`: null where none are wanted.
   WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, fleet::EngineSettings settings,
                     Admission admission = {})
-      : events_(events),
-        trainers_(trainers),
-        store_(store),
-        settings_(std::move(settings)),
-        admission_(std::move(admission)) {}
+      : store_(store), links_({events, trainers, std::move(settings), std::move(admission)}) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Link(grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* StoreSet(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -57,11 +61,8 @@ class WorkerServiceImpl final : public RawWorkerService {
   void CheckTime(absl::Time now) { pending_links_.CheckTime(now); }
 
  private:
-  LinkEvents* const events_;
-  TrainerEvents* const trainers_;
   GroupStore* const store_;
-  const fleet::EngineSettings settings_;
-  const Admission admission_;
+  const LinkContext links_;
   std::atomic<WorkerId> next_id_{1};
   PendingLinks pending_links_;
 };
