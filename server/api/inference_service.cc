@@ -18,7 +18,7 @@ constexpr int kGenerateIndex = 0;  // the methods' order in inference.proto
 
 // Answers a call on the pool, with what `convert` makes of its request.
 template <class Request, class Response>
-void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&, const ConvertArgs&)) {
+UnaryCall* Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&, const ConvertArgs&)) {
   call->Start([convert](UnaryCall* call) {
     std::shared_ptr<const ServedModel> model;
     auto result = [&]() -> absl::StatusOr<Response> {
@@ -30,6 +30,7 @@ void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&
     }();
     result.ok() ? call->Reply(*result) : call->Fail(result.status());
   });
+  return call;
 }
 
 void FillInfo(const RequestContext& request_context, const ServedModel& model, v1::GetModelInfoResponse* out) {
@@ -92,29 +93,23 @@ InferenceServiceImpl::InferenceServiceImpl(RequestContext* request_context) : re
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
-  Convert(call, &ConvertTokenize);
-  return call;
+  return Convert(new UnaryCall(request_context_, context, request, response), &ConvertTokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Detokenize(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
-  Convert(call, &ConvertDetokenize);
-  return call;
+  return Convert(new UnaryCall(request_context_, context, request, response), &ConvertDetokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(request_context_, context, request, response);
   v1::AbortRequest message;
-  if (absl::Status status = rpc::ParseRaw(*request, &message); !status.ok()) {
+  absl::Status status = rpc::ParseRaw(*request, &message);
+  if (status.ok() && message.request_id().empty()) status = rpc::BadField("request_id", "is empty", "1", "0");
+  if (!status.ok()) {
     call->Fail(status);
-    return call;
-  }
-  if (message.request_id().empty()) {
-    call->Fail(rpc::BadField("request_id", "is empty", "1", "0"));
     return call;
   }
   const std::string id = message.request_id();
