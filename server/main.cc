@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "proto/support/library_setup.h"
 #include "scheduler/base/flags/program_flags.h"
 #include "scheduler/base/join_token.h"

@@ -4,7 +4,6 @@
 //   health, reflection) → local workers → ready
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>

@@ -11,7 +11,7 @@
 #include "server/api/unary_call.h"
 #include "server/balancer/expert_view.h"
 #include "server/clock.h"
-#include "server/engine/profile_merge.h"
+#include "server/engine/profile_collector.h"
 
 namespace switchyard::server {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -71,24 +70,27 @@ absl::Status ConvertSampling(const v1::SamplingParameters& in, const ConvertArgs
   return ConvertLogitBias(in, args, out);
 }
 
+absl::Status TooLong(const char* field, absl::string_view text, int32_t limit, int32_t actual) {
+  return rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG, text,
+                        {{"field", field}, {"limit", absl::StrCat(limit)}, {"actual", absl::StrCat(actual)}});
+}
+
 absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArgs& args, InferenceRequest* out) {
   const int32_t context = args.model->max_model_len;
   const int32_t prompt = static_cast<int32_t>(out->prompt.size());
   if (prompt + 1 > context) {
-    return rpc::MakeError(
-        absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
+    return TooLong(
+        "prompt",
         absl::StrCat("prompt: ", prompt, " tokens and at least one to generate exceed the context of ", context),
-        {{"field", "prompt"}, {"limit", absl::StrCat(context)}, {"actual", absl::StrCat(prompt)}});
+        context, prompt);
   }
   if (message.has_max_tokens()) {
     const int32_t wanted = message.max_tokens();
     if (wanted < 1)
       return rpc::BadField("max_tokens", absl::StrCat("must be at least 1, is ", wanted), "1", absl::StrCat(wanted));
     if (int64_t{prompt} + wanted > context) {
-      return rpc::MakeError(
-          absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
-          absl::StrCat("prompt ", prompt, " + max_tokens ", wanted, " > context ", context),
-          {{"field", "max_tokens"}, {"limit", absl::StrCat(context - prompt)}, {"actual", absl::StrCat(wanted)}});
+      return TooLong("max_tokens", absl::StrCat("prompt ", prompt, " + max_tokens ", wanted, " > context ", context),
+                     context - prompt, wanted);
     }
     out->max_tokens = wanted;
   } else {

@@ -1,7 +1,6 @@
 #include "server/api/inference_service.h"
 
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"

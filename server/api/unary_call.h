@@ -13,7 +13,6 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "server/api/request_context.h"
 #include "server/clock.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "server/fleet/worker_client.h"
+#include "scheduler/fleet/worker_info.h"
 
 namespace switchyard::server {
 

@@ -12,7 +12,7 @@ bool IsClean(batching::FinishReason reason) {
          reason == batching::FinishReason::kAbort;
 }
 
-// Of a sequence that ended.  Phases that it did not reach are left out: zeros would hide what the others took.
+// Observes the phases that a sequence has reached: zeros of the others would distort the histograms.
 void ObserveTimings(const batching::SequenceTimings& timings, ServerMetrics* metrics) {
   metrics->request_queue_time->Observe(absl::ToDoubleSeconds(timings.Queue()));
   if (timings.first_token == absl::InfinitePast()) return;
@@ -82,7 +82,7 @@ bool LiveRequest::TakeFinished(int choice, const batching::FinishedEvent& finish
   // The last allowed token may complete a stop string; the scheduler, which sees no text, then says kLength.
   const bool stopped = finished.reason == batching::FinishReason::kLength && choices_[choice].stop_string();
   const batching::FinishReason reason = stopped ? batching::FinishReason::kStop : finished.reason;
-  // As vLLM counts: a client that goes away aborts; what the server ends for a fault of either side is no success.
+  // As in vLLM, a client that goes away counts as an abort; a sequence that the server ends for a fault does not count.
   if (IsClean(reason) && (error_.ok() || absl::IsCancelled(error_))) metrics_->request_success(reason).Increment();
   metrics_->request_generation_tokens->Observe(finished.usage.completion_tokens);
   most_tokens_ = std::max(most_tokens_, finished.usage.completion_tokens);

@@ -1,7 +1,6 @@
 #include "server/metrics/training_metrics.h"
 
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,30 +9,26 @@
 namespace switchyard::server {
 namespace {
 
+using Counts = TrainingCounts;
 struct CounterRow {
   const char* name;
   const char* help;
-  double (*value)(const TrainingCounts&);
+  int64_t Counts::*count;
 };
 const CounterRow kCounters[] = {
-    {"switchyard_train_attempts_total", "Starts of jobs' trainers.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.attempts); }},
+    {"switchyard_train_attempts_total", "Starts of jobs' trainers.", &Counts::attempts},
     {"switchyard_train_attempts_lost_total", "Attempts that ended because a worker or their group was lost.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.losses); }},
+     &Counts::losses},
     {"switchyard_train_not_finite_total", "Jobs that failed as a loss or a gradient was not finite.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.not_finite); }},
+     &Counts::not_finite},
     {"switchyard_train_blocked_total", "Jobs that were paused because data changed or the disk stayed full.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.blocks); }},
-    {"switchyard_train_steps_total", "Steps done, those that were done again after a loss among them.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.steps); }},
+     &Counts::blocks},
+    {"switchyard_train_steps_total", "Steps done, those that were done again after a loss among them.", &Counts::steps},
     {"switchyard_train_tokens_total", "Tokens trained; those of steps that were done again count once.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.tokens); }},
+     &Counts::tokens},
     {"switchyard_train_dropped_rows_total", "Rows times experts that an expert's capacity has cut off.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.dropped_rows); }},
-    {"switchyard_train_checkpoints_total", "Checkpoints saved.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.checkpoints); }},
-    {"switchyard_train_step_seconds_total", "Time of steps, on rank 0.",
-     [](const TrainingCounts& c) { return c.seconds.total; }},
+     &Counts::dropped_rows},
+    {"switchyard_train_checkpoints_total", "Checkpoints saved.", &Counts::checkpoints},
 };
 
 struct PhaseRow {
@@ -112,6 +107,7 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
                      .Add({});
   journal_ok_->Set(1);
   for (const CounterRow& row : kCounters) counters_.push_back(&counters(row.name, row.help).Add({}));
+  step_seconds_ = &counters("switchyard_train_step_seconds_total", "Time of steps, on rank 0.").Add({});
   auto& phases = counters("switchyard_train_phase_seconds_total",
                           "Time of steps by phase, on rank 0; of all-to-all and all-reduce what was waited for. "
                           "Forward and backward have experts and all-to-alls in them.");
@@ -126,7 +122,10 @@ void TrainingMetrics::Update(const TrainingCounts& counts) {
   workers_->Set(counts.workers);
   busy_workers_->Set(counts.busy_workers);
   journal_ok_->Set(counts.journal_ok ? 1 : 0);
-  for (size_t i = 0; i < counters_.size(); ++i) Reach(counters_[i], kCounters[i].value(counts));
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    Reach(counters_[i], static_cast<double>(counts.*kCounters[i].count));
+  }
+  Reach(step_seconds_, counts.seconds.total);
   for (size_t i = 0; i < phases_.size(); ++i) Reach(phases_[i], counts.seconds.*kPhases[i].seconds);
   for (int slot = 0; slot < TrainingCounts::kSlots; ++slot) {
     SlotGauges& gauges = slots_[slot];

@@ -32,6 +32,7 @@ class TrainingMetrics {
   prometheus::Gauge* busy_workers_ = nullptr;
   prometheus::Gauge* journal_ok_ = nullptr;
   std::vector<prometheus::Counter*> counters_, phases_;
+  prometheus::Counter* step_seconds_ = nullptr;
   std::vector<prometheus::Family<prometheus::Gauge>*> slot_families_;
   std::array<SlotGauges, TrainingCounts::kSlots> slots_;  // empty where no job has the slot
 };
