@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -80,21 +82,13 @@ absl::StatusOr<int> SecretFile(const std::string& secret) {
   return fd;
 }
 
-int WorkerMetricsPort(const ServerConfig& config, int index) {
-  return config.worker_metrics_port > 0 ? config.worker_metrics_port + index : config.worker_metrics_port;
-}
-
 std::string BesideThisProgram(const std::string& name) {
-  char path[4096];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (length <= 0) return name;
-  const std::string self(path, static_cast<size_t>(length));
-  return absl::StrCat(self.substr(0, self.find_last_of('/') + 1), name);
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? name : (self.parent_path() / name).string();
 }
 
 }  // namespace
-
-Server::Server(ServerConfig config) : config_(std::move(config)) {}
 
 Server::~Server() { Stop(); }
 
@@ -107,6 +101,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
     config.join_token = DrawToken();
   }
   config.local_token = DrawToken();
+  if (config.worker_binary.empty()) config.worker_binary = BesideThisProgram("switchyard-worker");
   auto server = std::unique_ptr<Server>(new Server(std::move(config)));
   ASSIGN_OR_RETURN(server->text_, text::TextProcessor::Load(server->config_));
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
@@ -167,7 +162,7 @@ absl::Status Server::StartRooms() {
   request_context_.open_calls.Start();
   inference_ = std::make_unique<InferenceServiceImpl>(&request_context_);
   admin_ = std::make_unique<AdminServiceImpl>(&request_context_);
-  ASSIGN_OR_RETURN(training_, TrainingSubsystem::Open(&request_context_, &store_, WorkerBinary()));
+  ASSIGN_OR_RETURN(training_, TrainingSubsystem::Open(&request_context_, &store_, config_.worker_binary));
   Admission admission = {.tokens = {.shared = config_.join_token, .local = config_.local_token}};
   admission.on_joined = [this](const std::string& peer) {
     // Without a token anybody may say that it is a worker.
@@ -236,10 +231,6 @@ absl::Status Server::Listen() {
   return absl::OkStatus();
 }
 
-std::string Server::WorkerBinary() const {
-  return config_.worker_binary.empty() ? BesideThisProgram("switchyard-worker") : config_.worker_binary;
-}
-
 absl::Status Server::StartWorkers() {
   if (config_.local_workers > 0 || config_.local_train_workers > 0) {
     ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.local_token));
@@ -257,20 +248,21 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
     return absl::OkStatus();
   }
   LocalFleet::Options options;
-  options.binary = WorkerBinary();
+  options.binary = config_.worker_binary;
   options.count = config_.local_workers;
   options.args = [this, server](int index) {
     const bool trains = config_.train_on_serving && training_->trainers() != nullptr;
     const uint32_t marks = kToServingWorkers | (trains ? kToServingThatTrain : 0);
     std::vector<std::string> args = FlagsToWorkers(config_, marks);
-    args.insert(args.end(),
-                {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", gate_->local_name()),
-                 trains ? "--role=both" : "--role=serve",
-                 config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
-                 absl::StrCat("--profile_out=",
-                              config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),
-                 absl::StrCat("--local_index=", index), absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
-                 absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))});
+    args.insert(
+        args.end(),
+        {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", gate_->local_name()),
+         trains ? "--role=both" : "--role=serve",
+         config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
+         absl::StrCat("--profile_out=",
+                      config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),
+         absl::StrCat("--local_index=", index), absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
+         absl::StrCat("--metrics_port=", config_.worker_metrics_port + (config_.worker_metrics_port > 0 ? index : 0))});
     return args;
   };
   options.max_deaths_unfinalized = 5;

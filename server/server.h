@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
@@ -45,13 +46,12 @@ class Server {
   void Stop();
 
  private:
-  explicit Server(ServerConfig config);
+  explicit Server(ServerConfig config) : config_(std::move(config)) {}
   absl::Status StartRooms();
   absl::Status Listen();
   void Tick(absl::Time now);
   absl::Status StartWorkers();
   absl::Status StartServingWorkers(const std::string& server);
-  std::string WorkerBinary() const;
   void ShutDownGrpc();
   void SetReady(bool ready);
   void Fail(std::string text);

@@ -41,16 +41,6 @@ FeedCall::FeedCall(RequestContext* request_context, grpc::CallbackServerContext*
   feed_->call_ = this;
 }
 
-void FeedCall::set_min_interval(absl::Duration interval) {
-  absl::MutexLock lock(&feed_->mu_);
-  min_interval_ = interval;
-}
-
-void FeedCall::set_on_over(std::function<void()> on_over) {
-  absl::MutexLock lock(&feed_->mu_);
-  on_over_ = std::move(on_over);
-}
-
 void FeedCall::Abandon(absl::string_view why) {
   if (!end_.has_value() || rest_) end_ = absl::CancelledError(why);
   rest_ = nullptr;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -49,9 +50,15 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
 
   std::shared_ptr<Feed> feed() const { return feed_; }  // shared with its feeder
   // Sends at most one message in `interval`; the last one is not held back.  REQUIRES: before the first Offer.
-  void set_min_interval(absl::Duration interval);
+  void set_min_interval(absl::Duration interval) {
+    absl::MutexLock lock(&feed_->mu_);
+    min_interval_ = interval;
+  }
   // Sets what is called once, on any thread, when the call is over.  REQUIRES: before the first Offer.
-  void set_on_over(std::function<void()> on_over);
+  void set_on_over(std::function<void()> on_over) {
+    absl::MutexLock lock(&feed_->mu_);
+    on_over_ = std::move(on_over);
+  }
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;

@@ -37,8 +37,6 @@ EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* te
              metrics, &hooks_),
       links_(&inbox_, &group_, &experts_, &profiles_) {}
 
-EngineLoop::~EngineLoop() { Stop(); }
-
 void EngineLoop::Start() {
   thread_ = std::thread([this] { Run(); });
 }

@@ -42,7 +42,7 @@ class EngineLoop final {
  public:
   // All borrowed; they outlive the loop.
   EngineLoop(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics, EngineHooks hooks);
-  ~EngineLoop();
+  ~EngineLoop() { Stop(); }
 
   void Start();
   // Takes no new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over

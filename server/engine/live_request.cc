@@ -21,10 +21,6 @@ void ObserveTimings(const batching::SequenceTimings& timings, ServerMetrics* met
   metrics->request_inference_time->Observe(absl::ToDoubleSeconds(timings.Prefill() + timings.Decode()));
 }
 
-bool IsEmpty(const OutputChunk& chunk) {
-  return chunk.tokens.empty() && chunk.prompt_logprobs.empty() && chunk.expert_paths.experts.empty() && !chunk.finished;
-}
-
 }  // namespace
 
 LiveRequest::LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream,
@@ -102,7 +98,8 @@ bool LiveRequest::TakeFinished(int choice, const batching::FinishedEvent& finish
 
 void LiveRequest::Flush(absl::Time now) {
   for (OutputChunk& chunk : chunks_) {
-    if (IsEmpty(chunk)) continue;
+    const bool has_lists = !chunk.prompt_logprobs.empty() || !chunk.expert_paths.experts.empty();
+    if (chunk.tokens.empty() && !has_lists && !chunk.finished) continue;
     const int choice = chunk.choice;
     stream_->Push(std::exchange(chunk, OutputChunk{}), now);
     chunk.choice = choice;

@@ -84,16 +84,14 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
 
 // A burst's first step waits a little for the rest of it, until `delay_until_`.
 bool StepLoop::Gathering(absl::Time now) {
-  if (sent_.empty()) {
-    const batching::Scheduler& scheduler = *parts_.group->scheduler();
-    const batching::SchedulerStats stats = scheduler.Stats();
-    if (stats.running == 0 && stats.waiting > 0) {
-      const int64_t step_tokens = int64_t{scheduler.policy().max_batched_tokens} * stats.ranks.size();
-      const absl::Time opens = batching_delay_.OpensAt(stats.waiting_tokens, step_tokens, now);
-      if (now < opens) {
-        delay_until_ = opens;
-        return true;
-      }
+  const batching::Scheduler& scheduler = *parts_.group->scheduler();
+  const batching::SchedulerStats stats = sent_.empty() ? scheduler.Stats() : batching::SchedulerStats();
+  if (stats.running == 0 && stats.waiting > 0) {
+    const int64_t step_tokens = int64_t{scheduler.policy().max_batched_tokens} * stats.ranks.size();
+    const absl::Time opens = batching_delay_.OpensAt(stats.waiting_tokens, step_tokens, now);
+    if (now < opens) {
+      delay_until_ = opens;
+      return true;
     }
   }
   batching_delay_.Close();

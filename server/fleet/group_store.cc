@@ -59,8 +59,7 @@ absl::Status GroupStore::Set(const std::string& token, const std::string& key, s
   std::vector<std::pair<std::function<void(Values)>, std::vector<std::string>>> ready;
   {
     absl::MutexLock lock(&mu_);
-    Store* store = nullptr;
-    ASSIGN_OR_RETURN(store, Find(token));
+    ASSIGN_OR_RETURN(Store* const store, Find(token));
     if (key.empty() || key.size() > kMaxKeyBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("rendezvous: key of ", key.size(), " bytes, limit ", kMaxKeyBytes));

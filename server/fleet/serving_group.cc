@@ -20,12 +20,6 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
           .row_timeout = config.row_timeout};
 }
 
-batching::BatchingPolicy PolicyFor(const ServerConfig& config, int32_t context) {
-  batching::BatchingPolicy policy = config.batching;
-  policy.max_model_len = policy.max_model_len == 0 ? context : std::min(policy.max_model_len, context);
-  return policy;
-}
-
 }  // namespace
 
 absl::Status WorkersLost(const std::string& message) {
@@ -61,18 +55,14 @@ void ServingGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, f
   if (!status.ok()) {
     LogWarn("worker ", id, " is refused: ", status.message());
     client->Close(status);
-  } else if (Contradicts(context)) {
+  } else if (scheduler_ == nullptr && config_->batching.max_model_len > context) {
+    // Such a worker is evicted before a group with it can stand.
     const std::string message = absl::StrCat("--max_model_len=", config_->batching.max_model_len,
                                              ": the model's context is ", context, " tokens");
     workers_.Evict(id, absl::FailedPreconditionError(message), MonotonicNow());
     // A worker from elsewhere may have a wrong model; an own one has this server's.
     if (own && hooks_->on_fatal) hooks_->on_fatal(message);
   }
-}
-
-// Whether --max_model_len is more than the model has: such a worker is evicted before a group with it can stand.
-bool ServingGroup::Contradicts(int32_t context) const {
-  return scheduler_ == nullptr && config_->batching.max_model_len > context;
 }
 
 // A link ends when its process does; how a local one ended is known.
@@ -101,7 +91,9 @@ std::string ServingGroup::WhyNoGroup() const {
 void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first, absl::Time now,
                       std::vector<batching::Event>* events) {
   if (!scheduler_) {
-    scheduler_ = std::make_unique<batching::Scheduler>(PolicyFor(*config_, first.context));
+    batching::BatchingPolicy policy = config_->batching;
+    policy.max_model_len = policy.max_model_len == 0 ? first.context : std::min(policy.max_model_len, first.context);
+    scheduler_ = std::make_unique<batching::Scheduler>(policy);
     if (hooks_->on_first_group) hooks_->on_first_group();
   }
   scheduler_->StartGroup({.epoch = epoch,
@@ -114,10 +106,7 @@ void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const fle
                          now, events);
   const batching::BatchingPolicy& policy = scheduler_->policy();
   metrics_->SetMaxModelLen(policy.max_model_len);
-  metrics_->SetCacheConfig({.block_size = policy.block_size,
-                            .num_blocks = int64_t{world} * num_kv_blocks,
-                            .dtype = first.dtype,
-                            .prefix_reuse = policy.prefix_reuse});
+  metrics_->SetCacheConfig(policy.block_size, int64_t{world} * num_kv_blocks, first.dtype, policy.prefix_reuse);
   PublishModel(world, first);
 }
 

@@ -63,7 +63,6 @@ class ServingGroup {
 
  private:
   std::string WhyNoGroup() const;
-  bool Contradicts(int32_t context) const;
   void PublishModel(int world, const fleet::WorkerInfo& info);
 
   const ServerConfig* const config_;

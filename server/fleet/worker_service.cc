@@ -28,9 +28,9 @@ constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
 constexpr size_t kMostStoreBytes = size_t{64} << 10;  // of a call beside values: keys and a token
 
-// Checks a call's length before anything of it is parsed.
-absl::Status CheckLength(const grpc::ByteBuffer& request, size_t limit) {
-  if (request.Length() <= limit) return absl::OkStatus();
+// Parses a call's request, after a check of its length.
+absl::Status ParseCall(const grpc::ByteBuffer& request, size_t limit, google::protobuf::Message* message) {
+  if (request.Length() <= limit) return rpc::ParseRaw(request, message);
   return absl::InvalidArgumentError(
       absl::StrCat("rendezvous: a message of ", request.Length(), " bytes, limit ", limit));
 }
@@ -245,8 +245,7 @@ grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContex
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::StoreSetRequest message;
-  absl::Status status = CheckLength(*request, GroupStore::kMaxValueBytes + kMostStoreBytes);
-  if (status.ok()) status = rpc::ParseRaw(*request, &message);
+  absl::Status status = ParseCall(*request, GroupStore::kMaxValueBytes + kMostStoreBytes, &message);
   if (status.ok()) status = store_->Set(message.store_token(), message.key(), message.value());
   if (status.ok()) *response = rpc::SerializeRaw(v1::StoreSetResponse());
   reactor->Finish(rpc::ToGrpcStatus(status, ""));
@@ -257,9 +256,7 @@ grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContex
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::StoreGetRequest message;
-  absl::Status status = CheckLength(*request, kMostStoreBytes);
-  if (status.ok()) status = rpc::ParseRaw(*request, &message);
-  if (!status.ok()) {
+  if (const absl::Status status = ParseCall(*request, kMostStoreBytes, &message); !status.ok()) {
     reactor->Finish(rpc::ToGrpcStatus(status, ""));
     return reactor;
   }

@@ -14,7 +14,7 @@ void Advance(prometheus::Counter* counter, int64_t now, int64_t before) {
 
 }  // namespace
 
-LoadSnapshot LoadMonitor::Take() const {
+void LoadMonitor::Update() {
   const WorkerGroup& workers = group_->workers();
   const bool draining = requests_->draining();
   LoadSnapshot snapshot;
@@ -36,11 +36,6 @@ LoadSnapshot LoadMonitor::Take() const {
         .stats = has_stats ? snapshot.scheduler.ranks[member.rank] : batching::RankStats(),
     });
   }
-  return snapshot;
-}
-
-void LoadMonitor::Update() {
-  LoadSnapshot snapshot = Take();
   metrics_->requests_running->Set(snapshot.scheduler.running);
   metrics_->requests_waiting->Set(snapshot.scheduler.waiting);
   metrics_->waiting_tokens->Set(static_cast<double>(snapshot.scheduler.waiting_tokens));
@@ -49,13 +44,7 @@ void LoadMonitor::Update() {
   metrics_->group_epoch->Set(static_cast<double>(snapshot.group_epoch));
   metrics_->workers->Set(static_cast<double>(snapshot.workers.size()));
   experts_->ReportMetrics();
-  ReportTotals(snapshot.scheduler);
-  ReportSlices();
-  absl::MutexLock lock(&mu_);
-  snapshot_ = std::move(snapshot);
-}
-
-void LoadMonitor::ReportTotals(const batching::SchedulerStats& stats) {
+  const batching::SchedulerStats& stats = snapshot.scheduler;
   Advance(metrics_->preemptions, stats.preemptions, reported_.preemptions);
   Advance(metrics_->rows_given, stats.rows_given, reported_.rows_given);
   Advance(metrics_->prefix_queries, stats.prefix_query_tokens, reported_.prefix_query_tokens);
@@ -63,13 +52,12 @@ void LoadMonitor::ReportTotals(const batching::SchedulerStats& stats) {
   Advance(metrics_->refused, stats.refused, reported_.refused);
   Advance(metrics_->generation_tokens, stats.generated_tokens, reported_.generated_tokens);
   reported_ = stats;
-}
-
-void LoadMonitor::ReportSlices() {
   const int64_t slices = slices_->num_slices();
   Advance(metrics_->train_slices, slices, std::exchange(reported_slices_, slices));
   const absl::Duration given = slices_->given(MonotonicNow());
   metrics_->train_slice_seconds->Increment(absl::ToDoubleSeconds(given - std::exchange(reported_slice_time_, given)));
+  absl::MutexLock lock(&mu_);
+  snapshot_ = std::move(snapshot);
 }
 
 LoadSnapshot LoadMonitor::load() const {

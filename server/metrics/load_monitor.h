@@ -46,10 +46,6 @@ class LoadMonitor {
   LoadSnapshot load() const;
 
  private:
-  LoadSnapshot Take() const;
-  void ReportTotals(const batching::SchedulerStats& stats);
-  void ReportSlices();
-
   const ServingGroup* const group_;
   const LiveRequests* const requests_;
   const TrainSlices* const slices_;

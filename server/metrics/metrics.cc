@@ -179,12 +179,13 @@ void ServerMetrics::SetMaxModelLen(int32_t max_model_len) {
   }
 }
 
-void ServerMetrics::SetCacheConfig(const CacheConfig& cache) {
+void ServerMetrics::SetCacheConfig(int32_t block_size, int64_t num_blocks, const std::string& dtype,
+                                   bool prefix_reuse) {
   if (cache_config_ != nullptr) cache_configs_->Remove(cache_config_);
-  const prometheus::Labels what = {{"block_size", absl::StrCat(cache.block_size)},
-                                   {"num_gpu_blocks", absl::StrCat(cache.num_blocks)},
-                                   {"cache_dtype", cache.dtype},
-                                   {"enable_prefix_caching", cache.prefix_reuse ? "True" : "False"}};
+  const prometheus::Labels what = {{"block_size", absl::StrCat(block_size)},
+                                   {"num_gpu_blocks", absl::StrCat(num_blocks)},
+                                   {"cache_dtype", dtype},
+                                   {"enable_prefix_caching", prefix_reuse ? "True" : "False"}};
   cache_config_ = &cache_configs_->Add(With(labels_, what));
   cache_config_->Set(1);
 }

@@ -37,14 +37,8 @@ class ServerMetrics {
 
   // Registers the histograms of tokens, whose buckets end at the model's context; later calls do nothing.
   void SetMaxModelLen(int32_t max_model_len);
-  // Describes the group's KV cache, in place of the last group's.
-  struct CacheConfig {
-    int32_t block_size = 0;  // tokens
-    int64_t num_blocks = 0;  // of all workers
-    std::string dtype;
-    bool prefix_reuse = true;
-  };
-  void SetCacheConfig(const CacheConfig& cache);
+  // Describes the group's KV cache, in place of the last group's; num_blocks of all workers.
+  void SetCacheConfig(int32_t block_size, int64_t num_blocks, const std::string& dtype, bool prefix_reuse);
 
   // --- requests ---
   // Counts sequences that ended well.  REQUIRES: kStop, kLength or kAbort.

@@ -176,8 +176,8 @@ TEST(ServerMetricsTest, BucketsOfTokensEndAtTheContext) {
 
 TEST(ServerMetricsTest, OneGroupsCacheIsDescribed) {
   ServerMetrics metrics("tiny");
-  metrics.SetCacheConfig({.block_size = 16, .num_blocks = 10, .dtype = "fp32"});
-  metrics.SetCacheConfig({.block_size = 16, .num_blocks = 12, .dtype = "fp32"});
+  metrics.SetCacheConfig(/*block_size=*/16, /*num_blocks=*/10, "fp32", /*prefix_reuse=*/true);
+  metrics.SetCacheConfig(/*block_size=*/16, /*num_blocks=*/12, "fp32", /*prefix_reuse=*/true);
   for (const auto& family : metrics.registry()->Collect()) {
     if (family.name != "switchyard_cache_config_info") continue;
     ASSERT_EQ(family.metric.size(), 1u);
