@@ -305,9 +305,4 @@ int ConnectionGate::num_open() {
   return static_cast<int>(connections_.size());
 }
 
-int64_t ConnectionGate::num_refused() const {
-  absl::MutexLock lock(&mu_);
-  return refused_;
-}
-
 }  // namespace switchyard::server

@@ -68,7 +68,10 @@ class ConnectionGate {
   bool End(absl::string_view peer);
 
   int num_open();  // connections
-  int64_t num_refused() const;
+  int64_t num_refused() const {
+    absl::MutexLock lock(&mu_);
+    return refused_;
+  }
 
  private:
   enum Kind { kClient, kKept, kLocal, kNumKinds };

@@ -145,11 +145,6 @@ void FrontPool::Refuse(Work* work, const absl::Status& why) {
   work->refuse(why);
 }
 
-int64_t FrontPool::waiting_bytes() const {
-  absl::MutexLock lock(&mu_);
-  return bytes_;
-}
-
 int64_t FrontPool::MemoryRoom() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::numeric_limits<int64_t>::max();

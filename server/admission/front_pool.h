@@ -46,7 +46,10 @@ class FrontPool {
   // Calls either run, on a thread of the pool, or refuse, on this thread, another poster's or one of the pool.
   void Post(Work work);
 
-  int64_t waiting_bytes() const;
+  int64_t waiting_bytes() const {
+    absl::MutexLock lock(&mu_);
+    return bytes_;
+  }
   int64_t num_refused() const { return refused_.load(); }
 
   // The bytes that RLIMIT_AS leaves; the maximum without that limit.

@@ -135,11 +135,6 @@ void TokenStream::Close(absl::Status status) {
   Notify();
 }
 
-absl::Time TokenStream::WaitingSince() const {
-  absl::MutexLock lock(&mu_);
-  return waiting_since_;
-}
-
 void TokenStream::Attach(std::function<void()> notify) {
   absl::MutexLock lock(&notify_mu_);
   notify_ = std::move(notify);

@@ -27,7 +27,10 @@ class TokenStream {
   // Ends the stream: with OK after the last chunk, or with the error that ends the call.  Later calls do nothing.
   void Close(absl::Status status);
   // Since when the oldest chunk has been waiting; InfiniteFuture if none is.
-  absl::Time WaitingSince() const;
+  absl::Time WaitingSince() const {
+    absl::MutexLock lock(&mu_);
+    return waiting_since_;
+  }
 
   // --- reactor ---
   // `notify` is called when there is something new, on the engine's thread, and never concurrently with itself.

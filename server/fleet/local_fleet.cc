@@ -145,11 +145,6 @@ void LocalFleet::Reap() {
   for (std::string& text : fatal) options_.on_fatal(std::move(text));
 }
 
-void LocalFleet::Finalize() {
-  absl::MutexLock lock(&mu_);
-  finalized_ = true;
-}
-
 void LocalFleet::Watch() {
   for (;;) {
     Reap();
@@ -209,11 +204,6 @@ std::vector<pid_t> LocalFleet::Pids() const {
   std::vector<pid_t> pids;
   for (const Child& child : children_) pids.push_back(child.pid);
   return pids;
-}
-
-int64_t LocalFleet::restarts() const {
-  absl::MutexLock lock(&mu_);
-  return restarts_;
 }
 
 }  // namespace switchyard::server

@@ -44,7 +44,10 @@ class LocalFleet {
 
   absl::Status Start();
   // The workers have served: from now on those that end are always restarted.
-  void Finalize();
+  void Finalize() {
+    absl::MutexLock lock(&mu_);
+    finalized_ = true;
+  }
   // Sends SIGKILL to worker `index` if it still is process `pid`; it will be restarted.
   void Kill(int index, int64_t pid);
   // How process `pid`, worker `index` or its predecessor, ended: "signal 9 (Killed)", "exit code 1".  Empty while it
@@ -53,7 +56,10 @@ class LocalFleet {
   // Sends SIGTERM to all, and SIGKILL to those that remain after `grace`; blocks until all are gone.  No more restarts.
   void Stop(absl::Duration grace);
   std::vector<pid_t> Pids() const;
-  int64_t restarts() const;
+  int64_t restarts() const {
+    absl::MutexLock lock(&mu_);
+    return restarts_;
+  }
 
  private:
   struct Child {

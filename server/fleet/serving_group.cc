@@ -30,11 +30,6 @@ ServingGroup::ServingGroup(const ServerConfig* config, const text::TextProcessor
                            const EngineHooks* hooks, WorkerGroup::Listener* listener)
     : config_(config), text_(text), metrics_(metrics), hooks_(hooks), workers_(GroupOptions(*config), listener) {}
 
-std::shared_ptr<const ServedModel> ServingGroup::model() const {
-  absl::MutexLock lock(&mu_);
-  return model_;
-}
-
 int ServingGroup::RankIn(WorkerId id, int64_t group_epoch) const {
   const auto member = workers_.members().find(id);
   const bool current = ready() && group_epoch == workers_.epoch();

@@ -35,7 +35,10 @@ class ServingGroup {
   // Null before the first group stands.
   batching::Scheduler* scheduler() const { return scheduler_.get(); }
   // Null likewise.  Thread-safe.
-  std::shared_ptr<const ServedModel> model() const;
+  std::shared_ptr<const ServedModel> model() const {
+    absl::MutexLock lock(&mu_);
+    return model_;
+  }
 
   // The worker's rank in the group of that epoch; -1: it has none, or that group does not serve.
   int RankIn(WorkerId id, int64_t group_epoch) const;
