@@ -2,8 +2,10 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
+#include <initializer_list>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -21,34 +23,40 @@
 namespace switchyard::server {
 namespace {
 
-bool IsDirectory(const std::string& path) {
+// Type and permissions of what is at the path; 0 where nothing is.
+mode_t ModeOf(const std::string& path) {
   struct stat st;
-  return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+  return stat(path.c_str(), &st) == 0 ? st.st_mode : 0;
 }
 
-bool Exists(const std::string& path) {
-  struct stat st;
-  return stat(path.c_str(), &st) == 0;
-}
-
-bool IsFile(const std::string& path) {
-  struct stat st;
-  return stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode);
-}
+bool IsFile(const std::string& path) { return S_ISREG(ModeOf(path)); }
 
 class Problems {
  public:
   void Check(bool ok, absl::string_view text) {
     if (!ok) list_.emplace_back(text);
   }
-  // For limits that hang on another flag; the others are in the flags' table.
+  void Check(const absl::Status& status) { Check(status.ok(), status.message()); }
+  void OneOf(absl::string_view flag, absl::string_view value, std::initializer_list<absl::string_view> values,
+             absl::string_view expected) {
+    Check(std::find(values.begin(), values.end(), value) != values.end(),
+          absl::StrCat("--", flag, "=", value, ": must be ", expected));
+  }
+  // For a flag that is at its default unless the flag that it `is_for` allows it.
+  template <class Value>
+  void OnlyFor(bool allowed, absl::string_view flag, const Value& value, const Value& otherwise,
+               absl::string_view is_for) {
+    Check(allowed || value == otherwise, absl::StrCat("--", flag, "=", value, ": is for ", is_for));
+  }
+  // For limits that depend on another flag; the flags' table has the others.
   void Range(absl::string_view flag, int value, int low, int high) {
     Check(value >= low && value <= high,
           absl::StrCat("--", flag, "=", value, ": must be within [", low, ", ", high, "]"));
   }
-  // A device or a FIFO could be read for ever.
+  // A device or a FIFO might never end.
   void File(absl::string_view flag, const std::string& path) {
-    Check(IsFile(path), absl::StrCat("--", flag, "=", path, Exists(path) ? ": not a regular file" : ": no such file"));
+    Check(IsFile(path),
+          absl::StrCat("--", flag, "=", path, ModeOf(path) != 0 ? ": not a regular file" : ": no such file"));
   }
   absl::Status status() const {
     if (list_.empty()) return absl::OkStatus();
@@ -59,62 +67,34 @@ class Problems {
   std::vector<std::string> list_;
 };
 
-}  // namespace
-
-std::string NameOfModel(const std::string& directory) {
-  std::string given = directory;
-  while (given.size() > 1 && given.back() == '/') given.pop_back();
-  const std::string last = given.substr(given.find_last_of('/') + 1);
-  char buffer[PATH_MAX];
-  const std::string real = realpath(directory.c_str(), buffer) != nullptr ? buffer : given;
-  const std::vector<std::string> parts = absl::StrSplit(real, '/');
-  // A link is called what its maker called it.
-  if (!last.empty() && last != "." && last != ".." && last != parts.back()) return last;
-  const size_t n = parts.size();
-  if (n >= 3 && parts[n - 2] == "snapshots" && absl::StartsWith(parts[n - 3], "models--")) {
-    return absl::StrReplaceAll(absl::StripPrefix(parts[n - 3], "models--"), {{"--", "/"}});
-  }
-  return parts.back();
-}
-
-namespace {
-
-void CheckExperts(const ServerConfig& config, Problems* problems) {
-  problems->Check(config.forecast == "auto" || config.forecast == "always" || config.forecast == "never",
-                  absl::StrCat("--forecast=", config.forecast, ": must be auto, always or never"));
-  problems->Check(
-      config.path_length >= 1 && config.path_length <= popularity::kMaxPathLength,
-      absl::StrCat("--path_length=", config.path_length, ": must be within [1, ", popularity::kMaxPathLength, "]"));
+void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
+  problems->OneOf("forecast", config.forecast, {"auto", "always", "never"}, "auto, always or never");
+  problems->Range("path_length", config.path_length, 1, popularity::kMaxPathLength);
   const bool profiles = !config.profile.empty() || !config.profile_out.empty();
   problems->Check(!profiles || config.forecast != "never",
                   "--forecast=never: nothing is learned then, but a --profile or --profile_out is named");
   problems->Check(!profiles || config.local_workers > 0,
                   "--profile, --profile_out: are of local workers, but --local_workers=0");
-  for (const absl::Status& status :
-       {offload::CheckExpertBudget(config.experts),
-        offload::CheckColdExperts(config.experts, config.device == "cpu", config.deterministic),
-        placement::CheckPlacementSettings(config.placement)}) {
-    problems->Check(status.ok(), status.message());
-  }
-  problems->Check(
-      !config.experts.empty() || config.experts.policy == offload::ExpertBudgetOptions().policy,
-      absl::StrCat("--expert_policy=", config.experts.policy, ": is for --expert_budget, which is not given"));
-  // Of the file that only these have.
+  problems->Check(offload::CheckExpertBudget(config.experts));
+  problems->Check(offload::CheckColdExperts(config.experts, config.device == "cpu", config.deterministic));
+  problems->Check(placement::CheckPlacementSettings(config.placement));
   const offload::ExpertBudgetOptions defaults;
+  problems->OnlyFor(!config.experts.empty(), "expert_policy", config.experts.policy, defaults.policy,
+                    "--expert_budget, which is not given");
+  // Both make a file of the experts.
   const bool has_file = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
-  constexpr absl::string_view kWhose = ": is for --expert_budget, or for a --placement other than static";
-  problems->Check(has_file || config.experts.file_dir == defaults.file_dir,
-                  absl::StrCat("--expert_file_dir=", config.experts.file_dir, kWhose));
-  problems->Check(has_file || !(config.experts.copy_bytes_per_second > 0),
-                  absl::StrCat("--expert_copy_bytes_per_second=", config.experts.copy_bytes_per_second, kWhose));
+  constexpr absl::string_view kIsFor = "--expert_budget, or for a --placement other than static";
+  problems->OnlyFor(has_file, "expert_file_dir", config.experts.file_dir, defaults.file_dir, kIsFor);
+  problems->Check(
+      has_file || !(config.experts.copy_bytes_per_second > 0),
+      absl::StrCat("--expert_copy_bytes_per_second=", config.experts.copy_bytes_per_second, ": is for ", kIsFor));
 }
 
 void CheckDevice(const ServerConfig& config, Problems* problems) {
-  problems->Check(config.device == "cpu" || config.device == "cuda",
-                  absl::StrCat("--device=", config.device, ": must be cpu or cuda"));
+  problems->OneOf("device", config.device, {"cpu", "cuda"}, "cpu or cuda");
   problems->Check(config.gpu_memory_fraction > 0 && config.gpu_memory_fraction <= 1,
                   absl::StrCat("--gpu_memory_fraction=", config.gpu_memory_fraction, ": must be within (0, 1]"));
-  // What only GPUs have.  A value that is the default says nothing that is not so.
+  // A flag for GPUs may have its default on CPUs.
   const auto gpu_only = [&](bool is_default, absl::string_view flag) {
     problems->Check(config.device != "cpu" || is_default, absl::StrCat(flag, ": is for GPUs, but --device=cpu"));
   };
@@ -123,12 +103,11 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
            absl::StrCat("--gpu_memory_fraction=", config.gpu_memory_fraction));
   gpu_only(config.deterministic == defaults.deterministic, "--deterministic");
   gpu_only(config.cuda_graphs == defaults.cuda_graphs, "--cuda_graphs=false");
-  problems->Check(config.load_format == "auto" || config.load_format == "dummy",
-                  absl::StrCat("--load_format=", config.load_format, ": must be auto or dummy"));
-  CheckExperts(config, problems);
+  problems->OneOf("load_format", config.load_format, {"auto", "dummy"}, "auto or dummy");
+  CheckExpertFlags(config, problems);
 }
 
-// Whoever reaches the port could join.
+// Without a token every process that reaches the port could join.
 void CheckJoining(const ServerConfig& config, Problems* problems) {
   const int elsewhere = config.workers - config.local_workers + config.train_workers - config.local_train_workers;
   problems->Check(
@@ -139,7 +118,7 @@ void CheckJoining(const ServerConfig& config, Problems* problems) {
           "a file (head -c 32 /dev/urandom | base64 >FILE) and give it to the server and to each worker"));
 }
 
-// Of training on serving workers.
+// Checks the flags of training on serving workers.
 void CheckSlices(const ServerConfig& config, Problems* problems) {
   problems->Check(config.train_share >= 0 && config.train_share <= 0.9,
                   absl::StrCat("--train_share=", config.train_share, ": must be within [0, 0.9]"));
@@ -149,10 +128,8 @@ void CheckSlices(const ServerConfig& config, Problems* problems) {
     return;
   }
   const ServerConfig defaults;
-  problems->Check(config.train_yield_ms == defaults.train_yield_ms,
-                  absl::StrCat("--train_yield_ms=", config.train_yield_ms, ": is for --train_on_serving"));
-  problems->Check(config.train_share == defaults.train_share,
-                  absl::StrCat("--train_share=", config.train_share, ": is for --train_on_serving"));
+  problems->OnlyFor(false, "train_yield_ms", config.train_yield_ms, defaults.train_yield_ms, "--train_on_serving");
+  problems->OnlyFor(false, "train_share", config.train_share, defaults.train_share, "--train_on_serving");
 }
 
 void CheckTraining(ServerConfig* config, Problems* problems) {
@@ -171,15 +148,13 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
     problems->Check(!trains || !path->empty(), absl::StrCat("--", flag, ": missing; training workers want it"));
     if (path->empty()) continue;
     const absl::Status status = RootDir::Open(*path, what).status();
-    // Serving does not depend on the disk of jobs: TrainingSubsystem says what is wrong with it.
+    // Serving does not depend on the disk of jobs: TrainingSubsystem reports a checkpoint root that cannot be used.
     const bool only_disables_jobs = path == &config->checkpoint_root;
     problems->Check(status.ok() || only_disables_jobs, absl::StrCat("--", flag, ": ", status.message()));
   }
-  for (const absl::Status& status :
-       {CheckRootsApart("--dataset_root", config->dataset_root, "--checkpoint_root", config->checkpoint_root),
-        CheckWritableFolder("--train_offload_dir", config->train_offload_dir)}) {
-    problems->Check(status.ok(), std::string(status.message()));
-  }
+  problems->Check(
+      CheckRootsApart("--dataset_root", config->dataset_root, "--checkpoint_root", config->checkpoint_root));
+  problems->Check(CheckWritableFolder("--train_offload_dir", config->train_offload_dir));
   problems->Check(config->train_offload_dir.empty() || config->local_train_workers > 0,
                   absl::StrCat("--train_offload_dir=", config->train_offload_dir,
                                ": is for local training workers (--local_train_workers); others have their own"));
@@ -187,13 +162,29 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
 
 }  // namespace
 
+std::string NameOfModel(const std::string& directory) {
+  std::string given = directory;
+  while (given.size() > 1 && given.back() == '/') given.pop_back();
+  const std::string last = given.substr(given.find_last_of('/') + 1);
+  char buffer[PATH_MAX];
+  const std::string real = realpath(directory.c_str(), buffer) != nullptr ? buffer : given;
+  const std::vector<std::string> parts = absl::StrSplit(real, '/');
+  // A link has a name of its own.
+  if (!last.empty() && last != "." && last != ".." && last != parts.back()) return last;
+  const size_t n = parts.size();
+  if (n >= 3 && parts[n - 2] == "snapshots" && absl::StartsWith(parts[n - 3], "models--")) {
+    return absl::StrReplaceAll(absl::StripPrefix(parts[n - 3], "models--"), {{"--", "/"}});
+  }
+  return parts.back();
+}
+
 absl::Status ServerConfig::Finish() {
   Problems problems;
   if (model.empty()) {
     problems.Check(false, "--model: missing; give the directory of a HuggingFace checkpoint");
   } else {
-    problems.Check(IsDirectory(model), absl::StrCat("--model=", model, ": ", WhyNoModelDir(model)));
-    problems.Check(!IsDirectory(model) || IsFile(model + "/config.json"),
+    problems.Check(S_ISDIR(ModeOf(model)), absl::StrCat("--model=", model, ": ", WhyNoModelDir(model)));
+    problems.Check(!S_ISDIR(ModeOf(model)) || IsFile(model + "/config.json"),
                    absl::StrCat("--model=", model, ": has no config.json"));
   }
   for (const FlagProblem& problem : FlagsOfServer(this).OutOfRange(/*given_only=*/false)) {
@@ -220,18 +211,17 @@ absl::Status ServerConfig::Finish() {
   CheckDevice(*this, &problems);
   CheckTraining(this, &problems);
   CheckJoining(*this, &problems);
-  problems.Check(dtype == "auto" || dtype == "fp32" || dtype == "bf16" || dtype == "fp16" || dtype == "fp64",
-                 absl::StrCat("--dtype=", dtype, ": must be one of auto, fp32, bf16, fp16, fp64"));
+  problems.OneOf("dtype", dtype, {"auto", "fp32", "bf16", "fp16", "fp64"}, "one of auto, fp32, bf16, fp16, fp64");
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
-  // On loopback all clients are this machine's, and cannot be told apart.
+  // On loopback all clients are this machine's, and have one address.
   if (max_streams_per_client == 0) {
     max_streams_per_client = rpc::IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
   }
   if (max_connections_per_client == 0) max_connections_per_client = std::max(1, max_connections / 2);
   batching::BatchingPolicy checked = batching;
   if (checked.max_model_len == 0) checked.max_model_len = 1 << 20;
-  if (const absl::Status status = checked.Validate(); !status.ok()) problems.Check(false, status.message());
+  problems.Check(checked.Validate());
   return problems.status();
 }
 

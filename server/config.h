@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -32,65 +31,63 @@ struct ServerConfig {
   std::string worker_binary;  // default: switchyard-worker beside this program
   std::string join_token_file;
   std::string join_token;   // workers from elsewhere must present it; default: drawn at the start where none may come
-  std::string local_token;  // drawn at the start: local workers present it, and nobody else has it
+  std::string local_token;  // drawn at the start; only local workers have it
   std::string dtype = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i has GPU i
   double gpu_memory_fraction = 0.9;  // of a GPU's memory, for weights, scratch and cache
-  bool deterministic = false;        // on GPUs: what is computed of a sequence does not depend on its company
+  bool deterministic = false;        // on GPUs: a sequence's results do not depend on the rest of the batch
   bool cuda_graphs = true;
   std::string load_format = "auto";        // "dummy": random weights of the config's shapes
   offload::ExpertBudgetOptions experts;    // of local workers
-  std::string profile;                     // of local workers: what a profiling run learned; empty: nothing
-  std::string profile_out;                 // of local workers: where they write what they learned; empty: nowhere
+  std::string profile;                     // of local workers: file of a profiling run; empty: none
+  std::string profile_out;                 // of local workers: file for what they learn; empty: none
   std::string forecast = "auto";           // of local workers: auto, always or never
-  int path_length = 3;                     // of local workers: l of the paths that predict, [1, kMaxPathLength]
+  int path_length = 3;                     // of local workers: layers of the paths that predict, [1, kMaxPathLength]
   placement::PlacementSettings placement;  // of all workers
 
   // Training jobs (server/jobs).
   int local_train_workers = 0;    // started by this server on this machine
-  int train_workers = 0;          // that there may be, those from elsewhere included; 0 = local_train_workers
+  int train_workers = 0;          // at most, those from elsewhere included; 0 = local_train_workers
   int train_threads = 0;          // per local training worker; 0 = usable cores / local training workers
-  bool train_on_serving = false;  // serving workers train, too, in the slices that serving leaves to it
-  int train_yield_ms = 50;        // within which their training must stop when there is something to serve
-  double train_share = 0;         // of the time in which there is something to serve, how much training gets; [0, 0.9]
-  std::string dataset_root;       // beneath it users name data; empty: there is none
+  bool train_on_serving = false;  // serving workers also train, in time slices
+  int train_yield_ms = 50;        // in which their training must stop when there is something to serve
+  double train_share = 0;         // training's part of the time in which there is something to serve; [0, 0.9]
+  std::string dataset_root;       // users name data beneath it; empty: none
   std::string train_offload_dir;  // of local training workers; empty: nothing is offloaded
-  std::string checkpoint_root;    // beneath it they name models; the journal and jobs' folders are there
+  std::string checkpoint_root;    // users name models beneath it; it holds the journal and jobs' folders
 
   int64_t kv_cache_bytes = 0;                                // per worker; 0 = the worker decides
   batching::BatchingPolicy batching = {.max_model_len = 0};  // 0 = the model's context
 
   int max_streams = 512;               // open Generate calls
   int max_streams_per_client = 0;      // of one address; 0 = half of max_streams, all on loopback
-  int max_connections = 512;           // those of local workers apart, and those kept for workers from elsewhere
+  int max_connections = 512;           // besides those of local workers and those kept for workers from elsewhere
   int max_connections_per_client = 0;  // of one address; 0 = half of max_connections
   int64_t max_request_bytes = 4 << 20;
-  int64_t max_waiting_text_bytes = 64 << 20;  // of calls whose text waits to be read; of one client half
+  int64_t max_waiting_text_bytes = 64 << 20;  // of calls whose text waits to be read; half of it for one client
   int64_t max_prompt_bytes = 4 << 20;
-  absl::Duration default_deadline = absl::Seconds(300);        // of requests that come without one
+  absl::Duration default_deadline = absl::Seconds(300);        // of requests without one
   absl::Duration max_deadline = absl::Hours(1);                // longest that a request may ask for
-  absl::Duration request_message_timeout = absl::Seconds(30);  // for a Generate call's message to come
+  absl::Duration request_message_timeout = absl::Seconds(30);  // for a Generate call's message
   absl::Duration slow_client_timeout = absl::Seconds(30);
-  absl::Duration unread_end_timeout = absl::Seconds(30);  // then a stream is reset whose client does not take its end
+  absl::Duration unread_end_timeout = absl::Seconds(30);  // then a stream whose client does not read its end is reset
   absl::Duration drain_timeout = absl::Seconds(25);       // after SIGTERM
-  absl::Duration start_timeout = absl::Minutes(10);       // for a group to form, while nothing makes progress
+  absl::Duration start_timeout = absl::Minutes(10);       // for a group to form, without progress
   // A step that takes longer than step_timeout + its rows x row_timeout is a lost group; see WorkerGroup::Options.
   absl::Duration step_timeout = absl::Seconds(120);
   absl::Duration row_timeout = absl::Seconds(1);
 
-  // Fills what is derived (names, workers).  Returns every problem at once, one a line: InvalidArgument.
+  // Fills derived fields (names, workers).  InvalidArgument: every problem, one a line.
   absl::Status Finish();
-  // Calls of all kinds that one connection may have open at a time.
+  // The most calls, of all kinds, that one connection may have open.
   int StreamsPerConnection() const { return 2 * max_streams_per_client + 64; }
-  // Generate calls that one connection may reset without their request within some seconds.
+  // The most Generate calls without a request that one connection may reset within some seconds.
   int MostWithoutRequest() const { return std::max(2000, 2 * StreamsPerConnection()); }
-  int num_workers() const { return workers; }
-  int num_train_workers() const { return train_workers; }
 };
 
-// What a checkpoint's directory is called: its last part; where that is "." or "..", of the directory meant by it.  A
-// snapshot of the HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is ORG/NAME.
+// The name of a checkpoint's directory: the last part of its path, where that is "." or ".." the last part of the real
+// path.  A snapshot of the HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is ORG/NAME.
 std::string NameOfModel(const std::string& directory);
 
 }  // namespace switchyard::server

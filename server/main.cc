@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "proto/support/library_setup.h"
 #include "scheduler/base/flags/program_flags.h"
 #include "scheduler/base/join_token.h"
@@ -32,7 +31,7 @@ absl::Status Finish(ServerConfig* config) {
   const absl::StatusOr<std::string> token = ReadJoinToken(config->join_token_file, kMinTokenBytes);
   if (token.ok()) config->join_token = *token;
   const absl::Status finished = config->Finish();
-  const int64_t workers = int64_t{config->num_workers()} + config->num_train_workers();
+  const int64_t workers = int64_t{config->workers} + config->train_workers;
   const int64_t own_files = kOwnOpenFiles + 2 * workers;
   const absl::Status guarded =
       GuardProcess(config->max_connections + own_files,

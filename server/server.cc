@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -28,9 +30,9 @@ namespace {
 constexpr char kReadiness[] = "readiness";
 constexpr int kReflectionThreads = 16;
 constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of calls that wait for the files of jobs to be looked at
-// At the end: for calls to end, and then for what they were told to be taken.
+// At the end: for calls to end, and then for clients to take their last bytes.
 constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
-constexpr int kLocalConnections = 2;  // of one worker: the last one may not be known to be gone
+constexpr int kLocalConnections = 2;  // of one worker: its old one may not be known to be gone
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
@@ -45,8 +47,8 @@ fleet::EngineSettings SettingsOf(const ServerConfig& config) {
 }
 
 void SetKeepalive(grpc::ServerBuilder* builder) {
-  // A client that is gone is seen in about 2 s while it has a call; clients may ping every 5 s.  Without a call nobody
-  // is pinged: some clients read what comes only during calls, a chat that waits for its user, say.
+  // A client that is gone is seen in about 2 s while it has a call; clients may ping every 5 s.  Clients without a call
+  // are not pinged, as some read only during calls (a chat that waits for its user, say).
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
@@ -59,19 +61,19 @@ void SetKeepalive(grpc::ServerBuilder* builder) {
 void SetLimits(grpc::ServerBuilder* builder, const ServerConfig& config) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
-  // Of all kinds: also of those that never become calls here, as their request does not come, and of Health.Watch. What
-  // is beyond waits in its client, so there is room for the refusals of what is beyond the client's share.
+  // Counts all kinds of streams, also Health.Watch and those whose request does not come.  Calls beyond it wait in
+  // their client, so it leaves room to refuse calls beyond the client's share.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.StreamsPerConnection());
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // a connection that says nothing
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5 * 60 * 1000);
-  // Reflection alone takes a thread for each open call; beyond these gRPC answers RESOURCE_EXHAUSTED.
+  // Only reflection uses a thread for each open call; beyond these gRPC answers RESOURCE_EXHAUSTED.
   grpc::ResourceQuota quota("switchyard");
   quota.SetMaxThreads(kReflectionThreads);
   builder->SetResourceQuota(quota);
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);  // not one for each core
 }
 
-// A file in memory that local workers inherit: a secret belongs neither in argv nor in the environment.
+// Makes a file in memory that local workers inherit: a secret belongs neither in argv nor in the environment.
 absl::StatusOr<int> SecretFile(const std::string& secret) {
   const int fd = memfd_create("join_token", 0);
   if (fd < 0 || write(fd, secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
@@ -80,33 +82,26 @@ absl::StatusOr<int> SecretFile(const std::string& secret) {
   return fd;
 }
 
-int WorkerMetricsPort(const ServerConfig& config, int index) {
-  return config.worker_metrics_port > 0 ? config.worker_metrics_port + index : config.worker_metrics_port;
-}
-
 std::string BesideThisProgram(const std::string& name) {
-  char path[4096];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
-  if (length <= 0) return name;
-  const std::string self(path, static_cast<size_t>(length));
-  return absl::StrCat(self.substr(0, self.find_last_of('/') + 1), name);
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? name : (self.parent_path() / name).string();
 }
 
 }  // namespace
-
-Server::Server(ServerConfig config) : config_(std::move(config)) {}
 
 Server::~Server() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   const bool from_elsewhere =
-      config.num_workers() > config.local_workers || config.num_train_workers() > config.local_train_workers;
+      config.workers > config.local_workers || config.train_workers > config.local_train_workers;
   if (config.join_token.empty() && from_elsewhere) {
     LogWarn("no --join_token_file: anyone who reaches this port may join as a worker");
   } else if (config.join_token.empty()) {
     config.join_token = DrawToken();
   }
   config.local_token = DrawToken();
+  if (config.worker_binary.empty()) config.worker_binary = BesideThisProgram("switchyard-worker");
   auto server = std::unique_ptr<Server>(new Server(std::move(config)));
   ASSIGN_OR_RETURN(server->text_, text::TextProcessor::Load(server->config_));
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
@@ -127,33 +122,30 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   return server;
 }
 
-// What is behind the door.
+// Makes the services and everything that they need.
 absl::Status Server::StartRooms() {
-  Server* self = this;
-  EngineLoop::Hooks hooks;
-  hooks.on_ready = [self](bool ready) { self->SetReady(ready); };
-  hooks.on_fenced = [self](int index, int64_t pid) {
-    if (self->fleet_) self->fleet_->Kill(index, pid);
+  EngineHooks hooks;
+  hooks.on_ready = [this](bool ready) { SetReady(ready); };
+  hooks.on_fenced = [this](int index, int64_t pid) {
+    if (fleet_) fleet_->Kill(index, pid);
   };
-  hooks.end_of = [self](int index, int64_t pid) {
-    return self->fleet_ ? self->fleet_->EndOf(index, pid) : std::string();
-  };
-  hooks.has_unread = [self](const fleet::WorkerInfo& info) { return self->gate_->HasUnread(info.peer, info.pid); };
+  hooks.end_of = [this](int index, int64_t pid) { return fleet_ ? fleet_->EndOf(index, pid) : std::string(); };
+  hooks.has_unread = [this](const fleet::WorkerInfo& info) { return gate_->HasUnread(info.peer, info.pid); };
   request_context_.has_unread = hooks.has_unread;
-  request_context_.end_connection = [self](const std::string& peer) {
-    if (!self->gate_->End(peer)) return;
-    self->metrics_->connections_ended->Increment();
-    LogWarn("the connection of ", peer, " is ended: more than ", self->config_.MostWithoutRequest(),
+  request_context_.end_connection = [this](const std::string& peer) {
+    if (!gate_->End(peer)) return;
+    metrics_->connections_ended->Increment();
+    LogWarn("the connection of ", peer, " is ended: more than ", config_.MostWithoutRequest(),
             " Generate calls within ", absl::FormatDuration(ResetGuard::kWindow), " were reset without a request");
   };
-  hooks.on_epoch = [self](const std::string& token) {
-    self->store_.Close(std::exchange(self->serving_token_, token));
-    self->store_.Open(token);
+  hooks.on_epoch = [this](const std::string& token) {
+    store_.Close(std::exchange(serving_token_, token));
+    store_.Open(token);
   };
-  hooks.on_tick = [self](absl::Time now) { self->Tick(now); };
-  hooks.on_fatal = [self](std::string text) { self->Fail(std::move(text)); };
-  hooks.on_first_group = [self] {
-    if (self->fleet_) self->fleet_->Finalize();
+  hooks.on_tick = [this](absl::Time now) { Tick(now); };
+  hooks.on_fatal = [this](std::string text) { Fail(std::move(text)); };
+  hooks.on_first_group = [this] {
+    if (fleet_) fleet_->Finalize();
   };
   engine_ = std::make_unique<EngineLoop>(&config_, text_.get(), metrics_.get(), std::move(hooks));
   pool_ = std::make_unique<FrontPool>(2, FrontPool::Limits{.calls = static_cast<size_t>(config_.max_streams) * 2,
@@ -170,12 +162,11 @@ absl::Status Server::StartRooms() {
   request_context_.open_calls.Start();
   inference_ = std::make_unique<InferenceServiceImpl>(&request_context_);
   admin_ = std::make_unique<AdminServiceImpl>(&request_context_);
-  ASSIGN_OR_RETURN(training_, TrainingSubsystem::Open(&request_context_, &store_, WorkerBinary()));
-  Admission admission;
-  admission.tokens = {.shared = config_.join_token, .local = config_.local_token};
-  admission.on_joined = [self](const std::string& peer) {
+  ASSIGN_OR_RETURN(training_, TrainingSubsystem::Open(&request_context_, &store_, config_.worker_binary));
+  Admission admission = {.tokens = {.shared = config_.join_token, .local = config_.local_token}};
+  admission.on_joined = [this](const std::string& peer) {
     // Without a token anybody may say that it is a worker.
-    if (!self->config_.join_token.empty()) self->gate_->KeepPlacesFor(AddressOfPeer(peer));
+    if (!config_.join_token.empty()) gate_->KeepPlacesFor(AddressOfPeer(peer));
   };
   workers_ = std::make_unique<WorkerServiceImpl>(engine_->links(), training_->trainers(), &store_, SettingsOf(config_),
                                                  std::move(admission));
@@ -186,11 +177,11 @@ void Server::Tick(absl::Time now) {
   store_.Sweep(now);
   workers_->CheckTime(now);
   metrics_->open_connections->Set(gate_->num_open());
-  const int64_t refused = gate_->num_refused();
   metrics_->waiting_text_bytes->Set(static_cast<double>(pool_->waiting_bytes()));
-  const int64_t refused_texts = pool_->num_refused();
-  metrics_->texts_refused->Increment(static_cast<double>(refused_texts - std::exchange(refused_texts_, refused_texts)));
-  metrics_->connections_refused->Increment(static_cast<double>(refused - std::exchange(refused_connections_, refused)));
+  const int64_t texts = pool_->num_refused(), connections = gate_->num_refused();
+  metrics_->texts_refused->Increment(static_cast<double>(texts - std::exchange(refused_texts_, texts)));
+  metrics_->connections_refused->Increment(
+      static_cast<double>(connections - std::exchange(refused_connections_, connections)));
 }
 
 absl::Status Server::Listen() {
@@ -198,7 +189,7 @@ absl::Status Server::Listen() {
   auto gate = ConnectionGate::Listen(config_.host, config_.port,
                                      {.connections = config_.max_connections,
                                       .per_client = config_.max_connections_per_client,
-                                      .kept = config_.num_workers() + config_.num_train_workers() - local,
+                                      .kept = config_.workers + config_.train_workers - local,
                                       .local = local > 0 ? kLocalConnections * local : 0});
   if (!gate.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ",
@@ -208,7 +199,7 @@ absl::Status Server::Listen() {
   gate_ = *std::move(gate);
   port_ = gate_->port();
   grpc::EnableDefaultHealthCheckService(true);
-  // Whoever may speak plaintext to this port may also ask what it serves.
+  // Clients that may use this port may also ask what it serves.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   // gRPC's health service comes without its descriptor, which reflection is asked for: this use links ours.
   (void)grpc::health::v1::HealthCheckRequest::descriptor();
@@ -240,10 +231,6 @@ absl::Status Server::Listen() {
   return absl::OkStatus();
 }
 
-std::string Server::WorkerBinary() const {
-  return config_.worker_binary.empty() ? BesideThisProgram("switchyard-worker") : config_.worker_binary;
-}
-
 absl::Status Server::StartWorkers() {
   if (config_.local_workers > 0 || config_.local_train_workers > 0) {
     ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.local_token));
@@ -255,26 +242,27 @@ absl::Status Server::StartWorkers() {
 
 absl::Status Server::StartServingWorkers(const std::string& server) {
   if (config_.local_workers == 0) {
-    LogInfo("waiting for ", config_.num_workers(),
+    LogInfo("waiting for ", config_.workers,
             " workers: switchyard-worker --server=", rpc::JoinHostPort(config_.host, port_),
             " --model=", config_.model);
     return absl::OkStatus();
   }
   LocalFleet::Options options;
-  options.binary = WorkerBinary();
+  options.binary = config_.worker_binary;
   options.count = config_.local_workers;
   options.args = [this, server](int index) {
     const bool trains = config_.train_on_serving && training_->trainers() != nullptr;
     const uint32_t marks = kToServingWorkers | (trains ? kToServingThatTrain : 0);
     std::vector<std::string> args = FlagsToWorkers(config_, marks);
-    args.insert(args.end(),
-                {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", gate_->local_name()),
-                 trains ? "--role=both" : "--role=serve",
-                 config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
-                 absl::StrCat("--profile_out=",
-                              config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),
-                 absl::StrCat("--local_index=", index), absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
-                 absl::StrCat("--metrics_port=", WorkerMetricsPort(config_, index))});
+    args.insert(
+        args.end(),
+        {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", gate_->local_name()),
+         trains ? "--role=both" : "--role=serve",
+         config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
+         absl::StrCat("--profile_out=",
+                      config_.profile_out.empty() ? "" : absl::StrCat(config_.profile_out, ".", index)),
+         absl::StrCat("--local_index=", index), absl::StrCat("--join_token_file=/proc/self/fd/", token_fd_),
+         absl::StrCat("--metrics_port=", config_.worker_metrics_port + (config_.worker_metrics_port > 0 ? index : 0))});
     return args;
   };
   options.max_deaths_unfinalized = 5;
@@ -304,7 +292,7 @@ std::string Server::failure() const {
 
 void Server::Drain(const std::function<bool()>& give_up) {
   SetReady(false);
-  // Shared with the engine, which may call later than we wait.
+  // Shared with the engine, which may call after the wait has ended.
   auto done = std::make_shared<absl::Notification>();
   auto trained = std::make_shared<absl::Notification>();
   engine_->Drain(config_.drain_timeout, [done] { done->Notify(); });
@@ -319,8 +307,8 @@ void Server::Drain(const std::function<bool()>& give_up) {
   }
 }
 
-// Calls that still do not end are cancelled.  gRPC then waits, without a bound, until every connection's last bytes are
-// taken; one whose client does not read is ended.
+// Calls that still do not end are cancelled.  gRPC then waits without a bound until clients have read every
+// connection's last bytes; connections of clients that do not read are ended.
 void Server::ShutDownGrpc() {
   absl::Notification down;
   std::thread bound([this, &down] {
@@ -338,12 +326,12 @@ void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (engine_) engine_->Dismiss();
   if (training_) training_->StopWorkers();
-  // Who writes what it has learned solves for it first.
+  // Workers with --profile_out fit their predictors first.
   if (fleet_) fleet_->Stop(config_.profile_out.empty() ? absl::Seconds(2) : absl::Minutes(15));
-  // The engine first: it ends the streams that remain with a reason, and the workers' links.
+  // The engine first: it ends the remaining streams with a reason, and the workers' links.
   if (engine_) engine_->Stop();
   if (training_) training_->Stop();
-  store_.CloseAll();  // whoever waits in it is answered, else Shutdown would wait for them
+  store_.CloseAll();  // answers the calls that wait in it, else Shutdown would wait for them
   if (gate_) gate_->Close();
   if (grpc_) ShutDownGrpc();
   request_context_.open_calls.Stop();

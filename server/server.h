@@ -1,13 +1,13 @@
-// The whole server, in one visible order: Start, serve, Drain, Stop.
+// The server as a whole: Start, serve, Drain, Stop.
 //
-//   text room (tokenizer, template) → metrics → engine loop, training room → gRPC (users' and workers' services,
+//   text processor → metrics → engine loop, training subsystem → gRPC (users' and workers' services,
 //   health, reflection) → local workers → ready
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
@@ -34,25 +34,24 @@ class Server {
 
   int port() const { return port_; }
   int metrics_port() const { return metrics_port_; }
-  // Set when the server cannot start: a worker refused the model before it was served once.  Afterwards a refusal only
-  // ends readiness, until a later try succeeds.
+  // Notified when the server cannot start, as a worker refused the model before it was first served.  Afterwards a
+  // refusal only ends readiness, until a later try succeeds.
   const absl::Notification& failed() const { return failed_; }
   std::string failure() const;
 
-  // Readiness off, no new requests; waits for the running ones at most config.drain_timeout, or until `give_up` (asked
-  // every 50 ms) says so.
+  // Ends readiness and refuses new requests; waits for the running ones at most config.drain_timeout, or until
+  // `give_up`, which is called every 50 ms, returns true.
   void Drain(const std::function<bool()>& give_up = [] { return false; });
-  // Ends everything.  Blocks until all threads and local workers are gone.
+  // Blocks until all threads and local workers are gone.
   void Stop();
 
  private:
-  explicit Server(ServerConfig config);
+  explicit Server(ServerConfig config) : config_(std::move(config)) {}
   absl::Status StartRooms();
   absl::Status Listen();
   void Tick(absl::Time now);
   absl::Status StartWorkers();
   absl::Status StartServingWorkers(const std::string& server);
-  std::string WorkerBinary() const;
   void ShutDownGrpc();
   void SetReady(bool ready);
   void Fail(std::string text);
@@ -61,7 +60,7 @@ class Server {
   std::unique_ptr<const text::TextProcessor> text_;
   std::unique_ptr<ServerMetrics> metrics_;
   GroupStore store_;
-  std::string serving_token_;  // of the serving group's store; of the engine's thread
+  std::string serving_token_;  // opens the serving group's store; of the engine's thread
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<FrontPool> pool_, file_pool_;
   RequestContext request_context_;
@@ -70,7 +69,7 @@ class Server {
   std::unique_ptr<TrainingSubsystem> training_;
   std::unique_ptr<WorkerServiceImpl> workers_;
   std::unique_ptr<ConnectionGate> gate_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // where the gate brings connections
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // gRPC's end of the gate
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<LocalFleet> fleet_;
   int port_ = 0;
@@ -79,7 +78,7 @@ class Server {
   absl::Notification failed_;
   mutable absl::Mutex mu_;
   std::string failure_ ABSL_GUARDED_BY(mu_);
-  int64_t refused_connections_ = 0, refused_texts_ = 0;  // as the metrics have it
+  int64_t refused_connections_ = 0, refused_texts_ = 0;  // that the metrics have counted
   bool stopped_ = false;
 };
 

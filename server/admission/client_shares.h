@@ -1,7 +1,7 @@
-// How much each client holds of what there is little of: calls, connections.
+// How many calls or connections each client holds.
 //
-// A client is an address: before there are accounts nothing else tells clients apart.  A gateway that speaks for many
-// is one client, and so are all programs of one machine.  Thread-safe.
+// A client is an address, as there are no accounts.  A gateway that speaks for many is one client, and so are all
+// programs of one machine.  Thread-safe.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ namespace switchyard::server {
 
 class ClientShares {
  public:
-  // One more for `client`, unless it has `limit` already: then false, and no Leave is due.
+  // Adds one for `client`; returns false when it has `limit` already, and then no Leave is due.
   [[nodiscard]] bool Enter(const std::string& client, int limit) {
     absl::MutexLock lock(&mu_);
     int& held = held_[client];
@@ -30,7 +30,7 @@ class ClientShares {
     const auto it = held_.find(client);
     if (it != held_.end() && --it->second == 0) held_.erase(it);
   }
-  // That hold something.
+  // Clients that hold something.
   size_t num_clients() const {
     absl::MutexLock lock(&mu_);
     return held_.size();

@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
 #include "server/admission/client_shares.h"
 #include "server/admission/join_tokens.h"
 #include "server/clock.h"
@@ -31,9 +32,9 @@ namespace {
 
 constexpr int kBacklog = 512;
 constexpr int kPauseMs = 100;                   // when no descriptor is left
-constexpr int kProbeSeconds = 10, kProbes = 2;  // of a connection that says nothing
+constexpr int kProbeSeconds = 10, kProbes = 2;  // of a silent connection
 constexpr absl::Duration kWarnEvery = absl::Seconds(10);
-// A door that is full is not searched for closed connections for each one that is refused.
+// A full gate is not searched for closed connections each time that it refuses one.
 constexpr absl::Duration kSearchEvery = absl::Milliseconds(10);
 constexpr size_t kMostAddresses = 1024;
 
@@ -49,14 +50,13 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, int port) {
   return AddressList(found, &freeaddrinfo);
 }
 
-// A socket that listens on `address`; its port is `port` if that is not 0, and *port is what it came to be.
+// Makes a socket that listens on `address` and *port, where 0 is any free port and becomes the port that it got.
 absl::StatusOr<int> ListenOn(const addrinfo& address, int* port) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return absl::UnavailableError(std::strerror(errno));
   const int on = 1, off = 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  // The accepted ones inherit these.  gRPC pings those with calls; of the others the kernel finds whose machine is
-  // gone.
+  // Accepted connections inherit these.  gRPC pings those with calls; the kernel probes the others.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kProbeSeconds, sizeof(kProbeSeconds));
@@ -87,7 +87,7 @@ std::string AddressText(const sockaddr_storage& address, socklen_t length) {
 // gRPC and the system write the scope of a link's own address differently.
 std::string WithoutScope(const std::string& address) { return address.substr(0, address.find('%')); }
 
-// The process at the other end, of the same user; 0: it is another's.
+// The process at the other end; 0 if it is another user's.
 pid_t ProcessOfThisUser(int fd) {
   ucred peer = {};
   socklen_t length = sizeof(peer);
@@ -100,10 +100,8 @@ pid_t ProcessOfThisUser(int fd) {
 absl::StatusOr<std::unique_ptr<ConnectionGate>> ConnectionGate::Listen(const std::string& host, int port,
                                                                        Limits limits) {
   std::unique_ptr<ConnectionGate> gate(new ConnectionGate(limits));
-  if (const absl::Status status = gate->Bind(host, port); !status.ok()) return status;
-  if (limits.local > 0) {
-    if (const absl::Status status = gate->BindLocally(); !status.ok()) return status;
-  }
+  RETURN_IF_ERROR(gate->Bind(host, port));
+  if (limits.local > 0) RETURN_IF_ERROR(gate->BindLocally());
   gate->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (gate->wake_ < 0) return absl::UnavailableError(std::strerror(errno));
   return gate;
@@ -116,12 +114,11 @@ ConnectionGate::~ConnectionGate() {
 }
 
 absl::Status ConnectionGate::Bind(const std::string& host, int port) {
-  const absl::StatusOr<AddressList> addresses = Resolve(host, port);
-  if (!addresses.ok()) return addresses.status();
+  ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port));
   port_ = port;
   absl::Status last;
-  // A name may have an address of a family that this machine has not: one is enough.
-  for (const addrinfo* address = addresses->get(); address != nullptr; address = address->ai_next) {
+  // One address is enough, as this machine may lack a family.
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     absl::StatusOr<int> fd = ListenOn(*address, &port_);
     if (fd.ok()) {
       listeners_.push_back(*fd);
@@ -132,7 +129,7 @@ absl::Status ConnectionGate::Bind(const std::string& host, int port) {
   return listeners_.empty() ? last : absl::OkStatus();
 }
 
-// The name is drawn, so that nobody else has it already; it goes with the socket.
+// The name is drawn, so that it is free; it ends with the socket.
 absl::Status ConnectionGate::BindLocally() {
   sockaddr_un at = {};
   at.sun_family = AF_UNIX;
@@ -182,7 +179,7 @@ void ConnectionGate::Accept(int listener) {
   socklen_t length = sizeof(from);
   int fd;
   {
-    // A number that gRPC has closed becomes no new connection while one is ended by its number.
+    // The lock keeps a descriptor that gRPC has closed from becoming a new connection while End uses it.
     absl::MutexLock lock(&mu_);
     fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
   }
@@ -272,7 +269,7 @@ ConnectionGate::Peer ConnectionGate::Named(absl::string_view name) {
 void ConnectionGate::EndConnections() {
   absl::MutexLock lock(&mu_);
   ForgetClosed(MonotonicNow());
-  // Of a socket that gRPC closes just now the number might already be another's; by now nobody here opens any.
+  // gRPC may close a descriptor at any time, but after Close no new connection gets it.
   for (const Connection& connection : connections_) shutdown(connection.fd, SHUT_RDWR);
 }
 
@@ -306,11 +303,6 @@ int ConnectionGate::num_open() {
   absl::MutexLock lock(&mu_);
   ForgetClosed(MonotonicNow());
   return static_cast<int>(connections_.size());
-}
-
-int64_t ConnectionGate::num_refused() const {
-  absl::MutexLock lock(&mu_);
-  return refused_;
 }
 
 }  // namespace switchyard::server

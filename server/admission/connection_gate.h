@@ -1,14 +1,13 @@
-// The door of the gRPC port: accepts the connections, so that there is a bound on them, in all and from one client.
+// Accepts the connections of the gRPC port, with limits on them, in all and from one client.
 //
-// gRPC 1.51 knows no such bound, and when the process has no file descriptor left, it stops accepting for good.  Here a
+// gRPC 1.51 has no such limits, and when the process has no file descriptor left, it stops accepting for good.  Here a
 // connection beyond the limits is closed at once (its client sees UNAVAILABLE), want of descriptors only delays, and
-// what was let in is gRPC's.  A connection counts until its socket is closed, by whomever.
+// accepted connections are passed to gRPC.  A connection counts until its socket is closed.
 //
-// Clients who hold all places keep no worker out: those of this machine have a socket of their own, which processes of
-// this user alone may use, and for those from elsewhere some places are kept, which addresses of workers that have
-// joined before may use when there are no others.
+// Clients that hold all places keep no worker out: workers of this machine have a socket of their own, which only
+// processes of this user may use, and some places are kept for addresses from which workers have joined before.
 //
-// A thread of its own accepts.  Thread-safe.  Does not read what comes, nor limit how often.
+// A thread accepts.  Thread-safe.  Does not read what comes, nor limit how often.
 #pragma once
 
 #include <sys/types.h>
@@ -34,43 +33,45 @@ class ConnectionGate {
   struct Limits {
     int connections = 512;
     int per_client = 256;
-    int kept = 0;   // beside those: for addresses of workers
-    int local = 0;  // beside those: over the socket of this machine; 0: there is none
+    int kept = 0;   // besides, for addresses of workers
+    int local = 0;  // besides, over the socket of this machine; 0: there is none
   };
   // Takes a connection that was accepted from `listener`.
   using TakeFn = std::function<void(int listener, int connection)>;
 
-  // Listens on every address of `host` (a name or an address; :: is every address of both families), port 0 = any free
-  // one.  Unavailable, with the system's reason: that is not possible.
+  // Listens on every address of `host` (a name or an address; :: is every address of both families); port 0 = any free
+  // one.  Unavailable: it cannot, for the system's reason in the message.
   static absl::StatusOr<std::unique_ptr<ConnectionGate>> Listen(const std::string& host, int port, Limits limits);
   ~ConnectionGate();
   ConnectionGate(const ConnectionGate&) = delete;
   ConnectionGate& operator=(const ConnectionGate&) = delete;
 
   int port() const { return port_; }
-  // Of the socket of this machine, an abstract one; empty if there is none.
+  // The name of this machine's abstract socket; empty if there is none.
   const std::string& local_name() const { return local_name_; }
-  // Lets clients in from now on.  Call once.
+  // Accepts clients from now on.  Call once.
   void Open(TakeFn take);
-  // Blocks until nobody is let in any more and nobody listens.  What was let in stays.
+  // Stops accepting and listening; blocks until that is done.  Accepted connections stay.
   void Close();
 
-  // A worker has joined from that address: the kept places are for it, too.
+  // A worker has joined from that address, which may use the kept places from now on.
   void KeepPlacesFor(const std::string& address);
-  // Ends every connection that is still open, also one whose other end never reads: what is on its way to it is lost.
-  // After Close.
+  // Ends every open connection; bytes under way are lost.  REQUIRES: Close was called.
   void EndConnections();
 
-  // Whether something has come over the connection of a worker that gRPC has not read yet.  `peer` as gRPC names it;
-  // one of this machine has no name, and is known by its process.
+  // Whether the worker's connection has bytes that gRPC has not read yet.  `peer` as gRPC names it; a peer of this
+  // machine has no name, and is known by its process.
   bool HasUnread(absl::string_view peer, int64_t pid);
 
-  // Ends the connection of that name; what is on its way over it is lost.  False: none is open, or it is of this
+  // Ends the connection of that name; bytes under way are lost.  Returns false when none is open, or it is of this
   // machine's socket.
   bool End(absl::string_view peer);
 
   int num_open();  // connections
-  int64_t num_refused() const;
+  int64_t num_refused() const {
+    absl::MutexLock lock(&mu_);
+    return refused_;
+  }
 
  private:
   enum Kind { kClient, kKept, kLocal, kNumKinds };
@@ -97,9 +98,9 @@ class ConnectionGate {
   absl::Status BindLocally();
   void Run();
   void Accept(int listener);
-  // Whether the connection may stay; counts it if so.
+  // Returns whether the connection may stay, and counts it if so.
   bool Admit(Connection connection);
-  // A place of that kind, if there is one for `client`.
+  // Takes a place of that kind for `client`; returns false when there is none.
   bool TakePlace(Kind kind, const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetClosed(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

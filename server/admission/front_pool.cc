@@ -57,10 +57,11 @@ void FrontPool::Post(Work work) {
     Count(work, 1, &client);
     client.waiting.push_back(std::move(work));
     for (absl::Status full = CheckLimits(name); !full.ok(); full = CheckLimits(name)) {
-      // A client's share is its own affair; where the whole is full, whoever holds most gives way.
+      // Where a client's share is full, its own call is refused; where the whole is full, one of the largest client's.
       const bool own = stopping_ || client.bytes > limits_.bytes_per_client;
       const std::string whose = own ? name : Largest();
-      refused.emplace_back(TakeNewest(whose), std::move(full));
+      refused.emplace_back(Take(whose, /*newest=*/true), std::move(full));
+      if (!clients_.contains(whose)) turns_.erase(std::find(turns_.begin(), turns_.end(), whose));
       if (whose == name) break;  // the new one
     }
   }
@@ -95,30 +96,13 @@ void FrontPool::Count(const Work& work, int calls, Client* client) {
   calls_ += static_cast<size_t>(calls);
 }
 
-FrontPool::Work FrontPool::TakeNewest(const std::string& name) {
+FrontPool::Work FrontPool::Take(const std::string& name, bool newest) {
   const auto it = clients_.find(name);
-  Work work = std::move(it->second.waiting.back());
-  it->second.waiting.pop_back();
+  std::deque<Work>& waiting = it->second.waiting;
+  Work work = std::move(newest ? waiting.back() : waiting.front());
+  newest ? waiting.pop_back() : waiting.pop_front();
   Count(work, -1, &it->second);
-  if (it->second.waiting.empty()) {
-    turns_.erase(std::find(turns_.begin(), turns_.end(), name));
-    clients_.erase(it);
-  }
-  return work;
-}
-
-FrontPool::Work FrontPool::TakeNext() {
-  const std::string name = std::move(turns_.front());
-  turns_.pop_front();
-  const auto it = clients_.find(name);
-  Work work = std::move(it->second.waiting.front());
-  it->second.waiting.pop_front();
-  Count(work, -1, &it->second);
-  if (it->second.waiting.empty()) {
-    clients_.erase(it);
-  } else {
-    turns_.push_back(name);
-  }
+  if (waiting.empty()) clients_.erase(it);
   return work;
 }
 
@@ -131,7 +115,10 @@ void FrontPool::Run() {
       const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || calls_ > 0; };
       mu_.Await(absl::Condition(&wanted));
       if (calls_ == 0) return;
-      work = TakeNext();
+      const std::string name = std::move(turns_.front());
+      turns_.pop_front();
+      work = Take(name, /*newest=*/false);
+      if (clients_.contains(name)) turns_.push_back(name);
       under_way = running_bytes_ += work.bytes;
     }
     const int64_t bytes = work.bytes;
@@ -156,11 +143,6 @@ void FrontPool::RunOne(Work work, int64_t under_way) {
 void FrontPool::Refuse(Work* work, const absl::Status& why) {
   refused_.fetch_add(1);
   work->refuse(why);
-}
-
-int64_t FrontPool::waiting_bytes() const {
-  absl::MutexLock lock(&mu_);
-  return bytes_;
 }
 
 int64_t FrontPool::MemoryRoom() {

@@ -1,10 +1,8 @@
-// A few threads for what must not run on gRPC's threads: parsing, rendering, tokenizing.
+// A few threads for work that must not run on gRPC's threads: parsing, rendering, tokenizing.
 //
-// Bounded in calls and in the bytes that they hold, in all and of one client, and fair: clients take turns, one call
-// each, and where there is no room for a client's call, the newest of whoever holds most is refused for it.  Want of
-// memory ends a call, not the process: one that needs more than is left is not begun, and one that runs out of it is
-// refused.
-//
+// Waiting calls are limited in number and bytes, in all and of one client.  Clients take turns, one call each; where
+// there is no room for a call, the newest call of the client that holds most is refused.  Want of memory ends a call,
+// not the process: a call that needs more than is left does not begin, and one that runs out of memory is refused.
 // Thread-safe.
 #pragma once
 
@@ -34,24 +32,27 @@ class FrontPool {
   struct Work {
     std::string client;  // FrontClientOfPeer
     int64_t bytes = 0;   // of the call's message
-    // May throw std::bad_alloc, and has then done nothing that `refuse` would repeat.
+    // May throw std::bad_alloc if it has done nothing that `refuse` would repeat.
     absl::AnyInvocable<void()> run;
     // Instead of run, or after its std::bad_alloc: RESOURCE_EXHAUSTED with limit and actual.
     absl::AnyInvocable<void(const absl::Status&)> refuse;
   };
-  // Bytes that the process may still allocate; asked before a larger call is begun.
+  // Bytes that the process may still allocate; called before a larger call begins.
   using RoomFn = absl::AnyInvocable<int64_t() const>;
 
   FrontPool(int num_threads, Limits limits, RoomFn room = &MemoryRoom);
   ~FrontPool();  // runs what was accepted
 
-  // Leads to run, on a thread of the pool, or to refuse, here or on any thread that posts or runs.
+  // Calls either run, on a thread of the pool, or refuse, on this thread, another poster's or one of the pool.
   void Post(Work work);
 
-  int64_t waiting_bytes() const;
+  int64_t waiting_bytes() const {
+    absl::MutexLock lock(&mu_);
+    return bytes_;
+  }
   int64_t num_refused() const { return refused_.load(); }
 
-  // What RLIMIT_AS leaves; the most that there is without one.
+  // The bytes that RLIMIT_AS leaves; the maximum without that limit.
   static int64_t MemoryRoom();
 
  private:
@@ -63,12 +64,12 @@ class FrontPool {
   // `under_way`: bytes of it and of those that run beside it.
   void RunOne(Work work, int64_t under_way);
   void Refuse(Work* work, const absl::Status& why);
-  // OK, or which limit the waiting calls are beyond.
+  // An error names the limit that the waiting calls exceed.
   absl::Status CheckLimits(const std::string& client) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds `calls`, 1 or -1, such calls to what waits.
   void Count(const Work& work, int calls, Client* client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Work TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  Work TakeNewest(const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Removes the client's newest or oldest call, and the client if that was its last; turns_ is the caller's to adjust.
+  Work Take(const std::string& client, bool newest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   const std::string& Largest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Limits limits_;
@@ -84,8 +85,7 @@ class FrontPool {
   std::vector<std::thread> threads_;
 };
 
-// Whose turn it is when a call of that peer waits, as gRPC names it: an address; on loopback, where all have one, a
-// connection.
+// The client of a call for the turns; `peer` as gRPC names it.  It is an address, and on loopback a connection.
 std::string FrontClientOfPeer(absl::string_view peer);
 
 }  // namespace switchyard::server

@@ -1,4 +1,4 @@
-// The secrets that workers present, and who they are by them.
+// The secrets that workers present when they join.
 #pragma once
 
 #include <string>
@@ -11,11 +11,11 @@ namespace switchyard::server {
 std::string DrawToken();
 
 struct JoinTokens {
-  std::string shared;  // of workers from elsewhere (--join_token_file); empty: whoever reaches the server may join
-  std::string local;   // of those that this server starts, who alone get it
+  std::string shared;  // of workers from elsewhere (--join_token_file); empty: every worker may join
+  std::string local;   // of the workers that this server starts
 
-  // Unauthenticated: `presented` is neither.  Sets *local_index to -1 unless it is the local one: anybody may say that
-  // it is the server's n-th worker, whose word would then stand above the others'.
+  // Unauthenticated: `presented` is neither.  Sets *local_index to -1 unless it is the local one, as a stranger may
+  // claim to be the server's n-th worker, which decides what the others must be.
   absl::Status Check(const std::string& presented, int* local_index) const;
 };
 

@@ -1,8 +1,8 @@
-// The calls whose answers are not yet taken by their clients, so that one which never reads ends in bounded time.
+// The calls whose answers their clients have not read yet, so that a client which never reads ends in bounded time.
 //
-// gRPC holds a finished call until the client has read what it was sent; a client that keeps its connection and never
-// reads would hold its stream for ever.  A call says when it wants to be looked at; a thread of its own looks for those
-// that are due, and touches no other: a flood of calls costs neither their locks nor the engine's thread.  Thread-safe.
+// gRPC holds a finished call until the client has read it; a client that keeps its connection and never reads would
+// hold its stream for ever.  A call says when it is due for a check; a thread checks only those that are due, so that a
+// flood of calls costs neither their locks nor the engine's thread.  Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ class OpenCalls {
  public:
   class Call {
    public:
-    // Ends itself if it has waited for its client for too long, and says when to look again; else it is due until it
-    // does.  Must not block, nor call Add or Remove.
+    // Ends the call if it has waited for its client for too long, and calls CheckAt, without which it stays due.  Must
+    // not block, nor call Add or Remove.
     virtual void CheckTime(absl::Time now) = 0;
 
    protected:
@@ -49,7 +49,7 @@ class OpenCalls {
     part.calls.erase(call);
   }
 
-  // Looks every 50 ms from now on, until Stop.
+  // Checks every 50 ms from now on, until Stop.
   void Start() {
     thread_ = std::thread([this] {
       absl::MutexLock lock(&mu_);
@@ -64,7 +64,7 @@ class OpenCalls {
     if (thread_.joinable()) thread_.join();
   }
 
-  // What the thread does; for tests.
+  // One check by the thread; for tests.
   void CheckTime(absl::Time now) {
     const int64_t now_ns = absl::ToUnixNanos(now);
     for (Part& part : parts_) {
@@ -76,7 +76,7 @@ class OpenCalls {
   }
 
  private:
-  // Calls that come and go wait for the look at one part alone.
+  // Calls that come and go wait only for the check of one part.
   struct Part {
     absl::Mutex mu;
     absl::flat_hash_set<Call*> calls ABSL_GUARDED_BY(mu);

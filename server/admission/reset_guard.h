@@ -1,8 +1,8 @@
-// Counts, by connection, calls that were neither asked anything nor answered.
+// Counts, by connection, calls that were reset without a request and an answer.
 //
-// A call that is reset as soon as it is made costs its client a few bytes, and gRPC a call with all that belongs to it:
-// a flood of them holds up everybody (CVE-2023-44487).  Connections that also carry calls which are answered, a
-// gateway's whose deadlines ended while this process was stopped, say, are left alone.  Thread-safe.
+// Such a call costs its client a few bytes, and gRPC a whole call: a flood of them delays everything (CVE-2023-44487).
+// Connections that also carry calls which are answered, such as a gateway's whose deadlines ended while this process
+// was stopped, are left alone.  Thread-safe.
 #pragma once
 
 #include <string>

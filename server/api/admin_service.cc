@@ -2,17 +2,53 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
-#include "proto/support/raw_message.h"
 #include "scheduler/base/status_macros.h"
-#include "server/api/profile_call.h"
+#include "server/api/feed_call.h"
 #include "server/api/unary_call.h"
 #include "server/balancer/expert_view.h"
 #include "server/clock.h"
+#include "server/engine/profile_collector.h"
 
 namespace switchyard::server {
+namespace {
+
+constexpr size_t kProfilePartBytes = size_t{1} << 20;
+
+absl::Status CheckHasExperts(const ServedModel& model) {
+  if (model.num_moe_layers > 0) return absl::OkStatus();
+  return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
+                        absl::StrCat("model ", model.name, " has no MoE layers"));
+}
+
+std::unique_ptr<v1::GetProfileResponse> ProgressMessage(const ProfileCollector::Progress& progress) {
+  auto message = std::make_unique<v1::GetProfileResponse>();
+  message->set_workers(progress.num_ranks);
+  message->set_workers_done(progress.rank);
+  message->set_collected_bytes(progress.bytes);
+  return message;
+}
+
+// Ends the call with a profile, sent in parts, or with the error that stands in its place.
+void EndWithProfile(Feed* feed, std::shared_ptr<const ServedModel> model, absl::StatusOr<std::string> profile) {
+  if (!profile.ok()) return feed->End(profile.status());
+  feed->EndWith([model = std::move(model), bytes = *std::move(profile),
+                 sent = size_t{0}]() mutable -> std::unique_ptr<v1::GetProfileResponse> {
+    if (sent == bytes.size()) return nullptr;
+    auto message = std::make_unique<v1::GetProfileResponse>();
+    message->set_model(model->name);
+    message->set_weights_hash(model->weights_hash);
+    message->set_total_bytes(static_cast<int64_t>(bytes.size()));
+    message->set_data(bytes.substr(sent, kProfilePartBytes));
+    sent += message->data().size();
+    return message;
+  });
+}
+
+}  // namespace
 
 grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
@@ -20,13 +56,8 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
   v1::GetExpertsRequest message;
   std::shared_ptr<const ServedModel> model;
   const absl::Status status = [&] {
-    RETURN_IF_ERROR(rpc::ParseRaw(*request, &message));
-    RETURN_IF_ERROR(request_context_->Args(*context, &model).status());
-    RETURN_IF_ERROR(CheckModelName(message.model(), *model));
-    if (model->num_moe_layers == 0) {
-      return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
-                            absl::StrCat("model ", model->name, " has no MoE layers"));
-    }
+    RETURN_IF_ERROR(request_context_->Read(*context, *request, &message, &model));
+    RETURN_IF_ERROR(CheckHasExperts(*model));
     return CheckExpertsRequest(message, model->num_moe_layers, model->num_experts);
   }();
   if (!status.ok()) {
@@ -34,10 +65,10 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
     return call;
   }
   request_context_->engine->CopyExperts([call, message, model](std::unique_ptr<const ExpertsCopy> experts) {
-    if (experts == nullptr) {  // the model is known, so it was: the server stops
+    if (experts == nullptr) {  // the model is known, so the server stops
       return call->Fail(rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
     }
-    // Off the engine's thread.
+    // On the pool, as the engine's thread must not wait for it.
     call->Start([message, model, experts = std::shared_ptr<const ExpertsCopy>(std::move(experts))](UnaryCall* call) {
       v1::GetExpertsResponse answer = DescribeExperts(message, *experts, MonotonicNow());
       answer.set_model(model->name);
@@ -49,8 +80,35 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* AdminServiceImpl::GetProfile(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer* request) {
-  auto* call = new ProfileCall(request_context_, context);
-  call->Start(*request);
+  auto* call = new FeedCall(request_context_, context);
+  const std::shared_ptr<Feed> feed = call->feed();
+  v1::GetProfileRequest message;
+  std::shared_ptr<const ServedModel> model;
+  const absl::Status status = [&] {
+    RETURN_IF_ERROR(request_context_->Read(*context, *request, &message, &model));
+    RETURN_IF_ERROR(CheckHasExperts(*model));
+    return CheckProfileRequest(message, model->weights_hash);
+  }();
+  if (!status.ok()) {
+    feed->End(status);
+    return call;
+  }
+  ProfileCollector::Call collect;
+  collect.on_progress = [feed](const ProfileCollector::Progress& progress) {
+    feed->Offer([progress] { return ProgressMessage(progress); });
+  };
+  collect.done = [feed, model, pool = request_context_->pool,
+                  client = FrontClientOfPeer(context->peer())](absl::StatusOr<std::vector<std::string>> bundles) {
+    if (!bundles.ok()) return feed->End(bundles.status());
+    // On the pool, as the engine's thread must not wait for it.
+    pool->Post({.client = client,
+                .run =
+                    [feed, model, bundles = *std::move(bundles)] {
+                      EndWithProfile(feed.get(), model, MergeProfiles(bundles, model->weights_hash));
+                    },
+                .refuse = [feed](const absl::Status& why) { feed->End(why); }});
+  };
+  request_context_->engine->CollectProfile(std::move(collect));
   return call;
 }
 

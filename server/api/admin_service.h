@@ -1,4 +1,4 @@
-// The operators' service: raw methods, as the users' one (inference_service.h).
+// The operators' service, with raw methods as the users' one has (inference_service.h).
 #pragma once
 
 #include "server/api/request_context.h"

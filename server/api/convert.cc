@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -19,7 +18,7 @@ struct Range {
   bool open = false;  // without min itself
 };
 
-// A field's value, else the model's own default, else ours; a set one is checked to be within the range.
+// A field's value, else the model's own default, else `otherwise`.  A value that is set must be within the range.
 template <class Value, class Fallback>
 absl::StatusOr<Value> Pick(const char* field, bool set, Value value, const std::optional<Fallback>& model_default,
                            Value otherwise, Range range) {
@@ -36,11 +35,7 @@ constexpr std::optional<double> kNone;
 
 absl::Status ConvertLogitBias(const v1::SamplingParameters& in, const ConvertArgs& args,
                               batching::SamplingParams* out) {
-  if (static_cast<int32_t>(in.logit_bias().size()) > args.limits.max_logit_bias) {
-    return rpc::BadField("sampling.logit_bias",
-                         absl::StrCat(in.logit_bias().size(), " entries, limit ", args.limits.max_logit_bias),
-                         absl::StrCat(args.limits.max_logit_bias), absl::StrCat(in.logit_bias().size()));
-  }
+  RETURN_IF_ERROR(CheckCount("sampling.logit_bias", in.logit_bias().size(), "entries", args.limits.max_logit_bias));
   for (const auto& [token, bias] : in.logit_bias()) {
     if (token < 0 || token >= args.model->vocab_size) {
       return rpc::BadField("sampling.logit_bias",
@@ -75,24 +70,27 @@ absl::Status ConvertSampling(const v1::SamplingParameters& in, const ConvertArgs
   return ConvertLogitBias(in, args, out);
 }
 
+absl::Status TooLong(const char* field, absl::string_view text, int32_t limit, int32_t actual) {
+  return rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG, text,
+                        {{"field", field}, {"limit", absl::StrCat(limit)}, {"actual", absl::StrCat(actual)}});
+}
+
 absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArgs& args, InferenceRequest* out) {
   const int32_t context = args.model->max_model_len;
   const int32_t prompt = static_cast<int32_t>(out->prompt.size());
   if (prompt + 1 > context) {
-    return rpc::MakeError(
-        absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
+    return TooLong(
+        "prompt",
         absl::StrCat("prompt: ", prompt, " tokens and at least one to generate exceed the context of ", context),
-        {{"field", "prompt"}, {"limit", absl::StrCat(context)}, {"actual", absl::StrCat(prompt)}});
+        context, prompt);
   }
   if (message.has_max_tokens()) {
     const int32_t wanted = message.max_tokens();
     if (wanted < 1)
       return rpc::BadField("max_tokens", absl::StrCat("must be at least 1, is ", wanted), "1", absl::StrCat(wanted));
     if (int64_t{prompt} + wanted > context) {
-      return rpc::MakeError(
-          absl::StatusCode::kInvalidArgument, v1::PROMPT_TOO_LONG,
-          absl::StrCat("prompt ", prompt, " + max_tokens ", wanted, " > context ", context),
-          {{"field", "max_tokens"}, {"limit", absl::StrCat(context - prompt)}, {"actual", absl::StrCat(wanted)}});
+      return TooLong("max_tokens", absl::StrCat("prompt ", prompt, " + max_tokens ", wanted, " > context ", context),
+                     context - prompt, wanted);
     }
     out->max_tokens = wanted;
   } else {
@@ -130,10 +128,7 @@ absl::Status CheckTokenIds(const Ids& ids, const char* field, int32_t vocab) {
 
 absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs& args, InferenceRequest* out) {
   const RequestLimits& limits = args.limits;
-  if (message.stop_size() > limits.max_stop_strings) {
-    return rpc::BadField("stop", absl::StrCat(message.stop_size(), " strings, limit ", limits.max_stop_strings),
-                         absl::StrCat(limits.max_stop_strings), absl::StrCat(message.stop_size()));
-  }
+  RETURN_IF_ERROR(CheckCount("stop", message.stop_size(), "strings", limits.max_stop_strings));
   for (int i = 0; i < message.stop_size(); ++i) {
     const std::string& stop = message.stop(i);
     if (stop.empty() || stop.size() > limits.max_stop_bytes) {
@@ -143,16 +138,13 @@ absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs&
     }
     out->stop.push_back(stop);
   }
-  // A model's own, without a tokenizer to find them with, hinder nobody.
+  // The model's own need a tokenizer that finds them.
   if (out->stop.empty() && args.text->has_tokenizer()) out->stop = args.text->defaults().stop_strings;
   if (!out->stop.empty() && !args.text->has_tokenizer()) {
     return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
                           "stop: this model has no tokenizer; use stop_token_ids", {{"field", "stop"}});
   }
-  if (message.stop_token_ids_size() > 1024) {
-    return rpc::BadField("stop_token_ids", absl::StrCat(message.stop_token_ids_size(), " ids, limit 1024"), "1024",
-                         absl::StrCat(message.stop_token_ids_size()));
-  }
+  RETURN_IF_ERROR(CheckCount("stop_token_ids", message.stop_token_ids_size(), "ids", 1024));
   RETURN_IF_ERROR(CheckTokenIds(message.stop_token_ids(), "stop_token_ids", args.model->vocab_size));
   std::vector<int32_t>& ids = out->sampling.stop_ids;
   ids.assign(message.stop_token_ids().begin(), message.stop_token_ids().end());
@@ -177,7 +169,7 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
       return std::vector<int32_t>(message.token_ids().ids().begin(), message.token_ids().ids().end());
     }
     case v1::GenerateRequest::kText: {
-      RETURN_IF_ERROR(CheckPromptBytes("text", message.text().size(), args.limits));
+      RETURN_IF_ERROR(CheckCount("text", message.text().size(), "bytes", args.limits.max_prompt_bytes));
       const bool add_special = !message.has_add_special_tokens() || message.add_special_tokens();
       return Encode("text", message.text(), {add_special, message.allow_special()}, args);
     }
@@ -189,6 +181,28 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
     default:
       return rpc::BadField("prompt", "exactly one of text, token_ids, messages required", "1", "0");
   }
+}
+
+// The longest message that gRPC's clients accept by default.
+constexpr size_t kMostAnswerBytes = 4 << 20;
+
+// Checks the answer's size before it is made, as it may be several times the text.
+absl::Status CheckAnswerBytes(const char* field, const std::vector<int32_t>& ids, const std::string& rendered,
+                              const text::TextProcessor& text) {
+  using Coded = google::protobuf::io::CodedOutputStream;
+  constexpr size_t kHeads = 16;  // of the two other fields
+  size_t bytes = kHeads + rendered.size();
+  for (const int32_t id : ids) {
+    const size_t spelled = text.TokenText(id).size();
+    bytes += Coded::VarintSize32(static_cast<uint32_t>(id)) + 1 + Coded::VarintSize32(static_cast<uint32_t>(spelled)) +
+             spelled;
+  }
+  if (bytes <= kMostAnswerBytes) return absl::OkStatus();
+  const std::string limit = absl::StrCat(kMostAnswerBytes), actual = absl::StrCat(bytes);
+  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT,
+                        absl::StrCat(field, ": the answer would be of ", actual, " bytes, limit ", limit,
+                                     ", which is what clients take; send the text in parts"),
+                        {{"field", field}, {"limit", limit}, {"actual", actual}});
 }
 
 }  // namespace
@@ -205,11 +219,7 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
                                                                   const ConvertArgs& args) {
   RETURN_IF_ERROR(CheckModelName(message.model(), *args.model));
   const RequestLimits& limits = args.limits;
-  if (message.request_id().size() > limits.max_request_id_bytes) {
-    return rpc::BadField("request_id",
-                         absl::StrCat(message.request_id().size(), " bytes, limit ", limits.max_request_id_bytes),
-                         absl::StrCat(limits.max_request_id_bytes), absl::StrCat(message.request_id().size()));
-  }
+  RETURN_IF_ERROR(CheckCount("request_id", message.request_id().size(), "bytes", limits.max_request_id_bytes));
   auto out = std::make_unique<InferenceRequest>();
   out->request_id = message.request_id().empty() ? args.drawn_id : message.request_id();
   out->arrival = args.now;
@@ -234,51 +244,23 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
   return out;
 }
 
-namespace {
-
-// What gRPC's clients take of a message unless they are told otherwise.
-constexpr size_t kMostAnswerBytes = 4 << 20;
-
-// Before the answer is made: it may be several times the text.
-absl::Status CheckAnswerBytes(const char* field, const std::vector<int32_t>& ids, const std::string& rendered,
-                              const text::TextProcessor& text) {
-  using Coded = google::protobuf::io::CodedOutputStream;
-  constexpr size_t kHeads = 16;  // of the two other fields
-  size_t bytes = kHeads + rendered.size();
-  for (const int32_t id : ids) {
-    const size_t spelled = text.TokenText(id).size();
-    bytes += Coded::VarintSize32(static_cast<uint32_t>(id)) + 1 + Coded::VarintSize32(static_cast<uint32_t>(spelled)) +
-             spelled;
-  }
-  if (bytes <= kMostAnswerBytes) return absl::OkStatus();
-  const std::string limit = absl::StrCat(kMostAnswerBytes), actual = absl::StrCat(bytes);
-  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT,
-                        absl::StrCat(field, ": the answer would be of ", actual, " bytes, limit ", limit,
-                                     ", which is what clients take; send the text in parts"),
-                        {{"field", field}, {"limit", limit}, {"actual", actual}});
-}
-
-}  // namespace
-
 absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& message, const ConvertArgs& args) {
   RETURN_IF_ERROR(CheckModelName(message.model(), *args.model));
   v1::TokenizeResponse response;
   std::string text;
-  bool add_special = true, allow_special = false;
-  if (message.input_case() == v1::TokenizeRequest::kMessages) {
+  const bool is_chat = message.input_case() == v1::TokenizeRequest::kMessages;
+  const char* const field = is_chat ? "messages" : "text";
+  if (is_chat) {
     ASSIGN_OR_RETURN(text, RenderMessages(message.messages(), args));
     response.set_rendered_text(text);
-    add_special = false;
-    allow_special = true;
   } else if (message.input_case() == v1::TokenizeRequest::kText) {
     text = message.text();
-    RETURN_IF_ERROR(CheckPromptBytes("text", text.size(), args.limits));
+    RETURN_IF_ERROR(CheckCount("text", text.size(), "bytes", args.limits.max_prompt_bytes));
   } else {
     return rpc::BadField("input", "exactly one of text, messages required", "1", "0");
   }
-  if (message.has_add_special_tokens()) add_special = message.add_special_tokens();
-  if (message.has_allow_special()) allow_special = message.allow_special();
-  const char* field = message.input_case() == v1::TokenizeRequest::kMessages ? "messages" : "text";
+  const bool add_special = message.has_add_special_tokens() ? message.add_special_tokens() : !is_chat;
+  const bool allow_special = message.has_allow_special() ? message.allow_special() : is_chat;
   ASSIGN_OR_RETURN(const std::vector<int32_t> ids, Encode(field, text, {add_special, allow_special}, args));
   RETURN_IF_ERROR(CheckAnswerBytes(field, ids, response.rendered_text(), *args.text));
   for (int32_t id : ids) {

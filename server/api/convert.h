@@ -1,4 +1,4 @@
-// Where proto stops: requests become validated plain values, results become messages.
+// Conversion at the border of proto: requests become validated plain values, results become messages.
 //
 // Every problem is an INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION with reason, field, limit and actual
 // (errors.h).
@@ -31,11 +31,11 @@ struct ConvertArgs {
   const text::TextProcessor* text = nullptr;
   RequestLimits limits;
   uint64_t drawn_seed = 0;  // for a request without one
-  std::string drawn_id;     // likewise
+  std::string drawn_id;     // for a request without one
   absl::Time now;
   absl::Time wall_now;  // for templates that print a date
   absl::Time deadline = absl::InfiniteFuture();
-  std::function<absl::Time()> clock;  // of `now` and `deadline`; rendering a chat template ends at the deadline by it
+  std::function<absl::Time()> clock;  // of `now` and `deadline`, at which the rendering of a chat template ends
   std::function<bool()> cancelled;
 };
 

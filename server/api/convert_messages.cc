@@ -31,12 +31,6 @@ absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::st
   return rpc::BadField(field, absl::StrCat("must be a JSON object, is ", Quote(text)), "a JSON object", Quote(text));
 }
 
-absl::Status CheckCount(const char* field, int count, const char* of_what, int limit) {
-  if (count <= limit) return absl::OkStatus();
-  return rpc::BadField(field, absl::StrCat(count, " ", of_what, ", limit ", limit), absl::StrCat(limit),
-                       absl::StrCat(count));
-}
-
 absl::StatusOr<ordered_json> ConvertMessage(const v1::ChatMessage& message, int index) {
   ordered_json out = ordered_json::object();
   if (!message.role().empty()) out["role"] = message.role();
@@ -84,22 +78,7 @@ v1::FinishReason ToProto(batching::FinishReason reason) {
   }
 }
 
-}  // namespace
-
-absl::Status CheckPromptBytes(const char* field, size_t bytes, const RequestLimits& limits) {
-  if (bytes <= limits.max_prompt_bytes) return absl::OkStatus();
-  return rpc::BadField(field, absl::StrCat(bytes, " bytes, limit ", limits.max_prompt_bytes),
-                       absl::StrCat(limits.max_prompt_bytes), absl::StrCat(bytes));
-}
-
-absl::Status TextLimit(const char* field, const absl::Status& status) {
-  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT,
-                        absl::StrCat(field, ": ", status.message()), {{"field", field}});
-}
-
-namespace {
-
-// What ends a chat template that takes too long.
+// Ends a chat template that takes too long.
 absl::Status MustEnd(const ConvertArgs& args) {
   if (args.cancelled && args.cancelled()) return absl::CancelledError("the client cancelled");
   if (!args.clock || args.clock() < args.deadline) return absl::OkStatus();
@@ -109,6 +88,17 @@ absl::Status MustEnd(const ConvertArgs& args) {
 }
 
 }  // namespace
+
+absl::Status CheckCount(const char* field, size_t count, const char* of_what, size_t limit) {
+  if (count <= limit) return absl::OkStatus();
+  return rpc::BadField(field, absl::StrCat(count, " ", of_what, ", limit ", limit), absl::StrCat(limit),
+                       absl::StrCat(count));
+}
+
+absl::Status TextLimit(const char* field, const absl::Status& status) {
+  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TEXT_LIMIT,
+                        absl::StrCat(field, ": ", status.message()), {{"field", field}});
+}
 
 absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const ConvertArgs& args) {
   if (!args.text->has_chat_template()) {
@@ -147,7 +137,7 @@ absl::StatusOr<std::string> RenderMessages(const v1::Messages& messages, const C
     return rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD,
                           absl::StrCat("messages: ", rendered.status().message()), {{"field", "messages"}});
   }
-  RETURN_IF_ERROR(CheckPromptBytes("messages", rendered->size(), args.limits));
+  RETURN_IF_ERROR(CheckCount("messages", rendered->size(), "bytes", args.limits.max_prompt_bytes));
   return rendered;
 }
 

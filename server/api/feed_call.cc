@@ -16,8 +16,16 @@ void Feed::Offer(MessageFn message) {
 
 void Feed::End(absl::Status status) {
   absl::MutexLock lock(&mu_);
-  if (call_ == nullptr || call_->end_ != nullptr) return;
-  call_->end_ = std::make_unique<const absl::Status>(std::move(status));
+  if (call_ == nullptr || call_->end_.has_value()) return;
+  call_->end_ = std::move(status);
+  call_->Pump();
+}
+
+void Feed::EndWith(MessageFn next) {
+  absl::MutexLock lock(&mu_);
+  if (call_ == nullptr || call_->end_.has_value()) return;
+  call_->end_ = absl::OkStatus();
+  call_->rest_ = std::move(next);
   call_->Pump();
 }
 
@@ -33,60 +41,61 @@ FeedCall::FeedCall(RequestContext* request_context, grpc::CallbackServerContext*
   feed_->call_ = this;
 }
 
-void FeedCall::set_min_interval(absl::Duration interval) {
-  absl::MutexLock lock(&feed_->mu_);
-  min_interval_ = interval;
+void FeedCall::Abandon(absl::string_view why) {
+  if (!end_.has_value() || rest_) end_ = absl::CancelledError(why);
+  rest_ = nullptr;
 }
 
-void FeedCall::set_on_over(std::function<void()> on_over) {
-  absl::MutexLock lock(&feed_->mu_);
-  on_over_ = std::move(on_over);
+absl::Duration FeedCall::Patience() const {
+  return finished_ ? request_context_->config->unread_end_timeout : request_context_->config->slow_client_timeout;
 }
 
 void FeedCall::Pump() {
   if (!writing_ && !finished_) Advance();
-  const absl::Duration limit =
-      finished_ ? request_context_->config->unread_end_timeout : request_context_->config->slow_client_timeout;
-  if (writing_ || finished_) return CheckAt(reset_ ? absl::InfiniteFuture() : since_ + limit);
+  if (writing_ || finished_) return CheckAt(reset_ ? absl::InfiniteFuture() : since_ + Patience());
   CheckAt(newest_ ? since_ + min_interval_ : absl::InfiniteFuture());
 }
 
 void FeedCall::Advance() {
   const absl::Time now = MonotonicNow();
-  const bool failed = end_ != nullptr && !end_->ok();
-  if (newest_ && !failed) {
-    if (end_ == nullptr && now - since_ < min_interval_) return;  // CheckTime comes back to it
+  const bool failed = end_.has_value() && !end_->ok();
+  if (newest_ && !end_.has_value() && now - since_ < min_interval_) return;  // CheckTime comes back to it
+  std::unique_ptr<google::protobuf::Message> message;
+  if (!failed && newest_) {
+    message = std::exchange(newest_, nullptr)();
+  } else if (!failed && rest_) {
+    message = rest_();
+  }
+  if (message != nullptr) {
     writing_ = true;
     since_ = now;
-    buffer_ = rpc::SerializeRaw(*std::exchange(newest_, nullptr)());
+    buffer_ = rpc::SerializeRaw(*message);
     StartWrite(&buffer_);
     return;
   }
-  if (end_ == nullptr) return;
+  if (!end_.has_value()) return;
   finished_ = true;
   since_ = now;
-  if (failed) request_context_->metrics->request_error(absl::StatusCodeToString(end_->code())).Increment();
+  if (failed) request_context_->metrics->request_error(end_->code()).Increment();
   Finish(failed ? OnTheWire(*end_, "", context_) : grpc::Status::OK);
 }
 
 void FeedCall::OnWriteDone(bool ok) {
   absl::MutexLock lock(&feed_->mu_);
   writing_ = false;
-  if (!ok && end_ == nullptr) end_ = std::make_unique<const absl::Status>(absl::CancelledError("the client is gone"));
+  if (!ok) Abandon("the client is gone");
   Pump();
 }
 
 void FeedCall::OnCancel() {
   absl::MutexLock lock(&feed_->mu_);
-  if (end_ == nullptr) end_ = std::make_unique<const absl::Status>(absl::CancelledError("the client cancelled"));
+  Abandon("the client cancelled");
   Pump();
 }
 
 void FeedCall::CheckTime(absl::Time now) {
   absl::MutexLock lock(&feed_->mu_);
-  const absl::Duration limit =
-      finished_ ? request_context_->config->unread_end_timeout : request_context_->config->slow_client_timeout;
-  if (!reset_ && (writing_ || finished_) && now - since_ > limit) {
+  if (!reset_ && (writing_ || finished_) && now - since_ > Patience()) {
     reset_ = true;
     context_->TryCancel();
   }
@@ -96,7 +105,7 @@ void FeedCall::CheckTime(absl::Time now) {
 void FeedCall::OnDone() {
   std::function<void()> on_over;
   {
-    // Whoever called Finish may still hold the lock.
+    // The thread that called Finish may still hold the lock.
     absl::MutexLock lock(&feed_->mu_);
     feed_->call_ = nullptr;
     on_over = std::move(on_over_);

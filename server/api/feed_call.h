@@ -1,14 +1,17 @@
-// A call that tells its client what is newest, again and again: a watched job, how far a pack is.
+// A call that sends its client the newest state again and again: of a watched job, or the progress of a pack.
 //
-// Whoever feeds it never waits for its client: a slow reader misses what was told in between, and one that does not
-// read at all is reset after ServerConfig::slow_client_timeout.
+// The feeder never waits for the client: a slow reader misses states, and one that does not read at all is reset after
+// ServerConfig::slow_client_timeout.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "google/protobuf/message.h"
@@ -20,34 +23,42 @@ namespace switchyard::server {
 
 class FeedCall;
 
-// The feeder's side; it may outlive the call.  Thread-safe.
+// The feeder's side, which may outlive the call.  Thread-safe.
 class Feed {
  public:
   using MessageFn = std::function<std::unique_ptr<google::protobuf::Message>()>;
 
-  // What is newest: made when it can be sent.
+  // Replaces the newest message, which `message` makes when it can be sent.
   void Offer(MessageFn message);
-  // After what is newest was sent.  The first end counts.
+  // Ends the call with `status` after the newest message was sent; an error ends it at once.  The first end counts.
   void End(absl::Status status);
-  // The call is over: nobody hears any more.
+  // Likewise, but before it sends every message that `next` makes, until that returns null.
+  void EndWith(MessageFn next);
+  // Whether the call is over.
   bool gone();
 
  private:
   friend class FeedCall;
   absl::Mutex mu_;
-  FeedCall* call_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: it is gone
+  FeedCall* call_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: the call is over
 };
 
 class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private OpenCalls::Call {
  public:
-  // `desk` is borrowed and outlives the gRPC server.
+  // `request_context` is borrowed and outlives the gRPC server.
   FeedCall(RequestContext* request_context, grpc::CallbackServerContext* context);
 
   std::shared_ptr<Feed> feed() const { return feed_; }  // shared with its feeder
-  // At most one message in so long; what is last is not held back.  Before the first Offer.
-  void set_min_interval(absl::Duration interval);
-  // Called once, when the client is gone or has got everything; on any thread.  Before the first Offer.
-  void set_on_over(std::function<void()> on_over);
+  // Sends at most one message in `interval`; the last one is not held back.  REQUIRES: before the first Offer.
+  void set_min_interval(absl::Duration interval) {
+    absl::MutexLock lock(&feed_->mu_);
+    min_interval_ = interval;
+  }
+  // Sets what is called once, on any thread, when the call is over.  REQUIRES: before the first Offer.
+  void set_on_over(std::function<void()> on_over) {
+    absl::MutexLock lock(&feed_->mu_);
+    on_over_ = std::move(on_over);
+  }
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -56,10 +67,14 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
  private:
   friend class Feed;
   void CheckTime(absl::Time now) override;
-  // Starts the next write or finishes, if neither is under way; says when to look at the call again.
+  // Starts the next write or finishes, if neither is under way; sets when CheckTime is due.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
   // REQUIRES: neither is under way.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
+  // The client is gone or has cancelled: what was not sent yet is dropped.
+  void Abandon(absl::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
+  // How long the client may take for a write, or for the end.
+  absl::Duration Patience() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
 
   RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
@@ -67,11 +82,12 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
   std::function<void()> on_over_ ABSL_GUARDED_BY(feed_->mu_);
   absl::Duration min_interval_ ABSL_GUARDED_BY(feed_->mu_) = absl::ZeroDuration();
   Feed::MessageFn newest_ ABSL_GUARDED_BY(feed_->mu_);  // not sent yet
-  std::unique_ptr<const absl::Status> end_ ABSL_GUARDED_BY(feed_->mu_);
+  Feed::MessageFn rest_ ABSL_GUARDED_BY(feed_->mu_);    // of EndWith
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(feed_->mu_);
   bool writing_ ABSL_GUARDED_BY(feed_->mu_) = false;
   bool finished_ ABSL_GUARDED_BY(feed_->mu_) = false;
   bool reset_ ABSL_GUARDED_BY(feed_->mu_) = false;
-  absl::Time since_ ABSL_GUARDED_BY(feed_->mu_) = absl::InfinitePast();  // of the last write's start, or of the end
+  absl::Time since_ ABSL_GUARDED_BY(feed_->mu_) = absl::InfinitePast();  // when the last write began, or the end
   grpc::ByteBuffer buffer_ ABSL_GUARDED_BY(feed_->mu_);
 };
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
+#include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 
 namespace switchyard::server {
@@ -44,7 +45,7 @@ absl::Status GenerateReactor::Enter() {
 }
 
 void GenerateReactor::Refuse(const absl::Status& status) {
-  request_context_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+  request_context_->metrics->request_error(status.code()).Increment();
   FinishOnce(status);
   absl::MutexLock lock(&mu_);
   stage_ = Stage::kDone;  // the last touch: OnDone may be waiting to delete this
@@ -58,7 +59,7 @@ bool GenerateReactor::TakeRequest(Stage next) {
 }
 
 void GenerateReactor::OnReadDone(bool ok) {
-  if (!TakeRequest(Stage::kPreparing)) {  // what comes behind the request, or too late
+  if (!TakeRequest(Stage::kPreparing)) {  // a second message, or the request came too late
     if (ok) {
       End(rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,
                          "a second request message on one Generate call: one is the limit", {{"limit", "1"}}));
@@ -86,30 +87,25 @@ void GenerateReactor::Prepare() {
   std::shared_ptr<const ServedModel> model;
   absl::StatusOr<std::unique_ptr<InferenceRequest>> request =
       [&]() -> absl::StatusOr<std::unique_ptr<InferenceRequest>> {
-    if (absl::Status status = rpc::ParseRaw(request_, &message); !status.ok()) return status;
-    absl::StatusOr<ConvertArgs> args = request_context_->Args(*context_, &model);
-    if (!args.ok()) return args.status();
-    args->now = arrival_;  // what a call waited for the front pool is part of its time to the first token
-    args->cancelled = [this] { return cancelled_.load(); };
+    RETURN_IF_ERROR(rpc::ParseRaw(request_, &message));
+    ASSIGN_OR_RETURN(ConvertArgs args, request_context_->Args(*context_, &model));
+    args.now = arrival_;  // the wait for the front pool is part of the time to the first token
+    args.cancelled = [this] { return cancelled_.load(); };
     const absl::Time start = MonotonicNow();
-    auto converted = ConvertGenerate(message, *args);
+    auto converted = ConvertGenerate(message, args);
     request_context_->metrics->tokenize_seconds->Increment(absl::ToDoubleSeconds(MonotonicNow() - start));
     return converted;
   }();
   request_.Clear();
-  if (!request.ok()) {
-    {
-      absl::MutexLock lock(&mu_);
-      request_id_ = message.request_id();
-    }
-    return Refuse(request.status());
-  }
   {
     absl::MutexLock lock(&mu_);
-    request_id_ = (*request)->request_id;
-    seed_ = (*request)->sampling.seed;
-    model_ = model->name;
+    request_id_ = request.ok() ? (*request)->request_id : message.request_id();
+    if (request.ok()) {
+      seed_ = (*request)->sampling.seed;
+      model_ = model->name;
+    }
   }
+  if (!request.ok()) return Refuse(request.status());
   request_context_->engine->Submit(handle_, *std::move(request), stream_);
   if (cancelled_.load()) request_context_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
   stream_->Attach([this] { Pump(); });
@@ -120,11 +116,10 @@ void GenerateReactor::Prepare() {
 void GenerateReactor::Pump() {
   absl::Status end;
   {
-    // gRPC's actions only start something, so they may be called under the lock; this keeps a write from following
-    // Finish.
+    // The lock keeps a write from following Finish; gRPC's actions only start something, and do not block.
     absl::MutexLock lock(&mu_);
     if (finished_) return;
-    // An error does not wait for a write that a slow reader holds up: it was what ended the request.
+    // An error does not wait for a write that a slow reader holds up.
     const bool failed = stream_->Finished(&end) && !end.ok();
     if (writing_ && !failed) return;
     if (std::optional<OutputChunk> chunk = stream_->Pop(MonotonicNow())) {
@@ -161,13 +156,11 @@ void GenerateReactor::OnWriteDone(bool ok) {
 void GenerateReactor::OnCancel() {
   cancelled_.store(true);
   request_context_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
-  bool prepared;
   {
     absl::MutexLock lock(&mu_);
-    prepared = stage_ != Stage::kPreparing;
+    if (stage_ == Stage::kPreparing) return;  // Prepare finishes the call itself
   }
-  // Prepare finishes the call itself if it still runs; the engine's Close may come later and finds it finished.
-  if (prepared) FinishOnce(absl::CancelledError("the client cancelled"));
+  FinishOnce(absl::CancelledError("the client cancelled"));  // the engine's Close may come later
 }
 
 void GenerateReactor::End(const absl::Status& status) {
@@ -200,7 +193,7 @@ void GenerateReactor::CheckTime(absl::Time now) {
     reset_ = reset_ || gone;
     CheckAt(NextCheck());
   }
-  // The engine ends requests that still run; here are those that were complete before their client read them.
+  // The engine ends requests that still run; this ends those that were complete before their client read them.
   if (slow) End(SlowReader(limit));
   if (gone) context_->TryCancel();
 }

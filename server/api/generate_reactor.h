@@ -1,11 +1,10 @@
 // One Generate call: raw request → front pool (parse, render, tokenize) → engine → token stream → messages.
 //
 // gRPC calls OnReadDone, OnWriteDone, OnCancel and OnDone; the front pool calls Prepare; the engine's thread calls
-// Pump. At most one write is under way; Finish is called once.  The object deletes itself in OnDone, which waits for
-// Prepare to be over.  A client whose request does not come within request_message_timeout is ended
-// (DEADLINE_EXCEEDED), and one that sends a second message (INVALID_ARGUMENT).  A client that does not read is ended as
-// SLOW_READER after slow_client_timeout, and its stream is reset when it does not take the end either: OnDone comes in
-// bounded time.
+// Pump.  At most one write is under way; Finish is called once.  The object deletes itself in OnDone, which waits until
+// Prepare is over.  A call ends when its request does not come within request_message_timeout (DEADLINE_EXCEEDED), or a
+// second message comes (INVALID_ARGUMENT).  A client that does not read gets SLOW_READER after slow_client_timeout; if
+// it does not read that either, its stream is reset, so that OnDone comes in bounded time.
 #pragma once
 
 #include <atomic>
@@ -24,7 +23,7 @@ namespace switchyard::server {
 class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                               private OpenCalls::Call {
  public:
-  // `desk` is borrowed and outlives the gRPC server.
+  // `request_context` is borrowed and outlives the gRPC server.
   GenerateReactor(RequestContext* request_context, grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
@@ -33,15 +32,15 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void OnDone() override;
 
  private:
-  // Of the request; Prepare runs or waits for the pool in kPreparing alone, and the object lives as long.
+  // Of the request.  Only in kPreparing Prepare runs or waits for the pool; the object lives as long.
   enum class Stage { kAwaited, kPreparing, kDone };
 
   void CheckTime(absl::Time now) override;
-  // When its client, or its request, will have been waited for too long.
+  // When the client, or its request, is overdue.
   absl::Time NextCheck() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Whether there is room for this call; else why not.
+  // Takes a place for this call; an error says why there is none.
   absl::Status Enter();
-  // From kAwaited to `next`; false: it was not awaited any more.
+  // Moves from kAwaited to `next`; returns false in another stage.
   bool TakeRequest(Stage next);
   // Ends a call that is under way, and its work.
   void End(const absl::Status& status);

@@ -1,7 +1,6 @@
 #include "server/api/inference_service.h"
 
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
@@ -16,9 +15,9 @@ namespace {
 constexpr char kVersion[] = "0.1.0";
 constexpr int kGenerateIndex = 0;  // the methods' order in inference.proto
 
-// A method that converts a request into a response on the pool.
+// Answers a call on the pool, with what `convert` makes of its request.
 template <class Request, class Response>
-void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&, const ConvertArgs&)) {
+UnaryCall* Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&, const ConvertArgs&)) {
   call->Start([convert](UnaryCall* call) {
     std::shared_ptr<const ServedModel> model;
     auto result = [&]() -> absl::StatusOr<Response> {
@@ -30,6 +29,7 @@ void Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&
     }();
     result.ok() ? call->Reply(*result) : call->Fail(result.status());
   });
+  return call;
 }
 
 void FillInfo(const RequestContext& request_context, const ServedModel& model, v1::GetModelInfoResponse* out) {
@@ -76,9 +76,9 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
 
 }  // namespace
 
-// gRPC gives a method with one request message to its handler when the message is there, however long that takes, and
-// reads no second one.  As one of two streams, which are the same bytes for the client, Generate sees the call at once:
-// it can end one whose message does not come, and one with a second message.
+// gRPC calls the handler of a method with one request message when the message is there, however long that takes, and
+// reads no second one.  As a method of two streams, which are the same bytes for the client, Generate sees the call at
+// once: it can end a call whose message does not come, and one with a second message.
 InferenceServiceImpl::InferenceServiceImpl(RequestContext* request_context) : request_context_(request_context) {
   using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
   const auto handler = [request_context] {
@@ -92,29 +92,23 @@ InferenceServiceImpl::InferenceServiceImpl(RequestContext* request_context) : re
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
-  Convert(call, &ConvertTokenize);
-  return call;
+  return Convert(new UnaryCall(request_context_, context, request, response), &ConvertTokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Detokenize(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
-  Convert(call, &ConvertDetokenize);
-  return call;
+  return Convert(new UnaryCall(request_context_, context, request, response), &ConvertDetokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(request_context_, context, request, response);
   v1::AbortRequest message;
-  if (absl::Status status = rpc::ParseRaw(*request, &message); !status.ok()) {
+  absl::Status status = rpc::ParseRaw(*request, &message);
+  if (status.ok() && message.request_id().empty()) status = rpc::BadField("request_id", "is empty", "1", "0");
+  if (!status.ok()) {
     call->Fail(status);
-    return call;
-  }
-  if (message.request_id().empty()) {
-    call->Fail(rpc::BadField("request_id", "is empty", "1", "0"));
     return call;
   }
   const std::string id = message.request_id();
@@ -134,13 +128,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServe
   v1::GetModelInfoRequest message;
   v1::GetModelInfoResponse info;
   std::shared_ptr<const ServedModel> model;
-  const absl::Status status = [&] {
-    RETURN_IF_ERROR(rpc::ParseRaw(*request, &message));
-    RETURN_IF_ERROR(request_context_->Args(*context, &model).status());
-    RETURN_IF_ERROR(CheckModelName(message.model(), *model));
-    FillInfo(*request_context_, *model, &info);
-    return absl::OkStatus();
-  }();
+  const absl::Status status = request_context_->Read(*context, *request, &message, &model);
+  if (status.ok()) FillInfo(*request_context_, *model, &info);
   call->Answer(status, info);
   return call;
 }

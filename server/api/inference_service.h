@@ -1,4 +1,5 @@
-// The users' service: raw methods, so that malformed bytes get an answer that says why (proto/support/raw_message.h).
+// The users' service, with raw methods, so that malformed bytes get an answer that says why
+// (proto/support/raw_message.h).
 #pragma once
 
 #include "server/api/request_context.h"
@@ -6,7 +7,7 @@
 
 namespace switchyard::server {
 
-// Every method of InferenceService, raw; but Generate, which the constructor adds.
+// Every method of InferenceService, raw, except Generate, which the constructor adds.
 using RawInferenceService =
     v1::InferenceService::WithRawCallbackMethod_Abort<v1::InferenceService::WithRawCallbackMethod_Tokenize<
         v1::InferenceService::WithRawCallbackMethod_Detokenize<v1::InferenceService::WithRawCallbackMethod_GetModelInfo<

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <random>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
@@ -11,16 +10,6 @@
 #include "server/clock.h"
 
 namespace switchyard::server {
-
-std::string DrawRequestId() {
-  thread_local absl::BitGen gen;
-  return absl::StrCat("req-", absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16));
-}
-
-uint64_t DrawSeed() {
-  thread_local absl::BitGen gen;
-  return absl::Uniform<uint64_t>(gen);
-}
 
 grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id, grpc::ServerContextBase* context) {
   const grpc::Status wire = rpc::ToGrpcStatus(status, request_id);
@@ -44,8 +33,9 @@ absl::StatusOr<ConvertArgs> RequestContext::Args(const grpc::ServerContextBase& 
   args.text = text;
   args.limits.max_choices = config->batching.max_choices;
   args.limits.max_prompt_bytes = static_cast<size_t>(config->max_prompt_bytes);
-  args.drawn_id = DrawRequestId();
-  args.drawn_seed = DrawSeed();
+  thread_local absl::BitGen gen;
+  args.drawn_id = absl::StrCat("req-", absl::Hex(absl::Uniform<uint64_t>(gen), absl::kZeroPad16));
+  args.drawn_seed = absl::Uniform<uint64_t>(gen);
   args.now = MonotonicNow();
   args.clock = &MonotonicNow;
   args.wall_now = absl::Now();

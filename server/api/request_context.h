@@ -1,4 +1,4 @@
-// What every user RPC needs, in one place: the engine, the text room, the front pool, the limits.
+// What an RPC needs of the server: the engine, the text processor, the front pool, the limits.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,9 @@
 
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "proto/support/raw_message.h"
+#include "scheduler/base/status_macros.h"
 #include "server/admission/client_shares.h"
 #include "server/admission/front_pool.h"
 #include "server/admission/open_calls.h"
@@ -23,28 +26,32 @@ struct RequestContext {
   const text::TextProcessor* text = nullptr;
   EngineLoop* engine = nullptr;
   FrontPool* pool = nullptr;
-  FrontPool* file_pool = nullptr;  // for calls that read files or ask a program, and may have to wait for a disk
+  FrontPool* file_pool = nullptr;  // for calls that read files or ask a program, and may wait for a disk
   ServerMetrics* metrics = nullptr;
   std::atomic<int> open_streams{0};
   ClientShares streams_of;  // open Generate calls of each client
   OpenCalls open_calls;
   ResetGuard resets;                                            // of Generate calls
-  std::function<void(const std::string& peer)> end_connection;  // that floods
-  // Whether something that a worker said was not read yet; empty before the server listens.
+  std::function<void(const std::string& peer)> end_connection;  // ends one that floods
+  // Whether the server has bytes of the worker that it has not read yet; empty before the server listens.
   std::function<bool(const fleet::WorkerInfo&)> has_unread;
 
-  // Arguments for convert.h, for a call that came with `context`.  FAILED_PRECONDITION while the model is not known
-  // yet, and INVALID_ARGUMENT when the client's deadline is longer than the server allows.  `model` keeps the facts
-  // alive.
+  // Arguments for convert.h, for the call of `context`.  FAILED_PRECONDITION while the model is not known yet,
+  // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  *model keeps the facts alive.
   absl::StatusOr<ConvertArgs> Args(const grpc::ServerContextBase& context,
                                    std::shared_ptr<const ServedModel>* model) const;
+
+  // Parses the request of `context`'s call, which must be for the served model.  Errors: of Args and CheckModelName.
+  template <class Request>
+  absl::Status Read(const grpc::ServerContextBase& context, const grpc::ByteBuffer& bytes, Request* request,
+                    std::shared_ptr<const ServedModel>* model) const {
+    RETURN_IF_ERROR(rpc::ParseRaw(bytes, request));
+    RETURN_IF_ERROR(Args(context, model).status());
+    return CheckModelName(request->model(), **model);
+  }
 };
 
-// An error as the call of `context` ends with it, the trailer with the advice when to retry included.
+// The form in which `context`'s call ends with an error; adds the trailer with the advice when to retry.
 grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id, grpc::ServerContextBase* context);
-
-// Ids and seeds that the server draws for requests without one.
-std::string DrawRequestId();
-uint64_t DrawSeed();
 
 }  // namespace switchyard::server

@@ -1,8 +1,7 @@
-// A unary call that is answered from the front pool, or later by whoever holds it.
+// A unary call that is answered from the front pool, or later by its holder.
 //
-// Made by a method's handler, counted among the server's open calls; Reply or Fail exactly once, from any thread, then
-// it deletes itself when gRPC is done with it.  A client that does not take its answer is reset after
-// ServerConfig::unread_end_timeout.
+// A method's handler makes it; Reply or Fail is to be called exactly once, from any thread, and the call deletes itself
+// when gRPC is done with it.  A client that does not read its answer is reset after ServerConfig::unread_end_timeout.
 #pragma once
 
 #include <atomic>
@@ -14,7 +13,6 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
-#include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "server/api/request_context.h"
 #include "server/clock.h"
@@ -52,14 +50,14 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
     End(grpc::Status::OK);
   }
   void Fail(const absl::Status& status) {
-    request_context_->metrics->request_error(absl::StatusCodeToString(status.code())).Increment();
+    request_context_->metrics->request_error(status.code()).Increment();
     End(OnTheWire(status, request_id_, context_));
   }
   void Answer(const absl::Status& status, const google::protobuf::Message& message) {
     status.ok() ? Reply(message) : Fail(status);
   }
 
-  // The request that this call is about, for its error.
+  // The id of the request that this call concerns, for its error.
   void set_request_id(std::string id) { request_id_ = std::move(id); }
 
   RequestContext* request_context() { return request_context_; }

@@ -1,4 +1,4 @@
-// BatchingDelay: how long a resting engine waits for company before the first step of a burst.
+// BatchingDelay: how long an idle engine waits for more requests before the first step of a burst.
 //
 // Prompts that arrive together should share a step: several ranks then compute attention at once (a step with one
 // prompt leaves the others idle there), and experts see more rows.  The wait is at most one hundredth of what the step
@@ -6,6 +6,7 @@
 // Thread-compatible.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/time/time.h"
@@ -14,15 +15,28 @@ namespace switchyard::server {
 
 class BatchingDelay {
  public:
-  // A step of `rows` rows took this long.  Small ones say nothing about prompts and are left out.
-  void Observe(int64_t rows, absl::Duration duration);
+  // A step of `rows` rows took `duration`.  Small steps do not show what a prompt's row costs, and are ignored.
+  void Observe(int64_t rows, absl::Duration duration) {
+    if (rows < kLeastRows) return;
+    const absl::Duration per_row = duration / rows;
+    per_row_ = per_row_ == absl::ZeroDuration() ? per_row : per_row_ + (per_row - per_row_) / kRecent;
+  }
 
-  // For an engine that rests, with `waiting_tokens` > 0 in its queue: when to plan.  Not later than now once they fill
-  // `step_tokens`, what a step has room for.  Remembers when it was first asked; Close() forgets it.
-  absl::Time OpensAt(int64_t waiting_tokens, int64_t step_tokens, absl::Time now);
+  // When an idle engine with `waiting_tokens` > 0 in its queue should plan; not later than now once they fill
+  // `step_tokens`, the room of a step.  The wait begins at the first call after Close().
+  absl::Time OpensAt(int64_t waiting_tokens, int64_t step_tokens, absl::Time now) {
+    since_ = std::min(since_, now);
+    if (waiting_tokens >= step_tokens) return now;
+    return since_ + std::min(kLongest, per_row_ * waiting_tokens / kShare);
+  }
   void Close() { since_ = absl::InfiniteFuture(); }
 
  private:
+  static constexpr int64_t kLeastRows = 64;
+  static constexpr int kRecent = 8;   // steps in the mean
+  static constexpr int kShare = 100;  // the wait is the step's expected time divided by this
+  static constexpr absl::Duration kLongest = absl::Milliseconds(2);
+
   absl::Duration per_row_;  // recent mean; zero until known
   absl::Time since_ = absl::InfiniteFuture();
 };

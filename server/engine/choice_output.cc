@@ -23,21 +23,17 @@ ChoiceOutput::ChoiceOutput(const InferenceRequest* request, const tokenizer::Tok
     decoder_ = std::make_unique<tokenizer::StreamDecoder>(tokenizer, request->skip_special_tokens);
 }
 
-bool ChoiceOutput::IsStopToken(int32_t token) const {
-  const std::vector<int32_t>& ids = request_->sampling.stop_ids;
-  return std::find(ids.begin(), ids.end(), token) != ids.end();
-}
-
 std::string ChoiceOutput::Take(int32_t token, int32_t index) {
-  if (IsStopToken(token)) {
-    stop_token_ = token;  // ends the choice; its text does not show
+  const std::vector<int32_t>& stop_ids = request_->sampling.stop_ids;
+  if (std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
+    stop_token_ = token;  // ends the choice; its text is not shown
     return "";
   }
   if (decoder_ == nullptr) return "";
-  // As the stop ids, stop strings count from min_tokens on.
   std::string text;
   // A decoder that fails (a regex of its file hit its limit) shows nothing more; the token ids still go out.
   if (!decoder_->Append(token, &text).ok()) decoder_ = nullptr;
+  // As stop ids, stop strings count from min_tokens on.
   return Show(std::move(text), index + 1 >= request_->sampling.min_tokens);
 }
 

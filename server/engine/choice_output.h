@@ -1,7 +1,7 @@
 // One choice's way from tokens to text: incremental detokenization and stop strings.
 //
-// Text that might be the beginning of a stop string is held back until it is known not to be.  A stop string may span
-// tokens and characters; the earliest match wins, of several that start there the first in the list.
+// Text that might begin a stop string is held back until it is known not to.  A stop string may span tokens and
+// characters; the earliest match wins, and among those that start there the first in the list.
 // Thread-compatible; the engine loop owns it.
 #pragma once
 
@@ -22,19 +22,18 @@ class ChoiceOutput {
   // `request` is borrowed.  `tokenizer` may be null: then there is no text.
   ChoiceOutput(const InferenceRequest* request, const tokenizer::Tokenizer* tokenizer);
 
-  // Takes the next token; returns the text that can be shown now.
+  // Adds the next token; returns the text that can be shown now.
   std::string Take(int32_t token, int32_t index);
   // The stop string that was found by Take, if any; the text up to it was returned.
   const std::optional<std::string>& stop_string() const { return stop_string_; }
   // The stop token that Take was given, if it was one.
   int32_t stop_token() const { return stop_token_; }
-  // What was held back, at the end of a choice that no stop string ended.
+  // The text that was held back, at the end of a choice that no stop string ended.
   std::string Flush();
 
   absl::Time last_token_time = absl::InfinitePast();
 
  private:
-  bool IsStopToken(int32_t token) const;
   std::string Show(std::string text, bool look_for_stops);
 
   const InferenceRequest* const request_;

@@ -1,15 +1,17 @@
-// The inbox of the engine's thread: commands that other threads post and that it runs, one after the other.
+// The inbox of the engine's thread: commands that other threads post, and that it runs one after the other.
 //
-// Thread-safe; Post never blocks.  Bounded by what posts: the server's open streams (each has one submission and one
-// cancellation) and the workers' plans in flight.
+// Thread-safe; Post never blocks.  Its length is bounded by the server's open streams, each of which has one submission
+// and one cancellation, and by the workers' plans in flight.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/clock.h"
 
 namespace switchyard::server {
 
@@ -17,16 +19,35 @@ class EngineInbox {
  public:
   using Command = absl::AnyInvocable<void()>;
 
-  // False: the engine has ended, nothing will run.
-  bool Post(Command command);
-  // The engine is to end.
-  void Stop();
+  // Returns false when the engine has ended, and the command will not run.
+  bool Post(Command command) {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return false;
+    commands_.push_back(std::move(command));
+    return true;
+  }
+  // Makes Await return false.
+  void Stop() {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
 
   // --- the engine's thread ---
-  // Swaps `commands`, which is empty, with what was posted; waits for it until `deadline` at most.  False: to end.
-  bool Await(absl::Time deadline, std::vector<Command>* commands);
-  // Ends it: the last commands.
-  std::vector<Command> Close();
+  // Swaps `commands`, which is empty, with what was posted; waits for it until `deadline` at most.  False after Stop.
+  bool Await(absl::Time deadline, std::vector<Command>* commands) {
+    absl::MutexLock lock(&mu_);
+    const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !commands_.empty(); };
+    mu_.AwaitWithTimeout(absl::Condition(&wanted), deadline - MonotonicNow());
+    if (stopping_) return false;
+    commands->swap(commands_);
+    return true;
+  }
+  // Accepts no more commands; returns the last ones.
+  std::vector<Command> Close() {
+    absl::MutexLock lock(&mu_);
+    closed_ = true;
+    return std::exchange(commands_, {});
+  }
 
  private:
   absl::Mutex mu_;

@@ -15,10 +15,11 @@ constexpr absl::Duration kTick = absl::Milliseconds(50);
 
 }  // namespace
 
-EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics, Hooks hooks)
+EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics,
+                       EngineHooks hooks)
     : config_(config),
       hooks_(std::move(hooks)),
-      group_({.config = config, .text = text, .metrics = metrics, .hooks = &hooks_}, &steps_),
+      group_(config, text, metrics, &hooks_, &steps_),
       experts_(config, &group_.workers(), &inbox_, metrics),
       profiles_([this](int rank, int64_t request, int64_t offset) {
         if (WorkerClient* client = group_.ClientOf(rank))
@@ -26,7 +27,7 @@ EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* te
       }),
       requests_(config, text->tokenizer(), metrics, &group_),
       slices_(config->train_share),
-      load_({.group = &group_, .requests = &requests_, .slices = &slices_, .experts = &experts_}, metrics),
+      load_(&group_, &requests_, &slices_, &experts_, metrics),
       steps_({.group = &group_,
               .requests = &requests_,
               .experts = &experts_,
@@ -35,8 +36,6 @@ EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* te
               .load = &load_},
              metrics, &hooks_),
       links_(&inbox_, &group_, &experts_, &profiles_) {}
-
-EngineLoop::~EngineLoop() { Stop(); }
 
 void EngineLoop::Start() {
   thread_ = std::thread([this] { Run(); });
@@ -69,7 +68,7 @@ void EngineLoop::Tick(absl::Time now) {
   load_.Update();
 }
 
-// Answers everybody who still waits: who posted something, the live requests, the workers.
+// Answers everything that still waits: posted commands, live requests, workers.
 void EngineLoop::RunLast() {
   requests_.Refuse();
   for (EngineInbox::Command& command : inbox_.Close()) command();
@@ -120,7 +119,7 @@ void EngineLoop::CopyExperts(std::function<void(std::unique_ptr<const ExpertsCop
 }
 
 void EngineLoop::CollectProfile(ProfileCollector::Call call) {
-  auto shared = std::make_shared<ProfileCollector::Call>(std::move(call));  // with the command, if that runs
+  auto shared = std::make_shared<ProfileCollector::Call>(std::move(call));  // shared with the command
   const bool posted = inbox_.Post([this, shared] {
     if (requests_.draining()) return shared->done(ServerStops());
     if (!group_.ready()) {
@@ -132,7 +131,7 @@ void EngineLoop::CollectProfile(ProfileCollector::Call call) {
                                         "another call asks the workers what they learned: one at a time"),
                          absl::Seconds(1)));
     }
-    profiles_.Start(config_->num_workers(), std::move(*shared), MonotonicNow());
+    profiles_.Start(config_->workers, std::move(*shared), MonotonicNow());
   });
   if (!posted) shared->done(ServerStops());
 }

@@ -3,9 +3,9 @@
 //   inbox (requests, cancellations, what workers say) → Scheduler::Plan → WorkerGroup::Execute
 //   → Scheduler::Commit → publish into the requests' streams
 //
-// Each part has a class, all of this thread: steps and what a group's coming and going means to them (step_loop.h),
-// requests (live_requests.h), the group (serving_group.h), where experts are (expert_load_balancing.h), what workers
-// learned (profile_collector.h), what is to be seen of all that (load_monitor.h).
+// Each part has a class, all of this thread: steps, and what they do when a group comes or goes (step_loop.h), requests
+// (live_requests.h), the group (serving_group.h), where experts are (expert_load_balancing.h), what workers learned
+// (profile_collector.h), and the load that clients see (load_monitor.h).
 //
 // Public methods are thread-safe and never block: they post to the inbox.
 #pragma once
@@ -30,7 +30,7 @@
 #include "server/engine/step_loop.h"
 #include "server/engine/token_stream.h"
 #include "server/engine/train_slices.h"
-#include "server/fleet/posted_link_events.h"
+#include "server/fleet/link_events.h"
 #include "server/fleet/serving_group.h"
 #include "server/metrics/load_monitor.h"
 #include "server/metrics/metrics.h"
@@ -40,19 +40,17 @@ namespace switchyard::server {
 
 class EngineLoop final {
  public:
-  using Hooks = EngineHooks;
-
   // All borrowed; they outlive the loop.
-  EngineLoop(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics, Hooks hooks);
-  ~EngineLoop();
+  EngineLoop(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics, EngineHooks hooks);
+  ~EngineLoop() { Stop(); }
 
   void Start();
-  // No new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over (those
-  // that remain then end with UNAVAILABLE, DRAINING).
+  // Takes no new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over
+  // (those that remain then end with UNAVAILABLE, DRAINING).
   void Drain(absl::Duration timeout, std::function<void()> done);
   // Ends the requests that remain (UNAVAILABLE, DRAINING); from now on workers may go.
   void Dismiss();
-  // Dismiss, and ends the workers' links and the thread; whatever comes later is refused alike.
+  // Dismiss, and ends the workers' links and the thread; later requests are refused alike.
   void Stop();
 
   // Names a submission; never reused.
@@ -67,15 +65,15 @@ class EngineLoop final {
   // Calls back with how experts are used and where they are, null before the first group stood and for a model without
   // MoE layers; on the loop's thread, or at once if the loop has ended.
   void CopyExperts(std::function<void(std::unique_ptr<const ExpertsCopy> experts)> done);
-  // Asks the workers for what they have learned.  `call` is told of it on the loop's thread (its `done` at once if
-  // the loop has ended); UNAVAILABLE without a group, RESOURCE_EXHAUSTED while another call asks.
+  // Asks the workers for what they have learned.  Calls back on the loop's thread, or at once if the loop has ended;
+  // UNAVAILABLE without a group, RESOURCE_EXHAUSTED while another call asks.
   void CollectProfile(ProfileCollector::Call call);
 
-  // What training on the workers gets of their time; any thread, as it says.
+  // The workers' time that training gets.
   TrainSlices* slices() { return &slices_; }
-  // Where workers' links say what their workers tell.
+  // Receives what workers send over their links.
   LinkEvents* links() { return &links_; }
-  // Null until the workers told of the model.
+  // Null until the first group stood.
   std::shared_ptr<const ServedModel> model() const { return group_.model(); }
   LoadSnapshot load() const { return load_.load(); }
 
@@ -85,7 +83,7 @@ class EngineLoop final {
   void RunLast();
 
   const ServerConfig* const config_;
-  const Hooks hooks_;
+  const EngineHooks hooks_;
   std::atomic<uint64_t> next_handle_{1};
   EngineInbox inbox_;
   ServingGroup group_;
@@ -95,7 +93,7 @@ class EngineLoop final {
   TrainSlices slices_;
   LoadMonitor load_;
   StepLoop steps_;
-  PostedLinkEvents links_;
+  LinkEvents links_;
   absl::Time next_tick_ = absl::InfinitePast();
   std::thread thread_;
 };

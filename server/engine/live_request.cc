@@ -12,17 +12,13 @@ bool IsClean(batching::FinishReason reason) {
          reason == batching::FinishReason::kAbort;
 }
 
-// Of a sequence that ended.  Phases that it did not reach are left out: zeros would hide what the others took.
+// Observes the phases that a sequence has reached: zeros of the others would distort the histograms.
 void ObserveTimings(const batching::SequenceTimings& timings, ServerMetrics* metrics) {
   metrics->request_queue_time->Observe(absl::ToDoubleSeconds(timings.Queue()));
   if (timings.first_token == absl::InfinitePast()) return;
   metrics->request_prefill_time->Observe(absl::ToDoubleSeconds(timings.Prefill()));
   metrics->request_decode_time->Observe(absl::ToDoubleSeconds(timings.Decode()));
   metrics->request_inference_time->Observe(absl::ToDoubleSeconds(timings.Prefill() + timings.Decode()));
-}
-
-bool IsEmpty(const OutputChunk& chunk) {
-  return chunk.tokens.empty() && chunk.prompt_logprobs.empty() && chunk.expert_paths.experts.empty() && !chunk.finished;
 }
 
 }  // namespace
@@ -82,7 +78,7 @@ bool LiveRequest::TakeFinished(int choice, const batching::FinishedEvent& finish
   // The last allowed token may complete a stop string; the scheduler, which sees no text, then says kLength.
   const bool stopped = finished.reason == batching::FinishReason::kLength && choices_[choice].stop_string();
   const batching::FinishReason reason = stopped ? batching::FinishReason::kStop : finished.reason;
-  // As vLLM counts: a client that goes away aborts; what the server ends for a fault of either side is no success.
+  // As in vLLM, a client that goes away counts as an abort; a sequence that the server ends for a fault does not count.
   if (IsClean(reason) && (error_.ok() || absl::IsCancelled(error_))) metrics_->request_success(reason).Increment();
   metrics_->request_generation_tokens->Observe(finished.usage.completion_tokens);
   most_tokens_ = std::max(most_tokens_, finished.usage.completion_tokens);
@@ -102,7 +98,8 @@ bool LiveRequest::TakeFinished(int choice, const batching::FinishedEvent& finish
 
 void LiveRequest::Flush(absl::Time now) {
   for (OutputChunk& chunk : chunks_) {
-    if (IsEmpty(chunk)) continue;
+    const bool has_lists = !chunk.prompt_logprobs.empty() || !chunk.expert_paths.experts.empty();
+    if (chunk.tokens.empty() && !has_lists && !chunk.finished) continue;
     const int choice = chunk.choice;
     stream_->Push(std::exchange(chunk, OutputChunk{}), now);
     chunk.choice = choice;
@@ -113,7 +110,7 @@ void LiveRequest::Close(absl::Time now) {
   if (error_.ok()) {
     metrics_->e2e_request_latency->Observe(absl::ToDoubleSeconds(now - request_->arrival));
   } else {
-    metrics_->request_error(absl::StatusCodeToString(error_.code())).Increment();
+    metrics_->request_error(error_.code()).Increment();
   }
   stream_->Close(error_);
 }

@@ -1,8 +1,6 @@
-// One request that runs: makes the scheduler's events of its choices into text, chunks and metrics, and pushes them
-// into its stream.
+// One running request: turns the scheduler's events of its choices into text, chunks and metrics.
 //
-// Of the engine's thread.  A Take… fills the choice's chunk; Flush sends the chunks off.  Does not do: asking the
-// scheduler for anything (live_requests.h).
+// Used on the engine's thread.  The Take… methods fill the choice's chunk; Flush pushes the chunks into the stream.
 #pragma once
 
 #include <cstdint>
@@ -26,23 +24,22 @@ class LiveRequest {
               const tokenizer::Tokenizer* tokenizer, ServerMetrics* metrics);
 
   const InferenceRequest& request() const { return *request_; }
-  // Since when its reader has left something unread; InfiniteFuture: nothing is.
+  // Since when the oldest output is unread; InfiniteFuture: none is.
   absl::Time UnreadSince() const { return stream_->WaitingSince(); }
   bool ended(int choice) const { return ended_[choice]; }
-  // Whether all of it has ended, or one of its choices badly.
+  // Whether all choices have ended, or one has failed.
   bool over() const { return !error_.ok() || unfinished_ == 0; }
-  // What the call ends with.
+  // The status with which the call ends.
   const absl::Status& error() const { return error_; }
   void set_error(absl::Status error) { error_ = std::move(error); }
 
-  // True: the token ends a stop string, so that the choice is to be cancelled.
+  // Returns whether the token ends a stop string, so that the choice is to be cancelled.
   bool TakeToken(int choice, batching::TokenEvent token, absl::Time now);
   void TakePromptLogprobs(int choice, batching::PromptLogprobsEvent prompt);
   void TakePaths(int choice, batching::ExpertPathsEvent paths);
-  // False: it ended badly, for a reason that is not the client's; the call needs an error.
+  // Returns false when the choice has failed, so that the call needs an error.
   bool TakeFinished(int choice, const batching::FinishedEvent& finished);
   void Flush(absl::Time now);
-  // Ends the stream.
   void Close(absl::Time now);
 
  private:
@@ -55,7 +52,7 @@ class LiveRequest {
   int unfinished_;
   int32_t most_tokens_ = 0;  // of the longest choice that has ended
   bool saw_first_token_ = false;
-  absl::Status error_;  // of a choice that ended badly
+  absl::Status error_;  // of a choice that failed
 };
 
 }  // namespace switchyard::server

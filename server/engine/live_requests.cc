@@ -8,20 +8,6 @@
 #include "server/clock.h"
 
 namespace switchyard::server {
-namespace {
-
-batching::Request ToSchedulerRequest(uint64_t handle, const InferenceRequest& request) {
-  batching::Request out;
-  out.id = handle;
-  out.prompt = request.prompt;
-  out.sampling = request.sampling;
-  out.num_choices = request.num_choices;
-  out.max_tokens = request.max_tokens;
-  out.deadline = request.deadline;
-  return out;
-}
-
-}  // namespace
 
 absl::Status ServerStops() {
   return rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping; try another one");
@@ -32,11 +18,12 @@ void LiveRequests::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> req
   const absl::Time now = MonotonicNow();
   absl::Status status = Admit(*request, now);
   if (status.ok()) {
-    status = group_->scheduler()->Submit(ToSchedulerRequest(handle, *request), now);
+    request->id = handle;
+    status = group_->scheduler()->Submit(*request, now);
     if (!status.ok()) status = Refusal(status);
   }
   if (!status.ok()) {
-    metrics_->request_error(absl::StatusCodeToString(status.code())).Increment();
+    metrics_->request_error(status.code()).Increment();
     stream->Close(status);
     return;
   }
@@ -52,7 +39,7 @@ absl::Status LiveRequests::Admit(const InferenceRequest& request, absl::Time now
                                                       " is LOADING: ", group_->workers().NotReadyReason())),
                           absl::Seconds(1));
   }
-  // While a lost group forms anew requests queue, as far as the queue's bound and their deadlines allow.
+  // While a lost group forms anew, requests queue within the queue's bound and their deadlines.
   if (group_->GivenUp(now)) return group_->GivenUpError();
   if (by_request_id_.contains(request.request_id)) {
     return rpc::MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,
@@ -62,7 +49,7 @@ absl::Status LiveRequests::Admit(const InferenceRequest& request, absl::Time now
   return absl::OkStatus();
 }
 
-// The scheduler's refusal in the API's words.
+// The error of the API for a refusal of the scheduler's.
 absl::Status LiveRequests::Refusal(const absl::Status& status) const {
   const batching::Scheduler& scheduler = *group_->scheduler();
   if (absl::IsResourceExhausted(status)) {
@@ -75,24 +62,24 @@ absl::Status LiveRequests::Refusal(const absl::Status& status) const {
   return status;
 }
 
+void LiveRequests::CancelAllChoices(uint64_t handle) {
+  const absl::Time now = MonotonicNow();
+  std::vector<batching::Event> events;
+  group_->scheduler()->Cancel(handle, batching::Scheduler::kAllChoices, batching::FinishReason::kAbort, now, &events);
+  Publish(std::move(events), now);
+}
+
 void LiveRequests::Cancel(uint64_t handle, const absl::Status& status) {
   const auto it = live_.find(handle);
   if (it == live_.end()) return;
-  const absl::Time now = MonotonicNow();
-  std::vector<batching::Event> events;
   it->second->set_error(status);
-  group_->scheduler()->Cancel(handle, batching::Scheduler::kAllChoices, batching::FinishReason::kAbort, now, &events);
-  Publish(std::move(events), now);
+  CancelAllChoices(handle);
 }
 
 bool LiveRequests::Abort(const std::string& request_id) {
   const auto it = by_request_id_.find(request_id);
   if (it == by_request_id_.end()) return false;
-  const absl::Time now = MonotonicNow();
-  std::vector<batching::Event> events;
-  group_->scheduler()->Cancel(it->second, batching::Scheduler::kAllChoices, batching::FinishReason::kAbort, now,
-                              &events);
-  Publish(std::move(events), now);
+  CancelAllChoices(it->second);
   return true;
 }
 
@@ -130,7 +117,7 @@ void LiveRequests::FinishDrain() {
 }
 
 void LiveRequests::Publish(std::vector<batching::Event> events, absl::Time now) {
-  // A stop string that is found cancels its choice, which adds events: hence the loop.
+  // A stop string that is found cancels its choice, which adds events.
   while (!events.empty()) {
     std::vector<batching::Event> more;
     for (batching::Event& event : events) PublishOne(std::move(event), now, &more);

@@ -1,7 +1,7 @@
-// The requests that were taken and have not ended: admission, cancellation, and the way from the scheduler's events to
-// their streams.
+// The requests that were accepted and have not ended: admission, cancellation, and the way from the scheduler's events
+// to their streams.
 //
-// Of the engine's thread.  Whatever becomes of a request, its stream is closed once, with an error or without.
+// Used on the engine's thread.  The stream of each request is closed exactly once, with an error or without.
 #pragma once
 
 #include <cstdint>
@@ -32,25 +32,27 @@ class LiveRequests {
 
   // The stream ends with an error when the request cannot be taken.
   void Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
-  // Ends a request with `status`; unknown handles: nothing happens.
+  // Ends a request with `status`; does nothing when the handle is unknown.
   void Cancel(uint64_t handle, const absl::Status& status);
-  // Ends the request of that id with finish reason ABORT.  False: there is none.
+  // Ends the request of that id with finish reason ABORT.  Returns false when there is none.
   bool Abort(const std::string& request_id);
   void Publish(std::vector<batching::Event> events, absl::Time now);
-  // What waits for a time limit: readers that are too slow, a group that does not come back, the drain.
+  // Checks time limits: of slow readers, of a group that does not come back, of the drain.
   void Tick(absl::Time now);
 
-  // Takes no request any more.
+  // Refuses requests from now on.
   void Refuse() { draining_ = true; }
-  // Likewise; calls `done` when those that run have ended, or are ended as it is `deadline`.
+  // Likewise; calls `done` when the running ones have ended, or were ended at `deadline`.
   void Drain(absl::Time deadline, std::function<void()> done);
   bool draining() const { return draining_; }
-  // Those that remain end with ServerStops.
+  // Ends the remaining requests with ServerStops.
   void EndAll();
   // Calls the drain's `done`, if that was not called yet.
   void FinishDrain();
 
  private:
+  // REQUIRES: the handle is of a live request.
+  void CancelAllChoices(uint64_t handle);
   absl::Status Admit(const InferenceRequest& request, absl::Time now) const;
   absl::Status Refusal(const absl::Status& status) const;
   void PublishOne(batching::Event event, absl::Time now, std::vector<batching::Event>* more);
@@ -69,7 +71,7 @@ class LiveRequests {
   std::function<void()> drained_;
 };
 
-// UNAVAILABLE, DRAINING: what requests of a server end with that stops.
+// UNAVAILABLE, DRAINING: the error of requests when the server stops.
 absl::Status ServerStops();
 
 }  // namespace switchyard::server

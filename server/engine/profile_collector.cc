@@ -1,10 +1,13 @@
 #include "server/engine/profile_collector.h"
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/check.h"
+#include "scheduler/popularity/profile_bundle.h"
+#include "switchyard/v1/admin.pb.h"
 
 namespace switchyard::server {
 
@@ -39,7 +42,7 @@ void ProfileCollector::OnPart(int rank, ProfilePart part, absl::Time now) {
     return Fail(absl::InternalError(absl::StrCat("worker ", rank, ": a part of ", came, " bytes at ", held,
                                                  " of a profile of ", part.total_bytes)));
   }
-  // Known with the first part, before there is memory for the others.
+  // The first part says so, before there is memory for the others.
   if (part.total_bytes > kMostBytes - (bytes_ - held)) {
     return Fail(
         absl::ResourceExhaustedError(absl::StrCat("worker ", rank, ": a profile of ", part.total_bytes, " bytes after ",
@@ -69,6 +72,37 @@ void ProfileCollector::End(absl::StatusOr<std::vector<std::string>> profiles) {
   const std::unique_ptr<Call> call = std::exchange(call_, nullptr);
   profiles_.clear();
   call->done(std::move(profiles));
+}
+
+absl::Status CheckProfileRequest(const v1::GetProfileRequest& request, absl::string_view served_hash) {
+  if (request.weights_hash().empty() || request.weights_hash() == served_hash) return absl::OkStatus();
+  return rpc::MakeError(
+      absl::StatusCode::kFailedPrecondition, v1::OTHER_WEIGHTS,
+      absl::StrCat("weights_hash: is ", Quote(request.weights_hash()), ", the served model's is ", served_hash),
+      {{"field", "weights_hash"}, {"limit", std::string(served_hash)}, {"actual", request.weights_hash()}});
+}
+
+absl::StatusOr<std::string> MergeProfiles(const std::vector<std::string>& bundles, absl::string_view served_hash) {
+  std::optional<popularity::ProfileBundle> merged;
+  for (size_t rank = 0; rank < bundles.size(); ++rank) {
+    const auto refuse = [rank](absl::string_view why) {
+      return rpc::MakeError(absl::StatusCode::kInternal, v1::ENGINE_ERROR,
+                            absl::StrCat("worker ", rank, "'s profile: ", why));
+    };
+    absl::StatusOr<popularity::ProfileBundle> bundle = popularity::ProfileBundle::Parse(bundles[rank]);
+    if (!bundle.ok()) return refuse(bundle.status().message());
+    if (bundle->model != served_hash) {
+      return refuse(absl::StrCat("it is of the weights ", bundle->model, ", the served model's are ", served_hash));
+    }
+    if (!merged.has_value()) {
+      merged = *std::move(bundle);
+    } else if (const absl::Status status = merged->Merge(*bundle); !status.ok()) {
+      return refuse(status.message());
+    }
+  }
+  if (merged.has_value() && !merged->profiles.empty()) return merged->Serialize();
+  return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_PROFILE,
+                        "no worker has learned anything of the routing yet: no token was routed");
 }
 
 }  // namespace switchyard::server

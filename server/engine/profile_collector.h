@@ -1,11 +1,11 @@
-// What a group's workers have learned of the model's routing, asked for while they serve: one rank after the other,
-// part by part, each part after the one before, so that steps' results never wait behind a profile.
+// Collects what a group's workers have learned of the model's routing while they serve: one rank after the other, part
+// by part, each part after the one before, so that steps' results never wait behind a profile.
 //
 //   idle ── Start ──► rank 0: part, part … ► rank 1: … ► the last rank ──► done(bytes of each rank) ──► idle
 //
 // A group that is lost, a rank that answers with an error or not within kPatience, and profiles of more than kMostBytes
-// together end it; `done` is called once, whatever happens.  One at a time.  No thread or clock of its own: the engine
-// loop owns it.  Does not do: reading what it collects (profile_call.h).
+// together end it; `done` is called exactly once.  One collection at a time.  Has no thread or clock: the engine loop
+// owns it.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +17,36 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+
+namespace switchyard::v1 {
+class GetProfileRequest;
+}
 
 namespace switchyard::server {
 
-// An answer of a worker.
+// A worker's answer.
 struct ProfilePart {
   int64_t request = 0;
   int64_t offset = 0;  // in the worker's profile
   int64_t total_bytes = 0;
-  std::string data;   // empty: the profile is, or there is an error
+  std::string data;   // empty: the profile is empty, or there is an error
   std::string error;  // why there is none
 };
 
 class ProfileCollector {
  public:
-  // How long a rank may take for a part, steps that it is in included.
+  // How long a rank may take for a part, including steps under way.
   static constexpr absl::Duration kPatience = absl::Seconds(60);
   static constexpr int64_t kMostBytes = int64_t{1} << 30;
 
   struct Progress {
-    int rank = 0;  // that is asked
+    int rank = 0;  // that sends its profile
     int num_ranks = 0;
     int64_t bytes = 0;  // of all ranks so far
   };
-  // To the rank: it has to answer with the part at that offset of what it had learned when offset 0 was asked for.
+  // Asks the rank for the part at that offset of its profile, as it was when offset 0 was asked for.
   using AskFn = absl::AnyInvocable<void(int rank, int64_t request, int64_t offset)>;
   struct Call {
     absl::AnyInvocable<void(const Progress&)> on_progress;
@@ -53,9 +58,9 @@ class ProfileCollector {
   bool busy() const { return call_ != nullptr; }
   // REQUIRES: not busy; num_ranks >= 1.
   void Start(int num_ranks, Call call, absl::Time now);
-  // What does not answer the last question is late and changes nothing.
+  // A part that does not answer the last question is late, and is ignored.
   void OnPart(int rank, ProfilePart part, absl::Time now);
-  // Ends it, if it is busy.
+  // Ends the collection, if there is one.
   void Fail(const absl::Status& status);
   void Tick(absl::Time now);
 
@@ -65,11 +70,19 @@ class ProfileCollector {
 
   AskFn ask_;
   std::unique_ptr<Call> call_;  // null: idle
-  int64_t request_ = 0;         // of the last one
+  int64_t request_ = 0;         // number of the last call
   int num_ranks_ = 0;
   std::vector<std::string> profiles_;  // of the ranks so far, the last one growing
   int64_t bytes_ = 0;                  // of all
   absl::Time answer_by_;
 };
+
+// FAILED_PRECONDITION (OTHER_WEIGHTS): the request names weights that are not the served ones.
+absl::Status CheckProfileRequest(const v1::GetProfileRequest& request, absl::string_view served_hash);
+
+// Makes one profile of the ranks' `bundles` [R] (profile_bundle.h): counts add up; maps are means weighted by their
+// rows.  FAILED_PRECONDITION (NO_PROFILE): nothing was routed yet.  INTERNAL: a bundle cannot be read, or is of other
+// weights.  Pure.
+absl::StatusOr<std::string> MergeProfiles(const std::vector<std::string>& bundles, absl::string_view served_hash);
 
 }  // namespace switchyard::server

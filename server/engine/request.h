@@ -1,4 +1,4 @@
-// A request inside the server: plain values, validated and complete, no proto types.
+// A request inside the server, and its output: plain values, validated and complete, no proto types.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,12 @@
 
 #include "absl/time/time.h"
 #include "scheduler/batching/event.h"
+#include "scheduler/batching/request.h"
 #include "scheduler/batching/step.h"
 
 namespace switchyard::server {
 
-// What the workers told of the model, with the server's own limits; constant while it serves.
+// The model as the workers describe it, with the server's own limits; constant while it serves.
 struct ServedModel {
   std::string name;
   std::string architecture;
@@ -27,19 +28,15 @@ struct ServedModel {
   std::vector<int32_t> eos_token_ids;
 };
 
-struct InferenceRequest {
-  std::string request_id;
-  std::vector<int32_t> prompt;        // token ids within [0, vocab)
-  batching::SamplingParams sampling;  // seed and stop_ids filled in
-  int32_t num_moe_layers = 0;         // of the model that is to serve it, for ExpertPaths
-  int32_t top_k = 0;                  // likewise
+// The scheduler's request, whose `id` the engine sets, and what the server alone knows of it.
+struct InferenceRequest : batching::Request {
+  std::string request_id;      // the client's
+  int32_t num_moe_layers = 0;  // of the model that is to serve it, for ExpertPaths
+  int32_t top_k = 0;           // likewise
   std::vector<std::string> stop;
-  int32_t num_choices = 1;
-  int32_t max_tokens = 1;
   bool skip_special_tokens = true;
   bool has_text = true;  // false: the model has no tokenizer; token ids only
   absl::Time arrival;
-  absl::Time deadline = absl::InfiniteFuture();
 };
 
 // Which experts consecutive positions chose.
@@ -47,12 +44,12 @@ struct ExpertPaths {
   int32_t first_position = 0;
   int32_t num_moe_layers = 0;    // L, of the served model
   int32_t top_k = 0;             // K
-  std::vector<int16_t> experts;  // [rows, L, K]; empty = nothing to tell
+  std::vector<int16_t> experts;  // [rows, L, K]; empty = none
 
   size_t ids_per_row() const { return static_cast<size_t>(num_moe_layers) * static_cast<size_t>(top_k); }
 };
 
-// A piece of one choice's output on its way to the client.  Pieces of a slow reader are joined: see token_stream.h.
+// A piece of one choice's output.  Pieces for a slow reader are joined (token_stream.h).
 struct OutputChunk {
   int32_t choice = 0;
   int32_t index = 0;  // of the first token

@@ -14,8 +14,8 @@
 namespace switchyard::server {
 namespace {
 
-// Of a step: its layers' mean rows of a rank over its layers' busiest ranks' rows, as ranks wait for each other in
-// every layer; 0 where nobody knows.
+// A step's mean rows of a rank over its busiest ranks' rows, both summed over layers, as ranks wait for each other in
+// every layer; 0 where that is not known.
 double Balancedness(absl::Span<const batching::RankResult> ranks) {
   double mean = 0, busiest = 0;
   for (size_t layer = 0; layer < ranks[0].layer_rows.size(); ++layer) {
@@ -60,7 +60,7 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
   batching::Scheduler* const scheduler = parts_.group->scheduler();
   if (scheduler == nullptr) return;
   delay_until_ = slice_until_ = absl::InfiniteFuture();
-  // Whoever is past its deadline hears of it from Plan.
+  // Plan ends requests that are past their deadline.
   const bool may_wait = parts_.group->ready() && now < scheduler->NextDeadline();
   if (may_wait && (Gathering(now) || WaitsForSlice(now))) return;
   while (parts_.group->ready()) {
@@ -73,7 +73,7 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
     parts_.group->workers().Execute(*plan, now);
     parts_.experts->residency().StepPlanned(plan->step, now);
   }
-  // Without a group Plan still ends what is past its deadline.
+  // Also without a group Plan ends requests that are past their deadline.
   if (!parts_.group->ready()) {
     (void)scheduler->Plan(now, events);
   } else if (sent_.empty()) {
@@ -82,25 +82,23 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
   }
 }
 
-// A burst's first step waits a little for the rest of it; `delay_until_` says until when.
+// A burst's first step waits a little for the rest of it, until `delay_until_`.
 bool StepLoop::Gathering(absl::Time now) {
-  if (sent_.empty()) {
-    const batching::Scheduler& scheduler = *parts_.group->scheduler();
-    const batching::SchedulerStats stats = scheduler.Stats();
-    if (stats.running == 0 && stats.waiting > 0) {
-      const int64_t step_tokens = int64_t{scheduler.policy().max_batched_tokens} * stats.ranks.size();
-      const absl::Time opens = batching_delay_.OpensAt(stats.waiting_tokens, step_tokens, now);
-      if (now < opens) {
-        delay_until_ = opens;
-        return true;
-      }
+  const batching::Scheduler& scheduler = *parts_.group->scheduler();
+  const batching::SchedulerStats stats = sent_.empty() ? scheduler.Stats() : batching::SchedulerStats();
+  if (stats.running == 0 && stats.waiting > 0) {
+    const int64_t step_tokens = int64_t{scheduler.policy().max_batched_tokens} * stats.ranks.size();
+    const absl::Time opens = batching_delay_.OpensAt(stats.waiting_tokens, step_tokens, now);
+    if (now < opens) {
+      delay_until_ = opens;
+      return true;
     }
   }
   batching_delay_.Close();
   return false;
 }
 
-// --train_share: steps wait until those under way are done, and then for a slice; `slice_until_` says until when.
+// --train_share: steps wait until those under way are done, and then for a slice, until `slice_until_`.
 bool StepLoop::WaitsForSlice(absl::Time now) {
   if (!parts_.slices->Owes(now)) return false;
   if (!sent_.empty()) return true;
@@ -153,7 +151,7 @@ void StepLoop::OnStepDone(const batching::StepResult& result) {
   ObserveStep(result, now);
   parts_.experts->StepDone(result);
   Dump(dump_directory_, "result", result);
-  // The next plans first: the workers should not wait for text to be made.
+  // Plans come first, so that workers do not wait until text is made.
   PlanAll(now, &events);
   parts_.requests->Publish(std::move(events), now);
   metrics_->publish_seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - now));
@@ -161,24 +159,23 @@ void StepLoop::OnStepDone(const batching::StepResult& result) {
 
 void StepLoop::ObserveStep(const batching::StepResult& result, absl::Time now) {
   int64_t rows = 0, sent = 0;
-  batching::StepTimings slowest;
   bool prompts = false;
   for (const batching::RankResult& rank : result.ranks) {
     rows += rank.rows;
     sent += rank.rows_sent;
     prompts = prompts || popularity::TotalOf(rank.expert_counts) > popularity::TotalOf(rank.decode_expert_counts);
-    for (double batching::StepTimings::*part :
-         {&batching::StepTimings::expert_seconds, &batching::StepTimings::exchange_seconds,
-          &batching::StepTimings::gather_seconds, &batching::StepTimings::decide_seconds}) {
-      slowest.*part = std::max(slowest.*part, rank.timings.*part);
-    }
   }
   metrics_->iteration_tokens->Observe(static_cast<double>(rows));
-  metrics_->expert_seconds->Observe(slowest.expert_seconds);
-  metrics_->exchange_seconds->Observe(slowest.exchange_seconds);
-  metrics_->gather_seconds->Observe(slowest.gather_seconds);
-  metrics_->decide_seconds->Observe(slowest.decide_seconds);
-  // The same on all ranks; a worker's nonsense must not end the server, as a counter that falls would.
+  using Timings = batching::StepTimings;
+  for (const auto& [part, histogram] : {std::pair(&Timings::expert_seconds, metrics_->expert_seconds),
+                                        std::pair(&Timings::exchange_seconds, metrics_->exchange_seconds),
+                                        std::pair(&Timings::gather_seconds, metrics_->gather_seconds),
+                                        std::pair(&Timings::decide_seconds, metrics_->decide_seconds)}) {
+    double slowest = 0;
+    for (const batching::RankResult& rank : result.ranks) slowest = std::max(slowest, rank.timings.*part);
+    histogram->Observe(slowest);
+  }
+  // The same on all ranks.  A faulty worker's negative number would end the server, as counters must not fall.
   metrics_->fine_tuned_layers->Increment(static_cast<double>(std::max<int64_t>(result.ranks[0].fine_tuned_layers, 0)));
   metrics_->moe_tokens_exchanged->Increment(static_cast<double>(sent));
   if (const double ratio = Balancedness(result.ranks); ratio > 0) {

@@ -1,7 +1,7 @@
 // The steps of the group that serves: plan → execute → commit → publish, two steps under way at a time.
 //
-// Of the engine's thread.  Between steps training gets its time slices (train_slices.h); a burst's first step waits a
-// little for the rest of it (batching_delay.h).
+// Used on the engine's thread.  Between steps training gets its time slices (train_slices.h); a burst's first step
+// waits a little for the rest of it (batching_delay.h).
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class StepLoop final : public WorkerGroup::Listener {
 
   // Sends what can be planned now, and publishes what planning ended.
   void Advance(absl::Time now);
-  // When Advance has to be called at the latest, if nothing happens before.
+  // The latest time for the next call of Advance.
   absl::Time NextDeadline() const;
 
   // --- WorkerGroup::Listener ---
@@ -66,7 +66,7 @@ class StepLoop final : public WorkerGroup::Listener {
   std::map<int64_t, absl::Time> sent_;  // steps under way
   BatchingDelay batching_delay_;
   absl::Time delay_until_ = absl::InfiniteFuture();
-  absl::Time slice_until_ = absl::InfiniteFuture();  // of one that steps wait for
+  absl::Time slice_until_ = absl::InfiniteFuture();  // the end of a slice that steps wait for
 };
 
 }  // namespace switchyard::server

@@ -113,7 +113,7 @@ void TokenStream::Push(OutputChunk chunk, absl::Time now) {
     for (OutputChunk& waiting : chunks_) {
       if (waiting.choice == chunk.choice) {
         JoinChunk(&waiting, std::move(chunk));
-        return;  // the reactor was told of the first one and will come back for more
+        return;  // the reactor knows of the first one and will come back for more
       }
     }
     chunks_.push_back(std::move(chunk));
@@ -135,20 +135,10 @@ void TokenStream::Close(absl::Status status) {
   Notify();
 }
 
-absl::Time TokenStream::WaitingSince() const {
-  absl::MutexLock lock(&mu_);
-  return waiting_since_;
-}
-
 void TokenStream::Attach(std::function<void()> notify) {
   absl::MutexLock lock(&notify_mu_);
   notify_ = std::move(notify);
   if (notify_) notify_();
-}
-
-void TokenStream::Detach() {
-  absl::MutexLock lock(&notify_mu_);
-  notify_ = nullptr;
 }
 
 std::optional<OutputChunk> TokenStream::Pop(absl::Time now) {

@@ -1,10 +1,9 @@
 // The bounded path of one request's output from the engine loop to its reactor.
 //
-// A reader that does not keep up never blocks the engine: chunks of the same choice are joined while they wait, so at
-// most one chunk per choice and no more than the request's own output is held (bounded by the context length).  How
-// long the oldest has been waiting is known: the engine ends the request as SLOW_READER past its limit.  What is popped
-// is cut so that its message stays below the 4 MiB that a client takes by default, however many logprobs were asked
-// for.
+// A slow reader never blocks the engine: chunks of the same choice are joined while they wait, so the stream holds at
+// most one chunk per choice, and no more than the request's own output (bounded by the context length).  The engine
+// ends a request whose oldest chunk has waited for too long (SLOW_READER).  Pop cuts chunks so that a message stays
+// below the 4 MiB that a client accepts by default, however many logprobs it asked for.
 //
 // Thread-safe.  Owned by the engine loop's request and by the reactor (two owners: either may outlive the other).
 #pragma once
@@ -25,16 +24,19 @@ class TokenStream {
  public:
   // --- engine loop ---
   void Push(OutputChunk chunk, absl::Time now);
-  // The end: OK after the last chunk, or the error that ends the call.  Later calls do nothing.
+  // Ends the stream: with OK after the last chunk, or with the error that ends the call.  Later calls do nothing.
   void Close(absl::Status status);
   // Since when the oldest chunk has been waiting; InfiniteFuture if none is.
-  absl::Time WaitingSince() const;
+  absl::Time WaitingSince() const {
+    absl::MutexLock lock(&mu_);
+    return waiting_since_;
+  }
 
   // --- reactor ---
-  // `notify` is called from the engine's thread whenever there is something new, never concurrently with itself.
+  // `notify` is called when there is something new, on the engine's thread, and never concurrently with itself.
   void Attach(std::function<void()> notify);
-  // No notify runs during or after this.
-  void Detach();
+  // No notify runs when this has returned.
+  void Detach() { Attach(nullptr); }
   // The next chunk, or the next part of a long one (then not yet finished); nullopt when there is none now.
   std::optional<OutputChunk> Pop(absl::Time now);
   // Whether everything was popped and the stream closed; then *status is its end.

@@ -1,11 +1,12 @@
 // When training may run on the workers that serve: slices of time, which the engine sends as plans without a step.
 //
-// Nothing to serve: slice after slice, each renewed before it is over, so that training stops by itself where the
-// server is gone.  A step that is sent ends the slice.  While there is something to serve training gets nothing, or,
-// with a share, slices whenever that much is owed to it, for which the next step waits.  The engine's thread decides;
-// what is told may be asked from any thread.  Reads no clock.
+// While there is nothing to serve, slice follows slice, each renewed before it is over, so that training stops by
+// itself when the server is gone.  A step that is sent ends the slice.  While there is something to serve training gets
+// nothing, or, with a share, a slice whenever that much is owed to it, for which the next step waits.  Thread-safe
+// where it says so, else of the engine's thread.  Reads no clock.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -19,7 +20,7 @@ class TrainSlices {
  public:
   static constexpr absl::Duration kSlice = absl::Milliseconds(250);
   static constexpr absl::Duration kRenewBefore = absl::Milliseconds(125);
-  // With a share: for how long a step waits at a time; what a step counts at most, however late it is.
+  // With a share: how long a step waits at a time; the most that a step counts, however late it is.
   static constexpr absl::Duration kOwedSlice = absl::Milliseconds(50);
   static constexpr absl::Duration kLongestStep = absl::Seconds(1);
 
@@ -27,37 +28,71 @@ class TrainSlices {
   explicit TrainSlices(double share) : share_(share) {}
 
   // --- any thread ---
-  // Whether a job is there that would train.
+  // Whether there is a job that would train.
   void Want(bool wanted) { wanted_ = wanted; }
   bool wanted() const { return wanted_; }
-  // For how long training could run, in all.
-  absl::Duration given(absl::Time now) const;
-  int64_t num_slices() const;  // that began, renewals not counted
+  // How long training could run, in all.
+  absl::Duration given(absl::Time now) const {
+    absl::MutexLock lock(&mu_);
+    return until_ == absl::InfinitePast() ? given_ : given_ + std::min(now, until_) - begin_;
+  }
+  // Slices that began, renewals not counted.
+  int64_t num_slices() const {
+    absl::MutexLock lock(&mu_);
+    return num_slices_;
+  }
 
-  // --- the engine's ---
-  // The slice to send, now that no step is under way and none is to be sent; zero: none.
-  absl::Duration Next(absl::Time now);
+  // --- the engine's thread ---
+  // The slice to send while no step is under way and none is to be sent; zero: none.
+  absl::Duration Next(absl::Time now) {
+    if (!wanted_) {
+      End(now);
+      return absl::ZeroDuration();
+    }
+    absl::MutexLock lock(&mu_);
+    if (until_ - now > kRenewBefore) return absl::ZeroDuration();
+    if (until_ < now) {
+      if (until_ != absl::InfinitePast()) given_ += until_ - begin_;
+      begin_ = now;
+      ++num_slices_;
+    }
+    until_ = now + kSlice;
+    return kSlice;
+  }
   // A step was sent, or the group is gone.
-  void End(absl::Time now);
-  // A step is done that was sent then: the time since, as far as no other step's, counts towards the share.
-  void StepDone(absl::Time sent, absl::Time now);
-  // Whether steps are to wait, as training is owed a slice or has it now.
+  void End(absl::Time now) {
+    absl::MutexLock lock(&mu_);
+    if (until_ != absl::InfinitePast()) given_ += std::min(now, until_) - begin_;
+    until_ = absl::InfinitePast();
+  }
+  // A step that was sent at `sent` is done: the time since then that no other step has counted adds to the share.
+  void StepDone(absl::Time sent, absl::Time now) {
+    const absl::Duration took = std::min(now - std::max(sent, counted_until_), kLongestStep);
+    counted_until_ = now;
+    if (wanted_ && share_ > 0) owed_ += took * share_ / (1 - share_);
+  }
+  // Whether steps have to wait, as training is owed a slice or has it now.
   bool Owes(absl::Time now) const { return wanted_ && (now < owed_until_ || owed_ >= kOwedSlice); }
-  // They do, and none is under way any more: until when they wait from now on.  REQUIRES: Owes(now).
-  absl::Time PayOwed(absl::Time now);
+  // Returns until when steps wait, now that none is under way any more.  REQUIRES: Owes(now).
+  absl::Time PayOwed(absl::Time now) {
+    if (now < owed_until_) return owed_until_;
+    owed_ -= kOwedSlice;
+    return owed_until_ = now + kOwedSlice;
+  }
   // There is nothing to serve: nothing is owed.
   void Idle() { owed_ = absl::ZeroDuration(); }
 
  private:
   const double share_;
   std::atomic<bool> wanted_{false};
-  absl::Duration owed_;                              // of the engine's thread
-  absl::Time owed_until_ = absl::InfinitePast();     // likewise: of the slice for which a step waits
-  absl::Time counted_until_ = absl::InfinitePast();  // likewise: by steps that are done
+  // Of the engine's thread:
+  absl::Duration owed_;
+  absl::Time owed_until_ = absl::InfinitePast();     // the end of the slice for which a step waits
+  absl::Time counted_until_ = absl::InfinitePast();  // by steps that are done
   mutable absl::Mutex mu_;
   absl::Time begin_ ABSL_GUARDED_BY(mu_);                         // of the slice
-  absl::Time until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // of it; InfinitePast: there is none
-  absl::Duration given_ ABSL_GUARDED_BY(mu_);                     // by those before
+  absl::Time until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // of the slice; InfinitePast: there is none
+  absl::Duration given_ ABSL_GUARDED_BY(mu_);                     // by the slices before
   int64_t num_slices_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -8,38 +8,35 @@
 namespace switchyard::server {
 
 void GroupStore::Open(const std::string& token) {
-  std::list<Waiter> dropped;
-  if (!token.empty()) {
-    // At no moment is it not open.
+  if (token.empty()) return;
+  Store replaced;
+  {
     absl::MutexLock lock(&mu_);
-    dropped = std::exchange(stores_[token], Store()).waiters;
+    replaced = std::exchange(stores_[token], Store());
   }
-  ReportOver(&dropped);
+  ReportOver(&replaced);
 }
 
 void GroupStore::Close(const std::string& token) {
-  std::list<Waiter> dropped;
+  std::map<std::string, Store>::node_type closed;
   {
     absl::MutexLock lock(&mu_);
-    const auto store = stores_.find(token);
-    if (store == stores_.end()) return;
-    dropped.swap(store->second.waiters);
-    stores_.erase(store);
+    closed = stores_.extract(token);
   }
-  ReportOver(&dropped);
-}
-
-void GroupStore::ReportOver(std::list<Waiter>* dropped) {
-  for (Waiter& waiter : *dropped) waiter.done(absl::AbortedError("rendezvous: the epoch is over"));
+  if (!closed.empty()) ReportOver(&closed.mapped());
 }
 
 void GroupStore::CloseAll() {
-  std::vector<std::string> tokens;
+  std::map<std::string, Store> closed;
   {
     absl::MutexLock lock(&mu_);
-    for (const auto& [token, store] : stores_) tokens.push_back(token);
+    closed.swap(stores_);
   }
-  for (const std::string& token : tokens) Close(token);
+  for (auto& [token, store] : closed) ReportOver(&store);
+}
+
+void GroupStore::ReportOver(Store* store) {
+  for (Waiter& waiter : store->waiters) waiter.done(absl::AbortedError("rendezvous: the epoch is over"));
 }
 
 absl::StatusOr<GroupStore::Store*> GroupStore::Find(const std::string& token) {
@@ -62,8 +59,7 @@ absl::Status GroupStore::Set(const std::string& token, const std::string& key, s
   std::vector<std::pair<std::function<void(Values)>, std::vector<std::string>>> ready;
   {
     absl::MutexLock lock(&mu_);
-    Store* store = nullptr;
-    ASSIGN_OR_RETURN(store, Find(token));
+    ASSIGN_OR_RETURN(Store* const store, Find(token));
     if (key.empty() || key.size() > kMaxKeyBytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("rendezvous: key of ", key.size(), " bytes, limit ", kMaxKeyBytes));
@@ -94,22 +90,17 @@ absl::Status GroupStore::Set(const std::string& token, const std::string& key, s
 
 void GroupStore::Get(const std::string& token, std::vector<std::string> keys, absl::Time deadline,
                      std::function<void(Values)> done) {
-  std::vector<std::string> values;
-  absl::Status status;
+  Values values = std::vector<std::string>();
   {
     absl::MutexLock lock(&mu_);
-    const absl::StatusOr<Store*> store = Find(token);
-    status = store.status();
-    if (status.ok() && !Lookup(**store, keys, &values)) {
+    if (const absl::StatusOr<Store*> store = Find(token); !store.ok()) {
+      values = store.status();
+    } else if (!Lookup(**store, keys, &*values)) {
       (*store)->waiters.push_back({std::move(keys), deadline, std::move(done)});
       return;
     }
   }
-  if (status.ok()) {
-    done(std::move(values));
-  } else {
-    done(status);
-  }
+  done(std::move(values));
 }
 
 void GroupStore::Sweep(absl::Time now) {

@@ -1,8 +1,8 @@
-// The key-value stores through which groups' collectives find each other: write-once keys, one store for each group.
+// The key-value stores through which the members of a group find each other: write-once keys, one store for each group.
 //
-// A store is open under one token, drawn for each epoch and known to the members only; requests with one that opens
-// none are refused (a stranger, or a zombie of an earlier epoch).  Bounded: kMaxKeys keys of a store, kMaxValueBytes
-// each; there are as many stores as groups.
+// A store is open under one token, which is drawn for each epoch and known only to the members; requests with another
+// token (of a stranger, or of a zombie of an earlier epoch) are refused.  A store holds at most kMaxKeys keys, of
+// kMaxValueBytes each; there are as many stores as groups.
 // Thread-safe; never blocks: Get calls back when the keys are there, or when its time is over (at the next Sweep).
 #pragma once
 
@@ -26,9 +26,10 @@ class GroupStore {
   static constexpr size_t kMaxKeyBytes = 1024;
   static constexpr size_t kMaxValueBytes = 1 << 20;
 
-  // An empty store for `token`; of one that is open whoever waits is told Aborted.  "" opens none.
+  // Opens an empty store for `token`, in place of one that is open: Get calls that wait in that end with Aborted.  Does
+  // nothing for "".
   void Open(const std::string& token);
-  // Drops it; whoever waits is told Aborted.
+  // Drops the store; Get calls that wait in it end with Aborted.
   void Close(const std::string& token);
   void CloseAll();
   // AlreadyExists when the key was set to another value (a duplicate rank).
@@ -51,7 +52,7 @@ class GroupStore {
   };
 
   absl::StatusOr<Store*> Find(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  static void ReportOver(std::list<Waiter>* dropped);
+  static void ReportOver(Store* store);
   static bool Lookup(const Store& store, const std::vector<std::string>& keys, std::vector<std::string>* values);
 
   absl::Mutex mu_;

@@ -23,10 +23,17 @@ void LinkClient::Execute(const batching::StepPlan& plan, int rank, absl::Duratio
   Send(message);
 }
 
-void LinkClient::AbortGroup(int64_t epoch, const std::string& reason) {
+void LinkClient::AbortGroup(int64_t epoch, const std::string& reason) { SendAbort(epoch, reason, /*training=*/false); }
+
+void LinkClient::AbortTraining(int64_t epoch, const std::string& reason) {
+  SendAbort(epoch, reason, /*training=*/true);
+}
+
+void LinkClient::SendAbort(int64_t epoch, const std::string& reason, bool training) {
   v1::LinkResponse message;
   message.mutable_abort_group()->set_epoch(epoch);
   message.mutable_abort_group()->set_reason(reason);
+  message.mutable_abort_group()->set_training(training);
   Send(message);
 }
 
@@ -68,14 +75,6 @@ void LinkClient::StopTraining(int64_t epoch, jobs::StopKind kind) {
   v1::LinkResponse message;
   message.mutable_stop_training()->set_epoch(epoch);
   message.mutable_stop_training()->set_kind(link::ToProto(kind));
-  Send(message);
-}
-
-void LinkClient::AbortTraining(int64_t epoch, const std::string& reason) {
-  v1::LinkResponse message;
-  message.mutable_abort_group()->set_epoch(epoch);
-  message.mutable_abort_group()->set_reason(reason);
-  message.mutable_abort_group()->set_training(true);
   Send(message);
 }
 

@@ -16,8 +16,7 @@ namespace switchyard::server {
 
 using LinkReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// Of a serving worker and of one that trains.  Lives as long as someone may still send (the group, the pool of training
-// workers, or the reactor); thread-safe.
+// Of a serving or a training worker.  The group, the pool of training workers and the reactor share it.  Thread-safe.
 class LinkClient final : public WorkerClient, public TrainerClient {
  public:
   // `reactor` is borrowed until Detach.
@@ -41,6 +40,8 @@ class LinkClient final : public WorkerClient, public TrainerClient {
   void Detach();
 
  private:
+  void SendAbort(int64_t epoch, const std::string& reason, bool training);
+
   absl::Mutex mu_;
   LinkReactor* reactor_ ABSL_GUARDED_BY(mu_);
   bool closed_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,35 +1,95 @@
-// Interface through which workers' links say what their workers tell (worker_service.h).  On gRPC's threads; events of
-// one link come in order.
+// What workers send over their links, on its way to the engine: each event is posted to the engine's inbox, and then
+// handled there by the part of the engine that it concerns.
+//
+// Thread-safe; never blocks.  Events of one link come in order.  Those of another group than the one that serves are
+// dropped, here or by WorkerGroup.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "scheduler/batching/step.h"
 #include "scheduler/placement/background/expert_report.h"
+#include "server/balancer/expert_load_balancing.h"
+#include "server/clock.h"
+#include "server/engine/engine_inbox.h"
 #include "server/engine/profile_collector.h"
+#include "server/fleet/serving_group.h"
 #include "server/fleet/worker_client.h"
 
 namespace switchyard::server {
 
 class LinkEvents {
  public:
-  virtual ~LinkEvents() = default;
-  virtual void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info) = 0;
-  virtual void OnHeartbeat(WorkerId id) = 0;
-  virtual void OnLoadProgress(WorkerId id, int64_t done, int64_t total) = 0;
-  virtual void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) = 0;
-  virtual void OnStepResult(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result) = 0;
-  virtual void OnGroupFault(WorkerId id, int64_t epoch, std::string message) = 0;
-  // error: empty if what arrives is there, and right.
-  virtual void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) = 0;
-  virtual void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) = 0;
+  // All borrowed; they outlive this.
+  LinkEvents(EngineInbox* inbox, ServingGroup* group, ExpertLoadBalancing* experts, ProfileCollector* profiles)
+      : inbox_(inbox), group_(group), experts_(experts), profiles_(profiles) {}
+
+  void OnRegister(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info) {
+    inbox_->Post([this, id, client = std::move(client), info = std::move(info)]() mutable {
+      group_->Register(id, std::move(client), std::move(info));
+    });
+  }
+  void OnHeartbeat(WorkerId id) { PostToGroup(&WorkerGroup::Heartbeat, id); }
+  void OnLoadProgress(WorkerId id, int64_t done, int64_t total) {
+    PostToGroup(&WorkerGroup::LoadProgress, id, done, total);
+  }
+  void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) {
+    PostToGroup(&WorkerGroup::Ready, id, epoch, num_kv_blocks);
+  }
+  void OnStepResult(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result) {
+    PostToGroup(&WorkerGroup::Result, id, epoch, step, std::move(result));
+  }
+  void OnGroupFault(WorkerId id, int64_t epoch, std::string message) {
+    PostToGroup(&WorkerGroup::Fault, id, epoch, std::move(message));
+  }
+  // error: empty if everything that arrives is there, and right.
+  void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) {
+    PostForRank(id, group_epoch, [this, placement_epoch, error = std::move(error)](int rank) {
+      experts_->residency().Prepared(rank, placement_epoch, error, MonotonicNow());
+    });
+  }
+  void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) {
+    PostForRank(id, group_epoch, [this, placement_epoch](int rank) {
+      experts_->residency().Released(rank, placement_epoch, MonotonicNow());
+    });
+  }
   // At most every few seconds; checked against what the worker registered with.
-  virtual void OnExpertReport(WorkerId id, int64_t group_epoch,
-                              std::shared_ptr<const placement::ExpertReport> report) = 0;
-  virtual void OnProfilePart(WorkerId id, int64_t group_epoch, ProfilePart part) = 0;
-  virtual void OnLinkLost(WorkerId id, std::string reason) = 0;
+  void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const placement::ExpertReport> report) {
+    PostForRank(id, group_epoch,
+                [this, report = std::move(report)](int rank) { experts_->Report(rank, report, MonotonicNow()); });
+  }
+  void OnProfilePart(WorkerId id, int64_t group_epoch, ProfilePart part) {
+    PostForRank(id, group_epoch, [this, part = std::move(part)](int rank) mutable {
+      profiles_->OnPart(rank, std::move(part), MonotonicNow());
+    });
+  }
+  void OnLinkLost(WorkerId id, std::string reason) {
+    inbox_->Post([this, id, reason = std::move(reason)] { group_->Lost(id, reason); });
+  }
+
+ private:
+  // Posts a call of `method` with `args` and the time at which it runs.
+  template <class Method, class... Args>
+  void PostToGroup(Method method, Args... args) {
+    inbox_->Post([this, method, ... args = std::move(args)]() mutable {
+      (group_->workers().*method)(std::move(args)..., MonotonicNow());
+    });
+  }
+  // Posts a call of `handle` with the worker's rank, which runs if the group of that epoch still serves.
+  template <class Handler>
+  void PostForRank(WorkerId id, int64_t group_epoch, Handler handle) {
+    inbox_->Post([this, id, group_epoch, handle = std::move(handle)]() mutable {
+      if (const int rank = group_->RankIn(id, group_epoch); rank >= 0) handle(rank);
+    });
+  }
+
+  EngineInbox* const inbox_;
+  ServingGroup* const group_;
+  ExpertLoadBalancing* const experts_;
+  ProfileCollector* const profiles_;
 };
 
 }  // namespace switchyard::server

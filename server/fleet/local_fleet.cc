@@ -33,7 +33,7 @@ std::string HowItEnded(int status) {
   return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
 }
 
-// What a worker wrote into its file; empty if nothing.
+// The reason that a worker wrote into its file; empty if none.
 std::string ReadRefusal(int fd) {
   char text[4096];
   const ssize_t size = fd < 0 ? 0 : pread(fd, text, sizeof(text), 0);
@@ -57,7 +57,8 @@ LocalFleet::~LocalFleet() { Stop(absl::Seconds(2)); }
 absl::Status LocalFleet::Start() {
   absl::MutexLock lock(&mu_);
   for (int index = 0; index < options_.count; ++index) RETURN_IF_ERROR(Spawn(index));
-  // The watcher must be the thread that lives as long as the fleet; children are spawned by it from now on.
+  // PR_SET_PDEATHSIG is about the thread that spawns: from now on that is the watcher, which lives as long as the
+  // fleet.
   watcher_ = std::thread([this] { Watch(); });
   return absl::OkStatus();
 }
@@ -101,9 +102,9 @@ std::string LocalFleet::Reap(int index, int status, absl::Time now) {
   child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
   child.start_at =
       now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)), absl::Duration(absl::Seconds(5)));
-  if (!stopping_) LogWarn(options_.what, " ", index, " (pid ", child.last_pid, ") ended: ", how);
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
   if (stopping_) return "";
+  LogWarn(options_.what, " ", index, " (pid ", child.last_pid, ") ended: ", how);
   const std::string why = refused ? ReadRefusal(child.refusal.get()) : std::string();
   if (finalized_ && refused) {
     LogWarn(options_.what, " ", index, " could not serve what was served before (",
@@ -144,11 +145,6 @@ void LocalFleet::Reap() {
   for (std::string& text : fatal) options_.on_fatal(std::move(text));
 }
 
-void LocalFleet::Finalize() {
-  absl::MutexLock lock(&mu_);
-  finalized_ = true;
-}
-
 void LocalFleet::Watch() {
   for (;;) {
     Reap();
@@ -158,7 +154,7 @@ void LocalFleet::Watch() {
       watcher_done_ = true;
       return;
     }
-    // Woken early by Stop; else a poll: cheap, and free of the races of SIGCHLD handlers with gRPC's threads.
+    // Stop ends the wait early.  Polling is cheap, and free of the races of SIGCHLD handlers with gRPC's threads.
     mu_.AwaitWithTimeout(absl::Condition(&stopping_), stopping_ ? absl::ZeroDuration() : kPoll);
     if (stopping_) {
       mu_.Unlock();
@@ -208,11 +204,6 @@ std::vector<pid_t> LocalFleet::Pids() const {
   std::vector<pid_t> pids;
   for (const Child& child : children_) pids.push_back(child.pid);
   return pids;
-}
-
-int64_t LocalFleet::restarts() const {
-  absl::MutexLock lock(&mu_);
-  return restarts_;
 }
 
 }  // namespace switchyard::server

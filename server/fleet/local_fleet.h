@@ -1,12 +1,11 @@
 // The workers that this server starts on this machine: one process each, restarted when it dies.
 //
-// A worker that exits with code 2 refuses its model, its flags or this machine's memory; why it writes into a file in
-// memory that it inherits (--refusal_file), besides its standard error, which is the server's.  Before the model was
-// served that is fatal: it is reported once and not tried again; likewise one that ends again and again.  Once it was
-// served the reason may pass (memory is short for a while, a file is being replaced), so such a worker is restarted as
-// any other: after a pause that grows from 50 ms to 5 s while they die young.  Worker `index` is the one that takes
-// rank `index`.  The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread of its own watches the
-// children.
+// A worker that exits with code 2 refuses its model, its flags or this machine's memory; it writes the reason into a
+// file in memory that it inherits (--refusal_file), and to its standard error, which is the server's.  Before Finalize
+// that is fatal: it is reported once and the worker is not restarted; so is a worker that ends again and again.  Later
+// the reason may pass (memory is short for a while, a file is being replaced), so such a worker is restarted as any
+// other: after a pause that grows from 50 ms to 5 s while workers die young.  Worker `index` takes rank `index`.  The
+// workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread watches the children.
 #pragma once
 
 #include <sys/types.h>
@@ -32,9 +31,9 @@ class LocalFleet {
     std::function<std::vector<std::string>(int index)> args;
     int count = 0;
     std::string what = "worker";  // for messages
-    // Until Settle: a worker that ended this often, however it ended, is fatal too (0: never).
+    // Until Finalize, a worker that has ended so often is fatal, too (0: never).
     int max_deaths_unfinalized = 0;
-    // Called from the watching thread with a sentence: a worker refused to start, or ends again and again.
+    // Called on the watching thread with a sentence when a worker is fatal.
     std::function<void(std::string)> on_fatal;
   };
 
@@ -44,17 +43,23 @@ class LocalFleet {
   LocalFleet& operator=(const LocalFleet&) = delete;
 
   absl::Status Start();
-  // The workers have served: from now on those that end are always started again.
-  void Finalize();
-  // SIGKILL to worker `index` if it still is process `pid`; it will be started again.
+  // The workers have served: from now on those that end are always restarted.
+  void Finalize() {
+    absl::MutexLock lock(&mu_);
+    finalized_ = true;
+  }
+  // Sends SIGKILL to worker `index` if it still is process `pid`; it will be restarted.
   void Kill(int index, int64_t pid);
-  // How process `pid`, worker `index` now or the one before it, ended: "signal 9 (Killed)", "exit code 1".  Empty while
-  // it runs.
+  // How process `pid`, worker `index` or its predecessor, ended: "signal 9 (Killed)", "exit code 1".  Empty while it
+  // runs.
   std::string EndOf(int index, int64_t pid) const;
-  // SIGTERM to all, SIGKILL to those that remain after `grace`; no more restarts.  Blocks until all are gone.
+  // Sends SIGTERM to all, and SIGKILL to those that remain after `grace`; blocks until all are gone.  No more restarts.
   void Stop(absl::Duration grace);
   std::vector<pid_t> Pids() const;
-  int64_t restarts() const;
+  int64_t restarts() const {
+    absl::MutexLock lock(&mu_);
+    return restarts_;
+  }
 
  private:
   struct Child {
@@ -66,13 +71,13 @@ class LocalFleet {
     int early_deaths = 0;
     int deaths = 0;
     bool refused = false;
-    UniqueFd refusal;  // the file for its last words
+    UniqueFd refusal;  // the file for its reason
   };
 
   absl::Status Spawn(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Watch();
   void Reap() ABSL_LOCKS_EXCLUDED(mu_);
-  // A child was reaped.  Why the fleet cannot go on with it; empty when it will be started again.
+  // A child was reaped.  Returns why the fleet cannot go on without it; empty when it will be restarted.
   std::string Reap(int index, int status, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;

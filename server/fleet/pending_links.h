@@ -1,12 +1,17 @@
-// Links of workers that have not registered yet: how many, and for how long.
+// Links of workers that have not registered yet, bounded in number and in time.
 //
-// Whoever reaches the port may open a link; until it has shown a token it is a stranger.  Thread-safe; owns no link.
+// Everybody who reaches the port may open a link; until it has shown a token it is a stranger.  Thread-safe; owns no
+// link.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/fleet/worker_client.h"
@@ -18,12 +23,35 @@ class PendingLinks {
   static constexpr size_t kMaxWaiting = 256;
   static constexpr absl::Duration kLongestWait = absl::Seconds(5);
 
-  // False: too many wait; end the link.
-  bool Enter(WorkerId id, std::weak_ptr<WorkerClient> client, absl::Time now);
-  // It has registered, or is gone.
-  void Leave(WorkerId id);
+  // Returns false when too many wait; the caller ends the link.
+  bool Enter(WorkerId id, std::weak_ptr<WorkerClient> client, absl::Time now) {
+    absl::MutexLock lock(&mu_);
+    if (waiting_.size() >= kMaxWaiting) return false;
+    waiting_[id] = {std::move(client), now};
+    return true;
+  }
+  // The link has registered, or is gone.
+  void Leave(WorkerId id) {
+    absl::MutexLock lock(&mu_);
+    waiting_.erase(id);
+  }
   // Closes those that have waited for too long: DEADLINE_EXCEEDED.  Call every 100 ms or so.
-  void CheckTime(absl::Time now);
+  void CheckTime(absl::Time now) {
+    std::vector<std::weak_ptr<WorkerClient>> late;
+    {
+      absl::MutexLock lock(&mu_);
+      for (auto it = waiting_.begin(); it != waiting_.end() && now - it->second.since > kLongestWait;) {
+        late.push_back(std::move(it->second.client));
+        it = waiting_.erase(it);
+      }
+    }
+    for (const std::weak_ptr<WorkerClient>& waiting : late) {
+      if (const std::shared_ptr<WorkerClient> client = waiting.lock()) {
+        client->Close(absl::DeadlineExceededError(
+            absl::StrCat("the link did not register within ", absl::FormatDuration(kLongestWait))));
+      }
+    }
+  }
 
  private:
   struct Waiting {

@@ -1,7 +1,7 @@
-// The group of workers that serves, as steps and requests see it: who is in it, the scheduler whose ranks are its
-// workers, the model that they told of, and why it is not there.
+// The group of workers that serves, as steps and requests see it: its members, the scheduler whose ranks they are, the
+// model that they serve, and the reason when it does not stand.
 //
-// Of the engine's thread, but for model().  What happens in the group goes to the WorkerGroup::Listener.
+// Used on the engine's thread, except for model().  The WorkerGroup::Listener is called when the group changes.
 #pragma once
 
 #include <cstdint>
@@ -26,53 +26,52 @@ namespace switchyard::server {
 class ServingGroup {
  public:
   // All borrowed; they outlive this.
-  struct Around {
-    const ServerConfig* config;
-    const text::TextProcessor* text;
-    ServerMetrics* metrics;
-    const EngineHooks* hooks;
-  };
-  ServingGroup(const Around& around, WorkerGroup::Listener* listener);
+  ServingGroup(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics,
+               const EngineHooks* hooks, WorkerGroup::Listener* listener);
 
   WorkerGroup& workers() { return workers_; }
   const WorkerGroup& workers() const { return workers_; }
   bool ready() const { return workers_.state() == WorkerGroup::State::kReady; }
-  // Null before the first group stood.
+  // Null before the first group stands.
   batching::Scheduler* scheduler() const { return scheduler_.get(); }
-  // Null likewise.  Any thread.
-  std::shared_ptr<const ServedModel> model() const;
+  // Null likewise.  Thread-safe.
+  std::shared_ptr<const ServedModel> model() const {
+    absl::MutexLock lock(&mu_);
+    return model_;
+  }
 
-  // The worker's rank; -1: none, or of another group than the one that serves.
+  // The worker's rank in the group of that epoch; -1: it has none, or that group does not serve.
   int RankIn(WorkerId id, int64_t group_epoch) const;
-  // Null: nobody has that rank.
+  // Null when no member has that rank.
   WorkerClient* ClientOf(int rank) const;
 
-  // A worker registers: it gets a assignment, or its link is closed.
+  // Makes the worker a member, or closes its link.
   void Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info);
-  // A link is lost.
+  // The worker's link was lost.
   void Lost(WorkerId id, const std::string& link_reason);
-  // The workers' time limits; before the first group, that of the start.
+  // Checks the workers' time limits and, before the first group, that of the start.
   void Tick(absl::Time now);
 
-  // The group has formed: the scheduler starts with it, the first of all makes it.
+  // The group has formed: the scheduler, which the first group creates, starts with it.
   void Up(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first, absl::Time now,
           std::vector<batching::Event>* events);
-  // The group is lost.  The scheduler still has to be told.
+  // The group is lost.  The caller informs the scheduler.
   void Down(const std::string& reason, absl::Time now);
   // Why the last group was lost.
   const std::string& down_reason() const { return down_reason_; }
-  // Whether nothing came back of a lost group for as long as the first one may take: then nobody waits for it any more,
-  // until a worker makes progress again.
+  // Whether a lost group has made no progress for as long as the first one may take to form.  Requests then do not wait
+  // for it, until a worker makes progress again.
   bool GivenUp(absl::Time now) const;
   absl::Status GivenUpError() const;
 
  private:
-  void CheckStart(absl::Time now);
   std::string WhyNoGroup() const;
-  bool Contradicts(int32_t context) const;
   void PublishModel(int world, const fleet::WorkerInfo& info);
 
-  const Around around_;
+  const ServerConfig* const config_;
+  const text::TextProcessor* const text_;
+  ServerMetrics* const metrics_;
+  const EngineHooks* const hooks_;
   WorkerGroup workers_;
   std::unique_ptr<batching::Scheduler> scheduler_;
   std::string down_reason_;

@@ -15,9 +15,9 @@ absl::Duration PauseAfter(int failed_tries) {
   return std::min(absl::Milliseconds(100) * (1 << std::min(failed_tries, 6)), absl::Duration(absl::Seconds(5)));
 }
 
-// How much slower than the slowest step so far a step's rows may be.
+// A step's rows may be so many times slower than those of the slowest step so far.
 constexpr int kRowSlack = 16;
-// The workers' own limit comes first: they know for whom they waited.
+// The workers' own limit is shorter by this, as they know which rank they wait for.
 constexpr absl::Duration kWorkersFirst = absl::Seconds(1);
 
 }  // namespace
@@ -54,12 +54,10 @@ void WorkerGroup::GoDown(const std::string& reason, absl::Time now, absl::Durati
 void WorkerGroup::Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr || epoch != epoch_ || state_ == State::kWaiting) return;
-  GoDown(absl::StrCat("rank ", member->rank, ": ", message), now, PauseAfter(failed_tries_++));
+  Break(absl::StrCat("rank ", member->rank, ": ", message), now);
 }
 
 void WorkerGroup::Break(const std::string& reason, absl::Time now) { GoDown(reason, now, PauseAfter(failed_tries_++)); }
-
-void WorkerGroup::Remove(WorkerId id) { members_.erase(id); }
 
 void WorkerGroup::Evict(WorkerId id, const absl::Status& status, absl::Time now) {
   const Member* member = Find(id);
@@ -67,7 +65,7 @@ void WorkerGroup::Evict(WorkerId id, const absl::Status& status, absl::Time now)
   LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is sent away: ", status.message());
   const std::shared_ptr<WorkerClient> client = member->client;
   const std::string reported = absl::StrCat("worker of rank ", member->rank, " was sent away: ", status.message());
-  Remove(id);
+  members_.erase(id);
   client->Close(status);
   GoDown(reported, now, absl::ZeroDuration());
 }
@@ -81,14 +79,17 @@ void WorkerGroup::Dismiss() {
 void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr) return;
-  if (dismissed_) return Remove(id);
-  // Why an own one ended before it served, its fleet tells with the worker's last words; a lost link would bury them.
+  if (dismissed_) {
+    members_.erase(id);
+    return;
+  }
+  // Why an own worker ended before it served, LocalFleet reports.
   const bool by_fleet = !has_served_ && IsOwn(member->info) && now - member->last_seen <= options_.fence_after;
   if (!by_fleet) LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
-  // What clients are told names no process.
+  // Clients see this, so it names no process.
   const std::string reported = by_fleet ? absl::StrCat("worker of rank ", member->rank, " ended before it served")
                                         : absl::StrCat("worker of rank ", member->rank, " was lost: ", reason);
-  Remove(id);
+  members_.erase(id);
   GoDown(reported, now, absl::ZeroDuration());
 }
 
@@ -96,7 +97,7 @@ void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, batching::Ran
   const Member* member = Find(id);
   if (member == nullptr || state_ != State::kReady || epoch != epoch_) return;
   for (Step& waiting : steps_) {
-    if (waiting.step != step) continue;
+    if (waiting.result.step != step) continue;
     if (waiting.have[member->rank])
       return Break(absl::StrCat("rank ", member->rank, " answered step ", step, " twice"), now);
     waiting.have[member->rank] = true;
@@ -130,7 +131,6 @@ void WorkerGroup::Execute(const batching::StepPlan& plan, absl::Time now) {
   SY_CHECK(state_ == State::kReady);
   SY_CHECK_EQ(static_cast<int>(plan.ranks.size()), options_.world);
   Step step;
-  step.step = plan.step;
   step.begun = now;
   for (const batching::RankPlan& rank : plan.ranks) step.rows += rank.NumRows();
   const absl::Duration limit = step.limit = LimitOf(step.rows);
@@ -152,7 +152,7 @@ void WorkerGroup::GiveSlice(absl::Duration slice) {
   for (auto& [id, member] : members_) member.client->Execute(plan, member.rank, options_.step_timeout);
 }
 
-// All that waits for workers waits longer by our own pause.
+// Extends every wait for workers by our own pause.
 void WorkerGroup::Forgive(absl::Duration pause, absl::Time now) {
   if (pause > options_.suspect_after) LogWarn("this process stood still for ", absl::FormatDuration(pause));
   for (auto& [id, member] : members_) member.last_seen = WithoutPause(member.last_seen, pause, now);
@@ -180,16 +180,12 @@ void WorkerGroup::Tick(absl::Time now) {
     if (member.info.local_index >= 0) listener_->OnLocalWorkerFenced(member.info.local_index, member.info.pid);
   }
   if (state_ == State::kJoining && now - joining_since_ > options_.form_timeout) {
-    GoDown(absl::StrCat("not formed within ", absl::FormatDuration(options_.form_timeout), "; ", NotReadyReason()), now,
-           PauseAfter(failed_tries_++));
+    Break(absl::StrCat("not formed within ", absl::FormatDuration(options_.form_timeout), "; ", NotReadyReason()), now);
   }
   if (state_ == State::kReady && !steps_.empty() && now - steps_.front().begun > steps_.front().limit + kWorkersFirst) {
-    std::string missing;
-    for (size_t r = 0; r < steps_.front().have.size(); ++r) {
-      if (!steps_.front().have[r]) absl::StrAppend(&missing, missing.empty() ? "" : ", ", r);
-    }
-    Break(absl::StrCat("step ", steps_.front().step, " not done within ", absl::FormatDuration(steps_.front().limit),
-                       ", missing rank ", missing),
+    const Step& late = steps_.front();
+    Break(absl::StrCat("step ", late.result.step, " not done within ", absl::FormatDuration(late.limit),
+                       ", missing rank ", RanksWithout(late.have)),
           now);
   }
   TryForm(now);

@@ -1,18 +1,18 @@
-// The group of workers that serves: who is in it, since which epoch, and whether it is whole.
+// The group of workers that serves: its members, its epoch, and whether it is complete.
 //
 //   kWaiting ── all assignments taken ──► kJoining ── all ready ──► kReady
 //      ▲──── a member is lost, faults, is too slow or falls silent ────┘
 //
-// A returning group always has a new epoch; what carries an old one is dropped.  Survivors keep their rank (and with it
-// their loaded experts); a newcomer gets the assignment that is free.  What a group once served it serves until the
-// server ends: workers with other weights are refused even when no member is left.  Before that the server's own
-// workers say what is served (weights, ISA, dtype), and one from elsewhere that comes before them is told to try
-// again: it must not shut them out by being faster.  Without own workers the first that registers says it.  A worker
-// that stops answering is fenced: its link is closed, the others are told to abort their collectives, and whatever it
-// says later belongs to an old epoch.
+// A group that forms again has a new epoch; messages of an old one are dropped.  Survivors keep their rank (and with it
+// their loaded experts); a newcomer gets the rank that is free.  Once a group has served a model, workers with other
+// weights are refused until the server ends, even when no member is left.  Before that the server's own workers
+// determine what is served (weights, ISA, dtype), and a worker from elsewhere that comes before them has to try again:
+// it must not shut them out by being faster.  Without own workers the first that registers determines it.  A worker
+// that stops answering is fenced: its link is closed, the others abort their collectives, and its later messages belong
+// to an old epoch.
 //
-// No thread, clock or socket of its own: the engine loop owns it and calls it with the time.  Everything that happens
-// is reported through Listener, synchronously.
+// Has no thread, clock or socket: the engine loop owns it and calls it with the time.  Listener is called
+// synchronously.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ class WorkerGroup {
  public:
   struct Options {
     int world = 1;
-    int local_workers = 0;       // started by this server; they say what all others must be
-    std::string dtype = "auto";  // that all must compute in; auto: whatever they agree on
+    int local_workers = 0;       // started by this server; the others must be like them
+    std::string dtype = "auto";  // of all workers; auto: any that they agree on
     JoinTokens tokens;
     absl::Duration suspect_after = absl::Seconds(1);
     absl::Duration fence_after = absl::Milliseconds(1500);
@@ -48,24 +48,23 @@ class WorkerGroup {
   class Listener {
    public:
     virtual ~Listener() = default;
-    // A store for the epoch's rendezvous is needed under this token; the last one's can go.
+    // The epoch's rendezvous store is to open under this token, and the last epoch's to close.
     virtual void OnEpoch(const std::string& store_token) = 0;
-    // A group forms of these workers, of one model: where its experts are when it begins.
+    // A group forms of these workers, of one model.  Returns where its experts are when it begins.
     virtual placement::GroupPlacement OnForming(const std::vector<fleet::WorkerInfo>& workers) = 0;
     virtual void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first) = 0;
-    // `reason` is for clients, too: ranks, no processes or addresses.
+    // Clients also see `reason`: it names ranks, no processes or addresses.
     virtual void OnGroupDown(const std::string& reason) = 0;
     virtual void OnStepDone(const batching::StepResult& result) = 0;
-    // Whether something that it said has not been read yet.  May be asked often.
+    // Whether bytes of the worker have not been read yet.  Called often.
     virtual bool HasUnread(const fleet::WorkerInfo&) { return false; }
-    // A worker that this server started does not answer: kill it.
+    // A worker that this server started does not answer, and is to be killed.
     virtual void OnLocalWorkerFenced(int local_index, int64_t pid) = 0;
   };
 
   enum class State { kWaiting, kJoining, kReady };
 
   struct Member {
-    WorkerId id = 0;
     std::shared_ptr<WorkerClient> client;  // shared with the gRPC stream that it is
     fleet::WorkerInfo info;
     int rank = -1;  // -1: no assignment yet
@@ -79,10 +78,10 @@ class WorkerGroup {
 
   WorkerGroup(Options options, Listener* listener);
 
-  // Whether this server started it.
+  // Whether this server started the worker.
   bool IsOwn(const fleet::WorkerInfo& info) const;
 
-  // What workers tell.  An error refuses the worker: the caller closes its link with it.
+  // Events of workers.  On an error of Register the caller closes the worker's link with it.
   absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
   void LoadProgress(WorkerId id, int64_t done, int64_t total, absl::Time now);
@@ -91,20 +90,19 @@ class WorkerGroup {
   void Lost(WorkerId id, const std::string& reason, absl::Time now);
   void Result(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result, absl::Time now);
 
-  // Closes the link of a member that turned out to be wrong; it is none any more.
+  // Removes a member that turned out to be wrong, and closes its link.
   void Evict(WorkerId id, const absl::Status& status, absl::Time now);
 
   // Sends a plan to every rank.  REQUIRES: kReady.
   void Execute(const batching::StepPlan& plan, absl::Time now);
   // Training on the ranks may run for so long, or until the next plan.  REQUIRES: kReady.
   void GiveSlice(absl::Duration slice);
-  // The group cannot go on for a reason that the engine found (a result that does not fit).
+  // Ends the group, which cannot go on; the next one may form after a pause that grows with failed tries.
   void Break(const std::string& reason, absl::Time now);
-  // The server stops: no more plans and groups, and a member that goes is no loss.
+  // The server stops: there are no more plans and groups, and workers may leave.
   void Dismiss();
-  // Heartbeats, time limits, another try at forming.  Call at least every 100 ms.  When it comes late, the process
-  // stood still, and nobody is blamed for what it did not read meanwhile; nor is a worker for silence while what it
-  // said lies unread.
+  // Checks heartbeats and time limits, and tries to form a group.  Call at least every 100 ms.  When the call is late,
+  // the process stood still, and that time is no worker's silence; nor is the time while its messages lie unread.
   void Tick(absl::Time now);
 
   State state() const { return state_; }
@@ -112,13 +110,12 @@ class WorkerGroup {
   const std::map<WorkerId, Member>& members() const { return members_; }
   // Why it is not ready: "1 of 2 workers registered; none for rank 1", "loading: 40 %" …; empty when ready.
   std::string NotReadyReason() const;
-  // When a worker last registered, loaded something or became ready; first the time of the first NoteStart.
+  // When a worker last registered, loaded something or became ready; before that, when NoteStart was first called.
   absl::Time last_progress() const { return last_progress_; }
   void NoteStart(absl::Time now);
 
  private:
   struct Step {
-    int64_t step = 0;
     absl::Time begun;  // sent, or the step before it done
     absl::Duration limit;
     int64_t rows = 0;
@@ -132,7 +129,6 @@ class WorkerGroup {
   Member* Find(WorkerId id);
   void GoDown(const std::string& reason, absl::Time now, absl::Duration pause);
   void Forgive(absl::Duration pause, absl::Time now);
-  void Remove(WorkerId id);
 
   // worker_group_forming.cc
   absl::Status CheckCompatible(const fleet::WorkerInfo& info) const;
@@ -141,6 +137,8 @@ class WorkerGroup {
   void AssignRanks();
   std::string AddressFromElsewhere() const;
   std::string MissingRanks() const;
+  // "0, 2": the ranks for which `have` [R] is false.
+  static std::string RanksWithout(const std::vector<bool>& have);
 
   const Options options_;
   Listener* const listener_;

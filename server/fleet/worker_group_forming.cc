@@ -1,8 +1,9 @@
-// How a group comes to stand: who may join, who gets which rank, when all are ready.
+// How a group forms: which workers may join, which ranks they get, when all are ready.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
@@ -29,7 +30,7 @@ absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& 
   return absl::OkStatus();
 }
 
-// What the server counts by: no number of these may come from a worker that was not looked at.
+// Checks the numbers of a worker that the server sizes its tables by.
 absl::Status CheckExperts(const fleet::WorkerInfo& info) {
   constexpr int32_t kMaxLayers = 4096, kMaxExperts = 32767;
   constexpr int64_t kMaxExpertBytes = int64_t{1} << 40;
@@ -74,11 +75,11 @@ absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   for (const auto& [id, member] : members_) {
     if (member.info.incarnation == info.incarnation)
       return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
-    // One from elsewhere has no say against an own one: AdoptOwn sends it away.
+    // A worker from elsewhere that differs from an own one is evicted by AdoptOwn.
     if (!own || IsOwn(member.info)) RETURN_IF_ERROR(CheckAlike(info, member.info));
   }
   if (static_cast<int>(members_.size()) >= options_.world) {
-    // Not final: the one whose link broke may come back before the old link is known to be gone.
+    // Not final: a worker whose link broke may come back before the old link is known to be gone.
     return absl::ResourceExhaustedError(absl::StrCat("all ", options_.world, " seats of the group are taken"));
   }
   return absl::OkStatus();
@@ -101,12 +102,7 @@ absl::Status WorkerGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> cl
   if (IsOwn(info)) AdoptOwn(info, now);
   LogInfo("worker ", id, " registered: pid ", info.pid, " on ", info.host, ", ", info.device, " ", info.isa, " (",
           members_.size() + 1, " of ", options_.world, ")");
-  Member member;
-  member.id = id;
-  member.client = std::move(client);
-  member.info = std::move(info);
-  member.last_seen = now;
-  members_.emplace(id, std::move(member));
+  members_.emplace(id, Member{.client = std::move(client), .info = std::move(info), .last_seen = now});
   last_progress_ = now;
   TryForm(now);
   return absl::OkStatus();
@@ -117,7 +113,7 @@ void WorkerGroup::AssignRanks() {
   for (auto& [id, member] : members_) {
     if (member.rank >= 0) taken[member.rank] = true;
   }
-  // Local workers like the rank of their index, so that logs and metrics read the same after a restart.
+  // Local workers get the rank of their index if it is free, so that logs and metrics read the same after a restart.
   for (auto& [id, member] : members_) {
     const int wish = member.info.local_index;
     if (member.rank < 0 && wish >= 0 && wish < options_.world && !taken[wish]) {
@@ -130,6 +126,14 @@ void WorkerGroup::AssignRanks() {
     member.rank = static_cast<int>(std::find(taken.begin(), taken.end(), false) - taken.begin());
     taken[member.rank] = true;
   }
+}
+
+std::string WorkerGroup::RanksWithout(const std::vector<bool>& have) {
+  std::vector<size_t> ranks;
+  for (size_t rank = 0; rank < have.size(); ++rank) {
+    if (!have[rank]) ranks.push_back(rank);
+  }
+  return absl::StrJoin(ranks, ", ");
 }
 
 std::string WorkerGroup::AddressFromElsewhere() const {
@@ -209,12 +213,8 @@ std::string WorkerGroup::MissingRanks() const {
     if (fits) taken[assignment] = true;
     others += fits ? 0 : 1;
   }
-  std::string missing;
-  for (int rank = 0; rank < options_.world; ++rank) {
-    if (taken[rank] || others-- > 0) continue;
-    absl::StrAppend(&missing, missing.empty() ? "" : ", ", rank);
-  }
-  return missing;
+  for (; others > 0; --others) *std::find(taken.begin(), taken.end(), false) = true;
+  return RanksWithout(taken);
 }
 
 std::string WorkerGroup::NotReadyReason() const {

@@ -12,8 +12,10 @@
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 #include "server/fleet/link_client.h"
+#include "server/fleet/link_events.h"
 #include "server/jobs/trainer_convert.h"
 
 namespace switchyard::server {
@@ -25,14 +27,14 @@ constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
 constexpr size_t kMostStoreBytes = size_t{64} << 10;  // of a call beside values: keys and a token
 
-// Before anything of it is parsed.
-absl::Status CheckLength(const grpc::ByteBuffer& request, size_t limit) {
-  if (request.Length() <= limit) return absl::OkStatus();
+// Parses a call's request, after a check of its length.
+absl::Status ParseCall(const grpc::ByteBuffer& request, size_t limit, google::protobuf::Message* message) {
+  if (request.Length() <= limit) return rpc::ParseRaw(request, message);
   return absl::InvalidArgumentError(
       absl::StrCat("rendezvous: a message of ", request.Length(), " bytes, limit ", limit));
 }
 
-// At most a line in ten seconds: they may come as fast as they like.
+// Logs at most one line in ten seconds, as strangers may come fast.
 void WarnOfStranger(const std::string& peer, const absl::Status& status) {
   ABSL_CONST_INIT static absl::Mutex mu(absl::kConstInit);
   static absl::Time next = absl::InfinitePast();
@@ -50,15 +52,11 @@ absl::string_view NameOf(const v1::LinkRequest& message) {
 
 class Link final : public LinkReactor {
  public:
-  Link(WorkerId id, std::string peer, LinkEvents* events, TrainerEvents* trainers, PendingLinks* pending_links,
-       const Admission* admission, const fleet::EngineSettings& settings)
+  Link(WorkerId id, std::string peer, const LinkContext* context, PendingLinks* pending_links)
       : id_(id),
         peer_(std::move(peer)),
-        admission_(admission),
-        events_(events),
-        trainers_(trainers),
+        context_(*context),
         pending_links_(pending_links),
-        settings_(settings),
         client_(std::make_shared<LinkClient>(this)) {
     if (pending_links_->Enter(id_, client_, MonotonicNow())) {
       StartRead(&incoming_);
@@ -69,11 +67,9 @@ class Link final : public LinkReactor {
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) {
-      client_->Close(absl::CancelledError("the worker closed its link"));
-      return;
-    }
-    if (!Parse() || !Handle()) return;
+    absl::Status status = ok ? Parse() : absl::CancelledError("the worker closed its link");
+    if (status.ok()) status = Handle();
+    if (!status.ok()) return client_->Close(status);
     StartRead(&incoming_);
   }
   void OnWriteDone(bool ok) override { client_->WriteDone(ok); }
@@ -82,14 +78,14 @@ class Link final : public LinkReactor {
     pending_links_->Leave(id_);
     client_->Detach();
     const std::string why = refused_.empty() ? "its link ended" : absl::StrCat("its link was ended: ", refused_);
-    if (trains_) trainers_->OnTrainerLost(id_, why);
-    if (serves_) events_->OnLinkLost(id_, why);
+    if (trains_) context_.trainers->OnTrainerLost(id_, why);
+    if (serves_) context_.events->OnLinkLost(id_, why);
     delete this;
   }
 
  private:
-  // As Handle.
-  bool Parse() {
+  // An error of these closes the link.
+  absl::Status Parse() {
     absl::Status status;
     if (!registered_ && incoming_.Length() > kMostRegisterBytes) {
       status =
@@ -99,83 +95,79 @@ class Link final : public LinkReactor {
       status = rpc::ParseRaw(incoming_, &request_);
     }
     incoming_.Clear();
-    if (!status.ok()) client_->Close(status);
-    return status.ok();
+    return status;
   }
 
-  // False: the link is being closed; no further read.
-  bool Handle() {
+  absl::Status Handle() {
     if (request_.has_register_() == registered_) {
-      client_->Close(absl::InvalidArgumentError(registered_ ? "a second registration on one link"
-                                                            : "a link begins with its registration"));
-      return false;
+      return absl::InvalidArgumentError(registered_ ? "a second registration on one link"
+                                                    : "a link begins with its registration");
     }
     if (request_.has_register_()) return HandleRegister(request_.register_());
     if (std::optional<AttemptReport> report = ReportOf(request_); report.has_value()) {
       if (!trains_) return Refuse("a serving worker says what a training one would");
-      trainers_->OnTraining(id_, report->epoch, std::move(report->report));
-      return true;
+      context_.trainers->OnTraining(id_, report->epoch, std::move(report->report));
+      return absl::OkStatus();
     }
     if (!serves_) return HandleOfTrainer();
     switch (request_.message_case()) {
       case v1::LinkRequest::kHeartbeat:
-        events_->OnHeartbeat(id_);
-        return true;
+        context_.events->OnHeartbeat(id_);
+        break;
       case v1::LinkRequest::kLoadProgress:
-        events_->OnLoadProgress(id_, request_.load_progress().bytes_done(), request_.load_progress().bytes_total());
-        return true;
+        context_.events->OnLoadProgress(id_, request_.load_progress().bytes_done(),
+                                        request_.load_progress().bytes_total());
+        break;
       case v1::LinkRequest::kGroupReady:
-        events_->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());
-        return true;
+        context_.events->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());
+        break;
       case v1::LinkRequest::kStepResult:
         HandleResult(request_.step_result());
-        return true;
+        break;
       case v1::LinkRequest::kStepPart:
         return KeepPart();
       case v1::LinkRequest::kGroupFault:
-        events_->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
-        return true;
+        context_.events->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
+        break;
       case v1::LinkRequest::kPlacementPrepared:
-        events_->OnPlacementPrepared(id_, request_.placement_prepared().group_epoch(),
-                                     request_.placement_prepared().placement_epoch(),
-                                     request_.placement_prepared().error().substr(0, kMostErrorBytes));
-        return true;
+        context_.events->OnPlacementPrepared(id_, request_.placement_prepared().group_epoch(),
+                                             request_.placement_prepared().placement_epoch(),
+                                             request_.placement_prepared().error().substr(0, kMostErrorBytes));
+        break;
       case v1::LinkRequest::kPlacementReleased:
-        events_->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
-                                     request_.placement_released().placement_epoch());
-        return true;
+        context_.events->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
+                                             request_.placement_released().placement_epoch());
+        break;
       case v1::LinkRequest::kExpertReport:
         return HandleReport(request_.expert_report());
       case v1::LinkRequest::kProfilePart:
         HandleProfile(request_.mutable_profile_part());
-        return true;
+        break;
       default:
-        return true;  // a newer worker's message
+        break;  // a newer worker's message
     }
+    return absl::OkStatus();
   }
 
-  bool HandleOfTrainer() {
-    if (request_.has_heartbeat()) trainers_->OnTrainerHeartbeat(id_);
+  absl::Status HandleOfTrainer() {
+    if (request_.has_heartbeat()) context_.trainers->OnTrainerHeartbeat(id_);
     const bool known = request_.has_heartbeat() || request_.message_case() == v1::LinkRequest::MESSAGE_NOT_SET;
-    return known || Refuse(absl::StrCat("a training worker says ", NameOf(request_)));
+    return known ? absl::OkStatus() : Refuse(absl::StrCat("a training worker says ", NameOf(request_)));
   }
-  // Returns false.
-  bool Refuse(const std::string& why) {
+  absl::Status Refuse(const std::string& why) {
     refused_ = why;
-    client_->Close(absl::InvalidArgumentError(why));
-    return false;
+    return absl::InvalidArgumentError(why);
   }
 
   // A step's result may come in parts; the result itself is the last.
-  bool KeepPart() {
+  absl::Status KeepPart() {
     part_bytes_ += sizeof(v1::StepPart) + request_.ByteSizeLong();
     // A step has no more positions than rows and sequences; one takes up to 21 entries of at most 19 B.
-    if (part_bytes_ > kPositionBytes * (settings_.max_batched_tokens + settings_.max_num_seqs)) {
-      client_->Close(absl::InvalidArgumentError("more logprobs than a step has rows"));
-      return false;
+    if (part_bytes_ > kPositionBytes * (context_.settings.max_batched_tokens + context_.settings.max_num_seqs)) {
+      return absl::InvalidArgumentError("more logprobs than a step has rows");
     }
     parts_.push_back(std::move(*request_.mutable_step_part()));
-    return true;
+    return absl::OkStatus();
   }
   void HandleResult(const v1::StepResult& message) {
     batching::RankResult result = link::FromProto(message);
@@ -183,84 +175,73 @@ class Link final : public LinkReactor {
       if (part.step() == message.step() && part.group_epoch() == message.group_epoch()) link::AddPart(part, &result);
     }
     part_bytes_ = 0;
-    events_->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
+    context_.events->OnStepResult(id_, message.group_epoch(), message.step(), std::move(result));
   }
 
   void HandleProfile(v1::ProfilePart* message) {
-    ProfilePart part = {.request = message->request(),
-                        .offset = message->offset(),
-                        .total_bytes = message->total_bytes(),
-                        .data = std::move(*message->mutable_data()),
-                        .error = message->error().substr(0, kMostErrorBytes)};
-    events_->OnProfilePart(id_, message->group_epoch(), std::move(part));
+    context_.events->OnProfilePart(id_, message->group_epoch(),
+                                   {.request = message->request(),
+                                    .offset = message->offset(),
+                                    .total_bytes = message->total_bytes(),
+                                    .data = std::move(*message->mutable_data()),
+                                    .error = message->error().substr(0, kMostErrorBytes)});
   }
 
-  bool HandleReport(const v1::ExpertReport& message) {
+  absl::Status HandleReport(const v1::ExpertReport& message) {
     absl::StatusOr<placement::ExpertReport> report = link::FromProto(message, num_moe_layers_, num_experts_);
-    if (!report.ok()) {
-      client_->Close(absl::InvalidArgumentError(absl::StrCat("expert report: ", report.status().message())));
-      return false;
-    }
-    events_->OnExpertReport(id_, message.group_epoch(),
-                            std::make_shared<const placement::ExpertReport>(*std::move(report)));
-    return true;
+    if (!report.ok()) return absl::InvalidArgumentError(absl::StrCat("expert report: ", report.status().message()));
+    context_.events->OnExpertReport(id_, message.group_epoch(),
+                                    std::make_shared<const placement::ExpertReport>(*std::move(report)));
+    return absl::OkStatus();
   }
 
-  bool HandleRegister(const v1::Register& message) {
+  absl::Status HandleRegister(const v1::Register& message) {
     fleet::WorkerInfo info = link::FromProto(message);
     info.peer = peer_;
-    if (absl::Status known = admission_->tokens.Check(info.join_token, &info.local_index); !known.ok()) {
+    if (absl::Status known = context_.admission.tokens.Check(info.join_token, &info.local_index); !known.ok()) {
       WarnOfStranger(peer_, known);
-      client_->Close(known);
-      return false;
+      return known;
     }
     if (message.protocol_version() != link::kProtocolVersion) {
-      client_->Close(absl::FailedPreconditionError(absl::StrCat("worker speaks protocol ", message.protocol_version(),
-                                                                ", this server ", link::kProtocolVersion)));
-      return false;
+      return absl::FailedPreconditionError(absl::StrCat("worker speaks protocol ", message.protocol_version(),
+                                                        ", this server ", link::kProtocolVersion));
     }
-    if (absl::Status role = CheckRole(info.role); !role.ok()) {
-      client_->Close(role);
-      return false;
-    }
+    RETURN_IF_ERROR(CheckRole(info.role));
     registered_ = true;
     serves_ = info.role != fleet::kRoleTrain;
-    trains_ = !info.role.empty() && trainers_ != nullptr;
+    trains_ = !info.role.empty() && context_.trainers != nullptr;
     num_moe_layers_ = info.num_moe_layers;
     num_experts_ = info.num_experts;
     pending_links_->Leave(id_);
     v1::LinkResponse reply;
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
-    *reply.mutable_registered()->mutable_options() = link::ToProto(settings_);
+    *reply.mutable_registered()->mutable_options() = link::ToProto(context_.settings);
     client_->Send(reply);
-    if (info.local_index < 0 && admission_->on_joined) admission_->on_joined(peer_);
+    if (info.local_index < 0 && context_.admission.on_joined) context_.admission.on_joined(peer_);
     info.also_trains = serves_ && trains_;
-    if (trains_) trainers_->OnTrainer(id_, client_, info);
-    if (serves_) events_->OnRegister(id_, client_, std::move(info));
-    return true;
+    if (trains_) context_.trainers->OnTrainer(id_, client_, info);
+    if (serves_) context_.events->OnRegister(id_, client_, std::move(info));
+    return absl::OkStatus();
   }
   absl::Status CheckRole(const std::string& role) const {
-    // One that does both serves where there are no jobs.
+    // A worker that does both only serves where there are no jobs.
     if (role.empty() || role == fleet::kRoleBoth) return absl::OkStatus();
     if (role != fleet::kRoleTrain)
       return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty, train or both"));
-    if (trainers_ != nullptr) return absl::OkStatus();
+    if (context_.trainers != nullptr) return absl::OkStatus();
     return absl::FailedPreconditionError(
         "this server has no training workers (--local_train_workers, --train_workers)");
   }
 
   const WorkerId id_;
   const std::string peer_;
-  const Admission* const admission_;
-  LinkEvents* const events_;
-  TrainerEvents* const trainers_;
+  const LinkContext& context_;
   PendingLinks* const pending_links_;
-  const fleet::EngineSettings settings_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
-  std::string refused_;                       // likewise: why what it said ended it
+  std::string refused_;                       // likewise: why a training message ended the link
   bool serves_ = true, trains_ = false;       // likewise
-  int num_moe_layers_ = 0, num_experts_ = 0;  // of its model; of the reading thread
+  int num_moe_layers_ = 0, num_experts_ = 0;  // likewise: of its model
   grpc::ByteBuffer incoming_;
   v1::LinkRequest request_;
   std::vector<v1::StepPart> parts_;  // of the result that comes next
@@ -270,16 +251,14 @@ class Link final : public LinkReactor {
 }  // namespace
 
 LinkReactor* WorkerServiceImpl::Link(grpc::CallbackServerContext* context) {
-  return new switchyard::server::Link(next_id_.fetch_add(1), context->peer(), events_, trainers_, &pending_links_,
-                                      &admission_, settings_);
+  return new switchyard::server::Link(next_id_.fetch_add(1), context->peer(), &links_, &pending_links_);
 }
 
 grpc::ServerUnaryReactor* WorkerServiceImpl::StoreSet(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::StoreSetRequest message;
-  absl::Status status = CheckLength(*request, GroupStore::kMaxValueBytes + kMostStoreBytes);
-  if (status.ok()) status = rpc::ParseRaw(*request, &message);
+  absl::Status status = ParseCall(*request, GroupStore::kMaxValueBytes + kMostStoreBytes, &message);
   if (status.ok()) status = store_->Set(message.store_token(), message.key(), message.value());
   if (status.ok()) *response = rpc::SerializeRaw(v1::StoreSetResponse());
   reactor->Finish(rpc::ToGrpcStatus(status, ""));
@@ -290,9 +269,7 @@ grpc::ServerUnaryReactor* WorkerServiceImpl::StoreGet(grpc::CallbackServerContex
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::StoreGetRequest message;
-  absl::Status status = CheckLength(*request, kMostStoreBytes);
-  if (status.ok()) status = rpc::ParseRaw(*request, &message);
-  if (!status.ok()) {
+  if (const absl::Status status = ParseCall(*request, kMostStoreBytes, &message); !status.ok()) {
     reactor->Finish(rpc::ToGrpcStatus(status, ""));
     return reactor;
   }

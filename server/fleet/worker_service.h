@@ -1,22 +1,20 @@
-// The workers' side door: their links and the rendezvous store, as gRPC reactors.
+// The service of the workers: their links and the rendezvous store, as gRPC reactors.
 //
-// A link turns messages into calls of LinkEvents and WorkerClient calls into messages; that of a training worker, which
-// says so when it registers, into those of TrainerEvents and TrainerClient, and that of one which does both into both.
-// Events of one link come in order, on gRPC's threads; a link that ends always says OnLinkLost or OnTrainerLost, or
-// both, exactly once, last.  A link's first message is its registration, soon and of at most 64 KB, and there is no
-// second one; before it has shown a token nothing else of it is parsed.  What only the other kind of worker may say
-// ends it.
+// A link turns messages into calls of LinkEvents, and WorkerClient calls into messages; the link of a training worker,
+// whose registration says so, uses TrainerEvents and TrainerClient, and the link of a worker that does both uses both.
+// Events of one link come in order, on gRPC's threads; OnLinkLost or OnTrainerLost, or both, are called exactly once,
+// last.  A link's first message is its registration, within seconds and of at most 64 KB, and there is no second one;
+// before the link has shown a token nothing else of it is parsed.  Messages that only the other kind of worker may send
+// end the link.
 #pragma once
 
 #include <atomic>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "scheduler/fleet/engine_settings.h"
 #include "server/admission/join_tokens.h"
 #include "server/fleet/group_store.h"
-#include "server/fleet/link_events.h"
 #include "server/fleet/pending_links.h"
 #include "server/fleet/worker_client.h"
 #include "server/jobs/trainer_client.h"
@@ -24,14 +22,24 @@
 
 namespace switchyard::server {
 
-// Who may join.
+class LinkEvents;
+
+// Which workers may join.
 struct Admission {
   JoinTokens tokens;
   // A worker from elsewhere has shown the token; its peer as gRPC names it.  On gRPC's threads; may be empty.
   std::function<void(const std::string& peer)> on_joined;
 };
 
-// Every method raw: a stranger's bytes are counted, and parsed here, where they get an answer that says what is wrong.
+// What all links share.
+struct LinkContext {
+  LinkEvents* events;
+  TrainerEvents* trainers;  // null where none are wanted
+  fleet::EngineSettings settings;
+  Admission admission;
+};
+
+// Every method is raw: a stranger's bytes are counted and parsed here, and get an answer that says what is wrong.
 using RawWorkerService =
     v1::WorkerService::WithRawCallbackMethod_Link<v1::WorkerService::WithRawCallbackMethod_StoreSet<
         v1::WorkerService::WithRawCallbackMethod_StoreGet<v1::WorkerService::Service>>>;
@@ -41,11 +49,7 @@ class WorkerServiceImpl final : public RawWorkerService {
   // All borrowed; they outlive the gRPC server.  `trainers`: null where none are wanted.
   WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, fleet::EngineSettings settings,
                     Admission admission = {})
-      : events_(events),
-        trainers_(trainers),
-        store_(store),
-        settings_(std::move(settings)),
-        admission_(std::move(admission)) {}
+      : store_(store), links_({events, trainers, std::move(settings), std::move(admission)}) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Link(grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* StoreSet(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -56,11 +60,8 @@ class WorkerServiceImpl final : public RawWorkerService {
   void CheckTime(absl::Time now) { pending_links_.CheckTime(now); }
 
  private:
-  LinkEvents* const events_;
-  TrainerEvents* const trainers_;
   GroupStore* const store_;
-  const fleet::EngineSettings settings_;
-  const Admission admission_;
+  const LinkContext links_;
   std::atomic<WorkerId> next_id_{1};
   PendingLinks pending_links_;
 };

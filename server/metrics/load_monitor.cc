@@ -7,38 +7,35 @@
 namespace switchyard::server {
 namespace {
 
-// Adds what a total grew since it was last reported.
+// Adds the growth of a total since it was last reported.
 void Advance(prometheus::Counter* counter, int64_t now, int64_t before) {
   if (now > before) counter->Increment(static_cast<double>(now - before));
 }
 
 }  // namespace
 
-LoadSnapshot LoadMonitor::Take() const {
-  const WorkerGroup& workers = parts_.group->workers();
-  const bool draining = parts_.requests->draining();
+void LoadMonitor::Update() {
+  const WorkerGroup& workers = group_->workers();
+  const bool draining = requests_->draining();
   LoadSnapshot snapshot;
-  snapshot.ready = parts_.group->ready() && !draining;
+  snapshot.ready = group_->ready() && !draining;
   snapshot.not_ready_reason = draining ? "draining" : workers.NotReadyReason();
   snapshot.group_epoch = workers.epoch();
-  if (const batching::Scheduler* scheduler = parts_.group->scheduler()) snapshot.scheduler = scheduler->Stats();
+  if (const batching::Scheduler* scheduler = group_->scheduler()) snapshot.scheduler = scheduler->Stats();
   for (const auto& [id, member] : workers.members()) {
-    LoadSnapshot::Worker worker;
-    worker.rank = member.rank;
-    worker.pid = member.info.pid;
-    worker.host = member.info.host;
-    worker.metrics_address = member.info.metrics_address;
-    worker.state = member.suspect ? "suspect" : member.ready ? "ready" : member.load_total > 0 ? "loading" : "starting";
-    if (member.rank >= 0 && member.rank < static_cast<int>(snapshot.scheduler.ranks.size())) {
-      worker.stats = snapshot.scheduler.ranks[member.rank];
-    }
-    snapshot.workers.push_back(std::move(worker));
+    const bool has_stats = member.rank >= 0 && member.rank < static_cast<int>(snapshot.scheduler.ranks.size());
+    snapshot.workers.push_back({
+        .rank = member.rank,
+        .pid = member.info.pid,
+        .host = member.info.host,
+        .state = member.suspect          ? "suspect"
+                 : member.ready          ? "ready"
+                 : member.load_total > 0 ? "loading"
+                                         : "starting",
+        .metrics_address = member.info.metrics_address,
+        .stats = has_stats ? snapshot.scheduler.ranks[member.rank] : batching::RankStats(),
+    });
   }
-  return snapshot;
-}
-
-void LoadMonitor::Update() {
-  LoadSnapshot snapshot = Take();
   metrics_->requests_running->Set(snapshot.scheduler.running);
   metrics_->requests_waiting->Set(snapshot.scheduler.waiting);
   metrics_->waiting_tokens->Set(static_cast<double>(snapshot.scheduler.waiting_tokens));
@@ -46,14 +43,8 @@ void LoadMonitor::Update() {
   metrics_->ready->Set(snapshot.ready ? 1 : 0);
   metrics_->group_epoch->Set(static_cast<double>(snapshot.group_epoch));
   metrics_->workers->Set(static_cast<double>(snapshot.workers.size()));
-  parts_.experts->ReportMetrics();
-  ReportTotals(snapshot.scheduler);
-  ReportSlices();
-  absl::MutexLock lock(&mu_);
-  snapshot_ = std::move(snapshot);
-}
-
-void LoadMonitor::ReportTotals(const batching::SchedulerStats& stats) {
+  experts_->ReportMetrics();
+  const batching::SchedulerStats& stats = snapshot.scheduler;
   Advance(metrics_->preemptions, stats.preemptions, reported_.preemptions);
   Advance(metrics_->rows_given, stats.rows_given, reported_.rows_given);
   Advance(metrics_->prefix_queries, stats.prefix_query_tokens, reported_.prefix_query_tokens);
@@ -61,13 +52,12 @@ void LoadMonitor::ReportTotals(const batching::SchedulerStats& stats) {
   Advance(metrics_->refused, stats.refused, reported_.refused);
   Advance(metrics_->generation_tokens, stats.generated_tokens, reported_.generated_tokens);
   reported_ = stats;
-}
-
-void LoadMonitor::ReportSlices() {
-  const int64_t slices = parts_.slices->num_slices();
+  const int64_t slices = slices_->num_slices();
   Advance(metrics_->train_slices, slices, std::exchange(reported_slices_, slices));
-  const absl::Duration given = parts_.slices->given(MonotonicNow());
+  const absl::Duration given = slices_->given(MonotonicNow());
   metrics_->train_slice_seconds->Increment(absl::ToDoubleSeconds(given - std::exchange(reported_slice_time_, given)));
+  absl::MutexLock lock(&mu_);
+  snapshot_ = std::move(snapshot);
 }
 
 LoadSnapshot LoadMonitor::load() const {

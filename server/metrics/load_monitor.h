@@ -1,42 +1,55 @@
-// The load as GetLoad and the metrics show it: taken from the engine's parts now and then.
+// The load as GetLoad and the metrics show it, copied from the engine's parts now and then.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "scheduler/batching/scheduler_stats.h"
 #include "server/balancer/expert_load_balancing.h"
 #include "server/engine/live_requests.h"
 #include "server/engine/train_slices.h"
 #include "server/fleet/serving_group.h"
-#include "server/metrics/load_snapshot.h"
 #include "server/metrics/metrics.h"
 
 namespace switchyard::server {
 
+struct LoadSnapshot {
+  struct Worker {
+    int rank = -1;
+    int64_t pid = 0;
+    std::string host;
+    std::string state;
+    std::string metrics_address;  // HOST:PORT; empty: none
+    batching::RankStats stats;
+  };
+  bool ready = false;
+  std::string not_ready_reason;
+  batching::SchedulerStats scheduler;
+  std::vector<Worker> workers;
+  int64_t group_epoch = 0;
+};
+
 class LoadMonitor {
  public:
   // All borrowed; they outlive this.
-  struct Parts {
-    const ServingGroup* group;
-    const LiveRequests* requests;
-    const TrainSlices* slices;
-    ExpertLoadBalancing* experts;
-  };
-  LoadMonitor(const Parts& parts, ServerMetrics* metrics) : parts_(parts), metrics_(metrics) {}
+  LoadMonitor(const ServingGroup* group, const LiveRequests* requests, const TrainSlices* slices,
+              ExpertLoadBalancing* experts, ServerMetrics* metrics)
+      : group_(group), requests_(requests), slices_(slices), experts_(experts), metrics_(metrics) {}
 
-  // The engine's thread.
+  // Of the engine's thread.
   void Update();
-  // As the last Update found it; any thread.
+  // The load at the last Update.  Thread-safe.
   LoadSnapshot load() const;
 
  private:
-  LoadSnapshot Take() const;
-  void ReportTotals(const batching::SchedulerStats& stats);
-  void ReportSlices();
-
-  const Parts parts_;
+  const ServingGroup* const group_;
+  const LiveRequests* const requests_;
+  const TrainSlices* const slices_;
+  ExpertLoadBalancing* const experts_;
   ServerMetrics* const metrics_;
   batching::SchedulerStats reported_;  // totals that the counters already have
   int64_t reported_slices_ = 0;

@@ -1,6 +1,7 @@
 #include "server/metrics/metrics.h"
 
 #include <exception>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/host_port.h"
@@ -16,116 +17,95 @@ const Buckets kTtft = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                        1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 const Buckets kInterToken = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
 const Buckets kLatency = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-const Buckets kTokens = {};  // 1, 2, 5, 10 … up to the model's context: made when that is known
+const Buckets kTokens = {};  // 1, 2, 5, 10 … up to the model's context, made when that is known
 const Buckets kIteration = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 const Buckets kStep = {.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10};
 const Buckets kPlacement = {.00001, .00002, .00005, .0001, .0002, .0005, .001, .002, .005, .01, .1};
 const Buckets kChoices = {1, 2, 5, 10, 20};
 const Buckets kRatio = {.1, .2, .3, .4, .5, .6, .7, .8, .9, .95, 1};
 
+using M = ServerMetrics;
+using CounterMember = prometheus::Counter* M::*;
+using GaugeMember = prometheus::Gauge* M::*;
+using HistogramMember = prometheus::Histogram* M::*;
+
 struct Row {
   const char* name;
   const char* help;
-  prometheus::Counter* ServerMetrics::*counter = nullptr;
-  prometheus::Gauge* ServerMetrics::*gauge = nullptr;
-  prometheus::Histogram* ServerMetrics::*histogram = nullptr;
-  const Buckets* buckets = nullptr;
+  std::variant<CounterMember, GaugeMember, HistogramMember> member;
+  const Buckets* buckets = nullptr;  // of a histogram
 };
-
-constexpr Row Counter(const char* name, const char* help, prometheus::Counter* ServerMetrics::*member) {
-  return {name, help, member, nullptr, nullptr, nullptr};
-}
-constexpr Row Gauge(const char* name, const char* help, prometheus::Gauge* ServerMetrics::*member) {
-  return {name, help, nullptr, member, nullptr, nullptr};
-}
-constexpr Row Histogram(const char* name, const char* help, prometheus::Histogram* ServerMetrics::*member,
-                        const Buckets* buckets) {
-  return {name, help, nullptr, nullptr, member, buckets};
-}
-
-using M = ServerMetrics;
 const Row kTable[] = {
-    Histogram("switchyard_time_to_first_token_seconds", "From a request's arrival to its first token.",
-              &M::time_to_first_token, &kTtft),
-    Histogram("switchyard_inter_token_latency_seconds", "Between successive tokens of a sequence.",
-              &M::inter_token_latency, &kInterToken),
-    Histogram("switchyard_e2e_request_latency_seconds", "From a request's arrival to the end of its last choice.",
-              &M::e2e_request_latency, &kLatency),
-    Histogram("switchyard_request_queue_time_seconds",
-              "From queueing to the last time a sequence was scheduled before its first token.", &M::request_queue_time,
-              &kLatency),
-    Histogram("switchyard_request_prefill_time_seconds", "From that scheduling to the first token.",
-              &M::request_prefill_time, &kLatency),
-    Histogram("switchyard_request_decode_time_seconds", "From the first token to the last.", &M::request_decode_time,
-              &kLatency),
-    Histogram("switchyard_request_inference_time_seconds", "From that scheduling to the last token.",
-              &M::request_inference_time, &kLatency),
-    Histogram("switchyard_request_prompt_tokens", "Prompt tokens of a request.", &M::request_prompt_tokens, &kTokens),
-    Histogram("switchyard_request_generation_tokens", "Output tokens of a choice.", &M::request_generation_tokens,
-              &kTokens),
-    Histogram("switchyard_request_max_num_generation_tokens", "Output tokens of a request's longest choice.",
-              &M::request_max_num_generation_tokens, &kTokens),
-    Histogram("switchyard_request_params_n", "Choices asked for by a request.", &M::request_params_n, &kChoices),
-    Histogram("switchyard_request_params_max_tokens", "max_tokens of a request.", &M::request_params_max_tokens,
-              &kTokens),
-    Counter("switchyard_prompt_tokens_total", "Prompt tokens of accepted requests.", &M::prompt_tokens),
-    Counter("switchyard_generation_tokens_total", "Output tokens made.", &M::generation_tokens),
-    Counter("switchyard_tokenize_seconds_total", "Time spent rendering chat templates and tokenizing.",
-            &M::tokenize_seconds),
-    Gauge("switchyard_num_requests_running", "Sequences that are running.", &M::requests_running),
-    Gauge("switchyard_num_requests_waiting", "Sequences in the queue.", &M::requests_waiting),
-    Gauge("switchyard_num_waiting_tokens", "Tokens of the sequences in the queue.", &M::waiting_tokens),
-    Gauge("switchyard_kv_cache_usage_perc", "Used part of the KV cache's blocks, 0 to 1.", &M::kv_cache_usage),
-    Counter("switchyard_num_preemptions_total", "Sequences sent back to the queue because blocks ran out.",
-            &M::preemptions),
-    Counter("switchyard_prefix_cache_queries_total", "Tokens looked up in the prefix cache.", &M::prefix_queries),
-    Counter("switchyard_prefix_cache_hits_total", "Tokens found in the prefix cache.", &M::prefix_hits),
-    Counter("switchyard_requests_refused_total", "Requests refused because the queue was full.", &M::refused),
-    Histogram("switchyard_iteration_tokens", "Rows of a step, over all ranks.", &M::iteration_tokens, &kIteration),
-    Histogram("switchyard_step_seconds", "From sending a step's plan to the last rank's result.", &M::step_seconds,
-              &kStep),
-    Histogram("switchyard_publish_seconds", "Committing a step's result and filling the streams.", &M::publish_seconds,
-              &kStep),
-    Histogram("switchyard_moe_expert_seconds", "Expert layers of a step, on the slowest rank.", &M::expert_seconds,
-              &kStep),
-    Histogram("switchyard_moe_exchange_seconds", "Exchanges of a step on the slowest rank, waiting included.",
-              &M::exchange_seconds, &kStep),
-    Histogram("switchyard_moe_gather_seconds", "Gathers of what a step's experts are placed from, on the slowest rank.",
-              &M::gather_seconds, &kStep),
-    Histogram("switchyard_moe_decide_seconds", "Where a step's rows and experts go, beside the gathers, slowest rank.",
-              &M::decide_seconds, &kStep),
-    Counter("switchyard_moe_fine_tuned_layers_total", "Layers of steps whose experts moved after their gate.",
-            &M::fine_tuned_layers),
-    Counter("switchyard_rows_lent_total", "Rows that one worker computed for another, all but their attention.",
-            &M::rows_given),
-    Counter("switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged),
-    Counter("switchyard_moved_experts_total", "Experts that came to live on another worker, weights and all.",
-            &M::moved_experts),
-    Counter("switchyard_moved_expert_bytes_total", "Weights that were copied for it; none under an expert budget.",
-            &M::moved_expert_bytes),
-    Gauge("switchyard_placement_epoch", "Placement of the experts in use; 0 = that of the start.", &M::placement_epoch),
-    Histogram("switchyard_placement_seconds", "What a step's end took longer for placing experts.",
-              &M::placement_seconds, &kPlacement),
-    Gauge("switchyard_ready", "1 when requests are served.", &M::ready),
-    Gauge("switchyard_group_epoch", "Epoch of the workers' group.", &M::group_epoch),
-    Gauge("switchyard_workers", "Registered workers.", &M::workers),
-    Counter("switchyard_groups_lost_total", "Times that the serving group was lost.", &M::groups_lost),
-    Counter("switchyard_workers_fenced_total", "Workers fenced for silence.", &M::workers_fenced),
-    Gauge("switchyard_open_streams", "Open Generate calls.", &M::open_streams),
-    Gauge("switchyard_open_connections", "Connections to the gRPC port, the workers' among them.",
-          &M::open_connections),
-    Counter("switchyard_train_slices_total", "Slices of the serving workers' time that training got.",
-            &M::train_slices),
-    Counter("switchyard_train_slice_seconds_total", "Seconds in which training could run on serving workers.",
-            &M::train_slice_seconds),
-    Counter("switchyard_connections_refused_total", "Connections closed at once because there were too many.",
-            &M::connections_refused),
-    Counter("switchyard_connections_ended_total",
-            "Connections ended because too many Generate calls were reset without a request.", &M::connections_ended),
-    Gauge("switchyard_waiting_text_bytes", "Bytes of calls that wait for their text to be read.",
-          &M::waiting_text_bytes),
-    Counter("switchyard_texts_refused_total", "Calls refused for want of room or memory to read their text.",
-            &M::texts_refused),
+    {"switchyard_time_to_first_token_seconds", "From a request's arrival to its first token.", &M::time_to_first_token,
+     &kTtft},
+    {"switchyard_inter_token_latency_seconds", "Between successive tokens of a sequence.", &M::inter_token_latency,
+     &kInterToken},
+    {"switchyard_e2e_request_latency_seconds", "From a request's arrival to the end of its last choice.",
+     &M::e2e_request_latency, &kLatency},
+    {"switchyard_request_queue_time_seconds",
+     "From queueing to the last time a sequence was scheduled before its first token.", &M::request_queue_time,
+     &kLatency},
+    {"switchyard_request_prefill_time_seconds", "From that scheduling to the first token.", &M::request_prefill_time,
+     &kLatency},
+    {"switchyard_request_decode_time_seconds", "From the first token to the last.", &M::request_decode_time, &kLatency},
+    {"switchyard_request_inference_time_seconds", "From that scheduling to the last token.", &M::request_inference_time,
+     &kLatency},
+    {"switchyard_request_prompt_tokens", "Prompt tokens of a request.", &M::request_prompt_tokens, &kTokens},
+    {"switchyard_request_generation_tokens", "Output tokens of a choice.", &M::request_generation_tokens, &kTokens},
+    {"switchyard_request_max_num_generation_tokens", "Output tokens of a request's longest choice.",
+     &M::request_max_num_generation_tokens, &kTokens},
+    {"switchyard_request_params_n", "Choices asked for by a request.", &M::request_params_n, &kChoices},
+    {"switchyard_request_params_max_tokens", "max_tokens of a request.", &M::request_params_max_tokens, &kTokens},
+    {"switchyard_prompt_tokens_total", "Prompt tokens of accepted requests.", &M::prompt_tokens},
+    {"switchyard_generation_tokens_total", "Output tokens made.", &M::generation_tokens},
+    {"switchyard_tokenize_seconds_total", "Time spent rendering chat templates and tokenizing.", &M::tokenize_seconds},
+    {"switchyard_num_requests_running", "Sequences that are running.", &M::requests_running},
+    {"switchyard_num_requests_waiting", "Sequences in the queue.", &M::requests_waiting},
+    {"switchyard_num_waiting_tokens", "Tokens of the sequences in the queue.", &M::waiting_tokens},
+    {"switchyard_kv_cache_usage_perc", "Used part of the KV cache's blocks, 0 to 1.", &M::kv_cache_usage},
+    {"switchyard_num_preemptions_total", "Sequences sent back to the queue because blocks ran out.", &M::preemptions},
+    {"switchyard_prefix_cache_queries_total", "Tokens looked up in the prefix cache.", &M::prefix_queries},
+    {"switchyard_prefix_cache_hits_total", "Tokens found in the prefix cache.", &M::prefix_hits},
+    {"switchyard_requests_refused_total", "Requests refused because the queue was full.", &M::refused},
+    {"switchyard_iteration_tokens", "Rows of a step, over all ranks.", &M::iteration_tokens, &kIteration},
+    {"switchyard_step_seconds", "From sending a step's plan to the last rank's result.", &M::step_seconds, &kStep},
+    {"switchyard_publish_seconds", "Committing a step's result and filling the streams.", &M::publish_seconds, &kStep},
+    {"switchyard_moe_expert_seconds", "Expert layers of a step, on the slowest rank.", &M::expert_seconds, &kStep},
+    {"switchyard_moe_exchange_seconds", "Exchanges of a step on the slowest rank, waiting included.",
+     &M::exchange_seconds, &kStep},
+    {"switchyard_moe_gather_seconds", "Gathers of what a step's experts are placed from, on the slowest rank.",
+     &M::gather_seconds, &kStep},
+    {"switchyard_moe_decide_seconds", "Where a step's rows and experts go, beside the gathers, slowest rank.",
+     &M::decide_seconds, &kStep},
+    {"switchyard_moe_fine_tuned_layers_total", "Layers of steps whose experts moved after their gate.",
+     &M::fine_tuned_layers},
+    {"switchyard_rows_lent_total", "Rows that one worker computed for another, all but their attention.",
+     &M::rows_given},
+    {"switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged},
+    {"switchyard_moved_experts_total", "Experts that came to live on another worker, weights and all.",
+     &M::moved_experts},
+    {"switchyard_moved_expert_bytes_total", "Weights that were copied for it; none under an expert budget.",
+     &M::moved_expert_bytes},
+    {"switchyard_placement_epoch", "Placement of the experts in use; 0 = that of the start.", &M::placement_epoch},
+    {"switchyard_placement_seconds", "What a step's end took longer for placing experts.", &M::placement_seconds,
+     &kPlacement},
+    {"switchyard_ready", "1 when requests are served.", &M::ready},
+    {"switchyard_group_epoch", "Epoch of the workers' group.", &M::group_epoch},
+    {"switchyard_workers", "Registered workers.", &M::workers},
+    {"switchyard_groups_lost_total", "Times that the serving group was lost.", &M::groups_lost},
+    {"switchyard_workers_fenced_total", "Workers fenced for silence.", &M::workers_fenced},
+    {"switchyard_open_streams", "Open Generate calls.", &M::open_streams},
+    {"switchyard_open_connections", "Connections to the gRPC port, the workers' among them.", &M::open_connections},
+    {"switchyard_train_slices_total", "Slices of the serving workers' time that training got.", &M::train_slices},
+    {"switchyard_train_slice_seconds_total", "Seconds in which training could run on serving workers.",
+     &M::train_slice_seconds},
+    {"switchyard_connections_refused_total", "Connections closed at once because there were too many.",
+     &M::connections_refused},
+    {"switchyard_connections_ended_total",
+     "Connections ended because too many Generate calls were reset without a request.", &M::connections_ended},
+    {"switchyard_waiting_text_bytes", "Bytes of calls that wait for their text to be read.", &M::waiting_text_bytes},
+    {"switchyard_texts_refused_total", "Calls refused for want of room or memory to read their text.",
+     &M::texts_refused},
 };
 
 // vLLM's series for tokens: 1, 2, 5, 10 … while not above `most`.
@@ -152,49 +132,41 @@ prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& mor
 ServerMetrics::ServerMetrics(const std::string& model_name)
     : registry_(std::make_shared<prometheus::Registry>()), labels_({{"model_name", model_name}, {"engine", "0"}}) {
   for (const Row& row : kTable) {
-    if (row.counter)
-      this->*row.counter = &prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add(labels_);
-    if (row.gauge)
-      this->*row.gauge = &prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_).Add(labels_);
-    if (row.histogram && row.buckets != &kTokens) {
-      this->*row.histogram =
-          &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add(labels_, *row.buckets);
+    if (const auto* counter = std::get_if<CounterMember>(&row.member)) {
+      this->** counter = &NewFamily(prometheus::BuildCounter(), row.name, row.help, registry_.get()).Add(labels_);
+    } else if (const auto* gauge = std::get_if<GaugeMember>(&row.member)) {
+      this->** gauge = &NewFamily(prometheus::BuildGauge(), row.name, row.help, registry_.get()).Add(labels_);
+    } else if (row.buckets != &kTokens) {
+      this->*std::get<HistogramMember>(row.member) =
+          &NewFamily(prometheus::BuildHistogram(), row.name, row.help, registry_.get()).Add(labels_, *row.buckets);
     }
   }
-  auto& success = prometheus::BuildCounter()
-                      .Name("switchyard_request_success_total")
-                      .Help("Sequences that ended without an error, by reason; abort: by Abort or the client's end.")
-                      .Register(*registry_);
+  auto& success = NewFamily(prometheus::BuildCounter(), "switchyard_request_success_total",
+                            "Sequences that ended without an error, by reason; abort: by Abort or the client's end.",
+                            registry_.get());
   success_.resize(batching::kNumFinishReasons);
   for (batching::FinishReason reason : kGoodEnds) {
     success_[static_cast<int>(reason)] =
         &success.Add(With(labels_, {{"finished_reason", std::string(batching::FinishReasonName(reason))}}));
   }
-  auto& balancedness =
-      prometheus::BuildHistogram()
-          .Name("switchyard_moe_balancedness_ratio")
-          .Help("Mean over max of the expert rows per rank, of a step's layers; prefill: a step with prompts.")
-          .Register(*registry_);
+  auto& balancedness = NewFamily(
+      prometheus::BuildHistogram(), "switchyard_moe_balancedness_ratio",
+      "Mean over max of the expert rows per rank, of a step's layers; prefill: a step with prompts.", registry_.get());
   for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
     balancedness_[static_cast<size_t>(phase)] =
         &balancedness.Add(With(labels_, {{"phase", std::string(NameOf(phase))}}), kRatio);
   }
-  auto& plans = prometheus::BuildCounter()
-                    .Name("switchyard_placement_plans_total")
-                    .Help("Plans of where experts live, by how they ended.")
-                    .Register(*registry_);
+  auto& plans = NewFamily(prometheus::BuildCounter(), "switchyard_placement_plans_total",
+                          "Plans of where experts live, by how they ended.", registry_.get());
   for (int outcome = 0; outcome < kNumPlanOutcomes; ++outcome) {
     const std::string name(PlanOutcomeName(static_cast<PlanOutcome>(outcome)));
     plans_[outcome] = &plans.Add(With(labels_, {{"outcome", name}}));
   }
-  errors_ = &prometheus::BuildCounter()
-                 .Name("switchyard_request_errors_total")
-                 .Help("Calls that ended with an error, by gRPC code.")
-                 .Register(*registry_);
-  cache_configs_ = &prometheus::BuildGauge()
-                        .Name("switchyard_cache_config_info")
-                        .Help("The KV cache of the group; blocks are those of all workers, whatever their device.")
-                        .Register(*registry_);
+  errors_ = &NewFamily(prometheus::BuildCounter(), "switchyard_request_errors_total",
+                       "Calls that ended with an error, by gRPC code.", registry_.get());
+  cache_configs_ =
+      &NewFamily(prometheus::BuildGauge(), "switchyard_cache_config_info",
+                 "The KV cache of the group; blocks are those of all workers, whatever their device.", registry_.get());
 }
 
 void ServerMetrics::SetMaxModelLen(int32_t max_model_len) {
@@ -202,17 +174,18 @@ void ServerMetrics::SetMaxModelLen(int32_t max_model_len) {
   const Buckets buckets = OneTwoFive(max_model_len);
   for (const Row& row : kTable) {
     if (row.buckets != &kTokens) continue;
-    this->*row.histogram =
-        &prometheus::BuildHistogram().Name(row.name).Help(row.help).Register(*registry_).Add(labels_, buckets);
+    this->*std::get<HistogramMember>(row.member) =
+        &NewFamily(prometheus::BuildHistogram(), row.name, row.help, registry_.get()).Add(labels_, buckets);
   }
 }
 
-void ServerMetrics::SetCacheConfig(const CacheConfig& cache) {
+void ServerMetrics::SetCacheConfig(int32_t block_size, int64_t num_blocks, const std::string& dtype,
+                                   bool prefix_reuse) {
   if (cache_config_ != nullptr) cache_configs_->Remove(cache_config_);
-  const prometheus::Labels what = {{"block_size", absl::StrCat(cache.block_size)},
-                                   {"num_gpu_blocks", absl::StrCat(cache.num_blocks)},
-                                   {"cache_dtype", cache.dtype},
-                                   {"enable_prefix_caching", cache.prefix_reuse ? "True" : "False"}};
+  const prometheus::Labels what = {{"block_size", absl::StrCat(block_size)},
+                                   {"num_gpu_blocks", absl::StrCat(num_blocks)},
+                                   {"cache_dtype", dtype},
+                                   {"enable_prefix_caching", prefix_reuse ? "True" : "False"}};
   cache_config_ = &cache_configs_->Add(With(labels_, what));
   cache_config_->Set(1);
 }
@@ -223,14 +196,13 @@ prometheus::Counter& ServerMetrics::request_success(batching::FinishReason reaso
   return *counter;
 }
 
-prometheus::Counter& ServerMetrics::request_error(const std::string& code) {
-  return errors_->Add(With(labels_, {{"code", code}}));
+prometheus::Counter& ServerMetrics::request_error(absl::StatusCode code) {
+  return errors_->Add(With(labels_, {{"code", absl::StatusCodeToString(code)}}));
 }
 
 int ServerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken
-    // Each request has a thread while it comes, two seconds at most: those that hang hold some of them, and not for
-    // long.
+    // Each request has a thread while it comes, for two seconds at most, so those that hang hold some threads briefly.
     exposer_ = std::make_unique<prometheus::Exposer>(
         std::vector<std::string>{"listening_ports", rpc::JoinHostPort(host, port), "num_threads", "32",
                                  "request_timeout_ms", "2000", "enable_keep_alive", "no"});

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/gauge.h"
@@ -20,6 +21,12 @@
 
 namespace switchyard::server {
 
+// Registers a family of metrics; `builder` is prometheus::BuildCounter() or one of its kind.
+template <class Builder>
+auto& NewFamily(Builder builder, const char* name, const char* help, prometheus::Registry* registry) {
+  return builder.Name(name).Help(help).Register(*registry);
+}
+
 class ServerMetrics {
  public:
   explicit ServerMetrics(const std::string& model_name);
@@ -30,19 +37,13 @@ class ServerMetrics {
 
   // Registers the histograms of tokens, whose buckets end at the model's context; later calls do nothing.
   void SetMaxModelLen(int32_t max_model_len);
-  // Describes the group's KV cache; what was said of the last group goes.
-  struct CacheConfig {
-    int32_t block_size = 0;  // tokens
-    int64_t num_blocks = 0;  // of all workers
-    std::string dtype;
-    bool prefix_reuse = true;
-  };
-  void SetCacheConfig(const CacheConfig& cache);
+  // Describes the group's KV cache, in place of the last group's; num_blocks of all workers.
+  void SetCacheConfig(int32_t block_size, int64_t num_blocks, const std::string& dtype, bool prefix_reuse);
 
   // --- requests ---
-  // Of sequences that ended well.  REQUIRES: kStop, kLength or kAbort.
+  // Counts sequences that ended well.  REQUIRES: kStop, kLength or kAbort.
   prometheus::Counter& request_success(batching::FinishReason reason);
-  prometheus::Counter& request_error(const std::string& code);  // gRPC code's name: a closed set
+  prometheus::Counter& request_error(absl::StatusCode code);
   prometheus::Histogram* time_to_first_token = nullptr;
   prometheus::Histogram* inter_token_latency = nullptr;
   prometheus::Histogram* e2e_request_latency = nullptr;
@@ -51,7 +52,7 @@ class ServerMetrics {
   prometheus::Histogram* request_decode_time = nullptr;
   prometheus::Histogram* request_inference_time = nullptr;
   prometheus::Histogram* request_params_n = nullptr;
-  // These four only after SetMaxModelLen: no request is taken before the model is known.
+  // These four are null before SetMaxModelLen; no request is accepted before the model is known.
   prometheus::Histogram* request_prompt_tokens = nullptr;
   prometheus::Histogram* request_generation_tokens = nullptr;
   prometheus::Histogram* request_max_num_generation_tokens = nullptr;
@@ -75,7 +76,7 @@ class ServerMetrics {
   prometheus::Histogram* publish_seconds = nullptr;   // results → streams
   prometheus::Histogram* expert_seconds = nullptr;    // of a step, the slowest rank
   prometheus::Histogram* exchange_seconds = nullptr;  // of a step, the slowest rank, waiting included
-  // Of a step, the slowest rank: the gather of what ranks place experts from, and their decisions beside it.
+  // Of a step, the slowest rank: the gather for placing experts, and the decisions beside it.
   prometheus::Histogram* gather_seconds = nullptr;
   prometheus::Histogram* decide_seconds = nullptr;
   prometheus::Counter* fine_tuned_layers = nullptr;

@@ -1,7 +1,6 @@
 #include "server/metrics/training_metrics.h"
 
 #include <limits>
-#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -10,30 +9,26 @@
 namespace switchyard::server {
 namespace {
 
+using Counts = TrainingCounts;
 struct CounterRow {
   const char* name;
   const char* help;
-  double (*value)(const TrainingCounts&);
+  int64_t Counts::*count;
 };
 const CounterRow kCounters[] = {
-    {"switchyard_train_attempts_total", "Starts of jobs' trainers.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.attempts); }},
+    {"switchyard_train_attempts_total", "Starts of jobs' trainers.", &Counts::attempts},
     {"switchyard_train_attempts_lost_total", "Attempts that ended because a worker or their group was lost.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.losses); }},
+     &Counts::losses},
     {"switchyard_train_not_finite_total", "Jobs that failed as a loss or a gradient was not finite.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.not_finite); }},
+     &Counts::not_finite},
     {"switchyard_train_blocked_total", "Jobs that were paused because data changed or the disk stayed full.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.blocks); }},
-    {"switchyard_train_steps_total", "Steps done, those that were done again after a loss among them.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.steps); }},
+     &Counts::blocks},
+    {"switchyard_train_steps_total", "Steps done, those that were done again after a loss among them.", &Counts::steps},
     {"switchyard_train_tokens_total", "Tokens trained; those of steps that were done again count once.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.tokens); }},
+     &Counts::tokens},
     {"switchyard_train_dropped_rows_total", "Rows times experts that an expert's capacity has cut off.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.dropped_rows); }},
-    {"switchyard_train_checkpoints_total", "Checkpoints saved.",
-     [](const TrainingCounts& c) { return static_cast<double>(c.checkpoints); }},
-    {"switchyard_train_step_seconds_total", "Time of steps, on rank 0.",
-     [](const TrainingCounts& c) { return c.seconds.total; }},
+     &Counts::dropped_rows},
+    {"switchyard_train_checkpoints_total", "Checkpoints saved.", &Counts::checkpoints},
 };
 
 struct PhaseRow {
@@ -56,7 +51,7 @@ struct SlotRow {
   const char* help;
   double (*value)(const Slot&);
 };
-// A step that was skipped has measured nothing; a zero would look like a value.
+// A step that was skipped has no measurements, and a zero would look like one.
 double Measured(const Slot& slot, double value) {
   return slot.progress.skipped ? std::numeric_limits<double>::quiet_NaN() : value;
 }
@@ -83,11 +78,6 @@ const SlotRow kSlotGauges[] = {
     {"switchyard_train_checkpoint_age_seconds", "Since the newest checkpoint, or since the job runs.",
      [](const Slot& s) { return s.checkpoint_age_seconds; }},
 };
-constexpr char kEvaluationLoss[] = "switchyard_train_evaluation_loss";
-
-prometheus::Gauge* AddGauge(prometheus::Registry* registry, const char* name, const char* help) {
-  return &prometheus::BuildGauge().Name(name).Help(help).Register(*registry).Add({});
-}
 
 // A counter's value never falls.
 void Reach(prometheus::Counter* counter, double value) {
@@ -97,38 +87,34 @@ void Reach(prometheus::Counter* counter, double value) {
 }  // namespace
 
 TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry) : registry_(std::move(registry)) {
-  auto& jobs = prometheus::BuildGauge()
-                   .Name("switchyard_train_jobs")
-                   .Help("Jobs by state; pending ones are the queue.")
-                   .Register(*registry_);
+  prometheus::Registry* const into = registry_.get();
+  const auto gauges = [into](const char* name, const char* help) -> auto& {
+    return NewFamily(prometheus::BuildGauge(), name, help, into);
+  };
+  const auto counters = [into](const char* name, const char* help) -> auto& {
+    return NewFamily(prometheus::BuildCounter(), name, help, into);
+  };
+  auto& jobs = gauges("switchyard_train_jobs", "Jobs by state; pending ones are the queue.");
   for (int state = 0; state < jobs::kNumJobStates; ++state) {
     jobs_[state] =
         &jobs.Add({{"state", absl::AsciiStrToLower(jobs::JobStateName(static_cast<jobs::JobState>(state)))}});
   }
-  workers_ = AddGauge(registry_.get(), "switchyard_train_workers",
-                      "Registered workers that train, those that also serve among them.");
-  busy_workers_ = AddGauge(registry_.get(), "switchyard_train_workers_busy", "Of those, the ones that a job has.");
-  journal_ok_ = AddGauge(registry_.get(), "switchyard_train_journal_ok",
-                         "1: the journal of jobs takes what is written; 0: it does not, nothing new starts.");
+  workers_ =
+      &gauges("switchyard_train_workers", "Registered workers that train, those that also serve among them.").Add({});
+  busy_workers_ = &gauges("switchyard_train_workers_busy", "Of those, the ones that a job has.").Add({});
+  journal_ok_ = &gauges("switchyard_train_journal_ok",
+                        "1: the journal of jobs takes what is written; 0: it does not, nothing new starts.")
+                     .Add({});
   journal_ok_->Set(1);
-  for (const CounterRow& row : kCounters) {
-    counters_.push_back(&prometheus::BuildCounter().Name(row.name).Help(row.help).Register(*registry_).Add({}));
-  }
-  auto& phases = prometheus::BuildCounter()
-                     .Name("switchyard_train_phase_seconds_total")
-                     .Help(
-                         "Time of steps by phase, on rank 0; of all-to-all and all-reduce what was waited for. Forward "
-                         "and backward "
-                         "have experts and all-to-alls in them.")
-                     .Register(*registry_);
+  for (const CounterRow& row : kCounters) counters_.push_back(&counters(row.name, row.help).Add({}));
+  step_seconds_ = &counters("switchyard_train_step_seconds_total", "Time of steps, on rank 0.").Add({});
+  auto& phases = counters("switchyard_train_phase_seconds_total",
+                          "Time of steps by phase, on rank 0; of all-to-all and all-reduce what was waited for. "
+                          "Forward and backward have experts and all-to-alls in them.");
   for (const PhaseRow& row : kPhases) phases_.push_back(&phases.Add({{"phase", row.phase}}));
-  for (const SlotRow& row : kSlotGauges) {
-    slot_families_.push_back(&prometheus::BuildGauge().Name(row.name).Help(row.help).Register(*registry_));
-  }
-  slot_families_.push_back(&prometheus::BuildGauge()
-                                .Name(kEvaluationLoss)
-                                .Help("Mean cross-entropy of the last evaluation, nats a token.")
-                                .Register(*registry_));
+  for (const SlotRow& row : kSlotGauges) slot_families_.push_back(&gauges(row.name, row.help));
+  slot_families_.push_back(
+      &gauges("switchyard_train_evaluation_loss", "Mean cross-entropy of the last evaluation, nats a token."));
 }
 
 void TrainingMetrics::Update(const TrainingCounts& counts) {
@@ -136,13 +122,16 @@ void TrainingMetrics::Update(const TrainingCounts& counts) {
   workers_->Set(counts.workers);
   busy_workers_->Set(counts.busy_workers);
   journal_ok_->Set(counts.journal_ok ? 1 : 0);
-  for (size_t i = 0; i < counters_.size(); ++i) Reach(counters_[i], kCounters[i].value(counts));
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    Reach(counters_[i], static_cast<double>(counts.*kCounters[i].count));
+  }
+  Reach(step_seconds_, counts.seconds.total);
   for (size_t i = 0; i < phases_.size(); ++i) Reach(phases_[i], counts.seconds.*kPhases[i].seconds);
   for (int slot = 0; slot < TrainingCounts::kSlots; ++slot) {
     SlotGauges& gauges = slots_[slot];
     const auto job = counts.slots.find(slot);
     const size_t wanted = job == counts.slots.end() ? 0 : slot_families_.size() - (job->second.evaluated ? 0 : 1);
-    // What is of no job is not there: a zero would look like a value.
+    // Gauges of no job are removed, as a zero would look like a value.
     while (gauges.size() > wanted) {
       slot_families_[gauges.size() - 1]->Remove(gauges.back());
       gauges.pop_back();

@@ -18,9 +18,9 @@ class TrainingMetrics {
  public:
   explicit TrainingMetrics(std::shared_ptr<prometheus::Registry> registry);
 
-  // What there is now.  Counters take what has grown since the last call.
+  // Sets gauges to the counts, and adds the growth since the last call to counters.
   void Update(const TrainingCounts& counts);
-  // There are no jobs, as their journal cannot be used.
+  // The journal cannot be used, so there are no jobs.
   void JournalLost() { journal_ok_->Set(0); }
 
  private:
@@ -32,8 +32,9 @@ class TrainingMetrics {
   prometheus::Gauge* busy_workers_ = nullptr;
   prometheus::Gauge* journal_ok_ = nullptr;
   std::vector<prometheus::Counter*> counters_, phases_;
+  prometheus::Counter* step_seconds_ = nullptr;
   std::vector<prometheus::Family<prometheus::Gauge>*> slot_families_;
-  std::array<SlotGauges, TrainingCounts::kSlots> slots_;  // empty: no job has it
+  std::array<SlotGauges, TrainingCounts::kSlots> slots_;  // empty where no job has the slot
 };
 
 }  // namespace switchyard::server

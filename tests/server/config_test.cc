@@ -38,7 +38,7 @@ TEST_F(ConfigTest, DerivesNamesAndWorkers) {
   ASSERT_TRUE(config_.Finish().ok()) << config_.Finish();
   EXPECT_EQ(config_.served_model_name, dir_.path().substr(dir_.path().find_last_of('/') + 1));
   EXPECT_EQ(config_.tokenizer, dir_.path() + "//tokenizer.json");
-  EXPECT_EQ(config_.num_workers(), 2);
+  EXPECT_EQ(config_.workers, 2);
   EXPECT_GE(config_.threads, 1);
 }
 
@@ -391,7 +391,7 @@ TEST_F(ConfigTest, WorkersFromElsewhereMustBeCounted) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("--workers must say how many"));
   config_.workers = 3;
   EXPECT_TRUE(config_.Finish().ok());
-  EXPECT_EQ(config_.num_workers(), 3);
+  EXPECT_EQ(config_.workers, 3);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<TrainingSubsystem>> TrainingSubsystem::Open(Reque
                                                                            std::string worker_binary) {
   std::unique_ptr<TrainingSubsystem> room(new TrainingSubsystem(training_context, store, std::move(worker_binary)));
   RETURN_IF_ERROR(room->OpenRoots());
-  if (training_context->config->num_train_workers() > 0 || training_context->config->train_on_serving) {
+  if (training_context->config->train_workers > 0 || training_context->config->train_on_serving) {
     room->metrics_ = std::make_unique<TrainingMetrics>(training_context->metrics->registry());
     const absl::Status jobs = room->checkpoints_.has_value() ? room->OpenJobs() : room->no_jobs_;
     if (IsOfDisk(jobs)) {
@@ -103,9 +103,9 @@ absl::Status TrainingSubsystem::OpenJobs() {
     fleet_->Finalize();  // whatever ends one, the next may do better
   }
   JobManager::Options options;
-  options.trainers.configured = config_->num_train_workers();
+  options.trainers.configured = config_->train_workers;
   options.trainers.tokens = {config_->join_token, config_->local_token};
-  options.serving_workers = config_->train_on_serving ? config_->num_workers() : 0;
+  options.serving_workers = config_->train_on_serving ? config_->workers : 0;
   options.limits.form = config_->start_timeout;
   JobLoop::Hooks hooks;
   hooks.open_store = [this](const std::string& token) { store_->Open(token); };

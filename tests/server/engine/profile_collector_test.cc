@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
 #include "scheduler/popularity/profile_bundle.h"
-#include "server/engine/profile_merge.h"
+#include "switchyard/v1/admin.pb.h"
 
 namespace switchyard::server {
 namespace {

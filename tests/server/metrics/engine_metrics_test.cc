@@ -18,7 +18,7 @@ class EngineMetricsTest : public EngineTest {
     return Success(batching::FinishReason::kStop) + Success(batching::FinishReason::kLength) +
            Success(batching::FinishReason::kAbort);
   }
-  double Errors(const char* code) { return metrics->request_error(code).Value(); }
+  double Errors(absl::StatusCode code) { return metrics->request_error(code).Value(); }
   // One sequence of five tokens; the second worker is idle.
   void RunOneOnTwoWorkers() {
     config.workers = 2;
@@ -69,7 +69,7 @@ TEST_F(EngineMetricsTest, ADeadlineIsNoSuccessAndHasNoPhasesThatItDidNotReach) {
   Submit(reader, std::move(request));
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kDeadlineExceeded);
   Finalize();
-  EXPECT_EQ(Errors("DEADLINE_EXCEEDED"), 1);
+  EXPECT_EQ(Errors(absl::StatusCode::kDeadlineExceeded), 1);
   EXPECT_EQ(Successes(), 0);
   EXPECT_EQ(metrics->request_queue_time->Collect().histogram.sample_count, 1u);
   EXPECT_EQ(metrics->request_prefill_time->Collect().histogram.sample_count, 0u);
@@ -86,7 +86,7 @@ TEST_F(EngineMetricsTest, ALostGroupIsNoSuccess) {
   engine->links()->OnLinkLost(1, "its link ended");
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kUnavailable);
   Finalize();
-  EXPECT_EQ(Errors("UNAVAILABLE"), 1);
+  EXPECT_EQ(Errors(absl::StatusCode::kUnavailable), 1);
   EXPECT_EQ(Successes(), 0);
 }
 
@@ -101,7 +101,7 @@ TEST_F(EngineMetricsTest, AClientThatGoesAwayAbortsAndOneThatIsSentAwayDoesNot) 
   engine->Cancel(second, absl::ResourceExhaustedError("too slow"));
   Finalize();
   EXPECT_EQ(Success(batching::FinishReason::kAbort), 1);
-  EXPECT_EQ(Errors("RESOURCE_EXHAUSTED"), 1);
+  EXPECT_EQ(Errors(absl::StatusCode::kResourceExhausted), 1);
   engine->Abort("c", [](bool found) { EXPECT_TRUE(found); });
   EXPECT_TRUE(aborted.End().ok());
   Finalize();
@@ -176,8 +176,8 @@ TEST(ServerMetricsTest, BucketsOfTokensEndAtTheContext) {
 
 TEST(ServerMetricsTest, OneGroupsCacheIsDescribed) {
   ServerMetrics metrics("tiny");
-  metrics.SetCacheConfig({.block_size = 16, .num_blocks = 10, .dtype = "fp32"});
-  metrics.SetCacheConfig({.block_size = 16, .num_blocks = 12, .dtype = "fp32"});
+  metrics.SetCacheConfig(/*block_size=*/16, /*num_blocks=*/10, "fp32", /*prefix_reuse=*/true);
+  metrics.SetCacheConfig(/*block_size=*/16, /*num_blocks=*/12, "fp32", /*prefix_reuse=*/true);
   for (const auto& family : metrics.registry()->Collect()) {
     if (family.name != "switchyard_cache_config_info") continue;
     ASSERT_EQ(family.metric.size(), 1u);

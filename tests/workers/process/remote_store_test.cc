@@ -22,25 +22,9 @@
 namespace switchyard::worker {
 namespace {
 
-// No links in this test.
-class NoEvents final : public server::LinkEvents {
- public:
-  void OnRegister(server::WorkerId, std::shared_ptr<server::WorkerClient>, fleet::WorkerInfo) override {}
-  void OnPlacementPrepared(server::WorkerId, int64_t, int64_t, std::string) override {}
-  void OnPlacementReleased(server::WorkerId, int64_t, int64_t) override {}
-  void OnExpertReport(server::WorkerId, int64_t, std::shared_ptr<const placement::ExpertReport>) override {}
-  void OnProfilePart(server::WorkerId, int64_t, server::ProfilePart) override {}
-  void OnHeartbeat(server::WorkerId) override {}
-  void OnLoadProgress(server::WorkerId, int64_t, int64_t) override {}
-  void OnGroupReady(server::WorkerId, int64_t, int32_t) override {}
-  void OnStepResult(server::WorkerId, int64_t, int64_t, batching::RankResult) override {}
-  void OnGroupFault(server::WorkerId, int64_t, std::string) override {}
-  void OnLinkLost(server::WorkerId, std::string) override {}
-};
-
 class RemoteStoreTest : public testing::Test {
  protected:
-  RemoteStoreTest() : service_(&events_, nullptr, &store_, fleet::EngineSettings()) {
+  RemoteStoreTest() : service_(/*events=*/nullptr, /*trainers=*/nullptr, &store_, fleet::EngineSettings()) {
     store_.Open("token");
     grpc::ServerBuilder builder;
     int port = 0;
@@ -55,7 +39,6 @@ class RemoteStoreTest : public testing::Test {
   }
   absl::Time Later() const { return absl::Now() + absl::Seconds(60); }
 
-  NoEvents events_;
   server::GroupStore store_;
   server::WorkerServiceImpl service_;
   std::unique_ptr<grpc::Server> server_;
