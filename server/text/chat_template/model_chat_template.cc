@@ -9,10 +9,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "scheduler/base/text/utf8.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/strict_json.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard::text {
 namespace {

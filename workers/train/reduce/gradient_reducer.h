@@ -2,8 +2,8 @@
 // experts over the ranks that hold the same (trainer_group.h); an expert on one rank needs no sum.
 //
 // What is summed together, and in which order, follows from shapes alone (reduce_policy.h), so ranks have the sums that
-// they share in the same order.  One thread a pass starts them in that order, each as soon as its gradients are complete
-// and the mode's rule lets it go beside this rank's all-to-alls (AllToAllWatch).
+// they share in the same order.  One thread a pass starts them in that order, each as soon as its gradients are
+// complete and the mode's rule lets it go beside this rank's all-to-alls (AllToAllWatch).
 //
 // No wait is circular: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is never
 // held behind a sum (communicator.h); the rule only delays sums.  In priority_ticketed, where an all-to-all does wait
