@@ -97,7 +97,7 @@ void AddField(const Message& message, const FieldDescriptor* field, Json* out) {
 }
 
 template <class Value, class Set>
-absl::Status Store(const Json& json, Set set) {
+absl::Status StoreParsed(const Json& json, Set set) {
   Value value = {};
   RETURN_IF_ERROR(Read(json, &value));
   set(value);
@@ -155,7 +155,7 @@ absl::Status SetTextMap(const Json& json, const FieldDescriptor* field, Message*
 
 absl::Status SetTexts(const Json& json, const FieldDescriptor* field, Message* message) {
   const Reflection& reflection = *message->GetReflection();
-  return Store<std::vector<std::string>>(json, [&](const std::vector<std::string>& texts) {
+  return StoreParsed<std::vector<std::string>>(json, [&](const std::vector<std::string>& texts) {
     reflection.ClearField(message, field);
     for (const std::string& text : texts) reflection.AddString(message, field, text);
   });
@@ -167,17 +167,17 @@ absl::Status SetField(const Json& json, const FieldDescriptor* field, Message* m
   if (field->is_repeated()) return SetTexts(json, field, message);
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return Store<int32_t>(json, [&](int32_t value) { reflection.SetInt32(message, field, value); });
+      return StoreParsed<int32_t>(json, [&](int32_t value) { reflection.SetInt32(message, field, value); });
     case FieldDescriptor::CPPTYPE_INT64:
-      return Store<int64_t>(json, [&](int64_t value) { reflection.SetInt64(message, field, value); });
+      return StoreParsed<int64_t>(json, [&](int64_t value) { reflection.SetInt64(message, field, value); });
     case FieldDescriptor::CPPTYPE_UINT64:
-      return Store<uint64_t>(json, [&](uint64_t value) { reflection.SetUInt64(message, field, value); });
+      return StoreParsed<uint64_t>(json, [&](uint64_t value) { reflection.SetUInt64(message, field, value); });
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return Store<double>(json, [&](double value) { reflection.SetDouble(message, field, value); });
+      return StoreParsed<double>(json, [&](double value) { reflection.SetDouble(message, field, value); });
     case FieldDescriptor::CPPTYPE_BOOL:
-      return Store<bool>(json, [&](bool value) { reflection.SetBool(message, field, value); });
+      return StoreParsed<bool>(json, [&](bool value) { reflection.SetBool(message, field, value); });
     case FieldDescriptor::CPPTYPE_STRING:
-      return Store<std::string>(json, [&](std::string value) { reflection.SetString(message, field, value); });
+      return StoreParsed<std::string>(json, [&](std::string value) { reflection.SetString(message, field, value); });
     case FieldDescriptor::CPPTYPE_ENUM:
       return SetEnum(json, field, message);
     default:

@@ -20,7 +20,8 @@ constexpr absl::string_view kMagics[] = {"SYBUND01", "SYBUND02", "SYBUND03"};
 constexpr absl::string_view kBundleMagic = kMagics[2];
 constexpr int kContextSince = 1, kUnitsSince = 2;
 constexpr int64_t kMaxMapRows = int64_t{1} << 48;
-constexpr uint32_t kMaxLayers = 4096, kMaxExperts = 1022, kMaxHidden = 1 << 20, kMaxUnits = 4096, kMaxProfiles = 64;
+constexpr uint32_t kMaxBundleLayers = 4096, kMaxBundleExperts = 1022, kMaxHidden = 1 << 20, kMaxUnits = 4096,
+                   kMaxProfiles = 64;
 
 bool SameKind(const ProfileIdentity& a, const ProfileIdentity& b) {
   return a.phase == b.phase && a.context == b.context && a.channel == b.channel;
@@ -85,8 +86,8 @@ absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle
 absl::Status TakeHeader(ByteReader& reader, ProfileBundle* bundle) {
   RETURN_IF_ERROR(reader.Take(kBundleMagic.size(), "magic").status());
   ASSIGN_OR_RETURN(bundle->model, reader.TakeString("model", kMaxModelBytes));
-  ASSIGN_OR_RETURN(const auto layers, reader.TakeIn<uint32_t>("num_layers", 1, kMaxLayers));
-  ASSIGN_OR_RETURN(const auto experts, reader.TakeIn<uint32_t>("num_experts", 1, kMaxExperts));
+  ASSIGN_OR_RETURN(const auto layers, reader.TakeIn<uint32_t>("num_layers", 1, kMaxBundleLayers));
+  ASSIGN_OR_RETURN(const auto experts, reader.TakeIn<uint32_t>("num_experts", 1, kMaxBundleExperts));
   ASSIGN_OR_RETURN(const auto top_k, reader.TakeIn<uint32_t>("top_k", 1, experts));
   ASSIGN_OR_RETURN(const auto hidden, reader.TakeIn<uint32_t>("hidden", 0, kMaxHidden));
   bundle->shape = {.num_layers = static_cast<int>(layers),
@@ -174,7 +175,7 @@ absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
     ASSIGN_OR_RETURN(PathProfile profile, TakeProfile(reader, bundle, i));
     bundle.profiles.push_back(std::move(profile));
   }
-  const uint32_t most = bundle.hidden == 0 ? 0 : 4 * kMaxLayers;
+  const uint32_t most = bundle.hidden == 0 ? 0 : 4 * kMaxBundleLayers;
   ASSIGN_OR_RETURN(const auto maps, reader.TakeIn<uint32_t>("number of maps", 0, most));
   for (uint32_t i = 0; i < maps; ++i) {
     ASSIGN_OR_RETURN(ProbeMap map, TakeMap(reader, bundle, static_cast<int>(magic - std::begin(kMagics))));

@@ -7,7 +7,7 @@
 
 #include "absl/time/time.h"
 #include "scheduler/batching/event.h"
-#include "scheduler/batching/request.h"
+#include "scheduler/batching/state/request_table.h"
 #include "scheduler/batching/step.h"
 
 namespace switchyard::server {

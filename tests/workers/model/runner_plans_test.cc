@@ -57,9 +57,6 @@ TEST_F(RunnerPlansTest, PlansThatDoNotFitAreRefusedAndChangeNothing) {
   EXPECT_TRUE(Execute(Items({Decode(0, 4, {1})})).ok());  // all those refusals left the slot alone
   EXPECT_TRUE(Execute(Free(0)).ok());
   EXPECT_FALSE(group_.runner(0).slots().slot(0).in_use);
-  batching::RankPlan copies;
-  copies.copies = {{0, 1 << 20}};
-  EXPECT_EQ(Execute(copies).status().code(), absl::StatusCode::kInternal);
 }
 
 // What travels in fixed sizes has them from the plan, before anything is sent, so that this rank alone can ask.

@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/job_fixture.h"
+#include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
 namespace {

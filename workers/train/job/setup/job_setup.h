@@ -10,7 +10,6 @@
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/model/config/config.h"
-#include "workers/model/config/training_config.h"
 #include "workers/model/forward/model.h"
 #include "workers/train/job/checkpoint_saver.h"
 #include "workers/train/job/job_context.h"
