@@ -126,7 +126,7 @@ absl::StatusOr<fleet::RankAssignment> FromProto(const v1::JoinGroup& message) {
 
 absl::Status CheckRank(int rank, int world) {
   if (0 <= rank && rank < world) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("no seat: rank ", rank, " of ", world));
+  return absl::InvalidArgumentError(absl::StrCat("no assignment: rank ", rank, " of ", world));
 }
 
 }  // namespace switchyard::link

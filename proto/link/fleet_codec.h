@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/fleet/engine_settings.h"
-#include "scheduler/fleet/group_seat.h"
+#include "scheduler/fleet/rank_assignment.h"
 #include "scheduler/fleet/worker_info.h"
 #include "switchyard/v1/worker.pb.h"
 

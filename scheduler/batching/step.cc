@@ -17,7 +17,7 @@ std::string StepPlan::DebugString() const {
   if (train_slice_ms > 0) absl::StrAppend(&out, " train_slice_ms ", train_slice_ms);
   out.push_back('\n');
   for (const RowTransfer& transfer : transfers) {
-    absl::StrAppend(&out, "  loan ", transfer.from, "->", transfer.to, ": rows ", transfer.rows, "\n");
+    absl::StrAppend(&out, "  transfer ", transfer.from, "->", transfer.to, ": rows ", transfer.rows, "\n");
   }
   for (size_t r = 0; r < ranks.size(); ++r) {
     const RankPlan& rank = ranks[r];

@@ -5,7 +5,7 @@
 #include "proto/link/fleet_codec.h"
 #include "proto/link/placement_codec.h"
 #include "proto/link/step_plan_codec.h"
-#include "proto/link/training_seat_codec.h"
+#include "proto/link/training_assignment_codec.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/step.h"
-#include "scheduler/fleet/group_seat.h"
+#include "scheduler/fleet/rank_assignment.h"
 #include "scheduler/fleet/worker_info.h"
 #include "scheduler/placement/background/group_placement.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "scheduler/fleet/worker_info.h"
 #include "scheduler/jobs/train_progress.h"
-#include "scheduler/jobs/training_seat.h"
+#include "scheduler/jobs/training_assignment.h"
 #include "server/fleet/worker_client.h"
 
 namespace switchyard::server {

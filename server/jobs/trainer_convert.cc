@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/link/training_seat_codec.h"
+#include "proto/link/training_assignment_codec.h"
 #include "scheduler/base/text/utf8.h"
 
 namespace switchyard::server {

@@ -31,10 +31,10 @@
 #include "workers/process/worker_flags.h"
 #include "workers/serving/device_setup.h"
 #include "workers/serving/worker.h"
-#include "workers/session/service.h"
-#include "workers/session/service_both.h"
-#include "workers/session/service_serving.h"
-#include "workers/session/service_training.h"
+#include "workers/session/both_role.h"
+#include "workers/session/serving_role.h"
+#include "workers/session/training_role.h"
+#include "workers/session/worker_link.h"
 #include "workers/train/job/check_trainable.h"
 
 namespace switchyard::worker {

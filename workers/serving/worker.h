@@ -20,7 +20,7 @@
 #include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/engine_settings.h"
-#include "scheduler/fleet/group_seat.h"
+#include "scheduler/fleet/rank_assignment.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/group/epoch_group.h"

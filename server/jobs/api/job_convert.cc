@@ -7,7 +7,7 @@
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/unknown_field_set.h"
 #include "proto/link/job_spec_codec.h"
-#include "proto/link/training_seat_codec.h"
+#include "proto/link/training_assignment_codec.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 

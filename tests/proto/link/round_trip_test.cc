@@ -10,7 +10,7 @@
 #include "proto/link/placement_codec.h"
 #include "proto/link/step_plan_codec.h"
 #include "proto/link/step_result_codec.h"
-#include "proto/link/training_seat_codec.h"
+#include "proto/link/training_assignment_codec.h"
 
 namespace switchyard::link {
 namespace {

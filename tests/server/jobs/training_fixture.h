@@ -86,7 +86,7 @@ class LinkTrainer {
   v1::StartTraining AwaitAssignment(size_t count) {
     absl::MutexLock lock(&mu_);
     const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return assignments_.size() >= count; };
-    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(60))) << "no seat " << count;
+    EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(60))) << "no assignment " << count;
     return assignments_.empty() ? v1::StartTraining() : assignments_.back();
   }
   v1::StartTraining assignment() { return AwaitAssignment(1); }

@@ -93,12 +93,13 @@ TEST_F(RunnerPlansTest, TransfersThatDoNotFitAreRefused) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
     return std::string(result.status().message());
   };
-  EXPECT_EQ(refusal({{0, 2, 1}}), "plan: loan of 1 rows from rank 0 to rank 2: wants two ranks of 2");
-  EXPECT_EQ(refusal({{-1, 0, 1}}), "plan: loan of 1 rows from rank -1 to rank 0: wants two ranks of 2");
-  EXPECT_EQ(refusal({{0, 0, 1}}), "plan: loan of 1 rows from rank 0 to rank 0: wants two ranks of 2");
-  EXPECT_EQ(refusal({{0, 1, 0}}), "plan: loan of 0 rows from rank 0 to rank 1: wants at least one row");
-  EXPECT_EQ(refusal({{0, 1, 1}, {1, 0, 1}}), "plan: loan of 1 rows from rank 1 to rank 0: rank 0 lends and borrows");
-  EXPECT_EQ(refusal({{0, 1, 4}}), "plan: loans of 4 of the 3 rows of rank 0");
+  EXPECT_EQ(refusal({{0, 2, 1}}), "plan: transfer of 1 rows from rank 0 to rank 2: wants two ranks of 2");
+  EXPECT_EQ(refusal({{-1, 0, 1}}), "plan: transfer of 1 rows from rank -1 to rank 0: wants two ranks of 2");
+  EXPECT_EQ(refusal({{0, 0, 1}}), "plan: transfer of 1 rows from rank 0 to rank 0: wants two ranks of 2");
+  EXPECT_EQ(refusal({{0, 1, 0}}), "plan: transfer of 0 rows from rank 0 to rank 1: wants at least one row");
+  EXPECT_EQ(refusal({{0, 1, 1}, {1, 0, 1}}),
+            "plan: transfer of 1 rows from rank 1 to rank 0: rank 0 lends and borrows");
+  EXPECT_EQ(refusal({{0, 1, 4}}), "plan: transfers of 4 of the 3 rows of rank 0");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "gmock/gmock.h"
 #include "tests/workers/session/training_link_fixture.h"
 #include "workers/serving/worker.h"
-#include "workers/session/service_both.h"
+#include "workers/session/both_role.h"
 
 namespace switchyard::worker {
 namespace {

@@ -1,4 +1,6 @@
 // A worker's end of the link to a server that does not read: what waits is bounded, and what counts is not lost.
+#include "workers/session/link_session.h"
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -13,7 +15,6 @@
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
-#include "workers/session/service_session.h"
 
 namespace switchyard::worker {
 namespace {

@@ -1,7 +1,5 @@
 // What a worker answers when it is asked for what it learned: the first rank with what it had loaded, in parts, and
 // what cannot be asked for.
-#include "workers/session/service_profile.h"
-
 #include <optional>
 #include <string>
 #include <thread>
@@ -11,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "workers/ops/gemm/weight.h"
+#include "workers/session/profile_handler.h"
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 

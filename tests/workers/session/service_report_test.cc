@@ -1,9 +1,8 @@
 // When a worker tells of its experts.
-#include "workers/session/service_report.h"
-
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "workers/session/report_handler.h"
 
 namespace switchyard::worker {
 namespace {

@@ -1,12 +1,11 @@
 // What a worker answers to the server's stages of placement, with a host that does as it is told.
-#include "workers/session/service_stage.h"
-
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/link/placement_codec.h"
+#include "workers/session/migration_handler.h"
 
 namespace switchyard::worker {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/workers/session/link_server.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/session/service.h"
-#include "workers/session/service_training.h"
+#include "workers/session/training_role.h"
+#include "workers/session/worker_link.h"
 
 namespace switchyard::worker {
 

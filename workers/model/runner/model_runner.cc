@@ -98,7 +98,7 @@ absl::Status ModelRunner::Start(const batching::StepPlan& plan, const batching::
   SY_CHECK_LT(num_started(), kMaxStarted);
   Started step = {.result = {}, .begin = absl::Now(), .deadline = deadline};
   if (device_steps_ != nullptr && !plan.transfers.empty())
-    return absl::UnimplementedError("plan: loans of rows on a device");
+    return absl::UnimplementedError("plan: transfers of rows on a device");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
   if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));

@@ -34,7 +34,7 @@ int64_t RowBytes(const TensorView& rows) { return rows.dim(1) * DTypeBytes(rows.
 char* RowAt(const TensorView& rows, int64_t row) { return static_cast<char*>(rows.raw()) + row * RowBytes(rows); }
 
 absl::Status BadTransfer(const batching::RowTransfer& transfer, absl::string_view what) {
-  return absl::InternalError(absl::StrCat("plan: loan of ", transfer.rows, " rows from rank ", transfer.from,
+  return absl::InternalError(absl::StrCat("plan: transfer of ", transfer.rows, " rows from rank ", transfer.from,
                                           " to rank ", transfer.to, ": ", what));
 }
 
@@ -82,7 +82,8 @@ absl::Status TokenRebalancer::TakeTransfers(absl::Span<const batching::RowTransf
       return BadTransfer(transfer, absl::StrCat("rank ", me, " lends and borrows"));
   }
   if (given > planned_rows) {
-    return absl::InternalError(absl::StrCat("plan: loans of ", given, " of the ", planned_rows, " rows of rank ", me));
+    return absl::InternalError(
+        absl::StrCat("plan: transfers of ", given, " of the ", planned_rows, " rows of rank ", me));
   }
   // Rows of a sequence that broke (a NaN) are not in the batch: this rank gives away as many fewer.
   const int64_t own = batch_->num_own_rows();

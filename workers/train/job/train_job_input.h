@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "scheduler/jobs/expert_packing.h"
 #include "scheduler/jobs/job_spec.h"
-#include "scheduler/jobs/training_seat.h"
+#include "scheduler/jobs/training_assignment.h"
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/tensor/machine_memory.h"
 #include "workers/train/parameters/state_file.h"

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/jobs/training_seat.h"
+#include "scheduler/jobs/training_assignment.h"
 
 namespace switchyard::train {
 

@@ -1,4 +1,4 @@
-#include "workers/session/service_report.h"
+#include "workers/session/report_handler.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "workers/session/service_stage.h"
+#include "workers/session/migration_handler.h"
 
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "workers/session/service_training.h"
+#include "workers/session/training_role.h"
 
 #include <atomic>
 #include <memory>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "proto/link/training_seat_codec.h"
+#include "proto/link/training_assignment_codec.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/core/isa.h"

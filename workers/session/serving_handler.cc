@@ -1,4 +1,4 @@
-#include "workers/session/link_handler.h"
+#include "workers/session/serving_handler.h"
 
 #include <algorithm>
 #include <utility>

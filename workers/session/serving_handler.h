@@ -13,10 +13,10 @@
 #include "workers/process/metrics.h"
 #include "workers/serving/worker.h"
 #include "workers/session/core_share.h"
-#include "workers/session/service_profile.h"
-#include "workers/session/service_report.h"
-#include "workers/session/service_role.h"
-#include "workers/session/service_stage.h"
+#include "workers/session/link_role.h"
+#include "workers/session/migration_handler.h"
+#include "workers/session/profile_handler.h"
+#include "workers/session/report_handler.h"
 
 namespace switchyard::worker {
 

@@ -1,4 +1,4 @@
-#include "proto/link/training_seat_codec.h"
+#include "proto/link/training_assignment_codec.h"
 
 #include <vector>
 

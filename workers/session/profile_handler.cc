@@ -1,4 +1,4 @@
-#include "workers/session/service_profile.h"
+#include "workers/session/profile_handler.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "workers/session/service.h"
+#include "workers/session/worker_link.h"
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "workers/comm/group/group_forming.h"
 #include "workers/process/own_address.h"
-#include "workers/session/service_session.h"
+#include "workers/session/link_session.h"
 
 namespace switchyard::worker {
 namespace {

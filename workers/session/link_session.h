@@ -15,7 +15,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/support/client_callback.h"
 #include "switchyard/v1/worker.grpc.pb.h"
-#include "workers/session/service_role.h"
+#include "workers/session/link_role.h"
 
 namespace switchyard::worker {
 

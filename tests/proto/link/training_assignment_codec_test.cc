@@ -1,6 +1,6 @@
 // An attempt on the link: unset fields of its spec have the defaults of job_spec.h, and what is unknown is said;
 // round_trip_test.cc has the rest.
-#include "proto/link/training_seat_codec.h"
+#include "proto/link/training_assignment_codec.h"
 
 #include <functional>
 #include <string>
@@ -80,7 +80,7 @@ TEST(TrainingAssignmentCodec, WhatIsUnknownIsSaid) {
   start.set_job_id("job");
   start.set_world(2);
   start.set_rank(2);
-  EXPECT_THAT(std::string(FromProto(start).status().message()), HasSubstr("no seat: rank 2 of 2"));
+  EXPECT_THAT(std::string(FromProto(start).status().message()), HasSubstr("no assignment: rank 2 of 2"));
   start.set_rank(1);
   start.add_data()->set_name("a.bin");
   EXPECT_THAT(std::string(FromProto(start).status().message()), HasSubstr("data.root: this worker does not know"));

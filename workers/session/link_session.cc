@@ -1,4 +1,4 @@
-#include "workers/session/service_session.h"
+#include "workers/session/link_session.h"
 
 #include <utility>
 

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "scheduler/jobs/train_progress.h"
-#include "scheduler/jobs/training_seat.h"
+#include "scheduler/jobs/training_assignment.h"
 #include "switchyard/v1/training.pb.h"
 #include "switchyard/v1/worker.pb.h"
 

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "workers/session/core_share.h"
-#include "workers/session/service_role.h"
-#include "workers/session/service_serving.h"
-#include "workers/session/service_training.h"
+#include "workers/session/link_role.h"
+#include "workers/session/serving_role.h"
+#include "workers/session/training_role.h"
 
 namespace switchyard::worker {
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "workers/session/service_role.h"
+#include "workers/session/link_role.h"
 
 namespace switchyard::worker {
 

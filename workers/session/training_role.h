@@ -2,7 +2,7 @@
 // goes, and waits again (train_link.proto).
 //
 // Whatever ends an attempt ends nothing else: the process stays, and registers again when its link breaks.  In a
-// process that serves as well (service_both.h) all that an attempt computes goes through a gate, which serving opens
+// process that serves as well (both_role.h) all that an attempt computes goes through a gate, which serving opens
 // and shuts; its limits of time are long then, as nobody knows when the gate opens.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 #include "workers/process/metrics.h"
 #include "workers/session/core_share.h"
-#include "workers/session/service_role.h"
+#include "workers/session/link_role.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/job/job_group.h"
 

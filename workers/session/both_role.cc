@@ -1,4 +1,4 @@
-#include "workers/session/service_both.h"
+#include "workers/session/both_role.h"
 
 #include <utility>
 

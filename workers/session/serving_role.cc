@@ -1,4 +1,4 @@
-#include "workers/session/service_serving.h"
+#include "workers/session/serving_role.h"
 
 #include <utility>
 
@@ -7,7 +7,7 @@
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/runner/token_rebalancer.h"
 #include "workers/moe/experts/packed_expert.h"
-#include "workers/session/link_handler.h"
+#include "workers/session/serving_handler.h"
 
 namespace switchyard::worker {
 namespace {

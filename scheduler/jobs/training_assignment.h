@@ -1,5 +1,5 @@
 // An attempt at a job on one worker: what it trains, on what and as which rank, and how the attempt ends.  Plain data;
-// proto/link/training_seat_codec.h is its form on the wire.
+// proto/link/training_assignment_codec.h is its form on the wire.
 #pragma once
 
 #include <cstdint>

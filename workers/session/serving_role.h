@@ -9,7 +9,7 @@
 #include "workers/process/metrics.h"
 #include "workers/serving/worker.h"
 #include "workers/session/core_share.h"
-#include "workers/session/service_role.h"
+#include "workers/session/link_role.h"
 
 namespace switchyard::worker {
 
