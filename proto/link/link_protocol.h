@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 8: timings of a step by name; fields that nobody reads are gone.
-inline constexpr int kProtocolVersion = 8;
+// 9: groups of processes form over sockets of our own; a plan copies no blocks.
+inline constexpr int kProtocolVersion = 9;
 
 }  // namespace switchyard::link

@@ -1,7 +1,7 @@
 """Modes of communication in training beside each other: 4, 8 or 16 workers, each in a network namespace, on nodes of four
 whose links to each other are shaped as well as their own.
 
-All-to-alls, sums of gradients and who goes first are the workers' own code (FormSocketGroup, GradSync, the executor of
+All-to-alls, sums of gradients and who goes first are the workers' own code (FormSocketGroup, GradientReducer, the executor of
 MoE layers); layers' compute is time that passes.  Steps are the Lina paper's models (training_models.py, each figure with
 its source), scaled.  Modes take turns step by step in changing order.
 

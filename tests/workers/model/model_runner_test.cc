@@ -87,6 +87,10 @@ TEST_F(ModelRunnerTest, DecodedRowsAreCountedApart) {
     return std::accumulate(counts.begin(), counts.end(), int64_t{0});
   };
   EXPECT_EQ(sum(mixed->expert_counts), 16 * sum(mixed->decode_expert_counts));
+  // On a device a graph of more rows may run them.
+  const auto decodes = Execute(Items({Decode(0, 8, {8}), Decode(1, 8, {9}), Decode(2, 15, {})}));
+  ASSERT_TRUE(decodes.ok()) << decodes.status();
+  EXPECT_EQ(decodes->rows, 3);
 }
 
 TEST_F(ModelRunnerTest, ACachedPrefixGivesTheSameTokens) {

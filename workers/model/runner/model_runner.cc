@@ -151,6 +151,7 @@ absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching:
   ASSIGN_OR_RETURN(StageOut out, model_->Forward(in, model_->all_layers(), &cache_, /*saved=*/nullptr));
   if (wants_paths) RETURN_IF_ERROR(TakePaths(rank_plan, out.topk_idx, step));
   Finalize(rank_plan, &result);
+  result.rows = batch_.num_rows();
   TakeStats(&stats, &result);
   RETURN_IF_ERROR(TakeCounts(out.expert_counts, step->deadline, &result.expert_counts));
   if (out.decode_counts.rank() != 0) {
@@ -167,7 +168,6 @@ absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching:
 }
 
 void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) const {
-  result->rows = batch_.num_rows();
   result->rows_sent = stats->rows_sent;
   result->rows_received = stats->rows_received;
   result->expert_rows = stats->expert_rows;

@@ -52,6 +52,7 @@ absl::Status ModelRunner::Enqueue(const batching::StepPlan& plan, const batching
                              .generation = slot.generation,
                              .position = static_cast<int64_t>(slot.tokens.size())});
   }
+  step->result.rows = batch_.num_rows();  // the launch pads the batch
   moe::MoeStats stats;
   RETURN_IF_ERROR(BeginGuides(plan));
   RETURN_IF_ERROR(

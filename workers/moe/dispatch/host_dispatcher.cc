@@ -95,7 +95,7 @@ comm::Message HostDispatcher::Pack(const MoeContext& context, const Outgoing& ou
 absl::Status HostDispatcher::StartDispatch(const MoeContext& context, const LayerContext& layer) {
   if (context.exchange != ExchangeMode::kExact) {
     return absl::UnimplementedError(
-        "exchange: the bounded mode is DeviceExchange's, on the CPU, too; this one has kExact");
+        "exchange: the bounded mode is DeviceDispatcher's, on the CPU, too; this one has kExact");
   }
   RETURN_IF_ERROR(CheckDispatch(context, layer));
   const comm::Timed timed(&context.stats->exchange_seconds);

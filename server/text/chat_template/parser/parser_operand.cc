@@ -8,7 +8,6 @@
 #include "server/text/chat_template/parser/parser.h"
 
 namespace switchyard::jinja {
-namespace {}  // namespace
 
 void Parser::NoteSpecialName(absl::string_view name) {
   for (ast::Macro* macro : macros_) {
