@@ -103,12 +103,13 @@ constexpr fleet::EngineSettings SettingsOf() {
   return {.kv_cache_bytes = 1 << 20, .max_num_seqs = 4, .max_batched_tokens = 32, .max_model_len = 128};
 }
 
-// What ranks with these models say to a assignment; those before `with_budget` have the experts' budget, the others
+// What ranks with these models say to an assignment; those before `with_budget` have the experts' budget, the others
 // none.
 std::vector<absl::Status> JoinAll(const std::vector<std::string>& models,
                                   const offload::ExpertBudgetOptions& experts = {}, size_t with_budget = SIZE_MAX) {
   comm::InMemoryStore store;
   std::vector<absl::Status> joined(models.size());
+  std::vector<std::unique_ptr<Worker>> workers(models.size());  // none leaves while others join
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < models.size(); ++rank) {
     threads.emplace_back([&, rank] {
@@ -123,7 +124,8 @@ std::vector<absl::Status> JoinAll(const std::vector<std::string>& models,
                                                 .world = static_cast<int>(models.size()),
                                                 .store_token = "secret",
                                                 .form_deadline_ms = 30'000};
-      joined[rank] = (*worker)->Join(assignment, "127.0.0.1", SettingsOf(), &store, nullptr);
+      workers[rank] = *std::move(worker);
+      joined[rank] = workers[rank]->Join(assignment, "127.0.0.1", SettingsOf(), &store, nullptr);
     });
   }
   for (std::thread& thread : threads) thread.join();
