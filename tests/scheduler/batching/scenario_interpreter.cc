@@ -157,7 +157,7 @@ std::vector<std::string> ScenarioInterpreter::Plan() {
   }
   for (size_t r = 0; r < plan->ranks.size(); ++r) lines.push_back(RankLine(r, plan->ranks[r]));
   for (const batching::RowTransfer& transfer : plan->transfers) {
-    lines.push_back(absl::StrCat("loan ", transfer.from, " -> ", transfer.to, " rows ", transfer.rows));
+    lines.push_back(absl::StrCat("transfer ", transfer.from, " -> ", transfer.to, " rows ", transfer.rows));
   }
   plans_.push_back(*std::move(plan));
   return lines;
