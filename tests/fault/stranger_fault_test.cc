@@ -226,8 +226,16 @@ TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
       grpc::ChannelArguments apart;
       apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
       const auto channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), apart);
-      const RawAnswer answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
-      if (absl::StrContains(answer.status.error_message(), "limit 65536")) ++refused;
+      RawAnswer answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
+      // On a loaded machine a connection may not stand in time: nothing was read then.
+      for (int again = 0; again < 9 && answer.status.error_code() == grpc::StatusCode::UNAVAILABLE; ++again) {
+        answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
+      }
+      if (absl::StrContains(answer.status.error_message(), "limit 65536")) {
+        ++refused;
+      } else {
+        ADD_FAILURE() << answer.status.error_code() << ": " << answer.status.error_message();
+      }
     });
   }
   for (std::thread& stranger : strangers) stranger.join();
