@@ -98,23 +98,23 @@ WorkerTimes CarryOut(const std::vector<placement::Migration>& stages, int layers
   ReadySlots slots;
   const placement::Placement residents =
       placement::WithTransientSlots(placement::ContiguousPlacement(experts, ranks, kSpareSlots), kSpareSlots);
-  auto placer = moe::PerStepBalancer::Create(
+  auto balancer = moe::PerStepBalancer::Create(
       {.shape = {.top_k = kTopK,
                  .residents = std::vector<placement::Placement>(static_cast<size_t>(layers), residents)},
        .experts = &slots});
-  SY_CHECK(placer.ok());
+  SY_CHECK(balancer.ok());
   Longest prepares, commits;
   int64_t step = 0;
   for (const placement::Migration& stage : stages) {
     absl::Status status;
     prepares.Time([&] {
       status =
-          (*placer)->Prepare(stage.epoch, stage.costs, {.arrivals = stage.arrivals, .departures = stage.departures});
+          (*balancer)->Prepare(stage.epoch, stage.costs, {.arrivals = stage.arrivals, .departures = stage.departures});
     });
     SY_CHECK(status.ok());
-    commits.Time([&] { status = (*placer)->BeginStep(++step, stage.epoch); });
+    commits.Time([&] { status = (*balancer)->BeginStep(++step, stage.epoch); });
     SY_CHECK(status.ok());
-    SY_CHECK((*placer)->Release(stage.epoch).ok());
+    SY_CHECK((*balancer)->Release(stage.epoch).ok());
   }
   return {.prepare = prepares.most(), .commit = commits.most()};
 }

@@ -35,7 +35,7 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
            {2, false, {"--placement=static+spare", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1", "--expert_copy_bytes_per_second=2e8"}},
-           // What forecasters expect of a few rows is often wrong, and the paper moves experts then.
+           // What load predictors expect of a few rows is often wrong, and the paper moves experts then.
            {3, true, {"--placement=central", "--spare_slots=1"}}}) {
     SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags[0]));
     const auto server = Start(c.workers, c.flags);

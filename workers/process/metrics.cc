@@ -256,8 +256,8 @@ void WorkerMetrics::ObservePlacement(const moe::ExpertHostCounters& now, moe::Ex
   *reported = now;
 }
 
-void WorkerMetrics::ObserveForecasts(const moe::RowLoadPredictor& forecaster, absl::Duration* reported) {
-  const absl::Duration spent = forecaster.spent();
+void WorkerMetrics::ObserveForecasts(const moe::RowLoadPredictor& load_predictor, absl::Duration* reported) {
+  const absl::Duration spent = load_predictor.spent();
   if (spent < *reported) *reported = absl::ZeroDuration();
   forecast_seconds->Increment(absl::ToDoubleSeconds(spent - *reported));
   *reported = spent;
@@ -265,14 +265,14 @@ void WorkerMetrics::ObserveForecasts(const moe::RowLoadPredictor& forecaster, ab
     for (int j = 0; j < popularity::kNumLivePredictors * popularity::kMaxAhead; ++j) {
       const auto estimator = static_cast<popularity::LivePredictor>(j / popularity::kMaxAhead);
       const int ahead = 1 + j % popularity::kMaxAhead;
-      const popularity::EstimateMeans means = forecaster.phase(phase).MeansOf(estimator, ahead);
+      const popularity::EstimateMeans means = load_predictor.phase(phase).MeansOf(estimator, ahead);
       if (means.num_layers == 0) continue;
       const prometheus::Labels labels = {{"estimator", std::string(NameOf(estimator))},
                                          {"ahead", std::to_string(ahead)},
                                          {"phase", std::string(NameOf(phase))}};
       estimate_distance_->Add(labels).Set(means.distance);
       estimate_accuracy_->Add(labels).Set(means.accuracy);
-      estimate_off_->Add(labels).Set(forecaster.phase(phase).NumOff(estimator, ahead));
+      estimate_off_->Add(labels).Set(load_predictor.phase(phase).NumOff(estimator, ahead));
     }
   }
 }

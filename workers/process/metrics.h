@@ -33,7 +33,7 @@ class WorkerMetrics {
   int Expose(const std::string& host, int port);
   void ObserveStep(const batching::RankResult& result);
   // How right estimators of coming layers were lately, and what foreseeing took since it had taken `reported`.
-  void ObserveForecasts(const moe::RowLoadPredictor& forecaster, absl::Duration* reported);
+  void ObserveForecasts(const moe::RowLoadPredictor& load_predictor, absl::Duration* reported);
   // What a store has counted since it had counted `reported`, which becomes `now`.  A new store counts from 0.
   void ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported);
 

@@ -63,9 +63,9 @@ absl::StatusOr<popularity::ProfileBundle> ReadProfile(const ForecastOptions& opt
   return bundle;
 }
 
-absl::Status SaveProfile(const Stream& stream, const moe::RowLoadPredictor& forecaster, int rank,
+absl::Status SaveProfile(const Stream& stream, const moe::RowLoadPredictor& load_predictor, int rank,
                          const std::string& path) {
-  const absl::StatusOr<moe::Learned> learned = forecaster.Collect(stream);
+  const absl::StatusOr<moe::Learned> learned = load_predictor.Collect(stream);
   if (!learned.ok())
     return absl::InvalidArgumentError(absl::StrCat("--profile_out=", path, ": ", learned.status().message()));
   const popularity::ProfileBundle& bundle = rank == 0 ? learned->all : learned->own;
@@ -116,13 +116,13 @@ absl::StatusOr<std::unique_ptr<moe::RowLoadPredictor>> MakeRankLoadPredictor(con
                                                      bytes, " bytes of memory, ", forecasted.available_bytes,
                                                      " are free"));
   }
-  auto forecaster = std::make_unique<moe::RowLoadPredictor>(std::move(made));
-  if (options.profile.empty()) return forecaster;
+  auto load_predictor = std::make_unique<moe::RowLoadPredictor>(std::move(made));
+  if (options.profile.empty()) return load_predictor;
   ASSIGN_OR_RETURN(popularity::ProfileBundle bundle, ReadProfile(options, forecasted.weights_hash));
   LogInfo("forecast: ", bundle.profiles.size(), " profiles and ", bundle.maps.size(), " probe maps from ",
           options.profile);
-  RETURN_IF_ERROR(forecaster->Load(stream, {.all = std::move(bundle)}));
-  return forecaster;
+  RETURN_IF_ERROR(load_predictor->Load(stream, {.all = std::move(bundle)}));
+  return load_predictor;
 }
 
 }  // namespace switchyard::worker

@@ -1,4 +1,4 @@
-// A worker's forecaster: whether it has one, made of its model, and what it begins with.
+// A worker's load predictor: whether it has one, made of its model, and what it begins with.
 //
 // Thread-compatible: the worker's thread.
 #pragma once
@@ -35,7 +35,7 @@ struct ForecastedModel {
   int64_t available_bytes;             // memory that is free, for the sums of a profile_out's fits
 };
 
-// Whether there is a forecaster whatever the placement.
+// Whether there is a load predictor whatever the placement.
 inline bool ForecastsAnyway(const ForecastOptions& options) {
   return options.when == "always" ||
          (options.when == "auto" && (!options.profile.empty() || !options.profile_out.empty()));
@@ -48,10 +48,10 @@ absl::Status CheckForecastOptions(const ForecastOptions& options);
 // others, which are named.
 absl::StatusOr<popularity::ProfileBundle> ReadProfile(const ForecastOptions& options, const std::string& weights_hash);
 
-// Writes what the forecaster has learned, rank 0 with what it had loaded; whole or not at all.  Blocks: solves the fits
-// as they are.  InvalidArgument: the file, with the reason.
-// REQUIRES: MakeRankLoadPredictor made it, for options with a profile_out.
-absl::Status SaveProfile(const Stream& stream, const moe::RowLoadPredictor& forecaster, int rank,
+// Writes what the load predictor has learned, rank 0 with what it had loaded; whole or not at all.  Blocks: solves the
+// fits as they are.  InvalidArgument: the file, with the reason. REQUIRES: MakeRankLoadPredictor made it, for options
+// with a profile_out.
+absl::Status SaveProfile(const Stream& stream, const moe::RowLoadPredictor& load_predictor, int rank,
                          const std::string& path);
 
 // Of the model's MoE layers, on the stream's device.  Errors: ReadProfile's; InvalidArgument: more experts than

@@ -109,7 +109,7 @@ placement::PlacementBounds RankPlacement::Bounds() const {
 
 absl::Status RankPlacement::Begin(const placement::GroupPlacement& placement, moe::ExpertHost::Progress progress) {
   RETURN_IF_ERROR(placement::CheckGroupPlacement(placement, Bounds()));
-  placer_.reset();
+  balancer_.reset();
   moe::PerStepBalancerOptions options;
   options.shape.epoch = placement.epoch;
   options.shape.mode = settings_.mode;
@@ -129,16 +129,16 @@ absl::Status RankPlacement::Begin(const placement::GroupPlacement& placement, mo
   options.rank = rank_;
   options.experts = slots_;
   if (table_ != nullptr) table_->BeginWith(InMemory(placement));
-  ASSIGN_OR_RETURN(std::unique_ptr<moe::PerStepBalancer> placer, moe::PerStepBalancer::Create(std::move(options)));
-  RETURN_IF_ERROR(slots_->Fill(placer->ExpertsHere(), absl::Now() + kExpertFillLimit, progress));
-  placer_ = std::move(placer);
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::PerStepBalancer> balancer, moe::PerStepBalancer::Create(std::move(options)));
+  RETURN_IF_ERROR(slots_->Fill(balancer->ExpertsHere(), absl::Now() + kExpertFillLimit, progress));
+  balancer_ = std::move(balancer);
   return absl::OkStatus();
 }
 
 absl::Status RankPlacement::Prepare(placement::Migration stage) {
   RETURN_IF_ERROR(placement::CheckMigration(stage, Bounds()));
-  return placer_->Prepare(stage.epoch, stage.costs,
-                          {.arrivals = std::move(stage.arrivals), .departures = std::move(stage.departures)});
+  return balancer_->Prepare(stage.epoch, stage.costs,
+                            {.arrivals = std::move(stage.arrivals), .departures = std::move(stage.departures)});
 }
 
 }  // namespace switchyard::worker

@@ -1,5 +1,5 @@
-// A worker's experts under --placement=MODE: the machine's expert file, the rank's slots, and the group's placer.
-// With --expert_budget, too, slots for a part of them, which a cache policy fills
+// A worker's experts under --placement=MODE: the machine's expert file, the rank's slots, and the group's load
+// balancer. With --expert_budget, too, slots for a part of them, which a cache policy fills
 // (workers/moe/placement/cached_expert_host.h).
 //
 // Slots stay from group to group; what the next one wants and is not there is copied when it begins.
@@ -45,14 +45,14 @@ class RankPlacement {
   static absl::StatusOr<std::unique_ptr<RankPlacement>> Open(const RankPlacementInput& input,
                                                              moe::ExpertFile::Progress progress);
 
-  // A group begins with this placement: makes its placer and fills the slots.  Blocks.
+  // A group begins with this placement: makes its load balancer and fills the slots.  Blocks.
   // Errors: InvalidArgument (not this model's shape; a mode that cannot serve), ExpertHost::Fill's.
   absl::Status Begin(const placement::GroupPlacement& placement, moe::ExpertHost::Progress progress);
-  void End() { placer_.reset(); }
+  void End() { balancer_.reset(); }
   // Null outside of a group.
-  moe::PerStepBalancer* placer() { return placer_.get(); }
+  moe::PerStepBalancer* balancer() { return balancer_.get(); }
   // Checked against the model; then PerStepBalancer::Prepare.
-  // REQUIRES: placer() is not null.
+  // REQUIRES: balancer() is not null.
   absl::Status Prepare(placement::Migration stage);
 
   // How fast experts are copied here.
@@ -92,7 +92,7 @@ class RankPlacement {
   std::unique_ptr<moe::CachedExpertHost> table_;    // borrows its slots
   const moe::TimedCopier* copier_ = nullptr;        // of these copies
   moe::ExpertHost* slots_ = nullptr;                // one of both
-  std::unique_ptr<moe::PerStepBalancer> placer_;    // borrows slots_
+  std::unique_ptr<moe::PerStepBalancer> balancer_;  // borrows slots_
 };
 
 }  // namespace switchyard::worker

@@ -158,7 +158,7 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
   return runner_->SetGroup(
       comm, &layout_,
-      {.placer = placement_ == nullptr ? nullptr : placement_->placer(), .forecaster = forecaster_.get()});
+      {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(), .load_predictor = load_predictor_.get()});
 }
 
 absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {
@@ -166,31 +166,32 @@ absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankP
   return runner_->Start(head, part, absl::Now() + limit);
 }
 
-absl::StatusOr<moe::PerStepBalancer*> Worker::Placer() {
-  if (placement_ != nullptr && placement_->placer() != nullptr) return placement_->placer();
+absl::StatusOr<moe::PerStepBalancer*> Worker::Balancer() {
+  if (placement_ != nullptr && placement_->balancer() != nullptr) return placement_->balancer();
   return absl::FailedPreconditionError(placement_ == nullptr ? "placement stage: under --placement=static experts stay"
                                                              : "placement stage: this worker is in no group");
 }
 
 absl::Status Worker::PreparePlacement(placement::Migration stage) {
-  RETURN_IF_ERROR(Placer().status());
+  RETURN_IF_ERROR(Balancer().status());
   return placement_->Prepare(std::move(stage));
 }
 
 absl::StatusOr<bool> Worker::PlacementReady() {
-  ASSIGN_OR_RETURN(moe::PerStepBalancer* const placer, Placer());
-  return placer->Ready();
+  ASSIGN_OR_RETURN(moe::PerStepBalancer* const balancer, Balancer());
+  return balancer->Ready();
 }
 
 void Worker::DropPlacement(int64_t epoch) {
-  const absl::StatusOr<moe::PerStepBalancer*> placer = Placer();
-  if (!placer.ok()) return;
-  if (const absl::Status status = (*placer)->Drop(epoch); !status.ok()) LogWarn("placement stage: ", status.message());
+  const absl::StatusOr<moe::PerStepBalancer*> balancer = Balancer();
+  if (!balancer.ok()) return;
+  if (const absl::Status status = (*balancer)->Drop(epoch); !status.ok())
+    LogWarn("placement stage: ", status.message());
 }
 
 absl::Status Worker::ReleasePlacement(int64_t epoch) {
-  ASSIGN_OR_RETURN(moe::PerStepBalancer* const placer, Placer());
-  return placer->Release(epoch);
+  ASSIGN_OR_RETURN(moe::PerStepBalancer* const balancer, Balancer());
+  return balancer->Release(epoch);
 }
 
 absl::StatusOr<batching::RankResult> Worker::Finish() { return runner_->Finish(); }

@@ -92,14 +92,14 @@ class Worker final : public PlacementHost {
   moe::ExpertOffloadCounters expert_counters() const;
   // Of a budget's experts that the host computed, likewise.
   moe::ColdCounters cold_counters() const;
-  // Writes what the forecaster has learned where the options say so; OK if there is nothing to write.  In no group.
+  // Writes what the load predictor has learned where the options say so; OK if there is nothing to write.  In no group.
   absl::Status SaveProfile();
   // What a placement's copies took; null under --placement=static.
   const moe::TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
   // The group's, where experts move; null otherwise.  The worker's thread.
-  const moe::PerStepBalancer* placer() const { return placement_ == nullptr ? nullptr : placement_->placer(); }
+  const moe::PerStepBalancer* balancer() const { return placement_ == nullptr ? nullptr : placement_->balancer(); }
   // What reports what coming layers get; null: nobody does.  The worker's thread.
-  const moe::RowLoadPredictor* forecaster() const { return forecaster_.get(); }
+  const moe::RowLoadPredictor* load_predictor() const { return load_predictor_.get(); }
   // Steps that were replayed as recorded, since the cache was made.
   int64_t num_replayed() const;
 
@@ -162,13 +162,13 @@ class Worker final : public PlacementHost {
   // is known, or there is no budget.
   absl::StatusOr<std::vector<int64_t>> KnownPopularity() const;
   // The group's.  FailedPrecondition: --placement=static, or no group.
-  absl::StatusOr<moe::PerStepBalancer*> Placer();
+  absl::StatusOr<moe::PerStepBalancer*> Balancer();
   absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const fleet::RankAssignment& assignment,
                                                                 const std::string& address,
                                                                 comm::RendezvousStore* store);
   absl::Status Load(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings, Progress progress);
   absl::Status MakeRunner(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings);
-  // forecaster_ and the runner's, where somebody uses it.
+  // load_predictor_ and the runner's, where somebody uses it.
   absl::Status MakeLoadPredictor(const fleet::EngineSettings& settings);
   absl::StatusOr<int64_t> AvailableBytes() const;
   absl::StatusOr<int64_t> KvBytes(const fleet::EngineSettings& settings, int64_t context) const;
@@ -190,8 +190,8 @@ class Worker final : public PlacementHost {
   std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
   std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
   std::unique_ptr<model::Model> model_;
-  std::optional<moe::Learned> learned_;                // by the forecaster before, until there is another
-  std::unique_ptr<moe::RowLoadPredictor> forecaster_;  // borrows the model's routers, given away to the runner
+  std::optional<moe::Learned> learned_;                    // by the load predictor before, until there is another
+  std::unique_ptr<moe::RowLoadPredictor> load_predictor_;  // borrows the model's routers, given away to the runner
   std::unique_ptr<model::ModelRunner> runner_;
   moe::ExpertLayout layout_;  // the runner borrows it
   comm::EpochGroup group_;    // formed and left by the worker's thread only

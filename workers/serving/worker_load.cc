@@ -199,10 +199,10 @@ bool Worker::HasLoaded(const fleet::RankAssignment& assignment, const fleet::Eng
 absl::Status Worker::Unload() {
   runner_.reset();
   // What was learned is of the model, whatever part of it this worker holds.
-  if (forecaster_ != nullptr) {
-    ASSIGN_OR_RETURN(learned_, forecaster_->Collect(stream()));
+  if (load_predictor_ != nullptr) {
+    ASSIGN_OR_RETURN(learned_, load_predictor_->Collect(stream()));
   }
-  forecaster_.reset();
+  load_predictor_.reset();
   model_.reset();
   if (const moe::ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
   experts_.reset();
@@ -235,8 +235,8 @@ absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, i
   const int64_t one_sequence = model::KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
   ASSIGN_OR_RETURN(int64_t available, AvailableBytes());
   // Maps that are fitted later will want their place.
-  if (forecaster_ != nullptr && !options_.device.is_cpu())
-    available -= forecaster_->MapBytesToCome(options_.device.kind);
+  if (load_predictor_ != nullptr && !options_.device.is_cpu())
+    available -= load_predictor_->MapBytesToCome(options_.device.kind);
   int64_t bytes = settings.kv_cache_bytes;
   if (bytes == 0) {
     // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take,
@@ -290,21 +290,21 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
 
 absl::Status Worker::SaveProfile() {
   const std::string& path = options_.forecast.profile_out;
-  if (path.empty() || forecaster_ == nullptr) return absl::OkStatus();
-  return switchyard::worker::SaveProfile(stream(), *forecaster_, loaded_rank_, path);
+  if (path.empty() || load_predictor_ == nullptr) return absl::OkStatus();
+  return switchyard::worker::SaveProfile(stream(), *load_predictor_, loaded_rank_, path);
 }
 
 absl::Status Worker::MakeLoadPredictor(const fleet::EngineSettings& settings) {
   // (One of a assignment that was not taken in the end is there.)
-  if (forecaster_ != nullptr || config_.num_moe_layers() == 0) return absl::OkStatus();
+  if (load_predictor_ != nullptr || config_.num_moe_layers() == 0) return absl::OkStatus();
   // A budget's policy can use it, too, but what it gained was less than what it cost (tests/bench/offload.md).
   const bool used = options_.forecast.when == "auto" && placement::UsesEstimates(settings.placement.mode);
   if (!used && !ForecastsAnyway(options_.forecast)) return absl::OkStatus();
   ForecastOptions forecast = options_.forecast;
   if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
-  std::unique_ptr<moe::RowLoadPredictor> forecaster;
+  std::unique_ptr<moe::RowLoadPredictor> load_predictor;
   ASSIGN_OR_RETURN(
-      forecaster,
+      load_predictor,
       MakeRankLoadPredictor(
           stream(),
           {.model = model_.get(),
@@ -312,10 +312,10 @@ absl::Status Worker::MakeLoadPredictor(const fleet::EngineSettings& settings) {
            .placement = settings.placement.mode,
            .available_bytes = std::min(options_.memory().available_bytes() / budget_.workers, budget_.cache_room)},
           forecast));
-  if (learned_.has_value()) RETURN_IF_ERROR(forecaster->Load(stream(), *learned_));
-  if (!options_.device.is_cpu()) RETURN_IF_ERROR(forecaster->Reserve(stream(), settings.max_batched_tokens));
+  if (learned_.has_value()) RETURN_IF_ERROR(load_predictor->Load(stream(), *learned_));
+  if (!options_.device.is_cpu()) RETURN_IF_ERROR(load_predictor->Reserve(stream(), settings.max_batched_tokens));
   learned_.reset();
-  forecaster_ = std::move(forecaster);
+  load_predictor_ = std::move(load_predictor);
   return absl::OkStatus();
 }
 

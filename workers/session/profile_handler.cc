@@ -51,20 +51,20 @@ void ProfileHandler::Poll() {
     bytes_ = making_.get();
     return SendPart();
   }
-  const moe::RowLoadPredictor* const forecaster = forecaster_();
-  if (forecaster == nullptr) {
+  const moe::RowLoadPredictor* const load_predictor = load_predictor_();
+  if (load_predictor == nullptr) {
     return Refuse("learns nothing: coming layers are not foreseen (--forecast=always, or a --placement that uses it)");
   }
-  Take(*forecaster);
+  Take(*load_predictor);
 }
 
-void ProfileHandler::Take(const moe::RowLoadPredictor& forecaster) {
-  if (!pieces_.has_value()) pieces_ = forecaster.EmptyBundle();
+void ProfileHandler::Take(const moe::RowLoadPredictor& load_predictor) {
+  if (!pieces_.has_value()) pieces_ = load_predictor.EmptyBundle();
   // What all ranks loaded at the start the first one tells.
-  forecaster.AddPiece(next_piece_++, /*own=*/rank_ != 0, &*pieces_);
-  if (next_piece_ < forecaster.num_pieces()) return;
+  load_predictor.AddPiece(next_piece_++, /*own=*/rank_ != 0, &*pieces_);
+  if (next_piece_ < load_predictor.num_pieces()) return;
   // A worker without a row of its own has nothing to add; the server says so if nobody has.
-  if (!Counted(*pieces_)) *pieces_ = forecaster.EmptyBundle();
+  if (!Counted(*pieces_)) *pieces_ = load_predictor.EmptyBundle();
   making_ =
       std::async(std::launch::async, [bundle = *std::exchange(pieces_, std::nullopt)] { return bundle.Serialize(); });
 }

@@ -26,9 +26,9 @@ class ProfileHandler {
   using LoadPredictorFn = absl::AnyInvocable<const moe::RowLoadPredictor*()>;
   static constexpr int64_t kPartBytes = int64_t{1} << 20;
 
-  // forecaster: of now; null: nobody learns anything here.
-  ProfileHandler(LoadPredictorFn forecaster, SendFn send)
-      : forecaster_(std::move(forecaster)), send_(std::move(send)) {}
+  // load_predictor: of now; null: nobody learns anything here.
+  ProfileHandler(LoadPredictorFn load_predictor, SendFn send)
+      : load_predictor_(std::move(load_predictor)), send_(std::move(send)) {}
 
   // The worker is in this group now, as that rank; 0 = in none.  What was asked for is forgotten.
   void Enter(int64_t group_epoch, int rank);
@@ -40,12 +40,12 @@ class ProfileHandler {
   bool waiting() const { return asked_.has_value(); }
 
  private:
-  void Take(const moe::RowLoadPredictor& forecaster);
+  void Take(const moe::RowLoadPredictor& load_predictor);
   void SendPart();
   void Refuse(absl::string_view why);
   v1::ProfilePart Answer() const;
 
-  LoadPredictorFn forecaster_;
+  LoadPredictorFn load_predictor_;
   SendFn send_;
   int64_t group_epoch_ = 0;
   int rank_ = 0;

@@ -7,23 +7,23 @@
 
 namespace switchyard::worker {
 
-placement::ExpertReport ReportOf(const moe::RowLoadPredictor* forecaster, const moe::PerStepBalancer* placer) {
+placement::ExpertReport ReportOf(const moe::RowLoadPredictor* load_predictor, const moe::PerStepBalancer* balancer) {
   placement::ExpertReport report;
-  if (forecaster != nullptr) {
+  if (load_predictor != nullptr) {
     for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
       const std::vector<popularity::PredictorStats> standings =
-          popularity::StandingsOf(forecaster->phase(phase), phase);
+          popularity::StandingsOf(load_predictor->phase(phase), phase);
       report.standings.insert(report.standings.end(), standings.begin(), standings.end());
     }
   }
-  for (int layer = 0; placer != nullptr && layer < placer->num_layers(); ++layer) {
-    report.placements.push_back(placer->placement(layer));
+  for (int layer = 0; balancer != nullptr && layer < balancer->num_layers(); ++layer) {
+    report.placements.push_back(balancer->placement(layer));
     std::vector<placement::SlotOrigin>& origins = report.origins.emplace_back();
     const placement::Placement& placement = report.placements.back();
     for (int device = 0; device < placement.num_devices(); ++device) {
       for (const int32_t expert : placement.slots[static_cast<size_t>(device)]) {
         origins.push_back(expert == placement::kEmptySlot ? placement::SlotOrigin::kStart
-                                                          : placer->OriginOf(layer, device, expert));
+                                                          : balancer->OriginOf(layer, device, expert));
       }
     }
   }

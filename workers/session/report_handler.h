@@ -17,8 +17,8 @@ namespace switchyard::worker {
 
 inline constexpr absl::Duration kReportEvery = absl::Seconds(2);
 
-// placer: of rank 0, which reports where experts are; null: somebody else does, or they stay.
-placement::ExpertReport ReportOf(const moe::RowLoadPredictor* forecaster, const moe::PerStepBalancer* placer);
+// balancer: of rank 0, which reports where experts are; null: somebody else does, or they stay.
+placement::ExpertReport ReportOf(const moe::RowLoadPredictor* load_predictor, const moe::PerStepBalancer* balancer);
 
 class ReportHandler {
  public:

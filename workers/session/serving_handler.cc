@@ -135,14 +135,14 @@ void Handler::SendOldest() {
   metrics_->ObserveExperts(worker_->expert_counters(), &experts_reported_);
   metrics_->ObserveCold(worker_->cold_counters(), &cold_reported_);
   metrics_->ObservePlacement(worker_->placement_counters(), &placement_reported_);
-  if (const moe::PerStepBalancer* const placer = worker_->placer();
-      placer != nullptr && placer->num_commits() > commits_reported_) {
-    commits_reported_ = placer->num_commits();  // one at most since the step before
-    metrics_->placement_commit_seconds->Observe(placer->commit_seconds());
+  if (const moe::PerStepBalancer* const balancer = worker_->balancer();
+      balancer != nullptr && balancer->num_commits() > commits_reported_) {
+    commits_reported_ = balancer->num_commits();  // one at most since the step before
+    metrics_->placement_commit_seconds->Observe(balancer->commit_seconds());
   }
   // Means of many steps: not told after each.
-  if (worker_->forecaster() != nullptr && num_steps_++ % kReportForecasts == 0)
-    metrics_->ObserveForecasts(*worker_->forecaster(), &forecasts_reported_);
+  if (worker_->load_predictor() != nullptr && num_steps_++ % kReportForecasts == 0)
+    metrics_->ObserveForecasts(*worker_->load_predictor(), &forecasts_reported_);
   for (v1::StepPart& piece : link::CutIntoParts(head, &*result)) {
     v1::LinkRequest before;
     *before.mutable_step_part() = std::move(piece);
@@ -151,7 +151,7 @@ void Handler::SendOldest() {
   v1::LinkRequest reply;
   *reply.mutable_step_result() = link::ToProto(head, *result);
   send_(std::move(reply));
-  if (worker_->forecaster() != nullptr || worker_->placer() != nullptr) reports_.StepDone();
+  if (worker_->load_predictor() != nullptr || worker_->balancer() != nullptr) reports_.StepDone();
 }
 
 void Handler::Enter(int64_t epoch) {
@@ -169,7 +169,7 @@ void Handler::Poll() {
 }
 
 placement::ExpertReport Handler::TakeReport() const {
-  placement::ExpertReport report = ReportOf(worker_->forecaster(), rank_ == 0 ? worker_->placer() : nullptr);
+  placement::ExpertReport report = ReportOf(worker_->load_predictor(), rank_ == 0 ? worker_->balancer() : nullptr);
   if (const moe::TimedCopier* const copier = worker_->copier(); copier != nullptr) {
     report.copied_bytes = copier->bytes();
     report.copy_seconds = copier->seconds();

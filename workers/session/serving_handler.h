@@ -33,7 +33,7 @@ class Handler final : public LinkHandler {
         served_(served),
         send_(std::move(send)),
         stages_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
-        profiles_([worker] { return worker->forecaster(); },
+        profiles_([worker] { return worker->load_predictor(); },
                   [this](v1::ProfilePart part) {
                     v1::LinkRequest message;
                     *message.mutable_profile_part() = std::move(part);
@@ -44,7 +44,8 @@ class Handler final : public LinkHandler {
         experts_reported_(worker->expert_counters()),
         cold_reported_(worker->cold_counters()),
         placement_reported_(worker->placement_counters()),
-        forecasts_reported_(worker->forecaster() == nullptr ? absl::ZeroDuration() : worker->forecaster()->spent()) {}
+        forecasts_reported_(worker->load_predictor() == nullptr ? absl::ZeroDuration()
+                                                                : worker->load_predictor()->spent()) {}
 
   ~Handler() override { worker_->Leave(); }
 

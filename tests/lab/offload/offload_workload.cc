@@ -116,7 +116,7 @@ popularity::Popularity ExpectByToken(const popularity::RoutingTrace& trace, cons
   return rows;
 }
 
-// As a worker tells its policy what its forecaster expects (workers/moe/experts/expert_offload.h).
+// As a worker tells its policy what its load predictor expects (workers/moe/experts/expert_offload.h).
 void ReportForecasts(absl::Span<const Expected> expected, OffloadWorkload* workload) {
   offload::NeedForecast forecast({workload->num_layers, workload->num_experts, 0});
   for (size_t i = 0; i < workload->steps.size(); ++i) {

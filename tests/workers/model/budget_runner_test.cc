@@ -79,7 +79,7 @@ TEST(BudgetRunnerTest, WhatAStepIsExpectedToBeginWithIsPrefetched) {
   };
   std::vector<std::vector<int32_t>> expected, tokens;
   EXPECT_EQ(prefetched(&expected), 5) << "what the slots begin with";
-  options.forecaster = [](const Model& model) {
+  options.load_predictor = [](const Model& model) {
     return std::make_unique<FirstLayerLoadPredictor>(model.config().num_experts);
   };
   EXPECT_GT(prefetched(&tokens), 5);

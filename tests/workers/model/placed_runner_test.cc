@@ -86,7 +86,7 @@ class PlacedRunnerTest : public testing::Test {
     options.chunk = 40;
     options.batch = 5;
     options.placement = mode;
-    options.forecaster = [](const Model& model) { return std::make_unique<FakeLoadPredictor>(model.config()); };
+    options.load_predictor = [](const Model& model) { return std::make_unique<FakeLoadPredictor>(model.config()); };
     return options;
   }
 
@@ -108,7 +108,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
         copies += counters.copies[static_cast<size_t>(moe::CopyReason::kDemand)] +
                   counters.copies[static_cast<size_t>(moe::CopyReason::kPrefetch)];
         for (int layer = 0; layer < group.config().num_moe_layers(); ++layer) {
-          EXPECT_EQ(group.placer(rank).placement(layer), group.placer(0).placement(layer));
+          EXPECT_EQ(group.balancer(rank).placement(layer), group.balancer(0).placement(layer));
         }
       }
       EXPECT_EQ(copies > 0, world > 1 && mode != placement::PlacementMode::kStaticSpare)
@@ -123,21 +123,21 @@ TEST_F(PlacedRunnerTest, GreedyTokensWithEstimatesOfTheRows) {
   for (const int world : {1, 2}) {
     if (!HasDevices(world)) continue;
     RankGroupOptions options = Options(placement::PlacementMode::kAgreed, world);
-    std::vector<const moe::RowLoadPredictor*> forecasters;
-    options.forecaster = [&](const Model& model) {
-      auto forecaster = LiveLoadPredictor(model);
-      forecasters.push_back(static_cast<const moe::RowLoadPredictor*>(forecaster.get()));
-      return forecaster;
+    std::vector<const moe::RowLoadPredictor*> load_predictors;
+    options.load_predictor = [&](const Model& model) {
+      auto load_predictor = LiveLoadPredictor(model);
+      load_predictors.push_back(static_cast<const moe::RowLoadPredictor*>(load_predictor.get()));
+      return load_predictor;
     };
     RankGroup group(fixture_.dir, options);
     EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << world;
-    ASSERT_EQ(static_cast<int>(forecasters.size()), world);
-    for (const moe::RowLoadPredictor* const forecaster : forecasters) {
-      EXPECT_GT(forecaster->phase(popularity::Phase::kPrefill)
+    ASSERT_EQ(static_cast<int>(load_predictors.size()), world);
+    for (const moe::RowLoadPredictor* const load_predictor : load_predictors) {
+      EXPECT_GT(load_predictor->phase(popularity::Phase::kPrefill)
                     .score(popularity::LivePredictor::kGateAhead, 1, 1)
                     .num_batches(),
                 0);
-      EXPECT_GT(forecaster->fit()->num_rows(), 0);
+      EXPECT_GT(load_predictor->fit()->num_rows(), 0);
     }
   }
 }
@@ -157,7 +157,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensUnderABudgetToo) {
         EXPECT_GT(counters.misses, 0) << NameOf(mode) << " on " << world;
         EXPECT_EQ(counters.failed, 0);
         for (int layer = 0; layer < group.config().num_moe_layers(); ++layer) {
-          EXPECT_EQ(group.placer(rank).placement(layer), group.placer(0).placement(layer));
+          EXPECT_EQ(group.balancer(rank).placement(layer), group.balancer(0).placement(layer));
         }
       }
     }
@@ -188,15 +188,15 @@ TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
   };
   RankGroupOptions options = Options(placement::PlacementMode::kAgreed, kWorld);
   // Prepared at step 3n, in use from 3n + 1, released at 3n + 2.
-  options.before_step = [&](int64_t step, moe::PerStepBalancer* placer) -> absl::StatusOr<int64_t> {
+  options.before_step = [&](int64_t step, moe::PerStepBalancer* balancer) -> absl::StatusOr<int64_t> {
     const int64_t number = step / 3;
     if (step % 3 == 0) {
-      RETURN_IF_ERROR(placer->Prepare(number, {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}, stage_of(number)));
-      return placer->epoch();
+      RETURN_IF_ERROR(balancer->Prepare(number, {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}, stage_of(number)));
+      return balancer->epoch();
     }
-    if (number > 0 && step % 3 == 2) RETURN_IF_ERROR(placer->Release(number));
+    if (number > 0 && step % 3 == 2) RETURN_IF_ERROR(balancer->Release(number));
     while (step % 3 == 1 && number > 0) {
-      ASSIGN_OR_RETURN(const bool ready, placer->Ready());
+      ASSIGN_OR_RETURN(const bool ready, balancer->Ready());
       if (ready) break;
       absl::SleepFor(absl::Milliseconds(1));
     }
@@ -206,8 +206,8 @@ TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
   const auto tokens = group.TryGreedy(prompts_, NumTokens());
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_EQ(*tokens, expected_);
-  EXPECT_GT(group.placer(0).epoch(), 3);
-  EXPECT_EQ(group.placer(0).epoch(), group.placer(1).epoch());
+  EXPECT_GT(group.balancer(0).epoch(), 3);
+  EXPECT_EQ(group.balancer(0).epoch(), group.balancer(1).epoch());
 }
 
 TEST_F(PlacedRunnerTest, APlanOfAnUnknownPlacementIsRefused) {

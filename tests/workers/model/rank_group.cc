@@ -46,8 +46,8 @@ struct RankGroup::Rank {
   std::unique_ptr<moe::ExpertOffload> offload;
   std::unique_ptr<moe::CachedExpertHost> table;     // of a placement and a budget
   std::unique_ptr<moe::ReplicatedExperts> experts;  // of a placement alone
-  std::unique_ptr<moe::PerStepBalancer> placer;
-  std::unique_ptr<moe::LayerLoadPredictor> forecaster;
+  std::unique_ptr<moe::PerStepBalancer> balancer;
+  std::unique_ptr<moe::LayerLoadPredictor> load_predictor;
   std::unique_ptr<Model> model;
   std::unique_ptr<ModelRunner> runner;
 };
@@ -169,11 +169,11 @@ void RankGroup::MakeBalancer(const ModelConfig& config, Rank* rank) const {
                    .costs = options_.costs};
   options.rank = rank->rank;
   options.experts = slots;
-  auto placer = moe::PerStepBalancer::Create(std::move(options));
-  SY_CHECK_OK(placer.status());
-  rank->placer = *std::move(placer);
+  auto balancer = moe::PerStepBalancer::Create(std::move(options));
+  SY_CHECK_OK(balancer.status());
+  rank->balancer = *std::move(balancer);
   SY_CHECK_OK(
-      slots->Fill(rank->placer->ExpertsHere(), absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
+      slots->Fill(rank->balancer->ExpertsHere(), absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
 }
 
 void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, int rank,
@@ -194,7 +194,7 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
   auto model = Model::Create(added->stream, config, options_.dtype, *std::move(weights), kMaxGroupTokens, experts);
   SY_CHECK_OK(model.status());
   added->model = *std::move(model);
-  if (options_.forecaster) added->forecaster = options_.forecaster(*added->model);
+  if (options_.load_predictor) added->load_predictor = options_.load_predictor(*added->model);
   const int64_t token_bytes = KvBytesPerToken(config, options_.dtype);
   const WarmUpSize size = {
       .rows = kMaxGroupTokens * options_.batch, .recorded_rows = options_.batch, .layout = &layout_, .rank = rank};
@@ -208,8 +208,8 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
                                      .graphs = options_.graphs && !offloaded()});
   SY_CHECK_OK(runner.status());
   added->runner = *std::move(runner);
-  SY_CHECK_OK(
-      added->runner->SetGroup(comm, &layout_, {.placer = added->placer.get(), .forecaster = added->forecaster.get()}));
+  SY_CHECK_OK(added->runner->SetGroup(
+      comm, &layout_, {.balancer = added->balancer.get(), .load_predictor = added->load_predictor.get()}));
   ranks_.push_back(std::move(added));
 }
 
@@ -224,7 +224,7 @@ ModelRunner& RankGroup::runner(int rank) {
 
 const moe::ExpertOffload& RankGroup::offload(int rank) const { return *ranks_[rank]->offload; }
 const moe::ReplicatedExperts& RankGroup::experts(int rank) const { return *ranks_[rank]->experts; }
-const moe::PerStepBalancer& RankGroup::placer(int rank) const { return *ranks_[rank]->placer; }
+const moe::PerStepBalancer& RankGroup::balancer(int rank) const { return *ranks_[rank]->balancer; }
 
 void RankGroup::OnRanks(const std::function<void(Rank*)>& fn) {
   std::vector<std::thread> threads;
@@ -271,7 +271,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
       for (batching::StepPlan plan : plans) {
         if (runner.num_started() == options_.in_flight) RETURN_IF_ERROR(finish());
         if (options_.before_step) {
-          ASSIGN_OR_RETURN(plan.placement_epoch, options_.before_step(plan.step, rank->placer.get()));
+          ASSIGN_OR_RETURN(plan.placement_epoch, options_.before_step(plan.step, rank->balancer.get()));
         }
         RETURN_IF_ERROR(runner.Start(plan, plan.ranks[rank->rank], absl::Now() + kStepDeadline));
       }

@@ -43,15 +43,15 @@ struct RankGroupOptions {
   // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes; with
   // a placement those that rows may come for.
   int expert_slots = 0;
-  bool expert_prefetch = false;  // and what a forecaster says is likely is prefetched
-  // Every rank has a placer of this mode and so many spare slots a layer; static: rows follow the layout.
+  bool expert_prefetch = false;  // and what a load predictor says is likely is prefetched
+  // Every rank has a load balancer of this mode and so many spare slots a layer; static: rows follow the layout.
   placement::PlacementMode placement = placement::PlacementMode::kStatic;
   int spare_slots = 1;
   placement::MoveCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
   // Of each rank; none: nobody forecasts.
-  std::function<std::unique_ptr<moe::LayerLoadPredictor>(const Model& model)> forecaster = {};
+  std::function<std::unique_ptr<moe::LayerLoadPredictor>(const Model& model)> load_predictor = {};
   // Before a step, on every rank's thread: for stages of the background balancer.  Returns the step's placement epoch.
-  std::function<absl::StatusOr<int64_t>(int64_t step, moe::PerStepBalancer* placer)> before_step = {};
+  std::function<absl::StatusOr<int64_t>(int64_t step, moe::PerStepBalancer* balancer)> before_step = {};
   // This process is this rank alone, on device 0; the others run elsewhere, with the same options but for this one, and
   // make the same calls.  Of `world` ranks; outlives the RankGroup.
   comm::Communicator* only = nullptr;
@@ -77,7 +77,7 @@ class RankGroup {
   int64_t rows_given() const { return rows_given_; }                           // in all
   const moe::ExpertOffload& offload(int rank) const;                           // REQUIRES: expert_slots > 0
   const moe::ReplicatedExperts& experts(int rank) const;  // REQUIRES: a placement but static, all slots
-  const moe::PerStepBalancer& placer(int rank) const;
+  const moe::PerStepBalancer& balancer(int rank) const;
 
  private:
   struct Rank;

@@ -91,23 +91,23 @@ class FakeLoadPredictor : public moe::LayerLoadPredictor {
 
 placement::MoveCosts CheapCopies() { return {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}; }
 
-absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerStepBalancer* placer) {
+absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerStepBalancer* balancer) {
   int64_t number = 0;
   for (const StageAt& at : run.stages) {
     ++number;
-    if (step == at.prepared) RETURN_IF_ERROR(placer->Prepare(number, CheapCopies(), at.stage));
-    if (step == -at.committed) RETURN_IF_ERROR(placer->Drop(number));
-    if (step == at.committed + 1) RETURN_IF_ERROR(placer->Release(number));
+    if (step == at.prepared) RETURN_IF_ERROR(balancer->Prepare(number, CheapCopies(), at.stage));
+    if (step == -at.committed) RETURN_IF_ERROR(balancer->Drop(number));
+    if (step == at.committed + 1) RETURN_IF_ERROR(balancer->Release(number));
     if (step != at.committed) continue;
     for (const absl::Time end = Soon();;) {
-      ASSIGN_OR_RETURN(const bool ready, placer->Ready());
+      ASSIGN_OR_RETURN(const bool ready, balancer->Ready());
       if (ready) break;
       if (absl::Now() > end) return absl::DeadlineExceededError("a stage is not ready");
       absl::SleepFor(absl::Milliseconds(1));
     }
     *epoch = number;
   }
-  return placer->BeginStep(step, *epoch);
+  return balancer->BeginStep(step, *epoch);
 }
 
 std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
@@ -222,9 +222,9 @@ absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> DecidedGroup::MakeBalancer
       .costs = CheapCopies()};
   options.rank = rank;
   options.experts = slots->table();
-  ASSIGN_OR_RETURN(auto placer, moe::PerStepBalancer::Create(std::move(options)));
-  RETURN_IF_ERROR(slots->table()->Fill(placer->ExpertsHere(), Soon(), [](int64_t, int64_t) { return true; }));
-  return placer;
+  ASSIGN_OR_RETURN(auto balancer, moe::PerStepBalancer::Create(std::move(options)));
+  RETURN_IF_ERROR(slots->table()->Fill(balancer->ExpertsHere(), Soon(), [](int64_t, int64_t) { return true; }));
+  return balancer;
 }
 
 absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm, GroupResult* result) const {
@@ -236,7 +236,7 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm
   if (run.delays) copies.Delay(static_cast<uint32_t>(rank), absl::Microseconds(400));
   const int spare = run.mode == placement::PlacementMode::kStatic ? 0 : kSpareSlots;
   ASSIGN_OR_RETURN(auto slots, MakeSlots(run, kLayers * ((kExperts + world - 1) / world + spare), &copies));
-  ASSIGN_OR_RETURN(auto placer, MakeBalancer(run, rank, slots.get()));
+  ASSIGN_OR_RETURN(auto balancer, MakeBalancer(run, rank, slots.get()));
   const int64_t begin = std::accumulate(run.rank_rows.begin(), run.rank_rows.begin() + rank, int64_t{0});
   const int64_t rows = run.rank_rows[place], width = models_[0]->shape().hidden;
   const DType acc = AccDType(models_[0]->shape().dtype);
@@ -245,10 +245,10 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm
   const pipeline::MoeSchedule schedule =
       pipeline::BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = true});
   moe::MoeExecutor executor;
-  FakeLoadPredictor forecaster;
+  FakeLoadPredictor load_predictor;
   int64_t epoch = 0;
   for (int64_t step = 1; step <= kPlacedSteps; ++step) {
-    RETURN_IF_ERROR(AtStep(run, step, &epoch, placer.get()));
+    RETURN_IF_ERROR(AtStep(run, step, &epoch, balancer.get()));
     for (int layer = 0; layer < kLayers; ++layer) {
       const Tensor x = models_[0]->RandomRows(kRows, static_cast<uint32_t>(step * kLayers + layer));
       RETURN_IF_ERROR(executor.Run({.stream = &stream,
@@ -257,20 +257,20 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm
                                     .schedule = &schedule,
                                     .deadline = Soon(),
                                     .stats = &result->stats[place],
-                                    .placer = placer.get(),
-                                    .forecaster = run.forecasts ? &forecaster : nullptr},
+                                    .balancer = balancer.get(),
+                                    .load_predictor = run.forecasts ? &load_predictor : nullptr},
                                    {.index = layer}, models_[static_cast<size_t>(layer)]->LayerOf(slots->experts()),
                                    x.view().Rows(begin, rows), residual));
     }
   }
   if (slots->placed != nullptr) result->counters[place] = slots->placed->counters();
   if (slots->offload != nullptr) result->stores[place] = slots->offload->store().counters();
-  result->epochs[place] = placer->epoch();
+  result->epochs[place] = balancer->epoch();
   for (int layer = 0; layer < kLayers; ++layer) {
-    const placement::Placement& placement = result->placements[place].emplace_back(placer->placement(layer));
+    const placement::Placement& placement = result->placements[place].emplace_back(balancer->placement(layer));
     for (int expert = 0; expert < kExperts; ++expert) {
       for (const int32_t device : placement.DevicesOf(expert)) {
-        ++result->origins[place][static_cast<size_t>(placer->OriginOf(layer, device, expert))];
+        ++result->origins[place][static_cast<size_t>(balancer->OriginOf(layer, device, expert))];
       }
     }
   }

@@ -1,5 +1,5 @@
-// Groups of ranks whose layers go where decisions say, each rank a thread with slots, a placer and a communicator of
-// its own: for comparing runs that must not differ, and for faults.
+// Groups of ranks whose layers go where decisions say, each rank a thread with slots, a load balancer and a
+// communicator of its own: for comparing runs that must not differ, and for faults.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// A forecaster whose rows are on the test's device says what one on the CPU says of the same rows: by the next gates,
-// by maps that were loaded, alone and in context, and by maps that it fits from rows that it fetches.
+// A load predictor whose rows are on the test's device says what one on the CPU says of the same rows: by the next
+// gates, by maps that were loaded, alone and in context, and by maps that it fits from rows that it fetches.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -27,13 +27,13 @@ constexpr int64_t kHidden = 16, kRows = 90, kDecodes = 10;
 // fall otherwise, and a mean leaves out what weighs 1e-6.
 constexpr double kTolerance = 0.01;
 
-// Where a forecaster's rows are.
+// Where a load predictor's rows are.
 struct Place {
   explicit Place(const Stream& where) : stream(where) {}
 
   const Stream stream;
   std::vector<ops::Weight> routers;
-  std::unique_ptr<RowLoadPredictor> forecaster;
+  std::unique_ptr<RowLoadPredictor> load_predictor;
 };
 
 class ForecastDeviceTest : public testing::TestWithParam<DType> {
@@ -62,7 +62,7 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
       options.hidden = kHidden;
       options.dtype = GetParam();
       options.probe_share = probe_share;
-      place->forecaster = std::make_unique<RowLoadPredictor>(options);
+      place->load_predictor = std::make_unique<RowLoadPredictor>(options);
     }
   }
   // A map that says what a layer's router says: of the row, or of the mean of its text.
@@ -78,7 +78,7 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
   }
   void SetProbe(const popularity::ProbeMap& map) {
     for (Place* const place : {here_.get(), there_.get()})
-      ASSERT_TRUE(place->forecaster->SetProbe(place->stream, map).ok());
+      ASSERT_TRUE(place->load_predictor->SetProbe(place->stream, map).ok());
   }
 
   // One gate, as that place sees it, with the choices of the CPU's.
@@ -86,8 +86,8 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
                                                   const Tensor& chosen) {
     const Tensor x_there = *CopyToDevice(place->stream, x), logits_there = *CopyToDevice(place->stream, logits);
     const auto reported =
-        place->forecaster->OnGate({.stream = &place->stream, .deadline = absl::Now() + absl::Seconds(60)},
-                                  {.index = layer, .x = x_there, .logits = logits_there, .topk_on_host = chosen});
+        place->load_predictor->OnGate({.stream = &place->stream, .deadline = absl::Now() + absl::Seconds(60)},
+                                      {.index = layer, .x = x_there, .logits = logits_there, .topk_on_host = chosen});
     EXPECT_TRUE(reported.ok()) << reported.status();
     std::vector<popularity::Popularity> kept;
     if (!reported.ok()) return kept;
@@ -101,9 +101,9 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
     for (int64_t t = 0; t < kRows; ++t) begins[static_cast<size_t>(t)] = t < kDecodes || t == 15 || t == 16 ? 1 : 0;
     begins[kDecodes] = 1;
     for (Place* const place : {here_.get(), there_.get()}) {
-      ASSERT_TRUE(
-          place->forecaster->Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .token_ids = {}, .begins = begins})
-              .ok());
+      ASSERT_TRUE(place->load_predictor
+                      ->Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .token_ids = {}, .begins = begins})
+                      .ok());
     }
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       Tensor logits(AccDType(GetParam()), {kRows, kShape.num_experts});
@@ -130,7 +130,7 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
   }
   // How right the prompts' predictor of a layer was so far, told one layer before: total-variation distance.
   static double DistanceOf(const Place& place, popularity::LivePredictor estimator, int layer) {
-    return place.forecaster->phase(popularity::Phase::kPrefill).score(estimator, layer, 1).distance();
+    return place.load_predictor->phase(popularity::Phase::kPrefill).score(estimator, layer, 1).distance();
   }
 
   ThreadPool pool_{1};
@@ -188,7 +188,7 @@ TEST_P(ForecastDeviceTest, ANetworkInContextRunsWhereRowsAre) {
   network.network[static_cast<size_t>((kShape.num_experts + kUnits) * width - 1)] = -3;
   SetProbe(network);
   if (!TestDevice().is_cpu()) {
-    ASSERT_TRUE(there_->forecaster->Reserve(there_->stream, kRows).ok());
+    ASSERT_TRUE(there_->load_predictor->Reserve(there_->stream, kRows).ok());
   }
   Passes(12, {0, 1, 0});
   for (const Place* const place : {here_.get(), there_.get()}) {
@@ -202,9 +202,9 @@ TEST_P(ForecastDeviceTest, MapsThatItFitsOfRowsThatItFetches) {
   Passes(6, {0, 1, 0});
   std::vector<popularity::ProfileBundle> learned;
   for (Place* const place : {here_.get(), there_.get()}) {
-    const RowLoadPredictor& forecaster = *place->forecaster;
-    EXPECT_EQ(forecaster.fit()->num_rows(), 6 * kRows);
-    learned.emplace_back().maps = forecaster.fit()->SolveNow(place->stream);
+    const RowLoadPredictor& load_predictor = *place->load_predictor;
+    EXPECT_EQ(load_predictor.fit()->num_rows(), 6 * kRows);
+    learned.emplace_back().maps = load_predictor.fit()->SolveNow(place->stream);
   }
   ASSERT_EQ(learned[0].maps.size(), 6u);  // alone and in context
   ASSERT_EQ(learned[1].maps.size(), 6u);
@@ -220,13 +220,14 @@ TEST_P(ForecastDeviceTest, WhatIsReservedIsEnough) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
   SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .in_context = true, .values = {}}));
   ASSERT_TRUE(there_->stream.queue()->Workspace(ops::kCudaWorkspaceBytes).ok());  // a worker's steps have it already
-  ASSERT_TRUE(there_->forecaster->Reserve(there_->stream, kRows).ok());
-  EXPECT_EQ(there_->forecaster->MapBytesToCome(TestDevice().kind), 0);
+  ASSERT_TRUE(there_->load_predictor->Reserve(there_->stream, kRows).ok());
+  EXPECT_EQ(there_->load_predictor->MapBytesToCome(TestDevice().kind), 0);
   const int64_t taken = MemoryInUse(TestDevice().kind);
   Passes(2, {0, 1, 0});
   EXPECT_EQ(MemoryInUse(TestDevice().kind), taken);
   Make(/*probe_share=*/1);
-  const int64_t before = MemoryInUse(TestDevice().kind), limit = there_->forecaster->MapBytesToCome(TestDevice().kind);
+  const int64_t before = MemoryInUse(TestDevice().kind),
+                limit = there_->load_predictor->MapBytesToCome(TestDevice().kind);
   for (const bool in_context : {false, true}) {
     for (int layer = 0; layer < 2; ++layer) {
       for (int ahead = 1; layer + ahead < kShape.num_layers; ++ahead)

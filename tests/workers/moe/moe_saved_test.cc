@@ -127,9 +127,9 @@ TEST(MoeSavedErrorsTest, SaysWhatCannotBeSaved) {
   EXPECT_THAT(std::string(bounded.message()), HasSubstr("with a bounded exchange"));
   EXPECT_EQ(saved.num_chunks, 0);  // nothing that a backward could take for this step's
   rank.step.exchange = ExchangeMode::kExact;
-  NoLoadPredictor forecaster;
-  rank.step.forecaster = &forecaster;
-  EXPECT_THAT(std::string(rank.Run(&saved, x, residual).message()), HasSubstr("a forecaster"));
+  NoLoadPredictor load_predictor;
+  rank.step.load_predictor = &load_predictor;
+  EXPECT_THAT(std::string(rank.Run(&saved, x, residual).message()), HasSubstr("a load predictor"));
 }
 
 }  // namespace

@@ -321,7 +321,7 @@ absl::StatusOr<std::unique_ptr<moe::ColdExperts>> MakeCold(const MoeTestModel& m
 }
 
 // Splits rows over the replicas that the layout has.
-absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> BalancedPlacer(const moe::ExpertLayout& layout, int rank) {
+absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> SplittingBalancer(const moe::ExpertLayout& layout, int rank) {
   placement::Placement placement{.num_experts = layout.num_experts(), .slots = {}};
   for (int r = 0; r < layout.num_ranks(); ++r) {
     placement.slots.emplace_back(layout.Residents(r).begin(), layout.Residents(r).end());
@@ -359,9 +359,9 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, comm::Comm
   const moe::MoeLayer layer =
       offloaded == nullptr ? model.LayerOf(stream, run.layout, rank) : model.LayerOf(stream, offloaded);
   moe::MoeExecutor executor(MakerOf(run.exchange));
-  std::unique_ptr<moe::PerStepBalancer> placer;
+  std::unique_ptr<moe::PerStepBalancer> balancer;
   if (run.balanced) {
-    ASSIGN_OR_RETURN(placer, BalancedPlacer(run.layout, rank));
+    ASSIGN_OR_RETURN(balancer, SplittingBalancer(run.layout, rank));
   }
   const TensorView host_residual(
       result->residual.data() + static_cast<size_t>(begin * model.shape().hidden * DTypeBytes(acc)), acc,
@@ -376,7 +376,7 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, comm::Comm
                                   .schedule = &schedule,
                                   .deadline = Soon(),
                                   .stats = &result->stats[rank],
-                                  .placer = placer.get(),
+                                  .balancer = balancer.get(),
                                   .exchange = ModeOf(run.exchange),
                                   .max_rows = run.max_rows()},
                                  {.expert_counts = counts.view().Rows(i, 1).Reshape({experts})}, layer, mine,

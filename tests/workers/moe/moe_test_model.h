@@ -92,7 +92,7 @@ struct MoeRun {
   std::vector<int64_t> rank_rows;  // [R] how the rows are shared out, in order
   int micro_batches = 1;
   ExchangeKind exchange = ExchangeKind::kHost;
-  bool balanced = false;  // a placer splits the rows over the replicas, by counts
+  bool balanced = false;  // a load balancer splits the rows over the replicas, by counts
   int expert_slots = 0;   // > 0: of each rank's expert store; 0 = all experts are resident
   std::function<std::unique_ptr<offload::CachePolicy>(const offload::OffloadShape&)> policy = nullptr;  // of that store
   CopyScript* copies = nullptr;  // null: plain ones

@@ -131,7 +131,7 @@ TEST(PerStepBalancerTest, ReportsWhatItsExpertsWillGet) {
       options.shape = {.residents =
                            std::vector<placement::Placement>(2, placement::ContiguousPlacement(4, 2, c.spare))};
       options.rank = comm->rank();
-      ASSIGN_OR_RETURN(auto placer, PerStepBalancer::Create(std::move(options)));
+      ASSIGN_OR_RETURN(auto balancer, PerStepBalancer::Create(std::move(options)));
       const popularity::Popularity mine = {8 * popularity::kRow, 1 * popularity::kRow, 0, 4 * popularity::kRow};
       const placement::LayerEstimate estimate = {.layer = 1, .popularity = mine};
       MoeStats stats;
@@ -139,8 +139,8 @@ TEST(PerStepBalancerTest, ReportsWhatItsExpertsWillGet) {
       const Stream stream = Stream::OnCpu(&pool);
       ASSIGN_OR_RETURN(
           const LayerPlacement placement,
-          placer->Place({.stream = &stream, .comm = comm, .deadline = test::Soon(), .stats = &stats},
-                        {.topk_on_host = TensorView(nullptr, DType::kI32, {0, 2}), .estimates = {&estimate, 1}}));
+          balancer->Place({.stream = &stream, .comm = comm, .deadline = test::Soon(), .stats = &stats},
+                          {.topk_on_host = TensorView(nullptr, DType::kI32, {0, 2}), .estimates = {&estimate, 1}}));
       EXPECT_EQ(placement.estimates.size(), 1u);
       EXPECT_EQ(placement.estimates[0].layer, 1);
       for (size_t expert = 0; expert < 4; ++expert) {

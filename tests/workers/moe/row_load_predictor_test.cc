@@ -1,4 +1,5 @@
-// A forecaster over a stack of gates that all see the same rows, so that what the next gates say is known beforehand.
+// A load predictor over a stack of gates that all see the same rows, so that what the next gates say is known
+// beforehand.
 #include "workers/moe/popularity/row_load_predictor.h"
 
 #include <algorithm>
@@ -63,7 +64,7 @@ class RowLoadPredictorTest : public testing::Test {
     popularity::Popularity popularity;
   };
   // A pass over rows that every layer sees alike; chooses by `gates`, each layer's own router or another.
-  std::vector<Reported> Pass(RowLoadPredictor* forecaster, const TensorView& x, int64_t decodes,
+  std::vector<Reported> Pass(RowLoadPredictor* load_predictor, const TensorView& x, int64_t decodes,
                              const std::vector<int>& gates = {0, 1, 2}) {
     std::vector<Reported> reported;
     const auto take = [&](int after, const absl::StatusOr<absl::Span<const placement::LayerEstimate>>& estimates) {
@@ -73,12 +74,12 @@ class RowLoadPredictorTest : public testing::Test {
     };
     std::vector<int32_t> ids(static_cast<size_t>(x.dim(0)));
     for (size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int32_t>(t % 5);
-    take(-1, forecaster->Begin({.num_rows = x.dim(0), .num_decode_rows = decodes, .token_ids = ids}));
+    take(-1, load_predictor->Begin({.num_rows = x.dim(0), .num_decode_rows = decodes, .token_ids = ids}));
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       const ops::Weight& router = routers_[static_cast<size_t>(gates[static_cast<size_t>(layer)])];
       const Tensor chosen = Choose(router, x), logits = LogitsOf(router, x);
-      take(layer, forecaster->OnGate({.stream = &stream_},
-                                     {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen}));
+      take(layer, load_predictor->OnGate({.stream = &stream_},
+                                         {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen}));
       if (testing::Test::HasFatalFailure()) return reported;
     }
     return reported;
@@ -112,10 +113,10 @@ class RowLoadPredictorTest : public testing::Test {
 };
 
 TEST_F(RowLoadPredictorTest, TheNextGatesOnTheseRowsAreWhatItReportsWhereTheyAreRight) {
-  RowLoadPredictor forecaster(options_);
-  for (int pass = 0; pass < 40; ++pass) Pass(&forecaster, Random(24, kHidden), 8);
+  RowLoadPredictor load_predictor(options_);
+  for (int pass = 0; pass < 40; ++pass) Pass(&load_predictor, Random(24, kHidden), 8);
   const Tensor x = Random(24, kHidden);
-  const std::vector<Reported> reported = Pass(&forecaster, x, 8);
+  const std::vector<Reported> reported = Pass(&load_predictor, x, 8);
   // Layer 0 (and 1) by token ids; 1 and 2 after gate 0; 2 after gate 1; nothing after the last.
   std::vector<std::pair<int, int>> when;
   for (const Reported& one : reported) when.emplace_back(one.after, one.layer);
@@ -127,25 +128,26 @@ TEST_F(RowLoadPredictorTest, TheNextGatesOnTheseRowsAreWhatItReportsWhereTheyAre
     }
   }
   for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode})
-    EXPECT_EQ(forecaster.phase(phase).Best(1, 1), popularity::LivePredictor::kGateAhead);
-  EXPECT_GT(forecaster.spent(), absl::ZeroDuration());
+    EXPECT_EQ(load_predictor.phase(phase).Best(1, 1), popularity::LivePredictor::kGateAhead);
+  EXPECT_GT(load_predictor.spent(), absl::ZeroDuration());
 }
 
 // Gates that nothing predicts but a fitted map, which is the true router: layer 2 chooses by router 0.
 TEST_F(RowLoadPredictorTest, AFittedMapIsTakenWhereTheGateAheadIsWrong) {
-  RowLoadPredictor forecaster(options_);
-  ASSERT_TRUE(forecaster.SetProbe(stream_, MapOf(0, 1, 1)).ok());
+  RowLoadPredictor load_predictor(options_);
+  ASSERT_TRUE(load_predictor.SetProbe(stream_, MapOf(0, 1, 1)).ok());
   const std::vector<int> gates = {0, 1, 0};
-  for (int pass = 0; pass < 40; ++pass) Pass(&forecaster, Random(24, kHidden), 8, gates);
+  for (int pass = 0; pass < 40; ++pass) Pass(&load_predictor, Random(24, kHidden), 8, gates);
   const Tensor x = Random(24, kHidden);
-  const std::vector<Reported> reported = Pass(&forecaster, x, 8, gates);
+  const std::vector<Reported> reported = Pass(&load_predictor, x, 8, gates);
   EXPECT_EQ(reported.back().after, 1);
   EXPECT_EQ(reported.back().popularity, Counts(0, x));
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kPrefill).Best(2, 1), popularity::LivePredictor::kProbe);
-  EXPECT_THAT(std::string(forecaster.SetProbe(stream_, MapOf(0, 1, 2)).message()), HasSubstr("layer 1 for 2 ahead"));
+  EXPECT_EQ(load_predictor.phase(popularity::Phase::kPrefill).Best(2, 1), popularity::LivePredictor::kProbe);
+  EXPECT_THAT(std::string(load_predictor.SetProbe(stream_, MapOf(0, 1, 2)).message()),
+              HasSubstr("layer 1 for 2 ahead"));
   popularity::ProbeMap narrow = MapOf(0, 1, 1);
   narrow.values.pop_back();
-  EXPECT_THAT(std::string(forecaster.SetProbe(stream_, narrow).message()), HasSubstr("135 values, wants [8, 17]"));
+  EXPECT_THAT(std::string(load_predictor.SetProbe(stream_, narrow).message()), HasSubstr("135 values, wants [8, 17]"));
 }
 
 TEST_F(RowLoadPredictorTest, WhatOneHasLearnedAnotherTakes) {
@@ -178,8 +180,8 @@ TEST_F(RowLoadPredictorTest, WhatWasLoadedIsDistinguishedFromWhatWasLearnedSince
   options_.probe_share = 1;
   options_.keeps_own = true;
   constexpr int64_t kRows = 24, kPrompts = 16, kBefore = 30, kSince = 20;
-  const auto serve = [&](RowLoadPredictor* forecaster, int64_t passes) {
-    for (int64_t pass = 0; pass < passes; ++pass) Pass(forecaster, Random(kRows, kHidden), kRows - kPrompts);
+  const auto serve = [&](RowLoadPredictor* load_predictor, int64_t passes) {
+    for (int64_t pass = 0; pass < passes; ++pass) Pass(load_predictor, Random(kRows, kHidden), kRows - kPrompts);
   };
   RowLoadPredictor before(options_);
   serve(&before, kBefore);
@@ -217,22 +219,22 @@ TEST_F(RowLoadPredictorTest, WhatWasLearnedIsTakenPieceByPiece) {
   Pass(&past, Random(24, kHidden), 8);
   popularity::ProfileBundle loaded = past.Collect(stream_)->all;
   loaded.maps = {MapOf(1, 0, 1), MapOf(2, 1, 1)};
-  RowLoadPredictor forecaster(options_);
+  RowLoadPredictor load_predictor(options_);
   // The second one was fitted before this assignment was taken.
-  popularity::ProfileBundle own = forecaster.EmptyBundle();
+  popularity::ProfileBundle own = load_predictor.EmptyBundle();
   own.maps = {loaded.maps[1]};
-  ASSERT_TRUE(forecaster.Load(stream_, {.all = loaded, .own = own}).ok());
-  Pass(&forecaster, Random(6, kHidden), 2);
+  ASSERT_TRUE(load_predictor.Load(stream_, {.all = loaded, .own = own}).ok());
+  Pass(&load_predictor, Random(6, kHidden), 2);
   const auto taken = [&](bool own_alone) {
-    popularity::ProfileBundle bundle = forecaster.EmptyBundle();
-    for (int piece = 0; piece < forecaster.num_pieces(); ++piece) {
+    popularity::ProfileBundle bundle = load_predictor.EmptyBundle();
+    for (int piece = 0; piece < load_predictor.num_pieces(); ++piece) {
       EXPECT_EQ(bundle.profiles.size(), static_cast<size_t>(piece)) << "one at a time";
       EXPECT_TRUE(bundle.maps.empty());
-      forecaster.AddPiece(piece, own_alone, &bundle);
+      load_predictor.AddPiece(piece, own_alone, &bundle);
     }
     return bundle;
   };
-  const absl::StatusOr<Learned> all = forecaster.Collect(stream_);
+  const absl::StatusOr<Learned> all = load_predictor.Collect(stream_);
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_EQ(taken(false).Serialize(), all->all.Serialize());
   EXPECT_EQ(taken(true).Serialize(), all->own.Serialize());
@@ -245,7 +247,7 @@ TEST_F(RowLoadPredictorTest, WhatWasLearnedIsTakenPieceByPiece) {
 
 // Layer 2 chooses by the mean of the text so far, which a map in context knows: of prompts, but not of decoded rows.
 TEST_F(RowLoadPredictorTest, PromptsRowsAreReportedByTheMapInContext) {
-  RowLoadPredictor forecaster(options_);
+  RowLoadPredictor load_predictor(options_);
   popularity::ProbeMap in_context = MapOf(0, 1, 1);
   in_context.in_context = true;
   in_context.values.clear();
@@ -255,45 +257,46 @@ TEST_F(RowLoadPredictorTest, PromptsRowsAreReportedByTheMapInContext) {
     in_context.values.insert(in_context.values.end(), row, row + kHidden);
     in_context.values.push_back(0);
   }
-  ASSERT_TRUE(forecaster.SetProbe(stream_, in_context).ok());
+  ASSERT_TRUE(load_predictor.SetProbe(stream_, in_context).ok());
   constexpr int64_t kRows = 24, kDecodes = 8;
   std::vector<uint8_t> begins(kRows, 1);
   for (int64_t t = kDecodes; t < kRows; ++t) begins[static_cast<size_t>(t)] = t % 8 == 0 ? 1 : 0;
   for (int pass = 0; pass < 40; ++pass) {
     const Tensor x = Random(kRows, kHidden);
     ASSERT_TRUE(
-        forecaster.Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .token_ids = {}, .begins = begins}).ok());
+        load_predictor.Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .token_ids = {}, .begins = begins}).ok());
     const Tensor features = WithContext(x, begins, 0, kRows);
     Tensor means(DType::kF32, {kRows, kHidden});
     for (int64_t t = 0; t < kRows; ++t)
       std::copy_n(features.view().row<float>(t) + kHidden, kHidden, means.view().row<float>(t));
     const Tensor chosen[] = {Choose(routers_[0], x), Choose(routers_[1], x), Choose(routers_[0], means)};
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      const auto estimates = forecaster.OnGate(
+      const auto estimates = load_predictor.OnGate(
           {.stream = &stream_},
           {.index = layer, .x = x, .logits = LogitsOf(routers_[0], x), .topk_on_host = chosen[layer]});
       ASSERT_TRUE(estimates.ok()) << estimates.status();
     }
   }
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kPrefill).Best(2, 1), popularity::LivePredictor::kProbe);
-  EXPECT_LT(forecaster.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(),
+  EXPECT_EQ(load_predictor.phase(popularity::Phase::kPrefill).Best(2, 1), popularity::LivePredictor::kProbe);
+  EXPECT_LT(load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(),
             0.01);
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kDecode).score(popularity::LivePredictor::kProbe, 2, 1).num_batches(),
-            0);
+  EXPECT_EQ(
+      load_predictor.phase(popularity::Phase::kDecode).score(popularity::LivePredictor::kProbe, 2, 1).num_batches(), 0);
   // Without texts' begins nothing is told in context.
   const int64_t scored =
-      forecaster.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).num_batches();
-  for (int pass = 0; pass < 40; ++pass) Pass(&forecaster, Random(24, kHidden), 8);
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).num_batches(),
-            scored);
+      load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).num_batches();
+  for (int pass = 0; pass < 40; ++pass) Pass(&load_predictor, Random(24, kHidden), 8);
+  EXPECT_EQ(
+      load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).num_batches(),
+      scored);
   in_context.values.pop_back();
-  EXPECT_THAT(std::string(forecaster.SetProbe(stream_, in_context).message()), HasSubstr("wants [8, 33]"));
+  EXPECT_THAT(std::string(load_predictor.SetProbe(stream_, in_context).message()), HasSubstr("wants [8, 33]"));
 }
 
 // Layer 2 chooses by the absolute values of the logits of router 0, which two units an expert say: max(0, y) + max(0,
 // -y).
 TEST_F(RowLoadPredictorTest, ANetworkIsTakenInPlaceOfItsMap) {
-  RowLoadPredictor forecaster(options_);
+  RowLoadPredictor load_predictor(options_);
   constexpr int64_t kRows = 24, kWidth = 2 * kHidden + 1, kExperts = kShape.num_experts;
   popularity::ProbeMap map{.layer = 1,
                            .ahead = 1,
@@ -312,7 +315,7 @@ TEST_F(RowLoadPredictorTest, ANetworkIsTakenInPlaceOfItsMap) {
   for (int64_t e = 0; e < kExperts; ++e) {
     for (int64_t u = 0; u < 2 * kExperts; ++u) map.network.push_back(u % kExperts == e ? 1.0f : 0.0f);
   }
-  ASSERT_TRUE(forecaster.SetProbe(stream_, map).ok());
+  ASSERT_TRUE(load_predictor.SetProbe(stream_, map).ok());
   std::vector<uint8_t> begins(kRows);
   begins[0] = 1;
   for (int pass = 0; pass < 40; ++pass) {
@@ -322,18 +325,19 @@ TEST_F(RowLoadPredictorTest, ANetworkIsTakenInPlaceOfItsMap) {
       sizes.view().data<float>()[i] = std::abs(sizes.view().data<float>()[i]);
     Tensor chosen[] = {Choose(routers_[0], x), Choose(routers_[1], x), Choose(routers_[0], x)};
     ASSERT_TRUE(ops::RouteTopK(stream_, {.top_k = kShape.top_k}, sizes, chosen[2], weights).ok());
-    ASSERT_TRUE(forecaster.Begin({.num_rows = kRows, .num_decode_rows = 0, .token_ids = {}, .begins = begins}).ok());
+    ASSERT_TRUE(
+        load_predictor.Begin({.num_rows = kRows, .num_decode_rows = 0, .token_ids = {}, .begins = begins}).ok());
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      const auto estimates = forecaster.OnGate(
+      const auto estimates = load_predictor.OnGate(
           {.stream = &stream_}, {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen[layer]});
       ASSERT_TRUE(estimates.ok()) << estimates.status();
     }
   }
-  EXPECT_LT(forecaster.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(),
+  EXPECT_LT(load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(),
             0.01);
-  EXPECT_EQ(forecaster.Collect(stream_)->all.maps[0].network, map.network);
+  EXPECT_EQ(load_predictor.Collect(stream_)->all.maps[0].network, map.network);
   map.network.pop_back();
-  EXPECT_THAT(std::string(forecaster.SetProbe(stream_, map).message()),
+  EXPECT_THAT(std::string(load_predictor.SetProbe(stream_, map).message()),
               HasSubstr("919 values of a network of 16 units, wants 920"));
 }
 
@@ -347,33 +351,33 @@ TEST_F(RowLoadPredictorTest, MemoryOfAProfilingRunIsWithTheRowsThatItKeeps) {
 }
 
 TEST_F(RowLoadPredictorTest, AStepOfOnePhaseAloneAndOneWithoutRows) {
-  RowLoadPredictor forecaster(options_);
-  for (const int64_t decodes : {0, 6, 3}) Pass(&forecaster, Random(6, kHidden), decodes);
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kPrefill).profiles()[0].num_tokens(0), 9);
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kDecode).profiles()[0].num_tokens(0), 9);
-  EXPECT_THAT(Pass(&forecaster, Random(0, kHidden), 0), testing::IsEmpty());
-  EXPECT_EQ(Pass(&forecaster, Random(1, kHidden), 1).size(), 5u);
+  RowLoadPredictor load_predictor(options_);
+  for (const int64_t decodes : {0, 6, 3}) Pass(&load_predictor, Random(6, kHidden), decodes);
+  EXPECT_EQ(load_predictor.phase(popularity::Phase::kPrefill).profiles()[0].num_tokens(0), 9);
+  EXPECT_EQ(load_predictor.phase(popularity::Phase::kDecode).profiles()[0].num_tokens(0), 9);
+  EXPECT_THAT(Pass(&load_predictor, Random(0, kHidden), 0), testing::IsEmpty());
+  EXPECT_EQ(Pass(&load_predictor, Random(1, kHidden), 1).size(), 5u);
 }
 
 TEST_F(RowLoadPredictorTest, TokensThatAreNotKnownHereAreNotCountedByTheirIds) {
-  RowLoadPredictor forecaster(options_);
+  RowLoadPredictor load_predictor(options_);
   const std::vector<int32_t> ids = {3, -1, 4};
   const Tensor x = Random(3, kHidden), chosen = Choose(routers_[0], x);
-  ASSERT_TRUE(forecaster.Begin({.num_rows = 3, .num_decode_rows = 1, .token_ids = ids}).ok());
-  ASSERT_TRUE(forecaster.OnGate({.stream = &stream_}, {.index = 0, .x = x, .topk_on_host = chosen}).ok());
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kDecode).profiles()[1].num_rows(0), 1);
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kPrefill).profiles()[1].num_rows(0), 0);
-  EXPECT_EQ(forecaster.phase(popularity::Phase::kPrefill).profiles()[0].num_tokens(0), 2);
+  ASSERT_TRUE(load_predictor.Begin({.num_rows = 3, .num_decode_rows = 1, .token_ids = ids}).ok());
+  ASSERT_TRUE(load_predictor.OnGate({.stream = &stream_}, {.index = 0, .x = x, .topk_on_host = chosen}).ok());
+  EXPECT_EQ(load_predictor.phase(popularity::Phase::kDecode).profiles()[1].num_rows(0), 1);
+  EXPECT_EQ(load_predictor.phase(popularity::Phase::kPrefill).profiles()[1].num_rows(0), 0);
+  EXPECT_EQ(load_predictor.phase(popularity::Phase::kPrefill).profiles()[0].num_tokens(0), 2);
 }
 
 TEST_F(RowLoadPredictorTest, LayersOutOfTurnAreNamed) {
-  RowLoadPredictor forecaster(options_);
+  RowLoadPredictor load_predictor(options_);
   const Tensor x = Random(2, kHidden), chosen = Choose(routers_[0], x);
-  ASSERT_TRUE(forecaster.Begin({.num_rows = 2, .num_decode_rows = 2, .token_ids = {}}).ok());
-  const auto reported = forecaster.OnGate({.stream = &stream_}, {.index = 1, .x = x, .topk_on_host = chosen});
+  ASSERT_TRUE(load_predictor.Begin({.num_rows = 2, .num_decode_rows = 2, .token_ids = {}}).ok());
+  const auto reported = load_predictor.OnGate({.stream = &stream_}, {.index = 1, .x = x, .topk_on_host = chosen});
   EXPECT_THAT(std::string(reported.status().message()), HasSubstr("MoE layer 1"));
   // The next pass begins anew.
-  Pass(&forecaster, x, 2);
+  Pass(&load_predictor, x, 2);
 }
 
 }  // namespace

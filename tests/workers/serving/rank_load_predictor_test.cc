@@ -1,4 +1,4 @@
-// What a worker's forecaster begins with and writes, of a model small enough to be drawn here.
+// What a worker's load predictor begins with and writes, of a model small enough to be drawn here.
 #include "workers/serving/rank_load_predictor.h"
 
 #include <fstream>
@@ -46,9 +46,9 @@ class RankLoadPredictorTest : public testing::Test {
         options);
   }
   // A pass of prompts' rows that take experts in turn, others in each layer.
-  void Serve(moe::RowLoadPredictor* forecaster) {
+  void Serve(moe::RowLoadPredictor* load_predictor) {
     const auto experts = static_cast<int32_t>(config_.num_experts), k = static_cast<int32_t>(config_.top_k);
-    ASSERT_TRUE(forecaster->Begin({.num_rows = kRows, .num_decode_rows = 0, .token_ids = {}}).ok());
+    ASSERT_TRUE(load_predictor->Begin({.num_rows = kRows, .num_decode_rows = 0, .token_ids = {}}).ok());
     for (int layer = 0; layer < static_cast<int>(config_.num_moe_layers()); ++layer) {
       Tensor x(DType::kF32, {kRows, config_.hidden}), chosen(DType::kI32, {kRows, k}),
           logits(DType::kF32, {kRows, experts});
@@ -57,8 +57,8 @@ class RankLoadPredictorTest : public testing::Test {
       for (int64_t i = 0; i < logits.view().NumElements(); ++i)
         logits.view().data<float>()[i] = static_cast<float>(i % 5);
       for (int32_t i = 0; i < kRows * k; ++i) chosen.view().data<int32_t>()[i] = (i + layer) % experts;
-      const auto reported =
-          forecaster->OnGate({.stream = &stream_}, {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen});
+      const auto reported = load_predictor->OnGate({.stream = &stream_},
+                                                   {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen});
       ASSERT_TRUE(reported.ok()) << reported.status();
     }
   }
@@ -81,10 +81,10 @@ TEST_F(RankLoadPredictorTest, OfAGroupsFilesOneHasWhatAllLoaded) {
   popularity::ProfileBundle merged;
   for (const int rank : {0, 1}) {
     const std::string path = At(absl::StrCat("after.", rank));
-    const auto forecaster = Make({.profile = At("before"), .profile_out = path});
-    ASSERT_TRUE(forecaster.ok()) << forecaster.status();
-    Serve(forecaster->get());
-    ASSERT_TRUE(SaveProfile(stream_, **forecaster, rank, path).ok());
+    const auto load_predictor = Make({.profile = At("before"), .profile_out = path});
+    ASSERT_TRUE(load_predictor.ok()) << load_predictor.status();
+    Serve(load_predictor->get());
+    ASSERT_TRUE(SaveProfile(stream_, **load_predictor, rank, path).ok());
     absl::StatusOr<popularity::ProfileBundle> written = ReadProfile({.profile = path}, "weights");
     ASSERT_TRUE(written.ok()) << written.status();
     EXPECT_EQ(written->profiles[0].num_tokens(0), (rank == 0 ? 3 + 1 : 1) * kRows);
@@ -103,10 +103,10 @@ TEST_F(RankLoadPredictorTest, ThePapersModesAreReportedThePapersEstimate) {
   for (const placement::PlacementMode mode : {placement::PlacementMode::kCentral, placement::PlacementMode::kNoEstimate,
                                               placement::PlacementMode::kNoFinetune, placement::PlacementMode::kAgreed,
                                               placement::PlacementMode::kStaticSpare}) {
-    const auto forecaster = Make({}, mode);
-    ASSERT_TRUE(forecaster.ok()) << forecaster.status();
+    const auto load_predictor = Make({}, mode);
+    ASSERT_TRUE(load_predictor.ok()) << load_predictor.status();
     for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
-      const popularity::LivePredictor first = (*forecaster)->phase(phase).Best(1, 1);
+      const popularity::LivePredictor first = (*load_predictor)->phase(phase).Best(1, 1);
       EXPECT_EQ(first,
                 placement::IsPaper(mode) ? popularity::LivePredictor::kPath : popularity::LivePredictor::kMarginal)
           << NameOf(mode);
@@ -118,10 +118,10 @@ TEST_F(RankLoadPredictorTest, PathsAreOfTheLengthThatTheOptionsSay) {
   for (const int length : {1, 6}) {
     const ForecastOptions options = {.profile_out = At("learned"), .path_length = length};
     ASSERT_TRUE(CheckForecastOptions(options).ok());
-    const auto forecaster = Make(options);
-    ASSERT_TRUE(forecaster.ok()) << forecaster.status();
-    EXPECT_EQ((*forecaster)->phase(popularity::Phase::kDecode).profiles()[0].identity().path_length, length);
-    ASSERT_TRUE(SaveProfile(stream_, **forecaster, 0, At("learned")).ok());
+    const auto load_predictor = Make(options);
+    ASSERT_TRUE(load_predictor.ok()) << load_predictor.status();
+    EXPECT_EQ((*load_predictor)->phase(popularity::Phase::kDecode).profiles()[0].identity().path_length, length);
+    ASSERT_TRUE(SaveProfile(stream_, **load_predictor, 0, At("learned")).ok());
     EXPECT_TRUE(Make({.profile = At("learned"), .path_length = length}).ok());
     const std::string other(Make({.profile = At("learned"), .path_length = 4}).status().message());
     EXPECT_EQ(other,

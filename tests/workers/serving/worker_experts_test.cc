@@ -242,9 +242,9 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
   std::vector<double> expected;
   for (const Device device : {Device::Cpu(), TestDevice()}) {
     ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}, {}, device));
-    ASSERT_NE(worker_->forecaster(), nullptr);
+    ASSERT_NE(worker_->load_predictor(), nullptr);
     EXPECT_EQ(Tokens().size(), static_cast<size_t>(kTokens));
-    const popularity::LiveEstimates& prompts = worker_->forecaster()->phase(popularity::Phase::kPrefill);
+    const popularity::LiveEstimates& prompts = worker_->load_predictor()->phase(popularity::Phase::kPrefill);
     std::vector<double> distances;
     for (const popularity::LivePredictor estimator :
          {popularity::LivePredictor::kMarginal, popularity::LivePredictor::kGateAhead}) {
@@ -252,12 +252,12 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
       distances.push_back(score.num_batches() == 0 ? -1 : score.distance());
     }
     EXPECT_GT(distances[1], 0);
-    EXPECT_GT(worker_->forecaster()
+    EXPECT_GT(worker_->load_predictor()
                   ->phase(popularity::Phase::kDecode)
                   .score(popularity::LivePredictor::kGateAhead, 1, 1)
                   .num_batches(),
               0);
-    EXPECT_GT(worker_->forecaster()->spent(), absl::ZeroDuration());
+    EXPECT_GT(worker_->load_predictor()->spent(), absl::ZeroDuration());
     if (expected.empty()) expected = distances;
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(distances[i], expected[i], kTolerance) << i;
   }
@@ -266,18 +266,18 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
 // What looks at gates is not recorded; tokens stay.
 TEST_F(WorkerExpertsTest, ForecastsWithoutAPlacement) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {}));
-  EXPECT_EQ(worker_->forecaster(), nullptr);
+  EXPECT_EQ(worker_->load_predictor(), nullptr);
   const std::vector<int32_t> expected = Tokens();
   const std::string plain = worker_->isa();
   const std::string profile = dir_.path() + "/profile";
   ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}, {.when = "always"}));
-  ASSERT_NE(worker_->forecaster(), nullptr);
+  ASSERT_NE(worker_->load_predictor(), nullptr);
   EXPECT_EQ(Tokens(), expected);
   ASSERT_NO_FATAL_FAILURE(Join({}, {}, {.profile_out = profile}));
   EXPECT_EQ(Tokens(), expected);
   EXPECT_EQ(worker_->num_replayed(), 0);
   EXPECT_EQ(worker_->isa() == plain, TestDevice().is_cpu());  // who records does not sit with who does not
-  EXPECT_EQ(worker_->forecaster()->fit()->num_rows(), 20 + kTokens - 1);
+  EXPECT_EQ(worker_->load_predictor()->fit()->num_rows(), 20 + kTokens - 1);
   worker_->Leave();
   const absl::Status saved = worker_->SaveProfile();
   EXPECT_TRUE(saved.ok()) << saved;

@@ -37,9 +37,9 @@ class ServiceProfileTest : public testing::Test {
     options.hidden = kHidden;
     options.dtype = DType::kF32;
     for (const ops::Weight& router : routers_) options.routers.push_back(&router);
-    forecaster_.emplace(options);
+    load_predictor_.emplace(options);
     const popularity::ProfileIdentity identity =
-        forecaster_->phase(popularity::Phase::kDecode).profiles()[0].identity();
+        load_predictor_->phase(popularity::Phase::kDecode).profiles()[0].identity();
     popularity::PathProfile counted(identity, {});
     const std::vector<int16_t> experts(static_cast<size_t>(kShape.num_layers * kLoaded), 0);
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
@@ -50,12 +50,12 @@ class ServiceProfileTest : public testing::Test {
                        .layer_stride = kLoaded},
                       layer);
     }
-    popularity::ProfileBundle loaded = forecaster_->EmptyBundle();
+    popularity::ProfileBundle loaded = load_predictor_->EmptyBundle();
     loaded.profiles.push_back(counted);
     popularity::ProbeMap map{.layer = 0, .ahead = 1, .num_rows = kLoaded, .values = {}};
     for (int64_t i = 0; i < kShape.num_experts * (kHidden + 1); ++i) map.values.push_back(static_cast<float>(i));
     loaded.maps.push_back(std::move(map));
-    EXPECT_TRUE(forecaster_->Load(stream_, {.all = loaded}).ok());
+    EXPECT_TRUE(load_predictor_->Load(stream_, {.all = loaded}).ok());
   }
 
   v1::SendProfile Question(int64_t request, int64_t offset, int64_t group = kGroup) {
@@ -96,10 +96,10 @@ class ServiceProfileTest : public testing::Test {
   ThreadPool pool_{1};
   Stream stream_ = Stream::OnCpu(&pool_);
   std::vector<ops::Weight> routers_;
-  std::optional<moe::RowLoadPredictor> forecaster_;
+  std::optional<moe::RowLoadPredictor> load_predictor_;
   bool learns_ = true;
   std::optional<v1::ProfilePart> answer_;
-  ProfileHandler handler_{[this] { return learns_ ? &*forecaster_ : nullptr; },
+  ProfileHandler handler_{[this] { return learns_ ? &*load_predictor_ : nullptr; },
                           [this](v1::ProfilePart part) { answer_ = std::move(part); }};
 };
 
@@ -121,7 +121,7 @@ TEST_F(ServiceProfileTest, WhatAllHadLoadedTheFirstReports) {
 TEST_F(ServiceProfileTest, IsTakenPieceByPiece) {
   handler_.Enter(kGroup, 0);
   handler_.Ask(Question(1, 0));
-  for (int piece = 1; piece < forecaster_->num_pieces(); ++piece) {
+  for (int piece = 1; piece < load_predictor_->num_pieces(); ++piece) {
     EXPECT_TRUE(handler_.waiting());
     EXPECT_FALSE(answer_.has_value());
     handler_.Poll();

@@ -230,8 +230,9 @@ absl::Status Model::CheckSaving(const StageIn& in, const SavedForward& saved) co
   if (in.rebalancing != nullptr && in.rebalancing->active()) {
     return absl::UnimplementedError("forward: rows are lent in a pass that is kept for a backward one");
   }
-  if (in.moe->placer != nullptr || in.moe->forecaster != nullptr) {
-    return absl::UnimplementedError("forward: a pass that is kept for a backward one has no placer and no forecaster");
+  if (in.moe->balancer != nullptr || in.moe->load_predictor != nullptr) {
+    return absl::UnimplementedError(
+        "forward: a pass that is kept for a backward one has no load balancer and no load predictor");
   }
   if (saved.num_rows() == in.batch->num_rows()) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -77,7 +77,7 @@ class Model {
   absl::Status ReserveExchange(const moe::MoeCapacity& room, int64_t recorded_rows);
 
   // saved: receives what backward needs, begun with the batch's rows; null: inference.  Same bits, same collectives.
-  // Unimplemented with it: a device, lent rows, a placer, a forecaster, experts from a store.
+  // Unimplemented with it: a device, lent rows, a load balancer, a load predictor, experts from a store.
   absl::StatusOr<StageOut> Forward(const StageIn& in, LayerRange layers, KvCache* cache, SavedForward* saved);
 
   const ModelConfig& config() const { return config_; }

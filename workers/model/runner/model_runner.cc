@@ -122,8 +122,8 @@ moe::MoeContext ModelRunner::ContextOf(absl::Time deadline, moe::MoeStats* stats
           .schedule = &schedule_,
           .deadline = deadline,
           .stats = stats,
-          .placer = guides_.placer,
-          .forecaster = guides_.forecaster};
+          .balancer = guides_.balancer,
+          .load_predictor = guides_.load_predictor};
 }
 
 absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, Started* step) {
@@ -179,19 +179,19 @@ void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) 
 }
 
 absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
-  if (guides_.placer != nullptr) RETURN_IF_ERROR(guides_.placer->BeginStep(plan.step, plan.placement_epoch));
-  if (guides_.forecaster == nullptr) return absl::OkStatus();
+  if (guides_.balancer != nullptr) RETURN_IF_ERROR(guides_.balancer->BeginStep(plan.step, plan.placement_epoch));
+  if (guides_.load_predictor == nullptr) return absl::OkStatus();
   // Compares positions, as borrowed rows have no sequence here.
   const std::vector<int32_t>& at = batch_.rope_rows;
   text_begins_.resize(at.size());
   for (size_t t = 0; t < at.size(); ++t) text_begins_[t] = t == 0 || at[t] != at[t - 1] + 1 ? 1 : 0;
   ASSIGN_OR_RETURN(const absl::Span<const placement::LayerEstimate> expected,
-                   guides_.forecaster->Begin({.num_rows = batch_.num_rows(),
-                                              .num_decode_rows = batch_.num_decode_rows,
-                                              .token_ids = batch_.tokens,
-                                              .begins = text_begins_}));
-  // Not for a placer, which needs all ranks' estimates: these would take an exchange of their own, and the next one,
-  // with the first gate's counts, knows more.
+                   guides_.load_predictor->Begin({.num_rows = batch_.num_rows(),
+                                                  .num_decode_rows = batch_.num_decode_rows,
+                                                  .token_ids = batch_.tokens,
+                                                  .begins = text_begins_}));
+  // Not for a load balancer, which needs all ranks' estimates: these would take an exchange of their own, and the next
+  // one, with the first gate's counts, knows more.
   return model_->experts() == nullptr ? absl::OkStatus() : model_->experts()->BeginPass(expected);
 }
 

@@ -48,10 +48,10 @@ struct RunnerOptions {
 
 // What decides over a group's layers beside its layout.  Borrowed; may be null.
 struct LayerGuides {
-  moe::PerStepBalancer* placer = nullptr;         // where rows go; begins each step, with the plan's placement epoch
-  moe::LayerLoadPredictor* forecaster = nullptr;  // what coming layers get
+  moe::PerStepBalancer* balancer = nullptr;  // where rows go; begins each step, with the plan's placement epoch
+  moe::LayerLoadPredictor* load_predictor = nullptr;  // what coming layers get
 
-  bool any() const { return placer != nullptr || forecaster != nullptr; }
+  bool any() const { return balancer != nullptr || load_predictor != nullptr; }
 };
 
 class ModelRunner {
@@ -152,7 +152,7 @@ class ModelRunner {
   comm::Communicator* comm_ = nullptr;
   const moe::ExpertLayout* layout_ = nullptr;
   LayerGuides guides_;
-  std::vector<uint8_t> text_begins_;  // [T] of the step's batch, for the forecaster
+  std::vector<uint8_t> text_begins_;  // [T] of the step's batch, for the load predictor
   pipeline::MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
 

@@ -71,24 +71,24 @@ absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* l
 
 // Asks what coming layers will get, and where the rows go that were just gated.
 absl::Status LayerRouter::AskGuides(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
-  if (context.forecaster == nullptr && context.placer == nullptr) return absl::OkStatus();
+  if (context.load_predictor == nullptr && context.balancer == nullptr) return absl::OkStatus();
   if (layer->num_chunks != 1) {
-    if (context.placer == nullptr) return absl::OkStatus();
-    return absl::UnimplementedError("moe_layer: a placer wants all rows gated at once");
+    if (context.balancer == nullptr) return absl::OkStatus();
+    return absl::UnimplementedError("moe_layer: a load balancer wants all rows gated at once");
   }
   ASSIGN_OR_RETURN(layer->topk_on_host, OnHost(context, layer->topk_idx, &choices_on_host_));
-  if (context.forecaster != nullptr) {
+  if (context.load_predictor != nullptr) {
     const absl::StatusOr<absl::Span<const placement::LayerEstimate>> reported =
-        context.forecaster->OnGate(context, *layer);
+        context.load_predictor->OnGate(context, *layer);
     RETURN_IF_ERROR(context.comm->status());  // says more than that the stream was freed
     RETURN_IF_ERROR(reported.status());
     layer->estimates = *reported;
   }
-  return context.placer == nullptr ? absl::OkStatus() : Place(context, of, layer);
+  return context.balancer == nullptr ? absl::OkStatus() : Place(context, of, layer);
 }
 
 absl::Status LayerRouter::Place(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
-  ASSIGN_OR_RETURN(LayerPlacement placement, context.placer->Place(context, *layer));
+  ASSIGN_OR_RETURN(LayerPlacement placement, context.balancer->Place(context, *layer));
   SY_CHECK_EQ(placement.layout->num_ranks(), context.comm->world());
   RETURN_IF_ERROR(CheckExperts(*placement.layout, context.comm->rank(), of.weights));
   layer->layout = placement.layout;

@@ -26,7 +26,7 @@ class LayerRouter {
   }
   // Allocates memory for the choices of layer->x: REQUIRED before a layer's first Route.
   absl::Status Begin(const MoeContext& context, const MoeLayerDesc& desc, LayerContext* layer);
-  // Gates layer->rows(), drops choices without room, and asks forecaster and placer.
+  // Gates layer->rows(), drops choices without room, and asks the load predictor and the load balancer.
   absl::Status Route(const MoeContext& context, const MoeLayer& of, LayerContext* layer);
   // Adds to the layer's counts, once all rows are gated.
   absl::Status CountChoices(const MoeContext& context, const LayerContext& layer) const;
@@ -42,7 +42,7 @@ class LayerRouter {
   absl::Status Place(const MoeContext& context, const MoeLayer& of, LayerContext* layer);
 
   TensorView chosen_, topk_weight_, logits_;  // of the present layer
-  std::optional<SplitCursor> split_;          // of a placer's table
+  std::optional<SplitCursor> split_;          // of a load balancer's table
   GateMemory memory_;
   CapacityGate capacity_gate_;
   HostCopy choices_on_host_;

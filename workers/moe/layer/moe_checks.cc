@@ -133,8 +133,8 @@ absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer
 absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer) {
   const char* with = !context.stream->device().is_cpu()         ? "a device"
                      : context.exchange != ExchangeMode::kExact ? "a bounded exchange"
-                     : context.placer != nullptr                ? "a placer"
-                     : context.forecaster != nullptr            ? "a forecaster"
+                     : context.balancer != nullptr              ? "a load balancer"
+                     : context.load_predictor != nullptr        ? "a load predictor"
                      : layer.weights.experts != nullptr         ? "experts that are not all in tables"
                                                                 : nullptr;
   if (with == nullptr) return absl::OkStatus();

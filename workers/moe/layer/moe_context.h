@@ -1,8 +1,8 @@
 // MoeContext: the MoE layers of one step; LayerContext: one of these layers.
 //
-// The caller of a step makes one MoeContext and passes it down; model, layers, exchanges, placers, forecasters and
-// experts change only its statistics.  The model makes a LayerContext for each layer, which fills in the rest as it
-// runs. Plain data; everything is borrowed.
+// The caller of a step makes one MoeContext and passes it down; model, layers, exchanges, load balancers, load
+// predictors and experts change only its statistics.  The model makes a LayerContext for each layer, which fills in the
+// rest as it runs. Plain data; everything is borrowed.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class LayerBalancer;
 class SplitCursor;
 struct MoeSaved;
 
-// The same on every rank, except stream, stats, placer and forecaster.
+// The same on every rank, except stream, stats, balancer and load_predictor.
 struct MoeContext {
   const Stream* stream = nullptr;
   comm::Communicator* comm = nullptr;               // the "ep" group
@@ -41,10 +41,10 @@ struct MoeContext {
   MoeStats* stats = nullptr;  // added to; not null
   // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate, so the step
   // cannot be recorded.
-  LayerBalancer* placer = nullptr;
-  // Observes each gate and forecasts for the placer and the experts; may be null.  Not asked where a schedule gates its
-  // rows in parts.
-  LayerLoadPredictor* forecaster = nullptr;
+  LayerBalancer* balancer = nullptr;
+  // Observes each gate and forecasts for the load balancer and the experts; may be null.  Not asked where a schedule
+  // gates its rows in parts.
+  LayerLoadPredictor* load_predictor = nullptr;
   AllToAllWatch* watch = nullptr;  // observes the layers' all-to-alls; may be null
   // Drops choices without room before rows are placed.  On the CPU, where all rows are gated at once.
   ExpertCapacity capacity = {};
@@ -68,15 +68,15 @@ struct LayerContext {
   int64_t num_decode_rows = 0;
   const int32_t* num_rows = nullptr;  // on a device: rows from *num_rows on are padding; null = none are
   // Receives what the layer's backward needs; may be null.  Unimplemented except on the CPU with kExact, without
-  // placer, forecaster and MoeLayerWeights::experts.
+  // load balancer, load predictor and MoeLayerWeights::experts.
   MoeSaved* saved = nullptr;
 
   // The layer fills in the rest, first its gate's results for all of this rank's rows:
   TensorView x = {};             // [T, H] model dtype: what goes to the experts
   TensorView logits = {};        // [T, E] AccDType, the router's
   TensorView topk_idx = {};      // [T, K] int32, -1 = dropped
-  TensorView topk_on_host = {};  // the same on the host, for placer and forecaster
-  // Forecasts for coming layers, nearest first: the forecaster's of this rank's rows, then the placer's
+  TensorView topk_on_host = {};  // the same on the host, for load balancer and load predictor
+  // Forecasts for coming layers, nearest first: the load predictor's of this rank's rows, then the load balancer's
   // (LayerPlacement). May be empty.
   absl::Span<const placement::LayerEstimate> estimates = {};
   const ExpertLayout* layout = nullptr;  // where its experts are

@@ -254,7 +254,7 @@ absl::Status RowLoadPredictor::TakeChoices(const LayerContext& layer) {
   const int64_t k = options_.shape.top_k;
   if (layer.index != next_layer_ || layer.topk_on_host.rank() != 2 || layer.topk_on_host.dim(0) != num_rows_ ||
       layer.topk_on_host.dim(1) != k) {
-    return absl::InternalError(absl::StrCat("forecaster: MoE layer ", layer.index, " chose ",
+    return absl::InternalError(absl::StrCat("load predictor: MoE layer ", layer.index, " chose ",
                                             layer.topk_on_host.ToString(), ", wants layer ", next_layer_, " and [",
                                             num_rows_, ", ", k, "]"));
   }

@@ -51,7 +51,7 @@ struct RowLoadPredictorOptions {
   bool paper_estimate = false;  // estimates are Lina's (LiveOptions)
 };
 
-// All that a forecaster has learned.
+// All that a load predictor has learned.
 struct Learned {
   popularity::ProfileBundle all;
   popularity::ProfileBundle own = {};  // of it, what is from these rows and not loaded

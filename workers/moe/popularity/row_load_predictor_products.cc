@@ -1,4 +1,4 @@
-// What a forecaster computes of a gate's rows where they are, and what it fetches of them.
+// What a load predictor computes of a gate's rows where they are, and what it fetches of them.
 #include <algorithm>
 
 #include "absl/time/clock.h"
