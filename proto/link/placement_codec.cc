@@ -185,23 +185,23 @@ absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& me
   return placement;
 }
 
-v1::PreparePlacement ToProto(const placement::Migration& stage, int64_t group_epoch) {
+v1::PreparePlacement ToProto(const placement::Migration& migration, int64_t group_epoch) {
   v1::PreparePlacement message;
   message.set_group_epoch(group_epoch);
-  message.set_placement_epoch(stage.epoch);
-  FillMoves(stage.arrivals, message.mutable_arrivals());
-  FillMoves(stage.departures, message.mutable_departures());
-  CostFields().Put(stage.costs, message.mutable_costs());
+  message.set_placement_epoch(migration.epoch);
+  FillMoves(migration.arrivals, message.mutable_arrivals());
+  FillMoves(migration.departures, message.mutable_departures());
+  CostFields().Put(migration.costs, message.mutable_costs());
   return message;
 }
 
 absl::StatusOr<placement::Migration> FromProto(const v1::PreparePlacement& message) {
-  placement::Migration stage;
-  stage.epoch = message.placement_epoch();
-  stage.costs = CostFields().FromProto(message.costs());
-  ASSIGN_OR_RETURN(stage.arrivals, MovesOf(message.arrivals()));
-  ASSIGN_OR_RETURN(stage.departures, MovesOf(message.departures()));
-  return stage;
+  placement::Migration migration;
+  migration.epoch = message.placement_epoch();
+  migration.costs = CostFields().FromProto(message.costs());
+  ASSIGN_OR_RETURN(migration.arrivals, MovesOf(message.arrivals()));
+  ASSIGN_OR_RETURN(migration.departures, MovesOf(message.departures()));
+  return migration;
 }
 
 v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_epoch) {

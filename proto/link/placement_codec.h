@@ -18,7 +18,7 @@ v1::GroupPlacement ToProto(const placement::GroupPlacement& placement);
 // InvalidArgument: layers that are not world x slots.
 absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& message, int world);
 
-v1::PreparePlacement ToProto(const placement::Migration& stage, int64_t group_epoch);
+v1::PreparePlacement ToProto(const placement::Migration& migration, int64_t group_epoch);
 // InvalidArgument: a move of no known kind, columns that differ in length.
 absl::StatusOr<placement::Migration> FromProto(const v1::PreparePlacement& message);
 

@@ -11,12 +11,12 @@ namespace switchyard::server {
 namespace {
 
 // Experts that get another host, and its memory.  Under a budget nobody loads: that is a word to cache policies.
-int64_t CopiesOf(const placement::ResidencyMigration& stage) {
-  return std::count_if(stage.arrivals.begin(), stage.arrivals.end(),
+int64_t CopiesOf(const placement::ResidencyMigration& migration) {
+  return std::count_if(migration.arrivals.begin(), migration.arrivals.end(),
                        [](const placement::ResidencyMove& move) { return move.kind == placement::MoveKind::kCopy; });
 }
 
-// Measured times scatter, and a stage is not for nothing: within a factor of 2 decisions are much the same.
+// Measured times scatter, and a migration is not for nothing: within a factor of 2 decisions are much the same.
 bool Alike(const placement::MoveCosts& a, const placement::MoveCosts& b) {
   const auto near = [](int64_t x, int64_t y) { return x / 2 <= y && y / 2 <= x; };
   return near(a.copy_ps, b.copy_ps) && near(a.row_ps, b.row_ps) && near(a.layer_ps, b.layer_ps);
@@ -86,29 +86,29 @@ void BackgroundBalancer::GroupDown(const std::string& reason, absl::Time now) {
     discard_ = true;
     EndPlan(PlanOutcome::kAborted, absl::StrCat("the group was lost: ", reason), now);
   }
-  if (plan_ == nullptr) return stage_.reset();
+  if (plan_ == nullptr) return migration_.reset();
   // What is committed is what the next group begins with, so nobody has to release anything.
-  const bool in_force =
-      stage_->state() == placement::EpochState::kCommitted || stage_->state() == placement::EpochState::kReleasing;
-  if (in_force && stage_idx_ + 1 == plan_->stages.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
+  const bool in_force = migration_->state() == placement::EpochState::kCommitted ||
+                        migration_->state() == placement::EpochState::kReleasing;
+  if (in_force && migration_idx_ + 1 == plan_->migrations.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
   AbortPlan(absl::StrCat("the group was lost: ", reason), now);
 }
 
 int64_t BackgroundBalancer::placement_epoch() const {
-  return stage_.has_value() ? static_cast<int64_t>(stage_->placement_epoch()) : epoch_;
+  return migration_.has_value() ? static_cast<int64_t>(migration_->placement_epoch()) : epoch_;
 }
 
 void BackgroundBalancer::StepPlanned(int64_t step, absl::Time now) {
-  if (!stage_.has_value()) return;
-  const bool waited = stage_->state() == placement::EpochState::kReady;
-  const placement::EpochDirective directive = stage_->StepPlanned(step, stage_->placement_epoch());
+  if (!migration_.has_value()) return;
+  const bool waited = migration_->state() == placement::EpochState::kReady;
+  const placement::EpochDirective directive = migration_->StepPlanned(step, migration_->placement_epoch());
   if (waited) CommitMigration();
   Handle(directive, now);
 }
 
 void BackgroundBalancer::StepDone(int64_t step, const popularity::ExpertLoadStats& load_stats,
                                   PlacementCostMonitor* meter, absl::Time now) {
-  if (stage_.has_value()) Handle(stage_->StepDone(step), now);
+  if (migration_.has_value()) Handle(migration_->StepDone(step), now);
   if (shape_.devices < 2 || !up_) return;
   ++steps_since_costs_;
   if (settings_.rebalances() && ++steps_since_plan_ >= settings_.rebalance_steps && idle())
@@ -124,10 +124,10 @@ void BackgroundBalancer::ReportCosts(PlacementCostMonitor* meter, absl::Time now
   costs_ = meter->Costs();
   if (!settings_.rebalances()) meter->Fade();  // else whoever plans does
   if (measured && Alike(costs_, reported_costs_)) return;
-  placement::Migration stage;  // without moves
-  stage.epoch = next_epoch_++;
-  stage.costs = costs_;
-  SendMigration(std::move(stage), now);
+  placement::Migration migration;  // without moves
+  migration.epoch = next_epoch_++;
+  migration.costs = costs_;
+  SendMigration(std::move(migration), now);
 }
 
 void BackgroundBalancer::StartPlan(const popularity::ExpertLoadStats& load_stats, PlacementCostMonitor* meter) {
@@ -153,49 +153,50 @@ void BackgroundBalancer::Planned(absl::StatusOr<PendingMigration> plan, absl::Ti
   if (!plan.ok()) return EndPlan(PlanOutcome::kAborted, std::string(plan.status().message()), now);
   plan_ = std::make_shared<const placement::ResidencyPlan>(std::move(plan->plan));
   after_ = std::move(plan->after);
-  stage_idx_ = 0;
+  migration_idx_ = 0;
   plan_copies_ = plan_bytes_ = 0;
-  if (plan_->stages.empty()) return EndPlan(PlanOutcome::kNothingToDo, "", now);
-  LogInfo("experts: a plan of ", plan_->copies, " copies in ", plan_->stages.size(), " stages, ", plan_->bytes >> 10,
-          " KiB");
-  next_epoch_ = static_cast<int64_t>(plan_->epoch + plan_->stages.size());
-  view_.stages = static_cast<int>(plan_->stages.size());
+  if (plan_->migrations.empty()) return EndPlan(PlanOutcome::kNothingToDo, "", now);
+  LogInfo("experts: a plan of ", plan_->copies, " copies in ", plan_->migrations.size(), " migrations, ",
+          plan_->bytes >> 10, " KiB");
+  next_epoch_ = static_cast<int64_t>(plan_->epoch + plan_->migrations.size());
+  view_.migrations = static_cast<int>(plan_->migrations.size());
   StartMigration(now);
 }
 
 void BackgroundBalancer::StartMigration(absl::Time now) {
-  const placement::ResidencyMigration& moves = plan_->stages[stage_idx_];
-  placement::Migration stage;
-  stage.epoch = static_cast<int64_t>(plan_->epoch + stage_idx_);
-  stage.arrivals = moves.arrivals;
-  stage.departures = moves.departures;
-  stage.costs = costs_;
-  SendMigration(std::move(stage), now);
+  const placement::ResidencyMigration& moves = plan_->migrations[migration_idx_];
+  placement::Migration migration;
+  migration.epoch = static_cast<int64_t>(plan_->epoch + migration_idx_);
+  migration.arrivals = moves.arrivals;
+  migration.departures = moves.departures;
+  migration.costs = costs_;
+  SendMigration(std::move(migration), now);
 }
 
-void BackgroundBalancer::SendMigration(placement::Migration stage, absl::Time now) {
-  stage_.emplace(static_cast<uint64_t>(stage.epoch), static_cast<uint64_t>(epoch_), shape_.devices, now + kPatience);
+void BackgroundBalancer::SendMigration(placement::Migration migration, absl::Time now) {
+  migration_.emplace(static_cast<uint64_t>(migration.epoch), static_cast<uint64_t>(epoch_), shape_.devices,
+                     now + kPatience);
   release_by_ = absl::InfiniteFuture();
-  host_->Prepare(stage);
+  host_->Prepare(migration);
 }
 
 void BackgroundBalancer::CommitMigration() {
-  epoch_ = static_cast<int64_t>(stage_->epoch());
+  epoch_ = static_cast<int64_t>(migration_->epoch());
   reported_costs_ = costs_;
   if (plan_ == nullptr) {
     return LogInfo("experts: moves are weighed by what was measured: a copy of ", costs_.copy_ps / 1'000'000, " us, ",
                    costs_.row_ps / 1000, " ns a row more, ", costs_.layer_ps / 1'000'000, " us a layer");
   }
-  const placement::ResidencyMigration& stage = plan_->stages[stage_idx_];
-  view_.layers = std::move(after_[stage_idx_]);
+  const placement::ResidencyMigration& migration = plan_->migrations[migration_idx_];
+  view_.layers = std::move(after_[migration_idx_]);
   view_.epoch = epoch_;
   view_.plan = nullptr;
-  const int64_t copies = CopiesOf(stage);
+  const int64_t copies = CopiesOf(migration);
   const bool copied = plan_->copies > 0 && shape_.budget_slots == 0;
   const int64_t bytes = copied ? plan_->bytes / plan_->copies * copies : 0;
   plan_copies_ += copies;
   plan_bytes_ += bytes;
-  ++view_.stages_in_use;
+  ++view_.migrations_in_use;
   view_.copies += copies;
   view_.bytes += bytes;
 }
@@ -207,47 +208,47 @@ void BackgroundBalancer::Handle(placement::EpochDirective directive, absl::Time 
       return;
     case placement::EpochDirective::kRelease:
       release_by_ = now + kPatience;
-      return host_->Release(static_cast<int64_t>(stage_->epoch()));
+      return host_->Release(static_cast<int64_t>(migration_->epoch()));
     case placement::EpochDirective::kDropArrivals: {
-      const std::string why = stage_->reason();
-      host_->Drop(static_cast<int64_t>(stage_->epoch()));
+      const std::string why = migration_->reason();
+      host_->Drop(static_cast<int64_t>(migration_->epoch()));
       return AbortPlan(why, now);
     }
   }
 }
 
 void BackgroundBalancer::Prepared(int rank, int64_t epoch, const std::string& error, absl::Time now) {
-  if (!stage_.has_value() || static_cast<uint64_t>(epoch) != stage_->epoch()) return;
-  Handle(error.empty() ? stage_->RankReady(rank, /*checksum_ok=*/true) : stage_->RankFailed(rank, error), now);
+  if (!migration_.has_value() || static_cast<uint64_t>(epoch) != migration_->epoch()) return;
+  Handle(error.empty() ? migration_->RankReady(rank, /*checksum_ok=*/true) : migration_->RankFailed(rank, error), now);
 }
 
 void BackgroundBalancer::Released(int rank, int64_t epoch, absl::Time now) {
-  if (!stage_.has_value() || static_cast<uint64_t>(epoch) != stage_->epoch()) return;
-  Handle(stage_->RankReleased(rank), now);
-  if (stage_->state() != placement::EpochState::kDone) return;
-  if (plan_ == nullptr) return stage_.reset();
-  if (++stage_idx_ == plan_->stages.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
+  if (!migration_.has_value() || static_cast<uint64_t>(epoch) != migration_->epoch()) return;
+  Handle(migration_->RankReleased(rank), now);
+  if (migration_->state() != placement::EpochState::kDone) return;
+  if (plan_ == nullptr) return migration_.reset();
+  if (++migration_idx_ == plan_->migrations.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
   StartMigration(now);
 }
 
 void BackgroundBalancer::Tick(absl::Time now) {
-  if (!stage_.has_value()) return;
-  if (stage_->state() == placement::EpochState::kReleasing && now >= release_by_) {
+  if (!migration_.has_value()) return;
+  if (migration_->state() == placement::EpochState::kReleasing && now >= release_by_) {
     release_by_ = absl::InfiniteFuture();
-    return host_->BreakGroup(absl::StrCat("not all ranks released placement ", stage_->epoch(), " within ",
+    return host_->BreakGroup(absl::StrCat("not all ranks released placement ", migration_->epoch(), " within ",
                                           absl::FormatDuration(kPatience)));
   }
-  Handle(stage_->Tick(now), now);
+  Handle(migration_->Tick(now), now);
 }
 
 void BackgroundBalancer::AbortPlan(const std::string& why, absl::Time now) {
   if (plan_ == nullptr) {
     steps_since_costs_ = kFirstCosts - kCostsApart;  // who cannot take them is not asked with every step
     LogWarn("experts: not all ranks have taken up measured costs: ", why);
-    return stage_.reset();
+    return migration_.reset();
   }
-  EndPlan(PlanOutcome::kAborted, absl::StrCat("after ", view_.stages_in_use, " of ", view_.stages, " stages: ", why),
-          now);
+  EndPlan(PlanOutcome::kAborted,
+          absl::StrCat("after ", view_.migrations_in_use, " of ", view_.migrations, " migrations: ", why), now);
 }
 
 void BackgroundBalancer::EndPlan(PlanOutcome outcome, const std::string& reason, absl::Time now) {
@@ -260,11 +261,11 @@ void BackgroundBalancer::EndPlan(PlanOutcome outcome, const std::string& reason,
   view_.last_copies = plan_copies_;
   view_.last_bytes = plan_bytes_;
   plan_copies_ = plan_bytes_ = 0;
-  view_.stages = view_.stages_in_use = 0;
+  view_.migrations = view_.migrations_in_use = 0;
   ++view_.plans[static_cast<size_t>(outcome)];
   plan_ = nullptr;
   after_.clear();
-  stage_.reset();
+  migration_.reset();
 }
 
 }  // namespace switchyard::server

@@ -1,15 +1,15 @@
 // The background balancer of expert placement: every so many steps it looks whether experts had better live elsewhere,
-// has a plan made, and carries it out on all workers, stage by stage, while requests run.
+// has a plan made, and carries it out on all workers, migration by migration, while requests run.
 //
-//   idle ── rebalance_steps done ──► planning (elsewhere) ──► stage after stage: ResidencyEpoch ──► idle
+//   idle ── rebalance_steps done ──► planning (elsewhere) ──► migration after migration: ResidencyEpoch ──► idle
 //
-// A stage that fails before its commit, a lost group, or a plan that cannot be made ends the plan; what was committed
-// stays, and the next group begins with it.  Answers of another epoch than the stage's change nothing.  One plan at a
-// time; none where --rebalance_steps is 0.
+// A migration that fails before its commit, a lost group, or a plan that cannot be made ends the plan; what was
+// committed stays, and the next group begins with it.  Answers of another epoch than the migration's change nothing.
+// One plan at a time; none where --rebalance_steps is 0.
 //
-// Costs for the per-step balancer go the same way, as a stage without moves: after the first steps have measured them,
-// and whenever they have changed, so that every rank adopts them at the same step.
-// No thread, clock or socket: the engine loop owns it and passes the time; Host does the rest.
+// Costs for the per-step balancer go the same way, as a migration without moves: after the first steps have measured
+// them, and whenever they have changed, so that every rank adopts them at the same step. No thread, clock or socket:
+// the engine loop owns it and passes the time; Host does the rest.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct ResidencyView {
   // Of a worker's expert budget: experts of all layers that it has room for; 0: all have.
   int budget_slots = 0;
   // Of a plan that is being carried out; none: 0.
-  int stages = 0, stages_in_use = 0;
+  int migrations = 0, migrations_in_use = 0;
   // Of all plans so far.
   int64_t plans[kNumPlanOutcomes] = {};
   int64_t copies = 0, bytes = 0;
@@ -78,7 +78,7 @@ class BackgroundBalancer {
     // To be answered with Planned, later.
     virtual void Plan(PlanOrder order) = 0;
     // To every rank of the group.
-    virtual void Prepare(const placement::Migration& stage) = 0;
+    virtual void Prepare(const placement::Migration& migration) = 0;
     virtual void Drop(int64_t epoch) = 0;
     virtual void Release(int64_t epoch) = 0;
     // The group cannot go on: a rank does not say that it released what it had to.
@@ -96,7 +96,7 @@ class BackgroundBalancer {
     }
   };
 
-  // How long ranks may take to copy a stage, or to release one.
+  // How long ranks may take to copy a migration, or to release one.
   static constexpr absl::Duration kPatience = absl::Seconds(60);
   // Moves have to pay within as many steps, or until the next plan, whichever is later.
   static constexpr int64_t kShortestHorizon = 300;
@@ -130,37 +130,37 @@ class BackgroundBalancer {
  private:
   // Neighbouring experts on a device, as many in memory as fit.
   std::vector<placement::LayerResidency> FirstResidency() const;
-  bool idle() const { return !planning_ && !stage_.has_value(); }
+  bool idle() const { return !planning_ && !migration_.has_value(); }
   // All ranks get the costs as measured, if those that they have are not about the same.
   void ReportCosts(PlacementCostMonitor* meter, absl::Time now);
-  void SendMigration(placement::Migration stage, absl::Time now);
+  void SendMigration(placement::Migration migration, absl::Time now);
   void StartPlan(const popularity::ExpertLoadStats& load_stats, PlacementCostMonitor* meter);
   void StartMigration(absl::Time now);
   void CommitMigration();
   void Handle(placement::EpochDirective directive, absl::Time now);
   void EndPlan(PlanOutcome outcome, const std::string& reason, absl::Time now);
-  // Of a plan that ends before its last stage is in force.
+  // Of a plan that ends before its last migration is in force.
   void AbortPlan(const std::string& why, absl::Time now);
 
   const placement::PlacementSettings settings_;
   Host* const host_;
   Shape shape_;
   placement::ResidencyLimits limits_;
-  placement::MoveCosts costs_;           // of the stages to come, or of that on its way
+  placement::MoveCosts costs_;           // of the migrations to come, or of that on its way
   placement::MoveCosts reported_costs_;  // that ranks have
   ResidencyView view_;
   int64_t epoch_ = 0;       // that steps name: the view's, or that of costs since
-  int64_t next_epoch_ = 1;  // never used before, not even by an aborted stage
+  int64_t next_epoch_ = 1;  // never used before, not even by an aborted migration
   int64_t steps_since_plan_ = 0, steps_since_costs_ = 0;
   bool up_ = false;
   bool planning_ = false;
   bool discard_ = false;  // the plan that is being made
-  // Being carried out; shared with the view.  Null while a stage is under way: that one is of costs alone.
+  // Being carried out; shared with the view.  Null while a migration is under way: that one is of costs alone.
   std::shared_ptr<const placement::ResidencyPlan> plan_;
-  std::vector<LayerStates> after_;  // its stages
-  size_t stage_idx_ = 0;
-  int64_t plan_copies_ = 0, plan_bytes_ = 0;  // of its stages in use
-  std::optional<placement::ResidencyEpoch> stage_;
+  std::vector<LayerStates> after_;  // its migrations
+  size_t migration_idx_ = 0;
+  int64_t plan_copies_ = 0, plan_bytes_ = 0;  // of its migrations in use
+  std::optional<placement::ResidencyEpoch> migration_;
   absl::Time release_by_ = absl::InfiniteFuture();
 };
 

@@ -132,8 +132,8 @@ void ExpertLoadBalancing::Plan(PlanOrder order) {
   planner_->Plan(std::move(order));
 }
 
-void ExpertLoadBalancing::Prepare(const placement::Migration& stage) {
-  for (const auto& [id, member] : workers_->members()) member.client->PreparePlacement(stage, workers_->epoch());
+void ExpertLoadBalancing::Prepare(const placement::Migration& migration) {
+  for (const auto& [id, member] : workers_->members()) member.client->PreparePlacement(migration, workers_->epoch());
 }
 
 void ExpertLoadBalancing::Drop(int64_t epoch) {

@@ -43,7 +43,7 @@ class ExpertLoadBalancing final : private BackgroundBalancer::Host {
 
  private:
   void Plan(PlanOrder order) override;
-  void Prepare(const placement::Migration& stage) override;
+  void Prepare(const placement::Migration& migration) override;
   void Drop(int64_t epoch) override;
   void Release(int64_t epoch) override;
   void BreakGroup(const std::string& why) override;

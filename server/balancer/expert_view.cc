@@ -137,9 +137,10 @@ std::string WhyLivesThere(const popularity::ExpertLoadStats& load_stats, const R
                     " experts of all layers, and copies the others when they are hit; ",
                     offloaded ? "of this one it does not keep a place. " : "which, its policy decides. ");
   }
-  if (placement.stages > 0) {
-    absl::StrAppend(&text, "A plan is being carried out: ", placement.stages_in_use, " of its ", placement.stages,
-                    placement.stages == 1 ? " stage is in use." : " stages are in use.");
+  if (placement.migrations > 0) {
+    absl::StrAppend(&text, "A plan is being carried out: ", placement.migrations_in_use, " of its ",
+                    placement.migrations,
+                    placement.migrations == 1 ? " migration is in use." : " migrations are in use.");
   } else if (placement.outcome == PlanOutcome::kAborted) {
     absl::StrAppend(&text, "The last plan was aborted: ", placement.reason, ".");
   } else if (!placement.settings.rebalances()) {

@@ -34,27 +34,27 @@ placement::ResidencyProblem ProblemOf(const PlanOrder& order) {
 
 absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order) {
   ASSIGN_OR_RETURN(placement::ResidencyPlan plan, placement::PlanResidency(ProblemOf(order)));
-  return StagePlan(std::move(plan), order.present, order.limits);
+  return MakePendingMigration(std::move(plan), order.present, order.limits);
 }
 
-absl::StatusOr<PendingMigration> StagePlan(placement::ResidencyPlan plan, const LayerStates& present,
-                                           const placement::ResidencyLimits& limits) {
-  PendingMigration staged;
+absl::StatusOr<PendingMigration> MakePendingMigration(placement::ResidencyPlan plan, const LayerStates& present,
+                                                      const placement::ResidencyLimits& limits) {
+  PendingMigration pending;
   std::vector<placement::LayerResidency> layers = CopyLayers(present);
   LayerStates shared = present;
-  for (const placement::ResidencyMigration& stage : plan.stages) {
-    RETURN_IF_ERROR(placement::ApplyMigration(stage, limits, &layers));
+  for (const placement::ResidencyMigration& migration : plan.migrations) {
+    RETURN_IF_ERROR(placement::ApplyMigration(migration, limits, &layers));
     absl::flat_hash_set<int32_t> changed;
-    for (const auto* moves : {&stage.arrivals, &stage.departures})
+    for (const auto* moves : {&migration.arrivals, &migration.departures})
       for (const placement::ResidencyMove& move : *moves) changed.insert(move.layer);
     for (const int32_t layer : changed) {
       const auto l = static_cast<size_t>(layer);
       shared[l] = std::make_shared<const placement::LayerResidency>(layers[l]);
     }
-    staged.after.push_back(shared);
+    pending.after.push_back(shared);
   }
-  staged.plan = std::move(plan);
-  return staged;
+  pending.plan = std::move(plan);
+  return pending;
 }
 
 PlannerThread::PlannerThread(absl::AnyInvocable<void(absl::StatusOr<PendingMigration>)> done)

@@ -25,7 +25,7 @@ std::vector<placement::LayerResidency> CopyLayers(const LayerStates& layers);
 
 struct PendingMigration {
   placement::ResidencyPlan plan;
-  std::vector<LayerStates> after;  // [stages] where experts are then
+  std::vector<LayerStates> after;  // [migrations] where experts are then
 };
 
 // The input of a plan: copies of counts, and shared tables.
@@ -39,12 +39,12 @@ struct PlanOrder {
 };
 
 placement::ResidencyProblem ProblemOf(const PlanOrder& order);
-// Takes as long as PlanResidency.  Its errors, and StagePlan's.
+// Takes as long as PlanResidency.  Its errors, and MakePendingMigration's.
 absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order);
 
-// InvalidArgument: a stage that cannot be applied after those before it (ApplyMigration).
-absl::StatusOr<PendingMigration> StagePlan(placement::ResidencyPlan plan, const LayerStates& present,
-                                           const placement::ResidencyLimits& limits);
+// InvalidArgument: a migration that cannot be applied after those before it (ApplyMigration).
+absl::StatusOr<PendingMigration> MakePendingMigration(placement::ResidencyPlan plan, const LayerStates& present,
+                                                      const placement::ResidencyLimits& limits);
 
 // A thread that makes plans, since they may take seconds: one at a time, at a lower priority than serving.
 class PlannerThread {

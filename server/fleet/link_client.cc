@@ -37,9 +37,9 @@ void LinkClient::SendAbort(int64_t epoch, const std::string& reason, bool traini
   Send(message);
 }
 
-void LinkClient::PreparePlacement(const placement::Migration& stage, int64_t group_epoch) {
+void LinkClient::PreparePlacement(const placement::Migration& migration, int64_t group_epoch) {
   v1::LinkResponse message;
-  *message.mutable_prepare_placement() = link::ToProto(stage, group_epoch);
+  *message.mutable_prepare_placement() = link::ToProto(migration, group_epoch);
   Send(message);
 }
 

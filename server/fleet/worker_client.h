@@ -27,7 +27,7 @@ class WorkerClient {
   virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
   // A placement that comes: copy what arrives (OnPlacementPrepared answers); forget it; give back what departed
   // (OnPlacementReleased answers).
-  virtual void PreparePlacement(const placement::Migration& stage, int64_t group_epoch) = 0;
+  virtual void PreparePlacement(const placement::Migration& migration, int64_t group_epoch) = 0;
   virtual void DropPlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
   virtual void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
   // A part of what it has learned (OnProfilePart answers).

@@ -1,5 +1,5 @@
 // How long the engine's thread is held up by the background balancer of placement
-// (server/balancer/background_balancer.h), how long a worker's thread is by its stages
+// (server/balancer/background_balancer.h), how long a worker's thread is by its migrations
 // (workers/moe/placement/per_step_balancer.h), and how long the plan takes on its own thread.
 //
 //   background_balancer_bench LAYERS EXPERTS RANKS
@@ -54,23 +54,23 @@ class Workers final : public server::BackgroundBalancer::Host {
   explicit Workers(int ranks) : ranks_(ranks) {}
 
   void Plan(server::PlanOrder order) override { order_ = std::move(order); }
-  void Prepare(const placement::Migration& stage) override {
-    stages_.push_back(stage);
-    for (int rank = 0; rank < ranks_; ++rank) bytes_ += link::ToProto(stage, 1).SerializeAsString().size();
+  void Prepare(const placement::Migration& migration) override {
+    migrations_.push_back(migration);
+    for (int rank = 0; rank < ranks_; ++rank) bytes_ += link::ToProto(migration, 1).SerializeAsString().size();
   }
   void Drop(int64_t) override {}
   void Release(int64_t) override {}
   void BreakGroup(const std::string&) override {}
 
   const server::PlanOrder& order() const { return *order_; }
-  const std::vector<placement::Migration>& stages() const { return stages_; }
-  int64_t epoch() const { return stages_.back().epoch; }
+  const std::vector<placement::Migration>& migrations() const { return migrations_; }
+  int64_t epoch() const { return migrations_.back().epoch; }
   size_t bytes() const { return bytes_; }
 
  private:
   const int ranks_;
   std::optional<server::PlanOrder> order_;
-  std::vector<placement::Migration> stages_;
+  std::vector<placement::Migration> migrations_;
   size_t bytes_ = 0;
 };
 
@@ -89,12 +89,12 @@ class ReadySlots final : public moe::ExpertHost {
   absl::Status Release() override { return absl::OkStatus(); }
 };
 
-// The longest that a worker is held up by a stage's arrival, and a step by its commit.
+// The longest that a worker is held up by a migration's arrival, and a step by its commit.
 struct WorkerTimes {
   double prepare = 0, commit = 0;
 };
 
-WorkerTimes CarryOut(const std::vector<placement::Migration>& stages, int layers, int experts, int ranks) {
+WorkerTimes CarryOut(const std::vector<placement::Migration>& migrations, int layers, int experts, int ranks) {
   ReadySlots slots;
   const placement::Placement residents =
       placement::WithTransientSlots(placement::ContiguousPlacement(experts, ranks, kSpareSlots), kSpareSlots);
@@ -105,16 +105,16 @@ WorkerTimes CarryOut(const std::vector<placement::Migration>& stages, int layers
   SY_CHECK(balancer.ok());
   Longest prepares, commits;
   int64_t step = 0;
-  for (const placement::Migration& stage : stages) {
+  for (const placement::Migration& migration : migrations) {
     absl::Status status;
     prepares.Time([&] {
-      status =
-          (*balancer)->Prepare(stage.epoch, stage.costs, {.arrivals = stage.arrivals, .departures = stage.departures});
+      status = (*balancer)->Prepare(migration.epoch, migration.costs,
+                                    {.arrivals = migration.arrivals, .departures = migration.departures});
     });
     SY_CHECK(status.ok());
-    commits.Time([&] { status = (*balancer)->BeginStep(++step, stage.epoch); });
+    commits.Time([&] { status = (*balancer)->BeginStep(++step, migration.epoch); });
     SY_CHECK(status.ok());
-    SY_CHECK((*balancer)->Release(stage.epoch).ok());
+    SY_CHECK((*balancer)->Release(migration.epoch).ok());
   }
   return {.prepare = prepares.most(), .commit = commits.most()};
 }
@@ -174,9 +174,9 @@ void Run(int layers, int experts, int ranks) {
   planning.Time([&] { plan = server::MakePlan(workers.order()); });
   SY_CHECK(plan.ok());
   const int64_t copies = plan->plan.copies;
-  const size_t stages = plan->plan.stages.size();
+  const size_t migrations = plan->plan.migrations.size();
   planned.Time([&] { loop.Planned(*std::move(plan), now); });
-  for (size_t stage = 0; stage < stages; ++stage) {
+  for (size_t migration = 0; migration < migrations; ++migration) {
     for (int rank = 0; rank < ranks; ++rank) {
       answers.Time([&] { loop.Prepared(rank, workers.epoch(), "", now); });
     }
@@ -185,12 +185,13 @@ void Run(int layers, int experts, int ranks) {
     for (int rank = 0; rank < ranks; ++rank) answers.Time([&] { loop.Released(rank, epoch, now); });
   }
   SY_CHECK_EQ(loop.view().copies, copies);
-  std::printf("%d layers, %d experts, %d ranks: %lld copies in %zu stages, %zu bytes of messages\n", layers, experts,
-              ranks, static_cast<long long>(copies), stages, workers.bytes());
+  std::printf("%d layers, %d experts, %d ranks: %lld copies in %zu migrations, %zu bytes of messages\n", layers,
+              experts, ranks, static_cast<long long>(copies), migrations, workers.bytes());
   std::printf("planning %.0f ms; the engine: a plan arrives %.0f us, a step's end %.0f us, an answer %.0f us\n",
               planning.most() / 1e3, planned.most(), steps.most(), answers.most());
-  const WorkerTimes worker = CarryOut(workers.stages(), layers, experts, ranks);
-  std::printf("a worker: a stage arrives %.0f us, a step that commits one %.0f us\n", worker.prepare, worker.commit);
+  const WorkerTimes worker = CarryOut(workers.migrations(), layers, experts, ranks);
+  std::printf("a worker: a migration arrives %.0f us, a step that commits one %.0f us\n", worker.prepare,
+              worker.commit);
   std::printf("{\"planning_ms\": %.1f, \"engine_us\": %.1f, \"worker_us\": %.1f}\n", planning.most() / 1e3,
               std::max({planned.most(), steps.most(), answers.most()}), std::max(worker.prepare, worker.commit));
 }

@@ -6,8 +6,8 @@
 // Every policy sees a window of counts, rebalances, and is measured on the next window, by the exact best split of its
 // rows over the replicas (min_max.h), the same for all.  (i) steady Zipf loads of which every window differs by +-10 %
 // an expert; (ii) the same with a domain shift, in which half of the experts trade their loads, every third window;
-// (iii) with traces: windows of real routing, three of each label in turn.  Every plan is carried out stage by stage
-// and checked.  The last line is JSON.
+// (iii) with traces: windows of real routing, three of each label in turn.  Every plan is carried out migration by
+// migration and checked.  The last line is JSON.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -57,7 +57,7 @@ struct Shape {
 };
 
 struct Score {
-  int64_t rebalances = 0, copies = 0, slots = 0, stages = 0;
+  int64_t rebalances = 0, copies = 0, slots = 0, migrations = 0;
   double imbalance = 0;      // sum over windows and layers, on the window after
   double stayed = 0;         // the same, had it not moved
   double worst_seconds = 0;  // of planning
@@ -105,8 +105,8 @@ placement::ResidencyProblem ProblemOf(const Shape& shape) {
 // Carries the plan out, as workers would.
 void CheckPlan(const placement::ResidencyProblem& problem, const placement::ResidencyPlan& plan) {
   std::vector<placement::LayerResidency> layers = problem.present;
-  for (const placement::ResidencyMigration& stage : plan.stages)
-    SY_CHECK_OK(placement::ApplyMigration(stage, problem.limits, &layers));
+  for (const placement::ResidencyMigration& migration : plan.migrations)
+    SY_CHECK_OK(placement::ApplyMigration(migration, problem.limits, &layers));
   SY_CHECK_OK(placement::CheckResidency(layers, problem.limits));
   SY_CHECK(layers == plan.layers);
 }
@@ -130,7 +130,7 @@ Score Run(const Shape& shape, const std::vector<Window>& windows, const Policy& 
     if (w >= 2 && (!only_shifts || windows[w].after_shift)) {
       ++score.rebalances;
       score.copies += plan->copies;
-      score.stages += static_cast<int64_t>(plan->stages.size());
+      score.migrations += static_cast<int64_t>(plan->migrations.size());
       score.slots += int64_t{shape.devices} * problem.limits.device_slots;
       score.imbalance += ImbalanceOf(plan->layers, windows[w + 1]);
       score.stayed += ImbalanceOf(problem.present, windows[w + 1]);
@@ -220,7 +220,7 @@ void Report(const Shape& shape, const char* what, const std::vector<Window>& win
     std::printf("| %s, %d x %d over %d, %d spare | %s | %s | %.1f %% | %.3f | %.1f | %.3f | %.3f | %.3f | %.0f |\n",
                 shape.name.c_str(), shape.layers, shape.experts, shape.devices, shape.spare, what, kPolicies[p].name,
                 100 * score.Moved(), score.MovedGigabytes(),
-                static_cast<double>(score.stages) / static_cast<double>(score.rebalances), score.Stayed(),
+                static_cast<double>(score.migrations) / static_cast<double>(score.rebalances), score.Stayed(),
                 score.Imbalance(), score.GainPerGigabyte(), 1e3 * score.worst_seconds);
   }
   std::fflush(stdout);
@@ -241,8 +241,8 @@ void Report(const Shape& shape, const char* what, const std::vector<Window>& win
 void Main(bool quick, const std::vector<popularity::RoutingTrace>& traces) {
   Summary summary;
   std::printf(
-      "| loads | windows | policy | slots moved | GB moved | stages | unmoved | busiest over mean | gain per GB | ms "
-      "|\n"
+      "| loads | windows | policy | slots moved | GB moved | migrations | unmoved | busiest over mean | gain per GB "
+      "| ms |\n"
       "|---|---|---|---|---|---|---|---|---|---|\n");
   std::vector<std::pair<Shape, double>> shapes = {{{"Zipf 1.0", 4, 64, 16, 1}, 1.0},
                                                   {{"Zipf 0.7", 4, 64, 16, 2}, 0.7},

@@ -28,9 +28,9 @@ int main() {
   SY_CHECK_GT(plan->layer_facts[0].before, 2.2);
   SY_CHECK_LT(plan->layer_facts[0].after, 1.1);
   SY_CHECK_GT(plan->layers[0].placement.DevicesOf(0).size(), 1u);
-  // Stage by stage, as workers carry it out, no device ever has more than its slots and one.
-  for (const placement::ResidencyMigration& stage : plan->stages) {
-    SY_CHECK_OK(placement::ApplyMigration(stage, limits, &problem.present));
+  // Migration by migration, as workers carry it out, no device ever has more than its slots and one.
+  for (const placement::ResidencyMigration& migration : plan->migrations) {
+    SY_CHECK_OK(placement::ApplyMigration(migration, limits, &problem.present));
   }
   SY_CHECK(problem.present == plan->layers);
 }

@@ -1,7 +1,7 @@
-// What a worker does with the stages of a residency plan (scheduler/placement/background/residency_epoch.h), as its
+// What a worker does with the migrations of a residency plan (scheduler/placement/background/residency_epoch.h), as its
 // link sees it.
 //
-// Of the thread that runs the worker's steps.  A stage lives from PreparePlacement to DropPlacement, or through the
+// Of the thread that runs the worker's steps.  A migration lives from PreparePlacement to DropPlacement, or through the
 // step whose placement_epoch names it, which puts it in use, to ReleasePlacement; and never longer than the group.
 #pragma once
 
@@ -18,13 +18,13 @@ class PlacementHost {
   virtual ~PlacementHost() = default;
 
   // Starts the copies of what arrives on this rank; blocks for 2 ms at most.
-  // InvalidArgument, FailedPrecondition: a stage that cannot be, or while another one is there.
-  virtual absl::Status PreparePlacement(placement::Migration stage) = 0;
+  // InvalidArgument, FailedPrecondition: a migration that cannot be, or while another one is there.
+  virtual absl::Status PreparePlacement(placement::Migration migration) = 0;
   // Whether the copies have arrived.  DataLoss: what arrived is not what was sent.  Never blocks.
   virtual absl::StatusOr<bool> PlacementReady() = 0;
   // Forgets what was prepared; of another epoch than the prepared one it does nothing.
   virtual void DropPlacement(int64_t epoch) = 0;
-  // Gives back what departed with the stage that is in use.  FailedPrecondition: it is not.
+  // Gives back what departed with the migration that is in use.  FailedPrecondition: it is not.
   virtual absl::Status ReleasePlacement(int64_t epoch) = 0;
 };
 

@@ -135,10 +135,10 @@ absl::Status RankPlacement::Begin(const placement::GroupPlacement& placement, mo
   return absl::OkStatus();
 }
 
-absl::Status RankPlacement::Prepare(placement::Migration stage) {
-  RETURN_IF_ERROR(placement::CheckMigration(stage, Bounds()));
-  return balancer_->Prepare(stage.epoch, stage.costs,
-                            {.arrivals = std::move(stage.arrivals), .departures = std::move(stage.departures)});
+absl::Status RankPlacement::Prepare(placement::Migration migration) {
+  RETURN_IF_ERROR(placement::CheckMigration(migration, Bounds()));
+  return balancer_->Prepare(migration.epoch, migration.costs,
+                            {.arrivals = std::move(migration.arrivals), .departures = std::move(migration.departures)});
 }
 
 }  // namespace switchyard::worker

@@ -53,7 +53,7 @@ class RankPlacement {
   moe::PerStepBalancer* balancer() { return balancer_.get(); }
   // Checked against the model; then PerStepBalancer::Prepare.
   // REQUIRES: balancer() is not null.
-  absl::Status Prepare(placement::Migration stage);
+  absl::Status Prepare(placement::Migration migration);
 
   // How fast experts are copied here.
   const moe::TimedCopier& copier() const { return *copier_; }
@@ -61,7 +61,7 @@ class RankPlacement {
   moe::ExpertLayout SlotsOfLayer() const;
   // What the model's layers compute from.
   moe::ExpertWeightProvider* experts();
-  // RankExperts'; without a budget stages look (ReplicatedExperts).
+  // RankExperts'; without a budget migrations look (ReplicatedExperts).
   bool found_damage() const { return budgeted_ != nullptr && budgeted_->found_damage(); }
   // With all of the model's experts.
   const moe::ExpertFile& file() const { return budgeted_ != nullptr ? budgeted_->file() : *file_; }

@@ -168,13 +168,14 @@ absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankP
 
 absl::StatusOr<moe::PerStepBalancer*> Worker::Balancer() {
   if (placement_ != nullptr && placement_->balancer() != nullptr) return placement_->balancer();
-  return absl::FailedPreconditionError(placement_ == nullptr ? "placement stage: under --placement=static experts stay"
-                                                             : "placement stage: this worker is in no group");
+  return absl::FailedPreconditionError(placement_ == nullptr
+                                           ? "placement migration: under --placement=static experts stay"
+                                           : "placement migration: this worker is in no group");
 }
 
-absl::Status Worker::PreparePlacement(placement::Migration stage) {
+absl::Status Worker::PreparePlacement(placement::Migration migration) {
   RETURN_IF_ERROR(Balancer().status());
-  return placement_->Prepare(std::move(stage));
+  return placement_->Prepare(std::move(migration));
 }
 
 absl::StatusOr<bool> Worker::PlacementReady() {
@@ -186,7 +187,7 @@ void Worker::DropPlacement(int64_t epoch) {
   const absl::StatusOr<moe::PerStepBalancer*> balancer = Balancer();
   if (!balancer.ok()) return;
   if (const absl::Status status = (*balancer)->Drop(epoch); !status.ok())
-    LogWarn("placement stage: ", status.message());
+    LogWarn("placement migration: ", status.message());
 }
 
 absl::Status Worker::ReleasePlacement(int64_t epoch) {

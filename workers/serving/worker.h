@@ -115,8 +115,8 @@ class Worker final : public PlacementHost {
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
-  // Stages of experts' placement.  FailedPrecondition: --placement=static, where experts stay where they are.
-  absl::Status PreparePlacement(placement::Migration stage) override;
+  // Migrations of experts' placement.  FailedPrecondition: --placement=static, where experts stay where they are.
+  absl::Status PreparePlacement(placement::Migration migration) override;
   absl::StatusOr<bool> PlacementReady() override;
   void DropPlacement(int64_t epoch) override;
   absl::Status ReleasePlacement(int64_t epoch) override;

@@ -27,8 +27,8 @@ void MigrationHandler::Prepare(const v1::PreparePlacement& message) {
   if (group_epoch_ == 0 || message.group_epoch() != group_epoch_) return;
   const int64_t epoch = message.placement_epoch();
   const absl::Status started = [&] {
-    ASSIGN_OR_RETURN(placement::Migration stage, link::FromProto(message));
-    return host_->PreparePlacement(std::move(stage));
+    ASSIGN_OR_RETURN(placement::Migration migration, link::FromProto(message));
+    return host_->PreparePlacement(std::move(migration));
   }();
   if (!started.ok()) return Answer(epoch, started);
   preparing_ = epoch;

@@ -1,4 +1,4 @@
-// What one session of a worker does with the server's stages of expert placement, and what it answers.
+// What one session of a worker does with the server's migrations of expert placement, and what it answers.
 //
 // Of the thread that runs the worker.  Messages of another group are of one that is over: no answer.
 #pragma once
@@ -37,7 +37,7 @@ class MigrationHandler {
   PlacementHost* const host_;
   SendFn send_;
   int64_t group_epoch_ = 0;
-  int64_t preparing_ = 0;  // the stage whose copies are under way; 0 = none
+  int64_t preparing_ = 0;  // the migration whose copies are under way; 0 = none
 };
 
 }  // namespace switchyard::worker

@@ -36,9 +36,9 @@ void Handler::Take(const v1::LinkResponse& command) {
   } else if (command.has_step_plan()) {
     Execute(command.step_plan());
   } else if (command.has_prepare_placement()) {
-    stages_.Prepare(command.prepare_placement());
+    migrations_.Prepare(command.prepare_placement());
   } else if (command.has_drop_placement()) {
-    stages_.Drop(command.drop_placement());
+    migrations_.Drop(command.drop_placement());
   } else if (command.has_release_placement()) {
     Release(command.release_placement());
   } else if (command.has_send_profile()) {
@@ -156,14 +156,14 @@ void Handler::SendOldest() {
 
 void Handler::Enter(int64_t epoch) {
   epoch_ = epoch;
-  stages_.Enter(epoch);
+  migrations_.Enter(epoch);
   profiles_.Enter(epoch, rank_);
   reports_.Enter(epoch);
   commits_reported_ = 0;
 }
 
 void Handler::Poll() {
-  stages_.Poll();
+  migrations_.Poll();
   profiles_.Poll();
   reports_.Poll(absl::Now());
 }
@@ -184,12 +184,12 @@ void Handler::Send(v1::ExpertReport report) {
 }
 
 void Handler::Release(const v1::ReleasePlacement& message) {
-  if (const absl::Status status = stages_.Release(message); !status.ok()) Fault(epoch_, status);
+  if (const absl::Status status = migrations_.Release(message); !status.ok()) Fault(epoch_, status);
 }
 
 absl::Duration Handler::patience() const {
   if (busy()) return absl::ZeroDuration();
-  return std::min(stages_.waiting() || profiles_.waiting() ? kLookForCopies : absl::InfiniteDuration(),
+  return std::min(migrations_.waiting() || profiles_.waiting() ? kLookForCopies : absl::InfiniteDuration(),
                   reports_.patience(absl::Now()));
 }
 

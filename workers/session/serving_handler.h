@@ -32,7 +32,7 @@ class Handler final : public LinkHandler {
         place_(std::move(place)),
         served_(served),
         send_(std::move(send)),
-        stages_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
+        migrations_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
         profiles_([worker] { return worker->load_predictor(); },
                   [this](v1::ProfilePart part) {
                     v1::LinkRequest message;
@@ -68,7 +68,7 @@ class Handler final : public LinkHandler {
   void Release(const v1::ReleasePlacement& message);
   // Sends the results of the steps that are done, in order.
   void SendDone();
-  // Answers finished preparations of stages and sends reports that are due.
+  // Answers finished preparations of migrations and sends reports that are due.
   void Poll();
   // Whether steps are under way.
   bool busy() const { return epoch_ != 0 && worker_->num_started() > 0; }
@@ -87,7 +87,7 @@ class Handler final : public LinkHandler {
   LinkSendFn send_;
   CoreShare* share_ = nullptr;
   absl::Duration opened_reported_;  // of its gate
-  MigrationHandler stages_;
+  MigrationHandler migrations_;
   ProfileHandler profiles_;
   ReportHandler reports_;
   fleet::EngineSettings settings_;

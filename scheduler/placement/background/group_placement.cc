@@ -66,11 +66,12 @@ absl::Status CheckGroupPlacement(const GroupPlacement& placement, const Placemen
   return absl::OkStatus();
 }
 
-absl::Status CheckMigration(const Migration& stage, const PlacementBounds& bounds) {
-  if (stage.epoch < 1) return absl::InvalidArgumentError(absl::StrCat("placement: epoch ", stage.epoch, " of a stage"));
-  RETURN_IF_ERROR(CheckCosts(stage.costs));
-  for (const ResidencyMove& move : stage.arrivals) RETURN_IF_ERROR(CheckMove(move, true, bounds));
-  for (const ResidencyMove& move : stage.departures) RETURN_IF_ERROR(CheckMove(move, false, bounds));
+absl::Status CheckMigration(const Migration& migration, const PlacementBounds& bounds) {
+  if (migration.epoch < 1)
+    return absl::InvalidArgumentError(absl::StrCat("placement: epoch ", migration.epoch, " of a migration"));
+  RETURN_IF_ERROR(CheckCosts(migration.costs));
+  for (const ResidencyMove& move : migration.arrivals) RETURN_IF_ERROR(CheckMove(move, true, bounds));
+  for (const ResidencyMove& move : migration.departures) RETURN_IF_ERROR(CheckMove(move, false, bounds));
   return absl::OkStatus();
 }
 

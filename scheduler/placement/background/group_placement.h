@@ -1,6 +1,7 @@
-// Where a group's experts are, as the server sends it to workers: all of it when the group begins, then stage by stage.
+// Where a group's experts are, as the server sends it to workers: all of it when the group begins, then migration by
+// migration.
 //
-// Layers are MoE layers, counted from 0; devices are ranks.  residency_plan.h says what a stage does.  Plain data.
+// Layers are MoE layers, counted from 0; devices are ranks.  residency_plan.h says what a migration does.  Plain data.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct GroupPlacement {
   bool operator==(const GroupPlacement& other) const = default;
 };
 
-// One stage of a residency plan; an epoch of its own, with its constants.
+// One migration of a residency plan; an epoch of its own, with its constants.
 struct Migration {
   int64_t epoch = 0;
   std::vector<ResidencyMove> arrivals, departures;  // of all ranks
@@ -44,6 +45,6 @@ struct PlacementBounds {
 // InvalidArgument names what is out of bounds, is of another shape, or hosts an expert nowhere.
 absl::Status CheckGroupPlacement(const GroupPlacement& placement, const PlacementBounds& bounds);
 // InvalidArgument names the first move that is out of bounds or no arrival (or departure).
-absl::Status CheckMigration(const Migration& stage, const PlacementBounds& bounds);
+absl::Status CheckMigration(const Migration& migration, const PlacementBounds& bounds);
 
 }  // namespace switchyard::placement

@@ -213,11 +213,11 @@ absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int
 absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem) {
   RETURN_IF_ERROR(CheckProblem(problem));
   ResidencyPlan plan = Planner(problem).Run();
-  AddStages(problem, &plan);
+  AddMigrations(problem, &plan);
   return plan;
 }
 
-void AddStages(const ResidencyProblem& problem, ResidencyPlan* plan) {
+void AddMigrations(const ResidencyProblem& problem, ResidencyPlan* plan) {
   std::vector<int> order(problem.present.size());
   std::iota(order.begin(), order.end(), 0);
   if (!plan->layer_facts.empty()) {
@@ -226,9 +226,9 @@ void AddStages(const ResidencyProblem& problem, ResidencyPlan* plan) {
     });
   }
   plan->epoch = problem.next_epoch;
-  plan->stages = OrderMoves(problem.present, problem.limits, order, &plan->layers);
-  for (const ResidencyMigration& stage : plan->stages) {
-    plan->copies += std::count_if(stage.arrivals.begin(), stage.arrivals.end(),
+  plan->migrations = OrderMoves(problem.present, problem.limits, order, &plan->layers);
+  for (const ResidencyMigration& migration : plan->migrations) {
+    plan->copies += std::count_if(migration.arrivals.begin(), migration.arrivals.end(),
                                   [](const ResidencyMove& move) { return move.kind != MoveKind::kRehome; });
   }
   plan->bytes = plan->copies * problem.costs.expert_bytes;

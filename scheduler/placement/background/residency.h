@@ -53,8 +53,8 @@ absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int
 // counted at all.
 absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem);
 
-// From plan->layers to a whole plan: epoch, stages, copies and bytes.  The layers that save most move first.
+// From plan->layers to a whole plan: epoch, migrations, copies and bytes.  The layers that save most move first.
 // REQUIRES: the problem's limits hold of present and of plan->layers.
-void AddStages(const ResidencyProblem& problem, ResidencyPlan* plan);
+void AddMigrations(const ResidencyProblem& problem, ResidencyPlan* plan);
 
 }  // namespace switchyard::placement

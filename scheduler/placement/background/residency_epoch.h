@@ -1,4 +1,4 @@
-// The life of one stage of a residency plan on all ranks: prepared, committed at a step, the old one released.
+// The life of one migration of a residency plan on all ranks: prepared, committed at a step, the old one released.
 //
 //   kPreparing  ranks copy what arrives and check its sum; steps run by the placement before
 //   kReady      every rank has all of it; the next StepPlan names the new epoch
@@ -33,7 +33,7 @@ enum class EpochDirective : uint8_t {
 
 class ResidencyEpoch {
  public:
-  // A stage was planned and sent to all ranks.  `active_epoch` is the one in use.  REQUIRES: epoch > active_epoch;
+  // A migration was planned and sent to all ranks.  `active_epoch` is the one in use.  REQUIRES: epoch > active_epoch;
   // num_ranks >= 1.
   ResidencyEpoch(uint64_t epoch, uint64_t active_epoch, int num_ranks, absl::Time deadline);
 

@@ -18,7 +18,7 @@ struct Traveller {
   int layer, expert;
   std::vector<int32_t> now, then;  // hosts
   bool offloaded, offloaded_then;
-  int departed = -1;  // the last stage in which it departs somewhere
+  int departed = -1;  // the last migration in which it departs somewhere
 
   bool Arrived() const { return now == then && offloaded == offloaded_then; }
   // The next move that needs room; none if the expert only waits to depart somewhere.
@@ -47,13 +47,13 @@ class MoveOrder {
         if (!from[layer].offloaded[expert]) ++in_memory_[device];
       });
     }
-    stage_hosted_ = hosted_;
-    stage_in_memory_ = in_memory_;
+    migration_hosted_ = hosted_;
+    migration_in_memory_ = in_memory_;
   }
 
   void Add(const LayerResidency& to, int layer);
   void Run();
-  std::vector<ResidencyMigration> TakeStages() { return std::move(stages_); }
+  std::vector<ResidencyMigration> TakeMigrations() { return std::move(migrations_); }
   std::vector<LayerResidency> TakeLayers() { return std::move(layers_); }
 
  private:
@@ -63,7 +63,7 @@ class MoveOrder {
   void DepartWhatMay(Traveller* traveller);
   void Depart(MoveKind kind, int device, Traveller* traveller);
   void Arrive(ResidencyMove move, Traveller* traveller);
-  // Whether the open stage can still take the move, all arrivals happening before its departures.
+  // Whether the open migration can still take the move, all arrivals happening before its departures.
   bool FitsMigration(const ResidencyMove& move, const Traveller& traveller) const;
   // Whether the device then exceeds its limits by one, until something departs.
   bool Overfills(const ResidencyMove& move) const;
@@ -73,13 +73,14 @@ class MoveOrder {
   void CloseMigration();
 
   const ResidencyLimits limits_;
-  std::vector<LayerResidency> layers_;  // slots; what departs in the open stage still stands there
+  std::vector<LayerResidency> layers_;  // slots; what departs in the open migration still stands there
   const int devices_;
-  std::vector<std::vector<int>> hosted_, stage_hosted_;  // [L][R] after departures; without those of the open stage
-  std::vector<int> in_memory_, stage_in_memory_;         // [R] likewise
+  std::vector<std::vector<int>> hosted_;              // [L][R] after departures
+  std::vector<std::vector<int>> migration_hosted_;    // [L][R] without departures of the open migration
+  std::vector<int> in_memory_, migration_in_memory_;  // [R] likewise
   std::vector<Traveller> travellers_;
   ResidencyMigration open_;
-  std::vector<ResidencyMigration> stages_;
+  std::vector<ResidencyMigration> migrations_;
 };
 
 void MoveOrder::Add(const LayerResidency& to, int layer) {
@@ -99,7 +100,7 @@ void MoveOrder::Depart(MoveKind kind, int device, Traveller* traveller) {
   const auto& slots = layers_[traveller->layer].placement.slots[device];
   const auto slot = std::find(slots.begin(), slots.end(), traveller->expert) - slots.begin();
   open_.departures.push_back({kind, traveller->layer, traveller->expert, device, static_cast<int32_t>(slot)});
-  traveller->departed = static_cast<int>(stages_.size());
+  traveller->departed = static_cast<int>(migrations_.size());
   if (!traveller->offloaded) --in_memory_[device];
   if (kind == MoveKind::kOffload) {
     traveller->offloaded = true;
@@ -120,10 +121,10 @@ void MoveOrder::DepartWhatMay(Traveller* traveller) {
 }
 
 bool MoveOrder::FitsMigration(const ResidencyMove& move, const Traveller& traveller) const {
-  // An expert that departs somewhere in this stage has to have done so before it arrives elsewhere.
-  if (traveller.departed == static_cast<int>(stages_.size())) return false;
-  if (NeedsMemory(move.kind) && stage_in_memory_[move.device] > limits_.device_slots) return false;
-  return !NeedsSlot(move.kind) || stage_hosted_[move.layer][move.device] <= limits_.layer_slots;
+  // An expert that departs somewhere in this migration has to have done so before it arrives elsewhere.
+  if (traveller.departed == static_cast<int>(migrations_.size())) return false;
+  if (NeedsMemory(move.kind) && migration_in_memory_[move.device] > limits_.device_slots) return false;
+  return !NeedsSlot(move.kind) || migration_hosted_[move.layer][move.device] <= limits_.layer_slots;
 }
 
 bool MoveOrder::Overfills(const ResidencyMove& move) const {
@@ -140,7 +141,7 @@ void MoveOrder::Arrive(ResidencyMove move, Traveller* traveller) {
     *empty = move.expert;
     move.slot = static_cast<int32_t>(empty - slots.begin());
     ++hosted_[move.layer][move.device];
-    ++stage_hosted_[move.layer][move.device];
+    ++migration_hosted_[move.layer][move.device];
     traveller->now.insert(std::lower_bound(traveller->now.begin(), traveller->now.end(), move.device), move.device);
   } else {
     move.slot = static_cast<int32_t>(std::find(slots.begin(), slots.end(), move.expert) - slots.begin());
@@ -148,7 +149,7 @@ void MoveOrder::Arrive(ResidencyMove move, Traveller* traveller) {
   }
   if (NeedsMemory(move.kind)) {
     ++in_memory_[move.device];
-    ++stage_in_memory_[move.device];
+    ++migration_in_memory_[move.device];
   }
   open_.arrivals.push_back(move);
 }
@@ -188,9 +189,9 @@ void MoveOrder::CloseMigration() {
   for (const ResidencyMove& move : open_.departures) {
     if (move.kind == MoveKind::kRelease) layers_[move.layer].placement.slots[move.device][move.slot] = kEmptySlot;
   }
-  stage_hosted_ = hosted_;
-  stage_in_memory_ = in_memory_;
-  if (!open_.arrivals.empty() || !open_.departures.empty()) stages_.push_back(std::exchange(open_, {}));
+  migration_hosted_ = hosted_;
+  migration_in_memory_ = in_memory_;
+  if (!open_.arrivals.empty() || !open_.departures.empty()) migrations_.push_back(std::exchange(open_, {}));
 }
 
 void MoveOrder::Run() {
@@ -218,7 +219,7 @@ std::vector<ResidencyMigration> OrderMoves(const std::vector<LayerResidency>& fr
   for (const int layer : layer_order) order.Add((*to)[layer], layer);
   order.Run();
   *to = order.TakeLayers();
-  return order.TakeStages();
+  return order.TakeMigrations();
 }
 
 }  // namespace switchyard::placement

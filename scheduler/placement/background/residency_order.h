@@ -2,7 +2,7 @@
 //
 // One spare slot a device is enough, whatever cycles the moves form: at any time at most one device exceeds its limits,
 // by one expert; the next move takes something that has to leave it to where it belongs, and only that device may
-// exceed its limits then.  Moves that need not wait for one another share a stage.  Pure, deterministic.
+// exceed its limits then.  Moves that need not wait for one another share a migration.  Pure, deterministic.
 #pragma once
 
 #include <vector>
@@ -11,9 +11,9 @@
 
 namespace switchyard::placement {
 
-// Stages that lead from `from` to `to`, layers in the order of `layer_order` [L].  Of `to` only what is hosted matters:
-// it is rewritten to the slots in which experts come to stand. REQUIRES: CheckResidency holds of both, layer_slots + 1
-// slots a layer and device, the same experts and devices.
+// Migrations that lead from `from` to `to`, layers in the order of `layer_order` [L].  Of `to` only what is hosted
+// matters: it is rewritten to the slots in which experts come to stand. REQUIRES: CheckResidency holds of both,
+// layer_slots + 1 slots a layer and device, the same experts and devices.
 std::vector<ResidencyMigration> OrderMoves(const std::vector<LayerResidency>& from, const ResidencyLimits& limits,
                                            const std::vector<int>& layer_order, std::vector<LayerResidency>* to);
 

@@ -94,8 +94,8 @@ std::string Devices(const std::vector<int32_t>& devices) {
 // "copied to device 3, released from device 1"; empty if the plan does not touch it.
 std::string Deeds(const ResidencyPlan& plan, int layer, int expert) {
   std::vector<std::string> deeds;
-  for (const ResidencyMigration& stage : plan.stages) {
-    for (const auto* moves : {&stage.arrivals, &stage.departures}) {
+  for (const ResidencyMigration& migration : plan.migrations) {
+    for (const auto* moves : {&migration.arrivals, &migration.departures}) {
       for (const ResidencyMove& move : *moves) {
         if (move.layer != layer || move.expert != expert) continue;
         deeds.push_back(absl::StrCat(MoveKindName(move.kind), " at device ", move.device));
@@ -138,13 +138,13 @@ absl::Status CheckResidency(const std::vector<LayerResidency>& layers, const Res
   return CheckLimits(layers, limits, 0);
 }
 
-absl::Status ApplyMigration(const ResidencyMigration& stage, const ResidencyLimits& limits,
+absl::Status ApplyMigration(const ResidencyMigration& migration, const ResidencyLimits& limits,
                             std::vector<LayerResidency>* layers) {
-  for (const ResidencyMove& move : stage.arrivals) {
+  for (const ResidencyMove& move : migration.arrivals) {
     RETURN_IF_ERROR(ApplyMove(move, true, &(*layers)[move.layer]));
   }
   RETURN_IF_ERROR(CheckLimits(*layers, limits, 1));
-  for (const ResidencyMove& move : stage.departures) {
+  for (const ResidencyMove& move : migration.departures) {
     RETURN_IF_ERROR(ApplyMove(move, false, &(*layers)[move.layer]));
   }
   return CheckHosts(*layers);

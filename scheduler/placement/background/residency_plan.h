@@ -1,8 +1,8 @@
 // A plan of the background balancer: which device hosts which experts of every layer, which experts are in device
-// memory, and the stages in which workers get there.
+// memory, and the migrations in which workers get there.
 //
-// Plain data and pure functions.  residency.h decides; residency_epoch.h carries a plan out, stage by stage.  Does not
-// say how rows are split over replicas (split.h), nor what transient slots hold.
+// Plain data and pure functions.  residency.h decides; residency_epoch.h carries a plan out, migration by migration.
+// Does not say how rows are split over replicas (split.h), nor what transient slots hold.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct ResidencyMove {
   bool operator==(const ResidencyMove& other) const = default;
 };
 
-// A stage, which is an epoch: arrivals are prepared while the placement before is in use; from the commit on rows
+// A migration, which is an epoch: arrivals are prepared while the placement before is in use; from the commit on rows
 // follow the new placement; departures are released once the last step that used them is done.
 struct ResidencyMigration {
   std::vector<ResidencyMove> arrivals, departures;
@@ -73,11 +73,11 @@ struct ExpertFacts {
 };
 
 struct ResidencyPlan {
-  uint64_t epoch = 0;                      // of the first stage; stage i is epoch + i
-  std::vector<LayerResidency> layers;      // [L] after the last stage
-  std::vector<ResidencyMigration> stages;  // in order; none = nothing moves
-  int64_t copies = 0;                      // arrivals with weights
-  int64_t bytes = 0;                       // that they copy
+  uint64_t epoch = 0;                          // of the first migration; migration i is epoch + i
+  std::vector<LayerResidency> layers;          // [L] after the last migration
+  std::vector<ResidencyMigration> migrations;  // in order; none = nothing moves
+  int64_t copies = 0;                          // arrivals with weights
+  int64_t bytes = 0;                           // that they copy
   int64_t horizon_steps = 0;
   std::vector<LayerFacts> layer_facts;                 // [L]; empty from baselines
   std::vector<std::vector<ExpertFacts>> expert_facts;  // [L][E]; empty from baselines
@@ -86,9 +86,9 @@ struct ResidencyPlan {
 // Ids in range, each expert hosted, offloaded ones once, limits kept.  InvalidArgument names layer, device and figures.
 absl::Status CheckResidency(const std::vector<LayerResidency>& layers, const ResidencyLimits& limits);
 
-// Carries one stage out.  InvalidArgument if a move is not possible, if a device exceeds its limits by more than one
-// before the departures, or if experts are not hosted as they must be after them.
-absl::Status ApplyMigration(const ResidencyMigration& stage, const ResidencyLimits& limits,
+// Carries one migration out.  InvalidArgument if a move is not possible, if a device exceeds its limits by more than
+// one before the departures, or if experts are not hosted as they must be after them.
+absl::Status ApplyMigration(const ResidencyMigration& migration, const ResidencyLimits& limits,
                             std::vector<LayerResidency>* layers);
 
 // What `switchyard experts --why E,L` prints: how popular the expert is, where it is, and what the plan did to it and

@@ -63,17 +63,17 @@ PlacementPolicy::PlacementPolicy(PolicyShape shape, bool spread) : shape_(std::m
   errors_.assign(shape_.residents.size(), popularity::kRow / 4);
 }
 
-absl::StatusOr<std::vector<ResidentChange>> PlacementPolicy::ChangesOf(const ResidencyMigration& stage) const {
+absl::StatusOr<std::vector<ResidentChange>> PlacementPolicy::ChangesOf(const ResidencyMigration& migration) const {
   if (IsPaper(shape_.mode)) {
     return absl::FailedPreconditionError(
-        absl::StrCat("placement stage: the mode ", NameOf(shape_.mode), " has no residents that could change"));
+        absl::StrCat("placement migration: the mode ", NameOf(shape_.mode), " has no residents that could change"));
   }
-  return ChangeResidents(stage, shape_.residents, tables_);
+  return ChangeResidents(migration, shape_.residents, tables_);
 }
 
 absl::StatusOr<std::vector<int>> PlacementPolicy::Adopt(int64_t epoch, const MoveCosts& costs,
-                                                        const ResidencyMigration& stage) {
-  ASSIGN_OR_RETURN(std::vector<ResidentChange> changes, ChangesOf(stage));
+                                                        const ResidencyMigration& migration) {
+  ASSIGN_OR_RETURN(std::vector<ResidentChange> changes, ChangesOf(migration));
   shape_.epoch = epoch;
   shape_.costs = costs;
   std::vector<int> layers;

@@ -77,12 +77,12 @@ class PlacementPolicy {
   // REQUIRES: 0 <= layer < L; counts of R ranks and E experts; estimates of layers in [0, L), [E] each, >= 0.
   LayerDecision Decide(const LayerInputs& inputs);
 
-  // Whether a stage of the background balancer could be adopted.  FailedPrecondition in the paper's modes, which have
-  // no residents; else as ChangeResidents (resident_change.h).
-  absl::Status CheckMigration(const ResidencyMigration& stage) const { return ChangesOf(stage).status(); }
+  // Whether a migration of the background balancer could be adopted.  FailedPrecondition in the paper's modes, which
+  // have no residents; else as ChangeResidents (resident_change.h).
+  absl::Status CheckMigration(const ResidencyMigration& migration) const { return ChangesOf(migration).status(); }
   // Begins a new epoch: on every rank before the same decision, when what arrives is there.  Returns the layers whose
   // slots have changed, rising.  On an error (CheckMigration's) nothing has changed.
-  absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyMigration& stage);
+  absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyMigration& migration);
 
   const PolicyShape& shape() const { return shape_; }
   // Before the first decision: what the slots hold when the epoch begins.  static+spare, agreed and oracle begin with
@@ -107,7 +107,7 @@ class PlacementPolicy {
   const popularity::Popularity& EstimateOf(int layer) const { return estimates_[layer]; }
 
  private:
-  absl::StatusOr<std::vector<ResidentChange>> ChangesOf(const ResidencyMigration& stage) const;
+  absl::StatusOr<std::vector<ResidentChange>> ChangesOf(const ResidencyMigration& migration) const;
   void NoteError(const LayerInputs& inputs);
 
   PolicyShape shape_;

@@ -23,7 +23,7 @@ struct DeviceSlots {
 };
 
 absl::Status Refuse(const ResidencyMove& move, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("placement stage: ", MoveKindName(move.kind), " of expert ",
+  return absl::InvalidArgumentError(absl::StrCat("placement migration: ", MoveKindName(move.kind), " of expert ",
                                                  move.expert, " of MoE layer ", move.layer, " on rank ", move.device,
                                                  ": ", why));
 }
@@ -70,7 +70,7 @@ absl::Status Arrive(const ResidencyMove& move, DeviceSlots* device) {
   return absl::OkStatus();
 }
 
-using Layers = std::map<int, std::vector<DeviceSlots>>;  // that a stage changes
+using Layers = std::map<int, std::vector<DeviceSlots>>;  // that a migration changes
 
 // Of an expert that moves between memories, once hosts have changed.
 absl::Status CheckHosted(const ResidencyMove& move, absl::Span<const Placement> residents, const Layers& layers) {
@@ -101,7 +101,7 @@ absl::StatusOr<ResidentChange> Together(int layer, int num_experts, const std::v
     }
   }
   if (const absl::Status status = CheckPlacement(change.residents); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("placement stage: MoE layer ", layer, ": ", status.message()));
+    return absl::InvalidArgumentError(absl::StrCat("placement migration: MoE layer ", layer, ": ", status.message()));
   }
   change.table = SlotTable(std::move(placement), std::move(in_flight));
   return change;
@@ -118,7 +118,7 @@ Placement WithTransientSlots(const Placement& residents, int transient_slots) {
   return slots;
 }
 
-absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& stage,
+absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& migration,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables) {
   Layers layers;
@@ -129,22 +129,23 @@ absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigra
     return &it->second[static_cast<size_t>(move.device)];
   };
   std::set<std::array<int32_t, 3>> departed;  // layer, expert, device
-  for (const ResidencyMove& move : stage.departures) {
+  for (const ResidencyMove& move : migration.departures) {
     RETURN_IF_ERROR(CheckMove(move, residents));
     if (!ChangesHost(move.kind)) continue;
     RETURN_IF_ERROR(Depart(move, device_of(move)));
     departed.insert({move.layer, move.expert, move.device});
   }
-  for (const ResidencyMove& move : stage.arrivals) {
+  for (const ResidencyMove& move : migration.arrivals) {
     RETURN_IF_ERROR(CheckMove(move, residents));
     if (!ChangesHost(move.kind)) continue;
     if (departed.contains({move.layer, move.expert, move.device})) {
-      return absl::InvalidArgumentError(absl::StrCat("placement stage: expert ", move.expert, " of layer ", move.layer,
-                                                     " departs from device ", move.device, " and arrives there"));
+      return absl::InvalidArgumentError(absl::StrCat("placement migration: expert ", move.expert, " of layer ",
+                                                     move.layer, " departs from device ", move.device,
+                                                     " and arrives there"));
     }
     RETURN_IF_ERROR(Arrive(move, device_of(move)));
   }
-  for (const auto* moves : {&stage.departures, &stage.arrivals}) {
+  for (const auto* moves : {&migration.departures, &migration.arrivals}) {
     for (const ResidencyMove& move : *moves) {
       if (!ChangesHost(move.kind)) RETURN_IF_ERROR(CheckHosted(move, residents, layers));
     }

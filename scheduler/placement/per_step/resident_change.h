@@ -1,5 +1,5 @@
-// A stage of the background balancer as the per-step balancer adopts it: residents arrive and depart, transient slots
-// stay.
+// A migration of the background balancer as the per-step balancer adopts it: residents arrive and depart, transient
+// slots stay.
 //
 // The empty slots among a layer's residents are the per-step balancer's, as many before as after.  Where an arrival is
 // in a transient slot already, that slot becomes empty.  Slots of moves are ignored: what stays moves up, what arrives
@@ -29,10 +29,10 @@ struct ResidentChange {
   SlotTable table;
 };
 
-// The layers that the stage changes, rising.  residents, tables [L]: as they are; tables hold residents in their slots.
-// InvalidArgument: a move that names what is not there, an arrival of what is resident there already, a load or offload
-// where the expert is not resident after the stage, an expert that would have no resident.
-absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& stage,
+// The layers that the migration changes, rising.  residents, tables [L]: as they are; tables hold residents in their
+// slots. InvalidArgument: a move that names what is not there, an arrival of what is resident there already, a load or
+// offload where the expert is not resident after the migration, an expert that would have no resident.
+absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& migration,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables);
 

@@ -28,7 +28,7 @@ absl::StatusOr<placement::ResidencyPlan> PlanEplbResidency(const placement::Resi
         matched ? placement::MatchDevices(present, placement) : placement::KeepSlots(present, std::move(placement));
     plan.layers.push_back({std::move(placement), std::vector<bool>(present.num_experts, false)});
   }
-  placement::AddStages(problem, &plan);
+  placement::AddMigrations(problem, &plan);
   return plan;
 }
 

@@ -48,7 +48,7 @@ TEST(PlacementCodec, PlacesOfAnotherShapeAreRefused) {
   }
 }
 
-TEST(PlacementCodec, StagesOfUnknownMovesAreRefused) {
+TEST(PlacementCodec, MigrationsOfUnknownMovesAreRefused) {
   placement::Migration sent;
   sent.arrivals = {{placement::MoveKind::kCopy, 1, 2, 3, 4}, {placement::MoveKind::kLoad, 5, 6, 7, 8}};
   sent.departures = {{placement::MoveKind::kRelease, 13, 14, 15, 16}, {placement::MoveKind::kOffload, 17, 18, 19, 20}};

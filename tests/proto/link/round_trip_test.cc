@@ -183,21 +183,21 @@ TEST(LinkRoundTrip, AAssignment) {
   EXPECT_EQ(*arrived, assignment);
 }
 
-TEST(LinkRoundTrip, AStage) {
-  placement::Migration stage;
-  auto& [epoch, arrivals, departures, costs] = stage;
+TEST(LinkRoundTrip, AMigration) {
+  placement::Migration migration;
+  auto& [epoch, arrivals, departures, costs] = migration;
   auto& [copy, row, layer] = costs;
   test::Distinct().Fill(epoch, copy, row, layer);
   arrivals = {{placement::MoveKind::kCopy, 1, 2, 3, 4},
               {placement::MoveKind::kLoad, 5, 6, 7, 8},
               {placement::MoveKind::kRehome, 9, 10, 11, 12}};
   departures = {{placement::MoveKind::kRelease, 13, 14, 15, 16}, {placement::MoveKind::kOffload, 17, 18, 19, 20}};
-  const v1::PreparePlacement message = test::OverTheWire(ToProto(stage, 4));
+  const v1::PreparePlacement message = test::OverTheWire(ToProto(migration, 4));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   EXPECT_EQ(message.group_epoch(), 4);
   const absl::StatusOr<placement::Migration> arrived = FromProto(message);
   ASSERT_TRUE(arrived.ok()) << arrived.status();
-  EXPECT_EQ(*arrived, stage);
+  EXPECT_EQ(*arrived, migration);
 }
 
 TEST(LinkRoundTrip, AReport) {

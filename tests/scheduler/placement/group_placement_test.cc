@@ -64,13 +64,13 @@ TEST(GroupPlacement, EveryShapeThatIsNotTheGroupsIsRefused) {
 }
 
 TEST(GroupPlacement, MovesOutOfBoundsAreRefused) {
-  Migration stage;
-  stage.epoch = 1;
-  stage.arrivals = {{MoveKind::kCopy, 1, 3, 1, 2}};
-  stage.departures = {{MoveKind::kRelease, 0, 0, 0, 0}};
-  EXPECT_TRUE(CheckMigration(stage, kBounds).ok()) << CheckMigration(stage, kBounds);
+  Migration migration;
+  migration.epoch = 1;
+  migration.arrivals = {{MoveKind::kCopy, 1, 3, 1, 2}};
+  migration.departures = {{MoveKind::kRelease, 0, 0, 0, 0}};
+  EXPECT_TRUE(CheckMigration(migration, kBounds).ok()) << CheckMigration(migration, kBounds);
   const auto refused = [&](ResidencyMove arrival) {
-    Migration bad = stage;
+    Migration bad = migration;
     bad.arrivals.push_back(arrival);
     return absl::IsInvalidArgument(CheckMigration(bad, kBounds));
   };
@@ -81,12 +81,12 @@ TEST(GroupPlacement, MovesOutOfBoundsAreRefused) {
   EXPECT_TRUE(refused({MoveKind::kCopy, 0, 0, 0, 3}));
   EXPECT_TRUE(refused({MoveKind::kCopy, 0, 0, 0, -1}));
   EXPECT_TRUE(refused({MoveKind::kRelease, 0, 0, 0, 0}));
-  stage.departures[0].kind = MoveKind::kCopy;
-  EXPECT_THAT(std::string(CheckMigration(stage, kBounds).message()),
+  migration.departures[0].kind = MoveKind::kCopy;
+  EXPECT_THAT(std::string(CheckMigration(migration, kBounds).message()),
               HasSubstr("departure \"copy\" of layer 0, expert 0, device 0, slot 0: limits are 2 layers"));
-  stage.departures.clear();
-  stage.epoch = 0;
-  EXPECT_TRUE(absl::IsInvalidArgument(CheckMigration(stage, kBounds)));
+  migration.departures.clear();
+  migration.epoch = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(CheckMigration(migration, kBounds)));
 }
 
 }  // namespace

@@ -32,14 +32,14 @@ std::vector<std::vector<int32_t>> Sets(const LayerResidency& layer) {
   return sets;
 }
 
-// Carries the stages out, checking each; returns the moves with weights.
-int64_t RunStages(const std::vector<ResidencyMigration>& stages, const ResidencyLimits& limits,
-                  std::vector<LayerResidency> layers, const std::vector<LayerResidency>& to) {
+// Carries the migrations out, checking each; returns the moves with weights.
+int64_t RunMigrations(const std::vector<ResidencyMigration>& migrations, const ResidencyLimits& limits,
+                      std::vector<LayerResidency> layers, const std::vector<LayerResidency>& to) {
   int64_t copies = 0;
-  for (const ResidencyMigration& stage : stages) {
-    const absl::Status status = ApplyMigration(stage, limits, &layers);
+  for (const ResidencyMigration& migration : migrations) {
+    const absl::Status status = ApplyMigration(migration, limits, &layers);
     EXPECT_TRUE(status.ok()) << status;
-    for (const ResidencyMove& move : stage.arrivals) {
+    for (const ResidencyMove& move : migration.arrivals) {
       copies += move.kind == MoveKind::kCopy || move.kind == MoveKind::kLoad;
     }
   }
@@ -63,9 +63,9 @@ TEST(ResidencyOrderTest, NothingToDo) {
 TEST(ResidencyOrderTest, SpareSlotsBreakACycle) {
   const std::vector<LayerResidency> from{Layer(3, {{0, -1}, {1, -1}, {2, -1}})};
   std::vector<LayerResidency> to{Layer(3, {{2, -1}, {0, -1}, {1, -1}})};
-  const auto stages = OrderMoves(from, {1, 1}, {0}, &to);
-  EXPECT_EQ(RunStages(stages, {1, 1}, from, to), 3);
-  EXPECT_THAT(stages, SizeIs(1));
+  const auto migrations = OrderMoves(from, {1, 1}, {0}, &to);
+  EXPECT_EQ(RunMigrations(migrations, {1, 1}, from, to), 3);
+  EXPECT_THAT(migrations, SizeIs(1));
   EXPECT_EQ(to[0].placement.ToString(), "[- 2] [- 0] [- 1]");
 }
 
@@ -76,27 +76,27 @@ TEST(ResidencyOrderTest, AChainCrossesLayersWhereMemoryIsShared) {
   std::vector<LayerResidency> to{Layer(2, {{-1, -1, -1, -1}, {0, 1, -1, -1}}),
                                  Layer(2, {{0, 1, -1, -1}, {-1, -1, -1, -1}})};
   const ResidencyLimits limits{.device_slots = 2, .layer_slots = 3};
-  const auto stages = OrderMoves(from, limits, {0, 1}, &to);
-  EXPECT_EQ(RunStages(stages, limits, from, to), 4);
+  const auto migrations = OrderMoves(from, limits, {0, 1}, &to);
+  EXPECT_EQ(RunMigrations(migrations, limits, from, to), 4);
 }
 
-// An expert whose memory is taken keeps its host; another is loaded into what it leaves, in the stage after.
+// An expert whose memory is taken keeps its host; another is loaded into what it leaves, in the migration after.
 TEST(ResidencyOrderTest, OffloadAndLoad) {
   const std::vector<LayerResidency> from{Layer(3, {{0, 1, -1}, {2, -1, -1}}, {1})};
   std::vector<LayerResidency> to{Layer(3, {{0, 1, -1}, {2, -1, -1}}, {0})};
   const ResidencyLimits limits{.device_slots = 1, .layer_slots = 2};
-  const auto stages = OrderMoves(from, limits, {0}, &to);
-  EXPECT_EQ(RunStages(stages, limits, from, to), 1);
-  ASSERT_THAT(stages, SizeIs(1));
-  EXPECT_THAT(stages[0].arrivals, ElementsAre(ResidencyMove{MoveKind::kLoad, 0, 1, 0, 1}));
-  EXPECT_THAT(stages[0].departures, ElementsAre(ResidencyMove{MoveKind::kOffload, 0, 0, 0, 0}));
+  const auto migrations = OrderMoves(from, limits, {0}, &to);
+  EXPECT_EQ(RunMigrations(migrations, limits, from, to), 1);
+  ASSERT_THAT(migrations, SizeIs(1));
+  EXPECT_THAT(migrations[0].arrivals, ElementsAre(ResidencyMove{MoveKind::kLoad, 0, 1, 0, 1}));
+  EXPECT_THAT(migrations[0].departures, ElementsAre(ResidencyMove{MoveKind::kOffload, 0, 0, 0, 0}));
 }
 
-TEST(ResidencyOrderTest, ImpossibleStagesAreRefused) {
+TEST(ResidencyOrderTest, ImpossibleMigrationsAreRefused) {
   const ResidencyLimits limits{1, 1};
-  const auto refusal = [&](ResidencyMigration stage) {
+  const auto refusal = [&](ResidencyMigration migration) {
     std::vector<LayerResidency> layers{Layer(2, {{0, -1}, {1, -1}})};
-    return std::string(ApplyMigration(stage, limits, &layers).message());
+    return std::string(ApplyMigration(migration, limits, &layers).message());
   };
   EXPECT_THAT(refusal({.arrivals = {{MoveKind::kCopy, 0, 1, 0, 0}}, .departures = {}}), HasSubstr("holds expert 0"));
   EXPECT_THAT(refusal({.arrivals = {}, .departures = {{MoveKind::kRelease, 0, 0, 0, 0}}}),
@@ -106,17 +106,17 @@ TEST(ResidencyOrderTest, ImpossibleStagesAreRefused) {
   EXPECT_THAT(refusal({.arrivals = {{MoveKind::kRelease, 0, 0, 0, 0}}, .departures = {}}), HasSubstr("not an arrival"));
 }
 
-TEST(ResidencyOrderTest, AStageBeyondTheSpareSlotIsRefused) {
+TEST(ResidencyOrderTest, AMigrationBeyondTheSpareSlotIsRefused) {
   std::vector<LayerResidency> layers{Layer(3, {{0, -1, -1}, {1, 2, -1}})};
-  const ResidencyMigration stage{.arrivals = {{MoveKind::kCopy, 0, 1, 0, 1}, {MoveKind::kCopy, 0, 2, 0, 2}},
-                                 .departures = {}};
+  const ResidencyMigration migration{.arrivals = {{MoveKind::kCopy, 0, 1, 0, 1}, {MoveKind::kCopy, 0, 2, 0, 2}},
+                                     .departures = {}};
   auto copy = layers;
-  EXPECT_THAT(ApplyMigration(stage, {.device_slots = 3, .layer_slots = 1}, &copy).message(),
+  EXPECT_THAT(ApplyMigration(migration, {.device_slots = 3, .layer_slots = 1}, &copy).message(),
               HasSubstr("layer 0, device 0 hosts 3 experts, limit 2"));
   copy = layers;
-  EXPECT_THAT(ApplyMigration(stage, {.device_slots = 1, .layer_slots = 2}, &copy).message(),
+  EXPECT_THAT(ApplyMigration(migration, {.device_slots = 1, .layer_slots = 2}, &copy).message(),
               HasSubstr("device 0 has 3 experts in memory, limit 2"));
-  EXPECT_TRUE(ApplyMigration(stage, {.device_slots = 2, .layer_slots = 2}, &layers).ok());
+  EXPECT_TRUE(ApplyMigration(migration, {.device_slots = 2, .layer_slots = 2}, &layers).ok());
 }
 
 // A random residency of full devices: memory to the last slot, layers to the last slot.
@@ -161,8 +161,8 @@ TEST(ResidencyOrderTest, AnyTwoResidenciesAreConnectedWithinTheLimits) {
     std::vector<int> order(layers);
     std::iota(order.begin(), order.end(), 0);
     auto to = target;
-    const auto stages = OrderMoves(from, limits, order, &to);
-    const int64_t copies = RunStages(stages, limits, from, to);
+    const auto migrations = OrderMoves(from, limits, order, &to);
+    const int64_t copies = RunMigrations(migrations, limits, from, to);
     int64_t needed = 0;  // memory that is new where it is
     for (int layer = 0; layer < layers; ++layer) {
       EXPECT_EQ(Sets(to[layer]), Sets(target[layer])) << "round " << round;

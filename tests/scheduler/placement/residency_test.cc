@@ -58,11 +58,11 @@ ResidencyProblem Problem(int layers, int experts, int devices, int spare) {
   return problem;
 }
 
-// The plan's stages lead from `present` to what it says, within the limits.
+// The plan's migrations lead from `present` to what it says, within the limits.
 void ExpectExecutable(const ResidencyProblem& problem, const ResidencyPlan& plan) {
   std::vector<LayerResidency> layers = problem.present;
-  for (const ResidencyMigration& stage : plan.stages) {
-    const absl::Status status = ApplyMigration(stage, problem.limits, &layers);
+  for (const ResidencyMigration& migration : plan.migrations) {
+    const absl::Status status = ApplyMigration(migration, problem.limits, &layers);
     ASSERT_TRUE(status.ok()) << status;
   }
   EXPECT_TRUE(CheckResidency(layers, problem.limits).ok()) << CheckResidency(layers, problem.limits);
@@ -182,7 +182,7 @@ TEST(ResidencyTest, MemoryHoldsWhatIsHit) {
   std::mt19937 random(7);
   problem.present = plan->layers;
   for (popularity::Popularity& rows : problem.phases[0].rows) rows = Noisy(rows, &random);
-  EXPECT_THAT(PlanResidency(problem)->stages, IsEmpty());
+  EXPECT_THAT(PlanResidency(problem)->migrations, IsEmpty());
 }
 
 // Experts that are hit alike: which of them were hit more in a window is no reason to exchange any.
@@ -196,7 +196,7 @@ TEST(ResidencyTest, NoiseExchangesNothingInMemory) {
   for (int window = 0; window < 10; ++window) {
     for (int64_t& entry : problem.phases[0].rows[0])
       entry = (95 + static_cast<int64_t>(random() % 11)) * popularity::kRow;
-    EXPECT_THAT(PlanResidency(problem)->stages, IsEmpty());
+    EXPECT_THAT(PlanResidency(problem)->migrations, IsEmpty());
   }
 }
 
@@ -266,7 +266,7 @@ TEST(ResidencyTest, RandomProblemsGiveExecutablePlansAndTheSameOnes) {
       ASSERT_TRUE(plan.ok()) << plan.status();
       ExpectExecutable(problem, *plan);
       EXPECT_EQ(plan->layers, again->layers);
-      EXPECT_EQ(plan->stages.size(), again->stages.size());
+      EXPECT_EQ(plan->migrations.size(), again->migrations.size());
       problem.present = plan->layers;
     }
   }

@@ -1,5 +1,5 @@
-// Stages of the background balancer under the per-step balancer's transient slots: what stays, what is where, and that
-// every rank agrees.
+// Migrations of the background balancer under the per-step balancer's transient slots: what stays, what is where, and
+// that every rank agrees.
 #include "scheduler/placement/per_step/resident_change.h"
 
 #include <algorithm>
@@ -37,8 +37,8 @@ class ChangeResidentsTest : public testing::Test {
     table.slots[1][2] = 1;
     tables_ = {SlotTable(table, {{-1, -1, -1, 7}, {-1, -1, 9}}), SlotTable(base)};
   }
-  absl::StatusOr<std::vector<ResidentChange>> Change(const ResidencyMigration& stage) const {
-    return ChangeResidents(stage, residents_, tables_);
+  absl::StatusOr<std::vector<ResidentChange>> Change(const ResidencyMigration& migration) const {
+    return ChangeResidents(migration, residents_, tables_);
   }
   std::vector<Placement> residents_;
   std::vector<SlotTable> tables_;
@@ -73,7 +73,9 @@ TEST_F(ChangeResidentsTest, LayersRiseAndOthersAreNotTouched) {
 }
 
 TEST_F(ChangeResidentsTest, RefusesWhatCannotBe) {
-  const auto refusal = [&](const ResidencyMigration& stage) { return std::string(Change(stage).status().message()); };
+  const auto refusal = [&](const ResidencyMigration& migration) {
+    return std::string(Change(migration).status().message());
+  };
   EXPECT_THAT(refusal({.arrivals = {}, .departures = {Release(0, 3, 1)}}), HasSubstr("no device holds expert 3"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 1, 0)}, .departures = {}}), HasSubstr("resident there already"));
   EXPECT_THAT(refusal({.arrivals = {}, .departures = {Release(0, 2, 0)}}), HasSubstr("not resident there"));
@@ -100,7 +102,7 @@ TEST_F(ChangeResidentsTest, WhatIsInWhichMemoryIsNotOfIt) {
   EXPECT_THAT(moved->front().residents.slots, ElementsAre(ElementsAre(1, kNone, kNone), ElementsAre(2, 3, 0, kNone)));
 }
 
-// Random stages between random decisions, on two ranks alike: rules kept, transient slots as many as before.
+// Random migrations between random decisions, on two ranks alike: rules kept, transient slots as many as before.
 TEST(AdoptTest, RulesHoldBetweenDecisions) {
   constexpr int kExperts = 12, kDevices = 4, kSpare = 2;
   std::mt19937_64 rng(5);
@@ -114,13 +116,13 @@ TEST(AdoptTest, RulesHoldBetweenDecisions) {
       const std::vector<int32_t> rows = placement_drill::RandomCounts(rng, kDevices, kExperts, 40);
       const RowCounts counts{.num_ranks = kDevices, .num_experts = kExperts, .rows = rows};
       const auto expert = static_cast<int32_t>(rng() % kExperts), device = static_cast<int32_t>(rng() % kDevices);
-      ResidencyMigration stage{.arrivals = {Copy(0, expert, device)}, .departures = {}};
+      ResidencyMigration migration{.arrivals = {Copy(0, expert, device)}, .departures = {}};
       const std::vector<int32_t> hosts = ranks[0]->shape().residents[0].DevicesOf(expert);
-      if (hosts[0] != device && rng() % 2 == 0) stage.departures = {Release(0, expert, hosts[0])};
+      if (hosts[0] != device && rng() % 2 == 0) migration.departures = {Release(0, expert, hosts[0])};
       DecisionDigest digests[2];
       for (int rank = 0; rank < 2; ++rank) {
         PlacementPolicy& policy = *ranks[rank];
-        const auto layers = policy.Adopt(step, shape.costs, stage);
+        const auto layers = policy.Adopt(step, shape.costs, migration);
         adopted += layers.ok() ? 1 : 0;
         ASSERT_EQ(layers.ok(), std::find(hosts.begin(), hosts.end(), device) == hosts.end());
         ASSERT_EQ(policy.shape().epoch, layers.ok() ? step : policy.shape().epoch);

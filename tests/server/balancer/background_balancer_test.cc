@@ -1,4 +1,5 @@
-// The background balancer's plans: made of what was counted, carried out stage by stage, kept for the next group.
+// The background balancer's plans: made of what was counted, carried out migration by migration, kept for the next
+// group.
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-TEST_F(BackgroundBalancerTest, EveryStageIsPreparedCommittedAndReleasedBeforeTheNext) {
+TEST_F(BackgroundBalancerTest, EveryMigrationIsPreparedCommittedAndReleasedBeforeTheNext) {
   EXPECT_EQ(begun.epoch, 0);
   EXPECT_THAT(begun.residents, IsEmpty());
   EXPECT_EQ(begun.costs, kCosts);
@@ -20,7 +21,7 @@ TEST_F(BackgroundBalancerTest, EveryStageIsPreparedCommittedAndReleasedBeforeThe
   EXPECT_THAT(log, IsEmpty());
   Step();
   EXPECT_THAT(log, ElementsAre("plan 1"));
-  Planned(TwoStages());
+  Planned(TwoMigrations());
   EXPECT_THAT(log, ElementsAre("plan 1", "prepare 1"));
   EXPECT_EQ(prepared.arrivals.size(), 1u);
   EXPECT_EQ(prepared.costs, meter.Costs()) << "what was measured, not what was taken at the start";
@@ -43,24 +44,24 @@ TEST_F(BackgroundBalancerTest, EveryStageIsPreparedCommittedAndReleasedBeforeThe
   EXPECT_EQ(log.back(), "release 1");
   loop->Released(1, 1, now);
   EXPECT_EQ(log.back(), "prepare 2");
-  EXPECT_EQ(loop->view().stages, 2);
-  EXPECT_EQ(loop->view().stages_in_use, 1);
+  EXPECT_EQ(loop->view().migrations, 2);
+  EXPECT_EQ(loop->view().migrations_in_use, 1);
   EXPECT_EQ(loop->view().plan, nullptr);
   EXPECT_EQ(Plans(PlanOutcome::kCommitted), 0);
-  RunStage();
+  RunMigration();
   EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
   EXPECT_EQ(loop->placement_epoch(), 2);
   EXPECT_EQ(LayerAt(1).ToString(), "[0 1 2 -] [- 3 - -]");
   EXPECT_EQ(loop->view().copies, 2);
   EXPECT_EQ(loop->view().last_bytes, 2000);
-  EXPECT_EQ(loop->view().stages, 0);
+  EXPECT_EQ(loop->view().migrations, 0);
   EXPECT_EQ(CopyLayers(loop->view().layers), loop->view().plan->layers);
   // While the next one is carried out the last is still the last.
   Steps(kPeriod);
   placement::ResidencyPlan next;
   next.epoch = problem.next_epoch;
   next.layers = problem.present;
-  next.stages = {{.arrivals = {{placement::MoveKind::kCopy, 1, 0, 1, 2}}, .departures = {}}};
+  next.migrations = {{.arrivals = {{placement::MoveKind::kCopy, 1, 0, 1, 2}}, .departures = {}}};
   next.copies = 1;
   Planned(next);
   EXPECT_EQ(log.back(), "prepare 3");
@@ -70,8 +71,8 @@ TEST_F(BackgroundBalancerTest, EveryStageIsPreparedCommittedAndReleasedBeforeThe
 
 TEST_F(BackgroundBalancerTest, TheNextGroupBeginsWithWhatIsCommitted) {
   StartPlan();
-  RunStage();
-  RunStage();
+  RunMigration();
+  RunMigration();
   loop->GroupDown("a test", now);
   const placement::GroupPlacement next =
       loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks}, kCosts);
@@ -83,7 +84,7 @@ TEST_F(BackgroundBalancerTest, TheNextGroupBeginsWithWhatIsCommitted) {
   EXPECT_TRUE(placement::CheckGroupPlacement(next, bounds).ok()) << placement::CheckGroupPlacement(next, bounds);
 }
 
-// A group forms before anything is measured: what its first steps cost goes to all ranks as a stage without moves,
+// A group forms before anything is measured: what its first steps cost goes to all ranks as a migration without moves,
 // which a step commits, and again when it has become quite different.
 TEST_F(BackgroundBalancerTest, MeasuredCostsReachRanksFromTheFirstSteps) {
   for (const int64_t rebalance_steps : {int64_t{0}, int64_t{1000}}) {
@@ -127,7 +128,7 @@ TEST_F(BackgroundBalancerTest, MeasuredCostsReachRanksFromTheFirstSteps) {
   }
 }
 
-// The costs' stage is given up as any other, and is no plan.
+// The costs' migration is given up as any other, and is no plan.
 TEST_F(BackgroundBalancerTest, CostsThatARankCannotTakeAreReportedAgain) {
   Make({.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 0});
   loop->GroupDown("a test", now);
@@ -181,9 +182,9 @@ TEST_F(BackgroundBalancerTest, UnderABudgetPlansKnowWhatHasRoom) {
   // A real plan, and what the next group is told of it.
   const absl::StatusOr<placement::ResidencyPlan> plan = placement::PlanResidency(problem);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  ASSERT_FALSE(plan->stages.empty());
+  ASSERT_FALSE(plan->migrations.empty());
   Planned(*plan);
-  for (size_t i = 0; i < plan->stages.size(); ++i) RunStage();
+  for (size_t i = 0; i < plan->migrations.size(); ++i) RunMigration();
   EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
   EXPECT_EQ(CopyLayers(loop->view().layers), plan->layers);
   EXPECT_EQ(loop->view().budget_slots, 5);
@@ -216,20 +217,20 @@ TEST_F(BackgroundBalancerTest, UnderABudgetALoadMovesNothing) {
   plan.epoch = problem.next_epoch;
   plan.layers = problem.present;
   plan.layers[1].offloaded = {true, false, false, true};
-  plan.stages = {{.arrivals = {{placement::MoveKind::kLoad, 1, 1, 0, 1}},
-                  .departures = {{placement::MoveKind::kOffload, 1, 0, 0, 0}}}};
+  plan.migrations = {{.arrivals = {{placement::MoveKind::kLoad, 1, 1, 0, 1}},
+                      .departures = {{placement::MoveKind::kOffload, 1, 0, 0, 0}}}};
   plan.copies = 1;
   plan.bytes = 1000;
   Planned(plan);
-  RunStage();
+  RunMigration();
   EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
   EXPECT_THAT(loop->view().layers[1]->offloaded, ElementsAre(true, false, false, true));
   EXPECT_EQ(loop->view().copies, 0);
   EXPECT_EQ(loop->view().bytes, 0);
 }
 
-// A stage that is ready waits for traffic as long as there is none.
-TEST_F(BackgroundBalancerTest, AReadyStageWaitsForAStep) {
+// A migration that is ready waits for traffic as long as there is none.
+TEST_F(BackgroundBalancerTest, AReadyMigrationWaitsForAStep) {
   StartPlan();
   AllPrepared();
   now += 10 * BackgroundBalancer::kPatience;
@@ -285,9 +286,9 @@ TEST_F(BackgroundBalancerTest, ARealPlanIsCarriedOut) {
   Steps(kPeriod);
   const absl::StatusOr<placement::ResidencyPlan> plan = placement::PlanResidency(problem);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  ASSERT_FALSE(plan->stages.empty());
+  ASSERT_FALSE(plan->migrations.empty());
   Planned(*plan);
-  for (size_t i = 0; i < plan->stages.size(); ++i) RunStage();
+  for (size_t i = 0; i < plan->migrations.size(); ++i) RunMigration();
   EXPECT_EQ(Plans(PlanOutcome::kCommitted), 1);
   EXPECT_EQ(CopyLayers(loop->view().layers), plan->layers);
   EXPECT_EQ(loop->view().copies, plan->copies);

@@ -97,13 +97,13 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
               HasSubstr("Under the expert budget a worker has room for 5 experts of all layers, and copies the others "
                         "when they are hit; which, its policy decides. Not moved"));
   view.outcome = PlanOutcome::kAborted;
-  view.reason = "after 0 of 1 stages: rank 1: no room";
+  view.reason = "after 0 of 1 migrations: rank 1: no room";
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
-              HasSubstr("The last plan was aborted: after 0 of 1 stages: rank 1: no room."));
-  view.stages = 3;
-  view.stages_in_use = 1;
+              HasSubstr("The last plan was aborted: after 0 of 1 migrations: rank 1: no room."));
+  view.migrations = 3;
+  view.migrations_in_use = 1;
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
-              HasSubstr("A plan is being carried out: 1 of its 3 stages are in use."));
+              HasSubstr("A plan is being carried out: 1 of its 3 migrations are in use."));
   // What a plan says of it.
   placement::ResidencyPlan plan;
   plan.layers = CopyLayers(view.layers);

@@ -174,27 +174,27 @@ TEST(PlannerThread, PlansElsewhere) {
   EXPECT_EQ(plan->plan.epoch, 5u);
   EXPECT_EQ(plan->plan.copies, 1);  // a replica of the one that has all rows
   EXPECT_NE(thread, std::this_thread::get_id());
-  ASSERT_EQ(plan->after.size(), plan->plan.stages.size());
+  ASSERT_EQ(plan->after.size(), plan->plan.migrations.size());
   EXPECT_EQ(CopyLayers(plan->after.back()), plan->plan.layers);
 }
 
-// A stage changes its layers; the others are not copied.
+// A migration changes its layers; the others are not copied.
 TEST(PendingMigration, SharesWhatStaysAsItIs) {
   const placement::LayerResidency layer{placement::ContiguousPlacement(2, 2, 2), {false, false}};
   const LayerStates present = ShareLayers({layer, layer});
   placement::ResidencyPlan plan;
-  plan.stages = {{.arrivals = {{placement::MoveKind::kCopy, 1, 0, 1, 1}}, .departures = {}},
-                 {.arrivals = {}, .departures = {{placement::MoveKind::kRelease, 1, 0, 0, 0}}}};
+  plan.migrations = {{.arrivals = {{placement::MoveKind::kCopy, 1, 0, 1, 1}}, .departures = {}},
+                     {.arrivals = {}, .departures = {{placement::MoveKind::kRelease, 1, 0, 0, 0}}}};
   const placement::ResidencyLimits limits = {.device_slots = 4, .layer_slots = 2};
-  const auto staged = StagePlan(plan, present, limits);
-  ASSERT_TRUE(staged.ok()) << staged.status();
-  ASSERT_EQ(staged->after.size(), 2u);
-  EXPECT_EQ(staged->after[1][0], present[0]) << "the very same";
-  EXPECT_EQ(staged->after[0][1]->placement.DevicesOf(0), (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(staged->after[1][1]->placement.DevicesOf(0), (std::vector<int32_t>{1}));
+  const auto pending = MakePendingMigration(plan, present, limits);
+  ASSERT_TRUE(pending.ok()) << pending.status();
+  ASSERT_EQ(pending->after.size(), 2u);
+  EXPECT_EQ(pending->after[1][0], present[0]) << "the very same";
+  EXPECT_EQ(pending->after[0][1]->placement.DevicesOf(0), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(pending->after[1][1]->placement.DevicesOf(0), (std::vector<int32_t>{1}));
   EXPECT_EQ(present[1]->placement, layer.placement);
-  plan.stages[0].arrivals[0].expert = 1;  // is there
-  EXPECT_FALSE(StagePlan(plan, present, limits).ok());
+  plan.migrations[0].arrivals[0].expert = 1;  // is there
+  EXPECT_FALSE(MakePendingMigration(plan, present, limits).ok());
 }
 
 }  // namespace

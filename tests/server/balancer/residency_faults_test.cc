@@ -1,4 +1,4 @@
-// The background balancer's plans when stages fail, ranks do not answer, and groups are lost.
+// The background balancer's plans when migrations fail, ranks do not answer, and groups are lost.
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST_F(BackgroundBalancerTest, AStageThatFailsIsDroppedEverywhere) {
+TEST_F(BackgroundBalancerTest, AMigrationThatFailsIsDroppedEverywhere) {
   StartPlan();
   loop->Prepared(0, 1, "", now);
   loop->Prepared(1, 1, "the checksum of expert 0 of MoE layer 0 is wrong", now);
@@ -23,19 +23,19 @@ TEST_F(BackgroundBalancerTest, AStageThatFailsIsDroppedEverywhere) {
   EXPECT_EQ(loop->view().epoch, 0);
   EXPECT_EQ(loop->view().copies, 0);
   EXPECT_EQ(Plans(PlanOutcome::kAborted), 1);
-  EXPECT_EQ(loop->view().reason, "after 0 of 2 stages: rank 1: the checksum of expert 0 of MoE layer 0 is wrong");
+  EXPECT_EQ(loop->view().reason, "after 0 of 2 migrations: rank 1: the checksum of expert 0 of MoE layer 0 is wrong");
   EXPECT_EQ(LayerAt(0), placement::ContiguousPlacement(kExperts, kRanks, 2));
   // The next plan has epochs that were never used.
   Steps(kPeriod);
   EXPECT_EQ(log.back(), "plan 3");
 }
 
-TEST_F(BackgroundBalancerTest, WhatIsCommittedStaysWhenALaterStageFails) {
+TEST_F(BackgroundBalancerTest, WhatIsCommittedStaysWhenALaterMigrationFails) {
   StartPlan();
-  RunStage();
+  RunMigration();
   loop->Prepared(0, 2, "no memory", now);
   EXPECT_EQ(log.back(), "drop 2");
-  EXPECT_EQ(loop->view().reason, "after 1 of 2 stages: rank 0: no memory");
+  EXPECT_EQ(loop->view().reason, "after 1 of 2 migrations: rank 0: no memory");
   EXPECT_EQ(loop->placement_epoch(), 1);
   EXPECT_TRUE(LayerAt(0).Holds(1, 0));
   EXPECT_FALSE(LayerAt(1).Holds(0, 2));
@@ -70,7 +70,7 @@ TEST_F(BackgroundBalancerTest, ARankThatDoesNotReleaseEndsTheGroup) {
   loop->Tick(now + absl::Hours(1));
   EXPECT_EQ(loop->view().epoch, 1);
   EXPECT_EQ(loop->view().reason,
-            "after 1 of 2 stages: the group was lost: not all ranks released placement 1 within 1m");
+            "after 1 of 2 migrations: the group was lost: not all ranks released placement 1 within 1m");
 }
 
 // A group that is lost ends the plan, whatever it was at; nobody is told to drop what went with the group.
@@ -82,7 +82,7 @@ TEST_F(BackgroundBalancerTest, AGroupIsLostInEveryState) {
     const char* reason;
   };
   const std::vector<Case> cases = {
-      {"preparing", [] {}, 0, "after 0 of 2 stages: the group was lost: gone"},
+      {"preparing", [] {}, 0, "after 0 of 2 migrations: the group was lost: gone"},
       {"one rank prepared", [&] { loop->Prepared(0, prepared.epoch, "", now); }, 0, "after 0 of 2"},
       {"ready", [&] { AllPrepared(); }, 0, "after 0 of 2"},
       {"committed",
@@ -97,10 +97,10 @@ TEST_F(BackgroundBalancerTest, AGroupIsLostInEveryState) {
          Step();
        },
        1, "after 1 of 2"},
-      {"second preparing", [&] { RunStage(); }, 1, "after 1 of 2"},
+      {"second preparing", [&] { RunMigration(); }, 1, "after 1 of 2"},
       {"second ready",
        [&] {
-         RunStage();
+         RunMigration();
          AllPrepared();
        },
        1, "after 1 of 2"}};
@@ -133,10 +133,10 @@ TEST_F(BackgroundBalancerTest, AGroupIsLostInEveryState) {
   }
 }
 
-// The last stage's moves are in force from the commit on: the plan was carried out.
+// The last migration's moves are in force from the commit on: the plan was carried out.
 TEST_F(BackgroundBalancerTest, AGroupLostAfterTheLastCommitHasItsPlan) {
   StartPlan();
-  RunStage();
+  RunMigration();
   AllPrepared();
   loop->StepPlanned(++step, now);
   loop->GroupDown("gone", now);
@@ -153,7 +153,7 @@ TEST_F(BackgroundBalancerTest, AGroupLostWhilePlanningDropsThePlan) {
   step = 0;
   Steps(2 * kPeriod);
   EXPECT_THAT(log, ElementsAre("plan 1")) << "one plan at a time";
-  Planned(TwoStages());
+  Planned(TwoMigrations());
   EXPECT_THAT(log, ElementsAre("plan 1"));
   EXPECT_EQ(Plans(PlanOutcome::kAborted), 1);
   Step();
@@ -164,7 +164,7 @@ TEST_F(BackgroundBalancerTest, LateAnswersOfAnotherEpochChangeNothing) {
   StartPlan();
   loop->Prepared(0, 1, "full", now);
   Steps(kPeriod);
-  Planned(TwoStages());  // epochs 3 and 4
+  Planned(TwoMigrations());  // epochs 3 and 4
   ASSERT_EQ(prepared.epoch, 3);
   loop->Prepared(0, 3, "", now);
   for (const int64_t epoch : {1, 2, 4, -3}) {

@@ -33,9 +33,9 @@ class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::
     problem = ProblemOf(order);
     log.push_back(absl::StrCat("plan ", problem.next_epoch));
   }
-  void Prepare(const placement::Migration& stage) override {
-    prepared = stage;
-    log.push_back(absl::StrCat("prepare ", stage.epoch));
+  void Prepare(const placement::Migration& migration) override {
+    prepared = migration;
+    log.push_back(absl::StrCat("prepare ", migration.epoch));
   }
   void Drop(int64_t epoch) override { log.push_back(absl::StrCat("drop ", epoch)); }
   void Release(int64_t epoch) override { log.push_back(absl::StrCat("release ", epoch)); }
@@ -62,28 +62,28 @@ class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::
   void Steps(int count) {
     for (int i = 0; i < count; ++i) Step();
   }
-  // Two stages: a replica of (0, 0) on rank 1; then (1, 2) goes from rank 1 to rank 0.
-  placement::ResidencyPlan TwoStages() const {
+  // Two migrations: a replica of (0, 0) on rank 1; then (1, 2) goes from rank 1 to rank 0.
+  placement::ResidencyPlan TwoMigrations() const {
     placement::ResidencyPlan plan;
     plan.epoch = problem.next_epoch;
-    plan.stages = {{.arrivals = {{placement::MoveKind::kCopy, 0, 0, 1, 2}}, .departures = {}},
-                   {.arrivals = {{placement::MoveKind::kCopy, 1, 2, 0, 2}},
-                    .departures = {{placement::MoveKind::kRelease, 1, 2, 1, 0}}}};
+    plan.migrations = {{.arrivals = {{placement::MoveKind::kCopy, 0, 0, 1, 2}}, .departures = {}},
+                       {.arrivals = {{placement::MoveKind::kCopy, 1, 2, 0, 2}},
+                        .departures = {{placement::MoveKind::kRelease, 1, 2, 1, 0}}}};
     plan.layers = problem.present;
-    for (const placement::ResidencyMigration& stage : plan.stages) {
-      EXPECT_TRUE(placement::ApplyMigration(stage, problem.limits, &plan.layers).ok());
+    for (const placement::ResidencyMigration& migration : plan.migrations) {
+      EXPECT_TRUE(placement::ApplyMigration(migration, problem.limits, &plan.layers).ok());
     }
     plan.copies = 2;
     plan.bytes = 2000;
     return plan;
   }
-  // Until a plan of two stages is there and the first is being prepared.
+  // Until a plan of two migrations is there and the first is being prepared.
   void StartPlan() {
     Steps(kPeriod);
-    Planned(TwoStages());
+    Planned(TwoMigrations());
   }
   void Planned(placement::ResidencyPlan plan) {
-    loop->Planned(StagePlan(std::move(plan), ShareLayers(problem.present), problem.limits), now);
+    loop->Planned(MakePendingMigration(std::move(plan), ShareLayers(problem.present), problem.limits), now);
   }
   void AllPrepared() {
     const int64_t epoch = prepared.epoch;
@@ -94,7 +94,7 @@ class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::
     for (int rank = 0; rank < kRanks; ++rank) loop->Released(rank, epoch, now);
   }
   // Prepared, committed, run, released.
-  void RunStage() {
+  void RunMigration() {
     AllPrepared();
     Step();
     AllReleased();

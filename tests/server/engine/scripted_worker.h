@@ -66,9 +66,9 @@ class ScriptedWorker final : public WorkerClient {
     outputs_.clear();
     answers_.Change([](Answers* answers) { answers->waiting.clear(); });
   }
-  void PreparePlacement(const placement::Migration& stage, int64_t group_epoch) override {
+  void PreparePlacement(const placement::Migration& migration, int64_t group_epoch) override {
     ++asked_;
-    if (script.prepares) engine_->OnPlacementPrepared(id_, group_epoch, stage.epoch, script.cannot_prepare);
+    if (script.prepares) engine_->OnPlacementPrepared(id_, group_epoch, migration.epoch, script.cannot_prepare);
   }
   void DropPlacement(int64_t, int64_t) override { ++dropped_; }
   void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override {

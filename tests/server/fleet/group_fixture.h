@@ -22,7 +22,7 @@ class FakeWorker final : public WorkerClient {
     limits.push_back(limit);
   }
   void AbortGroup(int64_t epoch, const std::string& reason) override { aborts.emplace_back(epoch, reason); }
-  void PreparePlacement(const placement::Migration& stage, int64_t) override { stages.push_back(stage); }
+  void PreparePlacement(const placement::Migration& migration, int64_t) override { migrations.push_back(migration); }
   void DropPlacement(int64_t, int64_t) override {}
   void ReleasePlacement(int64_t, int64_t) override {}
   void SendProfile(int64_t, int64_t, int64_t) override {}
@@ -32,7 +32,7 @@ class FakeWorker final : public WorkerClient {
   std::vector<std::pair<int64_t, int>> plans;  // (step, rank)
   std::vector<absl::Duration> limits;
   std::vector<std::pair<int64_t, std::string>> aborts;  // (epoch, reason)
-  std::vector<placement::Migration> stages;
+  std::vector<placement::Migration> migrations;
   absl::Status closed;
 };
 

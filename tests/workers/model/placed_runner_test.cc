@@ -1,5 +1,5 @@
 // Whole steps of a group whose experts change their places: the same tokens in every mode, with forecasts, transfers
-// and stages of the background balancer, as with one rank that has all of them.
+// and migrations of the background balancer, as with one rank that has all of them.
 #include <memory>
 #include <random>
 #include <vector>
@@ -18,7 +18,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Enough steps for some stages.
+// Enough steps for some migrations.
 int32_t NumTokens() { return DeviceIsEmulated() ? 13 : 16; }
 
 // Says of the next layer what this one's rows chose, with some of it moved elsewhere.
@@ -177,11 +177,11 @@ TEST_F(PlacedRunnerTest, TransfersAndMicroBatches) {
   EXPECT_EQ(RankGroup(fixture_.dir, options).Greedy(prompts_, NumTokens()), expected_);
 }
 
-// Expert 0 of each layer moves to the last rank and back, stage by stage.
+// Expert 0 of each layer moves to the last rank and back, migration by migration.
 TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
   constexpr int kWorld = 2;
   if (!HasDevices(kWorld)) GTEST_SKIP() << "skipped: needs 2 devices";
-  const auto stage_of = [](int64_t number) -> placement::ResidencyMigration {
+  const auto migration_of = [](int64_t number) -> placement::ResidencyMigration {
     const int32_t from = number % 2 == 1 ? 0 : kWorld - 1, to = kWorld - 1 - from;
     return {.arrivals = {{placement::MoveKind::kCopy, 0, 0, to, 0}},
             .departures = {{placement::MoveKind::kRelease, 0, 0, from, 0}}};
@@ -191,7 +191,8 @@ TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
   options.before_step = [&](int64_t step, moe::PerStepBalancer* balancer) -> absl::StatusOr<int64_t> {
     const int64_t number = step / 3;
     if (step % 3 == 0) {
-      RETURN_IF_ERROR(balancer->Prepare(number, {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}, stage_of(number)));
+      RETURN_IF_ERROR(
+          balancer->Prepare(number, {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}, migration_of(number)));
       return balancer->epoch();
     }
     if (number > 0 && step % 3 == 2) RETURN_IF_ERROR(balancer->Release(number));

@@ -137,7 +137,8 @@ void RankGroup::MakeReplicatedExperts(const ModelConfig& config, Rank* rank) con
   moe::ReplicatedExpertsOptions experts;
   experts.num_layers = layers;
   experts.num_experts = static_cast<int>(config.num_experts);
-  experts.num_slots = layers * static_cast<int>(SpareResidents(config).slots[0].size()) + 2;  // two that stages may add
+  experts.num_slots =
+      layers * static_cast<int>(SpareResidents(config).slots[0].size()) + 2;  // two that migrations may add
   experts.expert = PackedOf(config, options_.dtype);
   experts.device = rank->stream.get().device();
   experts.source = PackedSource(config);

@@ -1,5 +1,5 @@
 // A placement's table over an expert budget, by hand: what the policy hears, that rows find their experts whatever was
-// copied, and the life of a stage.
+// copied, and the life of a migration.
 #include "workers/moe/placement/cached_expert_host.h"
 
 #include <cstring>
@@ -193,7 +193,7 @@ TEST_F(CachedExpertHostTest, FillCanBeStopped) {
   EXPECT_EQ(*Run({{0, 1}, {2, 3}}), 4);
 }
 
-TEST_F(CachedExpertHostTest, AStageIsReadyAtOnceAndStaysUntilItsRelease) {
+TEST_F(CachedExpertHostTest, AMigrationIsReadyAtOnceAndStaysUntilItsRelease) {
   Make(3);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   Reported();
@@ -209,7 +209,7 @@ TEST_F(CachedExpertHostTest, AStageIsReadyAtOnceAndStaysUntilItsRelease) {
   EXPECT_FALSE(Run({{0}, {2}}).ok());
 }
 
-// The per-step balancer has what a stage brings, drops it before the commit, and brings back what departs.
+// The per-step balancer has what a migration brings, drops it before the commit, and brings back what departs.
 TEST_F(CachedExpertHostTest, WhatTwoHoldIsReportedOnce) {
   Make(3);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kLayers = kPlacedLayers, kExperts = kReplicatedExperts, kTopK = kPlacedTopK;
 constexpr int64_t kRows = kPlacedRows;
-constexpr int kMoreResidents = 2;  // than at the start, that stages may give a rank
+constexpr int kMoreResidents = 2;  // than at the start, that migrations may give a rank
 
 // Passes all on, each launch late by something random; may change a bit of what one gather brings.
 class UnsteadyCommunicator : public comm::Communicator {
@@ -93,16 +93,16 @@ placement::MoveCosts CheapCopies() { return {.copy_ps = 1, .row_ps = 1000, .laye
 
 absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerStepBalancer* balancer) {
   int64_t number = 0;
-  for (const StageAt& at : run.stages) {
+  for (const MigrationAt& at : run.migrations) {
     ++number;
-    if (step == at.prepared) RETURN_IF_ERROR(balancer->Prepare(number, CheapCopies(), at.stage));
+    if (step == at.prepared) RETURN_IF_ERROR(balancer->Prepare(number, CheapCopies(), at.migration));
     if (step == -at.committed) RETURN_IF_ERROR(balancer->Drop(number));
     if (step == at.committed + 1) RETURN_IF_ERROR(balancer->Release(number));
     if (step != at.committed) continue;
     for (const absl::Time end = Soon();;) {
       ASSIGN_OR_RETURN(const bool ready, balancer->Ready());
       if (ready) break;
-      if (absl::Now() > end) return absl::DeadlineExceededError("a stage is not ready");
+      if (absl::Now() > end) return absl::DeadlineExceededError("a migration is not ready");
       absl::SleepFor(absl::Milliseconds(1));
     }
     *epoch = number;

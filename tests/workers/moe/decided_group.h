@@ -18,9 +18,9 @@ namespace switchyard::test {
 inline constexpr int kPlacedLayers = 3, kReplicatedExperts = 12, kPlacedTopK = 2, kSpareSlots = 2;
 inline constexpr int64_t kPlacedRows = 24, kPlacedSteps = 8;
 
-struct StageAt {
+struct MigrationAt {
   int64_t prepared = 0, committed = 0;  // steps; committed < 0: dropped before the next is prepared
-  placement::ResidencyMigration stage;
+  placement::ResidencyMigration migration;
 };
 
 // What happens to one rank's messages.
@@ -37,7 +37,7 @@ struct GroupRun {
   bool forecasts = true;
   bool delays = false;
   int micro_batches = 1;
-  std::vector<StageAt> stages = {};
+  std::vector<MigrationAt> migrations = {};
   CommFaults faults = {};               // of the last rank
   int budget_percent = 0;               // > 0: each rank has slots for that share of its experts
   std::string policy = "expected_use";  // of such slots; or lru, static

@@ -16,7 +16,7 @@ constexpr int kChunks = 4;
 
 class PlacedDamageTest : public test::ReplicatedExpertsTest {
  protected:
-  // Layer 0 has 0 and 1, layer 1 has 2 and 3; room for a stage's one.
+  // Layer 0 has 0 and 1, layer 1 has 2 and 3; room for a migration's one.
   void MakeFilled(int chunks = kChunks) {
     Make(5, chunks);
     ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
@@ -37,7 +37,7 @@ class PlacedDamageTest : public test::ReplicatedExpertsTest {
   }
 };
 
-TEST_F(PlacedDamageTest, AStagesBytesAreChecked) {
+TEST_F(PlacedDamageTest, AMigrationsBytesAreChecked) {
   MakeFilled();
   wrong_sum_ = 6;
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
@@ -68,15 +68,15 @@ TEST_F(PlacedDamageTest, AKeptExpertThatIsDamagedIsCopiedAnew) {
   MakeFilled();
   BringDamaged(1);
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
-  ASSERT_TRUE(AwaitReady()) << "the stage can have it, once it is right";
+  ASSERT_TRUE(AwaitReady()) << "the migration can have it, once it is right";
   EXPECT_EQ(Copies(CopyReason::kRepair), 1);
-  EXPECT_EQ(Copies(CopyReason::kStage), 0);
+  EXPECT_EQ(Copies(CopyReason::kMigration), 0);
   EXPECT_EQ(*Run(1, {2, 6}), "2 6");
   experts_->Commit({{{1, 2}}});
   EXPECT_EQ(*Run(1, {6}), "6");
 }
 
-TEST_F(PlacedDamageTest, WhatIsDamagedAgainFailsTheStageAndWhoeverComputesWithIt) {
+TEST_F(PlacedDamageTest, WhatIsDamagedAgainFailsTheMigrationAndWhoeverComputesWithIt) {
   MakeFilled();
   BringDamaged(3);
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
@@ -88,8 +88,8 @@ TEST_F(PlacedDamageTest, WhatIsDamagedAgainFailsTheStageAndWhoeverComputesWithIt
   EXPECT_EQ(*Run(1, {2, 6}), "2 6") << "the fourth copy is whole";
 }
 
-// The stage is given up before anybody hears what it found; the decision still has the expert.
-TEST_F(PlacedDamageTest, DamageThatADroppedStageFindsIsRepaired) {
+// The migration is given up before anybody hears what it found; the decision still has the expert.
+TEST_F(PlacedDamageTest, DamageThatADroppedMigrationFindsIsRepaired) {
   MakeFilled();
   BringDamaged(1);
   copies_.HoldLooks(absl::OkStatus());
@@ -115,12 +115,12 @@ TEST_F(PlacedDamageTest, AGroupBeginsWithWholeExperts) {
   EXPECT_EQ(*Run(1, {2, 6}), "2 6");
 }
 
-// Of one chunk: were the look of the stage before taken for the new one's, nothing would be looked at.
-TEST_F(PlacedDamageTest, EachStageLooksForItself) {
+// Of one chunk: were the look of the migration before taken for the new one's, nothing would be looked at.
+TEST_F(PlacedDamageTest, EachMigrationLooksForItself) {
   for (const int chunks : {1, kChunks}) {
     MakeFilled(chunks);
     const int before = copies_.looks();
-    copies_.HoldLooks(absl::DataLossError("of the stage before"));
+    copies_.HoldLooks(absl::DataLossError("of the migration before"));
     ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
     ASSERT_TRUE(copies_.AwaitLooks(before + 1));
     ASSERT_TRUE(experts_->Drop().ok());
@@ -143,7 +143,7 @@ TEST_F(PlacedDamageTest, ALookAtACopyThatIsGoneSaysNothingOfTheNextOne) {
   ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
   copies_.AllowLooks();
   EXPECT_TRUE(AwaitReady());
-  EXPECT_EQ(Copies(CopyReason::kStage), 1);
+  EXPECT_EQ(Copies(CopyReason::kMigration), 1);
   EXPECT_EQ(Copies(CopyReason::kRepair), 0);
   EXPECT_EQ(copies_.looks(), 1);
 }

@@ -1,4 +1,4 @@
-// One rank's experts by hand: what is where, that late copies are waited for, and the life of a stage with its
+// One rank's experts by hand: what is where, that late copies are waited for, and the life of a migration with its
 // failures.
 #include "workers/moe/placement/replicated_experts.h"
 
@@ -112,7 +112,7 @@ TEST_F(ReplicatedExpertsTest, ARowForAnEmptySlotIsRefused) {
   EXPECT_THAT(status.message(), HasSubstr("2 rows of MoE layer 0 came for slot 1, which is empty"));
 }
 
-TEST_F(ReplicatedExpertsTest, AStageIsPreparedCommittedAndReleased) {
+TEST_F(ReplicatedExpertsTest, AMigrationIsPreparedCommittedAndReleased) {
   Make(5);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
@@ -128,7 +128,7 @@ TEST_F(ReplicatedExpertsTest, AStageIsPreparedCommittedAndReleased) {
   ASSERT_TRUE(experts_->Prepare({{{1, 7}}}).ok());
 }
 
-TEST_F(ReplicatedExpertsTest, AStageThatIsDroppedLeavesNothing) {
+TEST_F(ReplicatedExpertsTest, AMigrationThatIsDroppedLeavesNothing) {
   Make(5);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   for (int round = 0; round < 3; ++round) {
@@ -145,7 +145,7 @@ TEST_F(ReplicatedExpertsTest, AStageThatIsDroppedLeavesNothing) {
   EXPECT_TRUE(experts_->Prepare({{{0, 4}}}).ok()) << "what it had begun was given up";
 }
 
-TEST_F(ReplicatedExpertsTest, AFailedCopyOfAStageIsReported) {
+TEST_F(ReplicatedExpertsTest, AFailedCopyOfAMigrationIsReported) {
   Make(5);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   copies_.FailAt({1, 6}, bytes_ / 2, absl::DataLossError("page is gone"));
@@ -171,23 +171,23 @@ TEST_F(ReplicatedExpertsTest, ACopyThatFailedIsTriedOnceMoreByTheLayerThatNeedsI
   EXPECT_EQ(*Run(0, {0, 7}), "0 7");
 }
 
-TEST_F(ReplicatedExpertsTest, FillGivesBackWhatAStageLeft) {
+TEST_F(ReplicatedExpertsTest, FillGivesBackWhatAMigrationLeft) {
   Make(5);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  EXPECT_FALSE(experts_->staging());
+  EXPECT_FALSE(experts_->migrating());
   ASSERT_TRUE(experts_->Prepare({{{1, 5}}}).ok()) << "its slot is free again";
   ASSERT_TRUE(AwaitReady());
 }
 
-// A stage wants what the per-step balancer has, which drops it before the commit; and what departs comes back as
+// A migration wants what the per-step balancer has, which drops it before the commit; and what departs comes back as
 // transient.
 TEST_F(ReplicatedExpertsTest, WhatTwoHoldIsThereOnce) {
   Make(5);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
-  EXPECT_EQ(Copies(CopyReason::kStage), 0);
+  EXPECT_EQ(Copies(CopyReason::kMigration), 0);
   EXPECT_TRUE(AwaitReady());
   ASSERT_TRUE(experts_->Replace(1, 3, 5, CopyReason::kDemand).ok());
   EXPECT_EQ(*Run(1, {2, 5}), "2 5");

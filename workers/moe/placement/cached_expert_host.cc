@@ -16,7 +16,7 @@ CachedExpertHost::CachedExpertHost(ExpertOffload* offload)
 absl::Status CachedExpertHost::Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline,
                                     Progress progress) {
   SY_CHECK_EQ(static_cast<int>(experts.size()), num_layers_);
-  staged_.clear();
+  arriving_.clear();
   departed_.clear();
   holders_.assign(holders_.size(), 0);
   std::vector<ExpertHosting> hosting(holders_.size(), ExpertHosting::kElsewhere);
@@ -52,20 +52,20 @@ absl::Status CachedExpertHost::Replace(int layer, int32_t before, int32_t now, C
 }
 
 absl::Status CachedExpertHost::Prepare(absl::Span<const Expert> arrivals) {
-  if (!staged_.empty() || !departed_.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("budgeted experts: a stage has ", staged_.size(),
+  if (!arriving_.empty() || !departed_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("budgeted experts: a migration has ", arriving_.size(),
                                                       " experts that arrive and ", departed_.size(),
                                                       " that wait for their release"));
   }
   for (const Expert& expert : arrivals) {
-    Hold(expert, kStage);
-    staged_.push_back(expert);
+    Hold(expert, kMigration);
+    arriving_.push_back(expert);
   }
   return absl::OkStatus();
 }
 
 void CachedExpertHost::Commit(absl::Span<const Expert> departures) {
-  for (const Expert& expert : std::exchange(staged_, {})) HoldersOf(expert) = kTable;
+  for (const Expert& expert : std::exchange(arriving_, {})) HoldersOf(expert) = kTable;
   for (const Expert& expert : departures) {
     SY_CHECK_EQ(int{HoldersOf(expert)}, int{kTable});
     HoldersOf(expert) = kDeparted;
@@ -78,7 +78,7 @@ void CachedExpertHost::Prefer(const Expert& expert, bool in_memory) {
 }
 
 absl::Status CachedExpertHost::Drop() {
-  for (const Expert& expert : std::exchange(staged_, {})) Release(expert, kStage);
+  for (const Expert& expert : std::exchange(arriving_, {})) Release(expert, kMigration);
   return absl::OkStatus();
 }
 

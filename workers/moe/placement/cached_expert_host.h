@@ -1,11 +1,11 @@
 // The per-step balancer's table over an expert budget: experts of a changing placement, of which the rank holds a part.
 //
-// The table says which experts rows may come for; a decision or a stage copies nothing by itself.  The cache policy
+// The table says which experts rows may come for; a decision or a migration copies nothing by itself.  The cache policy
 // decides what is in the budget's slots (expert_offload.h), as without a placement; it receives what rows may come for,
-// how many by the decisions' estimates (layer_balancer.h), and what a committed stage wants in memory.  So a replica
-// costs room in the cache, and a copy when rows come for it and it is not there.
-// Thread-compatible: the step's thread.  Makes no copies of its own, so that its stages are ready at once; all copies
-// of a budget are compared with checksums when they are made (summed_copier.h).
+// how many by the decisions' estimates (layer_balancer.h), and what a committed migration wants in memory.  So a
+// replica costs room in the cache, and a copy when rows come for it and it is not there. Thread-compatible: the step's
+// thread.  Makes no copies of its own, so that its migrations are ready at once; all copies of a budget are compared
+// with checksums when they are made (summed_copier.h).
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class CachedExpertHost : public ExpertHost {
   absl::Status Release() override;
 
  private:
-  enum Holder : uint8_t { kTable = 1, kStage = 2, kDeparted = 4 };
+  enum Holder : uint8_t { kTable = 1, kMigration = 2, kDeparted = 4 };
   uint8_t& HoldersOf(const Expert& expert) {
     return holders_[static_cast<size_t>(expert.layer) * static_cast<size_t>(num_experts_) +
                     static_cast<size_t>(expert.expert)];
@@ -53,7 +53,7 @@ class CachedExpertHost : public ExpertHost {
   ExpertOffload* const offload_;
   const int num_layers_, num_experts_;
   std::vector<uint8_t> holders_;  // [L * E]
-  std::vector<Expert> staged_, departed_;
+  std::vector<Expert> arriving_, departed_;
   std::vector<std::vector<bool>> in_memory_;  // [L][E]
 };
 

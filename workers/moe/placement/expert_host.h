@@ -1,9 +1,9 @@
 // Interface through which the per-step balancer changes which experts of all layers a rank holds.
 //
-// Three hold experts: the table (this rank's of each layer by the decisions so far), a stage of the background balancer
-// that is being prepared, and what departed with the last stage until it is released.  Who computes waits for weights
-// (expert_weight_provider.h); nothing here depends on whether they are there.  After an error of a copy Fill must
-// follow.  Thread-compatible: the step's thread.
+// Three hold experts: the table (this rank's of each layer by the decisions so far), a migration of the background
+// balancer that is being prepared, and what departed with the last migration until it is released.  Who computes waits
+// for weights (expert_weight_provider.h); nothing here depends on whether they are there.  After an error of a copy
+// Fill must follow.  Thread-compatible: the step's thread.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@ namespace switchyard::moe {
 
 // Why an expert is copied.
 enum class CopyReason : uint8_t {
-  kFill,      // a group begins
-  kDemand,    // the gate said so: its layer waits
-  kPrefetch,  // an estimate of a coming layer did
-  kStage,     // the background balancer
-  kRepair,    // what is in its slot turned out to be damaged
+  kFill,       // a group begins
+  kDemand,     // the gate said so: its layer waits
+  kPrefetch,   // an estimate of a coming layer did
+  kMigration,  // the background balancer
+  kRepair,     // what is in its slot turned out to be damaged
 };
 inline constexpr int kNumCopyReasons = 5;
 
@@ -48,7 +48,7 @@ class ExpertHost {
 
   virtual ~ExpertHost() = default;
 
-  // A group begins: the table is experts[layer], kEmptySlot ignored; nothing is staged.  Copies what is missing;
+  // A group begins: the table is experts[layer], kEmptySlot ignored; no migration is prepared.  Copies what is missing;
   // blocks. Errors: DeadlineExceeded, Cancelled, a copy's.
   virtual absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline,
                             Progress progress) = 0;
@@ -58,8 +58,8 @@ class ExpertHost {
   // The layer that computes next waits for this expert: its copy goes before prefetches.
   virtual void RaisePriority(int layer, int32_t expert) = 0;
 
-  // Begins a stage of the background balancer: starts copies of what this rank does not have.  ResourceExhausted: fewer
-  // free slots than arrivals; FailedPrecondition: the stage before was neither dropped nor released.
+  // Begins a migration of the background balancer: starts copies of what this rank does not have.  ResourceExhausted:
+  // fewer free slots than arrivals; FailedPrecondition: the migration before was neither dropped nor released.
   virtual absl::Status Prepare(absl::Span<const Expert> arrivals) = 0;
   // Whether all arrivals are there.  DataLoss: a copy arrived with a wrong checksum; a failed copy's error.  What was
   // here before and turns out to be damaged is copied anew first.  Does not wait.

@@ -65,10 +65,10 @@ std::vector<std::vector<int32_t>> PerStepBalancer::ExpertsHere() const {
 absl::Status PerStepBalancer::BeginStep(int64_t step, int64_t placement_epoch) {
   step_ = step;
   if (placement_epoch == epoch_) return absl::OkStatus();
-  if (staged_.has_value() && staged_->epoch == placement_epoch) return Commit();
+  if (prepared_.has_value() && prepared_->epoch == placement_epoch) return Commit();
   return absl::InternalError(
       absl::StrCat("plan: step ", step, " names placement epoch ", placement_epoch, "; in use is ", epoch_,
-                   staged_.has_value() ? absl::StrCat(", prepared is ", staged_->epoch) : ", none is prepared"));
+                   prepared_.has_value() ? absl::StrCat(", prepared is ", prepared_->epoch) : ", none is prepared"));
 }
 
 absl::Status PerStepBalancer::Commit() {
@@ -78,17 +78,18 @@ absl::Status PerStepBalancer::Commit() {
   ASSIGN_OR_RETURN(const bool ready, Ready());
   if (!ready) {
     return absl::InternalError(
-        absl::StrCat("plan: names placement epoch ", staged_->epoch, ", whose copies have not arrived"));
+        absl::StrCat("plan: names placement epoch ", prepared_->epoch, ", whose copies have not arrived"));
   }
-  ASSIGN_OR_RETURN(const std::vector<int> layers, policy_->Adopt(staged_->epoch, staged_->costs, staged_->stage));
-  experts_->Commit(Here(staged_->stage.departures));
-  PreferHere(staged_->stage);
+  ASSIGN_OR_RETURN(const std::vector<int> layers,
+                   policy_->Adopt(prepared_->epoch, prepared_->costs, prepared_->migration));
+  experts_->Commit(Here(prepared_->migration.departures));
+  PreferHere(prepared_->migration);
   for (const int layer : layers) {
     placements_[static_cast<size_t>(layer)] = policy_->table(layer).placement();
     layouts_[static_cast<size_t>(layer)].reset();
   }
-  epoch_ = staged_->epoch;
-  staged_.reset();
+  epoch_ = prepared_->epoch;
+  prepared_.reset();
   return absl::OkStatus();
 }
 
@@ -220,48 +221,48 @@ std::vector<ExpertHost::Expert> PerStepBalancer::Here(const std::vector<placemen
   return experts;
 }
 
-void PerStepBalancer::PreferHere(const placement::ResidencyMigration& stage) const {
-  for (const placement::ResidencyMove& move : stage.arrivals) {
+void PerStepBalancer::PreferHere(const placement::ResidencyMigration& migration) const {
+  for (const placement::ResidencyMove& move : migration.arrivals) {
     if (move.device == rank_) experts_->Prefer({move.layer, move.expert}, move.kind != placement::MoveKind::kRehome);
   }
-  for (const placement::ResidencyMove& move : stage.departures) {
+  for (const placement::ResidencyMove& move : migration.departures) {
     if (move.device == rank_ && move.kind == placement::MoveKind::kOffload)
       experts_->Prefer({move.layer, move.expert}, false);
   }
 }
 
 absl::Status PerStepBalancer::Prepare(int64_t epoch, const placement::MoveCosts& costs,
-                                      placement::ResidencyMigration stage) {
-  if (staged_.has_value() || epoch <= epoch_) {
+                                      placement::ResidencyMigration migration) {
+  if (prepared_.has_value() || epoch <= epoch_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("placement stage: epoch ", epoch, " comes while ", epoch_, " is in use",
-                     staged_.has_value() ? absl::StrCat(" and ", staged_->epoch, " is prepared") : ""));
+        absl::StrCat("placement migration: epoch ", epoch, " comes while ", epoch_, " is in use",
+                     prepared_.has_value() ? absl::StrCat(" and ", prepared_->epoch, " is prepared") : ""));
   }
   if (policy_ == nullptr || experts_ == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("placement stage: in the mode ", placement::NameOf(mode_), " residents do not change here"));
+        absl::StrCat("placement migration: in the mode ", placement::NameOf(mode_), " residents do not change here"));
   }
-  RETURN_IF_ERROR(policy_->CheckMigration(stage));
-  RETURN_IF_ERROR(experts_->Prepare(Here(stage.arrivals)));
-  staged_ = Staged{.epoch = epoch, .costs = costs, .stage = std::move(stage)};
+  RETURN_IF_ERROR(policy_->CheckMigration(migration));
+  RETURN_IF_ERROR(experts_->Prepare(Here(migration.arrivals)));
+  prepared_ = Prepared{.epoch = epoch, .costs = costs, .migration = std::move(migration)};
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> PerStepBalancer::Ready() {
-  if (!staged_.has_value()) return absl::FailedPreconditionError("placement stage: none is prepared");
+  if (!prepared_.has_value()) return absl::FailedPreconditionError("placement migration: none is prepared");
   return experts_->Ready();
 }
 
 absl::Status PerStepBalancer::Drop(int64_t epoch) {
-  if (!staged_.has_value() || staged_->epoch != epoch) return absl::OkStatus();
-  staged_.reset();
+  if (!prepared_.has_value() || prepared_->epoch != epoch) return absl::OkStatus();
+  prepared_.reset();
   return experts_->Drop();
 }
 
 absl::Status PerStepBalancer::Release(int64_t epoch) {
   if (epoch != epoch_) {
     return absl::FailedPreconditionError(
-        absl::StrCat("placement stage: epoch ", epoch, " is to be released, in use is ", epoch_));
+        absl::StrCat("placement migration: epoch ", epoch, " is to be released, in use is ", epoch_));
   }
   return experts_ == nullptr ? absl::OkStatus() : experts_->Release();
 }

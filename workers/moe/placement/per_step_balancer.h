@@ -6,10 +6,10 @@
 // decision's split, and wait for late copies where they compute (expert_weight_provider.h).
 // In the mode `central` device 0 alone decides, and sends the decision in one message more; estimates ride in the same
 // gather as the counts, not in the all-to-all as the paper's do.
-// A stage of the background balancer: Prepare copies; the step that names the epoch commits it on every rank before its
-// first layer.
-// Refuses `oracle`, which would have to know the gate before it runs, and `ideal`, which changes answers.
-// Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; scheduler/PAPERS.md, "Beyond Lina".
+// A migration of the background balancer: Prepare copies; the step that names the epoch commits it on every rank before
+// its first layer. Refuses `oracle`, which would have to know the gate before it runs, and `ideal`, which changes
+// answers. Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; scheduler/PAPERS.md, "Beyond
+// Lina".
 #pragma once
 
 #include <cstdint>
@@ -44,14 +44,14 @@ class PerStepBalancer : public LayerBalancer {
   // The experts that this rank has to hold before the first step, for ExpertHost::Fill.
   std::vector<std::vector<int32_t>> ExpertsHere() const;
 
-  // A step of the group begins: commits the stage that has this placement epoch.  Internal: neither the epoch in use
-  // nor one that is ready.
+  // A step of the group begins: commits the migration that has this placement epoch.  Internal: neither the epoch in
+  // use nor one that is ready.
   absl::Status BeginStep(int64_t step, int64_t placement_epoch);
   absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer) override;
 
-  // A stage of all ranks' moves: starts what has to be copied here.  Errors: as PlacementPolicy::CheckMigration and
+  // A migration of all ranks' moves: starts what has to be copied here.  Errors: as PlacementPolicy::CheckMigration and
   // ExpertHost::Prepare; FailedPrecondition: an epoch that is not above the one in use.
-  absl::Status Prepare(int64_t epoch, const placement::MoveCosts& costs, placement::ResidencyMigration stage);
+  absl::Status Prepare(int64_t epoch, const placement::MoveCosts& costs, placement::ResidencyMigration migration);
   // Whether what was prepared is there.  FailedPrecondition: nothing was; DataLoss and others: ExpertHost::Ready.
   absl::StatusOr<bool> Ready();
   // Gives up what was prepared for that epoch; nothing if it was not, or is committed.
@@ -60,7 +60,7 @@ class PerStepBalancer : public LayerBalancer {
   absl::Status Release(int64_t epoch);
 
   int64_t epoch() const { return epoch_; }
-  // Stages that steps of this group have committed, and how long the last commit took.
+  // Migrations that steps of this group have committed, and how long the last commit took.
   int64_t num_commits() const { return num_commits_; }
   double commit_seconds() const { return commit_seconds_; }
   const placement::Placement& placement(int layer) const { return placements_[static_cast<size_t>(layer)]; }
@@ -69,10 +69,10 @@ class PerStepBalancer : public LayerBalancer {
   placement::SlotOrigin OriginOf(int layer, int device, int expert) const { return origins_.Of(layer, device, expert); }
 
  private:
-  struct Staged {
+  struct Prepared {
     int64_t epoch = 0;
     placement::MoveCosts costs;
-    placement::ResidencyMigration stage;
+    placement::ResidencyMigration migration;
   };
 
   PerStepBalancer(PerStepBalancerOptions options, std::unique_ptr<placement::PlacementPolicy> policy);
@@ -86,8 +86,8 @@ class PerStepBalancer : public LayerBalancer {
   absl::Span<const placement::LayerEstimate> ExpectedHere(absl::Span<const placement::LayerEstimate> estimates);
   // The experts that these moves bring to this rank or take from it.
   std::vector<ExpertHost::Expert> Here(const std::vector<placement::ResidencyMove>& moves) const;
-  // Hints what the committed stage wants in this rank's memory, and what no more.
-  void PreferHere(const placement::ResidencyMigration& stage) const;
+  // Hints what the committed migration wants in this rank's memory, and what no more.
+  void PreferHere(const placement::ResidencyMigration& migration) const;
 
   const placement::PlacementMode mode_;
   const int rank_;
@@ -100,7 +100,7 @@ class PerStepBalancer : public LayerBalancer {
   std::vector<std::optional<ExpertLayout>> layouts_;  // [L] of them; none: the placement has changed
   placement::LayerDecision decision_;                 // the last
   placement::DecisionDigest digest_;
-  std::optional<Staged> staged_;
+  std::optional<Prepared> prepared_;
   int64_t num_commits_ = 0;
   double commit_seconds_ = 0;                            // of the last
   std::vector<popularity::Popularity> popularity_here_;  // of expected_here_

@@ -52,7 +52,7 @@ absl::Status ReplicatedExperts::Fill(const std::vector<std::vector<int32_t>>& ex
         wanted[layer * static_cast<size_t>(options_.num_experts) + static_cast<size_t>(expert)] = 1;
     }
   }
-  staged_.clear();
+  arriving_.clear();
   departed_.clear();
   for (Place& place : places_) place.holders = place.holders == 0 ? 0 : kTable;
   const auto expert_of = [&](size_t place) {
@@ -85,11 +85,11 @@ absl::Status ReplicatedExperts::StartCopy(const Expert& expert, int slot, CopyRe
   ++counters_.copies[static_cast<size_t>(reason)];
   const ExpertId id = IdOf(expert);
   std::optional<uint64_t> checksum;
-  if (reason == CopyReason::kStage || (PlaceOf(expert).holders & kStage) != 0 || copier_->WasDamaged(id)) {
+  if (reason == CopyReason::kMigration || (PlaceOf(expert).holders & kMigration) != 0 || copier_->WasDamaged(id)) {
     checksum = options_.checksum(expert.layer, expert.expert);
   }
   const int64_t attempt = copier_->BeginCopy(id, checksum);
-  if (reason == CopyReason::kPrefetch || reason == CopyReason::kStage) {
+  if (reason == CopyReason::kPrefetch || reason == CopyReason::kMigration) {
     const absl::Status status = store_->StartCopy(id, slot, CopyPriority::kPrefetch, attempt);
     // All other slots are being copied to: this one is not less wanted than they.
     if (!absl::IsFailedPrecondition(status)) return status;
@@ -120,7 +120,7 @@ absl::Status ReplicatedExperts::Hold(const Expert& expert, Holder holder, CopyRe
     free_.pop_back();
   } else if (store_->StateOf(IdOf(expert)) == SlotState::kFree) {  // its copy failed
     RETURN_IF_ERROR(StartCopy(expert, place.slot, reason));
-  } else if (reason == CopyReason::kStage) {  // brought for a decision, whose copies are not looked at
+  } else if (reason == CopyReason::kMigration) {  // brought for a decision, whose copies are not looked at
     store_->Recheck(IdOf(expert), copier_->BeginLook(IdOf(expert), options_.checksum(expert.layer, expert.expert)));
   }
   place.holders |= holder;
@@ -191,17 +191,17 @@ absl::Status ReplicatedExperts::RunLayer(const MoeContext& context, const LayerC
 }
 
 absl::Status ReplicatedExperts::Prepare(absl::Span<const Expert> arrivals) {
-  if (!staged_.empty() || !departed_.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("placed experts: a stage has ", staged_.size(),
+  if (!arriving_.empty() || !departed_.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("placed experts: a migration has ", arriving_.size(),
                                                       " experts that arrive and ", departed_.size(),
                                                       " that wait for their release"));
   }
   for (const Expert& expert : arrivals) {
-    if (const absl::Status status = Hold(expert, kStage, CopyReason::kStage); !status.ok()) {
+    if (const absl::Status status = Hold(expert, kMigration, CopyReason::kMigration); !status.ok()) {
       RETURN_IF_ERROR(Drop());
       return status;
     }
-    staged_.push_back(expert);
+    arriving_.push_back(expert);
   }
   return absl::OkStatus();
 }
@@ -209,7 +209,7 @@ absl::Status ReplicatedExperts::Prepare(absl::Span<const Expert> arrivals) {
 absl::StatusOr<bool> ReplicatedExperts::Ready() {
   RETURN_IF_ERROR(Repair());
   bool ready = true;
-  for (const Expert& expert : staged_) {
+  for (const Expert& expert : arriving_) {
     const ExpertId id = IdOf(expert);
     RETURN_IF_ERROR(copier_->FailureOf(id));
     ready = ready && store_->StateOf(id) == SlotState::kFilled && !store_->rechecking(id);
@@ -218,12 +218,12 @@ absl::StatusOr<bool> ReplicatedExperts::Ready() {
 }
 
 void ReplicatedExperts::Commit(absl::Span<const Expert> departures) {
-  for (const Expert& expert : staged_) {
+  for (const Expert& expert : arriving_) {
     Place& place = PlaceOf(expert);
     SY_CHECK(place.holders != 0);
     place.holders = kTable;
   }
-  staged_.clear();
+  arriving_.clear();
   for (const Expert& expert : departures) {
     Place& place = PlaceOf(expert);
     SY_CHECK(place.holders == kTable);
@@ -234,7 +234,7 @@ void ReplicatedExperts::Commit(absl::Span<const Expert> departures) {
 
 absl::Status ReplicatedExperts::Drop() {
   absl::Status status;
-  for (const Expert& expert : std::exchange(staged_, {})) status.Update(Release(expert, kStage));
+  for (const Expert& expert : std::exchange(arriving_, {})) status.Update(Release(expert, kMigration));
   return status;
 }
 

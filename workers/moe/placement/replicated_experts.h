@@ -1,11 +1,11 @@
 // The experts of a changing placement, all resident: each that the rank holds has a slot of one expert store.
 //
 // A slot is free when nothing holds its expert (expert_host.h).  A layer waits for late copies of what it needs.  Bytes
-// come from the machine's expert file.  The thread that copies compares with checksums what is copied for a stage, and
-// what was here for a decision and a stage keeps.  What is found damaged in a slot is copied anew before anything else
-// computes with it; from then on all copies of that expert are compared, and one that arrives damaged fails what needs
-// it: a stage, a layer, a group that begins.
-// Thread-compatible: the step's thread.  Needs as many slots as the placement has (with fewer: expert_offload.h).
+// come from the machine's expert file.  The thread that copies compares with checksums what is copied for a migration,
+// and what was here for a decision and a migration keeps.  What is found damaged in a slot is copied anew before
+// anything else computes with it; from then on all copies of that expert are compared, and one that arrives damaged
+// fails what needs it: a migration, a layer, a group that begins. Thread-compatible: the step's thread.  Needs as many
+// slots as the placement has (with fewer: expert_offload.h).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ namespace switchyard::moe {
 struct ReplicatedExpertsOptions {
   int num_layers = 0;   // L, those with experts
   int num_experts = 0;  // E
-  int num_slots = 0;    // of the store: those of all layers' placements, and what stages arrive in
+  int num_slots = 0;    // of the store: those of all layers' placements, and what migrations arrive in
   PackedExpert expert;
   Device device = Device::Cpu();                             // where the slots are
   int64_t chunk_bytes = 2 << 20;                             // a multiple of 64
@@ -55,7 +55,7 @@ class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
   void Commit(absl::Span<const Expert> departures) override;
   absl::Status Drop() override;
   absl::Status Release() override;
-  bool staging() const { return !staged_.empty(); }
+  bool migrating() const { return !arriving_.empty(); }
 
   absl::Status Check(absl::Span<const int32_t> experts) const override;
   // Waits for late copies, then calls `compute` once, unless there are no rows.
@@ -66,7 +66,7 @@ class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
   int64_t bytes() const { return store_->bytes(); }
 
  private:
-  enum Holder : uint8_t { kTable = 1, kStage = 2, kDeparted = 4 };
+  enum Holder : uint8_t { kTable = 1, kMigration = 2, kDeparted = 4 };
   struct Place {
     uint8_t holders = 0;
     int slot = -1;  // of the store, while somebody holds it
@@ -89,7 +89,7 @@ class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
   CheckingCopier* const copier_;  // the store's
   std::vector<Place> places_;     // [L * E]
   std::vector<int> free_;         // slots of the store
-  std::vector<Expert> staged_, departed_;
+  std::vector<Expert> arriving_, departed_;
   ExpertHostCounters counters_;
   std::vector<ExpertId> ids_;                       // of a layer's slots with rows
   std::vector<const ops::Weight*> gate_up_, down_;  // [slots]

@@ -1,11 +1,12 @@
-// What a worker answers to the server's stages of placement, with a host that does as it is told.
+// What a worker answers to the server's migrations of placement, with a host that does as it is told.
+#include "workers/session/migration_handler.h"
+
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/link/placement_codec.h"
-#include "workers/session/migration_handler.h"
 
 namespace switchyard::worker {
 namespace {
@@ -20,9 +21,9 @@ class MigrationHandlerTest : public testing::Test, public PlacementHost {
  protected:
   MigrationHandlerTest() { handler.Enter(kGroup); }
 
-  absl::Status PreparePlacement(placement::Migration stage) override {
+  absl::Status PreparePlacement(placement::Migration migration) override {
     if (!prepare.ok()) return prepare;
-    stages.push_back(std::move(stage));
+    migrations.push_back(std::move(migration));
     return absl::OkStatus();
   }
   absl::StatusOr<bool> PlacementReady() override { return ready; }
@@ -32,11 +33,11 @@ class MigrationHandlerTest : public testing::Test, public PlacementHost {
     return release;
   }
 
-  v1::PreparePlacement Stage(int64_t epoch, int64_t group = kGroup) {
-    placement::Migration stage;
-    stage.epoch = epoch;
-    stage.arrivals = {{placement::MoveKind::kCopy, 0, 1, 2, 3}};
-    return link::ToProto(stage, group);
+  v1::PreparePlacement PrepareOf(int64_t epoch, int64_t group = kGroup) {
+    placement::Migration migration;
+    migration.epoch = epoch;
+    migration.arrivals = {{placement::MoveKind::kCopy, 0, 1, 2, 3}};
+    return link::ToProto(migration, group);
   }
   v1::ReleasePlacement ReleaseOf(int64_t epoch, int64_t group = kGroup) {
     v1::ReleasePlacement message;
@@ -53,7 +54,7 @@ class MigrationHandlerTest : public testing::Test, public PlacementHost {
 
   absl::Status prepare, release;
   absl::StatusOr<bool> ready = false;
-  std::vector<placement::Migration> stages;
+  std::vector<placement::Migration> migrations;
   std::vector<int64_t> dropped, released;
   std::vector<v1::LinkRequest> sent;
   MigrationHandler handler{this, [this](v1::LinkRequest message) { sent.push_back(std::move(message)); }};
@@ -61,10 +62,10 @@ class MigrationHandlerTest : public testing::Test, public PlacementHost {
 
 TEST_F(MigrationHandlerTest, AnswersOnceTheCopiesAreThere) {
   EXPECT_FALSE(handler.waiting());
-  handler.Prepare(Stage(7));
-  ASSERT_EQ(stages.size(), 1u);
-  EXPECT_EQ(stages[0].epoch, 7);
-  EXPECT_EQ(stages[0].arrivals[0].slot, 3);
+  handler.Prepare(PrepareOf(7));
+  ASSERT_EQ(migrations.size(), 1u);
+  EXPECT_EQ(migrations[0].epoch, 7);
+  EXPECT_EQ(migrations[0].arrivals[0].slot, 3);
   handler.Poll();
   EXPECT_TRUE(handler.waiting());
   EXPECT_THAT(sent, IsEmpty());
@@ -84,27 +85,27 @@ TEST_F(MigrationHandlerTest, AnswersOnceTheCopiesAreThere) {
 }
 
 TEST_F(MigrationHandlerTest, SaysWhatCannotBePrepared) {
-  prepare = absl::FailedPreconditionError("another stage is there");
-  handler.Prepare(Stage(7));
+  prepare = absl::FailedPreconditionError("another migration is there");
+  handler.Prepare(PrepareOf(7));
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].placement_prepared().error(), "another stage is there");
+  EXPECT_EQ(sent[0].placement_prepared().error(), "another migration is there");
   EXPECT_FALSE(handler.waiting());
   prepare = absl::OkStatus();
   ready = absl::DataLossError("expert 1 of MoE layer 0: its checksum is wrong");
-  handler.Prepare(Stage(8));
+  handler.Prepare(PrepareOf(8));
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[1].placement_prepared().placement_epoch(), 8);
   EXPECT_THAT(sent[1].placement_prepared().error(), HasSubstr("its checksum is wrong"));
   EXPECT_FALSE(handler.waiting());
-  v1::PreparePlacement unknown = Stage(9);
+  v1::PreparePlacement unknown = PrepareOf(9);
   unknown.mutable_arrivals()->set_kinds(0, static_cast<v1::ResidencyMoveKind>(99));
   handler.Prepare(unknown);
   ASSERT_EQ(sent.size(), 3u);
   EXPECT_THAT(sent[2].placement_prepared().error(), HasSubstr("unknown kind 99"));
 }
 
-TEST_F(MigrationHandlerTest, AStageThatIsDroppedIsNotAnswered) {
-  handler.Prepare(Stage(7));
+TEST_F(MigrationHandlerTest, AMigrationThatIsDroppedIsNotAnswered) {
+  handler.Prepare(PrepareOf(7));
   handler.Drop(DropOf(6));
   EXPECT_TRUE(handler.waiting()) << "another epoch";
   handler.Drop(DropOf(7));
@@ -115,16 +116,16 @@ TEST_F(MigrationHandlerTest, AStageThatIsDroppedIsNotAnswered) {
 }
 
 TEST_F(MigrationHandlerTest, AGroupThatIsOverIsNotAnswered) {
-  handler.Prepare(Stage(7, kGroup - 1));
+  handler.Prepare(PrepareOf(7, kGroup - 1));
   handler.Drop(DropOf(7, kGroup + 1));
   EXPECT_TRUE(handler.Release(ReleaseOf(7, kGroup - 1)).ok());
-  handler.Prepare(Stage(7));
+  handler.Prepare(PrepareOf(7));
   handler.Enter(0);
   EXPECT_FALSE(handler.waiting());
   ready = true;
   handler.Poll();
-  handler.Prepare(Stage(8, 0));
-  EXPECT_EQ(stages.size(), 1u);
+  handler.Prepare(PrepareOf(8, 0));
+  EXPECT_EQ(migrations.size(), 1u);
   EXPECT_THAT(dropped, IsEmpty());
   EXPECT_THAT(released, IsEmpty());
   EXPECT_THAT(sent, IsEmpty());

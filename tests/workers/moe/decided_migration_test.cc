@@ -1,5 +1,5 @@
-// Stages of the background balancer between steps, while the per-step balancer moves experts: the bits stay, with and
-// without an expert budget, and what comes out of turn is refused.
+// Migrations of the background balancer between steps, while the per-step balancer moves experts: the bits stay, with
+// and without an expert budget, and what comes out of turn is refused.
 #include <string>
 #include <vector>
 
@@ -15,12 +15,12 @@ namespace {
 using test::DecidedGroup;
 using test::GroupResult;
 using test::GroupRun;
+using test::MigrationAt;
 using test::RowsOf;
-using test::StageAt;
 using testing::HasSubstr;
 
-// Stages are prepared, committed and dropped between steps, while the per-step balancer moves.
-TEST(PerStepBalancerStageTest, ResidentsChangeUnderSteps) {
+// Migrations are prepared, committed and dropped between steps, while the per-step balancer moves.
+TEST(PerStepBalancerMigrationTest, ResidentsChangeUnderSteps) {
   const test::DecidedGroup group;
   const std::string expected = group.Expected();
   const auto copy = [](int layer, int expert, int device) {
@@ -29,17 +29,17 @@ TEST(PerStepBalancerStageTest, ResidentsChangeUnderSteps) {
   const auto release = [](int layer, int expert, int device) {
     return placement::ResidencyMove{placement::MoveKind::kRelease, layer, expert, device, 0};
   };
-  const std::vector<test::StageAt> stages = {
-      {.prepared = 1, .committed = 2, .stage = {{copy(0, 11, 0), copy(1, 0, 3)}, {release(0, 11, 3)}}},
-      {.prepared = 4, .committed = -5, .stage = {{copy(2, 11, 0)}, {}}},
-      {.prepared = 5, .committed = 7, .stage = {{copy(0, 0, 3)}, {release(0, 0, 0)}}}};
+  const std::vector<test::MigrationAt> migrations = {
+      {.prepared = 1, .committed = 2, .migration = {{copy(0, 11, 0), copy(1, 0, 3)}, {release(0, 11, 3)}}},
+      {.prepared = 4, .committed = -5, .migration = {{copy(2, 11, 0)}, {}}},
+      {.prepared = 5, .committed = 7, .migration = {{copy(0, 0, 3)}, {release(0, 0, 0)}}}};
   for (const placement::PlacementMode mode :
        {placement::PlacementMode::kAgreed, placement::PlacementMode::kStaticSpare}) {
     for (const int run : {0, 1, 2, 3}) {
       const test::GroupResult result = group.Run({.mode = mode,
                                                   .rank_rows = test::RowsOf(4),
                                                   .delays = run % 2 == 1,
-                                                  .stages = stages,
+                                                  .migrations = migrations,
                                                   .budget_percent = run < 2 ? 0 : 40});
       for (const absl::Status& status : result.statuses) ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(result.residual == expected);
@@ -51,27 +51,29 @@ TEST(PerStepBalancerStageTest, ResidentsChangeUnderSteps) {
         EXPECT_TRUE(placements[0].Holds(3, 0));
         EXPECT_EQ(placements[0].slots[0].size(), 5u);  // 1, 2, 11 and two transient ones
       }
-      const auto stage_copies = [&](size_t rank) {
-        return result.counters[rank].copies[static_cast<size_t>(CopyReason::kStage)];
+      const auto migration_copies = [&](size_t rank) {
+        return result.counters[rank].copies[static_cast<size_t>(CopyReason::kMigration)];
       };
-      EXPECT_LE(stage_copies(0), 2);  // none of what was transient there
-      EXPECT_EQ(stage_copies(1) + stage_copies(2), 0);
+      EXPECT_LE(migration_copies(0), 2);  // none of what was transient there
+      EXPECT_EQ(migration_copies(1) + migration_copies(2), 0);
     }
   }
 }
 
-TEST(PerStepBalancerStageTest, RefusesWhatComesOutOfTurn) {
+TEST(PerStepBalancerMigrationTest, RefusesWhatComesOutOfTurn) {
   const test::DecidedGroup group;
-  const test::StageAt at = {.prepared = 1, .committed = 2, .stage = {{{placement::MoveKind::kCopy, 0, 5, 0, 0}}, {}}};
+  const test::MigrationAt at = {
+      .prepared = 1, .committed = 2, .migration = {{{placement::MoveKind::kCopy, 0, 5, 0, 0}}, {}}};
   const auto refusal = [&](test::GroupRun run) {
     run.rank_rows = test::RowsOf(2);
     return group.Run(run).statuses[0];
   };
-  test::StageAt resident = at;
-  EXPECT_THAT(refusal({.stages = {resident}}).message(), HasSubstr("resident there already"));
-  test::StageAt later = {.prepared = 1, .committed = 6, .stage = {{{placement::MoveKind::kCopy, 0, 11, 0, 0}}, {}}};
-  EXPECT_EQ(refusal({.stages = {later, later}}).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(refusal({.mode = placement::PlacementMode::kCentral, .stages = {later}}).code(),
+  test::MigrationAt resident = at;
+  EXPECT_THAT(refusal({.migrations = {resident}}).message(), HasSubstr("resident there already"));
+  test::MigrationAt later = {
+      .prepared = 1, .committed = 6, .migration = {{{placement::MoveKind::kCopy, 0, 11, 0, 0}}, {}}};
+  EXPECT_EQ(refusal({.migrations = {later, later}}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refusal({.mode = placement::PlacementMode::kCentral, .migrations = {later}}).code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
@@ -99,20 +101,20 @@ class PreferringSlots final : public ExpertHost {
 };
 
 // What is in which memory changes with the step that commits, on the rank whose memory it is.
-TEST(PerStepBalancerStageTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
-  const placement::ResidencyMigration stage = {.arrivals = {{placement::MoveKind::kLoad, 0, 1, 0, 1},
-                                                            {placement::MoveKind::kCopy, 0, 2, 0, 2},
-                                                            {placement::MoveKind::kRehome, 1, 3, 0, 2}},
-                                               .departures = {{placement::MoveKind::kOffload, 1, 0, 0, 0},
-                                                              {placement::MoveKind::kOffload, 1, 2, 1, 0},
-                                                              {placement::MoveKind::kRelease, 1, 3, 1, 0}}};
+TEST(PerStepBalancerMigrationTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
+  const placement::ResidencyMigration migration = {.arrivals = {{placement::MoveKind::kLoad, 0, 1, 0, 1},
+                                                                {placement::MoveKind::kCopy, 0, 2, 0, 2},
+                                                                {placement::MoveKind::kRehome, 1, 3, 0, 2}},
+                                                   .departures = {{placement::MoveKind::kOffload, 1, 0, 0, 0},
+                                                                  {placement::MoveKind::kOffload, 1, 2, 1, 0},
+                                                                  {placement::MoveKind::kRelease, 1, 3, 1, 0}}};
   for (const int rank : {0, 1}) {
     PreferringSlots slots;
     auto balancer = *PerStepBalancer::Create(
         {.shape = {.residents = {placement::ContiguousPlacement(4, 2, 1), placement::ContiguousPlacement(4, 2, 1)}},
          .rank = rank,
          .experts = &slots});
-    ASSERT_TRUE(balancer->Prepare(1, {}, stage).ok());
+    ASSERT_TRUE(balancer->Prepare(1, {}, migration).ok());
     ASSERT_TRUE(balancer->BeginStep(1, 0).ok());
     EXPECT_EQ(slots.reported, rank == 0 ? "prepare 0.2 prepare 1.3 " : "");
     EXPECT_EQ(balancer->num_commits(), 0);
@@ -124,7 +126,7 @@ TEST(PerStepBalancerStageTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
   }
 }
 
-TEST(PerStepBalancerStageTest, AStepOfAnUnknownEpochIsRefused) {
+TEST(PerStepBalancerMigrationTest, AStepOfAnUnknownEpochIsRefused) {
   auto balancer =
       *PerStepBalancer::Create({.shape = {.epoch = 4, .residents = {placement::ContiguousPlacement(4, 2, 0)}}});
   EXPECT_TRUE(balancer->BeginStep(1, 4).ok());
