@@ -12,7 +12,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement_mode.h"
 #include "scheduler/placement/route/min_max.h"
-#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/replica_index.h"
 
 namespace switchyard::server {
 namespace {
@@ -73,7 +73,7 @@ void DescribePredictors(int layer, const ExpertsCopy& experts, v1::LayerExperts*
 
 void DescribeLayer(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
   const popularity::ExpertLoadStats& load_stats = experts.load_stats;
-  const placement::ReplicaMap replicas(experts.placement.layers[static_cast<size_t>(layer)]->placement);
+  const placement::ReplicaIndex replicas(experts.placement.layers[static_cast<size_t>(layer)]->placement);
   const std::vector<std::vector<v1::Replica>> now = ReplicasNow(experts, layer);
   const absl::Span<const int64_t> prefill = load_stats.Counts(popularity::Phase::kPrefill, layer);
   const absl::Span<const int64_t> decode = load_stats.Counts(popularity::Phase::kDecode, layer);

@@ -52,7 +52,7 @@ double Ratio(int64_t busiest, absl::Span<const int64_t> rows, int num_devices) {
   return static_cast<double>(busiest) * num_devices / static_cast<double>(popularity::TotalOf(rows));
 }
 double Best(const placement::Placement& placement, absl::Span<const int64_t> rows) {
-  return Ratio(placement::MinimizeBusiest(placement::ReplicaMap(placement), rows).busiest, rows,
+  return Ratio(placement::MinimizeBusiest(placement::ReplicaIndex(placement), rows).busiest, rows,
                placement.num_devices());
 }
 

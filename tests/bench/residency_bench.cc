@@ -78,7 +78,7 @@ double ImbalanceOf(const std::vector<placement::LayerResidency>& layers, const W
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const popularity::Popularity& rows = window.rows[layer];
     const int64_t total = popularity::TotalOf(rows);
-    const auto busiest = placement::MinimizeBusiest(placement::ReplicaMap(layers[layer].placement), rows).busiest;
+    const auto busiest = placement::MinimizeBusiest(placement::ReplicaIndex(layers[layer].placement), rows).busiest;
     sum += total == 0
                ? 1
                : static_cast<double>(busiest) * layers[layer].placement.num_devices() / static_cast<double>(total);

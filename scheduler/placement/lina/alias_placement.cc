@@ -8,7 +8,7 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/placement/route/min_max.h"
-#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/replica_index.h"
 
 namespace switchyard::placement {
 namespace {
@@ -23,7 +23,7 @@ class Filler {
         popularity_(popularity),
         num_replicas_(base.num_experts, 0),
         chain_(chain) {
-    const ReplicaMap replicas(base);
+    const ReplicaIndex replicas(base);
     const MinMaxLoads split = MinimizeBusiest(replicas, popularity);
     loads_ = split.loads;
     devices_.resize(base.num_devices());

@@ -24,7 +24,7 @@ SlotPlan PaperPolicy::FineTune(const LayerInputs& inputs) {
 }
 
 SplitTable PaperPolicy::Split(const LayerInputs& inputs) {
-  const ReplicaMap& replicas = table(inputs.layer).replicas();
+  const ReplicaIndex& replicas = table(inputs.layer).replicas();
   const std::vector<int64_t>& planned = planned_[inputs.layer];
   return SplitAsPlanned(inputs.counts, replicas,
                         planned.empty() ? std::vector<int64_t>(replicas.num_replicas(), 0) : planned);
@@ -41,7 +41,7 @@ SlotPlan PaperPolicy::PlaceBy(int layer, absl::Span<const int64_t> rows) {
       AllocateAsPaper(rows, present.num_devices(), static_cast<int>(present.slots[0].size()));
   SY_CHECK_OK(allocated.status());
   const Placement next = MatchDevices(present, *allocated);
-  planned_[layer] = PlannedRows(ReplicaMap(next), rows);
+  planned_[layer] = PlannedRows(ReplicaIndex(next), rows);
   return {.layer = layer, .changes = ChangesBetween(present, next)};
 }
 

@@ -47,7 +47,7 @@ SlotPlan AgreedPolicy::Try(int layer, const FillTarget& target, MoveQuestion que
   const Placement& present = table(layer).placement();
   const Placement next = FillEmptySlots(shape().residents[layer], present, target);
   std::vector<SlotChange> changes = ChangesBetween(present, next);
-  question.candidate_busiest = MinimizeBusiest(ReplicaMap(next), target.estimate).busiest;
+  question.candidate_busiest = MinimizeBusiest(ReplicaIndex(next), target.estimate).busiest;
   question.copies = MostCopies(changes);
   SlotPlan plan{.layer = layer, .choice = ChooseMove(question, shape().costs)};
   if (plan.choice.Moves()) plan.changes = std::move(changes);

@@ -13,7 +13,7 @@ int64_t CeilOf(int64_t rows, int64_t parts) { return (rows + parts - 1) / parts;
 // The breadth-first search of one bound; its arrays are kept between searches.
 class Pusher {
  public:
-  Pusher(const ReplicaMap& replicas, MinMaxLoads& loads) : replicas_(replicas), state_(loads) {
+  Pusher(const ReplicaIndex& replicas, MinMaxLoads& loads) : replicas_(replicas), state_(loads) {
     reached_.resize(replicas.num_devices());
     expanded_.resize(replicas.num_experts());
     from_.resize(replicas.num_devices());
@@ -77,7 +77,7 @@ class Pusher {
     }
   }
 
-  const ReplicaMap& replicas_;
+  const ReplicaIndex& replicas_;
   MinMaxLoads& state_;
   std::vector<int32_t> queue_;
   std::vector<uint8_t> reached_;   // [R]
@@ -87,7 +87,7 @@ class Pusher {
 };
 
 // Neither fewer than an even spread, nor than an expert's rows spread over its own replicas.
-int64_t FirstBound(const ReplicaMap& replicas, const MinMaxLoads& state) {
+int64_t FirstBound(const ReplicaIndex& replicas, const MinMaxLoads& state) {
   int64_t total = 0, bound = 0;
   for (int expert = 0; expert < replicas.num_experts(); ++expert) {
     int64_t rows = 0;
@@ -102,7 +102,7 @@ int64_t FirstBound(const ReplicaMap& replicas, const MinMaxLoads& state) {
 
 }  // namespace
 
-MinMaxLoads MinimizeBusiestFrom(const ReplicaMap& replicas, std::vector<int64_t> replica_rows) {
+MinMaxLoads MinimizeBusiestFrom(const ReplicaIndex& replicas, std::vector<int64_t> replica_rows) {
   SY_CHECK_EQ(static_cast<int>(replica_rows.size()), replicas.num_replicas());
   MinMaxLoads state;
   state.rows = std::move(replica_rows);
@@ -126,13 +126,13 @@ MinMaxLoads MinimizeBusiestFrom(const ReplicaMap& replicas, std::vector<int64_t>
   return state;
 }
 
-MinMaxLoads MinimizeBusiest(const ReplicaMap& replicas, absl::Span<const int64_t> expert_rows) {
+MinMaxLoads MinimizeBusiest(const ReplicaIndex& replicas, absl::Span<const int64_t> expert_rows) {
   std::vector<int64_t> rows(replicas.num_replicas(), 0);
   PourRows(replicas, expert_rows, absl::MakeSpan(rows));
   return MinimizeBusiestFrom(replicas, std::move(rows));
 }
 
-void PourRows(const ReplicaMap& replicas, absl::Span<const int64_t> expert_rows, absl::Span<int64_t> replica_rows) {
+void PourRows(const ReplicaIndex& replicas, absl::Span<const int64_t> expert_rows, absl::Span<int64_t> replica_rows) {
   SY_CHECK_EQ(static_cast<int>(expert_rows.size()), replicas.num_experts());
   std::vector<int64_t> loads(replicas.num_devices(), 0);
   for (int32_t replica = 0; replica < replicas.num_replicas(); ++replica) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/replica_index.h"
 
 namespace switchyard::placement {
 
@@ -22,12 +22,12 @@ struct MinMaxLoads {
 };
 
 // From the rows of each expert [E] alone.  REQUIRES: rows >= 0.
-MinMaxLoads MinimizeBusiest(const ReplicaMap& replicas, absl::Span<const int64_t> expert_rows);
+MinMaxLoads MinimizeBusiest(const ReplicaIndex& replicas, absl::Span<const int64_t> expert_rows);
 
 // From a split that is valid already, [P] by replica: moves only what has to move.
-MinMaxLoads MinimizeBusiestFrom(const ReplicaMap& replicas, std::vector<int64_t> replica_rows);
+MinMaxLoads MinimizeBusiestFrom(const ReplicaIndex& replicas, std::vector<int64_t> replica_rows);
 
 // A good start: adds each expert's rows [E] to its replicas' in `replica_rows` [P], least loaded device first.
-void PourRows(const ReplicaMap& replicas, absl::Span<const int64_t> expert_rows, absl::Span<int64_t> replica_rows);
+void PourRows(const ReplicaIndex& replicas, absl::Span<const int64_t> expert_rows, absl::Span<int64_t> replica_rows);
 
 }  // namespace switchyard::placement

@@ -9,7 +9,7 @@ namespace switchyard::placement {
 
 SlotTable::SlotTable(Placement placement) : placement_(std::move(placement)) {
   SY_CHECK_OK(CheckPlacement(placement_));
-  replicas_ = ReplicaMap(placement_);
+  replicas_ = ReplicaIndex(placement_);
   for (const std::vector<int32_t>& device : placement_.slots) in_flight_.emplace_back(device.size(), -1);
 }
 
@@ -20,7 +20,7 @@ SlotTable::SlotTable(Placement placement, std::vector<std::vector<int64_t>> in_f
   for (size_t device = 0; device < in_flight_.size(); ++device) {
     SY_CHECK_EQ(in_flight_[device].size(), placement_.slots[device].size());
   }
-  replicas_ = ReplicaMap(placement_);
+  replicas_ = ReplicaIndex(placement_);
 }
 
 void SlotTable::Change(absl::Span<const SlotChange> changes, int64_t decision) {
@@ -30,7 +30,7 @@ void SlotTable::Change(absl::Span<const SlotChange> changes, int64_t decision) {
     in_flight_[change.device][change.slot] = change.expert == kEmptySlot ? -1 : decision;
   }
   SY_CHECK_OK(CheckPlacement(placement_));
-  replicas_ = ReplicaMap(placement_);
+  replicas_ = ReplicaIndex(placement_);
 }
 
 std::vector<AwaitedCopy> SlotTable::Await(const SplitTable& split) {

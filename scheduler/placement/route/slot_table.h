@@ -10,7 +10,7 @@
 
 #include "absl/types/span.h"
 #include "scheduler/placement/placement.h"
-#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/replica_index.h"
 #include "scheduler/placement/route/split.h"
 
 namespace switchyard::placement {
@@ -32,7 +32,7 @@ class SlotTable {
   SlotTable(Placement placement, std::vector<std::vector<int64_t>> in_flight);
 
   const Placement& placement() const { return placement_; }
-  const ReplicaMap& replicas() const { return replicas_; }
+  const ReplicaIndex& replicas() const { return replicas_; }
   // [R][slots]: the decision whose copy is in flight, -1 = there.
   const std::vector<std::vector<int64_t>>& in_flight() const { return in_flight_; }
 
@@ -47,7 +47,7 @@ class SlotTable {
 
  private:
   Placement placement_;
-  ReplicaMap replicas_;
+  ReplicaIndex replicas_;
   std::vector<std::vector<int64_t>> in_flight_;
 };
 

@@ -56,7 +56,7 @@ int64_t SplitTable::busiest() const { return loads_.empty() ? 0 : *std::max_elem
 class SplitBuilder {
  public:
   // `replica_rows` [P] sum to the counts of each expert.
-  SplitBuilder(const RowCounts& counts, const ReplicaMap& replicas, std::vector<int64_t> replica_rows)
+  SplitBuilder(const RowCounts& counts, const ReplicaIndex& replicas, std::vector<int64_t> replica_rows)
       : counts_(counts), replicas_(replicas), open_(std::move(replica_rows)), staying_(open_.size()) {
     table_.num_ranks_ = counts.num_ranks;
     table_.num_experts_ = counts.num_experts;
@@ -105,7 +105,7 @@ class SplitBuilder {
   }
 
   const RowCounts& counts_;
-  const ReplicaMap& replicas_;
+  const ReplicaIndex& replicas_;
   std::vector<int64_t> open_;     // [P] rows that a replica still takes from others
   std::vector<int64_t> staying_;  // [P] rows of its own device
   SplitTable table_;
@@ -113,7 +113,7 @@ class SplitBuilder {
 
 namespace {
 
-void CheckShapes(const RowCounts& counts, const ReplicaMap& replicas) {
+void CheckShapes(const RowCounts& counts, const ReplicaIndex& replicas) {
   SY_CHECK_EQ(counts.num_ranks, replicas.num_devices());
   SY_CHECK_EQ(counts.num_experts, replicas.num_experts());
   SY_CHECK_EQ(counts.rows.size(), static_cast<size_t>(counts.num_ranks) * counts.num_experts);
@@ -121,7 +121,7 @@ void CheckShapes(const RowCounts& counts, const ReplicaMap& replicas) {
 
 }  // namespace
 
-SplitTable SplitByCounts(const RowCounts& counts, const ReplicaMap& replicas) {
+SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas) {
   CheckShapes(counts, replicas);
   // Everything that can stay stays, the rest goes to the least loaded; from there only what must is moved.
   std::vector<int64_t> rows(replicas.num_replicas()), foreign = counts.OfExperts();
@@ -134,7 +134,7 @@ SplitTable SplitByCounts(const RowCounts& counts, const ReplicaMap& replicas) {
   return SplitBuilder(counts, replicas, std::move(optimum.rows)).Build();
 }
 
-SplitTable SplitAsPlanned(const RowCounts& counts, const ReplicaMap& replicas, absl::Span<const int64_t> planned) {
+SplitTable SplitAsPlanned(const RowCounts& counts, const ReplicaIndex& replicas, absl::Span<const int64_t> planned) {
   CheckShapes(counts, replicas);
   SY_CHECK_EQ(static_cast<int>(planned.size()), replicas.num_replicas());
   const std::vector<int64_t> of_experts = counts.OfExperts();
@@ -148,7 +148,7 @@ SplitTable SplitAsPlanned(const RowCounts& counts, const ReplicaMap& replicas, a
   return SplitBuilder(counts, replicas, std::move(rows)).Build();
 }
 
-std::vector<int64_t> PlannedRows(const ReplicaMap& replicas, absl::Span<const int64_t> estimate) {
+std::vector<int64_t> PlannedRows(const ReplicaIndex& replicas, absl::Span<const int64_t> estimate) {
   return MinimizeBusiest(replicas, estimate).rows;
 }
 

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "scheduler/placement/route/min_max.h"
-#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/replica_index.h"
 
 namespace switchyard::placement {
 
@@ -65,13 +65,13 @@ class SplitTable {
 
 // The busiest device has as few rows as these replicas allow (exact).  Second to that, many rows stay at their source
 // (not exact). REQUIRES: as many devices as ranks, the same experts.
-SplitTable SplitByCounts(const RowCounts& counts, const ReplicaMap& replicas);
+SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas);
 
 // Each expert's rows in the proportions of `planned` [P] (any unit; all zero for an expert = equal parts), by largest
 // remainder, ties to the smaller device.
-SplitTable SplitAsPlanned(const RowCounts& counts, const ReplicaMap& replicas, absl::Span<const int64_t> planned);
+SplitTable SplitAsPlanned(const RowCounts& counts, const ReplicaIndex& replicas, absl::Span<const int64_t> planned);
 
 // The plan for SplitAsPlanned: an estimate [E] split so that its busiest device is the least, [P].
-std::vector<int64_t> PlannedRows(const ReplicaMap& replicas, absl::Span<const int64_t> estimate);
+std::vector<int64_t> PlannedRows(const ReplicaIndex& replicas, absl::Span<const int64_t> estimate);
 
 }  // namespace switchyard::placement

@@ -10,8 +10,8 @@
 #include "tests/bench/gpu/op_lines.h"
 #include "tests/bench/gpu/parts.h"
 #include "tests/bench/gpu/routing.h"
+#include "workers/moe/dispatch/device_expert_layout.h"
 #include "workers/moe/dispatch/dispatch_plan.h"
-#include "workers/moe/dispatch/replica_table.h"
 #include "workers/ops/exchange/row_exchange.h"
 #include "workers/tensor/copy.h"
 
@@ -37,7 +37,7 @@ class RankSteps {
     const int64_t n = scene.rows * scene.top_k;
     ASSIGN_OR_RETURN(made.plan_,
                      moe::BoundedPlan({&scene.layout, rank, scene.rows, scene.top_k, 2 * scene.width}, scene.rows));
-    ASSIGN_OR_RETURN(made.table_, moe::ReplicaTable::Make(stream, scene.layout, rank));
+    ASSIGN_OR_RETURN(made.table_, moe::DeviceExpertLayout::Make(stream, scene.layout, rank));
     std::vector<int32_t> idx = routing.idx;
     const TensorView choices(idx.data(), DType::kI32, {scene.rows, scene.top_k});
     ASSIGN_OR_RETURN(made.idx_, stream.device().is_cpu() ? CopyToHost(stream, choices) : CopyToDevice(stream, choices));
@@ -122,7 +122,7 @@ class RankSteps {
   const Scene* scene_ = nullptr;
   int rank_ = 0;
   moe::DispatchPlan plan_;
-  moe::ReplicaTable table_;
+  moe::DeviceExpertLayout table_;
   Tensor idx_, x_, pair_offsets_, row_offsets_, token_, pair_places_, row_places_, sorted_, y_row_;
   Tensor send_, recv_, outputs_;
 };

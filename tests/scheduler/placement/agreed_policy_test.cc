@@ -29,7 +29,7 @@ Tried Try(const popularity::Popularity& estimate, const MoveCosts& costs) {
   const Placement needed =
       FillEmptySlots(residents, present, {.estimate = estimate, .error = policy.error(1), .hedge = false});
   const auto busiest = [&](const Placement& placement) {
-    return MinimizeBusiest(ReplicaMap(placement), estimate).busiest;
+    return MinimizeBusiest(ReplicaIndex(placement), estimate).busiest;
   };
   Tried tried;
   tried.hedged = ChangesBetween(present, hedged);

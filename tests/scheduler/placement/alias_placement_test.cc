@@ -27,7 +27,7 @@ Placement Alias(const popularity::Popularity& estimate, const AliasShape& shape)
 // Busiest over mean if the rows are split as well as can be.
 double Imbalance(const Placement& placement, const popularity::Popularity& rows) {
   const auto mean = static_cast<double>(popularity::TotalOf(rows)) / placement.num_devices();
-  return static_cast<double>(MinimizeBusiest(ReplicaMap(placement), rows).busiest) / mean;
+  return static_cast<double>(MinimizeBusiest(ReplicaIndex(placement), rows).busiest) / mean;
 }
 
 // Rows that differ from the estimate by about this total variation.
@@ -136,7 +136,7 @@ TEST(AliasPlacementTest, AnEstimateThatSaysNothingIsNotFollowed) {
   EXPECT_FALSE(FillEmptySlots(base, {}, {.estimate = a, .error = popularity::kRow / 4}) ==
                FillEmptySlots(base, {}, {.estimate = b, .error = popularity::kRow / 4}));
   // Every expert has as many replicas as every other.
-  const ReplicaMap replicas(FillEmptySlots(base, {}, {.estimate = a, .error = popularity::kRow}));
+  const ReplicaIndex replicas(FillEmptySlots(base, {}, {.estimate = a, .error = popularity::kRow}));
   for (int e = 0; e < 16; ++e) EXPECT_EQ(replicas.NumReplicas(e), 3);
 }
 

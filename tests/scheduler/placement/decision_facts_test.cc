@@ -44,7 +44,7 @@ struct Facts {
     // Of the same counts in every case, so that the split differs alone.
     const std::vector<int32_t> fives(kDevices * kExperts, 5);
     said.split = SplitByCounts({.num_ranks = kDevices, .num_experts = kExperts, .rows = fives},
-                               ReplicaMap({.num_experts = kExperts, .slots = computes}));
+                               ReplicaIndex({.num_experts = kExperts, .slots = computes}));
     return DigestOf({.shape = shape, .inputs = inputs, .errors = errors, .table = table, .decision = said});
   }
 };

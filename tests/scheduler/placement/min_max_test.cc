@@ -13,7 +13,7 @@ using placement_drill::LeastBusiest;
 using placement_drill::RandomPlacement;
 using testing::ElementsAre;
 
-void ExpectValid(const ReplicaMap& replicas, const std::vector<int64_t>& rows, const MinMaxLoads& split) {
+void ExpectValid(const ReplicaIndex& replicas, const std::vector<int64_t>& rows, const MinMaxLoads& split) {
   std::vector<int64_t> loads(replicas.num_devices(), 0);
   for (int expert = 0; expert < replicas.num_experts(); ++expert) {
     int64_t sum = 0;
@@ -30,7 +30,7 @@ void ExpectValid(const ReplicaMap& replicas, const std::vector<int64_t>& rows, c
 }
 
 TEST(MinMaxTest, ReplicasAreNumberedByExpertThenDevice) {
-  const ReplicaMap replicas({.num_experts = 3, .slots = {{2, 0}, {kEmptySlot, 1}, {0, kEmptySlot}}});
+  const ReplicaIndex replicas({.num_experts = 3, .slots = {{2, 0}, {kEmptySlot, 1}, {0, kEmptySlot}}});
   EXPECT_EQ(replicas.num_replicas(), 4);
   EXPECT_EQ(replicas.NumReplicas(0), 2);
   EXPECT_EQ(replicas.DeviceOf(replicas.FirstReplica(0)), 0);
@@ -41,7 +41,7 @@ TEST(MinMaxTest, ReplicasAreNumberedByExpertThenDevice) {
 
 TEST(MinMaxTest, RowsTravelAlongAChainOfSharedExperts) {
   // Expert 0 is hot on device 0 and 1; device 1 has to hand expert 1 on to 2, and so on.
-  const ReplicaMap replicas({.num_experts = 4, .slots = {{0}, {0, 1}, {1, 2}, {2, 3}}});
+  const ReplicaIndex replicas({.num_experts = 4, .slots = {{0}, {0, 1}, {1, 2}, {2, 3}}});
   const std::vector<int64_t> rows = {70, 10, 10, 10};
   const MinMaxLoads split = MinimizeBusiest(replicas, rows);
   EXPECT_EQ(split.busiest, 35);  // 70 rows on two devices, whatever the others do
@@ -51,10 +51,10 @@ TEST(MinMaxTest, RowsTravelAlongAChainOfSharedExperts) {
 }
 
 TEST(MinMaxTest, Edges) {
-  const ReplicaMap replicas(ContiguousPlacement(2, 3, 1));  // the last device holds nothing
+  const ReplicaIndex replicas(ContiguousPlacement(2, 3, 1));  // the last device holds nothing
   EXPECT_EQ(MinimizeBusiest(replicas, {0, 0}).busiest, 0);
   EXPECT_THAT(MinimizeBusiest(replicas, {7, 0}).loads, ElementsAre(7, 0, 0));
-  const ReplicaMap everywhere({.num_experts = 1, .slots = {{0}, {0}, {0}}});
+  const ReplicaIndex everywhere({.num_experts = 1, .slots = {{0}, {0}, {0}}});
   EXPECT_EQ(MinimizeBusiest(everywhere, {8}).busiest, 3);
 }
 
@@ -64,7 +64,7 @@ TEST(MinMaxTest, TheOptimumWhateverTheStart) {
     const int num_devices = 1 + static_cast<int>(rng() % 7), slots = 1 + static_cast<int>(rng() % 4);
     const int num_experts = 1 + static_cast<int>(rng() % (num_devices * slots));
     const Placement placement = placement_drill::RandomPlacement(rng, num_experts, num_devices, slots);
-    const ReplicaMap replicas(placement);
+    const ReplicaIndex replicas(placement);
     std::vector<int64_t> rows(num_experts);
     const int64_t most = round % 2 == 0 ? 9 : 100000;
     for (int64_t& r : rows) r = static_cast<int64_t>(rng() % most);

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/replica_index.h"
 #include "scheduler/placement/route/split.h"
 #include "tests/scheduler/placement/drill.h"
 
@@ -80,7 +80,7 @@ TEST(PaperAllocationTest, EveryExpertIsHostedWhateverTheEstimate) {
     ASSERT_TRUE(CheckPlacement(*placement).ok()) << placement->ToString();
     ASSERT_EQ(placement->num_devices(), num_devices);
     for (const auto& device : placement->slots) ASSERT_EQ(static_cast<int>(device.size()), slots);
-    const ReplicaMap replicas(*placement);
+    const ReplicaIndex replicas(*placement);
     const std::vector<int64_t> rows = PlannedRows(replicas, estimate);
     for (int e = 0; e < num_experts; ++e) {
       int64_t planned = 0;

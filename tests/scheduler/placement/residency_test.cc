@@ -20,7 +20,7 @@ using testing::IsEmpty;
 
 // Busiest device over the mean under the exact best split.
 double Imbalance(const LayerResidency& layer, const popularity::Popularity& rows) {
-  return static_cast<double>(MinimizeBusiest(ReplicaMap(layer.placement), rows).busiest) *
+  return static_cast<double>(MinimizeBusiest(ReplicaIndex(layer.placement), rows).busiest) *
          layer.placement.num_devices() / static_cast<double>(popularity::TotalOf(rows));
 }
 

@@ -38,7 +38,7 @@ TEST(SplitCasesTest, FinalizesAtTheExactOptimum) {
     for (int e = 0; e < experts; ++e) rows[e] = static_cast<double>(exact[e]) / static_cast<double>(popularity::kRow);
     SplitCases split(placement, Rows(rows));
     split.Finalize(1000);
-    const double best = static_cast<double>(MinimizeBusiest(ReplicaMap(placement), exact).busiest) / popularity::kRow;
+    const double best = static_cast<double>(MinimizeBusiest(ReplicaIndex(placement), exact).busiest) / popularity::kRow;
     EXPECT_NEAR(split.Busiest(), best, 0.05) << placement.ToString();
     EXPECT_GE(split.Busiest(), best - 1e-5) << "never too even";
     EXPECT_GE(split.Potential(), split.Busiest() - 1e-9);

@@ -53,7 +53,7 @@ void ExpectValid(const SplitTable& table, const RowCounts& counts, const Placeme
 
 TEST(SplitTest, RowsStayAtHomeAndTheRestBalances) {
   const Placement placement{.num_experts = 2, .slots = {{0, 1}, {1, 0}}};
-  const ReplicaMap replicas(placement);
+  const ReplicaIndex replicas(placement);
   const std::vector<int32_t> rows = {6, 0, 0, 2};  // rank 0: 6 of expert 0; rank 1: 2 of expert 1
   const SplitTable table = SplitByCounts(CountsOf(rows, 2), replicas);
   EXPECT_EQ(table.busiest(), 4);
@@ -72,7 +72,7 @@ TEST(SplitTest, ByCountsTheBusiestIsTheLeast) {
     const std::vector<int32_t> rows =
         placement_drill::RandomCounts(rng, num_devices, num_experts, round % 2 == 0 ? 3 : 500);
     const RowCounts counts = CountsOf(rows, num_devices);
-    const SplitTable table = SplitByCounts(counts, ReplicaMap(placement));
+    const SplitTable table = SplitByCounts(counts, ReplicaIndex(placement));
     ExpectValid(table, counts, placement);
     ASSERT_EQ(table.busiest(), placement_drill::LeastBusiest(placement, counts.OfExperts())) << placement.ToString();
   }
@@ -85,7 +85,7 @@ TEST(SplitTest, FewRowsLeaveTheirSource) {
   int64_t ours = 0, fewest_in_all = 0;
   for (int round = 0; round < 400; ++round) {
     const Placement placement{.num_experts = 3, .slots = {{0, 1}, {1, 2}, {2, 0}}};
-    const ReplicaMap replicas(placement);
+    const ReplicaIndex replicas(placement);
     const std::vector<int32_t> rows = placement_drill::RandomCounts(rng, 3, 3, 8);
     const RowCounts counts = CountsOf(rows, 3);
     const std::vector<int64_t> of = counts.OfExperts();
@@ -115,7 +115,7 @@ TEST(SplitTest, FewRowsLeaveTheirSource) {
 
 TEST(SplitTest, AsPlannedKeepsTheProportions) {
   const Placement placement{.num_experts = 2, .slots = {{0}, {0, 1}, {1}}};
-  const ReplicaMap replicas(placement);
+  const ReplicaIndex replicas(placement);
   const std::vector<int32_t> rows = {10, 0, 0, 3, 0, 0};
   const RowCounts counts = CountsOf(rows, 3);
   const SplitTable table = SplitAsPlanned(counts, replicas, {30, 10, 0, 0});
@@ -127,10 +127,10 @@ TEST(SplitTest, AsPlannedKeepsTheProportions) {
 TEST(SplitTest, NobodyHasRows) {
   const Placement placement = ContiguousPlacement(4, 2, 1);
   const std::vector<int32_t> rows(8, 0);
-  const SplitTable table = SplitByCounts(CountsOf(rows, 2), ReplicaMap(placement));
+  const SplitTable table = SplitByCounts(CountsOf(rows, 2), ReplicaIndex(placement));
   ExpectValid(table, CountsOf(rows, 2), placement);
   EXPECT_EQ(table.busiest(), 0);
-  EXPECT_EQ(table, SplitAsPlanned(CountsOf(rows, 2), ReplicaMap(placement), std::vector<int64_t>(4, 0)));
+  EXPECT_EQ(table, SplitAsPlanned(CountsOf(rows, 2), ReplicaIndex(placement), std::vector<int64_t>(4, 0)));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
+#include "workers/moe/dispatch/device_expert_layout.h"
 #include "workers/moe/dispatch/dispatch_plan.h"
-#include "workers/moe/dispatch/replica_table.h"
 #include "workers/ops/exchange/row_exchange.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device_backend.h"
@@ -85,7 +85,7 @@ struct ExchangeRank {
   int rank = 0;
   int64_t num_experts = 0;
   Tensor topk_idx, x, ints, send, recv, all_y, answers;
-  ReplicaTable table;
+  DeviceExpertLayout table;
   ops::RowRoutes routes;
   TensorView counts, output_row, slots, x_rows;
   ops::ExpertOrder order;
@@ -143,7 +143,7 @@ class TokenDispatcherTest : public OnDeviceTest, public testing::WithParamInterf
     rank->topk_idx = OnDevice(DType::kI32, {rows, c().top_k}, choices.data());
     rank->x = OnDevice(DType::kBf16, {rows, c().width}, values.data());
     rank->num_experts = static_cast<int64_t>(c().residents[rank->rank].size());
-    rank->table = *ReplicaTable::Make(*stream_, layout_, rank->rank);
+    rank->table = *DeviceExpertLayout::Make(*stream_, layout_, rank->rank);
     // [T * K] arrays, then those of ranks.
     rank->ints = OnDevice(DType::kI32, {7 * n + 4 * world() + 2});
     int64_t begin = 0;

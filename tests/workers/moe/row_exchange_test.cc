@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/replica_index.h"
 #include "scheduler/placement/route/split.h"
 #include "tests/workers/moe/row_exchange_fixture.h"
 #include "workers/comm/local/local_communicator.h"
@@ -56,7 +56,7 @@ TEST_P(TokenDispatcherTest, DealtRowsAreTheSplits) {
     }
   }
   const placement::SplitTable split =
-      placement::SplitByCounts({world(), c().num_experts, counts}, placement::ReplicaMap(placement));
+      placement::SplitByCounts({world(), c().num_experts, counts}, placement::ReplicaIndex(placement));
   const auto group = comm::MakeLocalGroup(world());
   for (int r = 0; r < world(); ++r) {
     const std::vector<int32_t> choices = Choices(c(), r);

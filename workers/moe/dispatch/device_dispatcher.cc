@@ -94,10 +94,10 @@ absl::Status DeviceDispatcher::TakeSorted(int64_t experts) {
 }
 
 absl::Status DeviceDispatcher::FollowLayout(const Stream& stream, const ExpertLayout& layout, int rank) {
-  if (!table_.Shows(layout, rank)) {
-    ASSIGN_OR_RETURN(table_, ReplicaTable::Make(stream, layout, rank));
+  if (!device_layout_.Shows(layout, rank)) {
+    ASSIGN_OR_RETURN(device_layout_, DeviceExpertLayout::Make(stream, layout, rank));
   }
-  places_ = table_.view();
+  places_ = device_layout_.view();
   return absl::OkStatus();
 }
 
@@ -131,7 +131,7 @@ absl::Status DeviceDispatcher::StartAlone(const MoeContext& context, const Layer
       (order_memory_.TakeArrays({experts + 1, choices, choices, choices, choices, choices}, own_x_.device())));
   order_ = {.offsets = arrays[0], .token = arrays[1], .slot_row = arrays[2]};
   TensorView slots = topk_idx;
-  if (layer.split != nullptr || !table_.slots_are_experts()) {
+  if (layer.split != nullptr || !device_layout_.slots_are_experts()) {
     slots = arrays[3].Reshape(topk_idx.shape());
     RETURN_IF_ERROR(ops::FindExpertPlaces(*context.stream, topk_idx, places_, 0,
                                           {.rank_of = arrays[4].Reshape(topk_idx.shape()),

@@ -16,9 +16,9 @@
 
 #include "absl/status/status.h"
 #include "workers/comm/core/communicator.h"
+#include "workers/moe/dispatch/device_expert_layout.h"
 #include "workers/moe/dispatch/device_split.h"
 #include "workers/moe/dispatch/dispatch_plan.h"
-#include "workers/moe/dispatch/replica_table.h"
 #include "workers/moe/dispatch/token_dispatcher.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/ops/exchange/permute.h"
@@ -51,7 +51,7 @@ class DeviceDispatcher : public TokenDispatcher {
   DispatchShape ShapeOf(const MoeContext& context, const LayerContext& layer) const;
   void CountExact(const MoeContext& context, absl::Span<const int32_t> sent, absl::Span<const int32_t> received);
 
-  ReplicaTable table_;
+  DeviceExpertLayout device_layout_;
   DeviceSplit split_;
   ops::PlaceTable places_;  // of one of the two
   TensorView own_x_;        // [T, H]

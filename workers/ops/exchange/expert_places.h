@@ -3,8 +3,8 @@
 // The rule is ExpertLayout::PlaceOf (workers/moe/dispatch/expert_layout.h): here, if the expert is here; else its
 // places take turns by source rank and token.  Or rows are dealt out (DealtRows): an expert's first place gets the
 // first so many of this rank's rows, and so on.  Every rank can compute this for any row, so no message is needed.
-// Borrows all memory.  Does not make the table: workers/moe/dispatch/replica_table.h makes it of a layout,
-// device_split.h of a split.
+// Borrows all memory.  Does not make the table: workers/moe/dispatch has device_expert_layout.h, which makes it of
+// a layout, and device_split.h, of a split.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-#include "scheduler/placement/route/replica_map.h"
+#include "scheduler/placement/route/replica_index.h"
 
 namespace switchyard::placement {
 
-ReplicaMap::ReplicaMap(const Placement& placement) {
+ReplicaIndex::ReplicaIndex(const Placement& placement) {
   const int num_devices = placement.num_devices();
   expert_offsets_.assign(placement.num_experts + 1, 0);
   ForEachReplica(placement, [&](int32_t, int32_t expert) { ++expert_offsets_[expert + 1]; });

@@ -1,4 +1,4 @@
-#include "workers/moe/dispatch/replica_table.h"
+#include "workers/moe/dispatch/device_expert_layout.h"
 
 #include <vector>
 
@@ -7,10 +7,11 @@
 
 namespace switchyard::moe {
 
-absl::StatusOr<ReplicaTable> ReplicaTable::Make(const Stream& stream, const ExpertLayout& layout, int rank) {
-  ReplicaTable table;
-  table.layout_ = layout;
-  table.rank_ = rank;
+absl::StatusOr<DeviceExpertLayout> DeviceExpertLayout::Make(const Stream& stream, const ExpertLayout& layout,
+                                                            int rank) {
+  DeviceExpertLayout made;
+  made.layout_ = layout;
+  made.rank_ = rank;
   const int experts = layout.num_experts();
   std::vector<int32_t> offsets = {0}, slot_here(experts, -1), places;
   for (int expert = 0; expert < experts; ++expert) {
@@ -19,18 +20,18 @@ absl::StatusOr<ReplicaTable> ReplicaTable::Make(const Stream& stream, const Expe
       if (place.rank == rank) slot_here[expert] = place.slot;
     }
     offsets.push_back(static_cast<int32_t>(places.size() / 2));
-    table.slots_are_experts_ = (expert == 0 || table.slots_are_experts_) && slot_here[expert] == expert;
+    made.slots_are_experts_ = (expert == 0 || made.slots_are_experts_) && slot_here[expert] == expert;
   }
-  table.num_places_ = offsets.back();
+  made.num_places_ = offsets.back();
   std::vector<int32_t> numbers = offsets;
   numbers.insert(numbers.end(), slot_here.begin(), slot_here.end());
   numbers.insert(numbers.end(), places.begin(), places.end());
   const TensorView on_host(numbers.data(), DType::kI32, {static_cast<int64_t>(numbers.size())});
-  ASSIGN_OR_RETURN(table.numbers_, CopyToDevice(stream, on_host));
-  return table;
+  ASSIGN_OR_RETURN(made.numbers_, CopyToDevice(stream, on_host));
+  return made;
 }
 
-ops::PlaceTable ReplicaTable::view() const {
+ops::PlaceTable DeviceExpertLayout::view() const {
   const int64_t experts = layout_.num_experts();
   const IntView numbers(numbers_.view());
   return {.place_offsets = numbers.Part(0, experts + 1),

@@ -1,5 +1,5 @@
-// The replica table: an ExpertLayout in the memory of one rank's device, which it owns.  A recorded graph holds its
-// table, so another layout needs another recording.  Immutable after Make; thread-safe.
+// DeviceExpertLayout: a copy of an ExpertLayout in the memory of one rank's device, as ops read it.  Owns that memory.
+// A recorded graph reads the copy, so another layout needs another recording.  Immutable after Make; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace switchyard::moe {
 
-class ReplicaTable {
+class DeviceExpertLayout {
  public:
-  // Shows nothing.
-  ReplicaTable() = default;
+  // The copy of no layout.
+  DeviceExpertLayout() = default;
   // Copies the layout, for `rank`, to the stream's device.  Waits for the stream: not while recording.
   // Errors: ResourceExhausted, the device's.
-  static absl::StatusOr<ReplicaTable> Make(const Stream& stream, const ExpertLayout& layout, int rank);
+  static absl::StatusOr<DeviceExpertLayout> Make(const Stream& stream, const ExpertLayout& layout, int rank);
 
-  // Whether this is the table of that layout, for that rank.
+  // Whether this is the copy of that layout, for that rank.
   bool Shows(const ExpertLayout& layout, int rank) const { return rank == rank_ && layout == layout_; }
   // Whether every expert e is in slot e of this rank: then nothing is looked up.
   bool slots_are_experts() const { return slots_are_experts_; }

@@ -1,4 +1,4 @@
-// A placement as an index: the replicas of each expert and of each device, numbered.
+// ReplicaIndex: the replicas of a placement, numbered, by expert and by device.
 //
 // A replica is one (expert, device); slots do not matter.  Replicas are numbered by expert, then device, so that arrays
 // [P] over them mean the same on every rank.  Immutable after construction; thread-safe to read.
@@ -12,11 +12,11 @@
 
 namespace switchyard::placement {
 
-class ReplicaMap {
+class ReplicaIndex {
  public:
-  ReplicaMap() = default;
+  ReplicaIndex() = default;
   // REQUIRES: CheckPlacement(placement) is OK.
-  explicit ReplicaMap(const Placement& placement);
+  explicit ReplicaIndex(const Placement& placement);
 
   int num_experts() const { return static_cast<int>(expert_offsets_.size()) - 1; }
   int num_devices() const { return static_cast<int>(device_offsets_.size()) - 1; }
