@@ -71,20 +71,20 @@ absl::StatusOr<std::vector<bool>> OffloadedOf(const v1::LayerResidents& layer, i
   return offloaded;
 }
 
-v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& standings) {
+v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& stats) {
   v1::PredictorStatsList columns;
-  for (const popularity::PredictorStats& standing : standings) {
-    columns.add_layers(standing.layer);
-    columns.add_phases(static_cast<int32_t>(standing.phase));
-    columns.add_aheads(standing.ahead);
-    columns.add_estimators(static_cast<int32_t>(standing.estimator));
-    columns.add_batches(standing.batches);
-    columns.add_accuracies(static_cast<float>(standing.accuracy));
-    columns.add_distances(static_cast<float>(standing.distance));
-    columns.add_states(static_cast<int32_t>(standing.state));
-    columns.add_used(standing.used);
-    columns.add_off_distances(static_cast<float>(standing.off_distance));
-    columns.add_marginal_distances(static_cast<float>(standing.marginal_distance));
+  for (const popularity::PredictorStats& entry : stats) {
+    columns.add_layers(entry.layer);
+    columns.add_phases(static_cast<int32_t>(entry.phase));
+    columns.add_aheads(entry.ahead);
+    columns.add_estimators(static_cast<int32_t>(entry.estimator));
+    columns.add_batches(entry.batches);
+    columns.add_accuracies(static_cast<float>(entry.accuracy));
+    columns.add_distances(static_cast<float>(entry.distance));
+    columns.add_states(static_cast<int32_t>(entry.state));
+    columns.add_used(entry.used);
+    columns.add_off_distances(static_cast<float>(entry.off_distance));
+    columns.add_marginal_distances(static_cast<float>(entry.marginal_distance));
   }
   return columns;
 }
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<popularity::PredictorStats>> StatsOf(const v1::Predic
     if (size == count) continue;
     return absl::InvalidArgumentError(absl::StrCat("estimators in columns of ", count, " and ", size));
   }
-  std::vector<popularity::PredictorStats> standings(static_cast<size_t>(count));
+  std::vector<popularity::PredictorStats> stats(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     const int phase = columns.phases(i), estimator = columns.estimators(i), state = columns.states(i);
     if (phase < 0 || phase > 1 || estimator < 0 || estimator >= popularity::kNumLivePredictors || state < 0 ||
@@ -106,19 +106,19 @@ absl::StatusOr<std::vector<popularity::PredictorStats>> StatsOf(const v1::Predic
       return absl::InvalidArgumentError(
           absl::StrCat("estimator ", estimator, " of phase ", phase, " in state ", state, " is none"));
     }
-    standings[static_cast<size_t>(i)] = {.layer = columns.layers(i),
-                                         .phase = static_cast<popularity::Phase>(phase),
-                                         .ahead = columns.aheads(i),
-                                         .estimator = static_cast<popularity::LivePredictor>(estimator),
-                                         .batches = columns.batches(i),
-                                         .accuracy = columns.accuracies(i),
-                                         .distance = columns.distances(i),
-                                         .state = static_cast<popularity::PredictorState>(state),
-                                         .used = columns.used(i),
-                                         .off_distance = columns.off_distances(i),
-                                         .marginal_distance = columns.marginal_distances(i)};
+    stats[static_cast<size_t>(i)] = {.layer = columns.layers(i),
+                                     .phase = static_cast<popularity::Phase>(phase),
+                                     .ahead = columns.aheads(i),
+                                     .estimator = static_cast<popularity::LivePredictor>(estimator),
+                                     .batches = columns.batches(i),
+                                     .accuracy = columns.accuracies(i),
+                                     .distance = columns.distances(i),
+                                     .state = static_cast<popularity::PredictorState>(state),
+                                     .used = columns.used(i),
+                                     .off_distance = columns.off_distances(i),
+                                     .marginal_distance = columns.marginal_distances(i)};
   }
-  return standings;
+  return stats;
 }
 
 absl::Status AddLayer(const v1::LayerSlots& message, int num_experts, placement::ExpertReport* report) {
@@ -209,7 +209,7 @@ v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_ep
   message.set_group_epoch(group_epoch);
   message.set_copied_bytes(report.copied_bytes);
   message.set_copy_seconds(report.copy_seconds);
-  *message.mutable_standings() = ColumnsOf(report.standings);
+  *message.mutable_predictor_stats() = ColumnsOf(report.predictor_stats);
   for (size_t layer = 0; layer < report.placements.size(); ++layer) {
     const placement::Placement& placement = report.placements[layer];
     message.set_num_experts(placement.num_experts);
@@ -226,7 +226,7 @@ v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_ep
 absl::StatusOr<placement::ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers,
                                                   int num_experts) {
   placement::ExpertReport report;
-  ASSIGN_OR_RETURN(report.standings, StatsOf(message.standings()));
+  ASSIGN_OR_RETURN(report.predictor_stats, StatsOf(message.predictor_stats()));
   for (const v1::LayerSlots& layer : message.layers()) {
     RETURN_IF_ERROR(AddLayer(layer, message.num_experts(), &report));
   }

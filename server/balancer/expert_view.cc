@@ -54,20 +54,20 @@ std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, in
 void DescribePredictors(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
   std::vector<const std::vector<popularity::PredictorStats>*> ranks;
   for (const ReceivedReport& reported : experts.reports)
-    if (reported.report != nullptr) ranks.push_back(&reported.report->standings);
-  for (const popularity::GroupStats& standing : popularity::GroupStandings(ranks, layer)) {
+    if (reported.report != nullptr) ranks.push_back(&reported.report->predictor_stats);
+  for (const popularity::GroupStats& stats : popularity::GroupStatsOf(ranks, layer)) {
     v1::EstimatorUse* use = out->add_estimators();
-    use->set_estimator(std::string(NameOf(standing.mean.estimator)));
-    use->set_phase(std::string(NameOf(standing.mean.phase)));
-    use->set_layers_ahead(standing.mean.ahead);
-    use->set_accuracy(standing.mean.accuracy);
-    use->set_total_variation(standing.mean.distance);
-    use->set_batches(standing.mean.batches);
-    use->set_workers_using(standing.ranks_using);
-    use->set_workers_off(standing.ranks_off);
-    if (standing.ranks_off == 0) continue;
-    use->set_why_off(absl::StrFormat("its distance was %.3f, marginal's %.3f", standing.mean.off_distance,
-                                     standing.mean.marginal_distance));
+    use->set_estimator(std::string(NameOf(stats.mean.estimator)));
+    use->set_phase(std::string(NameOf(stats.mean.phase)));
+    use->set_layers_ahead(stats.mean.ahead);
+    use->set_accuracy(stats.mean.accuracy);
+    use->set_total_variation(stats.mean.distance);
+    use->set_batches(stats.mean.batches);
+    use->set_workers_using(stats.ranks_using);
+    use->set_workers_off(stats.ranks_off);
+    if (stats.ranks_off == 0) continue;
+    use->set_why_off(absl::StrFormat("its distance was %.3f, marginal's %.3f", stats.mean.off_distance,
+                                     stats.mean.marginal_distance));
   }
 }
 

@@ -11,9 +11,9 @@ placement::ExpertReport ReportOf(const moe::RowLoadPredictor* load_predictor, co
   placement::ExpertReport report;
   if (load_predictor != nullptr) {
     for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
-      const std::vector<popularity::PredictorStats> standings =
-          popularity::StandingsOf(load_predictor->phase(phase), phase);
-      report.standings.insert(report.standings.end(), standings.begin(), standings.end());
+      const std::vector<popularity::PredictorStats> stats =
+          popularity::PredictorStatsOf(load_predictor->phase(phase), phase);
+      report.predictor_stats.insert(report.predictor_stats.end(), stats.begin(), stats.end());
     }
   }
   for (int layer = 0; balancer != nullptr && layer < balancer->num_layers(); ++layer) {

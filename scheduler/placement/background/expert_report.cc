@@ -25,7 +25,7 @@ absl::Status CheckLayer(const Placement& placement, const std::vector<SlotOrigin
 }  // namespace
 
 absl::Status CheckExpertReport(const ExpertReport& report, const PlacementBounds& bounds) {
-  RETURN_IF_ERROR(popularity::CheckStandings(report.standings, bounds.layers));
+  RETURN_IF_ERROR(popularity::CheckPredictorStats(report.predictor_stats, bounds.layers));
   if (report.copied_bytes < 0 || !(report.copy_seconds >= 0 && report.copy_seconds < kLongestCopies)) {
     return absl::InvalidArgumentError(
         absl::StrCat(report.copied_bytes, " bytes copied in ", report.copy_seconds, " s"));

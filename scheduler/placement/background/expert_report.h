@@ -14,7 +14,7 @@
 namespace switchyard::placement {
 
 struct ExpertReport {
-  std::vector<popularity::PredictorStats> standings = {};
+  std::vector<popularity::PredictorStats> predictor_stats = {};
   // Rank 0 alone sends these, as all ranks decide alike; empty where nothing moves.
   std::vector<Placement> placements = {};             // [L]
   std::vector<std::vector<SlotOrigin>> origins = {};  // [L][R * slots], of each slot's expert

@@ -13,9 +13,9 @@ double Share(int64_t distance) { return static_cast<double>(distance) / kWholeDi
 
 bool IsShare(double value) { return value >= 0 && value <= 1; }  // false for NaN
 
-size_t IndexOf(const PredictorStats& standing) {
-  const size_t at = static_cast<size_t>(standing.phase) * kMaxAhead + static_cast<size_t>(standing.ahead - 1);
-  return at * kNumLivePredictors + static_cast<size_t>(standing.estimator);
+size_t IndexOf(const PredictorStats& entry) {
+  const size_t at = static_cast<size_t>(entry.phase) * kMaxAhead + static_cast<size_t>(entry.ahead - 1);
+  return at * kNumLivePredictors + static_cast<size_t>(entry.estimator);
 }
 
 void Add(const PredictorStats& rank, GroupStats* group) {
@@ -34,8 +34,8 @@ void Add(const PredictorStats& rank, GroupStats* group) {
 
 }  // namespace
 
-std::vector<PredictorStats> StandingsOf(const LiveEstimates& estimates, Phase phase) {
-  std::vector<PredictorStats> standings;
+std::vector<PredictorStats> PredictorStatsOf(const LiveEstimates& estimates, Phase phase) {
+  std::vector<PredictorStats> stats;
   for (int layer = 0; layer < estimates.shape().num_layers; ++layer) {
     for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
       const LivePredictor best = estimates.Best(layer, ahead);
@@ -44,25 +44,25 @@ std::vector<PredictorStats> StandingsOf(const LiveEstimates& estimates, Phase ph
         const EstimateScore& score = estimates.score(estimator, layer, ahead);
         if (score.num_batches() == 0) continue;
         const OffVerdict off = estimates.LastOff(estimator, layer, ahead);
-        standings.push_back({.layer = layer,
-                             .phase = phase,
-                             .ahead = ahead,
-                             .estimator = estimator,
-                             .batches = score.num_batches(),
-                             .accuracy = score.accuracy(),
-                             .distance = score.distance(),
-                             .state = estimates.StateOf(estimator, layer, ahead),
-                             .used = estimator == best,
-                             .off_distance = Share(off.own),
-                             .marginal_distance = Share(off.yardstick)});
+        stats.push_back({.layer = layer,
+                         .phase = phase,
+                         .ahead = ahead,
+                         .estimator = estimator,
+                         .batches = score.num_batches(),
+                         .accuracy = score.accuracy(),
+                         .distance = score.distance(),
+                         .state = estimates.StateOf(estimator, layer, ahead),
+                         .used = estimator == best,
+                         .off_distance = Share(off.own),
+                         .marginal_distance = Share(off.yardstick)});
       }
     }
   }
-  return standings;
+  return stats;
 }
 
-absl::Status CheckStandings(absl::Span<const PredictorStats> standings, int num_layers) {
-  for (const PredictorStats& at : standings) {
+absl::Status CheckPredictorStats(absl::Span<const PredictorStats> stats, int num_layers) {
+  for (const PredictorStats& at : stats) {
     const bool placed = at.layer >= 0 && at.layer < num_layers && at.ahead >= 1 && at.ahead <= kMaxAhead &&
                         static_cast<int>(at.phase) < 2 && static_cast<int>(at.estimator) < kNumLivePredictors;
     const bool counted = at.batches >= 1 && at.batches < int64_t{1} << 40 && static_cast<int>(at.state) < 3;
@@ -79,20 +79,20 @@ absl::Status CheckStandings(absl::Span<const PredictorStats> standings, int num_
   return absl::OkStatus();
 }
 
-std::vector<GroupStats> GroupStandings(absl::Span<const std::vector<PredictorStats>* const> ranks, int layer) {
+std::vector<GroupStats> GroupStatsOf(absl::Span<const std::vector<PredictorStats>* const> ranks, int layer) {
   std::array<std::optional<GroupStats>, 2 * kMaxAhead * kNumLivePredictors> places;
   for (const std::vector<PredictorStats>* rank : ranks) {
-    for (const PredictorStats& standing : *rank) {
-      if (standing.layer != layer) continue;
-      std::optional<GroupStats>& place = places[IndexOf(standing)];
+    for (const PredictorStats& entry : *rank) {
+      if (entry.layer != layer) continue;
+      std::optional<GroupStats>& place = places[IndexOf(entry)];
       if (!place.has_value()) {
         place.emplace();
         place->mean.layer = layer;
-        place->mean.phase = standing.phase;
-        place->mean.ahead = standing.ahead;
-        place->mean.estimator = standing.estimator;
+        place->mean.phase = entry.phase;
+        place->mean.ahead = entry.ahead;
+        place->mean.estimator = entry.estimator;
       }
-      Add(standing, &*place);
+      Add(entry, &*place);
     }
   }
   std::vector<GroupStats> group;

@@ -1,5 +1,5 @@
-// How estimators stand in each layer, of one rank and of a group: what `switchyard experts --estimators` shows.  Plain
-// data and pure functions.
+// Statistics of the estimators in each layer, of one rank and of a group, as `switchyard experts --estimators` shows
+// them.  Plain data and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace switchyard::popularity {
 
-// Of one estimator, layer, phase and distance on one rank.
+// The statistics of one estimator, layer, phase and distance on one rank.
 struct PredictorStats {
   int32_t layer = 0;
   Phase phase = Phase::kPrefill;
@@ -27,19 +27,19 @@ struct PredictorStats {
   bool operator==(const PredictorStats& other) const = default;
 };
 
-// Of the estimators that were scored, by layer, distance and estimator.
-std::vector<PredictorStats> StandingsOf(const LiveEstimates& estimates, Phase phase);
+// Returns those of the estimators that were scored, by layer, distance and estimator.
+std::vector<PredictorStats> PredictorStatsOf(const LiveEstimates& estimates, Phase phase);
 
-// Of another process: InvalidArgument names what cannot be in a model of so many MoE layers.
-absl::Status CheckStandings(absl::Span<const PredictorStats> standings, int num_layers);
+// Checks what another process sent: InvalidArgument names what cannot be in a model of so many MoE layers.
+absl::Status CheckPredictorStats(absl::Span<const PredictorStats> stats, int num_layers);
 
-// Of a group: each rank scores its own rows and chooses for them.
+// The statistics of a group, where each rank scores its own rows and chooses for them.
 struct GroupStats {
   PredictorStats mean;  // of the ranks, weighted by batches, which are summed; `used`, `state`: of no meaning here
   int ranks_using = 0;
   int ranks_off = 0;  // off, or scored in the shadow (on trial)
 };
-// Of one layer, by phase, distance and estimator.  Of the off figures the last rank's that has it off.
-std::vector<GroupStats> GroupStandings(absl::Span<const std::vector<PredictorStats>* const> ranks, int layer);
+// Returns one layer's, by phase, distance and estimator.  The figures of `off` are the last rank's that is off.
+std::vector<GroupStats> GroupStatsOf(absl::Span<const std::vector<PredictorStats>* const> ranks, int layer);
 
 }  // namespace switchyard::popularity

@@ -68,17 +68,17 @@ TEST(PlacementCodec, MigrationsOfUnknownMovesAreRefused) {
 
 placement::ExpertReport Report() {
   placement::ExpertReport report;
-  report.standings = {{.layer = 0, .batches = 1, .accuracy = 0.5, .distance = 0.25, .used = true},
-                      {.layer = 1,
-                       .phase = popularity::Phase::kDecode,
-                       .ahead = 2,
-                       .estimator = popularity::LivePredictor::kBlend,
-                       .batches = int64_t{1} << 33,
-                       .accuracy = 1,
-                       .distance = 0.125,
-                       .state = popularity::PredictorState::kOff,
-                       .off_distance = 0.75,
-                       .marginal_distance = 0.5}};
+  report.predictor_stats = {{.layer = 0, .batches = 1, .accuracy = 0.5, .distance = 0.25, .used = true},
+                            {.layer = 1,
+                             .phase = popularity::Phase::kDecode,
+                             .ahead = 2,
+                             .estimator = popularity::LivePredictor::kBlend,
+                             .batches = int64_t{1} << 33,
+                             .accuracy = 1,
+                             .distance = 0.125,
+                             .state = popularity::PredictorState::kOff,
+                             .off_distance = 0.75,
+                             .marginal_distance = 0.5}};
   report.placements = {{.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}}},
                        {.num_experts = 4, .slots = {{0, placement::kEmptySlot}, {1, 2, 3}}}};
   report.origins.assign(2, std::vector<placement::SlotOrigin>(5, placement::SlotOrigin::kStart));
@@ -96,13 +96,15 @@ TEST(ExpertReportCodec, WhatCannotBeIsRefused) {
     change(&message);
     return std::string(FromProto(message, 2, 4).status().message());
   };
-  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->add_used(true); }),
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_predictor_stats()->add_used(true); }),
               HasSubstr("columns of 2 and 3"));
-  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->set_phases(0, 2); }), HasSubstr("phase 2"));
-  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->set_estimators(0, -1); }),
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_predictor_stats()->set_phases(0, 2); }),
+              HasSubstr("phase 2"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_predictor_stats()->set_estimators(0, -1); }),
               HasSubstr("estimator -1"));
-  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->set_states(0, 3); }), HasSubstr("state 3"));
-  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_standings()->set_layers(0, 2); }),
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_predictor_stats()->set_states(0, 3); }),
+              HasSubstr("state 3"));
+  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_predictor_stats()->set_layers(0, 2); }),
               HasSubstr("layer 2 of 2"));
   EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_layers(0)->set_sizes(1, 4); }),
               HasSubstr("a device of 4 slots, where 3 are left"));

@@ -202,14 +202,14 @@ TEST(LinkRoundTrip, AMigration) {
 
 TEST(LinkRoundTrip, AReport) {
   placement::ExpertReport report;
-  auto& [standings, placements, origins, copied_bytes, copy_seconds] = report;
+  auto& [predictor_stats, placements, origins, copied_bytes, copy_seconds] = report;
   test::Distinct().Fill(copied_bytes, copy_seconds);
-  standings.resize(2);
-  standings[0].batches = 1;
-  standings[0].accuracy = 0.5;
-  standings[0].distance = 0.25;
+  predictor_stats.resize(2);
+  predictor_stats[0].batches = 1;
+  predictor_stats[0].accuracy = 0.5;
+  predictor_stats[0].distance = 0.25;
   auto& [layer, phase, ahead, estimator, batches, accuracy, distance, state, used, off_distance, marginal] =
-      standings[1];
+      predictor_stats[1];
   layer = 1;
   phase = popularity::Phase::kDecode;
   ahead = 2;

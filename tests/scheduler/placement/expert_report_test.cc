@@ -1,4 +1,4 @@
-// Who put an expert into a spare slot, and what a worker may tell of it.
+// Who put an expert into a spare slot, and what a worker may report of it.
 #include "scheduler/placement/background/expert_report.h"
 
 #include "gmock/gmock.h"
@@ -42,7 +42,8 @@ TEST(ExpertReportTest, WhatDoesNotIsNamed) {
     change(&report);
     return std::string(CheckExpertReport(report, kBounds).message());
   };
-  EXPECT_THAT(refusal([](ExpertReport* r) { r->standings = {{.layer = 1, .batches = 1}}; }), HasSubstr("layer 1 of 1"));
+  EXPECT_THAT(refusal([](ExpertReport* r) { r->predictor_stats = {{.layer = 1, .batches = 1}}; }),
+              HasSubstr("layer 1 of 1"));
   EXPECT_THAT(refusal([](ExpertReport* r) { r->origins[0].pop_back(); }),
               HasSubstr("MoE layer 0: has 4 origins of 5 slots"));
   EXPECT_THAT(refusal([](ExpertReport* r) { r->origins.clear(); }), HasSubstr("origins of 0, not of 1"));

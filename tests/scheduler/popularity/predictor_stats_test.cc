@@ -16,7 +16,7 @@ using E = LivePredictor;
 
 constexpr RoutingShape kShape{.num_layers = 2, .num_experts = 8, .top_k = 1};
 
-// The same two tokens again and again, which marginal knows exactly; the probe is told `said` of layer 1.
+// The same two tokens again and again, which marginal knows exactly; the probe gets `said` for layer 1.
 LiveEstimates AfterPasses(int passes, std::vector<int16_t> said) {
   LiveEstimates live({.model = "m", .shape = kShape, .phase = Phase::kDecode, .num_predicted = 1});
   const SmallBatch batch(kShape, {{3, 4}, {5, 6}});
@@ -32,17 +32,17 @@ LiveEstimates AfterPasses(int passes, std::vector<int16_t> said) {
   return live;
 }
 
-const PredictorStats* Find(const std::vector<PredictorStats>& standings, E estimator, int layer, int ahead) {
-  for (const PredictorStats& at : standings)
+const PredictorStats* Find(const std::vector<PredictorStats>& stats, E estimator, int layer, int ahead) {
+  for (const PredictorStats& at : stats)
     if (at.estimator == estimator && at.layer == layer && at.ahead == ahead) return &at;
   return nullptr;
 }
 
 TEST(PredictorStatsTest, ReportsWhatWasScoredAndWhatWasSwitchedOff) {
   const LiveEstimates live = AfterPasses(24, {0, 1});
-  const std::vector<PredictorStats> standings = StandingsOf(live, Phase::kDecode);
-  EXPECT_TRUE(CheckStandings(standings, kShape.num_layers).ok());
-  const PredictorStats* marginal = Find(standings, E::kMarginal, 1, 1);
+  const std::vector<PredictorStats> stats = PredictorStatsOf(live, Phase::kDecode);
+  EXPECT_TRUE(CheckPredictorStats(stats, kShape.num_layers).ok());
+  const PredictorStats* marginal = Find(stats, E::kMarginal, 1, 1);
   ASSERT_NE(marginal, nullptr);
   EXPECT_EQ(marginal->phase, Phase::kDecode);
   EXPECT_EQ(marginal->batches, 23);  // the first pass had counted nothing
@@ -51,7 +51,7 @@ TEST(PredictorStatsTest, ReportsWhatWasScoredAndWhatWasSwitchedOff) {
   EXPECT_TRUE(marginal->used);
   EXPECT_EQ(marginal->state, PredictorState::kOn);
   EXPECT_EQ(marginal->off_distance, 0);
-  const PredictorStats* probe = Find(standings, E::kProbe, 1, 1);
+  const PredictorStats* probe = Find(stats, E::kProbe, 1, 1);
   ASSERT_NE(probe, nullptr);
   EXPECT_EQ(probe->state, PredictorState::kOff);
   EXPECT_FALSE(probe->used);
@@ -59,19 +59,19 @@ TEST(PredictorStatsTest, ReportsWhatWasScoredAndWhatWasSwitchedOff) {
   EXPECT_EQ(probe->off_distance, 1);
   EXPECT_EQ(probe->marginal_distance, 0);
   // Nobody said anything of layer 0, or two layers ahead.
-  EXPECT_EQ(Find(standings, E::kProbe, 0, 1), nullptr);
-  EXPECT_EQ(Find(standings, E::kMarginal, 1, 2), nullptr);
-  EXPECT_TRUE(StandingsOf(AfterPasses(0, {}), Phase::kDecode).empty());
+  EXPECT_EQ(Find(stats, E::kProbe, 0, 1), nullptr);
+  EXPECT_EQ(Find(stats, E::kMarginal, 1, 2), nullptr);
+  EXPECT_TRUE(PredictorStatsOf(AfterPasses(0, {}), Phase::kDecode).empty());
 }
 
 TEST(PredictorStatsTest, WhatCannotBeIsNamed) {
   const PredictorStats good = {.layer = 1, .batches = 1, .accuracy = 1, .distance = 1};
-  EXPECT_TRUE(CheckStandings({good}, 2).ok());
-  EXPECT_THAT(CheckStandings({good}, 1).message(), HasSubstr("layer 1 of 1"));
+  EXPECT_TRUE(CheckPredictorStats({good}, 2).ok());
+  EXPECT_THAT(CheckPredictorStats({good}, 1).message(), HasSubstr("layer 1 of 1"));
   const auto bad = [&](auto change) {
-    PredictorStats standing = good;
-    change(&standing);
-    return !CheckStandings({good, standing}, 2).ok();
+    PredictorStats stats = good;
+    change(&stats);
+    return !CheckPredictorStats({good, stats}, 2).ok();
   };
   EXPECT_TRUE(bad([](PredictorStats* s) { s->layer = -1; }));
   EXPECT_TRUE(bad([](PredictorStats* s) { s->ahead = 0; }));
@@ -99,7 +99,7 @@ TEST(PredictorStatsTest, AGroupsMeansWeighBatches) {
   PredictorStats marginal = path;
   marginal.estimator = E::kMarginal;
   const std::vector<PredictorStats> first = {path, elsewhere}, second = {marginal, other};
-  const std::vector<GroupStats> group = GroupStandings({&first, &second}, 1);
+  const std::vector<GroupStats> group = GroupStatsOf({&first, &second}, 1);
   ASSERT_EQ(group.size(), 2u);
   EXPECT_EQ(group[0].mean.estimator, E::kMarginal);
   EXPECT_EQ(group[0].ranks_off, 0);
@@ -112,7 +112,7 @@ TEST(PredictorStatsTest, AGroupsMeansWeighBatches) {
   EXPECT_EQ(group[1].ranks_off, 1);
   EXPECT_EQ(group[1].mean.off_distance, 0.75);
   EXPECT_EQ(group[1].mean.marginal_distance, 0.25);
-  EXPECT_TRUE(GroupStandings({}, 1).empty());
+  EXPECT_TRUE(GroupStatsOf({}, 1).empty());
 }
 
 }  // namespace

@@ -197,9 +197,9 @@ TEST_F(ExpertViewTest, ReportsPredictorsOfAllWorkers) {
   other.state = popularity::PredictorState::kOff;
   other.off_distance = 0.6;
   other.marginal_distance = 0.25;
-  const auto reported = [](std::vector<popularity::PredictorStats> standings, int second) {
+  const auto reported = [](std::vector<popularity::PredictorStats> stats, int second) {
     auto report = std::make_shared<placement::ExpertReport>();
-    report->standings = std::move(standings);
+    report->predictor_stats = std::move(stats);
     return ReceivedReport{report, absl::UnixEpoch() + absl::Seconds(second)};
   };
   experts.reports = {reported({path}, 4), reported({other}, 3)};
