@@ -1,9 +1,8 @@
 // The least stack that a thread of this program is given.
 //
-// glibc takes a thread's static TLS out of its stack, and cuBLASLt brings 94 KB of that, the CUDA emulation's
-// shared memory 108 KB.  The threads of the metrics'
-// page (civetweb) ask for 100 KB: they could not be created.  Linked into programs that load CUDA's libraries at their
-// start.
+// glibc takes a thread's static TLS out of its stack, and cuBLASLt brings 94 KB of that, the CUDA emulation's shared
+// memory 108 KB.  The threads of the metrics' page (civetweb) ask for 100 KB, so they could not be created.  This is
+// linked into programs that load CUDA's libraries at their start.
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -184,7 +184,7 @@ int Main(const WorkerFlags& flags, const FlagSet& table) {
   }).detach();
   absl::Status status = link.Run();
   if (worker != nullptr) status.Update(worker->SaveProfile());
-  // Everything is closed; what is left are destructors, of which the metrics' page alone waits for seconds.
+  // Everything is closed.  Only destructors are left, and that of the metrics' page would wait for seconds.
   std::_Exit(status.ok() ? 0 : Complain(flags, status.message()));
 }
 

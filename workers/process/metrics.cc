@@ -63,7 +63,7 @@ constexpr Row<prometheus::Counter> kCounters[] = {
     {"switchyard_worker_expert_host_rows_total", "Rows of a GPU's cold experts that the host computed.",
      &M::expert_host_rows},
     {"switchyard_worker_expert_host_seconds_total", "Seconds that the host took for them.", &M::expert_host_seconds},
-    {"switchyard_worker_placement_gather_seconds_total", "Seconds in which ranks told each other counts and estimates.",
+    {"switchyard_worker_placement_gather_seconds_total", "Seconds in which ranks gathered counts and estimates.",
      &M::placement_gather_seconds},
     {"switchyard_worker_placement_decide_seconds_total", "Seconds that layers waited for where their rows go.",
      &M::placement_decide_seconds},
@@ -76,7 +76,8 @@ constexpr Row<prometheus::Counter> kCounters[] = {
      &M::placement_demand_copies},
     {"switchyard_worker_placement_prefetch_copies_total", "Experts copied by an estimate of a coming layer.",
      &M::placement_prefetch_copies},
-    {"switchyard_worker_placement_stage_copies_total", "Experts copied for the slow loop.", &M::placement_stage_copies},
+    {"switchyard_worker_placement_stage_copies_total", "Experts copied for the background balancer.",
+     &M::placement_stage_copies},
     {"switchyard_worker_placement_mend_copies_total", "Experts copied anew, as what was in their slot was damaged.",
      &M::placement_mend_copies},
     {"switchyard_worker_placement_copied_bytes_total", "Bytes of experts that a placement copied.",
@@ -87,7 +88,7 @@ constexpr Row<prometheus::Counter> kCounters[] = {
      &M::placement_late_copies},
     {"switchyard_worker_placement_wait_seconds_total", "Seconds that layers waited for late experts.",
      &M::placement_wait_seconds},
-    {"switchyard_worker_forecast_seconds_total", "Seconds that foreseeing coming layers' experts took.",
+    {"switchyard_worker_forecast_seconds_total", "Seconds that forecasting coming layers' experts took.",
      &M::forecast_seconds},
     {"switchyard_worker_train_steps_total", "Training steps done, on rank 0 as all that follows.", &M::train_steps},
     {"switchyard_worker_train_tokens_total", "Tokens trained, on all ranks.", &M::train_tokens},
@@ -199,8 +200,8 @@ std::vector<prometheus::MetricFamily> WorkerMetrics::Traffic::Collect() const {
 
 int WorkerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken
-    // Each request has a thread while it comes, two seconds at most: those that hang hold some of them, and not for
-    // long.
+    // Each request occupies a thread while it arrives, for two seconds at most, so requests that hang occupy few
+    // threads, and not for long.
     exposer_ = std::make_unique<prometheus::Exposer>(
         std::vector<std::string>{"listening_ports", rpc::JoinHostPort(host, port), "num_threads", "32",
                                  "request_timeout_ms", "2000", "enable_keep_alive", "no"});

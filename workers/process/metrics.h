@@ -32,25 +32,25 @@ class WorkerMetrics {
   // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
   int Expose(const std::string& host, int port);
   void ObserveStep(const batching::RankResult& result);
-  // How right estimators of coming layers were lately, and what foreseeing took since it had taken `reported`.
+  // How right estimators of coming layers were lately, and what forecasting took since it had taken `reported`.
   void ObserveForecasts(const moe::RowLoadPredictor& load_predictor, absl::Duration* reported);
-  // What a store has counted since it had counted `reported`, which becomes `now`.  A new store counts from 0.
+  // Adds what a store has counted since `reported`, which becomes `now`.  A new store counts from 0.
   void ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported);
 
-  // The same of what the host computed of its experts.
+  // The same for the cold experts that the host computed.
   void ObserveCold(const moe::ColdCounters& now, moe::ColdCounters* reported);
 
-  // A training job's step, and a checkpoint that counts.
+  // Observes a training job's step, and a complete checkpoint.
   void ObserveTraining(const train::StepProgress& progress);
   void ObserveSaved(const train::SavedStep& saved);
-  // Of training in slices: how long it took to stop for a plan, beside what it may; how long it was let run.
+  // Observes training in time slices: how long it took to stop for a plan, beside its limit; how long it ran.
   void ObserveYield(absl::Duration yield, absl::Duration limit);
   void ObserveOpened(absl::Duration now, absl::Duration* reported);
 
-  // What groups whose all-to-alls overtake sums have sent: counted there, read when somebody asks.
+  // Traffic of groups whose all-to-alls overtake sums: counted there, read when the page is asked for.
   comm::SocketTraffic* traffic() { return &traffic_->counted; }
 
-  // The same of a placement's copies.
+  // The same for a placement's copies.
   void ObservePlacement(const moe::ExpertHostCounters& now, moe::ExpertHostCounters* reported);
 
   prometheus::Histogram* step_seconds = nullptr;

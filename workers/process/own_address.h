@@ -1,4 +1,4 @@
-// Which address of this host others reach it by: the one from which it reaches them.
+// Finds the address by which others reach this host: the one from which it reaches them.
 #pragma once
 
 #include <string>

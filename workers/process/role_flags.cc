@@ -25,7 +25,7 @@ absl::StatusOr<Device> ParseDevice(absl::string_view name) {
   return Device::Cuda(index);
 }
 
-// Of the device and of what only GPUs have.
+// Checks the flags of the device, and those that only GPUs have.
 std::string CheckDevice(const WorkerFlags& values, const FlagSet& flags) {
   std::string problems;
   if (const absl::Status status = ParseDevice(values.device).status(); !status.ok())
@@ -33,7 +33,7 @@ std::string CheckDevice(const WorkerFlags& values, const FlagSet& flags) {
   if (const double fraction = values.gpu_memory_fraction; !(fraction > 0 && fraction <= 1))
     absl::StrAppend(&problems, "--gpu_memory_fraction=", fraction, ": must be within (0, 1]\n");
   for (const Flag* flag : flags.Marked(kOfGpus)) {
-    // A server says all of them to its workers: a value that is the default says nothing that is not so.
+    // A server passes all of them to its workers, so a value that is the default is no mistake.
     if (values.device != "cpu" || flag->is_default()) continue;
     absl::StrAppend(&problems, "--", flag->name, "=", flag->text(), ": is for GPUs, but --device=cpu\n");
   }
@@ -75,7 +75,7 @@ std::string CheckRoots(const WorkerFlags& values, bool serves) {
   return problems;
 }
 
-// Of a role that serves.
+// Checks the flags of a role that serves.
 std::string CheckServing(const WorkerFlags& values, const FlagSet& flags) {
   std::string problems;
   if (values.model.empty()) absl::StrAppend(&problems, "--model: missing; give the checkpoint's directory\n");
@@ -88,7 +88,7 @@ std::string CheckServing(const WorkerFlags& values, const FlagSet& flags) {
   return problems;
 }
 
-// Whatever the role does not look at.
+// Finds flags that the role ignores.
 std::string CheckForeign(const FlagSet& flags, uint32_t marks, absl::string_view role) {
   std::string problems;
   for (const Flag* flag : flags.Marked(marks)) {

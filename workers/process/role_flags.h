@@ -11,7 +11,7 @@
 namespace switchyard::worker {
 
 enum class WorkerRole { kServe, kTrain, kBoth };
-// Null if it is none.
+// nullopt if the name is of no role.
 std::optional<WorkerRole> ParseRole(absl::string_view name);
 
 // All problems of the flags of that role, one a line; empty if there are none.  `flags`: FlagsOfWorker of `values`.

@@ -20,7 +20,7 @@ void AddJoiningFlags(WorkerFlags* values, FlagSet* flags) {
   flags->Add("insecure", &values->insecure, "allow a plaintext link to a server on a public address");
   flags
       ->Add("metrics_port", &values->metrics_port,
-            "port of http://METRICS_HOST:PORT/metrics; 0 = any free one (switchyard status tells it), -1 = none")
+            "port of http://METRICS_HOST:PORT/metrics; 0 = any free one (switchyard status shows it), -1 = none")
       .Range(-1, 65535);
   flags->Add("metrics_host=ADDRESS", &values->metrics_host,
              "address on which the metrics' page listens; 0.0.0.0 or :: = every one of this machine");

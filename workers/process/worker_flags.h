@@ -1,4 +1,4 @@
-// A worker's flags.
+// The flags of switchyard-worker.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace switchyard::worker {
 
-// As they were given; role_flags.h says what they mean for a role.
+// The flags as they were given; role_flags.h says what they mean for a role.
 struct WorkerFlags {
   std::string server = "127.0.0.1:50051";
   std::string role = "serve";
@@ -50,7 +50,7 @@ inline constexpr uint32_t kOfServing = 1;
 inline constexpr uint32_t kOfTraining = 2;
 inline constexpr uint32_t kOfGpus = 4;
 
-// They set *values, which has to outlive them.
+// The flags set *values, which has to outlive them.
 FlagSet FlagsOfWorker(WorkerFlags* values);
 
 }  // namespace switchyard::worker

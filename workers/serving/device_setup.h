@@ -1,4 +1,4 @@
-// What of devices this program is linked with: device_setup_cuda.cc where CUDA is built, else device_setup_none.cc.
+// The devices that this program is linked with: device_setup_cuda.cc where CUDA is built, else device_setup_none.cc.
 #pragma once
 
 #include <functional>

@@ -13,7 +13,7 @@
 namespace switchyard::worker {
 namespace {
 
-// Claims come from elsewhere: sums of absurd ones stay at the most.
+// Claims come from other processes, so a sum that would overflow stays at the largest number.
 int64_t Add(int64_t a, int64_t b) {
   int64_t sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<int64_t>::max() : sum;
@@ -21,7 +21,7 @@ int64_t Add(int64_t a, int64_t b) {
 
 bool IsSize(const std::string& text, int64_t* bytes) { return absl::SimpleAtoi(text, bytes) && *bytes >= 0; }
 
-// What `pool` leaves to `rank`, whose it is.
+// What `pool`, one of the rank's, leaves to it.
 MemoryBudget SharePool(int rank, const MemoryPool& pool, absl::Span<const MemoryClaim> claims) {
   MemoryBudget budget = {.available = pool.available_bytes, .limit = pool.limit};
   const MemoryClaim& mine = claims[static_cast<size_t>(rank)];
@@ -35,7 +35,7 @@ MemoryBudget SharePool(int rank, const MemoryPool& pool, absl::Span<const Memory
     budget.others_need = Add(budget.others_need, claims[r].to_come);
     need = Add(need, claims[r].to_come);
     caches = Add(caches, claims[r].cache_bytes);
-    // They looked one after another; the least is the same for all of them.
+    // Ranks looked one after another.  The least of what they saw is the same number for all of them.
     if (same->available_bytes >= budget.available) continue;
     budget.available = same->available_bytes;
     budget.limit = same->limit;

@@ -1,6 +1,6 @@
-// How workers of a group that take from the same memory share it: before any of them loads, each says what it still
-// needs, and all of those of one pool (the machine, a control group) compare the same sum with what it has.  So either
-// all of them fit, or all say that they do not.
+// The agreement of workers of a group that take from the same memory: before any of them loads, each publishes what it
+// still needs, and all workers of one pool (the machine, a control group) compare the same sum with what the pool has.
+// So either all of them fit, or all report that they do not.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace switchyard::worker {
 
-// One rank's word.
+// What one rank claims.
 struct MemoryClaim {
   std::vector<MemoryPool> pools;  // that it takes from, as it sees them while nobody loads; one at least
   int64_t to_come = 0;            // bytes that it will take beside what it has: weights, slots, KV cache
@@ -28,7 +28,7 @@ struct MemoryClaim {
 std::string EncodeClaim(const MemoryClaim& claim);
 absl::StatusOr<MemoryClaim> DecodeClaim(absl::string_view text);  // InvalidArgument
 
-// Of the pool that leaves this rank the least.
+// What this rank may take, by the pool that leaves it the least.
 struct MemoryBudget {
   int workers = 1;          // that share it, this one among them
   int64_t available = 0;    // bytes, for what all of them need
@@ -45,12 +45,12 @@ struct MemoryBudget {
 // This rank's, of all ranks' claims.
 MemoryBudget ShareMemory(int rank, absl::Span<const MemoryClaim> claims);
 
-// Tells `store` that this rank has given back what it will not keep, and waits for the others to say so.  Every rank
-// calls it, before it looks at what is available; one that is alone needs no store.  Errors: the store's.
+// Publishes in `store` that this rank has given back what it will not keep, and waits until the others have, too. Every
+// rank calls it, before it looks at what is available; one that is alone needs no store.  Errors: the store's.
 absl::Status AwaitUnloaded(int rank, int world, comm::RendezvousStore* store, absl::Time deadline);
 
-// Tells `store` this rank's claim, waits for the others' and shares.  Every rank of the group calls it, before it
-// loads; one that is alone needs no store.  Errors: the store's.
+// Publishes this rank's claim in `store`, waits for the others' and shares.  Every rank of the group calls it, before
+// it loads; one that is alone needs no store.  Errors: the store's.
 absl::StatusOr<MemoryBudget> AgreeOnMemory(int rank, int world, const MemoryClaim& mine, comm::RendezvousStore* store,
                                            absl::Time deadline);
 

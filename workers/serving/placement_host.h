@@ -1,8 +1,9 @@
 // What a worker does with the migrations of a residency plan (scheduler/placement/background/residency_epoch.h), as its
 // link sees it.
 //
-// Of the thread that runs the worker's steps.  A migration lives from PreparePlacement to DropPlacement, or through the
-// step whose placement_epoch names it, which puts it in use, to ReleasePlacement; and never longer than the group.
+// Used by the thread that runs the worker's steps.  A migration lives from PreparePlacement to DropPlacement, or
+// through the step whose placement_epoch names it, which puts it in use, to ReleasePlacement; and never longer than the
+// group.
 #pragma once
 
 #include <cstdint>

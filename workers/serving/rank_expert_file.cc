@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankEx
     return model::LoadExperts(*input.checkpoint, config, std::move(load), place);
   };
   absl::StatusOr<std::unique_ptr<moe::ExpertFile>> file = moe::ExpertFile::Open(options, fill, progress);
-  // Not the network's or another worker's fault: with this directory it would be the same again.
+  // Neither the network's fault nor another worker's: another try with this directory would fail likewise.
   if (absl::IsUnavailable(file.status()) || absl::IsPermissionDenied(file.status())) {
     return absl::InvalidArgumentError(absl::StrCat("--expert_file_dir=", options.dir, ": ", file.status().message()));
   }

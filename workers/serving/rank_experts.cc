@@ -18,7 +18,7 @@ namespace {
 // What the policy weighs copies and experts' work by; what layers take beside is measured
 // (workers/moe/placement/gate_cost.h).
 struct Rates {
-  double memory_bytes = 0;  // a second, of weights that are read to compute
+  double memory_bytes = 0;  // bytes a second, of weights that are read to compute
   double flops = 0;
   double copied_bytes = 0;  // into slots
 };
@@ -32,12 +32,12 @@ Rates RatesOf(DeviceKind device, int threads) {
 // Some tens of passes: long enough for a median, soon enough for the policy to go by it.
 constexpr int kMeasuredGates = 512;
 
-// Nanoseconds.
+// The nanoseconds that the amount takes.
 int64_t Ticks(double amount, double per_second) {
   return std::max<int64_t>(1, static_cast<int64_t>(amount / per_second * 1e9));
 }
 
-// Of the weights that a pass reads before its first gate.
+// The bytes of the weights that a pass reads before its first gate.
 int64_t BytesBeforeFirstGate(const model::ModelConfig& config, DType dtype) {
   int64_t elements = 0;
   for (const model::LayerConfig& layer : config.layers) {
@@ -54,7 +54,7 @@ std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const 
   if (const std::optional<offload::OffloadKind> kind = *offload::ParseExpertPolicy(name); kind.has_value()) {
     return offload::MakeCachePolicy(*kind, input);
   }
-  // expected_use begins: it needs no history to be good where copies are fast.
+  // expected_use leads at first: it needs no history to be good where copies are fast.
   return std::make_unique<offload::DuelingPolicy>(shape, cost, offload::MakeDuelists(input), 0);
 }
 

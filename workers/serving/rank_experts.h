@@ -66,7 +66,7 @@ class RankExperts {
   absl::Status MakeCold(const RankExpertsInput& input, moe::ExpertFile::Progress progress);
 
   std::unique_ptr<moe::ExpertFile> file_;
-  const moe::TimedCopier* copier_ = nullptr;  // offload_ has it, and the next
+  const moe::TimedCopier* copier_ = nullptr;  // owned by offload_, as the next
   const moe::SummedCopier* summed_ = nullptr;
   std::unique_ptr<moe::ExpertOffload> offload_;  // copies from the file
   std::unique_ptr<moe::ExpertFile> host_file_;   // --cold_experts=host, and so is the next

@@ -16,7 +16,7 @@
 namespace switchyard::worker {
 namespace {
 
-// Of a step's time, for fitting probes while serving: what nobody sees.
+// The share of a step's time for fitting probes while serving: too little to be noticed.
 constexpr double kProbeShare = 0.02;
 
 }  // namespace
@@ -34,7 +34,7 @@ absl::Status CheckForecastOptions(const ForecastOptions& options) {
         absl::StrCat("--path_length=", options.path_length, ": must be within [1, ", popularity::kMaxPathLength, "]"));
   }
   if (options.profile_out.empty()) return absl::OkStatus();
-  // Not when all has been learned.
+  // Checks the folder now, not when all has been learned.
   const std::string::size_type slash = options.profile_out.rfind('/');
   const std::string dir = slash == std::string::npos ? "." : options.profile_out.substr(0, slash + 1);
   if (access(dir.c_str(), W_OK) == 0) return absl::OkStatus();

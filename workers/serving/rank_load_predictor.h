@@ -27,7 +27,7 @@ struct ForecastOptions {
   int path_length = popularity::kLivePathLength;  // l: of how many layers the paths are that are counted and asked
 };
 
-// Whose rows are looked at, and for whom.
+// The model whose rows are forecast, and what the forecasts are for.
 struct ForecastedModel {
   const model::Model* model;
   std::string weights_hash;
@@ -54,9 +54,9 @@ absl::StatusOr<popularity::ProfileBundle> ReadProfile(const ForecastOptions& opt
 absl::Status SaveProfile(const Stream& stream, const moe::RowLoadPredictor& load_predictor, int rank,
                          const std::string& path);
 
-// Of the model's MoE layers, on the stream's device.  Errors: ReadProfile's; InvalidArgument: more experts than
-// profiles can tell; ResourceExhausted: what a profile_out's fits take and what is free. REQUIRES: the model has MoE
-// layers and outlives it.
+// Makes the load predictor of the model's MoE layers, on the stream's device.  Errors: ReadProfile's; InvalidArgument:
+// more experts than a profile can name; ResourceExhausted: what a profile_out's fits take and what is free. REQUIRES:
+// the model has MoE layers and outlives it.
 absl::StatusOr<std::unique_ptr<moe::RowLoadPredictor>> MakeRankLoadPredictor(const Stream& stream,
                                                                              const ForecastedModel& forecasted,
                                                                              const ForecastOptions& options);

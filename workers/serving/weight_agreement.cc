@@ -52,13 +52,13 @@ std::string SumOf(const model::TensorSums& sums) {
   return sums.empty() ? kNone : absl::StrCat(absl::Hex(Fnv1a(Encode(sums, SIZE_MAX)), absl::kZeroPad16));
 }
 
-// Of two ranks' words, which are the sum of what all have and that of their expert files.
+// Whether two ranks published the same: the sum of what every rank has, and that of the expert file.
 bool Agree(const std::string& a, const std::string& b) {
   const std::pair<std::string, std::string> mine = absl::StrSplit(a, ' '), theirs = absl::StrSplit(b, ' ');
   return mine.first == theirs.first && (mine.second == theirs.second || mine.second == kNone || theirs.second == kNone);
 }
 
-// "tensor "a" and 3 others differ"; where none of those that both have does, that.
+// "tensor "a" and 3 others differ"; says so where no tensor that both ranks have differs.
 std::string Difference(const model::TensorSums& mine, const model::TensorSums& theirs) {
   std::string first;
   int64_t others = 0;
@@ -96,7 +96,7 @@ absl::Status AgreeOnWeights(int rank, int world, const model::TensorSums& mine, 
   int other = 0;
   while (other < world && Agree(all[static_cast<size_t>(other)], own)) ++other;
   if (other == world) return absl::OkStatus();
-  // Whoever differs from this rank finds that it does, too, and publishes its sums.
+  // A rank that differs from this one finds it, too, and publishes its sums.
   model::TensorSums everything = mine;
   everything.insert(experts.begin(), experts.end());
   RETURN_IF_ERROR(store->Set(absl::StrCat("tensors/", rank), Encode(everything, kMostBytes)));

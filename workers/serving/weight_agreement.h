@@ -1,5 +1,5 @@
-// Whether the ranks of a group have loaded the same bytes: headers and sizes, which workers compare when they register,
-// say nothing of values.
+// Checks that the ranks of a group have loaded the same bytes: headers and sizes, which workers compare when they
+// register, say nothing of values.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace switchyard::worker {
 absl::StatusOr<uint64_t> SumConfig(const std::string& model_dir);
 
 // `mine`: sums of what every rank has, by tensor; `experts`: by layer, of the expert file, empty on a rank that has
-// none (no budget, or no experts), which then is compared with nobody's.  Every rank of the group calls it once it has
+// none (no budget, or no experts), which then is not compared.  Every rank of the group calls it once it has
 // loaded; ranks publish one sum of each kind, and those of each tensor only if these differ.
 // Errors: DataLoss that names two ranks and a tensor; the store's.
 absl::Status AgreeOnWeights(int rank, int world, const model::TensorSums& mine, const model::TensorSums& experts,

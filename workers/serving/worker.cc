@@ -41,7 +41,7 @@ absl::Status CheckTensors(const checkpoint::Checkpoint& checkpoint, const model:
   return model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched).status();
 }
 
-// Of config.json, which is all that random weights depend on.
+// The hash of config.json, which is all that random weights depend on.
 std::string DummyHash(const std::string& model_dir) {
   std::ifstream file(model_dir + "/config.json", std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -51,7 +51,7 @@ std::string DummyHash(const std::string& model_dir) {
 }  // namespace
 
 Worker::Worker(WorkerOptions options, model::ModelConfig config, std::optional<checkpoint::Checkpoint> checkpoint)
-    // With one thread there is nobody to spin for.
+    // One thread alone waits for no other, so it does not spin.
     : options_(std::move(options)),
       config_(std::move(config)),
       checkpoint_(std::move(checkpoint)),
@@ -60,7 +60,7 @@ Worker::Worker(WorkerOptions options, model::ModelConfig config, std::optional<c
 Worker::~Worker() { Leave(); }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
-  // Before any of its files is believed.
+  // Checked before any of the checkpoint's files is believed.
   std::optional<checkpoint::Manifest> manifest;
   if (!options.dummy_weights) {
     ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(options.model_dir));
@@ -143,13 +143,13 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const flee
 absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::string& address,
                           const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress) {
   RETURN_IF_ERROR(CheckPlacement(settings.placement, assignment.world));
-  const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
+  const auto report = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   const bool loaded = HasLoaded(assignment, settings);
   if (!loaded) RETURN_IF_ERROR(Unload());
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return AgreeOnBudget(assignment, settings, store); }));
-  if (!loaded) RETURN_IF_ERROR(Load(assignment, settings, tell));
+  if (!loaded) RETURN_IF_ERROR(Load(assignment, settings, report));
   RETURN_IF_ERROR(MakeRunner(assignment, settings));
-  if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(assignment.placement, tell));
+  if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(assignment.placement, report));
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] {
     return AgreeOnWeights(assignment.rank, assignment.world, weight_sums_, expert_sums_, store,
                           absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));

@@ -49,7 +49,7 @@ struct WorkerOptions {
   int threads = 1;
   Device device = Device::Cpu();
   double gpu_memory_fraction = 0.9;  // of a device's memory, for weights, scratch and cache
-  bool deterministic = false;        // on a device: a row's bits do not depend on its company; the CPU's never do
+  bool deterministic = false;        // on a device: a row's bits do not depend on other rows; the CPU's never do
   bool graphs = true;                // on a device: record and replay steps of decodes
   bool dummy_weights = false;        // random ones, of the config's shapes
   // Empty: every expert of the rank is resident.  Directory and rate are a placement's, too.
@@ -96,9 +96,9 @@ class Worker final : public PlacementHost {
   absl::Status SaveProfile();
   // What a placement's copies took; null under --placement=static.
   const moe::TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
-  // The group's, where experts move; null otherwise.  The worker's thread.
+  // The group's balancer where experts move; null otherwise.  The worker's thread only.
   const moe::PerStepBalancer* balancer() const { return placement_ == nullptr ? nullptr : placement_->balancer(); }
-  // What reports what coming layers get; null: nobody does.  The worker's thread.
+  // The predictor of what coming layers get; null: there is none.  The worker's thread only.
   const moe::RowLoadPredictor* load_predictor() const { return load_predictor_.get(); }
   // Steps that were replayed as recorded, since the cache was made.
   int64_t num_replayed() const;
@@ -111,7 +111,7 @@ class Worker final : public PlacementHost {
   bool can_start() const { return num_started() < model::ModelRunner::kMaxStarted; }
   // Whether Finish would not wait.  An error counts as done, and so does a deadline that has passed: Finish reports it.
   bool IsDone();
-  // Whether the device is lost to this process, which then has to end: whoever started it starts another.
+  // Whether the device is lost to this process, which then has to end, so that another is started.
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
@@ -120,7 +120,7 @@ class Worker final : public PlacementHost {
   absl::StatusOr<bool> PlacementReady() override;
   void DropPlacement(int64_t epoch) override;
   absl::Status ReleasePlacement(int64_t epoch) override;
-  // Of the copies that a placement asked for; none under --placement=static.
+  // The time of copies that a placement asked for; none under --placement=static.
   moe::ExpertHostCounters placement_counters() const {
     return placement_ == nullptr ? moe::ExpertHostCounters() : placement_->counters();
   }
@@ -132,7 +132,7 @@ class Worker final : public PlacementHost {
  private:
   Worker(WorkerOptions options, model::ModelConfig config, std::optional<checkpoint::Checkpoint> checkpoint);
   absl::Status OpenDevice();
-  // What looks at a step while it runs cannot be recorded, nor what the host plans layer by layer.
+  // A step that is observed while it runs cannot be recorded, nor one that the host plans layer by layer.
   bool uses_graphs() const {
     return options_.graphs && options_.experts.empty() && !ForecastsAnyway(options_.forecast) &&
            !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN");

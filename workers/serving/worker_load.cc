@@ -21,7 +21,7 @@
 namespace switchyard::worker {
 namespace {
 
-// Of a host's memory that is available once the weights are loaded, for the KV cache if no size is given.
+// The share of the host's memory available after loading that the KV cache gets if no size is given.
 constexpr double kKvMemoryFraction = 0.25;
 
 moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
@@ -76,17 +76,17 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
 
 absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
                                    comm::RendezvousStore* store) {
-  if (!options_.device.is_cpu()) {  // what it holds is the device's
+  if (!options_.device.is_cpu()) {  // the memory in question is the device's
     budget_ = ShareMemory(0, {MemoryClaim{.pools = options_.memory().pools}});
     return absl::OkStatus();
   }
-  // Nobody looks at what is available while another still holds what it is about to give back.
+  // No worker looks at what is available while another still holds what it is about to give back.
   const absl::Time deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
   RETURN_IF_ERROR(AwaitUnloaded(assignment.rank, assignment.world, store, deadline));
   MemoryClaim claim = {.pools = options_.memory().pools};
   if (runner_ != nullptr) claim.cache_bytes = runner_->cache_bytes();
   if (HasLoaded(assignment, settings)) {
-    // A cache takes memory as it is used; weights have theirs.
+    // The cache takes memory as it is used; weights have taken theirs.
     if (runner_ != nullptr) claim.to_come = claim.cache_bytes - runner_->resident_cache_bytes();
   } else {
     ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
@@ -119,12 +119,12 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
     ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
     RETURN_IF_ERROR(model::CheckMemory(config_, need, available));
   }
-  const auto tell = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
+  const auto report = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   if (placed) {
     RankPlacementInput input = PlacementInput(assignment, settings);
     input.file = ExpertFileInput(host);
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
-    ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, tell));
+    ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, report));
     SumExpertFile(placement_->file());
   } else if (budget) {
     RankExpertsInput input = {.file = ExpertFileInput(host),
@@ -132,9 +132,9 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
                               .experts = load.residents,
                               .experts_per_layer = need.experts_per_layer};
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
-    ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, tell));
+    ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, report));
     SumExpertFile(experts_->file());
-    RETURN_IF_ERROR(experts_->Fill(tell));
+    RETURN_IF_ERROR(experts_->Fill(report));
   }
   load.experts = !budget && !placed;
   load.num_threads = options_.threads;
@@ -234,7 +234,7 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
 absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, int64_t context) const {
   const int64_t one_sequence = model::KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
   ASSIGN_OR_RETURN(int64_t available, AvailableBytes());
-  // Maps that are fitted later will want their place.
+  // Leaves room for maps that are fitted later.
   if (load_predictor_ != nullptr && !options_.device.is_cpu())
     available -= load_predictor_->MapBytesToCome(options_.device.kind);
   int64_t bytes = settings.kv_cache_bytes;
@@ -272,7 +272,7 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
   RETURN_IF_ERROR(MakeLoadPredictor(settings));
   if (!options_.device.is_cpu()) {
     const int64_t recorded = std::min<int64_t>({model::kMaxGraphRows, options.num_slots, options.max_rows});
-    // A placement's slots, whoever is in them.
+    // A placement's slots, whichever experts are in them.
     const moe::ExpertLayout slots = placement_ == nullptr ? layout_ : placement_->SlotsOfLayer();
     RETURN_IF_ERROR(model::WarmUp(stream(), model_.get(),
                                   {.rows = options.max_rows,
@@ -295,13 +295,13 @@ absl::Status Worker::SaveProfile() {
 }
 
 absl::Status Worker::MakeLoadPredictor(const fleet::EngineSettings& settings) {
-  // (One of a assignment that was not taken in the end is there.)
+  // It may be there already, from an assignment that was not taken in the end.
   if (load_predictor_ != nullptr || config_.num_moe_layers() == 0) return absl::OkStatus();
   // A budget's policy can use it, too, but what it gained was less than what it cost (tests/bench/offload.md).
   const bool used = options_.forecast.when == "auto" && placement::UsesEstimates(settings.placement.mode);
   if (!used && !ForecastsAnyway(options_.forecast)) return absl::OkStatus();
   ForecastOptions forecast = options_.forecast;
-  if (learned_.has_value()) forecast.profile.clear();  // it has that, and more
+  if (learned_.has_value()) forecast.profile.clear();  // learned_ has the profile, and more
   std::unique_ptr<moe::RowLoadPredictor> load_predictor;
   ASSIGN_OR_RETURN(
       load_predictor,

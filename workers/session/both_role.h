@@ -19,7 +19,7 @@ namespace switchyard::worker {
 
 class BothRole final : public LinkRole {
  public:
-  // Borrowed: worker, on the CPU, and metrics.  options: without share, which is this's.
+  // worker, on the CPU, and metrics are borrowed.  options have no share; this one makes it.
   BothRole(Worker* worker, TrainingOptions options, WorkerMetrics* metrics);
 
   void Describe(fleet::WorkerInfo* out) const override;

@@ -18,7 +18,7 @@ struct CoreShare {
   explicit CoreShare(WorkerMetrics* metrics)
       : gate([this, metrics](absl::Duration yield) { metrics->ObserveYield(yield, gate.limit()); }) {}
 
-  YieldPoint gate;  // its limit: as the server says
+  YieldPoint gate;  // its limit is set by the server
   // The KV cache's, which is taken as it fills: promised to serving, whatever of it is free now.
   std::atomic<int64_t> kv_cache_bytes{0};
 };

@@ -14,12 +14,12 @@
 
 namespace switchyard::worker {
 
-// Where this worker is for the others of its group.
+// The address by which the other workers of the group reach this one.
 struct Place {
   std::string address;
-  bool found = false;  // by ourselves, not given
+  bool found = false;  // by this worker itself, not given by a flag
 
-  // Loopback is no address for those who come from elsewhere.
+  // Loopback is of no use to workers on other machines.
   std::string Toward(const std::string& reach) const;
 };
 
@@ -29,7 +29,7 @@ using LinkSendFn = absl::AnyInvocable<bool(v1::LinkRequest) const>;
 // Handles the server's commands in one session.  Used by the thread that runs the link.
 class LinkHandler {
  public:
-  // Ends what it began; LinkRole::Abort has freed its waits before.
+  // Ends what the handler began; LinkRole::Abort has freed its waits before.
   virtual ~LinkHandler() = default;
   // A command that the link itself does not know; `registered`, too.  An empty one: none came within patience().
   virtual void Take(const v1::LinkResponse& command) = 0;
@@ -42,19 +42,19 @@ class LinkHandler {
 class LinkRole {
  public:
   virtual ~LinkRole() = default;
-  // What a registration says of it; the rest is the link's.
+  // Fills in what a registration says of the role; the link fills in the rest.
   virtual void Describe(fleet::WorkerInfo* out) const = 0;
   // A link begins: all epochs so far are forgotten.
   virtual std::unique_ptr<LinkHandler> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) = 0;
-  // A command is here, and will come to the handler when it has done what came before.  Any thread; does not block.
+  // A command has arrived; the handler gets it after the commands before it.  Any thread; does not block.
   virtual void Arrived(const v1::LinkResponse&) {}
   // Ends the communication of that epoch and of those before, now or when it forms: of the serving group, or of the
   // attempt at a job.  Any thread.
   virtual void Abort(int64_t epoch, const std::string& reason) = 0;
   virtual void AbortTraining(int64_t, const std::string&) {}
-  // Whether it was ever ready: then what is wrong now may pass.
+  // Whether the role was ever ready: then a later error may pass.
   virtual bool served() const = 0;
-  // Whether another process would have to be started in its place.
+  // Whether only another process could go on: the device is lost.
   virtual bool lost() const = 0;
 };
 

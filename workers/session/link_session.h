@@ -1,7 +1,7 @@
 // One link of a worker to the server, from its beginning to its end: messages in and out, queued.
 //
 // Three kinds of threads meet here: gRPC's, which bring and take messages; the one that runs the worker and pops
-// commands; and the heart's.  Thread-safe.
+// commands; and the one of heartbeats.  Thread-safe.
 #pragma once
 
 #include <deque>
@@ -24,20 +24,20 @@ std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server);
 
 class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::LinkResponse> {
  public:
-  // `role` is borrowed: it is told to abort, at once, what the server gives up.
+  // `role` is borrowed: its Abort is called at once for what the server gives up.
   LinkSession(std::shared_ptr<grpc::Channel> channel, LinkRole* role);
 
   void Start();
-  // False: the stream is over.  Where a server does not read, words on progress take the place of the last of their
-  // kind that waits; nothing else is ever left out.
+  // Queues a message; false: the stream is over.  Where a server does not read, a report of progress replaces the last
+  // waiting one of its kind; nothing else is ever left out.
   static constexpr size_t kMostWaiting = 1024;
   bool Send(v1::LinkRequest message);
   // Ends the stream; Pop then returns nothing more.
   void Close();
-  // The next command for the worker's thread, or, where none comes within `patience`, an empty one.  False when the
-  // stream is over.
+  // Returns the next command for the worker's thread, or an empty one where none comes within `patience`.  False when
+  // the stream is over.
   bool Pop(v1::LinkResponse* command, absl::Duration patience);
-  // Blocks until gRPC has let go of this object.
+  // Blocks until gRPC has released this object.
   grpc::Status WaitDone();
 
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -49,12 +49,12 @@ class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::Li
  private:
   static constexpr char kEnded[] = "the link to the server ended";
 
-  // The stream is over.  Of one that the server or the network ended nothing is cancelled: the server's status, which
+  // The stream is over.  Where the server or the network ended it, nothing is cancelled: the server's status, which
   // says why, is on its way.
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (!std::exchange(closing_, true)) RemoveHold();
   }
-  // The worker's thread may be waiting for ranks that nobody leads any more.
+  // Frees the worker's thread, which may be waiting for ranks that no server leads any more.
   void FreeWorker() {
     constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
     role_->Abort(kAll, kEnded);

@@ -1,6 +1,6 @@
-// What one session of a worker does with the server's migrations of expert placement, and what it answers.
+// Carries out the server's migrations of experts in one session of a worker, and answers.
 //
-// Of the thread that runs the worker.  Messages of another group are of one that is over: no answer.
+// Used by the thread that runs the worker.  A message of another group is of one that is over and gets no answer.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ class MigrationHandler {
   void Enter(int64_t group_epoch);
   void Prepare(const v1::PreparePlacement& message);
   void Drop(const v1::DropPlacement& message);
-  // An error ends the epoch for this rank: what the server counts as free is not.
+  // An error ends the epoch for this rank, as slots that the server counts as free are not.
   absl::Status Release(const v1::ReleasePlacement& message);
 
-  // Answers once what is being prepared is there, or cannot be.
+  // Answers once the copies have arrived, or have failed.
   void Poll();
-  // Whether Poll has something to look for.
+  // Whether copies are under way, so that Poll has to be called.
   bool waiting() const { return preparing_ != 0; }
 
  private:

@@ -60,7 +60,7 @@ void ProfileHandler::Poll() {
 
 void ProfileHandler::Take(const moe::RowLoadPredictor& load_predictor) {
   if (!pieces_.has_value()) pieces_ = load_predictor.EmptyBundle();
-  // What all ranks loaded at the start the first one tells.
+  // Rank 0 alone reports what all ranks loaded at the start.
   load_predictor.AddPiece(next_piece_++, /*own=*/rank_ != 0, &*pieces_);
   if (next_piece_ < load_predictor.num_pieces()) return;
   // A worker without a row of its own has nothing to add; the server says so if nobody has.

@@ -1,9 +1,9 @@
-// What one session of a worker reports the server of what it learned of the model's routing, when the server asks for
-// it while it serves.
+// Reports what a worker learned of the model's routing to the server, in one session, when the server asks for it while
+// the worker serves.
 //
 // Taken between steps, a piece at a time (a profile, or the probe maps), so that no step waits for long; made bytes by
 // a thread of its own; sent part by part, each when the server asks for it, so that nothing else waits behind it in the
-// link.  The pieces are as old as each other but for the steps between them.  Of the thread that runs the worker.
+// link.  The pieces are as old as each other but for the steps between them.  Used by the thread that runs the worker.
 // Does not do: fitting anew; the maps are those in use.
 #pragma once
 
@@ -26,7 +26,7 @@ class ProfileHandler {
   using LoadPredictorFn = absl::AnyInvocable<const moe::RowLoadPredictor*()>;
   static constexpr int64_t kPartBytes = int64_t{1} << 20;
 
-  // load_predictor: of now; null: nobody learns anything here.
+  // load_predictor: returns the present one; null: nothing is learned here.
   ProfileHandler(LoadPredictorFn load_predictor, SendFn send)
       : load_predictor_(std::move(load_predictor)), send_(std::move(send)) {}
 
@@ -34,7 +34,7 @@ class ProfileHandler {
   void Enter(int64_t group_epoch, int rank);
   // Offset 0 begins anew, with what is known from now on.
   void Ask(const v1::SendProfile& message);
-  // Takes the next piece, or sends a part once there are bytes.
+  // Collects the next piece, or sends a part once there are bytes.
   void Poll();
   // Whether Poll has something to do.
   bool waiting() const { return asked_.has_value(); }
@@ -49,11 +49,11 @@ class ProfileHandler {
   SendFn send_;
   int64_t group_epoch_ = 0;
   int rank_ = 0;
-  std::optional<v1::SendProfile> asked_;  // and not answered
-  int64_t request_ = 0;                   // whose pieces and bytes these are; 0 = nobody's
+  std::optional<v1::SendProfile> asked_;  // the request that is not answered yet
+  int64_t request_ = 0;                   // the request that pieces and bytes are for; 0 = none
   int next_piece_ = 0;
   std::optional<popularity::ProfileBundle> pieces_;  // so far
-  std::future<std::string> making_;                  // bytes of them
+  std::future<std::string> making_;                  // makes their bytes
   std::string bytes_;                                // until the last part is sent
 };
 

@@ -1,7 +1,7 @@
-// What one session of a worker tells the server of its experts now and then: estimators' figures, where experts are.
+// Reports a worker's experts to the server now and then, in one session: estimators' figures, and where experts are.
 //
-// After a group's first step, then at most every kReportEvery, and only if steps were done since.  Of the thread that
-// runs the worker; no clock of its own.
+// After a group's first step, then at most every kReportEvery, and only if steps were done since.  Used by the
+// thread that runs the worker; has no clock of its own.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace switchyard::worker {
 
 inline constexpr absl::Duration kReportEvery = absl::Seconds(2);
 
-// balancer: of rank 0, which reports where experts are; null: somebody else does, or they stay.
+// balancer: rank 0's, as it reports where experts are; null on other ranks, and where experts stay.
 placement::ExpertReport ReportOf(const moe::RowLoadPredictor* load_predictor, const moe::PerStepBalancer* balancer);
 
 class ReportHandler {
@@ -25,7 +25,7 @@ class ReportHandler {
   using SendFn = absl::AnyInvocable<void(v1::ExpertReport)>;
   using TakeFn = absl::AnyInvocable<placement::ExpertReport()>;
 
-  // take: what is so now.
+  // take: returns the present report.
   ReportHandler(TakeFn take, SendFn send) : take_(std::move(take)), send_(std::move(send)) {}
 
   // The worker is in this group now; 0 = in none.
@@ -33,7 +33,7 @@ class ReportHandler {
   void StepDone() { unreported_ = group_epoch_ != 0; }
   // Sends what is due.
   void Poll(absl::Time now);
-  // How long until something is.
+  // How long until a report is due.
   absl::Duration patience(absl::Time now) const;
 
  private:

@@ -54,7 +54,7 @@ void Handler::TakeSettings(const v1::EngineOptions& message) {
     return;
   }
   settings_ = *std::move(settings);
-  settings_.train_yield_ms = 0;  // not of what the worker makes: a change of it loads nothing anew
+  settings_.train_yield_ms = 0;  // does not decide what the worker loads, so a change of it must not load anew
 }
 
 void Handler::Join(const v1::JoinGroup& message) {
@@ -105,7 +105,7 @@ void Handler::GiveSlice(const v1::StepPlan& message) {
 void Handler::Execute(const v1::StepPlan& message) {
   if (message.group_epoch() != epoch_) return;  // of a group that is over
   if (message.train_slice_ms() > 0) return GiveSlice(message);
-  // Also when it came: a slice may have been taken since.
+  // It was shut when the plan came, but a slice may have been taken since.
   if (share_ != nullptr) share_->gate.Shut();
   while (epoch_ != 0 && !worker_->can_start()) SendOldest();
   if (epoch_ == 0) return;
@@ -140,7 +140,7 @@ void Handler::SendOldest() {
     commits_reported_ = balancer->num_commits();  // one at most since the step before
     metrics_->placement_commit_seconds->Observe(balancer->commit_seconds());
   }
-  // Means of many steps: not told after each.
+  // Means of many steps, so not reported after each.
   if (worker_->load_predictor() != nullptr && num_steps_++ % kReportForecasts == 0)
     metrics_->ObserveForecasts(*worker_->load_predictor(), &forecasts_reported_);
   for (v1::StepPart& piece : link::CutIntoParts(head, &*result)) {

@@ -15,7 +15,7 @@ namespace switchyard::worker {
 
 class ServingRole final : public LinkRole {
  public:
-  // Borrowed.  share: of a process that also trains, else null.
+  // All are borrowed.  share: what a process that also trains shares; null: it only serves.
   ServingRole(Worker* worker, WorkerMetrics* metrics, CoreShare* share = nullptr)
       : worker_(worker), metrics_(metrics), share_(share) {}
 

@@ -21,7 +21,7 @@
 namespace switchyard::worker {
 namespace {
 
-// Of a step or a disk, where serving says when there is time for it.
+// The time limit of a step or a disk where serving decides when training runs.
 constexpr absl::Duration kLimitBehindGate = absl::Hours(24 * 30);
 constexpr char kOver[] = "the attempt is over";
 
@@ -50,7 +50,7 @@ jobs::TrainProgress ProgressOf(const train::StepProgress& progress) {
           .skipped_steps = progress.skipped_steps};
 }
 
-// Reports the server and the metrics.  Of the attempt's thread.
+// Reports progress to the server and to the metrics.  Used by the attempt's thread.
 class Reporter final : public train::TrainListener {
  public:
   Reporter(int64_t epoch, const std::string& job_id, const LinkSendFn* send, WorkerMetrics* metrics)
@@ -132,7 +132,7 @@ class TrainingHandler final : public LinkHandler {
  private:
   void Start(const v1::StartTraining& message);
   void Stop(const v1::StopTraining& message);
-  // The attempt's thread.
+  // These run on the attempt's thread.
   jobs::TrainEnd RunCaught(const v1::StartTraining& message);
   jobs::TrainEnd Run(const v1::StartTraining& message);
   jobs::TrainEnd Train(const jobs::TrainingAssignment& assignment, comm::Communicator* comm);
@@ -192,7 +192,7 @@ void TrainingHandler::Stop(const v1::StopTraining& message) {
   if (job_ != nullptr) job_->Stop(*kind);
 }
 
-// What standard containers cannot get of memory ends the attempt, not the process.
+// A standard container that gets no memory ends the attempt, not the process.
 jobs::TrainEnd TrainingHandler::RunCaught(const v1::StartTraining& message) {
   try {
     return Run(message);
@@ -256,13 +256,13 @@ TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
       pool_(options_.threads, /*spin=*/true, gate()),
       group_(metrics->traffic(), options_.socket) {}
 
-// An attempt begins, and is the gate's.
+// An attempt begins; its threads go through the gate.
 void TrainingRole::Enter(int64_t epoch) {
   epoch_ = epoch;
   if (gate() != nullptr) gate()->Hold();
 }
 
-// What stands before the gate is to see that it is over.
+// Releases the threads that wait at the gate, so that they see that the attempt is over.
 void TrainingRole::Abort(int64_t epoch, const std::string& reason) {
   group_.Abort(epoch, reason);
   if (gate() != nullptr && epoch_ <= epoch) gate()->Release();

@@ -22,10 +22,10 @@ namespace switchyard::worker {
 struct TrainingOptions {
   std::string dataset_root, checkpoint_root;
   std::string offload_dir;           // empty: nothing is offloaded
-  comm::SocketSettings socket = {};  // of groups of mode preempt
+  comm::SocketSettings socket = {};  // for groups of the mode preempt
   int threads = 1;
   std::string software;        // version, for manifests
-  CoreShare* share = nullptr;  // of a process that also serves; borrowed
+  CoreShare* share = nullptr;  // borrowed; null unless the process also serves
 };
 
 class TrainingRole final : public LinkRole {

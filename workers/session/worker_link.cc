@@ -72,7 +72,7 @@ absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
                                                       ", a public address; a plaintext link to it wants --insecure"));
   }
   if (options.address != kAutoAddress) return Place{options.address, false};
-  // Beside the server, whatever its address: loopback, unless someone comes from elsewhere.
+  // On the server's machine, whatever its address: loopback, unless a member of the group is elsewhere.
   return Place{route.own == route.peer ? "127.0.0.1" : route.own, true};
 }
 
@@ -122,7 +122,7 @@ absl::Status WorkerLink::Run() {
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::OkStatus();
     // A worker that has served gives up no more: what is wrong now may pass.
-    if (role_->lost()) return status;  // another process may have it again
+    if (role_->lost()) return status;  // another process may get the device again
     if (IsFinal(static_cast<grpc::StatusCode>(status.code())) && !role_->served()) return status;
     LogWarn("no link to ", options_.server, ": ", status.message(), "; trying again");
     if (absl::Now() - start > kLongestRetry) pause = kFirstRetry;

@@ -16,7 +16,7 @@ namespace switchyard::worker {
 
 class LinkSession;
 
-// As an address: the one by which this host reaches the server, or the members of its group that are elsewhere.
+// Stands for the address by which this host reaches the server, or the members of its group on other machines.
 inline constexpr char kAutoAddress[] = "auto";
 
 struct LinkOptions {

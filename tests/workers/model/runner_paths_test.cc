@@ -1,4 +1,5 @@
-// Which experts rows chose, told to those who ask: as transformers' routers choose, however the rows are computed.
+// Which experts rows chose, reported where a request asks for it: as transformers' routers choose, however the rows are
+// computed.
 #include <string>
 #include <vector>
 
@@ -70,14 +71,15 @@ TEST(RouterGoldensTest, EveryFamilysRoutersChooseAsTransformersDo) {
 
 // A borrower has chosen for them, and nobody brings that back.
 TEST_F(RunnerPathsTest, RowsWhoseExpertsAreAskedForAreNotGiven) {
-  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices lend no rows";
+  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices give away no rows";
   batching::StepItem item = Prefill(0, {1, 2, 3}, {0});
   item.init->sampling.expert_paths_from = 0;
   batching::StepPlan step;
   step.transfers = {{.from = 0, .to = 1, .rows = 1}};
   const auto result = group_.runner(0).Execute(step, Items({item}), absl::Now() + absl::Seconds(10));
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("rows are lent in a step that asks for their experts"));
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("rows are given away in a step that asks for their experts"));
 }
 
 }  // namespace

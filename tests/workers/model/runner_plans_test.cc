@@ -84,7 +84,7 @@ TEST_F(RunnerPlansTest, DecodesThatAreNoneAreRefused) {
 
 // Refused before anything is sent, so that this rank alone can ask.
 TEST_F(RunnerPlansTest, TransfersThatDoNotFitAreRefused) {
-  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices lend no rows";
+  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices give away no rows";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
   const auto refusal = [&](std::vector<batching::RowTransfer> transfers) {
     batching::StepPlan step;
@@ -98,7 +98,7 @@ TEST_F(RunnerPlansTest, TransfersThatDoNotFitAreRefused) {
   EXPECT_EQ(refusal({{0, 0, 1}}), "plan: transfer of 1 rows from rank 0 to rank 0: wants two ranks of 2");
   EXPECT_EQ(refusal({{0, 1, 0}}), "plan: transfer of 0 rows from rank 0 to rank 1: wants at least one row");
   EXPECT_EQ(refusal({{0, 1, 1}, {1, 0, 1}}),
-            "plan: transfer of 1 rows from rank 1 to rank 0: rank 0 lends and borrows");
+            "plan: transfer of 1 rows from rank 1 to rank 0: rank 0 gives and borrows");
   EXPECT_EQ(refusal({{0, 1, 4}}), "plan: transfers of 4 of the 3 rows of rank 0");
 }
 

@@ -61,7 +61,7 @@ class ModelBackward {
   absl::Status RunAttention(const LayerCall& call);
   absl::Status RunDense(const LayerCall& call);
   absl::Status RunMoe(const LayerCall& call);
-  // Repeats the forward pass of a layer of which only the input was kept.
+  // Repeats the forward pass of a layer that kept only its input.
   absl::Status RunAgain(const BackwardIn& in, int64_t layer_idx);
   // Returns the gradient of the residual stream in the model's dtype.
   absl::StatusOr<TensorView> Rounded(const Stream& stream, const TensorView& d_residual);

@@ -177,7 +177,7 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
   if (saved != nullptr) RETURN_IF_ERROR(CheckSaving(in, *saved));
   SY_CHECK(0 <= layers.begin && layers.begin <= layers.end && layers.end <= config_.num_layers());
   const Batch& batch = *in.batch;
-  // Lent rows that are wanted come back to their place behind the computed ones.
+  // Given rows that are wanted come back to their place behind the computed ones.
   const TensorView all_rows = residual_.Rows(std::max(batch.num_rows(), batch.num_own_rows()));
   const TensorView residual = all_rows.Rows(0, batch.num_rows());
   StageOut out;
@@ -228,7 +228,7 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
 absl::Status Model::CheckSaving(const StageIn& in, const SavedForward& saved) const {
   if (!in.moe->stream->device().is_cpu()) return absl::UnimplementedError("forward: training on a device");
   if (in.rebalancing != nullptr && in.rebalancing->active()) {
-    return absl::UnimplementedError("forward: rows are lent in a pass that is kept for a backward one");
+    return absl::UnimplementedError("forward: rows are given away in a pass that is kept for a backward one");
   }
   if (in.moe->balancer != nullptr || in.moe->load_predictor != nullptr) {
     return absl::UnimplementedError(

@@ -54,7 +54,7 @@ struct StageOut {
   TensorView expert_counts;      // [L, E] int32 of this rank's rows, on the stream's device; the model's, as hidden
   TensorView decode_counts;      // the same of the decoded rows; rank 0: no row is one, or all are
   TensorView topk_idx;           // [MoE layers, T, K] int32 that the computed rows chose, if kept; as expert_counts
-  double attention_seconds = 0;  // without waiting for lent rows
+  double attention_seconds = 0;  // without waiting for rows that were given away
   double head_seconds = 0;       // the sink included
 };
 
@@ -77,7 +77,7 @@ class Model {
   absl::Status ReserveExchange(const moe::MoeCapacity& room, int64_t recorded_rows);
 
   // saved: receives what backward needs, begun with the batch's rows; null: inference.  Same bits, same collectives.
-  // Unimplemented with it: a device, lent rows, a load balancer, a load predictor, experts from a store.
+  // Unimplemented with it: a device, rows that are given away, a load balancer, a load predictor, experts from a store.
   absl::StatusOr<StageOut> Forward(const StageIn& in, LayerRange layers, KvCache* cache, SavedForward* saved);
 
   const ModelConfig& config() const { return config_; }

@@ -1,7 +1,7 @@
 // The rank's paged KV cache: one pool of blocks with every layer's keys and values.
 //
-// Block b of the pool is block b in each layer; the scheduler decides which sequence has it.  The attention ops write
-// contents through the views.  Thread-compatible.  Does not do: eviction, hashing, offload.
+// Block b of the pool is block b in each layer; the scheduler decides to which sequence it belongs.  The attention ops
+// write contents through the views.  Thread-compatible.  Does not do: eviction, hashing, offload.
 #pragma once
 
 #include <cstdint>

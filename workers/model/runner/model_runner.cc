@@ -133,12 +133,12 @@ absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching:
   };
   const bool wants_paths = WantsPaths(rank_plan);
   if (wants_paths && !plan.transfers.empty()) {
-    return absl::InternalError("plan: rows are lent in a step that asks for their experts");
+    return absl::InternalError("plan: rows are given away in a step that asks for their experts");
   }
   // After an error, work under way must not outlive the group.
   const absl::Cleanup drop = [this] { rebalancing_.Drop(); };
   RETURN_IF_ERROR(rebalancing_.Begin(plan.transfers, rank_plan.NumRows(), comm_, step->deadline, &batch_));
-  batch_.num_decode_rows = std::min(batch_.num_decode_rows, batch_.num_rows());  // others may be lent
+  batch_.num_decode_rows = std::min(batch_.num_decode_rows, batch_.num_rows());  // others may be given away
   if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
   RETURN_IF_ERROR(BeginGuides(plan));
   moe::MoeStats stats;

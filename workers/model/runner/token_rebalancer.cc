@@ -39,7 +39,8 @@ absl::Status BadTransfer(const batching::RowTransfer& transfer, absl::string_vie
 }
 
 absl::Status Mismatch(int peer, int64_t bytes, int64_t expected) {
-  return absl::InternalError(absl::StrCat("row lending: rank ", peer, " sent ", bytes, " bytes, expected ", expected));
+  return absl::InternalError(
+      absl::StrCat("token rebalancing: rank ", peer, " sent ", bytes, " bytes, expected ", expected));
 }
 
 }  // namespace
@@ -79,7 +80,7 @@ absl::Status TokenRebalancer::TakeTransfers(absl::Span<const batching::RowTransf
     if (transfer.from == me) given_.push_back({.peer = transfer.to, .count = transfer.rows});
     if (transfer.to == me) borrowed_.push_back({.peer = transfer.from, .count = transfer.rows});
     if (!given_.empty() && !borrowed_.empty())
-      return BadTransfer(transfer, absl::StrCat("rank ", me, " lends and borrows"));
+      return BadTransfer(transfer, absl::StrCat("rank ", me, " gives and borrows"));
   }
   if (given > planned_rows) {
     return absl::InternalError(
@@ -143,8 +144,8 @@ absl::Status TokenRebalancer::TakeTokens(const comm::Message& message, Stretch* 
   if (words < 2) return Mismatch(stretch->peer, message.bytes(), 2 * kWord);
   const int64_t rows = at[0], wanted = at[1];
   if (rows < 0 || rows > stretch->count || wanted < 0 || wanted > rows) {
-    return absl::InternalError(absl::StrCat("row lending: rank ", stretch->peer, " sends ", rows, " rows, ", wanted,
-                                            " of them wanted; the plan has ", stretch->count));
+    return absl::InternalError(absl::StrCat("token rebalancing: rank ", stretch->peer, " sends ", rows, " rows, ",
+                                            wanted, " of them wanted; the plan has ", stretch->count));
   }
   const int64_t expected = (2 + 2 * rows + wanted) * kWord;
   if (message.bytes() != expected) return Mismatch(stretch->peer, message.bytes(), expected);
@@ -157,7 +158,7 @@ absl::Status TokenRebalancer::TakeTokens(const comm::Message& message, Stretch* 
   for (const int32_t row : stretch->wanted) {
     if (row >= 0 && row < rows) continue;
     return absl::InternalError(
-        absl::StrCat("row lending: rank ", stretch->peer, " wants row ", row, " of ", rows, " back"));
+        absl::StrCat("token rebalancing: rank ", stretch->peer, " wants row ", row, " of ", rows, " back"));
   }
   return absl::OkStatus();
 }

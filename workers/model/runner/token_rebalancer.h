@@ -6,9 +6,9 @@
 // computed ones; a giver does not borrow.  Each of these is an all-to-all of the whole group:
 //
 //   Begin           to the borrower: tokens, RoPE rows, which rows' residual is wanted at the end
-//   …Home           in each layer, to the giver: q, k and v of the lent rows
+//   …Home           in each layer, to the giver: q, k and v of the rows that it gave
 //   …Out            in each layer, to the borrower: the attended rows
-//   ReturnWanted    to the giver: the residual of its lent logit rows
+//   ReturnWanted    to the giver: the residual of the logit rows that it gave
 //
 // A row's bits do not depend on who computes it.  A step without transfers moves nothing.  Every rank of the group must
 // make the same calls.  Thread-compatible.  Errors: the communicator's; Internal for transfers that do not fit the plan
@@ -52,13 +52,13 @@ class TokenRebalancer {
   absl::Status FinishHome(const TensorView& rows) { return Finish(given_, rows); }
   absl::Status StartOut(const TensorView& rows) { return Start(given_, rows); }
   absl::Status FinishOut(const TensorView& rows) { return Finish(borrowed_, rows); }
-  // residual: as `rows`.  Fills in the lent rows that are logit rows of the batch.
+  // residual: as `rows`.  Fills in the given rows that are logit rows of the batch.
   absl::Status ReturnWanted(const TensorView& residual);
 
   double exchange_seconds() const { return exchange_seconds_; }  // since Begin: packing, waiting and unpacking
 
  private:
-  // Rows [row, row + count) of this rank's tensors, lent to or borrowed from `peer`.
+  // Rows [row, row + count) of this rank's tensors, given to or borrowed from `peer`.
   struct Stretch {
     int peer = 0;
     int64_t row = 0;

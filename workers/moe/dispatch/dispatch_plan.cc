@@ -11,7 +11,7 @@ namespace {
 
 using Sizes = std::vector<ops::RowBlockSize>;  // [R]
 
-// The blocks of the others.
+// The blocks of the other ranks, as parts of a message.
 MessageParts BlockParts(const ops::RowBlocks& blocks) {
   MessageParts parts;
   for (int r = 0; r < blocks.ranks; ++r) {
@@ -23,7 +23,7 @@ MessageParts BlockParts(const ops::RowBlocks& blocks) {
   return parts;
 }
 
-// A row for each pair of the others; that of pair p is row p + shift.
+// One row of outputs for each pair of the other ranks: row p + shift for pair p.
 MessageParts OutputParts(const ops::RowBlocks& blocks, int64_t shift) {
   MessageParts parts;
   for (int r = 0; r < blocks.ranks; ++r) {
@@ -34,7 +34,7 @@ MessageParts OutputParts(const ops::RowBlocks& blocks, int64_t shift) {
   return parts;
 }
 
-// own_outputs: of this rank's own pairs.
+// own_outputs: how many outputs this rank's own pairs have.
 absl::StatusOr<DispatchPlan> PlanOf(const DispatchShape& shape, Sizes sent, Sizes received, int64_t own_outputs) {
   const int ranks = shape.layout->num_ranks(), rank = shape.rank;
   sent[rank] = {};

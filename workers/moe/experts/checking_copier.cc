@@ -62,7 +62,7 @@ void CheckingCopier::NoteFailure(const ExpertChunk& chunk, const absl::Status& s
   if (status.ok()) return;
   absl::MutexLock lock(&mu_);
   const Attempt* const attempt = AttemptOf(chunk);
-  if (attempt == nullptr) return;  // that is over
+  if (attempt == nullptr) return;  // the attempt is over
   failed_[chunk.id] = status;
   if (attempt->checksum.has_value() && absl::IsDataLoss(status)) damaged_.insert(chunk.id);
 }

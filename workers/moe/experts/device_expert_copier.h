@@ -1,7 +1,7 @@
 // Copies experts from the host's memory into slots on a device, over a queue of its own, beside the device's computing.
 //
-// Where the driver can pin the source, a chunk is one copy; else it goes through two small pinned pieces, one of which
-// the host fills while the other is on its way.  The queue, not the host, waits for chunk.after.  Called by an expert
+// Where the driver can pin the source, a chunk is one copy; else it goes through two small pinned pieces: the host
+// fills one while the other is on its way.  The queue, not the host, waits for chunk.after.  Called by an expert
 // store's copy thread alone, but for Create.
 #pragma once
 

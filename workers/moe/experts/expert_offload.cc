@@ -21,7 +21,7 @@ ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<Exper
       store_(std::move(store)),
       forecast_(shape_),
       between_gates_(options_.measured_gates),
-      // There are as many of the others in a pass as layers but one.
+      // A pass has one gate of this kind, and one of the other kind for each further layer.
       before_first_((options_.measured_gates + options_.num_layers - 1) / options_.num_layers),
       hosting_(static_cast<size_t>(shape_.num_keys()), ExpertHosting::kHere),
       store_slots_(static_cast<size_t>(shape_.num_slots)),

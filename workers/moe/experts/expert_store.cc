@@ -278,7 +278,7 @@ void ExpertStore::CopyChunk(int slot) {
   const absl::Status status = copier_->Copy(chunk);
   mu_.Lock();
   if (options_.bytes_per_second > 0) {
-    // Counts from when it was queued, else a wait that ends late would slow the link.
+    // Counts from the time when the chunk was queued, else a wait that ends late would slow the link.
     link_free_at_ =
         std::max(queued, link_free_at_) + absl::Seconds(static_cast<double>(bytes) / options_.bytes_per_second);
     mu_.AwaitWithDeadline(absl::Condition(this, &ExpertStore::stopping), link_free_at_);

@@ -69,7 +69,7 @@ absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* l
   return absl::OkStatus();
 }
 
-// Asks what coming layers will get, and where the rows go that were just gated.
+// Asks the load predictor what coming layers will get, and the load balancer where the gated rows go.
 absl::Status LayerRouter::AskGuides(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
   if (context.load_predictor == nullptr && context.balancer == nullptr) return absl::OkStatus();
   if (layer->num_chunks != 1) {

@@ -97,7 +97,7 @@ class MoeBackward::Impl : public MicroOpRunner {
   }
 
  private:
-  // The chunk's.
+  // The parts of the present chunk.
   const HostDispatcher& exchange() const { return layer_.saved->chunk(layer_.chunk).exchange; }
   DispatchGradient& gradient() { return *gradients_[static_cast<size_t>(layer_.chunk)]; }
 
@@ -143,7 +143,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     }
   }
 
-  // From the gradients of outputs to those of inputs.  Leaves d_sums_ and weighted_ for RoutedWeights.
+  // Computes the gradients of the inputs from those of the outputs.  Leaves d_sums_ and weighted_ for RoutedWeights.
   absl::Status RoutedExperts() {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const MoeSaved::Chunk& saved = layer_.saved->chunk(layer_.chunk);
@@ -164,7 +164,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     return ops::GroupedGemm(*context_->stream, {}, d_sums_, gate_up_, exchange.offsets(), gradient.dx());
   }
 
-  // What the biases of outputs have of the weights' gradients, and theirs.
+  // Adds the output biases' part to the weights' gradients, and computes the biases' own gradients.
   absl::Status BiasesBackward() {
     if (moe_->weights.down_biases.empty()) return absl::OkStatus();
     const HostDispatcher& exchange = this->exchange();
@@ -177,7 +177,7 @@ class MoeBackward::Impl : public MicroOpRunner {
                                    gradient.dy(), gradient.weight(), gradient.dweight());
   }
 
-  // While what RoutedExperts made is on its way.
+  // Runs while the results of RoutedExperts travel.
   absl::Status RoutedWeights() {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const HostDispatcher& exchange = this->exchange();
@@ -198,7 +198,7 @@ class MoeBackward::Impl : public MicroOpRunner {
                                       down_gradients_);
   }
 
-  // The gate's share of dx, and the rest of what the shared expert says, is added before any expert's.
+  // Adds the gate's share of dx and the shared expert's gradients, before any routed expert's.
   absl::Status SharedExpert() {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const Stream& stream = *context_->stream;
@@ -233,7 +233,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     return ProductBackward(weights_->router, d_logits);
   }
 
-  // Of a product with x: its share of dx and of the matrix's gradient.
+  // The backward of a product with x: adds its share of dx and of the matrix's gradient.
   absl::Status ProductBackward(const ops::TrainedMatrix& matrix, const TensorView& dy) {
     RETURN_IF_ERROR(ops::WeightGradient(*context_->stream, dy, rows_.x, matrix.gradient));
     return ops::Gemm(*context_->stream, {.accumulate = true}, dy, *matrix.transposed, {}, dx_);
@@ -247,7 +247,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     return d_hidden_memory_.Rows(rows, ffn, dtype);
   }
 
-  // Of the present Run; borrowed.
+  // The state of the present Run; borrowed.
   const MoeContext* context_ = nullptr;
   LayerContext layer_;
   const MoeLayer* moe_ = nullptr;

@@ -291,14 +291,14 @@ class MoeExecutor::Impl : public MicroOpRunner {
   std::vector<std::unique_ptr<TokenDispatcher>>& exchanges() {
     return exchanges_[static_cast<size_t>(context_->exchange)];
   }
-  // The chunk's.
+  // The dispatcher of the present chunk.
   TokenDispatcher& exchange() {
     if (layer_.saved != nullptr) return layer_.saved->chunk(layer_.chunk).exchange;
     return *exchanges()[static_cast<size_t>(layer_.chunk)];
   }
 
   const DispatcherMaker make_exchange_;
-  // Of the present Run; borrowed.
+  // The state of the present Run; borrowed.
   const MoeContext* context_ = nullptr;
   LayerContext layer_;
   const MoeLayer* moe_ = nullptr;

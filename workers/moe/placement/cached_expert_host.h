@@ -1,4 +1,4 @@
-// The per-step balancer's table over an expert budget: experts of a changing placement, of which the rank holds a part.
+// The per-step balancer's table over an expert budget: the experts of a changing placement, a part of them in slots.
 //
 // The table says which experts rows may come for; a decision or a migration copies nothing by itself.  The cache policy
 // decides what is in the budget's slots (expert_offload.h), as without a placement; it receives what rows may come for,
@@ -46,7 +46,7 @@ class CachedExpertHost : public ExpertHost {
     return holders_[static_cast<size_t>(expert.layer) * static_cast<size_t>(num_experts_) +
                     static_cast<size_t>(expert.expert)];
   }
-  // Tell the policy of the first holder of an expert, and of the last.
+  // Notify the policy when an expert gets its first holder, and when it loses its last one.
   void Hold(const Expert& expert, Holder holder);
   void Release(const Expert& expert, Holder holder);
 

@@ -157,7 +157,7 @@ absl::Status DecisionGather::ReadWideCounts(const MoeContext& context, const Lay
     int32_t* const counts = counts_.data() + rank * own_counts_.size();
     std::memcpy(counts, work->received()[rank].payload(), bytes);
     if (std::any_of(counts, counts + num_experts_, [](int32_t count) { return count < 0; })) {
-      return absl::InternalError(absl::StrCat("decision_gather: rank ", rank, " told a negative number of rows"));
+      return absl::InternalError(absl::StrCat("decision_gather: rank ", rank, " sent a negative number of rows"));
     }
   }
   return absl::OkStatus();

@@ -36,7 +36,7 @@ class DecisionGather {
     absl::Span<const placement::LayerEstimate> estimates;  // sums over the ranks, nearest layer first
   };
   // last: digest of this rank's last decision.  Errors: InvalidArgument (an expert id outside [-1, E), with its place),
-  // Internal (ranks decided differently, or tell what cannot be; the group is aborted), the communicator's.
+  // Internal (ranks decided differently, or send what cannot be; the group is aborted), the communicator's.
   // REQUIRES: layer.topk_on_host is there.
   absl::StatusOr<Reported> Gather(const MoeContext& context, const LayerContext& layer,
                                   const placement::DecisionDigest& last);

@@ -17,7 +17,7 @@ class GateCost {
   // gates: how many are measured; 0 = none ever.
   explicit GateCost(int gates) : gates_(gates) {}
 
-  // A stretch took this, of which so much was expected; both nanoseconds.
+  // A stretch took `took` nanoseconds where `expected` were computed for.
   void Add(int64_t took, int64_t expected) {
     if (measured_ || gates_ == 0) return;
     samples_.push_back(std::max<int64_t>(0, took - expected));

@@ -16,7 +16,7 @@ namespace {
 absl::Status CheckMode(placement::PlacementMode mode) {
   if (mode == placement::PlacementMode::kOracle) {
     return absl::InvalidArgumentError(
-        "placement mode oracle wants to be told what the gate will say before it has; it is for benchmarks");
+        "placement mode oracle needs the choices of a gate that has not run; it is for benchmarks");
   }
   if (mode == placement::PlacementMode::kIdeal) {
     return absl::InvalidArgumentError(
@@ -35,7 +35,7 @@ PerStepBalancer::PerStepBalancer(PerStepBalancerOptions options, std::unique_ptr
     : mode_(options.shape.mode),
       rank_(options.rank),
       experts_(options.experts),
-      // With device 0 alone the others keep what it says.
+      // Where device 0 decides alone, the other ranks only keep its decisions.
       policy_(central() && rank_ != 0 ? nullptr : std::move(policy)),
       gather_(static_cast<int>(options.shape.residents.size()), options.shape.residents[0].num_experts,
               placement::UsesEstimates(mode_)),
@@ -111,7 +111,7 @@ absl::StatusOr<LayerPlacement> PerStepBalancer::Place(const MoeContext& context,
       .layout = &*layouts_[at], .split = &decision_.split, .estimates = ExpectedHere(reported.estimates)};
 }
 
-// By the slots as this decision leaves them.
+// Uses the slots as this decision leaves them.
 absl::Span<const placement::LayerEstimate> PerStepBalancer::ExpectedHere(
     absl::Span<const placement::LayerEstimate> estimates) {
   expected_here_.clear();
@@ -202,7 +202,7 @@ absl::Status PerStepBalancer::Apply(const placement::SlotPlan& plan, CopyReason 
     return absl::FailedPreconditionError(
         absl::StrCat("placement mode ", placement::NameOf(mode_), " moves experts, which stand in tables here"));
   }
-  // As sets: one may only have changed its slot.
+  // Compares sets, as an expert may only have changed its slot.
   for (const int32_t expert : before) {
     if (!Contains(here, expert)) RETURN_IF_ERROR(experts_->Replace(plan.layer, expert, placement::kEmptySlot, reason));
   }

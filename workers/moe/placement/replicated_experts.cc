@@ -91,7 +91,7 @@ absl::Status ReplicatedExperts::StartCopy(const Expert& expert, int slot, CopyRe
   const int64_t attempt = copier_->BeginCopy(id, checksum);
   if (reason == CopyReason::kPrefetch || reason == CopyReason::kMigration) {
     const absl::Status status = store_->StartCopy(id, slot, CopyPriority::kPrefetch, attempt);
-    // All other slots are being copied to: this one is not less wanted than they.
+    // Copies into all other slots are under way, and this one is wanted as much as they are.
     if (!absl::IsFailedPrecondition(status)) return status;
   }
   return store_->StartCopy(id, slot, CopyPriority::kDemand, attempt);

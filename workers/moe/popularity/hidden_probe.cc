@@ -103,7 +103,7 @@ class Steps {
   int64_t num_columns() const { return columns_; }
   int64_t num_experts() const { return experts_; }
 
-  // Of rows as they are, not scaled, with the map.
+  // Returns the layer for rows as they are, not scaled, with the map.
   HiddenLayer Layer(const TensorView& map, const Scale& scale) const {
     HiddenLayer layer{.num_units = units_,
                       .linear = Tensor(DType::kF64, {columns_, features_ + 1}),

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMostPredicted = 16;
 
-// Experts named of each token: those that it takes, and as many in doubt.
+// How many experts are predicted of each token: as many as it takes, and as many more that may be chosen.
 int NumPredicted(const popularity::RoutingShape& shape) {
   const int64_t wanted = std::max(int64_t{2} * shape.top_k, int64_t{4});
   return static_cast<int>(
@@ -41,7 +41,7 @@ Tensor Widened(const std::vector<float>& values, int64_t begin, int64_t rows, in
   return wide;
 }
 
-// The map as it is run: of a network the network.
+// The map as it is run; where it has a network, the network.
 absl::StatusOr<ForecastMap> MakeMap(const Stream& stream, const popularity::ProbeMap& map,
                                     const RowLoadPredictorOptions& options) {
   const int64_t experts = options.shape.num_experts, width = map.WidthOf(options.hidden);
@@ -55,7 +55,7 @@ absl::StatusOr<ForecastMap> MakeMap(const Stream& stream, const popularity::Prob
                         : MakeForecastMap(stream, fitted, options.dtype);
 }
 
-// Whether it may be fitted while serving; all may that are a profiling run's.
+// Whether the sums are small enough for fitting while serving; a profiling run has no limit here.
 bool HasRoom(const ProbeFitOptions& fit) { return fit.share >= 1 || ProbeFit::BytesOf(fit) <= ProbeFit::kMaxBytes; }
 
 }  // namespace
@@ -117,7 +117,7 @@ absl::Status RowLoadPredictor::Load(const Stream& stream, Learned learned) {
     RETURN_IF_ERROR(mutable_phase(profile.identity().phase)->RestoreOwn(profile));
   for (const popularity::ProbeMap& map : learned.all.maps) RETURN_IF_ERROR(SetProbe(stream, map));
   if (!options_.keeps_own) {
-    // They are among all, as Collect collects them.
+    // learned.all has them, too, as Collect fills it.
     for (const popularity::ProbeMap& map : learned.own.maps) probes_[IndexOf(map)]->fitted = true;
     return absl::OkStatus();
   }

@@ -1,4 +1,4 @@
-// What a load predictor computes of a gate's rows where they are, and what it fetches of them.
+// The products that a load predictor computes with a gate's rows on their device, and the rows that it fetches.
 #include <algorithm>
 
 #include "absl/time/clock.h"
@@ -98,7 +98,7 @@ absl::Status RowLoadPredictor::Ask(const Stream& stream, const TensorView& x, co
   return forecast_.PredictInContext(stream, of_phase, *question.map, begins_upload_.view(0, question.count), predicted);
 }
 
-// Once a pass.
+// Sends them once a pass.
 absl::Status RowLoadPredictor::SendBegins(const Stream& stream) {
   if (begins_sent_) return absl::OkStatus();
   const auto count = static_cast<int64_t>(prompt_begins_.size());
@@ -174,7 +174,7 @@ int64_t RowLoadPredictor::MapBytesToCome(DeviceKind device) const {
       }
     }
   }
-  return to_come + largest;  // one is there twice while it is replaced
+  return to_come + largest;  // a map is there twice while it is replaced
 }
 
 }  // namespace switchyard::moe
