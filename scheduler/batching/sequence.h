@@ -99,7 +99,7 @@ class Sequence {
   bool NeedsPromptLogprobs() const;
   // Prompt logprobs delivered so far are of positions below this one.
   int32_t next_prompt_logprob() const { return next_prompt_logprob_; }
-  // Whether positions may come from the prefix cache: not if all of them have something to tell first.
+  // Whether positions may come from the prefix cache: not if something of every one is still to be reported.
   bool MayBeCached() const { return !NeedsPromptLogprobs() && next_expert_path_ != 0; }
   // How many positions, from 0, may: not the last, whose logits are wanted, nor those of unreported experts.
   int32_t MostCached() const {
@@ -139,7 +139,7 @@ class Sequence {
   uint64_t published_content = 0;  // BlockPool's content id of the last of them
   bool draining = false;           // to be preempted as soon as nothing is in flight
   int32_t outputs_at_start = 0;    // num_outputs() when it was last started
-  int32_t paths_at_start = -1;     // next_expert_path_ then: what the rank's slot was told
+  int32_t paths_at_start = -1;     // next_expert_path_ then, as it was sent to the rank's slot
   int32_t sent_blocks = 0;         // leading blocks of the table that the rank's slot already has
 
  private:
@@ -153,7 +153,7 @@ class Sequence {
   int32_t num_planned_ = 0;
   int32_t num_in_flight_ = 0;
   int32_t next_prompt_logprob_ = 1;  // position 0 has none
-  int32_t next_expert_path_ = -1;    // experts were told of positions below this one; -1: nobody asks for them
+  int32_t next_expert_path_ = -1;    // experts of positions below this one were reported; -1: nobody asks for them
   int32_t num_cached_ = 0;
   int32_t num_preemptions_ = 0;
   PrefixChain chain_;

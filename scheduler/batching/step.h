@@ -35,7 +35,7 @@ struct SamplingParams {
   std::vector<int32_t> stop_ids;
   int32_t num_logprobs = -1;         // of each output token: -1 none, 0 the chosen one, k also the k most likely
   int32_t num_prompt_logprobs = -1;  // the same for each prompt token but the first
-  int32_t expert_paths_from = -1;    // the experts of every row at a position from here on are told; -1 = of none
+  int32_t expert_paths_from = -1;    // the experts of every row at a position from here on are reported; -1 = none
   bool operator==(const SamplingParams& other) const = default;
 };
 
@@ -147,7 +147,7 @@ struct RankResult {
   int64_t rows_sent = 0;                      // expert rows sent to other ranks, summed over layers
   int64_t rows_received = 0;                  // expert rows computed here for other ranks, summed over layers
   int64_t expert_rows = 0;                    // expert rows computed here in all, summed over layers
-  std::vector<int64_t> layer_rows;  // [MoE layers] of those, each layer's; zeros or none = the host cannot tell
+  std::vector<int64_t> layer_rows;  // [MoE layers] of those, each layer's; zeros or none = the host does not know
   int64_t fine_tuned_layers = 0;    // whose experts moved after their gate; the same on all ranks
   uint64_t ledger_hash = 0;         // rolling hash of the collectives launched: equal on all ranks
   StepTimings timings;

@@ -53,7 +53,7 @@ std::optional<PlannedStep> StepPlanner::Plan(absl::Time now) {
   return Seal(std::move(draft));
 }
 
-// Whoever has an output to show for its residency may be thrown out: so each residency makes progress, and all end.
+// A sequence that has an output since its start may be preempted: so each start makes progress, and all end.
 void StepPlanner::PreemptForVerification() {
   Sequence* victim = nullptr;
   for (const RankState& rank : running_->ranks()) {
@@ -202,7 +202,7 @@ void StepPlanner::AddItem(Sequence* sequence, int32_t num_query, Draft* draft) {
   draft->step.items[rank].push_back(planned);
 }
 
-// Nobody tells a giver what its borrower's gates chose: of a step that tells paths no rows are lent.
+// A giver does not learn what its borrower's gates chose: a step that reports expert paths transfers no rows.
 int32_t StepPlanner::MinRebalanceRows(const Draft& draft) const {
   if (!running_->group().may_give || ReportsPaths(draft.step)) return 0;
   return policy_.min_rebalance_rows >= 0 ? policy_.min_rebalance_rows : running_->group().min_rebalance_rows;

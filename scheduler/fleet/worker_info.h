@@ -16,7 +16,7 @@ namespace switchyard::fleet {
 inline constexpr char kRoleTrain[] = "train", kRoleBoth[] = "both";
 
 struct WorkerInfo {
-  std::string incarnation;  // drawn at the process's start: tells a returned zombie from a new worker
+  std::string incarnation;  // drawn at the process's start: distinguishes a returned zombie from a new worker
   std::string host;
   int64_t pid = 0;
   std::string role;

@@ -16,7 +16,7 @@ enum class CommMode : uint8_t {
   kFixed,             // buckets, only between a layer's all-to-alls and the next layer's
   kArLast,            // sums when backward is done
   kPriority,          // whole tensors, none started while an all-to-all waits, runs or is about to come
-  kPriorityTicketed,  // the same on one ordered channel, in the order that rank 0 tells, as in the paper
+  kPriorityTicketed,  // the same on one ordered channel, in the order that rank 0 sends, as in the paper
   kPartition,         // kPriority with tensors cut into micro-ops
   kPipelining,        // kPartition with experts' products pipelined behind micro-ops of the all-to-alls
   kFull,              // kPipelining with packing of experts (expert_packing.h)

@@ -6,7 +6,7 @@
 //   fixed              a bucket of tensors   not from a layer's first all-to-all to its last     1
 //   ar_last            25 MB of tensors      when backward is done                               1
 //   priority           a tensor              not while an all-to-all waits, runs or is next      1
-//   priority_ticketed  a tensor              the same as rank 0 sees it, which tells all         1
+//   priority_ticketed  a tensor              the same as rank 0 sees it, which sends it          1
 //   partition          a piece of a tensor   as priority                                         1
 //   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too               1
 //   full               as pipelining; besides, experts are packed (expert_packing.h)
@@ -75,7 +75,7 @@ struct ReducePolicy {
   int64_t op_bytes = kBucketBytes;
   ReduceRule rule = ReduceRule::kAtTheEnd;
   int32_t max_under_way = 1;
-  bool ticketed = false;          // one order over sums and all-to-alls, which rank 0 tells
+  bool ticketed = false;          // one order over sums and all-to-alls, which rank 0 sends
   bool cuts_all_to_alls = false;  // ChunksOfLayer
 };
 

@@ -62,7 +62,7 @@ std::string EncodeTokenHeader(const TokenFileHeader& header);
 // first_bytes: the file's first kLlmcHeaderBytes, or all of a shorter one.  The file must be as long as its header
 // says.
 absl::StatusOr<TokenFileHeader> DecodeTokenHeader(absl::string_view first_bytes, int64_t file_bytes);
-// bytes: tokens of `token_bytes` each, the first of which is token `first` of its file.  InvalidArgument "token 7 is
+// bytes: tokens of `token_bytes` each, from token `first` of their file on.  InvalidArgument "token 7 is
 // 400, outside [0, 300)".
 absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_bytes, int64_t vocab);
 
@@ -70,7 +70,7 @@ absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_b
 using ReadTokenBytes = absl::FunctionRef<absl::Status(int64_t begin, absl::Span<char> to)>;
 
 // Whether some token that windows of `length` cover is a target.  Window w of a file are the tokens [w * length,
-// w * length + length], of which all but the first are targets where the mask says so.  Reads the mask, no token, and
+// w * length + length]; all but the first are targets where the mask says so.  Reads the mask, no token, and
 // no further than the first target.  REQUIRES: the header is of a whole file, length >= 1.
 absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, int64_t length, ReadTokenBytes read);
 

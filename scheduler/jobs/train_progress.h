@@ -1,4 +1,4 @@
-// How far a training job is, as its rank 0 tells.  Plain data; the forms on the wire are in
+// How far a training job is, as its rank 0 reports.  Plain data; the forms on the wire are in
 // proto/switchyard/v1/training.proto, whose comments say what each number is.
 #pragma once
 

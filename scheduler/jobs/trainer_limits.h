@@ -18,7 +18,7 @@ struct RealRange {
 // learned, and far above fp32 overflows.
 inline constexpr double kMaxLearningRate = 10;
 inline constexpr RealRange kBetas = {0, 1};
-// fp32 has it: a smaller one would become 0, and a parameter without gradients 0 / 0.
+// fp32 holds the least one: a smaller one would become 0, and a parameter without gradients 0 / 0.
 inline constexpr RealRange kEpsilons = {1e-30, 1};
 inline constexpr RealRange kWeightDecays = {0, 10};
 inline constexpr RealRange kClipNorms = {0, 1e30};

@@ -40,7 +40,7 @@ class ColdChoice {
  private:
   struct Paid {
     double rents = 0;
-    int64_t pass = 0;  // as of which the rents are
+    int64_t pass = 0;  // up to which `rents` has faded
   };
   std::vector<Paid> paid_;  // [keys]
   int64_t pass_ = 0;

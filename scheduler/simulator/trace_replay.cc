@@ -91,7 +91,7 @@ class ModeReplay {
   int64_t copies_ = 0, decisions_ = 0;
 };
 
-// The trace's channels that the live estimators are told, with the least M of them.
+// The trace's channels that the live estimators receive, with the least M of them.
 struct Channels {
   std::vector<std::pair<popularity::Predictor, size_t>> of;
   int num_predicted = 1;

@@ -38,7 +38,7 @@ int OpenBeneath(int root_fd, const std::string& name, int flags, mode_t mode) {
   how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
   how.mode = mode;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  // EAGAIN: something was renamed on the way, so the kernel could not tell whether it led out.
+  // EAGAIN: something was renamed on the way, so the kernel could not decide whether it led out.
   for (int tries = 0;; ++tries) {
     const int fd = static_cast<int>(syscall(SYS_openat2, root_fd, name.c_str(), &how, sizeof(how)));
     if (fd >= 0 || (errno != EAGAIN && errno != EINTR) || tries == kTries) return fd;

@@ -1,4 +1,4 @@
-// The name that was meant, for whoever misspelled one.
+// Finds the known name that is nearest to a misspelled one.
 #pragma once
 
 #include <string>

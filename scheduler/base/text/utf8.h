@@ -38,7 +38,7 @@ size_t FindInvalidUtf8(absl::string_view text);
 absl::string_view CutText(absl::string_view text, size_t most);
 
 // Bytes in, whole characters out: each maximal ill-formed part becomes one U+FFFD, as Rust's from_utf8_lossy and the
-// WHATWG decoder have it.  A character that is not complete yet waits (at most three bytes).
+// WHATWG decoder do.  A character that is not complete yet waits (at most three bytes).
 class LossyUtf8 {
  public:
   void Append(absl::string_view bytes, std::string* out);

@@ -30,7 +30,7 @@ const std::vector<Sequence*>& RequestTable::Add(const Request& request, const Pr
         .block_size = block_size,
     };
     spec.sampling.choice = static_cast<uint32_t>(choice);
-    if (choice > 0) {  // choice 0 brings what there is to tell of the prompt: it is the same
+    if (choice > 0) {  // choice 0 reports what is asked of the prompt: it is the same
       spec.sampling.num_prompt_logprobs = -1;
       if (spec.sampling.expert_paths_from >= 0)
         spec.sampling.expert_paths_from = static_cast<int32_t>(spec.prompt.size());

@@ -1,5 +1,5 @@
-// A chance that is learned as a correction: cells of a table, each of which counts by how much needs came more often
-// than was expected.  Integers only.
+// A chance that is learned as a correction: each cell of a table counts by how much needs came more often than
+// was expected.  Integers only.
 #pragma once
 
 #include <cstdint>

@@ -48,7 +48,7 @@ class CachePolicy {
   virtual absl::string_view name() const = 0;
   // What the slots hold before the first layer, by slot; kNoExpert = empty.
   virtual std::vector<ExpertKey> InitialSlots() const = 0;
-  // Before the first plan: learns from what a layer needed once, as a profile has it.
+  // Before the first plan: learns from what a layer needed once, as a profile says.
   virtual void Learn(const LayerNeed&) {}
   // The plan of a layer.  Every expert with rows gets one `use`, after a `copy` if no slot holds it.
   // REQUIRES: layers come in turn, 0 … L - 1, 0 …, each with all its parts; at most one forecast of each `ahead`, in
@@ -57,7 +57,7 @@ class CachePolicy {
   // A pass may begin with this: forecasts are of its first layers, ahead = 1 is layer 0, whose gate runs `ticks` from
   // now.  The plan has prefetches and drops alone.
   virtual LayerPlan OnPass(absl::Span<const LayerForecast>, int64_t) { return {}; }
-  // Between layers: from now on rows may come for this expert, or none, as placements have it; at first they may come
+  // Between layers: from now on rows may come for this expert, or none, as placements say; at first they may come
   // for all.  An expert without rows is worth nothing.
   virtual void Host(ExpertKey, bool) {}
   // Between layers: the background balancer's plan wants this expert, for which rows may come, in memory, or not.  A

@@ -37,7 +37,7 @@ struct ResidencyCosts {
 };
 
 struct ResidencyProblem {
-  std::vector<PhaseProfile> phases;  // prefill, decode; one of both if they are not told apart
+  std::vector<PhaseProfile> phases;  // prefill, decode; one of both where they are counted together
   std::vector<LayerResidency> present;
   ResidencyLimits limits;
   ResidencyCosts costs;

@@ -18,7 +18,7 @@ class ExchangeCost {
   void Add(double rows, double seconds);
   // What was before weighs half.
   void Fade();
-  // In [0, mean seconds / mean rows]; 0: too few steps, or of sizes too much alike to tell.
+  // In [0, mean seconds / mean rows]; 0: too few steps, or of sizes too much alike for a fit.
   double seconds_per_row() const;
 
  private:

@@ -1,4 +1,4 @@
-// Which expert is in which slot of which device for one layer, and which slots are in flight.
+// SlotTable: the expert in each slot of each device for one layer, and the slots in flight.
 //
 // Only decisions advance it: a slot is in flight from the decision that changes it until the first decision that sends
 // rows to it, which waits for the copy.  When the copy ends makes no difference, so that all ranks have the same table.

@@ -37,8 +37,8 @@ struct SplitPiece {
 class SplitTable {
  public:
   SplitTable() = default;
-  // A table that somebody else made.  pieces: of (rank 0, expert 0), (0, 1) ..., of which offsets [R * E + 1] says
-  // where each begins.  InvalidArgument: no such table.
+  // A table that somebody else made.  pieces: of (rank 0, expert 0), (0, 1) ...; offsets [R * E + 1] says where
+  // each begins.  InvalidArgument: no such table.
   static absl::StatusOr<SplitTable> FromPieces(int num_ranks, int num_experts, std::vector<int32_t> offsets,
                                                std::vector<SplitPiece> pieces);
   int num_ranks() const { return num_ranks_; }

@@ -60,7 +60,7 @@ class PredictorMonitor {
  private:
   struct Watched {
     PredictorState state = PredictorState::kOn;
-    RunningMean own, yardstick;  // of the batches of which the estimator had an estimate
+    RunningMean own, yardstick;  // over batches that the estimator had an estimate for
     int64_t num_batches = 0;     // of these; in kOff: waited
     int64_t wait_batches = 0;
     OffVerdict verdict;

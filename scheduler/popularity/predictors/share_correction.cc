@@ -8,7 +8,7 @@ namespace switchyard::popularity {
 namespace {
 
 constexpr int64_t kWhole = int64_t{1} << 30;
-// Rows of which chance makes about as much of the error as bias does.
+// So many rows that chance makes about as much of the error as bias does.
 constexpr int64_t kNoisyRows = 1024;
 
 }  // namespace
