@@ -165,7 +165,7 @@ Bound BoundOf(const Point& point) {
   return bound;
 }
 
-// The workload as one that is told for certain what the next `layers` layers need.
+// The workload as seen by a policy that knows for certain what the next `layers` layers need.
 OffloadWorkload KnowAhead(OffloadWorkload workload, int layers) {
   for (size_t i = 0; i < workload.steps.size(); ++i) {
     std::vector<std::vector<int32_t>>& forecast = workload.steps[i].forecast;

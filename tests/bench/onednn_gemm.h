@@ -1,4 +1,4 @@
-// y = x · wᵀ by oneDNN: the yardstick of tests/bench/gemm_bench.cc, on as many OpenMP threads as its Create was told.
+// y = x · wᵀ by oneDNN: the yardstick of tests/bench/gemm_bench.cc, on as many OpenMP threads as its Create was given.
 //
 // Serving does not use it: its kernel, and with it a row's bits, changes with the number of rows, and at the shapes of
 // decode and prefill ours is as fast (gemm.md).  Built where the configuration finds oneDNN (CMakeLists.txt).

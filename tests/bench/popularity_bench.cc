@@ -146,7 +146,7 @@ struct Statement {
   }
 };
 
-// What is measured together: the estimators, and the channels that some of them are told.
+// What is measured together: the estimators, and the channels that some of them read.
 class Field {
  public:
   Field(const popularity::RoutingTrace& trace, const Profiles& profiles, const RoutingChain* chain)

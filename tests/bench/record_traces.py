@@ -1,6 +1,6 @@
 """Routing traces of the demo model on this repository's own files, for who has no traces: two files, disjoint documents.
 
-Sources are told apart by kind, which is kept as each sequence's label; kinds take turns, piece by piece.
+Sources are distinguished by kind, which is kept as each sequence's label; kinds take turns, piece by piece.
 """
 import json
 import re

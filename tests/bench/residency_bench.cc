@@ -111,7 +111,7 @@ void CheckPlan(const placement::ResidencyProblem& problem, const placement::Resi
   SY_CHECK(layers == plan.layers);
 }
 
-// Windows [0, 2) let the policy settle; every later rebalance is scored on the window after it.
+// Windows [0, 2) let the policy converge; every later rebalance is scored on the window after it.
 // only_shifts: score those after a window with a shift, and of the others nothing.
 Score Run(const Shape& shape, const std::vector<Window>& windows, const Policy& policy, bool only_shifts) {
   placement::ResidencyProblem problem = ProblemOf(shape);
@@ -229,7 +229,7 @@ void Report(const Shape& shape, const char* what, const std::vector<Window>& win
   if (shifts) {
     const double theirs = std::max(scores[1].GainPerGigabyte(), scores[2].GainPerGigabyte());
     const double ours = scores[0].GainPerGigabyte();
-    // Where theirs gain nothing, any gain is better: told as a thousand times.
+    // Where theirs gain nothing, any gain is better: printed as a thousand times.
     summary->shift_gain_ratio = std::min(summary->shift_gain_ratio, theirs > ours / 1000 ? ours / theirs : 1000.0);
     summary->shift_imbalance_minus_eplb = std::max(summary->shift_imbalance_minus_eplb, minus_eplb);
   } else {

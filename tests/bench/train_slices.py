@@ -118,10 +118,10 @@ def measure(server, args, load):
         sys.exit("train_slices.py: the job did not get on")
     seen = {bound: count - before.get(bound, 0) for bound, count in yields(server).items()}
     late = sum(server.worker_series("switchyard_worker_train_late_yields_total").values())
-    tell(rounds, seen, late, steps, args, load)
+    print_report(rounds, seen, late, steps, args, load)
 
 
-def tell(rounds, seen, late, steps, args, load):
+def print_report(rounds, seen, late, steps, args, load):
     def mean(kind, what, figure):
         return sum(done[what][figure] for done in rounds[kind]) / len(rounds[kind]) * 1e3
 

@@ -5,7 +5,7 @@ All-to-alls, sums of gradients and who goes first are the workers' own code (For
 MoE layers); layers' compute is time that passes.  Steps are the Lina paper's models (training_models.py, each figure with
 its source), scaled.  Modes take turns step by step in changing order.
 
-Links tell all-to-alls and sums apart and share themselves between them by weight, as if sums had so many connections to
+Links distinguish all-to-alls from sums and share themselves between them by weight, as if sums had so many connections to
 each rank where an all-to-all has one: that number is calibrated, in mode fair on 16 workers, to the median slowdown of an
 all-to-all under a sum (row LI-1 of scheduler/PAPERS.md; --connections: given), holds for all modes, and fair_1 is fair with one connection.
 

@@ -1,6 +1,6 @@
 """Two Switchyard workers of one thread each beside one worker of two threads: prefill of 512 tokens and decode at batch
 16 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
-A sequence lives on one rank, which lends half of a long prompt's rows to the other (all but their attention).  Two
+A sequence lives on one rank, which gives half of a long prompt's rows to the other (all but their attention).  Two
 prompts at once, one for each rank, are measured, too.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.

@@ -1,7 +1,7 @@
 // What the GPU benchmarks share: the device, its stream, random numbers, timing, checks, and lines of JSON.
 //
 // Times are medians of replayed graphs between two events, so that neither launches by the host nor a first run count.
-// `tiny`: shapes so small that the CUDA emulation runs them; everything is done and checked, but no time is told.
+// `tiny`: shapes so small that the CUDA emulation runs them; everything is done and checked, but no time is printed.
 // Thread-compatible.
 #pragma once
 

@@ -34,7 +34,7 @@ class LinkMesh {
   // out[r] bytes to rank r, in[r] from it; blocks until all are sent and here.  What this rank sends itself is ignored.
   // REQUIRES: one message fits a socket's buffers (kMaxMessage).
   absl::Status Exchange(absl::Span<const int64_t> out, absl::Span<const int64_t> in);
-  // Every rank tells all of them `bytes`, in ceil(log2 R) rounds.
+  // Every rank sends `bytes` to all of them, in ceil(log2 R) rounds.
   absl::Status Gather(int64_t bytes);
 
   static constexpr int64_t kMaxMessage = 192 << 10;

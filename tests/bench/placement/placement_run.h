@@ -1,4 +1,4 @@
-// One mode of expert placement on one rank: what it tells the others, what it decides, and what its layers take.
+// One mode of expert placement on one rank: what it sends to the others, what it decides, and what its layers take.
 //
 // Decisions are the policy's own (scheduler/placement/per_step/layer_decision.h), made on every rank from the plan's
 // numbers; messages of the sizes that the mode has are sent where it sends them:
@@ -86,7 +86,7 @@ class PlacementRun {
   const RunOptions options_;
   const BatchPlan* const plan_;
   LinkMesh* const mesh_;
-  const int64_t gather_bytes_;  // that one rank tells
+  const int64_t gather_bytes_;  // that one rank sends
   EmulatedLayer layer_;
   std::unique_ptr<placement::PlacementPolicy> policy_;
   double decide_seconds_ = 0, estimate_seconds_ = 0;

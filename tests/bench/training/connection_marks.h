@@ -1,5 +1,5 @@
-// Which kind of traffic the connections of a group are: a mark (IPv4's type of service) by which shaped links tell
-// packets apart (emulated_cluster.py).  Linux; thread-compatible.
+// Which kind of traffic the connections of a group carry: a mark (IPv4's type of service) by which shaped links
+// distinguish packets (emulated_cluster.py).  Linux; thread-compatible.
 #pragma once
 
 #include <set>

@@ -47,7 +47,7 @@ class Path {
 
   void Sum(absl::Duration takes) { sums_.push_back({now_, takes}); }
 
-  // As RunSchedule does: started in the program's order, waited for by whoever needs them.  In backward half of the
+  // As RunSchedule does: started in the program's order, waited for where they are needed.  In backward half of the
   // experts' time is for the gradients of weights, which are made when the combine is under way.
   void Layer(int times) {
     const pipeline::MoeSchedule& schedule = *input_.schedule;

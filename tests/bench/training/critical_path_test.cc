@@ -26,7 +26,7 @@ TEST(CriticalPathTest, WholeAllToAllsAreExposedButForTheGradientsOfWeights) {
   const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
   const CriticalPath path = FindCriticalPath(OneLayer(schedule));
   EXPECT_EQ(path.compute, (10 + 4 + 20 + 8) * kMs);
-  // Forward 2 * 6; backward 6 before the experts, and 6 behind them, of which 4 are for gradients of weights.
+  // Forward 2 * 6; backward 6 before the experts, and 6 behind them, 4 of these for gradients of weights.
   EXPECT_EQ(path.exposed(), (12 + 6 + 2) * kMs);
   EXPECT_EQ(path.moe_backward, (6 + 4 + 6) * kMs);
 }
@@ -114,7 +114,7 @@ TEST(StepPathTest, PackedExpertsAreSummedOverReplicasAndTheRestOverAll) {
   EXPECT_EQ(AllSums(path), of_elements(2 * 1 + 6 + 13 + 8));
   path = PathOfStep(shape, kLinks, schedule, {.world = 4, .packing = 2});
   EXPECT_EQ(path.all_to_all, absl::Seconds(64.0 / 2 / 4));
-  // Two experts of 10 elements, half of which go to the other replica, and come back.
+  // Two experts of 10 elements; half go to the other replica, and come back.
   EXPECT_EQ(path.feed_forward_sums[0], of_elements(1) + absl::Seconds(2 * 2 * 10 * 4 / 2 / 4.0));
 }
 

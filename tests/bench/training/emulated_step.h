@@ -2,7 +2,7 @@
 //
 // Layers run as the model's forward and backward do (workers/model/backward/model_backward.h,
 // workers/moe/layer/moe_backward.h): each MoE layer by the workers' own executor of its program, gradients complete in
-// the order of BackwardStages and summed by the workers' own synchroniser, which is told of all-to-alls as there.
+// the order of BackwardStages and summed by the workers' own synchroniser, which learns of all-to-alls as there.
 // An all-to-all sends every rank of the group as many bytes, as a balanced gate would.  Thread-compatible.
 #pragma once
 
@@ -23,8 +23,8 @@
 
 namespace switchyard::bench {
 
-// Of one rank; all borrowed.  Rows and sums have connections of their own, so that links can tell them apart; in a mode
-// in which rows overtake sums they are one group, whose frames share a connection.
+// Of one rank; all borrowed.  Rows and sums have connections of their own, so that links can distinguish them; in a
+// mode in which rows overtake sums they are one group, whose frames share a connection.
 struct StepGroups {
   comm::Communicator* rows = nullptr;       // all ranks
   comm::Communicator* row_group = nullptr;  // those that this rank's rows travel among; rows itself without packing

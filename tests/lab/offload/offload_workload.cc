@@ -116,13 +116,13 @@ popularity::Popularity ExpectByToken(const popularity::RoutingTrace& trace, cons
   return rows;
 }
 
-// As a worker tells its policy what its load predictor expects (workers/moe/experts/expert_offload.h).
+// Forecasts as a worker gives its load predictor's to its policy (workers/moe/experts/expert_offload.h).
 void ReportForecasts(absl::Span<const Expected> expected, OffloadWorkload* workload) {
   offload::NeedForecast forecast({workload->num_layers, workload->num_experts, 0});
   for (size_t i = 0; i < workload->steps.size(); ++i) {
     OffloadStep& step = workload->steps[i];
-    const auto tell = [&](int layer, absl::Span<const popularity::Popularity> rows,
-                          std::vector<std::vector<int32_t>>* chances) {
+    const auto expect = [&](int layer, absl::Span<const popularity::Popularity> rows,
+                            std::vector<std::vector<int32_t>>* chances) {
       for (size_t a = 0; a < rows.size(); ++a) {
         if (!rows[a].empty()) forecast.Expect(layer, static_cast<int>(a) + 1, rows[a]);
       }
@@ -131,9 +131,9 @@ void ReportForecasts(absl::Span<const Expected> expected, OffloadWorkload* workl
         (*chances)[static_cast<size_t>(each.ahead) - 1].assign(each.chance.begin(), each.chance.end());
     };
     if (!expected[i].before_pass.empty())
-      tell(offload::NeedForecast::kBeforePass, expected[i].before_pass, &step.before_pass);
+      expect(offload::NeedForecast::kBeforePass, expected[i].before_pass, &step.before_pass);
     forecast.Observe({.layer = step.layer, .rows = step.rows});
-    tell(step.layer, expected[i].ahead, &step.forecast);
+    expect(step.layer, expected[i].ahead, &step.forecast);
   }
 }
 

@@ -115,7 +115,7 @@ TEST_F(RootDirTest, RootsThatOverlapAreSaid) {
   ASSERT_EQ(symlink(root.c_str(), (base_ + "/link").c_str()), 0);
   EXPECT_THAT(said(base_ + "/link/in", root), HasSubstr("/link/in is in --b="));
   EXPECT_EQ(said("", root), "");
-  EXPECT_EQ(said(root, base_ + "/nowhere"), "") << "that is told elsewhere";
+  EXPECT_EQ(said(root, base_ + "/nowhere"), "") << "another error says that";
 }
 
 TEST_F(RootDirTest, FoldersThatCannotBeWrittenAreSaid) {

@@ -134,8 +134,8 @@ void Drill::CheckTransfers(const batching::StepPlan& plan, const std::vector<int
   std::vector<int32_t> given(rank_rows.size()), borrowed(rank_rows.size());
   for (const batching::RankPlan& rank : plan.ranks) {
     for (const batching::StepItem& item : rank.items) {
-      const bool tells = item.init && item.init->sampling.expert_paths_from >= 0;
-      EXPECT_TRUE(plan.transfers.empty() || !tells) << "a borrower does not tell what its rows chose";
+      const bool reports = item.init && item.init->sampling.expert_paths_from >= 0;
+      EXPECT_TRUE(plan.transfers.empty() || !reports) << "a borrower does not report what its rows chose";
     }
   }
   for (const batching::RowTransfer& transfer : plan.transfers) {

@@ -121,7 +121,7 @@ TEST(ExpertPackingTest, UndoneAtTheEndOfTheRanks) {
   EXPECT_EQ(last.to, 2);
   controller.Adopt(last);
   EXPECT_FALSE(controller.Decides(22));
-  // A journal has it, and no other than behind a doubling.
+  // A journal may have this, but only behind a doubling.
   PackingController again({.world = 4});
   ASSERT_TRUE(again.Replay(controller.decisions(), 15).ok());
   EXPECT_EQ(again.packing(), 4);

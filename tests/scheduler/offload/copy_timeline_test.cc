@@ -96,7 +96,7 @@ TEST(CopyTimelineTest, PrefetchBehindABlockedOneGoesOn) {
   EXPECT_EQ(timeline.counts().link_ticks, 200);
 }
 
-// Two clocks told the same, one of which also tries plans that copy, use, prefetch, drop and overwrite: they agree.
+// Two clocks run the same plans; one also tries plans that copy, use, prefetch, drop and overwrite: they agree.
 TEST(CopyTimelineTest, TryingAPlanChangesNothing) {
   std::mt19937 random(5);
   const std::vector<int32_t> rows = {1, 1, 1, 1};

@@ -18,7 +18,7 @@ TEST(ForecastBlendTest, AtFirstTheForecastIsBelieved) {
   }
 }
 
-// The forecast says one half of both; the past tells them apart.
+// The forecast says one half of both; the past distinguishes them.
 TEST(ForecastBlendTest, LearnsWhatThePastKnowsMore) {
   ForecastBlend blend(kShape, 2);
   for (int pass = 0; pass < 1000; ++pass) {

@@ -215,7 +215,7 @@ TEST(LayerDecisionTest, CopiesHideBehindTheLayersBetween) {
   EXPECT_EQ(delayed(1, 1), 0);  // three layers
 }
 
-// The paper's phase 1 places the next layer; what is told of later ones is as if it were not.
+// The paper's phase 1 places the next layer; estimates of later ones change nothing.
 TEST(LayerDecisionTest, ThePaperLooksOneLayerAhead) {
   for (const PlacementMode mode : {PlacementMode::kCentral, PlacementMode::kNoFinetune}) {
     const std::unique_ptr<PlacementPolicy> policy = Make(mode);

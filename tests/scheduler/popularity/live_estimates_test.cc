@@ -110,7 +110,7 @@ TEST(LiveEstimatesTest, ARankWithoutRowsChangesNothing) {
 TEST(LiveEstimatesTest, TheBestOneIsWhatItSaysByNaivePredictors) {
   const RoutingTrace trace = Traffic(1, 120);
   LiveEstimates live(Options());
-  // The same, by hand: a probe that is right in 3 of 4 tokens, as it is told.
+  // The same, by hand: a probe that is right in 3 of 4 tokens, as given.
   simulator::TraceBatches batches(&trace, Phase::kPrefill, 64);
   for (int64_t b = 0; b < batches.num_batches(); ++b) {
     batches.Load(b);

@@ -364,7 +364,7 @@ TEST(MemoryPlanTest, SaysWhatItNeeds) {
   EXPECT_GT(WeightBytes(*c, DType::kF64, 65536), absl::int128(1) << 64);
 }
 
-// Small sizes are told apart, and what is already beyond the limit is not a negative size.
+// Small sizes are distinguished, and what is already beyond the limit is not a negative size.
 TEST(MemoryPlanTest, SaysWhatIsAvailable) {
   auto c = ParseModelConfig(Qwen3().dump(), "");
   ASSERT_TRUE(c.ok());
@@ -392,7 +392,7 @@ TEST(MemoryPlanTest, SaysWhatIsAvailable) {
                 "--gpu_memory_fraction=0.1 of 50000, which weights and scratch are 300 bytes beyond"));
 }
 
-// As DeepSeek-R1's configuration has all three: what is told first is what no other file could change.
+// As DeepSeek-R1's configuration has all three: the first error names what no other file could change.
 TEST(ConfigTest, AnUnknownArchitectureIsReportedBeforeRemoteCodeAndQuantization) {
   nlohmann::json config = Qwen3();
   config["auto_map"] = {{"AutoModel", "modeling_x.X"}};

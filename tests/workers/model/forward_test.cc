@@ -102,7 +102,7 @@ TEST_P(ForwardTest, LogitsInFp16) {
   EXPECT_LT(WorstDistance(LoadFixture(GetParam()), {.dtype = DType::kF16}), kFp16Tolerance);
 }
 
-// Where a row's bits may depend on its company, as a worker runs by default: products by cuBLASLt, tiles that split k,
+// Where a row's bits may depend on other rows, as a worker runs by default: products by cuBLASLt, tiles that split k,
 // wgmma, attention's decode kernel.
 TEST_P(ForwardTest, LogitsAndTokensNotDeterministic) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU is always deterministic";

@@ -16,7 +16,7 @@ inline constexpr int32_t kMaxGroupTokens = 640;
 
 class GreedyPlanner {
  public:
-  // Borrows options and prompts, of which prompt i runs on rank i mod R.
+  // Borrows options and prompts.  Prompt i runs on rank i mod R.
   GreedyPlanner(const RankGroupOptions& options, const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
 
   // The next step; false if there is none.  owners[rank][i]: which prompt the i-th item belongs to.

@@ -47,7 +47,7 @@ ModelConfig SmallConfig() {
 
 using Tensors = std::map<std::string, checkpoint::WrittenTensor>;
 
-// Values that tell every element apart and that every dtype holds exactly.
+// Values that differ for every element and that every dtype holds exactly.
 checkpoint::WrittenTensor Numbered(const std::string& dtype, std::vector<int64_t> shape, int first) {
   int64_t n = 1;
   for (const int64_t d : shape) n *= d;

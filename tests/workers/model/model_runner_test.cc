@@ -185,9 +185,9 @@ TEST_F(ModelRunnerTest, AnEmptyPlanIsAStep) {
   EXPECT_TRUE(result->items.empty());
 }
 
-// The plan was made before anyone knew that a sequence had broken: its rows are missing, and fewer are lent.
+// The plan was made before anyone knew that a sequence had broken: its rows are missing, and fewer are given away.
 TEST_F(ModelRunnerTest, ATransferOfABrokenSequencesRows) {
-  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices lend no rows";
+  if (!TestDevice().is_cpu()) GTEST_SKIP() << "devices give away no rows";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4, .edit = OverflowingRope});
   const auto execute = [&](const batching::RankPlan& plan, int32_t given) {
     batching::StepPlan step;

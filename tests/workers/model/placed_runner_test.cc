@@ -118,7 +118,7 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
   }
 }
 
-// Estimates come from the rows where they are; ranks tell each other integers, and decide alike by them.
+// Estimates come from the rows where they are; ranks exchange integers, and decide alike by them.
 TEST_F(PlacedRunnerTest, GreedyTokensWithEstimatesOfTheRows) {
   for (const int world : {1, 2}) {
     if (!HasDevices(world)) continue;

@@ -1,5 +1,5 @@
-// A placement's table over an expert budget, by hand: what the policy hears, that rows find their experts whatever was
-// copied, and the life of a migration.
+// A placement's table over an expert budget, by hand: what the policy receives, that rows find their experts whatever
+// was copied, and the life of a migration.
 #include "workers/moe/placement/cached_expert_host.h"
 
 #include <cstring>
@@ -24,17 +24,17 @@ using testing::HasSubstr;
 
 constexpr int kLayers = 2, kExperts = 8;
 
-// LRU, which remembers what it was told.
-class TellingPolicy final : public offload::CachePolicy {
+// LRU, which records its calls.
+class RecordingPolicy final : public offload::CachePolicy {
  public:
-  TellingPolicy(const offload::OffloadShape& shape, absl::Span<const int64_t> popularity,
-                std::vector<std::string>* reported)
+  RecordingPolicy(const offload::OffloadShape& shape, absl::Span<const int64_t> popularity,
+                  std::vector<std::string>* reported)
       : lru_(shape, {.per_layer = false}, popularity), reported_(reported) {
     std::string wanted;
     for (const int64_t rows : popularity) absl::StrAppend(&wanted, rows / popularity::kRow);
     reported_->push_back("wants " + wanted);
   }
-  absl::string_view name() const override { return "telling"; }
+  absl::string_view name() const override { return "recording"; }
   std::vector<offload::ExpertKey> InitialSlots() const override { return lru_.InitialSlots(); }
   offload::LayerPlan OnGate(const offload::LayerNeed& need,
                             absl::Span<const offload::LayerForecast> forecasts) override {
@@ -72,7 +72,7 @@ class CachedExpertHostTest : public testing::Test {
     options.experts.resize(kExperts);
     std::iota(options.experts.begin(), options.experts.end(), 0);
     options.make_policy = [this](const offload::OffloadShape& shape, absl::Span<const int64_t> popularity) {
-      return std::make_unique<TellingPolicy>(shape, popularity, &reported_);
+      return std::make_unique<RecordingPolicy>(shape, popularity, &reported_);
     };
     auto offload = ExpertOffload::Create(std::move(options), *std::move(store));
     ASSERT_TRUE(offload.ok()) << offload.status();

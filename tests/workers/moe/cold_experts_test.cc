@@ -93,7 +93,7 @@ TEST_P(ColdExpertsTest, AsNearToDoublePrecisionAsWithCopies) {
     EXPECT_GT(counters.experts, 0);
     EXPECT_GT(counters.seconds, 0);
   }
-  // bf16 keeps 8 bits of each expert's hidden rows and outputs, whoever computes them.
+  // bf16 keeps 8 bits of each expert's hidden rows and outputs, on the host and on the device.
   const double with_copies = ErrorOf(copied), on_host = ErrorOf(cold);
   EXPECT_LT(with_copies, 0.05);
   EXPECT_LT(on_host, std::max(0.02, 1.5 * with_copies));

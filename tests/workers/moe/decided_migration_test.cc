@@ -77,7 +77,7 @@ TEST(PerStepBalancerMigrationTest, RefusesWhatComesOutOfTurn) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-// Has everything, and keeps what it is told to prefer.
+// Has everything, and keeps what the balancer prefers.
 class PreferringSlots final : public ExpertHost {
  public:
   absl::Status Fill(const std::vector<std::vector<int32_t>>&, absl::Time, Progress) override {

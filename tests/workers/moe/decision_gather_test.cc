@@ -1,4 +1,4 @@
-// What ranks tell each other of a layer, at the limits of its 16 bits; and that what no message may say is refused.
+// What ranks exchange of a layer, at the limits of its 16 bits; and that what no message may say is refused.
 #include "workers/moe/placement/decision_gather.h"
 
 #include <cstdint>
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 constexpr int kLayers = 4, kExperts = 5;
 
-// Passes all on, but puts 16 bits of its own into what rank 0 is heard to say in the first gather.
+// Passes all on, but puts 16 bits of its own into what rank 0 sends in the first gather.
 class TamperingCommunicator : public comm::Communicator {
  public:
   TamperingCommunicator(Communicator* inner, int64_t byte, uint16_t bits)
@@ -59,13 +59,13 @@ class TamperingCommunicator : public comm::Communicator {
   const uint16_t bits_;
 };
 
-// What one rank has to tell.
-struct Tale {
+// What one rank sends.
+struct Sent {
   std::vector<int32_t> counts;                                         // [E] rows of its gate
   std::vector<std::pair<int, popularity::Popularity>> estimates = {};  // (layer, [E])
 };
 
-// What it heard.
+// What it received.
 struct Received {
   std::vector<int32_t> counts;  // [R, E]
   std::vector<std::pair<int, popularity::Popularity>> estimates;
@@ -74,16 +74,16 @@ struct Received {
 
 struct Reported {
   std::vector<absl::Status> statuses;  // [R]
-  std::vector<Received> heard;         // [R]
+  std::vector<Received> received;      // [R]
 };
 
-absl::Status ReportOf(const Tale& tale, bool estimates, comm::Communicator* comm, Received* heard) {
+absl::Status ReportOf(const Sent& sent, bool estimates, comm::Communicator* comm, Received* received) {
   std::vector<int32_t> idx;
   for (int32_t expert = 0; expert < kExperts; ++expert) {
-    idx.insert(idx.end(), static_cast<size_t>(tale.counts[static_cast<size_t>(expert)]), expert);
+    idx.insert(idx.end(), static_cast<size_t>(sent.counts[static_cast<size_t>(expert)]), expert);
   }
   std::vector<placement::LayerEstimate> reported;
-  for (const auto& [layer, popularity] : tale.estimates) reported.push_back({layer, popularity});
+  for (const auto& [layer, popularity] : sent.estimates) reported.push_back({layer, popularity});
   MoeStats stats;
   DecisionGather gather(kLayers, kExperts, estimates);
   const auto rows = static_cast<int64_t>(idx.size());
@@ -91,22 +91,22 @@ absl::Status ReportOf(const Tale& tale, bool estimates, comm::Communicator* comm
   const LayerContext layer{
       .index = 2, .topk_on_host = TensorView(idx.data(), DType::kI32, {rows, 1}), .estimates = reported};
   ASSIGN_OR_RETURN(const DecisionGather::Reported result, gather.Gather(context, layer, placement::DecisionDigest()));
-  heard->counts.assign(result.counts.rows.begin(), result.counts.rows.end());
+  received->counts.assign(result.counts.rows.begin(), result.counts.rows.end());
   for (const placement::LayerEstimate& estimate : result.estimates) {
-    heard->estimates.emplace_back(estimate.layer,
-                                  popularity::Popularity(estimate.popularity.begin(), estimate.popularity.end()));
+    received->estimates.emplace_back(estimate.layer,
+                                     popularity::Popularity(estimate.popularity.begin(), estimate.popularity.end()));
   }
-  heard->gathers = comm->ledger().num_launched();
+  received->gathers = comm->ledger().num_launched();
   return absl::OkStatus();
 }
 
-Reported Report(const std::vector<Tale>& tales, bool estimates = true) {
+Reported Report(const std::vector<Sent>& all_sent, bool estimates = true) {
   Reported reported;
-  reported.heard.resize(tales.size());
-  auto ranks = test::MakeGroup(test::Backend::kLocal, static_cast<int>(tales.size()));
+  reported.received.resize(all_sent.size());
+  auto ranks = test::MakeGroup(test::Backend::kLocal, static_cast<int>(all_sent.size()));
   reported.statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) {
     const auto rank = static_cast<size_t>(comm->rank());
-    return ReportOf(tales[rank], estimates, comm, &reported.heard[rank]);
+    return ReportOf(all_sent[rank], estimates, comm, &reported.received[rank]);
   });
   return reported;
 }
@@ -114,17 +114,17 @@ Reported Report(const std::vector<Tale>& tales, bool estimates = true) {
 TEST(DecisionGatherTest, CountsAreExactOnBothSidesOf16Bits) {
   for (const int32_t most : {65534, 65535, 65536, 70000}) {
     for (const size_t world : {1, 3, 7}) {
-      std::vector<Tale> tales(world, {.counts = {0, 1, 2, 3, 4}});
-      tales.back().counts = {7, 0, most, 0, 1};
+      std::vector<Sent> all_sent(world, {.counts = {0, 1, 2, 3, 4}});
+      all_sent.back().counts = {7, 0, most, 0, 1};
       std::vector<int32_t> expected;
-      for (const Tale& tale : tales) expected.insert(expected.end(), tale.counts.begin(), tale.counts.end());
-      const Reported reported = Report(tales);
+      for (const Sent& sent : all_sent) expected.insert(expected.end(), sent.counts.begin(), sent.counts.end());
+      const Reported reported = Report(all_sent);
       for (size_t rank = 0; rank < world; ++rank) {
         ASSERT_TRUE(reported.statuses[rank].ok()) << reported.statuses[rank];
-        EXPECT_THAT(reported.heard[rank].counts, ElementsAreArray(expected)) << most << " on " << world;
-        // Told again where one rank's do not fit, by all ranks.
+        EXPECT_THAT(reported.received[rank].counts, ElementsAreArray(expected)) << most << " on " << world;
+        // Sent again where one rank's do not fit, by all ranks.
         const int64_t gathers = most > 65535 ? 2 : 1;
-        EXPECT_EQ(reported.heard[rank].gathers, world == 1 ? 0 : gathers);
+        EXPECT_EQ(reported.received[rank].gathers, world == 1 ? 0 : gathers);
       }
     }
   }
@@ -135,25 +135,25 @@ TEST(DecisionGatherTest, EstimatesThatFitAreExact) {
   const Reported reported = Report({{.counts = {0, 0, 0, 0, 0}, .estimates = {{3, one}, {0, other}}},
                                     {.counts = {1, 0, 0, 0, 0}, .estimates = {{3, other}}},
                                     {.counts = {0, 0, 0, 0, 1}}});
-  for (const Received& heard : reported.heard) {
+  for (const Received& received : reported.received) {
     // Behind layer 2: 3, then 0 of the next step.
-    EXPECT_THAT(heard.estimates, ElementsAre(std::make_pair(3, popularity::Popularity{65536, 1, 2, 3, 65538}),
-                                             std::make_pair(0, other)));
+    EXPECT_THAT(received.estimates, ElementsAre(std::make_pair(3, popularity::Popularity{65536, 1, 2, 3, 65538}),
+                                                std::make_pair(0, other)));
   }
 }
 
-// All ranks hear the same, below what was expected by less than a 2^15th of the rank's largest.
+// All ranks receive the same, below what was expected by less than a 2^15th of the rank's largest.
 TEST(DecisionGatherTest, LargerEstimatesLoseNoMoreThanTheyMay) {
   for (const int64_t largest : {int64_t{65536}, 300 * popularity::kRow + 12345, int64_t{1} << 48}) {
     const popularity::Popularity expected = {largest, largest / 3, popularity::kRow / 7, 1, 0};
     const Reported reported =
         Report({{.counts = {0, 0, 0, 0, 0}, .estimates = {{1, expected}}}, {.counts = {1, 0, 0, 0, 0}}});
-    for (const Received& heard : reported.heard) {
-      ASSERT_EQ(heard.estimates.size(), 1u) << largest;
-      EXPECT_EQ(heard.estimates[0], reported.heard[0].estimates[0]);
+    for (const Received& received : reported.received) {
+      ASSERT_EQ(received.estimates.size(), 1u) << largest;
+      EXPECT_EQ(received.estimates[0], reported.received[0].estimates[0]);
       for (size_t e = 0; e < expected.size(); ++e) {
-        EXPECT_LE(heard.estimates[0].second[e], expected[e]);
-        EXPECT_LT(expected[e] - heard.estimates[0].second[e], largest >> 15) << largest << ", expert " << e;
+        EXPECT_LE(received.estimates[0].second[e], expected[e]);
+        EXPECT_LT(expected[e] - received.estimates[0].second[e], largest >> 15) << largest << ", expert " << e;
       }
     }
   }
@@ -169,9 +169,9 @@ TEST(DecisionGatherTest, WithoutEstimatesNoneAreReported) {
       Report({{.counts = {1, 2, 3, 4, 5}, .estimates = {{1, popularity::Popularity(kExperts, 9)}}},
               {.counts = {5, 4, 3, 2, 1}}},
              /*estimates=*/false);
-  for (const Received& heard : reported.heard) {
-    EXPECT_TRUE(heard.estimates.empty());
-    EXPECT_THAT(heard.counts, ElementsAre(1, 2, 3, 4, 5, 5, 4, 3, 2, 1));
+  for (const Received& received : reported.received) {
+    EXPECT_TRUE(received.estimates.empty());
+    EXPECT_THAT(received.counts, ElementsAre(1, 2, 3, 4, 5, 5, 4, 3, 2, 1));
   }
 }
 
@@ -185,13 +185,13 @@ TEST(DecisionGatherTest, WhatNoRankCanHaveReportedEndsTheGroup) {
   for (const Tampering& tampering : {Tampering{10, kLayers, "rank 0 expects something of layer 4 of 4, times 2^0"},
                                      Tampering{12, 0xfffe, "rank 0 expects something of layer -2 of 4"},
                                      Tampering{14, 34, "rank 0 expects something of layer 1 of 4, times 2^34"}}) {
-    const Tale tale{.counts = {1, 0, 0, 0, 0}, .estimates = {{1, popularity::Popularity(kExperts, 7)}}};
-    std::vector<Received> heard(2);
+    const Sent sent{.counts = {1, 0, 0, 0, 0}, .estimates = {{1, popularity::Popularity(kExperts, 7)}}};
+    std::vector<Received> received(2);
     auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
     const std::vector<absl::Status> statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) {
-      if (comm->rank() == 0) return ReportOf(tale, true, comm, &heard[0]);
+      if (comm->rank() == 0) return ReportOf(sent, true, comm, &received[0]);
       TamperingCommunicator tampered(comm, tampering.byte, tampering.bits);
-      return ReportOf(tale, true, &tampered, &heard[1]);
+      return ReportOf(sent, true, &tampered, &received[1]);
     });
     EXPECT_TRUE(absl::IsInternal(statuses[1])) << statuses[1];
     EXPECT_THAT(statuses[1].message(), HasSubstr(tampering.text));

@@ -1,4 +1,4 @@
-// What ranks tell each other of decisions: read back as it was made, and the field named where ranks decided
+// What ranks exchange of decisions: read back as it was made, and the field named where ranks decided
 // differently.
 #include "workers/moe/placement/decision_message.h"
 
@@ -18,7 +18,7 @@ using test::GroupResult;
 using test::kReplicatedExperts;
 using testing::HasSubstr;
 
-// One bit of what the last rank hears of rank 0: that rank decides otherwise, and the next gather shows it.
+// One bit of what the last rank receives from rank 0: that rank decides otherwise, and the next gather shows it.
 TEST(DivergenceTest, TheFirstFieldThatDiffersIsNamed) {
   const test::DecidedGroup group;
   constexpr int64_t kPopularityAt = 8 + 2 + DecisionGather::kMaxEstimates * (2 + 2);
@@ -60,12 +60,12 @@ TEST(DecisionMessageTest, SaysWhatItWasMadeFrom) {
   ASSERT_FALSE(decision.prefetch[0].changes.empty());
   const std::vector<int32_t> words = EncodeDecision(decision);
   const DecisionBounds bounds = {.num_layers = 1, .num_experts = 4, .num_ranks = 2};
-  const auto heard = DecodeDecision(words, bounds);
-  ASSERT_TRUE(heard.ok()) << heard.status();
-  EXPECT_EQ(heard->split, decision.split);
-  EXPECT_EQ(heard->split.loads(), decision.split.loads());
-  EXPECT_EQ(heard->prefetch[0].changes, decision.prefetch[0].changes);
-  EXPECT_EQ(placement::DescribeMismatch(DigestOfSaid(*heard), 0, DigestOfSaid(decision), 1), "");
+  const auto decoded = DecodeDecision(words, bounds);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->split, decision.split);
+  EXPECT_EQ(decoded->split.loads(), decision.split.loads());
+  EXPECT_EQ(decoded->prefetch[0].changes, decision.prefetch[0].changes);
+  EXPECT_EQ(placement::DescribeMismatch(DigestOfSaid(*decoded), 0, DigestOfSaid(decision), 1), "");
   // Cut short anywhere, or with any word out of range, it is refused or says something else, and nothing is read
   // beyond.
   for (size_t length = 0; length < words.size(); ++length) {

@@ -231,7 +231,7 @@ TEST(DispatchGradientFaultTest, AnotherOrderOfChunksIsNamed) {
   }
 }
 
-// A rank that follows the routes of another exchange is told by its peers how much they expected.
+// A rank that follows the routes of another exchange learns from its peers how much they expected.
 TEST(DispatchGradientFaultTest, OtherRoutesAreAnError) {
   const ExpertLayout layout = ExpertLayout::Contiguous(6, 2);
   auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
@@ -243,7 +243,7 @@ TEST(DispatchGradientFaultTest, OtherRoutesAreAnError) {
     if (!status.ok()) comm->Abort(status.message());
     return status;
   });
-  // (Whoever sees it first frees the other.)
+  // (The rank that sees it first frees the other.)
   EXPECT_FALSE(statuses[0].ok() || statuses[1].ok());
   const absl::Status& found = statuses[0].code() == absl::StatusCode::kInternal ? statuses[0] : statuses[1];
   EXPECT_EQ(found.code(), absl::StatusCode::kInternal) << found;

@@ -1,4 +1,4 @@
-// Which choices find room at their expert: against a loop over all rows in their order, whoever has them; and what a
+// Which choices find room at their expert: against a loop over all rows in their order, on any ranks; and what a
 // layer does with the others.
 #include "workers/moe/layer/expert_capacity.h"
 

@@ -137,7 +137,7 @@ class ExpertOffloadFaultTest : public testing::Test {
                                                [](int64_t, int64_t) { return true; });
     ASSERT_TRUE(filled.ok()) << filled;
   }
-  std::vector<placement::LayerEstimate> estimates_;  // told to the next layer
+  std::vector<placement::LayerEstimate> estimates_;  // given to the next layer
   int measured_gates_ = 0;
 
   // Which experts were computed, one string a wave.
@@ -195,12 +195,12 @@ TEST_F(ExpertOffloadFaultTest, EachExpertWithRowsComputesOnce) {
   }
 }
 
-// A policy that is never asked for more than LRU, and remembers what it was told.
-class TellingPolicy final : public offload::CachePolicy {
+// A policy that is never asked for more than LRU, and records its calls.
+class RecordingPolicy final : public offload::CachePolicy {
  public:
-  TellingPolicy(const offload::OffloadShape& shape, std::vector<std::string>* reported)
+  RecordingPolicy(const offload::OffloadShape& shape, std::vector<std::string>* reported)
       : lru_(PolicyOf("lru")(shape)), reported_(reported) {}
-  absl::string_view name() const override { return "telling"; }
+  absl::string_view name() const override { return "recording"; }
   std::vector<offload::ExpertKey> InitialSlots() const override { return lru_->InitialSlots(); }
   offload::LayerPlan OnGate(const offload::LayerNeed& need,
                             absl::Span<const offload::LayerForecast> forecasts) override {
@@ -234,7 +234,7 @@ class TellingPolicy final : public offload::CachePolicy {
 
 TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatIsExpectedOfThisRanksExperts) {
   std::vector<std::string> reported;
-  Make(6, [&](const offload::OffloadShape& shape) { return std::make_unique<TellingPolicy>(shape, &reported); });
+  Make(6, [&](const offload::OffloadShape& shape) { return std::make_unique<RecordingPolicy>(shape, &reported); });
   constexpr int64_t kRow = int64_t{1} << 20;
   const std::vector<int64_t> one = {9 * popularity::kRow, 0, 0, 0, 0, 0, 0, 0},
                              last = {0, 0, 0, 0, 0, 0, 0, 9 * popularity::kRow};
@@ -252,7 +252,7 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatIsExpectedOfThisRanksExperts
 // The copy of what a step's tokens want of layer 0 begins before that layer's gate.
 TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesOfAPassBeforeItsFirstGate) {
   std::vector<std::string> reported;
-  Make(4, [&](const offload::OffloadShape& shape) { return std::make_unique<TellingPolicy>(shape, &reported); });
+  Make(4, [&](const offload::OffloadShape& shape) { return std::make_unique<RecordingPolicy>(shape, &reported); });
   constexpr int64_t kRow = int64_t{1} << 20;
   const std::vector<int64_t> last = {0, 0, 0, 0, 0, 0, 0, 9 * popularity::kRow},
                              first = {9 * popularity::kRow, 0, 0, 0, 0, 0, 0, 0};
@@ -276,7 +276,7 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatLayersTakeBesideTheirExperts
   std::vector<int64_t> ticks;
   measured_gates_ = 3;
   Make(6, [&](const offload::OffloadShape& shape) {
-    auto policy = std::make_unique<TellingPolicy>(shape, &reported);
+    auto policy = std::make_unique<RecordingPolicy>(shape, &reported);
     policy->ticks = &ticks;
     return policy;
   });

@@ -113,7 +113,7 @@ TEST_F(ExpertStoreTest, AFailedCopyWakesAllItsWaitersAndCanBeTriedAgain) {
   script_.AllowAll();
   for (std::thread& waiter : waiters) waiter.join();
   for (const absl::Status& status : statuses) EXPECT_EQ(status, absl::DataLossError("page is gone"));
-  // Who comes when it has failed already hears the same.
+  // A wait that begins after the failure gets the same error.
   EXPECT_EQ(store_->Acquire({bad}, Soon()).status(), absl::DataLossError("page is gone"));
   EXPECT_EQ(store_->StateOf(bad), SlotState::kFree);
   EXPECT_EQ(store_->counters().failed, 1);

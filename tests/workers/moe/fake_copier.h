@@ -90,7 +90,7 @@ class CopyScript {
     return begun_;
   }
 
-  // Waits as it was told to, then the error that the copy has.
+  // Waits as the test asked, then returns the error that the copy has.
   absl::Status Begin(const moe::ExpertChunk& chunk) {
     absl::Duration delay;
     {
@@ -115,7 +115,7 @@ class CopyScript {
     const auto damage = damages_.find({chunk.id.layer, chunk.id.expert});
     return chunk.offset == 0 && damage != damages_.end() && damage->second-- > 0;
   }
-  // Waits as it was told to, then what the look finds.
+  // Waits as the test asked, then returns what the look finds.
   absl::Status Look() {
     absl::MutexLock lock(&mu_);
     ++looks_;

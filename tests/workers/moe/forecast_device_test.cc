@@ -128,7 +128,7 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
     for (int pass = 0; pass < count; ++pass)
       ASSERT_NO_FATAL_FAILURE(Pass(ops::RandomMatrix(GetParam(), kRows, kHidden, next_seed_++), gates));
   }
-  // How right the prompts' predictor of a layer was so far, told one layer before: total-variation distance.
+  // How right the prompts' predictor of a layer was so far, one layer ahead: total-variation distance.
   static double DistanceOf(const Place& place, popularity::LivePredictor estimator, int layer) {
     return place.load_predictor->phase(popularity::Phase::kPrefill).score(estimator, layer, 1).distance();
   }
@@ -158,7 +158,7 @@ TEST_P(ForecastDeviceTest, MapsThatWereLoaded) {
     EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kProbe, 2), 0.01);
     EXPECT_GT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.1);
   }
-  // What prompts are told in context is wrong here: gates look at the rows alone.
+  // The forecast of prompts in context is wrong here: gates look at the rows alone.
   SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .in_context = true, .values = {}}));
   Passes(12, {0, 1, 0});
   const double here = DistanceOf(*here_, popularity::LivePredictor::kProbe, 2);

@@ -130,7 +130,7 @@ TEST_F(HiddenProbeTest, TheSameBitsOnAnyNumberOfThreads) {
 }
 
 // The first step of one batch goes by the rate in each parameter, against the gradient's sign, which differences of the
-// squared error tell: of W and b, as long as O is 0.
+// squared error show: of W and b, as long as O is 0.
 TEST_F(HiddenProbeTest, AStepGoesAgainstTheErrorsGradient) {
   const Tensor x = RandomTensor(kRows, kFeatures, 4), y = RandomTensor(kRows, kExperts, 5);
   const Tensor map = RandomTensor(kExperts, kFeatures + 1, 6);
@@ -162,7 +162,7 @@ TEST_F(HiddenProbeTest, NoLayerWhereItPredictsNothing) {
   EXPECT_FALSE(probe.Fit(stream_, map, options_).has_value());
 }
 
-// What the first and the second half of the rows say, of which each kept a part.
+// Half of the rows says one thing, half another; a part of each is kept.
 TEST_F(HiddenProbeTest, MoreRowsThanItKeepsAreSampled) {
   constexpr int64_t kKept = 400;
   Tensor x = RandomTensor(kRows, 1, 9, DType::kF32);

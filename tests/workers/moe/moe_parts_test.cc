@@ -87,7 +87,7 @@ TEST(DispatchMessageTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(ReadDispatchMessage(comm::Message(), 3, 32)->num_rows, 0);
 }
 
-// Writes down what it is told to do, and what a watch is told.
+// Records the calls of a runner and of a watch.
 class Recorder : public MicroOpRunner, public AllToAllWatch {
  public:
   void Imminent() override { log.push_back("imminent"); }

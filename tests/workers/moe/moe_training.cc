@@ -102,7 +102,7 @@ absl::Status TrainRank(const MoeTestModel& model, const MoeTrainingRun& training
   const moe::LayerContext at = {.saved = &saved};
   for (int i = 0; i < steps; ++i) {
     RETURN_IF_ERROR(executor.Run(step, at, layer, io.x, io.residual));
-    // The rows are made again by whoever runs the backward.
+    // The caller of the backward makes the rows again.
     const Tensor again = *CopyToHost(stream, io.x);
     RETURN_IF_ERROR(backward.Run(step, at, layer, trained->weights(),
                                  {.x = again,

@@ -117,7 +117,7 @@ TEST_P(PerStepBalancerTest, TheBitsOfOneRank) {
   }
 }
 
-// What ranks expect of the next layer is summed, and what is expected of this rank's experts is told on: all of it
+// What ranks expect of the next layer is summed, and what is expected of this rank's experts is passed on: all of it
 // of an expert that is here alone, half of one that is here and there.
 TEST(PerStepBalancerTest, ReportsWhatItsExpertsWillGet) {
   struct Case {

@@ -88,7 +88,7 @@ TEST_F(PlacedDamageTest, WhatIsDamagedAgainFailsTheMigrationAndWhoeverComputesWi
   EXPECT_EQ(*Run(1, {2, 6}), "2 6") << "the fourth copy is whole";
 }
 
-// The migration is given up before anybody hears what it found; the decision still has the expert.
+// The migration is given up before anybody learns what it found; the decision still has the expert.
 TEST_F(PlacedDamageTest, DamageThatADroppedMigrationFindsIsRepaired) {
   MakeFilled();
   BringDamaged(1);
@@ -108,7 +108,7 @@ TEST_F(PlacedDamageTest, AGroupBeginsWithWholeExperts) {
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
   copies_.AllowLooks();
   ASSERT_TRUE(copies_.AwaitLooks(kChunks));
-  // The last chunk may not have been heard yet: then a layer hears of it.
+  // The last chunk may not have been reported yet: then a layer learns of it.
   ASSERT_TRUE(Fill({{0, 1}, {2, 6}}).ok());
   ASSERT_TRUE(AwaitRepaired());
   EXPECT_EQ(Copies(CopyReason::kFill), 4);

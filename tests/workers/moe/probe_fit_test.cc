@@ -234,7 +234,7 @@ TEST_F(ProbeFitTest, ARowThatIsNotFiniteIsLeftOut) {
   EXPECT_GE(fit.num_rows(), 8);
 }
 
-// Whoever has the rows elsewhere fetches those alone: a row that is not finite would be left out with its pass.
+// A caller that has the rows elsewhere fetches those alone: a row that is not finite would be left out with its pass.
 TEST_F(ProbeFitTest, RowsBeyondItsWindowNeedNotBeThere) {
   constexpr int64_t kRows = 300;
   for (const bool in_context : {false, true}) {

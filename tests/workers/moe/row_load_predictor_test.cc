@@ -168,7 +168,7 @@ TEST_F(RowLoadPredictorTest, WhatOneHasLearnedAnotherTakes) {
   ASSERT_TRUE(second.Load(stream_, {.all = learned}).ok());
   for (int pass = 0; pass < 20; ++pass) Pass(&second, Random(24, kHidden), 8, gates);
   EXPECT_GT(second.phase(popularity::Phase::kDecode).profiles()[0].num_tokens(0), 30 * 8);
-  // Router 0 told from rows that router 0 saw, by a fit: right but for near ties.
+  // Router 0 predicted from rows that router 0 saw, by a fit: right but for near ties.
   EXPECT_LT(second.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(), 0.05);
   EXPECT_EQ(second.Collect(stream_)->all.maps.size(), 3u);
   popularity::ProfileBundle foreign = learned;
@@ -193,7 +193,7 @@ TEST_F(RowLoadPredictorTest, WhatWasLoadedIsDistinguishedFromWhatWasLearnedSince
     ASSERT_TRUE(one->Load(stream_, {.all = past->all}).ok());
     serve(one, kSince);
   }
-  // The past once, whoever has it.
+  // The past counts once.
   popularity::ProfileBundle merged = first.Collect(stream_)->all;
   ASSERT_TRUE(merged.Merge(second.Collect(stream_)->own).ok());
   EXPECT_EQ(merged.profiles[0].num_tokens(0), (kBefore + 2 * kSince) * kPrompts);
@@ -282,7 +282,7 @@ TEST_F(RowLoadPredictorTest, PromptsRowsAreReportedByTheMapInContext) {
             0.01);
   EXPECT_EQ(
       load_predictor.phase(popularity::Phase::kDecode).score(popularity::LivePredictor::kProbe, 2, 1).num_batches(), 0);
-  // Without texts' begins nothing is told in context.
+  // Without texts' begins nothing is predicted in context.
   const int64_t scored =
       load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).num_batches();
   for (int pass = 0; pass < 40; ++pass) Pass(&load_predictor, Random(24, kHidden), 8);

@@ -235,7 +235,7 @@ TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
   }
 }
 
-// What coming layers get is told where rows are, by the same estimators as on the CPU.
+// What coming layers get is predicted where rows are, by the same estimators as on the CPU.
 TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
   // Of a layer's experts that get rows, how many may be others: the devices round otherwise.
   constexpr double kTolerance = 0.05;

@@ -79,7 +79,7 @@ class WorkerMemoryTest : public testing::Test {
             .epoch = epoch_, .rank = rank, .world = kWorld, .store_token = "secret", .form_deadline_ms = 30'000};
         joined[static_cast<size_t>(rank)] =
             workers_[static_cast<size_t>(rank)]->Join(assignment, "127.0.0.1", settings_, &store, nullptr);
-        // Whoever cannot join is gone, as its process would be; the server then reports the others.
+        // A worker that cannot join is gone, as its process would be; the server then reports the others.
         if (cancels_ && !joined[static_cast<size_t>(rank)].ok()) store.CancelWaits("a rank is lost");
       });
     }
@@ -108,7 +108,7 @@ class WorkerMemoryTest : public testing::Test {
   int64_t epoch_ = 0;
   bool cancels_ = true;
   std::function<void(int rank)> looks_;  // called where a rank reads available_
-  int late_ = -1;                        // joins once another rank has told the store something
+  int late_ = -1;                        // joins once another rank has written to the store
   std::atomic<bool> late_holds_{true};
   std::vector<std::unique_ptr<Worker>> workers_ = std::vector<std::unique_ptr<Worker>>(kWorld);
 };
@@ -205,7 +205,7 @@ TEST_F(WorkerMemoryTest, OtherSettingsAreObeyedByWhoHasLoaded) {
   LeaveAll();
   available_ = {NeedOfAll() - 1, NeedOfAll() - 1};
   settings_.kv_cache_bytes *= 2;
-  cancels_ = false;  // or whoever refuses first ends the other's wait
+  cancels_ = false;  // or the first refusal ends the other's wait
   for (const absl::Status& status : Join()) EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
 }
 

@@ -1,4 +1,4 @@
-// The server's end of the link, as a test wants it: keeps what workers say, says what it is told to, and has a
+// The server's end of the link, as a test wants it: keeps what workers say, sends what the test asks for, and has a
 // rendezvous store.  Thread-safe.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a worker answers to the server's migrations of placement, with a host that does as it is told.
+// What a worker answers to the server's migrations of placement, with a host that the test controls.
 #include "workers/session/migration_handler.h"
 
 #include <string>

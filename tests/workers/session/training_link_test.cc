@@ -69,7 +69,7 @@ TEST_F(TrainingLinkTest, TrainsAJobToItsEndAndWaitsForTheNext) {
   EXPECT_EQ(steps, 6);
   EXPECT_THAT(saved, ElementsAre("job/step-00000002", "job/step-00000004", "job/step-00000006"));
   EXPECT_TRUE(evaluated);
-  // The other rank tells that it began and ended, no more.
+  // The other rank reports that it began and ended, no more.
   for (const v1::LinkRequest& message : server_->Messages(1)) {
     EXPECT_TRUE(message.has_register_() || message.has_training_started() || message.has_training_ended())
         << message.ShortDebugString();

@@ -1,4 +1,4 @@
-// What a worker that serves and trains tells of how soon training made way.
+// What a worker that serves and trains reports of how soon training made way.
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "workers/session/core_share.h"
