@@ -136,7 +136,7 @@ bool PackingController::MayDouble() const {
 }
 
 bool PackingController::Decides(int64_t step) const {
-  if (!foreseen_.empty()) return Predicts(step);
+  if (!to_replay_.empty()) return Predicts(step);
   const int64_t since = step - options_.first_step;
   const bool behind = decisions_.empty() || step > decisions_.back().step;
   const bool measured = begun_ == 0 || step - begun_ >= options_.every_steps;
@@ -159,7 +159,7 @@ bool PackingController::WasInVain(const PackingTimes& times) const {
 
 PackingDecision PackingController::Propose(int64_t step, const PackingTimes& times) const {
   SY_CHECK(Decides(step));
-  if (Predicts(step)) return foreseen_.front();
+  if (Predicts(step)) return to_replay_.front();
   PackingDecision decision = {.step = step, .world = options_.world, .from = packing_, .to = packing_, .times = times};
   if (WasInVain(times)) {
     const PackingTimes& before = decisions_.back().times;
@@ -188,9 +188,9 @@ PackingDecision PackingController::Refused(PackingDecision proposal, absl::strin
 void PackingController::Adopt(const PackingDecision& decision) {
   SY_CHECK(Decides(decision.step));
   SY_CHECK_EQ(decision.from, packing_);
-  if (!foreseen_.empty()) {
-    SY_CHECK(decision == foreseen_.front());
-    foreseen_.erase(foreseen_.begin());
+  if (!to_replay_.empty()) {
+    SY_CHECK(decision == to_replay_.front());
+    to_replay_.erase(to_replay_.begin());
   }
   packing_ = decision.to;
   finalized_ = decision.reason != PackingReason::kGrows;
@@ -227,7 +227,7 @@ absl::Status PackingController::Replay(absl::Span<const PackingDecision> journal
   for (const PackingDecision& each : journal) {
     if (each.step <= step) Adopt(each);
   }
-  foreseen_.assign(journal.begin() + static_cast<ptrdiff_t>(decisions_.size()), journal.end());
+  to_replay_.assign(journal.begin() + static_cast<ptrdiff_t>(decisions_.size()), journal.end());
   begun_ = step;
   return absl::OkStatus();
 }

@@ -36,11 +36,11 @@ namespace switchyard::jobs {
 
 // Summed over steps and ranks.
 struct PackingTimes {
-  // Of forward passes:
+  // In forward passes:
   int64_t experts_ns = 0;     // experts' products
   int64_t all_to_all_ns = 0;  // packing, unpacking rows and their way, experts' products beside it or not
   int64_t micro_ops = 0;      // of experts; each has an all-to-all before it and one behind it
-  // Of whole steps:
+  // In whole steps:
   int64_t step_ns = 0;
   int64_t sums_ns = 0;  // of that: waiting for sums of gradients when backward was done
   int64_t steps = 0;    // times ranks; 0 = not measured
@@ -105,7 +105,7 @@ class PackingController {
   // every_steps were done.
   bool Decides(int64_t step) const;
   // Whether the replayed journal has the decision of that step.
-  bool Predicts(int64_t step) const { return !foreseen_.empty() && foreseen_.front().step == step; }
+  bool Predicts(int64_t step) const { return !to_replay_.empty() && to_replay_.front().step == step; }
   // Whether the times of that step (the first is 1) count for the next decision: the last every_steps before it, but
   // not the first one with another packing or behind a Replay, which makes its buffers.
   bool Measures(int64_t step) const;
@@ -131,7 +131,7 @@ class PackingController {
   bool finalized_ = false;
   int64_t begun_ = 0;  // goes on from this step
   std::vector<PackingDecision> decisions_;
-  std::vector<PackingDecision> foreseen_;  // of the journal, still to come, with rising steps
+  std::vector<PackingDecision> to_replay_;  // the journal's decisions still to come, with rising steps
 };
 
 }  // namespace switchyard::jobs

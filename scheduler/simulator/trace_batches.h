@@ -22,9 +22,9 @@ class TraceBatches {
   int64_t num_batches() const { return num_batches_; }
   // REQUIRES: 0 <= batch < num_batches().
   void Load(int64_t batch);
-  // Of the batch that was loaded last; valid until the next Load.
+  // The routing of the batch that was loaded last; valid until the next Load.
   popularity::RoutingView View() const;
-  // What channel c said of the batch's tokens in `layer`: [T, M].
+  // The predictions of channel c for the batch's tokens in `layer`: [T, M].
   std::vector<int16_t> Predictions(size_t channel, int layer) const;
 
  private:

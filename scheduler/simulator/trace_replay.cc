@@ -119,9 +119,9 @@ std::vector<int16_t> FirstOf(const std::vector<int16_t>& predictions, int width,
   return first;
 }
 
-// What is expected of the layer; empty: nothing.
-popularity::Popularity Foresee(const TraceBatches& batches, const popularity::RoutingTrace& trace,
-                               const Channels& channels, int layer, popularity::LiveEstimates* live) {
+// The estimate of the layer; empty: there is none.
+popularity::Popularity ForecastOf(const TraceBatches& batches, const popularity::RoutingTrace& trace,
+                                  const Channels& channels, int layer, popularity::LiveEstimates* live) {
   for (const auto& [predictor, channel] : channels.of) {
     const int width = trace.channels[channel].num_predicted;
     live->SetPredictions(predictor, layer, 1,
@@ -167,12 +167,12 @@ absl::StatusOr<ReplayReport> ReplayTrace(const popularity::RoutingTrace& trace, 
     batches.Load(batch);
     const popularity::RoutingView view = batches.View();
     live.BeginPass();
-    Foresee(batches, trace, channels, 0, &live);
+    ForecastOf(batches, trace, channels, 0, &live);
     for (int layer = 0; layer < layers; ++layer) {
       live.Observe(view, layer);
       popularity::Popularity estimate, next;
       if (layer + 1 < layers) {
-        estimate = Foresee(batches, trace, channels, layer + 1, &live);
+        estimate = ForecastOf(batches, trace, channels, layer + 1, &live);
         next = popularity::FromCounts(popularity::CountsOf(view, layer + 1));
       }
       const std::vector<int32_t> rows = popularity::CountsByPart(view, layer, options.num_devices);

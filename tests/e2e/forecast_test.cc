@@ -87,7 +87,7 @@ TEST(ForecastTest, WorkersThatLearnNothingSaySo) {
   ASSERT_NE(server, nullptr);
   Tokens(server.get());
   EXPECT_THAT(OutputOf({"profile", "save", absl::StrCat("--server=", server->address()), "--output=/dev/null"}, 1),
-              HasSubstr("worker 0: learns nothing: coming layers are not foreseen"));
+              HasSubstr("worker 0: learns nothing: coming layers are not forecast"));
 }
 
 TEST(ForecastTest, AProfileThatCannotBeUsedIsRefusedAtTheStart) {

@@ -61,7 +61,7 @@ void AddForecastFlags(ForecastOptions* forecast, FlagSet* flags) {
   flags
       ->Add("profile=FILE", &forecast->profile,
             "file of what a profiling run (switchyard profile) learned of this model's routing: what coming layers' "
-            "experts get is foreseen from the start, and an expert budget begins with the most popular; empty = it is "
+            "experts get is forecast from the start, and an expert budget begins with the most popular; empty = it is "
             "learned while serving")
       .Mark(kOfServing);
   flags
@@ -70,11 +70,12 @@ void AddForecastFlags(ForecastOptions* forecast, FlagSet* flags) {
             "group's rank 0 with what it had loaded, in the others without; probes are then fitted on every row, which "
             "makes steps slower; empty = none")
       .Mark(kOfServing);
-  flags->Add("forecast=NAME", &forecast->when,
-             "foresee what coming layers' experts get: auto = where a placement uses it or a profile is named; always, "
-             "for an expert budget, too; never");
+  flags->Add(
+      "forecast=NAME", &forecast->when,
+      "forecast what coming layers' experts get: auto = where a placement uses it or a profile is named; always, "
+      "for an expert budget, too; never");
   flags->Add("path_length", &forecast->path_length,
-             "of how many layers the paths are by which experts of a coming layer are foreseen (l of Lina, 1 to 6); a "
+             "of how many layers the paths are by which experts of a coming layer are forecast (l of Lina, 1 to 6); a "
              "--profile has to be of as many");
 }
 

@@ -53,7 +53,7 @@ void ProfileHandler::Poll() {
   }
   const moe::RowLoadPredictor* const load_predictor = load_predictor_();
   if (load_predictor == nullptr) {
-    return Refuse("learns nothing: coming layers are not foreseen (--forecast=always, or a --placement that uses it)");
+    return Refuse("learns nothing: coming layers are not forecast (--forecast=always, or a --placement that uses it)");
   }
   Take(*load_predictor);
 }

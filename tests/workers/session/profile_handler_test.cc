@@ -1,5 +1,7 @@
 // What a worker answers when it is asked for what it learned: the first rank with what it had loaded, in parts, and
 // what cannot be asked for.
+#include "workers/session/profile_handler.h"
+
 #include <optional>
 #include <string>
 #include <thread>
@@ -9,7 +11,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "workers/ops/gemm/weight.h"
-#include "workers/session/profile_handler.h"
 #include "workers/tensor/tensor.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -144,7 +145,7 @@ TEST_F(ServiceProfileTest, SaysWhatCannotBe) {
   EXPECT_THAT(Answer().error(), HasSubstr("is not held any more")) << "all of it was sent";
   learns_ = false;
   handler_.Ask(Question(9, 0));
-  EXPECT_THAT(Answer().error(), HasSubstr("learns nothing: coming layers are not foreseen (--forecast=always"));
+  EXPECT_THAT(Answer().error(), HasSubstr("learns nothing: coming layers are not forecast (--forecast=always"));
   // A group that is over asks no more.
   learns_ = true;
   handler_.Ask(Question(11, 0));

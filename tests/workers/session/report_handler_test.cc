@@ -1,8 +1,9 @@
-// When a worker tells of its experts.
+// When a worker reports its experts.
+#include "workers/session/report_handler.h"
+
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "workers/session/report_handler.h"
 
 namespace switchyard::worker {
 namespace {
@@ -26,7 +27,7 @@ TEST_F(ReportHandlerTest, TheFirstStepIsReportedAtOnceThenNowAndThen) {
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].group_epoch(), 3);
   EXPECT_EQ(sent[0].copied_bytes(), 7);
-  EXPECT_EQ(handler.patience(start), absl::InfiniteDuration()) << "all is told";
+  EXPECT_EQ(handler.patience(start), absl::InfiniteDuration()) << "all is reported";
   const absl::Time soon = start + kReportEvery / 4;
   handler.StepDone();
   handler.Poll(soon);
