@@ -314,7 +314,7 @@ int Main(int argc, char** argv) {
   absl::PrintF(
       "\n| slots | r | expected_use | know 1 | know 2 | know 3 | know token |\n|---|---|---|---|---|---|---|\n%s",
       figures.known);
-  absl::PrintF("\n| slots | r | expected_use (hits, wasted) | told before a pass |\n|---|---|---|---|\n%s",
+  absl::PrintF("\n| slots | r | expected_use (hits, wasted) | forecast before a pass |\n|---|---|---|---|\n%s",
                figures.before_pass);
   absl::PrintF(
       "{\"bench\": \"offload\", \"trace\": \"%s\", \"worst_over_best_baseline\": %.4f, \"gap_to_bound_closed\": "

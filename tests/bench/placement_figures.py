@@ -92,7 +92,7 @@ def print_modes(runs, decide_us, row_ms, distinct):
         return [run[b]["rows"][0] * row_ms["link"] + run[b]["rows"][1] * row_ms["compute"] for b in batches]
 
     cells = [["mode", "batches", "layer ms", "interval", "95 %", "/ ideal", "95 % / ideal", "links", "95 %", "batch ms", "95 %", "/ ideal",
-              "copies/layer", "fine-tuned", "tell", "dispatch", "compute", "combine", "decide us"]]
+              "copies/layer", "fine-tuned", "gather", "dispatch", "compute", "combine", "decide us"]]
     for mode in sorted(runs, key=lambda mode: (mode == "ideal", mode != "static", mode)):
         run, batches = runs[mode], sorted(runs[mode])
         own, ideal = layers(run, batches), layers(runs["ideal"], batches)

@@ -25,7 +25,7 @@ if [ -n "$pack" ]; then
   program=$pack/bin/gpu_bench
   . tests/gpu/libraries.sh
   head -n 1 "$pack/made_from.txt"
-  find_libraries "$pack/cuda_libraries.txt" || true  # one that is missing is told by the loader, too
+  find_libraries "$pack/cuda_libraries.txt" || true  # the loader reports one that is missing, too
 else
   deploy/install-deps.sh --cuda
   deploy/build.sh gpu_bench

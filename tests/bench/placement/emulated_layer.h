@@ -29,7 +29,7 @@ struct LayerRows {
 
 // Where the time of layers goes, summed.
 struct PhaseTimes {
-  absl::Duration tell, dispatch, compute, combine;  // tell: from the gate to the decision
+  absl::Duration gather, dispatch, compute, combine;  // gather: from the gate to the decision
 };
 
 class EmulatedLayer {

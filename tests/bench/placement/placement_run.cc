@@ -219,7 +219,7 @@ absl::Status PlacementRun::RunLayer(int batch, int layer, RunResult* result) {
   const absl::Time begin = absl::Now();
   placement::LayerDecision decision;
   RETURN_IF_ERROR(ReportAndDecide(batch, layer, &decision));
-  result->phases.tell = absl::Now() - begin;
+  result->phases.gather = absl::Now() - begin;
   StartCopies(decision.demand, decision.number);
   const PlannedLayer& planned = plan_->batches[static_cast<size_t>(batch)][static_cast<size_t>(layer)];
   LayerRows rows = options_.mode == placement::PlacementMode::kIdeal ? BalancedRows(planned) : RowsOf(decision);

@@ -152,7 +152,7 @@ absl::Status AgreeOnDecisions(const BatchPlan& plan, std::vector<NamedRun>* runs
 
 void Write(std::ostream& out, int batch, const std::string& mode, const RunResult& result) {
   const PhaseTimes& phases = result.phases;
-  const double phases_ms[] = {absl::ToDoubleMilliseconds(phases.tell), absl::ToDoubleMilliseconds(phases.dispatch),
+  const double phases_ms[] = {absl::ToDoubleMilliseconds(phases.gather), absl::ToDoubleMilliseconds(phases.dispatch),
                               absl::ToDoubleMilliseconds(phases.compute), absl::ToDoubleMilliseconds(phases.combine)};
   out << "{\"batch\": " << batch << ", \"mode\": \"" << mode << "\", \"gate_us\": " << result.gate_us
       << ", \"end_us\": " << result.end_us << ", \"link_rows\": " << result.link_rows
