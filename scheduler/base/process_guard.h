@@ -1,4 +1,5 @@
-// What each of our programs does to itself before anything else.  Call from main, before other threads exist.
+// The settings that each of our programs makes for its own process before anything else.  Call from main, before other
+// threads exist.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@
 
 namespace switchyard::batching {
 
-// What a lookup found: the leading blocks of a sequence.
+// The result of a lookup: the leading blocks of a sequence.
 struct PrefixMatch {
   std::vector<BlockId> blocks;
   int32_t num_unreferenced = 0;  // of those, in nobody's table now: taking them lowers num_free()

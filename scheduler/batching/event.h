@@ -1,9 +1,9 @@
-// What the scheduler reports to the server: values, in the order in which they have to reach the client.
+// Events that the scheduler reports to the server: values, in the order in which they have to reach the client.
 //
-// Of one choice: prompt-logprob events (if asked for; choice 0 only, positions in order), token events with index 0, 1,
-// 2 …, and exactly one finished event, the last.  Expert-path events (if asked for) come in order of positions, without
-// gaps, before the token that their last row gave; of choice 0 from position 0, of the others from the end of the
-// prompt.  A stop id that ends its choice is sent, too: the server decides whether its text shows.
+// One choice has these: prompt-logprob events (if asked for; choice 0 only, positions in order), token events with
+// index 0, 1, 2 …, and exactly one finished event, the last.  Expert-path events (if asked for) come in order of
+// positions, without gaps, before the token that their last row gave; of choice 0 from position 0, of the others from
+// the end of the prompt.  A stop id that ends its choice is sent, too: the server decides whether its text shows.
 #pragma once
 
 #include <cstdint>

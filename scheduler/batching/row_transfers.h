@@ -1,4 +1,4 @@
-// Who computes whose rows where a step gives some ranks many rows and others few: one prompt's prefill beside idle
+// Rebalances rows over ranks where a step gives some ranks many rows and others few: one prompt's prefill beside idle
 // ranks.
 //
 // A row's attention is work of its sequence's rank, where its keys are.  Any rank can do the rest (norms, projections,
@@ -18,7 +18,7 @@ namespace switchyard::batching {
 // most mean + min_rows rows and never with more than a giver had; no rank does both.  Equal calls give equal transfers.
 std::vector<RowTransfer> GiveRows(absl::Span<const int32_t> rank_rows, int32_t min_rows);
 
-// What each rank computes under these transfers: [R].
+// The number of rows that each rank computes under these transfers: [R].
 std::vector<int32_t> ComputedRows(absl::Span<const int32_t> rank_rows, absl::Span<const RowTransfer> transfers);
 
 }  // namespace switchyard::batching

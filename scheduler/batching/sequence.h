@@ -61,7 +61,7 @@ struct SequenceUsage {
   int32_t preemptions = 0;
 };
 
-// What a sequence is made of; constant afterwards.
+// The parameters of a sequence; constant.
 struct SequenceSpec {
   RequestId request = 0;
   int32_t choice = 0;
@@ -109,11 +109,11 @@ class Sequence {
   const SamplingParams& sampling() const { return spec_.sampling; }
   const SequenceTimings& timings() const { return timings_; }
   SequenceUsage Usage() const;
-  // What a rank needs to hold this sequence in a slot, from scratch.  REQUIRES: no pending outputs.
+  // Makes what a rank needs to hold this sequence in an empty slot.  REQUIRES: no pending outputs.
   SlotInit MakeSlotInit() const;
 
   // --- for the scheduler ---
-  // What its blocks' names owe to the group that will run it (PrefixRoot).  REQUIRES: Waiting.
+  // Sets the part of its blocks' names that depends on the group that will run it (PrefixRoot).  REQUIRES: Waiting.
   void SetGroup(uint64_t weights_version, bool long_rope);
   // Waiting → Running at `rank`, `slot`, with `num_cached` positions taken from the prefix cache.
   void Start(int32_t rank, SlotId slot, int32_t num_cached, absl::Time now);

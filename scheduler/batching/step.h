@@ -51,8 +51,8 @@ struct SlotInit {
   bool operator==(const SlotInit& other) const = default;
 };
 
-// What one sequence does in this step: queries at positions [start_pos, start_pos + num_query).  Their tokens come from
-// the slot (its prompt, or what was sampled last in it), never from the plan.
+// The part of one sequence in this step: queries at positions [start_pos, start_pos + num_query).  Their tokens come
+// from the slot (its prompt, or what was sampled last in it), never from the plan.
 struct StepItem {
   SlotId slot = 0;
   int32_t start_pos = 0;  // also the number of keys already in the cache
@@ -63,7 +63,7 @@ struct StepItem {
   bool operator==(const StepItem& other) const = default;
 };
 
-// What one rank does in this step.
+// The part of one rank in this step.
 struct RankPlan {
   std::vector<SlotId> freed_slots;  // emptied first
   std::vector<StepItem> items;      // then run, in this order; rows of item i precede those of item i+1

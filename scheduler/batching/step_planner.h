@@ -16,7 +16,7 @@
 
 namespace switchyard::batching {
 
-// What was planned of one sequence, until its result is here.
+// The item of one sequence in a plan, until its result is here.
 struct PlannedItem {
   Sequence* sequence = nullptr;
   int32_t start_pos = 0;

@@ -27,7 +27,7 @@ struct WorkerInfo {
   int local_index = -1;  // >= 0: the server's own n-th worker
   std::string collective_address;
   std::string metrics_address;  // HOST:PORT; empty: none
-  // Of its model; empty where it has none yet:
+  // These describe its model; empty where it has none yet:
   std::string architecture;
   std::string dtype;
   int32_t vocab_size = 0;

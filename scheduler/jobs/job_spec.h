@@ -1,4 +1,4 @@
-// What a training job is: plain data, as the server keeps it and workers get it, and what may be asked for.
+// The specification of a training job: plain data, as the server keeps it and workers get it; and its limits.
 //
 // Names of files are relative: datasets to the dataset root, checkpoints to the checkpoint root; what opens them stays
 // beneath (model_dir.h).  Pure.

@@ -44,7 +44,7 @@ constexpr Transition kTransitions[] = {
     {kRunning, kFail, kFailed},
     {kRunning, kBlock, kPaused},
 
-    // What it was asked for holds, whatever becomes of its workers meanwhile.
+    // The user's request holds, whatever becomes of the workers meanwhile.
     {kPausing, kStopped, kPaused},
     {kPausing, kLose, kPaused},
     {kPausing, kCancel, kCancelling},

@@ -52,7 +52,7 @@ absl::string_view JobStateName(JobState state);  // "PENDING"
 absl::string_view JobEventName(JobEvent event);  // "pause"
 bool IsFinal(JobState state);
 
-// What follows.  FailedPrecondition "job is SUCCEEDED: cannot pause" where nothing does.
+// Returns the state that follows.  FailedPrecondition "job is SUCCEEDED: cannot pause" where nothing does.
 absl::StatusOr<JobState> NextJobState(JobState state, JobEvent event);
 
 // How the error of a trainer begins whose loss or gradient is infinite or not a number: DataLoss.  Servers count those.

@@ -24,7 +24,7 @@ struct LrSchedule {
 
 // InvalidArgument with field, limit and value.
 absl::Status Validate(const LrSchedule& schedule);
-// Of step 0, 1, …; from total_steps on the last one's.  REQUIRES: a valid schedule, step >= 0.
+// The rate of step 0, 1, …; from total_steps on it is the last one's.  REQUIRES: a valid schedule, step >= 0.
 double LearningRate(const LrSchedule& schedule, int64_t step);
 
 }  // namespace switchyard::jobs

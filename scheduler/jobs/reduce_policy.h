@@ -1,5 +1,5 @@
-// What a mode of communication means for the sums of gradients, and for the all-to-alls of a MoE layer.  Pure: the same
-// on every rank.
+// The meaning of a mode of communication for the sums of gradients, and for the all-to-alls of a MoE layer.  Pure: the
+// same on every rank.
 //
 //   mode               an op is              may start                                           at a time
 //   fair               a bucket of tensors   at once                                             1
@@ -58,7 +58,7 @@ enum class ReduceRule : uint8_t {
   kAtTheEnd,       // when backward is done
 };
 
-// What a rank knows of its all-to-alls in backward.
+// The state of a rank's all-to-alls in backward.
 struct AllToAllState {
   bool in_pair = false;   // a layer's first one has started, its last one is not done
   int32_t under_way = 0;  // waiting or running
@@ -85,7 +85,7 @@ bool OvertakesOnTheSocket(CommMode mode);
 // InvalidArgument: pieces without room for an element.
 absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec);
 
-// What the rows of a micro-batch are, of all ranks.
+// The rows of a micro-batch, of all ranks.
 struct LayerRows {
   int64_t rows = 0;
   int32_t world = 1;    // ranks that they are dealt out to

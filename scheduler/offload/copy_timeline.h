@@ -31,8 +31,8 @@ class CopyTimeline {
 
   // Runs one layer; returns the ticks from its gate to its last use.
   int64_t Run(const LayerPlan& plan, const LayerNeed& need);
-  // What Run would return, and the link's ticks in it; changes nothing.  Takes time linear in the plan and the waiting
-  // copies, not in slots.
+  // Returns what Run would return, and the link's ticks in it; changes nothing.  Takes time linear in the plan and the
+  // waiting copies, not in slots.
   struct Outlook {
     int64_t ticks = 0;
     int64_t link_ticks = 0;
@@ -45,7 +45,7 @@ class CopyTimeline {
   bool Arrived(ExpertKey key) const { return pending_chunks_[key] == 0; }
   // Chunks of the expert that are still to copy.
   int32_t PendingChunks(ExpertKey key) const { return pending_chunks_[key]; }
-  // What each slot holds or waits for; kNoExpert = empty.
+  // The expert that each slot holds or waits for; kNoExpert = empty.
   absl::Span<const ExpertKey> holds() const { return holds_; }
   const TimelineCounts& counts() const { return counts_; }
 
@@ -55,7 +55,7 @@ class CopyTimeline {
     int32_t slot = -1;
     int32_t after_uses = 0;  // uses of this plan that must be over
   };
-  // What a plan may change of an expert, and of a slot.
+  // The state of an expert, and of a slot, that a plan may change.
   struct KeyState {
     ExpertKey key = kNoExpert;
     int32_t pending_chunks = 0;

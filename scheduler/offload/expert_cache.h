@@ -1,6 +1,6 @@
 // The experts that a rank's device slots hold, and the states of an expert: the cache's state machine.
 //
-// It never copies, waits or asks for the time.  A policy's decisions alone move it (cache_policy.h).
+// Never copies, waits or asks for the time.  A policy's decisions alone move it (cache_policy.h).
 // Thread-compatible.  Does not choose (wave_planner.h, the policies).
 #pragma once
 

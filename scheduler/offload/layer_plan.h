@@ -1,4 +1,4 @@
-// What one rank does with its device slots in one MoE layer: the seam between a cache policy, which decides, and the
+// The plan of one rank for its device slots in one MoE layer: the seam between a cache policy, which decides, and the
 // expert store or the simulator, which carry it out.
 //
 // A plan is a program.  Its steps are in order for any one slot; different slots run at the same time:

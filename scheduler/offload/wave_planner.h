@@ -19,7 +19,7 @@
 
 namespace switchyard::offload {
 
-// What keeping an expert is worth after this layer, in any scale: the smallest is evicted first.
+// The worth of keeping an expert after this layer, in any scale: the smallest is evicted first.
 using KeepValue = absl::FunctionRef<int64_t(ExpertKey)>;
 
 // Slots [begin, end) that a layer may use.

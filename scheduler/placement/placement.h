@@ -50,7 +50,8 @@ struct SlotChange {
   int32_t expert = 0;  // the new one; kEmptySlot = the slot is emptied, which costs nothing
   bool operator==(const SlotChange& other) const = default;
 };
-// What leads from one to the other, by (device, slot).  REQUIRES: the same experts, devices and slots per device.
+// The changes that lead from one to the other, by (device, slot).  REQUIRES: the same experts, devices and slots per
+// device.
 std::vector<SlotChange> ChangesBetween(const Placement& from, const Placement& to);
 
 // `to` with each device's experts reordered so that what stays on a device stays in its slot.

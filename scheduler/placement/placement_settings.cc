@@ -49,7 +49,7 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings) {
 }
 
 absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices) {
-  // Of the worker with the most.
+  // `own` is of the worker with the most experts.
   const int own = ResidentSlots({}, num_experts, num_devices), more = settings.spare_slots + settings.replica_slots;
   if (num_devices == 1 || more <= num_experts - own) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

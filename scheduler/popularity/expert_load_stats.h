@@ -49,7 +49,7 @@ class ExpertLoadStats {
   PhaseCounts phases_[2];
 };
 
-// Of one layer's counts [E]: the busiest expert's rows over the mean, 1 = all alike; 0 if there are none.
+// The imbalance of one layer's counts [E]: the busiest expert's rows over the mean, 1 = all alike; 0 if there are none.
 double BusiestOverMean(absl::Span<const int64_t> counts);
 
 }  // namespace switchyard::popularity

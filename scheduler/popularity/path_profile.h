@@ -1,4 +1,4 @@
-// What followed which context: per layer the counts of the experts that tokens chose, given the experts that they had
+// PathProfile: per layer the counts of the experts that tokens chose, given the experts that they had
 // chosen in the last l layers (Lina, section 5.2: a sample path), or their token id, or the l first experts that were
 // predicted of them.
 //
@@ -34,10 +34,10 @@ enum class ContextKind : uint8_t { kPath, kToken, kPredicted };
 absl::string_view NameOf(ContextKind kind);  // "path", "token", "predicted"
 
 inline constexpr int kMaxPathLength = 6;
-// Of what a profile counts in a layer: sums of several stay far from overflow.
+// The most that a profile counts in a layer: sums of several stay far from overflow.
 inline constexpr int64_t kMaxMarginal = int64_t{1} << 48;
 
-// What a profile is of; two that differ in any field do not mix.
+// The identity of a profile; two that differ in any field do not mix.
 struct ProfileIdentity {
   std::string model;  // the served weights' hash (ModelInfo); at most kMaxModelBytes
   RoutingShape shape;

@@ -30,7 +30,7 @@ absl::StatusOr<ProfileIdentity> TakeIdentity(ByteReader& reader) {
   ProfileIdentity identity;
   ASSIGN_OR_RETURN(identity.model, reader.TakeString("model", kMaxModelBytes));
   ASSIGN_OR_RETURN(identity.channel, reader.TakeString("channel", kMaxModelBytes));
-  // What is read here is checked by CheckProfile.
+  // CheckProfile checks what is read here.
   ASSIGN_OR_RETURN(const auto layers, reader.TakeIn<uint32_t>("num_layers", 0, kMost));
   ASSIGN_OR_RETURN(const auto experts, reader.TakeIn<uint32_t>("num_experts", 0, kMost));
   ASSIGN_OR_RETURN(const auto top_k, reader.TakeIn<uint32_t>("top_k", 0, kMost));

@@ -24,7 +24,7 @@ int64_t TotalOf(absl::Span<const int64_t> popularity);
 Popularity FromCounts(absl::Span<const int64_t> counts);
 
 // The same shares of another total: floor and, by largest remainder, ties to the smaller id, exactly `total` in all.
-// Of nothing (all zero) every expert gets an equal share.  REQUIRES: total >= 0; E >= 1.
+// Where all are zero every expert gets an equal share.  REQUIRES: total >= 0; E >= 1.
 Popularity ScaledTo(absl::Span<const int64_t> popularity, int64_t total);
 
 // The n most popular experts, most popular first, ties to the smaller id.  n is cut to E.

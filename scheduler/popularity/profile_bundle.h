@@ -24,7 +24,7 @@ struct ProbeMap {
   int64_t num_rows = 0;       // that it was fitted on
   std::vector<float> values;  // [E, WidthOf(hidden)], the bias last; finite
   // The same with a hidden layer of U units (workers/moe/popularity/hidden_probe.h), which is run in place of `values`.
-  // Of maps in context alone; U = 0: there is none.
+  // Only maps in context have one; U = 0: there is none.
   int64_t num_units = 0;
   std::vector<float> network = {};  // [E + U, WidthOf(hidden)], the units' rows below the experts'; then [E, U]; finite
 

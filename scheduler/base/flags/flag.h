@@ -116,7 +116,7 @@ template <class T>
 struct VariableFlag final : Flag {
   VariableFlag(absl::string_view name, T* to) : Flag(name, PlaceholderOf<T>(), ValueText(*to)), variable(to) {}
 
-  // What the variable may be.  Parsing does not refuse another value: FlagSet::OutOfRange says which are wrong.
+  // Sets the limits of the variable.  Parsing does not refuse another value: FlagSet::OutOfRange says which are wrong.
   VariableFlag& Range(T low, T high) {
     limits.emplace(std::move(low), std::move(high));
     return *this;

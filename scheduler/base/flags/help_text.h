@@ -1,4 +1,5 @@
-// What --help prints of flags: under the titles of their groups, in the order of the table, wrapped to the terminal.
+// Makes the text that --help prints of flags: under the titles of their groups, in the order of the table, wrapped to
+// the terminal.
 #pragma once
 
 #include <cstddef>

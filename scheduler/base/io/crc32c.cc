@@ -39,7 +39,7 @@ uint32_t LoadWord(const unsigned char* at) {
          static_cast<uint32_t>(at[3]) << 24;
 }
 
-// Of the bits as they are within: complemented by the caller.
+// Takes and returns the inner state: the caller complements it.
 uint32_t ByTables(const unsigned char* at, const unsigned char* end, uint32_t crc) {
   for (; end - at >= 8; at += 8) {
     const uint32_t low = crc ^ LoadWord(at), high = LoadWord(at + 4);

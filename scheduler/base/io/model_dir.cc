@@ -121,7 +121,7 @@ absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
       return absl::PermissionDeniedError(absl::StrCat(name, ": its link leads out of the model directory"));
     }
     const std::string text = absl::StrCat(name, ": ", std::strerror(errno));
-    // What passes says nothing of the file.
+    // Errors that may pass say nothing of the file.
     const bool passes = errno == EIO || errno == ESTALE || errno == ENOMEM || errno == EAGAIN || errno == EINTR;
     if (passes) return absl::UnavailableError(text);
     if (errno == EMFILE || errno == ENFILE) return absl::ResourceExhaustedError(text);

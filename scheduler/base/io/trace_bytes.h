@@ -33,7 +33,7 @@ namespace switchyard {
 inline constexpr absl::string_view kTraceMagic = "SYTRACE1";
 inline constexpr uint32_t kTraceSequenceMarker = 0x31514553;
 
-// What the format can say, whatever a header claims.
+// The limits of the format, whatever a header claims.
 inline constexpr int kMaxTraceLayers = 4096;
 inline constexpr int kMaxTraceExperts = 32767;  // ids are int16
 inline constexpr int kMaxTraceChannels = 64;

@@ -21,7 +21,7 @@ std::optional<int64_t> IntegerIn(const Json& value, int64_t min, int64_t max) {
   return number;
 }
 
-// Of an object's member: a count, from 0 on.
+// Reads an object's member as a count, from 0 on.
 template <class Json>
 std::optional<int64_t> CountAt(const Json& object, const char* key) {
   const auto member = object.find(key);

@@ -1,4 +1,4 @@
-// What an error message may show of text that somebody else wrote.  Thread-safe (pure).
+// Makes text that somebody else wrote fit to be shown in an error message.  Thread-safe (pure).
 #pragma once
 
 #include <cstddef>

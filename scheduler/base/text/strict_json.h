@@ -24,12 +24,12 @@ struct JsonLimits {
   bool lenient = false;  // takes a byte order mark, and of several members of one name the last
 };
 
-// What HuggingFace's readers and our API take: keys and values of any number and length, leniently.
+// The limits of HuggingFace's readers and of our API: keys and values of any number and length, leniently.
 constexpr JsonLimits LenientJson(int max_depth, int64_t max_keys = kNoJsonLimit) {
   return {max_depth, kNoJsonLimit, max_keys, kNoJsonLimit, true};
 }
 
-// What is wrong with a text.
+// A fault of a text.
 struct JsonFault {
   enum class Kind : uint8_t { kText, kDepth, kKeys, kValues, kKeyBytes, kDuplicateKey };
 

@@ -5,7 +5,7 @@ namespace {
 
 enum class Form { kWhole, kCut, kIll };
 
-// What the bytes at the front of `text` are: a whole character of *length bytes; the beginning of one that the text's
+// Classifies the bytes at the front of `text`: a whole character of *length bytes; the beginning of one that the text's
 // end cuts off after *length bytes; or ill-formed, with a maximal part of *length bytes (Unicode, table 3-7).
 Form Classify(absl::string_view text, size_t* length) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };

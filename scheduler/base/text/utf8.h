@@ -42,7 +42,7 @@ absl::string_view CutText(absl::string_view text, size_t most);
 class LossyUtf8 {
  public:
   void Append(absl::string_view bytes, std::string* out);
-  // What still waited is cut off: one U+FFFD.
+  // Ends the text: a character that is still incomplete becomes one U+FFFD.
   void Flush(std::string* out);
 
  private:

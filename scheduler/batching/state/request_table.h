@@ -44,7 +44,7 @@ class RequestTable {
   // That choice has finished, and with the last one its request.
   void Finish(const Sequence& sequence, absl::Time now);
   void Destroy(const Sequence* sequence) { sequences_.erase(sequence); }
-  // Those that plans in flight held.
+  // Destroys the finished sequences that plans in flight held.
   void DestroyFinished();
 
   // A request whose deadline has passed; none: nullopt.

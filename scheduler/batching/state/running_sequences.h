@@ -24,7 +24,7 @@
 
 namespace switchyard::batching {
 
-// What the scheduler keeps about one rank: its pool, its slots, and who runs there.  Plain state.
+// The scheduler's state of one rank: its pool, its slots, and the sequences that run there.  Plain state.
 struct RankState {
   RankState(int32_t num_slots, int32_t num_blocks, int32_t block_size);
 

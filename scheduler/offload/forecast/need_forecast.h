@@ -29,7 +29,7 @@ class NeedForecast {
   // kBeforePass: when a pass begins, ahead = 1 is layer 0; counted apart, as it knows the tokens and no gate.
   // Replaces what was expected at this distance and farther since the last Observe.  REQUIRES: ahead in [1, kMaxAhead].
   void Expect(int layer, int ahead, absl::Span<const int64_t> popularity);
-  // What was expected since the last Observe, for CachePolicy::OnGate.  Valid until the next Observe.
+  // The forecasts since the last Observe, for CachePolicy::OnGate.  Valid until the next Observe.
   absl::Span<const LayerForecast> forecasts() const { return forecasts_; }
   // [0, kChance]  ahead, layer: as in Expect.
   int32_t ChanceOf(int64_t popularity, int ahead, int layer = 0) const;
@@ -40,7 +40,7 @@ class NeedForecast {
     int64_t needed = 0;  // times kChance
     int64_t seen = 0;
   };
-  // Those before a pass come behind the others.
+  // Distances of forecasts before a pass come behind the others.
   static constexpr int kDistances = 2 * kMaxAhead;
   static size_t DistanceOf(int layer, int ahead);
   static int LevelOf(int64_t popularity);

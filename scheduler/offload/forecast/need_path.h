@@ -1,4 +1,5 @@
-// What the last few gates say of the layers to come: a correction of need_history.h's chance, learned while serving.
+// Learns what the last few gates say of the layers to come: a correction of need_history.h's chance, learned while
+// serving.
 //
 // The guess is the base chance plus a learned term for each expert that one of the last num_sources gates needed:
 // weight[layer][gates from that gate to the layer's run][that expert][expert].  After each run a layer's weights take a
@@ -32,7 +33,7 @@ class NeedPath {
 
   // The gate of need.layer has run; base [E]: the chances without the path.
   void Observe(const LayerNeed& need, absl::Span<const int32_t> base);
-  // What to add to the base chance of the expert's next run, of any sign.
+  // The number to add to the base chance of the expert's next run, of any sign.
   int32_t Correction(ExpertKey key) const { return static_cast<int32_t>(score_[key] / (1 << kFraction)); }
 
  private:

@@ -46,7 +46,7 @@ class CachePolicy {
  public:
   virtual ~CachePolicy() = default;
   virtual absl::string_view name() const = 0;
-  // What the slots hold before the first layer, by slot; kNoExpert = empty.
+  // The experts that slots hold before the first layer, by slot; kNoExpert = empty.
   virtual std::vector<ExpertKey> InitialSlots() const = 0;
   // Before the first plan: learns from what a layer needed once, as a profile says.
   virtual void Learn(const LayerNeed&) {}

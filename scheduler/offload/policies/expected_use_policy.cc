@@ -9,11 +9,11 @@
 namespace switchyard::offload {
 namespace {
 
-// What a use one pass over all layers away is worth, to one that is now.
+// The worth of a use one pass over all layers away, relative to one that is now.
 constexpr int32_t kPassDiscount = kChance * 35 / 100;
-// The worth of what forecasts bring in time, to what they do not.
+// The worth of experts that forecasts bring in time, relative to others.
 constexpr int32_t kCoveredWorth = kChance / 2;
-// Of a prefetch two layers ahead, the share of the gain that counts: the next gate may still start it, knowing more.
+// The share of the gain of a prefetch two layers ahead that counts: the next gate may still start it, knowing more.
 constexpr int32_t kFarShare = kChance / 2;
 constexpr int kPathSources = 8;  // gates that NeedPath looks back
 constexpr int kMaxBlended = 2;   // layers ahead whose forecasts are blended with the past

@@ -54,7 +54,7 @@ class ExpectedUsePolicy final : public CachePolicy {
     int64_t at_gate = 0;  // when it was
     int32_t chance = 0;   // in its layer's next run
   };
-  // What keeping the expert is worth from this gate on; weighed once a gate.
+  // The worth of keeping the expert from this gate on; weighed once a gate.
   int64_t Worth(ExpertKey key);
   void Weigh(ExpertKey key, int ahead, int32_t chance);
   // The chance by the past alone.

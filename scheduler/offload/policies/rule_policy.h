@@ -31,7 +31,7 @@ class RulePolicy : public CachePolicy {
   void Prefer(ExpertKey key, bool in_memory) override;
 
  protected:
-  // What the rule says that keeping the expert is worth.
+  // The worth of keeping the expert, by the rule.
   int64_t Keep(ExpertKey key) const;
 
   ExpertCache cache_;

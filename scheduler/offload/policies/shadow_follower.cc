@@ -71,7 +71,7 @@ void ShadowFollower::FollowCopy(const PlanStep& step, LayerPlan* plan) {
 void ShadowFollower::FollowUse(const PlanStep& step, LayerPlan* early, LayerPlan* plan) {
   const int32_t slot = pair_[step.slot];
   if (keys_[slot] != step.key) {
-    // What both hold is paired: this slot holds nothing of the shadow's.
+    // Experts that both hold are paired, so this slot holds none of the shadow's.
     SY_CHECK_EQ(slot_of_[step.key], -1);
     Put(step.key, slot);
     // Early, so that the copy is over sooner.

@@ -27,7 +27,7 @@ class ShadowFollower {
 
   // Experts that this shadow holds and the slots do not: what a change to it may cost, in copies.
   int NumMissing(absl::Span<const ExpertKey> shadow) const;
-  // What the slots hold or wait for.
+  // The experts that the slots hold or wait for.
   absl::Span<const ExpertKey> keys() const { return keys_; }
 
  private:

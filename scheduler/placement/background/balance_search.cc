@@ -187,7 +187,7 @@ class Search {
     if (!draft_.Allows(change)) return;
     Draft tried = draft_;
     tried.Apply(change, kSearchRounds);
-    // What was there before costs nothing to put back.
+    // Putting back an expert that was there before costs nothing.
     const int copies = std::max(1, tried.copies() - draft_.copies());
     const double gain = (potential_ - tried.split().Potential()) / copies;
     if (gain <= best_gain_) return;

@@ -1,5 +1,5 @@
-// What a worker reports of its experts now and then, for operators alone: how its estimators stand, and where experts
-// are.  Plain data.
+// A worker's report of its experts, sent now and then, for operators alone: the statistics of its estimators, and where
+// experts are.  Plain data.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ExpertReport {
   // Rank 0 alone sends these, as all ranks decide alike; empty where nothing moves.
   std::vector<Placement> placements = {};             // [L]
   std::vector<std::vector<SlotOrigin>> origins = {};  // [L][R * slots], of each slot's expert
-  // Of this rank's copies since it has its slots.
+  // This rank's copies since it got its slots.
   int64_t copied_bytes = 0;
   double copy_seconds = 0;
   bool operator==(const ExpertReport& other) const = default;

@@ -14,7 +14,7 @@
 
 namespace switchyard::placement {
 
-// The beginning of a group, and the constants of its first epoch.
+// The placement that a group begins with, and the constants of its first epoch.
 struct GroupPlacement {
   int64_t epoch = 0;
   // [L] with ResidentSlots(...) slots a device (placement_settings.h), without those of the per-step balancer.  Empty:
@@ -34,7 +34,7 @@ struct Migration {
   bool operator==(const Migration& other) const = default;
 };
 
-// What indices of a group's placement may be.
+// The bounds of indices in a group's placement.
 struct PlacementBounds {
   int layers = 0;   // L
   int experts = 0;  // E

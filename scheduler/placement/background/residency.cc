@@ -156,7 +156,7 @@ class Planner {
             .seconds_per_copy = costs.move_seconds};
   }
 
-  // What each replica saves as things are: the layer's busiest device without it.
+  // The saving of each replica in the present placement: how much busier the layer's busiest device is without it.
   std::vector<ReplicaValue> ReplicaValues() const {
     std::vector<ReplicaValue> values;
     for (size_t layer = 0; layer < layers_.size(); ++layer) {

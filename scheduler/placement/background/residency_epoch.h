@@ -23,7 +23,7 @@ namespace switchyard::placement {
 enum class EpochState : uint8_t { kPreparing, kReady, kCommitted, kReleasing, kDone, kAborted };
 inline constexpr int kNumEpochStates = 6;
 
-// What every rank has to do.
+// The order for every rank.
 enum class EpochDirective : uint8_t {
   kNone,
   kUseFromNextStep,  // the next StepPlan has placement_epoch = epoch()
@@ -53,7 +53,7 @@ class ResidencyEpoch {
 
   EpochState state() const { return state_; }
   uint64_t epoch() const { return epoch_; }
-  // What the next StepPlan has to say.
+  // The placement epoch of the next StepPlan.
   uint64_t placement_epoch() const;
   // Why it was aborted: "rank 2: ..."; empty otherwise.
   const std::string& reason() const { return reason_; }

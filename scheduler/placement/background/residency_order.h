@@ -12,7 +12,7 @@
 namespace switchyard::placement {
 
 // Migrations that lead from `from` to `to`, layers in the order of `layer_order` [L].  Of `to` only what is hosted
-// matters: it is rewritten to the slots in which experts come to stand. REQUIRES: CheckResidency holds of both,
+// matters: it is rewritten to the slots that experts end in.  REQUIRES: CheckResidency holds of both,
 // layer_slots + 1 slots a layer and device, the same experts and devices.
 std::vector<ResidencyMigration> OrderMoves(const std::vector<LayerResidency>& from, const ResidencyLimits& limits,
                                            const std::vector<int>& layer_order, std::vector<LayerResidency>* to);

@@ -91,7 +91,7 @@ absl::Status CheckResidency(const std::vector<LayerResidency>& layers, const Res
 absl::Status ApplyMigration(const ResidencyMigration& migration, const ResidencyLimits& limits,
                             std::vector<LayerResidency>* layers);
 
-// What `switchyard experts --why E,L` prints: how popular the expert is, where it is, and what the plan did to it and
+// The text of `switchyard experts --why E,L`: how popular the expert is, where it is, and what the plan did to it and
 // why, or why nothing.  REQUIRES: a plan with facts; layer and expert in range.
 std::string Explain(const ResidencyPlan& plan, int layer, int expert);
 

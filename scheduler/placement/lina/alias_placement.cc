@@ -52,7 +52,7 @@ class Filler {
     }
   }
 
-  // What is left: one replica after the other for the expert with the most rows a replica.
+  // In slots that are left: one replica after the other for the expert with the most rows a replica.
   void Hedge(const popularity::Popularity& popularity) {
     std::vector<uint8_t> everywhere(popularity.size(), 0);
     while (num_empty_ > 0) {

@@ -10,7 +10,7 @@
 namespace switchyard::placement {
 namespace {
 
-// Of step 2.  64 experts on 16 devices would fill 4 slots each and leave none to replicate.
+// The limit of step 2.  64 experts on 16 devices would fill 4 slots each and leave none to replicate.
 int MostPacked(int num_experts, int num_devices) {
   if (num_experts == num_devices) return 4;
   return std::max(4, (num_experts + num_devices - 1) / num_devices + 1);

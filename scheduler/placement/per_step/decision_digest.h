@@ -39,7 +39,7 @@ class DecisionDigest {
   void Mix(DecisionField field, absl::Span<const int64_t> values);
   void Mix(DecisionField field, absl::Span<const int32_t> values);
 
-  // What the gather carries.
+  // The 64 bits that the gather carries.
   uint64_t hash() const;
   const std::array<uint64_t, kNumDecisionFields>& fields() const { return fields_; }
   bool operator==(const DecisionDigest& other) const = default;

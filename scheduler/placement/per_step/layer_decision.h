@@ -41,7 +41,7 @@ struct PolicyShape {
   int64_t even_enough = popularity::kRow / 64;
 };
 
-// What is expected of a coming layer: rows of all ranks, fixed point (popularity.h).
+// The expected rows of a coming layer: rows of all ranks, fixed point (popularity.h).
 struct LayerEstimate {
   int layer = 0;                         // up to the deciding layer = in the next step
   absl::Span<const int64_t> popularity;  // [E]

@@ -72,7 +72,7 @@ absl::Status Arrive(const ResidencyMove& move, DeviceSlots* device) {
 
 using Layers = std::map<int, std::vector<DeviceSlots>>;  // that a migration changes
 
-// Of an expert that moves between memories, once hosts have changed.
+// Checks, once hosts have changed, an expert that moves between memories.
 absl::Status CheckHosted(const ResidencyMove& move, absl::Span<const Placement> residents, const Layers& layers) {
   const auto device = static_cast<size_t>(move.device);
   const auto changed = layers.find(move.layer);

@@ -30,7 +30,7 @@ struct ResidentChange {
 };
 
 // The layers that the migration changes, rising.  residents, tables [L]: as they are; tables hold residents in their
-// slots. InvalidArgument: a move that names what is not there, an arrival of what is resident there already, a load or
+// slots.  InvalidArgument: a move that names what is not there, an arrival of what is resident there already, a load or
 // offload where the expert is not resident after the migration, an expert that would have no resident.
 absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& migration,
                                                             absl::Span<const Placement> residents,

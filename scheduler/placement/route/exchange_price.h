@@ -1,4 +1,4 @@
-// What one row more costs an exchange: the slope of steps' exchange seconds over the rows that were exchanged.
+// The cost of one row more in an exchange: the slope of steps' exchange seconds over the rows that were exchanged.
 //
 // A line is fitted to steps of different sizes (least squares, sums that fade), so that the part that every step pays
 // (messages, waiting) does not count as a row's price.  Thread-compatible.  Does not measure.
@@ -16,7 +16,7 @@ class ExchangeCost {
   // One step: rows that the busiest rank exchanged, and the seconds that exchanging took where nobody was waited for.
   // REQUIRES: both finite and >= 0.
   void Add(double rows, double seconds);
-  // What was before weighs half.
+  // Halves the weight of earlier steps.
   void Fade();
   // In [0, mean seconds / mean rows]; 0: too few steps, or of sizes too much alike for a fit.
   double seconds_per_row() const;

@@ -113,7 +113,7 @@ MinMaxLoads MinimizeBusiestFrom(const ReplicaIndex& replicas, std::vector<int64_
   int64_t bound = FirstBound(replicas, state);
   Pusher pusher(replicas, state);
   while (!pusher.PushBelow(bound)) {
-    // What was reached is closed, and has at least `bound` on each device, more on some.
+    // The devices that were reached form a closed set, which has at least `bound` on each device, more on some.
     int64_t rows = 0, devices = 0;
     for (int device = 0; device < replicas.num_devices(); ++device) {
       if (pusher.Reached()[device] == 0) continue;
@@ -148,7 +148,7 @@ void PourRows(const ReplicaIndex& replicas, absl::Span<const int64_t> expert_row
     replica_rows[first] += expert_rows[expert];
     loads[replicas.DeviceOf(first)] += expert_rows[expert];
   }
-  // Those with few replicas first: the others fill what is left.
+  // Experts with few replicas go first: the others fill the rest.
   std::stable_sort(order.begin(), order.end(),
                    [&](int32_t a, int32_t b) { return replicas.NumReplicas(a) < replicas.NumReplicas(b); });
   std::vector<int32_t> lowest;

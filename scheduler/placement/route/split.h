@@ -17,7 +17,7 @@
 
 namespace switchyard::placement {
 
-// What the gather yields: rows of each rank for each expert of one layer.  Borrows.
+// The gathered counts: rows of each rank for each expert of one layer.  Borrows.
 struct RowCounts {
   int num_ranks = 0;               // R: rank r is device r
   int num_experts = 0;             // E
@@ -49,7 +49,7 @@ class SplitTable {
   // Rows that each device computes, [R].
   const std::vector<int64_t>& loads() const { return loads_; }
   int64_t busiest() const;
-  // What FromPieces takes.
+  // The arguments of FromPieces.
   absl::Span<const int32_t> offsets() const { return offsets_; }
   absl::Span<const SplitPiece> pieces() const { return pieces_; }
   bool operator==(const SplitTable& other) const { return offsets_ == other.offsets_ && pieces_ == other.pieces_; }

@@ -14,7 +14,7 @@
 
 namespace switchyard::placement {
 
-// What does not change while hosts do.
+// The rows of all cases, which do not change while hosts do.
 struct CaseRows {
   int num_cases = 0;            // C
   std::vector<double> rows;     // [E, C] of the mean device's rows: a balanced device has 1

@@ -1,4 +1,5 @@
-// What predictions turned out to mean: of each token P(expert | the experts predicted of it, in order).
+// An estimate by what predictions turned out to mean: the sum over tokens of P(expert | the experts predicted of it, in
+// order).
 //
 // A probe names a token's likeliest experts; counting the first top_k of them as certain leaves out what it does not
 // know.  A profile of predictions (ContextKind::kPredicted, of the same channel) has counted what such tokens chose: of

@@ -15,7 +15,7 @@ using E = LivePredictor;
 size_t Index(LivePredictor estimator) { return static_cast<size_t>(estimator); }
 size_t Index(Predictor predictor) { return static_cast<size_t>(predictor); }
 
-// What the blend is made of.
+// The parts of the blend.
 std::array<const Popularity*, kBlended.size()> BlendedOf(const std::array<Popularity, kNumLivePredictors>& kept) {
   std::array<const Popularity*, kBlended.size()> blended;
   for (size_t i = 0; i < kBlended.size(); ++i) blended[i] = &kept[Index(kBlended[i])];

@@ -65,7 +65,7 @@ class LiveEstimates {
   // Layers in which the estimator is switched off, or on trial.
   int NumOff(LivePredictor estimator, int ahead) const;
   EstimateMeans MeansOf(LivePredictor estimator, int ahead) const;
-  // What was switched off or on since the last call (PredictorMonitor), phase and distance named.
+  // Says which estimators were switched off or on since the last call (PredictorMonitor), with phase and distance.
   std::vector<std::string> TakeReports();
 
   // In the order of LiveProfiles; replaced by Restore.

@@ -9,7 +9,7 @@ namespace switchyard::popularity {
 namespace {
 
 constexpr int kPredictedLength = 4;
-// Of the profile's bytes: paths have half, token ids a quarter, each channel a sixteenth.
+// Divides the profiles' bytes: paths have half, token ids a quarter, each channel a sixteenth.
 constexpr int64_t kShareOf[] = {2, 4, 16};
 
 }  // namespace

@@ -31,7 +31,7 @@ inline constexpr int kNumLivePredictors = 11;
 // "marginal", "path_corrected", …: the metric's label.
 absl::string_view NameOf(LivePredictor estimator);
 
-// Who predicted a token's experts of a coming layer.
+// The ops that predict a token's experts of a coming layer.
 enum class Predictor : uint8_t { kGateAhead, kProbe };
 inline constexpr int kNumPredictors = 2;
 inline constexpr int kMaxAhead = 2;
@@ -64,16 +64,16 @@ ProfileLimits LiveLimits(const LiveOptions& options, ContextKind context);
 // Where LiveProfiles has the profile of a channel: after those of paths and of token ids.
 size_t ProfileOf(Predictor predictor, int ahead);
 
-// What a blend is made of.
+// The parts of a blend.
 inline constexpr std::array<LivePredictor, 4> kBlended = {LivePredictor::kPathCorrected, LivePredictor::kToken,
                                                           LivePredictor::kGateAheadCalibrated,
                                                           LivePredictor::kProbeCorrected};
 
 // Sets of estimators are bits.
 constexpr uint32_t BitOf(LivePredictor estimator) { return uint32_t{1} << static_cast<uint32_t>(estimator); }
-// What has to be asked for it, itself among them.
+// The estimators that have to be asked for this one, itself among them.
 uint32_t NeededBy(LivePredictor estimator);
-// Those that read what the predictor said.
+// The estimators that read the predictor's predictions.
 uint32_t ReadersOf(Predictor predictor);
 
 }  // namespace switchyard::popularity

@@ -1,4 +1,4 @@
-// What a worker's op predicted from this batch's hidden states: gate_ahead (the later gate on this layer's state) or
+// The estimate of a worker's op from this batch's hidden states: gate_ahead (the later gate on this layer's state) or
 // probe (a fitted map).
 //
 // The scheduler sees no hidden state: the op yields expert ids per token, which are handed in here before Estimate.  A
@@ -24,7 +24,7 @@ class ObservedPredictor {
   void SetPredictions(int layer, int num_predicted, absl::Span<const int16_t> predictions);
   void Clear(int layer) { statements_[static_cast<size_t>(layer)] = {}; }
 
-  // What was handed in of the layer: [T, M], and M; empty and 0 if nothing was.
+  // The predictions that were handed in for the layer: [T, M], and M; empty and 0 if nothing was.
   absl::Span<const int16_t> predictions(int layer) const { return statements_[static_cast<size_t>(layer)].predictions; }
   int num_predicted(int layer) const { return statements_[static_cast<size_t>(layer)].num_predicted; }
 

@@ -54,7 +54,7 @@ class PredictorMonitor {
   int Best(int layer) const { return layers_[static_cast<size_t>(layer)].best; }
   PredictorState StateOf(int layer, int estimator) const;
   OffVerdict LastOff(int layer, int estimator) const;
-  // What was switched off or on since the last call, one sentence each, with both figures.
+  // Says which were switched off or on since the last call, one sentence each, with both figures.
   std::vector<std::string> TakeReports();
 
  private:

@@ -1,4 +1,4 @@
-// What a profile says of a batch: the sum over its tokens of P(next expert | the token's path), or given its id.
+// The estimate of a batch by a profile: the sum over its tokens of P(next expert | the token's path), or given its id.
 //
 // Three estimators of the family, by options:
 //   marginal  max_length 0: every token the same, the layer's counts

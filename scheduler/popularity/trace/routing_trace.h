@@ -12,7 +12,7 @@
 
 namespace switchyard::popularity {
 
-// What an estimator that needs hidden states (gate_ahead, probe) said of each token before the gate ran.
+// The predictions of an estimator that needs hidden states (gate_ahead, probe), for each token, before the gate ran.
 struct TraceChannel {
   std::string name;       // "gate_ahead", "probe", "probe2" (two layers ahead)
   int num_predicted = 0;  // M experts a token and layer, best first

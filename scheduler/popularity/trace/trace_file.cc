@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<int16_t>> TakeExperts(ByteReader* reader, const Exper
   return ids;
 }
 
-// What a token takes in a sequence.  Within the header's limits the sum stays below 2^48.
+// The bytes of a token in a sequence.  Within the header's limits the sum stays below 2^48.
 uint64_t BytesPerToken(const RoutingTrace& trace) {
   uint64_t ids = static_cast<uint64_t>(trace.shape.top_k);
   for (const TraceChannel& channel : trace.channels) ids += static_cast<uint64_t>(channel.num_predicted);
