@@ -8,7 +8,7 @@
 // One plan at a time; none where --rebalance_steps is 0.
 //
 // Costs for the per-step balancer go the same way, as a migration without moves: after the first steps have measured
-// them, and whenever they have changed, so that every rank adopts them at the same step. No thread, clock or socket:
+// them, and whenever they have changed, so that every rank adopts them at the same step.  No thread, clock or socket:
 // the engine loop owns it and passes the time; Host does the rest.
 #pragma once
 

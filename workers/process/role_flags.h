@@ -1,4 +1,4 @@
-// What a worker's flags say of its role: checks, and what they set.
+// Checks a worker's flags for its role, and makes its options of them.
 #pragma once
 
 #include <optional>

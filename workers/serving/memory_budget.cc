@@ -21,7 +21,7 @@ int64_t Add(int64_t a, int64_t b) {
 
 bool IsSize(const std::string& text, int64_t* bytes) { return absl::SimpleAtoi(text, bytes) && *bytes >= 0; }
 
-// What `pool`, one of the rank's, leaves to it.
+// The budget that `pool`, one of the rank's, leaves to the rank.
 MemoryBudget SharePool(int rank, const MemoryPool& pool, absl::Span<const MemoryClaim> claims) {
   MemoryBudget budget = {.available = pool.available_bytes, .limit = pool.limit};
   const MemoryClaim& mine = claims[static_cast<size_t>(rank)];

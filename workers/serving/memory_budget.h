@@ -18,7 +18,7 @@
 
 namespace switchyard::worker {
 
-// What one rank claims.
+// The claim of one rank.
 struct MemoryClaim {
   std::vector<MemoryPool> pools;  // that it takes from, as it sees them while nobody loads; one at least
   int64_t to_come = 0;            // bytes that it will take beside what it has: weights, slots, KV cache
@@ -28,13 +28,13 @@ struct MemoryClaim {
 std::string EncodeClaim(const MemoryClaim& claim);
 absl::StatusOr<MemoryClaim> DecodeClaim(absl::string_view text);  // InvalidArgument
 
-// What this rank may take, by the pool that leaves it the least.
+// The memory that this rank may take, by the pool that leaves it the least.
 struct MemoryBudget {
   int workers = 1;          // that share it, this one among them
   int64_t available = 0;    // bytes, for what all of them need
   std::string limit;        // what sets that, in words
   int64_t others_need = 0;  // bytes
-  // Of all pools that are shared: what is left for this rank's KV cache, in equal parts, once all have what they claim.
+  // The least over all shared pools of what is left for this rank's KV cache, in equal parts, once all claims are met.
   int64_t cache_room = std::numeric_limits<int64_t>::max();
 
   int64_t own_bytes() const { return available - others_need; }

@@ -1,5 +1,5 @@
-// What a worker does with the migrations of a residency plan (scheduler/placement/background/residency_epoch.h), as its
-// link sees it.
+// Interface through which a worker's link carries out the migrations of a residency plan
+// (scheduler/placement/background/residency_epoch.h).
 //
 // Used by the thread that runs the worker's steps.  A migration lives from PreparePlacement to DropPlacement, or
 // through the step whose placement_epoch names it, which puts it in use, to ReleasePlacement; and never longer than the

@@ -37,8 +37,8 @@ moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, 
 absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
                                                                     moe::ExpertFile::Progress progress);
 
-// What copies from the file, which stays, into slots on the input's device.  On a device it pins the file, where it
-// can. Errors: the device's.
+// Makes the copier from the file, which must stay, into slots on the input's device.  On a device it pins the file,
+// where it can.  Errors: the device's.
 absl::StatusOr<std::unique_ptr<moe::ExpertCopier>> CopierFrom(const moe::ExpertFile& file, Device device);
 
 // How long filling a rank's slots may take when it begins.

@@ -15,7 +15,7 @@
 namespace switchyard::worker {
 namespace {
 
-// What the policy weighs copies and experts' work by; what layers take beside is measured
+// The rates by which the policy weighs copies and experts' work; layers' other time is measured
 // (workers/moe/placement/gate_cost.h).
 struct Rates {
   double memory_bytes = 0;  // bytes a second, of weights that are read to compute

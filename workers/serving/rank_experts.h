@@ -47,7 +47,7 @@ class RankExperts {
   // How fast experts are copied here.
   const moe::TimedCopier& copier() const { return *copier_; }
   moe::ExpertOffload* offload() { return offload_.get(); }
-  // What the model's layers compute from.
+  // The provider that the model's layers compute from.
   moe::ExpertWeightProvider* experts() {
     if (cold_ != nullptr) return cold_.get();
     return offload_.get();

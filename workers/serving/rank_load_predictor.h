@@ -49,13 +49,13 @@ absl::Status CheckForecastOptions(const ForecastOptions& options);
 absl::StatusOr<popularity::ProfileBundle> ReadProfile(const ForecastOptions& options, const std::string& weights_hash);
 
 // Writes what the load predictor has learned, rank 0 with what it had loaded; whole or not at all.  Blocks: solves the
-// fits as they are.  InvalidArgument: the file, with the reason. REQUIRES: MakeRankLoadPredictor made it, for options
+// fits as they are.  InvalidArgument: the file, with the reason.  REQUIRES: MakeRankLoadPredictor made it, for options
 // with a profile_out.
 absl::Status SaveProfile(const Stream& stream, const moe::RowLoadPredictor& load_predictor, int rank,
                          const std::string& path);
 
 // Makes the load predictor of the model's MoE layers, on the stream's device.  Errors: ReadProfile's; InvalidArgument:
-// more experts than a profile can name; ResourceExhausted: what a profile_out's fits take and what is free. REQUIRES:
+// more experts than a profile can name; ResourceExhausted: what a profile_out's fits take and what is free.  REQUIRES:
 // the model has MoE layers and outlives it.
 absl::StatusOr<std::unique_ptr<moe::RowLoadPredictor>> MakeRankLoadPredictor(const Stream& stream,
                                                                              const ForecastedModel& forecasted,

@@ -1,5 +1,5 @@
 // A worker's experts under --placement=MODE: the machine's expert file, the rank's slots, and the group's load
-// balancer. With --expert_budget, too, slots for a part of them, which a cache policy fills
+// balancer.  With --expert_budget, too, slots for a part of them, which a cache policy fills
 // (workers/moe/placement/cached_expert_host.h).
 //
 // Slots stay from group to group; what the next one wants and is not there is copied when it begins.
@@ -59,14 +59,15 @@ class RankPlacement {
   const moe::TimedCopier& copier() const { return *copier_; }
   // A layout with as many slots a rank as any layer ever has.
   moe::ExpertLayout SlotsOfLayer() const;
-  // What the model's layers compute from.
+  // The provider that the model's layers compute from.
   moe::ExpertWeightProvider* experts();
   // RankExperts'; without a budget migrations look (ReplicatedExperts).
   bool found_damage() const { return budgeted_ != nullptr && budgeted_->found_damage(); }
   // With all of the model's experts.
   const moe::ExpertFile& file() const { return budgeted_ != nullptr ? budgeted_->file() : *file_; }
   int64_t slot_bytes() const;
-  // Of copies that the placement asked for: none under a budget, whose policy asks for them (expert_counters).
+  // Counts of the copies that the placement asked for: none under a budget, whose policy asks for them
+  // (expert_counters).
   moe::ExpertHostCounters counters() const {
     return placed_ == nullptr ? moe::ExpertHostCounters() : placed_->counters();
   }

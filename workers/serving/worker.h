@@ -72,7 +72,7 @@ class Worker final : public PlacementHost {
   DType dtype() const { return dtype_; }
   int threads() const { return options_.threads; }
   Device device() const { return options_.device; }
-  // What decides bits, as ranks compare it: the CPU's instruction set, or the device's kind.
+  // The property that decides bits, as ranks compare it: the CPU's instruction set, or the device's kind.
   std::string isa() const;
   // Memory that weights and cache may take: the machine's or the device's.
   int64_t memory_bytes() const;
@@ -88,13 +88,13 @@ class Worker final : public PlacementHost {
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
-  // Of an expert budget's copies, since the assignment was taken; none without one.
+  // Counts of an expert budget's copies since the assignment was taken; none without one.
   moe::ExpertOffloadCounters expert_counters() const;
-  // Of a budget's experts that the host computed, likewise.
+  // Counts of a budget's experts that the host computed, likewise.
   moe::ColdCounters cold_counters() const;
   // Writes what the load predictor has learned where the options say so; OK if there is nothing to write.  In no group.
   absl::Status SaveProfile();
-  // What a placement's copies took; null under --placement=static.
+  // The time of a placement's copies; null under --placement=static.
   const moe::TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
   // The group's balancer where experts move; null otherwise.  The worker's thread only.
   const moe::PerStepBalancer* balancer() const { return placement_ == nullptr ? nullptr : placement_->balancer(); }
@@ -120,7 +120,7 @@ class Worker final : public PlacementHost {
   absl::StatusOr<bool> PlacementReady() override;
   void DropPlacement(int64_t epoch) override;
   absl::Status ReleasePlacement(int64_t epoch) override;
-  // The time of copies that a placement asked for; none under --placement=static.
+  // Counts of the copies that a placement asked for; none under --placement=static.
   moe::ExpertHostCounters placement_counters() const {
     return placement_ == nullptr ? moe::ExpertHostCounters() : placement_->counters();
   }
@@ -147,7 +147,7 @@ class Worker final : public PlacementHost {
   const moe::ExpertFile* DamagedFile() const;
   RankPlacementInput PlacementInput(const fleet::RankAssignment& assignment,
                                     const fleet::EngineSettings& settings) const;
-  // Of the assignment, on the device.
+  // The memory that the assignment needs on the device.
   absl::StatusOr<model::MemoryNeed> NeedOf(const fleet::RankAssignment& assignment,
                                            const fleet::EngineSettings& settings) const;
   // budget_, with the ranks that share this host's memory.
@@ -158,8 +158,8 @@ class Worker final : public PlacementHost {
   absl::Status CheckPlacement(const placement::PlacementSettings& placement, int world) const;
   // available: bytes of the host's memory that, if it is built in memory, the file may take.
   RankExpertFileInput ExpertFileInput(int64_t available) const;
-  // What an expert budget's slots begin with: by what was learned in a group before, else by --profile; empty: nothing
-  // is known, or there is no budget.
+  // The shares that an expert budget's slots begin with: by what was learned in a group before, else by --profile;
+  // empty: nothing is known, or there is no budget.
   absl::StatusOr<std::vector<int64_t>> KnownPopularity() const;
   // The group's.  FailedPrecondition: --placement=static, or no group.
   absl::StatusOr<moe::PerStepBalancer*> Balancer();

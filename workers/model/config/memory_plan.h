@@ -29,7 +29,7 @@ struct MemoryNeed {
   int64_t expert_slots = -1;
 };
 
-// Of weights, slots and cache.
+// The bytes of weights, slots and cache.
 absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need);
 
 // ResourceExhausted "config needs X bytes ..., worker has Y bytes available" when they do not fit into worker_bytes
@@ -37,7 +37,7 @@ absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need);
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes,
                          absl::string_view why = "");
 
-// What is left for the KV cache, where nobody said how large it has to be.
+// The memory that is left for the KV cache, where its size is not given.
 struct KvCapacity {
   int64_t available = 0;  // bytes; negative: more is taken already than may be
   std::string limit;      // what sets it, as the user said it: "--gpu_memory_fraction=0.9 of 85899345920 bytes"

@@ -1,5 +1,5 @@
 // GPT-2 with experts, as papers on training use it: learned positions, LayerNorm, biases on all products of attention
-// and of the GELU feed-forwards, every n-th one a MoE block with top-1 or top-2 routing; a tied head. There is
+// and of the GELU feed-forwards, every n-th one a MoE block with top-1 or top-2 routing; a tied head.  There is
 // no such model in transformers: config.json and names are ours (workers/model/README.md).
 #include "scheduler/base/text/quote.h"
 #include "workers/model/families/family.h"

@@ -1,5 +1,6 @@
-// What a forward pass keeps for its backward: for every layer, the residual stream before and after attention, q, k and
-// v, attention's output, and what its feed-forward keeps (moe_saved.h).  Normalized rows, cheap to make again, are not.
+// The activations that a forward pass keeps for its backward: for every layer, the residual stream before and after
+// attention, q, k and v, attention's output, and what its feed-forward keeps (moe_saved.h).  Normalized rows, cheap to
+// make again, are not.
 //
 // Model::Forward fills it, ModelBackward reads it, and the next batch reuses it: with no more rows than before, nothing
 // is allocated.  With kLayerInputs only the residual stream before each layer stays; backward repeats each layer but

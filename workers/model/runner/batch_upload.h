@@ -1,5 +1,5 @@
 // Copies a step's batch to a device's memory.  The CPU needs none.  Thread-compatible.
-// What Send sets in the batch is valid for work that is enqueued before the next Send.
+// The pointers that Send sets in the batch are valid for work that is enqueued before the next Send.
 #pragma once
 
 #include "absl/status/status.h"

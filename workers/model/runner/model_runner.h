@@ -46,7 +46,7 @@ struct RunnerOptions {
   bool graphs = true;
 };
 
-// What decides over a group's layers beside its layout.  Borrowed; may be null.
+// The objects that decide over a group's layers beside its layout.  Borrowed; may be null.
 struct LayerGuides {
   moe::PerStepBalancer* balancer = nullptr;  // where rows go; begins each step, with the plan's placement epoch
   moe::LayerLoadPredictor* load_predictor = nullptr;  // what coming layers get
@@ -156,7 +156,7 @@ class ModelRunner {
   pipeline::MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
 
-  // Of the step under way; kept for their capacity.
+  // The buffers of the step under way; kept for their capacity.
   Batch batch_;
   std::unique_ptr<DeviceSteps> device_steps_;  // null on the CPU
   bool records_steps_ = false;

@@ -14,7 +14,7 @@
 namespace switchyard::model {
 namespace {
 
-// Of one thread, in whole layers.
+// The rates of one thread, measured in whole layers.
 constexpr double kFlopPerSecondAmx = 0.52e12;
 constexpr double kFlopPerSecondBf16 = 0.33e12;
 constexpr double kFlopPerSecondFma = 0.1e12;  // fp32, and what is widened to it: a guess

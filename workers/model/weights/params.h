@@ -46,7 +46,7 @@ inline constexpr int kMaxReported = 8;
 // The same without a checkpoint, for a model that is to be written: experts are not fused.
 std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights);
 
-// Those of routed experts alone: experts[i] are `ids` of the i-th layer with experts, by slot.
+// The params of routed experts alone: experts[i] are `ids` of the i-th layer with experts, by slot.
 std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,
                                     absl::Span<std::vector<FfnWeights>> experts);
 

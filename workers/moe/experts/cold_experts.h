@@ -1,7 +1,7 @@
 // Computes an expert budget's cold experts on the host: rows of experts in no slot go to the CPU, which has its own
 // packing of the weights, and their outputs come back; the others' waves run meanwhile.
 //
-// It computes the experts whose rows take the host less time than their copy, until this has cost as much lately as the
+// Computes the experts whose rows take the host less time than their copy, until this has cost as much lately as the
 // copy (scheduler/offload/cold_choice.h).  Both are measured, so bits depend on slots and on time: a CPU rounds
 // otherwise than a device.  Each rank decides for itself.  The cache policy does not learn of these rows, so it copies
 // nothing.
@@ -89,7 +89,7 @@ class ColdExperts : public ExpertWeightProvider {
   Tensor hidden_;        // [kMostRows, F]
   double slowness_ = 1;  // of the host, measured over expected
   ColdCounters counters_;
-  // Of the layer.
+  // The state of the present layer.
   std::vector<Cold> cold_;
   std::vector<uint8_t> elsewhere_;    // [slots]
   int64_t rows_ = 0;                  // of cold_

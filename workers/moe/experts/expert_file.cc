@@ -42,7 +42,7 @@ struct Header {
   std::atomic<int64_t> done;  // read by those who wait
   std::atomic<int64_t> builder;
   uint64_t checksum;
-  // What the checksum covers, with the table.
+  // The checksum covers these fields and the table.
   int64_t file_bytes, data, stride, experts, identity_bytes;
   char identity[kTableAt - 80];
 };

@@ -49,7 +49,7 @@ struct ExpertOffloadOptions {
   std::function<std::unique_ptr<offload::CachePolicy>(const offload::OffloadShape& shape,
                                                       absl::Span<const int64_t> popularity)>
       make_policy;
-  // What computing takes, in the policy's ticks: reading an expert's weights, and a row of one.
+  // The time of computing, in the policy's ticks: reading an expert's weights, and a row of one.
   int64_t expert_ticks = 1;
   int64_t row_ticks = 1;
   int64_t first_gate_ticks = 0;  // from the beginning of a pass to its first gate, at the least

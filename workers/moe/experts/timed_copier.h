@@ -29,7 +29,7 @@ class TimedCopier : public ExpertCopier {
 
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return inner_->ReadBack(chunk); }
 
-  // Of the copies that succeeded.
+  // These count the copies that succeeded.
   int64_t bytes() const { return bytes_; }
   double seconds() const { return 1e-9 * static_cast<double>(nanoseconds_); }
 

@@ -5,7 +5,7 @@
 //   experts   dh = w · (do · down)   dw = (do · down) · h   ddown += doᵀ · (w · h)   then through the activation
 //             (GELU with biases: dw += do · down_bias, and the biases' own)
 //   router    dw goes through top-k and softmax to the logits, and what the router's own losses add (RouterLoss)
-// It runs forward's schedule: gradients are dispatched as rows were and combined as outputs were (dispatch_gradient.h);
+// Runs forward's schedule: gradients are dispatched as rows were and combined as outputs were (dispatch_gradient.h);
 // weights' gradients are computed while the latter are on their way.
 //
 // Every rank of the group must call Run for the same layers in the same order, also with zero rows.  The bits of dx

@@ -2,7 +2,7 @@
 //
 // The caller of a step makes one MoeContext and passes it down; model, layers, exchanges, load balancers, load
 // predictors and experts change only its statistics.  The model makes a LayerContext for each layer, which fills in the
-// rest as it runs. Plain data; everything is borrowed.
+// rest as it runs.  Plain data; everything is borrowed.
 #pragma once
 
 #include <cstdint>

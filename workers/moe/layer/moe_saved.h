@@ -1,5 +1,5 @@
-// What one MoE layer keeps of a forward pass for its backward (LayerContext::saved): the router's numbers, routes,
-// received rows, the experts' products before and after the activation.
+// The activations that one MoE layer keeps of a forward pass for its backward (LayerContext::saved): the router's
+// numbers, routes, received rows, the experts' products before and after the activation.
 //
 // MoeExecutor::Run fills it, MoeBackward::Run reads it; each layer (and micro-step) has its own.  Keeps neither this
 // rank's own rows, which the caller recomputes cheaply, nor experts' outputs.  Memory grows and is kept for the next
@@ -22,7 +22,7 @@ struct GateMemory {
 };
 
 struct MoeSaved {
-  // Of one micro-batch of the schedule.
+  // The part of one micro-batch of the schedule.
   struct Chunk {
     HostDispatcher exchange;
     TensorView sums, hidden;  // [rows, 2F] (GELU: F), [rows, F] model dtype, in expert order

@@ -3,7 +3,7 @@
 // The table says which experts rows may come for; a decision or a migration copies nothing by itself.  The cache policy
 // decides what is in the budget's slots (expert_offload.h), as without a placement; it receives what rows may come for,
 // how many by the decisions' estimates (layer_balancer.h), and what a committed migration wants in memory.  So a
-// replica costs room in the cache, and a copy when rows come for it and it is not there. Thread-compatible: the step's
+// replica costs room in the cache, and a copy when rows come for it and it is not there.  Thread-compatible: the step's
 // thread.  Makes no copies of its own, so that its migrations are ready at once; all copies of a budget are compared
 // with checksums when they are made (summed_copier.h).
 #pragma once

@@ -24,7 +24,7 @@ namespace switchyard::moe {
 
 class DecisionGather {
  public:
-  // Of more estimates those of the nearest layers are sent.
+  // Where there are more estimates, those of the nearest layers are sent.
   static constexpr int kMaxEstimates = 2;
 
   // estimates: whether messages have room for them; the same on all ranks.
@@ -58,7 +58,7 @@ class DecisionGather {
   absl::Status Count(const TensorView& topk_idx);
   absl::Status Pack(const LayerContext& layer, uint64_t hash);
   absl::Status PackEstimate(const placement::LayerEstimate& reported, int64_t place);
-  // Of all ranks' messages.
+  // Reads all ranks' messages.
   absl::Status Read(const MoeContext& context, const LayerContext& layer, absl::Span<const char* const> messages);
   absl::Status ReadWideCounts(const MoeContext& context, const LayerContext& layer);
   absl::Status ReadEstimates(const char* message, int rank);

@@ -26,7 +26,7 @@ struct DecisionBounds {
 // Internal: the words do not hold together.  Slots are the caller's to check.
 absl::StatusOr<placement::LayerDecision> DecodeDecision(absl::Span<const int32_t> words, const DecisionBounds& bounds);
 
-// Of the outputs alone: equal on the rank that decided and on those that received the decision.
+// The digest of the outputs alone: equal on the rank that decided and on those that received the decision.
 placement::DecisionDigest DigestOfSaid(const placement::LayerDecision& decision);
 
 }  // namespace switchyard::moe

@@ -64,7 +64,7 @@ class ExpertHost {
   // Whether all arrivals are there.  DataLoss: a copy arrived with a wrong checksum; a failed copy's error.  What was
   // here before and turns out to be damaged is copied anew first.  Does not wait.
   virtual absl::StatusOr<bool> Ready() = 0;
-  // What arrived is the table's, and what departs is not, but stays until Release.  REQUIRES: Ready.
+  // Adds the arrivals to the table, and removes the departures, which stay in memory until Release.  REQUIRES: Ready.
   virtual void Commit(absl::Span<const Expert> departures) = 0;
   // With a commit: the plan wants this expert of the table in memory, or does not.
   virtual void Prefer(const Expert&, bool) {}

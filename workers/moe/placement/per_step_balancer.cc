@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<PerStepBalancer>> PerStepBalancer::Create(PerStep
   RETURN_IF_ERROR(CheckMode(options.shape.mode));
   ASSIGN_OR_RETURN(std::unique_ptr<placement::PlacementPolicy> policy, placement::MakePlacementPolicy(options.shape));
   SY_CHECK(0 <= options.rank && options.rank < options.shape.residents[0].num_devices());
-  // What the policy begins with: replicas stand in slots that the residents leave empty.
+  // The policy begins with replicas in slots that the residents leave empty.
   for (size_t layer = 0; layer < options.shape.residents.size(); ++layer) {
     options.shape.residents[layer] = policy->table(static_cast<int>(layer)).placement();
   }

@@ -7,8 +7,8 @@
 // In the mode `central` device 0 alone decides, and sends the decision in one message more; estimates ride in the same
 // gather as the counts, not in the all-to-all as the paper's do.
 // A migration of the background balancer: Prepare copies; the step that names the epoch commits it on every rank before
-// its first layer. Refuses `oracle`, which would have to know the gate before it runs, and `ideal`, which changes
-// answers. Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; scheduler/PAPERS.md, "Beyond
+// its first layer.  Refuses `oracle`, which would have to know the gate before it runs, and `ideal`, which changes
+// answers.  Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; scheduler/PAPERS.md, "Beyond
 // Lina".
 #pragma once
 
@@ -65,7 +65,7 @@ class PerStepBalancer : public LayerBalancer {
   double commit_seconds() const { return commit_seconds_; }
   const placement::Placement& placement(int layer) const { return placements_[static_cast<size_t>(layer)]; }
   int num_layers() const { return static_cast<int>(placements_.size()); }
-  // Who put the expert on that device.
+  // Why the expert is on that device.
   placement::SlotOrigin OriginOf(int layer, int device, int expert) const { return origins_.Of(layer, device, expert); }
 
  private:

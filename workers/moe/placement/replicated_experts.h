@@ -4,7 +4,7 @@
 // come from the machine's expert file.  The thread that copies compares with checksums what is copied for a migration,
 // and what was here for a decision and a migration keeps.  What is found damaged in a slot is copied anew before
 // anything else computes with it; from then on all copies of that expert are compared, and one that arrives damaged
-// fails what needs it: a migration, a layer, a group that begins. Thread-compatible: the step's thread.  Needs as many
+// fails what needs it: a migration, a layer, a group that begins.  Thread-compatible: the step's thread.  Needs as many
 // slots as the placement has (with fewer: expert_offload.h).
 #pragma once
 

@@ -165,7 +165,7 @@ class Residuals {
     for (int64_t i = 0; i < size(); ++i) sum += Row(i)[d];
     const double mean = scale_.mean[d] = sum / count;
     for (int64_t i = 0; i < size(); ++i) squares += (Row(i)[d] - mean) * (Row(i)[d] - mean);
-    // What varies in a constant column is rounding.
+    // The variation of a constant column is rounding.
     const bool varies = squares > kConstant * kConstant * count * mean * mean;
     scale_.inverse[d] = varies ? 1 / std::sqrt(squares / count) : 0;
   }

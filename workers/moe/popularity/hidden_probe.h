@@ -35,7 +35,7 @@ class HiddenProbe {
  public:
   // REQUIRES: all >= 1.
   HiddenProbe(int64_t num_features, int64_t num_experts, int64_t max_rows);
-  // Of one kept row.
+  // The bytes of one kept row.
   static int64_t BytesOfRow(int64_t num_features, int64_t num_experts);
 
   // REQUIRES: floating, finite, on the CPU; as many rows.

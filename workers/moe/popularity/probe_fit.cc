@@ -75,7 +75,7 @@ int64_t ProbeFit::SolvingBytesOf(const ProbeFitOptions& options) {
   layer.num_layers = 1;
   layer.hidden *= options.in_context ? 2 : 1;
   layer.in_context = false;
-  // What the map misses of a kept row is E numbers more.
+  // The map's error takes E numbers more of a kept row.
   const int64_t row = HiddenProbe::BytesOfRow(2 * options.hidden, 2 * options.num_experts);
   return 2 * BytesOf(layer) + (options.in_context ? options.kept_rows * row : 0);
 }

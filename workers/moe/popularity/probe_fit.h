@@ -40,14 +40,15 @@ class ProbeFit {
  public:
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
   static constexpr int64_t kMaxProfilingBytes = int64_t{2} << 30;  // with maps in context and kept rows
-  // Of all layers' sums.
+  // The bytes of all layers' sums.
   static int64_t BytesOf(const ProbeFitOptions& options);
   // The rows of a layer that a profiling run keeps where kMaxProfilingBytes has room beside the sums: at most
   // kMostKept; 0 where they would be too few for a hidden layer, while serving, or without maps in context.  Ignores
   // kept_rows.
   static constexpr int64_t kMostKept = int64_t{1} << 17;
   static int64_t KeptRowsOf(ProbeFitOptions options);
-  // What solving takes beside them, at most: a copy of the largest layer's sums and rows, and what is made of them.
+  // The bytes that solving takes beside them, at most: a copy of the largest layer's sums and rows, and what is made of
+  // them.
   static int64_t SolvingBytesOf(const ProbeFitOptions& options);
 
   // REQUIRES: layers >= 1, share > 0; BytesOf within kMaxBytes, or a share of 1 and memory for it.
@@ -80,13 +81,13 @@ class ProbeFit {
   }
 
  private:
-  // What a layer's window of rows was, until the layers ahead have run.
+  // A layer's window of rows, kept until the layers ahead have run.
   struct Seen {
     Tensor x;        // [n, H]
     Tensor logits;   // [n, E]
     Tensor context;  // [c, 2H] of the last c of them
   };
-  // What has been added so far, alone and in context.
+  // The sums so far, alone and in context.
   struct Sums {
     std::vector<RidgeProbe> alone, in_context;  // [L - 1]; in_context may be empty
     std::vector<HiddenProbe> kept;              // [L - 1] in context; may be empty

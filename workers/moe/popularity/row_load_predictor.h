@@ -73,11 +73,12 @@ class RowLoadPredictor : public LayerLoadPredictor {
   // loaded and fitted maps (ProfileBundle::Merge, its errors); else maps are those in use.
   absl::StatusOr<Learned> Collect(const Stream& stream) const;
 
-  // What was learned, to be collected between passes piece by piece: a profile each, then the maps in use, in a
-  // bundle's order.  own: only what is from these rows and not loaded.  REQUIRES: piece in [0, num_pieces()), rising.
+  // The parts of all that was learned, to be collected between passes piece by piece: a profile each, then the maps in
+  // use, in a bundle's order.  own: only what is from these rows and not loaded.  REQUIRES: piece in [0, num_pieces()),
+  // rising.
   int num_pieces() const;
   void AddPiece(int piece, bool own, popularity::ProfileBundle* bundle) const;
-  // Of this model, and nothing learned.
+  // A bundle of this model with nothing learned.
   popularity::ProfileBundle EmptyBundle() const;
 
   // From now on this map also predicts map.layer + map.ahead from map.layer's rows; in context, of prompts' rows alone.
@@ -104,7 +105,7 @@ class RowLoadPredictor : public LayerLoadPredictor {
   absl::Duration spent() const { return absl::Seconds(spent_seconds_); }
 
  private:
-  // Of a map among probes_, in a bundle's order.
+  // The place of a map among probes_, in a bundle's order.
   static size_t IndexOf(const popularity::ProbeMap& map);
   // The phase's rows of the pass, with what is known of their routing.
   popularity::RoutingView ViewOf(popularity::Phase phase) const;
@@ -169,7 +170,7 @@ class RowLoadPredictor : public LayerLoadPredictor {
   IntUpload begins_upload_;  // of prompt_begins_
   int64_t begins_room_ = 0;
 
-  // Of the pass.
+  // The state of the pass.
   int64_t num_rows_ = 0, num_decode_rows_ = 0;
   int next_layer_ = 0;
   std::vector<int32_t> token_ids_;      // [T]
