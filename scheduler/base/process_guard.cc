@@ -15,7 +15,7 @@ namespace {
 void ForbidCoreDumps() {
   const rlimit none = {0, 0};
   setrlimit(RLIMIT_CORE, &none);
-  // A handler that core_pattern pipes to ignores the limit; what it gets is then without memory.
+  // A handler that core_pattern pipes to ignores the limit; its dump then has no memory in it.
   if (std::FILE* filter = std::fopen("/proc/self/coredump_filter", "w")) {
     std::fputs("0\n", filter);
     std::fclose(filter);

@@ -85,8 +85,8 @@ uint64_t BlockPool::Publish(BlockId id, const PrefixChain& chain, absl::Span<con
   if (const auto found = index_.find(hash); found != index_.end()) {
     const Block& other = blocks_[found->second];
     if (Holds(other, chain, tokens, index, parent)) return other.content;
-    // Another content, or the same below an evicted predecessor, which nobody will look for: the newcomer takes the
-    // name.
+    // The hash has another content, or the same below an evicted predecessor, which no lookup finds: the newcomer
+    // takes the hash.
     Forget(found->second);
   }
   index_[hash] = id;

@@ -8,7 +8,7 @@
 namespace switchyard::batching {
 namespace {
 
-// A value into a running hash.
+// Mixes a value into a running hash.
 uint64_t Mix(uint64_t hash, uint64_t value) { return SplitMix(hash ^ value); }
 
 uint64_t HashRoot(const PrefixRoot& root) {

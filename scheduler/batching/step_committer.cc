@@ -81,7 +81,7 @@ void StepCommitter::CommitItem(const PlannedItem& planned, const ItemResult& res
     return;
   }
   if (result.status != ItemStatus::kOk) {
-    // Its keys and values may be what is not finite: nobody else shall find them.
+    // Its keys and values may not be finite: no other sequence may find them.
     for (const BlockId block : sequence->block_table) running_->ranks()[sequence->rank].pool.Forget(block);
     running_->Finish(sequence, FinishReason::kError, now, events);
     return;
@@ -115,7 +115,7 @@ void StepCommitter::EmitPromptLogprobs(const PlannedItem& planned, const ItemRes
   events->push_back({.request = sequence->request(), .choice = sequence->choice(), .what = std::move(event)});
 }
 
-// Before a preemption were delivered those below paths_at_start, so none comes twice.
+// Paths below paths_at_start were delivered before a preemption, so none is delivered twice.
 void StepCommitter::EmitExpertPaths(const PlannedItem& planned, const ItemResult& result, std::vector<Event>* events) {
   if (result.expert_paths.empty()) return;
   Sequence* sequence = planned.sequence;

@@ -221,7 +221,7 @@ PlannedStep StepPlanner::Seal(Draft draft) {
   plan.exchange_version = IsPlainDecodes(draft.step) ? kDecodeExchange : kExactExchange;
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     plan.ranks[r].freed_slots = std::exchange(running_->ranks()[r].freed_slots, {});
-    // Only now, so that nobody in this plan found them; a rank runs plans in order, so the next plan may.
+    // Only now, so that no sequence of this plan found them; a rank runs plans in order, so the next plan may.
     for (const PlannedItem& planned : draft.step.items[r]) running_->PublishComputed(planned.sequence);
   }
   return std::move(draft.step);

@@ -197,7 +197,7 @@ void PackingController::Adopt(const PackingDecision& decision) {
   decisions_.push_back(decision);
 }
 
-// Whether this could have decided so.
+// Whether this controller could have made the decision.
 absl::Status PackingController::CheckFollows(const PackingDecision& decision) const {
   if (!Decides(decision.step)) return Wrong(decision, "was not to be decided then");
   int32_t to = packing_;

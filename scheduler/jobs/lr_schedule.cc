@@ -38,7 +38,7 @@ double LearningRate(const LrSchedule& schedule, int64_t step) {
   step = std::min(step, total - 1);
   if (step < warmup) return schedule.peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
   const double floor = schedule.peak * schedule.final_fraction;
-  // How far from the end of warm-up, 0, to the last step, 1.
+  // The part of the way from the end of warm-up, 0, to the last step, 1.
   const auto ratio = [&](int64_t from) {
     return total - 1 > from ? static_cast<double>(step - from) / static_cast<double>(total - 1 - from)
                             : 0.0;  // nothing follows warm-up, or there is one step: it is the peak's

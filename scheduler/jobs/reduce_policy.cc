@@ -13,7 +13,7 @@ constexpr int64_t kLargestElement = 8;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// DDP's to Lina's: 25 to 30.
+// A bucket of DDP's over a piece of Lina's: 25 MB over 30 MB.
 int64_t ScaledBucket(const CommunicationSpec& spec) { return std::max(spec.piece_bytes / 6 * 5, kLargestElement); }
 
 void CutIntoPieces(int32_t tensor, int64_t elements, int64_t most, std::vector<ReduceOp>* ops) {

@@ -25,7 +25,7 @@ void CopyTimeline::Preload(absl::Span<const ExpertKey> resident) {
   std::copy(resident.begin(), resident.end(), holds_.begin());
 }
 
-// Gives up what the slot holds or waits for.
+// Gives up the expert that the slot holds or waits for.
 void CopyTimeline::Forget(int slot) {
   const ExpertKey key = holds_[slot];
   if (key == kNoExpert) return;

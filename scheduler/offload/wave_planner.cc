@@ -13,7 +13,7 @@ namespace {
 // used.  Two, as one expert is copied while the other computes.
 constexpr int kStreams = 2;
 
-// Above what any expert that the layer has finished is worth.
+// Above the worth of any expert that the layer has finished.
 constexpr int64_t kUsedBefore = std::numeric_limits<int64_t>::max() / 4, kNeededLater = 2 * kUsedBefore;
 
 }  // namespace
@@ -123,7 +123,7 @@ void WavePlanner::PlanPart(const LayerNeed& need, KeepValue keep, int64_t wait_w
   size_t used = 0;
   for (size_t j = 0; j < missing_.size(); ++j) {
     const bool compete = j >= kStreams;
-    // The slot of the copy before last is free to take when that one has computed.
+    // The slot of the copy before last is free once that expert has computed.
     while (compete && used < num_held + j - (kStreams - 1)) Use(order_[used++], plan);
     int32_t slot = SlotForDemand(compete ? used : 0, keep);
     if (!compete && slot >= 0 && used < num_resident && cache_->KeyIn(slot) != kNoExpert) {

@@ -52,7 +52,7 @@ class Program {
 
   const ExpertParallelOptions& options_;
   MoeSchedule schedule_;
-  int source_ = 0;  // what dispatches depend on
+  int source_ = 0;  // the op that dispatches depend on
   std::vector<int> dispatched_;
   int shared_ = -1;
 };

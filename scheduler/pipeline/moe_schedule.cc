@@ -12,7 +12,7 @@ absl::Status Wrong(const MoeSchedule& schedule, int index, absl::string_view wha
                                                  MicroOpKindName(schedule.ops[index].kind), "): ", what));
 }
 
-// One op by itself.
+// Checks one op by itself.
 absl::Status CheckOp(const MoeSchedule& schedule, int index) {
   const MicroOp& op = schedule.ops[index];
   if (op.num_chunks < 1 || op.chunk < 0 || op.chunk >= op.num_chunks) {
@@ -44,7 +44,7 @@ bool Needs(const MoeSchedule& schedule, int index, const Fits& fits) {
 
 bool IsRoutedExpert(const MicroOp& op) { return op.kind == MicroOpKind::kExpert && op.experts == ExpertSet::kRouted; }
 
-// gate → dispatch → experts → combine, by dependencies, for the chunk of the op at `index`.
+// Checks gate → dispatch → experts → combine, by dependencies, for the chunk of the op at `index`.
 absl::Status CheckChain(const MoeSchedule& schedule, int index) {
   const MicroOp& op = schedule.ops[index];
   const auto same_rows = [&op](const MicroOp& other) {
@@ -73,7 +73,7 @@ absl::Status CheckChain(const MoeSchedule& schedule, int index) {
   return absl::OkStatus();
 }
 
-// Every chunk exactly once for each of the three.
+// Checks that each of the three is there exactly once for every chunk.
 absl::Status CheckCounts(const MoeSchedule& schedule) {
   std::vector<int> dispatched(schedule.num_chunks, 0), computed(schedule.num_chunks, 0),
       combined(schedule.num_chunks, 0);

@@ -106,7 +106,7 @@ absl::StatusOr<PathProfile> PathProfile::Parse(absl::string_view bytes, ProfileL
   RETURN_IF_ERROR(body.Take(kProfileMagic.size(), "magic").status());
   ASSIGN_OR_RETURN(ProfileIdentity identity, TakeIdentity(body));
   RETURN_IF_ERROR(CheckProfile(identity, limits));
-  // Each layer has this at least: nothing is allocated that the bytes do not back.
+  // Each layer has these bytes at least, so nothing is allocated that the bytes do not back.
   const uint64_t least = static_cast<uint64_t>(identity.shape.num_layers) *
                          (sizeof(int64_t) * (1 + static_cast<uint64_t>(identity.shape.num_experts)) + sizeof(uint32_t));
   if (least > body.left())

@@ -15,7 +15,7 @@
 namespace switchyard::popularity {
 namespace {
 
-// By version, the present one last.
+// The magic bytes by version, the present one last.
 constexpr absl::string_view kMagics[] = {"SYBUND01", "SYBUND02", "SYBUND03"};
 constexpr absl::string_view kBundleMagic = kMagics[2];
 constexpr int kContextSince = 1, kUnitsSince = 2;

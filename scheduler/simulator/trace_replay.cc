@@ -45,7 +45,7 @@ class ModeReplay {
     placement::PolicyShape shape;
     shape.mode = mode;
     shape.top_k = trace.shape.top_k;
-    // A copy hides behind one layer, and a demanded one never pays: what is seen is the placement.
+    // A copy hides behind one layer, and a demanded one never pays, so that the figures show the placement alone.
     shape.costs = {.copy_ps = 1'000'000'000, .row_ps = 1, .layer_ps = 3'000'000'000};
     const int spare = mode == placement::PlacementMode::kStatic ? 0 : options.spare_slots;
     shape.residents.assign(static_cast<size_t>(trace.shape.num_layers),
@@ -56,7 +56,7 @@ class ModeReplay {
     return replay;
   }
 
-  // estimate of the layer after this one, empty: none; next: what it will get, of the oracle.
+  // estimate: of the layer after this one; empty: none.  next: the rows that it will get, for the oracle.
   void Decide(int64_t step, int layer, const placement::RowCounts& counts, const popularity::Popularity& estimate,
               const popularity::Popularity& next) {
     const popularity::Popularity& reported = figures_.mode == placement::PlacementMode::kOracle ? next : estimate;

@@ -22,7 +22,7 @@ std::string NameText(const Flag& flag) {
   return absl::StrCat("--", flag.name, "=", flag.placeholder, more);
 }
 
-// With the default, where it says something.
+// The help of a flag, with its default where it says something.
 std::string Described(const Flag& flag) {
   const bool is_off = flag.is_bool && flag.default_text == "false";
   const std::string value = is_off || !flag.shows_default ? "" : flag.default_text;

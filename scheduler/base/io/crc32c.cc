@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kPolynomial = 0x82f63b78u;  // reflected
 
-// tables[i][b]: what byte b does to the sum when i bytes follow it.
+// tables[i][b]: the change of the sum by byte b when i bytes follow it.
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr Tables MakeTables() {

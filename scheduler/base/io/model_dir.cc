@@ -35,7 +35,7 @@ bool IsCacheSnapshot(const std::string& real_path) {
   return parts.size() >= 3 && parts[parts.size() - 2] == "snapshots";
 }
 
-// ORG/NAME, as hubs have it.
+// ORG/NAME, as hubs write it.
 bool IsNameOnHub(absl::string_view path) {
   const std::vector<absl::string_view> parts = absl::StrSplit(path, '/');
   const auto is_name = [](absl::string_view part) {

@@ -76,7 +76,7 @@ class Builder {
   }
 
   bool parse_error(size_t position, const std::string& last_token, const nlohmann::detail::exception& exception) {
-    // The library's text ends in what it expected; before that are a code and a position of its own format.
+    // The library's text ends with what the parser expected; before that are a code and a position in its own format.
     absl::string_view what(exception.what());
     const bool overflow = what.find("number overflow") != absl::string_view::npos;
     const bool utf8 = what.find("ill-formed UTF-8") != absl::string_view::npos;

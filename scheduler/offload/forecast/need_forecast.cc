@@ -7,7 +7,7 @@
 namespace switchyard::offload {
 namespace {
 
-constexpr int kRowBits = 20;  // of a popularity
+constexpr int kRowBits = 20;  // of a popularity's fraction
 constexpr int64_t kHalvedAt = 1 << 13;
 constexpr int64_t kFirstGuess = 16;  // observations that the first guess counts for
 

@@ -77,7 +77,7 @@ void ExpectedUsePolicy::Weigh(ExpertKey key, int ahead, int32_t chance) {
     return;
   }
   const int num_layers = cache_.shape().num_layers;
-  // Needed then, or not then and later.
+  // The chance that it is needed then, and that it is not needed then but later.
   const int64_t worth =
       chance * discount_[ahead] + (kChance - chance) * later_[key] / kChance * discount_[ahead + num_layers];
   weighed_[key] = {worth / kChance * share_[(layer_ + ahead) % num_layers] / kChance, num_gates_, chance};

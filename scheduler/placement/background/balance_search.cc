@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kSearchRounds = 6, kJudgeRounds = 40;
 constexpr int kMaxChanges = 128;
-// Saved seconds have to exceed this share of what the layer costs; below it they are noise of the judge.
+// Saved seconds have to exceed this share of the layer's cost; below it they are noise of the judging draws.
 constexpr double kLeastSaving = 0.005;
 
 struct HostChange {
@@ -110,7 +110,8 @@ class Search {
  public:
   explicit Search(const BalanceProblem& problem) : problem_(problem), draft_(problem, problem.search, kJudgeRounds) {}
 
-  // The changes in the order in which they were found.  Ends when kPatience in a row did not pay, as searched.
+  // Returns the changes in the order in which they were found.  Ends when kPatience in a row did not pay, by the draws
+  // searched on.
   std::vector<Change> Run() {
     std::vector<Change> changes;
     double cheapest = draft_.Cost();
@@ -230,7 +231,7 @@ class Pruning {
     for (const int32_t other : left) {
       if (Take({{true, other, device}, {false, expert, device}})) return true;
     }
-    // Back to a device that it left, perhaps in exchange for what came there.
+    // It goes back to a device that it left, perhaps in exchange for an expert that came there.
     for (const int32_t home : problem_.present->placement.DevicesOf(expert)) {
       if (Take({{true, expert, home}, {false, expert, device}})) return true;
       for (const int32_t other : left) {

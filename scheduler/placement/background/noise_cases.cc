@@ -10,7 +10,7 @@
 namespace switchyard::placement {
 namespace {
 
-// The counter's number of this seed, in [-1, 1).
+// The random number of this counter and seed, in [-1, 1).
 double Draw(uint64_t seed, uint64_t counter) {
   const uint64_t number = SplitMix(seed + counter * kSplitMixStep);
   return static_cast<double>(number >> 11) / static_cast<double>(uint64_t{1} << 52) - 1;

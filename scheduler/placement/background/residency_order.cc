@@ -13,7 +13,7 @@ bool Contains(const std::vector<int32_t>& devices, int device) {
   return std::find(devices.begin(), devices.end(), device) != devices.end();
 }
 
-// An expert that does not stand where it should.
+// An expert that is not where it should be.
 struct Traveller {
   int layer, expert;
   std::vector<int32_t> now, then;  // hosts
@@ -73,7 +73,7 @@ class MoveOrder {
   void CloseMigration();
 
   const ResidencyLimits limits_;
-  std::vector<LayerResidency> layers_;  // slots; what departs in the open migration still stands there
+  std::vector<LayerResidency> layers_;  // slots; what departs in the open migration is still there
   const int devices_;
   std::vector<std::vector<int>> hosted_;              // [L][R] after departures
   std::vector<std::vector<int>> migration_hosted_;    // [L][R] without departures of the open migration

@@ -28,14 +28,14 @@ SlotPlan AgreedPolicy::Consider(int layer, const FillTarget& target, MoveQuestio
   question.total_rows = popularity::TotalOf(target.estimate);
   question.num_devices = table(layer).placement().num_devices();
   question.even_enough = shape().even_enough;
-  // At best the busiest becomes the mean, for one copy.
+  // At best the busiest device comes down to the mean, for one copy.
   question.candidate_busiest = question.total_rows / question.num_devices;
   question.copies = 1;
   SlotPlan plan{.layer = layer, .choice = ChooseMove(question, shape().costs)};
   if (!plan.choice.Moves()) return plan;
   plan = Try(layer, target, question);
   if (!target.hedge || (plan.choice.Moves() && plan.choice.delayed_ps == 0)) return plan;
-  // Hedges delay; what the mean needs alone may not, or less.
+  // Copies of hedges delay the layer; those that the mean needs alone may delay it less, or not at all.
   FillTarget frugal = target;
   frugal.hedge = false;
   SlotPlan less = Try(layer, frugal, question);

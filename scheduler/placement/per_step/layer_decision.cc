@@ -13,7 +13,7 @@
 namespace switchyard::placement {
 namespace {
 
-// The policy by which nothing moves.
+// The policy of modes in which nothing moves.
 class StaticPolicy : public PlacementPolicy {
  public:
   StaticPolicy(PolicyShape shape, bool spread) : PlacementPolicy(std::move(shape), spread) {}
@@ -41,7 +41,7 @@ absl::Status Validate(const PolicyShape& shape) {
                                                      first.num_experts, " on ", first.num_devices()));
     }
     if (!IsPaper(shape.mode)) continue;
-    // The paper's allocation knows one number of slots.
+    // The paper's allocation has the same number of slots on every device.
     for (const std::vector<int32_t>& device : placement.slots) {
       if (device.size() == placement.slots[0].size()) continue;
       return absl::InvalidArgumentError(absl::StrCat("placement policy: layer ", layer, " has devices of ",

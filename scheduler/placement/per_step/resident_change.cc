@@ -12,7 +12,7 @@
 namespace switchyard::placement {
 namespace {
 
-// A device's slots of a layer, apart.
+// A device's slots of a layer: residents and transient ones apart.
 struct DeviceSlots {
   struct Transient {
     int32_t expert = kEmptySlot;
@@ -39,7 +39,7 @@ absl::Status CheckMove(const ResidencyMove& move, absl::Span<const Placement> re
 std::vector<DeviceSlots> Apart(const Placement& residents, const SlotTable& table) {
   std::vector<DeviceSlots> devices(residents.slots.size());
   for (size_t device = 0; device < devices.size(); ++device) {
-    devices[device].residents.reserve(residents.slots[device].size() + 1);  // what arrives among them
+    devices[device].residents.reserve(residents.slots[device].size() + 1);  // room for an arrival
     for (size_t slot = 0; slot < residents.slots[device].size(); ++slot) {
       const int32_t expert = residents.slots[device][slot];
       if (expert != kEmptySlot) {

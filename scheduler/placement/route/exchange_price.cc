@@ -5,7 +5,7 @@
 namespace switchyard::placement {
 namespace {
 
-// Variance of the rows over their mean squared: below it a fit says more of noise than of rows.
+// Variance of the rows over their mean squared: below it a fit shows noise more than rows.
 constexpr double kLeastSpread = 1.0 / 16;
 
 }  // namespace

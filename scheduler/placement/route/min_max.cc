@@ -20,7 +20,8 @@ class Pusher {
     to_.resize(replicas.num_devices());
   }
 
-  // Pushes until no device is above the bound (true), or those above cannot be relieved (false; Reached says the set).
+  // Pushes until no device is above the bound (true), or those above cannot be relieved (false; Reached returns their
+  // set).
   bool PushBelow(int64_t bound) {
     while (true) {
       queue_.clear();
@@ -86,7 +87,7 @@ class Pusher {
   std::vector<int32_t> to_;        // [R] the replica on this device that takes
 };
 
-// Neither fewer than an even spread, nor than an expert's rows spread over its own replicas.
+// A lower bound: an even spread of all rows, and each expert's rows spread over its own replicas.
 int64_t FirstBound(const ReplicaIndex& replicas, const MinMaxLoads& state) {
   int64_t total = 0, bound = 0;
   for (int expert = 0; expert < replicas.num_experts(); ++expert) {
@@ -159,7 +160,7 @@ void PourRows(const ReplicaIndex& replicas, absl::Span<const int64_t> expert_row
     const auto load = [&](int32_t replica) -> int64_t& { return loads[replicas.DeviceOf(replica)]; };
     std::sort(lowest.begin(), lowest.end(),
               [&](int32_t a, int32_t b) { return load(a) != load(b) ? load(a) < load(b) : a < b; });
-    // The water reaches the `used` lowest; `level` is theirs.
+    // Rows fill the `used` least loaded ones up to `level`.
     int64_t sum = load(lowest[0]) + expert_rows[expert];
     size_t used = 1;
     for (; used < lowest.size() && sum > load(lowest[used]) * static_cast<int64_t>(used); ++used) {

@@ -52,7 +52,7 @@ absl::Span<const SplitPiece> SplitTable::Pieces(int source_rank, int expert) con
 
 int64_t SplitTable::busiest() const { return loads_.empty() ? 0 : *std::max_element(loads_.begin(), loads_.end()); }
 
-// From rows by replica to rows by (source, replica).
+// Makes rows by (source, replica) of rows by replica.
 class SplitBuilder {
  public:
   // `replica_rows` [P] sum to the counts of each expert.
@@ -61,7 +61,7 @@ class SplitBuilder {
     table_.num_ranks_ = counts.num_ranks;
     table_.num_experts_ = counts.num_experts;
     table_.loads_.assign(counts.num_ranks, 0);
-    // First what stays: a replica takes the rows of its own device before any others.
+    // First the rows that stay: a replica takes the rows of its own device before any others.
     for (int32_t replica = 0; replica < replicas.num_replicas(); ++replica) {
       const int32_t device = replicas.DeviceOf(replica);
       table_.loads_[device] += open_[replica];
@@ -123,7 +123,7 @@ void CheckShapes(const RowCounts& counts, const ReplicaIndex& replicas) {
 
 SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas) {
   CheckShapes(counts, replicas);
-  // Everything that can stay stays, the rest goes to the least loaded; from there only what must is moved.
+  // All rows that can stay do, the rest goes to the least loaded; from there only rows that must are moved.
   std::vector<int64_t> rows(replicas.num_replicas()), foreign = counts.OfExperts();
   for (int32_t replica = 0; replica < replicas.num_replicas(); ++replica) {
     rows[replica] = counts.At(replicas.DeviceOf(replica), replicas.ExpertOf(replica));

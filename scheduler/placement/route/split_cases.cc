@@ -72,7 +72,7 @@ void SplitCases::RemoveHost(int expert, int device) {
 double SplitCases::Fill(int expert, int c) {
   const int first = begin_[expert], last = begin_[expert + 1], cases = rows_->num_cases;
   double* loads = &loads_[static_cast<size_t>(c) * num_devices_];
-  // The level that the hosts' other rows and this expert's reach: hosts above it take none.
+  // The level that this expert's rows reach on top of the hosts' other rows: hosts above it take none.
   double level = std::numeric_limits<double>::max();
   for (int filled = last - first + 1;;) {
     double sum = rows_->rows[expert * cases + c];

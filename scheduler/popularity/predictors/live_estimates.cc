@@ -85,7 +85,7 @@ LiveEstimates::Distance LiveEstimates::MakeDistance(int ahead) const {
 void LiveEstimates::BeginPass() {
   full_ = num_passes_ < options_.first_full_passes || num_passes_ % options_.full_every == 0;
   ++num_passes_;
-  // A pass that ended early leaves something.
+  // A pass that ended early leaves predictions behind.
   for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
     for (int layer = 0; layer < options_.shape.num_layers; ++layer) Forget(layer, ahead);
   }

@@ -16,7 +16,7 @@ constexpr bool kMay[3][3] = {{false, true, false},  // On
 static_assert(!kMay[static_cast<int>(PredictorState::kOff)][static_cast<int>(PredictorState::kOn)],
               "nothing comes back without a trial");
 
-// Worse than 9/8 of the yardstick's distance; better than 15/16 of it.  What is between changes nothing.
+// Worse than 9/8 of the yardstick's distance switches off, better than 15/16 of it on; between, nothing changes.
 bool ClearlyWorse(int64_t own, int64_t yardstick) { return 8 * own > 9 * yardstick; }
 bool ClearlyBetter(int64_t own, int64_t yardstick) { return 16 * own < 15 * yardstick; }
 

@@ -24,7 +24,7 @@ absl::StatusOr<int> TakeCount(ByteReader* reader, absl::string_view what, int le
   return static_cast<int>(count);
 }
 
-// Ids of experts in groups: a token and layer's.
+// Ids of experts in groups, one of each token and layer.
 struct ExpertGroups {
   uint64_t num_groups = 0;
   int width = 0;
@@ -146,7 +146,7 @@ absl::StatusOr<TraceSequence> TraceReader::Take(ByteReader* cursor) const {
   ASSIGN_OR_RETURN(sequence.num_prompt, TakeCount(cursor, "num_prompt", 0, std::numeric_limits<int32_t>::max()));
   ASSIGN_OR_RETURN(const int count, TakeCount(cursor, "num_tokens", 0, std::numeric_limits<int32_t>::max()));
   const auto num_tokens = static_cast<uint64_t>(count);
-  // Before any multiplication by what the bytes claim: more tokens than there are bytes for.
+  // Checked before any multiplication by a number that the bytes claim: more tokens than there are bytes for.
   const uint64_t left = bytes_.size() - cursor->position();
   if (const uint64_t each = BytesPerToken(header_); num_tokens > left / each)
     return cursor->Truncated(counts_at + sizeof(uint32_t),
@@ -154,7 +154,7 @@ absl::StatusOr<TraceSequence> TraceReader::Take(ByteReader* cursor) const {
   if (sequence.num_prompt > count)
     return cursor->Error(counts_at, absl::StrCat("num_prompt is ", sequence.num_prompt, " of ", count, " tokens"));
   const uint64_t num_rows = num_tokens * static_cast<uint64_t>(header_.shape.num_layers);
-  // The checksum first: of bytes that were damaged, that is the true reason.
+  // The checksum comes first: it is the true reason where bytes were damaged.
   ByteReader ids = *cursor;
   RETURN_IF_ERROR(cursor->Take(num_tokens * BytesPerToken(header_), "tokens").status());
   const absl::string_view hashed = bytes_.substr(position_, cursor->position() - position_);
