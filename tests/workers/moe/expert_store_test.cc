@@ -247,7 +247,7 @@ TEST_F(ExpertStoreTest, ADeadlineSaysWhatIsMissing) {
   EXPECT_TRUE(store_->Evict(0).ok()) << "the one that gave up still pins it";
 }
 
-TEST_F(ExpertStoreTest, AbortWakesWhoeverWaits) {
+TEST_F(ExpertStoreTest, AbortWakesAllWaiters) {
   Make(3);
   script_.Hold();
   ASSERT_TRUE(Demand({0, 0}, 0).ok());  // its chunk is under way

@@ -76,7 +76,7 @@ TEST_F(PlacedDamageTest, AKeptExpertThatIsDamagedIsCopiedAnew) {
   EXPECT_EQ(*Run(1, {6}), "6");
 }
 
-TEST_F(PlacedDamageTest, WhatIsDamagedAgainFailsTheMigrationAndWhoeverComputesWithIt) {
+TEST_F(PlacedDamageTest, DamageFoundAgainFailsTheMigrationAndTheLayersThatNeedIt) {
   MakeFilled();
   BringDamaged(3);
   ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
