@@ -1,4 +1,4 @@
-// What a gate's decision costs the rank that waits for it: `offload_bench --deciding`.
+// Measures how long a rank waits for a gate's decision: `offload_bench --deciding`.
 #pragma once
 
 namespace switchyard::bench {

@@ -80,7 +80,7 @@ void AddBestGuesses(const RoutingChain& chain, popularity::RoutingTrace* trace) 
   }
 }
 
-// What each token's id says of its experts.
+// The experts that each token's id predicts.
 popularity::PathProfile TokensOf(const popularity::RoutingTrace& trace) {
   popularity::PathProfile profile({.model = trace.model,
                                    .shape = trace.shape,
@@ -138,7 +138,8 @@ struct Point {
   }
 };
 
-// Of the time between `from` and the bound what `rate` closes; in time, as rates near the bound are near each other.
+// The part of the time between `from` and the bound that `rate` closes; in time, as rates near the bound are near each
+// other.
 double Closed(double from, double rate, double bound) {
   return from >= bound ? 1.0 : (1 / from - 1 / rate) / (1 / from - 1 / bound);
 }

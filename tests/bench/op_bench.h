@@ -1,4 +1,4 @@
-// What benches of single ops share: their two flags, how they take times, and numbers to compute with.
+// Shared by benches of single ops: their two flags, how they take times, and numbers to compute with.
 #pragma once
 
 #include <algorithm>

@@ -146,7 +146,7 @@ struct Statement {
   }
 };
 
-// What is measured together: the estimators, and the channels that some of them read.
+// The parts that are measured together: the estimators, and the channels that some of them read.
 class Field {
  public:
   Field(const popularity::RoutingTrace& trace, const Profiles& profiles, const RoutingChain* chain)
@@ -196,7 +196,7 @@ class Field {
 
  private:
   using LastBatch = LoadPredictorOf<popularity::LastBatchPredictor>;
-  // What an estimator also says of each token, top_k of them; none: it does not.
+  // An estimator's experts of each token, top_k of them; none: it predicts no tokens.
   using TokenPredictions = std::function<std::vector<int16_t>(const popularity::RoutingView& batch, int layer)>;
   struct Estimator {
     std::unique_ptr<LoadPredictor> predictor;

@@ -1,5 +1,5 @@
-// What a rebalance moves, and how balanced the window after it is: the background balancer's policy beside EPLB, with
-// and without renumbered devices.
+// Measures how much a rebalance moves, and how balanced the window after it is: the background balancer's policy beside
+// EPLB, with and without renumbered devices.
 //
 //   residency_bench [--quick] [--trace=FILE]...
 //
@@ -30,7 +30,7 @@
 namespace switchyard {
 namespace {
 
-// What a model of this shape would see: a layer takes a mean device half a millisecond, an expert of 12.6 MB (3 x 2048
+// The costs of a model of this shape: a layer takes a mean device half a millisecond, an expert of 12.6 MB (3 x 2048
 // x 1024 bf16) is copied at 25 GB/s, and serving loses all of that time.
 constexpr double kLayerSeconds = 0.5e-3, kMoveSeconds = 0.5e-3;
 constexpr int64_t kExpertBytes = int64_t{3} * 2048 * 1024 * 2;

@@ -1,4 +1,4 @@
-// What emulated compute is: time that passes.
+// Emulated compute: time that passes.
 #pragma once
 
 #include "absl/time/clock.h"

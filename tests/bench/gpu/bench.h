@@ -1,4 +1,4 @@
-// What the GPU benchmarks share: the device, its stream, random numbers, timing, checks, and lines of JSON.
+// Shared by the GPU benchmarks: the device, its stream, random numbers, timing, checks, and lines of JSON.
 //
 // Times are medians of replayed graphs between two events, so that neither launches by the host nor a first run count.
 // `tiny`: shapes so small that the CUDA emulation runs them; everything is done and checked, but no time is printed.
@@ -46,7 +46,7 @@ class Difference {
  private:
   double difference_ = 0, magnitude_ = 0;
 };
-// Of results in bf16 with sums in fp32.
+// The tolerance of results in bf16 with sums in fp32.
 inline constexpr double kBf16Limit = 1e-2;
 
 double ValueAt(const TensorView& matrix, int64_t row, int64_t column);
@@ -61,7 +61,7 @@ class Bench {
   bool Wants(const std::string& part) const;
   int64_t Pick(int64_t full, int64_t tiny) const { return options_.tiny ? tiny : full; }
   const Stream& stream() const { return stream_.get(); }
-  // What ops on the CPU, for checks, run on.
+  // Ops on the CPU, for checks, run on this.
   const Stream& cpu() const { return cpu_; }
 
   // How many sets of inputs of this size are to take turns, so that none is in the L2 cache when its turn comes.

@@ -1,5 +1,6 @@
-// What packs and unpacks the rows that two ranks exchange, at Qwen3-30B-A3B's widths.  Both ranks are here, and the
-// blocks are carried by copies, which are not timed; everything is compared with the same steps on the CPU, exactly.
+// Benchmarks of packing and unpacking the rows that two ranks exchange, at Qwen3-30B-A3B's widths.  Both ranks are
+// here, and the blocks are carried by copies, which are not timed; everything is compared with the same steps on the
+// CPU, exactly.
 #include <memory>
 #include <string>
 #include <utility>

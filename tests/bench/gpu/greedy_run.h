@@ -25,7 +25,7 @@ struct GreedyOptions {
   int in_flight = model::ModelRunner::kMaxStarted;
 };
 
-// Of the steps that were timed.
+// The results of the steps that were timed.
 struct StepTimes {
   int64_t steps = 0;
   double seconds = 0;          // wall time of a step, mean

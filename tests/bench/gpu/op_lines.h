@@ -1,4 +1,4 @@
-// What the benchmarks of single ops share: numbers on the device, exact comparison, the line of JSON.
+// Shared by the benchmarks of single ops: numbers on the device, exact comparison, the line of JSON.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ absl::Status WrongInt(const std::string& what, int64_t at, int64_t got, int64_t 
 // Internal unless the first numbers of `on_device`, int32, are `want`.
 absl::Status CheckInts(const Bench& bench, const std::string& what, const TensorView& on_device,
                        const std::vector<int32_t>& want);
-// Of a tensor on the CPU, int32.
+// The values of an int32 tensor on the CPU.
 std::vector<int32_t> IntsOf(const TensorView& on_host);
 // Internal unless all bytes are the same.  want: on the CPU.
 absl::Status CheckBytes(const Bench& bench, const std::string& what, const TensorView& on_device,

@@ -20,7 +20,7 @@ struct LayerTimes {
   absl::Duration row_compute;  // of one row on its expert
 };
 
-// What one rank does in one layer.
+// The work of one rank in one layer.
 struct LayerRows {
   std::vector<int64_t> sent;                        // [R] rows of this rank that rank r computes; the own ones stay
   std::vector<int64_t> received;                    // [R] rows of rank r that this rank computes

@@ -1,6 +1,6 @@
 // Messages between a benchmark's workers: plain TCP, one connection a pair, sizes known on both sides.
 //
-// What sixteen workers on a few cores have least of is CPU time, and the workers' own communicator takes more of it a
+// Sixteen workers on a few cores lack CPU time most, and the workers' own communicator takes more of it a
 // message (headers, announcements, an I/O thread), so that a benchmark of placement would measure that.  What goes
 // where is as there: all-to-alls direct, gathers in the rounds of workers/comm/local/gather_work.h.  Thread-compatible.
 //

@@ -154,7 +154,7 @@ LayerRows PlacementRun::BalancedRows(const PlannedLayer& layer) const {
   const auto part = [&](int from, int to) {
     int64_t total = 0;
     for (int expert = 0; expert < counts.num_experts; ++expert) total += counts.At(from, expert);
-    // What does not divide goes around, beginning with the next rank.
+    // Rows that do not divide evenly go around, beginning with the next rank.
     return total / world + ((to - from + world) % world <= total % world && to != from ? 1 : 0);
   };
   for (int rank = 0; rank < world; ++rank) {

@@ -38,7 +38,7 @@ struct RunOptions {
   placement::MoveCosts costs;  // what the policy believes
 };
 
-// Of the layer that was run.
+// The figures of the layer that was run.
 struct RunResult {
   // This machine's clock: when this rank's gate was due (on a core of its own it would be at it then), and with the
   // combined rows.

@@ -117,7 +117,7 @@ absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan,
   return named;
 }
 
-// What a decision of each mode takes, measured by the first rank while the others wait.
+// The time of a decision in each mode, measured by the first rank while the others wait.
 absl::Status AgreeOnDecisions(const BatchPlan& plan, std::vector<NamedRun>* runs, LinkMesh* mesh) {
   const std::string path = absl::StrCat(absl::GetFlag(FLAGS_output), ".decisions");
   if (mesh->rank() == 0) {

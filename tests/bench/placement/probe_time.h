@@ -1,5 +1,5 @@
-// What a probe's product takes of a rank's CPU: the worker's own (workers/moe/popularity/gate_forecast.h), on one
-// thread.
+// Measures the CPU time of a probe's product on a rank: the worker's own (workers/moe/popularity/gate_forecast.h), on
+// one thread.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ class ConnectionMarks {
  public:
   // Takes the connections that this process has made since the last call of any object (those of a group just formed).
   static ConnectionMarks OfNewConnections();
-  // Of packets that leave from now on.  Errors: Internal.
+  // Marks packets that leave from now on.  Errors: Internal.
   absl::Status Mark(int type_of_service) const;
   size_t size() const { return sockets_.size(); }
 

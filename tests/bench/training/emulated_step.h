@@ -23,8 +23,8 @@
 
 namespace switchyard::bench {
 
-// Of one rank; all borrowed.  Rows and sums have connections of their own, so that links can distinguish them; in a
-// mode in which rows overtake sums they are one group, whose frames share a connection.
+// The inputs of one rank; all borrowed.  Rows and sums have connections of their own, so that links can distinguish
+// them; in a mode in which rows overtake sums they are one group, whose frames share a connection.
 struct StepGroups {
   comm::Communicator* rows = nullptr;       // all ranks
   comm::Communicator* row_group = nullptr;  // those that this rank's rows travel among; rows itself without packing

@@ -1,4 +1,4 @@
-// What the links take by themselves, before any step: all-to-alls and sums of rising sizes, and micro-ops beside whole
+// Measures the links by themselves, before any step: all-to-alls and sums of rising sizes, and micro-ops beside whole
 // tensors.
 #pragma once
 

@@ -20,7 +20,7 @@ struct Links {
 // the same with their own groups.  REQUIRES: groups are alike, as when ranks are cut into blocks or dealt out in turn.
 double WireSeconds(const Links& links, const std::vector<int>& members, double bytes_per_peer);
 
-// Of a sum of so many bytes: parts to whom they belong, sums back to all.
+// The seconds of a sum of so many bytes: parts travel to their ranks, sums back to all.
 double SumSeconds(const Links& links, const std::vector<int>& members, double bytes);
 
 // With packing p rows travel among blocks of world / p ranks, and those with the same place in each block have the same

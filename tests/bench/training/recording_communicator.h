@@ -25,7 +25,7 @@ class RecordingCommunicator : public comm::Communicator {
   absl::Status status() const override { return inner_->status(); }
   comm::WorkOr StartExchange(Exchange exchange) override;
 
-  // Those of class all_reduce since the last call, in the order in which they ended.
+  // The calls of class all_reduce since the last call, in the order in which they ended.
   std::vector<TimeSpan> TakeSums() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

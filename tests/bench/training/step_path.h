@@ -18,7 +18,7 @@ struct RankLayout {
 PathInput PathOfStep(const StepShape& shape, const Links& links, const pipeline::MoeSchedule& schedule,
                      const RankLayout& ranks);
 
-// Of all sums, on the wire.
+// The bytes of all sums on the wire.
 absl::Duration AllSums(const PathInput& input);
 
 }  // namespace switchyard::bench

@@ -26,7 +26,7 @@ struct StepShape {
   std::vector<int64_t> decoder_out, decoder_in, decoder_embedding;
 };
 
-// What becomes complete in one layer's stages: the lists above, put together.
+// The gradients that become complete in one layer's stages: the lists above, put together.
 struct LayerElements {
   std::vector<int64_t> feed_forward, attention_out, attention_in;
 };

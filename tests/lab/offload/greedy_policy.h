@@ -26,7 +26,7 @@ class GreedyPolicy final : public offload::RulePolicy {
   offload::LayerPlan OnPass(absl::Span<const offload::LayerForecast> forecasts, int64_t ticks) override;
 
  private:
-  // Of the layer after `layer`, if there is a forecast of it.
+  // The forecast of the layer after `layer`, if there is one.
   void Prefetch(absl::Span<const offload::LayerForecast> forecasts, int layer, offload::LayerPlan* plan);
 
   std::string greedy_name_;

@@ -27,7 +27,7 @@ struct OffloadResult {
   // Tokens a second relative to all resident, (0, 1].
   double relative_rate() const { return static_cast<double>(resident_ticks) / static_cast<double>(ticks); }
   double hit_rate() const { return static_cast<double>(counts.hits) / static_cast<double>(counts.uses); }
-  // Of the prefetches that began to copy, those whose expert was never used from them; 0 without any.
+  // The share of prefetches that began to copy without a use of the expert after them; 0 without any.
   double wasted_share() const;
 };
 

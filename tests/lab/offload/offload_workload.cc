@@ -97,7 +97,7 @@ class ChannelForecast {
   std::vector<ForecastCalibration> layers_;
 };
 
-// Of one step: rows, by layers ahead; empty = nothing is.
+// The expectations of one step: rows, by layers ahead; empty = there are none.
 struct Expected {
   std::vector<popularity::Popularity> before_pass;  // from layer 0 on; of a pass' first step
   popularity::Popularity ahead[2];

@@ -1,5 +1,5 @@
-// What a model asks of the expert cache, pass by pass, cut from a routing trace: batches of tokens, the experts that
-// each layer needed, and what was forecast of it beforehand.
+// The requests of a model to the expert cache, pass by pass, cut from a routing trace: batches of tokens, the experts
+// that each layer needed, and what was forecast of it beforehand.
 //
 // Pure.  Predictions become expected rows as they come (forecast_calibration.h), one and two layers ahead, and these
 // chances as a worker makes them (need_forecast.h), all with counts of earlier passes only.

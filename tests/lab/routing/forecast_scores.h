@@ -12,7 +12,7 @@ namespace switchyard {
 // is.
 double TotalVariation(absl::Span<const int64_t> a, absl::Span<const int64_t> b);
 
-// Of the batch's tokens' rows in `layer`, how many were predicted among the first top_k, and how many there are.
+// How many of the batch's rows in `layer` were predicted among the first top_k of their tokens, and how many there are.
 struct TokensFound {
   int64_t found = 0, rows = 0;
 };

@@ -9,7 +9,7 @@
 //   draws a rank by popularity   otherwise.
 // So every domain's popularity is the same in all layers, by rank; the last expert says something of the next one, and
 // as the domain shows only in several layers together, a longer path says more.
-// Of top_k > 1 the further choices are drawn from the same distribution, without those already taken.
+// Where top_k > 1, further choices are drawn from the same distribution, without those already taken.
 //
 // Tuned exactly (not by drawing), by bisection:
 //   skew        max / min popularity of a layer over all domains, mean over layers: 4.02 with 4 experts, 5.56 with 16
@@ -55,7 +55,7 @@ class RoutingChain {
   // InvalidArgument if an option is out of range, or if the figures cannot be reached; says what can.
   static absl::StatusOr<RoutingChain> Tuned(const RoutingChainOptions& options);
 
-  // What it has, by calculation.
+  // The figures of this chain, by calculation.
   double Skew() const;
   double Pattern(int k) const;
   double stay() const { return stay_; }

@@ -1,4 +1,4 @@
-// What estimators say of each token alone, best first: for the share of a token's own experts that is found.
+// The predictions of estimators for each token alone, best first: for the share of a token's own experts that is found.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a control group and an affinity mask leave of the machine's processors.
+// The processors that a control group and an affinity mask leave of the machine's.
 #include "scheduler/base/cores.h"
 
 #include <sched.h>

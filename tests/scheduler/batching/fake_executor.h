@@ -19,7 +19,7 @@ namespace switchyard::testing_batching {
 inline constexpr int32_t kVocab = 50;
 
 uint64_t NextCell(uint64_t cell, int32_t token);
-// What the model says after `cell`; respects min_tokens.
+// The token that the model chooses after `cell`; respects min_tokens.
 int32_t NextToken(uint64_t cell, const batching::SamplingParams& sampling, int32_t index);
 // The outputs of a run without faults, neighbours or limits of space: ends with a stop id, after max_tokens, or at
 // `max_context` tokens in all.
@@ -28,7 +28,7 @@ std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const 
 // The experts that the fake's row with this cell chose: one layer, top-2.
 inline constexpr int32_t kPathIds = 2;
 std::vector<int16_t> FakePath(uint64_t cell);
-// Of positions [first, end) of a sequence.
+// The paths of positions [first, end) of a sequence.
 std::vector<int16_t> ReferencePaths(const std::vector<int32_t>& tokens, int32_t first, int32_t end);
 // The fake's logprob of a prompt token.
 float FakeLogprob(uint64_t cell_before, int32_t token);

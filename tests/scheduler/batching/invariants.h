@@ -1,4 +1,4 @@
-// What must hold in a scheduler between any two calls.
+// Invariants that must hold in a scheduler between any two calls.
 #pragma once
 
 #include "scheduler/batching/block_pool.h"

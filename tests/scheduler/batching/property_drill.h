@@ -27,7 +27,7 @@ struct Accidents {
   double deadline = 0;  // per request
 };
 
-// What the client knows of one choice.
+// The state of one choice as the client knows it.
 struct Choice {
   batching::SamplingParams sampling;
   std::vector<int32_t> outputs;

@@ -37,7 +37,7 @@ TEST(RowTransfers, AreWorthIt) {
   EXPECT_EQ(Transfers({256, 256}, 1), "");
   // The mean is less than a transfer: some ranks get one, the others nothing.
   EXPECT_EQ(Transfers({128, 0, 0, 0, 0, 0, 0, 0}, 32), "0>1:32 0>2:32 0>3:32");
-  // Who is a little below the mean may end a little above it.
+  // A rank a little below the mean may end a little above it.
   EXPECT_EQ(Transfers({200, 95, 5}, 40), "0>1:40 0>2:60");
 }
 

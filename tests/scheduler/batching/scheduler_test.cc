@@ -1,4 +1,4 @@
-// What transcripts cannot say: refusals of malformed results, the policy's validation, hints.
+// Tests that transcripts cannot express: refusals of malformed results, the policy's validation, hints.
 #include "scheduler/batching/scheduler.h"
 
 #include <string>

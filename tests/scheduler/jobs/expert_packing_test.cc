@@ -10,7 +10,7 @@
 namespace switchyard::jobs {
 namespace {
 
-// Of a micro-op: an all-to-all takes so many times as long as experts' products.
+// The times of a micro-op: an all-to-all takes so many times as long as experts' products.
 PackingTimes Ratio(int64_t ratio) { return {.experts_ns = 1000, .all_to_all_ns = 2000 * ratio, .micro_ops = 10}; }
 
 // The steps behind `done`, to `steps`, whose all-to-alls halve with each doubling; "10:1>2 14:2>4 18:4>4 covered".
@@ -70,7 +70,8 @@ PackingTimes Steps(int64_t ratio, int64_t step_ns) {
   return times;
 }
 
-// What the critical path exposes of Transformer-XL on 16 workers, whose experts would be packed until 4.
+// The exposed communication of Transformer-XL on 16 workers, by the critical path, whose experts would be packed
+// until 4.
 TEST(ExpertPackingTest, ADoublingThatDoesNotHelpIsUndone) {
   const std::map<int32_t, int64_t> exposed_ms = {{1, 400}, {2, 351}, {4, 412}, {8, 1146}};
   PackingController controller({.world = 16});

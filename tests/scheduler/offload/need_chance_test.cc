@@ -1,4 +1,4 @@
-// What a layer needed before, and what the last gates needed, as the chance of its next need.
+// The chance of a need by what the layer needed before, and by what the last gates needed.
 #include <vector>
 
 #include "gtest/gtest.h"

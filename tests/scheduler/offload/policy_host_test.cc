@@ -1,4 +1,4 @@
-// What a policy makes of experts that a placement took away: their slots go first, and nothing of them is fetched; and
+// Policies and experts that a placement took away: their slots go first, and nothing of them is fetched; and
 // of those that a plan wants in memory.
 #include <memory>
 #include <string>

@@ -140,7 +140,7 @@ TEST(AliasPlacementTest, AnEstimateThatSaysNothingIsNotFollowed) {
   for (int e = 0; e < 16; ++e) EXPECT_EQ(replicas.NumReplicas(e), 3);
 }
 
-// What hedges are for: nothing is known, nothing moves, and three slots still balance most loads.
+// The use of hedges: nothing is known, nothing moves, and three slots still balance most loads.
 TEST(AliasPlacementTest, HedgesFindWaysAround) {
   std::mt19937_64 rng(12);
   const Placement spread =

@@ -41,7 +41,7 @@ struct Facts {
     const LayerInputs inputs{.step = step, .layer = layer, .counts = counts, .estimates = {&estimate, 1}};
     const SlotTable table({.num_experts = kExperts, .slots = slots}, in_flight);
     LayerDecision said = decision;
-    // Of the same counts in every case, so that the split differs alone.
+    // Uses the same counts in every case, so that only the split differs.
     const std::vector<int32_t> fives(kDevices * kExperts, 5);
     said.split = SplitByCounts({.num_ranks = kDevices, .num_experts = kExperts, .rows = fives},
                                ReplicaIndex({.num_experts = kExperts, .slots = computes}));

@@ -1,4 +1,4 @@
-// What placement tests share: seeded shapes, and plain slow answers to compare with.
+// Shared by placement tests: seeded shapes, and plain slow answers to compare with.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Who put an expert into a spare slot, and what a worker may report of it.
+// The origins of experts in spare slots, and the bounds of a report of them.
 #include "scheduler/placement/background/expert_report.h"
 
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-// What a worker believes of places that a message brought.
+// Checks of a group's placement that a message brought.
 #include "scheduler/placement/background/group_placement.h"
 
 #include <string>

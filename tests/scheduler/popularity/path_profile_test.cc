@@ -259,7 +259,7 @@ TEST(PathProfileTest, EveryTruncationAndEveryFlippedByteIsRefused) {
   EXPECT_THAT(PathProfile::Parse(bytes + "x", kNoDecay).status().message(), HasSubstr("checksum"));
 }
 
-// What a wrong writer would produce, its checksum right: nothing crashes, nothing absurd is allocated.
+// Files that a wrong writer would produce, with the right checksum: nothing crashes, nothing absurd is allocated.
 TEST(PathProfileTest, AbsurdFieldsUnderARightChecksumAreRefused) {
   const std::string bytes = Counted().Serialize();
   std::mt19937_64 random(9);

@@ -25,7 +25,7 @@ std::vector<LogitsGolden> AllLogits(const Fixture& fixture) {
   return all;
 }
 
-// Of each position the largest difference, relative to the largest golden logit of all.
+// The largest difference at each position, relative to the largest golden logit of all.
 std::vector<double> Distances(const std::vector<double>& found, const LogitsGolden& golden) {
   EXPECT_EQ(found.size(), golden.values.size());
   std::vector<double> worst(golden.tokens.size());
@@ -74,7 +74,7 @@ void ExpectGreedyTokens(const Fixture& fixture, const RankGroupOptions& options,
   }
 }
 
-// What ops of these have no kernels on devices yet.
+// Some of their ops have no kernels on devices yet.
 bool OnCpuAlone(const std::string& fixture) { return absl::StartsWith(fixture, "gpt2"); }
 
 class ForwardTest : public ::testing::TestWithParam<std::string> {

@@ -34,7 +34,7 @@ class GreedyPlanner {
 
   void Admit();
   batching::StepItem Item(Planned* sequence);
-  // What the plan says of the step as a whole.
+  // The head of the plan: the parts that concern the step as a whole.
   void Agree(batching::StepPlan* plan) const;
   // Takes back what the sequences that are done had.
   void Retire();

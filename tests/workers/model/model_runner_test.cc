@@ -147,7 +147,7 @@ TEST_F(ModelRunnerTest, Logprobs) {
   const LogitsGolden& golden = fixture_.logits[1];
   const auto num_tokens = static_cast<int32_t>(golden.tokens.size());
   const int64_t vocab = group_.config().vocab_size;
-  // Of prompt positions over two chunks, and of the sampled token.
+  // Logprobs of prompt positions over two chunks, and of the sampled token.
   batching::StepItem first = Prefill(0, golden.tokens, {0, 1, 2});
   first.init->sampling.num_prompt_logprobs = 2;
   first.init->sampling.num_logprobs = 1;

@@ -48,7 +48,7 @@ struct RankGroupOptions {
   placement::PlacementMode placement = placement::PlacementMode::kStatic;
   int spare_slots = 1;
   placement::MoveCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
-  // Of each rank; none: nobody forecasts.
+  // Makes the load predictor of each rank; none: no rank forecasts.
   std::function<std::unique_ptr<moe::LayerLoadPredictor>(const Model& model)> load_predictor = {};
   // Before a step, on every rank's thread: for migrations of the background balancer.  Returns the step's placement
   // epoch.
@@ -64,7 +64,7 @@ class RankGroup {
   RankGroup(const std::string& dir, const RankGroupOptions& options);
   ~RankGroup();
 
-  // What greedy decoding appends to each prompt; with `only`, nothing to those of other ranks.
+  // Returns the tokens that greedy decoding appends to each prompt; with `only`, nothing to those of other ranks.
   std::vector<std::vector<int32_t>> Greedy(const std::vector<std::vector<int32_t>>& prompts, int32_t num_tokens);
   // The same where ranks may fail: the first error of a rank that is here, which has ended its steps then.
   absl::StatusOr<std::vector<std::vector<int32_t>>> TryGreedy(const std::vector<std::vector<int32_t>>& prompts,
@@ -89,7 +89,7 @@ class RankGroup {
   void LoadPacked(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config);
   std::function<const char*(int layer, int expert)> PackedSource(const ModelConfig& config) const;
   void MakeOffload(const ModelConfig& config, Rank* rank) const;
-  // What ranks begin with under a placement.
+  // The placement that ranks begin with.
   placement::Placement SpareResidents(const ModelConfig& config) const;
   void MakeReplicatedExperts(const ModelConfig& config, Rank* rank) const;
   void MakeBalancer(const ModelConfig& config, Rank* rank) const;

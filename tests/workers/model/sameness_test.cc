@@ -1,4 +1,4 @@
-// What must not change an answer does not: chunks, cache blocks, batch, threads, ranks, micro-batches.
+// Parameters that must not change an answer do not: chunks, cache blocks, batch, threads, ranks, micro-batches.
 #include <algorithm>
 
 #include "gtest/gtest.h"

@@ -23,7 +23,7 @@ struct Counted {
   int64_t replayed = 0;
 };
 
-// Of greedy runs from the first prompt to the last token.
+// The figures of greedy runs from the first prompt to the last token.
 Counted RunGreedy(RankGroup* group, const std::vector<std::vector<int32_t>>& prompts, int32_t tokens) {
   const DeviceSteps& steps = *group->runner(0).device_steps();
   const int64_t before = steps.num_replayed();

@@ -125,7 +125,7 @@ TEST_F(CachedExpertHostTest, FillsWithWhatThePlacementHasHere) {
   EXPECT_EQ(*Run({{1, placement::kEmptySlot, 0}, {4, 3, 2}}), 5);
   EXPECT_THAT(Run({{5}, {}}).status().message(),
               HasSubstr("1 rows of MoE layer 0 came for slot 0, whose expert, 5, is not here"));
-  // What the background balancer wants in memory comes first.
+  // Experts that the background balancer wants in memory come first.
   std::vector<std::vector<bool>> in_memory(kLayers, std::vector<bool>(kExperts));
   in_memory[1][3] = in_memory[1][7] = true;
   slots_->BeginWith(in_memory);
@@ -137,7 +137,7 @@ TEST_F(CachedExpertHostTest, FillsWithWhatThePlacementHasHere) {
   EXPECT_EQ(offload_->store().StateOf({1, 7}), SlotState::kFree) << "it is another rank's";
 }
 
-// What is there stays, whichever slots the new policy counts it in; what is not wanted any more makes room.
+// Experts that are there stay, in whichever slots the new policy counts them; those no longer wanted make room.
 TEST_F(CachedExpertHostTest, AGroupCopiesWhatIsMissingAndNoMore) {
   Make(5);
   ASSERT_TRUE(Fill({{0, 1, 5}, {2, 3, 4}}).ok());

@@ -86,7 +86,7 @@ TEST_P(ColdExpertsTest, AsNearToDoublePrecisionAsWithCopies) {
   const test::MoeResult copied = Run(/*cold_price=*/-1), cold = Run(/*cold_price=*/1e9);
   EXPECT_GT(Misses(copied), 0);
   EXPECT_EQ(Misses(cold), 0);
-  // Of the experts of each rank two are in slots.
+  // Two experts of each rank are in slots.
   EXPECT_GT(ColdRows(cold), kRows * kShape.top_k / 4);
   EXPECT_LT(ColdRows(cold), kRows * kShape.top_k);
   for (const ColdCounters& counters : cold.cold) {

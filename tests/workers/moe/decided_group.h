@@ -23,7 +23,7 @@ struct MigrationAt {
   placement::ResidencyMigration migration;
 };
 
-// What happens to one rank's messages.
+// Faults of one rank's messages.
 struct CommFaults {
   bool delays = false;          // each launch is late by something random
   int64_t corrupt_gather = -1;  // which of this rank's gathers
@@ -60,7 +60,7 @@ class DecidedGroup {
   explicit DecidedGroup(DType dtype = DType::kBf16);
 
   GroupResult Run(const GroupRun& run) const;
-  // What every run has to give.
+  // The outputs that every run has to give.
   std::string Expected() const;
 
  private:

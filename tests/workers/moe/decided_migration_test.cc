@@ -100,7 +100,7 @@ class PreferringSlots final : public ExpertHost {
   std::string reported;
 };
 
-// What is in which memory changes with the step that commits, on the rank whose memory it is.
+// The step that commits changes which experts are in memory, on the rank that holds them.
 TEST(PerStepBalancerMigrationTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
   const placement::ResidencyMigration migration = {.arrivals = {{placement::MoveKind::kLoad, 0, 1, 0, 1},
                                                                 {placement::MoveKind::kCopy, 0, 2, 0, 2},

@@ -1,4 +1,4 @@
-// What ranks exchange of a layer, at the limits of its 16 bits; and that what no message may say is refused.
+// The gather of a layer's counts and estimates at the limits of its 16 bits; impossible messages are refused.
 #include "workers/moe/placement/decision_gather.h"
 
 #include <cstdint>
@@ -59,13 +59,13 @@ class TamperingCommunicator : public comm::Communicator {
   const uint16_t bits_;
 };
 
-// What one rank sends.
+// The input of one rank.
 struct Sent {
   std::vector<int32_t> counts;                                         // [E] rows of its gate
   std::vector<std::pair<int, popularity::Popularity>> estimates = {};  // (layer, [E])
 };
 
-// What it received.
+// The output of one rank.
 struct Received {
   std::vector<int32_t> counts;  // [R, E]
   std::vector<std::pair<int, popularity::Popularity>> estimates;

@@ -1,4 +1,4 @@
-// What ranks exchange of decisions: read back as it was made, and the field named where ranks decided
+// Messages and digests of decisions: read back as they were made, and the field named where ranks decided
 // differently.
 #include "workers/moe/placement/decision_message.h"
 

@@ -34,7 +34,7 @@ struct Case {
   test::Backend backend = test::Backend::kLocal;
 };
 
-// What token t of a rank chooses, k-th: some are dropped, no expert twice.
+// The k-th choice of token t of a rank: some are dropped, no expert twice.
 int32_t Choice(int rank, int64_t t, int64_t k, int64_t experts) {
   if ((rank + t + k) % 5 == 4) return -1;
   return static_cast<int32_t>((rank * 3 + t + k * (1 + t % 2)) % experts);

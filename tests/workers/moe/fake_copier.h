@@ -17,7 +17,7 @@
 
 namespace switchyard::test {
 
-// What a test says and what its copier does.  Thread-safe.
+// Connects a test with its copier: the orders of the one, and the calls that the other got.  Thread-safe.
 class CopyScript {
  public:
   // Chunks wait until Allow has let so many through; all pass unless Hold was called.

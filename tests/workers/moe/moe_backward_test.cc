@@ -32,7 +32,7 @@ test::MoeTrainingRun Alone(const test::MoeShape& shape) {
   return training;
 }
 
-// Of the largest of the expected.
+// The tolerance, as a share of the largest expected value.
 void ExpectNear(const std::vector<double>& actual, const std::vector<double>& expected, double tolerance,
                 const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -122,7 +122,7 @@ double LossOf(const test::MoeTestModel& model, const test::MoeTrainingRun& train
   return loss;
 }
 
-// Of the real forward in steps to both sides of a few elements of every matrix and of x.
+// Differences of the real forward pass, in steps to both sides of a few elements of every matrix and of x.
 TEST(MoeBackwardTest, IsTheDifferenceOfForwards) {
   const test::MoeShape shape = {
       .hidden = 12, .ffn = 6, .num_experts = 4, .top_k = 2, .shared_ffn = 5, .dtype = DType::kF64};

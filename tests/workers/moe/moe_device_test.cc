@@ -155,7 +155,7 @@ TEST_P(MoeBudgetTest, TheBitsOfResidentExperts) {
   EXPECT_GT(waves, kRepeats);
 }
 
-// What changes from one replay to the next, on one rank: all in the same memory.
+// The inputs that change from one replay to the next, on one rank: all in the same memory.
 struct Inputs {
   Tensor x, residual, num_rows;
   static absl::StatusOr<Inputs> On(const Stream& stream, const TensorView& x, const TensorView& residual,

@@ -131,7 +131,7 @@ TEST_P(MoeSamenessTest, TheBitsOfOneRank) {
   EXPECT_TRUE(result->residual == alone->residual);
   for (const uint64_t ledger : result->ledgers) EXPECT_EQ(ledger, result->ledgers[0]);
 
-  // What was exchanged is what routing says.
+  // The exchanged rows are those of the routing.
   int64_t sent = 0, received = 0, computed = 0;
   std::vector<int64_t> counts(alone->expert_counts[0].size(), 0);
   for (const MoeStats& stats : result->stats) {
@@ -145,7 +145,7 @@ TEST_P(MoeSamenessTest, TheBitsOfOneRank) {
     for (size_t i = 0; i < counts.size(); ++i) counts[i] += of_rank[i];
   }
   EXPECT_EQ(sent, received);
-  // Of the bounded mode the host knows nothing but sizes.
+  // In the padded mode the host knows nothing but sizes.
   const bool bounded = spread.exchange == test::ExchangeKind::kPadded;
   EXPECT_EQ(computed, bounded ? 0 : 3 * 17 * spread.shape.top_k);
   EXPECT_EQ(counts, alone->expert_counts[0]);
@@ -191,7 +191,7 @@ TEST_P(MoeLayerTest, ATokenTravelsOncePerRank) {
   ASSERT_TRUE(result.ok()) << result.status();
   const int64_t row_bytes = 64 * 4;
   if (GetParam() == test::ExchangeKind::kPadded) {
-    // Of 10 rows at most: 10 hidden rows, 2 rows of heads and pairs, 40 outputs; on either rank.
+    // For 10 rows at most: 10 hidden rows, 2 rows of heads and pairs, 40 outputs; on either rank.
     for (const MoeStats& stats : result->stats) EXPECT_EQ(stats.bytes_sent, (10 + 2 + 10 * 4) * row_bytes);
     return;
   }

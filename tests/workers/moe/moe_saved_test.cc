@@ -1,4 +1,4 @@
-// What a layer keeps for its backward: nothing but memory changes, and that only until shapes repeat.
+// A layer that keeps activations for its backward: nothing but memory changes, and that only until shapes repeat.
 #include "workers/moe/layer/moe_saved.h"
 
 #include <cstring>

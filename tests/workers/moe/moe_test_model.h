@@ -51,7 +51,7 @@ class MoeTestModel {
   // [rows, H] in the model's dtype, and a residual stream to add to.
   Tensor RandomRows(int64_t rows, uint32_t seed) const;
   Tensor RandomResidual(int64_t rows, uint32_t seed) const;
-  // What its matrices are, as rounded to the dtype; and other values in their place, which are rounded.
+  // Returns its matrices as rounded to the dtype; SetMatrices rounds others and puts them in their place.
   reference::MoeMatrices Matrices() const;
   void SetMatrices(const reference::MoeMatrices& matrices);
   // Makes every row choose `expert` first, by far.
@@ -77,12 +77,12 @@ class MoeTestModel {
   Matrix shared_gate_up_, shared_down_, shared_gate_;
 };
 
-// What moves the rows.
+// The kind of dispatcher that moves the rows.
 enum class ExchangeKind { kHost, kDeviceExact, kPadded };
 inline constexpr ExchangeKind kExchangeKinds[] = {ExchangeKind::kHost, ExchangeKind::kDeviceExact,
                                                   ExchangeKind::kPadded};
 std::string ExchangeName(ExchangeKind kind);
-// Of an executor that moves rows so.
+// Makes dispatchers of this kind for an executor.
 moe::MoeExecutor::DispatcherMaker MakerOf(ExchangeKind kind);
 moe::ExchangeMode ModeOf(ExchangeKind kind);
 

@@ -1,4 +1,4 @@
-// What a rank does with experts that arrive damaged, or are in its slots: with looks and copies whose answers come
+// Experts that arrive damaged at a rank, or are damaged in its slots: with looks and copies whose answers come
 // late.
 #include <string>
 #include <vector>

@@ -74,7 +74,7 @@ inline std::vector<uint16_t> RowOf(const ExchangeCase& c, int rank, int64_t toke
   return row;
 }
 
-// What expert e of row x is.
+// The row with the mark of `expert`, which stands for the output.
 inline std::vector<uint16_t> Marked(std::vector<uint16_t> row, int expert) {
   for (uint16_t& value : row) value = static_cast<uint16_t>(value ^ (expert + 1) << 11);
   return row;

@@ -213,7 +213,8 @@ TEST_F(RowLoadPredictorTest, WhatWasLoadedIsDistinguishedFromWhatWasLearnedSince
   EXPECT_EQ(end->all.maps[0].num_rows, (kBefore + kSince + 5) * kRows);
 }
 
-// What a server asks for while it serves: all of it, or what none of the others has from the same file.
+// The pieces that a server asks for while it serves: all that was learned, or only what no other worker has from the
+// same file.
 TEST_F(RowLoadPredictorTest, WhatWasLearnedIsTakenPieceByPiece) {
   RowLoadPredictor past(options_);
   Pass(&past, Random(24, kHidden), 8);

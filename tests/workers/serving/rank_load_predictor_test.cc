@@ -1,4 +1,4 @@
-// What a worker's load predictor begins with and writes, of a model small enough to be drawn here.
+// The profiles that a worker's load predictor begins with and writes, of a model small enough to be drawn here.
 #include "workers/serving/rank_load_predictor.h"
 
 #include <fstream>

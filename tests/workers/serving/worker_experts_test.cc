@@ -77,7 +77,7 @@ class WorkerExpertsTest : public testing::Test {
     part.items = {Prompt()};
     return Execute(head, part).status();
   }
-  // Of all experts, one bit each.
+  // The set of all experts, one bit each.
   void DamageExpertFile() {
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
       if (entry.path().extension() != ".pack") continue;
@@ -91,7 +91,7 @@ class WorkerExpertsTest : public testing::Test {
       ASSERT_TRUE(file.good());
     }
   }
-  // Of a prompt of 20 tokens.
+  // The answer to a prompt of 20 tokens.
   std::vector<int32_t> Tokens() {
     batching::StepItem item = Prompt();
     std::vector<int32_t> tokens;
@@ -235,7 +235,7 @@ TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
   }
 }
 
-// What coming layers get is predicted where rows are, by the same estimators as on the CPU.
+// Coming layers' rows are predicted where rows are, by the same estimators as on the CPU.
 TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
   // Of a layer's experts that get rows, how many may be others: the devices round otherwise.
   constexpr double kTolerance = 0.05;
@@ -263,7 +263,7 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
   }
 }
 
-// What looks at gates is not recorded; tokens stay.
+// Steps with observed gates are not recorded; tokens stay the same.
 TEST_F(WorkerExpertsTest, ForecastsWithoutAPlacement) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {}));
   EXPECT_EQ(worker_->load_predictor(), nullptr);

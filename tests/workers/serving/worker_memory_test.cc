@@ -63,7 +63,7 @@ class WorkerMemoryTest : public testing::Test {
     ASSERT_TRUE(worker.ok()) << worker.status();
     workers_[static_cast<size_t>(rank)] = *std::move(worker);
   }
-  // What each of them says to the next assignment.
+  // The status of each worker after the next assignment.
   std::vector<absl::Status> Join() {
     ++epoch_;
     NotifyingStore store;
@@ -89,7 +89,7 @@ class WorkerMemoryTest : public testing::Test {
   void OpenAll() {
     for (int rank = 0; rank < kWorld; ++rank) ASSERT_NO_FATAL_FAILURE(Open(rank));
   }
-  // Of seven experts rank 0 has four.
+  // Rank 0 has four of seven experts.
   int64_t NeedOf(int rank) const {
     const Worker& worker = *workers_[0];
     return static_cast<int64_t>(model::MemoryBytes(
@@ -174,7 +174,7 @@ TEST_F(WorkerMemoryTest, WorkersOfTwoGroupsDoNotShareTheirLimits) {
   EXPECT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
 }
 
-// What the survivor holds is not counted again, but what it has not touched yet is.
+// The survivor's memory is not counted again, except the part that it has not touched yet.
 TEST_F(WorkerMemoryTest, ANewcomerFitsBesideASurvivor) {
   ASSERT_NO_FATAL_FAILURE(OpenAll());
   ASSERT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));

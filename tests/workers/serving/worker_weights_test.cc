@@ -1,4 +1,4 @@
-// What a worker, without its network, does about weights whose bytes are not what they should be: other than their
+// A worker without its network, and weights with wrong bytes: other than their
 // checkpoint's manifest says, or than the other ranks'.
 #include <algorithm>
 #include <cstring>
@@ -103,8 +103,8 @@ constexpr fleet::EngineSettings SettingsOf() {
   return {.kv_cache_bytes = 1 << 20, .max_num_seqs = 4, .max_batched_tokens = 32, .max_model_len = 128};
 }
 
-// What ranks with these models say to an assignment; those before `with_budget` have the experts' budget, the others
-// none.
+// The statuses of ranks with these models after an assignment; those before `with_budget` have the experts' budget, the
+// others none.
 std::vector<absl::Status> JoinAll(const std::vector<std::string>& models,
                                   const offload::ExpertBudgetOptions& experts = {}, size_t with_budget = SIZE_MAX) {
   comm::InMemoryStore store;

@@ -159,7 +159,7 @@ TEST_F(BothLinkTest, TrainsInSlicesAlone) {
   EXPECT_GT(metrics_->train_slice_seconds->Value(), 0);
 }
 
-// What it may take of the memory is known when serving has its own.
+// The memory that training may take is known once serving has its own.
 TEST_F(BothLinkTest, AJobBeginsWhenServingHasWhatItNeeds) {
   Start(Endless(kJob));
   AwaitShut();

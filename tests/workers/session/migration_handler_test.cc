@@ -1,4 +1,4 @@
-// What a worker answers to the server's migrations of placement, with a host that the test controls.
+// A worker's answers to the server's migrations, with a host that the test controls.
 #include "workers/session/migration_handler.h"
 
 #include <string>

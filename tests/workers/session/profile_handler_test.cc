@@ -1,4 +1,4 @@
-// What a worker answers when it is asked for what it learned: the first rank with what it had loaded, in parts, and
+// A worker's answers when it is asked for what it learned: the first rank with what it had loaded, in parts, and
 // what cannot be asked for.
 #include "workers/session/profile_handler.h"
 

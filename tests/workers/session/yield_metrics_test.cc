@@ -1,4 +1,4 @@
-// What a worker that serves and trains reports of how soon training made way.
+// Metrics of how soon training made way, of a worker that serves and trains.
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "workers/session/core_share.h"
