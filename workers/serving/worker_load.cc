@@ -1,4 +1,4 @@
-// What a worker loads when it takes an assignment: weights, experts' slots, the KV cache, and who predicts.
+// The part of Worker that loads an assignment: weights, experts' slots, the KV cache, and the load predictor.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -40,7 +40,7 @@ moe::ColdCounters Worker::cold_counters() const {
   return experts_ == nullptr ? moe::ColdCounters() : experts_->cold_counters();
 }
 
-// What weights, scratch and cache may still take.
+// The memory that weights, scratch and cache may still take.
 absl::StatusOr<int64_t> Worker::AvailableBytes() const {
   if (options_.device.is_cpu()) return options_.memory().available_bytes();
   ASSIGN_OR_RETURN(const DeviceDescription now,
@@ -198,7 +198,7 @@ bool Worker::HasLoaded(const fleet::RankAssignment& assignment, const fleet::Eng
 
 absl::Status Worker::Unload() {
   runner_.reset();
-  // What was learned is of the model, whatever part of it this worker holds.
+  // The learned profile is of the model, whatever part of it this worker holds.
   if (load_predictor_ != nullptr) {
     ASSIGN_OR_RETURN(learned_, load_predictor_->Collect(stream()));
   }

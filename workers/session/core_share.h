@@ -1,4 +1,4 @@
-// What serving and training share in a process that does both: its cores, and the machine's memory.
+// CoreShare: the cores and the memory that serving and training share in a process that does both.
 //
 // Serving shuts the gate when a plan comes and opens it for the slices that the server gives; training goes through.
 // Thread-safe.

@@ -5,7 +5,7 @@
 // the host (device_sampling.h) wait in Start.
 //
 // Owns the rank's slots and KV cache; borrows the model and, between SetGroup calls, the group.  Thread-compatible.
-// What a step samples stays in the slot, so the next plan may be executed before the server has seen the result.
+// Sampled tokens stay in the slot, so the next plan may be executed before the server has seen the result.
 // Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented (transfers of rows
 // on a device), the communicator's.  After any error the epoch is over on this rank: SetGroup must follow.
 #pragma once

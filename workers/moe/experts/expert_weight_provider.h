@@ -24,8 +24,8 @@ struct ExpertRows {
   absl::Span<const int32_t> offsets = {};  // [slots + 1] rows of slot s: [offsets[s], offsets[s + 1])
   // [E] rows that this rank's own tokens have for each expert in the layer's later chunks; empty: not known.
   absl::Span<const int32_t> later = {};
-  // What `compute` reads and writes (cold_experts.h computes some rows itself): row i of y is of row x_rows[i] of x,
-  // empty: of row i.  On the stream's device; rank 0: not known.
+  // The rows that `compute` reads and writes (cold_experts.h computes some rows itself): row i of y is of row x_rows[i]
+  // of x, empty: of row i.  On the stream's device; rank 0: not known.
   TensorView x = {};    // [n, H]
   IntView x_rows = {};  // [rows]
   TensorView y = {};    // [rows, H]
