@@ -21,28 +21,12 @@
 namespace switchyard::train {
 namespace {
 
-constexpr int64_t kMaxMicroBatchRows = 1 << 20;
-
 // Positions of a block of the cache that a pass's keys and values go through: attention's key tile, or fewer.
 int32_t BlockSizeOf(const TrainerOptions& options) {
   return static_cast<int32_t>(std::min<int64_t>(ops::kAttentionKeyTile, options.max_length));
 }
 
 int64_t BlocksOf(int64_t length, int64_t block_size) { return (length + block_size - 1) / block_size; }
-
-// The limits of a spec, asked again of whatever makes a trainer.
-absl::Status CheckNumbers(const TrainerOptions& options) {
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.optimizer.beta1, jobs::kBetas));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.optimizer.beta2, jobs::kBetas));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: epsilon", options.optimizer.epsilon, jobs::kEpsilons));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: weight_decay", options.optimizer.weight_decay, jobs::kWeightDecays));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: clip_norm", options.optimizer.clip_norm, jobs::kClipNorms));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_weight", options.router.balance_weight, jobs::kRouterLossWeights));
-  RETURN_IF_ERROR(
-      jobs::CheckReal("trainer: capacity_factor", options.capacity_factor, {0, jobs::kCapacityFactorLimit}));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_bias_rate", options.balance_bias_rate, jobs::kBalanceBiasRates));
-  return jobs::CheckReal("trainer: z_weight", options.router.z_weight, jobs::kRouterLossWeights);
-}
 
 int64_t CountTokens(const TrainRows& rows) {
   return std::count_if(rows.targets.begin(), rows.targets.end(), [](int32_t target) { return target >= 0; });
@@ -54,24 +38,9 @@ int64_t NumRows(const TrainRows& rows) { return static_cast<int64_t>(rows.tokens
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, model::Model* model,
                                                          Parameters* parameters, const TrainerOptions& options) {
-  if (options.max_length < 1 || options.max_length > model->max_positions()) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: sequences of ", options.max_length,
-                                                   " tokens are outside [1, ", model->max_positions(), "]"));
-  }
-  if (options.max_sequences < 1 || options.max_sequences > kMaxMicroBatchRows / options.max_length) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: micro-batches of ", options.max_sequences,
-                                                   " sequences of ", options.max_length, " tokens are outside [1, ",
-                                                   kMaxMicroBatchRows, "] rows"));
-  }
-  RETURN_IF_ERROR(CheckNumbers(options));
-  if (options.balance_bias_rate > 0 && !model->config().router_bias) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: balance_bias_rate is ", options.balance_bias_rate,
-                                                   ", but ", model->config().architecture,
-                                                   "'s routers have no bias here"));
-  }
+  RETURN_IF_ERROR(CheckTrainerOptions(options, *model));
   const int32_t block_size = BlockSizeOf(options);
   const int64_t blocks = options.max_sequences * BlocksOf(options.max_length, block_size);
-  RETURN_IF_ERROR(jobs::ReducePolicyOf(options.communication).status());
   const int64_t cache_bytes = blocks * block_size * model::KvBytesPerToken(model->config(), model->dtype());
   ASSIGN_OR_RETURN(model::KvCache cache,
                    model::KvCache::Create(model->config(), model->dtype(), block_size, cache_bytes));
@@ -94,53 +63,10 @@ Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* paramete
 }
 
 absl::Status Trainer::SetGroup(const TrainerGroup& group) {
-  const int world = group.world->world(), holders = group.experts->world();
-  const int replicas = group.replicas == nullptr ? 1 : group.replicas->world();
-  if (group.layout->num_ranks() != holders || holders * replicas != world) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: a layout of ", group.layout->num_ranks(), " ranks for ",
-                                                   holders, " that have the experts ", replicas, " times, of ", world));
-  }
-  const absl::Span<const int32_t> residents = group.layout->Residents(group.experts->rank());
-  const std::vector<int32_t>& held = model_->weights().residents;
-  if (!std::equal(residents.begin(), residents.end(), held.begin(), held.end())) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: the layout gives rank ", group.experts->rank(), " ",
-                                                   residents.size(), " experts; other ones than the ", held.size(),
-                                                   " that it holds"));
-  }
-  for (int32_t expert = 0; expert < group.layout->num_experts(); ++expert) {
-    const size_t places = group.layout->Places(expert).size();
-    if (places == 1) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("trainer: expert ", expert, " is on ", places, " ranks; a layout for training has each on one"));
-  }
+  RETURN_IF_ERROR(CheckTrainerGroup(group, model_->weights().residents));
   ASSIGN_OR_RETURN(sync_, GradientReducer::Create(options_.communication, group, parameters_->gradients()));
   parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
   group_ = group;
-  return absl::OkStatus();
-}
-
-absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const {
-  for (const TrainRows& rows : micro_batches) {
-    const int64_t num_rows = NumRows(rows);
-    if (num_rows == 0 && rows.targets.empty()) continue;
-    if (rows.length < 1 || rows.length > options_.max_length || num_rows % rows.length != 0 ||
-        num_rows / rows.length > options_.max_sequences || rows.targets.size() != rows.tokens.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "trainer: a micro-batch of ", num_rows, " tokens and ", rows.targets.size(), " targets in sequences of ",
-          rows.length, "; the limits are ", options_.max_sequences, " sequences of ", options_.max_length));
-    }
-    const int64_t vocab = model_->config().vocab_size;
-    for (size_t i = 0; i < rows.tokens.size(); ++i) {
-      if (rows.tokens[i] < 0 || rows.tokens[i] >= vocab) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("trainer: tokens[", i, "] = ", rows.tokens[i], " is outside [0, ", vocab, ")"));
-      }
-      if (rows.targets[i] >= vocab) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("trainer: targets[", i, "] = ", rows.targets[i], " is outside [0, ", vocab, ")"));
-      }
-    }
-  }
   return absl::OkStatus();
 }
 
@@ -339,7 +265,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
     return absl::InvalidArgumentError(
         absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", jobs::kMaxLearningRate, "]"));
   }
-  RETURN_IF_ERROR(CheckRows(micro_batches));
+  RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
   ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   // The same number on every rank.  Balance losses, moments and decay alone must not move parameters.
   if (counts.tokens == 0) {
@@ -422,7 +348,7 @@ void Trainer::BalanceRouter(const ParameterBlock& block) {
 
 absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
   SY_CHECK(group_.world != nullptr);
-  RETURN_IF_ERROR(CheckRows(micro_batches));
+  RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
   ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
   moe::MoeStats stats;

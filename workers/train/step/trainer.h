@@ -21,8 +21,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "scheduler/jobs/comm_spec.h"
-#include "scheduler/jobs/job_spec.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/model/backward/loss_head.h"
@@ -37,21 +35,9 @@
 #include "workers/train/step/router_losses.h"
 #include "workers/train/step/train_rows.h"
 #include "workers/train/step/trainer_group.h"
+#include "workers/train/step/trainer_options.h"
 
 namespace switchyard::train {
-
-struct TrainerOptions {
-  jobs::OptimizerSpec optimizer = {};  // but its schedule, which Step is given
-  RouterLossOptions router = {};
-  double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
-  double balance_bias_rate = 0;  // of a model whose routers have biases (router_losses.h); 0 = they stay
-  model::SavePolicy save = model::SavePolicy::kAll;
-  int64_t max_sequences = 0;  // of a micro-batch on this rank
-  int64_t max_length = 0;     // of a sequence
-  // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
-  // pipelining and full, whose chunks and replicas change the order in which an expert's rows are added.
-  jobs::CommunicationSpec communication = {};
-};
 
 // Where a step's time went, on this rank.
 struct RankStepSeconds {
@@ -119,7 +105,6 @@ class Trainer {
                                      absl::Time deadline);
   absl::StatusOr<StepReport> RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   absl::StatusOr<StepReport> EndingGroup(absl::StatusOr<StepReport> report);
-  absl::Status CheckRows(absl::Span<const TrainRows> micro_batches) const;
   absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   void BuildBatch(const TrainRows& rows);
   // For a micro-batch of so many rows on all ranks.
