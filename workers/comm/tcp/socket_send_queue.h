@@ -3,7 +3,7 @@
 // Classes that have something to send take turns, a frame each; or, if they overtake, the first of them goes between
 // two frames (kSendOrder), and an all-to-all waits for at most one frame of a sum.  Within a class messages go in the
 // order in which they came.  A message that may not go yet, because the peer has not granted it and the credit without
-// a grant is used up (socket_wire.h), does not delay those behind it. No I/O, no clock.  Thread-compatible.
+// a grant is used up (socket_wire.h), does not delay later ones.  No I/O, no clock.  Thread-compatible.
 #pragma once
 
 #include <sys/uio.h>

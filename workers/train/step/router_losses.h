@@ -1,5 +1,5 @@
-// Losses of the routers themselves, from their statistics of a forward pass: load balancing and router z-loss; and
-// balancing without a loss.
+// Losses of the routers, from their statistics of a forward pass: load balancing and router z-loss; and balancing
+// without a loss.
 //
 //   kAllLayers  as HuggingFace computes it: all layers' rows as one: E · Σ_e (Σ_k share of rows whose k-th choice is e)
 //               · (mean probability of e)

@@ -18,12 +18,12 @@ struct TrainerOptions {
   jobs::OptimizerSpec optimizer = {};  // its schedule is not used: Step gets the learning rate
   RouterLossOptions router = {};
   double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
-  double balance_bias_rate = 0;  // of a model whose routers have biases (router_losses.h); 0 = they stay
+  double balance_bias_rate = 0;  // for models with router biases (router_losses.h); 0 = they do not change
   model::SavePolicy save = model::SavePolicy::kAll;
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence
   // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
-  // pipelining and full, whose chunks and replicas change the order in which an expert's rows are added.
+  // pipelining and full, which change the order in which an expert's rows are added.
   jobs::CommunicationSpec communication = {};
 };
 
