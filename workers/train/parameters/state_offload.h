@@ -24,8 +24,8 @@
 namespace switchyard::train {
 
 enum class StateAccess {
-  kRead,    // what is done to them is forgotten
-  kUpdate,  // … is kept
+  kRead,    // changes are lost
+  kUpdate,  // changes are kept
 };
 
 struct OffloadCounters {

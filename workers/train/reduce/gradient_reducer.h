@@ -130,7 +130,7 @@ class GradientReducer : public moe::AllToAllWatch {
   jobs::AllToAllState all_to_alls_ ABSL_GUARDED_BY(mu_);
   int32_t stages_done_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t asked_ ABSL_GUARDED_BY(mu_) = 0;    // ticketed: all-to-alls that were ready
-  int64_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // and that may go
+  int64_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // ticketed: all-to-alls that may start
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);  // of the thread
 };

@@ -30,8 +30,8 @@ struct RouterLossOptions {
 struct RouterLosses {
   double balance = 0;  // without weights; 1 = balanced, for top-1
   double z = 0;
-  std::vector<moe::RouterLoss> of_layers;           // [L] weighted: what backward adds
-  std::vector<std::vector<double>> prob_gradients;  // [L][E] what those show
+  std::vector<moe::RouterLoss> of_layers;           // [L] weighted: backward adds them
+  std::vector<std::vector<double>> prob_gradients;  // [L][E] the memory that those show
 };
 
 // totals: [L] of all ranks, empty for dense layers.  num_rows: of all ranks; 0 gives zeros.

@@ -21,7 +21,7 @@
 namespace switchyard::train {
 namespace {
 
-// Positions of a block of the cache that a pass's keys and values go through: attention's key tile, or fewer.
+// Positions in a block of the KV cache of a pass: attention's key tile, or fewer.
 int32_t BlockSizeOf(const TrainerOptions& options) {
   return static_cast<int32_t>(std::min<int64_t>(ops::kAttentionKeyTile, options.max_length));
 }
@@ -124,7 +124,7 @@ void Trainer::ChooseSchedule(int64_t rows) {
       {.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0, .in_turn = true});
 }
 
-// Where no expert can get more rows than it takes nobody has to ask.
+// If no expert can get more rows than its capacity, ranks need not compare counts.
 moe::ExpertCapacity Trainer::CapacityFor(int64_t rows) const {
   const model::ModelConfig& config = model_->config();
   const int64_t capacity = moe::CapacityOf(options_.capacity_factor, config.top_k, rows, config.num_experts);
@@ -154,7 +154,7 @@ absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const moe::Mo
   return out.hidden;
 }
 
-// What the routers gave, of all ranks' rows.
+// Sums the routers' statistics over all ranks.
 absl::Status Trainer::SumTotals(absl::Time deadline) {
   if (group_.world->world() == 1) return absl::OkStatus();
   std::vector<int64_t> counts;
@@ -216,7 +216,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
                           .saved = &saved_,
                           .gradients = &parameters_->gradients(),
                           .router_losses = router.of_layers};
-  if (index + 1 == counts.rows.size()) {  // no later one adds to the gradients
+  if (index + 1 == counts.rows.size()) {  // no later micro-batch adds to the gradients
     sync_->Start(deadline);
     moe.watch = sync_.get();
     in.on_stage = [this](const model::BackwardStage& stage) { sync_->StageDone(stage); };
@@ -250,7 +250,7 @@ absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_b
   return EndingGroup(RunEvaluation(micro_batches, deadline));
 }
 
-// The others wait for this rank: an error of its own ends it for them, too.
+// Ends the group after an error of this rank, as the other ranks wait for it.
 absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> report) {
   if (report.ok()) return report;
   if (group_.world->world() > 1) group_.world->Abort(report.status().message());
@@ -288,13 +288,13 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   report.dropped_rows = static_cast<int64_t>(sums[1]);
   const comm::Timed timed(&seconds_.optimizer);
   ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
-  // The same numbers on every rank: all go on, or none does.
+  // The numbers are the same on every rank: all continue, or none does.
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     return absl::DataLossError(absl::StrCat(jobs::kNotFinite, ": loss ", report.loss, ", norm of gradients ",
                                             report.gradient_norm, " in step ", steps_ + 1));
   }
   const bool clips = options_.optimizer.clip_norm > 0 && report.gradient_norm > options_.optimizer.clip_norm;
-  // (As PyTorch's clip_grad_norm_.)
+  // (The scale is that of PyTorch's clip_grad_norm_.)
   const double waited = Offloaded().wait_seconds;
   RETURN_IF_ERROR(Update(learning_rate, clips ? options_.optimizer.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
   seconds_.offload = Offloaded().wait_seconds - waited;
@@ -302,7 +302,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   return report;
 }
 
-// Replicated parameters count once, and so does every expert: each group of ranks has all of them, and the same bits.
+// Replicated parameters and experts count once: each group of ranks has all experts, with the same bits in each.
 absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
   double replicated = 0, experts = 0;
   for (const ParameterBlock& block : parameters_->blocks()) {

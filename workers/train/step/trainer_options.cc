@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMaxMicroBatchRows = 1 << 20;
 
-// As the check of a submitted spec: a trainer can be made without one.
+// The limits of the check of a submitted spec, as a trainer can be made without a spec.
 absl::Status CheckNumbers(const TrainerOptions& options) {
   RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.optimizer.beta1, jobs::kBetas));
   RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.optimizer.beta2, jobs::kBetas));
