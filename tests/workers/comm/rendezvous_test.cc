@@ -101,7 +101,7 @@ TEST_P(RendezvousTest, CancelWaitsEndsTheForming) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 died while loading"));
 }
 
-// One rank's view of the shared store.
+// One rank's view of the shared store, with cancellations of its own.
 class ViewOfStore : public RendezvousStore {
  public:
   explicit ViewOfStore(RendezvousStore* shared) : shared_(shared) {}
@@ -110,7 +110,7 @@ class ViewOfStore : public RendezvousStore {
     return shared_->Get(keys, deadline);
   }
   void CancelWaits(absl::string_view reason) override { own_.CancelWaits(reason); }
-  // Cancels this view alone: the shared store answers as before.
+  // Waits under way in the shared store go on: a cancellation reaches this view alone.
   absl::Status Cancelled() override { return own_.Cancelled(); }
 
  private:

@@ -125,7 +125,7 @@ TEST(SocketMeshTest, WhoDoesNotConnectIsNamed) {
   EXPECT_EQ(status.message(), "rank 1 of 3 did not connect in epoch 7 in time");
 }
 
-// All have joined, and one is killed before it has connected: the server, as for a lost worker, cancels the waits.
+// All have joined, and one is killed before it has connected: a cancellation of the store's waits ends the forming.
 TEST(SocketMeshTest, WhoWaitsForAPeerToConnectMayBeFreed) {
   InMemoryStore store;
   const GroupOptions options = test::FormingOptions(0, 2, absl::Minutes(5));
@@ -154,7 +154,7 @@ TEST(SocketMeshTest, APeerThatLeftIsNamedAtOnce) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
 }
 
-// As soon as a rank publishes its port, strangers connect before any peer: some send bytes, some stay silent.
+// As soon as a rank publishes its address, strangers connect before any peer, send bytes and stay connected.
 class InvadedStore : public InMemoryStore {
  public:
   explicit InvadedStore(std::vector<std::string> words) : words_(std::move(words)) {}

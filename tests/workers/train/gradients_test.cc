@@ -105,7 +105,7 @@ TEST_P(GradientsTest, OfBf16AreNear) {
   EXPECT_GT(dot / std::sqrt(norm * found_norm), 0.98);
 }
 
-// What forward keeps changes nothing of what it gives.
+// A forward pass that saves gives the same result.
 TEST_P(GradientsTest, AreOfTheForwardThatServes) {
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     TrainingGroup group(golden_.dir, {.dtype = dtype, .world = 2});

@@ -1,4 +1,4 @@
-// What a job says of itself in its manifests, and what whoever goes on from them is warned of.
+// A job's description of its ranks in manifests, and the warnings of jobs that continue from them.
 #include <functional>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// What stands between the product for q, k and v and attention, in one pass over the rows: the norms of q and k, clip,
+// The work between the product for q, k and v and attention, in one pass over the rows: the norms of q and k, clip,
 // rotation, and the write of k and v into the cache.  In the order and with the roundings of rms_norm.h, clamp.h,
 // rope.h and kv_cache_view.h one after the other.
 //

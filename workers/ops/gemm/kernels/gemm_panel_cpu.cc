@@ -1,4 +1,4 @@
-// Columns of a row-major matrix as a panel, whose k are the matrix's rows: nothing is turned over but pairs of bf16.
+// Packs columns of a row-major matrix as a panel with the matrix's rows as k: only pairs of bf16 are transposed.
 #include "workers/ops/core/simd.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 
