@@ -63,7 +63,7 @@ TEST(GatherRoundsTest, EveryBlockArrivesOnceInLogManyRounds) {
     EXPECT_EQ(static_cast<int>(rounds.size()), log) << world;
     for (const GatherRound& round : rounds) {
       EXPECT_EQ(round.distance, held) << world;  // what comes continues what is held
-      EXPECT_LE(round.blocks, held) << world;    // nobody sends what it does not hold
+      EXPECT_LE(round.blocks, held) << world;    // a rank sends only blocks that it holds
       held += round.blocks;
     }
     EXPECT_EQ(held, world);

@@ -169,7 +169,7 @@ TEST_P(GradientReducerTest, TheSameWithLayersRunAgain) {
   EXPECT_EQ(inputs.masters, all.masters);
 }
 
-// Whichever launch fails, of a sum or not: all ranks end, and none has changed a parameter.
+// For every launch that fails, of a sum or not: all ranks end, and none has changed a parameter.
 TEST_P(GradientReducerTest, ARankThatIsLostEndsTheStepOnAll) {
   const TrainingGolden golden = LoadTrainingGolden("olmoe-clip");
   const TrainRows rows = RowsOfStep(golden, 0);

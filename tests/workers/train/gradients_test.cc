@@ -55,7 +55,7 @@ std::pair<double, std::string> WorstDistance(const Values& found, const Golden& 
       const double difference = std::abs(it->second[i] - values[i]);
       if (!(difference <= distance)) distance = difference;
     }
-    if (largest > 0) distance /= largest;  // (zeros: an expert that nobody chose)
+    if (largest > 0) distance /= largest;  // (zeros: an expert that no row chose)
     if (!(distance <= worst.first)) worst = {distance, name};
   }
   return worst;

@@ -256,7 +256,7 @@ TEST_F(TrainJobBlocksTest, AStopDoesNotWaitForAnEvaluation) {
 TEST_F(TrainJobBlocksTest, WhatTakesLongIsReported) {
   const auto reported = [](const std::vector<RankStory>& stories, const std::string& what) {
     EXPECT_THAT(stories[0].notes, Contains(HasSubstr(what)));
-    EXPECT_TRUE(stories[1].notes.empty()) << "rank 0 tells";
+    EXPECT_TRUE(stories[1].notes.empty()) << "only rank 0 reports";
   };
   const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
     if (progress.step == 2) job->Stop(jobs::StopKind::kSave);

@@ -224,7 +224,7 @@ TEST_F(TrainJobPackingTest, WithLessRoomItGoesOnUnpacked) {
   }
 }
 
-// One rank has nobody to share with.
+// One rank has no replicas to make.
 TEST_F(TrainJobPackingTest, OneRankDecidesNothing) {
   const std::vector<RankStory> stories = Run(Packed(), Attempt(1, Measured, 1));
   Finishes(stories);

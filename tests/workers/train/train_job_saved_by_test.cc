@@ -35,7 +35,7 @@ class TrainJobSavedByTest : public JobFixture {
     return manifest.ok() ? *manifest : checkpoint::Manifest();
   }
 
-  // As if somebody else had saved it.
+  // Replaces the manifest, as if another program had saved it.
   void WriteManifest(const checkpoint::Manifest& manifest) {
     const std::string text = checkpoint::EncodeManifest(manifest);
     root_.Write(absl::StrCat("checkpoints/job/", kStep, "/", checkpoint::kManifestName), text);

@@ -4,7 +4,7 @@
 //   the caller:       │ use 0  │ use 1           │ use 2           │ …
 //
 // Two layers are in memory, in two slots that keep their memory.  Results have the bits of training without offload.
-// Thread-compatible; another thread may read the file while nobody is inside ForEachLayer.
+// Thread-compatible; another thread may read the file while ForEachLayer does not run.
 // (Lina offloads idle expert parameters to the host, scheduler/PAPERS.md, item 4; here a disk has the host's part.)
 #pragma once
 

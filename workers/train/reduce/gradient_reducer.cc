@@ -284,7 +284,7 @@ absl::Status GradientReducer::RunAsFollower() {
     } else if (ticket == Ticket::kEnd && next == turns_.size()) {
       return absl::OkStatus();
     } else {
-      return absl::InternalError(absl::StrCat("grad_sync: rank 0 tells rank ", group_.world->rank(), " to ",
+      return absl::InternalError(absl::StrCat("grad_sync: rank 0 orders rank ", group_.world->rank(), " to ",
                                               ticket == Ticket::kEnd ? "end" : "go on", " after ", next, " of ",
                                               turns_.size(), " sums"));
     }
