@@ -101,7 +101,7 @@ __device__ __forceinline__ void LoadKeys(const CudaAttentionArgs& a, const int64
   }
 }
 
-// Where the keys end that the lane's two rows see.  Rows that do not exist see what the last one sees.
+// The ends of the keys that the lane's two rows see.  Rows past the last one have its end.
 struct Sight {
   int end[2];
   int min_end, max_end;  // of the warp's rows

@@ -104,12 +104,12 @@ int EnqueuePlain(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
                 GemmPlainKernel<Elem, Accum>, p);
 }
 
-// Rows of elements of 2 bytes: others are not asked about.
+// For rows of elements of 2 bytes alone.
 bool AlignedRows(const void* x, int64_t stride) {
   return reinterpret_cast<uintptr_t>(x) % 16 == 0 && 2 * stride % 16 == 0;
 }
 
-// What a block of the device may have; asked once.
+// The limit of a block of the device; asked once.
 int64_t SharedBytesOfBlock(int device) {
   static std::atomic<int> known[kMaxDevicesPerProcess] = {};
   int bytes = known[device].load(std::memory_order_relaxed);

@@ -30,7 +30,7 @@ SY_INLINE void StoreFloats(F32x16 x, Elem* to) {
 template <class Elem>
 SY_INLINE U32x16 LoadBf16(const Elem* from, int64_t n) {
   const F32x16 x = LoadFloats(from, n);
-  // Bf16 stays what it is, signalling NaNs included.
+  // Bf16 is copied, signalling NaNs included.
   if constexpr (__is_same(Elem, Bf16Bits)) {
     return reinterpret_cast<U32x16>(x) >> 16;
   } else {
