@@ -1,5 +1,5 @@
 // Limits of the numbers that a trainer computes with.  The check of a submitted spec (job_spec.h) and the trainer
-// (workers/train/step/trainer.cc) share them, so that no job is accepted whose trainer refuses it later.  Pure.
+// (workers/train/step/trainer_options.cc) share them, so that no job is accepted whose trainer refuses it later.  Pure.
 #pragma once
 
 #include "absl/status/status.h"

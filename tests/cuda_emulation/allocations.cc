@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kAlign = 256;
 constexpr size_t kPoisoned = size_t{64} << 20;
-constexpr size_t kFreedKept = 1024;  // mappings that stay, inaccessible, so that a late access is found out
+constexpr size_t kFreedKept = 1024;  // mappings that stay, inaccessible, so that a late access faults
 
 std::mutex mu;
 std::map<const char*, Allocation> live;  // by begin

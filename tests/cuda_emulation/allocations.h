@@ -1,4 +1,4 @@
-// Which addresses are whose.  Thread-safe.
+// The emulated memory: its allocations, and the allocation of an address.  Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ struct Allocation {
   MemoryKind kind = MemoryKind::kDevice;
   int device = 0;
   char* mapping = nullptr;
-  size_t mapping_bytes = 0;  // with the page behind it that nobody may touch
+  size_t mapping_bytes = 0;  // with the inaccessible page after it
 };
 
-// Memory with every byte 0xFF up to 64 MiB (0 beyond), aligned to 256, its end (rounded up to 256) next to a page that
-// nobody may touch. nullptr if the device's capacity does not allow it.
+// Memory with every byte 0xFF up to 64 MiB (0 beyond), aligned to 256; an inaccessible page follows its end (rounded up
+// to 256).  nullptr if the device's capacity is exceeded.
 void* Allocate(MemoryKind kind, int device, size_t bytes);
 bool Release(
     void* pointer,
@@ -27,7 +27,7 @@ bool Release(
 bool RegisterHost(void* pointer, size_t bytes);
 bool UnregisterHost(void* pointer);
 
-// The allocation that holds the address; its end counts as in it if `end_too`.
+// The allocation with the address; its end counts as in it if `end_too`.
 std::optional<Allocation> FindAllocation(const void* address, bool end_too = false);
 std::string DescribeAddress(const void* address);  // "0x..: 12 bytes past the end of 4096 bytes of device 0"
 

@@ -249,7 +249,7 @@ void BlockRunner::WarpOp(const char* name, uint32_t mask, WarpFunction function,
   SwitchAway(thread->fiber);
 }
 
-// Whether the lanes of `mask`, which all wait, do so for the same.
+// Whether the lanes of `mask`, which all wait, wait for the same operation.
 bool BlockRunner::SameOperation(uint32_t first, uint32_t mask, WarpFunction function, void* (*lanes)[32]) const {
   for (uint32_t i = 0; i < 32; ++i) {
     if (!(mask >> i & 1)) continue;
@@ -264,7 +264,7 @@ void BlockRunner::Yield() {
   CudaThread* thread = current_;
   if (ready_count_ == 0 && next_unstarted_ == num_threads_) return;
   const uint32_t ring = static_cast<uint32_t>(ready_.size()) - 1;
-  if (newest_first_) --ready_head_;  // behind all others
+  if (newest_first_) --ready_head_;  // after all others
   ready_[(newest_first_ ? ready_head_ : ready_head_ + ready_count_) & ring] = thread;
   ++ready_count_;
   if (newest_first_ && ready_count_ == 1) newest_first_ = false;

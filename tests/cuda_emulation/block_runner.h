@@ -1,8 +1,8 @@
 // Runs the blocks of a grid on one OS thread, one after the other, each CUDA thread as a fiber; one per OS thread.
 //
-// A stack is needed per thread that waits, not per thread: a fiber calls the kernel for one thread after the other
-// until one of them waits for others; then another fiber takes the threads that have not begun.  The order in which
-// blocks and threads run is shuffled by the seed, and the same for the same seed and grid.
+// Only waiting threads need a stack each: a fiber calls the kernel for one thread after the other until one of them
+// waits for others; then another fiber takes the threads that have not begun.  The seed shuffles the order in which
+// blocks and threads run; it is the same for the same seed and grid.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class BlockRunner {
   int Run(const Grid& grid);
   bool running() const { return current_ != nullptr; }
 
-  // From within a CUDA thread.
+  // Called from a CUDA thread.
   int Barrier(Reduction kind, int value);
   void WarpOp(const char* name, uint32_t mask, WarpFunction function, void* lane);
   void Yield();
@@ -67,7 +67,7 @@ class BlockRunner {
   void RunBlock(uint32_t block_idx);
   void PrepareShared();
   void Resume(CudaThread* thread);
-  void SwitchAway(Fiber* from);  // to whoever can go on
+  void SwitchAway(Fiber* from);  // to a fiber that can continue
   bool SameOperation(uint32_t first, uint32_t mask, WarpFunction function, void* (*lanes)[32]) const;
   void Release(uint32_t first, uint32_t count, ThreadPhase phase, uint32_t mask);
   void CheckAfterBlock();
@@ -95,7 +95,7 @@ class BlockRunner {
   CudaThread* current_ = nullptr;
   Fiber main_;
   std::vector<Fiber*> fibers_;  // taken for this block
-  std::vector<Fiber*> idle_;    // those of them whose threads have ended
+  std::vector<Fiber*> idle_;    // those of them with ended threads
   int fault_ = 0;
   uint64_t random_ = 0;
   uint64_t seed_ = 0;

@@ -25,7 +25,7 @@ bool Forbids(const Capture& capture) {
   return thread_mode == cudaStreamCaptureModeGlobal && capture.mode == cudaStreamCaptureModeGlobal;
 }
 
-// Every node must come before the end of the stream that the capture began with.
+// Every node must come before the end of the stream with which the capture began.
 bool AllJoined(const Capture& capture) {
   std::vector<bool> reached(capture.graph.nodes.size(), false);
   std::vector<int> open = capture.origin->capture_tail;

@@ -1,4 +1,4 @@
-// What tests tell the emulation.  Process-wide; thread-safe, but meant for moments when no work runs.
+// Settings of the emulation for tests.  Process-wide; thread-safe, but meant for moments when no work runs.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace cuda_emulation {
 void SetSeed(uint64_t seed);
 uint64_t Seed();
 
-// Work runs at once, when it is put on a stream, instead of when somebody waits for it.  Hides what a host does too
-// early.
+// Work runs at once, when it is enqueued on a stream, instead of when a thread waits for it.  Hides errors of a host
+// that is too early.
 void SetEager(bool eager);
 bool Eager();
 
@@ -29,7 +29,7 @@ size_t MemoryInUse(int device);
 void SetDeviceCount(int count);
 void SetComputeCapability(int major, int minor);
 void SetMultiprocessorCount(int count);
-// The architecture that kernels are said to be compiled for, 90 for 9.0; 0: that of the devices, as at start.
+// The architecture for which kernels count as compiled, 90 for 9.0; 0: that of the devices, as at start.
 void SetPtxVersion(int version);
 
 // The nth call (from 1, counted from here) of the function of the runtime API `call_name`, on any thread, returns
@@ -38,12 +38,12 @@ void SetPtxVersion(int version);
 // ...) fails the third kernel from now when it runs.
 void FailAt(const char* call_name, int nth, cudaError_t error);
 
-// Counts calls of the runtime API from here on, by name, on all threads; before the first CountCalls nothing is.
+// Counts calls of the runtime API from here on, by name, on all threads; before the first CountCalls none are counted.
 void CountCalls();
 std::map<std::string, int64_t> CountedCalls();
 
-// Seed, eagerness, capacity, device properties and injected errors as at start; devices unbroken, what waits on their
-// streams dropped. Allocations, streams and events stay.
+// Restores seed, eagerness, capacity, device properties and injected errors as at start, repairs devices, and drops
+// waiting work of streams.  Allocations, streams and events stay.
 void Reset();
 
 }  // namespace cuda_emulation

@@ -1,4 +1,4 @@
-// cuBLASLt's calls: what they check and refuse.
+// cuBLASLt's calls, with their checks and refusals.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ cublasStatus_t Check(const Desc& desc, const Layout& a, const Layout& b, const L
 
 bool IsAligned(const void* pointer, uint32_t to) { return reinterpret_cast<uintptr_t>(pointer) % to == 0; }
 
-// The pointers must be as aligned as the heuristic was told, the workspace as large as it asked for and aligned to 256.
+// The pointers must have the alignment given to the heuristic, the workspace the size that it asked for and 256 bytes'.
 cublasStatus_t CheckAlgo(const Product& p, const cublasLtMatmulAlgo_t* algo, size_t workspace_bytes) {
   Algo chosen{};
   if (algo == nullptr) return CUBLAS_STATUS_SUCCESS;

@@ -252,7 +252,7 @@ const char* cudaGetErrorString(cudaError_t error) {
   return found == Texts().end() ? "unrecognized error code" : found->second.c_str();
 }
 
-// A broken device's error comes back again and again.
+// A broken device returns its error again and again.
 cudaError_t cudaGetLastError() {
   const cudaError_t error = cudaPeekAtLastError();
   cuda_emulation::last_error = cudaSuccess;

@@ -7,15 +7,16 @@
 
 namespace cuda_emulation {
 
-// At the begin of each function of the API.  Not cudaSuccess: return it (it is recorded already): an injected error,
-// the error of the current device if that is broken, or cudaErrorNotPermitted within a host function of a stream.
+// Called at the beginning of each function of the API.  Any result but cudaSuccess is recorded and must be returned: an
+// injected error, the error of the current device if that is broken, or cudaErrorNotPermitted within a host function of
+// a stream.
 cudaError_t Enter(const char* call_name);
 cudaError_t Leave(cudaError_t error);  // records what is not cudaSuccess, and returns it
 
 // The same for work that runs: an injected error or cudaSuccess.
 cudaError_t InjectedError(const char* name);
 
-// What no later call survives: illegal address, ECC and their like.
+// Whether all later calls return the error, too: illegal address, ECC and similar ones.
 bool IsSticky(cudaError_t error);
 void BreakDevice(int device, cudaError_t error);  // the first error stays
 cudaError_t DeviceError(int device);

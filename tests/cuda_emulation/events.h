@@ -20,7 +20,7 @@ struct EventState {
   CapturedPlace captured;               // if last recorded in a capture
 };
 
-// cudaErrorInvalidResourceHandle for what is no event.
+// cudaErrorInvalidResourceHandle if the handle is no event.
 cudaError_t FindEvent(cudaEvent_t handle, EventState* state);
 
 }  // namespace cuda_emulation

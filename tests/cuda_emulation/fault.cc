@@ -1,5 +1,5 @@
-// A kernel that touches what it may not: SIGSEGV in a CUDA thread becomes cudaErrorIllegalAddress; elsewhere it kills
-// the process, after a line that says what the address was.
+// Illegal addresses: SIGSEGV in a CUDA thread becomes cudaErrorIllegalAddress; elsewhere it kills the process, after a
+// line that describes the address.
 #include <signal.h>
 #include <sys/mman.h>
 #include <ucontext.h>

@@ -8,22 +8,22 @@
 
 namespace cuda_emulation {
 
-inline constexpr size_t kFiberStackBytes = 128 << 10;  // below it a page that nobody may touch
+inline constexpr size_t kFiberStackBytes = 128 << 10;  // below it an inaccessible page
 
 struct Fiber {
-  void* stack_pointer = nullptr;  // where it goes on
+  void* stack_pointer = nullptr;  // where it continues
   char* stack = nullptr;          // [kFiberStackBytes]
   void* context = nullptr;        // of the portable version: its ucontext_t
   void* sanitizer = nullptr;      // what ThreadSanitizer or AddressSanitizer keeps about it
   Fiber* next = nullptr;          // in the pool
 };
 
-// A fiber that will call `entry`, which must not return.  Its stack is one that was given back, if there is one.
+// A fiber that will call `entry`, which must not return.  Uses a stack that was given back, if there is one.
 Fiber* TakeFiber(void (*entry)());
 void GiveBackFiber(Fiber* fiber);  // also the running one, if it does nothing but switch away after it
 
-// Goes on with `to`; returns when somebody switches back to `from`.  `from` may be a Fiber without stack: the OS
-// thread's own.
+// Continues `to`; returns when a fiber switches back to `from`.  `from` may be a Fiber without stack: the OS thread's
+// own.
 void SwitchFiber(Fiber* from, Fiber* to);
 
 // True if `address` is in the page below one of this OS thread's stacks.

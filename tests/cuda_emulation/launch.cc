@@ -60,7 +60,7 @@ cudaError_t ReadAttributes(const cudaLaunchConfig_t& config, bool* dependent) {
   return cudaSuccess;
 }
 
-// A pointer into pageable host memory is taken for a mistake, although a kernel that does not use it would not see it.
+// A pointer into pageable host memory counts as a mistake, although a kernel that does not use it would not notice.
 cudaError_t CheckPointers(const void* kernel, const LaunchPointers& pointers) {
   for (int i = 0; i < pointers.count; ++i) {
     const void* pointer = pointers.pointers[i];

@@ -11,7 +11,7 @@
 
 namespace nccl_emulation {
 
-// What a communicator's launches hold, too, which may run after its end.
+// The part of a communicator that its launches share, as they may run after its end.
 struct CommState {
   std::shared_ptr<World> world;
   int rank = 0;
@@ -21,7 +21,7 @@ struct CommState {
   std::atomic<int> captured{0};     // launches in graphs that are not destroyed, or still run
 };
 
-// The fault that is due at this rank's next launch, counted down by each; kNone is neither.
+// A fault and the number of launches of this rank until it is due; kNone: none.
 struct Fault {
   bool hangs = false;
   ncclResult_t error = ncclSuccess;

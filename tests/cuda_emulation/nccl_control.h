@@ -1,24 +1,24 @@
-// What tests tell the emulated NCCL.  Thread-safe.
+// Faults and counters of the emulated NCCL for tests.  Thread-safe.
 #pragma once
 
 #include "nccl.h"
 
 namespace nccl_emulation {
 
-// The nth launch from now (1: the next) of rank `rank`, of whichever communicator, hangs its stream ...
+// The nth launch from now (1: the next) of rank `rank`, of any communicator, hangs its stream ...
 void HangRank(int rank, int nth);
 // ... and sets the communicator's asynchronous error.
 void FailRank(int rank, int nth, ncclResult_t error);
 // Communicators that this rank begins from now on are never ready.
 void StallInit(int rank);
-// The same, with this error after a while.
+// They fail with this error after a while.
 void FailInit(int rank, ncclResult_t error);
-// Nothing of the above any more.
+// Cancels all of the above.
 void Reset();
 
 // Communicators that were begun and neither destroyed nor aborted.
 int NumLive();
-// Launches that have run to their end, on all ranks; what an abort freed is not among them.
+// Launches that have run to their end, on all ranks, without those that an abort ended.
 int NumCompleted();
 
 }  // namespace nccl_emulation

@@ -1,4 +1,4 @@
-// From a group of calls to the stream.
+// Launches of NCCL's groups of calls on streams.
 #pragma once
 
 #include <mutex>
@@ -7,10 +7,10 @@
 
 namespace nccl_emulation {
 
-// What is staged goes on its stream (or into the graph that is captured from it).  REQUIRES: comm->mu is held.
+// Enqueues staged operations on their stream (or in the graph that is captured from it).  REQUIRES: comm->mu is held.
 ncclResult_t PutOnStream(ncclComm* comm);
 
-// Ends the process, as `call` would be undefined: a handle that is none (any more), or two threads at once.
+// Ends the process if `call` would be undefined: an invalid or ended handle, or two threads at once.
 std::unique_lock<std::mutex> Enter(ncclComm* comm, const char* call);
 
 }  // namespace nccl_emulation

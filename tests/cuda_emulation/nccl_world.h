@@ -1,4 +1,4 @@
-// NCCL's inside: the ranks of one unique id, and how what they launched meets.  Thread-safe.
+// The ranks of one unique id, and the matching of their operations.  Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct Op {
 
 size_t TypeBytes(ncclDataType_t type);  // 0: not a type
 
-// What a launch waits for: as many as its operations.
+// The operations that a launch waits for.
 struct Waiting {
   size_t open = 0;  // guarded by the world's lock
 };
@@ -37,16 +37,16 @@ class World {
  public:
   explicit World(int num_ranks) : num_ranks_(num_ranks), devices_(static_cast<size_t>(num_ranks), kAbsent) {}
 
-  // The world of an id, made by whoever asks first; null if others said another number of ranks.
+  // The world of an id, made at the first call; null if an earlier call gave another number of ranks.
   static std::shared_ptr<World> Of(const std::string& id, int num_ranks);
 
   // False: the rank is taken, or another rank is on the device.
   bool Join(int rank, int device);
   bool Complete();
-  // What the rank had posted is gone.
+  // Drops the rank's posted operations.
   void Leave(int rank);
 
-  // Puts the operations where those of the other ranks find them, and carries out what is then complete.
+  // Posts the operations for the other ranks, and carries out those that are then complete.
   std::shared_ptr<Waiting> Post(int rank, const std::vector<Op>& ops);
   bool Done(const Waiting& waiting);
 

@@ -62,7 +62,7 @@ TEST_F(RuntimeTest, CopiesCheckPointersAndKind) {
   EXPECT_EQ(cudaFree(device.get() + 1), cudaErrorInvalidValue);
 }
 
-// The point of lazy streams: who reads or reuses a page-locked buffer too early is found out.
+// The purpose of lazy streams: a host that reads or reuses a page-locked buffer too early gets wrong data.
 TEST_F(RuntimeTest, WorkRunsOnlyWhenSomebodyWaits) {
   DeviceArray<int> device(std::vector<int>{0});
   int* pinned = nullptr;

@@ -13,7 +13,7 @@ cudaError_t CreateStream(cudaStream_t* handle, unsigned flags, int priority) {
   return cudaSuccess;
 }
 
-// The end of the stream, of which a caller waits or asks.
+// Waits for the end of the stream.
 cudaError_t Wait(const std::shared_ptr<Stream>& stream) {
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (const cudaError_t error = RefuseIfCaptured(stream); error != cudaSuccess) return error;
@@ -26,8 +26,7 @@ cudaError_t Wait(const std::shared_ptr<Stream>& stream) {
   return RunUntil(EndOf(stream));
 }
 
-// A query never waits.  It lets one item run, so that who asks again and again comes to an end, and has seen "not
-// ready".
+// A query never waits.  It runs one item, so that a caller that polls gets to the end, and gets "not ready" before.
 cudaError_t Query(const Mark& mark) {
   if (const cudaError_t error = DeviceError(mark.stream->device); error != cudaSuccess) return error;
   if (mark.Done()) return cudaSuccess;

@@ -39,7 +39,7 @@ void WaitForProgress(uint64_t seen) {
 
 enum class Step { kRan, kEmpty, kElsewhere, kNotYet };
 
-// Takes the error of an item; the device is broken from then on.
+// Records the error of an item; the device is broken from then on.
 void NoteError(const Stream& stream, cudaError_t error) {
   if (error != cudaSuccess) BreakDevice(stream.device, error);
 }
@@ -87,7 +87,7 @@ std::vector<std::shared_ptr<Stream>> StreamsNear(const Stream& stream) {
   return all;
 }
 
-// While a stream waits for peers, the others go on as they would on a device.
+// While a stream waits for peers, the others run as they would on a device.
 bool AdvanceOthers(const std::shared_ptr<Stream>& stream) {
   bool any = false;
   for (const auto& other : StreamsNear(*stream)) {

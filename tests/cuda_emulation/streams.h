@@ -1,8 +1,8 @@
 // Streams inside: queues of items, marks in them, and who runs them.
 //
 // A Mark is a place in a stream: "the first `count` items are done".  An item has marks that must be done before it
-// runs.  Whoever waits for a mark runs that stream's items, and those that they depend on; if another OS thread runs
-// the stream already, it waits.
+// runs.  A thread that waits for a mark runs that stream's items, and those that they depend on; if another OS thread
+// runs the stream already, it waits.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ struct Stream {
   int priority = 0;
   std::thread::id creator;
   bool legacy = false;                 // the stream 0 of its device
-  std::atomic<bool> destroyed{false};  // its handle is gone; what it has left still runs
+  std::atomic<bool> destroyed{false};  // its handle is destroyed; its items still run
 
   std::mutex mu;
   std::deque<Item> items;  // the first may be running

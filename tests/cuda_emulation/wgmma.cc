@@ -1,5 +1,4 @@
-// What the twin of wgmma_cuda.h does: a product is computed by its warp when it is issued, and handed out when waited
-// for.
+// The twin of wgmma_cuda.h: a warp computes a product when it is issued, and a wait writes it to d.
 #include "tests/cuda_emulation/wgmma.h"
 
 #include <algorithm>

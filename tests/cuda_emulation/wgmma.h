@@ -1,4 +1,4 @@
-// What a CUDA thread of the emulation has of warpgroup products under way.
+// The state of warpgroup products under way in a CUDA thread of the emulation.
 #pragma once
 
 #include <array>
@@ -9,14 +9,14 @@ namespace cuda_emulation {
 
 class WgmmaThread {
  public:
-  // Sums on their way to d, whose values nobody may see before.
+  // Sums that are written to d when their wait ends; d is NaN before.
   struct Sums {
     float* d;
     int count;  // of floats
     int group;  // the last that adds to them
     std::array<float, 64> value;
   };
-  // What the tensor cores may still read; one thread of a warp remembers it for all.
+  // Operands that the tensor cores may still read; one thread of a warp keeps them for all.
   struct Operands {
     uint64_t a, b;
     int tokens, group;

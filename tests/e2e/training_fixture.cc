@@ -69,8 +69,9 @@ nlohmann::json TinyGpt2() {
 
 void WriteTexts(const fs::path& file) {
   std::ofstream out(file);
-  for (const char* text : {"README.md", "workers/train/README.md", "workers/comm/README.md",
-                           "server/engine/step_loop.cc", "workers/train/step/trainer.cc"}) {
+  for (const char* text :
+       {"README.md", "workers/train/README.md", "workers/comm/README.md", "workers/checkpoint/FORMAT.md",
+        "server/engine/step_loop.cc", "workers/train/step/trainer.cc", "workers/train/step/trainer_options.cc"}) {
     out << nlohmann::json({{"text", ReadFile(text)}}).dump() << "\n";
   }
 }

@@ -1,4 +1,4 @@
-// Cancels an answer that is under way: the call ends at once, and the server stops the work and frees its memory.
+// Cancels an answer while it is generated: the call ends at once, and the server stops the work and frees its memory.
 #include <atomic>
 #include <iostream>
 

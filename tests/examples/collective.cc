@@ -23,7 +23,7 @@ void RunRank(comm::Communicator* comm) {
   }
   auto work = comm->AllToAllV({.deadline = absl::Now() + absl::Seconds(30)}, std::move(out));  // started …
   SY_CHECK_OK(work.status());
-  SY_CHECK_OK((*work)->Wait());  // … and finished: what stands between runs under the exchange
+  SY_CHECK_OK((*work)->Wait());  // … and finished: code between the two runs during the exchange
   for (int from = 0; from < comm->world(); ++from) {
     const comm::Message& got = (*work)->received()[from];
     const std::string expected = absl::StrCat("from ", from, " to ", comm->rank(), std::string(comm->rank(), '!'));

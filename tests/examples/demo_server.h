@@ -1,16 +1,16 @@
-// What the examples with a client begin with: a server of the demo model in this process, and a client of it.
+// A server of the demo model in this process and a client of it, for the examples that call a server.
 #pragma once
 
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "clients/cpp/client.h"
 #include "proto/support/library_setup.h"
 #include "scheduler/base/check.h"
 #include "server/config.h"
 #include "server/server.h"
+#include "tests/examples/await_ready.h"
 
 namespace switchyard::examples {
 
@@ -29,7 +29,7 @@ class DemoServer {
     auto client = client::Client::Connect(absl::StrCat("127.0.0.1:", server_->port()));
     SY_CHECK_OK(client.status());
     client_ = *std::move(client);
-    while (!*client_->IsServing("readiness")) absl::SleepFor(absl::Milliseconds(20));
+    AwaitReady(*client_);
   }
 
   client::Client& client() { return *client_; }

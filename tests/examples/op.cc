@@ -32,7 +32,7 @@ int main() {
   std::cout << "RMSNorm of " << x.view().ToString() << ": at most " << worst << " from the formula\n";
   SY_CHECK_LT(worst, 1e-6);
 
-  // Batch invariance: the last row alone has the same bits as in company.
+  // Batch invariance: the last row has the same bits alone and among others.
   const Tensor alone(DType::kF32, {1, kWidth});
   SY_CHECK_OK(ops::RmsNorm(stream, {.eps = 1e-6}, x.view().Rows(2, 1), gamma, alone));
   SY_CHECK(std::equal(alone.data<float>(), alone.data<float>() + kWidth, y.view().row<float>(2)));

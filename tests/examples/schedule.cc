@@ -27,7 +27,7 @@ int main() {
   };
   SY_CHECK(find(MicroOpKind::kDispatch, 1) < find(MicroOpKind::kExpert, 0));
 
-  // Validate says what is wrong: here nobody combines the outputs of the second chunk.
+  // Validate says what is wrong: here no op combines the outputs of the second chunk.
   schedule.ops.pop_back();
   const absl::Status broken = pipeline::Validate(schedule);
   std::cout << broken.message() << "\n";

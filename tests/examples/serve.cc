@@ -1,15 +1,15 @@
-// Serves the demo model from this process, with two workers beside it, and asks it to go on with a sentence.
+// Serves the demo model from this process, with two workers beside it, and lets it continue a sentence.
 #include <iostream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "clients/cpp/client.h"
 #include "proto/support/library_setup.h"
 #include "scheduler/base/check.h"
 #include "server/config.h"
 #include "server/server.h"
 #include "switchyard/v1/inference.pb.h"
+#include "tests/examples/await_ready.h"
 
 using namespace switchyard;
 
@@ -26,7 +26,7 @@ int main() {
 
   auto client = client::Client::Connect(absl::StrCat("127.0.0.1:", (*server)->port()));
   SY_CHECK_OK(client.status());
-  while (!*(*client)->IsServing("readiness")) absl::SleepFor(absl::Milliseconds(20));  // workers load the weights
+  examples::AwaitReady(**client);  // workers load the weights
 
   v1::GenerateRequest request;
   request.set_text("Once upon a time");

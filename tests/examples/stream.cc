@@ -1,4 +1,4 @@
-// Shows tokens as the model makes them, and what the server says of them at the end.
+// Shows tokens as the model makes them, and the counts that the server sends at the end.
 #include <iostream>
 
 #include "scheduler/base/check.h"
@@ -18,7 +18,7 @@ int main() {
   int tokens = 0;
   v1::Finish finish;
   const auto show = [&](const v1::GenerateResponse& part) {
-    std::cout << part.text() << std::flush;  // whole characters: it may be of several tokens, or empty
+    std::cout << part.text() << std::flush;  // whole characters: a part may have several tokens, or none
     tokens += part.token_ids_size();
     if (part.has_finish()) finish = part.finish();
   };

@@ -21,7 +21,7 @@ int main() {
   SY_CHECK_OK(back.status());
   SY_CHECK_EQ(*back, text);
 
-  // The wave is four bytes, and here of several tokens: a stream shows nothing until the character is whole.
+  // The wave has four bytes and, here, several tokens: a stream shows nothing until the character is whole.
   StreamDecoder decoder(tokenizer->get(), /*skip_special_tokens=*/true);
   std::string shown;
   int silent = 0;

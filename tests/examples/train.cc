@@ -17,7 +17,7 @@ int main() {
   std::ofstream(root + "/data/sea.jsonl") << R"({"text": "The sea is blue, and blue is the sea, day and night"})";
   server::ServerConfig config;
   config.local_train_workers = 1;
-  config.dataset_root = root + "/data";  // beneath these users name data and models
+  config.dataset_root = root + "/data";  // users name data and models below these
   config.checkpoint_root = root + "/models";
   auto server = std::make_unique<examples::DemoServer>(config);
   v1::SubmitJobRequest submit;

@@ -1,8 +1,8 @@
-// Runs this program again as several processes that work together, and gathers what they say: for ranks that must not
+// Runs this program again as several processes that work together, and collects their output: for ranks that must not
 // share a process.
 //
-// A child is told by its arguments what it is, in main, before anything of GoogleTest.  It is killed, by its pid,
-// when its time is over; should the parent die first, a child ends by an alarm of its own (LiveAtMost).
+// A child reads its role from its arguments, in main, before GoogleTest starts.  It is killed, by its pid, when its
+// time is over; if the parent dies first, a child ends by an alarm of its own (LiveAtMost).
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace switchyard::test {
 
 struct ChildSpec {
-  std::vector<std::string> arguments;    // behind the program's name
+  std::vector<std::string> arguments;    // after the program's name
   std::vector<std::string> environment;  // "NAME=value", in place of what this process has by that name
 };
 
@@ -24,7 +24,7 @@ struct ChildEnd {
 
 struct ChildLimits {
   absl::Duration all = absl::Seconds(60);
-  // Once one has failed, the others get this long to say what they saw of it.
+  // The time that the others get to report a child's failure.
   absl::Duration after_failure = absl::Seconds(10);
 };
 
@@ -32,7 +32,7 @@ struct ChildLimits {
 // started.  A child's own children must not outlive it: they would hold its log open.
 std::vector<ChildEnd> RunChildren(const std::vector<ChildSpec>& children, const ChildLimits& limits);
 
-// For a child: ends this process by SIGALRM then, whatever it is doing.
+// For a child: ends this process by SIGALRM after `limit`.
 void LiveAtMost(absl::Duration limit);
 
 }  // namespace switchyard::test

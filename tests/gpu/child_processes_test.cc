@@ -21,9 +21,9 @@ using testing::StartsWith;
 constexpr char kChild[] = "--child";
 
 int BeChild(const std::string& what) {
-  if (what == "hangs") LiveAtMost(absl::Seconds(30));  // else a parent that dies would leave it
+  if (what == "hangs") LiveAtMost(absl::Seconds(30));  // otherwise it would outlive a dead parent
   std::fprintf(stderr, "it %s\n", what.c_str());
-  if (what == "tells") std::printf("word: %s\n", std::getenv("SY_CHILD_WORD"));
+  if (what == "prints") std::printf("word: %s\n", std::getenv("SY_CHILD_WORD"));
   if (what == "shouts") std::printf("%s", std::string(1 << 20, 'x').c_str());
   if (what == "dies") kill(getpid(), SIGKILL);
   if (what == "oversleeps") LiveAtMost(absl::Seconds(1));
@@ -35,19 +35,19 @@ ChildSpec Spec(const std::string& what) { return {.arguments = {kChild, what}, .
 
 TEST(ChildProcessesTest, WhatTheySayIsGathered) {
   setenv("SY_CHILD_WORD", "the parent's", 1);
-  ChildSpec own = Spec("tells");
+  ChildSpec own = Spec("prints");
   own.environment = {"SY_CHILD_WORD=its own"};
-  const auto ends = RunChildren({own, Spec("tells"), Spec("shouts")}, {});
+  const auto ends = RunChildren({own, Spec("prints"), Spec("shouts")}, {});
   for (const ChildEnd& end : ends) EXPECT_EQ(end.trouble, "");
   EXPECT_THAT(ends[0].log, HasSubstr("word: its own\n"));
-  EXPECT_THAT(ends[1].log, HasSubstr("it tells\nword: the parent's\n"));
+  EXPECT_THAT(ends[1].log, HasSubstr("it prints\nword: the parent's\n"));
   EXPECT_EQ(ends[2].log.size(), std::strlen("it shouts\n") + (1 << 20)) << "more than a pipe holds";
 }
 
 TEST(ChildProcessesTest, WhoFailsOrDiesEndsTheOthers) {
   for (const auto& [what, trouble] : {std::pair{"fails", "exit status 3"}, {"dies", "ended by signal 9 (Killed)"}}) {
     const absl::Time began = absl::Now();
-    const auto ends = RunChildren({Spec("hangs"), Spec(what), Spec("tells")},
+    const auto ends = RunChildren({Spec("hangs"), Spec(what), Spec("prints")},
                                   {.all = absl::Seconds(25), .after_failure = absl::Milliseconds(300)});
     EXPECT_LT(absl::Now() - began, absl::Seconds(20)) << "not waited for";
     EXPECT_THAT(ends[0].trouble, StartsWith("killed, as it still ran after "));

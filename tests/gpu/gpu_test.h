@@ -1,4 +1,4 @@
-// What every test on a GPU begins with: where there is none, it is skipped and says so.
+// The beginning of every test on a GPU: without a GPU it is skipped.
 //
 //   class RmsNormGpuTest : public GpuTest {};      or SkipWithoutGpu() in a SetUp() of one's own
 //
@@ -11,7 +11,7 @@
 
 namespace switchyard {
 
-// Devices that this process may use; 0 also where the driver is missing or too old.
+// Devices that this process may use; 0 if the driver is missing or too old.
 inline int NumGpus() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;

@@ -1,6 +1,6 @@
-// Ranks that are processes of their own give the tokens of one rank: on the CPU over sockets alone, on a GPU
-// (ranks_gpu_test) over NCCL, all on the first one, which is all that a machine may have.  And when one of them dies,
-// the others say so in time and go on without it.
+// Ranks that are processes give the tokens of one rank: on the CPU over sockets alone, on a GPU (ranks_gpu_test) over
+// NCCL, all on the first GPU, as a machine may have only one.  When one of them dies, the others report it in time and
+// continue without it.
 //
 // NCCL refuses two ranks on one device of one machine.  With an NCCL_HOSTID of its own each process is a machine to it,
 // and it connects them by sockets, here on loopback; so what runs is its network path, not that of peers with NVLink.
@@ -56,7 +56,7 @@ std::vector<std::vector<int32_t>> Prompts(const model::Fixture& fixture) {
   return prompts;
 }
 
-// What every process of a world runs, one after the other, over one group.
+// The runs of every process of a world, one after the other, over one group.
 std::vector<model::RankGroupOptions> Runs(int world) {
   std::vector<model::RankGroupOptions> runs;
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
@@ -67,7 +67,7 @@ std::vector<model::RankGroupOptions> Runs(int world) {
       runs.push_back(run);
     }
   }
-  // Experts that are brought to slots: of a budget, and of a placement that follows the counts.
+  // Experts that are copied into slots: of a budget, and of a placement that follows the counts.
   model::RankGroupOptions budget = {.dtype = DType::kBf16, .world = world, .chunk = 9, .batch = 4, .graphs = false};
   model::RankGroupOptions placed = budget;
   budget.expert_slots = 3;
@@ -77,7 +77,7 @@ std::vector<model::RankGroupOptions> Runs(int world) {
   return runs;
 }
 
-// What is run before one dies, and by those that are left.
+// The run before a rank dies, and that of the survivors.
 model::RankGroupOptions Survivors(int world) {
   model::RankGroupOptions run = {.dtype = DType::kF32, .world = world, .chunk = 9, .batch = 6};
   run.in_flight = model::ModelRunner::kMaxStarted;
@@ -156,12 +156,12 @@ absl::Status RunRank(const RankAssignment& assignment) {
     if (steps != nullptr && (replayed > 0) != run.graphs)
       return absl::InternalError("graphs are as they should not be");
   }
-  // Else the first to leave would end the group for those that still compute.
+  // Otherwise the first rank to leave would end the group for those that still compute.
   return FinishTogether(comm.get());
 }
 
-// Waits until all survivors noticed.  OK: one of them named the dead rank.  (Who notices closes its own connections, so
-// another may see that one go first.)
+// Waits until all survivors have noticed.  OK: one of them named the dead rank.  (A rank that notices closes its own
+// connections, so another may see that one go first.)
 absl::Status AllNoticed(const RankAssignment& assignment, bool named) {
   test::DirectoryStore store(assignment.directory);
   std::vector<std::string> keys;
@@ -174,7 +174,7 @@ absl::Status AllNoticed(const RankAssignment& assignment, bool named) {
   return absl::InternalError(absl::StrCat("nobody named rank ", assignment.dies));
 }
 
-// Steps are recorded, then one rank is gone without a word.  OK: the next step ended in time and somebody named it.
+// Steps are recorded, then one rank dies.  OK: the next step ended in time, and a survivor named the dead rank.
 absl::Status LoseOne(const RankAssignment& assignment, const model::Fixture& fixture, model::RankGroupOptions run) {
   ASSIGN_OR_RETURN(const std::unique_ptr<comm::Communicator> comm, Join(assignment));
   run.only = comm.get();

@@ -1,4 +1,4 @@
-// Attention, naive and in double: the oracle for workers/ops/attention/attention.  Shares no code with it.
+// Attention, naive and in double: the reference of workers/ops/attention/attention.  Shares no code with it.
 #pragma once
 
 #include <algorithm>

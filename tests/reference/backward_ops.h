@@ -1,4 +1,4 @@
-// The way back of ops that treat each row by itself, naive and in double.  Shares no code with workers/ops.
+// The backward pass of ops that treat each row by itself, naive and in double.  Shares no code with workers/ops.
 #pragma once
 
 #include <cmath>

@@ -30,7 +30,7 @@ struct MoeProblem {
 
 struct MoeAnswer {
   std::vector<double> y;   // [T, H] what the layer adds to the residual
-  double loss = 0;         // Σ dy · y, and what the router's losses add
+  double loss = 0;         // Σ dy · y and the router's losses
   std::vector<double> dx;  // [T, H]
   MoeMatrices gradients;
 };

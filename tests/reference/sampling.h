@@ -1,4 +1,4 @@
-// The sampler's distribution and logprobs, naive and in double: full sorts, nothing clever.  Shares no code with
+// The sampler's distribution and logprobs, naive and in double, by full sorts.  Shares no code with
 // workers/ops/sampling/sampling.
 #pragma once
 

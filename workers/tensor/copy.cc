@@ -103,7 +103,7 @@ absl::StatusOr<TensorView> HostCopy::Take(const Stream& stream, const TensorView
   const int64_t bytes = from.NumElements() * DTypeBytes(from.dtype());
   if (pinned_.bytes() < bytes) {
     const int64_t wanted = std::max(bytes, 2 * pinned_.bytes());
-    pinned_ = PinnedBuffer();  // never both
+    pinned_ = PinnedBuffer();  // frees the old memory first
     ASSIGN_OR_RETURN(pinned_, PinnedBuffer::Allocate(wanted, stream.device().kind));
   }
   const TensorView to(pinned_.data(), from.dtype(), from.shape());

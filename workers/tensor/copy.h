@@ -1,7 +1,7 @@
 // Copies between the host and devices.
 //
 // CopyTensor runs in the stream's order; host memory on either side must be pinned and stay until then.  CopyToDevice
-// and CopyToHost block and take any memory, but allocate pinned memory, which is slow: use a HostCopy in every step.
+// and CopyToHost block and accept any memory, but allocate pinned memory, which is slow: steps use a HostCopy.
 #pragma once
 
 #include "absl/status/status.h"
@@ -24,13 +24,13 @@ absl::Status Synchronize(const Stream& stream, absl::Time deadline = absl::Infin
 
 // Returns a copy on the stream's device, once it is there.
 absl::StatusOr<Tensor> CopyToDevice(const Stream& stream, const TensorView& from);
-// Returns a copy on the host, of what the stream's work so far leaves there.
+// Returns a copy on the host, of the contents after the stream's work so far.
 absl::StatusOr<Tensor> CopyToHost(const Stream& stream, const TensorView& from);
 
-// Pinned memory for what comes from a device, which grows and is kept.  Thread-compatible.
+// A copy on the host in pinned memory, which grows and is used again.  Thread-compatible.
 class HostCopy {
  public:
-  // Returns `from`, as the stream's work so far leaves it, where the host can read it until the next call; on the CPU
+  // Returns a copy of `from` after the stream's work so far, which the host can read until the next call; on the CPU
   // `from` itself.  Blocks, at most until the deadline.
   // Errors: InvalidArgument (rows with a stride), ResourceExhausted (no pinned memory), DeadlineExceeded, the device's.
   absl::StatusOr<TensorView> Take(const Stream& stream, const TensorView& from, absl::Time deadline);

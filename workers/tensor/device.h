@@ -1,4 +1,4 @@
-// Where tensors live and where ops run.
+// Devices, which hold tensors and run ops, and streams, the order of ops on them.
 #pragma once
 
 #include <cstdint>

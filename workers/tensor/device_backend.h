@@ -17,7 +17,7 @@ struct DeviceDescription {
   std::string name;        // "NVIDIA H100 80GB HBM3"
   std::string capability;  // "9.0"
   int64_t total_bytes = 0;
-  int64_t free_bytes = 0;  // now, also for other processes
+  int64_t free_bytes = 0;  // at the moment, for all processes together
 };
 
 // Keeps host memory pinned as long as it lives.  It must be destroyed before the memory is freed.
@@ -30,27 +30,27 @@ class DeviceBackend {
  public:
   virtual ~DeviceBackend() = default;
 
-  // 0 also where the driver is missing.
+  // 0 if there is none, or no driver.
   virtual int NumDevices() = 0;
-  // NotFound: there is no such device; names how many there are.
+  // NotFound: there is no such device; gives the number of devices.
   virtual absl::StatusOr<DeviceDescription> Describe(int index) = 0;
   // 256-byte aligned, not initialised.  ResourceExhausted: with needed and available bytes.
   virtual absl::StatusOr<void*> Allocate(int index, int64_t bytes) = 0;
   virtual void Free(int index, void* memory) = 0;
-  // Host memory that devices copy from and to without a detour.  ResourceExhausted as above.
+  // Host memory that devices copy from and to directly.  ResourceExhausted as above.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* memory) = 0;
-  // Pins memory that exists already and may be written to.  May take a second for some gigabytes.
+  // Pins existing, writable memory.  May take a second for some gigabytes.
   // Errors: the driver's (the system may allow too little, or not this kind of mapping).
   virtual absl::StatusOr<std::unique_ptr<HostPin>> Pin(void* memory, int64_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(int index, const DeviceQueueOptions& options) = 0;
 };
 
-// Before the first use of a device.  backend: borrowed for ever.
+// Makes a backend known, before the first use of a device.  backend: borrowed for ever.
 void RegisterBackend(DeviceKind kind, DeviceBackend* backend);
 // Unimplemented: this build has no such backend.
 absl::StatusOr<DeviceBackend*> BackendOf(DeviceKind kind);
-// REQUIRES: there is one.
+// The registered backend.  REQUIRES: there is one.
 DeviceBackend& RegisteredBackend(DeviceKind kind);
 
 }  // namespace switchyard

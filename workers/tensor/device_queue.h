@@ -1,4 +1,4 @@
-// A queue of work on a device, behind a Stream that is not the CPU's.  Thread-compatible.
+// The queue of work on a device that a Stream enqueues to.  Thread-compatible.
 //
 // Work is enqueued and runs later, in order; only Synchronize and WaitOnHost wait.  Host memory that a copy reads or
 // writes must be pinned (PinnedBuffer) and stay as it is until the copy has run.  Errors of enqueued work surface at a
@@ -31,7 +31,7 @@ class DeviceGraph {
 
 struct DeviceQueueOptions {
   bool deterministic = false;  // ops are batch-invariant, also matrix products (gemm.h)
-  bool high_priority = false;  // before other queues of the device, where it has a choice
+  bool high_priority = false;  // before other queues of the device, if the device can choose
 };
 
 class DeviceQueue {
@@ -46,7 +46,7 @@ class DeviceQueue {
   // Scratch for every op of this queue while it runs.  May allocate; not while recording.
   virtual absl::StatusOr<void*> Workspace(int64_t bytes) = 0;
 
-  // Host or this device on either side.
+  // Copies between the host and this device, or within either.
   virtual absl::Status Copy(void* to, const void* from, int64_t bytes) = 0;
   virtual absl::Status Fill(void* to, uint8_t value, int64_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() = 0;
@@ -54,10 +54,10 @@ class DeviceQueue {
   virtual absl::Status WaitFor(const DeviceEvent& event) = 0;
   // Blocks until all that was enqueued has run, at most until the deadline (DeadlineExceeded).
   virtual absl::Status Synchronize(absl::Time deadline) = 0;
-  // The same until this event of this queue has passed.
+  // Blocks until this queue has passed the event, at most until the deadline.
   virtual absl::Status WaitOnHost(DeviceEvent& event, absl::Time deadline) = 0;
 
-  // Between the two, work is recorded and does not run; waiting and allocating are errors then.
+  // Between BeginRecording and EndRecording work is recorded and does not run; waiting and allocating are errors.
   virtual absl::Status BeginRecording() = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndRecording() = 0;
   virtual absl::Status Run(DeviceGraph* graph) = 0;

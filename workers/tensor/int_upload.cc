@@ -40,7 +40,7 @@ absl::Status IntUpload::Begin(const Stream& stream) {
   if (stream.queue() == nullptr) return absl::OkStatus();
   turn_ = 1 - turn_;
   if (sent_[turn_] == nullptr) return absl::OkStatus();
-  // This copy, of two steps ago, has passed unless the host runs far ahead.
+  // This copy, of two steps ago, is done unless the host runs far ahead.
   ASSIGN_OR_RETURN(const bool passed, sent_[turn_]->Passed());
   if (!passed) RETURN_IF_ERROR(stream.queue()->WaitOnHost(*sent_[turn_], absl::Now() + kLongestStep));
   sent_[turn_] = nullptr;

@@ -1,8 +1,8 @@
 // Int32 arrays that the host writes for every step and a device reads: token ids, positions, block tables.
 //
-// Each array has one place in the device's memory for ever, so that a recorded graph finds it.  Arrays are sent in the
-// stream's order; the host has two copies, which take turns, so it may prepare the next step meanwhile.  On the CPU the
-// host's and the device's side are the same memory.  Thread-compatible.
+// Each array has a fixed address in the device's memory, which a recorded graph keeps.  Arrays are sent in the stream's
+// order; the host has two copies, which take turns, so it may prepare the next step meanwhile.  On the CPU the host's
+// and the device's side are the same memory.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,14 @@ class IntUpload {
   // capacities: of array 0, 1, …  ResourceExhausted, the device's errors.
   static absl::StatusOr<IntUpload> Create(Device device, std::vector<int64_t> capacities);
 
-  // Where the host writes an array for the next Send.  Contents are undefined.  REQUIRES: Begin.
+  // The memory in which the host writes an array for the next Send.  Contents are undefined.  REQUIRES: Begin.
   absl::Span<int32_t> host(int array);
   // Makes the host's side writable: waits for the copy of the step before the last.
   absl::Status Begin(const Stream& stream);
   // Sends the first counts[i] numbers of every array.
   absl::Status Send(const Stream& stream, absl::Span<const int64_t> counts);
 
-  // [count] on the device, as the last Send left it in the stream's order.
+  // [count] numbers on the device, as of the last Send in the stream's order.
   IntView view(int array, int64_t count) const;
 
  private:

@@ -1,4 +1,4 @@
-// IntView: borrowed int32 numbers in a row on some device: token ids, row numbers, offsets.
+// IntView: borrowed, contiguous int32 numbers on some device: token ids, row numbers, offsets.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ constexpr char kV2Mount[] = "/sys/fs/cgroup", kUnifiedMount[] = "/sys/fs/cgroup/
                kV1Mount[] = "/sys/fs/cgroup/memory";
 
 struct GroupLimit {
-  std::string file;  // that has the limit, without the root
+  std::string file;  // with the limit; its path without the root
   std::string folder;
   int64_t bytes = 0;
   int64_t used = 0;
@@ -58,7 +58,7 @@ GroupPaths ReadGroupPaths(const std::string& root) {
   std::ifstream in(root + "/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    // A path that leads out of the mount, as after a process was moved in, names nothing here.
+    // A path outside the mount, as after a process was moved in, names no group here.
     if (fields.size() != 3 || absl::StrContains(fields[2], "/..")) continue;
     const std::vector<absl::string_view> controllers = absl::StrSplit(fields[1], ',');
     if (std::find(controllers.begin(), controllers.end(), "memory") != controllers.end()) paths.v1 = fields[2];
@@ -77,7 +77,7 @@ int64_t UsedBy(const std::string& folder, const char* usage, absl::string_view p
 }
 
 void AddLimitsOfV2(const std::string& root, const std::string& folder, std::vector<GroupLimit>* limits) {
-  // Above memory.high a group is slowed down until it gives memory back, which weights never do.
+  // Above memory.high a group is slowed down until it frees memory, and weights are never freed.
   for (const char* name : {"memory.max", "memory.high"}) {
     const std::string file = absl::StrCat(folder, "/", name);
     const int64_t bytes = NumberIn(root + file);
@@ -90,7 +90,7 @@ void AddLimitsOfV1(const std::string& root, const std::string& folder, std::vect
   const std::string own = folder + "/memory.limit_in_bytes", all = folder + "/memory.stat";
   // Without a limit it is the largest number of pages.
   if (const int64_t bytes = NumberIn(root + own); bytes >= 0) limits->push_back({own, folder, bytes, used});
-  // The limit of the groups above, also of those that a container does not see.
+  // The limit of the groups above, including those that a container does not see.
   if (const int64_t bytes = FieldIn(root + all, "hierarchical_memory_limit"); bytes >= 0) {
     limits->push_back({all, folder, bytes, used});
   }

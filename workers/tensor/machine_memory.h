@@ -1,5 +1,5 @@
-// Memory that this process may take: of its machine (/proc/meminfo), and of each control group that limits it (v1 and
-// v2, its own and those above it).  Thread-safe.
+// The memory that this process may use: of its machine (/proc/meminfo), and of each control group that limits it (v1
+// and v2, its own and those above it).  Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace switchyard {
 
-// The machine's memory, or what a group may have of it.
+// The machine's memory, or a control group's share of it.
 struct MemoryPool {
   // Processes with the same name (of the machine's boot and the group) share this memory.  Empty: unknown.
   std::string name;
@@ -20,7 +20,7 @@ struct MachineMemory {
   int64_t total_bytes = 0;        // the least limit
   std::vector<MemoryPool> pools;  // at least one; the machine's first
 
-  int64_t available_bytes() const;  // of the pool with the least
+  int64_t available_bytes() const;  // the least of all pools
 };
 
 // root: "" for this machine; tests give a folder with such files.  A group's use excludes its file cache, which the

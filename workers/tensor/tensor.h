@@ -40,7 +40,7 @@ struct Shape {
 class TensorView {
  public:
   TensorView() = default;
-  // Contiguous rows.
+  // A view of contiguous rows.
   TensorView(void* data, DType dtype, Shape shape, Device device = Device::Cpu())
       : data_(data), dtype_(dtype), device_(device), shape_(shape), row_stride_(RowElements(shape)) {}
 
@@ -104,8 +104,8 @@ class TensorView {
 };
 
 // Uninitialised memory of one device, counted by MemoryInUse.  On the CPU it is 64-byte aligned and, from
-// kHugePageBytes on, backed by huge pages where the system has them (madvise); elsewhere it is 256-byte aligned and out
-// of the host's reach.  The constructor aborts when memory runs out; Allocate returns an error.
+// kHugePageBytes on, backed by huge pages if the system has them (madvise); on a device it is 256-byte aligned, and the
+// host cannot access it.  The constructor aborts when memory runs out; Allocate returns an error.
 class Buffer {
  public:
   Buffer() = default;
@@ -132,7 +132,7 @@ inline constexpr int64_t kHugePageBytes = 2 << 20;
 // Bytes held by Buffers of this kind of device in this process.
 int64_t MemoryInUse(DeviceKind kind);
 
-// Host memory that devices copy from and to asynchronously.  Not counted.
+// Host memory that devices copy from and to asynchronously.  MemoryInUse does not count it.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;

@@ -19,10 +19,10 @@ inline void CpuRelax() {
 #endif
 }
 
-// About 50 µs: longer than the gap between two ops of a step, shorter than what an idle server should burn.
+// About 50 µs: longer than the gap between two ops of a step, and little CPU time for an idle server.
 constexpr int kSpins = 2000;
 
-// Behind a gate a loop has at most so many parts, and a piece of a part takes at most this share of the gate's limit.
+// With a gate a loop has at most so many parts, and a piece of a part takes at most this share of the gate's limit.
 constexpr int64_t kPartsBehindGate = 256;
 constexpr int kPiecesInLimit = 4;
 
@@ -100,7 +100,7 @@ void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
     if (spin_ && ++spins < 100000) {
       CpuRelax();
     } else {
-      Yield();  // the others may stand there
+      Yield();  // the others may wait there
       std::this_thread::yield();
     }
   }
@@ -109,7 +109,7 @@ void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
 void ThreadPool::ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64_t)> fn) {
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);
-  // A few parts per thread let a slow core take fewer of them.
+  // With several parts per thread a slow core takes fewer of them.
   const int64_t most = gate_ == nullptr ? 4 * num_threads_ : std::max<int64_t>(4 * num_threads_, kPartsBehindGate);
   const int64_t parts = std::clamp<int64_t>(n / grain, 1, most);
   if (gate_ == nullptr) return Run(parts, [&](int64_t part) { fn(n * part / parts, n * (part + 1) / parts); });
@@ -123,7 +123,7 @@ void ThreadPool::RunInPieces(int64_t begin, int64_t end, int64_t grain, std::ato
   const absl::Duration most = gate_->limit() / kPiecesInLimit;
   while (begin < end) {
     const int64_t wanted = piece->load(std::memory_order_relaxed);
-    const int64_t count = end - begin < wanted + grain ? end - begin : wanted;  // no rest below the grain
+    const int64_t count = end - begin < wanted + grain ? end - begin : wanted;  // no remainder below the grain
     const auto start = std::chrono::steady_clock::now();
     fn(begin, begin + count);
     const absl::Duration took = absl::FromChrono(std::chrono::steady_clock::now() - start);

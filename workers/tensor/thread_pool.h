@@ -1,7 +1,7 @@
-// A fixed team of threads that runs one parallel loop at a time: the CPU's "device".
+// A fixed team of threads that runs one parallel loop at a time, for the ops of a CPU's stream.
 //
-// The caller is thread 0 of the team.  Between loops the others spin for a short while (decode has hundreds of small
-// loops a step), then sleep.  With `spin = false`, for more teams than cores, they sleep at once.  Ops give every row
+// The caller is thread 0 of the team.  Between loops the others spin for a short time (a decode step has hundreds of
+// small loops), then sleep.  With `spin = false`, for more teams than cores, they sleep at once.  Ops give every row
 // the same bits on any thread.
 // With a gate (yield_point.h) all threads pass it before each task and wherever a long task yields.  They sleep while
 // it is shut and have a low priority.
@@ -32,12 +32,12 @@ class ThreadPool {
     if (gate_ != nullptr) gate_->Pass();
   }
 
-  // Calls fn(task) once for every task in [0, num_tasks) and returns when all are done.  Tasks are handed out one by
-  // one in rising order, so unequal ones balance.  REQUIRES: not called from inside a task; one caller at a time.
+  // Calls fn(task) once for every task in [0, num_tasks) and returns when all are done.  Threads draw tasks one by one
+  // in rising order, which balances unequal ones.  REQUIRES: not called from inside a task; one caller at a time.
   void Run(int64_t num_tasks, absl::FunctionRef<void(int64_t task)> fn);
 
-  // Splits [0, n) into ranges of at least `grain` (but the last) and calls fn(begin, end).  Behind a gate a range is as
-  // long as fn may compute without passing the gate, where the grain allows that.
+  // Splits [0, n) into ranges of at least `grain` (but the last) and calls fn(begin, end).  With a gate, ranges are so
+  // short, if the grain allows, that fn need not pass the gate.
   void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t begin, int64_t end)> fn);
 
  private:

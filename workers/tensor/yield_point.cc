@@ -13,10 +13,10 @@ namespace switchyard {
 namespace {
 
 thread_local YieldPoint* inside_of = nullptr;
-thread_local int depth = 0;  // how often the thread entered it
+thread_local int depth = 0;  // how often the thread has entered it
 
 constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
-// About a tenth of a core that others want, so that work before the gate still ends soon.
+// About a tenth of a contended core, so that a thread still reaches the gate soon.
 constexpr int kNice = 10;
 
 }  // namespace
@@ -51,7 +51,7 @@ void YieldPoint::OpenFor(absl::Duration slice) {
 void YieldPoint::Shut() {
   absl::MutexLock lock(&mu_);
   const int64_t now = NowNanos();
-  // Released threads go on, and count as late.
+  // Released threads continue, and count as late.
   if (computing_ > 0 && shut_at_ == 0) shut_at_ = now;
   if (released_) return;
   EndSlice(now);

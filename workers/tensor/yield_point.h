@@ -1,5 +1,5 @@
-// A gate for work that makes way for other work on the same cores: a training job's, on a worker that also serves.  It
-// is open for slices of time, else shut.
+// A gate that stops work in favour of other work on the same cores: a training job's, on a worker that also serves.  It
+// is open for time slices, else shut.
 //
 // Threads that compute behind the gate pass it every few milliseconds and sleep there while it is shut.  They are
 // inside (YieldingScope) while they compute and outside (NonYieldingScope) while they wait for each other or for a
@@ -20,24 +20,24 @@ namespace switchyard {
 
 class YieldPoint {
  public:
-  // Called after a Shut that came while threads computed, with the time until the last of them stood before the gate or
-  // had left, or until the gate was opened again.  Runs on the thread that did so.
+  // Called after a Shut while threads computed, with the time until the last of them waited at the gate or had left, or
+  // until the gate was opened again.  Runs on the thread that caused the call.
   using YieldFn = std::function<void(absl::Duration)>;
   // A new gate is shut.
   explicit YieldPoint(YieldFn on_yield = nullptr) : on_yield_(std::move(on_yield)) {}
 
-  // Opens the gate from now on for so long, and replaces an earlier slice.
+  // Opens the gate from now on for `slice`, and replaces an earlier slice.
   void OpenFor(absl::Duration slice);
   void Shut();
-  // Lets every thread pass, whatever OpenFor and Shut say, until Hold shuts the gate: waiting work is to end.
+  // Lets every thread pass, despite Shut, until Hold shuts the gate: so that waiting work can end.
   void Release();
   void Hold();
 
-  // Returns when the gate is open.
+  // Blocks until the gate is open.
   void Pass() {
     if (NowNanos() >= open_until_.load(std::memory_order_acquire)) Wait();
   }
-  // Surround what a thread computes.  Enter passes.
+  // Surround a thread's computation.  Enter passes the gate.
   void Enter();
   void Leave();
 
@@ -53,7 +53,7 @@ class YieldPoint {
   // How long the gate was open in all, without releases.
   absl::Duration opened() const;
 
-  // For tests.  Block until so many threads stand before the gate; until no thread computes inside.
+  // For tests.  Block until so many threads wait at the gate; until no thread computes inside.
   void AwaitStanding(int threads) const;
   void AwaitStill() const;
 
@@ -73,8 +73,8 @@ class YieldPoint {
   mutable absl::Mutex mu_;
   bool released_ ABSL_GUARDED_BY(mu_) = false;
   int computing_ ABSL_GUARDED_BY(mu_) = 0;        // threads inside that do not wait
-  int standing_ ABSL_GUARDED_BY(mu_) = 0;         // threads before it
-  int64_t shut_at_ ABSL_GUARDED_BY(mu_) = 0;      // while some still compute; 0 = none does
+  int standing_ ABSL_GUARDED_BY(mu_) = 0;         // threads that wait at the gate
+  int64_t shut_at_ ABSL_GUARDED_BY(mu_) = 0;      // while some threads still compute; 0 = none does
   int64_t slice_begin_ ABSL_GUARDED_BY(mu_) = 0;  // 0 = there is none
   int64_t opened_ ABSL_GUARDED_BY(mu_) = 0;       // by slices that are over
 };
@@ -96,8 +96,8 @@ class YieldingScope {
   YieldPoint* const gate_;
 };
 
-// The calling thread is outside of its gate, if any, for as long as this lives, since it waits.  The destructor passes
-// the gate.  Begin it before a mutex is locked.
+// For a wait: the calling thread is outside of its gate, if any, for as long as this lives.  The destructor passes the
+// gate.  Begin it before a mutex is locked.
 class NonYieldingScope {
  public:
   NonYieldingScope();
@@ -110,10 +110,10 @@ class NonYieldingScope {
   const int depth_;
 };
 
-// Like memcpy; passes the calling thread's gate, if any, before each megabyte.
+// As memcpy, but passes the calling thread's gate, if any, before each megabyte.
 void CopyBehindGate(void* to, const void* from, int64_t bytes);
 
-// Gives the calling thread and those that it starts a low priority, for good.
+// Gives the calling thread and those that it starts a low priority, until they end.
 void MakeWay();
 
 }  // namespace switchyard

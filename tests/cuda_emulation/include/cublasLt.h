@@ -1,5 +1,5 @@
 // The stand-in of cublasLt.h: D = alpha * op(A) * op(B) + beta * C, with a bias or without, with cuBLASLt's names,
-// numbers and signatures. What it has not does not compile; what it knows that cuBLASLt refuses gives
+// numbers and signatures. Other names do not compile; products that cuBLASLt refuses give
 // CUBLAS_STATUS_NOT_SUPPORTED.  See cublaslt.cc.
 #pragma once
 

@@ -1,11 +1,11 @@
-// Stand-in for NCCL's header, for the CUDA emulation: names, numbers and meaning of NCCL 2.18, of which it has what we
-// use.  What came later does not compile, so that nothing newer is needed by accident.
+// Stand-in for NCCL's header, for the CUDA emulation: names, numbers and meaning of the part of NCCL 2.18 that the tree
+// uses.  Newer names do not compile, so that nothing newer is needed by accident.
 //
 // Ranks are OS threads of one process.  As on a device: operations run when their stream runs, matched by the order in
-// which each rank's stream runs them; calls that differ between ranks hang until somebody aborts; an abort frees this
-// rank's stream and nobody else's. What may come later does come later: a communicator is ready, and an operation of a
-// non-blocking one is on its stream, only after some ncclCommGetAsyncError.  What is undefined there ends the process
-// here: a handle after its end.  Sums are in rank order.
+// which each rank's stream runs them; calls that differ between ranks hang until a rank aborts; an abort frees this
+// rank's stream alone.  Results that NCCL may deliver late are late: a communicator is ready, and an operation of a
+// non-blocking one is on its stream, only after some calls of ncclCommGetAsyncError.  Undefined behaviour of NCCL, such
+// as the use of a handle after its end, ends the process here.  Sums are in rank order.
 #pragma once
 
 #include <climits>

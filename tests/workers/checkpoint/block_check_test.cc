@@ -1,4 +1,4 @@
-// What is read of a file of weights, compared with its blocks' checksums: whatever is read, and only that.
+// The check of a file of weights by its blocks' checksums: all blocks that are read, and no others.
 #include "workers/checkpoint/safetensors/block_check.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class BlockCheckTest : public testing::Test {
     }
     file_->set_block_sums(std::move(sums));
   }
-  // In pieces of so many bytes.
+  // Reads in pieces of so many bytes.
   absl::Status Read(BlockCheck* check, int64_t begin, int64_t end, int64_t piece) const {
     std::string bytes, scratch;
     for (int64_t at = begin; at < end; at += piece) {
@@ -71,7 +71,7 @@ TEST_F(BlockCheckTest, TakesWhatIsWhole) {
   }
 }
 
-// A bit anywhere in a block of which something is read, and nowhere else.
+// A flipped bit anywhere in a block that is read in part, and nowhere else.
 TEST_F(BlockCheckTest, FindsABitInEveryBlockThatIsRead) {
   std::mt19937_64 random(2);
   const auto below = [&](int64_t limit) { return static_cast<int64_t>(random() % static_cast<uint64_t>(limit)); };

@@ -26,7 +26,7 @@ std::vector<Aftermath> Aftermaths() {
   return all;
 }
 
-// After a crash alone whatever has a step's name is whole, old ones too.
+// After a crash without other faults every folder with a step's name is whole, old ones too.
 void ExpectAllWhole(SimulatedFileSystem* files) {
   const std::vector<FolderEntry> entries = *files->List("");
   for (const FolderEntry& entry : entries) {
@@ -61,7 +61,7 @@ void ExpectGoesOn(SimulatedFileSystem* files, int64_t acknowledged) {
   for (const FolderEntry& entry : entries) EXPECT_FALSE(absl::StrContains(entry.name, ".tmp-")) << entry.name;
 }
 
-// Attempt 2 goes on from `from` and saves what it can; returns the last step that was acknowledged.
+// Attempt 2 continues from `from` and saves the steps that it can; returns the last step that was acknowledged.
 int64_t SaveWhatItCan(SimulatedFileSystem* files, const std::string& from, const std::vector<int64_t>& steps) {
   int64_t acknowledged = from.empty() ? -1 : StepOfFolder(from);
   const auto writer = CheckpointWriter::Open(files, {.attempt = 2, .resumed_from = from, .keep_last = 1});
@@ -101,7 +101,7 @@ TEST(CheckpointCrashTest, SavesThatRemoveOldOnes) {
   CrashEverywhere(files, StepFolder(2), {3, 4});
 }
 
-// LATEST's was found damaged: step 1 is gone on from, and step 2 is written in the place of the damaged one.
+// LATEST's checkpoint was damaged: training continues from step 1, and step 2 replaces the damaged one.
 TEST(CheckpointCrashTest, SaveInThePlaceOfADamagedOne) {
   SimulatedFileSystem files;
   ASSERT_EQ(SaveSteps(&files, {.attempt = 1}, {1, 2}), absl::OkStatus());

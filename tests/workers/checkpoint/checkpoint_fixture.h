@@ -1,4 +1,4 @@
-// Small checkpoints whose contents are a function of their step, written by several ranks, and compared whole.
+// Small checkpoints with contents that are a function of their step, written by several ranks, and compared whole.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace switchyard::checkpoint {
 
-// Begin, what `world` ranks write, Commit.
+// Begin, WriteFiles on `world` ranks, Commit.
 absl::Status SaveStep(FileSystem* files, CheckpointWriter* writer, int64_t step, int world = 2);
 // Opens a writer, saves the steps, closes it.
 absl::Status SaveSteps(FileSystem* files, const CheckpointWriterOptions& options, const std::vector<int64_t>& steps);
-// That it is what SaveStep wrote for its step, tensor by tensor.
+// Whether the checkpoint has the tensors that SaveStep wrote for its step.
 testing::AssertionResult HoldsItsStep(FileSystem* files, const FoundCheckpoint& found);
 
 }  // namespace switchyard::checkpoint

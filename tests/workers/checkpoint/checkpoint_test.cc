@@ -105,7 +105,7 @@ TEST(CheckpointTest, WithoutLatestTheNewestWholeOne) {
   ASSERT_EQ(SaveSteps(&files, {.attempt = 1}, {1, 2}), absl::OkStatus());
   ASSERT_EQ(files.Remove("LATEST"), absl::OkStatus());
   EXPECT_EQ(FindCheckpoint(&files)->manifest.step, 2);
-  // It names one that is gone.
+  // LATEST names a missing checkpoint.
   *files.Contents("step-00000001/MANIFEST.json") += " ";
   ASSERT_EQ(files.Rename("step-00000002", "elsewhere"), absl::OkStatus());
   const absl::Status none = FindCheckpoint(&files).status();
@@ -133,7 +133,7 @@ TEST(CheckpointTest, KeepsTheLastAndEveryMth) {
   EXPECT_THAT(StepsOf(&files), ElementsAre("step-00000020", "step-00000040", "step-00000060", "step-00000070"));
 }
 
-// Going back is another line of training: what lies beyond goes with the first save, and never counts as the last ones.
+// Going back begins another line of training: the first save removes later steps, which never count as the last ones.
 TEST(CheckpointTest, GoingBack) {
   SimulatedFileSystem files;
   ASSERT_EQ(SaveSteps(&files, {.attempt = 1}, {10, 20, 30}), absl::OkStatus());
@@ -227,13 +227,13 @@ TEST_F(RealDisk, SavesLocksRemovesAndIsFound) {
   // Another process, as far as flock knows.
   const auto other = OpenPosixFileSystem(root_);
   EXPECT_EQ(CheckpointWriter::Open(other->get(), {.attempt = 3}).status().message(), "LOCK: locked by me");
-  // What was begun and left is removed by the next.
+  // The next writer removes an unfinished save.
   ASSERT_EQ((*writer)->Begin(7, 0).status(), absl::OkStatus());
   ASSERT_EQ((*writer)->Begin(8, 0).status(), absl::OkStatus());
   EXPECT_THAT(StepsOf(files_.get()), ElementsAre("step-00000002", "step-00000003", "step-00000008.tmp-2"));
 }
 
-// The weights are a directory that our server loads, whichever ranks wrote them.
+// The weights are a directory that our server loads, whatever ranks wrote them.
 TEST_F(RealDisk, LoadsAsAModelDirectory) {
   const auto writer = CheckpointWriter::Open(files_.get(), {.attempt = 1});
   for (const int world : {1, 3, 5}) {
@@ -248,7 +248,7 @@ TEST_F(RealDisk, LoadsAsAModelDirectory) {
   }
 }
 
-// What is there of config and tokenizer, and nothing else of the directory.
+// The files of config and tokenizer that exist, and nothing else of the directory.
 TEST_F(RealDisk, TakesOverWhatBelongsToTheModel) {
   ASSERT_EQ(files_->MakeFolder("model"), absl::OkStatus());
   const std::vector<CheckpointFile> there = {

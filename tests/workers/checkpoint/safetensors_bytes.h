@@ -1,4 +1,4 @@
-// Writes safetensors files for tests: right ones, and on request wrong ones.
+// Writes safetensors files for tests: valid ones, and on request invalid ones.
 #pragma once
 
 #include <cstdint>

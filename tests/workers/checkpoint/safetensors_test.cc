@@ -1,4 +1,4 @@
-// Files and directories: what is refused, with what words, and that the bytes come back.
+// Files and directories: the errors of those that are refused, and the bytes of the others.
 #include "workers/checkpoint/safetensors/safetensors.h"
 
 #include <sys/stat.h>

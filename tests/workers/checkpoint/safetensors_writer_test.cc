@@ -1,4 +1,4 @@
-// What is written is what the reader, which believes nothing, reads back.
+// The strict reader reads back what is written.
 #include "workers/checkpoint/safetensors/safetensors_writer.h"
 
 #include <string>

@@ -1,5 +1,5 @@
-// A FileSystem in memory that keeps what is durable apart from what is not, fails or crashes at the k-th call that
-// changes something, and then offers what a real one may have kept.  Not thread-safe.
+// A FileSystem in memory that distinguishes durable contents from others, fails or crashes at the k-th call that
+// changes something, and then has contents that a real one may have kept.  Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace switchyard::checkpoint {
 
-// What of all that was not synced is there after a crash.
+// The part of unsynced changes that survives a crash.
 enum class CrashState {
   kNothing,
   kEverything,
@@ -37,7 +37,7 @@ class SimulatedFileSystem : public FileSystem {
 
   // Calls so far that change something.
   int64_t calls() const { return disk_->calls; }
-  // From the at-th such call on nothing happens any more, but for half of what that call appends.
+  // Crashes at the at-th such call, which may append half of its bytes; later calls change nothing.
   void CrashAt(int64_t at) { disk_->crash_at = at; }
   // The at-th such call alone fails, an Append after half its bytes.  What a sync that fails did not sync is lost.
   void FailAt(int64_t at, absl::StatusCode code) {

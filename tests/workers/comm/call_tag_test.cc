@@ -1,4 +1,4 @@
-// What a collective's tag says.
+// The text of a collective's tag.
 #include "workers/comm/core/call_tag.h"
 
 #include <set>

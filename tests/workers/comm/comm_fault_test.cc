@@ -1,4 +1,4 @@
-// What goes wrong among ranks, and that nobody hangs: aborts, deaths, deadlines, calls that differ.
+// Faults of ranks, after which no rank hangs: aborts, deaths, deadlines, calls that differ.
 #include <future>
 #include <string>
 #include <thread>
@@ -96,7 +96,7 @@ TEST_P(CommFaultTest, DeadlineNamesTheLateRank) {
     threads.emplace_back([&, r] { statuses[r] = EmptyExchange(ranks[r].get(), deadline); });
   }
   for (std::thread& thread : threads) thread.join();
-  // Whoever is first to give up closes its connections, so the other may see that instead.
+  // The first rank to fail closes its connections, so the other may see that instead.
   int expired = 0;
   for (const absl::Status& status : statuses) {
     EXPECT_FALSE(status.ok());
@@ -147,7 +147,7 @@ TEST_P(CommFaultTest, DifferentSizesAreNamed) {
   EXPECT_GE(named, 1);
 }
 
-// Of the same size: what they are sums of tells them apart.
+// Sums of the same size differ only by their tags.
 TEST_P(CommFaultTest, ARankThatSwapsTwoSumsIsNamed) {
   for (const int64_t elements : {64, 1 << 17}) {  // in one exchange, in two
     auto ranks = Group(3);

@@ -47,7 +47,7 @@ absl::Status Exchange(Communicator* comm, int64_t bytes) {
   return work->Wait();
 }
 
-// What a child does; its exit code says how it went.  Epoch 1 with three ranks until it breaks, epoch 2 with two.
+// A child: epoch 1 with three ranks until it breaks, epoch 2 with two.  Returns the exit code, 0 for success.
 int Survive(test::Backend backend, int rank, const std::string& directory) {
   test::DirectoryStore store(directory);
   {
@@ -148,7 +148,7 @@ TEST_P(CommProcessTest, ADeathInTheMiddleOfASendIsSeen) {
   int status = 0;
   ASSERT_EQ(waitpid(stopped, &status, WUNTRACED), stopped);
   ASSERT_TRUE(WIFSTOPPED(status));
-  absl::SleepFor(absl::Milliseconds(300));  // no one can see from outside that the send has begun; sooner proves less
+  absl::SleepFor(absl::Milliseconds(300));  // the send cannot be observed from outside; a kill before it proves less
   kill(stopped, SIGKILL);
   const absl::Time killed = absl::Now();
   ASSERT_EQ(waitpid(sender, &status, 0), sender);

@@ -62,9 +62,9 @@ class DirectoryStore : public comm::RendezvousStore {
 class Stranger {
  public:
   Stranger(int port, absl::string_view words);
-  // Whether it was let in, and has said it.
+  // Whether it could connect and send.
   bool connected() const { return connected_; }
-  // Whether it was answered with anything but an end.
+  // Whether it got any bytes before the connection's end.
   bool Answered() const;
 
  private:

@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, CommunicatorTest,
                            return absl::StrCat(test::BackendName(std::get<0>(i.param)), std::get<1>(i.param));
                          });
 
-// Pseudo-random bytes that tell who sent them to whom, and when.
+// Pseudo-random bytes that depend on sender, receiver and round.
 std::string Pattern(int from, int to, int round, int64_t bytes) {
   std::string text(bytes, '\0');
   uint32_t x = 1u + from * 131u + to * 31337u + round * 7919u;

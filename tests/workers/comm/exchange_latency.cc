@@ -1,4 +1,4 @@
-// How long an exchange takes between processes on loopback, and an all-gather of few bytes, sent to everybody directly
+// Measures an exchange between processes on loopback, and an all-gather of few bytes, sent directly to every rank
 // (class control) and in rounds: one line per size, with the CPU time of rank 0.  Not a test: run by hand.
 //   exchange_latency [world] [rounds]
 #include <sys/resource.h>

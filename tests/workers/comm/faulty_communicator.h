@@ -1,5 +1,5 @@
-// A communicator whose n-th launch fails, comes late, or goes out as another op, or all of whose launches
-// are late.  All else is passed on.
+// A communicator that makes its n-th launch fail, delays it or changes its op, or delays all launches.  All else is
+// passed on.
 #pragma once
 
 #include <cstdint>

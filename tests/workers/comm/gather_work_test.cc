@@ -1,4 +1,4 @@
-// All-gathers in rounds: the same answer as by telling everybody, for every world, size and disturbance.
+// All-gathers in rounds: the same result as without rounds, for every world, size and disturbance.
 #include "workers/comm/local/gather_work.h"
 
 #include <random>
@@ -40,7 +40,7 @@ absl::Status GatherAndCheck(Communicator* comm, int round, int64_t bytes) {
       return absl::DataLossError(absl::StrCat("block of rank ", r, " on rank ", comm->rank(), ", ", bytes, " bytes"));
     }
   }
-  return work->Wait();  // again: the same answer
+  return work->Wait();  // the same result again
 }
 
 absl::Status ExchangeAndCheck(Communicator* comm, int round, int64_t bytes) {
@@ -63,7 +63,7 @@ TEST(GatherRoundsTest, EveryBlockArrivesOnceInLogManyRounds) {
     EXPECT_EQ(static_cast<int>(rounds.size()), log) << world;
     for (const GatherRound& round : rounds) {
       EXPECT_EQ(round.distance, held) << world;  // what comes continues what is held
-      EXPECT_LE(round.blocks, held) << world;    // nobody sends what it does not hold
+      EXPECT_LE(round.blocks, held) << world;    // a rank sends only blocks that it holds
       held += round.blocks;
     }
     EXPECT_EQ(held, world);
@@ -91,7 +91,7 @@ absl::Status AllSizes(Communicator* comm) {
   return absl::OkStatus();
 }
 
-// Between exchanges whose frames outgrow what was posted, so that a promise of room made on one pair must hold on it.
+// Between exchanges with frames larger than what was posted, so that room promised on a pair must be kept on it.
 absl::Status BetweenOtherCollectivesUnderDelays(Communicator* comm) {
   std::mt19937 delays(static_cast<uint32_t>(comm->rank()));
   for (int round = 0; round < 12; ++round) {
@@ -197,7 +197,7 @@ TEST_P(GatherFaultTest, AFaultInAnyRoundEndsAllRanks) {
     const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
       RETURN_IF_ERROR(GatherAndCheck(comm, 0, 64));
       RETURN_IF_ERROR(GatherAndCheck(comm, 1, 64));
-      return GatherAndCheck(comm, 2, 64);  // whoever was past the fault sees it here
+      return GatherAndCheck(comm, 2, 64);  // a rank that was past the fault sees it here
     });
     for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_THAT(std::string(statuses[3].message()), HasSubstr(absl::StrCat("injected fault in all_gather #", at / 3)));
@@ -241,7 +241,7 @@ TEST_P(GatherFaultTest, TheDeadlineNamesWhoIsLateOrWaitsForIt) {
     if (r == 3) continue;
     const absl::Status& status = statuses[static_cast<size_t>(r)];
     EXPECT_FALSE(status.ok());
-    if (!absl::IsDeadlineExceeded(status)) continue;  // saw another one give up first
+    if (!absl::IsDeadlineExceeded(status)) continue;  // saw another one fail first
     ++expired;
     const std::string text(status.message());
     if (r == 4) {

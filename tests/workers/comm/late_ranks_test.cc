@@ -1,4 +1,4 @@
-// Who is to blame for a device's collective that is not done, row by row; and the life of an NCCL communicator.
+// The late ranks of a device's collective, case by case; and the states of an NCCL communicator.
 #include "workers/comm/group/late_ranks.h"
 
 #include <vector>

@@ -34,7 +34,7 @@ TEST_P(NcclCommunicatorTest, SizedExchanges) { test::ExpectNcclOk(world(), test:
 TEST_P(NcclCommunicatorTest, OneSidedExchanges) { test::ExpectNcclOk(world(), test::CheckOneSidedExchange); }
 TEST_P(NcclCommunicatorTest, Sums) { test::ExpectNcclOk(world(), test::CheckExactSums); }
 
-// Through the host group, whose numbers go on behind the forming's.
+// They use the host group and continue the numbers of its forming.
 TEST_P(NcclCommunicatorTest, MessagesAndHostViewsGoThroughTheHostGroup) {
   test::ExpectNcclOk(world(), [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
     for (int i = 0; i < 3; ++i) {

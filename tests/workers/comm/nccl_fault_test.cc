@@ -1,4 +1,4 @@
-// What goes wrong in an NCCL group, and that every rank learns of it, is freed and can form the next epoch.
+// Faults in an NCCL group: every rank learns of them, is freed and can form the next epoch.
 #include <future>
 #include <memory>
 #include <string>
@@ -177,7 +177,7 @@ TEST_F(NcclFaultTest, TheHostGroupsEndIsTheEnd) {
   auto group = test::FormNccl(2);
   auto work = test::StartSum(group.ranks[0].get(), group.memory[0].get(), test::Soon());
   ASSERT_TRUE(work.ok());
-  // A host message whose deadline passes.
+  // The deadline of a host message passes.
   auto barrier = group.ranks[0]->Barrier({.comm_class = CommClass::kControl, .deadline = absl::Now()});
   ASSERT_TRUE(barrier.ok());
   EXPECT_FALSE((*barrier)->Wait().ok());

@@ -1,5 +1,5 @@
-// The end of an NCCL communicator whose collectives are in recorded graphs: NCCL waits for those, others may not wait
-// for NCCL.
+// The end of an NCCL communicator with collectives in recorded graphs: NCCL waits for the graphs, and other threads
+// must not wait for NCCL.
 #include "workers/comm/nccl/nccl_handle.h"
 
 #include <memory>
@@ -55,8 +55,8 @@ class NcclHandleTest : public testing::Test {
   std::unique_ptr<DeviceGraph> recorded_;
 };
 
-// The owner of the graphs looks at the communicator before it destroys them; had it to wait for the abort, both would
-// for ever.
+// The owner of the graphs reads the communicator's state before it destroys them; if it had to wait for the abort, both
+// would wait for ever.
 TEST_F(NcclHandleTest, AnAbortThatWaitsForGraphsBlocksNobodyElse) {
   std::thread watchdog([&] { handle_->Abort(); });
   absl::Status seen;

@@ -22,7 +22,7 @@ using test::Backend;
 using test::Soon;
 using testing::HasSubstr;
 
-// One rank: what it reports, and what it was told.
+// One rank: its reports, and the end that it was notified of.
 struct Rank {
   absl::Mutex mu;
   PeerReport report ABSL_GUARDED_BY(mu);
@@ -148,7 +148,7 @@ TEST_P(PeerWatchTest, AFrozenRankIsNamed) {
 TEST_P(PeerWatchTest, ARankWhoseProcessEndsIsNamed) {
   frozen_ = 1;
   Start(2);
-  comms_[1].reset();  // what the kernel does to a dead process's connections
+  comms_[1].reset();  // as the kernel closes a dead process's connections
   EXPECT_THAT(rank(0).AwaitWord(), HasSubstr("rank 1 is gone"));
 }
 

@@ -1,4 +1,4 @@
-// Forming a group: who may join, and what strangers, doubles and absentees do.
+// Forming a group, also with strangers, duplicates and missing ranks.
 #include <future>
 #include <utility>
 #include <vector>
@@ -101,7 +101,7 @@ TEST_P(RendezvousTest, CancelWaitsEndsTheForming) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 died while loading"));
 }
 
-// Of one rank, over what all ranks share.
+// One rank's view of the shared store, with cancellations of its own.
 class ViewOfStore : public RendezvousStore {
  public:
   explicit ViewOfStore(RendezvousStore* shared) : shared_(shared) {}
@@ -110,7 +110,7 @@ class ViewOfStore : public RendezvousStore {
     return shared_->Get(keys, deadline);
   }
   void CancelWaits(absl::string_view reason) override { own_.CancelWaits(reason); }
-  // Of those that come from here: whatever a rank still asks the store is answered as if nothing was.
+  // Waits under way in the shared store go on: a cancellation reaches this view alone.
   absl::Status Cancelled() override { return own_.Cancelled(); }
 
  private:

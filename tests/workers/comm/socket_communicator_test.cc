@@ -1,4 +1,4 @@
-// What a socket group has beyond every communicator: all-to-alls go past sums, launched or not.
+// A socket group's own property: all-to-alls overtake sums, launched or not.
 #include "workers/comm/tcp/socket_communicator.h"
 
 #include <atomic>
@@ -162,7 +162,7 @@ TEST(SocketCommunicatorTest, WhoHasGoneMayHaveSentItsPart) {
   ranks[2].reset();
   auto sending = ranks[0]->Send(call, 1, test::TextMessage(ranks[0].get(), "we go on"));
   ASSERT_TRUE(sending.ok());
-  auto more = ranks[1]->Recv(call, 0);  // who needs nothing of rank 2 goes on
+  auto more = ranks[1]->Recv(call, 0);  // a call that needs nothing of rank 2 continues
   ASSERT_TRUE(more.ok() && (*more)->Wait().ok());
   EXPECT_EQ(test::TextOf((*more)->received()[0]), "we go on");
   EXPECT_TRUE((*sending)->Wait().ok());
@@ -176,7 +176,7 @@ TEST(SocketCommunicatorTest, AMessageThatIsTooLongEndsTheGroup) {
   auto other = ranks[1]->AllToAllV({.deadline = test::Soon()}, std::vector<Message>(2));
   ASSERT_TRUE(other.ok());
   std::vector<Message> out(2);
-  out[1] = ranks[0]->NewMessage((int64_t{4} << 30) + 1);  // memory that nobody touches
+  out[1] = ranks[0]->NewMessage((int64_t{4} << 30) + 1);  // its memory is never touched
   const absl::Status status = ranks[0]->AllToAllV({.deadline = test::Soon()}, std::move(out)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()),

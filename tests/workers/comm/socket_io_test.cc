@@ -1,4 +1,4 @@
-// Two ends of a connection with their threads: long and short messages of both classes, and what ends them.
+// Two ends of a connection with their threads: long and short messages of both classes, and their ends.
 #include "workers/comm/tcp/socket_io.h"
 
 #include <fcntl.h>
@@ -120,7 +120,7 @@ TEST_F(SocketIoTest, MessagesOfAllSizesArriveWhole) {
   }
 }
 
-// A sum that nobody takes is stuck; all-to-alls go on past it, as many as there are.
+// A sum without a receiving call is stuck; any number of all-to-alls overtake it.
 TEST_F(SocketIoTest, AStalledSumHoldsUpNoAllToAll) {
   for (int64_t i = 0; i < 8; ++i) here_->Send(Sum(i), 4 << 20);
   for (int64_t i = 0; i < 200; ++i) {
@@ -143,7 +143,7 @@ TEST_F(SocketIoTest, AnAllToAllOvertakesASumUnderWay) {
   const auto sums_sent = [&] { return traffic_.bytes[static_cast<size_t>(CommClass::kAllReduce)].load(); };
   constexpr int64_t kSumBytes = 64 << 20;
   int64_t left = 0;
-  // (A thread may not come to its turn for as long as a whole sum takes.)
+  // (A thread may wait for a core as long as a whole sum takes.)
   for (int64_t i = 0; i < 10 && left <= kSumBytes / 4; ++i) {
     const int64_t before = sums_sent();
     here_->Send(Sum(i), kSumBytes);
@@ -192,7 +192,7 @@ TEST_F(SocketIoTest, WhatIsNoRecordIsReported) {
   EXPECT_THAT(std::string(here_->broken().message()), HasSubstr("no record of this protocol"));
 }
 
-// No thread spins: with nothing to do, and with a message stuck, next to no time is computed.
+// No thread spins: without work, and with a stuck message, the process uses almost no CPU time.
 TEST_F(SocketIoTest, WaitingCostsNoTime) {
   here_->Send(Sum(0), 8 << 20);
   (void)There();

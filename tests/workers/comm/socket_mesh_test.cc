@@ -97,7 +97,7 @@ TEST(SocketMeshTest, SendBuffersAreAsTheSettingsSay) {
     }
     return std::make_pair(bytes[0], bytes[1]);
   };
-  // The kernel doubles what it is told.  Told nothing it has more than the least.
+  // The kernel doubles the size that is set.  Without one it has more than the minimum.
   EXPECT_EQ(buffer_of(64 << 10), std::make_pair(128 << 10, 128 << 10));
   EXPECT_EQ(buffer_of(32 << 10), std::make_pair(64 << 10, 64 << 10));
   EXPECT_GT(std::min(buffer_of(0).first, buffer_of(0).second), 8 << 10);
@@ -115,7 +115,7 @@ TEST(SocketMeshTest, AnAddressOfAnotherHostIsUnavailable) {
   EXPECT_FALSE(wait.get().ok());
 }
 
-// Has joined, and listens, but never connects or answers.
+// A rank that has joined, and listens, but never connects or answers.
 TEST(SocketMeshTest, WhoDoesNotConnectIsNamed) {
   InMemoryStore store;
   const GroupOptions options = test::FormingOptions(0, 3, absl::Milliseconds(300));
@@ -125,7 +125,7 @@ TEST(SocketMeshTest, WhoDoesNotConnectIsNamed) {
   EXPECT_EQ(status.message(), "rank 1 of 3 did not connect in epoch 7 in time");
 }
 
-// All have joined, and one is killed before it has connected: who leads the group says so.
+// All have joined, and one is killed before it has connected: a cancellation of the store's waits ends the forming.
 TEST(SocketMeshTest, WhoWaitsForAPeerToConnectMayBeFreed) {
   InMemoryStore store;
   const GroupOptions options = test::FormingOptions(0, 2, absl::Minutes(5));
@@ -140,7 +140,7 @@ TEST(SocketMeshTest, APeerThatLeftIsNamedAtOnce) {
   InMemoryStore store;
   const GroupOptions options = test::FormingOptions(1, 2);
   ASSERT_TRUE(store.Set(absl::StrCat(GroupPrefix(options), "member/0"), "2").ok());
-  // Where it listened nobody does any more.
+  // No socket listens on its port any more.
   const int gone = socket(AF_INET, SOCK_STREAM, 0);
   const auto here = SocketAddress::Of("127.0.0.1", 0);
   ASSERT_EQ(bind(gone, here->get(), here->size()), 0);
@@ -154,7 +154,7 @@ TEST(SocketMeshTest, APeerThatLeftIsNamedAtOnce) {
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
 }
 
-// As soon as a rank says where it listens, strangers connect before any peer: with what they say, and what they keep.
+// As soon as a rank publishes its address, strangers connect before any peer, send bytes and stay connected.
 class InvadedStore : public InMemoryStore {
  public:
   explicit InvadedStore(std::vector<std::string> words) : words_(std::move(words)) {}

@@ -1,5 +1,5 @@
-// A peer of a socket group that is no Communicator: it stops in the middle, resets, says nothing, reads nothing, or
-// talks nonsense.  Whoever waits for it ends, and names it.
+// A peer of a socket group that breaks the protocol: it stops in the middle, resets, sends nothing, reads nothing, or
+// sends nonsense.  Calls that wait for it end, and name it.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -126,7 +126,7 @@ TEST_F(SocketPeerTest, AResetBetweenFrames) {
   ExpectGone(Exchange());
 }
 
-// Also while what it does not take is on its way.
+// Also while bytes that it does not read are being sent.
 TEST_F(SocketPeerTest, AResetInTheMiddleOfASend) {
   auto work = Start(64 << 20);
   ASSERT_TRUE(work.ok());
@@ -182,7 +182,7 @@ TEST_F(SocketPeerTest, NonsenseIsNamed) {
   }
 }
 
-// What a peer might send, with some of its bytes wrong, lost or twice: nobody crashes, and nobody waits.
+// A peer's bytes, with some wrong, lost or repeated: nothing crashes, and no call waits for ever.
 TEST(SocketNonsenseTest, AnyBytesEndEveryWait) {
   const MessageId rows = {.comm_class = CommClass::kAllToAll}, sum = {.comm_class = CommClass::kAllReduce};
   const std::string stream = BytesOf(GrantRecord(rows)) + BytesOf(FrameRecord(sum, 4096, 5000)) +

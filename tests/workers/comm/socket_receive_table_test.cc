@@ -1,4 +1,4 @@
-// Where the bytes of a peer's messages go, and what a peer may not send.
+// The memory of a peer's messages, and the bytes that a peer may not send.
 #include "workers/comm/tcp/socket_receive_table.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ TEST_F(SocketReceiveTableTest, WhatComesBeforeItsCallIsKept) {
     for (int64_t left = early; left > 0; left -= std::min(left, kMostFrameBytes)) {
       ASSERT_TRUE(Frame(id, std::min(left, kMostFrameBytes), total).ok());
     }
-    EXPECT_FALSE(table_.IsWhole(id));  // nobody takes it yet
+    EXPECT_FALSE(table_.IsWhole(id));  // its call is not launched yet
     EXPECT_TRUE(table_.Post(id));
     for (; early < total; early += kMostFrameBytes) ASSERT_TRUE(Frame(id, kMostFrameBytes, total).ok());
     ExpectTaken(id, total);
@@ -106,7 +106,7 @@ TEST_F(SocketReceiveTableTest, WhatIsKeptIsBounded) {
   EXPECT_TRUE(Frame(Sum(98), 64, 64).ok());
 }
 
-// What a message says it will be takes no memory.
+// Memory is allocated for received bytes, not for the claimed length.
 TEST_F(SocketReceiveTableTest, MemoryIsForWhatHasCome) {
   const int64_t before = MemoryInUse(DeviceKind::kCpu);
   for (int64_t i = 0; i < kWindowBytes / kLeastFrameBytes; ++i) {
@@ -149,7 +149,7 @@ TEST_F(SocketReceiveTableTest, WhatNobodyTakesIsNamed) {
   EXPECT_EQ(table_.Unclaimed(), std::nullopt);
   table_.Post(Rows(0));
   ASSERT_TRUE(Frame(Rows(0), 64, 64).ok());
-  EXPECT_EQ(table_.Unclaimed(), std::nullopt);  // somebody does
+  EXPECT_EQ(table_.Unclaimed(), std::nullopt);  // its call is launched
   const OpKey key = {
       .op = CommOp::kAllReduceSum, .comm_class = CommClass::kAllReduce, .sequence = 4, .bytes = 0, .tag = 9};
   const FrameHeader header = MakeFrameHeader({.rank = 1, .world = 2}, key, 0, 0);

@@ -12,7 +12,7 @@
 namespace switchyard::test {
 namespace {
 
-// Tells who sent it to whom, when, and where in the part it is.
+// A byte that depends on sender, receiver, round and position.
 uint8_t ByteOf(int from, int to, int round, int64_t i) {
   return static_cast<uint8_t>(from * 101 + to * 37 + round * 17 + i * 7 + 1);
 }

@@ -1,4 +1,4 @@
-// What collectives on views must do, whatever carries them: checks that every backend's test runs on every rank.
+// Checks of collectives on views, which the test of every backend runs on every rank.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class RankMemory {
   // Lives as long as this object.
   virtual TensorView Make(DType dtype, int64_t elements) = 0;
   virtual void Put(const TensorView& to, const void* from) = 0;
-  // What is there once the stream has done all that it holds.
+  // Copies the contents after all of the stream's work.
   virtual absl::Status Get(const TensorView& from, void* to) = 0;
   virtual const Stream* stream() const = 0;
 };

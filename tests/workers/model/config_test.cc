@@ -1,14 +1,13 @@
-// config.json: what each family reads from it, in both spellings, and what is refused with which words.
+// config.json: what each family reads from it, in both spellings, and the errors of what is refused.
 #include "workers/model/config/config.h"
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/workers/model/fixture.h"
+#include "tests/workers/model/qwen3_json.h"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/model/config/config_reader.h"
-#include "workers/model/config/memory_plan.h"
 
 namespace switchyard::model {
 namespace {
@@ -17,19 +16,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-nlohmann::json Qwen3() {
-  return {{"model_type", "qwen3_moe"}, {"architectures", {"Qwen3MoeForCausalLM"}},
-          {"vocab_size", 100},         {"hidden_size", 64},
-          {"num_hidden_layers", 4},    {"num_attention_heads", 4},
-          {"num_key_value_heads", 2},  {"head_dim", 32},
-          {"intermediate_size", 96},   {"moe_intermediate_size", 48},
-          {"num_experts", 8},          {"num_experts_per_tok", 2},
-          {"norm_topk_prob", true},    {"max_position_embeddings", 512},
-          {"rope_theta", 1000000.0},   {"torch_dtype", "bfloat16"},
-          {"eos_token_id", 7},         {"decoder_sparse_step", 2},
-          {"mlp_only_layers", {3}},    {"rms_norm_eps", 1e-6}};
-}
 
 std::string Error(const nlohmann::json& config) {
   const auto parsed = ParseModelConfig(config.dump(), "");
@@ -339,60 +325,7 @@ TEST(ConfigTest, Files) {
   EXPECT_TRUE(ReadModelConfig(dir.path()).ok());
 }
 
-TEST(MemoryPlanTest, SaysWhatItNeeds) {
-  auto c = ParseModelConfig(Qwen3().dump(), "");
-  ASSERT_TRUE(c.ok());
-  EXPECT_EQ(KvBytesPerToken(*c, DType::kBf16), 2 * 2 * 32 * 4 * 2);
-  EXPECT_TRUE(
-      CheckMemory(*c, {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 1 << 20}, 8 << 20).ok());
-  // An expert of a store's takes what a resident one takes.
-  const absl::int128 per_expert =
-      (WeightBytes(*c, DType::kBf16, 8) - WeightBytes(*c, DType::kBf16, 0)) / (8 * c->num_moe_layers());
-  const auto with_slots = static_cast<int64_t>(WeightBytes(*c, DType::kBf16, 0) + 5 * per_expert);
-  const MemoryNeed store = {.dtype = DType::kBf16, .experts_per_layer = 8, .expert_slots = 5};
-  EXPECT_TRUE(CheckMemory(*c, store, with_slots).ok());
-  EXPECT_THAT(std::string(CheckMemory(*c, store, with_slots - 1).message()), HasSubstr("5 experts at a time"));
-  c->hidden = 1 << 20;
-  c->layers.resize(4096);
-  c->num_experts = 65536;
-  c->expert_intermediate = 1 << 20;
-  c->vocab_size = 1 << 24;
-  const absl::Status status = CheckMemory(*c, {.dtype = DType::kF64, .experts_per_layer = 65536}, int64_t{1} << 34);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("config needs "), HasSubstr("worker has 17179869184 bytes available")));
-  EXPECT_GT(WeightBytes(*c, DType::kF64, 65536), absl::int128(1) << 64);
-}
-
-// Small sizes are distinguished, and what is already beyond the limit is not a negative size.
-TEST(MemoryPlanTest, SaysWhatIsAvailable) {
-  auto c = ParseModelConfig(Qwen3().dump(), "");
-  ASSERT_TRUE(c.ok());
-  const MemoryNeed need = {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 12345};
-  const auto bytes = static_cast<int64_t>(WeightBytes(*c, DType::kBf16, 8)) + 12345;
-  EXPECT_TRUE(CheckMemory(*c, need, bytes).ok());
-  EXPECT_EQ(
-      CheckMemory(*c, need, bytes - 1).message(),
-      absl::StrCat("config needs ", bytes, " bytes (weights in bf16 with 8 experts a layer, KV cache 12345 bytes), ",
-                   "worker has ", bytes - 1, " bytes available"));
-  EXPECT_THAT(std::string(CheckMemory(*c, need, -7).message()), HasSubstr("worker has 0 bytes available"));
-
-  KvCapacity room = {
-      .available = 1600, .limit = "--gpu_memory_fraction=0.1 of 50000", .token_bytes = 100, .block_size = 16};
-  EXPECT_TRUE(CheckKvCapacity(room).ok());
-  room.available = 1599;
-  EXPECT_EQ(CheckKvCapacity(room),
-            absl::ResourceExhaustedError(
-                "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 1599 bytes of "
-                "--gpu_memory_fraction=0.1 of 50000"));
-  room.available = -300;
-  EXPECT_EQ(CheckKvCapacity(room),
-            absl::ResourceExhaustedError(
-                "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 0 bytes of "
-                "--gpu_memory_fraction=0.1 of 50000, which weights and scratch are 300 bytes beyond"));
-}
-
-// As DeepSeek-R1's configuration has all three: the first error names what no other file could change.
+// As DeepSeek-R1's configuration has all three: the first error is the one that no other file could change.
 TEST(ConfigTest, AnUnknownArchitectureIsReportedBeforeRemoteCodeAndQuantization) {
   nlohmann::json config = Qwen3();
   config["auto_map"] = {{"AutoModel", "modeling_x.X"}};

@@ -2,123 +2,19 @@
 #include "workers/model/weights/loader.h"
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 
-#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/workers/checkpoint/safetensors_bytes.h"
-#include "tests/workers/model/fixture.h"
-#include "tests/workers/model/temp_dir.h"
-#include "workers/model/config/memory_plan.h"
-#include "workers/model/weights/dummy_weights.h"
-#include "workers/moe/experts/packed_expert.h"
+#include "tests/workers/model/small_checkpoint.h"
 
 namespace switchyard::model {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr int64_t kHidden = 8, kWidth = 6, kVocab = 10, kExperts = 3, kHeadDim = 4;
-
-ModelConfig SmallConfig() {
-  ModelConfig c;
-  c.model_type = "olmoe";
-  c.architecture = "OlmoeForCausalLM";
-  c.vocab_size = kVocab;
-  c.hidden = kHidden;
-  c.context = 32;
-  c.layers.resize(1);
-  c.num_heads = 2;
-  c.num_kv_heads = 1;
-  c.head_dim = kHeadDim;
-  c.qk_norm = QkNorm::kWholeRow;
-  c.rope.rotary_dim = kHeadDim;
-  c.num_experts = kExperts;
-  c.top_k = 2;
-  c.expert_intermediate = kWidth;
-  return c;
-}
-
-using Tensors = std::map<std::string, checkpoint::WrittenTensor>;
-
-// Values that differ for every element and that every dtype holds exactly.
-checkpoint::WrittenTensor Numbered(const std::string& dtype, std::vector<int64_t> shape, int first) {
-  int64_t n = 1;
-  for (const int64_t d : shape) n *= d;
-  std::vector<float> values;
-  for (int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>((first + i) % 251) / 4);
-  return checkpoint::FloatTensor(dtype, std::move(shape), values);
-}
-
-Tensors SmallTensors(const std::string& dtype, bool fused) {
-  const std::string layer = "model.layers.0.";
-  Tensors t;
-  t["model.embed_tokens.weight"] = Numbered(dtype, {kVocab, kHidden}, 1);
-  t["lm_head.weight"] = Numbered(dtype, {kVocab, kHidden}, 2);
-  t["model.norm.weight"] = Numbered(dtype, {kHidden}, 3);
-  t[layer + "input_layernorm.weight"] = Numbered(dtype, {kHidden}, 4);
-  t[layer + "post_attention_layernorm.weight"] = Numbered(dtype, {kHidden}, 5);
-  t[layer + "self_attn.q_proj.weight"] = Numbered(dtype, {8, kHidden}, 6);
-  t[layer + "self_attn.k_proj.weight"] = Numbered(dtype, {4, kHidden}, 7);
-  t[layer + "self_attn.v_proj.weight"] = Numbered(dtype, {4, kHidden}, 8);
-  t[layer + "self_attn.o_proj.weight"] = Numbered(dtype, {kHidden, 8}, 9);
-  t[layer + "self_attn.q_norm.weight"] = Numbered(dtype, {8}, 10);
-  t[layer + "self_attn.k_norm.weight"] = Numbered(dtype, {4}, 11);
-  t[layer + "mlp.gate.weight"] = Numbered(dtype, {kExperts, kHidden}, 12);
-  if (fused) {
-    t[layer + "mlp.experts.gate_up_proj"] = Numbered(dtype, {kExperts, 2 * kWidth, kHidden}, 13);
-    t[layer + "mlp.experts.down_proj"] = Numbered(dtype, {kExperts, kHidden, kWidth}, 14);
-    return t;
-  }
-  for (int e = 0; e < kExperts; ++e) {
-    const std::string expert = absl::StrCat(layer, "mlp.experts.", e, ".");
-    const int at = e * 2 * kWidth * kHidden;
-    t[expert + "gate_proj.weight"] = Numbered(dtype, {kWidth, kHidden}, 13 + at);
-    t[expert + "up_proj.weight"] = Numbered(dtype, {kWidth, kHidden}, 13 + at + kWidth * kHidden);
-    t[expert + "down_proj.weight"] = Numbered(dtype, {kHidden, kWidth}, 14 + e * kWidth * kHidden);
-  }
-  return t;
-}
-
-absl::StatusOr<ModelWeights> Load(const Tensors& tensors, LoadOptions options, const ModelConfig& config) {
-  TempDir dir;
-  dir.Write("model.safetensors", checkpoint::SafetensorsBytes(tensors));
-  const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
-  if (!checkpoint.ok()) return checkpoint.status();
-  return LoadWeights(*checkpoint, config, std::move(options));
-}
-
-LoadOptions AllExperts(DType dtype = DType::kF32) {
-  LoadOptions options;
-  options.dtype = dtype;
-  options.residents = {0, 1, 2};
-  options.num_threads = 2;
-  return options;
-}
-
-std::vector<float> Rows(const ops::Weight& weight) {
-  Tensor rows(weight.dtype(), {weight.n(), weight.k()});
-  EXPECT_TRUE(weight.UnpackRows(0, rows).ok());
-  std::vector<float> values;
-  VisitDType(weight.dtype(), [&]<class Elem>() {
-    for (int64_t i = 0; i < rows.view().NumElements(); ++i) {
-      values.push_back(static_cast<float>(static_cast<Acc<Elem>>(rows.data<Elem>()[i])));
-    }
-  });
-  return values;
-}
-
-std::vector<float> Expected(int first, int64_t n) {
-  std::vector<float> values;
-  for (int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>((first + i) % 251) / 4);
-  return values;
-}
 
 TEST(LoaderTest, EveryDtypeAndSpellingGivesTheSameWeights) {
   for (const char* from : {"F32", "BF16", "F16", "F64"}) {
@@ -270,139 +166,6 @@ TEST(LoaderTest, ServingDType) {
   EXPECT_EQ(*ServingDType("fp64", config, *checkpoint), DType::kF64);
   EXPECT_THAT(std::string(ServingDType("int8", config, *checkpoint).status().message()),
               HasSubstr("expected auto, fp32, bf16, fp16 or fp64"));
-}
-
-// The plan's formula and what is held agree, but for the panels' padding.
-TEST(LoaderTest, MemoryPlanAgreesWithWhatIsHeld) {
-  for (const std::string& name : FixtureNames()) {
-    const auto config = ReadModelConfig(LoadFixture(name).dir);
-    ASSERT_TRUE(config.ok());
-    const ModelWeights weights = *AllocateWeights(*config, DType::kF32, {0, 1});
-    const auto planned = static_cast<int64_t>(WeightBytes(*config, DType::kF32, 2));
-    EXPECT_GE(weights.bytes(), planned) << name;
-    EXPECT_LE(weights.bytes(), planned * 2) << name;
-  }
-}
-
-// Their biases have no place in an expert's packed form.
-TEST(LoaderTest, ExpertsWithBiasesAreNotForStores) {
-  const auto gpt2 = ReadModelConfig(LoadFixture("gpt2-top1").dir),
-             mixtral = ReadModelConfig(LoadFixture("mixtral-gqa").dir);
-  EXPECT_TRUE(CheckStorable(*mixtral).ok());
-  const absl::Status status = CheckStorable(*gpt2);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("experts of gpt2_moe are gelu ones with biases"));
-}
-
-int64_t StatusKb(const char* key) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(key, 0) == 0) return std::stoll(line.substr(std::string(key).size() + 1));
-  }
-  return 0;
-}
-
-// A model of 160 MB, loaded as one of two ranks: the peak stays below what is held and the staging buffers.
-TEST(LoaderTest, PeakMemoryIsBounded) {
-#ifdef ABSL_HAVE_THREAD_SANITIZER
-  GTEST_SKIP() << "ThreadSanitizer's record of every byte is in this process, too";
-#endif
-  ModelConfig config = SmallConfig();
-  config.hidden = 512;
-  config.expert_intermediate = 1024;
-  config.num_experts = 48;
-  config.vocab_size = 1000;
-  Tensors tensors = SmallTensors("BF16", true);
-  const std::string layer = "model.layers.0.";
-  const auto zeros = [](std::vector<int64_t> shape) {
-    int64_t bytes = 2;
-    for (const int64_t d : shape) bytes *= d;
-    return checkpoint::WrittenTensor{"BF16", std::move(shape), std::string(static_cast<size_t>(bytes), '\0')};
-  };
-  TempDir dir;
-  {
-    tensors["model.embed_tokens.weight"] = tensors["lm_head.weight"] = zeros({1000, 512});
-    for (const char* name : {"input_layernorm", "post_attention_layernorm"})
-      tensors[layer + name + ".weight"] = zeros({512});
-    tensors["model.norm.weight"] = zeros({512});
-    for (const auto& [name, n] : {std::make_pair("q", 8), std::make_pair("k", 4), std::make_pair("v", 4)}) {
-      tensors[absl::StrCat(layer, "self_attn.", name, "_proj.weight")] = zeros({n, 512});
-    }
-    tensors[layer + "self_attn.o_proj.weight"] = zeros({512, 8});
-    tensors[layer + "mlp.gate.weight"] = zeros({48, 512});
-    tensors[layer + "mlp.experts.gate_up_proj"] = zeros({48, 2048, 512});
-    tensors[layer + "mlp.experts.down_proj"] = zeros({48, 512, 1024});
-    dir.Write("model.safetensors", checkpoint::SafetensorsBytes(tensors));
-    tensors.clear();
-  }
-  const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM starts anew
-  const int64_t before_kb = StatusKb("VmRSS");
-  LoadOptions options = AllExperts(DType::kBf16);
-  options.residents.clear();
-  for (int e = 0; e < 24; ++e) options.residents.push_back(e);
-  const auto weights = LoadWeights(*checkpoint, config, std::move(options));
-  ASSERT_TRUE(weights.ok()) << weights.status();
-  if (StatusKb("VmHWM") < before_kb + 1024) GTEST_SKIP() << "this kernel does not reset VmHWM";
-  const int64_t grown = (StatusKb("VmHWM") - before_kb) << 10;
-  EXPECT_LT(grown, weights->bytes() * 115 / 100 + kStagingBytes + (8 << 20));
-}
-
-// Experts in somebody else's memory: the bytes of those that a rank holds itself, and nothing for the rest.
-class LoadedExpertsTest : public testing::TestWithParam<DType> {
- protected:
-  // Zeroed and aligned, for expert `expert` of the one layer.
-  char* PlaceOf(int layer, int32_t expert) {
-    EXPECT_EQ(layer, 0);
-    return reinterpret_cast<char*>(memory_.data<uint8_t>()) + expert * packed_.bytes;
-  }
-  void ExpectTheBytesOf(const ModelWeights& weights) {
-    for (int e = 0; e < kExperts; ++e) {
-      const FfnWeights& expert = weights.layers[0].moe->experts[e];
-      const char* const at = reinterpret_cast<const char*>(memory_.data<uint8_t>()) + e * packed_.bytes;
-      EXPECT_EQ(std::memcmp(at, expert.gate_up.data(), expert.gate_up.bytes()), 0) << e;
-      EXPECT_EQ(std::memcmp(at + packed_.down_offset, expert.down.data(), expert.down.bytes()), 0) << e;
-    }
-  }
-
-  const moe::PackedExpert packed_{kHidden, kWidth, GetParam(), DeviceKind::kCpu};
-  const Tensor memory_ = Tensor::Zeros(DType::kU8, {kExperts * packed_.bytes});
-};
-
-INSTANTIATE_TEST_SUITE_P(DTypes, LoadedExpertsTest, testing::Values(DType::kF32, DType::kBf16),
-                         [](const auto& i) { return std::string(DTypeName(i.param)); });
-
-TEST_P(LoadedExpertsTest, AreThoseOfARank) {
-  for (const bool fused : {false, true}) {
-    TempDir dir;
-    dir.Write("model.safetensors", checkpoint::SafetensorsBytes(SmallTensors("F32", fused)));
-    const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
-    ASSERT_TRUE(checkpoint.ok());
-    const auto whole = LoadWeights(*checkpoint, SmallConfig(), AllExperts(GetParam()));
-    ASSERT_TRUE(whole.ok()) << whole.status();
-    std::memset(memory_.data<uint8_t>(), 0, memory_.bytes());
-    const absl::Status status = LoadExperts(*checkpoint, SmallConfig(), AllExperts(GetParam()),
-                                            [this](int layer, int32_t expert) { return PlaceOf(layer, expert); });
-    ASSERT_TRUE(status.ok()) << status;
-    ExpectTheBytesOf(*whole);
-    LoadOptions rest = AllExperts(GetParam());
-    rest.experts = false;
-    const auto without = LoadWeights(*checkpoint, SmallConfig(), std::move(rest));
-    ASSERT_TRUE(without.ok()) << without.status();
-    EXPECT_TRUE(without->layers[0].moe->experts.empty());
-    EXPECT_EQ(without->residents, whole->residents);
-    EXPECT_EQ(Rows(without->layers[0].moe->router), Rows(whole->layers[0].moe->router));
-  }
-}
-
-TEST_P(LoadedExpertsTest, AreThoseOfARankWhenRandom) {
-  const auto whole = MakeDummyWeights(SmallConfig(), AllExperts(GetParam()));
-  ASSERT_TRUE(whole.ok()) << whole.status();
-  const absl::Status status = MakeDummyExperts(SmallConfig(), AllExperts(GetParam()),
-                                               [this](int layer, int32_t expert) { return PlaceOf(layer, expert); });
-  ASSERT_TRUE(status.ok()) << status;
-  ExpectTheBytesOf(*whole);
 }
 
 }  // namespace

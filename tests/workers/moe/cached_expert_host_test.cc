@@ -14,6 +14,8 @@
 #include "scheduler/offload/policies/rule_policy.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/moe/fake_copier.h"
 #include "tests/workers/moe/moe_test_model.h"
 
 namespace switchyard::moe {

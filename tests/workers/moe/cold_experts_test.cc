@@ -12,7 +12,7 @@
 #include "scheduler/offload/policies/rule_policy.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/comm/nccl_test_util.h"
-#include "tests/workers/moe/moe_test_model.h"
+#include "tests/workers/moe/moe_run.h"
 
 namespace switchyard::moe {
 namespace {

@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/moe/fake_copier.h"
 #include "tests/workers/moe/moe_test_model.h"
+#include "workers/moe/experts/expert_offload.h"
 #include "workers/moe/placement/expert_host.h"
 #include "workers/moe/placement/per_step_balancer.h"
 

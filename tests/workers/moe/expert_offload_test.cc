@@ -15,7 +15,7 @@
 #include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "tests/workers/moe/moe_test_model.h"
+#include "tests/workers/moe/moe_run.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::moe {
@@ -235,7 +235,6 @@ class RecordingPolicy final : public offload::CachePolicy {
 TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatIsExpectedOfThisRanksExperts) {
   std::vector<std::string> reported;
   Make(6, [&](const offload::OffloadShape& shape) { return std::make_unique<RecordingPolicy>(shape, &reported); });
-  constexpr int64_t kRow = int64_t{1} << 20;
   const std::vector<int64_t> one = {9 * popularity::kRow, 0, 0, 0, 0, 0, 0, 0},
                              last = {0, 0, 0, 0, 0, 0, 0, 9 * popularity::kRow};
   estimates_ = {{.layer = 1, .popularity = one}};
@@ -253,7 +252,6 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatIsExpectedOfThisRanksExperts
 TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesOfAPassBeforeItsFirstGate) {
   std::vector<std::string> reported;
   Make(4, [&](const offload::OffloadShape& shape) { return std::make_unique<RecordingPolicy>(shape, &reported); });
-  constexpr int64_t kRow = int64_t{1} << 20;
   const std::vector<int64_t> last = {0, 0, 0, 0, 0, 0, 0, 9 * popularity::kRow},
                              first = {9 * popularity::kRow, 0, 0, 0, 0, 0, 0, 0};
   ASSERT_EQ(offload_->store().StateOf({0, 7}), SlotState::kFree);

@@ -12,7 +12,7 @@
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/comm/nccl_test_util.h"
-#include "tests/workers/moe/moe_test_model.h"
+#include "tests/workers/moe/moe_run.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard::moe {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/workers/moe/moe_test_model.h"
+#include "tests/workers/moe/moe_run.h"
 
 namespace switchyard::moe {
 namespace {

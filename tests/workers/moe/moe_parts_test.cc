@@ -11,7 +11,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/comm/faulty_communicator.h"
-#include "tests/workers/moe/moe_test_model.h"
+#include "tests/workers/moe/moe_run.h"
 #include "workers/moe/dispatch/dispatch_message.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/layer/moe_layer.h"

@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/moe/layer/moe_layer.h"
 #include "workers/moe/popularity/layer_load_predictor.h"

@@ -16,16 +16,6 @@
 namespace switchyard::test {
 namespace {
 
-std::vector<double> ValuesOf(const TensorView& view) {
-  std::vector<double> values;
-  VisitDType(view.dtype(), [&]<class Elem>() {
-    for (int64_t i = 0; i < view.NumElements(); ++i) {
-      values.push_back(static_cast<double>(static_cast<Acc<Elem>>(view.data<Elem>()[i])));
-    }
-  });
-  return values;
-}
-
 int64_t BytesOf(const TensorView& view) { return view.NumElements() * DTypeBytes(view.dtype()); }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "tests/reference/moe_backward.h"
-#include "tests/workers/moe/moe_test_model.h"
+#include "tests/workers/moe/moe_run.h"
 #include "workers/moe/layer/moe_backward.h"
 #include "workers/tensor/tensor.h"
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "scheduler/placement/placement.h"
+#include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/moe/fake_copier.h"
 #include "tests/workers/moe/moe_test_model.h"
 #include "workers/moe/experts/expert_checksum.h"

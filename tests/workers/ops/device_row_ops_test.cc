@@ -227,7 +227,7 @@ TEST_P(DeviceRowOpsTest, GatherRows) {
   for (int64_t t = 0; t < rows(); ++t) EXPECT_EQ(RowOf(got, t), RowOf(all, from[t])) << t;
 }
 
-TEST_P(DeviceRowOpsTest, RowsIgnoreTheirCompany) {
+TEST_P(DeviceRowOpsTest, RowsIgnoreOtherRows) {
   const Tensor a = RandomMatrix(dtype(), rows(), 48, 20, 2.0), b = RandomMatrix(dtype(), rows(), 48, 21);
   const Tensor weights = RandomMatrix(acc(), rows(), 1, 22), residual = RandomMatrix(acc(), rows(), 48, 23);
   RopeTable table = *RopeTable::Build({.rotary_dim = 16}, 64, acc());

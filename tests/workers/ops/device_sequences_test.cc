@@ -1,4 +1,4 @@
-// What kernels find of a step's sequences.  On the CPU, where the arrays can be read as they were sent.
+// The arrays of a step's sequences for kernels, on the CPU, where a test can read them.
 #include "workers/ops/sampling/device_sequences.h"
 
 #include <utility>

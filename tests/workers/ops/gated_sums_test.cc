@@ -1,4 +1,4 @@
-// What training keeps of a gated product: gate and up before the activation.
+// The sums of a gated product that training keeps: gate and up before the activation.
 #include <gmock/gmock.h>
 
 #include "tests/workers/ops/gemm_testing.h"

@@ -124,7 +124,7 @@ TEST(GemmChoiceTest, DeterministicChoicesShareBits) {
   }
 }
 
-// Exactly one candidate is chosen, each other has a reason, and somebody runs it.
+// Exactly one candidate is chosen, each other has a reason, and the chosen one can run.
 TEST(GemmChoiceTest, OneIsChosenAndTheOthersSayWhyNot) {
   for (uint8_t dtype : {kCudaF32, kCudaBf16}) {
     for (int64_t m : {1, 8, 9, 17, 33, 65, 5000}) {

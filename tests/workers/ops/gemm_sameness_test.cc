@@ -1,5 +1,5 @@
-// A row's bits do not depend on its company: how many rows, which ones, in which chunks, on how many threads, gathered
-// or contiguous, alone or in a group of experts.
+// Batch invariance of matrix products: a row's bits do not depend on the number of rows, the other rows, chunks or
+// threads, nor on whether rows are gathered or contiguous, dense or of experts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -122,7 +122,7 @@ TEST_P(GemmSamenessTest, ThreadsAndStridesDoNotMatter) {
   }
 }
 
-// Rows picked at random, twice if it falls so: gathered, then shared out to experts of which some get nothing.
+// Rows picked at random, some twice: gathered, then divided among experts, some without rows.
 TEST_P(GemmSamenessTest, GroupsAreTheirExpertsAlone) {
   constexpr int kExperts = 5;
   std::vector<Weight> owned;

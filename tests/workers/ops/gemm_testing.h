@@ -1,4 +1,4 @@
-// What the tests of the matrix products share: seeded tensors, bit comparison, the (instruction set, dtype) pairs that
+// Utilities of the tests of matrix products: seeded tensors, bit comparison, the (instruction set, dtype) pairs that
 // this machine can run.
 #pragma once
 

@@ -29,7 +29,7 @@ TEST_P(LayerNormTest, MatchesReference) {
   }
 }
 
-// The mean is much larger than what varies about it: the squares' mean less the mean's square would be noise.
+// The mean is much larger than the deviations: the mean of squares minus the square of the mean would be noise.
 TEST_P(LayerNormTest, OfAFarMean) {
   const Tensor x(acc(), {1, 40}), y(dtype(), {1, 40});
   for (int64_t c = 0; c < 40; ++c) Set(x, 0, c, 16384 + c % 4);

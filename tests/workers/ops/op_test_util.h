@@ -1,5 +1,5 @@
-// What the op tests share: seeded tensors, their values as doubles, comparison with a reference, bitwise comparison,
-// and the parameters every op is tested over (dtype × instruction set).
+// Utilities of the op tests: seeded tensors, their values as doubles, comparison with a reference, bitwise comparison,
+// and the parameters of every op's test (dtype × instruction set).
 #pragma once
 
 #include <cmath>
@@ -115,9 +115,9 @@ inline testing::AssertionResult SameBits(const TensorView& a, int64_t row, const
   return testing::AssertionSuccess();
 }
 
-// Row ops in company: calls fn(stream, begin, count) for all rows at once, for every row by itself, for every number of
-// rows up to 64 and some larger ones, and in chunks of 7; on one thread and on three.  Each result, a matrix of count
-// rows, must be those rows of the whole.
+// Batch invariance of row ops: calls fn(stream, begin, count) for all rows at once, for every row by itself, for every
+// number of rows up to 64 and some larger ones, and in chunks of 7; on one thread and on three.  Each result, a matrix
+// of count rows, must equal those rows of the whole.
 template <class Fn>
 void ExpectRowsIgnoreCompany(int64_t rows, const Fn& fn) {
   ThreadPool one(1), three(3, /*spin=*/false);

@@ -30,7 +30,7 @@ class MachineMemoryTest : public testing::Test {
     std::filesystem::create_directories(std::filesystem::path(dir_.File(path.substr(1))).parent_path());
     dir_.Write(path.substr(1), text);
   }
-  // Also what a group uses, of which `cache` are pages of files.
+  // `used` includes `cache`, the pages of files.
   void WriteV2(const std::string& folder, const std::string& max, int64_t used, int64_t cache) {
     Write(folder + "/memory.max", max + "\n");
     Write(folder + "/memory.current", absl::StrCat(used, "\n"));
@@ -62,7 +62,7 @@ TEST_F(MachineMemoryTest, WithoutGroupsItIsTheMachines) {
   EXPECT_THAT(memory.pools, ElementsAre(Field(&MemoryPool::name, "0f3d")));
 }
 
-// Else each process would believe that it has the memory alone.
+// Otherwise each process would assume that it uses the memory alone.
 TEST_F(MachineMemoryTest, WithoutABootTheHostsNameNamesIt) {
   std::filesystem::remove(dir_.File("proc/sys/kernel/random/boot_id"));
   EXPECT_NE(Read().pools.front().name, "");

@@ -45,7 +45,7 @@ TEST_P(RoundRowsTest, AnyDTypeToAnyOther) {
   for (const DType in : dtypes) {
     for (const DType out : dtypes) {
       const Tensor from(in, {2, 3}), to(out, {2, 3});
-      // What all of them can say.
+      // Values that all dtypes can hold.
       VisitDType(in, [&]<class Elem>() {
         for (int i = 0; i < 6; ++i)
           from.data<Elem>()[i] = static_cast<Elem>(static_cast<Acc<Elem>>(i) - Acc<Elem>{2.5});

@@ -1,4 +1,4 @@
-// The gate before work that makes way for other work: who gets through, who waits, and what a pool does behind it.
+// The gate of work that stops for other work: threads that pass, threads that wait, and a pool's loops.
 #include "workers/tensor/yield_point.h"
 
 #include <algorithm>
@@ -89,7 +89,7 @@ TEST(YieldPoint, CopiesStopBehindItBetweenMegabytes) {
   EXPECT_EQ(to, std::vector<char>(7, 'x'));
 }
 
-// What a gate tells of its yields.
+// Records the yields that a gate reports.
 struct Yields {
   void Add(absl::Duration yield) {
     absl::MutexLock lock(&mu);
@@ -135,7 +135,7 @@ TEST(YieldPoint, ReportsWhenTheLastThreadHasStopped) {
   other.join();
   ASSERT_EQ(yields.Take().size(), 1u);
   EXPECT_GT(yields.Take()[0], absl::ZeroDuration());
-  // Who stands at the gate does not compute: nothing to tell of the next time.
+  // A thread that waits at the gate does not compute: the next Shut reports no yield.
   gate.Shut();
   gate.OpenFor(kLong);
   one.join();
@@ -143,7 +143,7 @@ TEST(YieldPoint, ReportsWhenTheLastThreadHasStopped) {
   EXPECT_EQ(yields.Take().size(), 1u);
 }
 
-// Who does not come to the gate before it is opened again was late all the same.
+// A thread that does not reach the gate before it is opened again counts as late.
 TEST(YieldPoint, WhoNeverStoppedIsReported) {
   Yields yields;
   YieldPoint gate([&](absl::Duration yield) { yields.Add(yield); });
@@ -155,7 +155,7 @@ TEST(YieldPoint, WhoNeverStoppedIsReported) {
   gate.Pass();
 }
 
-// What computes on beside serving as it is to come to its end counts, too.
+// A released thread that computes beside serving counts, too.
 TEST(YieldPoint, ReleasedOnesCountAsLate) {
   Yields yields;
   YieldPoint gate([&](absl::Duration yield) { yields.Add(yield); });
@@ -169,7 +169,7 @@ TEST(YieldPoint, ReleasedOnesCountAsLate) {
   EXPECT_EQ(yields.Take().size(), 1u);
 }
 
-// Who waits for others is no part of what has to stop, and does not go on while it is shut.
+// A thread that waits for others need not stop, and does not continue while the gate is shut.
 TEST(YieldPoint, WhoWaitsIsOutside) {
   Yields yields;
   YieldPoint gate([&](absl::Duration yield) { yields.Add(yield); });

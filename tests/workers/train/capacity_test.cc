@@ -36,8 +36,8 @@ class CapacityTest : public ::testing::TestWithParam<std::string> {
     return options;
   }
   TrainRows Rows() const { return {.length = golden_.length, .tokens = golden_.tokens, .targets = golden_.targets}; }
-  // Four sequences, which 1, 2 and 4 ranks share out in equal parts, and a second micro-batch of two, of which some
-  // ranks have none.
+  // Four sequences, which 1, 2 and 4 ranks divide in equal parts, and a second micro-batch of two, so that some ranks
+  // have none.
   std::vector<TrainRows> FourAndTwo(size_t step) const {
     TrainRows four = RowsOfStep(golden_, step), two = RowsOfStep(golden_, step + 1);
     const auto cut = two.tokens.begin() + golden_.length, cut_targets = two.targets.begin() + golden_.length;
@@ -155,7 +155,7 @@ TEST_P(CapacityTest, RanksDropTheSameInAllModes) {
   }
 }
 
-// Layers that run again ask the ranks again, and hear the same.
+// Layers that run again compare counts again, with the same result.
 TEST_P(CapacityTest, WhatIsKeptThreadsAndPackingChangeNothingOfIt) {
   TrainingGroupOptions options = Options(DType::kF32, 4);
   TrainingGroup plain(golden_.dir, options);
@@ -179,12 +179,12 @@ TEST_P(CapacityTest, WhatIsKeptThreadsAndPackingChangeNothingOfIt) {
 
 TEST_P(CapacityTest, EvaluationAndServingDropNothing) {
   TrainingGroup group(golden_.dir, Options(DType::kF32, 2)), dropless(golden_.dir, {.world = 2});
-  group.Step({Rows()}, 0);  // (what it was told must not stay)
+  group.Step({Rows()}, 0);  // (its counts must not stay)
   EXPECT_EQ(group.Evaluate({Rows()}).loss, dropless.Evaluate({Rows()}).loss);
   EXPECT_NE(group.Step({Rows()}, 0).loss, dropless.Step({Rows()}, 0).loss);
 }
 
-// A capacity that cannot bind asks nobody and changes no bit.
+// A capacity that cannot bind needs no collective and changes no bit.
 TEST_P(CapacityTest, RoomForAllIsDropless) {
   TrainingGroupOptions options = Options(DType::kF32, 2);
   options.trainer.capacity_factor = 1000;

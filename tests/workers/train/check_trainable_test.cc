@@ -1,4 +1,4 @@
-// What workers say of a model before a job begins with it.
+// The check of a model before a job begins with it.
 #include "workers/train/job/check_trainable.h"
 
 #include <filesystem>

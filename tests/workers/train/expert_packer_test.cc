@@ -1,4 +1,4 @@
-// Experts are packed while a job trains: by what all ranks measure, as a journal says, and not where there is no room.
+// Packing of experts while a job trains: by all ranks' times, by a journal, and not without room.
 #include "workers/train/packing/expert_packer.h"
 
 #include <functional>
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 
 constexpr int kWorld = 4;
 
-// A group whose ranks each have a packer.  Steps are the trainer's, their times are told.
+// A group of ranks with a packer each.  Steps are the trainer's, their times are the test's.
 class PackedGroup {
  public:
   // On every rank.
@@ -53,8 +53,9 @@ class PackedGroup {
     }
   }
 
-  // A step with its loss, then what its ranks decide; all of them the same, or each its error.  all_to_all[r]: seconds
-  // that rank r says it waited, beside one for experts.  total: of the step; shorter and shorter if it is not said.
+  // Runs a step, then returns the ranks' decision, which must be equal, or an error.  all_to_all[r]: seconds that rank
+  // r reports for waiting, beside one for experts.  total: of the step; if not given, each step is shorter than the
+  // last.
   absl::StatusOr<std::optional<jobs::PackingDecision>> Step(size_t step, std::vector<double> all_to_all,
                                                             double total = 0) {
     if (total == 0) total = 20 - 0.1 * static_cast<double>(step);
@@ -104,7 +105,7 @@ class ExpertPackerTest : public ::testing::Test {
   }
 };
 
-// One rank alone waits: what it says counts for all.
+// One rank alone waits: its time counts for all.
 TEST_F(ExpertPackerTest, PacksUntilExpertsCoverAllToAlls) {
   PackedGroup group(golden_, fresh_, {.adjusts = true}, Journals());
   std::vector<std::string> reported;
@@ -171,7 +172,7 @@ TEST_F(ExpertPackerTest, StaysWhereARankHasNoRoom) {
   EXPECT_THAT(journal_[0].why, HasSubstr("rank 2: 3 more experts a layer take "));
 }
 
-// It goes on from step 4, with the packing that it had and the decisions that were still to come.
+// It continues from step 4, with its packing and the decisions after that step.
 TEST_F(ExpertPackerTest, FollowsItsJournal) {
   PackedGroup first(golden_, fresh_, {.adjusts = true}, Journals());
   for (size_t step = 0; step < 8; ++step) ASSERT_TRUE(first.Step(step, {9, 9, 9, 9}).ok());
@@ -189,7 +190,7 @@ TEST_F(ExpertPackerTest, FollowsItsJournal) {
   EXPECT_THAT(journal_, testing::IsEmpty()) << "the journal has them";
 }
 
-// Where experts were packed before there is no room now: another attempt may find some.
+// There is no room for the packing of an earlier attempt: another attempt may find some.
 TEST_F(ExpertPackerTest, WhatIsForeseenIsNotRefusedButLost) {
   PackedGroup first(golden_, fresh_, {.adjusts = true}, Journals());
   for (size_t step = 0; step < 4; ++step) ASSERT_TRUE(first.Step(step, {9, 9, 9, 9}).ok());
@@ -219,7 +220,7 @@ TEST_F(ExpertPackerTest, AJournalThatFailsLeavesAllAsItWas) {
   }
 }
 
-// What the trainer measures is what counts.
+// Without times of the test, the trainer's times count.
 TEST_F(ExpertPackerTest, MeasuresStepsOfTheTrainer) {
   TrainingGroup group(golden_.dir, {.world = 2});
   std::vector<jobs::PackingDecision> decisions(2);
@@ -249,7 +250,7 @@ TEST_F(ExpertPackerTest, MeasuresStepsOfTheTrainer) {
   EXPECT_EQ(decisions[0].times.steps, 2);
 }
 
-// Of a layer that is cut ranks wait less, as an all-to-all is under way beside each chunk's products.
+// With several chunks ranks wait less, as an all-to-all runs beside each chunk's products.
 TEST(PackingTimesTest, AnAllToAllTakesWhatItIsUnderWay) {
   StepReport report = {.expert_ops = 8, .chunks = 1};
   report.seconds = {.total = 9, .experts = 2, .all_to_all = 4, .backward_all_to_all = 1, .all_reduce = 0.5};

@@ -1,4 +1,4 @@
-// A StateFile in memory that counts, and fails where a test says.  As thread-safe as the hook is.
+// A StateFile in memory that counts calls and fails by a test's hook.  As thread-safe as the hook is.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace switchyard::train {
 
 class FakeStateFile final : public StateFile {
  public:
-  // Before each call; not OK: that is how it fails.
+  // Called before each call; its error becomes the call's.
   using Hook = std::function<absl::Status(bool writes, int64_t at)>;
 
   explicit FakeStateFile(int64_t bytes, Hook hook = nullptr)

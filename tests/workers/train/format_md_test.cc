@@ -1,4 +1,4 @@
-// FORMAT.md says what a job's files have: every key of trainer_state.json, and a packing.log that is read.
+// FORMAT.md matches a job's files: it has every key of trainer_state.json, and its packing.log can be read.
 #include <string>
 #include <vector>
 
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// What stands between a heading and the next one.
+// The text between a heading and the next one.
 std::string Section(const std::string& heading) {
   const std::string text = ReadAll("workers/checkpoint/FORMAT.md");
   const size_t begin = text.find(absl::StrCat("\n## ", heading, "\n"));

@@ -1,4 +1,4 @@
-// Sums of gradients beside backward: what starts when, over whom, and when it is given up.
+// Sums of gradients beside backward: when each starts, over which ranks, and when it is cancelled.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -31,7 +31,7 @@ class GradientReducerRulesTest : public ::testing::TestWithParam<jobs::CommMode>
 INSTANTIATE_TEST_SUITE_P(Modes, GradientReducerRulesTest, ::testing::ValuesIn(AllCommModes()),
                          [](const auto& info) { return std::string(jobs::CommModeName(info.param)); });
 
-// Gradients of a model of one dense layer and, if asked, experts; by values that tell who gave them.
+// Gradients of a model of one dense layer and, optionally, experts, with values that depend on the rank.
 class FakeGradients {
  public:
   FakeGradients(int rank, int64_t experts = 0) : rank_(rank) {
@@ -56,7 +56,7 @@ class FakeGradients {
       expert.down.gradient = Next(32);
     }
   }
-  // Sum over `ranks` of what they began with.
+  // Expects the sums over `ranks` of their initial values.
   void ExpectSums(const std::vector<TensorView>& views, const std::vector<int>& ranks) const {
     for (const TensorView& view : views) {
       const size_t which = static_cast<size_t>(
@@ -166,9 +166,9 @@ TEST_P(GradientReducerRulesTest, StartsWhenTheRuleLetsIt) {
                                                      {.world = comm, .experts = comm}, fake.gradients));
       bool started = false;
       const auto enter = [&](const std::string& phase) { mine.Enter(phase); };
-      // A follower goes by what rank 0 sees, which may be ahead of it.
+      // A follower obeys rank 0, which may be ahead of it.
       const bool follows = GetParam() == jobs::CommMode::kPriorityTicketed && comm->rank() != 0;
-      // What ought to start here does before the next phase; what ought not to has had time to.
+      // A sum that must start here does so before the next phase; one that must not has had the time to.
       const auto leave = [&](const std::string& phase) {
         started = started || phase == wanted;
         if (follows && !started) return;
@@ -205,7 +205,7 @@ TEST_P(GradientReducerRulesTest, StartsWhenTheRuleLetsIt) {
   }
 }
 
-// Four ranks, experts on two of them twice; the second and third rank have the same ones.
+// Four ranks, with every expert on two of them; the second and third rank have the same ones.
 TEST_P(GradientReducerRulesTest, ExpertsAreSummedOverThoseThatHaveThem) {
   std::vector<std::unique_ptr<comm::Communicator>> ranks = test::MakeGroup(test::Backend::kSocket, 4);
   const auto statuses = test::RunRanks(&ranks, [&](comm::Communicator* comm) -> absl::Status {
@@ -238,7 +238,8 @@ TEST_P(GradientReducerRulesTest, ExpertsAreSummedOverThoseThatHaveThem) {
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
 }
 
-// The thread of sums is inside of its rank's gate, and outside while it waits for the other rank, whose gate is shut.
+// The thread of sums is inside of its rank's gate, and outside while it waits for the other rank, which has a shut
+// gate.
 TEST_P(GradientReducerRulesTest, ItsThreadStopsAtTheGate) {
   std::vector<Launches> launches(2);
   std::vector<std::unique_ptr<comm::Communicator>> pair = CountedPair(&launches);
@@ -271,7 +272,7 @@ TEST_P(GradientReducerRulesTest, ItsThreadStopsAtTheGate) {
   ranks.join();
 }
 
-// Backward hangs: the sums do not hang with it, and say what they waited for.
+// Backward hangs: the sums end at their deadline, and their error names what they waited for.
 TEST_P(GradientReducerRulesTest, EndsAtTheDeadline) {
   std::vector<std::unique_ptr<comm::Communicator>> pair = comm::MakeLocalGroup(2);
   const auto statuses = test::RunRanks(&pair, [&](comm::Communicator* comm) -> absl::Status {
@@ -280,7 +281,7 @@ TEST_P(GradientReducerRulesTest, EndsAtTheDeadline) {
     ASSIGN_OR_RETURN(sync,
                      GradientReducer::Create({.mode = GetParam()}, {.world = comm, .experts = comm}, fake.gradients));
     sync->Start(absl::Now() + absl::Milliseconds(50));
-    // Neither does the group: it is ended, which whoever computes sees.
+    // The group ends, too, and backward sees its status.
     const absl::Time limit = test::Soon();
     while (comm->status().ok() && absl::Now() < limit) absl::SleepFor(absl::Milliseconds(1));
     sync->Cancel();

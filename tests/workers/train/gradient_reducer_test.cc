@@ -1,5 +1,5 @@
-// Sums of gradients beside backward: every mode gives the same bits, whatever comes late, and what goes wrong ends on
-// all ranks.  (What starts when: gradient_reducer_rules_test.cc.)
+// Sums of gradients beside backward: every mode gives the same bits, with any delays, and errors end the step on all
+// ranks.  (When sums start: gradient_reducer_rules_test.cc.)
 #include "workers/train/reduce/gradient_reducer.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ class GradientReducerTest : public ::testing::TestWithParam<jobs::CommMode> {
     return outcome;
   }
 
-  // What every rank has is the same on all.
+  // Replicated parameters are the same on all ranks.
   static void ExpectReplicated(TrainingGroup* group, int world) {
     const auto replicated = [&](int rank) {
       std::vector<const ParameterBlock*> blocks;
@@ -169,7 +169,7 @@ TEST_P(GradientReducerTest, TheSameWithLayersRunAgain) {
   EXPECT_EQ(inputs.masters, all.masters);
 }
 
-// Whichever launch fails, of a sum or not: all ranks end, and none has changed a parameter.
+// For every launch that fails, of a sum or not: all ranks end, and none has changed a parameter.
 TEST_P(GradientReducerTest, ARankThatIsLostEndsTheStepOnAll) {
   const TrainingGolden golden = LoadTrainingGolden("olmoe-clip");
   const TrainRows rows = RowsOfStep(golden, 0);
@@ -244,7 +244,7 @@ TEST_P(GradientReducerTest, ARankWithAnotherOrderIsNamed) {
   };
   std::vector<Swap> swaps = {
       {1, comm::NumberedTag(comm::CallUse::kGradientSum,
-                            GetParam() == jobs::CommMode::kArLast ? 0 : 4)}};  // whose bucket is the model
+                            GetParam() == jobs::CommMode::kArLast ? 0 : 4)}};  // with the whole model as one bucket
   if (GetParam() == jobs::CommMode::kFull) swaps.push_back({2, comm::NumberedTag(comm::CallUse::kReplicaSum, 0)});
   for (const test::Backend backend : test::kBackends) {
     for (const Swap& swap : swaps) {
@@ -263,7 +263,7 @@ TEST_P(GradientReducerTest, ARankWithAnotherOrderIsNamed) {
   }
 }
 
-// Writes down what a rank's all-to-alls are for.
+// Records the tags of a rank's all-to-alls.
 class TagRecorder : public comm::Communicator {
  public:
   TagRecorder(std::unique_ptr<Communicator> inner, std::map<uint32_t, int>* tags)

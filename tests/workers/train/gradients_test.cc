@@ -55,7 +55,7 @@ std::pair<double, std::string> WorstDistance(const Values& found, const Golden& 
       const double difference = std::abs(it->second[i] - values[i]);
       if (!(difference <= distance)) distance = difference;
     }
-    if (largest > 0) distance /= largest;  // (zeros: an expert that nobody chose)
+    if (largest > 0) distance /= largest;  // (zeros: an expert that no row chose)
     if (!(distance <= worst.first)) worst = {distance, name};
   }
   return worst;
@@ -105,7 +105,7 @@ TEST_P(GradientsTest, OfBf16AreNear) {
   EXPECT_GT(dot / std::sqrt(norm * found_norm), 0.98);
 }
 
-// What forward keeps changes nothing of what it gives.
+// A forward pass that saves gives the same result.
 TEST_P(GradientsTest, AreOfTheForwardThatServes) {
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     TrainingGroup group(golden_.dir, {.dtype = dtype, .world = 2});

@@ -1,5 +1,5 @@
-// A FileSystem that asks before each write, and before each read if it is told how.  As thread-safe as the one
-// inside and the hook are.
+// A FileSystem that calls a hook before each write and, optionally, another before each read.  As thread-safe as the
+// file system inside and the hooks are.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace switchyard::train {
 
 class HookedFileSystem final : public checkpoint::FileSystem {
  public:
-  using Hook = std::function<absl::Status(const std::string& path)>;  // not OK: that is how it fails
+  using Hook = std::function<absl::Status(const std::string& path)>;  // its error becomes the call's
 
   HookedFileSystem(std::unique_ptr<FileSystem> inner, Hook before_append, Hook before_read = nullptr)
       : inner_(std::move(inner)), before_append_(std::move(before_append)), before_read_(std::move(before_read)) {}

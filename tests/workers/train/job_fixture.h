@@ -1,4 +1,4 @@
-// Training jobs of a small model on files in a directory of their own, ranks as threads, disturbed where a test says.
+// Training jobs of a small model on files in a directory of their own, with ranks as threads and a test's faults.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct EvaluationSeen {
   bool operator==(const EvaluationSeen&) const = default;
 };
 
-// What a rank told and how it ended.
+// A rank's reports, and how it ended.
 struct RankStory {
   jobs::TrainEnd end = {};
   bool started = false;
@@ -39,16 +39,16 @@ struct RankStory {
 struct AttemptOptions {
   int world = 1;
   int threads = 1;                                                          // of each rank
-  std::function<YieldPoint*(int rank)> gate = [](int) { return nullptr; };  // before what it computes
+  std::function<YieldPoint*(int rank)> gate = [](int) { return nullptr; };  // of its computation
   int64_t attempt = 1;
   std::function<int64_t()> available_memory = [] { return int64_t{1} << 40; };
   std::function<int64_t()> promised_memory = {};
   absl::Duration lock_patience = absl::ZeroDuration();
-  // When experts are packed, and what ranks say of their steps; none: as jobs do.
+  // When experts are packed, and the times of steps; none: as in production.
   jobs::PackingOptions packing = {};
   std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
   absl::Duration note_interval = absl::Seconds(2);
-  // The memory that a rank takes from; none: available_memory, each alone.
+  // The memory of a rank's machine; none: each rank has available_memory alone.
   std::function<MachineMemory(int rank)> memory = {};
   std::string offload_dir = {};
   std::function<absl::StatusOr<std::unique_ptr<StateFile>>(int rank, int64_t bytes)> open_offload = {};
@@ -60,7 +60,7 @@ struct AttemptOptions {
   std::function<void(TrainJob* job, int rank)> before = {};
   // After Run, before the job is gone, on every rank.
   std::function<void(int rank)> after = {};
-  // Puts something between a rank and its files.
+  // Wraps a rank's files.
   std::function<std::unique_ptr<checkpoint::FileSystem>(std::unique_ptr<checkpoint::FileSystem>, int rank)> wrap_files =
       {};
 };
@@ -74,8 +74,8 @@ class JobFixture : public ::testing::Test {
   // All ranks' stories, by rank.  The spec's number of workers becomes `options.world`.
   std::vector<RankStory> Run(jobs::JobSpec spec, const AttemptOptions& options);
 
-  // Writes a .bin of the dataset root whose tokens follow a simple rule, from `begin` on.
-  // `trained`: its tokens are targets.
+  // Writes a .bin into the dataset root with tokens that follow a simple rule, from `begin` on.  `trained`: its tokens
+  // are targets.
   void WriteTokens(const std::string& name, int begin, int count, int vocab = 256, bool trained = true);
   std::string DataPath(const std::string& name) const { return root_.path() + "/data/" + name; }
   std::string JobPath(const std::string& name = "") const { return root_.path() + "/checkpoints/job/" + name; }
@@ -84,12 +84,12 @@ class JobFixture : public ::testing::Test {
   // Folders "step-…" of the job.
   std::vector<std::string> Steps() const;
   void ForgetJob();
-  // Another model of tests/golden/models in the place of the job's.
+  // Replaces the job's model by another of tests/golden/models.
   void UseModel(const std::string& name);
-  // All ranks end so.
+  // Expects this end on all ranks.
   static void ExpectEnd(const std::vector<RankStory>& stories, jobs::TrainOutcome outcome, absl::StatusCode code,
                         const std::string& message);
-  // The final files of a run that nothing disturbs; the job is forgotten again.
+  // The final files of a run without faults; the job is removed afterwards.
   std::map<std::string, std::string> Undisturbed(const jobs::JobSpec& spec, int world);
 
   const model::TempDir root_;

@@ -1,14 +1,16 @@
-// The communicator of an attempt: what a mode's connections are, and attempts that end while they form.
+// The communicator of an attempt: a mode's connections, and attempts that end while they form.
 #include "workers/train/job/job_group.h"
 
 #include <future>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
+#include "workers/comm/group/group_forming.h"
 
 namespace switchyard::train {
 namespace {
@@ -56,7 +58,8 @@ TEST(JobGroupTest, AnAttemptThatIsOverDoesNotForm) {
     JobGroup group(&traffic);
     comm::InMemoryStore store;
     auto forming = std::async(std::launch::async, [&] { return group.Form(Options(0, 5), mode, &store).status(); });
-    absl::SleepFor(absl::Milliseconds(20));
+    // Rank 0 has published itself, and waits for rank 1.
+    ASSERT_TRUE(store.Get({absl::StrCat(comm::GroupPrefix(Options(0, 5)), "member/0")}, test::Soon()).ok());
     const absl::Time begin = absl::Now();
     group.Abort(5, "the server says so");
     EXPECT_EQ(forming.get().code(), absl::StatusCode::kCancelled);

@@ -1,4 +1,4 @@
-// Small jobs in mode full that pack their experts by times that a test says.
+// Small jobs in mode full that pack their experts by a test's times.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ class PackedJobFixture : public JobFixture {
   static jobs::PackingTimes Measured(int64_t step, const StepReport&) {
     return Waiting(step <= 3 ? 100 : step <= 5 ? 80 : 90);
   }
-  // Nobody would pack.
+  // Times with which packing does not pay.
   static jobs::PackingTimes Covered(int64_t, const StepReport&) { return {.experts_ns = 1, .micro_ops = 1}; }
   // Each doubling helps.
   static jobs::PackingTimes Helping(int64_t step, const StepReport&) { return Waiting(100 - step); }
@@ -69,7 +69,7 @@ class PackedJobFixture : public JobFixture {
       EXPECT_THAT(story.warnings, testing::IsEmpty());
     }
   }
-  // As the tests compare it: "10:1>2 14:2>4", with what it was decided for.
+  // The journal in a form that tests compare: "10:1>2 14:2>4", with the reasons.
   std::string Journal() const {
     const absl::StatusOr<PackingJournal> journal = DecodePackingJournal(ReadAll(JobPath(kPackingJournalName)));
     if (!journal.ok()) return journal.status().ToString();
@@ -80,7 +80,7 @@ class PackedJobFixture : public JobFixture {
     }
     return text;
   }
-  // The final files of a run that nothing disturbs, and what it journalled; the job is forgotten again.
+  // The final files of a run without faults, and its journal; the job is removed afterwards.
   Files Whole() {
     const std::vector<RankStory> stories = Run(Packed(), Attempt(1, Measured));
     Finishes(stories);

@@ -172,8 +172,8 @@ TEST_P(PackingTest, ChangesWhileItTrains) {
   EXPECT_LE(Distance(packed.Masters(), unpacked.Masters()), 1e-9);
 }
 
-// Where an expert's values came from cannot be told, nor where they are: it goes on as a group does that always had
-// this packing, in memory.
+// Neither earlier packings nor files change bits: training continues as in a group that always had this packing, in
+// memory.
 TEST_P(PackingTest, IsAsIfItHadAlwaysBeenSo) {
   TrainingGroup always(golden_.dir, {.world = 4, .packing = 2}), changed(golden_.dir, InPlace({.world = 4}));
   ExpectOk(changed.TryRepack(2));

@@ -1,4 +1,4 @@
-// What is trained is saved, serves, and goes on where it was.
+// Trained parameters are saved, can be served, and training continues from them.
 #include "workers/train/parameters/parameter_files.h"
 
 #include <filesystem>

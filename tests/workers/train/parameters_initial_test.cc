@@ -1,4 +1,4 @@
-// What a model's weights are drawn as.
+// The distribution of a model's random weights.
 #include <cmath>
 #include <map>
 #include <string>

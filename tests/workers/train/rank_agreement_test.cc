@@ -1,4 +1,4 @@
-// What ranks tell each other: all draw the same conclusion, and a status keeps what it says of another attempt.
+// Ranks exchange words: all draw the same conclusion, and a status keeps its mark for another attempt.
 #include "workers/train/job/rank_agreement.h"
 
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr absl::Duration kLimit = absl::Seconds(60);
 
-// fn's answer on each rank.
+// fn's result on each rank.
 template <class Answer>
 std::vector<Answer> OnRanks(int world, const std::function<Answer(comm::Communicator*)>& fn) {
   std::vector<std::unique_ptr<comm::Communicator>> comms = comm::MakeLocalGroup(world);

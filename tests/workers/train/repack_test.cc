@@ -68,7 +68,7 @@ TEST_P(RepackTest, OverSockets) {
   }
 }
 
-// Rank `lost` is gone at its n-th launch, for every n of a change of packing.
+// Rank `lost` dies at its n-th launch, for every n of a change of packing.
 TEST_P(RepackTest, ARankThatIsLostLeavesNothingHalfChanged) {
   constexpr int kWorld = 4, kLost = 2;
   int64_t launch = 0;
@@ -125,7 +125,7 @@ TEST_P(RepackTest, ARankWithoutRoomKeepsAllWhereTheyAre) {
   EXPECT_GT(group.Step({RowsOfStep(golden_, 1)}, kLearningRate).loss, 0);
 }
 
-// What is said to be needed is what is taken.
+// The memory that is requested is the memory that is used.
 TEST_P(RepackTest, TakesNoMoreThanItAsksFor) {
   constexpr int kWorld = 2;
   TrainingGroup group(golden_.dir, InPlace({.dtype = DType::kF64, .world = kWorld}));
@@ -185,7 +185,7 @@ TEST_P(RepackTest, AFileThatIsFullLeavesNothingHalfChanged) {
   EXPECT_GT(at, 5);
 }
 
-// Where there is no room for the file nothing is moved, and all go on.
+// Without room for the file nothing is moved, and all ranks continue.
 TEST_P(RepackTest, AFileWithoutRoomKeepsAllWhereTheyAre) {
   constexpr int kWorld = 4;
   TrainingGroup group(golden_.dir, InPlace({.world = kWorld})), same(golden_.dir, {.world = kWorld});

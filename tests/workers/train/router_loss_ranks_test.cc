@@ -1,5 +1,5 @@
-// Routers' own losses are of all ranks' rows: whoever has them, their values are the same and so is what training makes
-// of the parameters, packed or not, with one micro-batch and with several.
+// Routers' losses are of all ranks' rows: on any number of ranks their values are the same, and so are the trained
+// parameters, packed or not, with one micro-batch and with several.
 #include <algorithm>
 #include <cmath>
 #include <map>

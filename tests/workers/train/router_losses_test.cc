@@ -11,8 +11,7 @@ namespace {
 
 constexpr int64_t kLayers = 3, kRows = 7, kExperts = 5, kTopK = 2;
 
-// What the routers of a pass gave: probabilities [L][T][E] of rows that chose their first two experts.  Layer 1 is
-// dense.
+// The routers' output of a pass: probabilities [L][T][E] of rows that chose their first two experts.  Layer 1 is dense.
 struct Pass {
   std::vector<std::vector<std::vector<double>>> probabilities;
   std::vector<std::vector<std::vector<int>>> chosen;

@@ -132,7 +132,7 @@ TEST(StateOffloadTest, BothItsThreadsStopAtTheGate) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
-// Who waits for a layer that is read computes nothing; who reads it does.
+// A thread that waits for a layer does not compute; the thread that reads it does.
 TEST(StateOffloadTest, WaitingForALayerIsNoWork) {
   absl::Notification reads, may_go_on;
   const std::unique_ptr<StateOffload> offload = Make(3, [&](bool writes, int64_t at) {
@@ -224,7 +224,7 @@ TEST(StateFileTest, SaysThatThereIsNoRoom) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("offload: " + dir.path()));
     EXPECT_THAT(std::string(status.message()), HasSubstr("1152921504606846976 bytes"));
   }
-  // Those who take at the same time share.
+  // Files that are made at the same time share the room.
   EXPECT_TRUE(CheckStateRoom(dir.path(), 1 << 20, 2).ok());
   EXPECT_THAT(std::string(CheckStateRoom(dir.path(), 1 << 20, 1 << 30).message()), HasSubstr("ranks of this machine"));
   EXPECT_EQ(OutcomeOf(OpenStateFile(dir.path() + "/nowhere", 10).status()), jobs::TrainOutcome::kLost);

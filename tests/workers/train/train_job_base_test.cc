@@ -1,4 +1,4 @@
-// A job that begins from a checkpoint of another one: what its manifest says of it is asked before anything is trained.
+// A job that begins from another job's checkpoint: its manifest is checked before anything is trained.
 #include <atomic>
 #include <filesystem>
 #include <functional>
@@ -47,7 +47,7 @@ class TrainJobBaseTest : public JobFixture {
     return files;
   }
 
-  // Fails so after that was done to its base, and leaves all as it found it; returns what it said.
+  // Expects this error after `harm` was done to its base, and restores all; returns the message.
   std::string Refused(const std::function<void()>& harm, absl::StatusCode code, const std::string& message,
                       const std::string& base = absl::StrCat("first/", kStep)) {
     SCOPED_TRACE(message);

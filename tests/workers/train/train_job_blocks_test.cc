@@ -1,5 +1,5 @@
-// What a job waits for or is told while it waits: files that change and come back, disks that cannot be read for a
-// moment, the folder's lock, memory that ranks share, and words about what takes long.
+// Waits of a job, stops meanwhile and notes about long work: files that change and come back, disks that cannot be read
+// for a moment, the folder's lock, memory that ranks share.
 #include <atomic>
 #include <filesystem>
 #include <thread>
@@ -186,7 +186,7 @@ TEST_F(TrainJobBlocksTest, RanksShareTheMemoryThatTheyTakeFrom) {
   EXPECT_TRUE(ends(contained(2 * enough)));
 }
 
-// Whoever waits for the disk can be told to stop.
+// A wait for the disk can be stopped.
 TEST_F(TrainJobBlocksTest, AStopWithoutACheckpointDoesNotWaitForTheDisk) {
   evaluation_ = {};
   for (const bool room : {true, false}) {
@@ -227,7 +227,7 @@ TEST_F(TrainJobBlocksTest, AStopWithoutACheckpointDoesNotWaitForTheDisk) {
   }
 }
 
-// An evaluation that is broken off is not told, and is done again.
+// An interrupted evaluation is not reported, and is repeated.
 TEST_F(TrainJobBlocksTest, AStopDoesNotWaitForAnEvaluation) {
   jobs::JobSpec spec = Spec();
   spec.evaluate_every_steps = 4;
@@ -252,11 +252,11 @@ TEST_F(TrainJobBlocksTest, AStopDoesNotWaitForAnEvaluation) {
   }
 }
 
-// Whatever may take long says how far it is.
+// All long work reports its progress.
 TEST_F(TrainJobBlocksTest, WhatTakesLongIsReported) {
   const auto reported = [](const std::vector<RankStory>& stories, const std::string& what) {
     EXPECT_THAT(stories[0].notes, Contains(HasSubstr(what)));
-    EXPECT_TRUE(stories[1].notes.empty()) << "rank 0 tells";
+    EXPECT_TRUE(stories[1].notes.empty()) << "only rank 0 reports";
   };
   const auto stop = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
     if (progress.step == 2) job->Stop(jobs::StopKind::kSave);

@@ -1,4 +1,4 @@
-// What a model's config.json says of training: obeyed, or refused by name.
+// Settings of training in a model's config.json: obeyed, or refused by name.
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -131,7 +131,7 @@ TEST_F(TrainJobConfigTest, TheBasesCoefficientIsTheBalanceLosssWeight) {
   EXPECT_EQ(weight(spec), 0);
 }
 
-// The gradient has it, too: another weight is another training.
+// The gradient includes it: another weight gives another training.
 TEST_F(TrainJobConfigTest, TheBasesCoefficientIsTrainedWith) {
   jobs::JobSpec spec = Spec();
   spec.balance_weight = 0.25;

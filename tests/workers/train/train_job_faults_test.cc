@@ -1,5 +1,5 @@
-// What goes wrong in a job, and what another attempt makes of it: disks, memory, locks, damage, losses that are no
-// numbers, and everything that a spec may have wrong.
+// Faults of a job, and how another attempt continues: disks, memory, locks, damage, losses that are not finite, and
+// errors of specs.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -57,7 +57,7 @@ TEST_F(TrainJobFaultsTest, AFullDiskLosesNothing) {
   EXPECT_TRUE(FilesOfStep(12) == expected);
 }
 
-// A disk that takes as long as two steps: they are done meanwhile.
+// A disk that takes as long as two steps: they are trained meanwhile.
 TEST_F(TrainJobFaultsTest, StepsDoNotWaitForASlowDisk) {
   absl::Mutex mu;
   int64_t steps = 0;
@@ -82,7 +82,7 @@ TEST_F(TrainJobFaultsTest, StepsDoNotWaitForASlowDisk) {
   EXPECT_EQ(stories[0].saved.size(), 3u);
 }
 
-// No room for a copy on one rank: all wait until the files are written, and the same comes of it.
+// No room for a copy on one rank: all wait until the files are written, and the result is the same.
 TEST_F(TrainJobFaultsTest, WithoutMemoryForACopyStepsWait) {
   const auto expected = Undisturbed(Spec(), 2);
   for (const bool room : {true, false}) {
@@ -99,7 +99,7 @@ TEST_F(TrainJobFaultsTest, WithoutMemoryForACopyStepsWait) {
       return std::make_unique<HookedFileSystem>(std::move(files), slow);
     };
     const auto count = [&](TrainJob*, comm::Communicator*, const StepProgress& progress) { steps = progress.step; };
-    // First each rank asks twice: with whom it shares, and whether the training fits.
+    // First each rank reads the memory twice: to find the ranks that share it, and to check that the training fits.
     const auto available = [&] { return room || asked++ != 4 ? int64_t{1} << 40 : int64_t{1000}; };
     const std::vector<RankStory> stories =
         Run(Spec(), {.world = 2, .available_memory = available, .on_step = count, .wrap_files = wrap});
@@ -149,7 +149,7 @@ TEST_F(TrainJobFaultsTest, NoCheckpointThatIsWholeFails) {
   ExpectEnd(stories, jobs::TrainOutcome::kFailed, absl::StatusCode::kDataLoss, "no checkpoint is whole");
 }
 
-// A bad moment of a disk costs no steps; what cannot be read at all is passed over.
+// A short failure of a disk costs no steps; a checkpoint that cannot be read at all is rejected.
 TEST_F(TrainJobFaultsTest, ACheckpointThatCannotBeReadIsLookedAtAgain) {
   ASSERT_EQ(Run(Spec(), {.world = 2, .attempt = 1})[0].end.outcome, jobs::TrainOutcome::kFinished);
   const auto expected = FilesOfStep(12);

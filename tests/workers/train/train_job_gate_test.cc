@@ -1,5 +1,5 @@
-// A job behind a gate, as on a worker that also serves: it waits as long as the gate is shut, wherever that finds it,
-// and ends with the bits of one that nothing held up.
+// A job with a gate, as on a worker that also serves: it waits while the gate is shut, at any point, and ends with the
+// bits of a job that never waited.
 #include <atomic>
 #include <memory>
 #include <random>

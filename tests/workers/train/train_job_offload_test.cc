@@ -1,4 +1,4 @@
-// Jobs whose experts' masters and moments are in a file: the same losses and the same checkpoints, to the bit.
+// Jobs with masters and moments of experts in a file: the same losses and the same checkpoints, to the bit.
 #include <atomic>
 #include <filesystem>
 
@@ -74,7 +74,7 @@ TEST_F(TrainJobOffloadTest, GoesOnWhereItWas) {
   }
 }
 
-// Whichever call on the file fails: the attempt is lost, and another one ends as if nothing had been.
+// For every call on the file that fails: the attempt is lost, and another one ends as without the fault.
 TEST_F(TrainJobOffloadTest, AFileThatFailsLosesTheAttempt) {
   const auto expected = Undisturbed(Spec(jobs::OffloadPolicy::kNever), 2);
   jobs::JobSpec spec = Spec(jobs::OffloadPolicy::kAlways);

@@ -1,5 +1,5 @@
-// Jobs that pack experts whose masters and moments are in files: the bits of those in memory, whatever fails or ends
-// it.
+// Jobs that pack experts with masters and moments in files: the bits of jobs in memory, after any fault or
+// interruption.
 #include <atomic>
 #include <filesystem>
 #include <set>

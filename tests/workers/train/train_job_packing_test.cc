@@ -1,4 +1,4 @@
-// Jobs that pack experts: they go the same way whenever they are interrupted, and packing never costs a job its end.
+// Jobs that pack experts: interrupted at any time they make the same decisions, and packing never fails a job.
 #include <atomic>
 #include <filesystem>
 #include <string>
@@ -88,7 +88,7 @@ TEST_F(TrainJobPackingTest, DecidesWhatNoAttemptHasDecided) {
   EXPECT_EQ(Journal(), "3:1>2 grows 7:2>4 grows 9:4>4 ranks") << "not after step 5, of which one step was measured";
 }
 
-// Another job that is given the journal goes the same way.
+// Another job with the same journal makes the same decisions.
 TEST_F(TrainJobPackingTest, ARunIsRepeated) {
   const Files expected = Whole();
   std::filesystem::create_directories(JobPath());
@@ -224,7 +224,7 @@ TEST_F(TrainJobPackingTest, WithLessRoomItGoesOnUnpacked) {
   }
 }
 
-// One rank has nobody to share with.
+// One rank has no replicas to make.
 TEST_F(TrainJobPackingTest, OneRankDecidesNothing) {
   const std::vector<RankStory> stories = Run(Packed(), Attempt(1, Measured, 1));
   Finishes(stories);

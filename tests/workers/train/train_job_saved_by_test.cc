@@ -1,4 +1,4 @@
-// What a job says of itself in its manifests, and what whoever goes on from them is warned of.
+// A job's description of its ranks in manifests, and the warnings of jobs that continue from them.
 #include <functional>
 #include <string>
 #include <vector>
@@ -35,7 +35,7 @@ class TrainJobSavedByTest : public JobFixture {
     return manifest.ok() ? *manifest : checkpoint::Manifest();
   }
 
-  // As if somebody else had saved it.
+  // Replaces the manifest, as if another program had saved it.
   void WriteManifest(const checkpoint::Manifest& manifest) {
     const std::string text = checkpoint::EncodeManifest(manifest);
     root_.Write(absl::StrCat("checkpoints/job/", kStep, "/", checkpoint::kManifestName), text);

@@ -1,4 +1,4 @@
-// Data of which little or nothing is trained: refused before anything is, and steps without a target are skipped.
+// Data with few or no targets: without any it is refused before training, and steps without a target are skipped.
 #include <algorithm>
 #include <filesystem>
 #include <map>

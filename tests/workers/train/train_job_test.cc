@@ -1,5 +1,4 @@
-// A job from its spec to its end: what it tells, what it leaves, and that an interruption anywhere changes no bit of
-// it.
+// A job from its spec to its end: its reports, its files, and that an interruption anywhere changes no bit.
 #include "workers/train/job/train_job.h"
 
 #include <cmath>
@@ -61,7 +60,7 @@ TEST_P(TrainJobRanksTest, StoppedWithACheckpointAnywhereItEndsWithTheSameBits) {
   const auto expected = Undisturbed(Spec(), world);
   for (const int64_t at : {1, 4, 6, 11, 12}) {
     SCOPED_TRACE(at);
-    // Asked of one rank alone.
+    // One rank alone gets the request.
     const auto stop = [&](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
       if (progress.step == at) job->Stop(jobs::StopKind::kSave);
     };
@@ -107,7 +106,7 @@ TEST_P(TrainJobRanksTest, GoesOnWithCapacityAndMovedBiasesToTheSameBits) {
   EXPECT_FALSE(Undisturbed(spec, world) == expected) << "the rate does nothing";
 }
 
-// Micro-batches of the same samples drop the same choices, whoever has them.
+// Micro-batches of the same samples drop the same choices on any ranks.
 TEST_F(TrainJobTest, WorkersDropTheSame) {
   jobs::JobSpec spec = Spec();
   spec.dtype = jobs::TrainDType::kF64;
@@ -213,7 +212,7 @@ TEST_F(TrainJobTest, StopsWithoutACheckpoint) {
   EXPECT_THAT(Steps(), testing::IsEmpty());
 }
 
-// Whoever is asked: here a rank that tells nothing else.
+// The stop reaches all ranks from any one: here from a rank that reports nothing.
 TEST_F(TrainJobTest, ARankThatIsAskedStopsAll) {
   const auto before = [](TrainJob* job, int rank) {
     if (rank == 1) job->Stop(jobs::StopKind::kSave);
@@ -262,7 +261,7 @@ TEST_F(TrainJobTest, BeginsAnewFromAnArchitecture) {
   EXPECT_NE(Run(spec, {.world = 1})[0].steps[0].report.loss, one[0].steps[0].report.loss);
 }
 
-// What serves: a job in bf16 leaves bf16 weights, and its folder is a model that another job begins with.
+// A job in bf16 leaves bf16 weights, and its folder is a model with which another job begins.
 TEST_F(TrainJobTest, LeavesAModel) {
   jobs::JobSpec spec = Spec();
   spec.dtype = jobs::TrainDType::kBf16;

@@ -45,7 +45,7 @@ TEST(TrainerStateTest, SkippedStepsAreThereWhereThereAreSome) {
               HasSubstr("skipped_steps 8 of 7 steps"));
 }
 
-// Each field that decides what is trained tells itself; the others do not.
+// The error names each field that changes the training, and no other field.
 TEST(TrainerStateTest, SaysWhatDiffers) {
   const JobShape was = ShapeOf(Spec(), "{}", kData);
   const auto problem = [&](const std::function<void(jobs::JobSpec*)>& change) {

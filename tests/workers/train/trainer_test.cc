@@ -174,7 +174,7 @@ TEST_F(TrainerErrorsTest, ATargetOutsideTheVocabulary) {
   EXPECT_EQ(group.TryStep({rows_}, 1e-3).status().message(), "trainer: targets[9] = 300 is outside [0, 256)");
 }
 
-// The others do not wait for it: they hear why.
+// The other ranks do not wait for it: they get its error.
 TEST_F(TrainerErrorsTest, OfOneRankAlone) {
   TrainingGroup group(golden_.dir, {.world = 2});
   const auto before = group.Masters();
@@ -185,7 +185,7 @@ TEST_F(TrainerErrorsTest, OfOneRankAlone) {
   EXPECT_EQ(group.Masters(), before);
 }
 
-// A rank that is alone asks nobody, and hears of it all the same.
+// A rank of its own has no peers, and sees the abort all the same.
 TEST_F(TrainerErrorsTest, OfAGroupThatIsGivenUp) {
   for (const int world : {1, 2}) {
     TrainingGroup group(golden_.dir, {.world = world});

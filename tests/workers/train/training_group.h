@@ -1,6 +1,6 @@
-// A whole group of ranks that train, each a thread with a model, parameters and a trainer of its own, over the same
-// sequences dealt out to them: for comparing runs that must not differ.  And what PyTorch says of the same checkpoints
-// (tests/golden/training).
+// A whole group of ranks that train, each a thread with a model, parameters and a trainer of its own, with the same
+// sequences divided among them: for comparing runs that must not differ.  And PyTorch's results for the same
+// checkpoints (tests/golden/training).
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ struct TrainingGolden {
   std::map<std::string, std::vector<float>> gradients = {};  // of loss + kAuxWeight * aux, by parameter
   std::vector<std::vector<int32_t>> step_tokens = {};        // [steps][S * (T + 1)]
   std::vector<double> step_loss = {}, step_norm = {};        // [steps]
-  // Of those with a capacity, else 0 and empty: how many choices found no room, of the tokens and in each step.
+  // With a capacity, else 0 and empty: the number of dropped choices, of the tokens and in each step.
   double capacity_factor = 0;
   int64_t dropped = 0;
   std::vector<int32_t> step_dropped = {};
-  // Of those whose routers' biases move: what they are after each step.
+  // For models with moving router biases: their values after each step.
   double bias_rate = 0;
   std::vector<double> step_bias = {};  // [steps][MoE layers * E]
 };
@@ -47,7 +47,7 @@ inline constexpr double kLearningRate = 2e-3;
 std::vector<std::string> TrainingGoldenNames();
 // Also what make.py has beside those: "gpt2-top1-capacity", "gpt2-top2-capacity", "gpt2-bias".
 TrainingGolden LoadTrainingGolden(const std::string& name);
-// Rows of a step of the golden: every token but the last, and what follows it.
+// Rows of a step of the golden: every token but the last, and the next token as its target.
 TrainRows RowsOfStep(const TrainingGolden& golden, size_t step);
 
 struct TrainingGroupOptions {
@@ -58,9 +58,9 @@ struct TrainingGroupOptions {
   TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
   // Forms the ranks' group; none: they are threads of one process.
   std::function<std::vector<std::unique_ptr<comm::Communicator>>(int world)> form = {};
-  // Puts something between a rank and its communicator.
+  // Wraps a rank's communicator.
   std::function<std::unique_ptr<comm::Communicator>(std::unique_ptr<comm::Communicator>)> wrap = {};
-  // What a rank has masters and moments of experts in; an empty function: memory.  None: memory on all.
+  // Opens a rank's file for masters and moments of experts; an empty function: memory.  None: memory on all.
   std::function<OpenStateFileFn(int rank)> offload = {};
 };
 
@@ -73,11 +73,11 @@ class TrainingGroup {
   // One step of the micro-batches' sequences, dealt out to the ranks in order.  All ranks must report the same.
   StepReport Step(const std::vector<TrainRows>& micro_batches, double learning_rate);
   absl::StatusOr<StepReport> TryStep(const std::vector<TrainRows>& micro_batches, double learning_rate);
-  // What each rank says; they may differ.
+  // Each rank's report; they may differ.
   std::vector<absl::StatusOr<StepReport>> StepEach(const std::vector<TrainRows>& micro_batches, double learning_rate);
   StepReport Evaluate(const std::vector<TrainRows>& micro_batches);
 
-  // By the checkpoint's names, from the rank that has it.
+  // By the checkpoint's names, from a rank with the parameter.
   std::map<std::string, std::vector<double>> Gradients() const;
   std::map<std::string, std::vector<double>> Masters() const;
   std::map<std::string, std::vector<double>> Moments() const;  // both, one behind the other

@@ -1,4 +1,4 @@
-// What a training is thought to take, beside what it does take.
+// The computed memory of a training, compared with the memory that it uses.
 #include "workers/train/step/training_memory.h"
 
 #include "gmock/gmock.h"

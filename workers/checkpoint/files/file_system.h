@@ -1,9 +1,9 @@
-// Interface to what checkpoints need of a file system; tests let it fail and crash.
+// Interface to a file system with the calls that checkpoints need; tests make it fail and crash.
 //
-// A path is beneath one root: "" (the root), "name" or "folder/name", each a plain name.  Nothing outside the root is
-// opened, made or removed, and no symbolic link is followed.  A crash leaves a file's contents once its Sync has
-// returned OK, and a folder's entries (made, renamed, removed) once its SyncFolder has.  What was written before a sync
-// that failed counts as lost for ever.
+// A path is below one root: "" (the root), "name" or "folder/name", each a plain name.  Nothing outside the root is
+// opened, made or removed, and no symbolic link is followed.  A file's contents survive a crash once its Sync has
+// returned OK, and a folder's entries (made, renamed, removed) once its SyncFolder has.  Writes before a sync that
+// failed count as lost, even if a later sync succeeds.
 // Every call blocks on the disk.  FileSystem is thread-safe; a File has one user at a time.
 // Errors: NotFound, AlreadyExists, ResourceExhausted (no space), Unavailable (the disk fails), DataLoss (a file ends
 // early), PermissionDenied (links too), InvalidArgument (not such a path, not a regular file), FailedPrecondition

@@ -64,7 +64,7 @@ class PosixFile : public File {
   const std::string path_;
 };
 
-// A lock's file is never removed, so the name stays its own.
+// A lock's file is never removed, so its name always means this file.
 absl::Status Lock(int fd, const std::string& path) {
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) return ftruncate(fd, 0) == 0 ? absl::OkStatus() : Failed("empty", path);
   if (errno != EWOULDBLOCK) return Failed("lock", path);
@@ -80,7 +80,7 @@ class PosixFileSystem : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override {
     ASSIGN_OR_RETURN(Place place, Find(path));
-    // O_NONBLOCK: opening a FIFO must not block.
+    // O_NONBLOCK, as opening a FIFO must not block.
     int flags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
     if (mode == OpenMode::kRead) flags |= O_RDONLY;
     if (mode == OpenMode::kCreate) flags |= O_WRONLY | O_CREAT | O_EXCL | O_APPEND;

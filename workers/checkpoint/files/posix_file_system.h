@@ -10,9 +10,9 @@
 
 namespace switchyard::checkpoint {
 
-// NotFound or PermissionDenied, with the path, if the directory does not open; it is not made.
+// Opens an existing directory.  NotFound or PermissionDenied, with the path, if it does not open.
 absl::StatusOr<std::unique_ptr<FileSystem>> OpenPosixFileSystem(const std::string& directory);
-// Takes a descriptor of a regular file, for reading.  path: for messages.
+// A File for reading that owns the descriptor of a regular file.  path: for messages.
 std::unique_ptr<File> FileOfDescriptor(int fd, const std::string& path);
 
 }  // namespace switchyard::checkpoint

@@ -24,7 +24,7 @@ struct CheckpointFile {
 // The bytes that the files take on the disk.  InvalidArgument for tensors that no file can hold.
 absl::StatusOr<int64_t> BytesOfFiles(absl::Span<const CheckpointFile> files);
 
-// Writes and syncs the files, then syncs the folder.  After an error the leader gives the folder up, without a retry.
+// Writes and syncs the files, then syncs the folder.  After an error the leader abandons the folder, without a retry.
 // Errors: ResourceExhausted, before anything is written; the file system's and the contents', with the file's name.
 absl::StatusOr<std::vector<FileRecord>> WriteFiles(FileSystem* file_system, const std::string& folder,
                                                    absl::Span<const CheckpointFile> files);
@@ -32,8 +32,8 @@ absl::StatusOr<std::vector<FileRecord>> WriteFiles(FileSystem* file_system, cons
 // ResourceExhausted "<where>: needs N bytes, M are free".
 absl::Status CheckRoom(FileSystem* file_system, const std::string& where, int64_t needed);
 
-// The files that a checkpoint takes over from the model that training began with, as far as they exist: config.json,
-// the tokenizer's files and the like.  InvalidArgument: one has more than 64 MB; PermissionDenied: a link leads out.
+// The files that a checkpoint copies from the model that training began with, as far as they exist: config.json, the
+// tokenizer's files and the like.  InvalidArgument: one has more than 64 MB; PermissionDenied: a link leads out.
 absl::StatusOr<std::vector<CheckpointFile>> SideFiles(const ModelDir& model);
 
 }  // namespace switchyard::checkpoint

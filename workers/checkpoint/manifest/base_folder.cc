@@ -35,7 +35,7 @@ absl::Status CheckFile(const ModelDir& dir, const FileRecord& record, const OnRe
   return CheckSums(*FileOfDescriptor(*fd, record.name), record.name, record.sums, on_read);
 }
 
-// Other programs write files of that name, too; a damaged one of ours does not pass for theirs.
+// Other programs write files of that name, too; a damaged one of ours must not pass as foreign.
 bool IsForeign(absl::string_view manifest) {
   return !absl::StrContains(manifest, "\"switchyard-checkpoint\"") &&
          !absl::StrContains(manifest, "\"manifest_sha256\"") &&
@@ -67,14 +67,14 @@ absl::Status CheckFiles(const ModelDir& dir, const OnRead& on_read) {
   return absl::OkStatus();
 }
 
-// The newest step before that of `path` whose files have their sizes; "": none, or the path is no step's.  A hint:
-// contents are not read.
+// The newest complete step before that of `path`, judged by the sizes of its files; "": none, or the path is no step's.
+// A hint: contents are not read.
 std::string OlderComplete(const RootDir& root, absl::string_view path) {
   const size_t slash = path.rfind('/');
   const int64_t step = StepOfFolder(slash == absl::string_view::npos ? path : path.substr(slash + 1));
   if (step < 0) return "";
   const std::string job(slash == absl::string_view::npos ? "." : path.substr(0, slash));
-  // Refuses a link that leads out.
+  // Refuses a link to a place outside the root.
   const absl::StatusOr<int> fd = root.OpenFolder(job);
   if (!fd.ok()) return "";
   close(*fd);

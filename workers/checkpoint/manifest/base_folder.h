@@ -1,4 +1,4 @@
-// Checks a folder of weights that a job is to begin from, or that is to be served.
+// Checks a folder of weights from which a job begins, or that is served.
 //
 // A checkpoint of ours has a manifest, so a flipped bit of its weights is found and not trained on or served.  A folder
 // without MANIFEST.json (a HuggingFace directory) is accepted as it is.  Thread-safe; reads only.
@@ -19,7 +19,7 @@
 
 namespace switchyard::checkpoint {
 
-// InvalidArgument if a folder of the path is of an unfinished save, or is being removed ("job/step-00000004.tmp-7").
+// InvalidArgument if a folder in the path is an unfinished save, or is being removed ("job/step-00000004.tmp-7").
 absl::Status CheckFinished(absl::string_view path);
 
 // Compares every byte of the files that the manifest names, less those that such a job does not read.
@@ -28,8 +28,9 @@ absl::Status CheckFinished(absl::string_view path);
 absl::Status CheckBaseFolder(const RootDir& root, const std::string& path, const ModelDir& dir,
                              const OnRead& on_read = nullptr);
 
-// The manifest of a folder to serve, without the files above; none if there is none of ours.  Compares the files that
-// it names but weights, which ExpectManifest has compared as they are loaded.  Errors: as CheckBaseFolder's.
+// The manifest of a folder to serve, without the files that such a job does not read; none if the folder has none.
+// Compares the files that it names except weights, which are compared as they are loaded (ExpectManifest).  Errors: as
+// CheckBaseFolder's.
 absl::StatusOr<std::optional<Manifest>> CheckServedFolder(const ModelDir& dir);
 
 // DataLoss unless the checkpoint's files are those of its folder's manifest; reads their headers.  From now on the

@@ -67,7 +67,7 @@ absl::Status CheckpointWriter::Prepare() {
   return WriteLatest(wanted);
 }
 
-// A LATEST that cannot be read fences nobody; the lock does.
+// A LATEST that cannot be read refuses no one; the lock does.
 absl::Status CheckpointWriter::CheckAttempt() const {
   const absl::StatusOr<Latest> latest = ReadLatest(files_);
   if (!latest.ok()) return absl::OkStatus();
@@ -95,7 +95,7 @@ absl::Status CheckpointWriter::RemoveFolder(const std::string& folder) const {
 absl::Status CheckpointWriter::Discard(const std::string& folder) const {
   const std::string away = absl::StrCat(folder, kUnfinished, "old-", options_.attempt);
   RETURN_IF_ERROR(files_->Rename(folder, away));
-  RETURN_IF_ERROR(files_->SyncFolder(""));  // else its files could be gone while its name remains
+  RETURN_IF_ERROR(files_->SyncFolder(""));  // else a crash could keep the folder's name without its files
   return RemoveFolder(away);
 }
 
@@ -103,7 +103,7 @@ absl::StatusOr<std::string> CheckpointWriter::Begin(int64_t step, int64_t needed
   if (step < 0 || step > kMaxStep) {
     return absl::InvalidArgumentError(absl::StrCat("checkpoints: step ", step, " is not in [0, ", kMaxStep, "]"));
   }
-  // Reads it from the disk: after a failed Commit it may name that step.
+  // Reads LATEST from the disk: after a failed Commit it may name that step.
   const absl::StatusOr<Latest> latest = ReadLatest(files_);
   if (!latest.ok() && !absl::IsNotFound(latest.status())) return latest.status();
   if (latest.ok() && StepOfFolder(latest->folder) >= step) {
@@ -178,7 +178,7 @@ absl::Status CheckpointWriter::Commit(Manifest manifest) {
   std::sort(manifest.files.begin(), manifest.files.end(), by_name);
   const CheckpointFile text = {kManifestName, {}, EncodeManifest(manifest)};
   RETURN_IF_ERROR(WriteFiles(files_, folder_, {text}).status());
-  // A checkpoint of another line of training, which LATEST does not name, may have the folder's name.
+  // A checkpoint of another line of training, which LATEST does not name, may have this folder's name.
   const std::string folder = StepFolder(step_);
   ASSIGN_OR_RETURN(std::vector<FolderEntry> entries, files_->List(""));
   for (const FolderEntry& entry : entries) {

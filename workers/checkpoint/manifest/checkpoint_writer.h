@@ -1,13 +1,13 @@
-// Saves checkpoints in one root: the leader's part, which begins and commits them and removes old ones.  FORMAT.md says
-// what is on the disk and in which order it gets there.
+// Saves checkpoints in one root: the leader's part, which begins and commits them and removes old ones.  FORMAT.md
+// describes the files and the order in which they are written.
 //
 //   folder = writer->Begin(step, bytes of all ranks)     the leader
 //   WriteFiles(file_system, folder, …) → records         every rank, in a thread of its own if training is to go on
 //   writer->Commit(manifest with all records)            the leader, when it has all of them
 //
 // Whatever fails or crashes, the checkpoint that LATEST names stays whole until another one is, and a later Begin
-// works. One writer at a time holds the root's lock, which ends with its process; one of an older attempt commits
-// nothing. Thread-compatible; every call blocks on the disk. Does not do: gathering records or waiting for ranks,
+// works.  One writer at a time holds the root's lock, which ends with its process; a writer of an older attempt commits
+// nothing.  Thread-compatible; every call blocks on the disk.  Does not do: gathering records or waiting for ranks,
 // snapshots of tensors, repair of damaged checkpoints.
 #pragma once
 
@@ -22,27 +22,28 @@
 
 namespace switchyard::checkpoint {
 
-// Part of the name of every folder and file of a root that is not to be read; a writer removes them when it opens.
+// Part of the names of unfinished folders and files, which readers ignore; a writer removes them when it opens.
 inline constexpr char kUnfinished[] = ".tmp-";
 
 struct CheckpointWriterOptions {
   int64_t attempt = 0;      // of the job; rises with each start of its trainer
   std::string holder = {};  // names this writer to others that find the root locked
-  // The folder that training goes on from; "": none.  Open makes LATEST name it (a newer one may have been damaged);
+  // The folder from which training continues; "": none.  Open makes LATEST name it (a newer one may have been damaged);
   // the first Commit removes later steps, which are of another line of training.
   std::string resumed_from = {};
   int64_t keep_last = 3;   // at least 1
   int64_t keep_every = 0;  // multiples of this step stay for ever; 0: none
 };
 
-// The root's lock, until it is destroyed or its process ends.  Its holder may choose a checkpoint to go on from, as
-// nobody else commits.  holder: a name for others.  FailedPrecondition: locked (by whom).
+// The root's lock, until it is destroyed or its process ends.  Its holder may choose a checkpoint to continue from, as
+// no one else commits.  holder: this process's name in errors of others.  FailedPrecondition: locked (names the
+// holder).
 absl::StatusOr<std::unique_ptr<File>> LockCheckpoints(FileSystem* files, const std::string& holder);
 
 class CheckpointWriter {
  public:
   // Acquires the lock unless it is given, and removes what earlier writers left unfinished.
-  // Errors: FailedPrecondition: locked (by whom), LATEST belongs to a later attempt, or there is a LATEST and
+  // Errors: FailedPrecondition: locked (names the holder), LATEST belongs to a later attempt, or there is a LATEST and
   // resumed_from is "".  NotFound, DataLoss: resumed_from or its manifest.  InvalidArgument: options.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Open(FileSystem* files,
                                                                 const CheckpointWriterOptions& options,
@@ -77,9 +78,9 @@ class CheckpointWriter {
   FileSystem* const files_;
   const CheckpointWriterOptions options_;
   std::unique_ptr<File> lock_;
-  std::string folder_;          // that Begin made; "" = none
+  std::string folder_;          // the folder that Begin made; "" = none
   int64_t step_ = -1;           // of it
-  bool may_lie_beyond_ = true;  // no Commit yet: steps of another line may be there
+  bool may_lie_beyond_ = true;  // no Commit yet: later steps of another line may be there
 };
 
 }  // namespace switchyard::checkpoint

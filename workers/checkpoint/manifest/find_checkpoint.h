@@ -1,8 +1,8 @@
-// Reads LATEST and manifests from the disk, and finds the checkpoint of a root to go on from: the one that LATEST
+// Reads LATEST and manifests from the disk, and finds the checkpoint of a root to continue from: the one that LATEST
 // names, else the best of the others.
 //
-// A checkpoint counts if its manifest is whole and its files are what the manifest says; it is never loaded in part
-// or on trust.  Thread-safe; reads only, needs no lock.  Every error names its file.  Does not do: removal of damaged
+// A checkpoint is valid if its manifest is whole and its files match the manifest; it is never loaded in part or
+// unchecked.  Thread-safe; reads only, needs no lock.  Every error names its file.  Does not do: removal of damaged
 // checkpoints (the writer does).
 #pragma once
 
@@ -19,17 +19,17 @@
 namespace switchyard::checkpoint {
 
 absl::StatusOr<Latest> ReadLatest(FileSystem* files);
-// sha256: what LATEST says of the manifest; "": not compared.  Also DataLoss if its step is not that of the folder.
+// sha256: of the manifest, from LATEST; "": not compared.  Also DataLoss if its step is not that of the folder.
 absl::StatusOr<Manifest> ReadManifest(FileSystem* files, const std::string& folder, const std::string& sha256);
 // Errors: NotFound, DataLoss, unless all files are there in the sizes that the manifest has.
 absl::Status CheckSizes(FileSystem* files, const std::string& folder, const Manifest& manifest);
-// The steps that have a folder, falling.
+// The steps that have a folder, in falling order.
 absl::StatusOr<std::vector<int64_t>> ListSteps(FileSystem* files);
 
 struct FoundCheckpoint {
   std::string folder;
   Manifest manifest;
-  // What was wrong with better checkpoints, one line each, with file and place.  For a warning: training goes on from
+  // The faults of better checkpoints, one line each, with file and place.  For a warning that training continues from
   // an older state.
   std::vector<std::string> rejected;
   bool unread = false;  // LATEST or a better one was Unavailable: a later try may find it whole
@@ -41,7 +41,7 @@ struct FoundCheckpoint {
 // could not be read; FailedPrecondition for one of a newer format, which is not passed over; on_read's.
 absl::StatusOr<FoundCheckpoint> FindCheckpoint(FileSystem* files, const OnRead& on_read = nullptr);
 
-// Returns the manifest of this checkpoint, or what is wrong with it; compares names and sizes, no contents.
+// Returns the manifest of this checkpoint, or its fault; compares names and sizes, no contents.
 absl::StatusOr<Manifest> OpenCheckpoint(FileSystem* files, const std::string& folder, const std::string& sha256 = "");
 
 }  // namespace switchyard::checkpoint

@@ -122,7 +122,7 @@ std::string EncodeManifest(const Manifest& manifest) {
   root["data_type"] = manifest.saved_by.data_type;
   root["files"] = RecordsJson(manifest.files);
   std::string text = JsonText(root);
-  text.pop_back();  // its '}' comes back in kEnd
+  text.pop_back();  // kEnd has the '}'
   return absl::StrCat(text, kSeal, Sha256Hex(text), kEnd);
 }
 

@@ -1,5 +1,5 @@
-// MANIFEST.json, which names a checkpoint's files, and LATEST, which names the checkpoint to use.  FORMAT.md has both
-// byte by byte.  Pure: texts in, texts out.  Decoding compares a text with its own checksum first.
+// MANIFEST.json, which names a checkpoint's files, and LATEST, which names the checkpoint to use.  FORMAT.md defines
+// both byte by byte.  Pure: texts in, texts out.  Decoding compares a text with its own checksum first.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct FileRecord {
 std::string EncodeFileRecords(absl::Span<const FileRecord> records);
 absl::StatusOr<std::vector<FileRecord>> DecodeFileRecords(absl::string_view text);
 
-// What a bit-exact resume compares; not interpreted here.
+// The facts that a bit-exact resume compares; not interpreted here.
 struct SavedBy {
   int64_t world = 1;           // ranks
   int64_t threads = 1;         // of each
@@ -40,7 +40,7 @@ struct SavedBy {
 
 struct Manifest {
   int64_t step = 0;
-  int64_t attempt = 0;  // of the job: fences earlier attempts that still run
+  int64_t attempt = 0;  // of the job: earlier attempts that still run are refused
   SavedBy saved_by = {};
   std::vector<FileRecord> files = {};  // by name, each once
 };

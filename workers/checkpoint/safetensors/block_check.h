@@ -1,5 +1,5 @@
-// Compares what is read of a file of weights with its blocks' checksums (SafetensorsFile::block_sums), each block once.
-// Where a block is read in part, the rest is read, too; blocks that are not read are not compared.
+// Compares the blocks of a file of weights that are read with their checksums (SafetensorsFile::block_sums), each block
+// once.  If a part of a block is read, the rest is read, too; blocks that are not read are not compared.
 // Thread-safe.  Borrows the file.
 #pragma once
 
@@ -19,7 +19,7 @@ class BlockCheck {
   // REQUIRES: the file has block sums.
   explicit BlockCheck(const SafetensorsFile* file);
 
-  // Compares bytes that were read at `begin`.  scratch: for blocks of which they are a part.
+  // Compares bytes that were read at `begin`.  scratch: memory for whole blocks of which they are a part.
   // DataLoss "<file>: damaged at bytes [a, b), where tensor "…" is: CRC-32C X, the manifest says Y"; Read's errors.
   absl::Status Check(int64_t begin, absl::string_view bytes, std::string* scratch);
   // Reads and compares the blocks with the file's header.

@@ -25,7 +25,7 @@
 
 namespace switchyard::checkpoint {
 
-// A directory has its weights in the first, or in shards that the second names.
+// A directory holds its weights in the first, or in shards that the second names.
 inline constexpr char kSingleFile[] = "model.safetensors";
 inline constexpr char kIndexFile[] = "model.safetensors.index.json";
 inline constexpr int64_t kMaxSafetensorsHeader = 25'000'000;
@@ -55,8 +55,8 @@ class SafetensorsFile {
   const std::string& header() const { return header_; }  // its JSON text
   // By rising offset.
   const std::vector<std::pair<std::string, TensorEntry>>& tensors() const { return tensors_; }
-  // The blocks' checksums in its folder's manifest (file_sums.h), which readers compare (block_check.h); empty: there
-  // is none.  Set while nobody reads.
+  // The blocks' checksums from its folder's manifest (file_sums.h), which readers compare (block_check.h); empty: there
+  // are none.  Set while no thread reads.
   const std::vector<uint32_t>& block_sums() const { return block_sums_; }
   void set_block_sums(std::vector<uint32_t> crc32c) { block_sums_ = std::move(crc32c); }
   // Reads exactly `bytes` bytes at `begin` of the file.  Blocks on the disk.  Thread-safe.
@@ -76,7 +76,7 @@ class SafetensorsFile {
   std::vector<uint32_t> block_sums_;
 };
 
-// Where a checkpoint's tensor is.
+// The place of a checkpoint's tensor.
 struct TensorLocation {
   const SafetensorsFile* file = nullptr;  // of the Checkpoint
   const TensorEntry* entry = nullptr;
@@ -88,22 +88,22 @@ class Checkpoint {
   static absl::StatusOr<Checkpoint> Open(const std::string& dir);
   static absl::StatusOr<Checkpoint> Open(const ModelDir& dir);
 
-  // nullptr file if there is no such tensor.
+  // The file is null if there is no such tensor.
   TensorLocation Find(absl::string_view tensor) const;
   // Every tensor's name, sorted.
   std::vector<std::string> TensorNames() const;
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
-  // 32 hex digits over file names, sizes and headers, which ranks of a group must share.  No defence against collisions
-  // made on purpose.
+  // 32 hex digits over file names, sizes and headers, which must be equal on the ranks of a group.  No defence against
+  // deliberate collisions.
   std::string Hash() const;
-  // The hash, and one over the files' times: names what this machine keeps of their contents.
+  // The hash, and one over the files' times: the name under which this machine caches what it makes of their contents.
   std::string Stamp() const;
 
  private:
   using WeightMap = absl::flat_hash_map<std::string, std::string>;  // tensor → file
 
   absl::Status OpenShards(const ModelDir& dir);
-  // Adds a file's tensors, which must be those that `weight_map` puts there (empty: no index).
+  // Adds a file's tensors, which must be those that `weight_map` assigns to it (empty: no index).
   absl::Status AddFile(const ModelDir& dir, const std::string& file_name, const WeightMap& weight_map);
   absl::Status CheckTotalSize(const nlohmann::json& index) const;
 

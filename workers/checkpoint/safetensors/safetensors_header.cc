@@ -69,7 +69,7 @@ absl::StatusOr<int64_t> ReadShape(absl::string_view tensor, const Json& value, i
   for (const Json& dim : value) {
     if (!IsCount(dim)) return TensorError(tensor, "shape holds something that is no integer in [0, 2^53]");
     entry->shape.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
-    // A zero later does not excuse an overflow before it.
+    // An overflow is an error even if a later dimension is zero.
     if (__builtin_mul_overflow(total_bits, std::max<int64_t>(entry->shape.back(), 1), &total_bits)) {
       return TensorError(tensor, "shape product overflows: ", entry->ShapeString(), " of ", bits, " bits");
     }

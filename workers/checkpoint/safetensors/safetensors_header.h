@@ -21,8 +21,8 @@ absl::StatusOr<std::vector<std::pair<std::string, TensorEntry>>> ParseSafetensor
                                                                                         int64_t data_begin,
                                                                                         int64_t data_bytes);
 
-// The same for a file of file_bytes, of which `read` gives any part; *text becomes the JSON.  Nothing is allocated from
-// a length that the file does not have.  Errors: also Unimplemented "unsupported format" for another format; read's.
+// The same for a file of file_bytes; `read` reads any part of it, and *text becomes the JSON.  A length beyond the
+// file's end allocates nothing.  Errors: also Unimplemented "unsupported format" for another format; read's.
 absl::StatusOr<std::vector<std::pair<std::string, TensorEntry>>> ReadSafetensorsHeader(
     int64_t file_bytes, absl::FunctionRef<absl::Status(int64_t begin, absl::Span<char> to)> read, std::string* text);
 

@@ -1,5 +1,5 @@
-// Writes a safetensors file as a stream: the header, then one tensor after another, none of which needs to be in memory
-// as a whole.
+// Writes a safetensors file as a stream: the header, then one tensor after another; no tensor needs to be in memory as
+// a whole.
 //
 // Tensors are ordered by falling size of their elements, else as given, so that each is aligned to its elements; the
 // data begins at a multiple of 8.  `__metadata__` is {"format": "pt"}, which HuggingFace's loaders require.
@@ -30,14 +30,13 @@ struct TensorToWrite {
   std::function<absl::Status(ByteSink sink)> contents;
 };
 
-// The contents of bytes in memory, which must stay there until they are written.
+// Contents in memory, which must stay there until they are written.
 std::function<absl::Status(ByteSink sink)> BytesAt(const void* bytes, int64_t count);
 
 class SafetensorsWriter {
  public:
-  // Borrows the tensors.
-  // Errors: InvalidArgument 'tensor "x": …' for a name twice or reserved, a negative or overflowing shape, a rank or
-  // header beyond the reader's limits.
+  // Borrows the tensors.  Errors: InvalidArgument 'tensor "x": …' for a duplicate or reserved name, a negative or
+  // overflowing shape, a rank or header beyond the reader's limits.
   static absl::StatusOr<SafetensorsWriter> Create(absl::Span<const TensorToWrite> tensors);
 
   int64_t file_bytes() const { return file_bytes_; }
@@ -47,7 +46,7 @@ class SafetensorsWriter {
  private:
   SafetensorsWriter() = default;
 
-  std::vector<const TensorToWrite*> tensors_;  // as they stand in the file
+  std::vector<const TensorToWrite*> tensors_;  // in the order of the file
   std::vector<int64_t> bytes_;                 // of each
   std::string head_;                           // length and JSON
   int64_t file_bytes_ = 0;

@@ -1,7 +1,7 @@
-// The tensors of a checkpoint by name, whichever ranks wrote them, so that it loads on any number of ranks.
+// The tensors of a checkpoint by name, whatever ranks wrote them, so that it loads on any number of ranks.
 //
-// Threads may read different Places at once.  Holds its files open, so that a checkpoint that is removed meanwhile
-// stays readable.  Does not do: checksums, conversion.
+// Threads may read at once.  Keeps its files open, so that a checkpoint that is removed meanwhile stays readable.  Does
+// not do: checksums, conversion.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class ShardTable {
   const std::vector<std::string>& names() const { return names_; }  // sorted
   std::optional<Place> Find(absl::string_view tensor) const;
   const std::string& file_name(const Place& place) const { return file_names_[place.file]; }
-  // Reads to.size() bytes of the tensor, from its byte `begin` on.  REQUIRES: they are in it.
+  // Reads to.size() bytes of the tensor, from its byte `begin` on.  REQUIRES: the tensor has them.
   absl::Status Read(const Place& place, int64_t begin, absl::Span<char> to) const;
 
  private:

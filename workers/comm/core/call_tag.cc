@@ -21,7 +21,7 @@ constexpr const char* kNames[kNumCallUses] = {"",
                                               "the repacked experts of layer",
                                               "the sum of gradients",
                                               "the sum of experts' gradients",
-                                              "the lent rows, exchange"};
+                                              "the transferred rows, exchange"};
 
 constexpr uint32_t kNumberMask = (1u << kUseShift) - 1;
 

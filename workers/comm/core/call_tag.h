@@ -1,5 +1,5 @@
-// The tag of a collective says what it is for, so that two of one shape which ranks launch in different orders are told
-// apart, and named by what they are for.  Pure.
+// Tags that say what a collective is for.  Ranks that launch two collectives of one shape in different orders so get an
+// error that names both.  Pure.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ inline constexpr int kNumCallUses = 13;
 
 inline constexpr int kCallLayers = 1 << 14, kCallParts = 1 << 14;
 
-// layer: of the model's MoE layers, but for kRepack, of all; part: which of the layer's calls of this use, as a chunk.
-// What is too large for its bits is taken modulo kCallLayers and kCallParts.  Below 1 << 28 are a caller's own numbers;
-// 0: none.
+// layer: its number among the MoE layers; for kRepack, among all layers.  part: the number of the call among the
+// layer's calls of this use, such as a chunk's.  Both are taken modulo kCallLayers and kCallParts.  Tags below 1 << 28
+// are a caller's own numbers; 0: none.
 uint32_t CallTag(CallUse use, int64_t layer, int64_t part = 0);
-// Of what has no layer but a number: kGradientSum, kReplicaSum, kGivenRows.  Modulo 1 << 28.
+// For uses that have a number instead of a layer: kGradientSum, kReplicaSum, kGivenRows.  Modulo 1 << 28.
 uint32_t NumberedTag(CallUse use, int64_t number);
 // "for the dispatch of MoE layer 3, part 1", "for the sum of gradients 12", "with tag 12"
 std::string CallPurpose(uint32_t tag);

@@ -150,14 +150,14 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
   }
   const absl::Span<const char> bytes = BytesOf(values);
   if (static_cast<int64_t>(bytes.size()) * (world() - 1) <= kSmallReduceBytes || world() <= 2) {
-    // Everybody gets everybody's values: one latency.  With two ranks these are also the fewest bytes.
+    // Every rank gets all ranks' values: one latency.  With two ranks these are also the fewest bytes.
     ASSIGN_OR_RETURN(
         std::unique_ptr<Work> work,
         StartToAll(call, {.op = CommOp::kAllReduceSum, .bytes = static_cast<int64_t>(bytes.size())}, Copies(bytes)));
     return MakeReduceScatterWork(this, std::move(work), values);
   }
-  // Parts are summed on one rank each, then gathered.  The second exchange's number is taken now, for its start is in
-  // Wait, whose order among works is nobody's agreement.
+  // Each part is summed on one rank, then parts are gathered.  The second exchange gets its number now: Wait starts it,
+  // and ranks need not agree on the order of Waits among works.
   OpKey first{.op = CommOp::kAllReduceSum, .comm_class = call.comm_class, .tag = call.tag};
   ASSIGN_OR_RETURN(first.sequence, TakeSequence(call));
   ledger_.Record(first);

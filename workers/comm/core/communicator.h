@@ -1,32 +1,32 @@
-// Communicator: how the ranks of one group, in one epoch, talk.
+// Communicator: the collectives of the ranks of one group, in one epoch.
 //
 // Rules that keep ranks in step:
 // - All ranks launch the collectives of one class in the same order.  Each has a sequence number in its class; every
-//   frame carries (op, class, sequence, bytes, tag, epoch, ranks), and whoever receives one that does not fit its own
-//   call fails with both calls named.  Nothing ever hangs: every wait ends at its call's deadline.
+//   frame carries (op, class, sequence, bytes, tag, epoch, ranks), and a rank that receives one that does not fit its
+//   own call fails and names both calls.  Nothing ever hangs: every wait ends at its call's deadline.
 // - Classes are independent: an all-to-all is never held behind an all-reduce.
-// - The first error is the group's end on this rank: it is sticky, every later call returns it, and the peers notice
+// - The first error ends the group on this rank: it is sticky, every later call returns it, and the peers notice
 //   within milliseconds (their connections close).  A new epoch is a new communicator.
 // - Launched collectives are folded into a ledger hash that is equal on all ranks (launch_ledger.h).
 //
 // A collective is started (never blocks on a peer) and finished by Work::Wait.  Works of one class are waited for in
 // the same order on all ranks: a long message's end may need the receiver's Wait.  A group of one rank copies nothing
-// and waits for nothing: what was sent is what is received. Reductions add in rank order, so all ranks get the same
+// and waits for nothing: it receives the messages that it sent. Reductions add in rank order, so all ranks get the same
 // bits, the same in every run.
 //
-// Collectives on views may be on device memory, and are then ordered by streams, not by the host: they start behind
-// what call.stream holds, Work::Wait makes that stream wait for them and returns at once, and both can be captured into
-// a graph.  So OK from Wait says nothing about the peers: errors and expired deadlines show in status(), which is
-// sticky, and in every later call.  A step therefore ends with: wait for the stream, at most until a deadline; then
-// look at status(), and throw the step's results away unless it is OK.  (status() is set before anything frees the
+// Collectives on views may be on device memory, and are then ordered by streams, not by the host: they start after
+// the work that call.stream holds, Work::Wait makes that stream wait for them and returns at once, and both can be
+// captured into a graph.  So OK from Wait says nothing about the peers: errors and expired deadlines show in status(),
+// which is sticky, and in every later call.  A step therefore ends with: wait for the stream, at most until a deadline;
+// then look at status(), and throw the step's results away unless it is OK.  (status() is set before anything frees the
 // stream.) Stream-ordered collectives have one order over all classes, the same on all ranks and backends.  A graph's
-// replay launches its collectives again without a call: Fence behind it gives them a deadline.  Views stay until the
-// stream has passed the Wait.  On the CPU the same calls are done when Wait returns.
+// replay launches its collectives again without a call: a Fence after it gives them a deadline.  Views must stay until
+// the stream has passed the Wait.  On the CPU the same calls are done when Wait returns.
 //
 // Thread-compatible, but for Abort and status(), which any thread may call at any time, also while another waits; and
 // on the CPU each class may have a thread of its own, for its calls and their works.  (ledger() is to be read while
 // none calls; Split is a call of class control.) Errors: Unavailable (a peer is gone; aborted), DeadlineExceeded (names
-// who was waited for), Internal (mismatch: names rank, op and sequence on both sides), InvalidArgument (the call
+// the late ranks), Internal (mismatch: names rank, op and sequence on both sides), InvalidArgument (the call
 // itself).
 #pragma once
 
@@ -52,12 +52,13 @@ namespace switchyard::comm {
 inline constexpr int64_t kNextSequence = -1;
 
 struct CommCall {
-  const Stream* stream = nullptr;  // after what it starts; a CPU stream has nothing to wait for and may be null
+  const Stream* stream =
+      nullptr;  // the call starts after its work; a CPU stream has nothing to wait for and may be null
   CommClass comm_class = CommClass::kAllToAll;
   int64_t sequence = kNextSequence;              // or the number that a plan gives it, which must be the class's next
   absl::Time deadline = absl::InfiniteFuture();  // must be finite where the group has peers
-  // What the caller means by it, the same on all ranks: where calls of one shape follow one another, two ranks that
-  // take them in different orders are told apart (call_tag.h).
+  // What the call is for (call_tag.h), the same on all ranks: an error then shows that two ranks took calls of one
+  // shape in different orders.
   uint32_t tag = 0;
 };
 
@@ -65,8 +66,8 @@ struct CommCall {
 class Work {
  public:
   virtual ~Work() = default;
-  // Blocks until the collective is done on this rank, at most until its deadline.  Again: the same answer at once.
-  // On device memory: makes the call's stream wait; OK = that is enqueued.
+  // Blocks until the collective is done on this rank, at most until its deadline.  A second call returns the same at
+  // once. On device memory: makes the call's stream wait; OK = the wait is enqueued.
   virtual absl::Status Wait() = 0;
   // Blocks the host, also for device memory, until the collective is done on this rank, at most until its deadline.
   // Not while the stream is captured (FailedPrecondition).
@@ -79,7 +80,7 @@ class Work {
   std::vector<Message> received_;  // [R]
 };
 
-// A work whose Wait calls Finish, the first time.
+// A work that calls Finish in its first Wait.
 class OnceWork : public Work {
  public:
   absl::Status Wait() final {
@@ -118,7 +119,7 @@ class Communicator {
   // rounds (gather_work.h), which need every rank's Wait: wait for it before anything that a peer does behind its own.
   WorkOr AllGather(const CommCall& call, absl::Span<const char> mine);
   // values[i] = Σ over ranks, on every rank; fp32, fp64 or int64.  `values` must stay until Wait has returned.
-  // (On device memory: see above, here and below; the order of its sums is the device library's.)
+  // (On device memory as described above; the device library decides the order of its sums.)
   WorkOr AllReduceSum(const CommCall& call, const TensorView& values);
   // received()[root] holds the root's bytes on every rank; `mine` is the root's, of a size known to all ranks.
   WorkOr Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine);
@@ -127,16 +128,16 @@ class Communicator {
   // Rank r's part of `send` becomes this rank's part of rank r's `recv`.  All sizes are known on both sides; where they
   // differ, Wait names both (on device memory: at the deadline).  This rank's own part is copied.
   WorkOr AllToAllSized(const CommCall& call, const SizedParts& send, const SizedParts& recv);
-  // No collective: watches that what call.stream holds by now, a replayed graph's collectives among it, is done by the
-  // deadline.  In the ledger.
+  // Not a collective: ends the group unless all that call.stream holds by now, such as the collectives of a replayed
+  // graph, is done by the deadline.  It is in the ledger.
   WorkOr Fence(const CommCall& call);
 
   // To and from one peer.  They are numbered per (class, peer, direction) and are not part of the ledger.
   WorkOr Send(const CommCall& call, int peer, Message message);
   WorkOr Recv(const CommCall& call, int peer);
 
-  // A communicator over the ranks that give the same color, ranked by (key, rank).  Collective.  It shares this one's
-  // connections and fate and must not outlive it.
+  // A communicator over the ranks that give the same color, ranked by (key, rank).  Collective.  It uses this one's
+  // connections, ends when this one ends, and must not outlive it.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, absl::Time deadline);
 
   // Ends the group on this rank: every waiter returns Unavailable with the reason, at once; the peers notice.
@@ -144,12 +145,12 @@ class Communicator {
   // OK, or the first error.
   virtual absl::Status status() const = 0;
 
-  // The one primitive under all of the above, for communicators that wrap another (Split, faults); not for users, for
-  // it neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank
-  // with recv_from, all under `key`; what comes has key.bytes bytes, or any number where that is kAnyBytes.
+  // The one primitive under all of the above, for communicators that wrap another (Split, faults); not for users, as it
+  // neither numbers nor records.  Sends out[r] to every rank r with send_to, expects one message from every rank with
+  // recv_from, all under `key`; received messages have key.bytes bytes, or any number if that is kAnyBytes.
   //
-  // Frames that later exchanges will bring, numbered when their collective is launched: the rounds of a gather (the
-  // same number again), the second half of a sum (one of its own).
+  // Frames that later exchanges of a collective will bring.  They are numbered when it is launched: the rounds of a
+  // gather have its number, the second half of a sum has a number of its own.
   struct LaterFrames {
     int64_t sequence = 0;
     std::vector<uint8_t> recv_from;  // [R] as in Exchange
@@ -161,23 +162,23 @@ class Communicator {
     absl::Time deadline;
     std::vector<Message> out;        // [R]
     std::vector<uint8_t> send_to;    // [R] 0 or 1; 0 for this rank
-    std::vector<uint8_t> recv_from;  // [R] 0 or 1; 0 for this rank, whose out comes back
+    std::vector<uint8_t> recv_from;  // [R] 0 or 1; 0 for this rank, which receives its own `out`
     std::vector<LaterFrames> later;  // of the same collective, in the order of their exchanges
   };
   virtual WorkOr StartExchange(Exchange exchange) = 0;
-  // To and from nobody yet.
+  // An exchange without any message yet.
   Exchange NewExchange(const OpKey& key, absl::Time deadline) const;
   Exchange ToAll(const OpKey& key, absl::Time deadline, std::vector<Message> out) const;
-  // What is said when a deadline passes before rank `peer`'s frame has come.
+  // The message of the error when a deadline passes before rank `peer`'s frame has come.
   static std::string NothingFrom(int peer, const Exchange& exchange);
-  // The same for collectives on views.  Here: CPU views through StartExchange, whoever implements that.
+  // The same for collectives on views.  This implementation serves CPU views, by StartExchange.
   virtual WorkOr StartOnDevice(const DeviceCollective& collective);
 
  protected:
   Communicator(const GroupId& group, std::shared_ptr<MessagePool> pool);
 
   const std::shared_ptr<MessagePool>& pool() const { return pool_; }
-  // For one that wraps another whose frames it goes on to send: numbers follow `inner`'s.
+  // For a communicator that wraps `inner` and continues its sequences: numbers follow those of `inner`.
   void ContinueNumberingOf(const Communicator& inner);
   // 0 for a whole group.
   virtual uint32_t split_id() const { return 0; }

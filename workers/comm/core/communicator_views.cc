@@ -1,4 +1,4 @@
-// Communicator's collectives on views: what they check, and how they go through messages.
+// Communicator's collectives on views: their checks, and their implementation by messages.
 #include <cstring>
 #include <utility>
 
@@ -11,7 +11,7 @@
 namespace switchyard::comm {
 namespace {
 
-// memcpy of a part onto itself is undefined, and zero bytes may lie nowhere.
+// memcpy of a part onto itself is undefined, and a part of zero bytes may have a null address.
 void CopyOwn(char* to, const char* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
@@ -65,7 +65,7 @@ WorkOr Communicator::StartOnDevice(const DeviceCollective& collective) {
     const char* const from = BytesAt(send, collective.send_offsets[r]);
     const int64_t bytes = collective.send_bytes[r];
     if (r == rank()) {
-      CopyOwn(to, from, bytes);  // both sides have checked that it is what is received
+      CopyOwn(to, from, bytes);  // checked: both sides have the same size
       continue;
     }
     landings.push_back({r, to, collective.recv_bytes[r]});

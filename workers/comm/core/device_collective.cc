@@ -22,7 +22,7 @@ absl::Status CheckSide(const SizedParts& side, const char* name, int world) {
   const int64_t total = NumBytes(side.memory);
   for (int r = 0; r < world; ++r) {
     if (side.offsets[r] >= 0 && side.bytes[r] >= 0 && side.bytes[r] <= total - side.offsets[r]) continue;
-    if (side.bytes[r] == 0) continue;  // nothing is nowhere
+    if (side.bytes[r] == 0) continue;  // an empty part may have any offset
     return absl::InvalidArgumentError(absl::StrCat("all_to_all_sized: rank ", r, "'s part to ", name, ", ",
                                                    side.bytes[r], " bytes at ", side.offsets[r],
                                                    ", is outside of the memory's ", total, " bytes"));

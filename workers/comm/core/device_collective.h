@@ -1,5 +1,5 @@
-// Collectives on views: what a caller gives (SizedParts), what a backend carries out (DeviceCollective), and the way
-// through messages for backends that have no other.
+// Collectives on views: the memory that a caller gives (SizedParts) and the checked call that a backend carries out
+// (DeviceCollective).
 //
 // Plain data; borrows everything.
 #pragma once
@@ -15,16 +15,16 @@
 
 namespace switchyard::comm {
 
-// One side of an all-to-all whose sizes both sides know: bytes [offsets[r], offsets[r] + bytes[r]) of `memory` are rank
-// r's.  The spans are read during the call only.  Parts may lie anywhere in `memory`; what is received must not
+// One side of an all-to-all with sizes that both sides know: bytes [offsets[r], offsets[r] + bytes[r]) of `memory` are
+// rank r's.  The spans are read during the call only.  Parts may lie anywhere in `memory`; received parts must not
 // overlap.
 struct SizedParts {
   TensorView memory;                  // contiguous, any shape and dtype
   absl::Span<const int64_t> offsets;  // [R] in bytes
-  absl::Span<const int64_t> bytes;    // [R] 0 = nothing; on both sides, as everybody knows all sizes
+  absl::Span<const int64_t> bytes;    // [R] 0 = no message, on both sides
 };
 
-// One collective of those below, checked and numbered.  key.op says which, and what the rest means.
+// One collective, checked and numbered.  key.op decides which fields mean something.
 struct DeviceCollective {
   OpKey key;
   const Stream* stream = nullptr;  // of the views' device; null only where they are on the CPU

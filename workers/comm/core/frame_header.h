@@ -1,5 +1,5 @@
-// The 64 bytes in front of every payload on a wire or in a mailbox: who sends what.  Checked before the payload is
-// used.
+// The 64 bytes in front of every payload on a wire or in a mailbox: its sender and its call.  Checked before the
+// payload is used.
 //
 // Plain data of fixed layout, native byte order (all supported hosts are little-endian).
 #pragma once
@@ -41,13 +41,14 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == kFrameHeaderBytes);
 
-// No frame is longer: what a header claims is allocated, so it is bounded.
+// The longest frame: the receiver allocates what a header claims, so that is bounded.
 inline constexpr int64_t kMaxPayloadBytes = int64_t{1} << 32;
 
 FrameHeader MakeFrameHeader(const GroupId& group, const OpKey& key, uint32_t split, int64_t payload_bytes);
 
-// Is this what rank `source` should have sent under `key`?  FailedPrecondition: it is no peer of this group (stranger,
-// other epoch, token, world or rank).  Internal: a peer, but another op, sequence or size; both calls are named.
+// Checks that rank `source` should have sent this header under `key`.  FailedPrecondition: the sender is no peer of
+// this group (stranger, other epoch, token, world or rank).  Internal: a peer, but another op, sequence or size; names
+// both calls.
 absl::Status CheckFrameHeader(const FrameHeader& header, const GroupId& group, int source, const OpKey& key,
                               uint32_t split);
 

@@ -1,4 +1,4 @@
-// What a collective is, for whoever has to agree on it: the ledger, the frame header, error messages.
+// The identity of a collective, on which ranks must agree: for the ledger, the frame header and error messages.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct OpKey {
   CommClass comm_class = CommClass::kControl;
   int64_t sequence = 0;       // in its class, from 0 (one-way ops: per peer and direction)
   int64_t bytes = kAnyBytes;  // of each message; kAnyBytes: every rank its own
-  int16_t root = -1;          // of a broadcast: who alone sends bytes
-  uint32_t tag = 0;           // what the caller means by it (call_tag.h)
+  int16_t root = -1;          // of a broadcast: the rank that sends
+  uint32_t tag = 0;           // what the call is for (call_tag.h)
 
   std::string ToString() const;  // "all_gather #17 of class all_to_all (64 bytes)"
   bool operator==(const OpKey& other) const = default;
@@ -43,7 +43,7 @@ struct OpKey {
 // One rank's place in a group; frames of another group are refused.
 struct GroupId {
   int64_t epoch = 0;
-  uint64_t token = 0;  // hash of the group's secret: tells our peers from strangers
+  uint64_t token = 0;  // hash of the group's secret: strangers do not know it
   int rank = 0;
   int world = 1;
 };

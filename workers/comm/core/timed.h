@@ -1,4 +1,4 @@
-// Time that passed and time that was computed: what a rank's exchanges took, waiting included, and what it worked.
+// Clocks of a rank's exchanges: the time that passed, waiting included, and the CPU time of a thread.
 #pragma once
 
 #include <ctime>
@@ -8,7 +8,7 @@
 
 namespace switchyard::comm {
 
-// Of the calling thread, since it began.
+// The CPU time of the calling thread, since it began.
 inline double ThreadCpuSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -16,7 +16,7 @@ absl::Status EpochGroup::Await(int64_t epoch, RendezvousStore* store, absl::Func
     forming_ = store;
     epoch_ = epoch;
   }
-  // (Also if it throws: the store is the caller's.)
+  // (Also after an exception, as the store is the caller's.)
   const absl::Cleanup waited = [this] {
     absl::MutexLock lock(&mu_);
     forming_ = nullptr;

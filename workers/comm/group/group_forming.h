@@ -1,4 +1,4 @@
-// What forming a group over the network is, whatever carries its messages: options, checks, and who is there.
+// The first part of forming a group over the network, for sockets and NCCL: options, their checks, and the roll call.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ struct GroupOptions {
   absl::Time deadline;  // by when the group must have formed
 };
 
-// InvalidArgument: what and why.  A world of one needs neither deadline nor address.
+// InvalidArgument names the option and its value.  A world of one needs neither deadline nor address.
 absl::Status CheckGroupOptions(const GroupOptions& options);
 // OK if the text is one address that may carry a group: loopback or private, not a wildcard, not a name.
 absl::Status CheckGroupAddress(const std::string& address);
 
 GroupId IdOfGroup(const GroupOptions& options);
-// Before every key of the group's: another epoch or token never meets it.
+// The prefix of the group's keys in the store: groups of another epoch or token have other keys.
 std::string GroupPrefix(const GroupOptions& options);
 
-// Every rank says who it is, once; so a double, or a rank of another world, is known before anything is connected.
-// Blocks until all are there.  Errors: AlreadyExists (duplicate rank), DeadlineExceeded (names who is missing),
-// FailedPrecondition (another world), the store's.
+// Publishes this rank and waits for the others, so that a duplicate, or a rank of another world, is found before
+// anything is connected.  Blocks until all ranks are there.  Errors: AlreadyExists (duplicate rank), DeadlineExceeded
+// (names the missing ranks), FailedPrecondition (another world), the store's.
 absl::Status CallTheRoll(const GroupOptions& options, RendezvousStore* store);
 
 }  // namespace switchyard::comm

@@ -10,7 +10,7 @@
 namespace switchyard::comm {
 namespace {
 
-// Sizes as both sides have them, where they differ.
+// Both sides' sizes, if they differ.
 std::string SizesThatDiffer(const PeerReport& mine, int rank, const PeerReport& theirs, int peer) {
   if (mine.send_bytes.empty() || theirs.send_bytes.empty()) return "";
   std::string text;
@@ -25,7 +25,7 @@ std::string SizesThatDiffer(const PeerReport& mine, int rank, const PeerReport& 
   return text;
 }
 
-// What one peer has to do with it, and whether that explains the wait.
+// What one peer is doing, and whether that explains the wait.
 std::pair<bool, std::string> Verdict(const PeerReport& mine, int rank, const PeerReport& theirs, int peer) {
   const int64_t launch = mine.completed;  // of the pending one
   if (theirs.completed > launch) return {false, absl::StrCat("rank ", peer, " has finished it")};

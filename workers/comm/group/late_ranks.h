@@ -1,4 +1,4 @@
-// Who keeps a device's collective waiting, from what all ranks report.  Pure.
+// Finds the ranks for which a device's collective waits, from the reports of all ranks.  Pure.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace switchyard::comm {
 
-// reports[rank].pending was not done in time on `rank`.  Says of every other rank whether it has launched it, is still
-// before it, is in another collective instead, disagrees about sizes, waits, too, or has finished: those at fault
-// first, "rank 1 has not launched it (4 launched, the last was broadcast #0 of class control)".
+// reports[rank].pending was not done in time on `rank`.  Returns for every other rank whether it has launched it, has
+// not reached it, is in another collective instead, disagrees about sizes, waits, too, or has finished; the ranks at
+// fault come first: "rank 1 has not launched it (4 launched, the last was broadcast #0 of class control)".
 // REQUIRES: something is pending on `rank`.
 std::string WhoIsLate(absl::Span<const PeerReport> reports, int rank);
 

@@ -21,7 +21,7 @@ struct WireKey {
   int64_t sequence, bytes;
 };
 
-// One rank's word in a round; [R] send_bytes and [R] recv_bytes follow.
+// One rank's message in a round; [R] send_bytes and [R] recv_bytes follow.
 struct WireReport {
   int64_t launched, completed;
   WireKey last, pending;
@@ -167,7 +167,7 @@ bool PeerWatch::Read(const std::vector<Message>& received) {
   absl::Status end;
   {
     absl::MutexLock lock(&mu_);
-    for (int r = comm_->world() - 1; r >= 0; --r) {  // the lowest rank's word stays
+    for (int r = comm_->world() - 1; r >= 0; --r) {  // the lowest rank's failure is kept
       WireReport wire;
       std::memcpy(&wire, received[r].payload(), sizeof(wire));
       latest_[r] = Decode(wire, received[r].payload() + sizeof(wire), comm_->world());

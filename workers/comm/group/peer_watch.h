@@ -1,9 +1,10 @@
 // PeerWatch publishes to all ranks of a group what each has launched and finished on its device, and whether it failed.
 //
-// It serves groups whose collectives run on devices, where no host thread waits for a peer.  A thread of its own
-// gathers every rank's report over a host group of its own, again and again; rank 0 sets the pace.  So all ranks know
-// within two periods (20 ms at first) that a rank has failed and why, when its connections close that it is dead, and
-// after `timeout` without an answer that it is frozen; and a rank that may not answer need not be asked who is late.
+// It serves groups with collectives on devices, where no host thread waits for a peer.  A thread of its own gathers
+// every rank's report over a host group of its own, again and again; rank 0 sets the interval.  So all ranks learn
+// within two periods (20 ms at first) that a rank has failed and why; that it is dead, when its connections close; and
+// that it is frozen, after `timeout` without an answer.  The reports name the late ranks, without a question to a rank
+// that may not answer.
 //
 // Thread-safe.  It only reports; the owner, which on_end calls, ends collectives.
 #pragma once
@@ -28,37 +29,37 @@ namespace switchyard::comm {
 struct PeerReport {
   int64_t launched = 0;
   int64_t completed = 0;
-  OpKey last;     // what was launched last; means something where launched > 0
-  OpKey pending;  // the oldest that is not done; means something where completed < launched
+  OpKey last;     // the last launch; valid if launched > 0
+  OpKey pending;  // the oldest that is not done; valid if completed < launched
   // [R] bytes to and from each rank of an all-to-all that is pending; empty for other ops.
   std::vector<int64_t> send_bytes = {}, recv_bytes = {};
 };
 
 struct PeerWatchOptions {
   absl::Duration period = absl::Milliseconds(10);
-  absl::Duration timeout = absl::Seconds(5);  // a rank that has not answered for so long is gone
+  absl::Duration timeout = absl::Seconds(5);  // a rank without an answer for so long counts as gone
 };
 
 class PeerWatch {
  public:
-  // Takes `comm`, a host group of the same ranks that nobody else uses.  Both functions are
+  // Owns `comm`, a host group of the same ranks that nothing else uses.  Both functions are
   // called on the watch's thread, between Start and the end of Stop: `report` once a round; `on_end` at most once, when
   // a peer has failed, is gone or frozen (Unavailable; names it), never after Fail or Leave.
   PeerWatch(std::unique_ptr<Communicator> comm, const PeerWatchOptions& options, std::function<PeerReport()> report,
             std::function<void(const absl::Status&)> on_end);
   ~PeerWatch();  // Stop
   void Start();
-  // Leaves, unless Fail was called, and joins the thread; again: nothing.
+  // Leaves, unless Fail was called, and joins the thread.  Idempotent.
   void Stop();
 
-  // This rank has failed: publishes why.  Returns at once; idempotent.
+  // Publishes that this rank has failed, and why.  Returns at once; idempotent.
   void Fail(absl::string_view why);
-  // This rank does not need the group any more: the peers are informed.  Blocks until they are, half a second at most.
+  // Informs the peers that this rank does not need the group any more.  Blocks until they know, half a second at most.
   void Leave();
 
   // The ranks' latest reports, this rank's own among them; before the first round they are empty.
   std::vector<PeerReport> Latest() const;
-  // Blocks until all reports are younger than this call.  False: not by the deadline, or the watch has ended.
+  // Blocks until all reports are younger than this call.  False: the deadline has passed, or the watch has ended.
   bool AwaitFresh(absl::Time deadline) const;
   // The lowest rank that has left, or -1.
   int left() const;
@@ -67,7 +68,7 @@ class PeerWatch {
   enum class Ending : uint8_t { kNone, kLeft, kFailed };
 
   void Run();
-  // One round.  False: it was the last.
+  // Runs one round.  False: it was the last.
   bool Gather();
   bool Read(const std::vector<Message>& received);
 

@@ -1,4 +1,5 @@
-// Where the ranks of a new group find each other: write-once keys, visible to all ranks that hold the group's token.
+// The store in which the ranks of a new group find each other: write-once keys, visible to ranks with the group's
+// token.
 //
 // The worker's process implements it by RPC to the server; the in-memory one serves ranks in one process and tests.
 // Thread-safe.
@@ -29,9 +30,9 @@ class RendezvousStore {
   // Blocks until all keys are there and returns their values.  DeadlineExceeded names a missing key; Cancelled after
   // CancelWaits.
   virtual absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) = 0;
-  // Every Get under way or to come returns Cancelled with the reason: the group will not form.
+  // Every present and later Get returns Cancelled with the reason: the group will not form.
   virtual void CancelWaits(absl::string_view reason) = 0;
-  // OK, or Cancelled after CancelWaits: for who waits for something else meanwhile.  Does not block.
+  // OK, or Cancelled after CancelWaits: for callers that wait for something else meanwhile.  Does not block.
   virtual absl::Status Cancelled() = 0;
 };
 
@@ -53,7 +54,7 @@ class InMemoryStore : public RendezvousStore {
   std::string cancelled_ ABSL_GUARDED_BY(mu_);
 };
 
-// The same store under names of their own, so that two groups of the same ranks do not meet.
+// The same store with a prefix before its keys, so that two groups of the same ranks do not share keys.
 class PrefixStore : public RendezvousStore {
  public:
   // store: borrowed.

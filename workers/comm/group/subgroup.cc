@@ -9,7 +9,7 @@
 namespace switchyard::comm {
 namespace {
 
-// Gives back what the parent received under the subgroup's own ranks.
+// Maps the parent's received messages to the subgroup's ranks.
 class SubgroupWork : public OnceWork {
  public:
   SubgroupWork(std::unique_ptr<Work> inner, std::vector<int> members)
@@ -38,7 +38,7 @@ class Subgroup : public Communicator {
 
   WorkOr StartExchange(Exchange exchange) override {
     Exchange mapped = parent_->NewExchange(exchange.key, exchange.deadline);
-    // A split of this split comes with its own number, which is unique in the whole group.
+    // A split of this split has its own number, which is unique in the whole group.
     mapped.split = exchange.split != 0 ? exchange.split : split_id_;
     mapped.round = exchange.round;
     for (size_t i = 0; i < members_.size(); ++i) mapped.out[members_[i]] = std::move(exchange.out[i]);

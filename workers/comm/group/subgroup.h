@@ -1,4 +1,4 @@
-// What Communicator::Split makes: some ranks of a group, under its connections.  Used by communicator.cc alone.
+// The communicator that Split makes: some ranks of a group, over its connections.  Used by communicator.cc alone.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ class GatherWork : public OnceWork {
   }
 
  private:
-  // The rank that comes `steps` after this one.
+  // The rank `steps` after this one.
   size_t After(int steps) const {
     return static_cast<size_t>((comm_->rank() + steps + comm_->world()) % comm_->world());
   }
@@ -59,7 +59,7 @@ class GatherWork : public OnceWork {
       const GatherRound& now = rounds_[static_cast<size_t>(round)];
       if (round > 0) RETURN_IF_ERROR(StartRound(round));
       RETURN_IF_ERROR(under_way_->Wait());
-      // (What came has the bytes of the round's key: the communicator has checked it.)
+      // (The communicator has checked that messages have the bytes of the round's key.)
       const Message& blocks = under_way_->received()[After(-now.distance)];
       std::copy(blocks.span().begin(), blocks.span().end(), held_.begin() + now.distance * key_.bytes);
     }

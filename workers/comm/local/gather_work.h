@@ -2,8 +2,9 @@
 // al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", IEEE TPDS 8(11),
 // 1997, their concatenation).  Used by communicator.cc and communicator_views.cc alone.
 //
-// A rank sends as many bytes as by telling everybody directly, in log2 R messages for R - 1: less CPU time, which is
-// what small messages cost; but the latencies of the rounds add up, and who is late is known only to those it sends to.
+// A rank sends as many bytes as without rounds, in log2 R messages instead of R - 1.  Small messages cost CPU time,
+// which becomes less; but the latencies of the rounds add up, and only the receivers of a late rank know that it is
+// late.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,15 @@
 
 namespace switchyard::comm {
 
-// Up to this payload a rank, and from this many ranks on, an all-gather goes in rounds (README.md: measured).
+// Up to this payload a rank, and from this many ranks on, an all-gather goes in rounds, as exchange_latency measured.
 inline constexpr int64_t kSmallGatherBytes = 4 << 10;
 inline constexpr int kMinGatherWorld = 6;
 
-// Whether an all-gather goes in rounds: a function of what all ranks agree on.  Not of class control: there it matters
-// more to know at once who is missing.
+// Whether an all-gather goes in rounds: a function of values that are equal on all ranks.  Class control never does:
+// there it matters more to know at once which ranks are missing.
 bool GathersInRounds(const OpKey& key, int world);
 
-// In one round a rank sends its own and the blocks of the ranks before it, `blocks` in all, to rank + distance, and
+// In one round a rank sends its own block and those of the ranks before it, `blocks` in all, to rank + distance, and
 // receives as many from rank - distance.
 struct GatherRound {
   int distance = 0;

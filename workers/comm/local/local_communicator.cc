@@ -83,7 +83,7 @@ class LocalHub {
         absl::StrCat(Communicator::NothingFrom(source, exchange), InsteadLocked(source, me)));
   }
 
-  // The first error of a rank stays.
+  // Keeps the first error of a rank.
   void Fail(int rank, const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     if (status_[rank].ok()) status_[rank] = status;
@@ -94,7 +94,7 @@ class LocalHub {
   }
 
  private:
-  // What a late rank launched elsewhere, if anything: the likely reason.
+  // A call that a late rank launched instead, if any: the likely reason.
   std::string InsteadLocked(int source, int me) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     for (const auto& [id, frame] : frames_) {
       if (std::get<4>(id) != source || std::get<5>(id) != me) continue;
@@ -105,7 +105,7 @@ class LocalHub {
 
   absl::Mutex mu_;
   std::map<FrameId, Frame> frames_ ABSL_GUARDED_BY(mu_);
-  std::vector<absl::Status> status_ ABSL_GUARDED_BY(mu_);  // [R] why a rank's part is over
+  std::vector<absl::Status> status_ ABSL_GUARDED_BY(mu_);  // [R] why a rank's part has ended
 };
 
 LocalHub::FrameId IdOf(const OpKey& key, uint32_t split, int source, int destination) {

@@ -8,7 +8,7 @@
 namespace switchyard::comm {
 namespace {
 
-// Sizes are rounded up to a power of two, so that messages of changing size find each other's buffers again.
+// Sizes are rounded up to a power of two, so that messages of different sizes can use the same buffers.
 constexpr int64_t kSmallest = 4096;
 
 int64_t BufferBytes(int64_t bytes) {

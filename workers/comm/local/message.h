@@ -1,8 +1,8 @@
 // A message: payload bytes with room for the frame header in front, so that sending copies nothing.
 //
-// Owned by one holder at a time and passed by move: given to a collective, received from one.  Memory comes from a pool
-// and goes back there when the message dies, so a steady step allocates nothing.  Thread-compatible; a message may die
-// on another thread than the one that made it, and after its communicator.
+// Owned by one holder at a time and passed by move, to a collective and from one.  Memory comes from a pool and returns
+// there with the destructor, so a steady step allocates nothing.  Thread-compatible; a message may be destroyed on
+// another thread than the one that made it, and after its communicator.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class Message {
     return bytes_ == 0 ? absl::Span<const char>() : absl::MakeSpan(payload(), bytes_);
   }
 
-  // For communicators: header and payload, and how many payload bytes there is room for.
+  // For communicators: header and payload, and the number of payload bytes that have room.
   char* frame() const { return static_cast<char*>(buffer_.data()); }
   int64_t capacity() const { return buffer_.bytes() == 0 ? 0 : buffer_.bytes() - kFrameHeaderBytes; }
   // REQUIRES: bytes <= capacity().
@@ -44,7 +44,7 @@ class Message {
 
   Buffer buffer_;
   int64_t bytes_ = 0;
-  std::shared_ptr<MessagePool> pool_;  // shared by the communicator and every message out
+  std::shared_ptr<MessagePool> pool_;  // shared by the communicator and every message of it
 };
 
 // Thread-safe.  Keeps at most `max_kept_bytes` of unused buffers.

@@ -11,7 +11,7 @@
 namespace switchyard::comm {
 namespace {
 
-// Every rank sums what is here: another size from one of them is a mismatch that only shows now.
+// Checks that all ranks sent the same size; a mismatch shows only here.
 absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received, int64_t wanted) {
   for (int r = 0; r < comm->world(); ++r) {
     if (received[r].bytes() == wanted) continue;

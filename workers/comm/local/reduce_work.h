@@ -1,4 +1,4 @@
-// The finishing half of reductions: sums what came, in rank order.  Used by communicator.cc alone.
+// The second half of reductions: adds what was received, in rank order.  Used by communicator.cc alone.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace switchyard::comm {
 
-// Where a rank sends at most so many bytes by it, an all-reduce sends everything to everybody: one latency instead of
-// two.
+// An all-reduce in which a rank sends no more bytes than this sends every rank's values to every rank: one latency
+// instead of two.
 inline constexpr int64_t kSmallReduceBytes = 64 << 10;
 
 // Elements [begin, begin + count) of n belong to rank r.

@@ -1,5 +1,4 @@
-// Collectives on views by way of messages: for groups whose ranks talk over host memory.  Used by communicator.cc
-// alone.
+// Collectives on views by messages, for groups that communicate through host memory.  Used by communicator.cc alone.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +9,11 @@
 
 namespace switchyard::comm {
 
-// Where the message of one rank goes.
+// The place in memory for the message of one rank.
 struct Landing {
   int rank = 0;
   char* to = nullptr;
-  int64_t bytes = 0;  // what must have come
+  int64_t bytes = 0;  // that must have come
 };
 
 // Wait leaves what `exchange` brings where `landings` say; its received() stays empty.  Without an exchange there is

@@ -120,8 +120,8 @@ class NcclCommunicator : public Communicator {
   // The forming of the group has sent messages.
   void ContinueAfterForming() { ContinueNumberingOf(group_->host()); }
 
-  // Every rank exchanges with every other and sums: links that do not work show here and not in the first step, and
-  // what NCCL sets up at first use is set up, which is not for a capture.
+  // Every rank exchanges with every other and sums: broken links show here and not in the first step, and NCCL makes
+  // the setup of first use, which must not be captured.
   absl::Status WarmUp(absl::Time deadline) {
     const OnDevice on(group_->device());
     const int64_t ranks = world();
@@ -140,7 +140,7 @@ class NcclCommunicator : public Communicator {
     absl::Status status = RunToTheEnd(exchange);
     if (status.ok()) status = RunToTheEnd(sum);
     if (status.ok())
-      status = CudaStatus("cudaFree", cudaFree(memory));  // else it may still be written; the group is over
+      status = CudaStatus("cudaFree", cudaFree(memory));  // else NCCL may still write it; the group has ended
     return status;
   }
 
@@ -160,7 +160,7 @@ class NcclCommunicator : public Communicator {
             {collective.recv_bytes.begin(), collective.recv_bytes.end()}};
   }
 
-  // Behind what the caller's stream holds; returns the event behind it.
+  // Enqueues after the caller's stream; returns an event after the collective.
   absl::StatusOr<CudaEvents::Event> Enqueue(const DeviceCollective& collective) {
     ASSIGN_OR_RETURN(const CudaEvents::Event before, CudaEvents::Record(events_, StreamOf(*collective.stream)));
     SY_RETURN_IF_CUDA_ERROR(cudaStreamWaitEvent(stream_, before.get(), 0));
@@ -187,7 +187,7 @@ class NcclCommunicator : public Communicator {
   const cudaStream_t stream_;
 };
 
-// The connecting, step by step.  What fails here fails the group, so that the peers know.
+// Connects, step by step.  An error here fails the group, so that the peers know.
 absl::Status Connect(const NcclGroupOptions& options, RendezvousStore* store, std::unique_ptr<Communicator> watch,
                      NcclGroup* group) {
   RETURN_IF_ERROR(CompareRanks(options, &group->host()));
@@ -195,7 +195,7 @@ absl::Status Connect(const NcclGroupOptions& options, RendezvousStore* store, st
   const GroupId& id = group->host().group();
   ASSIGN_OR_RETURN(const std::string nccl_id, ShareNcclId(options, id, store));
   ASSIGN_OR_RETURN(std::unique_ptr<NcclHandle> nccl, NcclHandle::Begin(options.device, id.rank, id.world, nccl_id));
-  group->StartWatchdog(std::move(nccl));  // from here on an error or a peer's word ends this wait, too
+  group->StartWatchdog(std::move(nccl));  // from here on an error or a peer's failure ends this wait, too
   return group->nccl().AwaitFinalized(absl::StrCat("connecting NCCL's rank ", id.rank, " of ", id.world),
                                       options.deadline);
 }

@@ -22,11 +22,11 @@ constexpr char kAlgorithm[] = "NCCL_ALGO";
 constexpr char kProtocol[] = "NCCL_PROTO";
 constexpr char kFailed[] = "failed: ";  // in place of an id
 
-// What a rank has.  Plain bytes on the wire.
+// A rank's settings and device.  Plain bytes on the wire.
 struct RankCard {
   int32_t nccl_version;
   int32_t deterministic;
-  char boot[40];    // tells machines apart
+  char boot[40];    // differs between machines
   char bus_id[24];  // of its device
 };
 

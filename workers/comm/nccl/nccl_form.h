@@ -12,7 +12,7 @@
 namespace switchyard::comm {
 
 absl::Status CheckNcclOptions(const NcclGroupOptions& options, const NcclHostGroups& host);
-// Every rank says what it has; FailedPrecondition where that does not go together.
+// Compares the settings and devices of all ranks; FailedPrecondition if they cannot form a group.
 absl::Status CompareRanks(const NcclGroupOptions& options, Communicator* messages);
 // Rank 0 makes NCCL's id, the others wait for it.
 absl::StatusOr<std::string> ShareNcclId(const NcclGroupOptions& options, const GroupId& group, RendezvousStore* store);

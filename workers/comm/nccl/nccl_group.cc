@@ -15,8 +15,8 @@ namespace {
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(1);     // while something is under way
 constexpr absl::Duration kIdlePeriod = absl::Milliseconds(20);    // else
 constexpr absl::Duration kFreshWithin = absl::Milliseconds(500);  // for the peers' reports after a deadline
-constexpr absl::Duration kEndWithin = absl::Seconds(2);           // for what is under way when the group is destroyed
-constexpr absl::Duration kGrace = absl::Seconds(2);  // behind a deadline, for the watchdog to say who is late
+constexpr absl::Duration kEndWithin = absl::Seconds(2);           // for launches under way when the group is destroyed
+constexpr absl::Duration kGrace = absl::Seconds(2);  // after a deadline, for the watchdog to name the late ranks
 
 }  // namespace
 
@@ -171,7 +171,7 @@ bool NcclGroup::Look() {
 
 void NcclGroup::WatchUntilTheEnd() {
   (void)cudaSetDevice(device_);
-  // Another thread may be capturing a graph, which looking at events must not break.
+  // Another thread may be capturing a graph, which a query of events must not break.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   (void)cudaThreadExchangeStreamCaptureMode(&mode);
   while (Look()) {
@@ -205,8 +205,8 @@ void NcclGroup::End() {
     absl::MutexLock lock(&mu_);
     if (status_.ok()) MoveTo(&state_, NcclState::kClosed);
   }
-  if (peers_ != nullptr) peers_->Stop();  // says goodbye, or why
-  if (nccl_ != nullptr) nccl_->Abort();   // what is left
+  if (peers_ != nullptr) peers_->Stop();  // informs the peers that this rank leaves, or why it failed
+  if (nccl_ != nullptr) nccl_->Abort();   // if it was not closed
 }
 
 }  // namespace switchyard::comm

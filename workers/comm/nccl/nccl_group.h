@@ -1,10 +1,10 @@
-// NcclGroup: one rank's part of an NCCL group: its state and first error, what is under way on the device, and the
-// thread that watches over it.
+// NcclGroup: one rank's part of an NCCL group: its state and first error, the launches under way on the device, and the
+// thread that watches them.
 //
-// The watchdog looks every millisecond at what has run and at NCCL's asynchronous error.  At an error, an expired
-// deadline, the end of the host group or a peer's word (PeerWatch) it makes the error sticky, tells the others, frees
-// the waiters on the host, and then aborts NCCL, which frees the streams: in this order, so that whoever sees a stream
-// run on sees the error, too.
+// The watchdog checks the launches and NCCL's asynchronous error every millisecond.  At an error, an expired deadline,
+// the end of the host group or a peer's failure (PeerWatch) it makes the error sticky, informs the peers, frees the
+// waiters on the host, and then aborts NCCL, which frees the streams.  In this order, a caller that sees a stream run
+// on sees the error, too.
 //
 // Thread-safe.
 #pragma once
@@ -32,7 +32,7 @@ namespace switchyard::comm {
 
 class NcclGroup {
  public:
-  // What is launched, as the watchdog has to know it.
+  // What the watchdog knows of a launch.
   struct Launch {
     OpKey key;
     absl::Time deadline;
@@ -42,10 +42,10 @@ class NcclGroup {
   // `host`: of the same ranks, for messages; ends with this group.
   NcclGroup(int device, std::unique_ptr<Communicator> host);
   ~NcclGroup();  // End
-  // In order if nothing is under way, or is done within two seconds; else aborts.  Again: nothing.
+  // Closes in order if nothing is under way, or all is done within two seconds; else aborts.  Idempotent.
   void End();
 
-  // Forming: the watch over the peers (null: a world of one), then NCCL and the watchdog, then Ready.
+  // The steps of forming: the watch over the peers (null: a world of one), then NCCL and the watchdog, then Ready.
   // REQUIRES: nothing is launched before.
   void StartPeerWatch(std::unique_ptr<Communicator> watch, const PeerWatchOptions& options);
   void StartWatchdog(std::unique_ptr<NcclHandle> nccl);
@@ -57,14 +57,14 @@ class NcclGroup {
 
   absl::Status status() const;
   NcclState state() const;
-  // The first error stays.  Any thread, also the watchdog's; returns at once.  Returns what stayed.
+  // Ends the group with this error, unless it has one.  Any thread; returns at once.  Returns the first error.
   absl::Status Fail(const absl::Status& status);
 
-  // The host is about to launch: counts it.  Returns its number, or why nothing can be launched any more.
+  // Counts a launch that the host is about to make.  Returns its number, or why nothing can be launched any more.
   absl::StatusOr<int64_t> Begin(const Launch& launch);
-  // It is on its stream; `done` is recorded behind it.
+  // The launch is on its stream; `done` is recorded after it.
   void Watch(CudaEvents::Event done);
-  // It is not, before its deadline: fails the group, and says who is late.
+  // The launch did not get onto its stream by its deadline: fails the group, and names the late ranks.
   absl::Status NotLaunched(const absl::Status& why);
   // Blocks until the launch of this number is done, or the group has failed.
   absl::Status AwaitDone(int64_t number, absl::Time deadline) const;
@@ -76,7 +76,7 @@ class NcclGroup {
   };
 
   void WatchUntilTheEnd();
-  // One look.  False: the group has failed or is to end.
+  // Checks once.  False: the group has failed or is to end.
   bool Look();
   absl::Status RemoveDone();
   absl::Status Expired() const;

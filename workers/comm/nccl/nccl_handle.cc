@@ -20,7 +20,7 @@ absl::Status Release() { return absl::UnavailableError("the NCCL communicator wa
 }  // namespace
 
 OnDevice::OnDevice(int device) {
-  // An error here is one of the next call, which says more.
+  // An error here comes again from the next call, with more detail.
   (void)cudaGetDevice(&before_);
   (void)cudaSetDevice(device);
 }
@@ -109,8 +109,8 @@ ncclComm_t NcclHandle::ReleaseIt() {
   return std::exchange(comm_, nullptr);
 }
 
-// Without the lock: it waits until the graphs are gone that its collectives were recorded in, and whose owner may be
-// about to look at our state before he lets go of them.
+// Without the lock: NCCL waits until the graphs with its collectives are destroyed, and their owner may need our state
+// before it destroys them.
 void NcclHandle::Abort() {
   const ncclComm_t comm = ReleaseIt();
   if (comm == nullptr) return;

@@ -1,12 +1,12 @@
 // NcclHandle: one NCCL communicator on one device, and the lock over all of its calls.
 //
-// NCCL allows one thread at a time in a communicator, also for looking at its state and for aborting it.  The
-// communicator is non-blocking, so no call waits for a peer, the lock is never held for long, and a launcher or starter
-// that waits can be freed by another thread's Abort.  Only the end blocks, without the lock: NCCL waits for the graphs
-// that its collectives were recorded in, until they are destroyed.
+// NCCL allows one thread at a time in a communicator, also to read its state and to abort it.  The communicator is
+// non-blocking, so no call waits for a peer, the lock is never held for long, and another thread's Abort can free a
+// thread that waits here.  Only the end blocks, without the lock: NCCL waits until the graphs with its collectives are
+// destroyed.
 //
 // Thread-safe.  NCCL >= 2.18 (non-blocking communicators of ncclCommInitRankConfig, with group calls).
-// Errors: Unavailable (NCCL's asynchronous ones; the handle was let go), Internal (its refusal of a call).
+// Errors: Unavailable (NCCL's asynchronous ones; the handle was aborted or closed), Internal (NCCL refuses a call).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -38,35 +38,35 @@ class OnDevice {
 
 class NcclHandle {
  public:
-  // What all ranks need and one makes; text.
+  // The id of a new communicator, as text: one rank makes it, all need it.
   static absl::StatusOr<std::string> NewId();
-  // Begins to connect; Settled() says when that is over.
+  // Begins to connect; Finalized() says when that is over.
   static absl::StatusOr<std::unique_ptr<NcclHandle>> Begin(int device, int rank, int world, const std::string& id);
   // Aborts, unless closed.
   ~NcclHandle();
 
   // True: nothing is in progress, the last launch is on its stream.
   absl::StatusOr<bool> Finalized();
-  // Blocks until settled, at most until the deadline (DeadlineExceeded says `what`).
+  // Blocks until Finalized(), at most until the deadline (DeadlineExceeded says `what`).
   absl::Status AwaitFinalized(const std::string& what, absl::Time deadline);
-  // Launches what `ops` calls for as one group, on the streams that it names.  Settled() says when it is there.
+  // Launches the operations of `ops` as one group, on the streams that it names.  Finalized() says when they are there.
   absl::Status Launch(absl::FunctionRef<ncclResult_t(ncclComm_t)> ops);
-  // Frees the device from what is launched, and everything else: at once every other call here says so, and this one
-  // returns when no graph holds a collective of ours any more.  Again: nothing.
+  // Frees the device and the communicator.  Every other call here fails from now on; this one returns when no graph
+  // holds one of the communicator's collectives any more.  Idempotent.
   void Abort();
-  // Ends in order.  REQUIRES: nothing is under way here.  DeadlineExceeded: it is still there, to be aborted (something
-  // runs, or a graph holds it).
+  // Ends in order.  REQUIRES: nothing is under way here.  DeadlineExceeded: a collective runs, or a graph holds one;
+  // the communicator is still there, to be aborted.
   absl::Status Close(absl::Time deadline);
 
  private:
   explicit NcclHandle(int device) : device_(device) {}
-  // Ours no more; null: it was not any more.
+  // Gives up ownership and returns the communicator; null: it was given up before.
   ncclComm_t ReleaseIt();
   absl::Status Explain(const char* what, ncclResult_t result) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const int device_;
   absl::Mutex mu_;
-  ncclComm_t comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: let go
+  ncclComm_t comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: aborted or closed
 };
 
 }  // namespace switchyard::comm

@@ -12,19 +12,18 @@ ncclDataType_t TypeOf(DType dtype) {
     case DType::kF64:
       return ncclFloat64;
     default:
-      SY_CHECK(dtype == DType::kI64);  // what can be summed
+      SY_CHECK(dtype == DType::kI64);  // the last type that can be summed
       return ncclInt64;
   }
 }
 
-// Within a group a call of a non-blocking communicator may say that it is in progress; the group's end says how it
-// went.
+// Within a group a call of a non-blocking communicator may return "in progress"; the group's end returns the result.
 bool IsError(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
 // A peer of zero bytes is skipped on both sides, as both know the size.
 ncclResult_t AllToAll(const DeviceCollective& c, int rank, int world, ncclComm_t comm, cudaStream_t stream) {
   for (int step = 1; step < world; ++step) {
-    // In another order on each rank, so that not all send to rank 0 first.
+    // Each rank has another order, so that not all send to rank 0 first.
     const int to = (rank + step) % world;
     const int from = (rank + world - step) % world;
     if (c.send_bytes[to] > 0) {

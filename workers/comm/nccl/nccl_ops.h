@@ -8,8 +8,8 @@
 
 namespace switchyard::comm {
 
-// To be called between ncclGroupStart and ncclGroupEnd.  Everything but this rank's own part of an all-to-all, which
-// the caller copies.  REQUIRES: checked (communicator.h); not a fence.
+// Calls NCCL for all but this rank's own part of an all-to-all, which the caller copies.  REQUIRES: between
+// ncclGroupStart and ncclGroupEnd; a checked collective (communicator.h), not a fence.
 ncclResult_t CallNccl(const DeviceCollective& collective, int rank, int world, ncclComm_t comm, cudaStream_t stream);
 
 }  // namespace switchyard::comm

@@ -10,8 +10,8 @@ namespace switchyard::comm {
 enum class NcclState : uint8_t {
   kForming,  // NCCL connects its ranks; nothing is launched
   kReady,
-  kFailed,   // the first error is known and sticky, every waiter on the host is free; NCCL is still to be aborted
-  kAborted,  // NCCL has let go of the device, and the streams run on: what they hold is worth nothing
+  kFailed,   // the first error is sticky, and every waiter on the host is free; NCCL is still to be aborted
+  kAborted,  // NCCL has freed the device, and the streams run on: their results are invalid
   kClosed,   // finalized and destroyed with nothing under way
 };
 inline constexpr int kNumNcclStates = 5;

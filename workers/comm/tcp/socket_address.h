@@ -1,4 +1,4 @@
-// An IP address and a port, IPv4 or IPv6, as sockets and as rendezvous stores want it.
+// An IP address and a port, IPv4 or IPv6, for sockets and as text for rendezvous stores.
 #pragma once
 
 #include <netinet/in.h>
@@ -15,9 +15,9 @@ class SocketAddress {
  public:
   // InvalidArgument: no IP address.
   static absl::StatusOr<SocketAddress> Of(const std::string& ip, int port);
-  // What ToString says.
+  // Parses the text of ToString.
   static absl::StatusOr<SocketAddress> Parse(absl::string_view text);
-  // That a socket is bound to.
+  // The address that a socket is bound to.
   static absl::StatusOr<SocketAddress> OfSocket(int fd);
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }

@@ -48,7 +48,7 @@ class SocketGroup {
     absl::MutexLock lock(&mu_);
     return status_;
   }
-  // The first error stays and closes everything.  Any thread.  Returns what stayed.
+  // Closes everything at the first error and keeps it.  Any thread.  Returns the first error.
   absl::Status Fail(const absl::Status& status) {
     absl::MutexLock lock(&mu_);
     if (!status_.ok()) return status_;
@@ -57,7 +57,7 @@ class SocketGroup {
     return status_;
   }
 
-  // Says what this rank takes, and sends; blocks on nobody.
+  // Grants the messages that this rank receives, and sends; does not wait for a peer.
   absl::Status Start(Exchange* exchange) {
     RETURN_IF_ERROR(status());
     RETURN_IF_ERROR(CheckLengths(*exchange));
@@ -74,7 +74,7 @@ class SocketGroup {
     return absl::OkStatus();
   }
 
-  // Waits for what comes and for what goes.
+  // Waits for messages to arrive and for own messages to be sent.
   absl::Status Finish(const Exchange& exchange, std::vector<Message>* received) {
     const NonYieldingScope outside;
     const MessageId id = IdOf(exchange);
@@ -110,7 +110,7 @@ class SocketGroup {
     return exchange.recv_from[static_cast<size_t>(peer)] != 0 && received[static_cast<size_t>(peer)].capacity() == 0;
   }
 
-  // Somebody has gone while this rank waits for another: if it owes its part, or cannot take ours, nobody waits longer.
+  // A peer has gone while this rank waits for another: if its part is missing, or ours cannot be sent, the wait ends.
   absl::Status LookAround(const Exchange& exchange, int waiting_for, std::vector<Message>* received) {
     const MessageId id = IdOf(exchange);
     for (int peer = 0; peer < id_.world; ++peer) {
@@ -128,7 +128,7 @@ class SocketGroup {
     return absl::OkStatus();
   }
 
-  // A peer would take what is longer for no message at all.
+  // Refuses messages that a peer would not accept as they are too long.
   absl::Status CheckLengths(const Exchange& exchange) {
     for (size_t peer = 0; peer < exchange.out.size(); ++peer) {
       const int64_t bytes = exchange.out[peer].bytes();
@@ -139,7 +139,7 @@ class SocketGroup {
     return absl::OkStatus();
   }
 
-  // What is launched here and to come from the peer, as far as the peer has not been told.
+  // Messages of launched calls that the peer is to send and that were not granted yet.
   std::vector<MessageId> Post(const Exchange& exchange, int peer) {
     std::vector<MessageId> grants;
     const auto post = [&](int64_t sequence, const std::vector<uint8_t>& recv_from) {
@@ -183,7 +183,7 @@ class SocketGroup {
                                                       exchange.key.ToString(), " only ", came.got, " came in time"));
     }
     std::string text = Communicator::NothingFrom(peer, exchange);
-    // What it launched elsewhere, if anything: the likely reason.
+    // A call that the peer launched instead, if any: the likely reason.
     if (const std::optional<OpKey> other = io_->receiver(peer).Unclaimed(); other.has_value()) {
       absl::StrAppend(&text, "; it launched ", other->ToString(), ", which rank ", id_.rank, " did not");
     }
@@ -196,7 +196,8 @@ class SocketGroup {
   SocketTraffic own_traffic_;
   absl::Mutex mu_;
   absl::Status status_ ABSL_GUARDED_BY(mu_);
-  std::unique_ptr<SocketIo> io_;  // set once, before anyone else has the group; dies first: its thread uses the others
+  std::unique_ptr<SocketIo>
+      io_;  // set once, before the group is shared; destroyed first, as its thread uses the others
 };
 
 class SocketWork : public OnceWork {

@@ -1,15 +1,15 @@
 // A group over one TCP connection for every pair of ranks: ranks are processes on one or several machines, or threads
 // in tests.
 //
-// Every message is cut into frames (socket_wire.h).  Classes that have something to send share the connection by turns,
-// a frame each.  Where they overtake (training's mode `preempt`), the first class that has a frame goes instead:
+// Every message is cut into frames (socket_wire.h).  Classes that have something to send take turns on the connection,
+// a frame each.  If they overtake (training's mode `preempt`), the first class that has a frame goes instead:
 // control, all-to-all, all-reduce.  Then an all-to-all waits for one frame at most and for the bytes that the kernel
 // holds, which SocketSettings keep few, however long a sum is under way (scheduler/PAPERS.md, "Deadlock of a local
-// queue").  Messages of a call that the receiver has launched always arrive, whatever else is under way: each has its
-// room, and the others have credit by class.
+// queue").  Messages of a call that the receiver has launched always arrive, whatever else is under way: each has
+// memory of its own, and the other messages have credit by class.
 //
 // A call is launched without blocking and writes what the sockets take; one I/O thread moves the rest.  A peer's death
-// closes its connection, which ends at once every wait for something that it owes, also one that is for another rank at
+// closes its connection, which ends at once every call that needs the peer, even if the call waits for another rank at
 // the moment; Abort closes ours.  Closing a group and forming the next in the same process leaks nothing.
 //
 // Safety: neither encrypted nor authenticated beyond the group's secret, with which every connection begins
@@ -32,13 +32,13 @@ struct SocketGroupOptions {
   GroupOptions group = {};
   SocketFraming framing = {};
   SocketSettings socket = kKernelChooses;
-  SocketTraffic* traffic = nullptr;  // counts what is sent; outlives the group and its works; null: nobody asks
+  SocketTraffic* traffic = nullptr;  // counts what is sent; outlives the group and its works; null: not counted
 };
 
 // Forms the group; blocks until every rank is there.  A world of one opens nothing.  `store` is used only during the
 // call; to give up earlier, store->CancelWaits from another thread.  Errors: InvalidArgument (options), AlreadyExists
-// (duplicate rank), DeadlineExceeded (names who is missing), FailedPrecondition (another world size, or what answers is
-// no peer), Cancelled, Unavailable (network).
+// (duplicate rank), DeadlineExceeded (names the missing ranks), FailedPrecondition (another world size, or a process
+// that is no peer answers), Cancelled, Unavailable (network).
 absl::StatusOr<std::unique_ptr<Communicator>> FormSocketGroup(const SocketGroupOptions& options,
                                                               RendezvousStore* store);
 

@@ -17,8 +17,8 @@
 namespace switchyard::comm {
 namespace {
 
-constexpr int kMostEvents = 64;   // of one look
-constexpr int kMostUnread = 256;  // reads of what nobody wants any more
+constexpr int kMostEvents = 64;   // of one epoll_wait
+constexpr int kMostUnread = 256;  // reads of bytes that no call needs any more
 
 absl::Status NoRoom(const char* what) {
   return absl::UnavailableError(absl::StrCat("the system gives no ", what, ": ", std::strerror(errno)));
@@ -49,7 +49,7 @@ SocketIo::SocketIo(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool,
   }
 }
 
-// Edges alone: a socket is looked at again when something has changed, so that nothing is turned on and off.
+// Edge-triggered: an event comes when a socket changes, so that no interest is switched on and off.
 absl::Status SocketIo::Watch() {
   epoll_event event = {};
   event.events = EPOLLIN;
@@ -68,7 +68,7 @@ SocketIo::~SocketIo() {
   stop_ = true;
   Wake();
   if (thread_.joinable()) thread_.join();
-  // A connection that is closed with something unread resets the peer's, which may then lose our last words.
+  // Closing a connection with unread bytes resets the peer's, which may then lose our last message.
   std::array<char, 4096> unread;
   for (const std::unique_ptr<Connection>& connection : connections_) {
     if (connection == nullptr) continue;
@@ -128,7 +128,7 @@ void SocketIo::AwaitEvents(bool block) {
 
 bool SocketIo::Serve(Connection* connection) {
   if (connection->write_soon.exchange(false)) connection->may_write = true;
-  // What was granted may be written: reading comes first.
+  // Reads first, as grants permit writes.
   if (connection->may_read && !Read(connection)) {
     connection->open = false;
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd.get(), nullptr);
@@ -143,7 +143,7 @@ bool SocketIo::Serve(Connection* connection) {
   return connection->may_read || connection->may_write;
 }
 
-// False: the connection is over.
+// False: the connection has ended.
 bool SocketIo::Read(Connection* connection) {
   std::vector<MessageId> grants;
   const absl::StatusOr<bool> more = connection->receiver.Read(&grants);
@@ -153,7 +153,7 @@ bool SocketIo::Read(Connection* connection) {
     connection->may_write = true;
   }
   if (absl::IsFailedPrecondition(status)) options_.on_broken(connection->peer, status);
-  // (A connection that has hung up is read to its end: no edge tells of it again.)
+  // (A connection that has hung up is read to its end, as no further edge comes.)
   connection->may_read = status.ok() && (*more || connection->hung_up);
   return status.ok();
 }

@@ -1,7 +1,7 @@
 // The connections of one rank of a socket group, and the thread that reads and writes them.
 //
-// One thread waits with epoll.  It hands what arrives to the connection's receiver, writes to sockets that accept more
-// again, and ends the waits on a connection that closes or breaks the protocol.
+// One thread waits with epoll.  It gives arriving bytes to the connection's receiver, writes to sockets that accept
+// more again, and ends the waits on a connection that closes or breaks the protocol.
 // Thread-safe but for the destructor, which joins the thread and closes the connections.
 #pragma once
 
@@ -36,7 +36,7 @@ class SocketIo {
 
   SocketReceiver& receiver(int peer) { return connections_[static_cast<size_t>(peer)]->receiver; }
   SocketSender& sender(int peer) { return connections_[static_cast<size_t>(peer)]->sender; }
-  // Makes the thread write on to the peer.
+  // Makes the thread write what is queued for the peer.
   void WriteSoon(int peer);
   // Closes all connections for both sides and ends every wait with kAborted.  Idempotent.
   void Abort();
@@ -55,7 +55,7 @@ class SocketIo {
     std::atomic<bool> write_soon = false;
     // Used by the thread alone.
     bool open = true, hung_up = false;
-    bool may_read = false, may_write = false;  // it has not been read dry, or written full
+    bool may_read = false, may_write = false;  // the socket may have bytes to read, or accept more
   };
 
   SocketIo(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool, const Options& options, UniqueFd epoll,
@@ -63,7 +63,7 @@ class SocketIo {
   absl::Status Watch();
   void Run();
   void AwaitEvents(bool block);
-  // Returns whether there is more to do at once.
+  // Reads and writes for one turn.  Returns whether there is more to do at once.
   bool Serve(Connection* connection);
   bool Read(Connection* connection);
   void Wake();

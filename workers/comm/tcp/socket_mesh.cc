@@ -22,7 +22,7 @@ namespace switchyard::comm {
 namespace {
 
 constexpr absl::Duration kHelloLimit = absl::Seconds(5);
-constexpr absl::Duration kLongestPoll = absl::Milliseconds(50);  // then who gives up is heard
+constexpr absl::Duration kLongestPoll = absl::Milliseconds(50);  // after which a cancellation is noticed
 constexpr int kMostStrangers = 64;  // that may be connected and silent; beyond, the oldest goes
 constexpr OpKey kHello = {.op = CommOp::kHello, .comm_class = CommClass::kControl, .sequence = -1, .bytes = 0};
 
@@ -33,7 +33,7 @@ absl::Status NetworkError(const std::string& what) {
 absl::StatusOr<UniqueFd> NewSocket(const SocketAddress& own, const SocketSettings& settings) {
   UniqueFd fd(socket(own.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return NetworkError("the system gives no socket");
-  // What is accepted later has them, too.
+  // Accepted sockets inherit these options.
   const int yes = 1;
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
   if (settings.send_buffer_bytes > 0) {
@@ -71,7 +71,7 @@ class Mesh {
   }
 
  private:
-  // A connection whose other end has not said who it is.
+  // A connection of a peer that has not sent its identity yet.
   struct Candidate {
     UniqueFd fd;
     int peer = -1;  // that this rank connects to
@@ -116,7 +116,7 @@ class Mesh {
         absl::StrCat("rank ", peer, " refused the connection, or left: ", std::strerror(error)));
   }
 
-  // Waits until something happens, and sees to it.
+  // Waits for an event, and handles it.
   absl::Status Step() {
     std::vector<pollfd> polled = {{listening_.get(), POLLIN, 0}};
     absl::Time until = std::min(options_.deadline, absl::Now() + kLongestPoll);
@@ -127,7 +127,7 @@ class Mesh {
     }
     const size_t first_assignment = polled.size();
     for (const UniqueFd& assignment : assignments_)
-      polled.push_back({assignment.get(), POLLRDHUP, 0});  // -1 is passed over
+      polled.push_back({assignment.get(), POLLRDHUP, 0});  // poll ignores -1
     const int64_t wait = absl::ToInt64Milliseconds(until - absl::Now()) + 1;
     if (poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait, 0))) < 0 && errno != EINTR) {
       return NetworkError("forming a group");
@@ -207,7 +207,7 @@ class Mesh {
     return false;
   }
 
-  // False: it does not stay.
+  // Logs why the candidate is closed.  Returns false.
   bool Refuse(absl::string_view why) const {
     LogWarn("rank ", options_.rank, " of epoch ", options_.epoch, " refuses a connection: ", why);
     return false;

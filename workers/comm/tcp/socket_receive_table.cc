@@ -13,7 +13,7 @@ namespace switchyard::comm {
 void SocketReceiveTable::MakeRoom(Incoming* incoming, int64_t bytes) {
   if (incoming->posted) bytes = incoming->bytes;
   if (incoming->message.capacity() + kFrameHeaderBytes >= bytes && incoming->message.capacity() > 0) return;
-  // (The pool's buffers double: nothing is copied often.)
+  // (The pool's buffers double, so bytes are copied few times.)
   Message room = pool_->Take(bytes - kFrameHeaderBytes);
   if (incoming->got > 0) std::memcpy(room.frame(), incoming->message.frame(), static_cast<size_t>(incoming->got));
   incoming->message = std::move(room);

@@ -11,7 +11,7 @@
 
 namespace switchyard::comm {
 
-// A frame's bytes go where they belong; what follows it is staged.  Returns how many bytes came; 0 = none now.
+// Reads a frame's bytes into its message and stages the bytes after it.  Returns the bytes read; 0 = none now.
 absl::StatusOr<int64_t> SocketReceiver::ReadOnce() {
   const absl::Span<char> room = table_.Room();
   iovec parts[2] = {{room.data(), room.size()}, {staged_ + num_staged_, kStagedBytes - num_staged_}};
@@ -63,7 +63,7 @@ absl::Status SocketReceiver::TakeStaged(std::vector<MessageId>* grants) {
 
 absl::StatusOr<bool> SocketReceiver::Read(std::vector<MessageId>* grants) {
   for (int64_t read = 0; read < kTurnBytes;) {
-    absl::MutexLock lock(&mu_);  // let go between two, so that callers come in
+    absl::MutexLock lock(&mu_);  // unlocked between two reads, so that callers can enter
     ASSIGN_OR_RETURN(const int64_t got, ReadOnce());
     RETURN_IF_ERROR(TakeStaged(grants));
     if (!more_) return false;

@@ -1,7 +1,7 @@
-// The other direction of a connection: reads what a peer sends, as it comes, into the messages that are waited for.
+// The receiving direction of a connection: reads what a peer sends into the messages that calls wait for.
 //
-// The group's I/O thread reads; callers launch and wait.  It always reads on: everything that a peer may send has its
-// place (socket_receive_table.h), so a message that nobody waits for delays no other.  Thread-safe.
+// The group's I/O thread reads; callers launch and wait.  It never stops reading: there is memory for everything that a
+// peer may send (socket_receive_table.h), so a message without a waiting call delays no other.  Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ class SocketReceiver {
   // fd: connected and non-blocking; borrowed.
   SocketReceiver(int fd, std::shared_ptr<MessagePool> pool) : fd_(fd), table_(std::move(pool)) {}
 
-  // Called by one thread.  Returns whether there is more to read now.  Appends what the peer granted.
-  // Errors: Unavailable (the connection has closed), FailedPrecondition (what came is no record, or breaks the rules).
+  // Called by one thread.  Returns whether there is more to read now.  Appends the peer's grants.  Errors: Unavailable
+  // (the connection has closed), FailedPrecondition (the bytes are no record, or break the rules).
   absl::StatusOr<bool> Read(std::vector<MessageId>* grants) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Records that the call that receives the message is launched.  False: it was before.
+  // Records that the call that receives the message is launched.  False: it was recorded before.
   bool Post(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until the whole message is here (kDone); other values say why it is not.  What arrived before the connection
   // closed counts.  elsewhere: how many other connections the caller knows to have closed; if there are more, Await
@@ -46,7 +46,7 @@ class SocketReceiver {
   void EndedElsewhere() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // More than a few records: what comes behind a frame in the same read.
+  // Room for several records that follow a frame in the same read.
   static constexpr size_t kStagedBytes = 8 << 10;
 
   absl::StatusOr<int64_t> ReadOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

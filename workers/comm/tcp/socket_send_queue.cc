@@ -44,7 +44,7 @@ absl::Status SocketSendQueue::Granted(const MessageId& id) {
     item.granted = true;
     return absl::OkStatus();
   }
-  if (known) return absl::OkStatus();  // it had gone whole
+  if (known) return absl::OkStatus();  // the whole message was sent
   if (early_.size() >= kMostEarlyGrants || !early_.insert(id).second) {
     return absl::FailedPreconditionError(absl::StrCat("it grants #", id.sequence, " of class ",
                                                       CommClassName(id.comm_class), ", ", early_.size(),

@@ -1,9 +1,9 @@
-// What waits to be sent to one peer: a queue of messages for each class, and which bytes go next.
+// The messages that wait to be sent to one peer, a queue for each class, and the choice of the next bytes.
 //
 // Classes that have something to send take turns, a frame each; or, if they overtake, the first of them goes between
 // two frames (kSendOrder), and an all-to-all waits for at most one frame of a sum.  Within a class messages go in the
 // order in which they came.  A message that may not go yet, because the peer has not granted it and the credit without
-// a grant is used up (socket_wire.h), does not delay those behind it. No I/O, no clock.  Thread-compatible.
+// a grant is used up (socket_wire.h), does not delay later ones.  No I/O, no clock.  Thread-compatible.
 #pragma once
 
 #include <sys/uio.h>
@@ -29,21 +29,21 @@ class SocketSendQueue {
   // traffic: borrowed.  REQUIRES: kLeastFrameBytes <= framing.bytes <= kMostFrameBytes.
   SocketSendQueue(const SocketFraming& framing, SocketTraffic* traffic);
 
-  // The message's FrameHeader is in its place.  REQUIRES: the queue has no other of that id.
+  // Queues a message.  REQUIRES: its FrameHeader is filled in, and the queue has no other of that id.
   void Push(const MessageId& id, Message message);
-  // To be told to the peer: this rank takes that message of its.
+  // Queues a grant: this rank has launched the call that receives that message of the peer's.
   void PushGrant(const MessageId& id);
-  // The peer has said so.  FailedPrecondition: it grants more than it may.
+  // Records a grant of the peer's.  FailedPrecondition: it grants more than it may.
   absl::Status Granted(const MessageId& id);
 
-  // What to write next, in at most kMostParts parts; 0 = nothing may go now.  Again before Wrote: the same.
+  // The bytes to write next, in at most kMostParts parts; 0 = nothing may go now.  Returns the same until Wrote.
   int Next(iovec* parts);
-  // The first so many bytes of them are gone.
+  // The first `bytes` bytes of them have been written.
   void Wrote(int64_t bytes);
   // Whether Next would give something.
   bool HasMore() const;
 
-  // Whether the message has not gone whole.
+  // Whether a part of the message has not been written.
   bool Holds(const MessageId& id) const;
 
  private:
@@ -65,11 +65,11 @@ class SocketSendQueue {
   const SocketFraming framing_;
   SocketTraffic* const traffic_;
   std::array<Queue, kNumCommClasses> queues_;
-  size_t first_place_ = 0;                       // in kSendOrder: the class that is asked first
+  size_t first_place_ = 0;                       // in kSendOrder: the class that has the turn
   std::array<int64_t, kNumCommClasses> window_;  // bytes that may go without a grant
-  std::map<MessageId, int64_t> ungranted_;       // bytes that went so, of messages that are not granted yet
-  std::set<MessageId> early_;                    // granted, and not here yet
-  std::string grants_;                           // records that wait
+  std::map<MessageId, int64_t> ungranted_;       // bytes that were sent of messages without a grant
+  std::set<MessageId> early_;                    // granted before they were pushed
+  std::string grants_;                           // records that are to be sent
 
   // The frame under way: headers, and what is left of its bytes.
   std::string head_;

@@ -21,7 +21,7 @@ int64_t SocketSender::WriteOnce() {
   do {
     sent = sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  // (That the connection is gone is read from its other direction, behind all that came before.)
+  // (The receiving direction reports that the connection is gone, after all bytes before.)
   if (sent < 0) return 0;
   queue_.Wrote(sent);
   return sent;
@@ -31,7 +31,7 @@ bool SocketSender::Send(absl::Span<const MessageId> grants, const MessageId* id,
   absl::MutexLock lock(&mu_);
   for (const MessageId& grant : grants) queue_.PushGrant(grant);
   if (id != nullptr) queue_.Push(*id, std::move(message));
-  // Who came to send one message does not carry what waits behind it.
+  // A caller that sends one message does not send the rest of the queue.
   for (int64_t written = 0; written < kTurnBytes;) {
     const int64_t now = WriteOnce();
     if (now == 0) return false;
@@ -43,7 +43,7 @@ bool SocketSender::Send(absl::Span<const MessageId> grants, const MessageId* id,
 
 bool SocketSender::Write() {
   for (int64_t written = 0; written < kTurnBytes;) {
-    absl::MutexLock lock(&mu_);  // let go between two, so that callers come in
+    absl::MutexLock lock(&mu_);  // unlocked between two writes, so that callers can enter
     const int64_t now = WriteOnce();
     if (now == 0) return false;
     written += now;

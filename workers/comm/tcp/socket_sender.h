@@ -1,4 +1,4 @@
-// One direction of a connection: sends what is queued for a peer, as far as its socket takes it.
+// The sending direction of a connection: sends what is queued for a peer, as far as its socket accepts it.
 //
 // A caller that queues a message writes at once what the socket accepts; the group's I/O thread writes the rest when
 // the socket accepts more.  Thread-safe.
@@ -19,7 +19,7 @@
 
 namespace switchyard::comm {
 
-inline constexpr int64_t kTurnBytes = 512 << 10;  // that a connection reads or writes before others have their turn
+inline constexpr int64_t kTurnBytes = 512 << 10;  // that a connection reads or writes in one turn
 
 // How a wait for a peer ended.  kElsewhere: another peer's connection has closed.
 enum class SocketEnd : uint8_t { kDone, kClosed, kAborted, kLate, kElsewhere };
@@ -31,16 +31,16 @@ class SocketSender {
 
   // Grants the peer messages that this rank receives, and sends one of its own (null: none) as far as it may go now.
   // True: there is more to write (Write).  False: nothing may go, or the socket is full; epoll wakes the I/O thread
-  // when it no longer is.
+  // when it accepts more.
   bool Send(absl::Span<const MessageId> grants, const MessageId* id, Message message) ABSL_LOCKS_EXCLUDED(mu_);
   // Writes for one turn; returns the same as Send.
   bool Write() ABSL_LOCKS_EXCLUDED(mu_);
   // Records the peer's grants.  FailedPrecondition: it may not grant these.
   absl::Status Granted(absl::Span<const MessageId> ids) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Blocks until the kernel has the whole message (kDone); other values say why it has not.
+  // Blocks until the whole message is in the kernel (kDone); other values say why it is not.
   SocketEnd AwaitSent(const MessageId& id, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends every wait with kClosed (the connection is gone) or kAborted, which is stronger.
+  // Ends every wait with kClosed (the connection is gone) or kAborted, which replaces kClosed.
   void End(SocketEnd why) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

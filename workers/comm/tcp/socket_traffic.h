@@ -1,5 +1,4 @@
-// What socket groups have sent: counted by whoever sends, read by whoever shows it.  Thread-safe; each number by
-// itself.
+// Counters of what socket groups have sent.  Thread-safe; numbers read at one time need not fit each other.
 #pragma once
 
 #include <array>
@@ -13,7 +12,7 @@ namespace switchyard::comm {
 struct SocketTraffic {
   std::array<std::atomic<int64_t>, kNumCommClasses> frames = {};  // by class, handed to the kernel whole
   std::array<std::atomic<int64_t>, kNumCommClasses> bytes = {};   // of them, headers of messages included
-  // Messages that began while one of a later class had bytes left that could have gone (in SendOrder).
+  // Messages that began while one of a later class (kSendOrder) had bytes left that could have gone.
   std::atomic<int64_t> overtaken = 0;
 };
 

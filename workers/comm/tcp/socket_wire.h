@@ -1,11 +1,12 @@
-// What goes over the connection between two ranks of a socket group: records, each a header of 32 bytes and, of a
-// frame, the next bytes of its message behind it.
+// The records that go over the connection between two ranks of a socket group: each is a header of 32 bytes and, for a
+// frame, the next bytes of its message.
 //
-// A message is a FrameHeader and a payload (frame_header.h), cut into frames so that one of another class may overtake
-// it between two.  Frames of one message come in order; those of several messages may take turns.  A grant goes the
-// other way, once for every message: its receiver has launched the call that takes it, so there is room for all of it.
-// Before that its sender may send kUngrantedBytes of it, and kWindowBytes of all such messages of one class: classes
-// have credit of their own, and a message whose call has been launched is never behind one whose call has not.
+// A message is a FrameHeader and a payload (frame_header.h), cut into frames, so that a message of another class may
+// overtake it between two of them.  Frames of one message come in order; those of several messages may take turns.  A
+// grant goes the other way, once for every message: the receiver has launched the call that receives it, so there is
+// memory for all of it.  Before that its sender may send kUngrantedBytes of it, and kWindowBytes of all such messages
+// of one class.  As classes have credit of their own, a message of a launched call never waits for one of a call that
+// is not launched.
 // Plain data of fixed layout, native byte order.
 #pragma once
 
@@ -25,17 +26,17 @@ struct SocketFraming {
   int64_t bytes = kMostFrameBytes;  // of a frame at most; at least kLeastFrameBytes
   bool overtakes = false;           // an earlier class goes first (kSendOrder); otherwise classes take turns
 };
-// Of training: connections that all-to-alls and sums share by turns, or on which all-to-alls overtake sums.
+// For training: all-to-alls and sums take turns on a connection, or all-to-alls overtake sums.
 inline constexpr SocketFraming kSharingFrames = {.bytes = 64 << 10};
 inline constexpr SocketFraming kOvertakingFrames = {.bytes = 64 << 10, .overtakes = true};
-// Of messages whose receiver has not launched their call yet; what may come of them at most, for each peer and class.
-// They come in frames of kLeastFrameBytes or more, but for a message's last, so what a receiver holds is less than
-// twice as much, and 4 KiB at least for each.
+// The most that a peer may send, in each class, of messages whose call the receiver has not launched.  All frames but a
+// message's last have kLeastFrameBytes or more, so a receiver holds less than twice as much, and 4 KiB at least for
+// each.
 inline constexpr int64_t kUngrantedBytes = 512 << 10;
 inline constexpr int64_t kWindowBytes = 2 << 20;
-inline constexpr size_t kMostEarlyGrants = 1 << 16;  // calls that a receiver may be ahead of its sender
+inline constexpr size_t kMostEarlyGrants = 1 << 16;  // by so many calls a receiver may be ahead of its sender
 
-// Which message of those from one rank to another: there is at most one under it (Communicator::Exchange).
+// Names a message from one rank to another: at most one has it at a time (Communicator::Exchange).
 struct MessageId {
   CommClass comm_class = CommClass::kControl;
   bool one_way = false;
@@ -63,7 +64,7 @@ struct RecordHeader {
   uint8_t one_way = 0;
   uint8_t unused = 0;
   uint32_t split = 0;
-  uint32_t bytes = 0;  // of the message, behind this header; of a grant 0
+  uint32_t bytes = 0;  // of the message, after this header; of a grant 0
   int64_t sequence = 0;
   int64_t message_bytes = 0;  // with its FrameHeader; of a grant 0
 
@@ -73,7 +74,7 @@ static_assert(sizeof(RecordHeader) == 32);
 
 RecordHeader FrameRecord(const MessageId& id, int64_t bytes, int64_t message_bytes);
 RecordHeader GrantRecord(const MessageId& id);
-// FailedPrecondition: no record of this protocol, or one with sizes that none has.
+// FailedPrecondition: not a record of this protocol, or one with impossible sizes.
 absl::Status CheckRecord(const RecordHeader& header);
 
 }  // namespace switchyard::comm

@@ -27,7 +27,7 @@ void ClampRows(const ClampArgs& a, int64_t begin, int64_t end) {
       for (int64_t j = 0; j < a.width; j += kN) {
         const int64_t n = a.width - j < kN ? a.width - j : kN;
         VecT<Elem> v = LoadPart(x + j, n);
-        v = v > limit ? limit : v;  // false for NaN, which so stays
+        v = v > limit ? limit : v;  // false for NaN, which stays NaN
         v = v < -limit ? -limit : v;
         StorePart<Elem>(v, x + j, n);
       }

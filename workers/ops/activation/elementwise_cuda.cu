@@ -18,7 +18,7 @@ struct ClampOp {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       AccT<Elem> v = Widen(values.at[i]);
-      v = v > limit ? limit : v;  // false for NaN, which so stays
+      v = v > limit ? limit : v;  // false for NaN, which stays NaN
       v = v < -limit ? -limit : v;
       values.at[i] = Narrow<Elem>(v);
     }
@@ -37,8 +37,8 @@ struct EmbedOp {
     const int64_t column = pack * kCount, left = a.width - column;
     const int32_t token = a.tokens[row];
     Pack<AccT<Elem>, kCount> out = {};
-    // A step may be enqueued before it is known that the one before drew nothing (-1): its rows are zeros, not whatever
-    // lies before the table.
+    // A step may be enqueued before it is known that the one before drew no token (-1): its rows are zeros, not the
+    // memory before the table.
     if (token >= 0) {
       const auto in =
           LoadPack<kCount>(static_cast<const Elem*>(a.table) + token * a.table_stride + column, left, aligned);

@@ -1,4 +1,4 @@
-// The backward pass of the biases of experts' outputs, where each row's output has a weight:
+// The backward pass of the biases of experts' outputs, when each row's output has a weight:
 // o = w · (z + bias[expert of the row]), with do given:
 //   dw[i] += do[i] · bias,   dbias += Σ over the expert's rows of w[i] · do[i].
 // (RowScaleBackward computes what z = h · downᵀ adds to dw.)

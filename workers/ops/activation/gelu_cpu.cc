@@ -7,7 +7,7 @@ namespace {
 inline constexpr double kGeluRoot = 0.79788456080286535588;  // √(2/π)
 inline constexpr double kGeluCube = 0.044715;
 
-// What u is made of: beyond ±30 the sigmoid is 0 or 1 in every dtype, and nothing overflows before.
+// x clamped for u: beyond ±30 the sigmoid is 0 or 1 in every dtype, and nothing overflows before.
 template <class Vec>
 SY_INLINE Vec GeluNear(Vec x) {
   using Acc = decltype(x[0] + 0);

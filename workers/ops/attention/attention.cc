@@ -16,7 +16,7 @@
 namespace switchyard::ops {
 
 int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim) {
-  static_assert(kAttentionKeyTile == 64);  // as the kernels have it
+  static_assert(kAttentionKeyTile == 64);  // the kernels' tile
   const int64_t plain_bytes = LayOutAttention(rows, head_dim, kAttentionKeyTile).total * 8;
   return std::max(plain_bytes, LayOutTileAttention(rows, head_dim).total);
 }
@@ -36,7 +36,7 @@ int64_t Alignment(int64_t queries_per_tile) {
   return alignment;
 }
 
-// Queries a tile takes: enough rows that preparing a key tile pays, fewer if that would leave threads idle.
+// Queries of a tile: enough rows that preparing a key tile pays, fewer if that would leave threads idle.
 int64_t QueriesPerTile(int64_t num_query, int64_t group, int64_t kv_heads, int64_t threads) {
   const int64_t most = std::max<int64_t>(1, kAttentionTaskRows / group);
   const int64_t tiles_wanted = (4 * threads + kv_heads - 1) / kv_heads;

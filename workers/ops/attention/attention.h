@@ -2,12 +2,12 @@
 //
 // out[i] = Σ_j softmax_j(scale · q[i]·k[j]) v[j] over the keys j that query i sees: j <= i, and with a window w > 0
 // also i - w < j (w keys, its own included).  Query head h reads kv head h / (N / Nkv).  The keys of the step's own
-// rows must be in the cache already (WriteKv).
+// rows must already be in the cache (WriteKv).
 //
 // Batch invariance: a query row walks its keys in tiles of kAttentionKeyTile, at multiples of it in absolute position,
 // in rising order, with one online softmax.  So its bits depend neither on how the prompt was chunked, nor on the
 // cache's block size, other sequences or threads.  A tile that a row does not see is not touched for it.  (Keys and
-// values must be finite: a NaN or Inf may also reach rows of the same chunk that stand before it.)  Softmax and sums
+// values must be finite: a NaN or Inf may also reach earlier rows of the same chunk.)  Softmax and sums
 // are in AccDType.  With a bf16 cache and AVX512-BF16 or AMX, probabilities are rounded to bf16 before they meet v.
 //
 // Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.

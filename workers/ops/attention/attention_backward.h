@@ -1,10 +1,10 @@
-// The backward pass of causal attention over whole sequences: of what PagedAttention (attention.h) computes for
-// sequences that begin at position 0 and whose keys are all rows of this batch, as in training.
+// The backward pass of PagedAttention (attention.h) over whole sequences, as in training: they begin at position 0, and
+// all of their keys are rows of this batch.
 //
 // Probabilities are computed again from q and k, tile by tile, so nothing of size [S, S] is kept.  All sums are in
 // AccDType and rounded once.  dk and dv of a kv head add its query heads in order, and within a head the queries in
-// rising tiles of 64, so bits depend on the sequence alone.  Parallel over (sequence, kv head): a batch of fewer of
-// these than threads leaves threads idle.  Blocks until done.  Borrows all memory.  CPU only so far.
+// rising tiles of 64, so bits depend on the sequence alone.  Parallel over (sequence, kv head): with fewer pairs than
+// threads, some threads are idle.  Blocks until done.  Borrows all memory.  CPU only so far.
 // Does not do: a cached prefix, attention sinks, dropout.
 #pragma once
 
@@ -32,12 +32,12 @@ struct WholeSequence {
 };
 
 // Writes dqkv of the sequences' rows; other rows stay as they are.  Errors (InvalidArgument): shapes or dtypes that do
-// not fit, heads that do not divide, a sequence outside the batch or over another's rows.
+// not fit, heads that do not divide, a sequence outside the batch or overlapping another.
 absl::Status AttentionBackward(const Stream& stream, const AttentionBackwardDesc& desc,
                                absl::Span<const WholeSequence> sequences,  // in rising order of rows
                                const TensorView& qkv,        // [T, (N + 2 Nkv) * D] model dtype, prepared (qkv.h)
-                               const TensorView& attended,   // [T, N * D] model dtype: what attention gave
+                               const TensorView& attended,   // [T, N * D] model dtype: attention's output
                                const TensorView& dattended,  // [T, N * D] model dtype
-                               const TensorView& dqkv);      // [T, (N + 2 Nkv) * D] model dtype, not over the others
+                               const TensorView& dqkv);  // [T, (N + 2 Nkv) * D] model dtype, not overlapping the others
 
 }  // namespace switchyard::ops

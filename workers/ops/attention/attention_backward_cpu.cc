@@ -125,7 +125,7 @@ class Task {
     }
   }
 
-  // Query tiles that see something of the key tile: [key, LastQuery(key)).
+  // Query tiles that see a part of the key tile: [key, LastQuery(key)).
   int64_t LastQuery(int64_t key) const {
     const int64_t last = t_.window > 0 ? key + kTile - 1 + t_.window : t_.rows;
     return last < t_.rows ? last : t_.rows;
@@ -198,7 +198,7 @@ class Task {
   void AddKeyTile(int64_t key) {
     const int64_t dim = l_.padded_dim;
     t_.yield(t_.pool);
-    // V first, in the memory of K, which only its transpose is needed of.
+    // V first, in the memory of K, as only K's transpose is needed.
     LoadRows(t_.v, t_.qkv_stride, key, base_ + l_.k);
     Turn(base_ + l_.k, base_ + l_.v_turned);
     LoadRows(t_.k, t_.qkv_stride, key, base_ + l_.k);

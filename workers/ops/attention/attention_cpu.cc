@@ -49,7 +49,7 @@ struct Visible {
   bool all() const { return lo == 0 && hi == kTile; }
 };
 
-// What AddTile changes: some rows' outputs, by their probabilities and their decay.
+// The argument of AddTile: some rows' outputs, probabilities and decays.
 template <class Acc>
 struct RowBlock {
   const Acc* p;  // [rows, kTile]
@@ -143,7 +143,7 @@ class Task {
     }
   }
 
-  // Addresses of the tile's keys [begin, end) in the cache; those outside, which no row sees, point at one that exists.
+  // Addresses of the tile's keys [begin, end) in the cache; keys outside, which no row sees, get an existing key's.
   void FindKeys(int64_t tile, int64_t begin, int64_t end) {
     int64_t block = (tile + begin) / t_.block_size, in_block = (tile + begin) % t_.block_size;
     for (int64_t c = begin; c < end; ++c) {
@@ -182,7 +182,7 @@ class Task {
     for (int64_t r = 0; r < rows_; ++r) Soften(r, SeenBy(r, tile));
     int64_t r = 0;
     for (; r + 4 <= rows_; r += 4) {
-      // Positions rise with r, so the first and the last row speak for those between.
+      // Positions rise with r, so the first and the last row decide for those between.
       if (SeenBy(r, tile).all() && SeenBy(r + 3, tile).all()) {
         AddTile<4, 4>(Block(r), values, {.lo = 0, .hi = kTile}, dim);
       } else {

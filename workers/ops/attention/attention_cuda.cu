@@ -1,4 +1,4 @@
-// Chooses among the kernels of attention by the call's own terms, so that a session's steps choose alike.
+// Chooses among the kernels of attention by the call's arguments alone, so that all steps of a session choose alike.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int64_t kVectorElems = 8;         // of 16 bytes
-constexpr int64_t kNarrowHead = 128;        // elements; up to it 100 KB of shared memory do
+constexpr int64_t kNarrowHead = 128;        // elements; up to it 100 KB of shared memory are enough
 constexpr int kWideHeadShared = 194 << 10;  // bytes of a block beyond it: Hopper has them, an A100 does not
 
 bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -31,7 +31,7 @@ int Attention(const CudaCall& call, const CudaAttentionArgs& args) {
     if (error != cudaSuccess) return error;
     if (shared < kWideHeadShared) return AttentionPlain(call, args);
   }
-  // One kernel for all rows: a position computed as a decode has the bits that it has inside a chunk.
+  // One kernel for all rows, so that a position has the same bits as a decode and inside a chunk.
   if (call.deterministic) return AttentionPrefill(call, args, /*decodes=*/true);
   const int error = AttentionPrefill(call, args, /*decodes=*/false);
   return error != 0 ? error : AttentionDecode(call, args);

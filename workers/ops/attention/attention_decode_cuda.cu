@@ -28,8 +28,8 @@ constexpr int kKeys = 16;  // of a warp's tile
 constexpr int kStages = 3;
 static_assert(kWarps * kKeys == kSplitStep);
 
-// Shared memory: each warp's stages [kKeys, kDim] of keys and as many values; at the end, in the same place, what the
-// warps have found.
+// Shared memory: each warp's stages [kKeys, kDim] of keys and as many values; at the end, in the same place, the warps'
+// partial results.
 template <int kDim>
 struct Layout {
   static constexpr int kStage = 2 * kKeys * kDim;  // elements
@@ -40,7 +40,7 @@ struct Layout {
   static constexpr int kBytes = kStagesBytes > kFoundBytes ? kStagesBytes : kFoundBytes;
 };
 
-// What one block reads: keys [begin, end) of a sequence for `heads` heads from first_head on.
+// The work of one block: keys [begin, end) of a sequence for `heads` heads from first_head on.
 struct DecodeWork {
   int sequence, kv_head, first_head, heads, begin, end, num_splits;
 };
@@ -153,7 +153,7 @@ __device__ __forceinline__ void ReadKeys(const CudaAttentionArgs& a, const Decod
   }
 }
 
-// What the warps found: values [kWarps, kMmaRows, kPitch], then (max · scale, sum) [kWarps, kMmaRows].
+// The warps' partial results: values [kWarps, kMmaRows, kPitch], then (max · scale, sum) [kWarps, kMmaRows].
 template <int kDim>
 __device__ __forceinline__ float2* FoundSums() {
   return reinterpret_cast<float2*>(DynamicShared<float>() + kWarps * kMmaRows * Layout<kDim>::kPitch);
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads)
     DecodeKernel(const CudaAttentionArgs a, const int64_t first_row, const float scale_log2,
                  const PartialLayout partials, void* workspace) {
   WaitForPrecedingKernel();
-  LaunchDependents();  // the merging kernel's blocks may come up; they wait for the end of this one
+  LaunchDependents();  // the merging kernel's blocks may start; they wait for the end of this one
   DecodeWork work;
   if (!FindWork(a, a.sequences.decodes[first_row + blockIdx.z], &work)) return;
   RowState<kDim> state;

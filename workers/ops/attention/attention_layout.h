@@ -1,5 +1,5 @@
-// The layout of the scratch memory of attention's tasks, forward and backward: the one list from which both sizes and
-// pointers come; and the prefetch of a paged key.
+// The layout of the scratch memory of attention's tasks, forward and backward, for both sizes and pointers; and the
+// prefetch of a paged key.
 //
 // Internal to workers/ops.  Functions are static: kernel files must not define inline ones with linkage (see simd.h).
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace switchyard::ops {
 
-// Asks for the key and value at `pos`.  The cache's blocks are scattered, so the processor cannot guess what is next;
-// at long contexts a decode would wait for memory at each block.
+// Prefetches the key and value at `pos`.  The cache's blocks are scattered, so the processor cannot predict the next
+// address; at long contexts a decode would wait for memory at each block.
 template <class Elem>
 static inline __attribute__((always_inline)) void PrefetchKey(const AttentionTask& t, int64_t pos) {
   const int64_t at = t.block_table[pos / t.block_size] * t.block_stride + pos % t.block_size * t.head_dim;
@@ -21,7 +21,7 @@ static inline __attribute__((always_inline)) void PrefetchKey(const AttentionTas
   }
 }
 
-// Hands out [begin, begin + count) one after the other, rounded up to whole cache lines.
+// Allocates ranges [begin, begin + count) one after the other, rounded up to whole cache lines.
 struct ScratchCursor {
   int64_t at = 0;
 };

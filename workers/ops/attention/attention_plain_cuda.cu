@@ -1,10 +1,10 @@
-// Attention for what the tensor cores do not take: fp32 and fp64, head dims that are no multiple of 8, odd strides.
+// Attention without tensor cores: for fp32 and fp64, head dims that are no multiple of 8, odd strides.
 //   s_j = (q · k_j) · scale;  m' = max(m, s);  l = l · e^(m - m') + Σ e^(s_j - m');  o = o · e^(m - m') + Σ e^(s_j -
 //   m') v_j
 //
 // One block per (row, head), in tiles of 64 keys that begin at multiples of 64: warps take a key each for the scores,
-// then every thread its dimensions of the output.  A row's numbers so depend on the row and its keys alone.  exp is the
-// library's exact one.  Meant to be right, not fast: every query head reads its keys for itself.
+// then every thread its dimensions of the output.  So a row's numbers depend on the row and its keys alone.  exp is the
+// library's exact one.  Slow: every query head reads its keys for itself.
 #include <cuda_runtime.h>
 
 #include <cstdint>

@@ -101,7 +101,7 @@ __device__ __forceinline__ void LoadKeys(const CudaAttentionArgs& a, const int64
   }
 }
 
-// Where the keys end that the lane's two rows see.  Rows that do not exist see what the last one sees.
+// The ends of the keys that the lane's two rows see.  Rows past the last one have its end.
 struct Sight {
   int end[2];
   int min_end, max_end;  // of the warp's rows
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
   __syncthreads();
   if (work.rows == 0) return;
   const int first_tile = work.first_key / kKeys, end_tile = (work.end_key + kKeys - 1) / kKeys;
-  // Keys that no row sees may never have been written, or belong to somebody else by now.
+  // Keys that no row sees may be unwritten, or may belong to another sequence by now.
   const auto offset_of = [&](int key) -> int64_t {
     const bool seen = key >= work.first_key && key < work.end_key;
     return seen ? CacheRow(a, work.sequence, work.kv_head, key) * a.head_dim : int64_t{-1};

@@ -54,7 +54,7 @@ class TileTask {
   }
 
  private:
-  // Rows past the last one repeat its position; their queries are zero and nobody reads their outputs.
+  // Rows past the last one repeat its position; their queries are zero and their outputs are not used.
   int64_t Position(int64_t row) const { return t_.first_pos + (row < rows_ ? row : rows_ - 1) / t_.group; }
 
   // q_[row tile][d chunk][d pair][row]: pairs of neighbouring d in one 32-bit word.

@@ -71,7 +71,7 @@ absl::Status CheckSequences(const OpSite& at, const SequenceBatch& sequences, in
 
 namespace {
 
-// Copies one row's heads to where position `pos` has its place in the cache.
+// Copies one row's heads to the place of position `pos` in the cache.
 void WriteRow(const TensorView& rows, int64_t row, const TensorView& cache, int64_t block, int64_t in_block) {
   const int64_t heads = cache.dim(1), block_size = cache.dim(2), elem_bytes = DTypeBytes(cache.dtype());
   const int64_t head_bytes = cache.dim(3) * elem_bytes;

@@ -30,7 +30,7 @@ struct KvCacheView {
   int64_t head_dim() const { return k.dim(3); }
 };
 
-// What one sequence brings to a step: rows [row_begin, row_begin + num_query) of the batch are its positions
+// The rows of one sequence in a step: rows [row_begin, row_begin + num_query) of the batch are its positions
 // [start_pos, start_pos + num_query).
 struct SequenceRows {
   int64_t row_begin = 0;
@@ -41,7 +41,7 @@ struct SequenceRows {
 
 struct CudaSequences;
 
-// The sequences of a step as ops take them: on a device also what device_sequences.h has brought there.
+// The sequences of a step as ops take them; for a device, also their copy in its memory (device_sequences.h).
 struct SequenceBatch {
   SequenceBatch() = default;
   // Implicit: on the CPU a span or vector is a batch.

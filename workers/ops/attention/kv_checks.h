@@ -14,11 +14,11 @@ absl::Status CheckKvCache(const OpSite& at, const KvCacheView& cache, DType dtyp
 // InvalidArgument unless every sequence's rows are in the batch and its positions in blocks of the cache.
 absl::Status CheckSequences(const OpSite& at, absl::Span<const SequenceRows> sequences, int64_t num_rows,
                             const KvCacheView& cache);
-// The same for an op's argument: on a device they were checked when they were brought there.
+// The same for an op's argument: on a device they were checked when they were copied there.
 absl::Status CheckSequences(const OpSite& at, const SequenceBatch& sequences, int64_t num_rows,
                             const KvCacheView& cache);
 
-// What the CUDA kernels that write k and v take.
+// The arguments of the CUDA kernels that write k and v.
 CudaKvArgs MakeCudaKvArgs(const CudaSequences& sequences, const TensorView& k, const TensorView& v,
                           const KvCacheView& cache);
 

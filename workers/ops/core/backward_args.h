@@ -1,4 +1,4 @@
-// Arguments of the CPU kernels of the backward pass, with the rules of kernels.h, whose table names the kernels.
+// Arguments of the CPU kernels of the backward pass.  The table in kernels.h names the kernels; its rules apply.
 //
 // Internal to workers/ops.
 #pragma once
@@ -13,7 +13,7 @@ struct KernelRows {
   int64_t stride;
 };
 
-// Rows in the model's dtype or, if `acc`, in what that accumulates in.
+// Rows in the model's dtype or, if `acc`, in its AccDType.
 struct MixedRows {
   void* at;
   int64_t stride;

@@ -1,4 +1,4 @@
-// From an op to its CUDA kernel: the call's context, and the runtime's answer as a status.  Internal to workers/ops.
+// Calls of CUDA kernels by ops: the call's context, and the runtime's error as a status.  Internal to workers/ops.
 #pragma once
 
 #include <type_traits>

@@ -33,7 +33,7 @@ uint64_t SavedState() {
 
 bool Has(uint32_t reg, int bit) { return (reg >> bit) & 1; }
 
-// Linux hands out the 8 KB of tile state only to processes that ask.
+// Linux gives the 8 KB of tile state only to processes that request it.
 bool AskForTiles() {
 #if defined(__linux__)
   constexpr long kArchReqXcompPerm = 0x1023;

@@ -1,8 +1,8 @@
 // The table of this room's CPU kernels, one per instruction set, and their arguments.
 //
 // Internal to workers/ops: op.cc files check and split the work over threads, then call through CpuKernels().  Kernel
-// files (*_cpu.cc) include nothing but this and simd.h (see there why), so arguments are plain: raw pointers, strides
-// in elements, dtypes as the value of DType.  A kernel handles rows [begin, end) and never looks at others.
+// files (*_cpu.cc) include nothing but this and simd.h (which says why), so arguments are plain: raw pointers, strides
+// in elements, dtypes as the value of DType.  A kernel computes rows [begin, end) and reads no others.
 #pragma once
 
 #include <cstdint>
@@ -100,7 +100,7 @@ struct AttentionTask {
   const int32_t* block_table;
   void* scratch;  // AttentionScratchBytes(queries * group, head_dim), 64-byte aligned
 };
-inline constexpr int64_t kAttentionTaskRows = 64;  // what a task aims at: queries * group
+inline constexpr int64_t kAttentionTaskRows = 64;  // queries * group of a task, if it can be chosen
 int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim);
 
 struct LogitStats {
@@ -110,7 +110,7 @@ struct LogitStats {
 
 template <class Args>
 using RowKernel = void (*)(const Args& args, int64_t begin, int64_t end);
-// Also sums something over its rows: `sums` are `width` accumulators, written.
+// A kernel that also writes sums over its rows: `sums` are `width` accumulators.
 template <class Args>
 using SumKernel = void (*)(const Args& args, int64_t begin, int64_t end, void* sums);
 
@@ -126,9 +126,9 @@ struct KernelTable {
   RowKernel<RouterArgs> router;
   void (*attention)(const AttentionTask& task);
   void (*attention_bf16)(const AttentionTask& task);  // for tasks of bf16: tile products where there are any
-  // Sampling, of fp32 or fp64 logits x[0, n).
+  // For sampling from fp32 or fp64 logits x[0, n).
   LogitStats (*logit_stats)(uint8_t dtype, const void* x, int64_t n);
-  // Sum of e^((x - max) * scale); weights, if not null, gets the terms in x's dtype.
+  // The sum of e^((x - max) * scale); weights, if not null, gets the terms in x's dtype.
   double (*exp_sum)(uint8_t dtype, const void* x, int64_t n, double max, double scale, void* weights);
 
   RowKernel<SwiGluBackwardArgs> swiglu_backward;
@@ -154,7 +154,7 @@ struct KernelTable {
 // The table for CurrentIsa() (isa.h).  Thread-safe.
 const KernelTable& CpuKernels();
 
-// Tests: the table for this level from now on.  REQUIRES: isa <= DetectedIsa(); no op is running.
+// For tests: makes CpuKernels() return the table of this level.  REQUIRES: isa <= DetectedIsa(); no op is running.
 enum class Isa : uint8_t;
 void UseKernelsForTest(Isa isa);
 

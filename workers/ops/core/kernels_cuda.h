@@ -28,7 +28,7 @@ struct CudaCall {
 };
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{96} << 20;
 
-// RouteTopK, and what a graph's padding needs: rows from *num_rows on choose nobody (idx -1, weight 0).
+// RouteTopK; rows from *num_rows on, a graph's padding, choose no expert (idx -1, weight 0).
 struct CudaRouterArgs {
   RouterArgs router;
   const int32_t* num_rows;  // device; null = all rows count
@@ -59,7 +59,7 @@ struct GatherArgs {
   bool keep_absent;  // index -1 leaves y's row as it is; else it gives zeros
 };
 
-// AddFadingMean, whose mean reaches back `reach` rows at least.
+// AddFadingMean with a mean over `reach` earlier rows at least.
 struct FadingSumArgs {
   uint8_t dtype;          // fp32 or fp64
   const void* both;       // [T, 2E]
@@ -88,7 +88,7 @@ struct CudaGemmArgs {
   bool accumulate, gated;
 };
 
-// Attention: what a step's sequences are, the same for all layers.  Device arrays.
+// A step's sequences for attention, the same for all layers.  Device arrays.
 struct CudaSequences {
   int64_t count = 0;           // sequences (a graph's bound: those without queries do nothing)
   int64_t rows = 0;            // bound on all queries
@@ -151,7 +151,7 @@ struct CudaQkvArgs {
   int64_t half;
 };
 
-// tokens[i] = planned[i] >= 0 ? planned[i] : last[-1 - planned[i]]: what the step before sampled in a slot.
+// tokens[i] = planned[i] >= 0 ? planned[i] : last[-1 - planned[i]], the token that the step before sampled in a slot.
 struct ResolveTokensArgs {
   const int32_t* planned;
   const int32_t* last;
@@ -168,7 +168,7 @@ struct CudaSampleArgs {
   const float* top_p;        // [n]; 1 = all
   const float* min_p;        // [n]; 0 = all
   const uint32_t* random;    // [n, 4]: seed low, seed high, choice, index
-  const int32_t* slot;       // [n] where to leave the token in `last`; -1 = nowhere
+  const int32_t* slot;       // [n] index in `last` to write the token to; -1 = none
   int32_t* token;            // [n]; -1 if broken
   int32_t* last;             // [slots]
 };
@@ -201,7 +201,7 @@ struct CudaKernelTable {
   bool (*device_lost)(int error);
 };
 
-// What was linked in and registered; null: this build has no CUDA ops.
+// The table that was registered; null: this build has no CUDA ops.
 const CudaKernelTable* CudaKernels();
 // By workers/ops/core/kernel_table_cuda.cc, through RegisterCudaOps().  Before the first op.
 void SetCudaKernels(const CudaKernelTable* table);

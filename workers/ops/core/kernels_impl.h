@@ -46,7 +46,7 @@ SY_INLINE Elem* RowAt(const KernelRows& rows, int64_t row) {
   return static_cast<Elem*>(rows.at) + row * rows.stride;
 }
 
-// Elements [column, column + n) of a row, as lanes of what Elem accumulates in.
+// Elements [column, column + n) of a row, as lanes of Elem's AccDType.
 template <class Elem>
 SY_INLINE VecT<Elem> LoadMixed(const MixedRows& rows, int64_t row, int64_t column, int64_t n) {
   const int64_t at = row * rows.stride + column;

@@ -1,5 +1,5 @@
-// Checks that every op.cc makes of its arguments, with messages that name op, argument, expected and found; and what
-// makes kernels' arguments of them and runs a kernel on the CPU.
+// The checks that every op.cc makes of its arguments, with messages that name op, argument, expected and found; and
+// functions that convert arguments for kernels and run a kernel on the CPU.
 //
 // Internal to workers/ops.
 #pragma once
@@ -41,7 +41,7 @@ absl::Status ExpectOffsets(const OpSite& at, const int32_t* offsets, int64_t cou
 
 inline uint8_t DTypeCode(DType dtype) { return static_cast<uint8_t>(dtype); }
 
-// Rows per task so that a task moves about 64 KB: small enough to share out, large enough to be worth it.
+// Rows per task so that a task moves about 64 KB: small enough to balance threads, large enough to pay for itself.
 inline int64_t RowGrain(int64_t row_bytes) { return row_bytes > 0 ? 1 + (64 << 10) / row_bytes : 1 << 20; }
 
 inline void* ElementAt(const TensorView& matrix, int64_t row, int64_t column) {
@@ -54,7 +54,7 @@ inline MixedRows MixedRowsOf(const TensorView& view, DType dtype) {
   return {view.raw(), view.row_stride(), view.dtype() != dtype};
 }
 
-// Runs a kernel over rows [0, rows), of which each moves row_bytes, on the stream's threads.
+// Runs a kernel over rows [0, rows) on the stream's threads; each row moves row_bytes.
 template <class Args>
 absl::Status RunOnCpu(const Stream& stream, int64_t rows, int64_t row_bytes, RowKernel<Args> kernel, const Args& args) {
   stream.pool().ParallelFor(rows, RowGrain(row_bytes), [&](int64_t begin, int64_t end) { kernel(args, begin, end); });

@@ -11,7 +11,7 @@
 
 namespace switchyard::ops {
 
-// Ranks that an exchange on a device may have: the list is a kernel's argument, of which there are 4 KB.
+// Ranks that an exchange on a device may have: their list is a kernel's argument, which may have 4 KB.
 inline constexpr int kMaxExchangeRanks = 128;
 
 struct RowBlock {
@@ -36,7 +36,7 @@ struct RowBlockSize {
   int64_t pairs = 0;
 };
 
-// The first int32 of a rank's head; num_rows, num_pairs, pair_row and pair_slot follow each other.
+// The number of int32 before pair_row in a rank's head: num_rows and num_pairs.
 inline constexpr int kRowBlockHeadInts = 2;
 
 // sizes[r]: rank r's bounds, or exact sizes; [ranks].  False: more rows or pairs in all than int32 counts, or more

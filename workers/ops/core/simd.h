@@ -1,7 +1,7 @@
 // Lanes of AccDType for the kernels of this room: 16 of float, 8 of double, whatever the instruction set.
 //
-// A kernel is written once in these terms and compiled once per instruction set (ops.cmake); the number of lanes, the
-// order of every sum and where an fma stands are the same in each, so a row's bits are fixed for a build and a machine.
+// A kernel is written once with these types and compiled once per instruction set (ops.cmake); the number of lanes, the
+// order of every sum and the places of fmas are the same in each, so a row's bits are fixed for a build and a machine.
 // (They may differ between instruction sets: the baseline has no fma.)
 //
 // Only for *_cpu.cc files.  Everything is in an anonymous namespace and no header with inline functions of its own is
@@ -167,7 +167,7 @@ SY_INLINE VecT<Acc> LoadOrLowest(const Acc* from, int64_t n) {
   return Load(padded);
 }
 
-// What x becomes when it is stored as Elem and loaded again.
+// The value of x after it is stored as Elem and loaded again.
 template <class Elem>
 SY_INLINE VecT<Elem> Round(VecT<Elem> x) {
   if constexpr (sizeof(Elem) >= 4) {
@@ -269,7 +269,7 @@ SY_INLINE void VisitElem(uint8_t dtype, Fn&& fn) {
   }
 }
 
-// Calls fn.template operator()<Acc>() for fp32 or fp64: dtypes that something accumulates in.
+// Calls fn.template operator()<Acc>() for fp32 or fp64, the values of AccDType.
 template <class Fn>
 SY_INLINE void VisitAcc(uint8_t dtype, Fn&& fn) {
   if (dtype == 1) return fn.template operator()<double>();

@@ -6,10 +6,10 @@
 
 namespace switchyard::ops {
 
-// Memory of an op, and of its tasks, some of which the calling thread runs, too.
+// An op's own memory and its tasks' memory differ, as the calling thread runs tasks, too.
 enum class ScratchUse : uint8_t { kOp, kTask };
 
-// 64-byte aligned, undefined contents; good until the same thread's next call for the same use.
+// 64-byte aligned, undefined contents; valid until the same thread's next call for the same use.
 void* ThreadScratch(ScratchUse use, int64_t bytes);
 
 }  // namespace switchyard::ops

@@ -1,4 +1,4 @@
-// A square of 16 x 16 words turned over, with AVX-512.
+// The transpose of a square of 16 x 16 words, with AVX-512.
 //
 // Internal to workers/ops kernel files.  Functions are static: see simd.h.
 #pragma once

@@ -1,4 +1,4 @@
-// How a decode's keys are cut into splits, and where the splits' partial results stand in the workspace.
+// How a decode's keys are cut into splits, and the places of the splits' partial results in the workspace.
 //
 // Pure; for the launcher, the kernels and their test.  A row's splits are a function of the number of its own keys, so
 // it is batch-invariant; the grid's bound on them is a function of the bound on keys.
@@ -10,7 +10,7 @@
 
 namespace switchyard::ops::cuda {
 
-inline constexpr int kMinSplitKeys = 128;  // below, a split costs more than it hides
+inline constexpr int kMinSplitKeys = 128;  // a smaller split costs more time than it hides
 inline constexpr int kMaxSplits = 16;  // 4 kv heads x 16 splits: 64 blocks at batch 1, each with its loads in flight
 inline constexpr int kSplitStep = 64;  // keys that a block takes at a time
 
@@ -22,7 +22,7 @@ __host__ __device__ inline int SplitKeys(int keys) {
 }
 __host__ __device__ inline int NumSplits(int keys) { return (keys + SplitKeys(keys) - 1) / SplitKeys(keys); }
 
-// No row with up to max_keys keys has more.
+// The most splits of a row with up to max_keys keys.
 __host__ __device__ inline int MaxSplits(int64_t max_keys) {
   const int64_t splits = (max_keys + kMinSplitKeys - 1) / kMinSplitKeys;
   return static_cast<int>(splits < 1 ? 1 : splits < kMaxSplits ? splits : kMaxSplits);

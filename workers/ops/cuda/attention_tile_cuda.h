@@ -2,13 +2,13 @@
 //   S = Q Kᵀ;   m' = max(m, S);   P = 2^((S - m') · scale · log2 e), rounded to Elem;   l = l · decay + Σ P;
 //   O = O · decay + P V
 //
-// For the prefill and the decode kernel of 16-bit attention, which so do the same arithmetic.  A row's numbers depend
-// on its own query and its tiles, not on its place among the 16 rows; a tile that it does not see changes none of them.
-// Fragments are those of mma.m16n8k16: with g = lane / 4 and t = lane % 4, a lane holds rows g and g + 8 and, of each 8
-// columns, columns 2t and 2t + 1.  Rows in shared memory are kDim elements long; their 16-byte chunks are permuted by
-// the row's number (Swizzled), so that the 8 rows of an ldmatrix fall into different banks.  kDim is D padded to 64,
-// 128 or 256; pads are zero.  Does not do: loads (cp.async is up to the kernels), synchronization of more than the
-// warp.
+// For the prefill and the decode kernel of 16-bit attention, so that they do the same arithmetic.  A row's numbers
+// depend on its own query and its tiles, not on its place among the 16 rows; a tile that it does not see changes none
+// of them. Fragments are those of mma.m16n8k16: with g = lane / 4 and t = lane % 4, a lane holds rows g and g + 8 and,
+// of each 8 columns, columns 2t and 2t + 1.  Rows in shared memory are kDim elements long; their 16-byte chunks are
+// permuted by the row's number (Swizzled), so that the 8 rows of an ldmatrix fall into different banks.  kDim is D
+// padded to 64, 128 or 256; pads are zero.  Does not do: loads (cp.async is up to the kernels), synchronization of more
+// than the warp.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -73,11 +73,11 @@ __device__ __forceinline__ float2 UnpackPair(uint32_t bits) {
   }
 }
 
-// What 16 rows have so far.  Index 0 of max and sum is row g, index 1 row g + 8.
+// The partial results of 16 rows.  Index 0 of max and sum is row g, index 1 row g + 8.
 template <int kDim>
 struct RowState {
   float out[kDim / 8][4];  // not yet divided by the sum
-  float max[2];            // of the scores before the scale; -Inf: nothing seen
+  float max[2];            // of the scores before the scale; -Inf: no key so far
   float sum[2];            // over this lane's columns alone: the row's is that of 4 lanes (RowSum)
 };
 
@@ -138,7 +138,7 @@ __device__ __forceinline__ void HideKeys(int tile, const int (&end)[2], int wind
   }
 }
 
-// Scores → probabilities as A-fragments of 16 keys each; rescales what the rows have so far.  scale_log2: scale·log2 e,
+// Scores → probabilities as A-fragments of 16 keys each; rescales the rows' partial results.  scale_log2: scale·log2 e,
 // positive.
 template <class Elem, int kDim, int kKeys>
 __device__ __forceinline__ void Soften(const float (&scores)[kKeys / 8][4], float scale_log2, RowState<kDim>& state,
@@ -151,7 +151,7 @@ __device__ __forceinline__ void Soften(const float (&scores)[kKeys / 8][4], floa
     for (int n = 0; n < kKeys / 8; ++n) max = fmaxf(max, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
     max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, 1));
     max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, 2));
-    // Nothing seen yet: any finite number will do, 2^-Inf is 0.
+    // No key so far: any finite number will do, as 2^-Inf is 0.
     base[i] = max == -INFINITY ? 0.0f : max * scale_log2;
     // Exactly 1 where the maximum stays: a tile that a row does not see must change nothing.
     decay[i] = state.max[i] == max ? 1.0f : Exp2((state.max[i] - max) * scale_log2);
@@ -165,11 +165,11 @@ __device__ __forceinline__ void Soften(const float (&scores)[kKeys / 8][4], floa
       const uint32_t pair = PackPair<Elem>(Exp2(fmaf(scores[n][2 * i], scale_log2, -base[i])),
                                            Exp2(fmaf(scores[n][2 * i + 1], scale_log2, -base[i])));
       p[n / 2][n % 2 * 2 + i] = pair;
-      const float2 rounded = UnpackPair<Elem>(pair);  // the sum is that of the weights which v meets
+      const float2 rounded = UnpackPair<Elem>(pair);  // the sum adds the rounded weights, by which v is multiplied
       state.sum[i] += rounded.x + rounded.y;
     }
   }
-  // The same bits without the work, once a row has seen its largest scores.
+  // Skips a multiplication by 1, once a row has seen its largest scores: the bits are the same.
   if (__any_sync(kAllLanes, decay[0] != 1.0f || decay[1] != 1.0f)) {
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {

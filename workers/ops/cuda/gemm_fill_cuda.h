@@ -1,4 +1,4 @@
-// Fills a CTA's stages of shared memory with tiles, through all its items without a break.
+// Fills a CTA's stages of shared memory with tiles, from one of its items to the next without a pause.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class StageFiller {
         num_items_(num_items),
         item_(static_cast<int32_t>(blockIdx.x)) {}
 
-  // Starts the next stage's copies, if there is one; a group in any case, so that waiting can count.
+  // Starts the next stage's copies, if there is one, and closes a group in any case, so that waits can count groups.
   __device__ void FillNext() {
     if (item_ < num_items_) {
       if (at_ == 0) loader_.Aim(plan_.Find(item_));

@@ -1,5 +1,5 @@
-// A matrix product without tensor cores, for fp32, fp64 and any k: each thread computes one output, whose products are
-// added in order of k by fused multiply-adds in AccDType.  Right rather than fast: it serves fixtures and small models.
+// A matrix product without tensor cores, for fp32, fp64 and any k: each thread computes one output, and adds its
+// products in order of k by fused multiply-adds in AccDType.  Slow: for fixtures and small models.
 #pragma once
 
 #include <cstdint>

@@ -2,9 +2,9 @@
 //
 // Every CTA reads the offsets and adds up, in shared memory, how many tiles of rows each expert needs; a binary search
 // then finds work item i in [0, num_items).  CTA b takes items b, b + gridDim.x, ...: experts without rows, or without
-// a weight, cost nothing, all CTAs share a crowded one, any grid is right.  Items run over (expert, tile of columns,
-// tile of rows), rows fastest, so that neighbouring CTAs read the same weights at the same time: once from memory, then
-// L2.
+// a weight, cost nothing, all CTAs share an expert with many rows, and any grid is valid.  Items run over (expert, tile
+// of columns, tile of rows), rows fastest, so that neighbouring CTAs read the same weights at the same time: once from
+// memory, then from L2.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ struct GemmProblem : CudaGemmArgs {
 };
 
 GemmProblem ProblemOf(const CudaGemmArgs& args);
-// The facts that a choice of a kernel is made by.
+// The description of the problem from which a kernel is chosen.
 CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& problem, bool grouped);
 
 // Enqueues the kernel that config names.  REQUIRES: config is no kCublasLt, chosen for this problem's dtype and k.
@@ -28,8 +28,8 @@ int LaunchWgmma(const CudaCall& call, const GemmProblem& problem, const CudaGemm
 // the device once; thread-safe.
 bool TakesWgmma(int device);
 
-// How often, in this process, cuBLASLt refused a product that it was chosen for, so that LaunchGemm took over.
-// Thread-safe.  Defined in gemm_cuda.cu.
+// How often, in this process, cuBLASLt was chosen and refused a product, which LaunchGemm then computed.  Thread-safe.
+// Defined in gemm_cuda.cu.
 int64_t NumCublasRefusals();
 
 }  // namespace switchyard::ops::cuda

@@ -8,7 +8,7 @@
 
 namespace switchyard::ops::cuda {
 
-// y = silu(gate) * up; right at both ends: the exponential of a large negative gate is infinite, the quotient -0.
+// silu(gate) * up, also at both ends: the exponential of a large negative gate is infinite, and the quotient -0.
 __device__ inline float SiluTimes(float gate, float up) { return gate / (1 + expf(-gate)) * up; }
 __device__ inline double SiluTimes(double gate, double up) { return gate / (1 + exp(-gate)) * up; }
 

@@ -1,7 +1,7 @@
-// The one way to launch a kernel: Launch(ConfigOf(call, Grid(blocks), kThreads), SomeKernel<Elem>, args).
+// Launches kernels: Launch(ConfigOf(call, Grid(blocks), kThreads), SomeKernel<Elem>, args).
 //
 // Never blocks and never allocates on the device, so it may be captured into a graph.  Thread-safe.  REQUIRES: the
-// current device is the stream's.  Returns the launch's own error only: a kernel that fails says so at a later call.
+// current device is the stream's.  Returns the launch's own error only: the error of a kernel comes from a later call.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,7 +30,7 @@ struct LaunchConfig {
 inline dim3 Grid(int64_t x, int64_t y = 1, int64_t z = 1) {
   return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
 }
-// Of a dependent launch on the call's stream.
+// The configuration of a dependent launch on the call's stream.
 inline LaunchConfig ConfigOf(const CudaCall& call, dim3 grid, dim3 block, int64_t shared_bytes = 0) {
   return {.grid = grid,
           .block = block,
@@ -39,15 +39,15 @@ inline LaunchConfig ConfigOf(const CudaCall& call, dim3 grid, dim3 block, int64_
           .dependent = true};
 }
 
-// A block gets 48 KB without asking, static and dynamic shared memory together.  Kernels that want more than this of
-// the dynamic kind ask; no kernel here has more than the other 32 KB of static shared memory.
+// A block may have 48 KB, static and dynamic shared memory together, without a permission.  Kernels with more dynamic
+// memory than this need one; no kernel here has more than the other 32 KB of static shared memory.
 inline constexpr size_t kSharedBytesWithoutAsking = 16 << 10;
 inline constexpr int kMaxDevicesPerProcess = 64;
 // Virtual architecture from whose PTX on a kernel's code has programmatic dependent launches.
 inline constexpr int kDependentPtxVersion = 90;
 
-// Whether the kernel, as it runs on the device, has been compiled with WaitForPrecedingKernel() in it.  PTX for an
-// older architecture has none, and a newer device runs that, too: then the kernel may not begin early.  Asks once.
+// Whether the kernel's code for the device was compiled with WaitForPrecedingKernel() in it.  PTX for an older
+// architecture was not, and a newer device may run it: then the kernel must not begin early.  Asks the driver once.
 inline cudaError_t WaitsWhenDependent(const void* kernel, int device, bool* waits) {
   static std::mutex mu;
   static std::map<std::pair<const void*, int>, bool> known;  // guarded by mu
@@ -65,7 +65,7 @@ inline cudaError_t WaitsWhenDependent(const void* kernel, int device, bool* wait
   return cudaSuccess;
 }
 
-// Allows the kernel that much dynamic shared memory on the device, unless it has been before.
+// Permits the kernel `bytes` of dynamic shared memory on the device, unless it has the permission.
 inline cudaError_t AllowSharedBytes(const void* kernel, int device, size_t bytes) {
   static std::mutex mu;
   static std::map<std::pair<const void*, int>, size_t> allowed;  // guarded by mu

@@ -10,7 +10,7 @@
 
 namespace switchyard::ops::cuda {
 
-// A row of the batch.  sequence -1: nobody's (padding, or its sequence sits this step out).
+// A row of the batch.  sequence -1: of no sequence (padding, or a sequence that is not in this step).
 struct RowPlace {
   int sequence = -1;
   int pos = 0;
@@ -27,7 +27,7 @@ __device__ __forceinline__ RowPlace FindRow(const CudaSequences& sequences, int6
   return place;
 }
 
-// The row of the cache, seen as [rows, D], where a position of a sequence has its key and value of one kv head.  Args:
+// The row of the cache, seen as [rows, D], with the key and value of a sequence's position and one kv head.  Args:
 // CudaAttentionArgs or CudaKvArgs.
 template <class Args>
 __device__ __forceinline__ int64_t CacheRow(const Args& args, int sequence, int kv_head, int pos) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ int64_t CacheRow(const Args& args, int sequence, int 
   return (stored * args.kv_heads + kv_head) * block_size + (pos - block * block_size);
 }
 
-// The query at position pos sees the keys [end - window, end) with end = pos + 1.  kNoWindow: all before end.
+// The query at position pos sees the keys [end - window, end) with end = pos + 1.  With kNoWindow, all before end.
 inline constexpr int kNoWindow = 0x7fffffff;
 __device__ __forceinline__ int WindowOf(const CudaAttentionArgs& args) {
   return args.window > 0 && args.window < kNoWindow ? static_cast<int>(args.window) : kNoWindow;

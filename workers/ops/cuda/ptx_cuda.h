@@ -87,14 +87,14 @@ __device__ __forceinline__ void WaitForPrecedingKernel() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// The next kernel on the stream may begin to be launched; it still waits for this one's end.
+// Permits the launch of the next kernel on the stream, which still waits for this one's end.
 __device__ __forceinline__ void LaunchDependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// One store, however the compiler would cut it.  `global` aligned to the word's size.
+// One store, which the compiler cannot split.  `global` is aligned to the word's size.
 __device__ __forceinline__ void StoreGlobal(void* global, uint4 word) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(word.x), "r"(word.y), "r"(word.z),
                "r"(word.w)
@@ -107,7 +107,7 @@ __device__ __forceinline__ void StoreGlobal(void* global, unsigned word) {
   asm volatile("st.global.u32 [%0], %1;" ::"l"(global), "r"(word) : "memory");
 }
 
-// Asks for the line of 128 bytes around `global` to come to L2; a hint, which changes nothing that can be read.
+// Prefetches the line of 128 bytes around `global` to L2; a hint, which changes no contents.
 __device__ __forceinline__ void PrefetchToL2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }

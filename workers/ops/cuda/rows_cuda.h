@@ -1,9 +1,9 @@
 // Shared by the kernels that walk rows: packs (as many elements as one 16-byte access takes), arithmetic that rounds
 // where the CPU's kernels round, and the launch that gives every thread one pack of a row.
 //
-// Only for *_cuda.cu.  Packs never read or write beyond the row: its last, shorter one goes element by element, and so
-// do all where a pointer or stride is no multiple of a pack (Aligned, decided once for a call).  Which thread computes
-// an element does not depend on that, so neither do the bits.
+// Only for *_cuda.cu.  Packs never read or write beyond the row: the last, shorter one is copied element by element,
+// and so are all if a pointer or stride is no multiple of a pack (Aligned, decided once for a call).  Neither the
+// thread that computes an element nor the bits depend on that.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -21,7 +21,7 @@
 
 namespace switchyard::ops::cuda {
 
-// nvcc fuses a * b + c wherever it sees one; these stay apart, as on the CPU.
+// nvcc fuses a * b + c; these stay separate operations, as on the CPU.
 __device__ inline float Add(float a, float b) { return __fadd_rn(a, b); }
 __device__ inline double Add(double a, double b) { return __dadd_rn(a, b); }
 __device__ inline float Mul(float a, float b) { return __fmul_rn(a, b); }
@@ -32,7 +32,7 @@ __device__ inline double Fma(double a, double b, double c) { return __fma_rn(a, 
 __device__ inline float InverseRoot(float x) { return 1.0f / sqrtf(x); }
 __device__ inline double InverseRoot(double x) { return 1.0 / sqrt(x); }
 
-// The exp of the CPU's kernels (simd.h), bit for bit where that has fma.
+// The exp of the CPU's kernels (simd.h), with the same bits as those with fma.
 __device__ inline float Exp(float x) {
   const float magic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer, which is then in the low bits
   const float shifted = __fmaf_rn(x, 1.44269504088896341f, magic);
@@ -61,7 +61,7 @@ struct alignas(sizeof(Elem) * kCount < 16 ? sizeof(Elem) * kCount : 16) Pack {
 template <class... Elems>
 inline constexpr int kPackOf = 16 / static_cast<int>(std::max({sizeof(Elems)...}));
 
-// What a whole pack is stored as: of several stores that lie side by side nvcc does not always make one.
+// The word that a whole pack is stored as: nvcc does not always merge several neighbouring stores.
 template <int kBytes>
 struct PackWord;
 template <>

@@ -1,9 +1,9 @@
 // One row's logits as the weights that sampling adds up, and the searches for a place in their running sum.
 //
 // Only for sampling_cuda.cu.  Weights are e^((x - max) / temperature) as integers, in units of 2^-45: their sums are
-// exact (up to 2^18 of them fit 64 bits), so neither the order of adding nor the number of threads shows in a token.
-// What weighs less than a unit weighs nothing.  "The order" is by falling logit, equal ones by rising id.
-// Each function is for a whole block, which must call it together; a block is 2 to 32 warps.
+// exact (up to 2^18 of them fit 64 bits), so a token depends neither on the order of adding nor on the number of
+// threads. A weight below one unit is 0.  "The order" is by falling logit, equal ones by rising id.  All threads of a
+// block must call each function together; a block is 2 to 32 warps.
 #pragma once
 
 #include <cfloat>
@@ -67,7 +67,7 @@ struct Sums {
   Mass mass[kCount] = {};
   int count[kCount] = {};
 };
-// What is at or above each pivot.
+// Mass and count at or above each pivot.
 using Sections = Sums<kPivots>;
 
 // The block's sums of `own`, the same in every thread.
@@ -102,15 +102,15 @@ struct Listed {
   int count;
 };
 
-// A place in the order: the first `rank` of those with this key are before it.
+// A place in the order: `rank` logits with this key are before it.
 struct Place {
   unsigned key;
   Mass mass_above;  // of all larger logits
   Mass rank;
 };
 
-// Finds places in the order of those of a row's logits that weigh something: by narrowing an interval of keys, eight
-// times with each round, until it holds few logits or one key.
+// Finds places in the order of a row's logits with a weight above 0: each round makes an interval of keys eight times
+// smaller, until it holds few logits or one key.
 class RowOrder {
  public:
   // REQUIRES: first_sections are those of FirstPivot() over the row.
@@ -212,7 +212,7 @@ class RowOrder {
     }
   }
 
-  // From now on all that is looked at is in the list.
+  // Lists the logits from `low` on; later rounds read the list alone.
   __device__ void List(unsigned low) {
     __syncthreads();
     if (threadIdx.x == 0) listed_->count = 0;

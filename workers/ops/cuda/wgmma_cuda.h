@@ -1,13 +1,13 @@
 // Hopper's matrix products of a warpgroup, wgmma: with ptx_cuda.h the only place with inline assembly.
 //
-// Machine code of sm_90a alone has these instructions; other code is compiled without them, and traps.  The CUDA
+// Only machine code of sm_90a has these instructions; other code is compiled without them, and traps.  The CUDA
 // emulation of the tests (tests/cuda_emulation/) has a file of the same name with the same functions.
 //
 // A warpgroup is four warps, the first of them a multiple of four; all 128 threads call each of these together.  The
 // products run on their own after the call, in the order of the calls:
 //   1. operands come to shared memory; each thread that wrote some calls FenceProxyAsync(), then all meet at a barrier
 //   2. WgmmaFence(), then any number of products, then WgmmaCommit(), which makes them a group
-//   3. until WgmmaWait<N>() says that the group is done, nobody writes its operands or touches its sums
+//   3. until WgmmaWait<N>() says that the group is done, no thread writes its operands or touches its sums
 //   4. after the wait, WgmmaKeep(sums) before they are read: it holds the compiler back
 #pragma once
 
@@ -41,8 +41,8 @@ __device__ __forceinline__ uint64_t AdvanceWgmmaDescriptor(uint64_t descriptor, 
   return descriptor + static_cast<uint64_t>(bytes >> 4);
 }
 
-// What this thread has written to shared memory, by ordinary stores or by cp.async that it waited for, is there for
-// the tensor cores of all that meet it at a barrier after this.
+// Makes this thread's writes to shared memory, by ordinary stores or by cp.async that it waited for, visible to the
+// tensor cores of all threads that meet it at a later barrier.
 __device__ __forceinline__ void FenceProxyAsync() {
   if constexpr (kWgmmaBuilt) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -11,7 +11,7 @@
 namespace switchyard::ops {
 namespace {
 
-constexpr double kNothing = 1e-6;  // a weight that does not count
+constexpr double kNothing = 1e-6;  // smaller weights are left out
 
 template <class Elem>
 void AddOnCpu(const FadingSumArgs& args) {

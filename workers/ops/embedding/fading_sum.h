@@ -1,10 +1,10 @@
-// Sums of rows and a fading mean of the rows before them in their text, where both stand side by side:
+// Adds to each row a fading mean of the rows before it in its text; both are columns of one input:
 //   sum_t = own_t + m_t,  m_t = o_t + kept (m_{t-1} - o_t);  m_t = o_t in the first row of a text
 // and max(0, sum_t) for the last columns: a hidden layer's units.
 //
-// On the CPU the mean reaches back to the text's first row, single-threaded; on a device only so far that nothing
-// beyond weighs 1e-6.  So a device's rows differ in that, and in rounding. Errors (InvalidArgument): shapes or dtypes
-// that do not fit, kept outside [0, 1), rectified outside [0, E].
+// On the CPU the mean includes all rows from the text's first one on, single-threaded; on a device it leaves out rows
+// with weights below 1e-6.  So a device's rows differ by that and by rounding.  Errors (InvalidArgument): shapes or
+// dtypes that do not fit, kept outside [0, 1), rectified outside [0, E].
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace switchyard::ops {
 namespace {
 
-// y's dtype is the model's; a token whose experts were all dropped still needs one, so y is a matrix even without rows.
+// y's dtype is the model's; a token without experts, all dropped, still needs one, so y is a matrix even without rows.
 absl::Status Check(const OpSite& at, const CombineInputs& in, const TensorView& residual) {
   RETURN_IF_ERROR(ExpectFloatMatrix(at, "y", in.y));
   RETURN_IF_ERROR(ExpectFloatMatrix(at, "weight", in.weight));

@@ -3,8 +3,8 @@
 //
 // The sum starts at zero, adds k = 0, 1, …, K-1 in that order (never in order of arrival), then the shared expert's
 // term, and is added to the residual once: all in AccDType with fused multiply-adds.  So a token's bits depend neither
-// on where its experts ran nor on the other tokens.  Borrows all memory.
-// Errors (InvalidArgument): shapes or dtypes that do not fit; a slot outside [-1, rows), with its place.
+// on the ranks of its experts nor on the other tokens.  Borrows all memory.
+// Errors (InvalidArgument): shapes or dtypes that do not fit; a slot outside [-1, rows), with its index.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// Finds the rank that computes (t, k) where experts have replicas, in the stream's order.
+// Finds the replica that computes each choice (t, k) of an expert, in the stream's order.
 //
-// The rule is ExpertLayout::PlaceOf (workers/moe/dispatch/expert_layout.h): here, if the expert is here; else its
-// places take turns by source rank and token.  Or rows are dealt out (DealtRows): an expert's first place gets the
-// first so many of this rank's rows, and so on.  Every rank can compute this for any row, so no message is needed.
-// Borrows all memory.  Does not make the table: workers/moe/dispatch has device_expert_layout.h, which makes it of
-// a layout, and device_split.h, of a split.
+// The rule is ExpertLayout::PlaceOf (workers/moe/dispatch/expert_layout.h): on this rank, if it has the expert; else
+// the expert's places take turns by source rank and token.  Or the balancer decides how many rows a place gets
+// (DealtRows): an expert's first place gets the first of this rank's rows, and so on.  Every rank can compute this for
+// any row, so no message is needed.  Borrows all memory.  Does not make the table: workers/moe/dispatch has
+// device_expert_layout.h, which makes it from a layout, and device_split.h, which makes it from a split.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@
 
 namespace switchyard::ops {
 
-// How many rows a place gets, and which of its expert's rows (t, k) is: where it stands in an ExpertOrder (permute.h)
-// of all rows that are dealt out, of which the op's are a part.
+// How many rows each place gets, and the number of (t, k) among its expert's rows: its index in an ExpertOrder
+// (permute.h) of all rows that are dealt out; the op's rows are a part of these.
 struct DealtRows {
   IntView place_rows;      // [places] of this rank's rows; empty: nothing is dealt out
   IntView sorted_at;       // [T, K] of the op's rows: ExpertOrder::slot_row
   IntView expert_offsets;  // [E + 1] ExpertOrder::offsets
 };
 
-// Where experts are, as one rank sees it.  On the stream's device.
+// The places of experts, from one rank's view.  On the stream's device.
 struct PlaceTable {
   IntView place_offsets;  // [E + 1] places of expert e: [place_offsets[e], place_offsets[e + 1])
   IntView places;         // [places * 2] rank, slot at that rank
@@ -43,7 +43,7 @@ struct ExpertPlaces {
 
 // first_token: index of row 0 in the rank's batch.
 // Errors (InvalidArgument): shapes, dtypes or devices that do not fit; on the CPU an id outside [-1, E), with its
-// place, and Internal, a row for which no place was dealt; on other devices K > 256 (there such a row counts as
+// index, and Internal, a row beyond the rows of all places; on other devices K > 256 (there such a row counts as
 // dropped).
 absl::Status FindExpertPlaces(const Stream& stream,
                               const TensorView& topk_idx,  // [T, K] int32, contiguous, -1 = dropped

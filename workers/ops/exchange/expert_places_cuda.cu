@@ -1,6 +1,6 @@
 // For each (t, k) the rank and slot of its expert:
 //   here, if the expert is here; else place (rank + first_token + t) % n of its n places;
-//   where rows are dealt out: the place among whose rows the expert's row sorted_at - expert_offsets is.
+//   with dealt rows: the place that gets the expert's row sorted_at - expert_offsets.
 //
 // A block has whole rows, a thread a choice; the block's ranks are in shared memory, where a choice sees whether an
 // earlier one of its row has the same.

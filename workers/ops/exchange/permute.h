@@ -1,5 +1,5 @@
-// From "token t chose experts e_0 … e_K-1" to rows sorted by expert, as grouped GEMMs need them.  Combine (combine.h)
-// undoes it.
+// Sorts the rows of tokens by the experts that they chose, as grouped GEMMs need them.  Combine (combine.h) is the
+// inverse.
 //
 // The sort is stable: within an expert, rows come in the order of (token, k).  Experts without tokens have empty
 // ranges. On the CPU index building is single-threaded and linear; gathering is parallel over rows.
@@ -14,15 +14,15 @@
 
 namespace switchyard::ops {
 
-// Where the order goes; memory is the caller's, on the stream's device.
+// The order; memory is the caller's, on the stream's device.
 struct ExpertOrder {
   TensorView offsets;   // [E + 1] int32: rows of expert e are [offsets[e], offsets[e + 1])
-  TensorView token;     // [T * K] int32: which token a sorted row comes from; undefined from offsets[E] on
-  TensorView slot_row;  // [T * K] int32: where (t, k) went; -1 = dropped
+  TensorView token;     // [T * K] int32: the token of a sorted row; undefined from offsets[E] on
+  TensorView slot_row;  // [T * K] int32: the sorted row of (t, k); -1 = dropped
 };
 
 // Errors (InvalidArgument): shapes, dtypes or devices that do not fit; on the CPU an id outside [-1, num_experts), with
-// its place.
+// its index.
 absl::Status BuildExpertOrder(const Stream& stream,
                               const TensorView& topk_idx,  // [T, K] int32, contiguous, -1 = dropped
                               int64_t num_experts, const ExpertOrder& order);

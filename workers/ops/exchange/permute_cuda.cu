@@ -25,8 +25,8 @@ struct Order {
 };
 
 // Calls fn(entry, expert, same, rank) for every entry of this warp's run, in order, with all lanes: `same` are the
-// lanes of this round whose entries have the same expert, `rank` how many of them come first.  Dropped ones (and ids
-// that no expert has) have expert -1.
+// lanes of this round with the same expert, `rank` how many of them come first.  Dropped ones (and invalid ids) have
+// expert -1.
 template <class Fn>
 __device__ void ForRun(const Order& o, int64_t chunk, const Fn& fn) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

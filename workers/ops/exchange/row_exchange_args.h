@@ -1,4 +1,4 @@
-// What the kernels of expert_places.h and row_exchange.h take: plain, for nvcc; part of the table in kernels_cuda.h.
+// Arguments of the kernels of expert_places.h and row_exchange.h: plain, for nvcc; part of the table in kernels_cuda.h.
 //
 // T rows, K choices each; arrays of [T * K] are in the order of (row, choice).
 #pragma once
@@ -22,9 +22,9 @@ struct ExpertPlacesArgs {
   int32_t rank;
   int32_t* rank_of;   // [T, K]; -1 = dropped
   int32_t* slot_of;   // [T, K]; -1 = dropped
-  int32_t* first_of;  // [T, K] rank_of where the row has it for the first time, else -1
+  int32_t* first_of;  // [T, K] rank_of if no earlier choice of the row has this rank, else -1
 };
-// Choices that a row may have on devices.
+// The most choices that a row may have on devices.
 inline constexpr int64_t kMaxExchangeTopK = 256;
 
 // counts[r] = {rows, pairs} for rank r.

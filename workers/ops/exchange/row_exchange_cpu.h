@@ -1,4 +1,4 @@
-// What row_exchange.cc runs on the CPU.  Internal to workers/ops; checked by the caller.
+// The CPU's part of row_exchange.cc.  Internal to workers/ops; the caller checks arguments.
 #pragma once
 
 #include "absl/status/status.h"

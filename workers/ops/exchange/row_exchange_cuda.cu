@@ -1,5 +1,5 @@
-// Packing and unpacking of exchanged rows.  Every place is computed from counts that are there, so a thread that comes
-// first changes nothing:
+// Packing and unpacking of exchanged rows.  Every place is computed from existing counts, so the order of threads
+// changes nothing:
 //   row t of rank r's block:  row_pos - row_offsets[r]     pair:  pair_pos - pair_offsets[r]
 #include "workers/ops/cuda/rows_cuda.h"
 

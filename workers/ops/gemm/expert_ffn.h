@@ -3,8 +3,8 @@
 //   GELU    y = gelu(x · upᵀ + up_bias) · downᵀ + down_bias: two plain products, the first rounded to the model's dtype
 //           before the activation (gelu.h); on the CPU so far (Unimplemented on a device)
 //
-// gate and up are one Weight in kGatedPanels (weight.h: rows gate then up), and the activation happens where their
-// product is made: in AccDType from the unrounded sums, rounded once to the model's dtype.  Bits per row as in gemm.h.
+// gate and up are one Weight in kGatedPanels (weight.h: rows gate then up).  The product's kernel applies the
+// activation: in AccDType from the unrounded sums, rounded once to the model's dtype.  Bits per row as in gemm.h.
 // Blocks until done.  Thread-compatible per stream.
 #pragma once
 
@@ -45,7 +45,7 @@ struct ExpertFfnDesc {
   IntView offsets;       // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
   IntView x_rows = {};   // as in GroupedGemmDesc; empty: x is in expert order already
   bool partial = false;  // as in GroupedGemmDesc; with SwiGLU
-  // [rows, 2F] or none: as GatedGemm's; GELU: [rows, F], what the activation is given
+  // [rows, 2F] or none: as GatedGemm's; GELU: [rows, F], the activation's input
   TensorView sums = {};
   absl::Span<const TensorView> up_biases = {}, down_biases = {};  // [El] each [F], [H], or empty: none; with GELU
   Isa isa = CurrentIsa();                                         // tests only

@@ -34,7 +34,7 @@ struct GemmShape {
   DType dtype = DType::kBf16;
   Isa isa = Isa::kScalar;
   bool gated = false;
-  int num_threads = 1;  // that this product has for itself
+  int num_threads = 1;  // for this product alone
 };
 struct GemmConfig {
   int64_t rows_per_task = 0;  // their activations stay in the L2 cache while weight panels pass by

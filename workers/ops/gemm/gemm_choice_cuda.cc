@@ -16,7 +16,7 @@ constexpr int64_t kMaxOwnDenseRows = 16;
 
 // With fewer rows an expert, most of a wgmma's 128 tokens would be none.
 constexpr int64_t kMinWgmmaRows = 64;
-// With less depth, storing a tile takes long beside computing it: two smaller CTAs an SM hide that from each other.
+// With less depth, storing a tile takes long relative to computing it: two smaller CTAs an SM overlap the two.
 constexpr int64_t kMinWideWgmmaDepth = 1024;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -28,8 +28,8 @@ int64_t NumTiles(const CudaGemmDesc& desc, int columns, int rows) {
   return CeilDiv(desc.n, columns) * std::max<int64_t>(row_tiles, 1);
 }
 
-// Tokens a tile should take.  Grouped: rows are not spread evenly, so rather twice an expert's share; a tile that is
-// too high wastes tensor-core time that nobody misses while weights stream in, one too low reads them again (from L2).
+// The tokens of a tile.  Grouped: rows are not spread evenly, so twice an expert's share; a tile that is too high
+// wastes tensor-core time, which is free while weights stream in, and one too low reads weights again (from L2).
 int WantedRows(const CudaGemmDesc& desc) {
   const int64_t share = desc.experts == 0 ? desc.m : CeilDiv(2 * desc.m, desc.experts);
   for (int rows : {8, 16, 32, 64}) {

@@ -4,7 +4,7 @@
 // workers/ops/cuda/gemm_tile_cuda.h.  The choice changes speed; which choices may change a row's bits:
 //   deterministic:      only kPlain, or only tiles with one k-chain, and which of the two depends on dtype and k alone,
 //                       never on the rows.  All of these tiles add an output's products in the same order by the same
-//                       instruction, so a row keeps its bits with every m and in every company.
+//                       instruction, so a row has the same bits with every m and beside any other rows.
 //   not deterministic:  kCublasLt, tiles that split k over warps, and those of wgmma come in.  Then a row's bits depend
 //                       on the shape.
 #pragma once
@@ -34,12 +34,12 @@ inline constexpr CudaGemmTile kCudaGemmTiles[] = {
     {"wgmma128x128", 128, 128, 64, 8, 1, 1, 3, 2, true}, {"wgmma256x128", 256, 128, 64, 8, 1, 1, 4, 1, true},
 };
 inline constexpr int kNumCudaGemmTiles = sizeof(kCudaGemmTiles) / sizeof(kCudaGemmTiles[0]);
-// Bytes in which a warp turns its sums round before it stores them (gemm_store_cuda.h).
+// Scratch bytes in which a warp transposes its sums before it stores them (gemm_store_cuda.h).
 inline constexpr int64_t kCudaGemmStoreBytes = 640;
-// What each CTA keeps of the experts (GemmPlan): a pointer and two prefix sums.
+// Bytes that each CTA keeps of the experts (GemmPlan): a pointer and two prefix sums.
 constexpr int64_t CudaGemmPlanBytes(int64_t experts) { return (experts * 8 + (experts + 1) * 4 * 2 + 15) / 16 * 16; }
-// Dynamic shared memory of a CTA: stages (of wgmma they begin at multiples of 1024, what CUDA gives at multiples of
-// 128), what the warps store through, partial sums of a split k, and the experts.
+// Dynamic shared memory of a CTA: stages (for wgmma they begin at multiples of 1024; CUDA's memory begins at multiples
+// of 128), the warps' scratch for stores, partial sums of a split k, and the experts.
 constexpr int64_t CudaGemmSharedBytes(const CudaGemmTile& tile, int64_t experts) {
   const int64_t stages = int64_t{2} * tile.stages * (tile.columns + tile.rows) * tile.depth;
   const int64_t store = tile.warps_n * tile.warps_t * tile.warps_k * kCudaGemmStoreBytes;
@@ -59,7 +59,7 @@ struct CudaGemmDesc {
   bool deterministic = false;
   bool wgmma = false;  // the device and the program have it
   int num_sms = 132;
-  int64_t shared_bytes = 227 << 10;  // that a block of the device may have; 163 KB on an A100, 99 KB on smaller ones
+  int64_t shared_bytes = 227 << 10;  // the limit of a block of the device; 163 KB on an A100, 99 KB on smaller ones
 };
 
 enum class CudaGemmKind : uint8_t { kCublasLt, kTiles, kPlain };
@@ -67,7 +67,7 @@ enum class CudaGemmKind : uint8_t { kCublasLt, kTiles, kPlain };
 struct CudaGemmConfig {
   CudaGemmKind kind = CudaGemmKind::kPlain;
   int tile = -1;     // of kCudaGemmTiles, for kTiles
-  int64_t grid = 0;  // CTAs; 0 for kCublasLt.  CTAs walk over the work, so any number is right
+  int64_t grid = 0;  // CTAs; 0 for kCublasLt.  CTAs walk over the work, so any number is valid
   // Why not, per candidate; null for the one that was chosen.
   const char* not_cublas = nullptr;
   const char* not_plain = nullptr;
@@ -77,7 +77,7 @@ struct CudaGemmConfig {
 // REQUIRES: m, n, k >= 1; num_sms >= 1.  ChooseDense: experts == 0; ChooseGrouped: experts >= 1.
 CudaGemmConfig ChooseDense(const CudaGemmDesc& desc);
 CudaGemmConfig ChooseGrouped(const CudaGemmDesc& desc);
-// ChooseDense without cuBLASLt: what runs where the library refuses.
+// ChooseDense without cuBLASLt, for products that the library refuses.
 CudaGemmConfig ChooseOwnDense(const CudaGemmDesc& desc);
 
 std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc);

@@ -1,7 +1,7 @@
 // y = x · wᵀ, y += x · wᵀ (+ bias), or SwiGLU of both halves: cuBLASLt where ChooseDense() says so, else our kernels.
 //
-// cuBLASLt thinks in columns: y's rows are columns of the N x M matrix op(w) · x, with w transposed, so that its bias,
-// one value a row, is ours, one a column of y.
+// cuBLASLt is column-major: y's rows are columns of the N x M matrix op(w) · x, with w transposed, so its bias, one
+// value a row, is ours, one value a column of y.
 #include <cublasLt.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -58,7 +58,7 @@ cudaDataType_t DataType(uint8_t dtype) {
   }
 }
 
-// What the library's choice depends on.
+// The key of the library's choice.
 struct ShapeKey {
   int64_t m, n, k, x_stride, w_stride, y_stride;
   int64_t alignment;  // of x, w and y in bytes, up to 256
@@ -76,7 +76,7 @@ int64_t CommonAlignment(const CudaGemmArgs& args) {
   return static_cast<int64_t>(bits & -bits);
 }
 
-// The epilogue's bias has the type of y, and fp64 has no such epilogue; others are added by a kernel of ours.
+// The epilogue's bias has the type of y, and fp64 has no such epilogue; a kernel of ours adds other biases.
 bool BiasInEpilogue(const CudaGemmArgs& args) {
   return args.bias != nullptr && args.y_dtype == args.dtype && args.dtype != kCudaF64;
 }
@@ -154,8 +154,8 @@ class PlannedProduct {
   cublasLtMatmulAlgo_t algo_ = {};
 };
 
-// The library's handle on one device, and the shapes that it was asked for: one for the whole process, never destroyed
-// (a driver that shuts down before it would be called again).  Thread-safe; enqueues one product at a time.
+// The library's handle on one device, and the shapes of earlier products: one for the whole process, never destroyed
+// (the driver may shut down before its destructor).  Thread-safe; enqueues one product at a time.
 class CublasDevice {
  public:
   static CublasDevice& Of(int device) {

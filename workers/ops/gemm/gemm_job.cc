@@ -50,7 +50,7 @@ absl::Status CheckRows(const GemmJob& job, Device device) {
     RETURN_IF_ERROR(ExpectOffsets(at, job.offsets.data(), weights, "y", rows));
   }
   if (job.x_rows.empty()) {
-    // With 0 rows an empty x_rows may also mean "picks none of x".
+    // With 0 rows an empty x_rows may also mean an index list without entries.
     if (job.x.dim(0) != rows && rows != 0) return Bad(job, "x has ", job.x.dim(0), " rows, y ", rows);
     return absl::OkStatus();
   }

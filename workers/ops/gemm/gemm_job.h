@@ -17,17 +17,17 @@ namespace switchyard::ops {
 
 // Rows [offsets[e], offsets[e + 1]) of y are x's times weights[e]ᵀ.
 struct GemmJob {
-  absl::string_view op;  // for messages
-  TensorView x;          // [rows, K], or [T, K] with x_rows
-  IntView x_rows = {};   // empty, or which row of x each row takes
-  WeightGroup weights;   // [El]; null where there are no rows
-  IntView offsets;       // [El + 1]; elsewhere than on the CPU y may have more rows than the last says
+  absl::string_view op;                      // for messages
+  TensorView x;                              // [rows, K], or [T, K] with x_rows
+  IntView x_rows = {};                       // the row of x for each row; empty: the same row
+  WeightGroup weights;                       // [El]; null where there are no rows
+  IntView offsets;                           // [El + 1]; except on the CPU, y may have more rows than the last says
   absl::Span<const TensorView> biases = {};  // [El] each [N] or raw() == nullptr; or empty: there are none
   TensorView y;                              // [rows, N]; gated: [rows, N / 2]
-  TensorView sums = {};  // gated: [rows, N], what gate and up came to before the activation, or raw() == nullptr
+  TensorView sums = {};                      // gated: [rows, N], gate and up before the activation, or raw() == nullptr
   bool accumulate = false;
   bool gated = false;    // y = silu(gate) * up
-  bool partial = false;  // rows whose weight is null are not this job's
+  bool partial = false;  // rows with a null weight are not this job's
   Isa isa = Isa::kScalar;
 };
 

@@ -8,7 +8,7 @@
 namespace switchyard::ops {
 namespace {
 
-// What a task's packed activations may take of a core's L2 cache, the rest being for the panels that pass by.
+// Bytes of a core's L2 cache for a task's packed activations; the rest is for the panels.
 constexpr int64_t kActivationBytes = 768 << 10;
 // A task streams at least this much of the weights: some ten microseconds, so that handing it out costs little.
 constexpr int64_t kTaskBytes = 128 << 10;
@@ -31,7 +31,7 @@ int64_t FirstRow(const GemmJob& job, int64_t e) {
   if (job.offsets.empty()) return e == 0 ? 0 : job.y.dim(0);
   return job.offsets.data()[e];
 }
-// That are the job's.
+// The rows of the expert that are the job's.
 int64_t RowsOf(const GemmJob& job, int64_t e) {
   return job.weights[e] == nullptr ? 0 : FirstRow(job, e + 1) - FirstRow(job, e);
 }

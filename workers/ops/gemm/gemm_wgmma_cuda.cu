@@ -93,7 +93,7 @@ __device__ __forceinline__ void AddUp(const GemmProblem& p, const char* stages, 
   for (int32_t k = 0; k < static_cast<int32_t>(p.k); k += Shape::kDepth) {
     CpAsyncWait<Shape::kStages - 3>();
     FenceProxyAsync();
-    __syncthreads();  // this stage has come for all, and nobody's tensor cores read the one that is filled next
+    __syncthreads();  // all threads have this stage, and no tensor core reads the one that is filled next
     sums->template Multiply<kNarrow>(stages + *stage * Shape::kStageBytes, k == 0);
     filler->FillNext();
     WgmmaWait<1>();

@@ -1,8 +1,8 @@
 // One matrix product per expert over rows that are sorted by expert: y[i] = x[i] · w[expert of i]ᵀ, without padding.
 //
-// The same bits per row as Gemm with that expert's weight alone.  Work is handed out as (expert, rows, panels), so that
-// a crowded expert is shared by all threads and experts without rows cost nothing. Blocks until done. Thread-compatible
-// per stream.
+// The same bits per row as Gemm with that expert's weight alone.  Tasks are (expert, rows, panels), so all threads
+// share an expert with many rows, and experts without rows cost nothing.  Blocks until done.  Thread-compatible per
+// stream.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct GroupedGemmDesc {
   // If not empty: row i of the product is row x_rows[i] of x, so that tokens need not be copied into expert order first
   // (ExpertOrder::token).  [rows], each in [0, x.dim(0)).
   IntView x_rows = {};
-  // Rows whose expert's weight is null are left as they are, for another call.  On a device it is null in the group's
-  // list there, too.
+  // Rows of experts with a null weight are left as they are, for another call.  On a device the weight is null in the
+  // group's list there, too.
   bool partial = false;
   // [El] or empty: y[i] += biases[expert of i], each [N] w's dtype.  On the CPU, not of gated products (Unimplemented).
   absl::Span<const TensorView> biases = {};

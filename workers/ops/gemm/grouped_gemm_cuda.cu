@@ -22,8 +22,8 @@ namespace {
 
 constexpr int kPlainThreads = kCudaPlainTile * kCudaPlainTile;
 
-// Asks for the weights that this CTA reads first to come to L2, before the kernel in front is done: a hint, so it does
-// not matter whether that kernel writes them.  Dense products only: of experts, nobody knows yet which.
+// Prefetches to L2 the weights that this CTA reads first, before the preceding kernel is done: a hint, so it does not
+// matter whether that kernel writes them.  Dense products only, as experts are not known yet.
 template <class Elem, class Shape>
 __device__ void PrefetchWeights(const GemmProblem& p) {
   constexpr int kLineBytes = 128;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(TileShape<kTile>::kThreads, TileShape<kTile>::
     sums.Begin(plan.Find(i));
     for (int32_t k = 0; k < static_cast<int32_t>(p.k); k += Shape::kDepth) {
       CpAsyncWait<Shape::kStages - 2>();
-      __syncthreads();  // this stage has come for all, and all are done with the one before, which is filled next
+      __syncthreads();  // all threads have this stage, and are done with the one before, which is filled next
       filler.FillNext();
       sums.Multiply(stages + stage * Shape::kStageBytes);
       stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
@@ -104,12 +104,12 @@ int EnqueuePlain(const CudaCall& call, const GemmProblem& p, const CudaGemmConfi
                 GemmPlainKernel<Elem, Accum>, p);
 }
 
-// Rows of elements of 2 bytes: others are not asked about.
+// For rows of elements of 2 bytes alone.
 bool AlignedRows(const void* x, int64_t stride) {
   return reinterpret_cast<uintptr_t>(x) % 16 == 0 && 2 * stride % 16 == 0;
 }
 
-// What a block of the device may have; asked once.
+// The limit of a block of the device; asked once.
 int64_t SharedBytesOfBlock(int device) {
   static std::atomic<int> known[kMaxDevicesPerProcess] = {};
   int bytes = known[device].load(std::memory_order_relaxed);

@@ -1,8 +1,9 @@
 // Products of bf16 tiles of 16 x 32 for attention_tiles_cpu.cc: on AMX tiles where the file is compiled for them, by
 // vdpbf16ps elsewhere.
 //
-// An output adds its k in rising pairs, one accumulator, whatever the other outputs are; so its bits depend neither on
-// how many rows or columns are computed with it nor on which of the two functions computes it.  (AMX and vdpbf16ps
+// An output adds its k in rising pairs, with one accumulator, whatever the other outputs are; so its bits depend
+// neither on how many rows or columns are computed with it nor on which of the two functions computes it.  (AMX and
+// vdpbf16ps
 // differ in the last bit from each other.)  Internal to workers/ops kernel files.  Functions are static: see simd.h.
 #pragma once
 
@@ -27,7 +28,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// The compiler does not know that tile loads read memory: what was stored before must really be there.
+// The compiler does not know that tile loads read memory: this makes it finish earlier stores.
 SY_INLINE void FlushStores() { __asm__ volatile("" : : : "memory"); }
 
 SY_INLINE void BeginTiles() {

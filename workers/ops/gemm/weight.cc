@@ -126,8 +126,7 @@ char* Weight::ColumnAt(int64_t row) const {
   return static_cast<char*>(data_) + panel * panel_bytes() + ColumnOf(row) * Group(dtype()) * DTypeBytes(dtype());
 }
 
-// Rows that never come (past n) and products that never count (past k).  The pages of a whole panel are touched only if
-// it is the last of its part.
+// Zeroes rows past n and products past k.  The pages of a whole panel are touched only if it is the last of its part.
 void Weight::ZeroPadding() {
   const int64_t parts = gated() ? 2 : 1;
   const int64_t columns = desc_.n / parts;

@@ -6,7 +6,7 @@
 //   bf16               [panel][k/2][32][2]   pairs of k side by side (vdpbf16ps, AMX tiles); k padded to 32 with zeros
 //   fp16, fp32, fp64   [panel][k][32]
 // Columns past n are zeros.  With kGatedPanels, rows [0, n/2) are a gate and rows [n/2, n) its up projection; their
-// panels alternate (gate 0, up 0, gate 1, …) so that one task has both at hand for SwiGLU (expert_ffn.h).
+// panels alternate (gate 0, up 0, gate 1, …) so that one task reads both for SwiGLU (expert_ffn.h).
 //
 // On a device: the rows as they are, each padded with zeros to a multiple of 16 bytes; gated: the gate's, then up's.
 //
@@ -39,7 +39,7 @@ struct WeightDesc {
   std::string ToString() const;  // "bf16 [2048, 1024] gated"
 };
 
-// What the packed form takes: for memory plans.  REQUIRES: a valid desc.
+// Bytes of the packed form, for memory plans.  REQUIRES: a valid desc.
 int64_t PackedBytes(const WeightDesc& desc, DeviceKind device = DeviceKind::kCpu);
 
 class Weight {
@@ -48,8 +48,8 @@ class Weight {
   // Allocates; contents are undefined (padding is zero) until PackRows has filled every row.
   // REQUIRES: n, k >= 1; a floating dtype; kGatedPanels only with even n.
   explicit Weight(const WeightDesc& desc, Device device = Device::Cpu());
-  // The packed form in memory of somebody else that outlives this: 64-byte aligned, PackedBytes(desc, device.kind)
-  // long. With `packed` its contents are taken as they are, else as by the constructor.
+  // The packed form in borrowed memory that outlives this: 64-byte aligned, PackedBytes(desc, device.kind) long.  With
+  // `packed` its contents are valid, else as by the constructor.
   static Weight Over(const WeightDesc& desc, void* memory, bool packed, Device device = Device::Cpu());
   // Errors: ResourceExhausted where the constructor would abort.
   static absl::StatusOr<Weight> Allocate(const WeightDesc& desc, Device device);
@@ -58,8 +58,8 @@ class Weight {
 
   // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype,
   // converted to the weight's (rounded to nearest even).  Single-threaded. Errors (InvalidArgument): shape, dtype or
-  // range that do not fit.  For a weight on a device `writer` brings them there: they are there after its Finish.
-  // Without one its memory is the host's, where it has a device's form to be copied from (packed_expert.h).
+  // range that do not fit.  For a weight on a device `writer` copies them; they are there after its Finish.  Without a
+  // writer its memory is the host's, in a device's form, to be copied from later (packed_expert.h).
   absl::Status PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer = nullptr);
   // The same rows back, in the weight's dtype.  REQUIRES: on the CPU.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
@@ -75,9 +75,9 @@ class Weight {
 
   // For kernels and for copies to other places.
   const void* data() const { return data_; }
-  void* mutable_data() { return data_; }  // for who packs panels himself (backward/transposed_weight.h)
+  void* mutable_data() { return data_; }  // for callers that pack panels themselves (backward/transposed_weight.h)
   int64_t padded_k() const;               // on a device: elements from one row to the next
-  // All rows.  REQUIRES: on a device, where they stand as they are.
+  // All rows, row-major.  REQUIRES: on a device.
   TensorView rows() const;
   // On the CPU:
   int64_t panel_bytes() const;  // distance from one panel to the next
@@ -104,7 +104,7 @@ class Weight {
 // Allocates and packs a whole matrix on the stream's threads.  Errors (InvalidArgument): rows is not [n, k] floating.
 absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, const TensorView& rows);
 
-// Packs all rows of a weight anew, in place, on the stream's threads.  Nobody may read it meanwhile.  CPU only.
+// Packs all rows of a weight anew, in place, on the stream's threads.  No one may read it meanwhile.  CPU only.
 // Errors (InvalidArgument): rows is not [n, k] floating.
 absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* weight);
 

@@ -1,4 +1,4 @@
-// Experts' weights as grouped products take them: one a slot, all of one shape.
+// Experts' weights for grouped products: one for each slot, all of one shape.
 //
 // A WeightGroup borrows; a WeightTable also owns the list of pointers that devices need in their memory.
 #pragma once

@@ -5,7 +5,7 @@ namespace switchyard::ops::cuda {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-constexpr int kSmallBlock = 128;  // threads of a block whose teams are warps
+constexpr int kSmallBlock = 128;  // threads of a block with teams of one warp
 constexpr int kHeld = 4;          // packs of x that a thread keeps in registers between the sum and the scaling
 
 // The sum over a team, the same in all of its threads: over a warp by halving, over warps in their order.

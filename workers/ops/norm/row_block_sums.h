@@ -1,4 +1,4 @@
-// Sums over rows in a fixed tree: each block of kSumBlockRows rows by itself, then the blocks' sums in order.  So the
+// Sums over rows in a fixed order: each block of kSumBlockRows rows by itself, then the blocks' sums in order.  So the
 // bits depend on the number of rows, not on threads.  Internal to workers/ops.
 #pragma once
 

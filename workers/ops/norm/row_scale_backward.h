@@ -1,10 +1,10 @@
-// The backward pass of y[i] = weight[i] * x[i], rows scaled by a number each: an expert's hidden rows by the router's
-// weight of the pair, which the product behind them may apply as well.
+// The backward pass of y[i] = weight[i] * x[i], a scale of each row: the router's weight of the pair scales an expert's
+// hidden rows, which is the same as scaling the output of the next product.
 //
 //   dweight[i] = Σ_f dy[i, f] · x[i, f]     dx[i] = weight[i] · dy[i]     y[i] = weight[i] · x[i]
 //
-// In AccDType, rounded once; a row is summed in one order that depends on its width alone.  y is made again because the
-// product's weight gradient needs it.  CPU only so far (Unimplemented on a device).
+// In AccDType, rounded once; a row is summed in one order that depends on its width alone.  y is computed again because
+// the next product's weight gradient needs it.  CPU only so far (Unimplemented on a device).
 // Errors (InvalidArgument): shapes or dtypes that do not fit.
 #pragma once
 

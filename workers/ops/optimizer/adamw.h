@@ -3,8 +3,8 @@
 //   m = m + (1 - beta1)(g - m);   v = beta2 · v + (1 - beta2) g²;
 //   p = p - lr / (1 - beta1^step) · m / (sqrt(v) / sqrt(1 - beta2^step) + eps).
 //
-// Every element by itself, in the range's dtype: its bits do not depend on how parameters are cut into ranges or on
-// threads.  Borrows all memory.  CPU only so far.
+// Each element is computed by itself, in the range's dtype: its bits depend neither on how parameters are cut into
+// ranges nor on threads.  Borrows all memory.  CPU only so far.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace switchyard::ops {
 
 struct AdamWDesc {
-  int64_t step = 1;  // this one's number, from 1
+  int64_t step = 1;  // the number of this step, from 1
   double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;

@@ -1,4 +1,4 @@
-// The optimizer's step and the norm that clips it: streams of memory, one pass.
+// The optimizer's step and the norm for clipping: one pass over memory.
 #include "workers/ops/core/kernels_impl.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {

@@ -1,7 +1,7 @@
 // The loss of next-token prediction, and its gradient: loss = Σ over rows of -log softmax(logits)[target],
 // dlogits = scale · (softmax(logits) - onehot(target)).
 //
-// A row whose target is negative is ignored: it adds nothing and its gradient is zero.  Rows' losses are in double,
+// A row with a negative target is ignored: it adds nothing and its gradient is zero.  Rows' losses are in double,
 // added in the order of the rows; exponentials and their sum are in the logits' dtype.  A row's bits depend on that row
 // alone.  Does not divide by the number of tokens: the caller puts the global one into `scale`.  Borrows all memory.
 // CPU only so far.

@@ -1,4 +1,4 @@
-// The two ends of the backward pass: the loss at the top, the embedding at the bottom.
+// The first and the last kernel of the backward pass: the loss and the embedding.
 #include "workers/ops/core/kernels_impl.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {

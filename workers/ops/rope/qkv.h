@@ -1,6 +1,6 @@
-// All between the product that makes q, k and v and attention, as one op: norms of q and k, the clip, the rotation, and
-// the write of k and v into the cache.  On the CPU these ops one after the other (rms_norm.h, clamp.h, rope.h,
-// kv_cache_view.h); on a device one launch.  Borrows all memory.  Errors (InvalidArgument): those of its parts.
+// The work between the qkv product and attention as one op: norms of q and k, the clip, the rotation, and the write of
+// k and v into the cache.  On the CPU it runs these ops one after the other (rms_norm.h, clamp.h, rope.h,
+// kv_cache_view.h); on a device it is one launch.  Borrows all memory.  Errors (InvalidArgument): those of its parts.
 #pragma once
 
 #include <cstdint>

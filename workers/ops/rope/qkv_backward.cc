@@ -24,7 +24,7 @@ int64_t HeadDimOfNorm(const QkvDesc& desc, const TensorView& gamma) {
   return gamma.NumElements() == desc.head_dim ? desc.head_dim : 0;
 }
 
-// What the clip saw, if not the raw rows.
+// The clip's input: the normed rows if there is a norm.
 absl::StatusOr<TensorView> Normed(const Stream& stream, const QkvDesc& desc, const Part& part) {
   if (part.gamma.raw() == nullptr) return part.raw;
   void* const memory = ThreadScratch(ScratchUse::kOp, part.raw.NumElements() * DTypeBytes(part.raw.dtype()));

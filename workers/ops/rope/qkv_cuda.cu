@@ -1,4 +1,4 @@
-// What stands between the product for q, k and v and attention, in one pass over the rows: the norms of q and k, clip,
+// The work between the product for q, k and v and attention, in one pass over the rows: the norms of q and k, clip,
 // rotation, and the write of k and v into the cache.  In the order and with the roundings of rms_norm.h, clamp.h,
 // rope.h and kv_cache_view.h one after the other.
 //
@@ -108,7 +108,7 @@ __device__ __forceinline__ AccT<Elem> WholeScale(const Elem* x, int width, AccT<
   return InverseRoot(Add(sum / static_cast<AccT<Elem>>(width), eps));
 }
 
-// Norm and clip of one element.  What comes out is a value of Elem.
+// Norm and clip of one element.  The result is a value of Elem.
 template <class Elem>
 __device__ __forceinline__ AccT<Elem> Prepare(Elem x, const Elem* gamma, AccT<Elem> scale, AccT<Elem> clip) {
   using Acc = AccT<Elem>;
@@ -118,7 +118,7 @@ __device__ __forceinline__ AccT<Elem> Prepare(Elem x, const Elem* gamma, AccT<El
     value = Widen(Narrow<Elem>(Mul(Widen(*gamma), value)));
   }
   if (clip > 0) {
-    value = value > clip ? clip : value;  // false for NaN, which so stays
+    value = value > clip ? clip : value;  // false for NaN, which stays NaN
     value = value < -clip ? -clip : value;
     value = Widen(Narrow<Elem>(value));
   }
@@ -131,7 +131,7 @@ __device__ __forceinline__ void StoreHead(const Head<Elem>& head, int j, const P
   if (head.cache != nullptr) *reinterpret_cast<Pack<Elem, kVec>*>(head.cache + j) = pack;
 }
 
-// All that happens to a head, by one warp.  scale: 1 / rms, where there is a gamma.
+// Prepares one head, by one warp.  scale: 1 / rms, if there is a gamma.
 template <int kVec, class Elem>
 __device__ __forceinline__ void ProcessHead(const Head<Elem>& head, int dim, AccT<Elem> scale, AccT<Elem> clip) {
   using Acc = AccT<Elem>;

@@ -68,7 +68,7 @@ class RopeTable {
   // Errors: as ComputeRopeFrequencies; max_positions < 1.
   static absl::StatusOr<RopeTable> Build(const RopeConfig& config, int64_t max_positions, DType acc);
 
-  // For a model that rotates nothing: rotary_dim() is 0, rows are positions.  REQUIRES: max_positions >= 1.
+  // For a model without rotation: rotary_dim() is 0, rows are positions.  REQUIRES: max_positions >= 1.
   static RopeTable WithoutRotation(int64_t max_positions, DType acc);
 
   // Moves the table to the stream's device.  Errors: the device's.

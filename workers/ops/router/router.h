@@ -2,8 +2,7 @@
 // OLMoE).
 //
 // A row's bits depend on that row alone.  Equal scores: the smaller expert id comes first.  NaN counts as smaller than
-// every number, and the weights of a row that has one are NaN: it still has K distinct experts and stays visibly
-// broken.
+// every number, and the weights of a row with one are NaN: the row still has K distinct experts, and its output is NaN.
 // Errors (InvalidArgument): shapes or dtypes that do not fit, K outside [1, min(E, kMaxTopK)].
 // Does not do yet: sigmoid scores, group-limited choice (RouterDesc is their place).
 #pragma once
@@ -24,7 +23,7 @@ struct RouterDesc {
   // [E] dtype of logits: added to the scores when experts are chosen, never to their weights (DeepSeek-V3, §2.1.2;
   // Ernie 4.5 for softmax scores).  Rank 0: none.  On the CPU alone: Unimplemented on a device.
   TensorView bias = {};
-  // On a device: rows from *num_rows on choose nobody (-1, weight 0); null: all count.  A recorded graph's padding.
+  // On a device: rows from *num_rows on, a graph's padding, choose no expert (-1, weight 0); null: all rows count.
   const int32_t* num_rows = nullptr;
 };
 

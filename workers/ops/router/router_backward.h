@@ -1,7 +1,7 @@
 // The backward pass of RouteTopK (router.h), with the gradients of the losses that balance experts; and the sums that
 // those losses are computed from.
 //
-// With p = softmax(logits) and w the K chosen, divided by their sum if renormalize:
+// With p = softmax(logits) and w the K chosen elements, divided by their sum if renormalize:
 //   dp = prob_gradient + (dw through w),   dlogits = p · (dp - Σ p · dp) + 2 · z_scale · logsumexp(logits) · p.
 // The choice itself has no gradient.  In AccDType, rounded once; a row's bits depend on that row alone.
 // Borrows all memory.  CPU only so far.  Errors (InvalidArgument): shapes or dtypes that do not fit, an expert outside
@@ -26,8 +26,8 @@ struct RouterBackwardDesc {
   double z_scale = 0;  // of Σ over rows of logsumexp(logits)² in the loss (router z-loss)
 };
 
-// topk_idx: as RouteTopK chose.  A pair that was dropped after that (expert_capacity.h) has a d_topk_weight of 0: its
-// expert stands in the divisor of renormalize all the same.  -1: a pair of nobody, which stands nowhere.
+// topk_idx: RouteTopK's.  A pair that was dropped after that (expert_capacity.h) has a d_topk_weight of 0; the divisor
+// of renormalize still includes its expert.  -1: no expert; it counts nowhere.
 absl::Status RouterBackward(const Stream& stream, const RouterBackwardDesc& desc,
                             const TensorView& logits,         // [T, E] AccDType of dlogits's
                             const TensorView& topk_idx,       // [T, K] int32
@@ -36,7 +36,7 @@ absl::Status RouterBackward(const Stream& stream, const RouterBackwardDesc& desc
 
 // Sums of one batch and layer; losses divide them by the global number of tokens.
 struct RouterStatistics {
-  std::vector<int64_t> counts;           // [K, E] rows whose k-th choice was e; -1 does not count
+  std::vector<int64_t> counts;           // [K, E] rows with e as their k-th choice; -1 does not count
   std::vector<double> probability_sums;  // [E] Σ over rows of softmax(logits)
   double squared_logsumexp_sum = 0;      // Σ over rows of logsumexp(logits)²
 };

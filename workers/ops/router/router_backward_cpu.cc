@@ -22,7 +22,7 @@ SY_INLINE Acc Softmax(const Acc* logits, int64_t experts, Acc* p) {
   return max + static_cast<Acc>(__builtin_log(total));
 }
 
-// Adds what the K weights ask of the probabilities.
+// Adds the gradients of the probabilities by the K weights.
 template <class Acc>
 SY_INLINE void AddWeights(const RouterBackwardArgs& a, int64_t t, const Acc* p, Acc* dp) {
   const int32_t* idx = RowAt<int32_t>(a.topk_idx, t);

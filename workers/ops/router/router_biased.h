@@ -1,5 +1,6 @@
-// RouteTopK with a bias of the choice: rows [begin, end), on the CPU, one row after the other in plain C++ (it costs E
-// exponentials a row, beside E · H products of the gate).  Internal to workers/ops: router.cc has checked everything.
+// RouteTopK with a bias of the choice: rows [begin, end), on the CPU, one row after the other in plain C++ (E
+// exponentials a row are little beside the gate's E · H products).  Internal to workers/ops: router.cc checks
+// everything.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which K of a row's scores a router chooses.  Internal to workers/ops; static for kernel files (simd.h).
+// Finds the K largest of a row's scores.  Internal to workers/ops; static for kernel files (simd.h).
 #pragma once
 
 #include <cstdint>

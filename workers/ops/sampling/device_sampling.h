@@ -1,7 +1,7 @@
-// Sampling on the device of the logits, for rows that ask for nothing special (IsPlainSampling).
+// Sampling on the device of the logits, for rows without penalties, bias or logprobs (IsPlainSampling).
 //
-// The outcome is that of SampleTokens (sampling.h) for such params.  The token also goes to its slot, where the next
-// step finds it (ResolveTokens): so a step need not wait until the host knows what the one before chose.
+// The outcome is that of SampleTokens (sampling.h) for such params.  The token is also written to its slot, where the
+// next step reads it (ResolveTokens): so a step need not wait until the host knows the tokens of the step before.
 // Errors (InvalidArgument): shapes, dtypes or devices that do not fit; more than kMaxPlainVocab logits a row.
 #pragma once
 
@@ -32,8 +32,8 @@ struct PlainSampling {
 absl::Status SamplePlain(const Stream& stream,
                          const TensorView& logits,  // [n, V] fp32
                          const PlainSampling& requests,
-                         const TensorView& tokens,  // [n] int32; -1 = a logit was no number
-                         const TensorView& last);   // [slots] int32: what was sampled last in each; 0 if broken
+                         const TensorView& tokens,  // [n] int32; -1 = a logit was NaN
+                         const TensorView& last);   // [slots] int32: the last token of each slot; 0 if broken
 
 // tokens[i] = planned[i], or, where that is negative, last[-1 - planned[i]].
 absl::Status ResolveTokens(const Stream& stream, const IntView& planned,

@@ -1,7 +1,7 @@
-// A step's sequences in a device's memory, where kernels read them: checked once, then the same for every layer.
+// A step's sequences in a device's memory for kernels: checked once, then the same for every layer.
 //
-// Bounds that the host knows size the launches.  A step that runs by itself has its own numbers for bounds; a captured
-// graph has the largest that it may be replayed with, and marks missing sequences as none.
+// Bounds that the host knows size the launches.  The bounds of a step without a graph are its own numbers; those of a
+// captured graph are the largest that it may be replayed with, and missing sequences are marked.
 // Thread-compatible.  Does not exist on the CPU, where ops read SequenceRows.
 #pragma once
 
@@ -24,7 +24,7 @@ struct SequenceLimits {
   int64_t blocks = 0;     // of a sequence
 };
 
-// What a graph is recorded for: steps of so many decodes, and nothing else.
+// The bounds of a graph, which runs steps of decodes alone.
 struct DecodeBounds {
   int64_t decodes = 0;   // sequences of one row each
   int64_t max_keys = 0;  // positions of one sequence
@@ -49,7 +49,7 @@ class DeviceSequences {
   absl::Status SetDecodes(const Stream& stream, absl::Span<const SequenceRows> sequences, const DecodeBounds& bounds,
                           const KvCacheView& cache);
 
-  // What kernels take; tiles with the most keys come first.  Valid for work that is enqueued before the next Set.
+  // The kernels' argument; tiles with the most keys come first.  Valid for work that is enqueued before the next Set.
   const CudaSequences& view() const { return view_; }
 
  private:

@@ -96,13 +96,14 @@ class Row {
   bool InVocabulary(int32_t id) const { return id >= 0 && id < size_; }
 
   static Acc Penalized(Acc logit, const batching::SamplingParams& p, int32_t output_count) {
-    // A penalty near 0 must not become 0 in Acc: 0 · -Inf is no number.
+    // A penalty near 0 must not become 0 in Acc: 0 · -Inf is NaN.
     const Acc repetition = std::max(static_cast<Acc>(p.repetition_penalty), std::numeric_limits<Acc>::min());
     logit = logit > 0 ? Capped(logit / repetition) : logit * repetition;
     if (output_count > 0) logit -= static_cast<Acc>(p.presence_penalty + p.frequency_penalty * output_count);
     return logit;
   }
-  // What a request asks for makes a logit as large as there are numbers, but never Inf: that is the model's fault only.
+  // A request's penalties and bias raise a logit to the largest number at most, never to Inf, which marks a model's
+  // fault.
   static Acc Capped(Acc logit) { return std::min(logit, std::numeric_limits<Acc>::max()); }
 
   int32_t Greedy() const {

@@ -1,4 +1,4 @@
-// From logits to the next token, and logprobs.
+// Samples the next token from logits, and computes logprobs.
 //
 // Order: penalties → logit_bias → min_tokens mask → temperature < 1e-5: the largest logit, ties to the smaller id; else
 // temperature → top_k → top_p → min_p → one draw (random.h, keyed by seed, choice and index of the output token).
@@ -10,9 +10,9 @@
 //
 // A row's outcome depends on its logits, params and history alone, never on the batch.  Cost O(V) for a row; filters
 // sort only what they keep.  Parallel over rows.  Borrows all memory.
-// What penalties and bias raise beyond Acc stays at its largest number.
-// A row with a NaN or +Inf logit, or with nothing finite, gets kNonFinite and no token (-Inf is a legal "never").
-// Does not do: logits on a device (HostCopy of workers/tensor/copy.h brings them), token masks of constrained decoding,
+// Logits that penalties and bias raise beyond Acc's largest number are set to it.
+// A row with a NaN or +Inf logit, or without a finite one, gets kNonFinite and no token (-Inf forbids a token).
+// Does not do: logits on a device (copy them by HostCopy, workers/tensor/copy.h), token masks of constrained decoding,
 // speculation.
 #pragma once
 
@@ -28,15 +28,15 @@
 
 namespace switchyard::ops {
 
-// Which tokens a sequence has seen, for penalties.  Lives in the rank's slot.  Thread-compatible.
+// The tokens that a sequence has seen, for penalties.  The rank's slot owns it.  Thread-compatible.
 class TokenHistory {
  public:
-  // tokens[0, num_prompt_tokens) are the prompt, the rest was emitted before (a preemption).
+  // tokens[0, num_prompt_tokens) are the prompt, the rest was generated before a preemption.
   void Reset(absl::Span<const int32_t> tokens, int64_t num_prompt_tokens);
   void AppendOutput(int32_t token);
 
   int64_t num_output() const { return num_output_; }  // the index of the next output token
-  // Every token seen, with how often it is in the output: 0 = in the prompt alone.
+  // Every token of the sequence, with its count in the output: 0 = in the prompt alone.
   const absl::flat_hash_map<int32_t, int32_t>& output_counts() const { return output_counts_; }
 
  private:
@@ -63,12 +63,12 @@ absl::Status SampleTokens(const Stream& stream,
                           absl::Span<SampleOutcome> outcomes);       // [n]
 
 struct LogprobRequest {
-  int32_t token = 0;    // the token that stands there
-  int32_t num_top = 0;  // how many alternatives
+  int32_t token = 0;    // the token of this position
+  int32_t num_top = 0;  // the number of alternatives
 };
 
-// Logprobs of given tokens (prompt_logprobs).  statuses may be empty; else kNonFinite marks broken rows, whose logprobs
-// are left empty.  Errors (InvalidArgument): as SampleTokens; a token outside [0, V).
+// Logprobs of given tokens (prompt_logprobs).  statuses may be empty; else kNonFinite marks broken rows, which get no
+// logprobs.  Errors (InvalidArgument): as SampleTokens; a token outside [0, V).
 absl::Status TokenLogprobs(const Stream& stream,
                            const TensorView& logits,  // [n, V] fp32 or fp64 on the host; rows may be strided
                            absl::Span<const LogprobRequest> requests,        // [n]

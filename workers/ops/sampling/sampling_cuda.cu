@@ -1,4 +1,4 @@
-// Tokens: those that the step before left in its slots, and those drawn from logits, one block a row.
+// Tokens: resolves those of the step before from its slots, and draws from logits, one block a row.
 #include "workers/ops/cuda/sampling_cuda.h"
 
 namespace switchyard::ops::cuda {
@@ -72,10 +72,10 @@ __device__ int DrawById(const SampleRow& row, float min_p, double uniform) {
   return FindById(row, TargetOf(uniform, SumOverBlock(own).mass[0]), mass);
 }
 
-// A draw in the order of falling logits: what each filter keeps is a prefix, so all there is to know of it is its mass.
+// A draw in the order of falling logits: each filter keeps a prefix, which its mass describes.
 __device__ int DrawInOrder(const SampleRow& row, const Filters& filters, double uniform) {
   __shared__ Listed listed;
-  // Besides the sections: all that weighs something, and what min_p keeps.
+  // Besides the sections: all logits with a weight, and those that min_p keeps.
   Sums<kPivots + 2> own;
   row.ForEach(0, row.vocab, threadIdx.x, blockDim.x, [&](float x, int) {
     const Mass mass = row.MassOf(x);

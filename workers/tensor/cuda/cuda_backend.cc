@@ -104,7 +104,7 @@ class CudaQueue : public DeviceQueue {
     return Poll(static_cast<CudaEvent&>(event).get(), deadline);
   }
 
-  // A lost context answers every call with the error that lost it.
+  // A lost context returns the error that lost it from every call.
   bool IsLost() override { return !recording_ && CudaDeviceLost(cudaStreamQuery(StreamOf(handle()))); }
 
   absl::Status BeginRecording() override {
@@ -133,9 +133,9 @@ class CudaQueue : public DeviceQueue {
   // The runtime's calls concern the calling thread's device, which is 0 until the thread sets it.
   cudaError_t UseDevice() const { return cudaSetDevice(device().index); }
 
-  // The runtime's own wait has no deadline, and a device may wait for ever for a peer that is gone.
+  // The runtime's own wait has no deadline, and a device may wait for ever for a lost peer.
   absl::Status Poll(cudaEvent_t event, absl::Time deadline) const {
-    // A step takes milliseconds: looking again and again costs no latency, sleeping would.
+    // A step takes milliseconds: polling without a pause adds no latency, sleeping would.
     constexpr int kSpins = 20000;
     const absl::Time begin = absl::Now();
     for (int i = 0;; ++i) {
@@ -188,7 +188,7 @@ class Backend : public DeviceBackend {
   int NumDevices() override {
     int count = 0;
     if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-    cudaGetLastError();  // a missing driver is no error
+    cudaGetLastError();  // clears the error: a missing driver is none
     return 0;
   }
 
@@ -258,7 +258,7 @@ class Backend : public DeviceBackend {
 }  // namespace
 
 DeviceBackend* CudaBackend() {
-  static Backend* const backend = new Backend;  // until the process ends: tensors may die later than statics
+  static Backend* const backend = new Backend;  // until the process ends, as tensors may be destroyed after statics
   return backend;
 }
 

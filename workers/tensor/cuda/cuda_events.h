@@ -17,7 +17,7 @@ namespace switchyard {
 
 class CudaEvents {
  public:
-  // Returns to the pool with its last owner.  The owners are who waits for it and who watches it.
+  // Returns to the pool with its last owner: both the waiter for an event and its watcher own it.
   using Event = std::shared_ptr<std::remove_pointer_t<cudaEvent_t>>;
 
   ~CudaEvents() {

@@ -12,10 +12,10 @@
 
 namespace switchyard {
 
-// Whether this process cannot use the device any more.  After these errors CUDA wants the process to be terminated and
-// relaunched, or says that memory has been damaged.
+// Whether this process cannot use the device any more: CUDA's manual says of these errors that the process must be
+// terminated and launched again, or that memory is damaged.
 inline bool CudaDeviceLost(cudaError_t error) {
-  // The oldest toolkit that we build with has no names for these.
+  // The oldest supported toolkit has no names for these.
   constexpr int kContained = 226;         // an error of the hardware or of a peer over NVLink
   constexpr int kTensorMemoryLeak = 721;  // a kernel's
   switch (static_cast<int>(error)) {

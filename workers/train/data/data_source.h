@@ -1,9 +1,9 @@
-// What a job trains on: windows of packed tokens, in an order that is a function of seed and place alone.
+// The data of a job: windows of packed tokens, in an order that is a function of seed and sample alone.
 //
-// Each file is cut into windows of `length` tokens, each with the token behind it as the last target; what is left of a
-// file is not seen.  Sample s of the job is the window that WindowOrder says; a step of B samples has [step · B, (step
-// + 1) · B), so a job goes on from any step, on any number of ranks: rank r of R has the r-th of R equal, contiguous
-// parts of a micro-batch.  Thread-compatible.
+// Each file is cut into windows of `length` tokens, with the next token as the last target; the rest of a file is not
+// used.  WindowOrder maps sample s of the job to a window; a step of B samples has [step · B, (step + 1) · B), so a job
+// can continue from any step, on any number of ranks: rank r of R has the r-th of R equal, contiguous parts of a
+// micro-batch.  Thread-compatible.
 // Errors: TokenFile's; InvalidArgument for fewer tokens than one window, for a token outside the vocabulary.
 #pragma once
 
@@ -23,7 +23,7 @@ struct DataOptions {
   int64_t length = 0;  // tokens of a window
   int64_t vocab = 0;   // of the model
   uint64_t seed = 0;
-  bool in_order = false;  // windows as they stand in the files: for evaluation
+  bool in_order = false;  // windows in the order of the files: for evaluation
 };
 
 class DataSource {
@@ -32,7 +32,7 @@ class DataSource {
 
   int64_t num_windows() const { return first_window_.back(); }
   int64_t num_tokens() const;
-  // Whether a window has a target.  progress: as TokenFile::HasTarget has it.
+  // Whether any window has a target.  progress: as in TokenFile::HasTarget.
   absl::StatusOr<bool> HasTarget(absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
   absl::StatusOr<TrainRows> Samples(int64_t first, int64_t count) const;
 

@@ -1,8 +1,7 @@
 // Reads a file of packed tokens (scheduler/jobs/token_format.h), with pread: a file that shrinks gives an error and no
 // signal.  Thread-safe after Open.
-// Errors: InvalidArgument for what the file says, DataLoss for contents that are not what the header's hash says,
-// FailedPrecondition "… changed while it was read" where it is another one than at Open, Unavailable when the disk
-// fails.
+// Errors: InvalidArgument for a wrong header or token, DataLoss for contents that do not match the header's hash,
+// FailedPrecondition "… changed while it was read" if it is another file than at Open, Unavailable when the disk fails.
 #pragma once
 
 #include <cstdint>

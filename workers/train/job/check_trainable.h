@@ -1,4 +1,4 @@
-// The check of a job's model: whether workers train what its folder says.
+// The check of a job's model: whether workers can train the model of its folder.
 //
 // A rank makes it when it opens its model (setup/job_setup.h), and the server before it accepts a job: it runs
 // `switchyard-worker --check_model=NAME --checkpoint_root=DIR`, which prints ModelCheckLine.  Thread-safe; allocates no
@@ -17,8 +17,8 @@ namespace switchyard::train {
 // ParseModelConfig's errors; Unimplemented: a model without experts.
 absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config_text);
 
-// A folder beneath the checkpoint root.  `weights`: a job begins from its weights, so their files must open and have
-// the sizes that their headers say.  Errors: also those of ModelDir and Checkpoint.
+// Checks a folder below the checkpoint root.  `weights`: a job begins from its weights, so their files must open and
+// have the sizes that their headers give.  Errors: also those of ModelDir and Checkpoint.
 absl::StatusOr<model::ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights);
 
 // The answer as one line of JSON with its newline: {"architecture", "context", "vocab", "experts", "router_bias",

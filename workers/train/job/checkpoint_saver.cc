@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Open(checkpoin
   if (comm->rank() != 0) return saver;
   absl::StatusOr<std::unique_ptr<checkpoint::CheckpointWriter>> writer =
       checkpoint::CheckpointWriter::Open(files, saver->options_.writer, std::move(lock));
-  // A later attempt than this has saved.
+  // A later attempt has saved.
   if (absl::IsFailedPrecondition(writer.status())) return Lost(writer.status());
   RETURN_IF_ERROR(writer.status());
   saver->writer_ = *std::move(writer);
@@ -128,7 +128,7 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
     RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank()));
     ASSIGN_OR_RETURN(files, FilesOf(snapshot_.blocks(), std::move(trainer_state)));
   } else {
-    snapshot_ = {};  // what is short is memory
+    snapshot_ = {};  // frees the copy, as memory is short
     LogInfo("step ", step, ": training waits until the checkpoint is written: ",
             offloaded ? "masters and moments are offloaded"
             : to_take <= room
@@ -164,7 +164,7 @@ void CheckpointSaver::AwaitNews(absl::Duration most) const {
   }
 }
 
-// Everybody's records to rank 0, which commits.
+// Sends all ranks' records to rank 0, which commits.
 absl::Status CheckpointSaver::Collect() {
   Join();
   std::vector<comm::Message> out(static_cast<size_t>(comm_->world()));

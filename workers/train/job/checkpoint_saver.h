@@ -1,12 +1,12 @@
-// Saves a job's checkpoints while it trains: a step waits for a copy of parameters and moments in memory, the rest
-// happens beside the steps that follow.
+// Saves a job's checkpoints while it trains: a step waits for a copy of parameters and moments in memory; writing runs
+// beside the next steps.
 //
 //   Begin      all ranks, at the same step: rank 0 makes the folder, each copies what it writes
 //   …          each rank writes its files, in a thread of its own
 //   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
 //              commits, in that thread; when it has, the checkpoint counts
-// Where any rank has no memory for the copy, or its experts are offloaded, none is made, and training waits until all
-// have written (copied()).  One save at a time.  Any failure ends the job's attempt (status, marked Lost); earlier
+// If any rank has no memory for the copy, or offloaded experts, no rank makes one, and training waits until all have
+// written (copied()).  One save at a time.  Any failure ends the job's attempt (status, marked Lost); earlier
 // checkpoints stay.  Thread-compatible: the trainer's thread calls.
 #pragma once
 
@@ -39,7 +39,7 @@
 
 namespace switchyard::train {
 
-// How far a rank is with the save under way; tells itself in RankWord::saving.
+// A rank's progress with the save under way; ranks exchange it as RankWord::saving.
 enum class SavePhase : int32_t { kIdle, kWriting, kWritten, kCommitting, kCommitted };
 
 struct SaverOptions {
@@ -47,16 +47,16 @@ struct SaverOptions {
   checkpoint::SavedBy saved_by = {};
   DType weights = DType::kF32;                              // of model-….safetensors
   std::vector<checkpoint::CheckpointFile> side_files = {};  // config and tokenizer
-  std::function<int64_t()> available_memory;                // bytes that this rank may still take
-  absl::Duration disk_limit = absl::Hours(1);               // longest that ranks wait for each other's disks
+  std::function<int64_t()> available_memory;                // bytes that this rank may still use
+  absl::Duration disk_limit = absl::Hours(1);               // the longest that ranks wait for each other's disks
 };
 
 struct SavedStep {
   int64_t step = 0;
   std::string folder = {};
   int64_t bytes = 0;          // of all ranks' files
-  double seconds = 0;         // from Begin until it counted
-  double waited_seconds = 0;  // in Begin: what the step lost
+  double seconds = 0;         // from Begin until it was committed
+  double waited_seconds = 0;  // in Begin: the delay of the step
 };
 
 class CheckpointSaver {
@@ -65,33 +65,34 @@ class CheckpointSaver {
   static absl::StatusOr<std::unique_ptr<CheckpointSaver>> Open(checkpoint::FileSystem* files, comm::Communicator* comm,
                                                                SaverOptions options,
                                                                std::unique_ptr<checkpoint::File> lock);
-  // Gives up what is under way.  Blocks until the disk lets go.
+  // Abandons a save under way.  Blocks until calls to the disk return.
   ~CheckpointSaver();
 
   // Collective.  REQUIRES: !busy().  trainer_state: of trainer_state.json; rank 0's is written.
   absl::Status Begin(const Stream& stream, const Parameters& parameters, int64_t step, std::string trainer_state);
-  // A save is under way on some rank; the same on all.
+  // Whether a save is under way on some rank; the same on all.
   bool busy() const { return busy_; }
-  // The same on all ranks.  False: the parameters themselves are written and must not change until all_written().
+  // The same on all ranks.  False: the parameters are written without a copy and must not change until all_written().
   bool copied() const { return copied_; }
-  // Likewise: it does not read them any more.
+  // Whether the save does not read the parameters any more; the same on all ranks.
   bool all_written() const { return collected_; }
-  // Of the save under way, on this rank.  Any thread.
+  // Bytes that this rank has written of the save under way.  Any thread.
   int64_t written_bytes() const { return written_bytes_; }
   int64_t total_bytes() const { return saving_.bytes; }  // of all ranks
   SavePhase phase() const;
   // Not OK: the save under way has failed on this rank.
   absl::Status status() const;
-  // Blocks until this rank has news, the group has ended, it has only to wait for others, or `most` has passed.
+  // Blocks until this rank's phase changes, the group ends, it waits for others alone, or `most` has passed.
   void AwaitNews(absl::Duration most) const;
-  // Collective: all ranks' words of one control point, none of which is an error.  The step that now counts, if any.
+  // Collective.  words: all ranks', of one control point, without an error.  Returns the step that was committed, if
+  // any.
   absl::StatusOr<std::optional<SavedStep>> Advance(absl::Span<const RankWord> words);
 
  private:
   CheckpointSaver(checkpoint::FileSystem* files, comm::Communicator* comm, SaverOptions options);
   absl::StatusOr<std::vector<checkpoint::CheckpointFile>> FilesOf(absl::Span<const ParameterBlock> blocks,
                                                                   std::string trainer_state);
-  // Rank 0 makes the folder when it knows how many bytes all ranks will write; copied_ is agreed upon.
+  // Rank 0 makes the folder when it knows how many bytes all ranks will write; all ranks set the same copied_.
   absl::Status MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room);
   absl::Status Collect();
   // Runs the work in the thread, which then sets phase or status.
@@ -103,7 +104,7 @@ class CheckpointSaver {
   const SaverOptions options_;
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;  // rank 0's
   ParameterSnapshot snapshot_;
-  std::vector<checkpoint::FileRecord> records_;  // that this rank wrote; of the thread until it is joined
+  std::vector<checkpoint::FileRecord> records_;  // that this rank wrote; the thread's until it is joined
   std::thread thread_;
   std::atomic<bool> given_up_ = false;
   std::atomic<int64_t> written_bytes_ = 0;

@@ -91,10 +91,10 @@ absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std:
   RETURN_IF_ERROR(CheckPlainName(job_id));
   ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(checkpoint_root, kCheckpointRoot));
   RETURN_IF_ERROR(root.MakeFolders(job_id));
-  // No link that leads out.
+  // Refuses a link to a place outside the root.
   ASSIGN_OR_RETURN(const int fd, root.OpenFolder(job_id));
   close(fd);
-  // The name is to outlive a crash as what will be in it does.
+  // The folder's name must survive a crash, as its contents do.
   ASSIGN_OR_RETURN(const std::unique_ptr<checkpoint::FileSystem> above,
                    checkpoint::OpenPosixFileSystem(checkpoint_root));
   RETURN_IF_ERROR(above->SyncFolder(""));

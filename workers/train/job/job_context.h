@@ -1,5 +1,5 @@
-// What the parts of one rank's attempt at a job share: the spec, the group, whether it is still wanted, and whether all
-// ranks know of its error.  Belongs to one thread; Stop, stop and wanted may be called from any.
+// The state that the parts of one rank's attempt at a job share: the spec, the group, whether it is still wanted, and
+// whether all ranks know of its error.  Belongs to one thread; any thread may call Stop, stop and wanted.
 #pragma once
 
 #include <atomic>
@@ -22,19 +22,19 @@
 
 namespace switchyard::train {
 
-// Says what an attempt is doing: to the log and, through its listener, to the server; rank 0 alone does.
-// Thread-compatible: while Run's thread waits for those that load, one of them may call.
+// Reports what an attempt is doing, to the log and, through its listener, to the server; on rank 0 alone.
+// Thread-compatible: while Run's thread waits for threads that load, one of them may call.
 class JobNotes {
  public:
-  // listener: borrowed; null: of a rank that is silent.
+  // listener: borrowed; null: this rank reports nothing.
   JobNotes(std::string job_id, absl::Duration interval, TrainListener* listener);
 
-  // At once: something else begins.
+  // Reports at once that another part of the work begins.
   void Stage(const std::string& text);
-  // Of what takes long: unless the last note is younger than the interval.
+  // Reports the progress of long work, unless the last note is younger than the interval.
   void Note(const std::string& text);
   bool due() const;
-  // Bytes that are read of one thing, and a note of all of them so far.
+  // Starts a count of bytes that are read; a note gives all of them so far.
   void StartCount() { bytes_ = 0; }
   void Count(absl::string_view what, int64_t bytes);
 
@@ -52,37 +52,37 @@ class JobContext {
   JobContext(TrainJobInput input, const Stream& stream, comm::Communicator* comm, TrainListener* listener);
 
   const TrainJobInput& input() const { return input_; }
-  // Its balance_weight is set once the model's config.json was read.
+  // Its balance_weight is set when the model's config.json has been read.
   const jobs::JobSpec& spec() const { return spec_; }
   void set_balance_weight(double weight) { spec_.balance_weight = weight; }
   const Stream& stream() const { return stream_; }
   comm::Communicator* comm() const { return comm_; }
   DType dtype() const { return dtype_; }
   bool leads() const { return comm_->rank() == 0; }
-  // Of a step, on each rank; and how many of those at a time.
+  // Sequences of a step on each rank, and of a micro-batch.
   int64_t own_sequences() const { return spec_.batch_sequences / comm_->world(); }
   int64_t micro_batch_sequences() const;
-  // "attempt 2 of job …": who has the folder's lock.
+  // "attempt 2 of job …": the holder's name in the folder's lock.
   std::string Holder() const;
 
-  // The greatest that was asked for.  Any thread.
+  // Requests a stop; the greatest kind counts.  Any thread.
   void Stop(jobs::StopKind kind);
   jobs::StopKind stop() const { return stop_.load(); }
-  // Whether what takes long is still of use: the group stands, and nobody asked for an end at once.
+  // Whether long work is still needed: the group has no error, and no stop at once was requested.
   bool wanted() const { return comm_->status().ok() && stop() != jobs::StopKind::kNow; }
 
   JobNotes& notes() { return notes_; }
-  // Notes how much was read; Cancelled where it is no longer wanted.
+  // Notes how much was read; Cancelled if it is no longer wanted.
   absl::Status NoteRead(absl::string_view what, int64_t bytes);
   // Notes "what: 3 of 7 MiB".  Returns wanted().
   bool NotePart(absl::string_view what, int64_t done_bytes, int64_t total_bytes);
   void Warn(std::string warning) { warnings_.push_back(std::move(warning)); }
   const std::vector<std::string>& warnings() const { return warnings_; }
 
-  // Collective (rank_agreement.h).  An error that came of them is agreed(): all ranks know it, so the group stands.
+  // Collective (rank_agreement.h).  Its error is agreed(): all ranks know it, so the group need not be aborted.
   absl::Status AgreeOn(const absl::Status& mine);
   absl::StatusOr<std::string> AgreeOnText(const absl::StatusOr<std::string>& mine);
-  // An error that all ranks have if the group stands.
+  // Records an error that all ranks have, unless the group has ended.
   void SetAgreed(const absl::Status& status) { agreed_ = !status.ok() && comm_->status().ok(); }
   void set_agreed(bool agreed) { agreed_ = agreed; }
   bool agreed() const { return agreed_; }
@@ -101,9 +101,9 @@ class JobContext {
 
 inline constexpr char kCheckpointRoot[] = "the checkpoint root";  // in messages
 
-// Opens a job's own folder of the checkpoint root, with its checkpoints and what was packed for it, or makes it: each
-// rank may, at once.  job_id: a plain name (model_dir.h).  Errors: InvalidArgument, NotFound, PermissionDenied; each
-// names the root.
+// Opens, or makes, a job's own folder of the checkpoint root, with its checkpoints and packed data.  All ranks may do
+// so at once.  job_id: a plain name (model_dir.h).  Errors: InvalidArgument, NotFound, PermissionDenied; each names the
+// root.
 absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>> OpenJobFolder(const std::string& checkpoint_root,
                                                                       const std::string& job_id);
 

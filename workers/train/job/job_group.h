@@ -1,4 +1,4 @@
-// The communicator of one attempt at a time, which may be ended from any thread, also while it forms.
+// The communicator of one attempt at a time.  Any thread may end it, also while it forms.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace switchyard::train {
 // Thread-safe; Form and Leave belong to one thread.
 class JobGroup {
  public:
-  // Of groups of mode preempt.  traffic: borrowed; counts what they send.
+  // settings and traffic: for groups of mode preempt.  traffic: borrowed; counts what they send.
   explicit JobGroup(comm::SocketTraffic* traffic, const comm::SocketSettings& settings = {})
       : traffic_(traffic), settings_(settings) {}
 
-  // Blocks until the group stands, with connections that all-to-alls and sums share by turns, or on which in mode
-  // preempt all-to-alls overtake sums (socket_communicator.h).  Owns the communicator until Leave.  Errors:
-  // FormSocketGroup's; Aborted for an aborted epoch.
+  // Blocks until the group has formed.  All-to-alls and sums take turns on its connections, or in mode preempt
+  // all-to-alls overtake sums (socket_communicator.h).  Owns the communicator until Leave.  Errors: FormSocketGroup's;
+  // Aborted for an aborted epoch.
   absl::StatusOr<comm::Communicator*> Form(const comm::GroupOptions& options, jobs::CommMode mode,
                                            comm::RendezvousStore* store);
   void Leave() { group_.Leave(); }

@@ -25,7 +25,7 @@ absl::Status JobPacking::Find() {
   return CheckFits();
 }
 
-// What was decided up to the checkpoint counts; what was decided behind it comes again.
+// Decisions up to the checkpoint are adopted; later ones are repeated at their steps.
 absl::Status JobPacking::Replay(absl::string_view text) {
   const TrainerState& start = start_.state();
   ASSIGN_OR_RETURN(PackingJournal journal, DecodePackingJournal(text));
@@ -44,13 +44,13 @@ absl::Status JobPacking::Replay(absl::string_view text) {
   return absl::OkStatus();
 }
 
-// why: of a journal that does not count.
+// why: the reason that the journal is not used.
 void JobPacking::PackAnew(const std::string& why) {
   jobs::PackingOptions options = context_.input().packing;
   options.world = context_.comm()->world();
   options.most = std::min(options.most, kMostPacking);
   controller_.emplace(options);
-  controller_->Replay({}, start_.state().step).IgnoreError();  // nothing to be wrong with
+  controller_->Replay({}, start_.state().step).IgnoreError();  // an empty journal has no errors
   journalled_.clear();
   if (why.empty()) return;
   renews_journal_ = true;
@@ -58,7 +58,7 @@ void JobPacking::PackAnew(const std::string& why) {
       why, "; how experts are packed is decided anew, so what follows need not be to the bit what it would have been"));
 }
 
-// Where a rank lacks room for what the journal comes to, the journal does not count: no job fails for packing.
+// If a rank lacks room for the journal's packing, the journal is not used: no job fails because of packing.
 absl::Status JobPacking::CheckFits() {
   const int32_t first = controller_->packing();
   int32_t most = first, files = most;  // on the disk at a time
@@ -103,7 +103,7 @@ absl::Status JobPacking::OpenJournal() {
   return LostIfNot(WritePackingJournal(checkpoints_, {.attempt = context_.input().attempt}));
 }
 
-// Rank 0 writes; who comes back knows that it is on the disk.
+// Rank 0 writes; when this returns, the decision is on the disk.
 absl::Status JobPacking::Journal(const jobs::PackingDecision& decision) {
   journalled_.push_back(decision);
   absl::Status written;
@@ -117,7 +117,7 @@ absl::Status JobPacking::Journal(const jobs::PackingDecision& decision) {
 absl::StatusOr<std::optional<jobs::PackingDecision>> JobPacking::AfterStep(const StepReport& report) {
   absl::StatusOr<std::optional<jobs::PackingDecision>> decision =
       packer_->AfterStep(report, absl::Now() + context_.input().step_limit);
-  // What all ranks have leaves the group standing.
+  // An error that all ranks have does not end the group.
   context_.SetAgreed(decision.status());
   if (decision.ok() && decision->has_value()) fit_.ReportOffload(*parameters_);
   return decision;

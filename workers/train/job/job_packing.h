@@ -1,5 +1,5 @@
-// How a job's experts come to be packed: as packing.log of its folder says or, in mode full, as is decided beside its
-// steps (expert_packer.h).
+// The packing of a job's experts: from packing.log in its folder or, in mode full, decided between its steps
+// (expert_packer.h).
 //
 //   Find ─► the model is made with packing() ─► MakePacker ─► OpenJournal ─► AfterStep, after each step
 // Thread-compatible.  All but OpenJournal are collective.
@@ -31,13 +31,13 @@ class JobPacking {
   JobPacking(JobContext* context, checkpoint::FileSystem* checkpoints, MemoryFit* fit, const JobStart* start)
       : context_(*context), checkpoints_(checkpoints), fit_(*fit), start_(*start) {}
 
-  // Rank 0 reads the journal, if the mode has one; all check that what it says has room.  REQUIRES: the start was read.
+  // Rank 0 reads the journal, if the mode has one; all check that its packing has room.  REQUIRES: the start was read.
   absl::Status Find();
   int32_t packing() const { return packer_ != nullptr ? packer_->groups().packing() : controller_->packing(); }
   absl::Status MakePacker(Trainer* trainer, Parameters* parameters);
-  // After the saver was opened, which knows that no later attempt has saved.
+  // Call it after the saver was opened, which checks that no later attempt has saved.
   absl::Status OpenJournal();
-  // What was decided, if this was a step for it.
+  // Returns the decision, if this step had one.
   absl::StatusOr<std::optional<jobs::PackingDecision>> AfterStep(const StepReport& report);
 
  private:
@@ -50,10 +50,10 @@ class JobPacking {
   checkpoint::FileSystem* const checkpoints_;
   MemoryFit& fit_;
   const JobStart& start_;
-  std::optional<jobs::PackingController> controller_;  // until packer_ has it
+  std::optional<jobs::PackingController> controller_;  // until packer_ owns it
   bool adjusts_ = false;                               // the same on all ranks
-  std::vector<jobs::PackingDecision> journalled_;      // that count, in packing.log
-  bool renews_journal_ = false;                        // those of packing.log do not count
+  std::vector<jobs::PackingDecision> journalled_;      // the valid decisions of packing.log
+  bool renews_journal_ = false;                        // the decisions of packing.log are not valid
   const Parameters* parameters_ = nullptr;
   std::unique_ptr<ExpertPacker> packer_;
 };

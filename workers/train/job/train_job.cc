@@ -45,7 +45,7 @@ absl::Status TrainJob::RunInside() {
 jobs::TrainEnd TrainJob::Run() {
   absl::Status status = RunInside();
   if (!status.ok() && !context_.agreed()) {
-    // The others wait for this rank.
+    // Ends the wait of the other ranks for this one.
     if (comm_->world() > 1) comm_->Abort(status.message());
     return {OutcomeOf(status), std::move(status)};
   }
@@ -60,7 +60,7 @@ jobs::TrainEnd TrainJob::Run() {
           absl::OkStatus()};
 }
 
-// All ranks pass it together, and draw the same conclusions from the same words.
+// All ranks call it together, and draw the same conclusions from the same words.
 absl::StatusOr<jobs::StopKind> TrainJob::Control(const absl::Status& mine) {
   RankWord word;
   word.stop = static_cast<int32_t>(context_.stop());
@@ -126,7 +126,7 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
   return absl::OkStatus();
 }
 
-// The first at once, of many no more than others notes.
+// Reports the first at once, and later ones no more often than other notes.
 void TrainJob::ReportSkipped() {
   const int64_t skipped = job_.trainer->skipped_steps();
   const std::string text = absl::StrCat("step ", step_, " is skipped: none of its tokens is a target (", skipped,
@@ -224,7 +224,7 @@ absl::Status TrainJob::SaveBlocked(absl::Status why) {
     return why;
   }
   LogWarn("job ", input_.job_id, ": step ", step_, " is not saved: ", saved.message());
-  return why;  // not agreed upon, if it is this rank's alone: the group ends
+  return why;  // if it is this rank's alone, not all ranks know it: the group ends
 }
 
 }  // namespace switchyard::train

@@ -1,12 +1,12 @@
-// One rank's attempt at a training job, from its spec to its end: once all is open (setup/job_setup.h), trains step
+// One rank's attempt at a training job, from its spec to its end: after the setup (setup/job_setup.h) it trains step
 // after step, evaluates, saves, and reports how it ended.
 //
-// At a control point before each step the ranks exchange who was asked to stop, who cannot go on and whose files are
-// written, so that they stop, save and fail at the same step.  A job's place follows from its seed and step alone
-// (data_source.h, lr_schedule.h): an interrupted attempt goes on to the bits of an undisturbed one, given as many ranks
-// of the same instruction set.  Run belongs to one thread; Stop may come from any.  To end it at once, abort the
-// communicator.  Where the stream's pool is behind a gate (yield_point.h) all that it computes goes through the gate;
-// limits of time go on meanwhile.  CPU only.  Does not do: limits of time, retries, packing of text (the server's).
+// At a control point before each step the ranks exchange stop requests, errors and the progress of their files, so that
+// they stop, save and fail at the same step.  A job's data and learning rate follow from its seed and step alone
+// (data_source.h, lr_schedule.h): an interrupted attempt continues to the bits of an undisturbed one, given as many
+// ranks of the same instruction set.  Run belongs to one thread; any thread may call Stop.  To end it at once, abort
+// the communicator.  If the stream's pool has a gate (yield_point.h), all computation passes the gate, and time limits
+// continue meanwhile.  CPU only.  Does not do: a job's time limit, retries, packing of text (the server does).
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@
 
 namespace switchyard::train {
 
-// Tokens and seconds of the steps so far, older ones weighing less by the step (0.95, as llm.c's).
+// Tokens and seconds of the steps so far; each step multiplies the weight of older ones by 0.95, as in llm.c.
 class StepMeter {
  public:
   double TokensPerSecond(int64_t tokens, double seconds) {
@@ -50,19 +50,19 @@ class TrainJob {
   void Stop(jobs::StopKind kind) { context_.Stop(kind); }
 
  private:
-  // All that computes: inside of the pool's gate.
+  // The part of Run inside of the pool's gate.
   absl::Status RunInside();
   absl::Status Train();
   absl::StatusOr<jobs::StopKind> Control(const absl::Status& mine);
   absl::Status LoadStep(std::vector<TrainRows>* micro_batches) const;
   absl::Status RunStep(absl::Span<const TrainRows> micro_batches, double data_seconds);
   void ReportSkipped();
-  // Whether it came to its end; false: somebody wants to stop.
+  // Returns whether the evaluation ended; false: a stop was requested.
   absl::StatusOr<bool> Evaluate();
   absl::Status Save();
-  // Until it counts; or, `written`, until all ranks have written.
+  // Blocks until the save is committed or, with `written`, until all ranks have written.
   absl::Status AwaitSave(bool written = false);
-  // Where the files have changed: what was trained is kept.
+  // Saves the steps so far when the data files have changed.
   absl::Status SaveBlocked(absl::Status why);
 
   JobContext context_;
@@ -73,7 +73,7 @@ class TrainJob {
   OpenedJob job_;
   int64_t step_ = 0;           // done
   int64_t tokens_ = 0;         // trained
-  int64_t saved_step_ = 0;     // the newest that was begun to be saved, or restored
+  int64_t saved_step_ = 0;     // of the newest save, finished or not, or of the restored checkpoint
   int64_t noted_written_ = 0;  // bytes of the save under way
   jobs::StopKind stopped_ = jobs::StopKind::kNone;
   StepMeter meter_;

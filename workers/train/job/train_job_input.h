@@ -1,4 +1,4 @@
-// What a rank is given for its attempt at a training job.  Plain values, and what opens files and measures memory.
+// The input of a rank's attempt at a training job: plain values, and functions that open files and measure memory.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +25,21 @@ struct TrainJobInput {
   int64_t attempt = 0;                                      // rising with every start of the job
   std::vector<jobs::TrainFile> data = {}, evaluation = {};  // .bin
   std::string dataset_root = {}, checkpoint_root = {};
-  // Opens the job's folder of the checkpoint root; none: OpenJobFolder.
+  // Opens the job's folder in the checkpoint root; none: OpenJobFolder.
   std::function<absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>>()> open_checkpoints = {};
-  std::function<MachineMemory()> memory = {};     // now; not shared out among ranks
-  std::function<int64_t()> promised_memory = {};  // bytes of it that this process will want for others; none: 0
-  // For tests of mode full: when packing is decided (but `world` and the most), and a step's times (none: TimesOf).
+  std::function<MachineMemory()> memory = {};     // at the moment; not divided among ranks
+  std::function<int64_t()> promised_memory = {};  // bytes of it that this process will need for other work; none: 0
+  // For tests of mode full: when packing is decided (except `world` and the limit), and a step's times (none: TimesOf).
   jobs::PackingOptions packing = {};
   std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
-  std::string offload_dir = {};                      // for a file that offloaded state is in; empty: there is none
+  std::string offload_dir = {};                      // for the file of offloaded state; empty: there is none
   OpenStateFileFn open_offload = {};                 // makes it; none: OpenStateFile in that directory
   std::string software = {};                         // version, for manifests
-  absl::Duration step_limit = absl::Hours(1);        // of a step, compute included; who is lost is seen at once
+  absl::Duration step_limit = absl::Hours(1);        // of a step, compute included; a lost rank is seen at once
   absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
-  absl::Duration lock_patience = absl::Seconds(10);  // how long an attempt that is over may hold the job's folder
-  absl::Duration read_pause = absl::Seconds(1);      // before another look at a checkpoint that could not be read
-  absl::Duration note_interval = absl::Seconds(2);   // between notes of what takes long
+  absl::Duration lock_patience = absl::Seconds(10);  // how long an ended attempt may hold the job's folder
+  absl::Duration read_pause = absl::Seconds(1);      // before another try to read a checkpoint
+  absl::Duration note_interval = absl::Seconds(2);   // between notes of long work
 };
 
 }  // namespace switchyard::train

@@ -1,5 +1,5 @@
 // Interface through which a rank's attempt at a training job reports: on the thread of TrainJob::Run, in the order of
-// things; all but Started by rank 0 alone.
+// events; all but Started on rank 0 alone.
 #pragma once
 
 #include <cstdint>
@@ -19,22 +19,22 @@ struct StepProgress {
   int64_t tokens = 0;            // trained since the job began, in all attempts
   int64_t skipped_steps = 0;     // of `step`: those without a target, likewise
   double tokens_per_second = 0;  // lately
-  double total_seconds = 0;      // of the step on this rank, what follows included
+  double total_seconds = 0;      // of the step on this rank, with the work after it
   double data_seconds = 0;       // reading tokens
   int32_t packing = 1;           // replicas of every expert from here on (expert_packer.h)
-  bool packing_decided = false;  // behind this step
+  bool packing_decided = false;  // after this step
 };
 
 class TrainListener {
  public:
   virtual ~TrainListener() = default;
-  // From this step on.  Warnings: what was passed over, and why bits may differ.
+  // Training starts at this step.  Warnings: checkpoints that were rejected, and why bits may differ.
   virtual void Started(int64_t step, const std::vector<std::string>& warnings) = 0;
   virtual void StepDone(const StepProgress& progress) = 0;
   virtual void Evaluated(int64_t step, double loss, int64_t tokens) = 0;
   virtual void Saved(const SavedStep& saved) = 0;
-  // What it is doing; of what takes long every note_interval or so: "evaluation after step 8: 40 of 200 windows".
-  // While Run's thread waits for those that load, one of them may call.
+  // The present work, and every note_interval or so its progress: "evaluation after step 8: 40 of 200 windows".  While
+  // Run's thread waits for threads that load, one of them may call.
   virtual void Note(const std::string& text) = 0;
 };
 

@@ -29,7 +29,7 @@ class YieldingFile final : public checkpoint::File {
     return InYieldingPieces(bytes, [this](absl::string_view piece) { return inner_->Append(piece); });
   }
   absl::Status Sync() override {
-    const NonYieldingScope outside;  // the disk's time
+    const NonYieldingScope outside;  // the thread waits for the disk
     return inner_->Sync();
   }
 

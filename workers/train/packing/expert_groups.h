@@ -1,8 +1,8 @@
-// What packing p is on R ranks: p groups of R / p neighbouring ranks, each of which has every expert once.
+// The groups of packing p on R ranks: p groups of R / p neighbouring ranks; each group has every expert once.
 //
-// Rank r is at place r % (R / p) of group r / (R / p); a group deals experts out as ExpertLayout::Contiguous does, so
-// ranks at one place are replicas of each other.  Neighbours share a machine, so a group's all-to-alls leave it late.
-// p = 1 is no packing, p = R plain data parallelism.
+// Rank r is at place r % (R / p) of group r / (R / p); a group divides experts as ExpertLayout::Contiguous does, so
+// ranks at one place are replicas of each other.  Neighbours are often on one machine, so the all-to-alls of small
+// groups stay within it.  p = 1 is no packing, p = R plain data parallelism.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace switchyard::train {
 
-// InvalidArgument unless 1 <= packing, and it divides world.
+// InvalidArgument unless packing is 1 or more and divides world.
 absl::Status CheckPacking(int world, int packing);
 // The experts of a rank, by slot.  REQUIRES: CheckPacking.  Pure.
 std::vector<int32_t> PackedResidents(int num_experts, int world, int packing, int rank);

@@ -18,7 +18,7 @@ int64_t Nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
 jobs::PackingTimes TimesOf(const StepReport& report) {
   const RankStepSeconds& seconds = report.seconds;
-  // Where rows are cut, an all-to-all is under way beside experts' products: ranks wait for it so much less.
+  // With several chunks an all-to-all runs beside experts' products, which shortens the wait for it.
   const double beside = report.chunks > 1 ? seconds.experts : 0;
   return {.experts_ns = Nanoseconds(seconds.experts),
           .all_to_all_ns = Nanoseconds(seconds.all_to_all - seconds.backward_all_to_all + beside),

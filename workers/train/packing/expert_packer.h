@@ -1,13 +1,13 @@
-// Packs the experts of a job's ranks while it trains: after a step it asks the controller (scheduler/jobs/
-// expert_packing.h) with all ranks' times, moves experts if there is room, and gives the trainer its new group.
+// Packs the experts of a job's ranks while it trains: after a step it gives all ranks' times to the controller
+// (scheduler/jobs/expert_packing.h), moves experts if there is room, and sets the trainer's new group.
 //
 // A job:  PackingController controller({.world = R});  controller.Replay(journal, step) where it goes on from a step
 //         PackedResidents(E, R, controller.packing(), rank): the experts that the model is made with
 //         Create → { Trainer::Step → AfterStep → checkpoint }
-// During AfterStep nothing else may be under way; a checkpoint of the step is saved behind it.  When packing() has
-// changed, blocks of the parameters have moved.  All calls are collective.  Where memory is short, masters and moments
-// of experts go into a file (Lina's offload; below a CPU's memory is a disk); what does not fit there either is refused
-// by all ranks, and the decision says by whom.  Thread-compatible.  CPU only.
+// During AfterStep nothing else may be under way; a checkpoint of the step is saved after it.  When packing() has
+// changed, blocks of the parameters have moved.  All calls are collective.  If memory is short, masters and moments of
+// experts go into a file (Lina's offload, with a disk instead of host memory); if they do not fit there either, all
+// ranks refuse the packing, and the decision names the rank without room.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -26,22 +26,22 @@
 
 namespace switchyard::train {
 
-// Each packing but 1 takes two of the world's 15 splits (communicator.h): this one is reached, and undone.
+// Each packing but 1 uses two of the world's 15 splits (communicator.h): this one can be reached, and undone.
 inline constexpr int32_t kMostPacking = 64;
 
-// What a step's report reports one rank.
+// The times of one rank from a step's report.
 jobs::PackingTimes TimesOf(const StepReport& report);
-// The sum of what all ranks say: the same on all, as decisions must be.  Collective.  Errors: the communicator's.
+// The sum over all ranks, so that all make the same decisions.  Collective.  Errors: the communicator's.
 absl::StatusOr<jobs::PackingTimes> SumTimes(const jobs::PackingTimes& mine, comm::Communicator* world,
                                             absl::Time deadline);
 
 struct ExpertPackerOptions {
-  bool adjusts = false;  // what CommMode::kFull means; else packing stays what the controller begins with
-  // Bytes that this rank may still take; none: as many as it wants.
+  bool adjusts = false;  // for CommMode::kFull; else packing stays as the controller begins
+  // Bytes that this rank may still use; none: no limit.
   std::function<int64_t()> available_bytes = {};
   OpenStateFileFn open_offload = {};
   bool offloads = false;
-  // On every rank, before a decision that the controller did not predict is adopted.  Collective: one outcome for all.
+  // Called on every rank before a decision that is not in the journal is adopted.  Collective: one outcome for all.
   std::function<absl::Status(const jobs::PackingDecision&)> journal = {};
   // This rank's times of a step; none: TimesOf.
   std::function<jobs::PackingTimes(const StepReport&)> times = {};
@@ -49,7 +49,7 @@ struct ExpertPackerOptions {
 
 class ExpertPacker {
  public:
-  // trainer, parameters, world: borrowed.  controller: new, or a journal replayed.  Sets the trainer's group.
+  // trainer, parameters, world: borrowed.  controller: new, or with a journal replayed.  Sets the trainer's group.
   // Errors: those of ExpertGroups::Make and Trainer::SetGroup.
   static absl::StatusOr<std::unique_ptr<ExpertPacker>> Create(Trainer* trainer, Parameters* parameters,
                                                               comm::Communicator* world,
@@ -77,7 +77,7 @@ class ExpertPacker {
   std::unique_ptr<ExpertGroups> groups_;
   jobs::PackingTimes measured_;  // on this rank, since the last decision
   std::unique_ptr<Repack> repack_;
-  bool ends_alike_ = false;  // all ranks have the error
+  bool ends_alike_ = false;  // all ranks get the same error
 };
 
 }  // namespace switchyard::train

@@ -28,7 +28,7 @@ std::string Named(absl::string_view problem) {
                       "; if it is removed the job goes on, deciding anew how experts are packed, with other bits");
 }
 
-// The number behind "<name>=" in that word of the first line.
+// The number after "<name>=" in that word of the first line.
 bool TakeNumber(absl::string_view word, absl::string_view name, int64_t* to) {
   return absl::ConsumePrefix(&word, name) && absl::ConsumePrefix(&word, "=") && absl::SimpleAtoi(word, to) && *to >= 0;
 }
@@ -78,7 +78,7 @@ absl::StatusOr<std::string> ReadPackingJournal(checkpoint::FileSystem* files) {
 
 absl::Status WritePackingJournal(checkpoint::FileSystem* files, const PackingJournal& journal) {
   ASSIGN_OR_RETURN(std::string text, ReadPackingJournal(files));
-  // What cannot be read fences nobody: the folder's lock does.
+  // A journal that cannot be read refuses no one; the folder's lock does.
   if (const absl::StatusOr<PackingJournal> there = DecodePackingJournal(text);
       there.ok() && there->attempt > journal.attempt) {
     return absl::FailedPreconditionError(absl::StrCat(kPackingJournalName, ": attempt ", journal.attempt,

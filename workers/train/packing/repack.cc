@@ -15,7 +15,7 @@
 namespace switchyard::train {
 namespace {
 
-// What travels of an expert, in an order that all ranks share.  blocks: of a layer.
+// The tensors of an expert that are moved, in the same order on all ranks.  blocks: of a layer.
 std::vector<TensorView> PartsOf(absl::Span<ParameterBlock* const> blocks, int32_t expert) {
   std::vector<TensorView> parts;
   for (const ParameterBlock* block : blocks) {
@@ -31,7 +31,7 @@ int64_t BytesOf(absl::Span<const TensorView> parts) {
   return bytes;
 }
 
-// Parts to a message, or back.
+// Copies parts to a message, or back.
 void CopyParts(absl::Span<const TensorView> parts, char* message, bool pack) {
   for (const TensorView& part : parts) {
     const int64_t bytes = BytesOf({part});

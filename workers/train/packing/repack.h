@@ -1,17 +1,16 @@
-// Changes which ranks have which experts between two steps: packing p becomes q, masters and moments travel.
+// Moves experts between ranks between two steps, with masters and moments: packing p becomes q.
 //
-//   Prepare  each rank takes memory for its new experts, or room in a file for masters and moments of all that it will
-//            have, and all learn whether all could
+//   Prepare  each rank allocates memory for its new experts, or room in a file for masters and moments of all its later
+//            experts, and learns whether all ranks could
 //   Run      new groups; values by all-to-all, a layer at a time, within a group of the old packing; a barrier; then
 //            every rank has its new experts, and the old memory or file is gone
 //
-// Masters and moments may move between memory and a file here.  Of either file no more than two layers are in memory;
-// until the barrier there are two files.
+// Masters and moments may move between memory and a file here.  At most two layers of each file are in memory; until
+// the barrier there are two files.
 //
-// Until that barrier nothing of the parameters, the model or the old groups has changed on any rank; a rank behind it
-// has everything.  An error aborts the group, and the job goes back to its last checkpoint.  What arrives has the bits
-// that were sent.  Both calls are collectives of the world; nothing else may be under way.  Thread-compatible.  CPU
-// only.
+// Until that barrier the parameters, the model and the old groups are unchanged on all ranks; after it a rank has all
+// values.  An error aborts the group, and the job goes back to its last checkpoint.  Values keep their bits.  Both
+// calls are collectives of the world; nothing else may be under way.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +30,10 @@ namespace switchyard::train {
 
 struct RepackOptions {
   int packing = 1;                      // to come
-  int64_t available_bytes = INT64_MAX;  // that this rank may still take
-  // Makes a file for masters and moments where they would not fit into memory; none: they have to.
+  int64_t available_bytes = INT64_MAX;  // that this rank may still use
+  // Makes a file for masters and moments that do not fit into memory; none: they must fit.
   OpenStateFileFn open_offload = nullptr;
-  bool offloads = false;  // into that file, whether they would fit or not
+  bool offloads = false;  // into that file, even if they fit into memory
 };
 
 class Repack {
@@ -43,7 +42,7 @@ class Repack {
   static absl::StatusOr<std::unique_ptr<Repack>> Prepare(const ExpertGroups& groups, Parameters* parameters,
                                                          const RepackOptions& options, absl::Time deadline);
 
-  // Empty: every rank has room.  Else what the first rank without says, the same on all: "rank 3: 2 more experts a
+  // Empty: every rank has room.  Else the message of the first rank without, the same on all: "rank 3: 2 more experts a
   // layer take 4096 bytes, 1000 are available"; "rank 3: offload: DIR: room for 4096 bytes: No space left on device".
   const std::string& refusal() const { return refusal_; }
 
@@ -66,7 +65,7 @@ class Repack {
   const ExpertGroups& groups_;
   Parameters* const parameters_;
   const int packing_;
-  std::vector<int32_t> residents_;  // to come, by slot
+  std::vector<int32_t> residents_;  // after the move, by slot
   std::vector<Move> moves_;         // within this rank's old group, by expert
   NewExperts experts_;
   std::string refusal_;

@@ -15,7 +15,7 @@ namespace switchyard::train {
 namespace {
 
 constexpr int64_t kPieceElements = 64 << 10;
-constexpr int64_t kReadBytes = 16 << 20;  // of what is read
+constexpr int64_t kReadBytes = 16 << 20;  // of one read
 
 struct Kept {
   const char* suffix;
@@ -31,7 +31,7 @@ TensorView RowsOf(const Tensor& block, const model::Param& part) {
   return values.Rows(part.first_row * part.columns, part.rows * part.columns);
 }
 
-// `count` values at `from`, as they are in another dtype.
+// Appends `count` values at `from`, rounded to another dtype.
 void Round(DType from_dtype, const void* from, int64_t count, DType dtype, std::string* out) {
   out->resize(static_cast<size_t>(count * DTypeBytes(dtype)));
   VisitDType(from_dtype, [&]<class From>() {
@@ -73,7 +73,7 @@ std::function<absl::Status(checkpoint::ByteSink)> RoundedOf(const StateFile* fil
   };
 }
 
-// A part's values of one of kKept, in dtype or (none) as they are kept.
+// A part's values of one of kState, in dtype or (none) in the dtype of the state.
 checkpoint::TensorToWrite ToWrite(const ParameterBlock& block, const model::Param& part, size_t kept,
                                   std::optional<DType> dtype) {
   checkpoint::TensorToWrite tensor = {.name = part.name, .shape = part.shape, .contents = nullptr};

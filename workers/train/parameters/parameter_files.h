@@ -1,8 +1,8 @@
-// A rank's parameters as files of a checkpoint (workers/checkpoint/FORMAT.md), and back.
+// Saves a rank's parameters as files of a checkpoint (workers/checkpoint/FORMAT.md), and restores them.
 //
 // model-0000i-of-0000N.safetensors has weights by HuggingFace's names, one tensor an expert, so the folder loads as a
 // model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in AccDType.  Rank 0 writes
-// what every rank has, the rank with an expert's first replica writes the expert; readers do not depend on that.
+// the replicated parameters, the rank with an expert's first replica writes the expert; readers do not depend on that.
 // Thread-compatible.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace switchyard::train {
 // stay as they are until the files are written.  weights: dtype of model-…, rounded to nearest even.
 std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
                                                        DType weights);
-// Whether a rank writes a block: what every rank has is rank 0's, an expert its first replica's.
+// Whether a rank writes a block: rank 0 the replicated ones, the rank with an expert's first replica the expert's.
 bool WritesBlock(const ParameterBlock& block, int rank);
 
 // Restores masters and moments from the optimizer's files; does not publish.  InvalidArgument 'tensor "x": …' for one

@@ -20,7 +20,7 @@ void CopyBytes(const Stream& stream, const Tensor& from, const Tensor& to) {
   });
 }
 
-// Experts may have been packed anew since the copies were made.
+// Whether copies are of the present blocks: experts may have moved since they were made.
 bool AreOf(const std::vector<ParameterBlock>& copies, const Parameters& parameters, int rank) {
   size_t next = 0;
   for (const ParameterBlock& block : parameters.blocks()) {

@@ -1,5 +1,5 @@
-// A copy of what a checkpoint keeps of a rank's parameters, so that training goes on while it is written.  The first
-// Take allocates it.  Not for offloaded parameters, which it would bring into memory.  Thread-compatible.  CPU only.
+// A copy of a rank's masters and moments, so that training continues while a checkpoint of them is written.  The first
+// Take allocates it.  Not for offloaded parameters, which it would load into memory.  Thread-compatible.  CPU only.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace switchyard::train {
 
 class ParameterSnapshot {
  public:
-  // What Take will allocate; 0 once it has, for as long as the blocks are the same.
+  // Bytes that Take will allocate; 0 if it has allocated them for the same blocks.
   int64_t BytesToTake(const Parameters& parameters, int rank) const;
   // Copies masters and moments of the blocks that this rank writes (WritesBlock).  Errors: ResourceExhausted.
   absl::Status Take(const Stream& stream, const Parameters& parameters, int rank);

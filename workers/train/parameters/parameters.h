@@ -1,9 +1,9 @@
-// What training keeps of every parameter of a model: its master value, its gradient and AdamW's two moments, all in
+// The parameters of a model in training: for each its master value, its gradient and AdamW's two moments, all in
 // AccDType (fp32; fp64 for an fp64 model), and the transposed weights that backward reads.
 //
 // A block is one packed weight of the model (q, k and v are one, gate and up of an expert are one) or one vector; its
 // parts name the checkpoint tensors of its rows.  Masters are trained; Publish rounds them into the model.  An expert's
-// blocks are on the ranks that hold it, which may change between steps (AllocateExperts, AdoptExperts; repack.h brings
+// blocks are on the ranks that hold it, which may change between steps (AllocateExperts, AdoptExperts; repack.h moves
 // values), all others on every rank.  Thread-compatible.  CPU only.
 #pragma once
 
@@ -34,8 +34,8 @@ namespace switchyard::train {
 struct ParameterBlock {
   std::vector<model::Param> parts;  // in the order of their rows
   model::Shard shard = model::Shard::kReplicated;
-  int32_t layer = -1, expert = -1;  // of an expert: which of the model's
-  int32_t replica = 0;              // of an expert: which of its replicas this is
+  int32_t layer = -1, expert = -1;  // of an expert: its numbers in the model
+  int32_t replica = 0;              // of an expert: the number of this replica
   bool decayed = false;             // weight decay: of matrices alone
   bool by_gradient = true;          // false: a router's bias, which no gradient trains (router_losses.h)
   ops::Weight* weight = nullptr;    // of the model; exactly one of the two
@@ -43,7 +43,7 @@ struct ParameterBlock {
   ops::Weight transposed;     // [k, n], of weights
   Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
   Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
-  // Where an expert is offloaded: the place of master and moments, one behind the other; the tensors are then empty but
+  // If an expert is offloaded: the file with master and moments, one after the other; the tensors are then empty except
   // within Parameters::ForEachGroup.
   const StateFile* offloaded = nullptr;
   int64_t offloaded_at = 0;
@@ -55,23 +55,23 @@ struct ParameterBlock {
   }
 };
 
-// What an optimizer keeps of a block, in the order of files.
+// The optimizer's state of a block, in the order of files.
 inline constexpr Tensor ParameterBlock::*kState[] = {&ParameterBlock::master, &ParameterBlock::mean,
                                                      &ParameterBlock::mean_squares};
 
-// Experts that a rank is about to have: all that belongs to them, without its values.
+// Experts that a rank is about to get: weights and blocks with undefined values.
 struct NewExperts {
   std::vector<int32_t> residents = {};                       // by slot, of every layer that has experts
-  std::vector<int32_t> ids = {};                             // of those: that the rank does not have
+  std::vector<int32_t> ids = {};                             // those of them that the rank does not have yet
   std::vector<std::vector<model::FfnWeights>> weights = {};  // [MoE layers][ids]
-  std::vector<ParameterBlock> blocks = {};                   // of those, layer by layer, of a layer expert by expert
-  // Where a file has masters and moments, or is to have them: blocks of the experts that stay, without anything else.
+  std::vector<ParameterBlock> blocks = {};                   // of those, by layer, then by expert
+  // If masters and moments are in a file, or will be: blocks of the experts that stay, without their tensors.
   std::vector<ParameterBlock> staying = {};  // likewise layer by layer
   // Of all residents; a layer's blocks are those of `blocks`, then those of `staying`.  Null: all will be in memory.
   std::unique_ptr<StateOffload> offload = nullptr;
 };
 
-// What NewExperts are, in numbers.
+// The numbers that decide how much memory NewExperts take.
 struct NewExpertsShape {
   int64_t added = 0, staying = 0;  // experts a layer
   bool offload = false;            // masters and moments of both go into a file
@@ -94,37 +94,38 @@ class Parameters {
                                                             const OpenStateFileFn& open_offload = nullptr);
 
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
-  // on_bytes: now and then, of values that were drawn; not OK ends it.
+  // on_bytes: called now and then with the bytes of drawn values; an error ends the call.
   absl::Status Initialise(const InitialValues& values, const checkpoint::OnRead& on_bytes = nullptr);
-  // Loads masters, whatever the checkpoint's dtype.  progress: as in LoadOptions.  Errors: the loader's,
+  // Loads masters from a checkpoint of any dtype.  progress: as in LoadOptions.  Errors: the loader's,
   // CheckAllUsed's.
   absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
-  // The model's weights, and their transposes, become the masters, rounded to the model's dtype.
+  // Sets the model's weights, and their transposes, to the masters, rounded to the model's dtype.
   absl::Status Publish();
-  // The same of each block, after `change` was made to its master and moments.
+  // The same for each block, after `change` has changed its master and moments.
   absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change);
   absl::Status ZeroGradients();
-  // Calls `use` with the blocks that are in memory, then with each layer's that are offloaded (state_offload.h):
-  // whoever wants masters or moments asks here.  Errors: use's, which ends it, and the file's.
+  // Calls `use` with the blocks in memory, then with the offloaded blocks of each layer (state_offload.h).  All access
+  // to masters and moments goes through this.  Errors: use's, which ends the call, and the file's.
   absl::Status ForEachGroup(StateAccess access, absl::FunctionRef<absl::Status(absl::Span<ParameterBlock* const>)> use);
   const StateOffload* offload() const { return offload_.get(); }
 
-  // A layer's experts: `from` are those of now, `to` are to be filled in; masters and moments of both are in memory.
+  // Fills a layer's new experts, `to`; `from` are the present ones.  Masters and moments of both are in memory.
   using BringLayerFn = absl::FunctionRef<absl::Status(int32_t layer, absl::Span<ParameterBlock* const> from,
                                                       absl::Span<ParameterBlock* const> to)>;
-  // None of the next three changes the parameters.  Makes experts with undefined masters and moments; open_offload:
-  // makes a file for those of all residents; none: they will be in memory.  Errors: ResourceExhausted, open_offload's.
+  // Makes experts with undefined masters and moments; open_offload: makes a file for those of all residents; none: they
+  // will be in memory.  Neither this nor the next two calls change the parameters.  Errors: ResourceExhausted,
+  // open_offload's.
   absl::StatusOr<NewExperts> AllocateExperts(std::vector<int32_t> residents,
                                              const OpenStateFileFn& open_offload = nullptr) const;
-  // What AllocateExperts will take of memory.
+  // Bytes of memory that AllocateExperts will allocate.
   int64_t BytesOfExperts(const NewExpertsShape& shape) const;
-  // Moves masters and moments to where they will be, layer by layer, at most two of a file in memory; `bring` gets
-  // those of experts that are new to this rank.  Publishes their weights.  Ends with an error of bring's or of the
-  // files.
+  // Moves masters and moments to their new places, layer by layer, at most two layers of a file in memory; `bring`
+  // fills those of experts that are new to this rank.  Publishes their weights.  Ends with an error of bring's or of
+  // the files.
   absl::Status BringExperts(NewExperts* experts, BringLayerFn bring);
-  // From now on this rank has the residents; other experts are gone, and with them their file.  Blocks, and what
-  // gradients() shows, have moved: views of them are void.
+  // Replaces this rank's experts by the residents; other experts and their file are destroyed.  Blocks and gradients()
+  // have moved: views of them are invalid.
   void AdoptExperts(NewExperts experts);
   void SetReplica(int32_t replica);
 
@@ -135,12 +136,12 @@ class Parameters {
 
  private:
   Parameters(const Stream& stream, model::Model* model) : stream_(stream), model_(model) {}
-  // Without memory, in the order of the table.
+  // Blocks without memory, in the order of the table.
   static std::vector<ParameterBlock> BlocksOf(const std::vector<model::Param>& params);
   absl::Status Allocate(ParameterBlock* block) const;
   absl::Status AllocateState(ParameterBlock* block) const;
   absl::Status Offload(const OpenStateFileFn& open);
-  // A file for masters and moments of those layers' blocks, which are told their places in it.
+  // Makes a file for masters and moments of those layers' blocks, and sets the blocks' places in it.
   absl::StatusOr<std::unique_ptr<StateOffload>> OffloadLayers(const std::vector<std::vector<ParameterBlock*>>& layers,
                                                               const OpenStateFileFn& open) const;
   std::vector<ParameterBlock> StayingBlocks(absl::Span<const int32_t> residents) const;
@@ -155,7 +156,7 @@ class Parameters {
   std::vector<ParameterBlock> blocks_;
   model::ModelGradients gradients_;
   std::unique_ptr<StateOffload> offload_;
-  std::vector<std::vector<size_t>> offloaded_;  // of its layers: which of blocks_
+  std::vector<std::vector<size_t>> offloaded_;  // by offloaded layer: indices into blocks_
 };
 
 // Puts masters and moments of a layer that are in a slot of their file (state_offload.h) into their blocks for as long
@@ -163,7 +164,7 @@ class Parameters {
 class ScopedState {
  public:
   ScopedState() = default;
-  // REQUIRES: as many of both.
+  // REQUIRES: equal sizes.
   ScopedState(std::vector<ParameterBlock*> blocks, absl::Span<StateOffload::Tensors> tensors)
       : blocks_(std::move(blocks)), tensors_(tensors) {
     Exchange();

@@ -1,4 +1,4 @@
-// How a rank's parameters come to be those of other experts.
+// Replaces a rank's experts by others in its parameters.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -116,7 +116,7 @@ int64_t Parameters::BytesOfExperts(const NewExpertsShape& shape) const {
     return model::WeightBytes(config, dtype, count) - model::WeightBytes(config, dtype, 0);
   };
   const DType wide = AccDType(model_->dtype());
-  // Master and two moments of each, where they have to move; of a file those of two layers.
+  // Master and two moments of each moved expert; with a file those of two layers.
   absl::int128 state = 3 * bytes(wide, shape.added);
   if (shape.offload) {
     const int64_t layers = std::max<int64_t>(1, config.num_moe_layers());
@@ -174,7 +174,7 @@ void Parameters::AdoptExperts(NewExperts experts) {
       for (const ParameterBlock* block : layer) names.push_back(NameOf(*block));
     }
   }
-  // Memory goes where its name goes.
+  // Moves memory by name.
   std::map<std::string, ParameterBlock> memory;
   for (std::vector<ParameterBlock>* blocks : {&blocks_, &experts.blocks}) {
     for (ParameterBlock& block : *blocks) {

@@ -17,7 +17,7 @@
 namespace switchyard::train {
 namespace {
 
-// Reading back, and whoever else has the disk, want some.
+// Left free for other users of the disk.
 constexpr int64_t kSlackBytes = int64_t{1} << 20;
 
 absl::Status Problem(const std::string& directory, const std::string& call, int error) {
@@ -37,7 +37,7 @@ class UnnamedFile final : public StateFile {
     while (!to.empty()) {
       const ssize_t count = pread(fd_, to.data(), to.size(), at);
       if (count < 0 && errno == EINTR) continue;
-      // It never ends early by itself.
+      // The file has all bytes, so an early end is an error.
       if (count <= 0) return Problem(directory_, absl::StrCat("read at byte ", at), count < 0 ? errno : EIO);
       to.remove_prefix(static_cast<size_t>(count));
       at += count;
@@ -55,7 +55,7 @@ class UnnamedFile final : public StateFile {
   const std::string directory_;
 };
 
-// O_TMPFILE is not everywhere.
+// Not all file systems have O_TMPFILE.
 int OpenUnnamed(const std::string& directory) {
   const int fd = open(directory.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, S_IRUSR | S_IWUSR);
   if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStateFile(const std::string& dire
   if (fd < 0) return Problem(directory, "a file cannot be made", errno);
   auto file = std::make_unique<UnnamedFile>(fd, directory);
   int error = 0;
-  const NonYieldingScope outside;  // the disk's time
+  const NonYieldingScope outside;  // the thread waits for the disk
   do {
     error = bytes > 0 ? posix_fallocate(fd, 0, bytes) : 0;
   } while (error == EINTR);

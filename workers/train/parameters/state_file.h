@@ -1,7 +1,7 @@
-// A file without a name that holds what does not fit into memory: nothing is left of it, whatever ends the process.
+// A file without a name for state that does not fit into memory; the system removes it when the process ends.
 //
-// Read and written at any place; thread-safe for parts that do not overlap; all calls block on the disk.  Errors are
-// marked Lost (train_outcome.h) and name the directory, the call and the place.
+// Reads and writes at any offset; thread-safe for parts that do not overlap; all calls block on the disk.  Errors are
+// marked Lost (train_outcome.h) and name the directory, the call and the offset.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ class StateFile {
   virtual absl::Status Write(int64_t at, absl::string_view from) = 0;
 };
 
-// Makes one of so many bytes.
+// Makes a file of so many bytes.
 using OpenStateFileFn = std::function<absl::StatusOr<std::unique_ptr<StateFile>>(int64_t bytes)>;
 
-// Zeros, whose room on the disk is taken.  ResourceExhausted, at once, where there is none.
+// Makes a file of zeros with its room on the disk allocated.  ResourceExhausted, at once, if there is not enough.
 absl::StatusOr<std::unique_ptr<StateFile>> OpenStateFile(const std::string& directory, int64_t bytes);
 
-// ResourceExhausted "offload: DIR: needs N bytes, M are free"; `shares`: so many take so much, at the same time.
+// ResourceExhausted "offload: DIR: needs N bytes, M are free"; `shares` files of this size are made at the same time.
 absl::Status CheckStateRoom(const std::string& directory, int64_t bytes, int shares);
 
 }  // namespace switchyard::train

@@ -20,11 +20,11 @@ constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
 }  // namespace
 
-// Of one pass.  Each side waits for the other, or for its end.
+// The progress of one pass.  The thread and the caller wait for each other, or for the end.
 struct StateOffload::Progress {
   absl::Mutex mu;
   size_t read ABSL_GUARDED_BY(mu) = 0;  // layers that are in their slots
-  size_t used ABSL_GUARDED_BY(mu) = 0;  // layers that the caller is done with
+  size_t used ABSL_GUARDED_BY(mu) = 0;  // layers that the caller has used
   bool given_up ABSL_GUARDED_BY(mu) = false;
   absl::Status status ABSL_GUARDED_BY(mu);  // the file's
 
@@ -102,7 +102,7 @@ absl::Status StateOffload::InPieces(size_t layer, absl::FunctionRef<absl::Status
   return absl::OkStatus();
 }
 
-// The thread's part.  Layer i goes where layer i - 2 was, once that has been used and written back.
+// The thread's part.  Layer i uses the slot of layer i - 2, after that was used and written back.
 void StateOffload::Stream(StateAccess access, Progress* progress) {
   const size_t layers = layers_.size(), ahead = slots_.size();
   for (size_t i = 0; i < layers + ahead; ++i) {

@@ -3,9 +3,9 @@
 //   a thread:  read 0 │ read 1 │ write 0, read 2 │ write 1, read 3 │ …
 //   the caller:       │ use 0  │ use 1           │ use 2           │ …
 //
-// Two layers are in memory, in two slots that keep their memory.  The bits are those of training without it.
-// Thread-compatible; another thread may read the file while nobody is inside ForEachLayer.
-// (Lina offloads idle expert parameters to the host, scheduler/PAPERS.md, item 4; below a CPU's memory is a disk.)
+// Two layers are in memory, in two slots that keep their memory.  Results have the bits of training without offload.
+// Thread-compatible; another thread may read the file while ForEachLayer does not run.
+// (Lina offloads idle expert parameters to the host, scheduler/PAPERS.md, item 4; here a disk has the host's part.)
 #pragma once
 
 #include <array>
@@ -24,29 +24,29 @@
 namespace switchyard::train {
 
 enum class StateAccess {
-  kRead,    // what is done to them is forgotten
-  kUpdate,  // … is kept
+  kRead,    // changes are lost
+  kUpdate,  // changes are kept
 };
 
 struct OffloadCounters {
   int64_t bytes = 0;        // of the file
-  double wait_seconds = 0;  // of the caller, for the disk, since Create
+  double wait_seconds = 0;  // in which the caller waited for the disk, since Create
 };
 
 class StateOffload {
  public:
   using Tensors = std::array<Tensor, 3>;
 
-  // shapes[l]: of the blocks of layer l; every layer has the same.  Zeros.  Errors: open's; ResourceExhausted.
+  // shapes[l]: of the blocks of layer l, equal for all layers.  Begins with zeros.  Errors: open's; ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<StateOffload>> Create(const std::vector<std::vector<Shape>>& shapes,
                                                               DType dtype, const OpenStateFileFn& open);
 
-  // Calls `use` for each layer in turn, with its blocks' tensors, which it may move away and bring back.  Ends with the
-  // first error, use's or the file's; then the file's contents are undefined.
+  // Calls `use` for each layer in turn, with its blocks' tensors; `use` may move them away if it moves them back.  Ends
+  // with the first error, use's or the file's; then the file's contents are undefined.
   absl::Status ForEachLayer(StateAccess access,
                             absl::FunctionRef<absl::Status(size_t layer, absl::Span<Tensors> blocks)> use);
 
-  // Outside of a pass: a layer's slot, which every second layer shares; file to slot; slot to file.
+  // Outside of ForEachLayer: a layer's slot, which every second layer shares; and copies from file to slot and back.
   absl::Span<Tensors> slot(size_t layer) { return absl::MakeSpan(slots_[layer % slots_.size()]); }
   absl::Status ReadLayer(size_t layer);
   absl::Status WriteLayer(size_t layer);
@@ -61,7 +61,7 @@ class StateOffload {
 
   StateOffload(std::vector<std::vector<int64_t>> layers, int64_t bytes) : layers_(std::move(layers)), bytes_(bytes) {}
   void Stream(StateAccess access, Progress* progress);
-  // move(at, piece) of a layer's slot, piece by piece; the calling thread passes its gate before each.
+  // Calls move(at, piece) for each piece of a layer's slot; the calling thread passes its gate before each.
   absl::Status InPieces(size_t layer, absl::FunctionRef<absl::Status(int64_t at, absl::Span<char> piece)> move);
 
   const std::vector<std::vector<int64_t>> layers_;  // places

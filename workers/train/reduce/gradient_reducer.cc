@@ -14,14 +14,14 @@ namespace {
 constexpr int32_t kMaxUnderWayAtTheEnd = 2;
 constexpr int kNumTickets = 3;
 
-// Sends rank 0's tickets, as one-way messages of class control, which nobody else may use meanwhile.
+// Sends rank 0's tickets, as one-way messages of class control, which has no other calls meanwhile.
 class TicketSender {
  public:
-  // comm: borrowed.  Of rank 0.
+  // comm: rank 0's, borrowed.
   TicketSender(comm::Communicator* comm, absl::Time deadline) : comm_(comm), deadline_(deadline) {}
-  // Blocks on nobody.
+  // Does not wait for a peer.
   absl::Status Send(Ticket ticket);
-  // Until the others have taken them all.
+  // Blocks until the others have received all tickets.
   absl::Status Flush();
 
  private:
@@ -48,7 +48,8 @@ absl::Status TicketSender::Flush() {
   return absl::OkStatus();
 }
 
-// Blocks until the next one has come.  Errors: the communicator's; Internal if it is none, which ends the group.
+// Blocks until the next ticket arrives.  Errors: the communicator's; Internal for another message, which ends the
+// group.
 absl::StatusOr<Ticket> ReceiveTicket(comm::Communicator* comm, absl::Time deadline) {
   ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
                    comm->Recv({.comm_class = comm::CommClass::kControl, .deadline = deadline}, /*peer=*/0));
@@ -140,7 +141,7 @@ void GradientReducer::Start(absl::Time deadline) {
   if (group_.world->world() == 1) return;
   passing_ = true;
   deadline_ = deadline;
-  // Followers do what they are told, when they can.
+  // Followers obey rank 0's tickets as soon as they can.
   rule_ = policy_.ticketed && group_.world->rank() != 0 ? jobs::ReduceRule::kAtOnce : policy_.rule;
   {
     absl::MutexLock lock(&mu_);
@@ -232,7 +233,7 @@ void GradientReducer::Run() {
   const absl::Status status = !policy_.ticketed           ? RunFreely()
                               : group_.world->rank() == 0 ? RunAsLeader()
                                                           : RunAsFollower();
-  // The others wait for this rank's sums.
+  // Ends the wait of the other ranks for this one's sums.
   if (!status.ok()) group_.world->Abort(status.message());
   under_way_.clear();
   absl::MutexLock lock(&mu_);
@@ -248,7 +249,7 @@ absl::Status GradientReducer::RunFreely() {
       now = MayStart(i);
     }
     if (!now) {
-      RETURN_IF_ERROR(FinishAll());  // peers may need our waiting for them
+      RETURN_IF_ERROR(FinishAll());  // peers may need our Wait
       RETURN_IF_ERROR(AwaitTurn(i));
     }
     RETURN_IF_ERROR(StartSum(i));
@@ -283,7 +284,7 @@ absl::Status GradientReducer::RunAsFollower() {
     } else if (ticket == Ticket::kEnd && next == turns_.size()) {
       return absl::OkStatus();
     } else {
-      return absl::InternalError(absl::StrCat("grad_sync: rank 0 tells rank ", group_.world->rank(), " to ",
+      return absl::InternalError(absl::StrCat("grad_sync: rank 0 orders rank ", group_.world->rank(), " to ",
                                               ticket == Ticket::kEnd ? "end" : "go on", " after ", next, " of ",
                                               turns_.size(), " sums"));
     }
@@ -302,8 +303,8 @@ bool GradientReducer::MayStart(size_t sum_idx) const {
   return stages_done_ > sums_[sum_idx].stage && jobs::MayReduce(rule_, all_to_alls_);
 }
 
-// Whether the sum may go beside those under way.  After backward no all-to-all can be slowed, and two sums hide each
-// other's latency; sums of several parts share one bucket.
+// Whether the sum may run beside those under way.  After backward it slows no all-to-all, and two sums hide each
+// other's latency; but sums of several parts share one bucket.
 bool GradientReducer::MayJoin(size_t sum_idx) {
   const auto under_way = static_cast<int32_t>(under_way_.size());
   if (under_way < policy_.max_under_way) return true;

@@ -1,17 +1,17 @@
-// Sums one rank's gradients over ranks while backward runs: gradients that every rank has over all ranks, those of
-// experts over the ranks that hold the same (trainer_group.h); an expert on one rank needs no sum.
+// Sums one rank's gradients over ranks while backward runs: those of replicated parameters over all ranks, those of
+// experts over the ranks with the same experts (trainer_group.h); an expert on one rank needs no sum.
 //
-// What is summed together, and in which order, follows from shapes alone (reduce_policy.h), so ranks have the sums that
-// they share in the same order.  One thread a pass starts them in that order, each as soon as its gradients are
-// complete and the mode's rule lets it go beside this rank's all-to-alls (AllToAllWatch).
+// The buckets and their order follow from shapes alone (reduce_policy.h), so ranks have common sums in the same order.
+// In each pass one thread starts them in that order, each as soon as its gradients are complete and the mode's rule
+// permits it beside this rank's all-to-alls (AllToAllWatch).
 //
-// No wait is circular: all-to-alls and sums are classes of their own, each in one order, and an all-to-all is never
-// held behind a sum (communicator.h); the rule only delays sums.  In priority_ticketed, where an all-to-all does wait
-// for a sum, both follow the one order that rank 0 decides.  tests/model_check checks both, and that the paper's local
-// rule does deadlock.
+// No wait is circular: all-to-alls and sums are classes of their own, each in one order, and an all-to-all never waits
+// for a sum (communicator.h); the rule only delays sums.  In priority_ticketed an all-to-all may wait for a sum, but
+// both follow the one order that rank 0 decides.  tests/model_check proves both, and that the paper's local rule
+// deadlocks.
 //
-// Values depend neither on the mode nor on timing: every element is summed in rank order, whatever it travels with.
-// Sums are tagged with their number, so ranks that differ in what they sum are named (Internal).
+// Values depend neither on the mode nor on timing: every element is summed in rank order, in any bucket.
+// Sums are tagged with their number, so an error names ranks that differ in what they sum (Internal).
 //
 // One thread runs backward and calls all of this: Start → (StageDone and the watch's calls) → Finish, or Cancel after
 // an error.  During a pass its thread alone uses the communicator's classes all_reduce and control.  CPU only.
@@ -53,17 +53,17 @@ class GradientReducer : public moe::AllToAllWatch {
                                                                  const model::ModelGradients& gradients);
   ~GradientReducer() override { Cancel(); }
 
-  // A pass begins, behind the caller's gate (yield_point.h).  REQUIRES: none is under way.
+  // Begins a pass, which obeys the caller's gate (yield_point.h).  REQUIRES: none is under way.
   void Start(absl::Time deadline);
   // REQUIRES: stages come in the order of BackwardStages.
   void StageDone(const model::BackwardStage& stage);
-  // Backward is done: blocks until all is summed, at most until the deadline.  Errors: the communicator's;
+  // Call it when backward is done: blocks until all is summed, at most until the deadline.  Errors: the communicator's;
   // DeadlineExceeded (names the sum and what it waited for).  Either ends the group.
   absl::Status Finish();
-  // After an error anywhere: gives up.  The group must have been aborted, or nothing be under way.
+  // Ends the pass after an error.  REQUIRES: the group has been aborted, or nothing is under way.
   void Cancel();
 
-  // Of the pass under way; without one they do nothing.
+  // Calls of the pass under way; without a pass they do nothing.
   void Imminent() override;
   absl::Status Begin() override;
   void End() override;
@@ -76,7 +76,7 @@ class GradientReducer : public moe::AllToAllWatch {
     std::vector<TensorView> parts;  // [n] each, summed together
     comm::Communicator* over = nullptr;
     uint32_t tag = 0;
-    int32_t stage = 0;      // that must be done
+    int32_t stage = 0;      // of backward, after which the gradients are complete
     int64_t count() const;  // of elements
   };
   struct UnderWay {
@@ -106,7 +106,7 @@ class GradientReducer : public moe::AllToAllWatch {
   absl::Status StartSum(size_t sum_idx);
   absl::Status FinishSum();
   absl::Status FinishAll();
-  // Where a sum of several parts is made.
+  // The memory in which several parts are summed.
   TensorView BucketOf(const Sum& sum) const;
   void CopyParts(const Sum& sum, bool to_bucket) const;
 
@@ -115,11 +115,11 @@ class GradientReducer : public moe::AllToAllWatch {
   const std::vector<model::BackwardStage> stages_;
   Gradients dense_, experts_;
   std::vector<Sum> sums_;
-  // Where the sums of each ticket end: one over all ranks, with those over some ranks up to the next.
+  // The end of each ticket's sums: one sum over all ranks, and the sums over some ranks that follow it.
   std::vector<size_t> turns_;
   Tensor bucket_;  // for the largest sum of several parts
 
-  // Of the pass.
+  // The state of the pass.
   bool passing_ = false;
   absl::Time deadline_;
   jobs::ReduceRule rule_ = jobs::ReduceRule::kAtTheEnd;
@@ -130,7 +130,7 @@ class GradientReducer : public moe::AllToAllWatch {
   jobs::AllToAllState all_to_alls_ ABSL_GUARDED_BY(mu_);
   int32_t stages_done_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t asked_ ABSL_GUARDED_BY(mu_) = 0;    // ticketed: all-to-alls that were ready
-  int64_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // and that may go
+  int64_t granted_ ABSL_GUARDED_BY(mu_) = 0;  // ticketed: all-to-alls that may start
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mu_);  // of the thread
 };

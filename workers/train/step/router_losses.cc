@@ -91,7 +91,7 @@ void MoveRouterBias(double rate, absl::Span<const int64_t> loads, const TensorVi
   const int64_t total = std::accumulate(loads.begin(), loads.end(), int64_t{0});
   VisitDType(bias.dtype(), [&]<class Elem>() {
     for (int64_t e = 0; e < experts; ++e) {
-      // (In whole numbers: a load of just the mean is one.)
+      // (In integers, so that a load equal to the mean is recognised.)
       const int64_t over = loads[e] * experts - total;
       const int sign = over < 0 ? 1 : over > 0 ? -1 : 0;
       Elem& value = bias.data<Elem>()[e];

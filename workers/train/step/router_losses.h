@@ -1,5 +1,5 @@
-// Losses of the routers themselves, from their statistics of a forward pass: load balancing and router z-loss; and
-// balancing without a loss.
+// Losses of the routers, from their statistics of a forward pass: load balancing and router z-loss; and balancing
+// without a loss.
 //
 //   kAllLayers  as HuggingFace computes it: all layers' rows as one: E · Σ_e (Σ_k share of rows whose k-th choice is e)
 //               · (mean probability of e)
@@ -30,8 +30,8 @@ struct RouterLossOptions {
 struct RouterLosses {
   double balance = 0;  // without weights; 1 = balanced, for top-1
   double z = 0;
-  std::vector<moe::RouterLoss> of_layers;           // [L] weighted: what backward adds
-  std::vector<std::vector<double>> prob_gradients;  // [L][E] what those show
+  std::vector<moe::RouterLoss> of_layers;           // [L] weighted: backward adds them
+  std::vector<std::vector<double>> prob_gradients;  // [L][E] the memory that those show
 };
 
 // totals: [L] of all ranks, empty for dense layers.  num_rows: of all ranks; 0 gives zeros.

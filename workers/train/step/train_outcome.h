@@ -1,6 +1,6 @@
-// Says of a status how it ends a job's attempt on a rank: whether another attempt may do better.  Pure.
+// Maps a status to the outcome of a job's attempt on a rank: whether another attempt may succeed.  Pure.
 //
-// The code decides; Lost, Failed and Blocked mark a status whose code misleads (a full disk may not be full tomorrow, a
+// The code decides; Lost, Failed and Blocked mark a status if its code misleads (a full disk may have room tomorrow, a
 // model that does not fit into the memory never will).
 #pragma once
 

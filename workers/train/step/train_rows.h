@@ -9,7 +9,7 @@ namespace switchyard::train {
 struct TrainRows {
   int64_t length = 0;            // tokens of a sequence
   std::vector<int32_t> tokens;   // [S * length]
-  std::vector<int32_t> targets;  // [S * length] what should follow; negative = not trained
+  std::vector<int32_t> targets;  // [S * length] the next token; negative = not trained
 };
 
 }  // namespace switchyard::train

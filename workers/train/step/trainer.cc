@@ -21,28 +21,12 @@
 namespace switchyard::train {
 namespace {
 
-constexpr int64_t kMaxMicroBatchRows = 1 << 20;
-
-// Positions of a block of the cache that a pass's keys and values go through: attention's key tile, or fewer.
+// Positions in a block of the KV cache of a pass: attention's key tile, or fewer.
 int32_t BlockSizeOf(const TrainerOptions& options) {
   return static_cast<int32_t>(std::min<int64_t>(ops::kAttentionKeyTile, options.max_length));
 }
 
 int64_t BlocksOf(int64_t length, int64_t block_size) { return (length + block_size - 1) / block_size; }
-
-// The limits of a spec, asked again of whatever makes a trainer.
-absl::Status CheckNumbers(const TrainerOptions& options) {
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.optimizer.beta1, jobs::kBetas));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.optimizer.beta2, jobs::kBetas));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: epsilon", options.optimizer.epsilon, jobs::kEpsilons));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: weight_decay", options.optimizer.weight_decay, jobs::kWeightDecays));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: clip_norm", options.optimizer.clip_norm, jobs::kClipNorms));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_weight", options.router.balance_weight, jobs::kRouterLossWeights));
-  RETURN_IF_ERROR(
-      jobs::CheckReal("trainer: capacity_factor", options.capacity_factor, {0, jobs::kCapacityFactorLimit}));
-  RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_bias_rate", options.balance_bias_rate, jobs::kBalanceBiasRates));
-  return jobs::CheckReal("trainer: z_weight", options.router.z_weight, jobs::kRouterLossWeights);
-}
 
 int64_t CountTokens(const TrainRows& rows) {
   return std::count_if(rows.targets.begin(), rows.targets.end(), [](int32_t target) { return target >= 0; });
@@ -54,24 +38,9 @@ int64_t NumRows(const TrainRows& rows) { return static_cast<int64_t>(rows.tokens
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, model::Model* model,
                                                          Parameters* parameters, const TrainerOptions& options) {
-  if (options.max_length < 1 || options.max_length > model->max_positions()) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: sequences of ", options.max_length,
-                                                   " tokens are outside [1, ", model->max_positions(), "]"));
-  }
-  if (options.max_sequences < 1 || options.max_sequences > kMaxMicroBatchRows / options.max_length) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: micro-batches of ", options.max_sequences,
-                                                   " sequences of ", options.max_length, " tokens are outside [1, ",
-                                                   kMaxMicroBatchRows, "] rows"));
-  }
-  RETURN_IF_ERROR(CheckNumbers(options));
-  if (options.balance_bias_rate > 0 && !model->config().router_bias) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: balance_bias_rate is ", options.balance_bias_rate,
-                                                   ", but ", model->config().architecture,
-                                                   "'s routers have no bias here"));
-  }
+  RETURN_IF_ERROR(CheckTrainerOptions(options, *model));
   const int32_t block_size = BlockSizeOf(options);
   const int64_t blocks = options.max_sequences * BlocksOf(options.max_length, block_size);
-  RETURN_IF_ERROR(jobs::ReducePolicyOf(options.communication).status());
   const int64_t cache_bytes = blocks * block_size * model::KvBytesPerToken(model->config(), model->dtype());
   ASSIGN_OR_RETURN(model::KvCache cache,
                    model::KvCache::Create(model->config(), model->dtype(), block_size, cache_bytes));
@@ -94,53 +63,10 @@ Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* paramete
 }
 
 absl::Status Trainer::SetGroup(const TrainerGroup& group) {
-  const int world = group.world->world(), holders = group.experts->world();
-  const int replicas = group.replicas == nullptr ? 1 : group.replicas->world();
-  if (group.layout->num_ranks() != holders || holders * replicas != world) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: a layout of ", group.layout->num_ranks(), " ranks for ",
-                                                   holders, " that have the experts ", replicas, " times, of ", world));
-  }
-  const absl::Span<const int32_t> residents = group.layout->Residents(group.experts->rank());
-  const std::vector<int32_t>& held = model_->weights().residents;
-  if (!std::equal(residents.begin(), residents.end(), held.begin(), held.end())) {
-    return absl::InvalidArgumentError(absl::StrCat("trainer: the layout gives rank ", group.experts->rank(), " ",
-                                                   residents.size(), " experts; other ones than the ", held.size(),
-                                                   " that it holds"));
-  }
-  for (int32_t expert = 0; expert < group.layout->num_experts(); ++expert) {
-    const size_t places = group.layout->Places(expert).size();
-    if (places == 1) continue;
-    return absl::UnimplementedError(
-        absl::StrCat("trainer: expert ", expert, " is on ", places, " ranks; a layout for training has each on one"));
-  }
+  RETURN_IF_ERROR(CheckTrainerGroup(group, model_->weights().residents));
   ASSIGN_OR_RETURN(sync_, GradientReducer::Create(options_.communication, group, parameters_->gradients()));
   parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
   group_ = group;
-  return absl::OkStatus();
-}
-
-absl::Status Trainer::CheckRows(absl::Span<const TrainRows> micro_batches) const {
-  for (const TrainRows& rows : micro_batches) {
-    const int64_t num_rows = NumRows(rows);
-    if (num_rows == 0 && rows.targets.empty()) continue;
-    if (rows.length < 1 || rows.length > options_.max_length || num_rows % rows.length != 0 ||
-        num_rows / rows.length > options_.max_sequences || rows.targets.size() != rows.tokens.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "trainer: a micro-batch of ", num_rows, " tokens and ", rows.targets.size(), " targets in sequences of ",
-          rows.length, "; the limits are ", options_.max_sequences, " sequences of ", options_.max_length));
-    }
-    const int64_t vocab = model_->config().vocab_size;
-    for (size_t i = 0; i < rows.tokens.size(); ++i) {
-      if (rows.tokens[i] < 0 || rows.tokens[i] >= vocab) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("trainer: tokens[", i, "] = ", rows.tokens[i], " is outside [0, ", vocab, ")"));
-      }
-      if (rows.targets[i] >= vocab) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("trainer: targets[", i, "] = ", rows.targets[i], " is outside [0, ", vocab, ")"));
-      }
-    }
-  }
   return absl::OkStatus();
 }
 
@@ -198,7 +124,7 @@ void Trainer::ChooseSchedule(int64_t rows) {
       {.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0, .in_turn = true});
 }
 
-// Where no expert can get more rows than it takes nobody has to ask.
+// If no expert can get more rows than its capacity, ranks need not compare counts.
 moe::ExpertCapacity Trainer::CapacityFor(int64_t rows) const {
   const model::ModelConfig& config = model_->config();
   const int64_t capacity = moe::CapacityOf(options_.capacity_factor, config.top_k, rows, config.num_experts);
@@ -228,7 +154,7 @@ absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const moe::Mo
   return out.hidden;
 }
 
-// What the routers gave, of all ranks' rows.
+// Sums the routers' statistics over all ranks.
 absl::Status Trainer::SumTotals(absl::Time deadline) {
   if (group_.world->world() == 1) return absl::OkStatus();
   std::vector<int64_t> counts;
@@ -290,7 +216,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
                           .saved = &saved_,
                           .gradients = &parameters_->gradients(),
                           .router_losses = router.of_layers};
-  if (index + 1 == counts.rows.size()) {  // no later one adds to the gradients
+  if (index + 1 == counts.rows.size()) {  // no later micro-batch adds to the gradients
     sync_->Start(deadline);
     moe.watch = sync_.get();
     in.on_stage = [this](const model::BackwardStage& stage) { sync_->StageDone(stage); };
@@ -324,7 +250,7 @@ absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_b
   return EndingGroup(RunEvaluation(micro_batches, deadline));
 }
 
-// The others wait for this rank: an error of its own ends it for them, too.
+// Ends the group after an error of this rank, as the other ranks wait for it.
 absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> report) {
   if (report.ok()) return report;
   if (group_.world->world() > 1) group_.world->Abort(report.status().message());
@@ -339,7 +265,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
     return absl::InvalidArgumentError(
         absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", jobs::kMaxLearningRate, "]"));
   }
-  RETURN_IF_ERROR(CheckRows(micro_batches));
+  RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
   ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   // The same number on every rank.  Balance losses, moments and decay alone must not move parameters.
   if (counts.tokens == 0) {
@@ -362,13 +288,13 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   report.dropped_rows = static_cast<int64_t>(sums[1]);
   const comm::Timed timed(&seconds_.optimizer);
   ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
-  // The same numbers on every rank: all go on, or none does.
+  // The numbers are the same on every rank: all continue, or none does.
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     return absl::DataLossError(absl::StrCat(jobs::kNotFinite, ": loss ", report.loss, ", norm of gradients ",
                                             report.gradient_norm, " in step ", steps_ + 1));
   }
   const bool clips = options_.optimizer.clip_norm > 0 && report.gradient_norm > options_.optimizer.clip_norm;
-  // (As PyTorch's clip_grad_norm_.)
+  // (The scale is that of PyTorch's clip_grad_norm_.)
   const double waited = Offloaded().wait_seconds;
   RETURN_IF_ERROR(Update(learning_rate, clips ? options_.optimizer.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
   seconds_.offload = Offloaded().wait_seconds - waited;
@@ -376,7 +302,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   return report;
 }
 
-// Replicated parameters count once, and so does every expert: each group of ranks has all of them, and the same bits.
+// Replicated parameters and experts count once: each group of ranks has all experts, with the same bits in each.
 absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
   double replicated = 0, experts = 0;
   for (const ParameterBlock& block : parameters_->blocks()) {
@@ -422,7 +348,7 @@ void Trainer::BalanceRouter(const ParameterBlock& block) {
 
 absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
   SY_CHECK(group_.world != nullptr);
-  RETURN_IF_ERROR(CheckRows(micro_batches));
+  RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
   ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
   moe::MoeStats stats;

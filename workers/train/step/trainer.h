@@ -1,16 +1,16 @@
-// One rank's part of a training step: micro-batches forward and backward, gradients summed over the ranks, clipped,
-// AdamW.
+// One rank's part of a training step: forward and backward of micro-batches, sums of gradients over the ranks,
+// clipping, AdamW.
 //
 // Attention and all that is dense is data parallel; experts are sharded, and rows travel to them, within one of p
-// groups where experts are packed (trainer_group.h).  A step's loss is the mean over the unmasked tokens of all ranks
+// groups if experts are packed (trainer_group.h).  A step's loss is the mean over the unmasked tokens of all ranks
 // and micro-batches; balance losses are of each micro-batch's rows on all ranks, averaged over micro-batches.  Every
-// rank calls Step with as many micro-batches, some of which may be empty.  A step without a target on any rank is
+// rank calls Step with as many micro-batches; some may be empty.  A step without a target on any rank is
 // skipped: no parameter, moment or count of AdamW's changes.  Same seed and layout: same bits, whatever the threads.
 // Thread-compatible.  CPU only.
 // Errors: the communicator's (the step is undone on no rank: the job goes back to its last checkpoint); InvalidArgument
-// for tokens and targets outside the vocabulary, shapes, and numbers that cannot be; DataLoss "loss is not finite …",
-// before any parameter has changed; those of the file with offloaded masters, which leave some changed.  In a group of
-// several, any of them aborts the group, so that nobody waits for this rank.
+// for tokens and targets outside the vocabulary, shapes, and numbers outside their limits; DataLoss "loss is not finite
+// …", before any parameter has changed; errors of the file with offloaded masters, after which some parameters have
+// changed.  In a group of several ranks any error aborts the group, so that no rank waits for this one.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "scheduler/jobs/comm_spec.h"
-#include "scheduler/jobs/job_spec.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/model/backward/loss_head.h"
@@ -37,34 +35,22 @@
 #include "workers/train/step/router_losses.h"
 #include "workers/train/step/train_rows.h"
 #include "workers/train/step/trainer_group.h"
+#include "workers/train/step/trainer_options.h"
 
 namespace switchyard::train {
 
-struct TrainerOptions {
-  jobs::OptimizerSpec optimizer = {};  // but its schedule, which Step is given
-  RouterLossOptions router = {};
-  double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
-  double balance_bias_rate = 0;  // of a model whose routers have biases (router_losses.h); 0 = they stay
-  model::SavePolicy save = model::SavePolicy::kAll;
-  int64_t max_sequences = 0;  // of a micro-batch on this rank
-  int64_t max_length = 0;     // of a sequence
-  // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
-  // pipelining and full, whose chunks and replicas change the order in which an expert's rows are added.
-  jobs::CommunicationSpec communication = {};
-};
-
-// Where a step's time went, on this rank.
+// The seconds of a step's parts on this rank.
 struct RankStepSeconds {
   double total = 0;
   double forward = 0;   // with the sums of the routers' statistics
-  double experts = 0;   // of that: their products
+  double experts = 0;   // part of forward: experts' products
   double backward = 0;  // with the loss head, which does both
   double backward_experts = 0;
-  double all_to_all = 0;  // of those two: packing, waiting for and unpacking rows of other ranks
+  double all_to_all = 0;  // part of forward and backward: packing, waiting for and unpacking rows of other ranks
   double backward_all_to_all = 0;
   double all_reduce = 0;  // exposed: waiting for sums of gradients when backward was done
   double optimizer = 0;   // norm, AdamW, rounding into the model
-  double offload = 0;     // of that: waiting for the file that has experts' masters and moments
+  double offload = 0;     // part of optimizer: waiting for the file with experts' masters and moments
 };
 
 struct StepReport {
@@ -73,13 +59,13 @@ struct StepReport {
   double z_loss = 0;
   double gradient_norm = 0;  // before it was clipped
   int64_t tokens = 0;        // unmasked, of all ranks
-  bool skipped = false;      // there was none, so nothing was done: the numbers above were not measured
+  bool skipped = false;      // no tokens, so nothing was done: the numbers above were not measured
   // Over all MoE layers, the same on all ranks: experts that no row chose, dropped choices included; dropped choices.
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
   int64_t offloaded_bytes = 0;  // of this rank's masters and moments, in a file
-  int64_t expert_ops = 0;       // of forward, on each rank: experts' micro-ops, one a layer and chunk
-  int32_t chunks = 1;           // that a MoE layer's rows were cut into
+  int64_t expert_ops = 0;       // in forward, on each rank: experts' micro-ops, one for each layer and chunk
+  int32_t chunks = 1;           // into which a MoE layer's rows were cut
   RankStepSeconds seconds = {};
 };
 
@@ -98,7 +84,7 @@ class Trainer {
   // The mean loss of all ranks' rows (0 of no tokens); nothing changes.  No choice is dropped, as in serving.
   absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
 
-  // Since the moments were zero; of these the optimizer has not seen the skipped ones.
+  // Steps since the moments were zero, and how many of them were skipped, so that the optimizer did not count them.
   int64_t steps() const { return steps_; }
   int64_t skipped_steps() const { return skipped_steps_; }
   void set_steps(int64_t steps, int64_t skipped = 0) {
@@ -110,7 +96,7 @@ class Trainer {
   Trainer(const Stream& stream, model::Model* model, Parameters* parameters, const TrainerOptions& options,
           model::KvCache cache);
 
-  // What the ranks' micro-batches have in all.
+  // Sums over all ranks.
   struct GlobalCounts {
     int64_t tokens = 0;         // unmasked
     std::vector<int64_t> rows;  // [micro-batches]
@@ -119,10 +105,9 @@ class Trainer {
                                      absl::Time deadline);
   absl::StatusOr<StepReport> RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   absl::StatusOr<StepReport> EndingGroup(absl::StatusOr<StepReport> report);
-  absl::Status CheckRows(absl::Span<const TrainRows> micro_batches) const;
   absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   void BuildBatch(const TrainRows& rows);
-  // For a micro-batch of so many rows on all ranks.
+  // Sets schedule_ for a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows);
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
   moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats) const;
@@ -137,7 +122,7 @@ class Trainer {
   OffloadCounters Offloaded() const {
     return parameters_->offload() == nullptr ? OffloadCounters() : parameters_->offload()->counters();
   }
-  // values become their sums over the ranks of comm.
+  // Replaces values by their sums over the ranks of comm.
   absl::Status SumOver(comm::Communicator* comm, const TensorView& values, absl::Time deadline);
   template <class Elem>
   absl::Status SumOverRanks(absl::Span<Elem> values, absl::Time deadline);
@@ -154,14 +139,15 @@ class Trainer {
   TrainerGroup group_;
   pipeline::MoeSchedule schedule_;
   model::Batch batch_;
-  std::vector<int32_t> blocks_;  // what block tables show: the cache's, in order
+  std::vector<int32_t> blocks_;  // the cache's blocks in order, for block tables
   ScratchTensor d_residual_;     // [T, H] AccDType
   int64_t steps_ = 0, skipped_steps_ = 0;
 
-  // Of the present step.
+  // The present step.
   RankStepSeconds seconds_;
-  std::vector<int64_t> chosen_;  // [L * E] rows that chose an expert, on all ranks, before any was dropped; dense: none
-  int64_t dropped_ = 0;          // choices of this rank
+  std::vector<int64_t>
+      chosen_;           // [L * E] rows that chose an expert, on all ranks, dropped ones included; 0 for dense layers
+  int64_t dropped_ = 0;  // choices of this rank
 };
 
 }  // namespace switchyard::train

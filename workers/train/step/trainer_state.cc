@@ -55,9 +55,9 @@ JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl:
       {"seed", absl::StrCat(spec.seed)},
       {"datasets", absl::StrCat(data.size(), " files")},
   };
-  // (Where they are 0 they are left out: so they were in checkpoints that do not know them.)
+  // (Zeros are left out, as older checkpoints do not have these settings.)
   if (spec.capacity_factor != 0) {
-    // Of which rows an expert takes so many is of what is trained, too.
+    // The rows that share a capacity also decide what is trained.
     const int64_t share = spec.batch_sequences / spec.workers;
     const int64_t micro = spec.micro_batch_sequences > 0 ? spec.micro_batch_sequences : share;
     shape["capacity"] =
@@ -91,7 +91,7 @@ absl::Status CompareShapes(const JobShape& was, const JobShape& is) {
 std::string EncodeTrainerState(const TrainerState& state) {
   nlohmann::ordered_json json = {{"format", kFormat},      {"version", kVersion},         {"global_step", state.step},
                                  {"tokens", state.tokens}, {"next_sample", state.sample}, {"packing", state.packing}};
-  // (Left out where it is 0: so it was in checkpoints that do not know it.)
+  // (Left out if 0, as older checkpoints do not have it.)
   if (state.skipped != 0) json["skipped_steps"] = state.skipped;
   json["shape"] = state.shape;
   return json.dump(1) + "\n";

@@ -1,5 +1,6 @@
-// trainer_state.json of a checkpoint: how far a job is, and of what job it is, so that only that one goes on from it.
-// It has no times and no attempt: the same training gives the same bytes.  Pure: texts in, texts out.
+// trainer_state.json of a checkpoint: the progress of a job, and the job's identity, so that only the same job
+// continues from it.  It has no times and no attempt: the same training gives the same bytes.  Pure: texts in, texts
+// out.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ struct NamedTokens {
   jobs::TokenFileHeader header;
 };
 
-// What has to be the same for training to go on, by name, as text.
+// The settings that must be equal for training to continue, by name, as text.
 using JobShape = std::map<std::string, std::string>;
 
 // config_text: of config.json.  Leaves out what does not change the training: workers, checkpoints, evaluation, how
@@ -35,14 +36,14 @@ absl::Status CompareShapes(const JobShape& was, const JobShape& is);
 struct TrainerState {
   int64_t step = 0;     // steps done
   int64_t tokens = 0;   // trained so far
-  int64_t sample = 0;   // of the data source: what comes next
-  int32_t packing = 1;  // replicas of every expert (expert_packer.h); how it came to that is in packing.log
-  int64_t skipped = 0;  // of those steps: that had no target, so that the optimizer has not seen them
+  int64_t sample = 0;   // of the data source: the next one
+  int32_t packing = 1;  // replicas of every expert (expert_packer.h); the decisions are in packing.log
+  int64_t skipped = 0;  // those of the steps without a target, which the optimizer did not count
   JobShape shape = {};
 };
 
 std::string EncodeTrainerState(const TrainerState& state);
-// InvalidArgument for what is none; FailedPrecondition "version V, this program reads 1".
+// InvalidArgument for another text; FailedPrecondition "version V, this program reads 1".
 absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text);
 
 }  // namespace switchyard::train

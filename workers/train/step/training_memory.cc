@@ -9,7 +9,7 @@
 namespace switchyard::train {
 namespace {
 
-// Of one row in one layer, as SavedLayer and MoeSaved have it.
+// Bytes of one row in one layer of SavedLayer and MoeSaved.
 absl::int128 SavedRowBytes(const model::ModelConfig& config, DType dtype, bool moe) {
   const int64_t wide = DTypeBytes(AccDType(dtype)), narrow = DTypeBytes(dtype);
   absl::int128 bytes = absl::int128(config.hidden) * wide;  // before the feed-forward

@@ -1,4 +1,4 @@
-// How much memory a rank's training takes, before any of it is allocated.  Pure, in 128 bits.
+// Computes the memory of a rank's training, before any of it is allocated.  Pure, in 128 bits.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct TrainingNeed {
   bool offload = false;           // masters and moments of experts are in a file
 };
 
-// At least; rows are thought to be dealt out to the ranks' experts evenly.
+// Lower bounds: rows are assumed to be spread evenly over the ranks' experts.
 struct TrainingBytes {
   absl::int128 weights = 0;      // the model's, and their transposes
   absl::int128 parameters = 0;   // masters, gradients and moments that are in memory
-  absl::int128 offloaded = 0;    // that are in a file
+  absl::int128 offloaded = 0;    // masters and moments in a file
   absl::int128 activations = 0;  // kept for backward, and the cache
-  absl::int128 experts = 0;      // of weights and parameters: experts', which ranks share; the rest every rank has
+  absl::int128 experts = 0;      // the part of weights and parameters that experts take, which is divided among ranks
   absl::int128 total() const { return weights + parameters + activations; }
 };
 TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNeed& need);
@@ -34,14 +34,14 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
 // ResourceExhausted "training needs at least X bytes (…), the worker has Y bytes available".
 absl::Status CheckTrainingMemory(const model::ModelConfig& config, const TrainingNeed& need, int64_t available_bytes);
 
-// What a job and its ranks chose, for advice.
+// The choices of a job and its ranks, for advice.
 struct MemoryChoices {
   int64_t micro_batch_sequences = 1;
   jobs::OffloadPolicy offload = jobs::OffloadPolicy::kAuto;
   int world = 1;
   int ranks_here = 1;  // that share this machine's memory
 };
-// What makes a training need less where it matters, which is the part that takes most: a part of a sentence.
+// Advice how to reduce the part that takes the most memory, as a part of a sentence.
 std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& need, const MemoryChoices& choices,
                          int64_t available_bytes);
 

@@ -1,5 +1,5 @@
-// What device code asks of the block that runs it: to wait for others.  Called by the stand-ins of CUDA's functions
-// only.
+// The functions of a running block, by which a CUDA thread waits for others.  Called by the stand-ins of CUDA's
+// functions only.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@ namespace cuda_emulation {
 
 enum class Reduction { kNone, kOr, kAnd, kCount };
 
-// Waits until every thread of the block is here, with the same kind; returns the reduction of all threads' `value` (0
-// for kNone). A thread that ended, or waits elsewhere for ever, makes it a deadlock, which aborts with a list of who
-// waits where.
+// Waits until every thread of the block has called it with the same kind; returns the reduction of all threads' `value`
+// (0 for kNone).  A thread that ended, or waits elsewhere for ever, makes a deadlock, which aborts with a list of
+// threads and where they wait.
 int BlockBarrier(Reduction kind, int value);
 
-// Computes what all lanes of a warp do together: lanes[i] is what lane i gave, null if its bit in `mask` is 0.
+// Computes an operation of all lanes of a warp: lanes[i] is lane i's argument, null if its bit in `mask` is 0.
 using WarpFunction = void (*)(void* const (&lanes)[32], uint32_t mask);
 
-// Waits until every lane in `mask` is here with the same mask and function; the last to come runs the function.
+// Waits until every lane in `mask` has called it with the same mask and function; the last one runs the function.
 // Aborts if the mask lacks the calling lane.  Lanes past the end of the block do not count as named.
 void WarpTogether(const char* name, uint32_t mask, WarpFunction function, void* lane);
 

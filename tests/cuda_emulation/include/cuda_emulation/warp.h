@@ -13,7 +13,7 @@ namespace cuda_emulation {
 template <class Value>
 struct ShuffleLane {
   Value value;
-  int source;  // lane whose value comes back
+  int source;  // the lane with the value to return
 };
 
 template <class Value>

@@ -9,7 +9,7 @@
 namespace switchyard::ops {
 namespace {
 
-// A batch of whole sequences, each followed by a row that is nobody's.
+// A batch of whole sequences, each followed by a row of no sequence.
 struct Batch {
   reference::AttentionCase shape;
   std::vector<WholeSequence> sequences;

@@ -1,4 +1,4 @@
-// What the tests of the way back share beside op_test_util.h.
+// Utilities of the tests of backward passes, beside op_test_util.h.
 #pragma once
 
 #include <functional>

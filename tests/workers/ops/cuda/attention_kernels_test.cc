@@ -19,7 +19,7 @@ struct RowLayout {
 
 double ScaleOf(const SceneShape& shape) { return 1 / std::sqrt(static_cast<double>(shape.head_dim)); }
 
-// All rows of the batch, padding included; those which nobody computes are poison.
+// All rows of the batch, padding included; rows that are not computed are poison.
 Tensor Attend(const CudaCall& call, const PagedScene& scene, const RowLayout& layout = {}) {
   const SceneShape& shape = scene.shape();
   const Tensor rows = scene.BatchRows(0);
@@ -173,7 +173,7 @@ TEST_P(AttentionKernelsTest, MoreDecodesThanTheWorkspaceHolds) {
 }
 
 // Neither other sequences, nor a graph's bounds, nor blocks change a row.
-TEST_P(AttentionKernelsTest, RowsIgnoreTheirCompany) {
+TEST_P(AttentionKernelsTest, RowsIgnoreOtherRows) {
   const std::vector<SceneSequence> all = {{0, 30, 1}, {300, 1, 2}, {0, 1, 3}, {61, 9, 4}, {520, 1, 5}};
   const SceneShape shape = Shape(4, 2, 64, 16);
   SceneShape small_blocks = shape;
@@ -189,7 +189,7 @@ TEST_P(AttentionKernelsTest, RowsIgnoreTheirCompany) {
   }
 }
 
-// A prompt in one step, in chunks, and token by token (as decodes): what a preempted request recomputes is what it had.
+// A prompt in one step, in chunks, and token by token (as decodes): a preempted request recomputes the same values.
 TEST_P(AttentionKernelsTest, DeterministicRowsIgnoreChunks) {
   for (int64_t window : {0, 20}) {
     const SceneShape shape = Shape(4, 1, 64, 16, window);

@@ -1,5 +1,5 @@
-// Device memory for tests of kernels: filled by copies, read back by copies, with a zone of poison before and after
-// that must come back as it was (a test fails when an array dies whose zones were written).
+// Device memory for tests of kernels: filled and read by copies, with a zone of poison before and after it (the
+// destructor fails the test if a zone was written).
 //
 // The host never looks at device memory directly, so tests that use this run on an emulated device and on a real one.
 // Everything happens on the default stream and blocks.
@@ -67,7 +67,7 @@ class DeviceArray {
     if (bytes() == 0) return;
     ASSERT_EQ(cudaMemcpy(get(), from, bytes(), cudaMemcpyHostToDevice), cudaSuccess);
   }
-  // After all work on any stream; an error of a kernel before shows here, too.
+  // The contents after all work on any stream; also returns an error of an earlier kernel.
   std::vector<Elem> Download() const {
     std::vector<Elem> values(size_);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -94,8 +94,8 @@ class DeviceArray {
   void* base_ = nullptr;
 };
 
-// A matrix on the device, rows `stride` elements apart; what lies between rows must stay poison, as must what lies
-// around.  Rows begin misalign_bytes (a multiple of the element's size) behind a 256-byte boundary.
+// A matrix on the device, rows `stride` elements apart; the bytes between and around rows must stay poison.  Rows begin
+// misalign_bytes (a multiple of the element's size) after a 256-byte boundary.
 class DeviceMatrix {
  public:
   DeviceMatrix(DType dtype, int64_t rows, int64_t width, int64_t stride, size_t misalign_bytes = 0)
@@ -142,7 +142,7 @@ class DeviceMatrix {
   DeviceArray<unsigned char> bytes_;
 };
 
-// What launchers are called with: the default stream, and a workspace full of poison.
+// The context of launchers in tests: the default stream, and a workspace full of poison.
 class CudaCallForTest {
  public:
   explicit CudaCallForTest(int64_t workspace_bytes = int64_t{1} << 20) : workspace_(workspace_bytes) {

@@ -1,5 +1,5 @@
-// A matrix product for tests of the CUDA kernels: operands on host and device, y with poison around it, and what y must
-// be in double precision.  The host touches device memory by copies alone, so the tests run on a GPU, too.
+// A matrix product for tests of the CUDA kernels: operands on host and device, y with poison around it, and the
+// expected y in double precision.  The host touches device memory by copies alone, so the tests run on a GPU, too.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +19,7 @@ namespace switchyard::test {
 // A matrix of any floating dtype on the host, rows `stride` apart, every byte outside of rows and columns kPoison.
 class HostMatrix {
  public:
-  static constexpr uint8_t kPoison = 0x47;  // a large number in every dtype: whoever reads it is wrong
+  static constexpr uint8_t kPoison = 0x47;  // a large number in every dtype: a result that includes it is wrong
 
   HostMatrix() = default;
   HostMatrix(DType dtype, int64_t rows, int64_t columns, int64_t stride);

@@ -116,7 +116,7 @@ TEST_P(GemmSamenessTest, DenseAndUnaligned) {
   }
 }
 
-// Experts whose weights are null are another call's: their rows stay, all others get their bits.
+// Experts with null weights belong to another call: their rows stay, all others get their bits.
 TEST_P(GemmSamenessTest, InParts) {
   for (bool gated : {false, true}) {
     test::Product product(Case(gated));

@@ -9,7 +9,7 @@
 namespace switchyard::ops {
 namespace {
 
-// The answer is kept per device, so each question is about a device that nobody has asked yet.
+// The answer is cached per device, so each check uses a device without a cached answer.
 TEST(TakesWgmmaTest, HoppersWithTheCodeForThem) {
   EXPECT_TRUE(cuda::TakesWgmma(0));
   cudaSetDevice(5);

@@ -1,4 +1,5 @@
-// What the tests of row kernels share: layouts of rows that a kernel must take, and comparison with the CPU's kernel.
+// Utilities of the tests of row kernels: layouts of rows that a kernel must accept, and comparison with the CPU's
+// kernel.
 #pragma once
 
 #include <cstdint>

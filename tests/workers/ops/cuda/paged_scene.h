@@ -1,6 +1,6 @@
-// Sequences in a paged cache on the device, for tests of attention and of the cache's kernels: what a worker hands to
-// the kernels for one step, with traps.  Every slot of the cache that the step may not read is NaN, and the table's
-// entries for blocks that it may not look up are far outside the cache.
+// Sequences in a paged cache on the device, for tests of attention and of the cache's kernels: a worker's arguments for
+// one step, with traps.  Every slot of the cache that the step may not read is NaN, and the table's entries for blocks
+// that it may not look up are far outside the cache.
 #pragma once
 
 #include <algorithm>
@@ -178,7 +178,7 @@ class PagedScene {
                .num_tiles = static_cast<int64_t>(tiles.size()) / 2,
                .tiles = Keep(tiles)};
   }
-  // Element -1 is 1, so that who takes sequence -1 for one finds a query.
+  // Element -1 is 1, so that a kernel that treats sequence -1 as one finds a query.
   const int32_t* Keep(std::vector<int32_t> values) {
     values.insert(values.begin(), 1);
     arrays_.push_back(std::make_unique<DeviceArray<int32_t>>(values));

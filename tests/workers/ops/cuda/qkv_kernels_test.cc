@@ -243,7 +243,7 @@ TEST_P(QkvKernelTest, IsTheOpsOneAfterTheOther) {
       const Tensor out = Run(c, scene, in, layout);
       // Sums of squares are not in the CPU's order; all else rounds as there.
       ExpectLikeCpu(out.view(), OnCpu(c, in).view(), c.norm == Norm::kNone, where);
-      // A step that gives away rows runs the ops one by one: its rows may not differ.
+      // A step that transfers rows to other ranks runs the ops one by one: its rows may not differ.
       EXPECT_TRUE(SameBits(out.view(), 0, OnCuda(call(), c, in).view())) << where;
       ExpectCacheHolds(scene, out, c.heads * c.head_dim, /*values=*/false, where);
       ExpectCacheHolds(scene, out, (c.heads + c.kv_heads) * c.head_dim, /*values=*/true, where);
@@ -251,8 +251,8 @@ TEST_P(QkvKernelTest, IsTheOpsOneAfterTheOther) {
   }
 }
 
-// A row of no sequence may still be somebody's (given away to another rank): it is computed, not cached.  One without a
-// row of the rotation table is padding and stays as it is.
+// A row of no sequence may be one of another rank (token rebalancing): it is computed, not cached.  A row without a row
+// of the rotation table is padding and stays as it is.
 TEST_P(QkvKernelTest, RowsOfNoSequence) {
   const QkvCase c = Cases()[1];
   const PagedScene scene = Scene(c, MixedStep(), kGraph);
@@ -261,7 +261,7 @@ TEST_P(QkvKernelTest, RowsOfNoSequence) {
   const Tensor want = OnCpu(c, in);
   in.table_rows[padding] = -1;
   const Tensor out = Run(c, scene, in, kLayouts[0]);
-  ExpectNear(RowOf(out, given), RowOf(want, given), reference::ReductionTolerance(dtype()), "lent");
+  ExpectNear(RowOf(out, given), RowOf(want, given), reference::ReductionTolerance(dtype()), "transferred");
   EXPECT_TRUE(SameBits(out.view(), padding, in.rows.view().Rows(padding, 1)));
   ExpectCacheHolds(scene, out, c.heads * c.head_dim, /*values=*/false, "padded");
 }
@@ -275,7 +275,7 @@ TEST_P(QkvKernelTest, NoRows) {
   }
 }
 
-TEST_P(QkvKernelTest, RowsIgnoreTheirCompany) {
+TEST_P(QkvKernelTest, RowsIgnoreOtherRows) {
   for (const QkvCase& c : Cases()) {
     const PagedScene scene = Scene(c, MixedStep(), {});
     const QkvInputs in(dtype(), c, scene.num_rows());

@@ -51,7 +51,7 @@ TEST_P(RowKernelsTest, EmbedOfNoTokenIsZeros) {
   EXPECT_EQ(RowOf(got.view(), 1), RowOf(table.view(), 1));
 }
 
-// Where it rounds shows in 16 bits: only the order of the sum differs from the CPU's, which moves few elements.
+// In 16 bits only few elements may differ from the CPU's, as only the order of the sum differs.
 void ExpectNearlyAllTheSame(const TensorView& actual, const TensorView& cpu) {
   int64_t others = 0;
   for (int64_t r = 0; r < cpu.dim(0); ++r) {

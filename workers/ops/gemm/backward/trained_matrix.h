@@ -1,7 +1,7 @@
-// What training has of a matrix W [n, k] of the model, y = x · Wᵀ, beside the packed form that forward reads: its
-// transpose, for dx = dy · W, and the gradient that dW = dyᵀ · x is added to.
+// Training's data of a matrix W [n, k] of the model, y = x · Wᵀ, beside the packed form that forward reads: its
+// transpose, for dx = dy · W, and the gradient, to which dW = dyᵀ · x is added.
 //
-// Borrowed views of what workers/train owns; it packs `transposed` anew whenever the weight has changed.
+// Borrowed views; workers/train owns the memory and packs `transposed` anew when the weight has changed.
 #pragma once
 
 #include "workers/ops/gemm/weight.h"

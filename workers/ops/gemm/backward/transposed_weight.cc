@@ -11,7 +11,7 @@
 namespace switchyard::ops {
 namespace {
 
-constexpr int64_t kRowsPerTask = 512;  // even, as the panels of bf16 want it
+constexpr int64_t kRowsPerTask = 512;  // even, for the panels of bf16
 
 absl::Status Check(const Stream& stream, const TensorView& rows, const Weight& w) {
   const OpSite at = {"pack_transposed", stream.device()};

@@ -20,7 +20,7 @@ absl::Status CheckRows(const OpSite& at, const WeightGradientJob& job) {
   RETURN_IF_ERROR(ExpectInts(at, "offsets", job.offsets, groups + 1, 0, std::numeric_limits<int32_t>::max()));
   RETURN_IF_ERROR(ExpectOffsets(at, job.offsets.data(), groups, "dy", rows));
   if (!job.x_rows.empty()) return ExpectInts(at, "x_rows", job.x_rows, rows, 0, job.x.dim(0));
-  // With 0 rows an empty x_rows may also mean "picks none of x".
+  // With 0 rows an empty x_rows may also mean an index list without entries.
   if (job.x.dim(0) != rows && rows != 0) return Bad(job, "x has ", job.x.dim(0), " rows, dy ", rows);
   return absl::OkStatus();
 }

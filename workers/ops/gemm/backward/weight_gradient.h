@@ -33,7 +33,7 @@ struct GroupedWeightGradientDesc {
   Isa isa = CurrentIsa();  // tests only
 };
 
-// One per expert; an expert's bits are those of WeightGradient over its rows alone.
+// A gradient for each expert; an expert's bits are those of WeightGradient over its rows alone.
 // Errors (InvalidArgument): as above; offsets that fall or do not end at dy's rows, a row outside x, an expert with
 // rows and without a gradient.
 absl::Status GroupedWeightGradient(const Stream& stream, const GroupedWeightGradientDesc& desc,

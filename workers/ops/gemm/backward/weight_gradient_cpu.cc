@@ -1,6 +1,6 @@
 // dw = dyᵀ · x by the inner kernels of the matrix products: columns of dy as A blocks, columns of x as panels, both
-// packed by the task that needs them.  A task has some rows of dw, whose A blocks stay in the L2 cache while panel
-// after panel is packed into the first cache and used at once.
+// packed by the task that needs them.  A task computes some rows of dw; their A blocks stay in the L2 cache while panel
+// after panel is packed into the L1 cache and used at once.
 #include <algorithm>
 #include <vector>
 
@@ -15,7 +15,7 @@
 namespace switchyard::ops {
 namespace {
 
-constexpr int64_t kBlockBytes = 512 << 10;  // what a task's A blocks may take
+constexpr int64_t kBlockBytes = 512 << 10;  // for a task's A blocks
 constexpr int64_t kTasksPerThread = 6;      // about: small enough to end together
 constexpr int64_t kMinPanels = 4;           // for which packing a task's A blocks pays
 constexpr int64_t kDepthMultiple = 32;      // a tile's depth; also keeps blocks and panels at whole cache lines

@@ -1,4 +1,4 @@
-// Which inner kernel a product uses.  Internal to workers/ops.
+// Chooses the inner kernel of a product.  Internal to workers/ops.
 #pragma once
 
 #include "workers/ops/core/isa.h"
@@ -7,7 +7,7 @@
 
 namespace switchyard::ops {
 
-// The kernel of this level, or of the next lower one that has its own for the dtype.
+// The kernel of this level, or of the next lower level with a kernel for the dtype.
 // REQUIRES: isa <= DetectedIsa(); a floating dtype.
 const GemmKernel& FindGemmKernel(Isa isa, DType dtype);
 

@@ -37,7 +37,7 @@ void Configure(int64_t rows) {
     config.rows[i] = static_cast<uint8_t>(tile_rows[i]);
     config.colsb[i] = tile_rows[i] > 0 ? 64 : 0;
   }
-  // g++ 12 takes only the first eight bytes for read and drops the other stores.
+  // g++ 12 assumes that only the first eight bytes are read and drops the other stores.
   __asm__ volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
   configured_rows = rows;

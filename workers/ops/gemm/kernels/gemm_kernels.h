@@ -1,7 +1,7 @@
 // The inner kernels of the matrix products: one table per (instruction set, dtype), chosen by FindGemmKernel.
 //
 // Internal to workers/ops.  Kernel files include nothing but this and simd.h (see there why), so arguments are plain.
-// Words: an A block is up to `max_rows` rows of x in the order in which the kernel reads them, as dense as that allows;
+// Words: an A block is up to `max_rows` rows of x in the order in which the kernel reads them, without gaps;
 // a panel is 32 columns of a Weight (weight.h).  A kernel multiplies one A block with one panel over all of k.
 #pragma once
 
@@ -13,9 +13,9 @@ inline constexpr int kGemmPanel = 32;     // = kPanelColumns
 inline constexpr int kGemmMaxRows = 32;   // of any kernel's A block
 inline constexpr int kGemmMaxPanels = 2;  // gate and up
 
-// Copies rows into an A block, converting them to what the kernel computes in.
+// Copies rows into an A block, converting them to the kernel's dtype.
 struct GemmPackArgs {
-  const void* x;                     // first row, or row 0 of what row_idx counts
+  const void* x;                     // first row, or row 0 of the matrix that row_idx indexes
   int64_t x_stride;                  // elements
   const int32_t* row_idx = nullptr;  // [rows] or null: x's rows in order
   int64_t rows;                      // 1 … max_rows
@@ -35,7 +35,7 @@ struct GemmPackColumnsArgs {
 // Columns of x as a panel: k counts x's rows, zeros stand behind the last row and beside the last column.
 struct GemmPackPanelArgs {
   uint8_t x_dtype, dtype;  // DType: of x, of the panel
-  const void* x;           // first row, first column, or row 0 of what row_idx counts
+  const void* x;           // first row, first column, or row 0 of the matrix that row_idx indexes
   int64_t x_stride;
   const int32_t* row_idx = nullptr;  // [k] or null: x's rows in order
   int64_t columns;                   // 1 … 32
@@ -49,7 +49,7 @@ struct GemmBlockArgs {
   const void* b;  // one panel
   int64_t padded_k;
   void* c;                   // [rows, 32] Acc, written; 64-byte aligned
-  bool from_memory = false;  // this panel was not used just before, so it is probably in no cache
+  bool from_memory = false;  // the panel was not used just before, so it is probably in no cache
 };
 
 // From sums to y.  Not gated: y[:, column + i] (+)= c[0][:, i] + bias[column + i].  Gated: c[0] is gate, c[1] up, and

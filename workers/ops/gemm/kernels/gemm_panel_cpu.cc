@@ -1,4 +1,4 @@
-// Columns of a row-major matrix as a panel, whose k are the matrix's rows: nothing is turned over but pairs of bf16.
+// Packs columns of a row-major matrix as a panel with the matrix's rows as k: only pairs of bf16 are transposed.
 #include "workers/ops/core/simd.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 
@@ -30,7 +30,7 @@ SY_INLINE void StoreFloats(F32x16 x, Elem* to) {
 template <class Elem>
 SY_INLINE U32x16 LoadBf16(const Elem* from, int64_t n) {
   const F32x16 x = LoadFloats(from, n);
-  // Bf16 stays what it is, signalling NaNs included.
+  // Bf16 is copied, signalling NaNs included.
   if constexpr (__is_same(Elem, Bf16Bits)) {
     return reinterpret_cast<U32x16>(x) >> 16;
   } else {

@@ -26,7 +26,7 @@ absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const mode
                                            ? TokenFile::Open(checkpoints, absl::StrCat(input.job_id, "/", file.name))
                                            : TokenFile::Open(datasets, file.name);
     if (!tokens.ok()) return In(what, tokens.status());
-    // All of it once: who trains then reads what was checked.
+    // Reads all of it once, so that training reads checked files.
     if (context->leads()) {
       const absl::Status verified = tokens->Verify(config.vocab_size, [&](int64_t done, int64_t total) {
         YieldPoint::PassOwn();
@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const mode
   return opened;
 }
 
-// Rank 0 looks, as it does for the rest of the contents.
+// Rank 0 checks, as it does for the rest of the contents.
 absl::Status CheckTargets(JobContext* context, const DataSource& source, size_t num_files, absl::string_view what) {
   if (!context->leads()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const bool found, source.HasTarget([&](int64_t done, int64_t total) {
@@ -78,7 +78,7 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
   context->notes().Stage("checks its data");
   absl::Status mine = open(input.data, "datasets", false, &data.training);
   if (mine.ok() && !input.evaluation.empty()) mine = open(input.evaluation, "evaluation", true, &data.evaluation);
-  // An earlier attempt has begun with them, so they were right.
+  // An earlier attempt has begun with them, so they were valid.
   const bool were_right = input.attempt > 1;
   RankWord word;
   word.SetStatus(OfData(mine, were_right));

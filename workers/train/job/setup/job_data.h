@@ -14,16 +14,16 @@
 namespace switchyard::train {
 
 struct JobData {
-  std::vector<NamedTokens> names;  // of the files that are trained on
+  std::vector<NamedTokens> names;  // of the training files
   std::unique_ptr<DataSource> training;
   std::unique_ptr<DataSource> evaluation;  // null: there is none
 };
 
-// Opens the files on every rank, which must have the same; rank 0 reads all of them once.  Collective: ends alike on
-// all ranks.  Errors: marked Blocked where an earlier attempt has begun with the files.
+// Opens the files on every rank, which must have the same; rank 0 reads all of them once.  Collective: all ranks return
+// the same.  Errors: marked Blocked if an earlier attempt has begun with the files.
 absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfig& config);
 
-// An error of data: Blocked if they have been right before.
+// An error of data: Blocked if an earlier attempt could use them.
 absl::Status OfData(const absl::Status& status, bool were_right);
 
 }  // namespace switchyard::train

@@ -22,7 +22,7 @@
 namespace switchyard::train {
 namespace {
 
-// Checks what the model and the ranks allow.
+// Checks the spec's numbers against the model and the ranks.
 absl::Status CheckSpecOfModel(const jobs::JobSpec& spec, const model::ModelConfig& config, const std::string& path,
                               int world) {
   if (spec.sequence_length > config.context) {
@@ -56,7 +56,7 @@ absl::StatusOr<JobModel> OpenJobModel(JobContext* context) {
   ASSIGN_OR_RETURN(model.config_text, In(where, model.dir->ReadSmallFile("config.json", model::kMaxConfigBytes)));
   ASSIGN_OR_RETURN(model.config, In(where, ParseTrainableConfig(model.config_text)));
   ASSIGN_OR_RETURN(model.training, In(where, model::ParseTrainingConfig(model.config_text)));
-  // From here on it is the job's, and in its checkpoints (ShapeOf).
+  // From here on it is part of the job's spec, and of its checkpoints (ShapeOf).
   if (!spec.balance_weight.has_value()) {
     const double weight = model.training.router_aux_loss_coef.value_or(jobs::kDefaultBalanceWeight);
     context->set_balance_weight(weight);
@@ -146,7 +146,7 @@ absl::Status JobSetup::LoadStart() {
     context_.notes().Stage(
         absl::StrCat("goes on from ", folder, packing > 1 ? absl::StrCat(", packing ", packing) : ""));
     const absl::Status restored = In(folder, Restore());
-    // All of it was whole a moment ago.
+    // The checkpoint was whole a moment ago.
     if (absl::IsDataLoss(restored)) return Lost(restored);
     RETURN_IF_ERROR(restored);
   }
@@ -161,7 +161,7 @@ absl::Status JobSetup::Draw() {
 
 absl::Status JobSetup::LoadBase() {
   const std::string& base = context_.spec().base_checkpoint;
-  // All of it once: who loads then reads what was checked.
+  // Reads all of it once, so that loading reads checked files.
   if (context_.leads()) {
     ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(context_.input().checkpoint_root, kCheckpointRoot));
     context_.notes().StartCount();

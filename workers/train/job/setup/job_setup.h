@@ -1,5 +1,5 @@
-// What a rank does before the first step: opens the model, its data and the job's folder, checks that all of it fits
-// into memory, and goes on from the newest checkpoint.  Each step ends alike on all ranks.  Thread-compatible.
+// Prepares a rank for the first step: opens the model, its data and the job's folder, checks that all of it fits into
+// memory, and continues from the newest checkpoint.  Each part has the same outcome on all ranks.  Thread-compatible.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@
 
 namespace switchyard::train {
 
-// The model that a job names: its base checkpoint, or the architecture that it draws anew.
+// The model that a job names: its base checkpoint, or an architecture with random weights.
 struct JobModel {
   std::unique_ptr<ModelDir> dir;
   std::string config_text;  // of config.json
@@ -59,7 +59,7 @@ class JobSetup {
   absl::Status OpenModel();
   absl::Status OpenData();
   absl::Status MakeModel();
-  // Weights: of the checkpoint that it goes on from, drawn, or of the base checkpoint.
+  // Loads weights from the checkpoint to continue from or the base checkpoint, or draws them.
   absl::Status LoadStart();
   absl::Status Restore();
   absl::Status Draw();

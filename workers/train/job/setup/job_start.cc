@@ -27,14 +27,15 @@ absl::Status JobStart::Lock() {
       return absl::OkStatus();
     }
     if (!absl::IsFailedPrecondition(lock.status())) return lock.status();
-    // Of an attempt that is about to end.
+    // The holder is an attempt that is about to end.
     if (absl::Now() > end || !context_.comm()->status().ok()) return Lost(lock.status());
     const NonYieldingScope outside;
     absl::SleepFor(kLockRetry);
   }
 }
 
-// An older checkpoint costs steps, and a disk may have had a bad moment: only what stays unreadable is passed over.
+// An older checkpoint costs steps, and a disk may fail for a moment: only a checkpoint that stays unreadable is
+// rejected.
 absl::StatusOr<checkpoint::FoundCheckpoint> JobStart::Look() {
   for (int look = 1;; ++look) {
     context_.notes().StartCount();
@@ -76,7 +77,7 @@ absl::Status JobStart::Find() {
 absl::Status JobStart::Read(const JobShape& shape) {
   if (folder_.empty()) return absl::OkStatus();
   const absl::Status status = In(folder_, ReadFiles(shape));
-  // All of it was whole a moment ago.
+  // The checkpoint was whole a moment ago.
   return absl::IsDataLoss(status) ? Lost(status) : status;
 }
 
@@ -86,7 +87,7 @@ absl::Status JobStart::ReadFiles(const JobShape& shape) {
       std::string text,
       checkpoint::ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName), kMaxTrainerStateBytes));
   ASSIGN_OR_RETURN(state_, DecodeTrainerState(text));
-  // A job's spec stays but for its workers, so what differs are files.
+  // A job's spec keeps all but its workers, so only files can differ.
   RETURN_IF_ERROR(OfData(CompareShapes(state_.shape, shape), context_.input().attempt > 1));
   if (state_.step == manifest_.step && state_.sample == state_.step * context_.spec().batch_sequences) {
     return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Where an attempt goes on from: the newest whole checkpoint of the job's folder, or the beginning.
+// Finds where an attempt continues: at the newest whole checkpoint of the job's folder, or at the beginning.
 #pragma once
 
 #include <memory>
@@ -23,13 +23,13 @@ class JobStart {
   // Rank 0 locks the folder, as an earlier attempt may still commit, then reads all of the newest whole checkpoint.
   // Collective: all ranks get the same folder, or error.
   absl::Status Find();
-  // How far it is: what decides which experts a rank has.  shape: the job's, which must be the checkpoint's.
+  // Reads the checkpoint's progress, with its packing of experts.  shape: the job's, which must be the checkpoint's.
   absl::Status Read(const JobShape& shape);
 
   const std::string& folder() const { return folder_; }  // "" = from the beginning
   const checkpoint::Manifest& manifest() const { return manifest_; }
   const TrainerState& state() const { return state_; }
-  // Rank 0's lock of the folder, for who saves into it.
+  // Rank 0's lock of the folder, for the saver.
   std::unique_ptr<checkpoint::File> TakeLock() { return std::move(lock_); }
 
  private:

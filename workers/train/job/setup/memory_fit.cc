@@ -18,7 +18,7 @@ namespace switchyard::train {
 
 namespace {
 
-// Short, as a rank's word is; empty where the pool has no name.
+// Short, to fit a rank's word; empty if the pool has no name.
 std::string KeyOf(const MemoryPool& pool) { return pool.name.empty() ? "" : absl::StrCat(absl::Hex(Fnv1a(pool.name))); }
 
 }  // namespace
@@ -105,7 +105,7 @@ absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, int32_t files, int32_t
   const int64_t available = Available();
   ASSIGN_OR_RETURN(const bool must_offload, MustOffload(most, available));
   if (must_offload) RETURN_IF_ERROR(CheckOffloadRoom(files));
-  // What fits with more fits with less.
+  // A job that fits with more replicas fits with fewer.
   return first > 1 ? MustOffload(first, available) : offloads_;
 }
 

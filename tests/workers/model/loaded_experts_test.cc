@@ -1,0 +1,84 @@
+// Experts that are loaded into memory of the caller, and which experts can be.
+#include <cstring>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/small_checkpoint.h"
+#include "workers/model/weights/dummy_weights.h"
+#include "workers/model/weights/loader.h"
+#include "workers/moe/experts/packed_expert.h"
+
+namespace switchyard::model {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Their biases have no place in an expert's packed form.
+TEST(LoaderTest, ExpertsWithBiasesAreNotForStores) {
+  const auto gpt2 = ReadModelConfig(LoadFixture("gpt2-top1").dir),
+             mixtral = ReadModelConfig(LoadFixture("mixtral-gqa").dir);
+  EXPECT_TRUE(CheckStorable(*mixtral).ok());
+  const absl::Status status = CheckStorable(*gpt2);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("experts of gpt2_moe are gelu ones with biases"));
+}
+
+// Experts in somebody else's memory: the bytes of those that a rank holds itself, and nothing for the rest.
+class LoadedExpertsTest : public testing::TestWithParam<DType> {
+ protected:
+  // Zeroed and aligned, for expert `expert` of the one layer.
+  char* PlaceOf(int layer, int32_t expert) {
+    EXPECT_EQ(layer, 0);
+    return reinterpret_cast<char*>(memory_.data<uint8_t>()) + expert * packed_.bytes;
+  }
+  void ExpectTheBytesOf(const ModelWeights& weights) {
+    for (int e = 0; e < kExperts; ++e) {
+      const FfnWeights& expert = weights.layers[0].moe->experts[e];
+      const char* const at = reinterpret_cast<const char*>(memory_.data<uint8_t>()) + e * packed_.bytes;
+      EXPECT_EQ(std::memcmp(at, expert.gate_up.data(), expert.gate_up.bytes()), 0) << e;
+      EXPECT_EQ(std::memcmp(at + packed_.down_offset, expert.down.data(), expert.down.bytes()), 0) << e;
+    }
+  }
+
+  const moe::PackedExpert packed_{kHidden, kWidth, GetParam(), DeviceKind::kCpu};
+  const Tensor memory_ = Tensor::Zeros(DType::kU8, {kExperts * packed_.bytes});
+};
+
+INSTANTIATE_TEST_SUITE_P(DTypes, LoadedExpertsTest, testing::Values(DType::kF32, DType::kBf16),
+                         [](const auto& i) { return std::string(DTypeName(i.param)); });
+
+TEST_P(LoadedExpertsTest, AreThoseOfARank) {
+  for (const bool fused : {false, true}) {
+    TempDir dir;
+    dir.Write("model.safetensors", checkpoint::SafetensorsBytes(SmallTensors("F32", fused)));
+    const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
+    ASSERT_TRUE(checkpoint.ok());
+    const auto whole = LoadWeights(*checkpoint, SmallConfig(), AllExperts(GetParam()));
+    ASSERT_TRUE(whole.ok()) << whole.status();
+    std::memset(memory_.data<uint8_t>(), 0, memory_.bytes());
+    const absl::Status status = LoadExperts(*checkpoint, SmallConfig(), AllExperts(GetParam()),
+                                            [this](int layer, int32_t expert) { return PlaceOf(layer, expert); });
+    ASSERT_TRUE(status.ok()) << status;
+    ExpectTheBytesOf(*whole);
+    LoadOptions rest = AllExperts(GetParam());
+    rest.experts = false;
+    const auto without = LoadWeights(*checkpoint, SmallConfig(), std::move(rest));
+    ASSERT_TRUE(without.ok()) << without.status();
+    EXPECT_TRUE(without->layers[0].moe->experts.empty());
+    EXPECT_EQ(without->residents, whole->residents);
+    EXPECT_EQ(Rows(without->layers[0].moe->router), Rows(whole->layers[0].moe->router));
+  }
+}
+
+TEST_P(LoadedExpertsTest, AreThoseOfARankWhenRandom) {
+  const auto whole = MakeDummyWeights(SmallConfig(), AllExperts(GetParam()));
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const absl::Status status = MakeDummyExperts(SmallConfig(), AllExperts(GetParam()),
+                                               [this](int layer, int32_t expert) { return PlaceOf(layer, expert); });
+  ASSERT_TRUE(status.ok()) << status;
+  ExpectTheBytesOf(*whole);
+}
+
+}  // namespace
+}  // namespace switchyard::model

@@ -1,0 +1,143 @@
+// The memory of a model: the plan's formula and its errors, and that loading holds what is planned and little more.
+#include "workers/model/config/memory_plan.h"
+
+#include <fstream>
+
+#include "absl/base/config.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/model/qwen3_json.h"
+#include "tests/workers/model/small_checkpoint.h"
+#include "workers/model/config/config_reader.h"
+#include "workers/model/weights/loader.h"
+
+namespace switchyard::model {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(MemoryPlanTest, SaysWhatItNeeds) {
+  auto c = ParseModelConfig(Qwen3().dump(), "");
+  ASSERT_TRUE(c.ok());
+  EXPECT_EQ(KvBytesPerToken(*c, DType::kBf16), 2 * 2 * 32 * 4 * 2);
+  EXPECT_TRUE(
+      CheckMemory(*c, {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 1 << 20}, 8 << 20).ok());
+  // An expert of a store's takes what a resident one takes.
+  const absl::int128 per_expert =
+      (WeightBytes(*c, DType::kBf16, 8) - WeightBytes(*c, DType::kBf16, 0)) / (8 * c->num_moe_layers());
+  const auto with_slots = static_cast<int64_t>(WeightBytes(*c, DType::kBf16, 0) + 5 * per_expert);
+  const MemoryNeed store = {.dtype = DType::kBf16, .experts_per_layer = 8, .expert_slots = 5};
+  EXPECT_TRUE(CheckMemory(*c, store, with_slots).ok());
+  EXPECT_THAT(std::string(CheckMemory(*c, store, with_slots - 1).message()), HasSubstr("5 experts at a time"));
+  c->hidden = 1 << 20;
+  c->layers.resize(4096);
+  c->num_experts = 65536;
+  c->expert_intermediate = 1 << 20;
+  c->vocab_size = 1 << 24;
+  const absl::Status status = CheckMemory(*c, {.dtype = DType::kF64, .experts_per_layer = 65536}, int64_t{1} << 34);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("config needs "), HasSubstr("worker has 17179869184 bytes available")));
+  EXPECT_GT(WeightBytes(*c, DType::kF64, 65536), absl::int128(1) << 64);
+}
+
+// Sizes are exact to a byte, and none is negative where weights alone exceed the limit.
+TEST(MemoryPlanTest, SaysWhatIsAvailable) {
+  auto c = ParseModelConfig(Qwen3().dump(), "");
+  ASSERT_TRUE(c.ok());
+  const MemoryNeed need = {.dtype = DType::kBf16, .experts_per_layer = 8, .kv_cache_bytes = 12345};
+  const auto bytes = static_cast<int64_t>(WeightBytes(*c, DType::kBf16, 8)) + 12345;
+  EXPECT_TRUE(CheckMemory(*c, need, bytes).ok());
+  EXPECT_EQ(
+      CheckMemory(*c, need, bytes - 1).message(),
+      absl::StrCat("config needs ", bytes, " bytes (weights in bf16 with 8 experts a layer, KV cache 12345 bytes), ",
+                   "worker has ", bytes - 1, " bytes available"));
+  EXPECT_THAT(std::string(CheckMemory(*c, need, -7).message()), HasSubstr("worker has 0 bytes available"));
+
+  KvCapacity room = {
+      .available = 1600, .limit = "--gpu_memory_fraction=0.1 of 50000", .token_bytes = 100, .block_size = 16};
+  EXPECT_TRUE(CheckKvCapacity(room).ok());
+  room.available = 1599;
+  EXPECT_EQ(CheckKvCapacity(room),
+            absl::ResourceExhaustedError(
+                "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 1599 bytes of "
+                "--gpu_memory_fraction=0.1 of 50000"));
+  room.available = -300;
+  EXPECT_EQ(CheckKvCapacity(room),
+            absl::ResourceExhaustedError(
+                "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 0 bytes of "
+                "--gpu_memory_fraction=0.1 of 50000, which weights and scratch are 300 bytes beyond"));
+}
+
+// The plan's formula and what is held agree, but for the panels' padding.
+TEST(LoaderTest, MemoryPlanAgreesWithWhatIsHeld) {
+  for (const std::string& name : FixtureNames()) {
+    const auto config = ReadModelConfig(LoadFixture(name).dir);
+    ASSERT_TRUE(config.ok());
+    const ModelWeights weights = *AllocateWeights(*config, DType::kF32, {0, 1});
+    const auto planned = static_cast<int64_t>(WeightBytes(*config, DType::kF32, 2));
+    EXPECT_GE(weights.bytes(), planned) << name;
+    EXPECT_LE(weights.bytes(), planned * 2) << name;
+  }
+}
+
+int64_t StatusKb(const char* key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(key, 0) == 0) return std::stoll(line.substr(std::string(key).size() + 1));
+  }
+  return 0;
+}
+
+// A model of 160 MB, loaded as one of two ranks: the peak stays below what is held and the staging buffers.
+TEST(LoaderTest, PeakMemoryIsBounded) {
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+  GTEST_SKIP() << "ThreadSanitizer's record of every byte is in this process, too";
+#endif
+  ModelConfig config = SmallConfig();
+  config.hidden = 512;
+  config.expert_intermediate = 1024;
+  config.num_experts = 48;
+  config.vocab_size = 1000;
+  Tensors tensors = SmallTensors("BF16", true);
+  const std::string layer = "model.layers.0.";
+  const auto zeros = [](std::vector<int64_t> shape) {
+    int64_t bytes = 2;
+    for (const int64_t d : shape) bytes *= d;
+    return checkpoint::WrittenTensor{"BF16", std::move(shape), std::string(static_cast<size_t>(bytes), '\0')};
+  };
+  TempDir dir;
+  {
+    tensors["model.embed_tokens.weight"] = tensors["lm_head.weight"] = zeros({1000, 512});
+    for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+      tensors[layer + name + ".weight"] = zeros({512});
+    tensors["model.norm.weight"] = zeros({512});
+    for (const auto& [name, n] : {std::make_pair("q", 8), std::make_pair("k", 4), std::make_pair("v", 4)}) {
+      tensors[absl::StrCat(layer, "self_attn.", name, "_proj.weight")] = zeros({n, 512});
+    }
+    tensors[layer + "self_attn.o_proj.weight"] = zeros({512, 8});
+    tensors[layer + "mlp.gate.weight"] = zeros({48, 512});
+    tensors[layer + "mlp.experts.gate_up_proj"] = zeros({48, 2048, 512});
+    tensors[layer + "mlp.experts.down_proj"] = zeros({48, 512, 1024});
+    dir.Write("model.safetensors", checkpoint::SafetensorsBytes(tensors));
+    tensors.clear();
+  }
+  const auto checkpoint = checkpoint::Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM starts anew
+  const int64_t before_kb = StatusKb("VmRSS");
+  LoadOptions options = AllExperts(DType::kBf16);
+  options.residents.clear();
+  for (int e = 0; e < 24; ++e) options.residents.push_back(e);
+  const auto weights = LoadWeights(*checkpoint, config, std::move(options));
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  if (StatusKb("VmHWM") < before_kb + 1024) GTEST_SKIP() << "this kernel does not reset VmHWM";
+  const int64_t grown = (StatusKb("VmHWM") - before_kb) << 10;
+  EXPECT_LT(grown, weights->bytes() * 115 / 100 + kStagingBytes + (8 << 20));
+}
+
+}  // namespace
+}  // namespace switchyard::model

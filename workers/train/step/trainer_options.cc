@@ -1,0 +1,73 @@
+#include "workers/train/step/trainer_options.h"
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/reduce_policy.h"
+#include "scheduler/jobs/trainer_limits.h"
+
+namespace switchyard::train {
+namespace {
+
+constexpr int64_t kMaxMicroBatchRows = 1 << 20;
+
+// The limits of the check of a submitted spec, as a trainer can be made without a spec.
+absl::Status CheckNumbers(const TrainerOptions& options) {
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.optimizer.beta1, jobs::kBetas));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: beta2", options.optimizer.beta2, jobs::kBetas));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: epsilon", options.optimizer.epsilon, jobs::kEpsilons));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: weight_decay", options.optimizer.weight_decay, jobs::kWeightDecays));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: clip_norm", options.optimizer.clip_norm, jobs::kClipNorms));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_weight", options.router.balance_weight, jobs::kRouterLossWeights));
+  RETURN_IF_ERROR(
+      jobs::CheckReal("trainer: capacity_factor", options.capacity_factor, {0, jobs::kCapacityFactorLimit}));
+  RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_bias_rate", options.balance_bias_rate, jobs::kBalanceBiasRates));
+  return jobs::CheckReal("trainer: z_weight", options.router.z_weight, jobs::kRouterLossWeights);
+}
+
+}  // namespace
+
+absl::Status CheckTrainerOptions(const TrainerOptions& options, const model::Model& model) {
+  if (options.max_length < 1 || options.max_length > model.max_positions()) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: sequences of ", options.max_length,
+                                                   " tokens are outside [1, ", model.max_positions(), "]"));
+  }
+  if (options.max_sequences < 1 || options.max_sequences > kMaxMicroBatchRows / options.max_length) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: micro-batches of ", options.max_sequences,
+                                                   " sequences of ", options.max_length, " tokens are outside [1, ",
+                                                   kMaxMicroBatchRows, "] rows"));
+  }
+  RETURN_IF_ERROR(CheckNumbers(options));
+  if (options.balance_bias_rate > 0 && !model.config().router_bias) {
+    return absl::InvalidArgumentError(absl::StrCat("trainer: balance_bias_rate is ", options.balance_bias_rate,
+                                                   ", but ", model.config().architecture,
+                                                   "'s routers have no bias here"));
+  }
+  return jobs::ReducePolicyOf(options.communication).status();
+}
+
+absl::Status CheckMicroBatches(const TrainerOptions& options, int64_t vocab_size,
+                               absl::Span<const TrainRows> micro_batches) {
+  for (const TrainRows& rows : micro_batches) {
+    const auto num_rows = static_cast<int64_t>(rows.tokens.size());
+    if (num_rows == 0 && rows.targets.empty()) continue;
+    if (rows.length < 1 || rows.length > options.max_length || num_rows % rows.length != 0 ||
+        num_rows / rows.length > options.max_sequences || rows.targets.size() != rows.tokens.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "trainer: a micro-batch of ", num_rows, " tokens and ", rows.targets.size(), " targets in sequences of ",
+          rows.length, "; the limits are ", options.max_sequences, " sequences of ", options.max_length));
+    }
+    for (size_t i = 0; i < rows.tokens.size(); ++i) {
+      if (rows.tokens[i] < 0 || rows.tokens[i] >= vocab_size) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("trainer: tokens[", i, "] = ", rows.tokens[i], " is outside [0, ", vocab_size, ")"));
+      }
+      if (rows.targets[i] >= vocab_size) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("trainer: targets[", i, "] = ", rows.targets[i], " is outside [0, ", vocab_size, ")"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard::train
