@@ -14,7 +14,7 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   const int64_t old = trainers_[1]->epoch();
   host_.how_ended = "signal 9 (Killed)";
   manager_->runs().OnTrainerLost(2, "its link ended");
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", old)));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(absl::StrCat("abort ", old)));
   EXPECT_EQ(trainers_[1]->last_reason, "rank 1 (pid 1002 on here): process ended with signal 9 (Killed)");
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning) << "rank 0 has not ended";
   manager_->runs().OnTraining(1, old, jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
@@ -106,9 +106,9 @@ TEST_F(ManagerTest, AFailureIsFinal) {
   manager_->runs().OnTraining(
       2, trainers_[1]->epoch(),
       jobs::TrainEnd{jobs::TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
-  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
+  EXPECT_EQ(trainers_[1]->commands.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
   manager_->runs().OnTraining(1, trainers_[1]->epoch(),
-                              jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("told so")});
+                              jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("as asked")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
   EXPECT_EQ(manager_->counts().not_finite, 1);
@@ -135,9 +135,9 @@ TEST_F(ManagerTest, WhatRankZeroIsDoingIsReported) {
   manager_->runs().OnTraining(1, epoch - 1, std::string("of another epoch"));
   EXPECT_EQ(Get(id)->note, "looks for a checkpoint");
   Pass(options_.limits.form - absl::Seconds(1));
-  EXPECT_TRUE(trainers_[1]->heard.empty()) << "it still works";
+  EXPECT_TRUE(trainers_[1]->commands.empty()) << "it still works";
   Pass(absl::Seconds(1));
-  EXPECT_EQ(trainers_[1]->heard.size(), 1u);
+  EXPECT_EQ(trainers_[1]->commands.size(), 1u);
 }
 
 TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
@@ -183,18 +183,18 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   Pass(options_.limits.stall - absl::Seconds(1));
   Step(1);
   Pass(options_.limits.stall - absl::Seconds(1));
-  EXPECT_TRUE(trainers_[3]->heard.empty());
+  EXPECT_TRUE(trainers_[3]->commands.empty());
   Pass(absl::Seconds(1));
   EXPECT_THAT(trainers_[3]->last_reason, HasSubstr("waited too long for a step"));
-  AllEnd(jobs::TrainOutcome::kLost, absl::AbortedError("told so"));
+  AllEnd(jobs::TrainOutcome::kLost, absl::AbortedError("as asked"));
 
   Pass(absl::Seconds(1));
   AllStart();
   ASSERT_TRUE(manager_->Cancel(id).ok());
   Pass(options_.limits.cancel_save);
-  EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("now "));
+  EXPECT_THAT(trainers_[3]->commands.back(), HasSubstr("now "));
   Pass(options_.limits.stop_now);
-  EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("abort "));
+  EXPECT_THAT(trainers_[3]->commands.back(), HasSubstr("abort "));
   Pass(options_.limits.abort);
   EXPECT_EQ(StateOf(id), jobs::JobState::kCancelled);
 }
@@ -226,7 +226,7 @@ TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   pass(absl::Seconds(1));
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
-  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
+  EXPECT_EQ(trainers_[1]->commands.back(), absl::StrCat("abort ", epoch));
   manager_->runs().OnTraining(1, epoch, jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
   manager_->runs().OnTrainerLost(2, "its link ended");  // as its link reports later
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending);

@@ -170,7 +170,7 @@ TEST_F(ManagerTest, ProgressIsWrittenAtMostSoOften) {
 TEST_F(ManagerTest, AServerThatStopsSavesFirst) {
   const std::string id = Running();
   manager_->Drain();
-  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
+  EXPECT_EQ(trainers_[1]->commands.back(), absl::StrCat("save ", trainers_[1]->epoch()));
   EXPECT_FALSE(manager_->idle());
   AllEnd(jobs::TrainOutcome::kStopped);
   EXPECT_TRUE(manager_->idle());

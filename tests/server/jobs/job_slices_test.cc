@@ -103,14 +103,14 @@ TEST_F(SlicesTest, TimeWithoutSlicesIsNoStall) {
   EXPECT_EQ(Get(id)->note, "");
   for (int i = 0; i < 10; ++i) Pass(absl::Hours(1));
   EXPECT_EQ(Get(id)->note, "waits for serving");
-  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  EXPECT_THAT(trainers_[1]->commands, IsEmpty());
   PassOpen(absl::Milliseconds(50));
   EXPECT_EQ(Get(id)->note, "");
   // Of the thirty minutes between steps twenty are over.
   PassOpen(absl::Minutes(9));
-  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  EXPECT_THAT(trainers_[1]->commands, IsEmpty());
   PassOpen(absl::Minutes(2));
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
 }
 
 TEST_F(SlicesTest, AServerWithServingWorkersAloneSaysWhatItsUsersMayDo) {
@@ -134,9 +134,9 @@ TEST_F(SlicesTest, WaitingIsNoRuntime) {
   AllStart();
   for (int i = 0; i < 10; ++i) Pass(absl::Hours(1));
   for (int i = 0; i < 59; ++i) PassOpen(absl::Seconds(1));
-  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  EXPECT_THAT(trainers_[1]->commands, IsEmpty());
   PassOpen(absl::Seconds(2));
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("save ", trainers_[1]->epoch())));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(absl::StrCat("save ", trainers_[1]->epoch())));
   AllEnd(jobs::TrainOutcome::kStopped);
   EXPECT_EQ(Get(id)->error, absl::DeadlineExceededError("max_runtime_seconds: ran 61 s of 60"));
 }
@@ -144,21 +144,21 @@ TEST_F(SlicesTest, WaitingIsNoRuntime) {
 TEST_F(SlicesTest, ACancelWaitsForNoSlice) {
   const std::string id = RunningShared();
   ASSERT_TRUE(manager_->Cancel(id).ok());
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(HasSubstr("save")));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(HasSubstr("save")));
   Pass(options_.limits.cancel_save);
-  ASSERT_EQ(trainers_[1]->heard.size(), 2u);
-  EXPECT_THAT(trainers_[1]->heard[1], HasSubstr("now"));
+  ASSERT_EQ(trainers_[1]->commands.size(), 2u);
+  EXPECT_THAT(trainers_[1]->commands[1], HasSubstr("now"));
   Pass(absl::Seconds(29));
-  EXPECT_EQ(trainers_[1]->heard.size(), 2u);
+  EXPECT_EQ(trainers_[1]->commands.size(), 2u);
   Pass(absl::Seconds(2));
-  ASSERT_EQ(trainers_[1]->heard.size(), 3u);
-  EXPECT_THAT(trainers_[1]->heard[2], HasSubstr("abort"));
+  ASSERT_EQ(trainers_[1]->commands.size(), 3u);
+  EXPECT_THAT(trainers_[1]->commands[2], HasSubstr("abort"));
 }
 
 TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
   const std::string id = RunningShared();
   manager_->runs().OnTrainerLost(2, "its link ended");
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
   manager_->runs().OnTraining(1, trainers_[1]->epoch(),
                               jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending);

@@ -1,5 +1,5 @@
-// A job manager with a clock that stands until it is told, workers that only write down what they hear, and a
-// journal in memory that survives it.
+// A job manager with a clock that tests move, workers that only record their commands, and a journal in memory that
+// survives the manager.
 #pragma once
 
 #include <map>
@@ -11,9 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/support/errors.h"
 #include "server/jobs/job_manager.h"
 
 namespace switchyard::server {
+
+// The reason that a client sees with this status.
+inline std::string ReasonIn(const absl::Status& status) { return rpc::ViewError(rpc::ToGrpcStatus(status, "")).reason; }
 
 class MemoryJournal final : public JobJournal {
  public:
@@ -74,17 +78,17 @@ class FakeTrainer final : public TrainerClient {
  public:
   void Start(const jobs::TrainingAssignment& assignment) override { assignments.push_back(assignment); }
   void StopTraining(int64_t epoch, jobs::StopKind kind) override {
-    heard.push_back(absl::StrCat(kind == jobs::StopKind::kSave ? "save " : "now ", epoch));
+    commands.push_back(absl::StrCat(kind == jobs::StopKind::kSave ? "save " : "now ", epoch));
   }
   void AbortTraining(int64_t epoch, const std::string& reason) override {
-    heard.push_back(absl::StrCat("abort ", epoch));
+    commands.push_back(absl::StrCat("abort ", epoch));
     last_reason = reason;
   }
   void Close(const absl::Status& status) override { closed = status; }
 
   int64_t epoch() const { return assignments.empty() ? -1 : assignments.back().epoch; }
   std::vector<jobs::TrainingAssignment> assignments;
-  std::vector<std::string> heard;
+  std::vector<std::string> commands;
   std::string last_reason;
   absl::Status closed;
 };

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 #include "server/text/tokenizer/models/vocabulary.h"
 #include "server/text/tokenizer/work_guard.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 namespace switchyard::tokenizer {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 namespace switchyard::tokenizer {
 

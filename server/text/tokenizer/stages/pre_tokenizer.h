@@ -7,7 +7,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 #include "server/text/tokenizer/pieces.h"
 
 namespace switchyard::tokenizer {

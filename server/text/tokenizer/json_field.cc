@@ -1,4 +1,4 @@
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 #include <limits>
 
