@@ -23,14 +23,14 @@ v1::Replica::Reason ReasonOf(placement::SlotOrigin origin) {
                                                       : v1::Replica::GATE;
 }
 
-// Who tells where experts are by now; null: nobody has, or they stay.
+// Returns the report that says where experts are now; null: there is none, or experts do not move.
 const ReceivedReport* TellerOf(const ExpertsCopy& experts) {
   const bool reported = !experts.reports.empty() && experts.reports[0].report != nullptr &&
                         !experts.reports[0].report->placements.empty();
   return reported ? &experts.reports[0] : nullptr;
 }
 
-// Of every expert of the layer, where it was at the last report.
+// [E] Returns the replicas of each of the layer's experts at the last report.
 std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, int layer) {
   const placement::Placement& lives = experts.placement.layers[static_cast<size_t>(layer)]->placement;
   std::vector<std::vector<v1::Replica>> now(static_cast<size_t>(lives.num_experts));
@@ -171,7 +171,7 @@ std::string WhySpare(const ExpertsCopy& experts, int layer, int expert, absl::Ti
   return absl::StrCat(" Spare slots had it ", age, " on ", absl::StrJoin(spare, ", "), ".");
 }
 
-// The worker's whose word is the oldest; InfinitePast: not all have told.
+// Returns the time of the oldest worker's report; InfinitePast: not all workers have reported.
 absl::Time OldestReport(const ExpertsCopy& experts) {
   absl::Time oldest = experts.reports.empty() ? absl::InfinitePast() : absl::InfiniteFuture();
   for (const ReceivedReport& reported : experts.reports) oldest = std::min(oldest, reported.at);
