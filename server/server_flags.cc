@@ -9,7 +9,7 @@
 namespace switchyard::server {
 namespace {
 
-// Bounds of every wait, which is neither negative nor endless.
+// Bounds of every time limit.
 constexpr absl::Duration kShortest = absl::Milliseconds(1), kLongest = absl::Hours(1000);
 
 void AddModelFlags(ServerConfig* c, FlagSet* set) {

@@ -33,7 +33,7 @@ class PlacementCostMonitor {
   // as 0.
   void Add(const batching::StepResult& step, const popularity::ExpertLoadStats& load_stats);
   void Fade();
-  // Sets a rank's copies since its group formed; called after each of its reports.
+  // Sets a rank's copies since it got its current slots; called after each of its reports.
   void NoteCopies(int rank, int64_t bytes, double seconds);
 
   // Time of one row of one expert on one rank, and of one whole layer; 0 before the first step with rows.

@@ -93,13 +93,13 @@ absl::StatusOr<int> Save(Console& console, const SaveFlags& flags) {
   v1::GetProfileRequest request;
   request.set_weights_hash(flags.weights_hash);
   int reported = -1;
-  const auto tell = [&](const v1::GetProfileResponse& message) {
+  const auto show = [&](const v1::GetProfileResponse& message) {
     if (message.workers() == 0 || message.workers_done() == reported) return;
     reported = message.workers_done();
     console.err << "[asking worker " << reported << " of " << message.workers() << ", " << message.collected_bytes()
                 << " bytes so far]" << std::endl;
   };
-  ASSIGN_OR_RETURN(const std::string bytes, client->GetProfile(request, tell));
+  ASSIGN_OR_RETURN(const std::string bytes, client->GetProfile(request, show));
   ASSIGN_OR_RETURN(const popularity::ProfileBundle bundle, popularity::ProfileBundle::Parse(bytes));
   return Write(console, bundle, flags.output);
 }

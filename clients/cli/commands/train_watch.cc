@@ -131,23 +131,23 @@ int Watch(Console& console, client::Client& client, const WatchOptions& options)
   request.set_min_interval_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options.interval)));
   Screen screen(console, options.json);
   v1::Job last;
-  absl::Time heard = absl::Now();
+  absl::Time last_answer = absl::Now();
   bool gone = false;  // the server does not answer, and that was told
   for (;;) {
     const absl::Status status = client.WatchJob(request, [&](const v1::Job& job) {
-      heard = absl::Now();
+      last_answer = absl::Now();
       gone = false;
       screen.Show(job);
       last = job;
     });
     if (status.ok() && IsFinal(last.state())) break;
     if (absl::IsDeadlineExceeded(status)) {  // a stream's time is limited; all this while the server was there
-      heard = absl::Now();
+      last_answer = absl::Now();
       continue;
     }
     // A server that was killed goes on with its jobs when it is started again.
     const bool again = status.ok() || absl::IsUnavailable(status);
-    if (!again || absl::Now() - heard > options.patience) {
+    if (!again || absl::Now() - last_answer > options.patience) {
       screen.Close();
       return Complain(console,
                       status.ok() ? absl::UnavailableError("the server does not say how the job ends") : status);
