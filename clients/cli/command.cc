@@ -12,7 +12,7 @@
 namespace switchyard::cli {
 namespace {
 
-constexpr size_t kNamesColumn = 16;  // where a command's summary begins
+constexpr size_t kNamesColumn = 16;  // width of the column of names
 
 // "[PROMPT]", "FILE ..."
 std::string UsageOf(const FlagSet& flags) {

@@ -65,7 +65,7 @@ absl::Status ReadMessage(const Json& value, v1::ChatMessage* out) {
     } else if (key == "content" && item.is_string()) {
       if (absl::Status status = Read(item, out->mutable_content()); !status.ok()) return InField("content", status);
     } else {
-      extra[key] = item;  // null or parts as content too: the template sees them as they are
+      extra[key] = item;  // including null or parts as content: the template gets them unchanged
     }
   }
   if (!value.contains("role")) return absl::InvalidArgumentError("has no role");
@@ -201,7 +201,7 @@ const RequestField<DetokenizeRequest> kDetokenizeFields[] = {
     {"model", FieldKind::kText, kModelHelp, &Into<&DetokenizeRequest::mutable_model>},
 };
 
-// Exactly one of the fields that hold the prompt, and what belongs to messages only with them.
+// Checks that exactly one field holds the prompt, and that fields for messages come only with them.
 template <class Request>
 absl::Status CheckPrompt(const Json& object) {
   std::vector<const char*> prompts;

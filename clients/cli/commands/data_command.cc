@@ -1,4 +1,4 @@
-// switchyard data: what training jobs read.
+// switchyard data: packs the data that training jobs read.
 #include <memory>
 #include <string>
 #include <utility>
@@ -33,7 +33,7 @@ absl::StatusOr<int> Pack(Console& console, const PackFlags& flags) {
     if (message.bytes_total() <= 0) return;
     const int percent = static_cast<int>(100.0 * static_cast<double>(message.bytes_done()) /
                                          static_cast<double>(message.bytes_total()));
-    // A line for each tenth where lines stay.
+    // Where lines cannot be overwritten, prints one for each tenth.
     const int step = console.live ? percent : percent / 10 * 10;
     if (std::exchange(reported, step) == step) return;
     console.err << (console.live ? "\r" : "") << "[packed " << step << " % of " << message.bytes_total() << " bytes]"

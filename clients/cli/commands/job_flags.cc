@@ -9,7 +9,7 @@
 namespace switchyard::cli {
 namespace {
 
-// A text as a template's argument: where in a JobSpec a flag's value goes.
+// A text as a template's argument: the path of the field in JobSpec that a flag sets.
 template <size_t kSize>
 struct Path {
   char text[kSize];

@@ -1,4 +1,4 @@
-// switchyard profile: what is to be known of a model's routing before it serves, as a file for --profile.
+// switchyard profile: makes the file for --profile, which describes a model's routing before it serves.
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ absl::StatusOr<int> CountInto(Console& console, const std::string& trace_path, c
   return Write(console, *bundle, flags.output);
 }
 
-// A trace that is there is counted as it is.
+// Refuses flags of recording beside --trace, as an existing trace is counted as it is.
 absl::Status CheckAlone(const RecordFlags& record) {
   ASSIGN_OR_RETURN(const Json given, record.request.Given());
   std::string flag = given.empty() ? "" : given.begin().key();

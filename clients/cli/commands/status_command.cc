@@ -1,4 +1,4 @@
-// switchyard status: what is served, is it ready, how busy is it.
+// switchyard status: the served model, whether it is ready, and how busy the server is.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -26,7 +26,7 @@ struct StatusFlags {
 
 struct Snapshot {
   v1::GetLoadResponse load;
-  absl::StatusOr<v1::GetModelInfoResponse> model;  // MODEL_LOADING until the first group stands
+  absl::StatusOr<v1::GetModelInfoResponse> model;  // MODEL_LOADING until the first group has formed
   bool serving = false;                            // the health service's "readiness"
 };
 
@@ -44,7 +44,7 @@ std::string Progress(const Snapshot& now) {
   return absl::StrCat("not ready: ", now.load.not_ready_reason().empty() ? "starting" : now.load.not_ready_reason());
 }
 
-// Connects and looks until the server is ready or the time is up; a line on err whenever what it waits for changes.
+// Asks until the server is ready or the time is up; prints a line on err whenever the reason for waiting changes.
 absl::StatusOr<Snapshot> LookUntilReady(Console& console, const StatusFlags& flags) {
   const absl::Time give_up = absl::Now() + absl::Seconds(flags.wait_seconds);
   std::unique_ptr<client::Client> client;

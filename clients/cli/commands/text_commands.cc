@@ -21,7 +21,7 @@ struct TextFlags {
   LineFlags lines;
   RequestFlags<Request> request;
   std::optional<std::string> text;      // of tokenize
-  std::vector<std::string> positional;  // whatever stands without a flag
+  std::vector<std::string> positional;  // arguments without a flag
 };
 
 absl::Status Tokenize(client::Client* client, const v1::TokenizeRequest& request, Json* json) {
@@ -69,7 +69,7 @@ absl::StatusOr<int> RunText(Console& console, const TextFlags<Request>& flags,
   return kExitOk;
 }
 
-// The request in words first, then the same as flags, then what all requests have.
+// Adds the positional argument, then the request's flags, then the flags of all requests.
 template <class Request, class Variable>
 void AddFlags(const char* name, Variable* positional, const char* help, TextFlags<Request>* values, FlagSet* flags) {
   flags->BeginGroup("Request");

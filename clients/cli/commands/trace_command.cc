@@ -1,4 +1,5 @@
-// switchyard trace: which experts documents go to, as a file that profiles, the simulator and benchmarks read.
+// switchyard trace: records which experts documents are routed to, as a file for profiles, the simulator and
+// benchmarks.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -44,7 +45,7 @@ void AddRecordCommand(Command* trace) {
   command->SetRun([flags](Console& console) { return RecordTrace(console, *flags); });
 }
 
-// "prose 12", …: sequences by label, in the order of the alphabet.
+// Returns "prose 12", …: the number of sequences by label, in alphabetical order.
 std::string Labels(const popularity::RoutingTrace& trace) {
   std::map<std::string, int64_t> labels;
   for (const popularity::TraceSequence& sequence : trace.sequences) ++labels[sequence.label];

@@ -1,4 +1,4 @@
-// switchyard train: jobs that train models, submitted, watched, paused, cancelled.
+// switchyard train: submits, lists, watches, pauses, resumes and cancels training jobs.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kMaxSpecBytes = 1 << 20;
 
-// What every command about one job has.
+// Flags that every command about jobs has.
 struct JobFlags {
   ServerFlags server;
   std::string id;
@@ -111,7 +111,7 @@ void PrintJob(std::ostream& out, const v1::Job& job) {
   out << ToJson(job.spec()).dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
-// What became of a job by a call about it.
+// Prints a job's state after a call.
 void PrintState(std::ostream& out, const v1::Job& job) {
   out << job.id() << " " << StateName(job.state()) << std::endl;
 }
@@ -164,7 +164,7 @@ absl::StatusOr<int> List(Console& console, const ListFlags& flags) {
   const absl::Status status = MergeJson({{"labels", flags.labels}}, &request);
   if (!status.ok()) return BadInput(absl::StrCat("--label: ", status.message()));
   for (const std::string& name : flags.states) {
-    v1::StateChange named;  // reads the name of a state
+    v1::StateChange named;  // used to parse a state's name
     const absl::Status known = MergeField("state", name, &named);
     if (!known.ok()) return BadInput(absl::StrCat("--state ", known.message()));
     request.add_states(named.state());

@@ -117,7 +117,7 @@ constexpr int kMaxDepth = 64;
 constexpr int kMaxKeys = 4096;
 constexpr int64_t kMost = int64_t{1} << 32;
 
-// The architectures of workers/model/families that can be trained.
+// The architectures of workers/model/families; workers refuse models of these that they cannot train.
 constexpr absl::string_view kGpt2Moe = "Gpt2MoeForCausalLM";
 constexpr absl::string_view kArchitectures[] = {kGpt2Moe, "MixtralForCausalLM", "OlmoeForCausalLM",
                                                 "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"};

@@ -40,7 +40,7 @@ class Field {
   absl::StatusOr<std::string> StringOr(absl::string_view fallback) const;
   absl::StatusOr<char32_t> CharacterOr(absl::string_view fallback) const;  // a string of one character
   absl::StatusOr<bool> BoolOr(bool fallback) const;
-  // An integer in [low, high]; also one that was written as a float is refused.
+  // Reads an integer in [low, high]; refuses a number that is written as a float.
   absl::StatusOr<int64_t> Int(int64_t low, int64_t high) const;
   absl::StatusOr<int64_t> IntOr(int64_t fallback, int64_t low, int64_t high) const;
 
