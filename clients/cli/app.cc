@@ -132,7 +132,7 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
               "Talks with a Switchyard server: generates text, trains, shows its state, measures its speed.");
   bool help = false, version = false;
   app.flags()->BeginGroup("Flags");
-  app.flags()->Add("version", &version, "which version this is");
+  app.flags()->Add("version", &version, "print the version");
   AddCommands(&app);
   const Chosen chosen = Choose(&app, args);
   chosen.command->flags()->BeginGroup("");

@@ -147,7 +147,7 @@ const RequestField<GenerateRequest> kGenerateFields[] = {
      &Sampling<&SamplingParameters::set_min_p>},
     {"seed", FieldKind::kNumber, "same seed, same text (default: drawn by the server and reported)",
      &Sampling<&SamplingParameters::set_seed>},
-    {"stop", FieldKind::kTexts, "text that ends the output and is left out of it; may be given again", &SetStop},
+    {"stop", FieldKind::kTexts, "text that ends the output and is left out of it; may be repeated", &SetStop},
     {"stop_token_ids", FieldKind::kIds, "tokens that end the output, besides the model's own",
      &Into<&GenerateRequest::mutable_stop_token_ids>},
     {"n", FieldKind::kNumber, "choices (default 1)", &Store<&GenerateRequest::set_n>},

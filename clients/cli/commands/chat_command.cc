@@ -140,7 +140,7 @@ void AddChatCommand(Command* app) {
   Command* command = app->AddCommand("chat", "talk with the model; it sees the whole conversation");
   auto flags = std::make_shared<ChatFlags>();
   command->flags()->BeginGroup("Prompt");
-  command->flags()->Add("system", &flags->system, "what the model is told first");
+  command->flags()->Add("system", &flags->system, "system message at the beginning of the conversation");
   flags->request.AddTo(command->flags(), {"text", "token_ids", "messages", "n", "logprobs", "prompt_logprobs",
                                           "return_expert_paths", "request_id", "add_generation_prompt"});
   flags->server.AddTo(command->flags());

@@ -63,10 +63,13 @@ void AddDataCommand(Command* app) {
   command->flags()
       ->AddPositional("inputs", &flags->inputs, "the .jsonl files, relative to the dataset root")
       .Required();
-  command->flags()->Add("output=FILE", &flags->output, "the .bin file, likewise; it must not be there yet").Required();
+  command->flags()
+      ->Add("output=FILE", &flags->output,
+            "the .bin file to write, also relative to the dataset root; it must not exist")
+      .Required();
   command->flags()->Add("tokenizer=FOLDER", &flags->tokenizer,
-                        "a folder of the checkpoint root with a tokenizer; default: the served model's");
-  command->flags()->Add("json", &flags->json, "one line of JSON");
+                        "a folder of the checkpoint root with a tokenizer (default: the served model's)");
+  command->flags()->Add("json", &flags->json, "print one line of JSON");
   flags->server.AddTo(command->flags());
   command->SetFooter(
       "A line of a .jsonl file is an object with one of: \"text\" (all of it is trained), \"prompt\" and "

@@ -194,13 +194,14 @@ void AddExpertsCommand(Command* app) {
   auto flags = std::make_shared<ExpertsFlags>();
   command->flags()->BeginGroup("What to show");
   command->flags()->Add("layer=LAYER", &flags->layers,
-                        "every expert of this MoE layer, counted from 0; may be given again");
+                        "list every expert of this MoE layer, counted from 0; may be repeated");
   command->flags()->AddFunction(
       "why=EXPERT,LAYER", "", [flags](absl::string_view text) { return ReadWhy(text, &flags->why); },
-      "say why this expert of this MoE layer is where it is; both are counted from 0");
-  command->flags()->Add("estimators", &flags->estimators,
-                        "how right each estimator of coming layers is, which is in use, and which were switched off");
-  command->flags()->Add("json", &flags->json, "one line of JSON, with every expert");
+      "explain where this expert of this MoE layer is; both are counted from 0");
+  command->flags()->Add(
+      "estimators", &flags->estimators,
+      "show how accurate each estimator of coming layers is, which are in use, and which were switched off");
+  command->flags()->Add("json", &flags->json, "print one line of JSON, with every expert");
   flags->server.AddTo(command->flags());
   command->SetFooter(
       "Without --layer a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"

@@ -151,7 +151,7 @@ void AddSaveCommand(Command* profile) {
   Command* command = profile->AddCommand("save", "what a server's workers have learned by now, while they serve");
   auto flags = std::make_shared<SaveFlags>();
   command->flags()->BeginGroup("Files");
-  command->flags()->Add("output=FILE", &flags->output, "the profile, written when all of it is there").Required();
+  command->flags()->Add("output=FILE", &flags->output, "file for the profile, written when it is complete").Required();
   command->flags()->Add("weights_hash=HASH", &flags->weights_hash,
                         "fail unless the server serves the weights of this hash");
   flags->server.AddTo(command->flags());
@@ -163,7 +163,7 @@ void AddMergeCommand(Command* profile) {
   auto flags = std::make_shared<MergeFlags>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("files", &flags->inputs, "the profiles").Required();
-  command->flags()->Add("output=FILE", &flags->output, "the merged one").Required();
+  command->flags()->Add("output=FILE", &flags->output, "file for the merged profile").Required();
   command->SetRun([flags](Console& console) { return Merge(console, *flags); });
 }
 
@@ -182,11 +182,11 @@ void AddProfileCommand(Command* app) {
       app->AddCommand("profile", "learn a model's routing, from documents or from a server, for --profile");
   auto flags = std::make_shared<MakeFlags>();
   command->flags()->BeginGroup("Files");
-  command->flags()->Add("output=FILE", &flags->output, "the profile, written when all is counted");
+  command->flags()->Add("output=FILE", &flags->output, "file for the profile, written when all is counted");
   command->flags()->Add("trace=FILE", &flags->trace, "count this routing trace; no server is asked");
   command->flags()
       ->Add("path_length", &flags->path_length,
-            "of how many layers the counted paths are (l of Lina); a server reads them with the same one")
+            "layers of the counted paths (l of the paper Lina); the server must run with the same --path_length")
       .Range(1, popularity::kMaxPathLength);
   AddDocumentFlags("dataset", &flags->record, command->flags());
   AddSaveCommand(command);

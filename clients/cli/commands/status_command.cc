@@ -148,9 +148,9 @@ void AddStatusCommand(Command* app) {
   auto flags = std::make_shared<StatusFlags>();
   command->flags()->BeginGroup("Output");
   command->flags()
-      ->Add("wait=SECONDS", &flags->wait_seconds, "wait this many seconds at most until the server is ready")
+      ->Add("wait=SECONDS", &flags->wait_seconds, "wait up to this many seconds until the server is ready")
       .Range(0.0, 86400.0);
-  command->flags()->Add("json", &flags->json, "one line of JSON");
+  command->flags()->Add("json", &flags->json, "print one line of JSON");
   flags->server.AddTo(command->flags());
   command->SetFooter("Exit code 0 when the server is ready, 1 when it is not.");
   command->SetRun([flags](Console& console) { return RunStatus(console, *flags); });

@@ -33,7 +33,7 @@ void AddRecordCommand(Command* trace) {
   Command* command = trace->AddCommand("record", "record which experts documents go to, by token and MoE layer");
   auto flags = std::make_shared<RecordFlags>();
   command->flags()->BeginGroup("Files");
-  command->flags()->Add("output=FILE", &flags->output, "the trace, written anew").Required();
+  command->flags()->Add("output=FILE", &flags->output, "file for the trace; an existing one is overwritten").Required();
   AddDocumentFlags("input", flags.get(), command->flags());
   command->SetFooter(
       "Examples:\n"
@@ -129,12 +129,13 @@ void AddReplayCommand(Command* trace) {
   auto flags = std::make_shared<ReplayFlags>();
   command->flags()->BeginGroup("Replay");
   command->flags()->AddPositional("file", &flags->path, "the trace").Required();
-  command->flags()->Add("workers", &flags->options.num_devices, "workers that share the experts");
-  command->flags()->Add("batch_tokens", &flags->options.batch_tokens, "tokens of a batch");
-  command->flags()->Add("spare_slots", &flags->options.spare_slots, "of each worker, as the server's");
+  command->flags()->Add("workers", &flags->options.num_devices, "number of workers that share the experts");
+  command->flags()->Add("batch_tokens", &flags->options.batch_tokens, "tokens per batch");
+  command->flags()->Add("spare_slots", &flags->options.spare_slots,
+                        "slots for replicas on each worker, as the server's flag");
   command->flags()->AddFunction(
       "phase=NAME", flags->phase, [flags](absl::string_view name) { return ReadPhase(name, &flags->phase); },
-      "how batches are cut: prefill = neighbouring tokens, decode = one token of each of so many streams");
+      "how batches are made: prefill = neighbouring tokens; decode = one token from each of --batch_tokens sequences");
   command->SetFooter("Rows alone are counted: no model runs, and nothing is sent.");
   command->SetRun([flags](Console& console) { return Replay(console, *flags); });
 }

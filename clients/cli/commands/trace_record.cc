@@ -183,10 +183,10 @@ void AddDocumentFlags(absl::string_view input, RecordFlags* values, FlagSet* fla
       absl::StrCat(input, "=FILE"), &values->input,
       "documents: a file of JSON lines whose keys are the flags' names and \"label\", - for standard input; flags "
       "are defaults of the lines");
-  flags->Add("label", &values->label, "where the text is from, kept with each sequence");
+  flags->Add("label", &values->label, "label of the text's origin, stored with each sequence");
   flags
       ->Add("window", &values->window,
-            "longer documents are cut into sequences of this many tokens (default, and at most: the context)")
+            "longer documents are cut into sequences of this many tokens (default and maximum: the context)")
       .Range(0, std::numeric_limits<int>::max())
       .NoDefault();
   flags->Add("concurrency", &values->concurrency, "documents under way at once").Range(1, 1024);

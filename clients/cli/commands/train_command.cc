@@ -204,8 +204,8 @@ std::shared_ptr<JobFlags> AddJobFlags(Command* command, bool watches) {
   FlagSet* flags = command->flags();
   flags->BeginGroup("Job");
   flags->AddPositional("id", &values->id, "the job").Required();
-  if (watches) AddIntervalFlag(values.get(), "seconds from one line to the next, at least", flags);
-  flags->Add("json", &values->json, watches ? "a line of JSON for each change" : "one line of JSON");
+  if (watches) AddIntervalFlag(values.get(), "shortest time between lines, in seconds", flags);
+  flags->Add("json", &values->json, watches ? "print a line of JSON for each change" : "print one line of JSON");
   values->server.AddTo(flags);
   return values;
 }
@@ -216,14 +216,14 @@ void AddSubmit(Command* train) {
   FlagSet* flags = command->flags();
   flags->BeginGroup("Job");
   flags->Add("spec=FILE", &values->spec,
-             "a file with the job as JSON, as `train get --json` shows it under \"spec\"; flags win over it");
+             "file with the job as JSON, as `train get --json` shows it under \"spec\"; flags override it");
   values->fields.AddTo(flags);
   flags->BeginGroup("Submitting");
-  flags->Add("watch", &values->watch, "follow it until it is over");
-  AddIntervalFlag(&values->job, "with --watch: seconds between lines, at least", flags);
-  flags->Add("json", &values->job.json, "one line of JSON instead of the id");
+  flags->Add("watch", &values->watch, "follow the job until it is over");
+  AddIntervalFlag(&values->job, "with --watch: shortest time between lines, in seconds", flags);
+  flags->Add("json", &values->job.json, "print one line of JSON instead of the id");
   flags->Add("request_id", &values->request_id,
-             "the same id with the same job submits it once, however often it is asked for");
+             "id of the request; repeating it with the same job submits the job only once");
   values->job.server.AddTo(flags);
   command->SetFooter(
       "Examples:\n"
@@ -240,12 +240,13 @@ void AddList(Command* train) {
   auto values = std::make_shared<ListFlags>();
   FlagSet* flags = command->flags();
   flags->BeginGroup("Jobs");
-  flags->Add("state=STATE", &values->states, "only those in this state; may be given again");
-  flags->Add("label=KEY=TEXT", &values->labels, "only those with this label; may be given again");
-  flags->Add("all", &values->all, "all pages");
-  flags->Add("page_size", &values->page_size, "jobs of a page").Range(1, 1000);
-  flags->Add("page_token=TOKEN", &values->page_token, "the page that this token, of the page before, begins");
-  flags->Add("json", &values->json, "a line of JSON for each job");
+  flags->Add("state=STATE", &values->states, "only jobs in this state; may be repeated");
+  flags->Add("label=KEY=TEXT", &values->labels, "only jobs with this label; may be repeated");
+  flags->Add("all", &values->all, "list all pages");
+  flags->Add("page_size", &values->page_size, "jobs per page").Range(1, 1000);
+  flags->Add("page_token=TOKEN", &values->page_token,
+             "list the page that begins at this token, which the page before printed");
+  flags->Add("json", &values->json, "print a line of JSON for each job");
   values->server.AddTo(flags);
   command->SetRun([values](Console& console) { return List(console, *values); });
 }
@@ -271,7 +272,7 @@ void AddResume(Command* train) {
   const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
   auto workers = std::make_shared<std::optional<int32_t>>();
   command->flags()->BeginGroup("Job");
-  command->flags()->Add("workers", workers.get(), "on so many from now on; without: on as many as before");
+  command->flags()->Add("workers", workers.get(), "new number of workers (default: as before)");
   command->SetFooter(
       "On another number of workers a job's results are right, but no longer those of an undisturbed run "
       "to the bit.");
