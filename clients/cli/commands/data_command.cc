@@ -55,8 +55,9 @@ absl::StatusOr<int> Pack(Console& console, const PackFlags& flags) {
 }  // namespace
 
 void AddDataCommand(Command* app) {
-  Command* data = app->AddCommand("data", "what training jobs read");
-  Command* command = data->AddCommand("pack", "text files of the server's dataset root as packed tokens, there");
+  Command* data = app->AddCommand("data", "prepare the data that training jobs read");
+  Command* command =
+      data->AddCommand("pack", "pack text files of the server's dataset root into a file of tokens there");
   auto flags = std::make_shared<PackFlags>();
   flags->server.timeout_seconds = 86400;
   command->flags()->BeginGroup("Files");

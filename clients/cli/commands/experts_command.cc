@@ -190,7 +190,7 @@ absl::StatusOr<int> RunExperts(Console& console, const ExpertsFlags& flags) {
 }  // namespace
 
 void AddExpertsCommand(Command* app) {
-  Command* command = app->AddCommand("experts", "how often each expert was chosen lately, and where it is");
+  Command* command = app->AddCommand("experts", "show how often each expert was chosen lately, and where it is");
   auto flags = std::make_shared<ExpertsFlags>();
   command->flags()->BeginGroup("What to show");
   command->flags()->Add("layer=LAYER", &flags->layers,

@@ -148,7 +148,7 @@ absl::StatusOr<int> ShowProfile(Console& console, const std::string& path) {
 }
 
 void AddSaveCommand(Command* profile) {
-  Command* command = profile->AddCommand("save", "what a server's workers have learned by now, while they serve");
+  Command* command = profile->AddCommand("save", "save what a server's workers have learned so far, while they serve");
   auto flags = std::make_shared<SaveFlags>();
   command->flags()->BeginGroup("Files");
   command->flags()->Add("output=FILE", &flags->output, "file for the profile, written when it is complete").Required();
@@ -159,7 +159,7 @@ void AddSaveCommand(Command* profile) {
 }
 
 void AddMergeCommand(Command* profile) {
-  Command* command = profile->AddCommand("merge", "several profiles of one model as one: their counts add");
+  Command* command = profile->AddCommand("merge", "merge profiles of one model; their counts add up");
   auto flags = std::make_shared<MergeFlags>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("files", &flags->inputs, "the profiles").Required();
@@ -168,7 +168,7 @@ void AddMergeCommand(Command* profile) {
 }
 
 void AddShowProfile(Command* profile) {
-  Command* command = profile->AddCommand("show", "what a profile holds, by phase and layer");
+  Command* command = profile->AddCommand("show", "show a profile's contents, by phase and layer");
   auto path = std::make_shared<std::string>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("file", path.get(), "the profile").Required();

@@ -144,7 +144,7 @@ absl::StatusOr<int> RunStatus(Console& console, const StatusFlags& flags) {
 }  // namespace
 
 void AddStatusCommand(Command* app) {
-  Command* command = app->AddCommand("status", "the served model, readiness, workers, KV cache and queue");
+  Command* command = app->AddCommand("status", "show the served model, readiness, workers, KV cache and queue");
   auto flags = std::make_shared<StatusFlags>();
   command->flags()->BeginGroup("Output");
   command->flags()

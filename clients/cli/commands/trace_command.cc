@@ -116,7 +116,7 @@ absl::StatusOr<int> Replay(Console& console, const ReplayFlags& flags) {
 }
 
 void AddShowTrace(Command* trace) {
-  Command* command = trace->AddCommand("show", "what a trace holds, and how skewed each layer is");
+  Command* command = trace->AddCommand("show", "show a trace's contents, and how skewed each layer is");
   auto path = std::make_shared<std::string>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("file", path.get(), "the trace").Required();
@@ -135,7 +135,8 @@ void AddReplayCommand(Command* trace) {
                         "slots for replicas on each worker, as the server's flag");
   command->flags()->AddFunction(
       "phase=NAME", flags->phase, [flags](absl::string_view name) { return ReadPhase(name, &flags->phase); },
-      "how batches are made: prefill = neighbouring tokens; decode = one token from each of --batch_tokens sequences");
+      "how batches are made: prefill = neighbouring tokens; decode = a token from each of --batch_tokens equal parts "
+      "of the trace");
   command->SetFooter("Rows alone are counted: no model runs, and nothing is sent.");
   command->SetRun([flags](Console& console) { return Replay(console, *flags); });
 }

@@ -236,7 +236,7 @@ void AddSubmit(Command* train) {
 }
 
 void AddList(Command* train) {
-  Command* command = train->AddCommand("list", "the jobs, newest first");
+  Command* command = train->AddCommand("list", "list the jobs, newest first");
   auto values = std::make_shared<ListFlags>();
   FlagSet* flags = command->flags();
   flags->BeginGroup("Jobs");
