@@ -107,7 +107,7 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
   CheckExpertFlags(config, problems);
 }
 
-// Without a token every process that reaches the port could join.
+// Checks the join token: without one, every process that reaches the port could join.
 void CheckJoining(const ServerConfig& config, Problems* problems) {
   const int elsewhere = config.workers - config.local_workers + config.train_workers - config.local_train_workers;
   problems->Check(
@@ -148,7 +148,8 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
     problems->Check(!trains || !path->empty(), absl::StrCat("--", flag, ": missing; training workers want it"));
     if (path->empty()) continue;
     const absl::Status status = RootDir::Open(*path, what).status();
-    // Serving does not depend on the disk of jobs: TrainingSubsystem reports a checkpoint root that cannot be used.
+    // A checkpoint root that cannot be used only disables jobs (TrainingSubsystem reports it), since serving does not
+    // need it.
     const bool only_disables_jobs = path == &config->checkpoint_root;
     problems->Check(status.ok() || only_disables_jobs, absl::StrCat("--", flag, ": ", status.message()));
   }
@@ -214,7 +215,7 @@ absl::Status ServerConfig::Finish() {
   problems.OneOf("dtype", dtype, {"auto", "fp32", "bf16", "fp16", "fp64"}, "one of auto, fp32, bf16, fp16, fp64");
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
-  // On loopback all clients are this machine's, and have one address.
+  // On loopback all clients have one address, this machine's.
   if (max_streams_per_client == 0) {
     max_streams_per_client = rpc::IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
   }

@@ -91,7 +91,7 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
            "program of the local workers (default: switchyard-worker beside this one)");
 }
 
-// The flags that decide where experts are.
+// Adds the flags of expert placement.
 void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
   set->BeginGroup("Experts");
   set->AddFunction(
@@ -114,7 +114,7 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
            "--spare_slots");
 }
 
-// The flags of predictions about coming layers.
+// Adds the flags of load predictions.
 void AddForecastFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Experts");
   set->Add(

@@ -50,7 +50,7 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, int port) {
   return AddressList(found, &freeaddrinfo);
 }
 
-// Makes a socket that listens on `address` and *port, where 0 is any free port and becomes the port that it got.
+// Makes a socket that listens on `address` and *port; port 0 means any free one, and *port is set to it.
 absl::StatusOr<int> ListenOn(const addrinfo& address, int* port) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return absl::UnavailableError(std::strerror(errno));
@@ -84,10 +84,10 @@ std::string AddressText(const sockaddr_storage& address, socklen_t length) {
   return std::string(absl::StripPrefix(text, "::ffff:"));  // IPv4 on a socket of both families
 }
 
-// gRPC and the system write the scope of a link's own address differently.
+// Removes an IPv6 address's scope, which gRPC and the system write differently.
 std::string WithoutScope(const std::string& address) { return address.substr(0, address.find('%')); }
 
-// The process at the other end; 0 if it is another user's.
+// Returns the process at the other end; 0 if it belongs to another user.
 pid_t ProcessOfThisUser(int fd) {
   ucred peer = {};
   socklen_t length = sizeof(peer);

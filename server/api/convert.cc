@@ -18,7 +18,7 @@ struct Range {
   bool open = false;  // without min itself
 };
 
-// A field's value, else the model's own default, else `otherwise`.  A value that is set must be within the range.
+// Returns a field's value, else the model's default, else `otherwise`.  A value that is set must be within the range.
 template <class Value, class Fallback>
 absl::StatusOr<Value> Pick(const char* field, bool set, Value value, const std::optional<Fallback>& model_default,
                            Value otherwise, Range range) {
@@ -99,7 +99,7 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
   ASSIGN_OR_RETURN(out->sampling.min_tokens,
                    Pick("min_tokens", message.has_min_tokens(), message.min_tokens(),
                         args.text->defaults().min_new_tokens, 0, {0.0, double(out->max_tokens)}));
-  out->sampling.min_tokens = std::min(out->sampling.min_tokens, out->max_tokens);  // a model's own may be longer
+  out->sampling.min_tokens = std::min(out->sampling.min_tokens, out->max_tokens);  // the model's default may exceed it
   return absl::OkStatus();
 }
 

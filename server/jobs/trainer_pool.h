@@ -46,7 +46,7 @@ class TrainerPool {
   // A stranded worker has ended its attempt.
   void OnEnded(WorkerId id);
   std::optional<TrainingWorker> Remove(WorkerId id);
-  // Returns workers that have been silent for too long, without removing them.  Call regularly: a pause between two
+  // Returns workers that have been silent for too long; does not remove them.  Call regularly: a pause between two
   // calls is the server's own and does not count, nor does the silence of a worker for which `has_unread` is true.
   std::vector<WorkerId> Silent(absl::Time now, const std::function<bool(const fleet::WorkerInfo&)>& has_unread);
 

@@ -16,7 +16,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A good one, padded.
+// Returns a valid spec, padded to this many bytes.
 std::string SpecOfBytes(size_t bytes) {
   const std::string spec = R"({"steps": 8})";
   return spec + std::string(bytes - spec.size(), ' ');

@@ -1,4 +1,4 @@
-// What messages about experts' places are refused for; round_trip_test.cc has those that are right.
+// Bad messages about expert placement; round_trip_test.cc has the good ones.
 #include "proto/link/placement_codec.h"
 
 #include "gmock/gmock.h"
