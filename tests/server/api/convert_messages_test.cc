@@ -17,14 +17,14 @@ TEST_F(ConvertTest, MessagesAreRenderedWithTheirSpecialTokens) {
   EXPECT_EQ(Convert()->prompt, (Ids{'u', ':', 'x', kEnd}));
 }
 
-// The template is a stranger's code: a call ends when its time is over, not when the template is done.
+// A template is untrusted code: the call ends at its deadline, not when the template is done.
 TEST_F(ConvertTest, RenderingEndsAtTheDeadlineAndWhenTheClientLeaves) {
   TinyTextOptions options;
   options.chat_template = "{% for a in range(1000) %}{% for b in range(100) %}{% endfor %}{% endfor %}x";
   Use(options);
   request_.mutable_messages()->add_messages()->set_role("u");
   absl::Time now = args_.now;
-  args_.clock = [&now] { return now += absl::Seconds(1); };  // one second for each look at it
+  args_.clock = [&now] { return now += absl::Seconds(1); };  // one second passes at each call
   const rpc::ErrorView late = Refusal(absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(late.reason, "DEADLINE");
   const absl::Status status = ConvertGenerate(request_, args_).status();
@@ -34,7 +34,7 @@ TEST_F(ConvertTest, RenderingEndsAtTheDeadlineAndWhenTheClientLeaves) {
   now = args_.now;
   args_.deadline = absl::InfiniteFuture();
   bool cancelled = false;
-  args_.clock = [&] { return cancelled = true, now; };  // the client leaves while it is rendered
+  args_.clock = [&] { return cancelled = true, now; };  // the client leaves during rendering
   args_.cancelled = [&cancelled] { return cancelled; };
   EXPECT_EQ(ConvertGenerate(request_, args_).status().code(), absl::StatusCode::kCancelled);
   args_.cancelled = nullptr;
@@ -88,7 +88,7 @@ TEST_F(ConvertTest, WhatTheTemplateRefusesIsABadField) {
   EXPECT_EQ(Refusal(absl::StatusCode::kInvalidArgument).reason, "BAD_FIELD");
 }
 
-// A template or a regex of the model's files that takes too much work is no fault of the request's form.
+// Too much work in a template or a regex of the model's files is RESOURCE_EXHAUSTED, as the request is well-formed.
 TEST_F(ConvertTest, BoundsOfTemplateAndTokenizerAreExhausted) {
   TinyTextOptions options;
   options.chat_template = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
@@ -113,7 +113,7 @@ TEST_F(ConvertTest, BoundsOfTemplateAndTokenizerAreExhausted) {
   EXPECT_NE(message.find(" more than "), std::string::npos) << message;
 }
 
-// OpenAI's content parts, with a template that knows content as text only.
+// OpenAI's content parts, with a template that supports text only.
 TEST_F(ConvertTest, ContentPartsAreJoinedForATemplateOfStrings) {
   v1::ChatMessage* message = request_.mutable_messages()->add_messages();
   message->set_role("u");

@@ -41,7 +41,7 @@ TEST_F(ConvertTest, AFinishedChunkCarriesReasonUsageAndTimings) {
   EXPECT_EQ(message.finish().timings().decode_seconds(), 3);
 }
 
-// Of each token what it adds to a text, not how the vocabulary spells it ("Ġ"), and the bytes behind it.
+// A token's text is what it adds to the output, not the vocabulary's spelling ("Ġ"); its bytes are exact.
 TEST_F(ConvertTest, LogprobsHaveDecodedTextAndItsBytes) {
   OutputChunk chunk;
   chunk.logprobs.resize(3);

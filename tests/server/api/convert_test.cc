@@ -135,7 +135,7 @@ TEST_F(ConvertTest, SpecialTokensInTextArePlainUnlessAllowed) {
   EXPECT_EQ(Convert()->prompt, Ids{kEnd});
 }
 
-// Vocabularies are padded: an id that no token has is a row of the model all the same.
+// Vocabularies are padded: an id without a token is still a row of the model.
 TEST_F(ConvertTest, ReservedIdsOfThePaddingAreLegalAndHaveNoText) {
   ServedModel padded = model_;
   padded.vocab_size = 300;

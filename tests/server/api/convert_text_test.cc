@@ -6,7 +6,7 @@
 namespace switchyard::server {
 namespace {
 
-// gRPC's clients take 4 MiB unless they are told otherwise.
+// gRPC's clients accept 4 MiB by default.
 TEST_F(ConvertTest, AnAnswerOfTokenizeIsNoLongerThanClientsTake) {
   v1::TokenizeRequest request;
   for (int i = 0; i < 300'000; ++i) request.mutable_text()->append("a b ");

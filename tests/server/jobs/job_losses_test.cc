@@ -1,4 +1,4 @@
-// What befalls jobs: workers that die, hang or lie.
+// Faults of jobs' workers: they die, hang or send wrong reports.
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
 
@@ -28,7 +28,7 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   EXPECT_EQ(trainers_[3]->assignments[0].attempt, 2);
   EXPECT_GT(trainers_[3]->epoch(), old);
 
-  // What still comes of the old epoch is of no use to anybody.
+  // Late reports of the old epoch are ignored.
   manager_->runs().OnTraining(1, old, TrainingStarted{.step = 0});
   manager_->runs().OnTraining(3, old, TrainingStarted{.step = 0});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
@@ -49,7 +49,7 @@ TEST_F(ManagerTest, OnlyRankZeroReportsSteps) {
   progress.step = 7;
   manager_->runs().OnTraining(2, trainers_[2]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
-  Connect(3);  // refused: there are two
+  Connect(3);  // refused: two are registered
   EXPECT_EQ(trainers_[3]->closed.code(), absl::StatusCode::kResourceExhausted);
   manager_->runs().OnTraining(3, trainers_[1]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
@@ -58,7 +58,7 @@ TEST_F(ManagerTest, OnlyRankZeroReportsSteps) {
 TEST_F(ManagerTest, AStepBeforeTheLastStartIsAStart) {
   const std::string id = Begun();
   manager_->runs().OnTraining(1, trainers_[1]->epoch(), TrainingStarted{.step = 0});
-  Step(1);  // the other one's word is still on its way
+  Step(1);  // the other rank's report is still on its way
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   manager_->runs().OnTraining(2, trainers_[1]->epoch(), TrainingStarted{.step = 0});
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
@@ -212,7 +212,7 @@ TEST_F(ManagerTest, AWorkerWhoseWordsLieUnreadIsNotFenced) {
 TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   const std::string id = Running();
   const int64_t epoch = trainers_[1]->epoch();
-  const auto pass = [&](absl::Duration time) {  // in which the second says nothing
+  const auto pass = [&](absl::Duration time) {  // the second worker stays silent meanwhile
     for (const absl::Time end = host_.now + time; host_.now < end;) {
       host_.now += absl::Milliseconds(50);
       manager_->runs().OnTrainerHeartbeat(1);
@@ -220,7 +220,7 @@ TEST_F(ManagerTest, ASilentWorkerIsFenced) {
     }
   };
   pass(options_.trainers.silence - absl::Seconds(1));
-  host_.now += absl::Seconds(6);  // the server itself stood still
+  host_.now += absl::Seconds(6);  // the server itself was paused
   manager_->Tick();
   EXPECT_TRUE(trainers_[1]->closed.ok() && trainers_[2]->closed.ok()) << trainers_[2]->closed;
   pass(absl::Seconds(1));
@@ -260,7 +260,7 @@ TEST_F(ManagerTest, StrangersAreRefused) {
   EXPECT_EQ(client->closed.code(), absl::StatusCode::kAlreadyExists);
 }
 
-// A server is killed in each state of a job; the next one goes on by the table, and no attempt's number comes twice.
+// The counts for metrics, over attempts and losses.
 TEST_F(ManagerTest, TheStatsCount) {
   ConnectBoth();
   const std::string id = Submit(Spec(1)), other = Submit(Spec(1)), waiting = Submit(Spec(1));
@@ -285,7 +285,7 @@ TEST_F(ManagerTest, TheStatsCount) {
   EXPECT_EQ(counts.slots.at(1).checkpoint_step, 3);
   EXPECT_DOUBLE_EQ(counts.slots.at(1).checkpoint_age_seconds, 2);
 
-  // Steps that are done again train no more tokens, but for those beyond.
+  // Repeated steps do not count tokens again; further steps do.
   for (const int64_t step : {1, 2, 3, 4}) Step(step, 2);
   EXPECT_EQ(manager_->counts().steps, 5);
   EXPECT_EQ(manager_->counts().tokens, 128);

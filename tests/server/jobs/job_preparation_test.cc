@@ -24,11 +24,11 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   manager_->runs().OnPrepareProgress(id, 5, 9);
   EXPECT_EQ(Get(id)->prepared_bytes, 5);
   manager_->runs().OnPrepared(id,
-                              PackedData{.tokens = 10, .trained_tokens = 10, .counted_tokens = 23});  // just a batch
+                              PackedData{.tokens = 10, .trained_tokens = 10, .counted_tokens = 23});  // exactly a batch
   ASSERT_EQ(host_.packs[id].size(), 2u);
   EXPECT_THAT(host_.packs[id][1].inputs, ElementsAre("e.jsonl"));
   EXPECT_EQ(host_.packs[id][1].output, id + "/evaluation.bin");
-  // A server after this one does not pack again what is ready.
+  // The next server does not pack again files that are ready.
   Restart();
   ConnectBoth();
   manager_->Tick();

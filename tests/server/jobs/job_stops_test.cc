@@ -82,7 +82,7 @@ TEST_F(ManagerTest, CancelSavesFirst) {
   for (const WorkerId rank : {1, 2}) {
     EXPECT_THAT(trainers_[rank]->commands, ElementsAre(absl::StrCat("save ", trainers_[rank]->epoch())));
   }
-  Step(180);  // was under way
+  Step(180);  // this step was under way
   manager_->runs().OnTraining(1, trainers_[1]->epoch(), jobs::SavedCheckpoint{.step = 180, .folder = "y"});
   AllEnd(jobs::TrainOutcome::kStopped);
   EXPECT_EQ(StateOf(id), jobs::JobState::kCancelled);
