@@ -71,20 +71,20 @@ absl::StatusOr<std::vector<bool>> OffloadedOf(const v1::LayerResidents& layer, i
   return offloaded;
 }
 
-v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& standings) {
+v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& predictors) {
   v1::PredictorStatsList columns;
-  for (const popularity::PredictorStats& standing : standings) {
-    columns.add_layers(standing.layer);
-    columns.add_phases(static_cast<int32_t>(standing.phase));
-    columns.add_aheads(standing.ahead);
-    columns.add_estimators(static_cast<int32_t>(standing.estimator));
-    columns.add_batches(standing.batches);
-    columns.add_accuracies(static_cast<float>(standing.accuracy));
-    columns.add_distances(static_cast<float>(standing.distance));
-    columns.add_states(static_cast<int32_t>(standing.state));
-    columns.add_used(standing.used);
-    columns.add_off_distances(static_cast<float>(standing.off_distance));
-    columns.add_marginal_distances(static_cast<float>(standing.marginal_distance));
+  for (const popularity::PredictorStats& stats : predictors) {
+    columns.add_layers(stats.layer);
+    columns.add_phases(static_cast<int32_t>(stats.phase));
+    columns.add_aheads(stats.ahead);
+    columns.add_estimators(static_cast<int32_t>(stats.estimator));
+    columns.add_batches(stats.batches);
+    columns.add_accuracies(static_cast<float>(stats.accuracy));
+    columns.add_distances(static_cast<float>(stats.distance));
+    columns.add_states(static_cast<int32_t>(stats.state));
+    columns.add_used(stats.used);
+    columns.add_off_distances(static_cast<float>(stats.off_distance));
+    columns.add_marginal_distances(static_cast<float>(stats.marginal_distance));
   }
   return columns;
 }

@@ -24,7 +24,7 @@ v1::Replica::Reason ReasonOf(placement::SlotOrigin origin) {
 }
 
 // Returns the report that says where experts are now; null: there is none, or experts do not move.
-const ReceivedReport* TellerOf(const ExpertsCopy& experts) {
+const ReceivedReport* PlacementReportOf(const ExpertsCopy& experts) {
   const bool reported = !experts.reports.empty() && experts.reports[0].report != nullptr &&
                         !experts.reports[0].report->placements.empty();
   return reported ? &experts.reports[0] : nullptr;
@@ -34,10 +34,10 @@ const ReceivedReport* TellerOf(const ExpertsCopy& experts) {
 std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, int layer) {
   const placement::Placement& lives = experts.placement.layers[static_cast<size_t>(layer)]->placement;
   std::vector<std::vector<v1::Replica>> now(static_cast<size_t>(lives.num_experts));
-  const ReceivedReport* const teller = TellerOf(experts);
-  if (teller == nullptr) return now;
-  const placement::Placement& placement = teller->report->placements[static_cast<size_t>(layer)];
-  auto origin = teller->report->origins[static_cast<size_t>(layer)].begin();
+  const ReceivedReport* const source = PlacementReportOf(experts);
+  if (source == nullptr) return now;
+  const placement::Placement& placement = source->report->placements[static_cast<size_t>(layer)];
+  auto origin = source->report->origins[static_cast<size_t>(layer)].begin();
   for (int device = 0; device < placement.num_devices(); ++device) {
     for (const int32_t expert : placement.slots[static_cast<size_t>(device)]) {
       const placement::SlotOrigin by = *origin++;
@@ -55,19 +55,19 @@ void DescribePredictors(int layer, const ExpertsCopy& experts, v1::LayerExperts*
   std::vector<const std::vector<popularity::PredictorStats>*> ranks;
   for (const ReceivedReport& reported : experts.reports)
     if (reported.report != nullptr) ranks.push_back(&reported.report->standings);
-  for (const popularity::GroupStats& standing : popularity::GroupStandings(ranks, layer)) {
+  for (const popularity::GroupStats& estimator : popularity::GroupStandings(ranks, layer)) {
     v1::EstimatorUse* use = out->add_estimators();
-    use->set_estimator(std::string(NameOf(standing.mean.estimator)));
-    use->set_phase(std::string(NameOf(standing.mean.phase)));
-    use->set_layers_ahead(standing.mean.ahead);
-    use->set_accuracy(standing.mean.accuracy);
-    use->set_total_variation(standing.mean.distance);
-    use->set_batches(standing.mean.batches);
-    use->set_workers_using(standing.ranks_using);
-    use->set_workers_off(standing.ranks_off);
-    if (standing.ranks_off == 0) continue;
-    use->set_why_off(absl::StrFormat("its distance was %.3f, marginal's %.3f", standing.mean.off_distance,
-                                     standing.mean.marginal_distance));
+    use->set_estimator(std::string(NameOf(estimator.mean.estimator)));
+    use->set_phase(std::string(NameOf(estimator.mean.phase)));
+    use->set_layers_ahead(estimator.mean.ahead);
+    use->set_accuracy(estimator.mean.accuracy);
+    use->set_total_variation(estimator.mean.distance);
+    use->set_batches(estimator.mean.batches);
+    use->set_workers_using(estimator.ranks_using);
+    use->set_workers_off(estimator.ranks_off);
+    if (estimator.ranks_off == 0) continue;
+    use->set_why_off(absl::StrFormat("its distance was %.3f, marginal's %.3f", estimator.mean.off_distance,
+                                     estimator.mean.marginal_distance));
   }
 }
 
@@ -158,15 +158,15 @@ absl::string_view SpareReason(v1::Replica::Reason reason) {
 
 // " Spare slots had it on ...", if any did.
 std::string WhySpare(const ExpertsCopy& experts, int layer, int expert, absl::Time now) {
-  const ReceivedReport* const teller = TellerOf(experts);
-  if (teller == nullptr) return "";
+  const ReceivedReport* const source = PlacementReportOf(experts);
+  if (source == nullptr) return "";
   std::vector<std::string> spare;
   const std::vector<std::vector<v1::Replica>> replicas = ReplicasNow(experts, layer);
   for (const v1::Replica& replica : replicas[static_cast<size_t>(expert)]) {
     if (replica.reason() == v1::Replica::RESIDENT) continue;
     spare.push_back(absl::StrCat("worker ", replica.worker(), " (", SpareReason(replica.reason()), ")"));
   }
-  const std::string age = absl::StrFormat("%.1f s ago", absl::ToDoubleSeconds(now - teller->at));
+  const std::string age = absl::StrFormat("%.1f s ago", absl::ToDoubleSeconds(now - source->at));
   if (spare.empty()) return absl::StrCat(" No spare slot had it ", age, ".");
   return absl::StrCat(" Spare slots had it ", age, " on ", absl::StrJoin(spare, ", "), ".");
 }

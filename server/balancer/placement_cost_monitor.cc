@@ -70,7 +70,7 @@ void PlacementCostMonitor::NoteCopies(int rank, int64_t bytes, double seconds) {
 }
 
 double PlacementCostMonitor::copy_seconds() const {
-  const bool measured = copied_.bytes >= kTellingBytes && copied_.seconds > 0;
+  const bool measured = copied_.bytes >= kMeasurableBytes && copied_.seconds > 0;
   const double memory = measured ? static_cast<double>(copied_.bytes) / copied_.seconds : kMemoryBytesPerSecond;
   const double rate = link_bytes_per_second_ > 0 ? std::min(link_bytes_per_second_, memory) : memory;
   return static_cast<double>(expert_bytes_) / rate;

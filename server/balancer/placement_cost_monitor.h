@@ -22,7 +22,7 @@ namespace switchyard::server {
 class PlacementCostMonitor {
  public:
   // Bytes that must be copied, by all workers together, before the speed of copies counts as measured.
-  static constexpr int64_t kTellingBytes = int64_t{16} << 20;
+  static constexpr int64_t kMeasurableBytes = int64_t{16} << 20;
 
   // expert_bytes: size of one expert.  copy_bytes_per_second: speed of an emulated link, which bounds copies; 0 = none.
   PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second);

@@ -153,7 +153,7 @@ class MemoryTest : public testing::Test {
       EXPECT_LE(peak, limit) << "rank " << rank << " of " << experts.size() << " holds " << weights;
       EXPECT_GE(peak, weights) << "rank " << rank << ": is that the worker?";
       if (experts[rank] * 2 < kExperts) {
-        EXPECT_GT(all_experts + rest, limit) << "the checkpoint is too small to tell";
+        EXPECT_GT(all_experts + rest, limit) << "the checkpoint is too small for this test";
       }
       RecordProperty(absl::StrCat("peak_of_rank_", rank), absl::StrCat(peak, " of ", limit));
     }

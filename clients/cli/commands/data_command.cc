@@ -29,7 +29,7 @@ absl::StatusOr<int> Pack(Console& console, const PackFlags& flags) {
   request.set_output(flags.output);
   request.set_tokenizer(flags.tokenizer);
   int reported = -1;
-  const auto tell = [&](const v1::PackDataResponse& message) {
+  const auto show = [&](const v1::PackDataResponse& message) {
     if (message.bytes_total() <= 0) return;
     const int percent = static_cast<int>(100.0 * static_cast<double>(message.bytes_done()) /
                                          static_cast<double>(message.bytes_total()));
@@ -39,7 +39,7 @@ absl::StatusOr<int> Pack(Console& console, const PackFlags& flags) {
     console.err << (console.live ? "\r" : "") << "[packed " << step << " % of " << message.bytes_total() << " bytes]"
                 << (console.live && percent < 100 ? "" : "\n") << std::flush;
   };
-  const absl::StatusOr<v1::PackDataResponse> packed = client->PackData(request, tell);
+  const absl::StatusOr<v1::PackDataResponse> packed = client->PackData(request, show);
   if (console.live && reported >= 0 && reported < 100) console.err << std::endl;
   if (!packed.ok()) return packed.status();
   if (flags.json) {

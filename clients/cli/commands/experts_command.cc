@@ -204,12 +204,12 @@ void AddExpertsCommand(Command* app) {
   command->flags()->Add("json", &flags->json, "print one line of JSON, with every expert");
   flags->server.AddTo(command->flags());
   command->SetFooter(
-      "Without --layer a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"
-      "x mean: 1 = all alike. The busiest worker's is how a layer's time suffers.\n"
-      "Workers tell their estimators' figures and where replicas are every few seconds. Right: the share of batches\n"
-      "whose set of the 2k most popular experts was foreseen; distance: total variation, 0 = exact. Spare: a slot "
-      "that\n"
-      "follows each batch, filled when the group began (start), by an estimate or by the gate.");
+      "Without --layer, prints a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"
+      "x mean: 1 = balanced load. The busiest worker's shows by how much imbalance slows a layer down.\n"
+      "Workers report their estimators' figures and their replicas every few seconds. Right: the share of batches\n"
+      "whose 2k most popular experts were predicted; distance: total variation, 0 = exact. Spare: a slot for a "
+      "replica,\n"
+      "filled when the group began (start), after an estimate, or after the gate.");
   command->SetRun([flags](Console& console) { return RunExperts(console, *flags); });
 }
 

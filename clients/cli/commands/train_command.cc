@@ -230,7 +230,7 @@ void AddSubmit(Command* train) {
       "  switchyard train submit --architecture=demo --dataset=train.jsonl --evaluation=heldout.jsonl \\\n"
       "      --steps=2000 --sequence_length=256 --batch_sequences=16 --learning_rate=1e-3 --watch\n"
       "  switchyard train submit --spec=job.json --steps=100 --label=try=2\n"
-      "Files are the server's, beneath its dataset and checkpoint roots. All that is wrong with a job is told at "
+      "Files are the server's, beneath its dataset and checkpoint roots. All problems of a job are reported at "
       "once.");
   command->SetRun([values](Console& console) { return Submit(console, *values); });
 }

@@ -78,7 +78,7 @@ class TokenWriter {
   const std::string part_name_;
   jobs::TokenFileHeader header_;
   AppendFile tokens_, mask_, documents_;  // the latter two are unnamed files, appended to the tokens at the end
-  uint8_t mask_bits_ = 0;                 // of the last tokens, of which there are fewer than 8
+  uint8_t mask_bits_ = 0;                 // of the last tokens, which are fewer than 8
   int64_t num_trained_ = 0;
   bool unfinished_ = false;  // this writer must remove part_name_
 };

@@ -113,7 +113,7 @@ TEST_F(BackgroundBalancerTest, MeasuredCostsReachRanksFromTheFirstSteps) {
     EXPECT_EQ(Plans(PlanOutcome::kCommitted), 0);
     Steps(200);
     EXPECT_EQ(log.size(), 2u) << "they are what they were: " << log.back();
-    meter.NoteCopies(0, PlacementCostMonitor::kTellingBytes, 1e3);
+    meter.NoteCopies(0, PlacementCostMonitor::kMeasurableBytes, 1e3);
     Steps(64);
     EXPECT_EQ(log.back(), "prepare 2") << "copies turned out to be slow";
     // If the group is lost meanwhile, the next one begins with the costs measured by then.

@@ -218,7 +218,8 @@ TEST_F(ExpertViewTest, ReportsPredictorsOfAllWorkers) {
   EXPECT_EQ(use.workers_off(), 1);
   EXPECT_EQ(use.why_off(), "its distance was 0.600, marginal's 0.250");
   experts.reports.push_back({});
-  EXPECT_FALSE(DescribeExperts({}, experts, absl::UnixEpoch()).has_report_age_seconds()) << "one has not told";
+  EXPECT_FALSE(DescribeExperts({}, experts, absl::UnixEpoch()).has_report_age_seconds())
+      << "one worker has not reported";
 }
 
 TEST_F(ExpertViewTest, WhyWantsAnExpertThatIsThere) {

@@ -69,9 +69,9 @@ TEST_F(PlacementCostMonitorTest, CostsAreMeasured) {
 
 // Copies are measured by workers' reports, and are never faster than the emulated link.
 TEST_F(PlacementCostMonitorTest, CopiesAreMeasured) {
-  constexpr int64_t kMost = PlacementCostMonitor::kTellingBytes;
+  constexpr int64_t kMost = PlacementCostMonitor::kMeasurableBytes;
   meter_.NoteCopies(1, kMost - 1, 1.0);
-  EXPECT_DOUBLE_EQ(meter_.copy_seconds(), 2e-3) << "too few to tell";
+  EXPECT_DOUBLE_EQ(meter_.copy_seconds(), 2e-3) << "too few bytes to measure";
   meter_.NoteCopies(0, 1, 0);
   EXPECT_NEAR(meter_.copy_seconds(), 20e6 / kMost, 1e-6);
   EXPECT_NEAR(1e-12 * static_cast<double>(meter_.Costs().copy_ps), 20e6 / kMost, 1e-6);

@@ -60,7 +60,7 @@ TEST_F(EngineTest, AStopStringEndsTheChoiceAndIsNotShown) {
   Submit(reader, std::move(request));
   EXPECT_TRUE(reader.End().ok());
   EXPECT_EQ(reader.text(), "abc");
-  EXPECT_EQ(reader.tokens().size(), 6u) << "the tokens of the stop string are told, those behind it are not";
+  EXPECT_EQ(reader.tokens().size(), 6u) << "the tokens of the stop string are sent, those after it are not";
   EXPECT_EQ(reader.last().reason, batching::FinishReason::kStop);
   EXPECT_EQ(reader.last().stop_string, "def");
   EXPECT_EQ(reader.last().stop_token, -1);

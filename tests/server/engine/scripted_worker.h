@@ -92,7 +92,7 @@ class ScriptedWorker final : public WorkerClient {
   int dropped() const { return dropped_; }
   int slices() const { return slices_; }                                         // of its time for training, so far
   int64_t placement_epoch() const { return placement_epoch_; }                   // of the last plan
-  const placement::GroupPlacement& begins_with() const { return begins_with_; }  // once its group stands
+  const placement::GroupPlacement& begins_with() const { return begins_with_; }  // valid once its group has formed
   // Sets how long a step takes from now on.  Call on the engine's thread.
   void set_step_ms(int ms) { step_ms_ = ms; }
   // Sends `count` more answers, then holds the others back; -1 = sends all.

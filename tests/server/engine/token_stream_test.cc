@@ -144,7 +144,7 @@ TEST(TokenStream, ChunksOfASlowReaderAreJoined) {
   TokenStream stream;
   int notified = 0;
   stream.Attach([&] { ++notified; });
-  EXPECT_EQ(notified, 1) << "what came before is told at once";
+  EXPECT_EQ(notified, 1) << "notified at once of earlier chunks";
   stream.Push(Chunk(0, 0, "a"), kStart);
   EXPECT_EQ(notified, 2);
   stream.Push(Chunk(1, 0, "x"), kStart);

@@ -236,7 +236,7 @@ TEST_F(GroupTest, SurvivorsKeepTheirRanksAndANewcomerGetsTheFreeOne) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kWaiting);
   EXPECT_THAT(workers[1]->aborts, ElementsAre(Pair(1, "worker of rank 1 was lost: its link ended")));
   EXPECT_THAT(workers[3]->aborts.size(), 1u);
-  EXPECT_EQ(log.back(), "down: worker of rank 1 was lost: its link ended") << "no process: clients are told";
+  EXPECT_EQ(log.back(), "down: worker of rank 1 was lost: its link ended") << "no process, since clients see it";
   ASSERT_TRUE(Register(9, Info("z", 0)).ok());  // the rank of its index is taken
   EXPECT_EQ(RankOf(1), 0);
   EXPECT_EQ(RankOf(9), 1);
