@@ -75,7 +75,7 @@ class ConnectionGate {
 
  private:
   enum Kind { kClient, kKept, kLocal, kNumKinds };
-  // As gRPC names them.
+  // A peer, parsed from gRPC's name for it.
   struct Peer {
     std::string address;  // without its scope; empty: on this machine's socket
     int port = -1;

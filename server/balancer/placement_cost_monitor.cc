@@ -17,7 +17,7 @@ constexpr double kMostExchanged = 1e12;  // rows of a step
 
 constexpr popularity::Phase kPhases[] = {popularity::Phase::kPrefill, popularity::Phase::kDecode};
 
-// Of a worker's message.
+// Returns a worker's figure, or 0 if it is impossible.
 double Possible(double seconds) { return seconds >= 0 && seconds < kLongestStep ? seconds : 0; }
 
 }  // namespace

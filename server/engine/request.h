@@ -59,7 +59,7 @@ struct OutputChunk {
   std::vector<batching::PositionLogprobs> prompt_logprobs;
   ExpertPaths expert_paths;
   bool finished = false;
-  // Of a finished choice:
+  // Set for a finished choice only:
   batching::FinishReason reason = batching::FinishReason::kNone;
   int32_t stop_token = -1;
   std::string stop_string;

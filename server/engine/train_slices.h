@@ -85,7 +85,7 @@ class TrainSlices {
  private:
   const double share_;
   std::atomic<bool> wanted_{false};
-  // Of the engine's thread:
+  // Used on the engine's thread:
   absl::Duration owed_;
   absl::Time owed_until_ = absl::InfinitePast();     // end of the slice for which a step waits
   absl::Time counted_until_ = absl::InfinitePast();  // end of the time that finished steps have counted

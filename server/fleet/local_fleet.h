@@ -32,7 +32,7 @@ class LocalFleet {
     std::function<std::vector<std::string>(int index)> args;
     int count = 0;
     std::string what = "worker";  // for messages
-    // Until Finalize, this many ends of a worker are fatal, too (0: never).
+    // Number of ends of a worker that are fatal before Finalize; 0: no limit.
     int max_deaths_unfinalized = 0;
     // Called on the watching thread when a worker fails fatally, with a sentence.
     std::function<void(std::string)> on_fatal;
