@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What one clone compiled, another one need not compile again.
+# Clones share a ccache, so that none compiles what another one has compiled.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 
 preset=release
@@ -26,7 +26,7 @@ if ! cmake --preset "$preset" "${options[@]}" >"$build/configure.log" 2>&1; then
   exit 1
 fi
 sed -n 's/^-- \(CUDA: \)/\1/p' "$build/configure.log"
-# On a terminal ninja shows one moving line; in a log one line of every fiftieth step is enough.
+# On a terminal ninja overwrites one line; in a log a line for every fiftieth step is enough.
 if [ -t 1 ]; then
   cmake --build "$build" --target "${targets[@]}"
 else

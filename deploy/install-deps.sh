@@ -31,14 +31,14 @@ if [ $tests -eq 1 ]; then
   for package in clang-format-14 clang-tidy-19 iproute2; do installed "$package" || extras+=("$package"); done
   command -v promtool >/dev/null || want_promtool=1
 fi
-# cmake itself may be among the missing.
+# cmake itself may be missing.
 toolkit_there() { command -v cmake >/dev/null && cmake -P "$deploy/cmake/SyFindCuda.cmake" >/dev/null 2>&1; }
 has_pip() { python3 -m pip --version >/dev/null 2>&1 || /usr/bin/python3 -m pip --version >/dev/null 2>&1; }
 if [ $want_cuda -eq 1 ]; then
   toolkit_there && want_cuda=0
   [ $want_cuda -eq 0 ] || has_pip || extras+=(python3-pip)
 fi
-# The last thing done, whatever came before it.
+# Runs last, even after an error.
 make_toolkit() {
   [ $want_cuda -eq 0 ] || toolkit_there || "$deploy/cuda/make_toolkit.sh" || exit 3
   exit 0
@@ -85,7 +85,7 @@ if [ ${#extras[@]} -gt 0 ]; then
 fi
 if [ $want_promtool -eq 1 ]; then
   echo "installing promtool"
-  # Not worth stopping for: without it one test is skipped, and says so.
+  # Not fatal: without it one test is skipped, with a message.
   (install_promtool) || { tail -n 5 "$work/log" >&2; echo "install-deps.sh: no promtool; the test of the metrics' format will be skipped" >&2; }
 fi
 make_toolkit

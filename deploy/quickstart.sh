@@ -42,10 +42,10 @@ stop() {
 trap stop EXIT
 trap 'stop; exit 130' INT TERM
 
-# A server that does not listen yet is not to be called unreachable.
+# Waits until the server listens, so that `status` does not call it unreachable.
 while kill -0 "$server" 2>/dev/null && ! grep -q ' gRPC on ' "$log"; do sleep 0.05; done
 
-# A large checkpoint takes its time; `status` shows how far it is.  A server that ends is not waited for.
+# A large checkpoint takes long to load; `status` shows the progress.  Stops waiting if the server ends.
 "$bin/switchyard" status --server="127.0.0.1:$port" --wait=3600 >/dev/null &
 waiter=$!
 while kill -0 "$server" 2>/dev/null && kill -0 "$waiter" 2>/dev/null; do sleep 0.05; done

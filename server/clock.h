@@ -1,5 +1,5 @@
 // The server's clock: monotonic, so that a wall clock that jumps moves no deadline.  It starts at the wall clock's
-// time, so that its values read as times; they are never compared with the wall clock's.
+// time, so that its values read as times; never compare them with the wall clock.
 #pragma once
 
 #include <chrono>

@@ -23,7 +23,7 @@
 namespace switchyard::server {
 namespace {
 
-// Type and permissions of what is at the path; 0 where nothing is.
+// Returns type and permissions of the file at the path; 0 if there is none.
 mode_t ModeOf(const std::string& path) {
   struct stat st;
   return stat(path.c_str(), &st) == 0 ? st.st_mode : 0;
@@ -42,18 +42,18 @@ class Problems {
     Check(std::find(values.begin(), values.end(), value) != values.end(),
           absl::StrCat("--", flag, "=", value, ": must be ", expected));
   }
-  // For a flag that is at its default unless the flag that it `is_for` allows it.
+  // Complains if the flag differs from its default (`otherwise`) where it is not allowed.
   template <class Value>
   void OnlyFor(bool allowed, absl::string_view flag, const Value& value, const Value& otherwise,
                absl::string_view is_for) {
     Check(allowed || value == otherwise, absl::StrCat("--", flag, "=", value, ": is for ", is_for));
   }
-  // For limits that depend on another flag; the flags' table has the others.
+  // Checks a range that depends on another flag; the table of flags has the fixed ranges.
   void Range(absl::string_view flag, int value, int low, int high) {
     Check(value >= low && value <= high,
           absl::StrCat("--", flag, "=", value, ": must be within [", low, ", ", high, "]"));
   }
-  // A device or a FIFO might never end.
+  // Only regular files are accepted: a device or a FIFO might never end.
   void File(absl::string_view flag, const std::string& path) {
     Check(IsFile(path),
           absl::StrCat("--", flag, "=", path, ModeOf(path) != 0 ? ": not a regular file" : ": no such file"));
@@ -81,7 +81,7 @@ void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
   const offload::ExpertBudgetOptions defaults;
   problems->OnlyFor(!config.experts.empty(), "expert_policy", config.experts.policy, defaults.policy,
                     "--expert_budget, which is not given");
-  // Both make a file of the experts.
+  // Both an expert budget and placements copy experts from a file.
   const bool has_file = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
   constexpr absl::string_view kIsFor = "--expert_budget, or for a --placement other than static";
   problems->OnlyFor(has_file, "expert_file_dir", config.experts.file_dir, defaults.file_dir, kIsFor);
@@ -94,7 +94,7 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
   problems->OneOf("device", config.device, {"cpu", "cuda"}, "cpu or cuda");
   problems->Check(config.gpu_memory_fraction > 0 && config.gpu_memory_fraction <= 1,
                   absl::StrCat("--gpu_memory_fraction=", config.gpu_memory_fraction, ": must be within (0, 1]"));
-  // A flag for GPUs may have its default on CPUs.
+  // On CPUs, flags for GPUs must keep their defaults.
   const auto gpu_only = [&](bool is_default, absl::string_view flag) {
     problems->Check(config.device != "cpu" || is_default, absl::StrCat(flag, ": is for GPUs, but --device=cpu"));
   };
@@ -107,7 +107,7 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
   CheckExpertFlags(config, problems);
 }
 
-// Without a token every process that reaches the port could join.
+// Checks the join token: without one, every process that reaches the port could join.
 void CheckJoining(const ServerConfig& config, Problems* problems) {
   const int elsewhere = config.workers - config.local_workers + config.train_workers - config.local_train_workers;
   problems->Check(
@@ -148,7 +148,8 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
     problems->Check(!trains || !path->empty(), absl::StrCat("--", flag, ": missing; training workers want it"));
     if (path->empty()) continue;
     const absl::Status status = RootDir::Open(*path, what).status();
-    // Serving does not depend on the disk of jobs: TrainingSubsystem reports a checkpoint root that cannot be used.
+    // A checkpoint root that cannot be used only disables jobs (TrainingSubsystem reports it), since serving does not
+    // need it.
     const bool only_disables_jobs = path == &config->checkpoint_root;
     problems->Check(status.ok() || only_disables_jobs, absl::StrCat("--", flag, ": ", status.message()));
   }
@@ -169,7 +170,7 @@ std::string NameOfModel(const std::string& directory) {
   char buffer[PATH_MAX];
   const std::string real = realpath(directory.c_str(), buffer) != nullptr ? buffer : given;
   const std::vector<std::string> parts = absl::StrSplit(real, '/');
-  // A link has a name of its own.
+  // A symbolic link's own name counts.
   if (!last.empty() && last != "." && last != ".." && last != parts.back()) return last;
   const size_t n = parts.size();
   if (n >= 3 && parts[n - 2] == "snapshots" && absl::StartsWith(parts[n - 3], "models--")) {
@@ -214,7 +215,7 @@ absl::Status ServerConfig::Finish() {
   problems.OneOf("dtype", dtype, {"auto", "fp32", "bf16", "fp16", "fp64"}, "one of auto, fp32, bf16, fp16, fp64");
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
-  // On loopback all clients are this machine's, and have one address.
+  // On loopback all clients have one address, this machine's.
   if (max_streams_per_client == 0) {
     max_streams_per_client = rpc::IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
   }

@@ -21,20 +21,20 @@ struct ServerConfig {
 
   std::string host = "127.0.0.1";
   int port = 50051;                        // 0 = any free one
-  std::string metrics_host = "127.0.0.1";  // not `host`: the page is not for everybody
+  std::string metrics_host = "127.0.0.1";  // separate from `host`, as the page is not for every client
   int metrics_port = 9464;                 // 0 = any free one, -1 = none
-  int worker_metrics_port = 0;  // of the first local worker, the n-th has n more; 0 = any free ones, -1 = none
-  bool insecure = false;        // plaintext on another address than loopback
+  int worker_metrics_port = 0;             // of local worker 0; worker n uses this + n; 0 = any free ones, -1 = none
+  bool insecure = false;                   // plaintext on another address than loopback
 
   int local_workers = 1;      // started by this server on this machine
   int workers = 0;            // that make a group; 0 = local_workers
   std::string worker_binary;  // default: switchyard-worker beside this program
   std::string join_token_file;
-  std::string join_token;   // workers from elsewhere must present it; default: drawn at the start where none may come
+  std::string join_token;   // workers from elsewhere must present it; drawn at the start if none are expected
   std::string local_token;  // drawn at the start; only local workers have it
   std::string dtype = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
-  std::string device = "cpu";        // of local workers; "cuda": worker i has GPU i
+  std::string device = "cpu";        // of local workers; "cuda": worker i uses GPU i
   double gpu_memory_fraction = 0.9;  // of a GPU's memory, for weights, scratch and cache
   bool deterministic = false;        // on GPUs: a sequence's results do not depend on the rest of the batch
   bool cuda_graphs = true;
@@ -74,20 +74,21 @@ struct ServerConfig {
   absl::Duration unread_end_timeout = absl::Seconds(30);  // then a stream whose client does not read its end is reset
   absl::Duration drain_timeout = absl::Seconds(25);       // after SIGTERM
   absl::Duration start_timeout = absl::Minutes(10);       // for a group to form, without progress
-  // A step that takes longer than step_timeout + its rows x row_timeout is a lost group; see WorkerGroup::Options.
+  // A step that takes longer than step_timeout + its rows x row_timeout ends the group; see WorkerGroup::Options.
   absl::Duration step_timeout = absl::Seconds(120);
   absl::Duration row_timeout = absl::Seconds(1);
 
-  // Fills derived fields (names, workers).  InvalidArgument: every problem, one a line.
+  // Checks the configuration and fills in derived fields (names, workers).  InvalidArgument lists every problem, one a
+  // line.
   absl::Status Finish();
-  // The most calls, of all kinds, that one connection may have open.
+  // Most calls, of all kinds, that one connection may have open.
   int StreamsPerConnection() const { return 2 * max_streams_per_client + 64; }
-  // The most Generate calls without a request that one connection may reset within some seconds.
+  // Most Generate calls that one connection may reset before their request comes, per window of ResetGuard.
   int MostWithoutRequest() const { return std::max(2000, 2 * StreamsPerConnection()); }
 };
 
-// The name of a checkpoint's directory: the last part of its path, where that is "." or ".." the last part of the real
-// path.  A snapshot of the HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is ORG/NAME.
+// Returns a model's name by its directory: the path's last part, or that of the real path if it is "." or "..".  A
+// snapshot in the HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is named ORG/NAME.
 std::string NameOfModel(const std::string& directory);
 
 }  // namespace switchyard::server

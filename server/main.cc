@@ -26,7 +26,7 @@ constexpr int kExitBadConfig = 2;
 constexpr size_t kMinTokenBytes = 16;
 constexpr int64_t kOwnOpenFiles = 128;  // besides the connections of clients and workers
 
-// What the flags have set, checked as a whole: every problem at once.
+// Checks what the flags have set, as a whole; reports every problem at once.
 absl::Status Finish(ServerConfig* config) {
   const absl::StatusOr<std::string> token = ReadJoinToken(config->join_token_file, kMinTokenBytes);
   if (token.ok()) config->join_token = *token;
@@ -81,7 +81,7 @@ int Main(ServerConfig config) {
   });
   (*server)->Stop();
   LogInfo("stopped");
-  // Everything is closed; what is left are destructors, of which the metrics' page alone waits for seconds.
+  // Everything is closed.  Skips the remaining destructors, since the metrics page's would take seconds.
   std::_Exit(0);
 }
 

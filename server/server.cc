@@ -29,10 +29,10 @@ namespace {
 
 constexpr char kReadiness[] = "readiness";
 constexpr int kReflectionThreads = 16;
-constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of calls that wait for the files of jobs to be looked at
-// At the end: for calls to end, and then for clients to take their last bytes.
+constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of waiting calls that check jobs' files
+// Time limits at the end: for calls, and then for clients to read their last bytes.
 constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
-constexpr int kLocalConnections = 2;  // of one worker: its old one may not be known to be gone
+constexpr int kLocalConnections = 2;  // per worker: its old connection may still count
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
@@ -47,8 +47,8 @@ fleet::EngineSettings SettingsOf(const ServerConfig& config) {
 }
 
 void SetKeepalive(grpc::ServerBuilder* builder) {
-  // A client that is gone is seen in about 2 s while it has a call; clients may ping every 5 s.  Clients without a call
-  // are not pinged, as some read only during calls (a chat that waits for its user, say).
+  // A client with a call is found to be gone in about 2 s; clients may ping every 5 s.  Clients without a call are not
+  // pinged, since some read only during calls (for example a chat that waits for its user).
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
@@ -61,10 +61,10 @@ void SetKeepalive(grpc::ServerBuilder* builder) {
 void SetLimits(grpc::ServerBuilder* builder, const ServerConfig& config) {
   builder->SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
-  // Counts all kinds of streams, also Health.Watch and those whose request does not come.  Calls beyond it wait in
-  // their client, so it leaves room to refuse calls beyond the client's share.
+  // Limits all kinds of streams, also Health.Watch and those whose request does not come.  Calls beyond it wait in
+  // their client, so it is higher than the client's share, beyond which calls are refused.
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.StreamsPerConnection());
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // a connection that says nothing
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // closes silent connections
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5 * 60 * 1000);
   // Only reflection uses a thread for each open call; beyond these gRPC answers RESOURCE_EXHAUSTED.
   grpc::ResourceQuota quota("switchyard");
@@ -165,7 +165,7 @@ absl::Status Server::StartRooms() {
   ASSIGN_OR_RETURN(training_, TrainingSubsystem::Open(&request_context_, &store_, config_.worker_binary));
   Admission admission = {.tokens = {.shared = config_.join_token, .local = config_.local_token}};
   admission.on_joined = [this](const std::string& peer) {
-    // Without a token anybody may say that it is a worker.
+    // Without a token anybody may claim to be a worker.
     if (!config_.join_token.empty()) gate_->KeepPlacesFor(AddressOfPeer(peer));
   };
   workers_ = std::make_unique<WorkerServiceImpl>(engine_->links(), training_->trainers(), &store_, SettingsOf(config_),
@@ -201,7 +201,7 @@ absl::Status Server::Listen() {
   grpc::EnableDefaultHealthCheckService(true);
   // Clients that may use this port may also ask what it serves.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  // gRPC's health service comes without its descriptor, which reflection is asked for: this use links ours.
+  // gRPC's health service has no descriptor for reflection; this reference links ours.
   (void)grpc::health::v1::HealthCheckRequest::descriptor();
   if (!rpc::IsLoopback(config_.host)) {
     LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
@@ -292,7 +292,7 @@ std::string Server::failure() const {
 
 void Server::Drain(const std::function<bool()>& give_up) {
   SetReady(false);
-  // Shared with the engine, which may call after the wait has ended.
+  // Shared with the engine, which may call it after the wait has ended.
   auto done = std::make_shared<absl::Notification>();
   auto trained = std::make_shared<absl::Notification>();
   engine_->Drain(config_.drain_timeout, [done] { done->Notify(); });
@@ -307,8 +307,8 @@ void Server::Drain(const std::function<bool()>& give_up) {
   }
 }
 
-// Calls that still do not end are cancelled.  gRPC then waits without a bound until clients have read every
-// connection's last bytes; connections of clients that do not read are ended.
+// Cancels calls that do not end.  gRPC then waits without a limit until clients have read every connection's last
+// bytes, so connections of clients that do not read are ended.
 void Server::ShutDownGrpc() {
   absl::Notification down;
   std::thread bound([this, &down] {
@@ -328,10 +328,10 @@ void Server::Stop() {
   if (training_) training_->StopWorkers();
   // Workers with --profile_out fit their predictors first.
   if (fleet_) fleet_->Stop(config_.profile_out.empty() ? absl::Seconds(2) : absl::Minutes(15));
-  // The engine first: it ends the remaining streams with a reason, and the workers' links.
+  // The engine stops first: it ends the remaining streams with a reason, and the workers' links.
   if (engine_) engine_->Stop();
   if (training_) training_->Stop();
-  store_.CloseAll();  // answers the calls that wait in it, else Shutdown would wait for them
+  store_.CloseAll();  // ends waiting calls, for which Shutdown would wait
   if (gate_) gate_->Close();
   if (grpc_) ShutDownGrpc();
   request_context_.open_calls.Stop();

@@ -1,4 +1,4 @@
-// The server as a whole: Start, serve, Drain, Stop.
+// The whole server: Start, Drain and Stop, with everything that runs in between.
 //
 //   text processor → metrics → engine loop, training subsystem → gRPC (users' and workers' services,
 //   health, reflection) → local workers → ready
@@ -28,19 +28,20 @@ namespace switchyard::server {
 
 class Server {
  public:
-  // Loads the text side, listens, starts the local workers.  InvalidArgument: the configuration or the model's files.
+  // Loads the text processor, listens, and starts the local workers.  InvalidArgument: bad configuration or model
+  // files.
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerConfig config);
   ~Server();
 
   int port() const { return port_; }
   int metrics_port() const { return metrics_port_; }
-  // Notified when the server cannot start, as a worker refused the model before it was first served.  Afterwards a
-  // refusal only ends readiness, until a later try succeeds.
+  // Notified when the start fails because a worker refused the model before it was first served.  After that a refusal
+  // only ends readiness, until a later try succeeds.
   const absl::Notification& failed() const { return failed_; }
   std::string failure() const;
 
-  // Ends readiness and refuses new requests; waits for the running ones at most config.drain_timeout, or until
-  // `give_up`, which is called every 50 ms, returns true.
+  // Ends readiness and refuses new requests.  Waits for running ones, at most config.drain_timeout, or until `give_up`
+  // (called every 50 ms) returns true.
   void Drain(const std::function<bool()>& give_up = [] { return false; });
   // Blocks until all threads and local workers are gone.
   void Stop();
@@ -60,7 +61,7 @@ class Server {
   std::unique_ptr<const text::TextProcessor> text_;
   std::unique_ptr<ServerMetrics> metrics_;
   GroupStore store_;
-  std::string serving_token_;  // opens the serving group's store; of the engine's thread
+  std::string serving_token_;  // token of the serving group's store; used on the engine's thread
   std::unique_ptr<EngineLoop> engine_;
   std::unique_ptr<FrontPool> pool_, file_pool_;
   RequestContext request_context_;
@@ -78,7 +79,7 @@ class Server {
   absl::Notification failed_;
   mutable absl::Mutex mu_;
   std::string failure_ ABSL_GUARDED_BY(mu_);
-  int64_t refused_connections_ = 0, refused_texts_ = 0;  // that the metrics have counted
+  int64_t refused_connections_ = 0, refused_texts_ = 0;  // already counted by the metrics
   bool stopped_ = false;
 };
 

@@ -9,7 +9,7 @@
 namespace switchyard::server {
 namespace {
 
-// Bounds of every wait, which is neither negative nor endless.
+// Bounds of every time limit.
 constexpr absl::Duration kShortest = absl::Milliseconds(1), kLongest = absl::Hours(1000);
 
 void AddModelFlags(ServerConfig* c, FlagSet* set) {
@@ -18,47 +18,47 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
            "directory of a HuggingFace checkpoint: config.json, *.safetensors, tokenizer.json (required)")
       .Mark(kToServingWorkers);
   set->Add("served_model_name=NAME", &c->served_model_name,
-           "the name that requests give as `model` (default: the directory's last part; ORG/NAME of a hub snapshot)");
+           "the model's name in requests (default: the last part of --model; ORG/NAME for a snapshot of the "
+           "HuggingFace hub)");
   set->Add("dtype=NAME", &c->dtype,
-           "what workers compute in, wherever they are: auto (as the checkpoint), fp32, bf16, fp16, fp64")
+           "data type that all workers compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kToServingWorkers);
   set->Add("max_model_len", &c->batching.max_model_len,
            "longest sequence in tokens, prompt and output together; 0 = the model's context");
   set->Add("tokenizer=FILE", &c->tokenizer, "tokenizer.json to use instead of the model's");
   set->Add("chat_template=FILE", &c->chat_template, "chat template (Jinja) to use instead of the model's");
-  set->Add("load_format=NAME", &c->load_format,
-           "auto = the checkpoint's weights; dummy = local workers make random ones of the shapes in its config.json")
+  set->Add(
+         "load_format=NAME", &c->load_format,
+         "auto = load the checkpoint's weights; dummy = local workers draw random weights of the shapes in config.json")
       .Mark(kToServingWorkers);
 }
 
 void AddServingFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Serving");
   set->Add("port", &c->port, "gRPC port; 0 = any free one").Range(0, 65535);
-  set->Add("host=ADDRESS", &c->host,
-           "address to listen on, IPv4 or IPv6 (::1); another than loopback wants --insecure");
-  set->Add("insecure", &c->insecure, "allow plaintext gRPC on another address than loopback")
+  set->Add("host=ADDRESS", &c->host, "address to listen on, IPv4 or IPv6 (::1); any but loopback requires --insecure");
+  set->Add("insecure", &c->insecure, "allow plaintext gRPC on addresses other than loopback")
       .Mark(kToServingWorkers | kToTrainingWorkers);
-  set->Add("max_num_seqs", &c->batching.max_num_seqs, "sequences that run at once on each worker");
-  set->Add("max_batched_tokens", &c->batching.max_batched_tokens,
-           "tokens that one step computes on each worker at most");
+  set->Add("max_num_seqs", &c->batching.max_num_seqs, "most sequences that run at once on each worker");
+  set->Add("max_batched_tokens", &c->batching.max_batched_tokens, "most tokens that one step computes on each worker");
   set->Add("kv_cache_bytes", &c->kv_cache_bytes,
-           "bytes of KV cache per worker, taken at the start; 0 = up to a share of what memory the weights leave, "
-           "taken as it fills")
+           "bytes of KV cache per worker, allocated at the start; 0 = a share of the memory that the weights leave, "
+           "allocated as the cache fills")
       .Range(0, int64_t{1} << 50);
   set->Add("prefix_reuse", &c->batching.prefix_reuse,
-           "keep KV blocks of finished requests and reuse them for prompts that begin alike");
+           "keep KV blocks of finished requests and reuse them for prompts with the same beginning");
   set->Add("prefill_chunk", &c->batching.prefill_chunk,
-           "tokens of one prompt in one step at most; 0 = what max_batched_tokens leaves");
+           "most tokens of one prompt in one step; 0 = as many as --max_batched_tokens leaves room for");
   set->Add("block_size", &c->batching.block_size, "tokens per block of the KV cache");
   set->Add("min_rebalance_rows", &c->batching.min_rebalance_rows,
-           "fewest rows of a step that one worker computes for another that has more of them (all but their "
-           "attention); 0 = never, -1 = from where it pays for the model and the workers' threads")
+           "token rebalancing: fewest rows of a step that a worker with many rows hands to another one, which computes "
+           "all but their attention; 0 = never, -1 = decided by the model and the workers' threads")
       .Alias("min_loan_rows");  // its name in the first 0.1.0 builds
-  set->Add("max_in_flight", &c->batching.max_in_flight, "steps that are under way at once (1 or 2)");
+  set->Add("max_in_flight", &c->batching.max_in_flight, "most steps under way at once (1 or 2)");
   set->Add("metrics_port", &c->metrics_port, "port of http://METRICS_HOST:PORT/metrics; 0 = any free one, -1 = none")
       .Range(-1, 65535);
   set->Add("metrics_host=ADDRESS", &c->metrics_host,
-           "address of the metrics page; another than loopback wants --insecure")
+           "address of the metrics page; any but loopback requires --insecure")
       .Mark(kToServingWorkers | kToTrainingWorkers);
 }
 
@@ -66,32 +66,32 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Workers");
   set->Add("local_workers", &c->local_workers, "worker processes that this server starts on this machine").Range(0, 64);
   set->Add("workers", &c->workers,
-           "workers that make the serving group, those from elsewhere included; 0 = local_workers")
+           "workers in the serving group, including workers from elsewhere; 0 = --local_workers")
       .Range(0, 1024);
-  set->Add("device=NAME", &c->device, "what local workers compute on: cpu, or cuda: worker N on GPU N");
+  set->Add("device=NAME", &c->device, "device of local workers: cpu, or cuda (worker N uses GPU N)");
   set->Add("threads", &c->threads,
-           "threads of each local worker; 0 = the cores that this process may use / local_workers")
+           "threads of each local worker; 0 = the cores that this process may use, divided by --local_workers")
       .Range(0, 1024)
       .Mark(kToServingWorkers);
   set->Add("join_token_file=FILE", &c->join_token_file,
-           "file with the token that workers from elsewhere must present; needed where some are awaited and --host is "
-           "not loopback (local workers have one of their own, drawn at each start)");
+           "file with the token that workers from elsewhere must present; required if --workers includes such workers "
+           "and --host is not loopback (local workers use another token, drawn at each start)");
   set->Add("gpu_memory_fraction", &c->gpu_memory_fraction,
-           "of each GPU's memory, how much a local worker's weights, scratch and KV cache may take together; (0, 1]")
+           "part of each GPU's memory that a local worker may use for weights, scratch and KV cache together, (0, 1]")
       .Mark(kToServingWorkers);
   set->Add("deterministic", &c->deterministic,
-           "on GPUs: what is computed of a sequence does not depend on what else is computed with it; slower")
+           "on GPUs: batch-invariant results: a sequence's do not depend on the rest of the batch; slower")
       .Mark(kToServingWorkers);
-  set->Add("cuda_graphs", &c->cuda_graphs, "on GPUs: local workers record steps of decodes and replay them")
+  set->Add("cuda_graphs", &c->cuda_graphs, "on GPUs: capture decode steps as CUDA graphs and replay them")
       .Mark(kToServingWorkers);
   set->Add("worker_metrics_port", &c->worker_metrics_port,
-           "port of the first local worker's metrics, the others take the next ones; 0 = any free ones (switchyard "
-           "status tells them), -1 = none");
+           "port of the first local worker's metrics page; the others use the next ports; 0 = any free ports "
+           "(`switchyard status` lists them), -1 = no pages");
   set->Add("worker_binary=FILE", &c->worker_binary,
            "program of the local workers (default: switchyard-worker beside this one)");
 }
 
-// The flags that decide where experts are.
+// Adds the flags of expert placement.
 void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
   set->BeginGroup("Experts");
   set->AddFunction(
@@ -101,119 +101,120 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
         if (mode.ok()) placement->mode = *mode;
         return mode.ok() ? std::string() : absl::StrCat("must be one of ", placement::PlacementModeNames());
       },
-      "which worker computes which expert's rows: static = E / R experts a worker, static+spare = replicas spread "
-      "evenly and rows split by their counts, agreed = replicas follow the traffic, every worker decides alike, "
-      "central = as Lina has it, no_estimate and no_finetune = parts of that; answers do not change");
+      "expert placement: static = each expert on one worker; static+spare = static replicas, rows split evenly among "
+      "them; agreed = replicas follow the traffic, all workers decide alike after each gate; central = the policy of "
+      "the paper Lina; no_estimate, no_finetune = central without one of its parts. Answers do not change");
   set->Add("spare_slots", &placement->spare_slots,
-           "with --placement other than static: replicas that each worker holds of every layer");
+           "with --placement other than static: slots for expert replicas on each worker, per layer");
   set->Add("rebalance_steps", &placement->rebalance_steps,
-           "with --placement=static+spare or agreed: after so many steps the server looks whether experts had better "
-           "live elsewhere, and moves those that pay; 0 = never");
+           "with --placement=static+spare or agreed: steps between plans of the background load balancer, which moves "
+           "experts where that pays; 0 = never");
   set->Add("replica_slots", &placement->replica_slots,
-           "with --rebalance_steps: experts of every layer that each worker may hold beside its share and the "
-           "replicas of --spare_slots");
+           "with --rebalance_steps: experts per layer that each worker may hold in addition to its own and those in "
+           "--spare_slots");
 }
 
-// The flags of predictions about coming layers.
+// Adds the flags of load predictions.
 void AddForecastFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Experts");
-  set->Add("profile=FILE", &c->profile,
-           "with local workers: file of what a profiling run (switchyard profile) learned of this model's routing: "
-           "what coming layers' experts get is foreseen from the start, and an expert budget begins with the most "
-           "popular; empty = it is learned while serving")
+  set->Add(
+         "profile=FILE", &c->profile,
+         "with local workers: routing profile of this model, made by `switchyard profile`: load predictions work from "
+         "the start, and an expert budget begins with the most popular experts; empty = workers learn it while serving")
       .Mark(kToServingWorkers);
   set->Add("profile_out=FILE", &c->profile_out,
-           "with local workers: file for what they have learned of the model's routing when they end, with \".\" and "
-           "the worker's number behind; \"switchyard profile merge\" makes one of them for --profile, in which what "
-           "was loaded is once; probes are then fitted on every row, which makes steps slower; empty = none");
+           "with local workers: when they end, each writes what it learned of the model's routing to FILE.N, N being "
+           "its number; `switchyard profile merge` merges these into a file for --profile. Makes steps slower, since "
+           "probes are then fitted on every row; empty = none");
   set->Add("forecast=NAME", &c->forecast,
-           "of local workers: foresee what coming layers' experts get: auto = where a placement uses it or a profile "
-           "is named; always, for an expert budget, too; never")
+           "whether local workers predict the load of coming layers' experts: auto = if --placement uses it or "
+           "--profile is given; always = also for an expert budget; never")
       .Mark(kToServingWorkers);
   set->Add("path_length", &c->path_length,
-           "of local workers: of how many layers the paths are by which experts of a coming layer are foreseen (l of "
-           "Lina, 1 to 6); a --profile has to be of as many (switchyard profile --path_length)")
+           "local workers predict a layer's experts from the choices in this many layers before (1 to 6; l of the "
+           "paper Lina); --profile must have been made with the same `switchyard profile --path_length`")
       .Mark(kToServingWorkers);
 }
 
 void AddTrainingFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Training");
   set->Add("dataset_root=DIR", &c->dataset_root,
-           "directory beneath which users name data to pack and to train on; nothing outside of it is opened")
+           "directory for data that users pack or train on; nothing outside of it is opened")
       .Mark(kToTrainingWorkers | kToServingThatTrain);
   set->Add("checkpoint_root=DIR", &c->checkpoint_root,
-           "directory beneath which training jobs name models, and where their checkpoints, logs and the journal of "
-           "jobs (jobs.sqlite) are; the same on all workers; nothing outside of it is opened")
+           "directory of the models that training jobs name, of their checkpoints and logs, and of the journal of jobs "
+           "(jobs.sqlite); shared with all workers; nothing outside of it is opened")
       .Mark(kToTrainingWorkers | kToServingThatTrain);
   set->Add("local_train_workers", &c->local_train_workers,
-           "worker processes that this server starts on this machine to train jobs; they want --dataset_root and "
+           "worker processes that this server starts on this machine to train jobs; requires --dataset_root and "
            "--checkpoint_root")
       .Range(0, 64);
   set->Add("train_workers", &c->train_workers,
-           "training workers that there may be, those from elsewhere included; 0 = local_train_workers")
+           "most training workers, including workers from elsewhere; 0 = --local_train_workers")
       .Range(0, 1024);
   set->Add("train_threads", &c->train_threads,
-           "threads of each local training worker; 0 = the cores that this process may use / local_train_workers")
+           "threads of each local training worker; 0 = the cores that this process may use, divided by "
+           "--local_train_workers")
       .Range(0, 1024);
   set->Add("train_on_serving", &c->train_on_serving,
-           "serving workers also train jobs that ask for it (on_serving_workers), while they have nothing to serve; "
-           "wants --dataset_root and --checkpoint_root; of those from elsewhere the ones with --role=both");
+           "serving workers also train, while they have nothing to serve, jobs that ask for it (on_serving_workers); "
+           "workers from elsewhere must run with --role=both; requires --dataset_root and --checkpoint_root");
   set->Add("train_share", &c->train_share,
-           "with --train_on_serving: how much of the time in which there is something to serve training gets, "
-           "[0, 0.9]; steps wait for it, 50 ms at a time, and one that takes longer than a second counts as one");
+           "with --train_on_serving: part of the time that training gets even while there is something to serve, [0, "
+           "0.9]; steps then wait, 50 ms at a time. A step counts as one second at most");
   set->Add("train_yield_ms", &c->train_yield_ms,
-           "with --train_on_serving: milliseconds within which training stops when there is something to serve: its "
-           "loops are cut by it, and what takes longer is counted (switchyard_worker_train_late_yields_total)")
+           "with --train_on_serving: milliseconds within which training should stop when there is something to serve; "
+           "its loops are cut to that. The metric switchyard_worker_train_late_yields_total counts longer ones")
       .Range(1, 10000);
   set->Add("train_offload_dir=DIR", &c->train_offload_dir,
-           "of local training workers: directory of a disk for masters and moments of experts that do not fit into "
+           "directory on a disk where local training workers put masters and moments of experts that do not fit into "
            "memory (a job's `offload`); empty = they must fit")
       .Mark(kToTrainingWorkers);
 }
 
 void AddLimitFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Limits");
-  set->Add("max_queue", &c->batching.max_queue, "requests that may wait; beyond it RESOURCE_EXHAUSTED at once");
-  set->Add("max_streams", &c->max_streams, "open Generate calls; beyond it RESOURCE_EXHAUSTED at once")
+  set->Add("max_queue", &c->batching.max_queue, "most waiting requests; further ones get RESOURCE_EXHAUSTED at once");
+  set->Add("max_streams", &c->max_streams, "most open Generate calls; further ones get RESOURCE_EXHAUSTED at once")
       .Range(1, 100000);
   set->Add("max_streams_per_client", &c->max_streams_per_client,
-           "open Generate calls of one client, that is of one address; 0 = half of max_streams, all of them on "
-           "loopback");
+           "most open Generate calls of one client (one address); 0 = half of --max_streams, on loopback all of them");
   set->Add("max_connections", &c->max_connections,
-           "open connections; beyond it they are closed at once. Local workers do not count, and as many places as "
-           "there are workers from elsewhere are kept for addresses from which some have joined")
+           "most open connections; further ones are closed at once. Local workers do not count, and further places, "
+           "one for each worker from elsewhere, are kept for addresses from which workers have joined")
       .Range(1, 100000);
   set->Add("max_connections_per_client", &c->max_connections_per_client,
-           "open connections of one client, that is of one address; 0 = half of max_connections");
+           "most open connections of one client (one address); 0 = half of --max_connections");
   set->Add("max_waiting_text_bytes", &c->max_waiting_text_bytes,
-           "bytes of calls whose text waits to be parsed and tokenized, of one client (on loopback: of one "
-           "connection) half of them; beyond it RESOURCE_EXHAUSTED at once")
+           "most bytes of calls whose text waits to be parsed and tokenized; half of it for one client (on loopback: "
+           "one connection). Further calls get RESOURCE_EXHAUSTED at once")
       .Range(4 * c->max_request_bytes, int64_t{1} << 40);
 }
 
 void AddTimeLimitFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Limits");
   set->Add("default_deadline", &c->default_deadline,
-           "how long a request may take that comes without a deadline; at most --max_deadline")
+           "time limit of a request without a deadline; at most --max_deadline")
       .Range(kShortest, kLongest);
   set->Add("max_deadline", &c->max_deadline, "longest deadline that a request may have").Range(kShortest, kLongest);
   set->Add("request_message_timeout", &c->request_message_timeout,
-           "how long a Generate call may be open before its request message has come")
+           "how long a Generate call may wait for its request message")
       .Range(kShortest, kLongest);
   set->Add("slow_client_timeout", &c->slow_client_timeout, "how long a client may leave its stream unread")
       .Range(kShortest, kLongest);
   set->Add("drain_timeout", &c->drain_timeout,
-           "how long running requests may go on after SIGTERM or Ctrl-C; a second one ends them at once")
+           "how long running requests may go on after SIGTERM or Ctrl-C; a second signal ends them at once")
       .RangeOrZero(kShortest, kLongest);
   set->Add("start_timeout", &c->start_timeout,
-           "how long a group of workers may take to form, while none registers or loads: the first one or the server "
-           "ends, a later one or requests do not wait for it any more")
+           "how long the forming of a group may go without any worker registering or loading; then the server ends, "
+           "or, after the first group, requests are refused until a worker makes progress")
       .Range(kShortest, kLongest);
   set->Add("step_timeout", &c->step_timeout,
-           "a step that takes longer, beside what --row_timeout adds for its tokens, ends the workers' group")
+           "time limit of a step, to which --row_timeout adds for each of its tokens; a step that takes longer ends "
+           "the group")
       .Range(kShortest, kLongest);
   set->Add("row_timeout", &c->row_timeout,
-           "what a step may take longer for each token that it computes; less once steps were measured")
+           "added to --step_timeout for each token of a step; less once steps were measured")
       .RangeOrZero(kShortest, kLongest);
 }
 
@@ -235,7 +236,7 @@ FlagSet FlagsOfServer(ServerConfig* config) {
   AddTimeLimitFlags(config, &flags);
   flags.BeginGroup("Debugging");
   flags.Add("preempt_every_step", &config->batching.preempt_every_step,
-            "verification: every step preempts a sequence; slow, must not change answers");
+            "for verification: every step preempts a sequence; slow, does not change answers");
   return flags;
 }
 

@@ -1,4 +1,4 @@
-// The server's flags, which fill a ServerConfig.
+// Defines the server's flags, which fill a ServerConfig.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace switchyard::server {
 
-// Marks of flags that workers have, too, and that a server passes on to the workers that it starts.
+// Marks of flags that a server passes on to the workers that it starts, which have the same flags.
 inline constexpr uint32_t kToServingWorkers = 1;
 inline constexpr uint32_t kToTrainingWorkers = 2;
 inline constexpr uint32_t kToServingThatTrain = 4;  // only to serving workers that also train
 
-// The flags set *config, which has to outlive them.
+// Returns the flags, which set *config and borrow it.
 FlagSet FlagsOfServer(ServerConfig* config);
 
-// The flags with one of the marks, with the values of `config`: "--dtype=bf16", …
+// Returns the flags with one of the marks as arguments, with `config`'s values: "--dtype=bf16", …
 std::vector<std::string> FlagsToWorkers(const ServerConfig& config, uint32_t marks);
 
 }  // namespace switchyard::server

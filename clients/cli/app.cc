@@ -33,10 +33,10 @@ void AddCommands(Command* app) {
       "The server is started by: switchyard-server --model=DIR --local_workers=2");
 }
 
-// What the arguments name.
+// The command that the arguments name.
 struct Chosen {
   Command* command;
-  std::string path;  // the names before its own
+  std::string path;  // the names of the commands above it
   absl::Span<const std::string> rest;
 };
 
@@ -53,7 +53,7 @@ Chosen Choose(Command* app, absl::Span<const std::string> args) {
   return chosen;
 }
 
-// For a wrong flag or command the nearest right one.
+// Suggests the nearest name for a wrong flag or command.
 std::string Hint(const Command& app, const Chosen& chosen, const std::string& wrong) {
   std::vector<std::string> names;
   if (absl::StartsWith(wrong, "-")) {
@@ -90,7 +90,7 @@ std::string ProblemText(const Command& app, const Chosen& chosen, const FlagProb
   return absl::StrCat("Could not convert: ", name, " = ", problem.value);
 }
 
-// Everything that is wrong, one sentence each.
+// Describes every problem in a sentence.
 std::vector<std::string> ProblemTexts(const Command& app, const Chosen& chosen, std::vector<FlagProblem> problems) {
   const FlagSet& flags = *chosen.command->flags();
   for (FlagProblem& problem : flags.OutOfRange(/*given_only=*/true)) {
@@ -132,7 +132,7 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
               "Talks with a Switchyard server: generates text, trains, shows its state, measures its speed.");
   bool help = false, version = false;
   app.flags()->BeginGroup("Flags");
-  app.flags()->Add("version", &version, "which version this is");
+  app.flags()->Add("version", &version, "print the version");
   AddCommands(&app);
   const Chosen chosen = Choose(&app, args);
   chosen.command->flags()->BeginGroup("");

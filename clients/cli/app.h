@@ -1,4 +1,5 @@
-// The program `switchyard`, less its process: arguments and streams in, exit code out.  Tests call it so.
+// Entry point of the program `switchyard` without its process: arguments and streams in, exit code out.  Tests call it
+// in their own process.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace switchyard::cli {
 
-// `args` without the program's name.
+// Runs the command that `args` (without the program's name) name; returns the exit code.
 int RunCli(const std::vector<std::string>& args, Console& console);
 
 }  // namespace switchyard::cli

@@ -12,7 +12,7 @@
 namespace switchyard::cli {
 namespace {
 
-constexpr size_t kNamesColumn = 16;  // where a command's summary begins
+constexpr size_t kNamesColumn = 16;  // width of the column of names
 
 // "[PROMPT]", "FILE ..."
 std::string UsageOf(const FlagSet& flags) {
@@ -65,8 +65,7 @@ std::string Command::Help(absl::string_view path) const {
 void ServerFlags::AddTo(FlagSet* flags) {
   flags->BeginGroup("Server");
   flags->Add("server=HOST:PORT", &server, "the server's gRPC address; an IPv6 one in brackets: [::1]:50051");
-  flags->Add("timeout=SECONDS", &timeout_seconds, "longest time that one request may take, in seconds")
-      .Range(0.001, 86400.0);
+  flags->Add("timeout=SECONDS", &timeout_seconds, "time limit of one request, in seconds").Range(0.001, 86400.0);
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect() const {

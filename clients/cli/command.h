@@ -22,7 +22,7 @@ namespace switchyard::cli {
 
 // Writes "switchyard: <what, and what to do next>" to err; returns kExitUsage for bad input, else kExitFailed.
 int Complain(Console& console, const absl::Status& status);
-// The result's code, or that of its error, which this reports.
+// Returns the result's code; reports an error and returns the error's code.
 int ExitCodeOf(Console& console, const absl::StatusOr<int>& result);
 
 // A node of the tree of commands: `switchyard`, `switchyard train`, `switchyard train submit`.
@@ -35,16 +35,16 @@ class Command {
 
   Command* AddCommand(std::string name, std::string summary);
   FlagSet* flags() { return &flags_; }
-  // --help ends with it: examples, and what a user has to know.
+  // Text at the end of --help: examples, and what a user must know.
   void SetFooter(std::string text) { footer_ = std::move(text); }
-  // Without it one of its commands has to be named.
+  // Sets what the command does.  A command without it only groups others: users must name one of them.
   void SetRun(RunFn run) { run_ = std::move(run); }
 
   // Null if it has no command of that name.
   Command* Find(absl::string_view name) const;
   bool HasRun() const { return run_ != nullptr; }
   int Run(Console& console) const { return ExitCodeOf(console, run_(console)); }
-  // `path` are the names before its own.
+  // `path`: the names of the commands above this one.
   std::string Help(absl::string_view path) const;
   std::vector<std::string> CommandNames() const;
 
@@ -72,7 +72,7 @@ struct ServerFlags {
   std::string server = "127.0.0.1:50051";
   double timeout_seconds = 300;
 
-  // Under a title of their own.
+  // Adds the flags under their own title in --help.
   void AddTo(FlagSet* flags);
   absl::StatusOr<std::unique_ptr<client::Client>> Connect() const;
 };

@@ -1,4 +1,4 @@
-// Where a command reads and writes: the process's streams, or a test's.
+// The streams that a command reads and writes: the process's own, or a test's.
 #pragma once
 
 #include <istream>

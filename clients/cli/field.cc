@@ -51,7 +51,7 @@ absl::StatusOr<Json> IdsFlag(const std::string& text) {
   return ids;
 }
 
-// 3.0, as some programs write 3; small enough to be exact.
+// Whether the value is an integer such as 3.0 (some programs write 3 so), small enough to be exact.
 bool IsWhole(double value) { return std::abs(value) <= 1e15 && value == std::trunc(value); }
 
 template <class Int>
@@ -140,7 +140,7 @@ absl::Status Read(const Json& value, std::string* out) {
 absl::Status Read(const Json& value, std::vector<int32_t>* out) { return ReadList("a list of integers", value, out); }
 absl::Status Read(const Json& value, std::vector<std::string>* out) {
   if (!value.is_string()) return ReadList("a list of texts", value, out);
-  out->assign(1, "");  // one text is a list of one
+  out->assign(1, "");  // a single text counts as a list of one
   return Read(value, &out->front());
 }
 

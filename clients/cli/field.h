@@ -1,4 +1,4 @@
-// A request's fields as a table: one row serves the flag, the key in JSON lines and their help.
+// Table of a request's fields: one row defines the flag, the key in JSON lines and the help of both.
 //
 // A row's setter reads a JSON value into the request; a flag's text becomes a JSON value first.  Pure; errors are
 // InvalidArgument without the field's name ("must be an integer, is \"x\""), which the callers put first.
@@ -35,10 +35,10 @@ struct RequestField {
   const char* group = nullptr;  // --help's title from this row on
 };
 
-// What a flag's values (one for each time it was given) are as JSON.
+// Converts a flag's values (one for each time it was given) to JSON.
 absl::StatusOr<Json> FlagToJson(FieldKind kind, const std::vector<std::string>& values);
 
-// Typed reads.  An integer is one that JSON writes without a fraction, within its type's range.
+// Read a value as a type.  An integer must be written without a fraction and lie within its type's range.
 absl::Status Read(const Json& value, bool* out);
 absl::Status Read(const Json& value, int32_t* out);
 absl::Status Read(const Json& value, int64_t* out);
@@ -64,7 +64,7 @@ absl::Status Store(const Json& value, Message* message) {
 // "did you mean X?" for the name that is the fewest edits away, if few enough; else the whole list.
 std::string SuggestName(absl::string_view wrong, const std::vector<std::string>& names);
 
-// The field called `name`, or an error with the nearest name.
+// Finds the field called `name`; the error suggests the nearest name.
 template <class Request>
 absl::StatusOr<const RequestField<Request>*> FindField(absl::Span<const RequestField<Request>> fields,
                                                        absl::string_view name) {

@@ -1,12 +1,12 @@
-// Gathers the messages of one Generate stream into an answer, and checks that nothing is missing or twice.
+// The answer of one Generate call: collects the stream's messages and checks that nothing is missing or repeated.
 //
 // Thread-compatible.  The JSON of an answer:
 //   {"text", "token_ids", "finish_reason", "stop_string"?, "stop_token_id"?, "logprobs"?, "usage", "timings",
 //    "expert_paths"?, "prompt_logprobs"?, "request_id", "model", "seed"}
-// and with n > 1 {"choices": [those up to "timings", each with its "index"], "prompt_logprobs"?, "request_id", ...}.
-// A position's log probabilities: {"token_id", "text", "logprob", "rank", "top": [the same keys]}; prompt_logprobs
-// begins with the prompt's second token.  expert_paths: [tokens - 1, MoE layers, top_k] lists of expert ids, of prompt
-// and output; of choices but the first from the end of the prompt on.
+// and with n > 1 {"choices": [those up to "timings", each with its "index"], "prompt_logprobs"?, "request_id", ...}.  A
+// position's log probabilities: {"token_id", "text", "logprob", "rank", "top": [the same keys]}; prompt_logprobs begin
+// with the prompt's second token.  expert_paths: [tokens - 1, MoE layers, top_k] lists of expert ids, for prompt and
+// output; for choices after the first they start at the end of the prompt.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ class GenerateAnswer {
   const std::string& text(int choice) const { return choices_[static_cast<size_t>(choice)].text; }
   const v1::Finish& finish(int choice) const { return choices_[static_cast<size_t>(choice)].finish; }
   const std::vector<int32_t>& token_ids(int choice) const { return choices_[static_cast<size_t>(choice)].token_ids; }
-  // All rows in one, first_position that of the first; empty if not asked for.
+  // All rows joined, with the first row's first_position; empty if they were not asked for.
   const v1::ExpertPaths& expert_paths(int choice) const { return choices_[static_cast<size_t>(choice)].paths; }
 
   Json ToJson() const;
@@ -56,8 +56,8 @@ class GenerateAnswer {
   uint64_t seed_ = 0;
 };
 
-// What a person reads of an answer's JSON: the text, be it empty, or the token ids where the model has no text (no
-// tokenizer); choices each on a line under "[0] ", "[1] " ...
+// Returns the part of an answer's JSON that a person reads: the text, even if it is empty, or token ids if the model
+// has no tokenizer.  Several choices are on lines of their own, after "[0] ", "[1] " ...
 std::string AnswerText(const Json& answer, bool has_text);
 
 // "stop", "length", "abort"

@@ -1,6 +1,7 @@
-// Ctrl-C while a command runs: a function of the command's instead of the end of the process.
+// Handler of Ctrl-C: while it exists, Ctrl-C calls a command's function instead of ending the process.
 //
-// One at a time.  The function runs on a thread of this object (not in the signal handler) and must not block.
+// Only one object may exist at a time.  The function runs on the object's own thread, not in the signal handler, and
+// must not block.
 #pragma once
 
 #include <signal.h>
@@ -16,11 +17,11 @@ namespace switchyard::cli {
 class Interrupts {
  public:
   Interrupts();
-  ~Interrupts();  // SIGINT does again what it did before
+  ~Interrupts();  // restores the former handling of SIGINT
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
-  // What Ctrl-C does from now on.  When this returns, the former function no longer runs.
+  // Sets the function that Ctrl-C calls.  When this returns, the former function no longer runs.
   void Handle(std::function<void()> on_interrupt);
 
  private:

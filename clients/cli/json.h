@@ -1,4 +1,5 @@
-// JSON as the CLI reads and writes it: keys keep their order, output is valid UTF-8 whatever came in.
+// The JSON of the CLI: values whose keys keep their order, printed as valid UTF-8 whatever came in, and parsed by
+// scheduler/base/text/strict_json.h within the CLI's limits.
 #pragma once
 
 #include <string>
@@ -14,11 +15,11 @@ namespace switchyard::cli {
 // One line.  Bytes that are not UTF-8 become U+FFFD.
 inline std::string Dump(const Json& value) { return JsonText(value); }
 
-// What servers take within a field of a request is nested 64 deep.
+// Containers inside one another.  Servers accept 64 within a field of a request.
 inline constexpr int kMaxJsonDepth = 128;
 
-// InvalidArgument with what is wrong and at which byte; also where it is nested deeper than kMaxJsonDepth, for whoever
-// walks or prints it recurses.
+// InvalidArgument says what is wrong and at which byte; also for text that is nested deeper than kMaxJsonDepth, since
+// walking and printing recurse.
 absl::StatusOr<Json> ParseJson(absl::string_view text);
 
 }  // namespace switchyard::cli

@@ -1,4 +1,4 @@
-// The type of JSON values, for headers that only name it.
+// Forward declaration of the CLI's type of JSON values (json.h), for headers that only name it.
 #pragma once
 
 #include "nlohmann/json_fwd.hpp"

@@ -9,7 +9,7 @@
 int main(int argc, char** argv) {
   switchyard::rpc::SetUpLibraries();
   std::ios::sync_with_stdio(false);
-  // Tied streams flush each other: reading a line, or telling an error, would touch what another thread is writing.
+  // Unties the streams: reading a line, or printing an error, would flush output that another thread is writing.
   std::cin.tie(nullptr);
   std::cerr.tie(nullptr);
   switchyard::cli::Console console = {std::cin, std::cout, std::cerr, isatty(STDIN_FILENO) != 0,

@@ -26,7 +26,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// "TrainPrecision" → "TRAIN_PRECISION_", which its values begin with.
+// Returns the prefix of an enum's values: "TrainPrecision" → "TRAIN_PRECISION_".
 std::string EnumPrefix(const EnumDescriptor* type) {
   std::string prefix;
   for (const char c : type->name()) {
@@ -44,7 +44,7 @@ Json StatusJson(const google::rpc::Status& status) {
   return out;
 }
 
-// One value; index < 0: of a field that is not repeated.
+// Converts one value; index < 0: of a field that is not repeated.
 Json ValueJson(const Message& message, const FieldDescriptor* field, int index) {
   const Reflection& get = *message.GetReflection();
   const bool one = index < 0;
@@ -67,13 +67,13 @@ Json ValueJson(const Message& message, const FieldDescriptor* field, int index) 
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return ToJson(one ? get.GetMessage(message, field) : get.GetRepeatedMessage(message, field, index));
     default:
-      return nullptr;  // floats and 32-bit unsigned: no message that is shown has one
+      return nullptr;  // float and uint32, which no printed message contains
   }
 }
 
 Json RepeatedJson(const Message& message, const FieldDescriptor* field) {
   Json list = Json::array();
-  std::map<std::string, Json> by_key;  // a message has them in any order
+  std::map<std::string, Json> by_key;  // a message's map has no order
   for (int i = 0; i < message.GetReflection()->FieldSize(message, field); ++i) {
     Json item = ValueJson(message, field, i);
     if (field->is_map()) {
@@ -121,7 +121,7 @@ absl::Status SetEnum(const Json& json, const FieldDescriptor* field, Message* me
   return absl::InvalidArgumentError(absl::StrCat("is ", Quote(name), "; ", SuggestName(name, names)));
 }
 
-// {"key": "text"}, or ["key=text"].
+// Reads {"key": "text"} or ["key=text"].
 absl::Status SetTextMap(const Json& json, const FieldDescriptor* field, Message* message) {
   const auto wrong = [](const Json& value) {
     const std::string shown = value.is_string() ? value.get<std::string>() : Dump(value);

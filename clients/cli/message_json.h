@@ -1,4 +1,4 @@
-// Messages of the API as JSON, by their own description: a new field of proto/ needs no line here.
+// Converts messages of the API to JSON and back by reflection, so a new field of proto/ needs no line here.
 //
 // Keys are the fields' names; enums are their names without prefix, in lower case ("JOB_STATE_RUNNING" = "running");
 // numbers are numbers, 64 bits too; a google.rpc.Status is {"code", "reason", "message"}.  Left out: optional fields
@@ -20,16 +20,16 @@ class Message;
 namespace switchyard::cli {
 
 Json ToJson(const google::protobuf::Message& message);
-// Of these fields, in this order.  REQUIRES: the message has them.
+// Converts these fields only, in this order.  REQUIRES: the message has them.
 Json ToJson(const google::protobuf::Message& message, std::initializer_list<const char*> fields);
 
-// An enum's value as above; "" for the unspecified one.
+// Returns an enum value's name as above; "" for the unspecified value.
 std::string EnumName(const google::protobuf::EnumDescriptor* type, int value);
 
-// Sets what the object has; a list or a map replaces what is there.  InvalidArgument "optimizer.learning_rate must be a
-// number, is "x"", and for an unknown key the nearest one.
+// Sets the fields that the object contains; a list or a map replaces the message's.  InvalidArgument
+// "optimizer.learning_rate must be a number, is "x""; for an unknown key it suggests the nearest one.
 absl::Status MergeJson(const Json& object, google::protobuf::Message* message);
-// The same for one field: "optimizer.learning_rate".  REQUIRES: there is one.
+// The same for one field, such as "optimizer.learning_rate".  REQUIRES: the field exists.
 absl::Status MergeField(absl::string_view path, const Json& value, google::protobuf::Message* message);
 
 }  // namespace switchyard::cli

@@ -15,15 +15,16 @@ class Batch {
  public:
   Batch(std::istream& in, std::ostream& out, absl::string_view end) : in_(in), out_(out), end_(end) {}
 
-  // The next line that is not blank and its place in the order; false at the end of the input.
+  // Reads the next line that is not blank, and its place in the order; returns false at the end of the input.
   bool Next(std::string* line, int* line_number, int* place) {
-    absl::MutexLock reading(&read_mu_);  // apart from mu_: reading may wait for a person while answers are written
+    absl::MutexLock reading(
+        &read_mu_);  // separate from mu_, since reading may wait for a person while answers are written
     {
       absl::MutexLock lock(&mu_);
       const auto has_room = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         return unwritten_.size() < static_cast<size_t>(kMaxUnwritten);
       };
-      mu_.Await(absl::Condition(&has_room));  // ends: the answer that is waited for is under way
+      mu_.Await(absl::Condition(&has_room));  // ends, since the awaited answer is under way
     }
     while (std::getline(in_, *line)) {
       *line_number = ++lines_read_;

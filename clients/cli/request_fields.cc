@@ -65,7 +65,7 @@ absl::Status ReadMessage(const Json& value, v1::ChatMessage* out) {
     } else if (key == "content" && item.is_string()) {
       if (absl::Status status = Read(item, out->mutable_content()); !status.ok()) return InField("content", status);
     } else {
-      extra[key] = item;  // null or parts as content too: the template sees them as they are
+      extra[key] = item;  // including null or parts as content: the template gets them unchanged
     }
   }
   if (!value.contains("role")) return absl::InvalidArgumentError("has no role");
@@ -147,7 +147,7 @@ const RequestField<GenerateRequest> kGenerateFields[] = {
      &Sampling<&SamplingParameters::set_min_p>},
     {"seed", FieldKind::kNumber, "same seed, same text (default: drawn by the server and reported)",
      &Sampling<&SamplingParameters::set_seed>},
-    {"stop", FieldKind::kTexts, "text that ends the output and is left out of it; may be given again", &SetStop},
+    {"stop", FieldKind::kTexts, "text that ends the output and is left out of it; may be repeated", &SetStop},
     {"stop_token_ids", FieldKind::kIds, "tokens that end the output, besides the model's own",
      &Into<&GenerateRequest::mutable_stop_token_ids>},
     {"n", FieldKind::kNumber, "choices (default 1)", &Store<&GenerateRequest::set_n>},
@@ -201,7 +201,7 @@ const RequestField<DetokenizeRequest> kDetokenizeFields[] = {
     {"model", FieldKind::kText, kModelHelp, &Into<&DetokenizeRequest::mutable_model>},
 };
 
-// Exactly one of the fields that hold the prompt, and what belongs to messages only with them.
+// Checks that exactly one field holds the prompt, and that fields for messages come only with them.
 template <class Request>
 absl::Status CheckPrompt(const Json& object) {
   std::vector<const char*> prompts;

@@ -1,4 +1,4 @@
-// The fields of the requests that the CLI sends, and how a flat JSON object becomes a request.
+// Tables of the fields of the CLI's requests, and the conversion of a flat JSON object to a request.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace switchyard::cli {
 
-// The table of a request.
+// Returns the table of a request's fields.
 template <class Request>
 absl::Span<const RequestField<Request>> RequestFields();
 template <>
@@ -23,8 +23,8 @@ absl::Span<const RequestField<v1::DetokenizeRequest>> RequestFields();
 template <>
 absl::Span<const RequestField<v1::JobSpec>> RequestFields();  // commands/job_flags.cc
 
-// A request from {"field": value, ...}.  BadInput names the field; an unknown one comes with the nearest name.
-// Does not check what the server checks better (ranges, exclusive fields with values), only that the prompt is one.
+// Makes a request from {"field": value, ...}.  BadInput names the field; for an unknown one it suggests the nearest
+// name.  Checks only that there is exactly one prompt: the server checks ranges and exclusive fields.
 template <class Request>
 absl::StatusOr<Request> BuildRequest(const Json& object);
 

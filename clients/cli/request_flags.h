@@ -1,4 +1,4 @@
-// Flags of a request: one per row of its field table.
+// The flags of a request: one per row of its field table.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace switchyard::cli {
 
-// Not movable once AddTo was called: the table of flags holds pointers into it.
+// Must not move after AddTo, since the FlagSet then holds pointers into it.
 template <class Request>
 class RequestFlags {
  public:
@@ -27,7 +27,7 @@ class RequestFlags {
     }
   }
 
-  // {"field": value} of the flags that were given.  Errors are BadInput.
+  // Returns {"field": value, ...} for the flags that were given.  Errors are BadInput.
   absl::StatusOr<Json> Given() const {
     Json object = Json::object();
     for (const RequestField<Request>& field : RequestFields<Request>()) {

@@ -14,13 +14,13 @@ namespace switchyard::cli {
 void LineFlags::AddTo(FlagSet* flags) {
   flags->BeginGroup("Input and output");
   flags->Add("input=FILE", &input,
-             "many requests: a file of JSON lines whose keys are the flags' names, - for standard input; flags are "
-             "defaults of the lines");
+             "file of JSON lines with a request each, - = standard input; keys are the flags' names, and flags are the "
+             "lines' defaults");
   flags
       ->Add("concurrency", &concurrency,
-            "with --input: requests under way at once; what a full server refuses is asked again for up to a minute")
+            "with --input: requests under way at once; those that a full server refuses are retried for up to a minute")
       .Range(1, 1024);
-  flags->Add("json", &json, "answer in JSON, one line per request in the order of the input");
+  flags->Add("json", &json, "print a line of JSON per request, in the order of the input");
 }
 
 absl::StatusOr<std::shared_ptr<std::istream>> OpenInput(Console& console, const std::string& path) {

@@ -1,4 +1,4 @@
-// The part that generate, tokenize and detokenize have in common: one request as flags, or many as JSON lines.
+// Runs requests that are given as flags (one) or as JSON lines (many); shared by generate, tokenize and detokenize.
 #pragma once
 
 #include <functional>
@@ -19,34 +19,34 @@
 
 namespace switchyard::cli {
 
-// Asks the server; fills *answer also on failure, with what had come (or leaves it null).  Thread-safe.
+// Sends a request.  Fills *answer also on failure, with the part that was received, or leaves it null.  Thread-safe.
 template <class Request>
 using AskFn = std::function<absl::Status(const Request& request, Json* answer)>;
 
 struct LineFlags {
-  std::string input;  // file of JSON lines, "-" = stdin, "" = the flags are the request
+  std::string input;  // file of JSON lines; "-" = stdin; "" = the flags describe one request
   int concurrency = 16;
   bool json = false;
 
-  // Under a title of their own.
+  // Adds the flags under their own title in --help.
   void AddTo(FlagSet* flags);
 };
 
-// The file of --input, or the console's input for "-".
+// Opens the file of --input; returns the console's input for "-".
 absl::StatusOr<std::shared_ptr<std::istream>> OpenInput(Console& console, const std::string& path);
 
-// One line's answer as JSON, with an "error" if it failed.
+// Makes one line of JSON of an answer, with an "error" if the request failed.
 LineAnswer AsLine(const absl::Status& status, Json answer);
 
-// The JSON object that a line is.
+// Parses a line, which must be a JSON object.
 absl::StatusOr<Json> ParseLine(const std::string& line);
 
-// A request from one line; flags that were given are defaults.
+// Makes a request from one line; flags that were given are its defaults.
 template <class Request>
 absl::StatusOr<Request> RequestFrom(const Json& object, const Json& defaults) {
   Json merged = defaults;
   for (const auto& [name, value] : object.items()) {
-    if (!value.is_null()) merged[name] = value;  // null: as if it were not there
+    if (!value.is_null()) merged[name] = value;  // null counts as absent
   }
   return BuildRequest<Request>(merged);
 }
@@ -56,7 +56,7 @@ absl::StatusOr<Request> RequestFromLine(const std::string& line, const Json& def
   return RequestFrom<Request>(object, defaults);
 }
 
-// Asks again, when the server is full and says when to try again, for up to a minute.
+// Retries for up to a minute while the server is full and says when to try again.
 template <class Request>
 absl::Status AskPatiently(const AskFn<Request>& ask, const Request& request, Json* answer) {
   const absl::Time end = absl::Now() + absl::Minutes(1);
@@ -70,7 +70,7 @@ absl::Status AskPatiently(const AskFn<Request>& ask, const Request& request, Jso
   }
 }
 
-// Every line of the input, in order; returns the exit code.  `as_text` is what is written without --json.
+// Answers every line of the input, in order; returns the exit code.  `as_text` formats answers without --json.
 template <class Request>
 absl::StatusOr<int> RunLines(Console& console, const LineFlags& flags, const Json& defaults, const AskFn<Request>& ask,
                              const std::function<std::string(const Json&)>& as_text) {

@@ -1,4 +1,4 @@
-// Files read and written whole.  Errors are BadInput with the file and what is wrong.
+// Reads and writes whole files.  Errors are BadInput with the file and what is wrong.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace switchyard::cli {
 
-// At most max_bytes: of a longer one no more is read than that.
+// Reads at most max_bytes, also of a longer file.
 absl::StatusOr<std::string> ReadWhole(const std::string& path, size_t max_bytes = std::numeric_limits<size_t>::max());
-// Whole or not at all: written beside it, then renamed.
+// Writes the file whole or not at all: to a temporary file beside it, which is then renamed.
 absl::Status WriteWhole(const std::string& path, absl::string_view bytes);
-// "<path>: <why>".
+// Returns BadInput "<path>: <why>".
 absl::Status RefuseFile(const std::string& path, absl::string_view why);
 
 }  // namespace switchyard::cli

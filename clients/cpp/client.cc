@@ -23,7 +23,7 @@
 namespace switchyard::client {
 namespace {
 
-constexpr int kMaxMessageBytes = 256 << 20;  // the server stays below 4 MiB; whoever stands in for it may not
+constexpr int kMaxMessageBytes = 256 << 20;  // the server stays below 4 MiB; other servers may not
 
 std::chrono::system_clock::time_point DeadlineIn(absl::Duration duration) {
   return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(duration);
@@ -35,13 +35,13 @@ grpc::ChannelArguments ChannelSettings() {
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // A proxy in the environment is for the web; gRPC would send even loopback addresses through it.
+  // Ignores a proxy in the environment, through which gRPC would send even loopback addresses.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   return args;
 }
 
-// HOST:PORT, or one of gRPC's own targets such as dns:///NAME:PORT.
+// Accepts HOST:PORT, or one of gRPC's own targets such as dns:///NAME:PORT.
 absl::Status CheckAddress(absl::string_view address) {
   if (absl::StrContains(address, ":///")) return absl::OkStatus();
   const absl::Status status = rpc::SplitHostPort(address).status();
@@ -49,7 +49,8 @@ absl::Status CheckAddress(absl::string_view address) {
   return ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT", absl::StrCat("server ", status.message()));
 }
 
-// Why the last try to connect failed, as far as gRPC says: it tells calls, not channels.  Empty: it is connected now.
+// Returns why the last try to connect failed; gRPC reports that only to calls, so this makes one.  Empty: connected
+// now.
 std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl::string_view address) {
   grpc::ClientContext context;
   context.set_deadline(DeadlineIn(absl::Seconds(1)));
@@ -57,7 +58,7 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl:
   const grpc::Status status =
       grpc::health::v1::Health::NewStub(channel)->Check(&context, grpc::health::v1::HealthCheckRequest(), &response);
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return "no answer";
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return "";  // whoever answers is there
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return "";  // any other answer means that a server is there
   const std::string& text = status.error_message();
   const auto says = [&text](absl::string_view part) { return absl::StrContains(text, part); };
   if (says("DNS resolution failed")) {
@@ -76,7 +77,7 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl:
   return absl::StrCat("the connection failed: ", text);
 }
 
-// Connected, or the reason why not.  Does not sit out the limit when every address refuses at once.
+// Waits until the channel is connected; the error says why it is not.  Returns early if every address refuses.
 absl::Status WaitForConnection(const std::shared_ptr<grpc::Channel>& channel, const std::string& address,
                                absl::Duration timeout) {
   const auto deadline = DeadlineIn(timeout);
@@ -96,7 +97,7 @@ absl::Status WaitForConnection(const std::shared_ptr<grpc::Channel>& channel, co
   }
 }
 
-// One unary call within the client's time limit.
+// Makes a unary call within the client's time limit.
 template <class Stub, class Request, class Response>
 absl::StatusOr<Response> Unary(Stub* stub,
                                grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
@@ -109,7 +110,7 @@ absl::StatusOr<Response> Unary(Stub* stub,
   return response;
 }
 
-// A call that names a job and answers with it.
+// Makes a call that names a job and is answered with it.
 template <class Request, class Response>
 absl::StatusOr<v1::Job> OfJob(v1::TrainingService::Stub* stub,
                               grpc::Status (v1::TrainingService::Stub::*method)(grpc::ClientContext*, const Request&,
@@ -122,7 +123,7 @@ absl::StatusOr<v1::Job> OfJob(v1::TrainingService::Stub* stub,
   return std::move(*response->mutable_job());
 }
 
-// The call as gRPC sees it.
+// A Generate call as a gRPC reactor.
 class GenerateCall final : public GenerateStream, private grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   // Starts it.
@@ -156,7 +157,7 @@ class GenerateCall final : public GenerateStream, private grpc::ClientReadReacto
   void OnDone(const grpc::Status& status) override {
     status_ = FromGrpcStatus(status, address_);
     if (events_.on_done) events_.on_done(status_);
-    done_.Notify();  // the last touch: the owner may delete this now
+    done_.Notify();  // last access: the owner may delete this now
   }
 
   const v1::GenerateRequest request_;

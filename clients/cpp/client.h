@@ -3,11 +3,11 @@
 //   ASSIGN_OR_RETURN(auto client, Client::Connect("127.0.0.1:50051"));
 //   v1::GenerateRequest request;
 //   request.set_text("The sea is");
-//   // #include "switchyard/v1/inference.pb.h": this header only names the messages.
+//   // needs #include "switchyard/v1/inference.pb.h": this header only declares messages
 //   absl::Status end = client->Generate(request, [](const v1::GenerateResponse& m) { std::cout << m.text(); });
 //
-// Thread-safe.  Each call has a deadline, and keepalive pings find a silent peer within 15 s.  client_error.h describes
-// errors.  Plaintext only, so far.  It does not retry: RetryInfo says when another try makes sense.
+// Thread-safe.  Each call has a deadline, and keepalive pings find a silent peer within 15 s.  client_error.h explains
+// errors.  Connections are plaintext only.  The client never retries: RetryInfo says when another try makes sense.
 #pragma once
 
 #include <functional>
@@ -30,13 +30,13 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration call_timeout = absl::Seconds(30);       // of every call but those that stream
   absl::Duration generate_timeout = absl::Seconds(300);  // of a whole stream; the server's own limit is an hour
-  absl::Duration watch_timeout = absl::Minutes(30);      // of one stream of WatchJob; then ask for another
+  absl::Duration watch_timeout = absl::Minutes(30);      // of one stream of WatchJob; callers then start another
 };
 
 class Client {
  public:
-  // `address` is HOST:PORT; an IPv6 address stands in brackets.  Returns once connected; UNAVAILABLE (UNREACHABLE) as
-  // soon as all of its addresses refuse.
+  // `address` is HOST:PORT, with an IPv6 address in brackets.  Blocks until connected; UNAVAILABLE (UNREACHABLE) as
+  // soon as all of the host's addresses refuse.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& address, const ClientOptions& options = {});
   ~Client();
 
@@ -52,30 +52,31 @@ class Client {
   absl::StatusOr<v1::GetModelInfoResponse> GetModelInfo(const std::string& model = "");
   absl::StatusOr<v1::GetLoadResponse> GetLoad();
   absl::StatusOr<v1::GetExpertsResponse> GetExperts(const v1::GetExpertsRequest& request);
-  // The file that the parts are of.  `on_message`: what says how far it is, on this thread; may be null.
+  // Returns the profile's file, joined from its parts.  `on_message` gets the messages about progress, on this thread;
+  // may be null.
   absl::StatusOr<std::string> GetProfile(const v1::GetProfileRequest& request,
                                          const std::function<void(const v1::GetProfileResponse&)>& on_message);
 
-  // Training jobs: proto/switchyard/v1/training.proto says what each does.
+  // Training jobs; proto/switchyard/v1/training.proto documents each call.
   absl::StatusOr<v1::SubmitJobResponse> SubmitJob(const v1::SubmitJobRequest& request);
   absl::StatusOr<v1::Job> GetJob(const std::string& id);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<v1::Job> PauseJob(const std::string& id);
   absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> CancelJob(const std::string& id);
-  // Blocks until the job is over, or watch_timeout; `on_job` runs on this thread.
+  // Blocks until the job is over, at most watch_timeout; `on_job` runs on this thread.
   absl::Status WatchJob(const v1::WatchJobRequest& request, const std::function<void(const v1::Job&)>& on_job);
-  // Blocks until the data is packed, or generate_timeout; what the last message said.  `on_message` runs on this
+  // Blocks until the data is packed, at most generate_timeout; returns the last message.  `on_message` runs on this
   // thread.
   absl::StatusOr<v1::PackDataResponse> PackData(const v1::PackDataRequest& request,
                                                 const std::function<void(const v1::PackDataResponse&)>& on_message);
 
-  // The health service's answer: `service` "" = the server is alive, "readiness" = the model can answer.
+  // Asks the health service: `service` "" = whether the server lives, "readiness" = whether the model can answer.
   absl::StatusOr<bool> IsServing(const std::string& service);
 
   const std::string& address() const { return address_; }
   const ClientOptions& options() const { return options_; }
-  // For what this class does not wrap.
+  // The channel, for calls that this class does not wrap.
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
  private:

@@ -48,7 +48,7 @@ absl::string_view AdviceFor(absl::string_view reason) {
   return "";
 }
 
-// The library's own errors have no details: they are about the connection, a deadline or a cancellation.
+// Returns the reason for gRPC's own errors, which have no details: connection, deadline or cancellation.
 std::string ReasonWithoutDetails(absl::StatusCode code) {
   if (code == absl::StatusCode::kUnavailable) return kUnreachable;
   if (code == absl::StatusCode::kDeadlineExceeded) return "DEADLINE";

@@ -1,4 +1,4 @@
-// What went wrong with a call, for a person and for a program.
+// Errors of calls, described for a person and for a program.
 //
 // A call's absl::Status has the server's code and message and carries the server's details (ErrorInfo, RetryInfo) as a
 // payload.  Describe() takes it apart; Explain() is the text that a terminal shows.  All functions are pure.
@@ -17,10 +17,10 @@ class Status;
 
 namespace switchyard::client {
 
-// `address` is named in the message when the fault is the connection's.  OK stays OK.
+// Converts a call's status.  The message names `address` if the connection failed.  OK stays OK.
 absl::Status FromGrpcStatus(const grpc::Status& status, absl::string_view address);
 
-// An error of the client's own making (no server was asked) with a reason that programs can switch on.
+// Makes an error of the client itself (no server was asked), with a reason that programs can compare.
 absl::Status ClientError(absl::StatusCode code, absl::string_view reason, absl::string_view message);
 
 struct ErrorDescription {
@@ -28,7 +28,7 @@ struct ErrorDescription {
   std::string
       reason;  // "WORKER_LOST": an ErrorReason of inference.proto, or UNREACHABLE, CANCELLED, BAD_INPUT; never empty
   std::string message;                                // what, where, limit, actual
-  std::string advice;                                 // what to do next; "" when there is nothing to add
+  std::string advice;                                 // what to do next; may be empty
   absl::Duration retry_after = absl::ZeroDuration();  // zero: the server gave no advice
   std::map<std::string, std::string> metadata;        // the server's: field, limit, actual, requestId ...
 };

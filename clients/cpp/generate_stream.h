@@ -1,8 +1,8 @@
 // One Generate call under way.
 //
-// Messages arrive through a callback on gRPC's threads, in order, one at a time; a callback that blocks slows this
-// stream down and (by flow control) the server's work on it, nothing else.  Made by Client::StartGenerate; must not
-// outlive the Client's channel (it holds a reference) and must not be destroyed from within its own callbacks.
+// Messages arrive through a callback on gRPC's threads, in order, one at a time; a callback that blocks slows down only
+// this stream and, by flow control, the server's work on it.  Client::StartGenerate makes it.  It keeps the Client's
+// channel alive, and must not be destroyed from within its own callbacks.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ class GenerateStream {
     std::function<void(const absl::Status&)> on_done;  // exactly once, after the last message; may be empty
   };
 
-  // Cancels what still runs and waits until on_done has returned.
+  // Cancels a call that still runs and waits until on_done has returned.
   virtual ~GenerateStream() = default;
 
   // Thread-safe, returns at once; the call then ends with CANCELLED, unless it has just ended otherwise.

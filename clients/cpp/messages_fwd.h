@@ -1,4 +1,5 @@
-// Messages of the API that headers of clients name; who looks into one includes switchyard/v1/*.pb.h.
+// Forward declarations of the API's messages, for headers of clients; code that uses a message includes
+// switchyard/v1/*.pb.h.
 #pragma once
 
 namespace switchyard::v1 {

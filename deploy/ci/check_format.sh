@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # clang-format 14 leaves every file as it is (where it is installed), and what needs no tool: no tabs or trailing blanks, at most
-# 140 columns, a final newline, #pragma once in headers.  To mend: clang-format-14 -i FILES.
+# 140 columns, a final newline, #pragma once in headers.  To fix: clang-format-14 -i FILES.
 # usage: check_format.sh [root]
 set -euo pipefail
 cd "${1:-$(dirname "$0")/../..}"

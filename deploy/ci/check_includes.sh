@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Who may include whom.  usage: check_includes.sh [root]   Exit 1 with a line per breach.
+# Checks which folder may include which.  usage: check_includes.sh [root]   Exit 1 with a line per breach.
 set -euo pipefail
 cd "${1:-$(dirname "$0")/../..}"
 

@@ -20,7 +20,7 @@ awk '
     if (!waits && !early++ && is_kernel) breach("touches global memory before griddepcontrol.wait:" $0)
     if (/\.nc\./ && !noncoherent++) first = $0
   }
-  !waits {  # what a function does that is called here; it stands before its callers
+  !waits {  # adds what the called functions do, which precede their callers in the text
     for (f in touches) if ($0 ~ "[ \t,(]" f "[ \t,;]" && !early++ && is_kernel) breach("touches global memory before griddepcontrol.wait: calls " f)
     for (f in waits_itself) if ($0 ~ "[ \t,(]" f "[ \t,;]") waits = 1
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# One file, one noun, one room: no folder of ours with more than 25 sources and headers, no source file above 500 lines, no function above 60, no kernel (of a _cpu.cc, _kernels.h or .cu file) above 120.
+# Limits of sizes: no folder of ours with more than 25 sources and headers, no source file above 500 lines, no function above 60, no kernel (of a _cpu.cc, _kernels.h or .cu file) above 120.
 # A table of data counts as data.  Functions, also those inside classes, are found by their indentation after clang-format, which
-# check_format.sh keeps: a declaration begins where its scope indents to, and a closing brace stands below it.  usage: check_sizes.sh [root]
+# check_format.sh keeps: a declaration begins where its scope indents to, and a closing brace is below it.  usage: check_sizes.sh [root]
 set -euo pipefail
 cd "${1:-$(dirname "$0")/../..}"
 bad=0

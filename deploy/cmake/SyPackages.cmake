@@ -1,4 +1,4 @@
-# Every outside package, in one place.
+# Finds every third-party package.
 
 # sy_instrumented(NAME BINARY_PACKAGE [cmake argument ...]): the distribution's version, built with the sanitizers, is what find_package(NAME) finds.
 function(sy_instrumented name package)
@@ -15,7 +15,7 @@ function(sy_instrumented name package)
 endfunction()
 
 if(SY_SANITIZE)
-  # absl::Mutex tells ThreadSanitizer what it does only if it is compiled for it.  Shared libraries with the distribution's names, so that
+  # absl::Mutex reports to ThreadSanitizer only if it is compiled for it.  Shared libraries with the distribution's names, so that
   # gRPC takes these, too: one Abseil in a process.
   sy_instrumented(absl libabsl-dev -DBUILD_SHARED_LIBS=ON -DCMAKE_CXX_STANDARD=17 -DABSL_PROPAGATE_CXX_STD=ON)
 else()

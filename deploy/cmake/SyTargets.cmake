@@ -1,4 +1,4 @@
-# The four kinds of targets.
+# Functions that define our kinds of targets:
 #
 #   sy_library(NAME [SRCS ...] [DEPS ...] [PRIVATE ...])  a static library; without SRCS a header-only one
 #   sy_binary(NAME SRCS ... [DEPS ...])       a program, in <build>/bin
@@ -34,7 +34,7 @@ if(SY_SANITIZE STREQUAL "thread")
   set(SY_TEST_RPC OFF)
 endif()
 
-# What every test has, also one that is a script.
+# Properties of every test, also of scripts.
 function(sy_test_properties name labels timeout)
   math(EXPR timeout "${timeout} * ${SY_TIMEOUT_FACTOR}")
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout} ENVIRONMENT "${SY_TEST_ENVIRONMENT}")
@@ -86,8 +86,8 @@ function(sy_binary name)
   target_link_libraries(${name} PRIVATE sy_flags ${arg_DEPS})
 endfunction()
 
-# What nearly every test includes, parsed once.  (An executable: libraries are compiled with other flags.  -fpch-preprocess: so that ccache
-# sees it; deploy/build.sh tells ccache that it may trust it.)
+# Precompiled headers that nearly every test includes.  (An executable: libraries are compiled with other flags.  -fpch-preprocess: so that ccache
+# sees it; deploy/build.sh sets ccache to trust it.)
 function(sy_test_headers)
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/sy_test_headers.cc" CONTENT "int main() {}\n")
   add_executable(sy_test_headers EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/sy_test_headers.cc")
@@ -131,7 +131,7 @@ function(sy_test name)
   endif()
 endfunction()
 
-# A main() that checks itself.  In <build>/bin, beside the programs that it starts.
+# A program with its own main() that checks itself; it is in <build>/bin, beside the programs that it starts.
 function(sy_example name)
   cmake_parse_arguments(arg "" "LABEL" "DEPS" ${ARGN})
   sy_binary(example_${name} SRCS ${name}.cc DEPS ${arg_DEPS})
@@ -175,7 +175,7 @@ function(sy_proto name)
   target_include_directories(${name} SYSTEM PUBLIC "${out}")
   target_link_libraries(${name} PUBLIC protobuf::libprotobuf gRPC::grpc++ ${arg_DEPS})
   sy_unity(${name})
-  # Two names that protoc gives to every file's own tables.
+  # protoc gives these two names to the tables of every file.
   set_target_properties(${name} PROPERTIES UNITY_BUILD_UNIQUE_ID sy_file UNITY_BUILD_CODE_BEFORE_INCLUDE
     "#undef schemas\n#undef file_default_instances\n#define sy_join(a, b) a##b\n#define sy_own(a, b) sy_join(a, b)\n#define schemas sy_own(schemas_, sy_file)\n#define file_default_instances sy_own(file_default_instances_, sy_file)")
 endfunction()

@@ -16,7 +16,7 @@ for python in python3 /usr/bin/python3; do
 done
 [ ${#pip[@]} -gt 0 ] || { echo "make_toolkit.sh: no python3 with pip (package python3-pip)" >&2; exit 1; }
 
-# Beside the folder to be, so that the last step is a rename.
+# In the same parent folder, so that the last step is a rename.
 mkdir -p "$(dirname "$dir")"
 work=$(mktemp -d "$dir.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -24,7 +24,7 @@ mkdir "$work/tmp"
 echo "making a CUDA toolkit in $dir (downloads 0.9 GB)"
 if ! TMPDIR="$work/tmp" PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1 "${pip[@]}" install --quiet --no-cache-dir \
   --no-deps --only-binary=:all: --no-compile --require-hashes --requirement "$here/requirements.txt" --target "$work/wheels" >"$work/log" 2>&1; then
-  # A connection that broke says more than what follows from it.
+  # Reports a broken connection rather than the errors that follow from it.
   why=$(grep -m 1 'connection broken' "$work/log" || tail -n 1 "$work/log")
   echo "make_toolkit.sh: no CUDA toolkit, so the build will be for CPUs; pip: ${why:0:300}" >&2
   exit 1
@@ -39,5 +39,5 @@ for library in "$tree"/lib/lib*.so.*; do
 done
 cp "$here/requirements.txt" "$tree/"
 chmod 755 "$tree"
-# Another run may have been first.
+# Another run may have made it meanwhile.
 mv -T "$tree" "$dir" 2>/dev/null || [ -x "$dir/bin/nvcc" ] || { echo "make_toolkit.sh: $tree could not be moved to $dir" >&2; exit 1; }

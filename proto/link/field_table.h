@@ -1,4 +1,4 @@
-// The fields that a message and a plain struct share, listed once for both directions.
+// Table of the fields that a message and a plain struct share, listed once for both directions.
 //
 //   constexpr auto EvaluationFields() {
 //     using M = v1::EvaluationResult;
@@ -31,7 +31,7 @@ constexpr auto Field(Value (M::*get)() const, void (M::*set)(Value), Member S::*
   return ScalarField<M, Value, S, Member>{get, set, member};
 }
 
-// A number that may be unset in the message: then the struct keeps its default.
+// A number that may be unset in the message; the struct then keeps its default.
 template <class M, class Value, class S, class Member>
 struct OptionalField : ScalarField<M, Value, S, Member> {
   bool (M::*has)() const;

@@ -1,5 +1,5 @@
-// A worker's registration, the settings that answer it, and its assignment in a serving group, as messages of the
-// worker link and back.
+// Codec of the worker link for a worker's registration, the settings that answer it, and its assignment in a serving
+// group.
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,16 +11,16 @@
 
 namespace switchyard::link {
 
-// The message has this program's version of the link (link_protocol.h); its reader checks the version.
+// Fills in this program's version of the link (link_protocol.h), which the reader checks.
 v1::Register ToProto(const fleet::WorkerInfo& info);
 fleet::WorkerInfo FromProto(const v1::Register& message);
 
 v1::EngineOptions ToProto(const fleet::EngineSettings& settings);
-// InvalidArgument: no placement mode of that name, or settings of placement that contradict each other.
+// InvalidArgument: an unknown placement mode, or placement settings that contradict each other.
 absl::StatusOr<fleet::EngineSettings> FromProto(const v1::EngineOptions& message);
 
 v1::JoinGroup ToProto(const fleet::RankAssignment& assignment);
-// InvalidArgument: no rank of a group, or a placement of another group's shape.
+// InvalidArgument: a rank outside the group, or a placement that does not fit the group's shape.
 absl::StatusOr<fleet::RankAssignment> FromProto(const v1::JoinGroup& message);
 
 // InvalidArgument unless 0 <= rank < world.

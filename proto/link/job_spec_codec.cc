@@ -16,7 +16,7 @@ struct EnumPair {
   Ours ours;
 };
 
-// The first pair of a value of ours is the one that ToProto takes.
+// ToProto uses the first pair of a value of ours.
 constexpr EnumPair<v1::TrainPrecision, jobs::TrainDType> kPrecisions[] = {
     {v1::TRAIN_PRECISION_FP32, jobs::TrainDType::kF32},
     {v1::TRAIN_PRECISION_BF16, jobs::TrainDType::kBf16},

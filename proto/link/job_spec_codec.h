@@ -1,7 +1,6 @@
-// What a training job is as a message, of the worker link and of the API, and back.
+// Codec of a training job's spec, for the worker link and the API.
 //
-// Here it is only what a message can say wrong by itself: a name of an enum that this program does not know.  What the
-// numbers may be is job_spec.h's.
+// It refuses only enum values and names that this program does not know; job_spec.h checks the numbers.
 #pragma once
 
 #include <string>
@@ -15,14 +14,14 @@
 
 namespace switchyard::link {
 
-// Everything is set, but for what is the model's where it is unset: balance_weight.
+// Sets every field, except balance_weight if the spec leaves it to the model.
 v1::JobSpec ToProto(const jobs::JobSpec& spec);
 
 struct SpecProblem {
   absl::string_view field;  // "spec.precision"
-  std::string text;         // what is wrong with it
-  std::string limit;        // what may be
-  std::string actual;       // what is; where it is text, as it came
+  std::string text;         // what is wrong with the field
+  std::string limit;        // the allowed values
+  std::string actual;       // the value found; text is quoted as it came
   bool is_text = false;
 };
 
@@ -32,7 +31,7 @@ struct SpecReader {
   absl::FunctionRef<absl::Status(const SpecProblem& problem)> error;
 };
 
-// What is unset has the struct's default; labels come by name.  An error is reader.error's.
+// Unset fields get the struct's defaults; labels are sorted by name.  Errors are made by reader.error.
 absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecReader& reader);
 
 }  // namespace switchyard::link

@@ -12,7 +12,7 @@
 namespace switchyard::link {
 namespace {
 
-// The enums' order is the same; the message's has one before.
+// Both enums have the same order; the message's begins with UNSPECIFIED.
 constexpr int kFirstMove = v1::RESIDENCY_MOVE_KIND_COPY;
 static_assert(v1::RESIDENCY_MOVE_KIND_COPY - kFirstMove == static_cast<int>(placement::MoveKind::kCopy));
 static_assert(v1::RESIDENCY_MOVE_KIND_LOAD - kFirstMove == static_cast<int>(placement::MoveKind::kLoad));

@@ -1,8 +1,7 @@
-// Where a group's experts are, migrations of them, and what a worker reports of its experts, as messages of the worker
-// link and back.
+// Codec of the worker link for a group's expert placement, its migrations, and a worker's report on its experts.
 //
-// Sizes are those of a message: bounded by its bytes, never by a number in it.  Whether a placement or migration fits
-// the model the worker checks (CheckGroupPlacement, CheckMigration).
+// Memory is bounded by a message's bytes, never by a number in it.  The worker checks whether a placement or migration
+// fits the model (CheckGroupPlacement, CheckMigration).
 #pragma once
 
 #include <cstdint>
@@ -15,15 +14,15 @@
 namespace switchyard::link {
 
 v1::GroupPlacement ToProto(const placement::GroupPlacement& placement);
-// InvalidArgument: layers that are not world x slots.
+// InvalidArgument: a layer does not have world x slots entries.
 absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& message, int world);
 
 v1::PreparePlacement ToProto(const placement::Migration& migration, int64_t group_epoch);
-// InvalidArgument: a move of no known kind, columns that differ in length.
+// InvalidArgument: an unknown kind of move, or columns of different lengths.
 absl::StatusOr<placement::Migration> FromProto(const v1::PreparePlacement& message);
 
 v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_epoch);
-// As CheckExpertReport wants it, for a model of so many MoE layers and experts, of any number of devices.
+// The report passes CheckExpertReport for a model of these MoE layers and experts, on any number of devices.
 // InvalidArgument names what is wrong.
 absl::StatusOr<placement::ExpertReport> FromProto(const v1::ExpertReport& message, int num_moe_layers, int num_experts);
 

@@ -1,4 +1,4 @@
-// One rank's part of a StepPlan as a message of the worker link, and back.
+// Codec of the worker link for one rank's part of a StepPlan.
 #pragma once
 
 #include "absl/time/time.h"
@@ -10,7 +10,7 @@ namespace switchyard::link {
 v1::SamplingPlan ToProto(const batching::SamplingParams& params);
 batching::SamplingParams FromProto(const v1::SamplingPlan& message);
 
-// `limit` is the longest that the rank waits for the others in this step.
+// `limit`: how long the rank may wait for the others in this step.
 v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration limit);
 // Returns this rank's part; writes the step's head to *head, whose `ranks` stays empty.
 batching::RankPlan FromProto(const v1::StepPlan& message, batching::StepPlan* head, absl::Duration* limit);

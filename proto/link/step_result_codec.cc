@@ -12,7 +12,7 @@
 namespace switchyard::link {
 namespace {
 
-constexpr size_t kExpertsPerEntry = 8;  // as long as an entry
+constexpr size_t kExpertsPerEntry = 8;  // about the bytes of an entry
 
 using PositionMessages = google::protobuf::RepeatedPtrField<v1::StepPositionLogprobs>;
 
@@ -72,10 +72,12 @@ std::string BytesOfPaths(absl::Span<const int16_t> paths) {
 void AppendPaths(absl::string_view bytes, std::vector<int16_t>* to) {
   const size_t had = to->size(), more = bytes.size() / sizeof(int16_t);
   to->resize(had + more);
-  if (more > 0) std::memcpy(to->data() + had, bytes.data(), more * sizeof(int16_t));  // takes no null, not even for 0
+  if (more > 0)
+    std::memcpy(to->data() + had, bytes.data(),
+                more * sizeof(int16_t));  // memcpy must not get null, not even for 0 bytes
 }
 
-// Appends what a message of an item, or of a part of one, has.
+// Appends the lists of an item's message, or of a part of one.
 template <class Message>
 void AppendDetails(const Message& from, batching::ItemResult* to) {
   AppendPositions(from.logprobs(), &to->logprobs);
@@ -101,7 +103,7 @@ batching::ItemResult ItemFromProto(const v1::ItemResult& message) {
   return item;
 }
 
-// Moves positions out of `in` into parts of at most `budget` entries (of one token each) that `add` makes.
+// Moves positions from `in` into parts that `add` makes, of at most `budget` entries (one token each).
 template <class AddFn>
 void CutPositions(std::vector<batching::PositionLogprobs>* in, size_t budget, AddFn add) {
   for (size_t begin = 0; begin < in->size();) {

@@ -1,6 +1,6 @@
-// One rank's result of a step as messages of the worker link, and back.
+// Codec of the worker link for one rank's result of a step.
 //
-// Logprobs and expert paths may be too long for the message of the result: they then precede it in parts.
+// Logprobs and expert paths that are too long for the result's message precede it in parts.
 #pragma once
 
 #include <cstddef>
@@ -11,12 +11,12 @@
 
 namespace switchyard::link {
 
-// `head` is that of the step.
+// `head`: the step's plan; its ranks are not read.
 v1::StepResult ToProto(const batching::StepPlan& head, const batching::RankResult& result);
 batching::RankResult FromProto(const v1::StepResult& message);
 
-// Moves logprobs and expert paths of all items out of a result that has more than `budget` entries (a token with its
-// logprob, or eight experts) into messages that precede it, of at most about 20 B x budget each.
+// If the result has more than `budget` entries (a token with its logprob, or eight experts), moves the logprobs and
+// expert paths of all items into messages that precede it, each of at most about 20 B x budget.
 inline constexpr size_t kEntriesPerMessage = 32768;
 std::vector<v1::StepPart> CutIntoParts(const batching::StepPlan& head, batching::RankResult* result,
                                        size_t budget = kEntriesPerMessage);

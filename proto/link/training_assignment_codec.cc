@@ -12,7 +12,7 @@
 namespace switchyard::link {
 namespace {
 
-// The enums' order is the same; the message's has one before.
+// Both enums have the same order; the message's begins with UNSPECIFIED.
 constexpr int kFirstOutcome = v1::TRAINING_OUTCOME_FINISHED;
 static_assert(v1::TRAINING_OUTCOME_STOPPED - kFirstOutcome == static_cast<int>(jobs::TrainOutcome::kStopped));
 static_assert(v1::TRAINING_OUTCOME_LOST - kFirstOutcome == static_cast<int>(jobs::TrainOutcome::kLost));

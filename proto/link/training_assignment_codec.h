@@ -1,4 +1,4 @@
-// An attempt at a training job, its progress, how it is stopped and how it ends, as messages and back.
+// Codec of the worker link for attempts at training jobs: assignments, progress, stops and ends.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace switchyard::link {
 
 v1::StartTraining ToProto(const jobs::TrainingAssignment& assignment);
-// InvalidArgument: all that is wrong with it (job_spec.h), also values of enums that this program does not know.
+// InvalidArgument lists all problems (job_spec.h), including enum values that this program does not know.
 absl::StatusOr<jobs::TrainingAssignment> FromProto(const v1::StartTraining& message);
 
 // REQUIRES: not kNone.

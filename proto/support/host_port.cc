@@ -18,7 +18,7 @@ absl::Status NotAnAddress(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("address \"", text, "\": ", why));
 }
 
-// The IP address that `host` is, IPv4 as mapped into IPv6; none for a name such as 127.example.org.
+// Parses an IP address, with IPv4 mapped into IPv6; nullopt for a name such as 127.example.org.
 std::optional<in6_addr> ParseIp(absl::string_view host) {
   const std::string bare = BareHost(host);
   in6_addr ip = {};

@@ -1,6 +1,6 @@
-// Addresses as users write them: HOST:PORT, where an IPv6 address stands in brackets, because it has colons of its own.
+// Addresses as users write them: HOST:PORT, with an IPv6 address in brackets, because it contains colons.
 //
-// Nothing is resolved here: a name other than "localhost" is only text.
+// Names are not resolved: any name but "localhost" is only text.
 #pragma once
 
 #include <string>
@@ -15,22 +15,23 @@ struct HostPort {
   int port = 0;
 };
 
-// "127.0.0.1:50051", "[::1]:50051".  An IPv6 host may come with or without brackets.
+// Returns "127.0.0.1:50051", "[::1]:50051".  `host` may have brackets or not.
 std::string JoinHostPort(absl::string_view host, int port);
 
-// The other way.  InvalidArgument, naming the text: no port of 1 to 65535, no host, an IPv6 address without brackets.
+// Splits HOST:PORT.  InvalidArgument, quoting the text: no port of 1 to 65535, no host, or an IPv6 address without
+// brackets.
 absl::StatusOr<HostPort> SplitHostPort(absl::string_view text);
 
-// The host as the system's calls take it: an IPv6 address without its brackets, everything else as it is.
+// Returns the host as system calls take it: an IPv6 address without brackets, anything else unchanged.
 std::string BareHost(absl::string_view host);
 
-// This machine alone can reach it: 127/8, ::1 (also in brackets, or mapped: ::ffff:127.0.0.1), "localhost".
+// Whether only this machine can reach it: 127/8, ::1 (also in brackets, or mapped: ::ffff:127.0.0.1), "localhost".
 bool IsLoopback(absl::string_view host);
 
-// An IPv6 address, with or without brackets.
+// Whether the host is an IPv6 address, with or without brackets.
 bool IsIpv6(absl::string_view host);
 
-// Every address of this machine: 0.0.0.0 or :: (also in brackets).
+// Whether the host means every address of this machine: 0.0.0.0 or :: (also in brackets).
 bool IsEveryAddress(absl::string_view host);
 
 }  // namespace switchyard::rpc

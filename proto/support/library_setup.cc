@@ -20,7 +20,7 @@ ABSL_CONST_INIT absl::Mutex mu(absl::kConstInit);
 absl::Time next_line ABSL_GUARDED_BY(mu) = absl::InfinitePast();
 int left_out ABSL_GUARDED_BY(mu) = 0;
 
-// A fatal one is followed by the end of the process: it is never left out.
+// Fatal messages, which end the process, are always logged.
 void LogForProtobuf(google::protobuf::LogLevel level, const char*, int, const std::string& message) {
   absl::MutexLock lock(&mu);
   const absl::Time now = absl::Now();

@@ -1,4 +1,4 @@
-// What each of our programs sets in the libraries that it runs on.  Call first in main, before other threads exist.
+// Settings of third-party libraries that all our programs share.  Call first in main, before other threads exist.
 #pragma once
 
 namespace switchyard::rpc {

@@ -41,7 +41,7 @@ class Walker {
  private:
   absl::Status CheckOnce(const FieldDescriptor* field, size_t at, absl::InlinedVector<int, 16>* seen) {
     if (field == nullptr || field->is_repeated()) return absl::OkStatus();
-    // Of a oneof at most one member, once.
+    // At most one member of a oneof may occur, once.
     const auto* oneof = field->real_containing_oneof();
     const int key = oneof ? -1 - oneof->index() : field->number();
     if (std::find(seen->begin(), seen->end(), key) != seen->end()) {

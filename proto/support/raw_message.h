@@ -1,4 +1,4 @@
-// Messages as raw bytes, which a gRPC raw method receives and sends, and why bytes are not a message of a type.
+// Messages as raw bytes, for gRPC's raw methods: parsing, serializing, and a check that explains malformed bytes.
 //
 // Protobuf's own parser only says "no", and takes a field with a wrong wire type for an unknown one.  CheckWire walks
 // the wire format and names the first fault: a truncated or overlong varint, a length that passes the end, a wire type
@@ -16,10 +16,10 @@ namespace switchyard::rpc {
 
 inline constexpr int kMaxMessageDepth = 32;
 
-// OK, or INVALID_ARGUMENT "request is not a valid GenerateRequest: <reason> at byte N".
+// Returns OK, or INVALID_ARGUMENT "request is not a valid GenerateRequest: <reason> at byte N".
 absl::Status CheckWire(const google::protobuf::Descriptor& type, absl::string_view bytes);
 
-// Parses `buffer`; errors as CheckWire's.
+// Parses `buffer`.  Errors are CheckWire's.
 absl::Status ParseRaw(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 grpc::ByteBuffer SerializeRaw(const google::protobuf::Message& message);
 

@@ -1,7 +1,7 @@
-// Routing-trace files from what the API returns: GetModelInfo and Generate with return_expert_paths.
+// Writes routing traces from the API's answers: GetModelInfo, and Generate with return_expert_paths.
 //
 // The format is in scheduler/base/io/trace_bytes.h; scheduler/popularity/trace/trace_file.h reads it.  Pure: bytes, no
-// files. Errors are DataLoss: a server that says what its model cannot be.
+// files.  DataLoss: the server's answers contradict each other.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace switchyard::rpc {
 
-// The file's beginning; without channels, since nothing was predicted.
+// Returns the file's header; it has no channels, since nothing was predicted.
 absl::StatusOr<std::string> TraceBeginning(const v1::GetModelInfoResponse& model);
 
-// What one choice of a request computed.
+// One choice of a request.
 struct TracedSequence {
   absl::string_view label;  // at most kMaxTraceNameBytes bytes are kept
   int32_t num_prompt = 0;

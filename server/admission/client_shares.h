@@ -1,7 +1,7 @@
-// How many calls or connections each client holds.
+// Counts the calls or connections that each client holds.
 //
-// A client is an address, as there are no accounts.  A gateway that speaks for many is one client, and so are all
-// programs of one machine.  Thread-safe.
+// A client is an address, since there are no accounts: a gateway for many users is one client, as are all programs of
+// one machine.  Thread-safe.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ namespace switchyard::server {
 
 class ClientShares {
  public:
-  // Adds one for `client`; returns false when it has `limit` already, and then no Leave is due.
+  // Adds one for `client`.  Returns false if the client already holds `limit`; the caller must then not call Leave.
   [[nodiscard]] bool Enter(const std::string& client, int limit) {
     absl::MutexLock lock(&mu_);
     int& held = held_[client];
@@ -30,7 +30,7 @@ class ClientShares {
     const auto it = held_.find(client);
     if (it != held_.end() && --it->second == 0) held_.erase(it);
   }
-  // Clients that hold something.
+  // Number of clients that hold something.
   size_t num_clients() const {
     absl::MutexLock lock(&mu_);
     return held_.size();
@@ -41,13 +41,13 @@ class ClientShares {
   absl::flat_hash_map<std::string, int> held_ ABSL_GUARDED_BY(mu_);
 };
 
-// The client behind a call's peer as gRPC names it: "ipv4:10.0.0.1:4711" without the port.
+// Returns the client of a call's peer: gRPC's name for it, "ipv4:10.0.0.1:4711", without the port.
 inline std::string ClientOfPeer(absl::string_view peer) {
   const bool has_port = peer.substr(0, 2) == "ip";
   return std::string(has_port ? peer.substr(0, peer.rfind(':')) : peer);
 }
 
-// Its address alone, as the system writes it: "ipv6:%5B::1%5D:4711" is ::1.  Empty: it has none.
+// Returns the peer's address as the system writes it: ::1 for "ipv6:%5B::1%5D:4711".  Empty if the peer has no address.
 inline std::string AddressOfPeer(absl::string_view peer) {
   if (peer.substr(0, 2) != "ip") return "";
   const std::string client = ClientOfPeer(peer);

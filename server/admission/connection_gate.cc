@@ -34,7 +34,7 @@ constexpr int kBacklog = 512;
 constexpr int kPauseMs = 100;                   // when no descriptor is left
 constexpr int kProbeSeconds = 10, kProbes = 2;  // of a silent connection
 constexpr absl::Duration kWarnEvery = absl::Seconds(10);
-// A full gate is not searched for closed connections each time that it refuses one.
+// A full gate searches for closed connections at most this often.
 constexpr absl::Duration kSearchEvery = absl::Milliseconds(10);
 constexpr size_t kMostAddresses = 1024;
 
@@ -50,13 +50,13 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, int port) {
   return AddressList(found, &freeaddrinfo);
 }
 
-// Makes a socket that listens on `address` and *port, where 0 is any free port and becomes the port that it got.
+// Makes a socket that listens on `address` and *port; port 0 means any free one, and *port is set to it.
 absl::StatusOr<int> ListenOn(const addrinfo& address, int* port) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return absl::UnavailableError(std::strerror(errno));
   const int on = 1, off = 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  // Accepted connections inherit these.  gRPC pings those with calls; the kernel probes the others.
+  // Accepted connections inherit these options.  gRPC pings connections with calls; the kernel probes the others.
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kProbeSeconds, sizeof(kProbeSeconds));
@@ -84,10 +84,10 @@ std::string AddressText(const sockaddr_storage& address, socklen_t length) {
   return std::string(absl::StripPrefix(text, "::ffff:"));  // IPv4 on a socket of both families
 }
 
-// gRPC and the system write the scope of a link's own address differently.
+// Removes an IPv6 address's scope, which gRPC and the system write differently.
 std::string WithoutScope(const std::string& address) { return address.substr(0, address.find('%')); }
 
-// The process at the other end; 0 if it is another user's.
+// Returns the process at the other end; 0 if it belongs to another user.
 pid_t ProcessOfThisUser(int fd) {
   ucred peer = {};
   socklen_t length = sizeof(peer);
@@ -117,7 +117,7 @@ absl::Status ConnectionGate::Bind(const std::string& host, int port) {
   ASSIGN_OR_RETURN(const AddressList addresses, Resolve(host, port));
   port_ = port;
   absl::Status last;
-  // One address is enough, as this machine may lack a family.
+  // One address is enough, since this machine may lack an address family.
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     absl::StatusOr<int> fd = ListenOn(*address, &port_);
     if (fd.ok()) {
@@ -129,7 +129,7 @@ absl::Status ConnectionGate::Bind(const std::string& host, int port) {
   return listeners_.empty() ? last : absl::OkStatus();
 }
 
-// The name is drawn, so that it is free; it ends with the socket.
+// The name is random, so that it is free; it disappears with the socket.
 absl::Status ConnectionGate::BindLocally() {
   sockaddr_un at = {};
   at.sun_family = AF_UNIX;
@@ -197,7 +197,8 @@ void ConnectionGate::Accept(int listener) {
     close(fd);
     return;
   }
-  if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;  // it went, or was another's
+  if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM)
+    return;  // the connection is already gone
   LogWarn("cannot accept a connection: ", std::strerror(errno), "; trying again");
   pollfd wait = {wake_, POLLIN, 0};
   poll(&wait, 1, kPauseMs);

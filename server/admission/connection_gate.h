@@ -1,13 +1,13 @@
-// Accepts the connections of the gRPC port, with limits on them, in all and from one client.
+// Accepts the connections of the gRPC port, with limits in total and per client.
 //
-// gRPC 1.51 has no such limits, and when the process has no file descriptor left, it stops accepting for good.  Here a
-// connection beyond the limits is closed at once (its client sees UNAVAILABLE), want of descriptors only delays, and
-// accepted connections are passed to gRPC.  A connection counts until its socket is closed.
+// gRPC 1.51 has no such limits, and when the process has no file descriptor left, it stops accepting for good.  The
+// gate closes a connection beyond the limits at once (its client sees UNAVAILABLE), waits while no descriptor is free,
+// and passes accepted connections to gRPC.  A connection counts until its socket is closed.
 //
-// Clients that hold all places keep no worker out: workers of this machine have a socket of their own, which only
-// processes of this user may use, and some places are kept for addresses from which workers have joined before.
+// Clients that hold all places cannot keep workers out: workers of this machine use another socket, which only
+// processes of this user may open, and some places are kept for addresses from which workers have joined before.
 //
-// A thread accepts.  Thread-safe.  Does not read what comes, nor limit how often.
+// Accepts on a thread of its own.  Thread-safe.  Reads no bytes of connections and does not limit their rate.
 #pragma once
 
 #include <sys/types.h>
@@ -33,14 +33,14 @@ class ConnectionGate {
   struct Limits {
     int connections = 512;
     int per_client = 256;
-    int kept = 0;   // besides, for addresses of workers
-    int local = 0;  // besides, over the socket of this machine; 0: there is none
+    int kept = 0;   // further places for addresses of workers
+    int local = 0;  // further places on this machine's socket; 0: no such socket
   };
-  // Takes a connection that was accepted from `listener`.
+  // Receives a connection that was accepted from `listener`, and owns it.
   using TakeFn = std::function<void(int listener, int connection)>;
 
   // Listens on every address of `host` (a name or an address; :: is every address of both families); port 0 = any free
-  // one.  Unavailable: it cannot, for the system's reason in the message.
+  // one.  Unavailable: listening failed; the message has the system's reason.
   static absl::StatusOr<std::unique_ptr<ConnectionGate>> Listen(const std::string& host, int port, Limits limits);
   ~ConnectionGate();
   ConnectionGate(const ConnectionGate&) = delete;
@@ -54,17 +54,17 @@ class ConnectionGate {
   // Stops accepting and listening; blocks until that is done.  Accepted connections stay.
   void Close();
 
-  // A worker has joined from that address, which may use the kept places from now on.
+  // Lets the address use the kept places from now on, since a worker has joined from it.
   void KeepPlacesFor(const std::string& address);
   // Ends every open connection; bytes under way are lost.  REQUIRES: Close was called.
   void EndConnections();
 
-  // Whether the worker's connection has bytes that gRPC has not read yet.  `peer` as gRPC names it; a peer of this
-  // machine has no name, and is known by its process.
+  // Whether the worker's connection has bytes that gRPC has not read yet.  `peer` is gRPC's name; a peer on this
+  // machine's socket has none and is found by its process.
   bool HasUnread(absl::string_view peer, int64_t pid);
 
-  // Ends the connection of that name; bytes under way are lost.  Returns false when none is open, or it is of this
-  // machine's socket.
+  // Ends the peer's connection; bytes under way are lost.  Returns false if no such connection is open, or if it uses
+  // this machine's socket.
   bool End(absl::string_view peer);
 
   int num_open();  // connections
@@ -75,9 +75,9 @@ class ConnectionGate {
 
  private:
   enum Kind { kClient, kKept, kLocal, kNumKinds };
-  // As gRPC names them.
+  // A peer, parsed from gRPC's name for it.
   struct Peer {
-    std::string address;  // without its scope; empty: of this machine's socket
+    std::string address;  // without its scope; empty: on this machine's socket
     int port = -1;
   };
   struct Connection {
@@ -86,8 +86,8 @@ class ConnectionGate {
     dev_t device = 0;  // the socket's identity: gRPC closes it when it likes, and the number is used again
     ino_t inode = 0;
     std::string client;
-    int port = 0;   // of its end, unless it is of this machine
-    pid_t pid = 0;  // at its end, if it is of this machine
+    int port = 0;   // of the peer, unless it uses this machine's socket
+    pid_t pid = 0;  // of the peer, if it uses this machine's socket
     bool IsOpen() const;
     bool Is(const Peer& peer, int64_t pid) const;
   };
@@ -109,7 +109,7 @@ class ConnectionGate {
   int port_ = 0;
   int local_listener_ = -1;  // also one of listeners_
   std::string local_name_;
-  int wake_ = -1;  // eventfd: Close was called
+  int wake_ = -1;  // eventfd that Close signals
   TakeFn take_;
   std::thread thread_;
 
@@ -117,7 +117,7 @@ class ConnectionGate {
   std::vector<Connection> connections_ ABSL_GUARDED_BY(mu_);
   int open_[kNumKinds] ABSL_GUARDED_BY(mu_) = {};
   absl::flat_hash_set<std::string> workers_from_ ABSL_GUARDED_BY(mu_);  // addresses
-  absl::Time looked_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();    // all of them, for those that are closed
+  absl::Time looked_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();    // when closed connections were last searched
   ClientShares shares_;
   int64_t refused_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Time next_warning_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();

@@ -18,11 +18,11 @@
 namespace switchyard::server {
 namespace {
 
-// What a call costs that waits, beside its message.
+// Bytes of a waiting call besides its message.
 constexpr int64_t kCallBytes = 4096;
-// A byte of text takes at most so much while it is parsed, tokenized and answered.
+// Most memory per byte of text while it is parsed, tokenized and answered.
 constexpr int64_t kBytesPerByte = 48;
-// Below this a call is begun without asking for room: what it takes is little.
+// Smaller calls begin without asking for room, since they need little.
 constexpr int64_t kSmallBytes = 64 << 10;
 
 absl::Status Full(const std::string& what, int64_t limit, int64_t actual) {
@@ -57,7 +57,7 @@ void FrontPool::Post(Work work) {
     Count(work, 1, &client);
     client.waiting.push_back(std::move(work));
     for (absl::Status full = CheckLimits(name); !full.ok(); full = CheckLimits(name)) {
-      // Where a client's share is full, its own call is refused; where the whole is full, one of the largest client's.
+      // If the client's share is full, its own call is refused; if the pool is full, one of the largest client's.
       const bool own = stopping_ || client.bytes > limits_.bytes_per_client;
       const std::string whose = own ? name : Largest();
       refused.emplace_back(Take(whose, /*newest=*/true), std::move(full));

@@ -1,9 +1,8 @@
-// A few threads for work that must not run on gRPC's threads: parsing, rendering, tokenizing.
+// Thread pool for work that must not run on gRPC's threads: parsing, rendering, tokenizing.
 //
-// Waiting calls are limited in number and bytes, in all and of one client.  Clients take turns, one call each; where
-// there is no room for a call, the newest call of the client that holds most is refused.  Want of memory ends a call,
-// not the process: a call that needs more than is left does not begin, and one that runs out of memory is refused.
-// Thread-safe.
+// Waiting calls are limited in number and bytes, in total and per client.  Clients take turns, one call each.  Without
+// room for a new call, the pool refuses the newest call of the client that holds most.  Lack of memory ends a call, not
+// the process: a call that needs more than is left is refused, as is one that runs out of memory.  Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -25,25 +24,25 @@ namespace switchyard::server {
 class FrontPool {
  public:
   struct Limits {
-    size_t calls = 0;  // that wait
+    size_t calls = 0;  // waiting ones
     int64_t bytes = 0;
     int64_t bytes_per_client = 0;
   };
   struct Work {
     std::string client;  // FrontClientOfPeer
     int64_t bytes = 0;   // of the call's message
-    // May throw std::bad_alloc if it has done nothing that `refuse` would repeat.
+    // May throw std::bad_alloc as long as the call can still be refused.
     absl::AnyInvocable<void()> run;
-    // Instead of run, or after its std::bad_alloc: RESOURCE_EXHAUSTED with limit and actual.
+    // Called instead of run, or after its std::bad_alloc, with RESOURCE_EXHAUSTED that names limit and actual value.
     absl::AnyInvocable<void(const absl::Status&)> refuse;
   };
-  // Bytes that the process may still allocate; called before a larger call begins.
+  // Returns the bytes that the process may still allocate; called before a large call begins.
   using RoomFn = absl::AnyInvocable<int64_t() const>;
 
   FrontPool(int num_threads, Limits limits, RoomFn room = &MemoryRoom);
-  ~FrontPool();  // runs what was accepted
+  ~FrontPool();  // runs the accepted calls first
 
-  // Calls either run, on a thread of the pool, or refuse, on this thread, another poster's or one of the pool.
+  // Calls either work.run, on a thread of the pool, or work.refuse, on any thread that uses the pool.
   void Post(Work work);
 
   int64_t waiting_bytes() const {
@@ -52,31 +51,31 @@ class FrontPool {
   }
   int64_t num_refused() const { return refused_.load(); }
 
-  // The bytes that RLIMIT_AS leaves; the maximum without that limit.
+  // Returns the bytes that RLIMIT_AS leaves; the maximum without that limit.
   static int64_t MemoryRoom();
 
  private:
   struct Client {
     std::deque<Work> waiting;
-    int64_t bytes = 0;  // of those
+    int64_t bytes = 0;  // of the waiting calls
   };
   void Run();
-  // `under_way`: bytes of it and of those that run beside it.
+  // `under_way`: bytes of this call and of those that run now.
   void RunOne(Work work, int64_t under_way);
   void Refuse(Work* work, const absl::Status& why);
-  // An error names the limit that the waiting calls exceed.
+  // Returns an error that names the limit that the waiting calls exceed.
   absl::Status CheckLimits(const std::string& client) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Adds `calls`, 1 or -1, such calls to what waits.
+  // Adds the call to the counts of waiting calls (`calls` = 1) or subtracts it (-1).
   void Count(const Work& work, int calls, Client* client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Removes the client's newest or oldest call, and the client if that was its last; turns_ is the caller's to adjust.
+  // Removes the client's newest or oldest call, and the client if that was its last one.  The caller adjusts turns_.
   Work Take(const std::string& client, bool newest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   const std::string& Largest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Limits limits_;
   const RoomFn room_;
   mutable absl::Mutex mu_;
-  std::map<std::string, Client> clients_ ABSL_GUARDED_BY(mu_);  // those with waiting calls
-  std::deque<std::string> turns_ ABSL_GUARDED_BY(mu_);          // the same, in the order of their turns
+  std::map<std::string, Client> clients_ ABSL_GUARDED_BY(mu_);  // clients with waiting calls
+  std::deque<std::string> turns_ ABSL_GUARDED_BY(mu_);          // the same clients, in the order of their turns
   size_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t running_bytes_ ABSL_GUARDED_BY(mu_) = 0;
@@ -85,7 +84,7 @@ class FrontPool {
   std::vector<std::thread> threads_;
 };
 
-// The client of a call for the turns; `peer` as gRPC names it.  It is an address, and on loopback a connection.
+// Returns the client whose turn a call uses: the address in `peer` (gRPC's name), or on loopback the connection.
 std::string FrontClientOfPeer(absl::string_view peer);
 
 }  // namespace switchyard::server

@@ -8,7 +8,7 @@
 namespace switchyard::server {
 namespace {
 
-// Takes as long whether the first or the last byte differs.
+// The time does not depend on which byte differs.
 bool ConstantTimeEqual(const std::string& a, const std::string& b) {
   if (a.size() != b.size()) return false;
   unsigned difference = 0;

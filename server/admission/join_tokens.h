@@ -1,4 +1,4 @@
-// The secrets that workers present when they join.
+// Secrets that workers present when they join.
 #pragma once
 
 #include <string>
@@ -7,15 +7,15 @@
 
 namespace switchyard::server {
 
-// From the kernel's generator for secrets; 32 hex digits.
+// Draws 32 hex digits from the kernel's random generator.
 std::string DrawToken();
 
 struct JoinTokens {
   std::string shared;  // of workers from elsewhere (--join_token_file); empty: every worker may join
-  std::string local;   // of the workers that this server starts
+  std::string local;   // of workers that this server starts
 
-  // Unauthenticated: `presented` is neither.  Sets *local_index to -1 unless it is the local one, as a stranger may
-  // claim to be the server's n-th worker, which decides what the others must be.
+  // Unauthenticated: `presented` is neither token.  Sets *local_index to -1 unless it is the local token: a worker from
+  // elsewhere must not pass for the server's n-th worker, which determines what the others must be.
   absl::Status Check(const std::string& presented, int* local_index) const;
 };
 

@@ -1,8 +1,8 @@
-// The calls whose answers their clients have not read yet, so that a client which never reads ends in bounded time.
+// Registry of open calls, which are checked at times that they set, so that a client that never reads cannot hold a
+// call for ever.
 //
-// gRPC holds a finished call until the client has read it; a client that keeps its connection and never reads would
-// hold its stream for ever.  A call says when it is due for a check; a thread checks only those that are due, so that a
-// flood of calls costs neither their locks nor the engine's thread.  Thread-safe.
+// gRPC keeps a finished call until the client has read it.  A call sets when it is due for a check.  A thread checks
+// only calls that are due, so a flood of calls costs neither their locks nor time of the engine's thread.  Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -21,13 +21,13 @@ class OpenCalls {
  public:
   class Call {
    public:
-    // Ends the call if it has waited for its client for too long, and calls CheckAt, without which it stays due.  Must
-    // not block, nor call Add or Remove.
+    // Ends the call if it has waited for its client for too long, and sets the next check by CheckAt (else the call
+    // stays due).  Must not block, nor call Add or Remove.
     virtual void CheckTime(absl::Time now) = 0;
 
    protected:
     ~Call() = default;
-    // CheckTime is not called before `when`; InfiniteFuture, as at first: never.
+    // Sets the earliest time of the next CheckTime; InfiniteFuture (the initial value): never.
     void CheckAt(absl::Time when) { due_ns_.store(absl::ToUnixNanos(when), std::memory_order_relaxed); }
 
    private:
@@ -37,7 +37,7 @@ class OpenCalls {
 
   ~OpenCalls() { Stop(); }
 
-  // `call` is borrowed until Remove, which may wait for a CheckTime that is under way.
+  // Borrows `call` until Remove, which waits for a CheckTime that is under way.
   void Add(Call* call) {
     Part& part = PartOf(call);
     absl::MutexLock lock(&part.mu);
@@ -49,7 +49,7 @@ class OpenCalls {
     part.calls.erase(call);
   }
 
-  // Checks every 50 ms from now on, until Stop.
+  // Starts the thread, which checks every 50 ms until Stop.
   void Start() {
     thread_ = std::thread([this] {
       absl::MutexLock lock(&mu_);
@@ -64,7 +64,7 @@ class OpenCalls {
     if (thread_.joinable()) thread_.join();
   }
 
-  // One check by the thread; for tests.
+  // Checks the calls that are due.  Public for tests.
   void CheckTime(absl::Time now) {
     const int64_t now_ns = absl::ToUnixNanos(now);
     for (Part& part : parts_) {
@@ -76,7 +76,7 @@ class OpenCalls {
   }
 
  private:
-  // Calls that come and go wait only for the check of one part.
+  // The set is split, so that Add and Remove wait only for the check of one part.
   struct Part {
     absl::Mutex mu;
     absl::flat_hash_set<Call*> calls ABSL_GUARDED_BY(mu);

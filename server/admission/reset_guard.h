@@ -1,8 +1,8 @@
-// Counts, by connection, calls that were reset without a request and an answer.
+// Detects connections that flood the server with calls that are reset before their request comes.
 //
-// Such a call costs its client a few bytes, and gRPC a whole call: a flood of them delays everything (CVE-2023-44487).
-// Connections that also carry calls which are answered, such as a gateway's whose deadlines ended while this process
-// was stopped, are left alone.  Thread-safe.
+// Such a call costs its client a few bytes but gRPC a whole call, so a flood delays everything (CVE-2023-44487).  A
+// connection that also carries answered calls is not a flood: a gateway's calls may all reach their deadlines while
+// this process is stopped.  Thread-safe.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ class ResetGuard {
   static constexpr absl::Duration kWindow = absl::Seconds(10);
 
   // Counts a call that was made over the connection of `peer`.  Returns true, at most once in a window, if the
-  // connection floods: more than `limit` calls of this window have not been forgiven, and more than ten for each call
-  // of this window or the one before that has been.
+  // connection floods: in this window more than `limit` calls are not forgiven, and more than ten times as many as were
+  // forgiven in this window and the one before.
   bool Made(const std::string& peer, int limit, absl::Time now) {
     absl::MutexLock lock(&mu_);
     if (now - begun_ > kWindow) {
@@ -37,7 +37,7 @@ class ResetGuard {
     calls.is_flood = calls.made - calls.forgiven > 10 * good;
     return calls.is_flood;
   }
-  // The request of one of its calls has come, or its client took the answer.
+  // Forgives one call: its request came, or its client read the answer.
   void Forgive(const std::string& peer) {
     absl::MutexLock lock(&mu_);
     ++calls_[peer].forgiven;

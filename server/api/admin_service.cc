@@ -32,7 +32,7 @@ std::unique_ptr<v1::GetProfileResponse> ProgressMessage(const ProfileCollector::
   return message;
 }
 
-// Ends the call with a profile, sent in parts, or with the error that stands in its place.
+// Ends the call with the profile, sent in parts, or with the error.
 void EndWithProfile(Feed* feed, std::shared_ptr<const ServedModel> model, absl::StatusOr<std::string> profile) {
   if (!profile.ok()) return feed->End(profile.status());
   feed->EndWith([model = std::move(model), bytes = *std::move(profile),

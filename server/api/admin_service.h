@@ -1,4 +1,4 @@
-// The operators' service, with raw methods as the users' one has (inference_service.h).
+// The operators' service, AdminService.  Its methods are raw, as in inference_service.h.
 #pragma once
 
 #include "server/api/request_context.h"

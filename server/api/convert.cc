@@ -18,7 +18,7 @@ struct Range {
   bool open = false;  // without min itself
 };
 
-// A field's value, else the model's own default, else `otherwise`.  A value that is set must be within the range.
+// Returns a field's value, else the model's default, else `otherwise`.  A value that is set must be within the range.
 template <class Value, class Fallback>
 absl::StatusOr<Value> Pick(const char* field, bool set, Value value, const std::optional<Fallback>& model_default,
                            Value otherwise, Range range) {
@@ -99,7 +99,7 @@ absl::Status ConvertLengths(const v1::GenerateRequest& message, const ConvertArg
   ASSIGN_OR_RETURN(out->sampling.min_tokens,
                    Pick("min_tokens", message.has_min_tokens(), message.min_tokens(),
                         args.text->defaults().min_new_tokens, 0, {0.0, double(out->max_tokens)}));
-  out->sampling.min_tokens = std::min(out->sampling.min_tokens, out->max_tokens);  // a model's own may be longer
+  out->sampling.min_tokens = std::min(out->sampling.min_tokens, out->max_tokens);  // the model's default may exceed it
   return absl::OkStatus();
 }
 
@@ -138,7 +138,7 @@ absl::Status ConvertStops(const v1::GenerateRequest& message, const ConvertArgs&
     }
     out->stop.push_back(stop);
   }
-  // The model's own need a tokenizer that finds them.
+  // The model's own stop strings need a tokenizer.
   if (out->stop.empty() && args.text->has_tokenizer()) out->stop = args.text->defaults().stop_strings;
   if (!out->stop.empty() && !args.text->has_tokenizer()) {
     return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
@@ -175,7 +175,7 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
     }
     case v1::GenerateRequest::kMessages: {
       ASSIGN_OR_RETURN(const std::string text, RenderMessages(message.messages(), args));
-      // As HF does: the template has written the special tokens' names, so the whole is encoded with them.
+      // As in HuggingFace: the template has written the special tokens' names, so the text is encoded with them.
       return Encode("messages", text, {message.add_special_tokens(), /*allow_special=*/true}, args);
     }
     default:
@@ -237,7 +237,7 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
   RETURN_IF_ERROR(ConvertExpertPaths(message, args, out.get()));
   RETURN_IF_ERROR(ConvertStops(message, args, out.get()));
   ASSIGN_OR_RETURN(out->prompt, ConvertPrompt(message, args));
-  // A tokenizer may know more tokens than the model has rows for.
+  // A tokenizer may have more tokens than the model's vocabulary.
   RETURN_IF_ERROR(CheckTokenIds(out->prompt, "prompt", args.model->vocab_size));
   if (out->prompt.empty()) return rpc::BadField("prompt", "is empty: at least one token is needed", "1", "0");
   RETURN_IF_ERROR(ConvertLengths(message, args, out.get()));

@@ -1,4 +1,4 @@
-// Conversion at the border of proto: requests become validated plain values, results become messages.
+// Converts and validates requests into plain values, and results into messages.
 //
 // Every problem is an INVALID_ARGUMENT, NOT_FOUND or FAILED_PRECONDITION with reason, field, limit and actual
 // (errors.h).
@@ -35,18 +35,19 @@ struct ConvertArgs {
   absl::Time now;
   absl::Time wall_now;  // for templates that print a date
   absl::Time deadline = absl::InfiniteFuture();
-  std::function<absl::Time()> clock;  // of `now` and `deadline`, at which the rendering of a chat template ends
+  std::function<absl::Time()>
+      clock;  // that `now` and `deadline` are read from; rendering of a chat template ends at `deadline`
   std::function<bool()> cancelled;
 };
 
-// Renders, tokenizes, fills defaults and checks.
+// Renders, tokenizes, fills in defaults and checks.
 absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::GenerateRequest& message,
                                                                   const ConvertArgs& args);
 
 absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& message, const ConvertArgs& args);
 absl::StatusOr<v1::DetokenizeResponse> ConvertDetokenize(const v1::DetokenizeRequest& message, const ConvertArgs& args);
 
-// NOT_FOUND unless `name` is empty or the served model's.
+// Returns NOT_FOUND unless `name` is empty or the served model's.
 absl::Status CheckModelName(const std::string& name, const ServedModel& model);
 
 v1::GenerateResponse ToProto(OutputChunk chunk, const text::TextProcessor& text);

@@ -59,7 +59,7 @@ void FeedCall::Pump() {
 void FeedCall::Advance() {
   const absl::Time now = MonotonicNow();
   const bool failed = end_.has_value() && !end_->ok();
-  if (newest_ && !end_.has_value() && now - since_ < min_interval_) return;  // CheckTime comes back to it
+  if (newest_ && !end_.has_value() && now - since_ < min_interval_) return;  // CheckTime sends it later
   std::unique_ptr<google::protobuf::Message> message;
   if (!failed && newest_) {
     message = std::exchange(newest_, nullptr)();

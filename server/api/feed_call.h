@@ -1,6 +1,7 @@
-// A call that sends its client the newest state again and again: of a watched job, or the progress of a pack.
+// A streaming call that sends its client the newest state whenever it changes: of a watched job, or of a pack's
+// progress.
 //
-// The feeder never waits for the client: a slow reader misses states, and one that does not read at all is reset after
+// The feeder never waits for the client: a slow reader misses states, and a client that does not read is reset after
 // ServerConfig::slow_client_timeout.
 #pragma once
 
@@ -28,11 +29,11 @@ class Feed {
  public:
   using MessageFn = std::function<std::unique_ptr<google::protobuf::Message>()>;
 
-  // Replaces the newest message, which `message` makes when it can be sent.
+  // Replaces the message to send next; `message` makes it when it can be sent.
   void Offer(MessageFn message);
-  // Ends the call with `status` after the newest message was sent; an error ends it at once.  The first end counts.
+  // Ends the call with `status`: OK after the newest message was sent, an error at once.  Only the first end counts.
   void End(absl::Status status);
-  // Likewise, but before it sends every message that `next` makes, until that returns null.
+  // Likewise with OK, after sending every message that `next` makes until it returns null.
   void EndWith(MessageFn next);
   // Whether the call is over.
   bool gone();
@@ -49,12 +50,12 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
   FeedCall(RequestContext* request_context, grpc::CallbackServerContext* context);
 
   std::shared_ptr<Feed> feed() const { return feed_; }  // shared with its feeder
-  // Sends at most one message in `interval`; the last one is not held back.  REQUIRES: before the first Offer.
+  // Sends at most one message per `interval`, except for the last one.  REQUIRES: Offer was not called yet.
   void set_min_interval(absl::Duration interval) {
     absl::MutexLock lock(&feed_->mu_);
     min_interval_ = interval;
   }
-  // Sets what is called once, on any thread, when the call is over.  REQUIRES: before the first Offer.
+  // Sets a function that is called once, on any thread, when the call is over.  REQUIRES: Offer was not called yet.
   void set_on_over(std::function<void()> on_over) {
     absl::MutexLock lock(&feed_->mu_);
     on_over_ = std::move(on_over);
@@ -67,11 +68,11 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
  private:
   friend class Feed;
   void CheckTime(absl::Time now) override;
-  // Starts the next write or finishes, if neither is under way; sets when CheckTime is due.
+  // Starts the next write or finishes the call, if neither is under way; sets when CheckTime is due.
   void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
-  // REQUIRES: neither is under way.
+  // REQUIRES: neither a write nor the finish is under way.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
-  // The client is gone or has cancelled: what was not sent yet is dropped.
+  // Ends a call whose client is gone or has cancelled; drops messages that were not sent.
   void Abandon(absl::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);
   // How long the client may take for a write, or for the end.
   absl::Duration Patience() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(feed_->mu_);

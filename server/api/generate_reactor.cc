@@ -165,7 +165,7 @@ void GenerateReactor::OnCancel() {
 
 void GenerateReactor::End(const absl::Status& status) {
   FinishOnce(status);
-  cancelled_.store(true);  // a request that is being prepared is not begun, or cancelled as soon as it is
+  cancelled_.store(true);  // a request in preparation is not begun, or cancelled right after it begins
   request_context_->engine->Cancel(handle_, status);
 }
 
@@ -212,7 +212,7 @@ void GenerateReactor::OnDone() {
     const auto prepared = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stage_ != Stage::kPreparing; };
     mu_.Await(absl::Condition(&prepared));
   }
-  // Refused before its request was read, and its client took the answer.
+  // The call was refused before its request was read, and its client read the answer.
   if (!request_came_ && !cancelled_.load()) request_context_->resets.Forgive(context_->peer());
   stream_->Detach();
   request_context_->open_calls.Remove(this);

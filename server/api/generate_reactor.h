@@ -32,29 +32,29 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void OnDone() override;
 
  private:
-  // Of the request.  Only in kPreparing Prepare runs or waits for the pool; the object lives as long.
+  // State of the request.  In kPreparing, Prepare runs or waits in the pool; the object outlives that.
   enum class Stage { kAwaited, kPreparing, kDone };
 
   void CheckTime(absl::Time now) override;
-  // When the client, or its request, is overdue.
+  // Returns when the client, or its request, is overdue.
   absl::Time NextCheck() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Takes a place for this call; an error says why there is none.
+  // Takes a place for this call; the error says why there is none.
   absl::Status Enter();
-  // Moves from kAwaited to `next`; returns false in another stage.
+  // Moves from kAwaited to `next`; returns false in any other stage.
   bool TakeRequest(Stage next);
   // Ends a call that is under way, and its work.
   void End(const absl::Status& status);
   void Prepare();
   void Refuse(const absl::Status& status);
-  // Starts the next write or finishes, if neither is under way.
+  // Starts the next write or finishes the call, if neither is under way.
   void Pump();
   void FinishOnce(const absl::Status& status);
 
   RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
   const std::string client_;
-  bool has_share_ = false;     // of its client's calls
-  bool request_came_ = false;  // to request_context_->resets
+  bool has_share_ = false;     // the call counts in its client's share
+  bool request_came_ = false;  // request_context_->resets was notified
   grpc::ByteBuffer incoming_;  // being read
   grpc::ByteBuffer request_;
   const absl::Time arrival_;
@@ -67,7 +67,7 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   bool reset_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Time since_ ABSL_GUARDED_BY(mu_);  // when the write that is under way began, or the end
+  absl::Time since_ ABSL_GUARDED_BY(mu_);  // when the current write, or the end, began
   bool first_ ABSL_GUARDED_BY(mu_) = true;
   std::string request_id_ ABSL_GUARDED_BY(mu_);
   uint64_t seed_ ABSL_GUARDED_BY(mu_) = 0;

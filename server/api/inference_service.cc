@@ -76,9 +76,9 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
 
 }  // namespace
 
-// gRPC calls the handler of a method with one request message when the message is there, however long that takes, and
-// reads no second one.  As a method of two streams, which are the same bytes for the client, Generate sees the call at
-// once: it can end a call whose message does not come, and one with a second message.
+// gRPC calls the handler of a method with one request message only when the message has come, and never reads a second
+// one.  Registered as a method with two streams, which looks the same to clients, Generate sees the call at once: it
+// can end a call whose message does not come, and a call with a second message.
 InferenceServiceImpl::InferenceServiceImpl(RequestContext* request_context) : request_context_(request_context) {
   using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
   const auto handler = [request_context] {

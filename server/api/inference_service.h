@@ -1,4 +1,4 @@
-// The users' service, with raw methods, so that malformed bytes get an answer that says why
+// The users' service, InferenceService.  Its methods are raw, so that malformed bytes get an error that explains them
 // (proto/support/raw_message.h).
 #pragma once
 

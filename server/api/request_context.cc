@@ -40,7 +40,7 @@ absl::StatusOr<ConvertArgs> RequestContext::Args(const grpc::ServerContextBase& 
   args.clock = &MonotonicNow;
   args.wall_now = absl::Now();
   args.deadline = args.now + std::min(config->default_deadline, config->max_deadline);
-  // gRPC's deadline is a wall-clock time; what counts is how far away it is.
+  // gRPC's deadline is a wall-clock time; only the time until then counts.
   if (context.deadline() != std::chrono::system_clock::time_point::max()) {
     const absl::Duration left = absl::FromChrono(context.deadline() - std::chrono::system_clock::now());
     if (left > config->max_deadline) {

@@ -1,4 +1,4 @@
-// What an RPC needs of the server: the engine, the text processor, the front pool, the limits.
+// The parts of the server that RPCs use: engine, text processor, thread pools, limits.
 #pragma once
 
 #include <atomic>
@@ -32,16 +32,18 @@ struct RequestContext {
   ClientShares streams_of;  // open Generate calls of each client
   OpenCalls open_calls;
   ResetGuard resets;                                            // of Generate calls
-  std::function<void(const std::string& peer)> end_connection;  // ends one that floods
-  // Whether the server has bytes of the worker that it has not read yet; empty before the server listens.
+  std::function<void(const std::string& peer)> end_connection;  // ends a connection that floods
+  // Whether the worker's connection has bytes that are not read yet; empty before the server listens.
   std::function<bool(const fleet::WorkerInfo&)> has_unread;
 
   // Arguments for convert.h, for the call of `context`.  FAILED_PRECONDITION while the model is not known yet,
-  // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  *model keeps the facts alive.
+  // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  *model keeps the arguments' model
+  // alive.
   absl::StatusOr<ConvertArgs> Args(const grpc::ServerContextBase& context,
                                    std::shared_ptr<const ServedModel>* model) const;
 
-  // Parses the request of `context`'s call, which must be for the served model.  Errors: of Args and CheckModelName.
+  // Parses the request of `context`'s call, which must name the served model.  Errors are those of ParseRaw, Args and
+  // CheckModelName.
   template <class Request>
   absl::Status Read(const grpc::ServerContextBase& context, const grpc::ByteBuffer& bytes, Request* request,
                     std::shared_ptr<const ServedModel>* model) const {
@@ -51,7 +53,7 @@ struct RequestContext {
   }
 };
 
-// The form in which `context`'s call ends with an error; adds the trailer with the advice when to retry.
+// Converts the error with which `context`'s call ends; adds the trailer that says when to retry.
 grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id, grpc::ServerContextBase* context);
 
 }  // namespace switchyard::server

@@ -1,7 +1,8 @@
-// A unary call that is answered from the front pool, or later by its holder.
+// A unary call that is answered later: from the front pool, or by another thread.
 //
-// A method's handler makes it; Reply or Fail is to be called exactly once, from any thread, and the call deletes itself
-// when gRPC is done with it.  A client that does not read its answer is reset after ServerConfig::unread_end_timeout.
+// A method's handler makes it.  Reply or Fail must be called exactly once, from any thread; the call then deletes
+// itself when gRPC is done with it.  A client that does not read its answer is reset after
+// ServerConfig::unread_end_timeout.
 #pragma once
 
 #include <atomic>
@@ -33,7 +34,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
     delete this;
   }
 
-  // Runs `work(call)` on the pool; it must lead to Reply or Fail.
+  // Runs `work(call)` on the pool.  It must lead to one call of Reply or Fail.
   template <class WorkFn>
   void Start(WorkFn work) {
     StartOn(request_context_->pool, std::move(work));
@@ -57,7 +58,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
     status.ok() ? Reply(message) : Fail(status);
   }
 
-  // The id of the request that this call concerns, for its error.
+  // Sets the id of the request that the call is about, for errors.
   void set_request_id(std::string id) { request_id_ = std::move(id); }
 
   RequestContext* request_context() { return request_context_; }
@@ -66,7 +67,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   const std::atomic<bool>& cancelled() const { return cancelled_; }
 
  private:
-  // Nothing that runs out of memory here may end the call a second time.
+  // noexcept, since running out of memory here must not end the call a second time.
   void End(const grpc::Status& status) noexcept {
     CheckAt(MonotonicNow() +
             request_context_->config->unread_end_timeout);  // before Finish: OnDone may delete this at once

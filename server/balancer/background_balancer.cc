@@ -10,13 +10,13 @@
 namespace switchyard::server {
 namespace {
 
-// Experts that get another host, and its memory.  Under a budget nobody loads: that is a word to cache policies.
+// Counts experts that another device must load.  Under a budget a plan's loads are only hints to cache policies.
 int64_t CopiesOf(const placement::ResidencyMigration& migration) {
   return std::count_if(migration.arrivals.begin(), migration.arrivals.end(),
                        [](const placement::ResidencyMove& move) { return move.kind == placement::MoveKind::kCopy; });
 }
 
-// Measured times scatter, and a migration is not for nothing: within a factor of 2 decisions are much the same.
+// Measured times scatter, and a migration has a cost: within a factor of 2 decisions are nearly the same.
 bool Alike(const placement::MoveCosts& a, const placement::MoveCosts& b) {
   const auto near = [](int64_t x, int64_t y) { return x / 2 <= y && y / 2 <= x; };
   return near(a.copy_ps, b.copy_ps) && near(a.row_ps, b.row_ps) && near(a.layer_ps, b.layer_ps);
@@ -37,10 +37,10 @@ BackgroundBalancer::BackgroundBalancer(const placement::PlacementSettings& setti
 std::vector<placement::LayerResidency> BackgroundBalancer::FirstResidency() const {
   if (settings_.rebalances()) {
     auto layers = placement::InitialResidency(shape_.layers, shape_.experts, shape_.devices, limits_);
-    SY_CHECK(layers.ok());  // a device hosts its share at least
+    SY_CHECK(layers.ok());  // a device has room for its share at least
     return *std::move(layers);
   }
-  // Which experts are in memory workers' policies say.
+  // Workers' cache policies decide which experts are in memory.
   const int slots = placement::ResidentSlots(settings_, shape_.experts, shape_.devices);
   const int per_device = placement::ResidentSlots({}, shape_.experts, shape_.devices);
   const placement::LayerResidency layer{
@@ -51,9 +51,9 @@ std::vector<placement::LayerResidency> BackgroundBalancer::FirstResidency() cons
 
 placement::GroupPlacement BackgroundBalancer::Begin(const Shape& shape, const placement::MoveCosts& costs) {
   costs_ = reported_costs_ = costs;
-  epoch_ = view_.epoch;  // what ranks begin with
+  epoch_ = view_.epoch;  // the ranks begin with it
   steps_since_costs_ = 0;
-  // A group that never stood may have been of another model.
+  // A group that never served may have had another model.
   const bool known = !view_.layers.empty() && shape.IsOfModel(shape_);
   if (!known) SY_CHECK_EQ(view_.epoch, 0);
   if (!known || shape.budget_slots != shape_.budget_slots) {
@@ -87,7 +87,7 @@ void BackgroundBalancer::GroupDown(const std::string& reason, absl::Time now) {
     EndPlan(PlanOutcome::kAborted, absl::StrCat("the group was lost: ", reason), now);
   }
   if (plan_ == nullptr) return migration_.reset();
-  // What is committed is what the next group begins with, so nobody has to release anything.
+  // The next group begins with the committed placement, so no rank has to release anything.
   const bool in_force = migration_->state() == placement::EpochState::kCommitted ||
                         migration_->state() == placement::EpochState::kReleasing;
   if (in_force && migration_idx_ + 1 == plan_->migrations.size()) return EndPlan(PlanOutcome::kCommitted, "", now);
@@ -122,7 +122,7 @@ void BackgroundBalancer::ReportCosts(PlacementCostMonitor* meter, absl::Time now
   if (meter->row_seconds() <= 0 || meter->layer_seconds() <= 0) return;
   steps_since_costs_ = 0;
   costs_ = meter->Costs();
-  if (!settings_.rebalances()) meter->Fade();  // else whoever plans does
+  if (!settings_.rebalances()) meter->Fade();  // otherwise StartPlan does
   if (measured && Alike(costs_, reported_costs_)) return;
   placement::Migration migration;  // without moves
   migration.epoch = next_epoch_++;
@@ -204,7 +204,7 @@ void BackgroundBalancer::CommitMigration() {
 void BackgroundBalancer::Handle(placement::EpochDirective directive, absl::Time now) {
   switch (directive) {
     case placement::EpochDirective::kNone:
-    case placement::EpochDirective::kUseFromNextStep:  // placement_epoch() says it
+    case placement::EpochDirective::kUseFromNextStep:  // see placement_epoch()
       return;
     case placement::EpochDirective::kRelease:
       release_by_ = now + kPatience;
@@ -243,7 +243,7 @@ void BackgroundBalancer::Tick(absl::Time now) {
 
 void BackgroundBalancer::AbortPlan(const std::string& why, absl::Time now) {
   if (plan_ == nullptr) {
-    steps_since_costs_ = kFirstCosts - kCostsApart;  // who cannot take them is not asked with every step
+    steps_since_costs_ = kFirstCosts - kCostsApart;  // ranks that cannot adopt costs are not asked at every step
     LogWarn("experts: not all ranks have taken up measured costs: ", why);
     return migration_.reset();
   }

@@ -1,15 +1,15 @@
-// The background balancer of expert placement: every so many steps it looks whether experts had better live elsewhere,
-// has a plan made, and carries it out on all workers, migration by migration, while requests run.
+// The background load balancer of experts: every --rebalance_steps steps it has a new placement planned, and carries
+// the plan out on all workers, migration by migration, while requests run.
 //
 //   idle ── rebalance_steps done ──► planning (elsewhere) ──► migration after migration: ResidencyEpoch ──► idle
 //
-// A migration that fails before its commit, a lost group, or a plan that cannot be made ends the plan; what was
-// committed stays, and the next group begins with it.  Answers of another epoch than the migration's change nothing.
-// One plan at a time; none where --rebalance_steps is 0.
+// A migration that fails before its commit, a lost group, or a plan that cannot be made ends the plan; committed
+// migrations stay, and the next group begins with them.  Answers for another epoch than the migration's are ignored.
+// There is one plan at a time, and none if --rebalance_steps is 0.
 //
-// Costs for the per-step balancer go the same way, as a migration without moves: after the first steps have measured
-// them, and whenever they have changed, so that every rank adopts them at the same step.  No thread, clock or socket:
-// the engine loop owns it and passes the time; Host does the rest.
+// Costs for the per-step balancer are sent the same way, as a migration without moves: after the first steps have
+// measured them, and whenever they have changed, so that every rank adopts them at the same step.  Has no thread, clock
+// or socket: the engine loop owns it and passes the time; Host does the rest.
 #pragma once
 
 #include <cstdint>
@@ -35,53 +35,54 @@ enum class PlanOutcome : uint8_t { kCommitted, kAborted, kNothingToDo };
 inline constexpr int kNumPlanOutcomes = 3;
 absl::string_view PlanOutcomeName(PlanOutcome outcome);  // "committed" "aborted" "nothing_to_do"
 
-// Where experts are and how the last plan went; a copy that costs nothing.
+// Where experts are and how the last plan ended.  Cheap to copy.
 struct ResidencyView {
   placement::PlacementSettings settings;
   int64_t epoch = 0;   // of the placement in use; 0 = contiguous
   LayerStates layers;  // [L]; empty before the first group
-  // The last plan, if it is fully in force: what Explain explains.  Null: none was made, or it was aborted.
+  // The last plan if it was carried out completely.  Null: none was made, or it was aborted.
   std::shared_ptr<const placement::ResidencyPlan> plan;
   std::optional<PlanOutcome> outcome;  // of the last plan
   std::string reason;                  // why it was aborted
   absl::Time ended = absl::InfinitePast();
-  // That the last plan moved.  Under an expert budget a commit moves no bytes: cache policies copy when rows come.
+  // Moved by the last plan.  Under an expert budget a commit moves no bytes: cache policies copy experts when rows
+  // come.
   int64_t last_copies = 0, last_bytes = 0;
-  // Of a worker's expert budget: experts of all layers that it has room for; 0: all have.
+  // Experts of all layers for which a worker's expert budget has room; 0: for all.
   int budget_slots = 0;
-  // Of a plan that is being carried out; none: 0.
+  // Of the plan that is being carried out; 0 without one.
   int migrations = 0, migrations_in_use = 0;
   // Of all plans so far.
   int64_t plans[kNumPlanOutcomes] = {};
   int64_t copies = 0, bytes = 0;
 };
 
-// A worker's last word; null: it has not said anything since its group formed.
+// A worker's last report; null: it has not reported since its group formed.
 struct ReceivedReport {
-  std::shared_ptr<const placement::ExpertReport> report;  // shared with whoever asked for a copy
+  std::shared_ptr<const placement::ExpertReport> report;  // shared with copies for GetExperts
   absl::Time at = absl::InfinitePast();
 };
 
-// What GetExperts shows, copied from the engine: cheap, as what is large is shared.
+// The input of GetExperts, copied from the engine.  Cheap, as large parts are shared.
 struct ExpertsCopy {
   popularity::ExpertLoadStats load_stats;
   ResidencyView placement;
-  std::vector<ReceivedReport> reports;  // [R]; empty: no group stands
+  std::vector<ReceivedReport> reports;  // [R]; empty without a group
 };
 
 class BackgroundBalancer {
  public:
-  // What carries out what is decided here.
+  // Interface through which the balancer's decisions are carried out.
   class Host {
    public:
     virtual ~Host() = default;
-    // To be answered with Planned, later.
+    // Planned must be called later with the result.
     virtual void Plan(PlanOrder order) = 0;
-    // To every rank of the group.
+    // Sent to every rank of the group.
     virtual void Prepare(const placement::Migration& migration) = 0;
     virtual void Drop(int64_t epoch) = 0;
     virtual void Release(int64_t epoch) = 0;
-    // The group cannot go on: a rank does not say that it released what it had to.
+    // Ends the group, since a rank did not confirm in time that it released its slots.
     virtual void BreakGroup(const std::string& why) = 0;
   };
 
@@ -89,38 +90,39 @@ class BackgroundBalancer {
     int layers = 0;   // MoE layers
     int experts = 0;  // E
     int devices = 0;  // R
-    // Of a worker's --expert_budget, in experts of all layers; 0: all of a worker's experts have room.
+    // Room of a worker's --expert_budget, in experts of all layers; 0: all of a worker's experts fit.
     int budget_slots = 0;
     bool IsOfModel(const Shape& other) const {
       return layers == other.layers && experts == other.experts && devices == other.devices;
     }
   };
 
-  // How long ranks may take to copy a migration, or to release one.
+  // Time limit for ranks to copy a migration, or to release one.
   static constexpr absl::Duration kPatience = absl::Seconds(60);
-  // Moves have to pay within as many steps, or until the next plan, whichever is later.
+  // Moves must pay within this many steps or until the next plan, whichever is later.
   static constexpr int64_t kShortestHorizon = 300;
 
   BackgroundBalancer(const placement::PlacementSettings& settings, Host* host);
 
-  // After so many steps of a group costs count as measured; so often they are looked at again.
+  // Steps of a group until costs count as measured, and steps between later looks at them.
   static constexpr int64_t kFirstCosts = 4, kCostsApart = 64;
 
-  // A group of that shape forms: what it begins with.  If its budget differs from the last group's, known residents are
-  // forgotten, as they may not fit; nothing else may differ once a group stood.
+  // Returns the placement with which a forming group begins.  If its budget differs from the last group's, known
+  // residents are forgotten, as they may not fit; nothing else may differ once a group has served.
   placement::GroupPlacement Begin(const Shape& shape, const placement::MoveCosts& costs);
   void GroupUp() { up_ = true; }
   void GroupDown(const std::string& reason, absl::Time now);
 
-  // What the next StepPlan has to say.
+  // The placement epoch that the next StepPlan must name.
   int64_t placement_epoch() const;
-  // A StepPlan that says it was sent.
+  // A StepPlan with that epoch was sent.
   void StepPlanned(int64_t step, absl::Time now);
-  // All ranks have done that step; load statistics and meter have it.  A plan copies their counts, no tables.
+  // All ranks have done the step, and load statistics and `meter` have counted it.  A plan copies the counts, no
+  // tables.
   void StepDone(int64_t step, const popularity::ExpertLoadStats& load_stats, PlacementCostMonitor* meter,
                 absl::Time now);
   void Planned(absl::StatusOr<PendingMigration> plan, absl::Time now);
-  // error: empty if all that arrives is there and right.
+  // `error`: empty if all arriving experts are in place and correct.
   void Prepared(int rank, int64_t epoch, const std::string& error, absl::Time now);
   void Released(int rank, int64_t epoch, absl::Time now);
   void Tick(absl::Time now);
@@ -128,10 +130,10 @@ class BackgroundBalancer {
   const ResidencyView& view() const { return view_; }
 
  private:
-  // Neighbouring experts on a device, as many in memory as fit.
+  // Returns the first placement: neighbouring experts on a device, as many in memory as fit.
   std::vector<placement::LayerResidency> FirstResidency() const;
   bool idle() const { return !planning_ && !migration_.has_value(); }
-  // All ranks get the costs as measured, if those that they have are not about the same.
+  // Sends the measured costs to all ranks, unless theirs are about the same.
   void ReportCosts(PlacementCostMonitor* meter, absl::Time now);
   void SendMigration(placement::Migration migration, absl::Time now);
   void StartPlan(const popularity::ExpertLoadStats& load_stats, PlacementCostMonitor* meter);
@@ -139,27 +141,28 @@ class BackgroundBalancer {
   void CommitMigration();
   void Handle(placement::EpochDirective directive, absl::Time now);
   void EndPlan(PlanOutcome outcome, const std::string& reason, absl::Time now);
-  // Of a plan that ends before its last migration is in force.
+  // Ends a plan before its last migration is in use.
   void AbortPlan(const std::string& why, absl::Time now);
 
   const placement::PlacementSettings settings_;
   Host* const host_;
   Shape shape_;
   placement::ResidencyLimits limits_;
-  placement::MoveCosts costs_;           // of the migrations to come, or of that on its way
-  placement::MoveCosts reported_costs_;  // that ranks have
+  placement::MoveCosts costs_;           // of coming migrations, or of the one under way
+  placement::MoveCosts reported_costs_;  // the costs that ranks use
   ResidencyView view_;
-  int64_t epoch_ = 0;       // that steps name: the view's, or that of costs since
-  int64_t next_epoch_ = 1;  // never used before, not even by an aborted migration
+  int64_t epoch_ = 0;       // named by steps: the view's, or that of later costs
+  int64_t next_epoch_ = 1;  // never used yet, not even by an aborted migration
   int64_t steps_since_plan_ = 0, steps_since_costs_ = 0;
   bool up_ = false;
   bool planning_ = false;
-  bool discard_ = false;  // the plan that is being made
-  // Being carried out; shared with the view.  Null while a migration is under way: that one is of costs alone.
+  bool discard_ = false;  // drop the plan that is being made
+  // The plan being carried out, shared with the view.  If it is null while a migration is under way, the migration has
+  // costs only.
   std::shared_ptr<const placement::ResidencyPlan> plan_;
-  std::vector<LayerStates> after_;  // its migrations
+  std::vector<LayerStates> after_;  // [migrations] of plan_
   size_t migration_idx_ = 0;
-  int64_t plan_copies_ = 0, plan_bytes_ = 0;  // of its migrations in use
+  int64_t plan_copies_ = 0, plan_bytes_ = 0;  // of plan_'s migrations in use
   std::optional<placement::ResidencyEpoch> migration_;
   absl::Time release_by_ = absl::InfiniteFuture();
 };

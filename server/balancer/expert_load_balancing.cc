@@ -12,10 +12,10 @@
 namespace switchyard::server {
 namespace {
 
-// Some minutes of a busy server: what is older fades.
+// Some minutes of a busy server; older counts fade.
 constexpr int64_t kHalveLoadStatsAfterTokens = 256 * 1024;
 
-// Whether these are places of a group of that many workers with such a model.
+// Whether the report fits a group of `world` workers with this model.
 bool Fits(const placement::ExpertReport& report, const popularity::RoutingShape& shape, size_t world) {
   const placement::Placement& first = report.placements.front();
   return report.placements.size() == static_cast<size_t>(shape.num_layers) && first.num_experts == shape.num_experts &&
@@ -31,11 +31,11 @@ ExpertLoadBalancing::ExpertLoadBalancing(const ServerConfig* config, WorkerGroup
 placement::GroupPlacement ExpertLoadBalancing::Begin(const std::vector<fleet::WorkerInfo>& workers) {
   const fleet::WorkerInfo& first = workers.front();
   if (first.num_moe_layers == 0) return {};
-  // Before a group stood the first workers may have been of another model.
+  // Before a group has served, the first workers may have had another model.
   if (!load_stats_.has_value()) meter_.emplace(first.expert_bytes, config_->experts.copy_bytes_per_second);
   BackgroundBalancer::Shape shape = {
       .layers = first.num_moe_layers, .experts = first.num_experts, .devices = static_cast<int>(workers.size())};
-  // Of workers with different budgets plans know the smallest.
+  // Plans use the smallest of the workers' budgets.
   const int64_t all =
       int64_t{shape.layers} * placement::ExpertsOfLayer(config_->placement, shape.experts, shape.devices);
   int64_t slots = all;
@@ -99,7 +99,7 @@ absl::Status ExpertLoadBalancing::Count(const batching::StepResult& result) {
 }
 
 void ExpertLoadBalancing::Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now) {
-  // Whoever asks for a copy reads it by the load statistics' layers.
+  // Readers of a copy index reports by the load statistics' layers.
   const bool places = !report->placements.empty();
   if (places && (!load_stats_.has_value() || !Fits(*report, load_stats_->shape(), reports_.size()))) return;
   if (meter_.has_value()) meter_->NoteCopies(rank, report->copied_bytes, report->copy_seconds);

@@ -1,6 +1,5 @@
-// The engine's side of the background load balancer: counts how experts are used, has the balancer decide where they
-// had better live, and carries that out on the group's workers.  Called on the engine's thread; without MoE layers it
-// does nothing.
+// The engine's side of the background load balancer: counts experts' load, and carries out the balancer's plans on the
+// group's workers.  Used on the engine's thread; does nothing for a model without MoE layers.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +24,19 @@ namespace switchyard::server {
 
 class ExpertLoadBalancing final : private BackgroundBalancer::Host {
  public:
-  // All borrowed; they outlive this.  `inbox`: where plans come that were made.
+  // All borrowed; they outlive this.  Finished plans are posted to `inbox`.
   ExpertLoadBalancing(const ServerConfig* config, WorkerGroup* workers, EngineInbox* inbox, ServerMetrics* metrics);
 
-  // A group forms of these workers: where its experts are when it begins.
+  // Returns the placement with which the group of these workers begins.
   placement::GroupPlacement Begin(const std::vector<fleet::WorkerInfo>& workers);
   void GroupUp(int world, const fleet::WorkerInfo& first);
   void GroupDown(const std::string& reason, absl::Time now);
-  // A step is done: counts its rows, and looks whether experts had better live elsewhere.
+  // Counts a finished step's rows, and starts a plan when one is due.
   void StepDone(const batching::StepResult& result);
   void Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now);
 
   BackgroundBalancer& residency() { return residency_; }
-  // How experts are used and where they are; null before the first group stood and for a model without MoE layers.
+  // Returns experts' load and placement; null before the first group and for a model without MoE layers.
   std::unique_ptr<const ExpertsCopy> Copy() const;
   void ReportMetrics();
 
@@ -54,12 +53,12 @@ class ExpertLoadBalancing final : private BackgroundBalancer::Host {
   WorkerGroup* const workers_;
   EngineInbox* const inbox_;
   ServerMetrics* const metrics_;
-  std::optional<popularity::ExpertLoadStats> load_stats_;  // from the first group on, of a model with experts
-  std::optional<PlacementCostMonitor> meter_;              // from the first forming on, of a model with experts
+  std::optional<popularity::ExpertLoadStats> load_stats_;  // set from the first group on, for models with experts
+  std::optional<PlacementCostMonitor> meter_;              // set when the first group forms, for models with experts
   BackgroundBalancer residency_;
-  std::vector<ReceivedReport> reports_;     // [R] of the group that stands
-  ResidencyView reported_;                  // as the metrics have it
-  std::unique_ptr<PlannerThread> planner_;  // null before the first plan; goes first, as it posts
+  std::vector<ReceivedReport> reports_;     // [R] of the current group
+  ResidencyView reported_;                  // the view that metrics show
+  std::unique_ptr<PlannerThread> planner_;  // null before the first plan; last, since it posts until it is destroyed
 };
 
 }  // namespace switchyard::server

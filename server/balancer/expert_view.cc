@@ -23,21 +23,21 @@ v1::Replica::Reason ReasonOf(placement::SlotOrigin origin) {
                                                       : v1::Replica::GATE;
 }
 
-// Who tells where experts are by now; null: nobody has, or they stay.
-const ReceivedReport* TellerOf(const ExpertsCopy& experts) {
+// Returns the report that says where experts are now; null: there is none, or experts do not move.
+const ReceivedReport* PlacementReportOf(const ExpertsCopy& experts) {
   const bool reported = !experts.reports.empty() && experts.reports[0].report != nullptr &&
                         !experts.reports[0].report->placements.empty();
   return reported ? &experts.reports[0] : nullptr;
 }
 
-// Of every expert of the layer, where it was at the last report.
+// [E] Returns the replicas of each of the layer's experts at the last report.
 std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, int layer) {
   const placement::Placement& lives = experts.placement.layers[static_cast<size_t>(layer)]->placement;
   std::vector<std::vector<v1::Replica>> now(static_cast<size_t>(lives.num_experts));
-  const ReceivedReport* const teller = TellerOf(experts);
-  if (teller == nullptr) return now;
-  const placement::Placement& placement = teller->report->placements[static_cast<size_t>(layer)];
-  auto origin = teller->report->origins[static_cast<size_t>(layer)].begin();
+  const ReceivedReport* const source = PlacementReportOf(experts);
+  if (source == nullptr) return now;
+  const placement::Placement& placement = source->report->placements[static_cast<size_t>(layer)];
+  auto origin = source->report->origins[static_cast<size_t>(layer)].begin();
   for (int device = 0; device < placement.num_devices(); ++device) {
     for (const int32_t expert : placement.slots[static_cast<size_t>(device)]) {
       const placement::SlotOrigin by = *origin++;
@@ -159,20 +159,20 @@ absl::string_view SpareReason(v1::Replica::Reason reason) {
 
 // " Spare slots had it on ...", if any did.
 std::string WhySpare(const ExpertsCopy& experts, int layer, int expert, absl::Time now) {
-  const ReceivedReport* const teller = TellerOf(experts);
-  if (teller == nullptr) return "";
+  const ReceivedReport* const source = PlacementReportOf(experts);
+  if (source == nullptr) return "";
   std::vector<std::string> spare;
   const std::vector<std::vector<v1::Replica>> replicas = ReplicasNow(experts, layer);
   for (const v1::Replica& replica : replicas[static_cast<size_t>(expert)]) {
     if (replica.reason() == v1::Replica::RESIDENT) continue;
     spare.push_back(absl::StrCat("worker ", replica.worker(), " (", SpareReason(replica.reason()), ")"));
   }
-  const std::string age = absl::StrFormat("%.1f s ago", absl::ToDoubleSeconds(now - teller->at));
+  const std::string age = absl::StrFormat("%.1f s ago", absl::ToDoubleSeconds(now - source->at));
   if (spare.empty()) return absl::StrCat(" No spare slot had it ", age, ".");
   return absl::StrCat(" Spare slots had it ", age, " on ", absl::StrJoin(spare, ", "), ".");
 }
 
-// The worker's whose word is the oldest; InfinitePast: not all have told.
+// Returns the time of the oldest worker's report; InfinitePast: not all workers have reported.
 absl::Time OldestReport(const ExpertsCopy& experts) {
   absl::Time oldest = experts.reports.empty() ? absl::InfinitePast() : absl::InfiniteFuture();
   for (const ReceivedReport& reported : experts.reports) oldest = std::min(oldest, reported.at);

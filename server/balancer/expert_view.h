@@ -1,4 +1,4 @@
-// How a model's experts are used and where they are, as GetExperts tells it.  Pure.
+// The answer of GetExperts: experts' load and placement.  Pure.
 #pragma once
 
 #include <string>
@@ -13,12 +13,13 @@ namespace switchyard::server {
 // INVALID_ARGUMENT (BAD_FIELD): a layer outside [0, num_moe_layers) or named twice; an expert outside [0, num_experts).
 absl::Status CheckExpertsRequest(const v1::GetExpertsRequest& request, int num_moe_layers, int num_experts);
 
-// The layers that the request names, in its order; all if it names none.
-// REQUIRES: CheckExpertsRequest passed; placement and reports have the load statistics' layers and experts.
+// Describes the layers that the request names, in its order; all if it names none.  REQUIRES: CheckExpertsRequest
+// passed; placement and reports have the load statistics' layers and experts.
 v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, const ExpertsCopy& experts,
                                        absl::Time now);
 
-// Where one expert is, its counts, which plan put it there or left it, and whose spare slots had it last, and why.
+// Explains in sentences where an expert is: its counts, the plan that put or left it there, and the spare slots that
+// held it last.
 std::string WhyThere(const ExpertsCopy& experts, int layer, int expert, absl::Time now);
 
 }  // namespace switchyard::server

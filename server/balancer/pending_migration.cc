@@ -74,7 +74,7 @@ void PlannerThread::Plan(PlanOrder order) {
 }
 
 void PlannerThread::Run() {
-  // Of this thread alone; where it is not allowed, planning is as important as serving.
+  // Lowers this thread's priority only; without permission planning keeps serving's priority.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kPlannerNice);
   for (;;) {
     std::optional<PlanOrder> order;

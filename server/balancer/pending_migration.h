@@ -1,5 +1,5 @@
-// A plan of the background balancer with all that carrying it out needs, worked out where the plan is made: the
-// engine's thread copies no tables and checks nothing.
+// A plan of the background balancer, ready to be carried out: every migration's placement is computed and checked on
+// the planner's thread, so that the engine's thread only hands them on.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@
 
 namespace switchyard::server {
 
-// [L] where the experts of a layer are; layers that nothing changes are shared between states.
+// [L] Each layer's residents; states share the layers that do not change between them.
 using LayerStates = std::vector<std::shared_ptr<const placement::LayerResidency>>;
 
 std::vector<placement::LayerResidency> CopyLayers(const LayerStates& layers);
 
 struct PendingMigration {
   placement::ResidencyPlan plan;
-  std::vector<LayerStates> after;  // [migrations] where experts are then
+  std::vector<LayerStates> after;  // [migrations] where experts are after each migration
 };
 
 // The input of a plan: copies of counts, and shared tables.
@@ -39,22 +39,22 @@ struct PlanOrder {
 };
 
 placement::ResidencyProblem ProblemOf(const PlanOrder& order);
-// Takes as long as PlanResidency.  Its errors, and MakePendingMigration's.
+// Takes as long as PlanResidency.  Errors are PlanResidency's and MakePendingMigration's.
 absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order);
 
-// InvalidArgument: a migration that cannot be applied after those before it (ApplyMigration).
+// InvalidArgument: a migration cannot be applied after those before it (ApplyMigration).
 absl::StatusOr<PendingMigration> MakePendingMigration(placement::ResidencyPlan plan, const LayerStates& present,
                                                       const placement::ResidencyLimits& limits);
 
-// A thread that makes plans, since they may take seconds: one at a time, at a lower priority than serving.
+// A thread that makes plans, which may take seconds: one at a time, at a lower priority than serving.
 class PlannerThread {
  public:
-  // `done` is called on the thread, once for each Plan, unless this is destroyed before.
+  // `done` is called on the thread once for each Plan, unless this is destroyed first.
   explicit PlannerThread(absl::AnyInvocable<void(absl::StatusOr<PendingMigration>)> done);
   // Waits for the plan that is being made.
   ~PlannerThread();
 
-  // Never blocks.  REQUIRES: what was planned before is done.
+  // Never blocks.  REQUIRES: the plan before is done.
   void Plan(PlanOrder order);
 
  private:

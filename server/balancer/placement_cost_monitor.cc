@@ -7,17 +7,17 @@
 namespace switchyard::server {
 namespace {
 
-// What a host's memory gives, and what one core multiplies: as the workers take it for an expert budget.
+// Speeds of a host's memory and of one core; workers assume the same for an expert budget.
 constexpr double kMemoryBytesPerSecond = 10e9;
 constexpr double kFlopPerSecond = 50e9;
-constexpr double kFlopPerByte = 1;  // of a row and an expert's weights in bf16: two for each of its numbers
+constexpr double kFlopPerByte = 1;  // of a row with an expert's weights in bf16: two operations per weight of two bytes
 
 constexpr double kLongestStep = 1e5;     // seconds
 constexpr double kMostExchanged = 1e12;  // rows of a step
 
 constexpr popularity::Phase kPhases[] = {popularity::Phase::kPrefill, popularity::Phase::kDecode};
 
-// Of a worker's message.
+// Returns a worker's figure, or 0 if it is impossible.
 double Possible(double seconds) { return seconds >= 0 && seconds < kLongestStep ? seconds : 0; }
 
 }  // namespace
@@ -28,7 +28,7 @@ PlacementCostMonitor::PlacementCostMonitor(int64_t expert_bytes, double copy_byt
 void PlacementCostMonitor::Add(const batching::StepResult& step, const popularity::ExpertLoadStats& load_stats) {
   double slowest = 0, exchange = kLongestStep, exchanged = 0;
   for (const batching::RankResult& rank : step.ranks) {
-    // The rank that waited least for others, and the one that had most to do.
+    // The exchange's time is the rank's that waited least; the work is the busiest rank's.
     exchange = std::min(exchange, Possible(rank.timings.exchange_seconds));
     exchanged = std::max(exchanged, static_cast<double>(std::max<int64_t>(rank.rows_received, 0)));
     if (rank.expert_rows > 0) {
@@ -62,7 +62,7 @@ void PlacementCostMonitor::Fade() {
 void PlacementCostMonitor::NoteCopies(int rank, int64_t bytes, double seconds) {
   if (copies_.size() <= static_cast<size_t>(rank)) copies_.resize(static_cast<size_t>(rank) + 1);
   Copies& reported = copies_[static_cast<size_t>(rank)];
-  // Other slots, which have counted anew.
+  // The rank has new slots, which count from 0 again.
   if (bytes < reported.bytes || seconds < reported.seconds) reported = {};
   copied_.bytes += bytes - reported.bytes;
   copied_.seconds += seconds - reported.seconds;
@@ -70,14 +70,14 @@ void PlacementCostMonitor::NoteCopies(int rank, int64_t bytes, double seconds) {
 }
 
 double PlacementCostMonitor::copy_seconds() const {
-  const bool measured = copied_.bytes >= kTellingBytes && copied_.seconds > 0;
+  const bool measured = copied_.bytes >= kMeasurableBytes && copied_.seconds > 0;
   const double memory = measured ? static_cast<double>(copied_.bytes) / copied_.seconds : kMemoryBytesPerSecond;
   const double rate = link_bytes_per_second_ > 0 ? std::min(link_bytes_per_second_, memory) : memory;
   return static_cast<double>(expert_bytes_) / rate;
 }
 
 double PlacementCostMonitor::busiest_row_seconds() const {
-  // Of its rows so many come from other ranks.
+  // A share (num_ranks - 1) / num_ranks of its rows comes from other ranks.
   return row_seconds() + exchange_row_seconds() * (num_ranks_ - 1) / num_ranks_;
 }
 
@@ -114,7 +114,7 @@ bool PlacementCostMonitor::HasProfiles(const popularity::ExpertLoadStats& load_s
 
 std::vector<placement::PhaseProfile> PlacementCostMonitor::Profiles(
     const popularity::ExpertLoadStats& load_stats) const {
-  constexpr int64_t kMostRows = int64_t{1} << 40;  // of an expert: a layer's sum stays a number
+  constexpr int64_t kMostRows = int64_t{1} << 40;  // of an expert, so that a layer's sum does not overflow
   std::vector<placement::PhaseProfile> profiles;
   for (const popularity::Phase phase : kPhases) {
     const PhaseSteps& of = phases_[static_cast<size_t>(phase)];

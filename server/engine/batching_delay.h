@@ -1,4 +1,4 @@
-// BatchingDelay: how long an idle engine waits for more requests before the first step of a burst.
+// Batching delay: how long an idle engine waits for more requests before the first step of a burst.
 //
 // Prompts that arrive together should share a step: several ranks then compute attention at once (a step with one
 // prompt leaves the others idle there), and experts see more rows.  The wait is at most one hundredth of what the step
@@ -15,15 +15,16 @@ namespace switchyard::server {
 
 class BatchingDelay {
  public:
-  // A step of `rows` rows took `duration`.  Small steps do not show what a prompt's row costs, and are ignored.
+  // Records that a step of `rows` rows took `duration`.  Ignores small steps, which do not show the cost of a prompt's
+  // row.
   void Observe(int64_t rows, absl::Duration duration) {
     if (rows < kLeastRows) return;
     const absl::Duration per_row = duration / rows;
     per_row_ = per_row_ == absl::ZeroDuration() ? per_row : per_row_ + (per_row - per_row_) / kRecent;
   }
 
-  // When an idle engine with `waiting_tokens` > 0 in its queue should plan; not later than now once they fill
-  // `step_tokens`, the room of a step.  The wait begins at the first call after Close().
+  // Returns when an idle engine with `waiting_tokens` > 0 in its queue should plan; `now` if they fill a step of
+  // `step_tokens`.  The wait begins at the first call after Close().
   absl::Time OpensAt(int64_t waiting_tokens, int64_t step_tokens, absl::Time now) {
     since_ = std::min(since_, now);
     if (waiting_tokens >= step_tokens) return now;

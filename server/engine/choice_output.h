@@ -1,4 +1,4 @@
-// One choice's way from tokens to text: incremental detokenization and stop strings.
+// Turns one choice's tokens into text: incremental detokenization and stop strings.
 //
 // Text that might begin a stop string is held back until it is known not to.  A stop string may span tokens and
 // characters; the earliest match wins, and among those that start there the first in the list.
@@ -22,13 +22,13 @@ class ChoiceOutput {
   // `request` is borrowed.  `tokenizer` may be null: then there is no text.
   ChoiceOutput(const InferenceRequest* request, const tokenizer::Tokenizer* tokenizer);
 
-  // Adds the next token; returns the text that can be shown now.
+  // Adds the next token; returns the text that can be sent now.
   std::string Take(int32_t token, int32_t index);
-  // The stop string that was found by Take, if any; the text up to it was returned.
+  // The stop string that Take found, if any; the text before it was returned.
   const std::optional<std::string>& stop_string() const { return stop_string_; }
-  // The stop token that Take was given, if it was one.
+  // The stop token that ended the choice; -1 if none did.
   int32_t stop_token() const { return stop_token_; }
-  // The text that was held back, at the end of a choice that no stop string ended.
+  // Returns the text held back, at the end of a choice that no stop string ended.
   std::string Flush();
 
   absl::Time last_token_time = absl::InfinitePast();

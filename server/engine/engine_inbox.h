@@ -1,7 +1,7 @@
-// The inbox of the engine's thread: commands that other threads post, and that it runs one after the other.
+// Queue of commands that other threads post and the engine's thread runs in order.
 //
-// Thread-safe; Post never blocks.  Its length is bounded by the server's open streams, each of which has one submission
-// and one cancellation, and by the workers' plans in flight.
+// Thread-safe; Post never blocks.  Its length is bounded by the server's open streams (one submission and one
+// cancellation each) and by the workers' plans in flight.
 #pragma once
 
 #include <utility>
@@ -19,7 +19,7 @@ class EngineInbox {
  public:
   using Command = absl::AnyInvocable<void()>;
 
-  // Returns false when the engine has ended, and the command will not run.
+  // Returns false if the engine has ended; the command will then not run.
   bool Post(Command command) {
     absl::MutexLock lock(&mu_);
     if (closed_) return false;
@@ -32,8 +32,8 @@ class EngineInbox {
     stopping_ = true;
   }
 
-  // --- the engine's thread ---
-  // Swaps `commands`, which is empty, with what was posted; waits for it until `deadline` at most.  False after Stop.
+  // --- the engine's thread --- Waits for commands, at most until `deadline`, and swaps them into `commands`, which
+  // must be empty.  Returns false after Stop.
   bool Await(absl::Time deadline, std::vector<Command>* commands) {
     absl::MutexLock lock(&mu_);
     const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !commands_.empty(); };

@@ -68,7 +68,7 @@ void EngineLoop::Tick(absl::Time now) {
   load_.Update();
 }
 
-// Answers everything that still waits: posted commands, live requests, workers.
+// Ends everything that still waits: posted commands, live requests, workers.
 void EngineLoop::RunLast() {
   requests_.Refuse();
   for (EngineInbox::Command& command : inbox_.Close()) command();

@@ -3,8 +3,8 @@
 //   inbox (requests, cancellations, what workers say) → Scheduler::Plan → WorkerGroup::Execute
 //   → Scheduler::Commit → publish into the requests' streams
 //
-// Each part has a class, all of this thread: steps, and what they do when a group comes or goes (step_loop.h), requests
-// (live_requests.h), the group (serving_group.h), where experts are (expert_load_balancing.h), what workers learned
+// Each part has a class that runs on this thread: steps, and the changes of the group (step_loop.h), requests
+// (live_requests.h), the group (serving_group.h), expert placement (expert_load_balancing.h), profiles
 // (profile_collector.h), and the load that clients see (load_monitor.h).
 //
 // Public methods are thread-safe and never block: they post to the inbox.
@@ -45,35 +45,35 @@ class EngineLoop final {
   ~EngineLoop() { Stop(); }
 
   void Start();
-  // Takes no new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over
-  // (those that remain then end with UNAVAILABLE, DRAINING).
+  // Refuses new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over (the
+  // remaining ones then end with UNAVAILABLE, DRAINING).
   void Drain(absl::Duration timeout, std::function<void()> done);
   // Ends the requests that remain (UNAVAILABLE, DRAINING); from now on workers may go.
   void Dismiss();
-  // Dismiss, and ends the workers' links and the thread; later requests are refused alike.
+  // Calls Dismiss, then ends the workers' links and the thread.  Later requests are refused in the same way.
   void Stop();
 
   // Names a submission; never reused.
   uint64_t NextHandle() { return next_handle_.fetch_add(1); }
-  // The stream ends with an error when the request cannot be taken.
+  // Submits a request.  Its stream ends with an error if it is refused.
   void Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
-  // The client is gone (Cancelled) or something else ends the request with `status`.
+  // Ends the request with `status`: Cancelled if its client is gone.
   void Cancel(uint64_t handle, absl::Status status);
-  // Ends the request of that id with finish reason ABORT; calls back with whether there was one.
+  // Ends the request of that id with finish reason ABORT; `done` gets whether there was one.
   void Abort(std::string request_id, std::function<void(bool found)> done);
 
-  // Calls back with how experts are used and where they are, null before the first group stood and for a model without
-  // MoE layers; on the loop's thread, or at once if the loop has ended.
+  // Calls `done` with experts' load and placement, or null before the first group and for a model without MoE layers;
+  // on the loop's thread, or at once if the loop has ended.
   void CopyExperts(std::function<void(std::unique_ptr<const ExpertsCopy> experts)> done);
-  // Asks the workers for what they have learned.  Calls back on the loop's thread, or at once if the loop has ended;
+  // Collects the workers' profiles of routing.  Calls back on the loop's thread, or at once if the loop has ended;
   // UNAVAILABLE without a group, RESOURCE_EXHAUSTED while another call asks.
   void CollectProfile(ProfileCollector::Call call);
 
-  // The workers' time that training gets.
+  // Time slices of the serving workers for training.
   TrainSlices* slices() { return &slices_; }
-  // Receives what workers send over their links.
+  // Receives the workers' messages.
   LinkEvents* links() { return &links_; }
-  // Null until the first group stood.
+  // Null before the first group.
   std::shared_ptr<const ServedModel> model() const { return group_.model(); }
   LoadSnapshot load() const { return load_.load(); }
 

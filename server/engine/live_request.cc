@@ -12,7 +12,7 @@ bool IsClean(batching::FinishReason reason) {
          reason == batching::FinishReason::kAbort;
 }
 
-// Observes the phases that a sequence has reached: zeros of the others would distort the histograms.
+// Observes only the phases that a sequence has reached, since zeros would distort the histograms.
 void ObserveTimings(const batching::SequenceTimings& timings, ServerMetrics* metrics) {
   metrics->request_queue_time->Observe(absl::ToDoubleSeconds(timings.Queue()));
   if (timings.first_token == absl::InfinitePast()) return;
@@ -43,7 +43,7 @@ LiveRequest::LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_
 
 bool LiveRequest::TakeToken(int choice, batching::TokenEvent token, absl::Time now) {
   ChoiceOutput& output = choices_[choice];
-  if (output.stop_string()) return false;  // what was in flight behind the stop
+  if (output.stop_string()) return false;  // tokens in flight after the stop
   OutputChunk& chunk = chunks_[choice];
   if (chunk.tokens.empty()) chunk.index = token.index;
   chunk.tokens.push_back(token.token);
@@ -65,7 +65,7 @@ void LiveRequest::TakePromptLogprobs(int choice, batching::PromptLogprobsEvent p
 }
 
 void LiveRequest::TakePaths(int choice, batching::ExpertPathsEvent paths) {
-  if (choices_[choice].stop_string()) return;  // of tokens behind the stop
+  if (choices_[choice].stop_string()) return;  // paths of tokens after the stop
   JoinPaths(&chunks_[choice].expert_paths, {.first_position = paths.first_position,
                                             .num_moe_layers = request_->num_moe_layers,
                                             .top_k = request_->top_k,

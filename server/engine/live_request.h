@@ -24,7 +24,7 @@ class LiveRequest {
               const tokenizer::Tokenizer* tokenizer, ServerMetrics* metrics);
 
   const InferenceRequest& request() const { return *request_; }
-  // Since when the oldest output is unread; InfiniteFuture: none is.
+  // Time since which the oldest output is unread; InfiniteFuture: none is.
   absl::Time UnreadSince() const { return stream_->WaitingSince(); }
   bool ended(int choice) const { return ended_[choice]; }
   // Whether all choices have ended, or one has failed.
@@ -33,11 +33,11 @@ class LiveRequest {
   const absl::Status& error() const { return error_; }
   void set_error(absl::Status error) { error_ = std::move(error); }
 
-  // Returns whether the token ends a stop string, so that the choice is to be cancelled.
+  // Returns true if the token completes a stop string; the caller then cancels the choice.
   bool TakeToken(int choice, batching::TokenEvent token, absl::Time now);
   void TakePromptLogprobs(int choice, batching::PromptLogprobsEvent prompt);
   void TakePaths(int choice, batching::ExpertPathsEvent paths);
-  // Returns false when the choice has failed, so that the call needs an error.
+  // Returns false if the choice has failed; the call then needs an error.
   bool TakeFinished(int choice, const batching::FinishedEvent& finished);
   void Flush(absl::Time now);
   void Close(absl::Time now);

@@ -49,7 +49,7 @@ absl::Status LiveRequests::Admit(const InferenceRequest& request, absl::Time now
   return absl::OkStatus();
 }
 
-// The error of the API for a refusal of the scheduler's.
+// Returns the API's error for the scheduler's refusal.
 absl::Status LiveRequests::Refusal(const absl::Status& status) const {
   const batching::Scheduler& scheduler = *group_->scheduler();
   if (absl::IsResourceExhausted(status)) {
@@ -117,7 +117,7 @@ void LiveRequests::FinishDrain() {
 }
 
 void LiveRequests::Publish(std::vector<batching::Event> events, absl::Time now) {
-  // A stop string that is found cancels its choice, which adds events.
+  // A completed stop string cancels its choice, which adds events.
   while (!events.empty()) {
     std::vector<batching::Event> more;
     for (batching::Event& event : events) PublishOne(std::move(event), now, &more);
@@ -153,7 +153,7 @@ void LiveRequests::PublishOne(batching::Event event, absl::Time now, std::vector
 }
 
 void LiveRequests::End(uint64_t handle, LiveRequest* live, absl::Time now) {
-  // Of several choices some may still run when one ended badly.
+  // Other choices may still run when one has failed.
   std::vector<batching::Event> ignored;
   group_->scheduler()->Cancel(handle, batching::Scheduler::kAllChoices, batching::FinishReason::kAbort, now, &ignored);
   live->Close(now);

@@ -1,7 +1,7 @@
-// The requests that were accepted and have not ended: admission, cancellation, and the way from the scheduler's events
-// to their streams.
+// The accepted requests that have not ended: admits and cancels them, and publishes the scheduler's events to their
+// streams.
 //
-// Used on the engine's thread.  The stream of each request is closed exactly once, with an error or without.
+// Used on the engine's thread.  Each request's stream is closed exactly once, with an error or without.
 #pragma once
 
 #include <cstdint>
@@ -30,24 +30,24 @@ class LiveRequests {
                ServingGroup* group)
       : config_(config), tokenizer_(tokenizer), metrics_(metrics), group_(group) {}
 
-  // The stream ends with an error when the request cannot be taken.
+  // Submits a request to the scheduler.  Its stream ends with an error if it is refused.
   void Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
-  // Ends a request with `status`; does nothing when the handle is unknown.
+  // Ends a request with `status`; does nothing if the handle is unknown.
   void Cancel(uint64_t handle, const absl::Status& status);
-  // Ends the request of that id with finish reason ABORT.  Returns false when there is none.
+  // Ends the request of that id with finish reason ABORT.  Returns false if there is none.
   bool Abort(const std::string& request_id);
   void Publish(std::vector<batching::Event> events, absl::Time now);
-  // Checks time limits: of slow readers, of a group that does not come back, of the drain.
+  // Checks time limits: of slow readers, of a group that does not form again, of the drain.
   void Tick(absl::Time now);
 
   // Refuses requests from now on.
   void Refuse() { draining_ = true; }
-  // Likewise; calls `done` when the running ones have ended, or were ended at `deadline`.
+  // Likewise; calls `done` when the running ones have ended; ends them at `deadline`.
   void Drain(absl::Time deadline, std::function<void()> done);
   bool draining() const { return draining_; }
   // Ends the remaining requests with ServerStops.
   void EndAll();
-  // Calls the drain's `done`, if that was not called yet.
+  // Calls the drain's `done` if it was not called yet.
   void FinishDrain();
 
  private:

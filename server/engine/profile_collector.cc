@@ -42,7 +42,7 @@ void ProfileCollector::OnPart(int rank, ProfilePart part, absl::Time now) {
     return Fail(absl::InternalError(absl::StrCat("worker ", rank, ": a part of ", came, " bytes at ", held,
                                                  " of a profile of ", part.total_bytes)));
   }
-  // The first part says so, before there is memory for the others.
+  // The first part has the total size, so a profile that is too large is refused before memory is allocated.
   if (part.total_bytes > kMostBytes - (bytes_ - held)) {
     return Fail(
         absl::ResourceExhaustedError(absl::StrCat("worker ", rank, ": a profile of ", part.total_bytes, " bytes after ",

@@ -1,4 +1,4 @@
-// A request inside the server, and its output: plain values, validated and complete, no proto types.
+// Requests and their outputs inside the server: plain values, validated and complete, without proto types.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace switchyard::server {
 
-// The model as the workers describe it, with the server's own limits; constant while it serves.
+// The served model as workers describe it, with the server's limits.  Constant.
 struct ServedModel {
   std::string name;
   std::string architecture;
@@ -28,10 +28,10 @@ struct ServedModel {
   std::vector<int32_t> eos_token_ids;
 };
 
-// The scheduler's request, whose `id` the engine sets, and what the server alone knows of it.
+// The scheduler's request (the engine sets its `id`) with the fields that only the server uses.
 struct InferenceRequest : batching::Request {
   std::string request_id;      // the client's
-  int32_t num_moe_layers = 0;  // of the model that is to serve it, for ExpertPaths
+  int32_t num_moe_layers = 0;  // of the served model, for ExpertPaths
   int32_t top_k = 0;           // likewise
   std::vector<std::string> stop;
   bool skip_special_tokens = true;
@@ -39,7 +39,7 @@ struct InferenceRequest : batching::Request {
   absl::Time arrival;
 };
 
-// Which experts consecutive positions chose.
+// The experts that consecutive positions chose.
 struct ExpertPaths {
   int32_t first_position = 0;
   int32_t num_moe_layers = 0;    // L, of the served model
@@ -59,7 +59,7 @@ struct OutputChunk {
   std::vector<batching::PositionLogprobs> prompt_logprobs;
   ExpertPaths expert_paths;
   bool finished = false;
-  // Of a finished choice:
+  // Set for a finished choice only:
   batching::FinishReason reason = batching::FinishReason::kNone;
   int32_t stop_token = -1;
   std::string stop_string;

@@ -14,8 +14,8 @@
 namespace switchyard::server {
 namespace {
 
-// A step's mean rows of a rank over its busiest ranks' rows, both summed over layers, as ranks wait for each other in
-// every layer; 0 where that is not known.
+// Returns the mean rank's rows over the busiest rank's rows, each summed over layers, since ranks wait for each other
+// in every layer; 0 if unknown.
 double Balancedness(absl::Span<const batching::RankResult> ranks) {
   double mean = 0, busiest = 0;
   for (size_t layer = 0; layer < ranks[0].layer_rows.size(); ++layer) {
@@ -32,7 +32,7 @@ double Balancedness(absl::Span<const batching::RankResult> ranks) {
   return busiest > 0 ? mean / busiest : 0;
 }
 
-// SY_DUMP_STEP: a file for each step's plan and one for its result.
+// SY_DUMP_STEP: writes a file for each step's plan and one for its result.
 template <class PlanOrResult>
 void Dump(const std::string& directory, const char* what, const PlanOrResult& step) {
   if (directory.empty()) return;
@@ -73,7 +73,7 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
     parts_.group->workers().Execute(*plan, now);
     parts_.experts->residency().StepPlanned(plan->step, now);
   }
-  // Also without a group Plan ends requests that are past their deadline.
+  // Even without a group, Plan ends requests that are past their deadline.
   if (!parts_.group->ready()) {
     (void)scheduler->Plan(now, events);
   } else if (sent_.empty()) {
@@ -109,7 +109,7 @@ bool StepLoop::WaitsForSlice(absl::Time now) {
   return true;
 }
 
-// No step is under way.
+// REQUIRES: no step is under way.
 void StepLoop::GiveSlice(absl::Time now) {
   const absl::Duration slice = parts_.slices->Next(now);
   if (slice > absl::ZeroDuration()) parts_.group->workers().GiveSlice(slice);
@@ -151,7 +151,7 @@ void StepLoop::OnStepDone(const batching::StepResult& result) {
   ObserveStep(result, now);
   parts_.experts->StepDone(result);
   Dump(dump_directory_, "result", result);
-  // Plans come first, so that workers do not wait until text is made.
+  // Plans are sent first, so that workers do not wait for detokenization.
   PlanAll(now, &events);
   parts_.requests->Publish(std::move(events), now);
   metrics_->publish_seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - now));

@@ -1,4 +1,4 @@
-// The steps of the group that serves: plan → execute → commit → publish, two steps under way at a time.
+// Runs the steps of the serving group: plan → execute → commit → publish, with up to two steps in flight.
 //
 // Used on the engine's thread.  Between steps training gets its time slices (train_slices.h); a burst's first step
 // waits a little for the rest of it (batching_delay.h).
@@ -36,9 +36,9 @@ class StepLoop final : public WorkerGroup::Listener {
   };
   StepLoop(const Parts& parts, ServerMetrics* metrics, const EngineHooks* hooks);
 
-  // Sends what can be planned now, and publishes what planning ended.
+  // Sends the steps that can be planned now, and publishes the events of planning.
   void Advance(absl::Time now);
-  // The latest time for the next call of Advance.
+  // Returns the latest time for the next call of Advance.
   absl::Time NextDeadline() const;
 
   // --- WorkerGroup::Listener ---
@@ -62,11 +62,11 @@ class StepLoop final : public WorkerGroup::Listener {
   const Parts parts_;
   ServerMetrics* const metrics_;
   const EngineHooks* const hooks_;
-  const std::string dump_directory_;    // of SY_DUMP_STEP; empty: none
+  const std::string dump_directory_;    // SY_DUMP_STEP; empty: no dumps
   std::map<int64_t, absl::Time> sent_;  // steps under way
   BatchingDelay batching_delay_;
   absl::Time delay_until_ = absl::InfiniteFuture();
-  absl::Time slice_until_ = absl::InfiniteFuture();  // the end of a slice that steps wait for
+  absl::Time slice_until_ = absl::InfiniteFuture();  // end of the slice for which steps wait
 };
 
 }  // namespace switchyard::server

@@ -15,7 +15,7 @@ void Append(std::vector<Value>* to, std::vector<Value> from) {
   to->insert(to->end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
-// How many of the first positions make `*budget` entries, which they use up.
+// Returns how many of the first positions fit `*budget` entries, and subtracts their entries from it.
 size_t Fitting(const std::vector<batching::PositionLogprobs>& positions, size_t* budget) {
   size_t count = 0;
   while (count < positions.size() && *budget > 0) {
@@ -113,7 +113,7 @@ void TokenStream::Push(OutputChunk chunk, absl::Time now) {
     for (OutputChunk& waiting : chunks_) {
       if (waiting.choice == chunk.choice) {
         JoinChunk(&waiting, std::move(chunk));
-        return;  // the reactor knows of the first one and will come back for more
+        return;  // the reactor was notified of the first one and will pop this one, too
       }
     }
     chunks_.push_back(std::move(chunk));

@@ -1,4 +1,4 @@
-// The bounded path of one request's output from the engine loop to its reactor.
+// Bounded queue of one request's output, from the engine loop to its reactor.
 //
 // A slow reader never blocks the engine: chunks of the same choice are joined while they wait, so the stream holds at
 // most one chunk per choice, and no more than the request's own output (bounded by the context length).  The engine
@@ -24,22 +24,22 @@ class TokenStream {
  public:
   // --- engine loop ---
   void Push(OutputChunk chunk, absl::Time now);
-  // Ends the stream: with OK after the last chunk, or with the error that ends the call.  Later calls do nothing.
+  // Ends the stream with OK after the last chunk, or with the call's error.  Later calls do nothing.
   void Close(absl::Status status);
-  // Since when the oldest chunk has been waiting; InfiniteFuture if none is.
+  // Time since which the oldest chunk waits; InfiniteFuture if none does.
   absl::Time WaitingSince() const {
     absl::MutexLock lock(&mu_);
     return waiting_since_;
   }
 
-  // --- reactor ---
-  // `notify` is called when there is something new, on the engine's thread, and never concurrently with itself.
+  // --- reactor --- Sets `notify`, which is called on the engine's thread when there is something new, never
+  // concurrently with itself.
   void Attach(std::function<void()> notify);
-  // No notify runs when this has returned.
+  // No notify runs after this has returned.
   void Detach() { Attach(nullptr); }
-  // The next chunk, or the next part of a long one (then not yet finished); nullopt when there is none now.
+  // Returns the next chunk, or the next part of a long one (`finished` is then false); nullopt if none waits.
   std::optional<OutputChunk> Pop(absl::Time now);
-  // Whether everything was popped and the stream closed; then *status is its end.
+  // Whether the stream is closed and everything was popped; if so sets *status to its end.
   bool Finished(absl::Status* status) const;
 
  private:
@@ -55,14 +55,14 @@ class TokenStream {
   std::function<void()> notify_ ABSL_GUARDED_BY(notify_mu_);
 };
 
-// Cuts off the part of `chunk` that fits `budget` entries (the logprob of one token, or kExpertsPerEntry experts), at
-// least one position: prompt logprobs first, then expert paths, then tokens with their logprobs; text and end stay.
-// nullopt when the whole fits.
+// Cuts a part of at most `budget` entries (a token's logprob, or kExpertsPerEntry experts), and at least one position,
+// from the front of `chunk`: prompt logprobs first, then expert paths, then tokens with their logprobs.  Text and end
+// stay in `chunk`.  Returns nullopt if all of it fits.
 inline constexpr size_t kEntriesPerMessage = 16384;
 inline constexpr size_t kExpertsPerEntry = 64;
 std::optional<OutputChunk> CutChunk(OutputChunk* chunk, size_t budget = kEntriesPerMessage);
 
-// RESOURCE_EXHAUSTED, SLOW_READER: the client left its stream unread for `limit`.
+// Returns RESOURCE_EXHAUSTED (SLOW_READER): the client left its stream unread for `limit`.
 absl::Status SlowReader(absl::Duration limit);
 
 // Appends `next` to `chunk`.  REQUIRES: the same choice, `next` follows.

@@ -1,9 +1,9 @@
-// When training may run on the workers that serve: slices of time, which the engine sends as plans without a step.
+// Time slices in which training may run on serving workers; the engine sends them as plans without a step.
 //
-// While there is nothing to serve, slice follows slice, each renewed before it is over, so that training stops by
-// itself when the server is gone.  A step that is sent ends the slice.  While there is something to serve training gets
-// nothing, or, with a share, a slice whenever that much is owed to it, for which the next step waits.  Thread-safe
-// where it says so, else of the engine's thread.  Reads no clock.
+// While there is nothing to serve, each slice is renewed before it ends; training stops by itself if the server is
+// gone. A step that is sent ends the slice.  While there is something to serve, training gets no time, or with a share
+// one slice whenever that much is owed to it; the next step waits for it.  Thread-safe where marked, else used on the
+// engine's thread.  Reads no clock.
 #pragma once
 
 #include <algorithm>
@@ -20,30 +20,28 @@ class TrainSlices {
  public:
   static constexpr absl::Duration kSlice = absl::Milliseconds(250);
   static constexpr absl::Duration kRenewBefore = absl::Milliseconds(125);
-  // With a share: how long a step waits at a time; the most that a step counts, however late it is.
+  // With a share: how long a step waits at a time, and the most time that one step counts.
   static constexpr absl::Duration kOwedSlice = absl::Milliseconds(50);
   static constexpr absl::Duration kLongestStep = absl::Seconds(1);
 
-  // share: of the time in which there is something to serve, [0, 1).
+  // `share`: training's part of the time in which there is something to serve, [0, 1).
   explicit TrainSlices(double share) : share_(share) {}
 
-  // --- any thread ---
-  // Whether there is a job that would train.
+  // --- any thread --- Sets whether a job would train.
   void Want(bool wanted) { wanted_ = wanted; }
   bool wanted() const { return wanted_; }
-  // How long training could run, in all.
+  // Returns the total time in which training could run.
   absl::Duration given(absl::Time now) const {
     absl::MutexLock lock(&mu_);
     return until_ == absl::InfinitePast() ? given_ : given_ + std::min(now, until_) - begin_;
   }
-  // Slices that began, renewals not counted.
+  // Returns the number of slices, without renewals.
   int64_t num_slices() const {
     absl::MutexLock lock(&mu_);
     return num_slices_;
   }
 
-  // --- the engine's thread ---
-  // The slice to send while no step is under way and none is to be sent; zero: none.
+  // --- the engine's thread --- Returns the slice to send while no step is under way or planned; zero: none.
   absl::Duration Next(absl::Time now) {
     if (!wanted_) {
       End(now);
@@ -59,36 +57,38 @@ class TrainSlices {
     until_ = now + kSlice;
     return kSlice;
   }
-  // A step was sent, or the group is gone.
+  // Ends the slice: a step was sent, or the group is gone.
   void End(absl::Time now) {
     absl::MutexLock lock(&mu_);
     if (until_ != absl::InfinitePast()) given_ += std::min(now, until_) - begin_;
     until_ = absl::InfinitePast();
   }
-  // A step that was sent at `sent` is done: the time since then that no other step has counted adds to the share.
+  // A step that was sent at `sent` is done: its time, without the part that other steps have counted, adds to the
+  // share.
   void StepDone(absl::Time sent, absl::Time now) {
     const absl::Duration took = std::min(now - std::max(sent, counted_until_), kLongestStep);
     counted_until_ = now;
     if (wanted_ && share_ > 0) owed_ += took * share_ / (1 - share_);
   }
-  // Whether steps have to wait, as training is owed a slice or has it now.
+  // Whether steps must wait because training is owed a slice or has it now.
   bool Owes(absl::Time now) const { return wanted_ && (now < owed_until_ || owed_ >= kOwedSlice); }
-  // Returns until when steps wait, now that none is under way any more.  REQUIRES: Owes(now).
+  // Begins the owed slice if it has not begun; returns its end, until which steps wait.  REQUIRES: Owes(now); no step
+  // is under way.
   absl::Time PayOwed(absl::Time now) {
     if (now < owed_until_) return owed_until_;
     owed_ -= kOwedSlice;
     return owed_until_ = now + kOwedSlice;
   }
-  // There is nothing to serve: nothing is owed.
+  // There is nothing to serve, so nothing is owed.
   void Idle() { owed_ = absl::ZeroDuration(); }
 
  private:
   const double share_;
   std::atomic<bool> wanted_{false};
-  // Of the engine's thread:
+  // Used on the engine's thread:
   absl::Duration owed_;
-  absl::Time owed_until_ = absl::InfinitePast();     // the end of the slice for which a step waits
-  absl::Time counted_until_ = absl::InfinitePast();  // by steps that are done
+  absl::Time owed_until_ = absl::InfinitePast();     // end of the slice for which a step waits
+  absl::Time counted_until_ = absl::InfinitePast();  // end of the time that finished steps have counted
   mutable absl::Mutex mu_;
   absl::Time begin_ ABSL_GUARDED_BY(mu_);                         // of the slice
   absl::Time until_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();  // of the slice; InfinitePast: there is none

@@ -1,9 +1,9 @@
-// The key-value stores through which the members of a group find each other: write-once keys, one store for each group.
+// Key-value stores through which the members of a group find each other: write-once keys, one store for each group.
 //
-// A store is open under one token, which is drawn for each epoch and known only to the members; requests with another
-// token (of a stranger, or of a zombie of an earlier epoch) are refused.  A store holds at most kMaxKeys keys, of
-// kMaxValueBytes each; there are as many stores as groups.
-// Thread-safe; never blocks: Get calls back when the keys are there, or when its time is over (at the next Sweep).
+// A store is open under one token, drawn for each epoch and known only to the members; requests with another token
+// (from a stranger, or a worker of an earlier epoch) are refused.  A store holds at most kMaxKeys keys of
+// kMaxValueBytes each; there are as many stores as groups.  Thread-safe; never blocks: Get calls back when the keys
+// exist, or at the first Sweep after its deadline.
 #pragma once
 
 #include <functional>
@@ -26,13 +26,13 @@ class GroupStore {
   static constexpr size_t kMaxKeyBytes = 1024;
   static constexpr size_t kMaxValueBytes = 1 << 20;
 
-  // Opens an empty store for `token`, in place of one that is open: Get calls that wait in that end with Aborted.  Does
-  // nothing for "".
+  // Opens an empty store for `token`.  Replaces an open one, whose waiting Get calls end with Aborted.  Does nothing
+  // for "".
   void Open(const std::string& token);
   // Drops the store; Get calls that wait in it end with Aborted.
   void Close(const std::string& token);
   void CloseAll();
-  // AlreadyExists when the key was set to another value (a duplicate rank).
+  // AlreadyExists if the key was set to another value (a duplicate rank).
   absl::Status Set(const std::string& token, const std::string& key, std::string value);
   // `done` is called exactly once, on this or another thread.
   void Get(const std::string& token, std::vector<std::string> keys, absl::Time deadline,

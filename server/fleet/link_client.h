@@ -1,4 +1,4 @@
-// The sending half of a worker's link: commands become messages, in order.
+// The sending half of a worker's link: sends commands as messages, in order.
 #pragma once
 
 #include <deque>
@@ -16,7 +16,8 @@ namespace switchyard::server {
 
 using LinkReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// Of a serving or a training worker.  The group, the pool of training workers and the reactor share it.  Thread-safe.
+// Client of a serving or a training worker.  The group, the pool of training workers and the reactor share it.
+// Thread-safe.
 class LinkClient final : public WorkerClient, public TrainerClient {
  public:
   // `reactor` is borrowed until Detach.
@@ -36,7 +37,7 @@ class LinkClient final : public WorkerClient, public TrainerClient {
 
   void Send(const v1::LinkResponse& message);
   void WriteDone(bool ok);
-  // The reactor is about to go.
+  // Forgets the reactor, which is about to be destroyed.
   void Detach();
 
  private:

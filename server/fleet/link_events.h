@@ -1,7 +1,7 @@
-// What workers send over their links, on its way to the engine: each event is posted to the engine's inbox, and then
-// handled there by the part of the engine that it concerns.
+// Passes the workers' messages to the engine: posts each event to the engine's inbox, where the part of the engine that
+// it concerns handles it.
 //
-// Thread-safe; never blocks.  Events of one link come in order.  Those of another group than the one that serves are
+// Thread-safe; never blocks.  Keeps the order of each link's events.  Events for another group than the serving one are
 // dropped, here or by WorkerGroup.
 #pragma once
 
@@ -45,7 +45,7 @@ class LinkEvents {
   void OnGroupFault(WorkerId id, int64_t epoch, std::string message) {
     PostToGroup(&WorkerGroup::Fault, id, epoch, std::move(message));
   }
-  // error: empty if everything that arrives is there, and right.
+  // `error`: empty if all arriving experts are in place and correct.
   void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) {
     PostForRank(id, group_epoch, [this, placement_epoch, error = std::move(error)](int rank) {
       experts_->residency().Prepared(rank, placement_epoch, error, MonotonicNow());
@@ -56,7 +56,7 @@ class LinkEvents {
       experts_->residency().Released(rank, placement_epoch, MonotonicNow());
     });
   }
-  // At most every few seconds; checked against what the worker registered with.
+  // Comes every few seconds at most; was checked against the worker's registration.
   void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const placement::ExpertReport> report) {
     PostForRank(id, group_epoch,
                 [this, report = std::move(report)](int rank) { experts_->Report(rank, report, MonotonicNow()); });
@@ -71,14 +71,14 @@ class LinkEvents {
   }
 
  private:
-  // Posts a call of `method` with `args` and the time at which it runs.
+  // Posts a call of `method` with `args` and the time of the call.
   template <class Method, class... Args>
   void PostToGroup(Method method, Args... args) {
     inbox_->Post([this, method, ... args = std::move(args)]() mutable {
       (group_->workers().*method)(std::move(args)..., MonotonicNow());
     });
   }
-  // Posts a call of `handle` with the worker's rank, which runs if the group of that epoch still serves.
+  // Posts a call of `handle` with the worker's rank; it runs only if the group of that epoch still serves.
   template <class Handler>
   void PostForRank(WorkerId id, int64_t group_epoch, Handler handle) {
     inbox_->Post([this, id, group_epoch, handle = std::move(handle)]() mutable {

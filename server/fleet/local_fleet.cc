@@ -33,7 +33,7 @@ std::string HowItEnded(int status) {
   return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
 }
 
-// The reason that a worker wrote into its file; empty if none.
+// Returns the reason that a worker wrote into its file; may be empty.
 std::string ReadRefusal(int fd) {
   char text[4096];
   const ssize_t size = fd < 0 ? 0 : pread(fd, text, sizeof(text), 0);
@@ -57,7 +57,7 @@ LocalFleet::~LocalFleet() { Stop(absl::Seconds(2)); }
 absl::Status LocalFleet::Start() {
   absl::MutexLock lock(&mu_);
   for (int index = 0; index < options_.count; ++index) RETURN_IF_ERROR(Spawn(index));
-  // PR_SET_PDEATHSIG is about the thread that spawns: from now on that is the watcher, which lives as long as the
+  // PR_SET_PDEATHSIG depends on the thread that forks: from now on only the watcher forks, which lives as long as the
   // fleet.
   watcher_ = std::thread([this] { Watch(); });
   return absl::OkStatus();
@@ -71,8 +71,8 @@ absl::Status LocalFleet::Spawn(int index) {
   if (refusal_fd >= 0) args.push_back(absl::StrCat("--refusal_file=/proc/self/fd/", refusal_fd));
   const std::vector<char*> argv = Pointers(args);
   const pid_t server = getpid();
-  // vfork-like spawn would be cheaper, but PDEATHSIG must be set in the child.  Between fork and exec only
-  // async-signal-safe calls.
+  // posix_spawn would be cheaper, but PDEATHSIG must be set in the child.  Between fork and exec only async-signal-safe
+  // calls are allowed.
   const pid_t pid = fork();
   if (pid < 0) return absl::UnavailableError(absl::StrCat("cannot fork a worker: ", std::strerror(errno)));
   if (pid == 0) {
@@ -82,7 +82,7 @@ absl::Status LocalFleet::Spawn(int index) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (refusal_fd >= 0) fcntl(refusal_fd, F_SETFD, 0);  // this child alone inherits it
+    if (refusal_fd >= 0) fcntl(refusal_fd, F_SETFD, 0);  // only this child inherits it
     execv(argv[0], argv.data());
     _exit(kCannotRun);
   }
@@ -178,7 +178,7 @@ std::string LocalFleet::EndOf(int index, int64_t pid) const {
   siginfo_t seen = {};  // si_pid stays 0 while it runs
   const bool asked = child.pid == pid && waitid(P_PID, child.pid, &seen, WEXITED | WNOHANG | WNOWAIT) == 0;
   if (!asked || seen.si_pid == 0) return "";
-  // As waitpid would put it; the child is left for the watcher to reap.
+  // Encodes the end as waitpid does; the watcher still has to reap the child.
   return HowItEnded(seen.si_code == CLD_EXITED ? W_EXITCODE(seen.si_status, 0) : seen.si_status);
 }
 

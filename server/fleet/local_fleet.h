@@ -1,11 +1,12 @@
-// The workers that this server starts on this machine: one process each, restarted when it dies.
+// The local workers: processes that this server starts on this machine, and restarts when they die.
 //
-// A worker that exits with code 2 refuses its model, its flags or this machine's memory; it writes the reason into a
-// file in memory that it inherits (--refusal_file), and to its standard error, which is the server's.  Before Finalize
-// that is fatal: it is reported once and the worker is not restarted; so is a worker that ends again and again.  Later
-// the reason may pass (memory is short for a while, a file is being replaced), so such a worker is restarted as any
-// other: after a pause that grows from 50 ms to 5 s while workers die young.  Worker `index` takes rank `index`.  The
-// workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread watches the children.
+// A worker that exits with code 2 refuses its model, its flags or this machine's memory.  It writes the reason into an
+// inherited in-memory file (--refusal_file) and to standard error, which it shares with the server.  Before Finalize a
+// refusal is fatal: it is reported once, and the worker is not restarted; the same holds for a worker that ends again
+// and again.  After Finalize the reason may pass (memory is short for a while, a file is being replaced), so a refusing
+// worker is restarted like any other: after a pause that grows from 50 ms to 5 s while workers die young.  Worker
+// `index` takes rank `index`.  The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread watches the
+// children.
 #pragma once
 
 #include <sys/types.h>
@@ -31,9 +32,9 @@ class LocalFleet {
     std::function<std::vector<std::string>(int index)> args;
     int count = 0;
     std::string what = "worker";  // for messages
-    // Until Finalize, a worker that has ended so often is fatal, too (0: never).
+    // Number of ends of a worker that are fatal before Finalize; 0: no limit.
     int max_deaths_unfinalized = 0;
-    // Called on the watching thread with a sentence when a worker is fatal.
+    // Called on the watching thread when a worker fails fatally, with a sentence.
     std::function<void(std::string)> on_fatal;
   };
 
@@ -43,17 +44,18 @@ class LocalFleet {
   LocalFleet& operator=(const LocalFleet&) = delete;
 
   absl::Status Start();
-  // The workers have served: from now on those that end are always restarted.
+  // Ends the start, as the workers have served: from now on workers that end are always restarted.
   void Finalize() {
     absl::MutexLock lock(&mu_);
     finalized_ = true;
   }
-  // Sends SIGKILL to worker `index` if it still is process `pid`; it will be restarted.
+  // Sends SIGKILL to worker `index` if it still is process `pid`; the worker will be restarted.
   void Kill(int index, int64_t pid);
-  // How process `pid`, worker `index` or its predecessor, ended: "signal 9 (Killed)", "exit code 1".  Empty while it
-  // runs.
+  // Returns how process `pid`, worker `index` or its predecessor, ended: "signal 9 (Killed)", "exit code 1".  Empty
+  // while it runs.
   std::string EndOf(int index, int64_t pid) const;
-  // Sends SIGTERM to all, and SIGKILL to those that remain after `grace`; blocks until all are gone.  No more restarts.
+  // Sends SIGTERM to all, and SIGKILL to those that remain after `grace`; blocks until all are gone.  Nothing is
+  // restarted afterwards.
   void Stop(absl::Duration grace);
   std::vector<pid_t> Pids() const;
   int64_t restarts() const {
@@ -64,20 +66,20 @@ class LocalFleet {
  private:
   struct Child {
     pid_t pid = -1;       // -1: not running
-    pid_t last_pid = -1;  // the one before, and how it ended
+    pid_t last_pid = -1;  // the process before, and how it ended
     std::string last_end;
     absl::Time started;
     absl::Time start_at = absl::InfinitePast();
     int early_deaths = 0;
     int deaths = 0;
     bool refused = false;
-    UniqueFd refusal;  // the file for its reason
+    UniqueFd refusal;  // the in-memory file for the reason of a refusal
   };
 
   absl::Status Spawn(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Watch();
   void Reap() ABSL_LOCKS_EXCLUDED(mu_);
-  // A child was reaped.  Returns why the fleet cannot go on without it; empty when it will be restarted.
+  // Handles the end of a child that was reaped.  Returns why that is fatal; empty if the worker will be restarted.
   std::string Reap(int index, int status, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;

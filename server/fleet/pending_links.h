@@ -1,7 +1,6 @@
-// Links of workers that have not registered yet, bounded in number and in time.
+// Links of workers that have not registered yet, limited in number and time.
 //
-// Everybody who reaches the port may open a link; until it has shown a token it is a stranger.  Thread-safe; owns no
-// link.
+// Anybody who reaches the port may open a link, so links without a token are limited.  Thread-safe; owns no link.
 #pragma once
 
 #include <map>
@@ -23,19 +22,19 @@ class PendingLinks {
   static constexpr size_t kMaxWaiting = 256;
   static constexpr absl::Duration kLongestWait = absl::Seconds(5);
 
-  // Returns false when too many wait; the caller ends the link.
+  // Adds a link.  Returns false if too many wait; the caller then ends the link.
   bool Enter(WorkerId id, std::weak_ptr<WorkerClient> client, absl::Time now) {
     absl::MutexLock lock(&mu_);
     if (waiting_.size() >= kMaxWaiting) return false;
     waiting_[id] = {std::move(client), now};
     return true;
   }
-  // The link has registered, or is gone.
+  // Removes a link that has registered or is gone.
   void Leave(WorkerId id) {
     absl::MutexLock lock(&mu_);
     waiting_.erase(id);
   }
-  // Closes those that have waited for too long: DEADLINE_EXCEEDED.  Call every 100 ms or so.
+  // Closes links that have waited for too long, with DEADLINE_EXCEEDED.  Call every 100 ms or so.
   void CheckTime(absl::Time now) {
     std::vector<std::weak_ptr<WorkerClient>> late;
     {

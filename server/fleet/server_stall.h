@@ -1,7 +1,7 @@
-// How long a process that looks after others every now and then stood still itself.
+// Detects pauses of this process, which must not count as silence of the workers that it watches.
 //
-// Who was stopped, swapped out or starved has not read what the others said meanwhile: it lies in sockets and queues.
-// So that time is nobody's silence.  Thread-compatible; reads no clock.
+// A process that was stopped, swapped out or starved has not read the messages that came meanwhile: they wait in
+// sockets and queues.  Thread-compatible; reads no clock.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace switchyard::server {
 
 class ServerStall {
  public:
-  // Between two looks this much is usual; what is beyond is a pause.
+  // Usual time between two looks; anything longer is a pause.
   static constexpr absl::Duration kUsual = absl::Milliseconds(250);
 
-  // To be called at each look.  Returns the pause since the last one; none at the first.
+  // Call at each look.  Returns the pause since the last one; zero at the first.
   absl::Duration Look(absl::Time now) {
     const absl::Duration since = now - std::exchange(last_, now);
     return since == absl::InfiniteDuration() ? absl::ZeroDuration() : std::max(absl::ZeroDuration(), since - kUsual);
@@ -26,7 +26,7 @@ class ServerStall {
   absl::Time last_ = absl::InfinitePast();
 };
 
-// A time from which somebody's silence counts, without a pause of our own that ended now.
+// Returns the start of a worker's silence, moved later by a pause of this process that ends now.
 inline absl::Time WithoutPause(absl::Time since, absl::Duration pause, absl::Time now) {
   return std::min(now, since + pause);
 }

@@ -51,16 +51,16 @@ void ServingGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, f
     LogWarn("worker ", id, " is refused: ", status.message());
     client->Close(status);
   } else if (scheduler_ == nullptr && config_->batching.max_model_len > context) {
-    // Such a worker is evicted before a group with it can stand.
+    // Evicts such a worker before a group with it can form.
     const std::string message = absl::StrCat("--max_model_len=", config_->batching.max_model_len,
                                              ": the model's context is ", context, " tokens");
     workers_.Evict(id, absl::FailedPreconditionError(message), MonotonicNow());
-    // A worker from elsewhere may have a wrong model; an own one has this server's.
+    // A worker from elsewhere may have a wrong model; a local one has this server's.
     if (own && hooks_->on_fatal) hooks_->on_fatal(message);
   }
 }
 
-// A link ends when its process does; how a local one ended is known.
+// A link also ends with its process; for a local worker the reason names how that ended.
 void ServingGroup::Lost(WorkerId id, const std::string& link_reason) {
   const auto member = workers_.members().find(id);
   std::string end;
@@ -73,7 +73,7 @@ void ServingGroup::Lost(WorkerId id, const std::string& link_reason) {
 void ServingGroup::Tick(absl::Time now) {
   workers_.Tick(now);
   if (scheduler_) return;
-  // Before the first group: the start must not wait for ever for a worker that does not come, or does not get on.
+  // Before the first group, the start must not wait for ever for a worker that does not come or makes no progress.
   workers_.NoteStart(now);
   if (now - workers_.last_progress() > config_->start_timeout && hooks_->on_fatal) hooks_->on_fatal(WhyNoGroup());
 }

@@ -1,5 +1,5 @@
-// The group of workers that serves, as steps and requests see it: its members, the scheduler whose ranks they are, the
-// model that they serve, and the reason when it does not stand.
+// The serving group as steps and requests see it: its workers, their scheduler, the model that they serve, and the
+// reason while there is no group.
 //
 // Used on the engine's thread, except for model().  The WorkerGroup::Listener is called when the group changes.
 #pragma once
@@ -32,35 +32,35 @@ class ServingGroup {
   WorkerGroup& workers() { return workers_; }
   const WorkerGroup& workers() const { return workers_; }
   bool ready() const { return workers_.state() == WorkerGroup::State::kReady; }
-  // Null before the first group stands.
+  // Null before the first group has formed.
   batching::Scheduler* scheduler() const { return scheduler_.get(); }
-  // Null likewise.  Thread-safe.
+  // Null before the first group has formed.  Thread-safe.
   std::shared_ptr<const ServedModel> model() const {
     absl::MutexLock lock(&mu_);
     return model_;
   }
 
-  // The worker's rank in the group of that epoch; -1: it has none, or that group does not serve.
+  // Returns the worker's rank in the group of that epoch; -1 if it has none, or if that group does not serve.
   int RankIn(WorkerId id, int64_t group_epoch) const;
-  // Null when no member has that rank.
+  // Returns null if no member has that rank.
   WorkerClient* ClientOf(int rank) const;
 
   // Makes the worker a member, or closes its link.
   void Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info);
-  // The worker's link was lost.
+  // Removes a worker whose link was lost.
   void Lost(WorkerId id, const std::string& link_reason);
-  // Checks the workers' time limits and, before the first group, that of the start.
+  // Checks the workers' time limits and, before the first group, the limit of the start.
   void Tick(absl::Time now);
 
-  // The group has formed: the scheduler, which the first group creates, starts with it.
+  // The group has formed: creates the scheduler for the first group, and starts it with each.
   void Up(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first, absl::Time now,
           std::vector<batching::Event>* events);
   // The group is lost.  The caller informs the scheduler.
   void Down(const std::string& reason, absl::Time now);
-  // Why the last group was lost.
+  // The reason why the last group was lost.
   const std::string& down_reason() const { return down_reason_; }
-  // Whether a lost group has made no progress for as long as the first one may take to form.  Requests then do not wait
-  // for it, until a worker makes progress again.
+  // Whether forming a new group has made no progress for --start_timeout.  Requests then do not wait, until a worker
+  // makes progress again.
   bool GivenUp(absl::Time now) const;
   absl::Status GivenUpError() const;
 
@@ -80,7 +80,7 @@ class ServingGroup {
   std::shared_ptr<const ServedModel> model_ ABSL_GUARDED_BY(mu_);
 };
 
-// UNAVAILABLE, WORKER_LOST; to be tried again after a second.
+// Returns UNAVAILABLE (WORKER_LOST); clients may retry after a second.
 absl::Status WorkersLost(const std::string& message);
 
 }  // namespace switchyard::server

@@ -1,5 +1,5 @@
-// One worker, as the engine sees it: what it can be told.  Plain values; link_client.h is the gRPC form, tests use a
-// fake.
+// Interface through which the engine commands one worker.  Plain values; link_client.h implements it over gRPC, tests
+// use a fake.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@ namespace switchyard::server {
 
 using WorkerId = int64_t;  // drawn by the server for each link, never reused
 
-// Commands to a worker.  Thread-safe, never blocks: messages queue for the link (bounded by the plans in flight); those
-// of a broken link are dropped, OnLost tells.
+// Commands to a worker.  Thread-safe; never blocks: messages queue for the link (bounded by the plans in flight); a
+// broken link drops them, and OnLinkLost follows.
 class WorkerClient {
  public:
   virtual ~WorkerClient() = default;
   virtual void Join(const fleet::RankAssignment& assignment) = 0;
-  // `limit`: longest that the rank waits for the others.
+  // `limit`: how long the rank may wait for the others.
   virtual void Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) = 0;
   virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
-  // A placement that comes: copy what arrives (OnPlacementPrepared answers); forget it; give back what departed
-  // (OnPlacementReleased answers).
+  // Steps of a migration: copy the arriving experts (answered by OnPlacementPrepared), forget a prepared migration,
+  // free the slots of departed experts (answered by OnPlacementReleased).
   virtual void PreparePlacement(const placement::Migration& migration, int64_t group_epoch) = 0;
   virtual void DropPlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
   virtual void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
-  // A part of what it has learned (OnProfilePart answers).
+  // Asks for a part of the worker's profile (answered by OnProfilePart).
   virtual void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) = 0;
-  // Ends the link: the worker sees `status`.  OnLost follows.
+  // Ends the link; the worker receives `status`.  OnLinkLost follows.
   virtual void Close(const absl::Status& status) = 0;
 };
 

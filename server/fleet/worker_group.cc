@@ -15,9 +15,9 @@ absl::Duration PauseAfter(int failed_tries) {
   return std::min(absl::Milliseconds(100) * (1 << std::min(failed_tries, 6)), absl::Duration(absl::Seconds(5)));
 }
 
-// A step's rows may be so many times slower than those of the slowest step so far.
+// A step's rows may be this many times slower than those of the slowest step so far.
 constexpr int kRowSlack = 16;
-// The workers' own limit is shorter by this, as they know which rank they wait for.
+// The workers' own limit is shorter by this, since they can name the rank for which they wait.
 constexpr absl::Duration kWorkersFirst = absl::Seconds(1);
 
 }  // namespace
@@ -83,7 +83,7 @@ void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
     members_.erase(id);
     return;
   }
-  // Why an own worker ended before it served, LocalFleet reports.
+  // LocalFleet reports why a local worker ended before it served.
   const bool by_fleet = !has_served_ && IsOwn(member->info) && now - member->last_seen <= options_.fence_after;
   if (!by_fleet) LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
   // Clients see this, so it names no process.
@@ -116,7 +116,7 @@ void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, batching::Ran
         return Break(absl::StrCat("the ranks launched different collectives in step ", done.step), now);
       }
     }
-    failed_tries_ = 0;  // not before: a group that forms well may fault at its first step, again and again
+    failed_tries_ = 0;  // not earlier: a group that forms may fail at its first step, again and again
     listener_->OnStepDone(done);
   }
 }
@@ -152,7 +152,7 @@ void WorkerGroup::GiveSlice(absl::Duration slice) {
   for (auto& [id, member] : members_) member.client->Execute(plan, member.rank, options_.step_timeout);
 }
 
-// Extends every wait for workers by our own pause.
+// Extends every wait for workers by this process's pause.
 void WorkerGroup::Forgive(absl::Duration pause, absl::Time now) {
   if (pause > options_.suspect_after) LogWarn("this process stood still for ", absl::FormatDuration(pause));
   for (auto& [id, member] : members_) member.last_seen = WithoutPause(member.last_seen, pause, now);

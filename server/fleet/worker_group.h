@@ -1,15 +1,15 @@
-// The group of workers that serves: its members, its epoch, and whether it is complete.
+// State machine of the workers' serving group: its members, its epoch, its steps, and whether it is complete.
 //
 //   kWaiting ── all assignments taken ──► kJoining ── all ready ──► kReady
 //      ▲──── a member is lost, faults, is too slow or falls silent ────┘
 //
-// A group that forms again has a new epoch; messages of an old one are dropped.  Survivors keep their rank (and with it
-// their loaded experts); a newcomer gets the rank that is free.  Once a group has served a model, workers with other
-// weights are refused until the server ends, even when no member is left.  Before that the server's own workers
-// determine what is served (weights, ISA, dtype), and a worker from elsewhere that comes before them has to try again:
-// it must not shut them out by being faster.  Without own workers the first that registers determines it.  A worker
-// that stops answering is fenced: its link is closed, the others abort their collectives, and its later messages belong
-// to an old epoch.
+// A group that forms again has a new epoch; messages of an old one are dropped.  Survivors keep their ranks (and so
+// their loaded experts); a new worker gets a free rank.  Once a group has served a model, workers with other weights
+// are refused until the server ends, even when no member is left.  Before that, the server's local workers determine
+// what is served (weights, ISA, dtype): a worker from elsewhere that registers before them must try again, so that it
+// cannot shut them out.  Without local workers the first worker that registers determines it.  A worker that stops
+// answering is fenced: its link is closed, the others abort their collectives, and its later messages belong to an old
+// epoch.
 //
 // Has no thread, clock or socket: the engine loop owns it and calls it with the time.  Listener is called
 // synchronously.
@@ -33,14 +33,14 @@ class WorkerGroup {
  public:
   struct Options {
     int world = 1;
-    int local_workers = 0;       // started by this server; the others must be like them
+    int local_workers = 0;       // started by this server; the others must match them
     std::string dtype = "auto";  // of all workers; auto: any that they agree on
     JoinTokens tokens;
     absl::Duration suspect_after = absl::Seconds(1);
     absl::Duration fence_after = absl::Milliseconds(1500);
     absl::Duration form_timeout = absl::Seconds(30);  // for joining, while no loading makes progress
-    // A step may take step_timeout and, for each of its rows, row_timeout; once steps were measured, a multiple of the
-    // slowest one's time per row is enough for a row, if that is less.
+    // A step may take step_timeout plus row_timeout for each of its rows.  Once steps were measured, a row may take at
+    // most a multiple of the slowest step's time per row.
     absl::Duration step_timeout = absl::Seconds(120);
     absl::Duration row_timeout = absl::Seconds(1);
   };
@@ -48,24 +48,24 @@ class WorkerGroup {
   class Listener {
    public:
     virtual ~Listener() = default;
-    // The epoch's rendezvous store is to open under this token, and the last epoch's to close.
+    // Opens the epoch's rendezvous store under this token, and closes the last epoch's.
     virtual void OnEpoch(const std::string& store_token) = 0;
-    // A group forms of these workers, of one model.  Returns where its experts are when it begins.
+    // A group forms of these workers, which have one model.  Returns the placement with which it begins.
     virtual placement::GroupPlacement OnForming(const std::vector<fleet::WorkerInfo>& workers) = 0;
     virtual void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first) = 0;
-    // Clients also see `reason`: it names ranks, no processes or addresses.
+    // `reason` is also sent to clients: it names ranks, but no processes or addresses.
     virtual void OnGroupDown(const std::string& reason) = 0;
     virtual void OnStepDone(const batching::StepResult& result) = 0;
-    // Whether bytes of the worker have not been read yet.  Called often.
+    // Whether the worker's connection has unread bytes.  Called often.
     virtual bool HasUnread(const fleet::WorkerInfo&) { return false; }
-    // A worker that this server started does not answer, and is to be killed.
+    // Kills a local worker that does not answer.
     virtual void OnLocalWorkerFenced(int local_index, int64_t pid) = 0;
   };
 
   enum class State { kWaiting, kJoining, kReady };
 
   struct Member {
-    std::shared_ptr<WorkerClient> client;  // shared with the gRPC stream that it is
+    std::shared_ptr<WorkerClient> client;  // shared with its gRPC stream
     fleet::WorkerInfo info;
     int rank = -1;  // -1: no assignment yet
     absl::Time last_seen;
@@ -81,7 +81,7 @@ class WorkerGroup {
   // Whether this server started the worker.
   bool IsOwn(const fleet::WorkerInfo& info) const;
 
-  // Events of workers.  On an error of Register the caller closes the worker's link with it.
+  // Events of workers.  If Register returns an error, the caller closes the worker's link with it.
   absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
   void LoadProgress(WorkerId id, int64_t done, int64_t total, absl::Time now);
@@ -90,33 +90,34 @@ class WorkerGroup {
   void Lost(WorkerId id, const std::string& reason, absl::Time now);
   void Result(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result, absl::Time now);
 
-  // Removes a member that turned out to be wrong, and closes its link.
+  // Removes a member that does not fit, and closes its link.
   void Evict(WorkerId id, const absl::Status& status, absl::Time now);
 
   // Sends a plan to every rank.  REQUIRES: kReady.
   void Execute(const batching::StepPlan& plan, absl::Time now);
-  // Training on the ranks may run for so long, or until the next plan.  REQUIRES: kReady.
+  // Lets training on the ranks run for `slice`, or until the next plan.  REQUIRES: kReady.
   void GiveSlice(absl::Duration slice);
-  // Ends the group, which cannot go on; the next one may form after a pause that grows with failed tries.
+  // Ends the group; the next one may form after a pause that grows with failed tries.
   void Break(const std::string& reason, absl::Time now);
-  // The server stops: there are no more plans and groups, and workers may leave.
+  // The server stops: no more plans are sent or groups formed, and workers may leave.
   void Dismiss();
-  // Checks heartbeats and time limits, and tries to form a group.  Call at least every 100 ms.  When the call is late,
-  // the process stood still, and that time is no worker's silence; nor is the time while its messages lie unread.
+  // Checks heartbeats and time limits, and tries to form a group.  Call at least every 100 ms.  If a call is late, this
+  // process was paused; neither that time nor the time while a worker's messages are unread counts as its silence.
   void Tick(absl::Time now);
 
   State state() const { return state_; }
   int64_t epoch() const { return epoch_; }
   const std::map<WorkerId, Member>& members() const { return members_; }
-  // Why it is not ready: "1 of 2 workers registered; none for rank 1", "loading: 40 %" …; empty when ready.
+  // Returns why the group is not ready: "1 of 2 workers registered; none for rank 1", "loading: 40 %" …; empty if it
+  // is.
   std::string NotReadyReason() const;
-  // When a worker last registered, loaded something or became ready; before that, when NoteStart was first called.
+  // Time when a worker last registered, loaded something or became ready; before that, of the first NoteStart.
   absl::Time last_progress() const { return last_progress_; }
   void NoteStart(absl::Time now);
 
  private:
   struct Step {
-    absl::Time begun;  // sent, or the step before it done
+    absl::Time begun;  // when it was sent, or the step before it was done
     absl::Duration limit;
     int64_t rows = 0;
     int missing = 0;
@@ -152,7 +153,7 @@ class WorkerGroup {
   int failed_tries_ = 0;
   bool dismissed_ = false;
   ServerStall server_stall_;
-  std::unique_ptr<const fleet::WorkerInfo> own_;  // the last of the server's own workers that registered; null before
+  std::unique_ptr<const fleet::WorkerInfo> own_;  // the local worker that registered last; null before
   bool has_served_ = false;                       // a group was ready
   std::string served_weights_;                    // hash of the first group that was ready; empty before
   absl::Duration slowest_row_;                    // of the steps done so far; zero before the first

@@ -1,4 +1,4 @@
-// How a group forms: which workers may join, which ranks they get, when all are ready.
+// Forming a group: which workers may join, which ranks they get, when all are ready.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@
 namespace switchyard::server {
 namespace {
 
-// Ranks that differ in one of these cannot make a group.
+// Refuses a worker that differs from the group in one of these.
 absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& group) {
   if (group.weights_hash != info.weights_hash) {
     return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ",
@@ -65,7 +65,7 @@ absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   }
   const bool own = IsOwn(info);
   if (options_.local_workers > 0 && !own) {
-    if (own_ == nullptr) {  // not final
+    if (own_ == nullptr) {  // the worker tries again
       return absl::UnavailableError(
           absl::StrCat("0 of this server's own ", options_.local_workers,
                        " workers registered; they come first, as they say what the group runs"));
@@ -75,17 +75,17 @@ absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   for (const auto& [id, member] : members_) {
     if (member.info.incarnation == info.incarnation)
       return absl::AlreadyExistsError(absl::StrCat("worker ", info.incarnation, " is registered"));
-    // A worker from elsewhere that differs from an own one is evicted by AdoptOwn.
+    // AdoptOwn evicts a worker from elsewhere that differs from a local one.
     if (!own || IsOwn(member.info)) RETURN_IF_ERROR(CheckAlike(info, member.info));
   }
   if (static_cast<int>(members_.size()) >= options_.world) {
-    // Not final: a worker whose link broke may come back before the old link is known to be gone.
+    // A code with which the worker tries again: its link may have broken before the server has noticed.
     return absl::ResourceExhaustedError(absl::StrCat("all ", options_.world, " seats of the group are taken"));
   }
   return absl::OkStatus();
 }
 
-// An own worker is about to be a member.
+// A local worker is about to become a member: evicts workers that differ from it.
 void WorkerGroup::AdoptOwn(const fleet::WorkerInfo& info, absl::Time now) {
   own_ = std::make_unique<const fleet::WorkerInfo>(info);
   std::map<WorkerId, absl::Status> wrong;

@@ -27,7 +27,7 @@ constexpr size_t kPositionBytes = 1024;
 constexpr size_t kMostErrorBytes = 1024;
 constexpr size_t kMostStoreBytes = size_t{64} << 10;  // of a call beside values: keys and a token
 
-// Parses a call's request, after a check of its length.
+// Checks the length of a call's request, then parses it.
 absl::Status ParseCall(const grpc::ByteBuffer& request, size_t limit, google::protobuf::Message* message) {
   if (request.Length() <= limit) return rpc::ParseRaw(request, message);
   return absl::InvalidArgumentError(
@@ -84,7 +84,7 @@ class Link final : public LinkReactor {
   }
 
  private:
-  // An error of these closes the link.
+  // An error of these methods closes the link.
   absl::Status Parse() {
     absl::Status status;
     if (!registered_ && incoming_.Length() > kMostRegisterBytes) {
@@ -159,10 +159,11 @@ class Link final : public LinkReactor {
     return absl::InvalidArgumentError(why);
   }
 
-  // A step's result may come in parts; the result itself is the last.
+  // A step's result may come in parts, followed by the result itself.
   absl::Status KeepPart() {
     part_bytes_ += sizeof(v1::StepPart) + request_.ByteSizeLong();
-    // A step has no more positions than rows and sequences; one takes up to 21 entries of at most 19 B.
+    // A step has at most as many positions as rows and sequences together; a position has up to 21 entries of at most
+    // 19 B.
     if (part_bytes_ > kPositionBytes * (context_.settings.max_batched_tokens + context_.settings.max_num_seqs)) {
       return absl::InvalidArgumentError("more logprobs than a step has rows");
     }
@@ -224,7 +225,7 @@ class Link final : public LinkReactor {
     return absl::OkStatus();
   }
   absl::Status CheckRole(const std::string& role) const {
-    // A worker that does both only serves where there are no jobs.
+    // A worker with both roles only serves if the server has no jobs.
     if (role.empty() || role == fleet::kRoleBoth) return absl::OkStatus();
     if (role != fleet::kRoleTrain)
       return absl::InvalidArgumentError(absl::StrCat("role ", Quote(role), ": must be empty, train or both"));
@@ -244,7 +245,7 @@ class Link final : public LinkReactor {
   int num_moe_layers_ = 0, num_experts_ = 0;  // likewise: of its model
   grpc::ByteBuffer incoming_;
   v1::LinkRequest request_;
-  std::vector<v1::StepPart> parts_;  // of the result that comes next
+  std::vector<v1::StepPart> parts_;  // parts of the coming result
   size_t part_bytes_ = 0;            // in parts_
 };
 

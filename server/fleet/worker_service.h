@@ -1,10 +1,10 @@
-// The service of the workers: their links and the rendezvous store, as gRPC reactors.
+// The workers' gRPC service: their links and the rendezvous stores.
 //
-// A link turns messages into calls of LinkEvents, and WorkerClient calls into messages; the link of a training worker,
-// whose registration says so, uses TrainerEvents and TrainerClient, and the link of a worker that does both uses both.
+// A link converts messages to calls of LinkEvents, and calls of WorkerClient to messages.  The link of a training
+// worker (by its registration) uses TrainerEvents and TrainerClient, that of a worker that does both uses all four.
 // Events of one link come in order, on gRPC's threads; OnLinkLost or OnTrainerLost, or both, are called exactly once,
-// last.  A link's first message is its registration, within seconds and of at most 64 KB, and there is no second one;
-// before the link has shown a token nothing else of it is parsed.  Messages that only the other kind of worker may send
+// last.  A link's first message must be its registration, within seconds and of at most 64 KB; a second registration is
+// refused.  Nothing is parsed before the link has shown a token.  Messages that only the other kind of worker may send
 // end the link.
 #pragma once
 
@@ -27,26 +27,27 @@ class LinkEvents;
 // Which workers may join.
 struct Admission {
   JoinTokens tokens;
-  // A worker from elsewhere has shown the token; its peer as gRPC names it.  On gRPC's threads; may be empty.
+  // Called on gRPC's threads when a worker from elsewhere has shown the token, with gRPC's name of its peer; may be
+  // empty.
   std::function<void(const std::string& peer)> on_joined;
 };
 
-// What all links share.
+// Context that all links share.
 struct LinkContext {
   LinkEvents* events;
-  TrainerEvents* trainers;  // null where none are wanted
+  TrainerEvents* trainers;  // null if the server does not train
   fleet::EngineSettings settings;
   Admission admission;
 };
 
-// Every method is raw: a stranger's bytes are counted and parsed here, and get an answer that says what is wrong.
+// Every method is raw: strangers' bytes are counted and parsed here, and errors say what is wrong with them.
 using RawWorkerService =
     v1::WorkerService::WithRawCallbackMethod_Link<v1::WorkerService::WithRawCallbackMethod_StoreSet<
         v1::WorkerService::WithRawCallbackMethod_StoreGet<v1::WorkerService::Service>>>;
 
 class WorkerServiceImpl final : public RawWorkerService {
  public:
-  // All borrowed; they outlive the gRPC server.  `trainers`: null where none are wanted.
+  // All borrowed; they outlive the gRPC server.  `trainers`: null if the server does not train.
   WorkerServiceImpl(LinkEvents* events, TrainerEvents* trainers, GroupStore* store, fleet::EngineSettings settings,
                     Admission admission = {})
       : store_(store), links_({events, trainers, std::move(settings), std::move(admission)}) {}

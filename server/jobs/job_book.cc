@@ -32,7 +32,7 @@ bool Fits(const Job& job, const JobFilter& filter) {
   });
 }
 
-// What a copy of it takes.
+// Returns about how many bytes a copy of the job takes.
 size_t BytesAbout(const Job& job) {
   size_t bytes = sizeof(Job) + job.note.size() + job.error.message().size();
   for (const std::vector<std::string>* names : {&job.spec.datasets, &job.spec.evaluation}) {
@@ -164,7 +164,8 @@ void JobBook::Flush() {
   for (const int64_t sequence : unsaved) {
     if (!Save(jobs_.at(sequence).get()).ok()) return;
   }
-  // What failed last was somebody's request, who was told so: whether the journal takes anything again.
+  // The last write that failed was a user's request, which was refused: writes a job to see whether the journal works
+  // again.
   if (!journal_status_.ok() && !jobs_.empty()) static_cast<void>(Write(*jobs_.rbegin()->second));
 }
 

@@ -1,8 +1,8 @@
 // All jobs, in memory and in the journal, and their watchers.
 //
-// A change that a user asked for is in the journal before it is here.  A worker's report counts at once: where the
-// journal cannot be written it is here first, and `clean()` is false until it is there, too.
-// Thread-compatible; reads no clock; blocks on the journal alone.
+// A change that a user asked for is journaled before it takes effect.  A worker's report takes effect at once: if the
+// journal cannot be written, `clean()` is false until it is.  Thread-compatible; reads no clock; blocks only on the
+// journal.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@
 
 namespace switchyard::server {
 
-using JobPtr = std::shared_ptr<const Job>;  // a picture of one moment; shared by whoever looks at it
+using JobPtr = std::shared_ptr<const Job>;  // an immutable copy of the job at one moment, shared by its readers
 
 struct JobFilter {
   size_t most = 100;
-  size_t most_bytes = size_t{2} << 20;                           // or fewer jobs, but one, of about so much
-  int64_t before = 0;                                            // sequence; 0 = from the newest on
+  size_t most_bytes = size_t{2} << 20;                           // of jobs on a page, about; at least one job
+  int64_t before = 0;                                            // only jobs of lower sequence; 0 = from the newest on
   std::vector<jobs::JobState> states = {};                       // empty: all
-  std::vector<std::pair<std::string, std::string>> labels = {};  // all of them
+  std::vector<std::pair<std::string, std::string>> labels = {};  // the job must have all of these
 };
 struct JobPage {
   std::vector<JobPtr> jobs;  // newest first
@@ -37,13 +37,13 @@ struct JobPage {
 class JobBook {
  public:
   static constexpr size_t kMaxWatchers = 256;
-  using WatchFn = std::function<void(JobPtr)>;  // null: nothing follows, the server stops
+  using WatchFn = std::function<void(JobPtr)>;  // called with null at the end: the server stops
 
-  // `max_kept`: of more jobs than these the oldest that are over are forgotten.
+  // `max_kept`: beyond this number of jobs, the oldest finished ones are forgotten.
   JobBook(JobJournal* journal, size_t max_kept) : journal_(journal), max_kept_(max_kept) {}
 
   absl::Status Load();
-  // Takes it into the journal, then here; it gets its sequence and its place at the end of the queue.
+  // Adds a job to the journal, then to memory; assigns its sequence and its place at the end of the queue.
   absl::StatusOr<Job*> Add(Job job);
   Job* Find(const std::string& id);
   Job* FindRequest(const std::string& request_id);
@@ -51,29 +51,29 @@ class JobBook {
   const std::map<int64_t, std::unique_ptr<Job>>& jobs() const { return jobs_; }  // by sequence
   size_t num_open() const;
 
-  // A user's request: FailedPrecondition where the table has no such move, or the journal's error; then nothing has
-  // changed.  `edit` may change more of the job at the same time.
+  // Moves a job as a user asked.  On an error nothing has changed: FailedPrecondition if the table has no such move, or
+  // the journal's error.  `edit` may change more of the job at the same time.
   absl::Status Move(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms,
                     const std::function<void(Job*)>& edit = nullptr);
-  // What has happened.  REQUIRES: the table has the move.
+  // Moves a job for an event that has happened.  REQUIRES: the table has the move.
   void Happen(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms);
-  // Writes the job as it is.  An error also makes it unclean.
+  // Writes the job to the journal.  After an error it stays marked as unsaved.
   absl::Status Save(Job* job);
-  // Tries again to write what could not be written, or, if nothing is left of that, any job.
+  // Retries unsaved jobs; without any, writes some job to see whether the journal works again.
   void Flush();
   bool clean() const { return unsaved_.empty(); }
-  // Of the last write: why it failed, or OK.
+  // Status of the last write.
   const absl::Status& journal_status() const { return journal_status_; }
   int64_t NextPlace() { return ++last_place_; }
-  // Changes Job.note and tells it, where it differs.
+  // Sets Job.note and reports the job to its watchers if the note has changed.
   void Note(Job* job, const std::string& note);
   void NoteUnwritten(Job* job);
 
-  // Called at once and with every Report, which each change of state makes, until Unwatch.  ResourceExhausted: too
-  // many.
+  // Calls `watch` at once and at each Report of the job (every change of state makes one), until Unwatch.
+  // ResourceExhausted: too many watchers.
   absl::StatusOr<int64_t> Watch(Job* job, WatchFn watch);
   void Unwatch(int64_t watcher);
-  // Each gets null, and is no watcher any more.
+  // Calls each watcher with null, and forgets it.
   void EndWatches();
   void Report(const Job& job);
   static JobPtr Picture(const Job& job) { return std::make_shared<const Job>(job); }

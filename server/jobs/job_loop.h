@@ -1,8 +1,8 @@
-// The thread that owns the job manager: users, workers and packing threads post tasks to its inbox.
+// The jobs' thread: owns the job manager, and runs the tasks that users, workers and packing threads post.
 //
-// Thread-safe.  Nobody waits for the thread; it waits for the journal's and the sink's disk alone.  When a disk holds
-// it up, reports on progress (steps, notes, heartbeats, bytes packed) beyond kMostWaiting replace the last of their
-// worker; whatever changes a job waits.
+// Thread-safe.  No method but Stop waits for the thread, which itself waits only for the disk of journal and sink.  If
+// a disk holds it up, reports on progress (steps, notes, heartbeats, bytes packed) beyond kMostWaiting replace the last
+// one of their worker; other tasks queue up.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
  public:
   using Task = absl::AnyInvocable<void(JobManager&)>;
   static constexpr size_t kMostWaiting = 4096;
-  // Called on the loop's thread, but `end_of`; none blocks.
+  // Called on the loop's thread, except for `end_of`.  None may block.
   struct Hooks {
     std::function<void(const std::string&token)> open_store, close_store;
     std::function<void(int local_index, int64_t pid)> kill_worker;
@@ -36,19 +36,19 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
     std::function<bool(const fleet::WorkerInfo&)> has_unread;  // TrainingHost::HasUnread; may be empty
   };
 
-  // Borrowed: runner; sink, which may be null.
+  // Borrows runner and sink; sink may be null.
   JobLoop(JobManager::Options options, std::unique_ptr<JobJournal> journal, PackRunner* runner, ProgressSink* sink,
           Hooks hooks);
   ~JobLoop() override;
 
-  // Reads the journal, then goes on with what is in it.
+  // Reads the journal, then starts the thread, which continues the journal's jobs.
   absl::Status Start();
-  // False: it has stopped; the task is gone.
+  // Returns false if the loop has stopped; the task is then dropped.
   [[nodiscard]] bool Post(Task task);
-  // Trainers save and stop; `done` when they have, at most once.
+  // Has running jobs save and stop; calls `done` when they have, at most once.
   void Drain(std::function<void()> done);
   size_t num_waiting() const;
-  // What was posted is still done; workers' links and watches end.  Blocks until the thread is gone.
+  // Runs the posted tasks, ends workers' links and watches, and blocks until the thread is gone.
   void Stop();
 
   void OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info) override;
@@ -70,9 +70,9 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   bool HasUnread(const fleet::WorkerInfo& info) override { return hooks_.has_unread && hooks_.has_unread(info); }
 
   void Run();
-  // A worker's word: of no use once the loop has stopped.
+  // Posts a worker's report; drops it once the loop has stopped.
   void Report(Task task);
-  // One that the next of the same `kind` and `from` makes stale.
+  // Posts a report that the next one of the same kind and origin makes stale.
   enum class Progress { kHeartbeat, kStep, kNote, kPacked };
   void ReportProgress(Progress kind, const std::string& from, Task task);
 
@@ -80,10 +80,10 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   PackRunner* const runner_;
   const Hooks hooks_;
   JobManager manager_;
-  std::function<void()> drained_;  // of the loop's thread
+  std::function<void()> drained_;  // used on the loop's thread
   mutable absl::Mutex mu_;
   std::vector<Task> inbox_ ABSL_GUARDED_BY(mu_);
-  // What came when it was full: done after what is in it.
+  // Reports that came while the inbox was full; they run after it.
   std::map<std::pair<Progress, std::string>, Task> newest_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;

@@ -15,14 +15,15 @@ namespace {
 
 constexpr size_t kIdDigits = 12;
 
-// What was asked for could not be written down, so it was not done.
+// Returns the error of a request that could not be journaled, and so was not carried out.
 absl::Status JournalError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kResourceExhausted) {
     return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
                           absl::StrCat("the journal of jobs: ", status.message(),
                                        "; make room beneath the checkpoint root, then try again"));
   }
-  if (status.code() == absl::StatusCode::kFailedPrecondition) return status;  // the state's, not the journal's
+  if (status.code() == absl::StatusCode::kFailedPrecondition)
+    return status;  // an error of the job's state, not of the journal
   return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kUnavailable, v1::ENGINE_ERROR,
                                        absl::StrCat("the journal of jobs: ", status.message())),
                         absl::Seconds(1));
@@ -56,13 +57,13 @@ JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host,
              .retries = &retries_,
              .sink = sink,
              .counts = &counts_,
-             .last_epoch = host->UnixMs() * 1000}) {}  // beyond those of servers before this one
+             .last_epoch = host->UnixMs() * 1000}) {}  // higher than any earlier server's
 
 absl::Status JobManager::Start() {
   RETURN_IF_ERROR(book_.Load());
   for (const auto& [sequence, job] : book_.jobs()) {
     if (!jobs::NextJobState(job->state, jobs::JobEvent::kLose).ok()) continue;
-    // It has happened, whether or not the disk takes it.
+    // The move counts, whether or not the disk accepts it.
     book_.Happen(job.get(), jobs::JobEvent::kLose, "its server has ended and was started again", host_->UnixMs());
   }
   return absl::OkStatus();
@@ -142,7 +143,7 @@ absl::StatusOr<JobPtr> JobManager::Ask(const std::string& id, jobs::JobEvent eve
   const auto requeue = [&](Job* moved) {
     moved->full_since_unix_ms = 0;
     if (event == jobs::JobEvent::kResume) moved->queued = book_.NextPlace();
-    // Whoever goes on by a user's word has all its tries again.
+    // A job that a user resumes has all its tries again.
     if (event == jobs::JobEvent::kResume) moved->losses = 0;
     if (event == jobs::JobEvent::kResume) moved->error = absl::OkStatus();
     if (edit) edit(moved);
@@ -169,7 +170,7 @@ absl::StatusOr<jobs::JobSpec> JobManager::CheckOtherWorkers(const Job& job, int3
   jobs::JobSpec spec = job.spec;
   spec.workers = workers;
   if (const absl::Status status = jobs::Validate(spec); !status.ok()) return BadWorkers(workers, status.message());
-  // Such a checkpoint is another job's to workers: which rows an expert drops would change.
+  // Workers would refuse the checkpoint as another job's, since experts would drop other rows.
   if (spec.capacity_factor != 0 && spec.micro_batch_sequences != 0) {
     return BadWorkers(
         workers, absl::StrCat("workers: ", workers, " instead of ", job.spec.workers,
@@ -234,7 +235,7 @@ bool JobManager::Consider(Job* job, Room* room) {
   if (room->held) return true;
   const int wanted = job->spec.workers;
   const TrainerPool& pool = pools_.Of(job->spec);
-  if (wanted > pool.configured()) {  // of an earlier server, which had more
+  if (wanted > pool.configured()) {  // submitted to an earlier server with more workers
     book_.Note(job, absl::StrCat("needs ", wanted, " workers, this server has ", pool.configured(),
                                  job->spec.on_serving_workers ? " that serve and train" : ""));
     return true;

@@ -1,13 +1,13 @@
-// The front of all that is done about training jobs: what users ask for, and the parts that it consists of.
+// Manager of training jobs: takes users' requests, decides which job begins, and owns the parts that do the rest:
 //
 //   JobBook (all jobs, the journal) · JobRuns (jobs under way, what workers report) · JobRetries (what follows a loss)
-//   · TrainerPools (the workers that are there)
+//   · TrainerPools (the registered workers)
 //
-// First come, first served: a job that waits for workers holds back those behind it that want the same kind (training
-// alone, or serving as well).  A job whose attempt was lost keeps its place; a paused one goes to the end.
-// All calls on one thread (job_loop.h).  No sockets, files or clock: it reaches them through host, journal and workers.
-// A job is in the journal before it is acknowledged or acted upon, and an attempt's number before any worker receives
-// it, so no two trainers ever have the same one.
+// First come, first served: a job that waits for workers holds back later jobs that want the same kind (workers that
+// only train, or that also serve).  A job whose attempt was lost keeps its place; a resumed one goes to the end.  All
+// calls must come on one thread (job_loop.h).  Uses no sockets, files or clock but through host, journal and workers.
+// A job is journaled before it is acknowledged or acted upon, and an attempt's number before any worker receives it, so
+// two attempts never share a number.
 #pragma once
 
 #include <cstdint>
@@ -34,26 +34,27 @@ class JobManager {
   // All borrowed.  `sink` may be null.
   JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink);
 
-  // Reads the journal; jobs that were under way wait again, or become what they were to become.  Nothing starts until
-  // the journal can be written.
+  // Reads the journal.  Jobs that were under way wait again, or move to the state that they were about to reach.
+  // Nothing starts until the journal can be written.
   absl::Status Start();
 
   struct Submitted {
     JobPtr job;
     bool existed = false;
   };
-  // The job that this request has made before; null: none.  ALREADY_EXISTS: of another spec.
+  // Returns the job that this request made before; null if there is none.  ALREADY_EXISTS: it made a job of another
+  // spec.
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id, const jobs::JobSpec& spec);
-  // FAILED_PRECONDITION: there are not as many as it needs, nor will be.  `field` is for the message.
+  // Returns FAILED_PRECONDITION if the server will never have enough workers.  `field`: the field's name for the error.
   absl::Status CheckWorkers(const jobs::JobSpec& spec, const std::string& field = "spec.workers") const;
   absl::StatusOr<Submitted> Submit(const std::string& request_id, const jobs::JobSpec& spec);
   absl::StatusOr<JobPtr> Get(const std::string& id);
   JobPage List(const JobFilter& filter) const { return book_.List(filter); }
   absl::StatusOr<JobPtr> Pause(const std::string& id);
   absl::StatusOr<JobPtr> Resume(const std::string& id) { return ResumeOn(id, std::nullopt); }
-  // On so many workers from now on.  What the model allows is the caller's to check: this opens no file.
+  // Resumes on another number of workers, if given.  The caller must check the model: this opens no file.
   absl::StatusOr<JobPtr> ResumeOn(const std::string& id, std::optional<int32_t> workers);
-  // The spec that ResumeOn would give it with this other number, or why it would not.
+  // Returns the spec that ResumeOn would give the job, or why it would refuse.
   absl::StatusOr<jobs::JobSpec> CheckOtherWorkers(const Job& job, int32_t workers) const;
   absl::StatusOr<JobPtr> Cancel(const std::string& id);
   absl::StatusOr<int64_t> Watch(const std::string& id, JobBook::WatchFn watch);
@@ -62,26 +63,27 @@ class JobManager {
   JobRuns& runs() { return runs_; }
   // Every 100 ms or so.
   void Tick();
-  // Running jobs stop with a checkpoint and wait for the next server; nothing starts any more.
+  // Stops running jobs with a checkpoint, so that they wait for the next server; nothing starts afterwards.
   void Drain() { runs_.Drain(); }
-  // The last call: links and watches end.
+  // Ends links and watches.  Must be the last call.
   void End();
-  bool idle() const { return runs_.empty(); }  // no job is prepared or trained
+  bool idle() const { return runs_.empty(); }  // no job is being prepared or trained
   const TrainingCounts& counts();
 
  private:
   absl::StatusOr<Job*> FindJob(const std::string& id);
-  // As for a user who asks for what is so, or on its way.  `edit`: as JobBook::Move's.
+  // Moves a job as a user asked; succeeds without a change if the job is in one of the states `already`.  `edit`: as
+  // for JobBook::Move.
   absl::StatusOr<JobPtr> Ask(const std::string& id, jobs::JobEvent event, const std::string& reason,
                              std::initializer_list<jobs::JobState> already,
                              const std::function<void(Job*)>& edit = nullptr);
   struct Room {
     int available = 0;
-    bool held = false;  // the first that waits for more keeps others from what is there
+    bool held = false;  // a job that waits for more workers holds back later ones
   };
-  // Begins jobs for which there are workers; notes of each other what it waits for.
+  // Begins jobs for which there are workers, and sets the notes of those that wait.
   void Admit();
-  // False: the journal cannot be written, so nobody else begins either.
+  // Returns false if the journal cannot be written; then no other job begins either.
   bool Consider(Job* job, Room* room);
 
   const Options options_;

@@ -34,7 +34,7 @@ bool PackRunner::StartIfFewer(absl::string_view prefix, int most, const std::str
   Reap();
   const auto runs = [prefix](const auto& entry) { return absl::StartsWith(entry.first, prefix); };
   if (std::count_if(work_.begin(), work_.end(), runs) >= most) return false;
-  if (const auto last = work_.extract(key); !last.empty()) last.mapped()->thread.join();  // it has said its last word
+  if (const auto last = work_.extract(key); !last.empty()) last.mapped()->thread.join();  // its `done` was called
   auto work = std::make_unique<Work>();
   Work* const raw = work.get();  // outlives its thread
   work->thread =

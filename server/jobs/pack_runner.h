@@ -1,5 +1,5 @@
-// Threads on which text becomes tokens, one for each piece of work, as it may take hours.  Thread-safe.  Callers bound
-// how much runs at once.
+// Runs calls of DataPreparer::Pack on a thread each, since one may take hours.  Thread-safe.  Callers limit how many
+// run at once.
 #pragma once
 
 #include <atomic>
@@ -25,15 +25,16 @@ class PackRunner {
   explicit PackRunner(DataPreparer* preparer) : preparer_(preparer) {}
   ~PackRunner() { Stop(); }
 
-  // Cancels what runs, and waits for it; its `done` is called.  What is started later is cancelled at once.
+  // Cancels running work and waits for it; its `done` is called.  Work that is started later is cancelled at once.
   void Stop();
 
-  // Both are called on the work's thread; `done` once, last.  REQUIRES: of this key all work is done.
+  // Starts work.  Both functions are called on its thread; `done` once, last.  REQUIRES: no work of this key is
+  // running.
   void Start(const std::string& key, PackRequest request, ProgressFn progress, DoneFn done);
-  // The same if fewer than `most` run whose key begins so.  False: nothing was started, nothing is called.
+  // The same, if fewer than `most` works run whose keys begin with `prefix`.  Returns false if nothing was started.
   [[nodiscard]] bool StartIfFewer(absl::string_view prefix, int most, const std::string& key, PackRequest request,
                                   ProgressFn progress, DoneFn done);
-  // Its `done` follows, soon.  Nothing if there is none.
+  // Cancels the work of this key, if there is any; its `done` follows soon.
   void Cancel(const std::string& key);
 
  private:

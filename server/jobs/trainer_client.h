@@ -1,5 +1,5 @@
-// A training worker as the job manager sees it: commands to it and reports from it.  Plain values; the gRPC form is in
-// server/fleet/worker_service.h, tests use a fake.
+// Interfaces between the job manager and a training worker: commands to it and reports from it.  Plain values;
+// server/fleet/link_client.h and worker_service.h implement them over gRPC, tests use a fake.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@
 
 namespace switchyard::server {
 
-// Commands to a worker that trains, perhaps beside serving.  Thread-safe; never blocks.  A broken link drops them, and
-// OnTrainerLost follows.
+// Commands to a worker that trains and perhaps also serves.  Thread-safe; never blocks.  A broken link drops commands,
+// and OnTrainerLost follows.
 class TrainerClient {
  public:
   virtual ~TrainerClient() = default;
   virtual void Start(const jobs::TrainingAssignment& assignment) = 0;
   virtual void StopTraining(int64_t epoch, jobs::StopKind kind) = 0;
   virtual void AbortTraining(int64_t epoch, const std::string& reason) = 0;
-  // Ends the link: the worker sees `status`.  OnTrainerLost follows.
+  // Ends the link; the worker receives `status`.  OnTrainerLost follows.
   virtual void Close(const absl::Status& status) = 0;
 };
 
 struct TrainingStarted {
-  int64_t step = 0;  // the attempt goes on from it
+  int64_t step = 0;  // from which the attempt goes on
   std::vector<std::string> warnings = {};
 };
-// A worker's report on its attempt; a text is a note of what it is doing.
+// A worker's report on its attempt; a text is a note about what it is doing.
 using TrainingReport = std::variant<TrainingStarted, jobs::TrainProgress, jobs::EvaluationResult, jobs::SavedCheckpoint,
                                     std::string, jobs::TrainEnd>;
 
-// Receives what training workers say: of one link in order, OnTrainerLost once and last.
+// Receives the reports of training workers: those of one link in order, OnTrainerLost once and last.
 class TrainerEvents {
  public:
   virtual ~TrainerEvents() = default;

@@ -10,7 +10,7 @@
 namespace switchyard::server {
 namespace {
 
-// A worker's texts go into the journal and into answers, so they are cut to what anybody reads.
+// A worker's texts go into the journal and into answers, so they are cut to this length.
 constexpr size_t kMostTextBytes = 2048;
 constexpr int kMostWarnings = 16;
 

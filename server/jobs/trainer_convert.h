@@ -1,4 +1,4 @@
-// Reports of training workers as plain values.
+// Converts reports of training workers to plain values.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct AttemptReport {
   int64_t epoch = 0;
   TrainingReport report;
 };
-// Nullopt: the message is no report on an attempt.
+// Returns nullopt if the message is no report on an attempt.
 std::optional<AttemptReport> ReportOf(const v1::LinkRequest& message);
 
 }  // namespace switchyard::server

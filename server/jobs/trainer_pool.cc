@@ -33,7 +33,7 @@ absl::Status TrainerPool::CheckRoom(const fleet::WorkerInfo& info) const {
     }
   }
   if (NumRegistered() >= options_.configured) {
-    // Not final: the one whose link broke may come back before the old link is known to be gone.
+    // A code with which the worker tries again: its link may have broken before the server has noticed.
     return absl::ResourceExhaustedError(absl::StrCat("all ", options_.configured, " training workers are there"));
   }
   return absl::OkStatus();
@@ -71,7 +71,7 @@ std::vector<WorkerId> TrainerPool::Silent(absl::Time now,
 std::vector<WorkerId> TrainerPool::LargestIdleKind() const {
   std::map<std::pair<std::string, std::string>, std::vector<WorkerId>> kinds;
   for (const auto& [id, trainer] : trainers_) {
-    // "cuda:1" is of the kind of "cuda:0".
+    // "cuda:1" and "cuda:0" are of one kind.
     const std::string device = trainer.info.device.substr(0, trainer.info.device.find(':'));
     if (!trainer.busy) kinds[{device, trainer.info.isa}].push_back(id);
   }

@@ -1,8 +1,8 @@
-// The training workers that are there: who registered, who is busy, who has fallen silent.
+// Pool of registered training workers: which of them are busy, and which have fallen silent.
 //
-// A job takes workers of one device and instruction set: others' bits would differ.  Workers that train alone are in
-// one pool; those that also serve are in another, which one job at a time uses, and whose links the serving group
-// judges and ends.  Thread-compatible; reads no clock.
+// A job gets workers of one kind of device and one instruction set, since bits differ between kinds.  Workers that only
+// train form one pool.  Workers that also serve form another, which one job at a time uses; the serving group watches
+// and ends their links.  Thread-compatible; reads no clock.
 #pragma once
 
 #include <map>
@@ -24,40 +24,40 @@ struct TrainingWorker {
   fleet::WorkerInfo info;
   absl::Time last_seen;
   bool busy = false;
-  bool stranded = false;  // its attempt was given up, but it has not ended it
+  bool stranded = false;  // its attempt was given up, but the worker has not ended it
 };
 
 class TrainerPool {
  public:
   struct Options {
-    int configured = 0;    // that may be there at once
-    JoinTokens tokens;     // of which they must present one
-    bool serving = false;  // they also serve
+    int configured = 0;    // most workers at once
+    JoinTokens tokens;     // workers must present one of them
+    bool serving = false;  // the pool's workers also serve
     absl::Duration silence =
-        absl::Seconds(5);  // then one is given up: training is in no hurry, its peers see a link break
+        absl::Seconds(5);  // after which a worker is lost; long, as peers notice a broken link themselves
   };
   explicit TrainerPool(Options options) : options_(std::move(options)) {}
 
-  // Unauthenticated, AlreadyExists, ResourceExhausted: as for serving workers.
+  // Adds a worker.  Unauthenticated, AlreadyExists, ResourceExhausted: as for serving workers.
   absl::Status Register(WorkerId id, std::shared_ptr<TrainerClient> client, fleet::WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
-  // One that serves may not be ended for its training's sake: it stays busy until OnEnded.
+  // Marks a serving worker whose attempt was given up: it is not ended for that, but stays busy until OnEnded.
   void Strand(WorkerId id);
-  // It has ended an attempt that nobody awaits any more.
+  // A stranded worker has ended its attempt.
   void OnEnded(WorkerId id);
   std::optional<TrainingWorker> Remove(WorkerId id);
-  // Those that have been silent for too long; they are not removed.  Call it all the time: a pause between two calls
-  // was the server's own and counts as nobody's silence, nor does what `has_unread` reports.
+  // Returns workers that have been silent for too long; does not remove them.  Call regularly: a pause between two
+  // calls is the server's own and does not count, nor does the silence of a worker for which `has_unread` is true.
   std::vector<WorkerId> Silent(absl::Time now, const std::function<bool(const fleet::WorkerInfo&)>& has_unread);
 
-  // The most that a job can get.
+  // Most workers that a job can get now.
   int NumIdle() const;
-  // How many of those are no other job's when one of so many workers has its own.
+  // Number of workers that a job on `workers` of them makes unavailable to others.
   int Cost(int workers) const { return options_.serving ? options_.configured : workers; }
   int NumBusy() const;
   int NumRegistered() const { return static_cast<int>(trainers_.size()); }
   int configured() const { return options_.configured; }
-  // Local ones first, by their index.  They are busy until Release.  REQUIRES: count <= NumIdle().
+  // Takes workers, local ones first by their index; they are busy until Release.  REQUIRES: count <= NumIdle().
   std::vector<TrainingWorker> Take(int count);
   void Release(WorkerId id);
 
@@ -72,7 +72,7 @@ class TrainerPool {
   ServerStall server_stall_;
 };
 
-// Both pools.
+// The pool of workers that only train and the pool of those that also serve.
 struct TrainerPools {
   TrainerPool& Of(const jobs::JobSpec& spec) { return spec.on_serving_workers ? serving : alone; }
   const TrainerPool& Of(const jobs::JobSpec& spec) const { return spec.on_serving_workers ? serving : alone; }

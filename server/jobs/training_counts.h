@@ -10,20 +10,20 @@
 namespace switchyard::server {
 
 struct TrainingCounts {
-  // A running job has the lowest free slot; those of more jobs than this are in the sums alone.
+  // A running job has the lowest free slot; jobs beyond these slots only count in the sums.
   static constexpr int kSlots = 8;
   struct Slot {
     jobs::TrainProgress progress;
     jobs::EvaluationResult evaluation;
     bool evaluated = false;
     int64_t checkpoint_step = 0;
-    double checkpoint_age_seconds = 0;  // since the newest, or since it runs where there is none
+    double checkpoint_age_seconds = 0;  // since the newest checkpoint; without one, since the job first ran
   };
 
   std::array<int64_t, jobs::kNumJobStates> jobs = {};  // now, by state
   std::map<int, Slot> slots;                           // of running jobs that have done a step
   int workers = 0, busy_workers = 0;
-  bool journal_ok = true;  // it took what was written last
+  bool journal_ok = true;  // the last write succeeded
   // Since the server's start:
   int64_t attempts = 0;
   int64_t losses = 0;

@@ -17,25 +17,26 @@ class TrainingHost {
   virtual ~TrainingHost() = default;
   virtual absl::Time Now() = 0;       // monotonic
   virtual int64_t UnixMs() = 0;       // for records
-  virtual std::string DrawHex() = 0;  // 32 digits that nobody can guess
-  // The rendezvous of an attempt's ranks.
+  virtual std::string DrawHex() = 0;  // 32 unpredictable digits
+  // Open and close the rendezvous store of an attempt's ranks.
   virtual void OpenStore(const std::string& token) = 0;
   virtual void CloseStore(const std::string& token) = 0;
-  // On another thread; OnPrepareProgress now and then, and OnPrepared once, also after CancelPrepare.
+  // Packs on another thread; calls OnPrepareProgress at intervals, and OnPrepared once, also after CancelPrepare.
   virtual void Prepare(const std::string& job_id, PackRequest request) = 0;
   virtual void CancelPrepare(const std::string& job_id) = 0;
-  // A worker of this machine that has fallen silent, and how one ended ("signal 9 (Killed)"; empty: not known).
+  // Kills a local worker.
   virtual void KillWorker(int local_index, int64_t pid) = 0;
+  // Returns how a local worker's process ended ("signal 9 (Killed)"); empty if that is not known.
   virtual std::string EndOf(int local_index, int64_t pid) = 0;
-  // Whether a job would train on serving workers now.  For how long serving has let jobs do so until now, in all.
+  // Sets whether a job would train on serving workers now.  Returns the total time in which jobs could do so.
   virtual absl::Duration ShareServing(bool wanted) = 0;
-  // Whether something that a worker said has not been read yet.
+  // Whether the worker's connection has unread bytes.
   virtual bool HasUnread(const fleet::WorkerInfo&) { return false; }
 };
 
-// Receives what training jobs report, to write loss logs.
-// All calls come from the manager's thread, in order; they may write to a file but wait for nobody.  The sink logs its
-// own errors: no job fails for its log.  `job` is as it is after the report, and valid for the call only.
+// Receives the reports of training jobs, to write loss logs.
+// All calls come on the manager's thread, in order; they may write to a file but must not wait for anything else.  The
+// sink logs its own errors, which fail no job.  `job` includes the report, and is valid for the call only.
 class ProgressSink {
  public:
   virtual ~ProgressSink() = default;

@@ -7,7 +7,7 @@
 namespace switchyard::server {
 namespace {
 
-// Adds the growth of a total since it was last reported.
+// Adds the growth of a total since the last report.
 void Advance(prometheus::Counter* counter, int64_t now, int64_t before) {
   if (now > before) counter->Increment(static_cast<double>(now - before));
 }

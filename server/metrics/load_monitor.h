@@ -1,4 +1,4 @@
-// The load as GetLoad and the metrics show it, copied from the engine's parts now and then.
+// The server's load as GetLoad and the metrics show it, copied from the engine's parts at intervals.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +40,9 @@ class LoadMonitor {
               ExpertLoadBalancing* experts, ServerMetrics* metrics)
       : group_(group), requests_(requests), slices_(slices), experts_(experts), metrics_(metrics) {}
 
-  // Of the engine's thread.
+  // Copies the load.  Call on the engine's thread.
   void Update();
-  // The load at the last Update.  Thread-safe.
+  // Returns the load at the last Update.  Thread-safe.
   LoadSnapshot load() const;
 
  private:

@@ -202,7 +202,7 @@ prometheus::Counter& ServerMetrics::request_error(absl::StatusCode code) {
 
 int ServerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken
-    // Each request has a thread while it comes, for two seconds at most, so those that hang hold some threads briefly.
+    // A request occupies a thread for two seconds at most, so that requests that hang block the page only briefly.
     exposer_ = std::make_unique<prometheus::Exposer>(
         std::vector<std::string>{"listening_ports", rpc::JoinHostPort(host, port), "num_threads", "32",
                                  "request_timeout_ms", "2000", "enable_keep_alive", "no"});

@@ -37,7 +37,7 @@ class ServerMetrics {
 
   // Registers the histograms of tokens, whose buckets end at the model's context; later calls do nothing.
   void SetMaxModelLen(int32_t max_model_len);
-  // Describes the group's KV cache, in place of the last group's; num_blocks of all workers.
+  // Describes the group's KV cache, replacing the last group's.  num_blocks: of all workers together.
   void SetCacheConfig(int32_t block_size, int64_t num_blocks, const std::string& dtype, bool prefix_reuse);
 
   // --- requests ---
@@ -76,11 +76,11 @@ class ServerMetrics {
   prometheus::Histogram* publish_seconds = nullptr;   // results → streams
   prometheus::Histogram* expert_seconds = nullptr;    // of a step, the slowest rank
   prometheus::Histogram* exchange_seconds = nullptr;  // of a step, the slowest rank, waiting included
-  // Of a step, the slowest rank: the gather for placing experts, and the decisions beside it.
+  // Of a step, on the slowest rank: the gather of counts for expert placement, and the decisions that follow.
   prometheus::Histogram* gather_seconds = nullptr;
   prometheus::Histogram* decide_seconds = nullptr;
   prometheus::Counter* fine_tuned_layers = nullptr;
-  // Mean / max expert rows per rank, of steps with prompts and of others.
+  // Mean over maximum of the ranks' expert rows, by phase (steps with prompts, and others).
   prometheus::Histogram& moe_balancedness(popularity::Phase phase) {
     return *balancedness_[static_cast<size_t>(phase)];
   }

@@ -51,7 +51,7 @@ struct SlotRow {
   const char* help;
   double (*value)(const Slot&);
 };
-// A step that was skipped has no measurements, and a zero would look like one.
+// A skipped step has no measurements: NaN, since a zero would look like one.
 double Measured(const Slot& slot, double value) {
   return slot.progress.skipped ? std::numeric_limits<double>::quiet_NaN() : value;
 }
@@ -79,7 +79,7 @@ const SlotRow kSlotGauges[] = {
      [](const Slot& s) { return s.checkpoint_age_seconds; }},
 };
 
-// A counter's value never falls.
+// Raises a counter to `value`; counters never fall.
 void Reach(prometheus::Counter* counter, double value) {
   if (const double grown = value - counter->Value(); grown > 0) counter->Increment(grown);
 }
@@ -131,7 +131,7 @@ void TrainingMetrics::Update(const TrainingCounts& counts) {
     SlotGauges& gauges = slots_[slot];
     const auto job = counts.slots.find(slot);
     const size_t wanted = job == counts.slots.end() ? 0 : slot_families_.size() - (job->second.evaluated ? 0 : 1);
-    // Gauges of no job are removed, as a zero would look like a value.
+    // Gauges of an unused slot are removed, since a zero would look like a value.
     while (gauges.size() > wanted) {
       slot_families_[gauges.size() - 1]->Remove(gauges.back());
       gauges.pop_back();

@@ -20,7 +20,7 @@ class TrainingMetrics {
 
   // Sets gauges to the counts, and adds the growth since the last call to counters.
   void Update(const TrainingCounts& counts);
-  // The journal cannot be used, so there are no jobs.
+  // Reports that the journal cannot be used, so that there are no jobs.
   void JournalLost() { journal_ok_->Set(0); }
 
  private:

@@ -32,8 +32,8 @@ absl::Status Wrong(const std::string& path, const char* key, const char* expecte
       absl::StrCat(path, ": ", key, ": expected ", expected, ", found ", found.dump().substr(0, 64)));
 }
 
-// Reads a number within the range if the key is there and not null.  The ranges are those of the request's fields: what
-// passes here never makes a request fail that leaves the field unset.
+// Reads a number within the range if the key is there and not null.  The ranges are those of the request's fields, so a
+// default never makes a request fail that leaves the field unset.
 template <class Value>
 absl::Status ReadNumber(const json& root, const std::string& path, const char* key, Range range,
                         std::optional<Value>* out) {

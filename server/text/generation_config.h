@@ -1,4 +1,4 @@
-// The model's own defaults from generation_config.json, for requests' unset fields.
+// Reads the model's defaults for requests' unset fields from generation_config.json.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct GenerationDefaults {
   std::vector<int32_t> eos_token_ids;
 };
 
-// A missing file gives no defaults; a bad one an InvalidArgument that names file, key, expected and found.
+// A missing file gives no defaults.  InvalidArgument names file, key, expected and found value.
 absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
 
 }  // namespace switchyard::text

@@ -21,7 +21,7 @@ absl::Status NoTokenizer(const char* field) {
       {{"field", field}});
 }
 
-// --tokenizer names any file; the model's own must not be a link that leads out of its directory.
+// Loads the tokenizer: any file for --tokenizer; the model's own must not be a link that leads out of its directory.
 absl::StatusOr<std::unique_ptr<const tokenizer::Tokenizer>> LoadTokenizer(const server::ServerConfig& config) {
   if (config.tokenizer != absl::StrCat(config.model, "/", kTokenizerFile)) {
     return tokenizer::Tokenizer::FromFile(config.tokenizer);

@@ -1,6 +1,6 @@
-// The server's text side: tokenizer, chat template and the model's generation defaults, loaded once, then constant.
+// The text processor: tokenizer, chat template and the model's generation defaults, loaded once, then constant.
 //
-// Thread-safe.  A model without a tokenizer has none of the text calls: they give NO_TOKENIZER / NO_CHAT_TEMPLATE.
+// Thread-safe.  If the model lacks a part, calls that need it return NO_TOKENIZER or NO_CHAT_TEMPLATE.
 #pragma once
 
 #include <memory>
@@ -26,17 +26,17 @@ class TextProcessor {
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   bool has_chat_template() const { return template_.has_value(); }
   const GenerationDefaults& defaults() const { return defaults_; }
-  // Null when the model has none.
+  // Null if the model has none.
   const tokenizer::Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ModelChatTemplate* chat_template() const { return template_.has_value() ? &*template_ : nullptr; }
 
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const tokenizer::EncodeOptions& options) const;
-  // The clock gives the date that a template prints, and the end of rendering.
+  // `clock`: the date that a template prints, and when rendering must end.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
   absl::StatusOr<std::string> Decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
-  // The text and the bytes that one token adds; both empty for an id without a token.
+  // Returns the text and the bytes that one token adds; both are empty for an id without a token.
   tokenizer::TokenPiece PieceOf(int32_t id) const;
-  // One token as the vocabulary spells it; "" for an id without a token.
+  // Returns a token as the vocabulary spells it; "" for an id without a token.
   std::string TokenText(int32_t id) const;
 
  private:

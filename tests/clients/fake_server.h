@@ -1,4 +1,4 @@
-// An InferenceService in this process, with answers that a test scripts: the client's side is tested without a model.
+// A fake InferenceService in this process, whose answers a test scripts, to test clients without a model.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// A TrainingService in this process, with answers that a test scripts.
+// A fake TrainingService in this process, whose answers a test scripts.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace switchyard::client {
 
 class FakeTraining final : public v1::TrainingService::Service {
  public:
-  // On the port, or on a free one.
+  // Listens on the port; 0 = any free one.
   explicit FakeTraining(int port = 0) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(), &port_);
@@ -39,14 +39,14 @@ class FakeTraining final : public v1::TrainingService::Service {
   std::vector<v1::ListJobsResponse> pages;
   std::vector<v1::PackDataResponse> packing;
 
-  // What was asked.
+  // The requests that were received.
   v1::SubmitJobRequest submitted;
   v1::WatchJobRequest watched;
   std::vector<v1::ListJobsRequest> listed;
   v1::PackDataRequest packed;
   v1::ResumeJobRequest resumed;
   std::vector<std::string> calls;        // "pause job-1"
-  absl::Notification was_watched_again;  // so the first stream has ended, all of it read
+  absl::Notification was_watched_again;  // the first stream was read to its end
 
  private:
   grpc::Status SubmitJob(grpc::ServerContext*, const v1::SubmitJobRequest* request,

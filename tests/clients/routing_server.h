@@ -1,4 +1,5 @@
-// A server of a model of two MoE layers of four experts, top-1: token t at position p goes to experts t % 4 and p % 4.
+// A fake server of a model with two MoE layers of four experts, top-1: token t at position p goes to experts t % 4 and
+// p % 4.
 #pragma once
 
 #include <vector>

@@ -19,7 +19,7 @@ using v1::GenerateRequest;
 
 constexpr char kService[] = "/switchyard.v1.InferenceService/";
 
-// What no error tells a client: addresses, and paths of this machine.
+// Errors must not contain addresses or paths of this machine.
 constexpr char kLocation[] = "[0-9]+\\.[0-9]+\\.[0-9]+\\.[0-9]+|/proc/|/tmp/|/dev/|/home/|/usr/|deploy/";
 
 // ---- requests that parse, with a field that is wrong
@@ -272,7 +272,7 @@ TEST_F(BadCallTest, DetokenizeAndTokenizeCheckTheirFields) {
   EXPECT_THAT(std::string(client_->Abort("").message()), testing::HasSubstr("request_id: is empty"));
 }
 
-// Awkward but legal.
+// Unusual but valid input.
 TEST_F(BadCallTest, AwkwardTextIsServed) {
   for (const std::string& text : {std::string("a\0b", 3), std::string(3000, '_'), std::string("<|endoftext|><s></s>"),
                                   std::string("\xef\xbf\xbf\xf0\x9f\x91\xa9")}) {

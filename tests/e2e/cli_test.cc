@@ -20,7 +20,7 @@ using nlohmann::ordered_json;
 
 class CliTest : public SharedServerTest {
  protected:
-  // Its output, both streams; adds a failure unless it exits with `code`.
+  // Returns the program's output of both streams; fails the test unless it exits with `code`.
   std::string Run(std::vector<std::string> args, int code = 0) {
     args.insert(args.begin(), Binary("switchyard"));
     args.push_back("--server=" + server_->address());
@@ -46,7 +46,7 @@ TEST_F(CliTest, GenerateStreamsText) {
   EXPECT_THAT(output, testing::HasSubstr("tokens/s"));
 }
 
-// Every line is answered in its place: alone and in company the answers are the same; a bad line spoils only itself.
+// Lines are answered in order, with the same answers as alone; a bad line only fails itself.
 TEST_F(CliTest, JsonLinesKeepTheirOrder) {
   const std::string path = testing::TempDir() + absl::StrCat("switchyard-lines-", getpid());
   {
@@ -141,7 +141,7 @@ TEST_F(CliTest, ExpertsAreCounted) {
   EXPECT_THAT(Run({"experts", "--layer=8"}, 1), testing::HasSubstr("MoE layers 0 to 7"));
 }
 
-// Nothing is predicted where nobody uses it, and nothing moves.
+// Without a user of predictions nothing is predicted, and nothing moves.
 TEST_F(CliTest, PredictorsOfAServerThatPredictsNothing) {
   EXPECT_THAT(Run({"experts", "--estimators", "--layer=3"}),
               testing::HasSubstr("layer 3\n  nothing is foreseen of it, or no worker has told yet\n"));
@@ -166,7 +166,7 @@ TEST_F(CliTest, AnExpertsPlaceIsExplained) {
   EXPECT_THAT(Run({"experts", "--why=16,0"}, 1), testing::HasSubstr("why.expert: is 16; the model has 0 to 15"));
 }
 
-// From a pipe, with errors told while other threads answer: nothing is written twice, or in pieces.
+// From a pipe, with errors printed while other threads answer: no line is written twice or in pieces.
 TEST_F(CliTest, JsonLinesFromAPipe) {
   const std::string path = testing::TempDir() + absl::StrCat("switchyard-pipe-", getpid());
   {

@@ -27,7 +27,7 @@ std::unique_ptr<TestServer> StartServer(bool cuda, const std::vector<std::string
   return TestServer::Start(options);
 }
 
-// Long and short prompts, one that starts as another does, and what needs the host to sample: penalties, logprobs.
+// Long and short prompts, two with a common prefix, and requests that are sampled on the host: penalties, logprobs.
 std::vector<v1::GenerateRequest> Requests() {
   std::vector<v1::GenerateRequest> requests;
   for (int i = 0; i < 5; ++i) {

@@ -1,4 +1,4 @@
-// --load_format=dummy: a directory with nothing but config.json is served with random weights, always the same.
+// --load_format=dummy: a directory with only config.json is served with random weights, the same ones each time.
 #include <filesystem>
 
 #include "gtest/gtest.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A worker on another machine joins with its server's address and its model, and nothing else.
 #
-# Two network namespaces of this script's own, joined by a pair of virtual Ethernet devices, stand for two machines: the
+# Two network namespaces of this script's own, joined by a pair of virtual Ethernet devices, simulate two machines: the
 # server with one local worker is on 192.168.77.1 (or listens on all addresses), the other worker on 192.168.77.2.  Neither
 # sees the other's loopback.  Greedy tokens must be those of one worker alone.  Exit code 77 (skipped) where namespaces
 # are not permitted.   usage: elsewhere_test.sh [BIN_DIR]
@@ -87,7 +87,7 @@ start one --local_workers=1
 ask 127.0.0.1 one
 stop "$server"
 
-# Without a token, whoever reaches the port could join.
+# Without a token, anybody who reaches the port could join.
 if "$bin/switchyard-server" --model="$model" --port=0 --metrics_port=-1 --host=192.168.77.1 --insecure --workers=2 2>"$work/no-token.log"; then
   fail "a server without a token started"
 fi

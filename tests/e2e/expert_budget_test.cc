@@ -1,4 +1,4 @@
-// --expert_budget: the same tokens as with every expert resident, in fewer slots; what is said where it cannot be.
+// --expert_budget: the same tokens in fewer slots than experts; errors for impossible budgets.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -56,7 +56,7 @@ TEST_F(ExpertBudgetTest, SaysWhatCannotBe) {
               HasSubstr("--expert_copy_bytes_per_second=-1: must not be negative or endless"));
 }
 
-// A worker would find the same with every start: the server ends, with the worker's words.
+// A worker would fail at every start, so the server ends with the worker's message.
 TEST_F(ExpertBudgetTest, ADirectoryThatCannotBeUsedIsSaidOnce) {
   EXPECT_THAT(Refusal({"--expert_budget=50%", "--expert_file_dir=/dev/null/x"}),
               HasSubstr("--expert_file_dir=/dev/null/x: expert file /dev/null/x/switchyard-experts-"));

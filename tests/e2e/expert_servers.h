@@ -1,4 +1,4 @@
-// Servers whose workers copy experts from a file: what their tests share.
+// Fixture for tests of servers whose workers copy experts from a file.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace switchyard {
 inline constexpr int kTokens = 24;
 inline constexpr char kPrompts[][40] = {"The", "Once upon a time there was", "def main():", "In 1969", "x = 3 + 4 #"};
 
-// Of one after the other, then of all at once.
+// Returns the tokens of requests sent one after the other, then all at once.
 inline std::vector<std::vector<int32_t>> Tokens(TestServer* server) {
   std::vector<v1::GenerateRequest> requests;
   for (const char* prompt : kPrompts) requests.push_back(TextRequest(prompt, kTokens));
@@ -43,7 +43,7 @@ inline double MetricValue(const std::string& page, const std::string& name) {
   return value;
 }
 
-// Of a worker's metric without its prefix switchyard_worker_, over the workers.
+// Returns the sum over workers of a metric, which is named without its prefix switchyard_worker_.
 inline double Sum(TestServer* server, const std::string& name) {
   double sum = 0;
   const auto load = server->client().GetLoad();
@@ -61,7 +61,7 @@ class ExpertServersTest : public testing::Test {
     flags.push_back("--threads=1");
     return TestServer::Start({.workers = workers, .flags = std::move(flags)});
   }
-  // What a server says that does not start.
+  // Returns the output of a server that does not start.
   std::string Refusal(const std::vector<std::string>& flags) {
     std::vector<std::string> args = {Binary("switchyard-server"), absl::StrCat("--model=", kDemoModel), "--port=0",
                                      "--metrics_port=-1"};

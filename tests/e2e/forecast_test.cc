@@ -1,4 +1,4 @@
-// What workers learn of routing: saved when they end, merged, taken by the next ones; tokens are the same throughout.
+// Routing profiles: saved when workers end, merged, and used by the next workers; tokens stay the same.
 #include <csignal>
 #include <string>
 #include <vector>

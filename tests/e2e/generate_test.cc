@@ -178,7 +178,7 @@ TEST_F(GenerateTest, LogprobsOfOutputAndPrompt) {
   EXPECT_EQ(choice.finish.usage().cached_tokens(), 0) << "prompt_logprobs bypass prefix reuse";
 }
 
-// What was generated, sent as a prompt, has the log probabilities that it had when it was generated.
+// A generated text, sent as a prompt, has the same log probabilities as when it was generated.
 TEST_F(GenerateTest, PromptLogprobsAgreeWithLogprobs) {
   v1::GenerateRequest request = IdsRequest(RandomIds(20, 4000, 3), 10);
   request.set_logprobs(0);

@@ -19,7 +19,7 @@ namespace {
 constexpr char kAddressMark[] = "gRPC on ";
 constexpr char kMetricsMark[] = "metrics on http://";
 
-// What follows `mark` up to one of `ends`.
+// Returns the text after `mark` up to one of `ends`.
 std::string After(const std::string& text, const std::string& mark, const char* ends) {
   const size_t at = text.find(mark);
   if (at == std::string::npos) return "";
@@ -54,8 +54,7 @@ TestServer::~TestServer() {
   if (testing::Test::HasFailure() && process_ != nullptr)
     std::cerr << "---- the server's log ----\n" << process_->Output() << "----\n";
   client_.reset();
-  if (process_ != nullptr)
-    process_->Signal(SIGKILL);  // its workers die with it; stopping in order is a test of its own
+  if (process_ != nullptr) process_->Signal(SIGKILL);  // its workers die with it; another test covers an orderly stop
 }
 
 std::unique_ptr<client::Client> TestServer::Connect(absl::Duration request_timeout) const {

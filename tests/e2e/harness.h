@@ -1,4 +1,4 @@
-// Real servers and workers for end-to-end tests, and what a client sees of them.
+// Real servers and workers for end-to-end tests, and the streams that clients get from them.
 //
 // A TestServer is one `switchyard-server` on free ports of 127.0.0.1 with its local workers.  Starting waits until the
 // health service says that it is ready.  Its log is printed when a test has failed.
@@ -48,7 +48,7 @@ class TestServer {
   // The workers' processes, by rank.
   std::vector<pid_t> WorkerPids();
   bool WaitReady(bool ready, absl::Duration timeout);
-  // No requests, no streams' blocks: what remains is cache.  False after `timeout`.
+  // Waits until there are no requests, and only cached KV blocks; returns false after `timeout`.
   bool WaitIdle(absl::Duration timeout = absl::Seconds(5));
 
  private:
@@ -59,8 +59,8 @@ class TestServer {
   std::unique_ptr<client::Client> client_;
 };
 
-// What a client saw of one stream.  Checks on the way that indices and expert paths have no gap and no repeat and that
-// nothing follows a finish (the failure is in `fault`).
+// One stream as a client saw it.  Checks that indices and expert paths have no gap and no repeat, and that nothing
+// follows a finish (`fault` describes a failure).
 struct StreamSeen {
   struct Choice {
     std::vector<int32_t> token_ids;
@@ -82,7 +82,7 @@ struct StreamSeen {
   bool ok() const { return end.ok() && fault.empty(); }
 };
 StreamSeen Generate(client::Client& client, const v1::GenerateRequest& request);
-// All at once, over one connection; answers in the requests' order.
+// Sends all requests at once, over one connection; returns the answers in the requests' order.
 std::vector<StreamSeen> GenerateAll(client::Client& client, const std::vector<v1::GenerateRequest>& requests);
 
 // Requests.

@@ -1,4 +1,4 @@
-// What a worker's process takes at its peak: its own experts and the replicated rest, the KV cache, and a bound beside.
+// The peak memory of a worker's process: its own experts and the replicated weights, the KV cache, and some slack.
 //
 // The checkpoint is made here: 600 MB of bf16 in one file, five experts a layer, which two workers cannot share evenly.
 // It is so large that a rank which held everything, or a single worker that held anything twice, would be beyond the
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kHidden = 1024, kWidth = 2048, kExperts = 5, kLayers = 9, kVocab = 4096, kQuery = 512, kKeys = 128;
 constexpr int64_t kKvBytes = 16 << 20;  // 3640 tokens
-// A worker that is linked with CUDA's libraries has some of them in memory, too.
+// A worker that is linked with CUDA's libraries also loads parts of them.
 constexpr int64_t kSlack = 200'000'000 + (kCudaBuilt ? 50'000'000 : 0);
 
 struct Written {
@@ -153,7 +153,7 @@ class MemoryTest : public testing::Test {
       EXPECT_LE(peak, limit) << "rank " << rank << " of " << experts.size() << " holds " << weights;
       EXPECT_GE(peak, weights) << "rank " << rank << ": is that the worker?";
       if (experts[rank] * 2 < kExperts) {
-        EXPECT_GT(all_experts + rest, limit) << "the checkpoint is too small to tell";
+        EXPECT_GT(all_experts + rest, limit) << "the checkpoint is too small for this test";
       }
       RecordProperty(absl::StrCat("peak_of_rank_", rank), absl::StrCat(peak, " of ", limit));
     }

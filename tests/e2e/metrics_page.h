@@ -1,4 +1,4 @@
-// A page of metrics as Prometheus sees it.
+// Parser of a metrics page in Prometheus' text format.
 #pragma once
 
 #include <map>
@@ -17,10 +17,9 @@ using Families = std::map<std::string, Family>;
 
 void PrintTo(const Family& family, std::ostream* out);
 
-// Reads a page in Prometheus' text format.  Label values of ours have no comma and no quote.  What the library adds of
-// itself (exposer_…) is left out.
+// Parses a page.  Our label values contain no comma or quote.  Ignores the library's own metrics (exposer_…).
 Families Parse(const std::string& page);
-// The samples' value; -1 when there is none that begins so.
+// Returns the value of the sample that begins so; -1 if there is none.
 double Value(const std::string& page, const std::string& begin);
 bool HasLine(const std::string& page, const std::string& begin);
 

@@ -176,7 +176,7 @@ const Families& WorkerFamilies() {
   return families;
 }
 
-// Of workers that predict what coming layers' experts get.
+// Families of workers that predict the load of coming layers' experts.
 Families ForecastingWorkerFamilies() {
   Families families = WorkerFamilies();
   families["switchyard_worker_estimate_distance_ratio"] = {"gauge", "ahead,estimator,phase", ""};
@@ -277,7 +277,7 @@ TEST_F(MetricsTest, TheLongestChoiceAndTheExchangedTokensAreSeen) {
         0)
         << phase;
   }
-  // What one rank sends the other computes, and the server adds it up.
+  // One rank computes the rows that the other sends; the server sums both.
   double sent = 0, received = 0;
   for (const std::string& address : WorkerAddresses()) {
     const std::string page = Scrape(address);
@@ -320,7 +320,7 @@ TEST_F(MetricsTest, PromtoolAcceptsEveryPage) {
   for (const std::string& address : WorkerAddresses()) ExpectPromtoolAccepts(Scrape(address));
 }
 
-// Addresses that were chosen are those that are told: what a scrape configuration is written from.
+// The reported addresses are the chosen ones, from which scrape configurations are written.
 TEST(WorkerMetricsTest, PortsFollowTheFlagOrThereAreNone) {
   const int first = 20000 + getpid() % 20000;
   const auto server =

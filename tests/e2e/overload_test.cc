@@ -1,4 +1,4 @@
-// More work than a small server takes: the queue's bound, preemption when KV blocks run out.
+// More work than a small server can take: the queue's bound, preemption when KV blocks run out.
 #include <algorithm>
 
 #include "absl/synchronization/notification.h"
@@ -56,7 +56,7 @@ TEST(OverloadTest, WhenBlocksRunOutSequencesArePreemptedAndAnswersStay) {
     ASSERT_TRUE(tight[i].ok()) << tight[i].end << " " << tight[i].fault;
     EXPECT_EQ(tight[i].choices[0].token_ids, roomy[i].choices[0].token_ids) << i;
   }
-  // What GetLoad tells is up to 50 ms old (the engine's tick).
+  // GetLoad's figures are up to 50 ms old (the engine's tick).
   EXPECT_TRUE(WaitUntil(
       [&] {
         const auto load = server->client().GetLoad();

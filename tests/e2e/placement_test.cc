@@ -1,4 +1,4 @@
-// --placement: the same tokens whatever the mode, while experts change their places; what is said where it cannot be.
+// --placement: the same tokens in every mode while experts move; errors for impossible placements.
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,7 +35,7 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
            {2, false, {"--placement=static+spare", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1", "--expert_copy_bytes_per_second=2e8"}},
-           // What load predictors expect of a few rows is often wrong, and the paper moves experts then.
+           // Predictions for a few rows are often wrong, and the paper's policy then moves experts.
            {3, true, {"--placement=central", "--spare_slots=1"}}}) {
     SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags[0]));
     const auto server = Start(c.workers, c.flags);
@@ -52,8 +52,8 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
   }
 }
 
-// By costs that nobody measured a row is as dear as on a slow core and nothing hides a copy, so that a few rows never
-// pay for one of 22 us; behind a layer as it is measured, it costs nothing.
+// By the initial costs, a row takes as long as on a slow core and no work hides a copy, so a few rows never pay for a
+// copy of 22 us; with measured costs a layer hides the copy.
 TEST_F(PlacementTest, CostsAreMeasuredFromTheFirstSteps) {
   const auto resident = Start(1, {});
   ASSERT_NE(resident, nullptr);
@@ -79,7 +79,7 @@ std::string Shown(TestServer* server, std::vector<std::string> flags) {
   return process->Output();
 }
 
-// Workers tell it after the first step, and then now and then.
+// Workers report after the first step, and then at intervals.
 TEST_F(PlacementTest, ReplicasAndPredictorsAreToBeSeen) {
   const auto server = Start(2, {"--placement=agreed", "--spare_slots=1"});
   ASSERT_NE(server, nullptr);
@@ -121,7 +121,7 @@ TEST_F(PlacementTest, ReplicasAndPredictorsAreToBeSeen) {
   EXPECT_THAT(Shown(server.get(), {"--why=0,5"}), HasSubstr(" s ago"));
 }
 
-// Replicas and room for a part of the experts: nothing that a placement or a cache does changes a token.
+// Replicas, and room for a part of the experts: neither placement nor cache changes a token.
 TEST_F(PlacementTest, TheTokensUnderAnExpertBudget) {
   const auto resident = Start(1, {});
   ASSERT_NE(resident, nullptr);
@@ -143,7 +143,7 @@ TEST_F(PlacementTest, TheTokensUnderAnExpertBudget) {
     EXPECT_GT(Sum(server.get(), "expert_misses_total") + Sum(server.get(), "expert_late_total"), 0);
     EXPECT_GT(Sum(server.get(), "expert_hits_total"), 0);
     EXPECT_GT(Sum(server.get(), "placement_decide_seconds_total"), 0);
-    // Copies are the budget's, whoever wants them.
+    // Under a budget all copies are the cache's, also those for replicas.
     EXPECT_EQ(Sum(server.get(), "placement_fill_copies_total"), 0);
     EXPECT_EQ(Sum(server.get(), "placement_demand_copies_total"), 0);
   }

@@ -27,9 +27,9 @@ class Process {
   void Signal(int signal) const;
   // The exit code (128 + n for signal n), or nullopt when it still runs after `timeout`.
   std::optional<int> Wait(absl::Duration timeout);
-  // Everything that it has written so far.
+  // Returns everything that the process has written so far.
   std::string Output() const;
-  // Waits until its output has `text`; false when it ends before, or after `timeout`.
+  // Waits until the output contains `text`; returns false if the process ends first, or after `timeout`.
   bool WaitForOutput(const std::string& text, absl::Duration timeout);
 
  private:

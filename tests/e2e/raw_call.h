@@ -1,4 +1,4 @@
-// A gRPC call with bytes instead of messages: what a broken or hostile client may send.
+// A gRPC call with bytes instead of messages, as a broken or hostile client may send them.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ struct RawAnswer {
 struct RawOptions {
   std::map<std::string, std::string> metadata = {};
   int times = 1;           // how often the message is sent
-  bool half_close = true;  // says that there are no more
+  bool half_close = true;  // ends the client's stream
 };
 // Sends `bytes` as the one message of a call of `method` ("/package.Service/Method") and reads to the end.
 RawAnswer RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes,

@@ -1,4 +1,4 @@
-// --rebalance_steps: the same tokens while the server has experts move, and when a worker dies as they do.
+// --rebalance_steps: the same tokens while experts move, and when a worker dies meanwhile.
 #include <signal.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ std::vector<v1::GenerateRequest> Requests() {
   return requests;
 }
 
-// Of a page's samples that begin so, their sum.
+// Returns the sum of the page's samples that begin so.
 double SumOf(const std::string& page, const std::string& begin) {
   double sum = 0;
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
@@ -104,8 +104,7 @@ TEST_F(RebalanceTest, PlansUnderAnExpertBudget) {
   EXPECT_EQ(SumOf(Scrape(server->metrics_address()), "switchyard_groups_lost_total{"), 0) << server->process().Output();
 }
 
-// In the middle of a plan: this worker's copies take a second or so, which the server does not know when it weighs
-// them.
+// Kills a worker in the middle of a plan: its copies take about a second, which the server does not know when it plans.
 TEST_F(RebalanceTest, AWorkerDiesWhileAPlanIsCarriedOut) {
   std::vector<std::string> flags = kFlags;
   flags.push_back("--workers=2");

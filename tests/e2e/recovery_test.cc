@@ -1,4 +1,4 @@
-// A server that has served goes on living: what its workers cannot do now they try again.
+// A server that has served does not end when its workers fail to start: they try again.
 #include <signal.h>
 
 #include <filesystem>
@@ -74,7 +74,8 @@ TEST(RecoveryTest, AWorkerThatCannotLoadAtFirstEndsTheServer) {
   EXPECT_THAT(process->Output(), HasSubstr("model.safetensors"));
 }
 
-// The limit of a step reaches the workers: they, not the server, find that it passed, and say for whom they waited.
+// Workers get the step's limit: they, not the server, notice that it has passed, and name the rank for which they
+// waited.
 TEST(RecoveryTest, TheStepTimeoutIsTheWorkersToo) {
   const auto server =
       TestServer::Start({.model = kDemoModel, .workers = 2, .flags = {"--step_timeout=1ms", "--row_timeout=0s"}});
@@ -82,7 +83,7 @@ TEST(RecoveryTest, TheStepTimeoutIsTheWorkersToo) {
   const StreamSeen seen = Generate(server->client(), IdsRequest(RandomIds(900, 512, 1), 4));
   EXPECT_EQ(seen.end.code(), absl::StatusCode::kUnavailable) << seen.end;
   EXPECT_EQ(client::Describe(seen.end).reason, "WORKER_LOST");
-  // Whose limit passes first says so and leaves, which the other may be the first to tell.
+  // The rank whose limit passes first reports it and leaves; the other may report that first.
   EXPECT_THAT(std::string(seen.end.message()),
               testing::AnyOf(testing::AllOf(HasSubstr("of class all_to_all"), HasSubstr("in time")),
                              HasSubstr("is gone during all_to_all_v")));

@@ -1,4 +1,4 @@
-// Greedy output does not depend on how it was computed: workers, company, prefix reuse, chunks, blocks, preemption.
+// Greedy output does not depend on workers, other requests, prefix reuse, chunks, block sizes or preemption.
 //
 // Everything is compared with one worker, the defaults, no prefix reuse, and one request at a time: each factor alone,
 // then a dozen seeded combinations; with --full all 72 combinations.  The model is tiny: a server starts in a tenth of
@@ -55,7 +55,7 @@ std::vector<v1::GenerateRequest> PathPrompts() {
   return requests;
 }
 
-// [tokens - 1, L, K] of each.
+// Returns the paths [tokens - 1, L, K] of each stream.
 std::vector<std::string> PathsOf(const std::vector<StreamSeen>& seen) {
   std::vector<std::string> out;
   for (const StreamSeen& one : seen) {
@@ -176,15 +176,16 @@ void ExpectReference(const Factors& factors) {
     expected.push_back(Reference()[i % Prompts().size()]);
   }
   EXPECT_EQ(TokensOf(GenerateAll(server->client(), many)), expected);
-  // With cached prefixes, which must not be taken then; beside others, whose rows may be cached and lent.
+  // With cached prefixes, which requests for paths must not use; beside other requests, whose rows may be cached or
+  // computed by another worker.
   const std::vector<StreamSeen> asked = GenerateAll(server->client(), PathPrompts());
   EXPECT_EQ(TokensOf(asked), Reference());
   EXPECT_EQ(PathsOf(asked), ReferencePaths());
   EXPECT_TRUE(server->WaitIdle());
 }
 
-// A longrope model that rotates prompts of more than 64 tokens otherwise than others: beginnings of one text, on both
-// sides of that length, some of which decode beyond it.
+// For a longrope model, whose keys differ for prompts of more than 64 tokens: prefixes of one text on both sides of
+// that length; some decode beyond it.
 std::vector<v1::GenerateRequest> LongropePrompts() {
   std::vector<v1::GenerateRequest> requests;
   const std::vector<int32_t> text = RandomIds(150, 256, 7);
@@ -205,7 +206,8 @@ TEST(SamenessTest, LongropesTwoKindsOfKeysAreNeverMixed) {
     }
   }
   {
-    // One after the other, with reuse: what a shorter kind left is not found by a longer one, but by its like.
+    // One after the other, with reuse: the cached blocks of short prompts are reused by short prompts, not by long
+    // ones.
     const auto server = TestServer::Start({.model = kLongropeModel, .workers = 1, .flags = {}});
     ASSERT_NE(server, nullptr);
     const std::vector<int32_t> cached = {0, 16, 32, 48, 48, 48, 0, 64, 64, 80, 96};

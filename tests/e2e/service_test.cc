@@ -131,7 +131,7 @@ TEST_F(ServiceTest, LoadWhileBusy) {
   RunningStream running(*client_, TextRequest("The", 900));
   ASSERT_TRUE(running.WaitBegun());
   absl::StatusOr<v1::GetLoadResponse> load;
-  // What GetLoad tells is up to 50 ms old (the engine's tick).
+  // GetLoad's figures are up to 50 ms old (the engine's tick).
   EXPECT_TRUE(WaitUntil(
       [&] {
         load = client_->GetLoad();
@@ -172,7 +172,7 @@ TEST_F(ServiceTest, ReflectionListsTheService) {
               AllOf(HasSubstr("switchyard.v1.InferenceService"), HasSubstr("grpc.health.v1.Health")));
 }
 
-// A connected socket that says nothing.
+// Returns a connected socket that sends nothing.
 int SilentSocket(const std::string& address) {
   const size_t colon = address.rfind(':');
   sockaddr_in to = {};
@@ -186,7 +186,7 @@ int SilentSocket(const std::string& address) {
   return fd;
 }
 
-// Whether the other side closes it within its time limit.
+// Whether the other side closes the socket within its time limit.
 bool IsClosed(int fd) {
   char buffer[1024];
   ssize_t got;

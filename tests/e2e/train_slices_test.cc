@@ -1,4 +1,4 @@
-// Jobs on the workers that serve, end to end: answers and jobs have the bits that they have alone, whatever befalls.
+// Jobs on serving workers, end to end: answers and jobs have the same bits as alone, also after faults.
 #include <signal.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::vector<std::vector<int32_t>> TokensOf(const std::vector<StreamSeen>& stream
   return tokens;
 }
 
-// Of a metrics page; 0 if it is not there.
+// Returns a value of a metrics page; 0 if it is absent.
 double Value(const std::string& page, const std::string& name) {
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
     if (absl::StartsWith(line, name)) return std::stod(std::string(line.substr(line.rfind(' '))));
@@ -83,7 +83,7 @@ TEST_F(TrainSlicesTest, AnswersAndTheJobHaveTheirBits) {
   ASSERT_TRUE(submitted.ok()) << submitted.status();
   const std::string id = submitted->id();
   training_.WaitFor(id, [](const v1::Job& job) { return job.progress().step() >= 1; });
-  // Bursts of requests, and pauses in which it gets on: from its first step to its last save.
+  // Sends bursts of requests, with pauses in which the job makes progress, from its first step to its last save.
   int bursts = 0;
   int64_t next_burst = 0;  // from this step on
   v1::Job job = training_.WaitFor(id, [&](const v1::Job& seen) {
@@ -113,7 +113,7 @@ TEST_F(TrainSlicesTest, AKilledWorkerEndsNeither) {
   ASSERT_EQ(pids.size(), 2u);
   EXPECT_EQ(kill(pids[1], SIGKILL), 0);
   requests.join();
-  // As without training: who was being answered is told to try again, and what it had got was right.
+  // As without training: interrupted streams get an error that allows a retry, and the tokens before it are right.
   for (size_t i = 0; i < streams.size(); ++i) {
     EXPECT_TRUE(streams[i].ok() || absl::IsUnavailable(streams[i].end)) << streams[i].end << streams[i].fault;
     if (streams[i].choices.empty()) continue;

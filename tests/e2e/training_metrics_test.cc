@@ -1,5 +1,5 @@
-// The families that a server has of its training jobs, as Prometheus sees them.  A metric that is new, gone or changed
-// has to change its line here.
+// The metric families of training jobs, as Prometheus sees them.  Every new, removed or changed metric changes its line
+// here.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

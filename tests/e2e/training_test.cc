@@ -64,7 +64,7 @@ TEST(TrainingTest, AJobTrainsAndItsCheckpointServes) {
   EXPECT_EQ(seen.choices.at(0).token_ids.size(), 8u);
 }
 
-// Of a column of a CSV with a header, the sum.
+// Returns the sum of a column of a CSV with a header.
 double SumOfColumn(const fs::path& csv, const std::string& column) {
   std::ifstream in(csv);
   std::string line;
@@ -114,7 +114,7 @@ TEST(TrainingTest, AGpt2WithExpertsTrainsAndServes) {
   EXPECT_EQ(seen.choices.at(0).token_ids.size(), 8u);
 }
 
-// Inference does not wait for the disk of jobs.
+// Serving does not wait for the disk of jobs.
 TEST(TrainingTest, AJournalThatCannotBeReadDisablesJobsAndServingGoesOn) {
   for (const bool folder : {false, true}) {
     SCOPED_TRACE(folder ? "a folder in its place" : "a file of another kind");
@@ -144,7 +144,7 @@ TEST(TrainingTest, AJournalThatCannotBeReadDisablesJobsAndServingGoesOn) {
 
 bool MountReadOnly(const std::string& root) { return mount("none", root.c_str(), "tmpfs", MS_RDONLY, nullptr) == 0; }
 
-// A disk that does not answer: a FUSE mount whose program is gone.
+// Mounts a disk that does not answer: a FUSE mount whose program is gone.
 bool MountDead(const std::string& root) {
   const int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
   const std::string options = absl::StrCat("fd=", fuse, ",rootmode=40000,user_id=0,group_id=0");
@@ -170,7 +170,7 @@ void ExpectServingWithoutJobs(TrainingServer* training, const std::string& why) 
 
 void StartBesideRoot(TrainingServer* training, bool (*mount_root)(const std::string& root), const std::string& why) {
   const std::string root = training->root() / "checkpoints";
-  // Of this thread and what it starts alone.
+  // Only for this thread and the processes that it starts.
   if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       !mount_root(root)) {
     GTEST_SKIP() << "may not mount here: " << std::strerror(errno);
@@ -197,7 +197,7 @@ TEST(TrainingTest, ACheckpointRootThatMayNotBeWrittenDisablesJobsAndServingGoesO
   TrainingServer training(1);
   const fs::path root = training.root() / "checkpoints";
   fs::permissions(root, fs::perms::owner_read | fs::perms::owner_exec);
-  // What this thread starts is not above permissions, not even as root.
+  // Processes that this thread starts must obey permissions, even as root.
   std::thread without_override([&] {
     if (geteuid() == 0 && prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE) != 0) GTEST_SKIP() << std::strerror(errno);
     ASSERT_TRUE(training.Start());
@@ -324,7 +324,7 @@ TEST(TrainingTest, PausedOnTwoWorkersItGoesOnWithOne) {
   EXPECT_EQ(job.spec().workers(), 1);
   EXPECT_EQ(job.submitted_workers(), 2);
   EXPECT_EQ(job.progress().step(), 400);
-  // The same samples in the same order: another rounding alone, from whatever step it was paused at.
+  // The samples and their order are the same, so only the rounding differs, from the step of the pause on.
   EXPECT_NEAR(job.progress().loss(), whole.progress().loss(), 0.1 * whole.progress().loss());
   const auto contents = TrainingServer::Contents(training.root() / "checkpoints" / job.checkpoint().folder());
   EXPECT_EQ(contents.size(), 2u) << "weights and optimizer of one rank";

@@ -1,4 +1,4 @@
-// Clients that die, stop, or do not read; and a server that is told to stop.
+// Clients that die, stop or do not read, and a server that is asked to stop.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -85,7 +85,7 @@ TEST_F(ClientFaultTest, ASlowReaderLosesItsStreamAndOthersDoNotNotice) {
   EXPECT_EQ(rpc::ViewError(end).reason, "SLOW_READER");
 }
 
-// Nor does one lose its connection that has no call for a while, and reads nothing meanwhile.
+// A client without a call for a while, which reads nothing meanwhile, keeps its connection.
 TEST_F(ClientFaultTest, AClientThatWaitsForItsUserIsAnswered) {
   const auto chat = Process::Start({"/bin/sh", "-c",
                                     absl::StrCat("(sleep 3; echo hello) | ", Binary("switchyard"),
@@ -121,7 +121,7 @@ TEST_F(ClientFaultTest, SigtermDrains) {
   EXPECT_EQ(server_->process().Wait(absl::Seconds(10)).value_or(-1), 0);
 }
 
-// A peer that speaks HTTP/2, asks for answers all the time and reads none: what the server has for it goes nowhere.
+// A peer that speaks HTTP/2 and asks for answers all the time but reads none, so the server cannot send to it.
 class NeverReader {
  public:
   explicit NeverReader(const std::string& server) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -149,7 +149,7 @@ class NeverReader {
   static std::string Frame(char bytes, char type, const std::string& payload) {
     return std::string("\0\0", 2) + bytes + type + std::string("\0\0\0\0\0", 5) + payload;
   }
-  // False: the other end has taken nothing for a second, or is gone.
+  // Returns false if the other end has read nothing for a second, or is gone.
   bool Send(const std::string& bytes) {
     for (size_t at = 0; at < bytes.size();) {
       pollfd wait = {fd_.get(), POLLOUT, 0};

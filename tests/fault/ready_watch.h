@@ -1,4 +1,4 @@
-// Records every change of a server's readiness, as the health service's Watch tells it.
+// Records every change of a server's readiness that the health service's Watch reports.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ class ReadyWatch {
     context_.TryCancel();
     thread_.join();
   }
-  // The first change to `ready` after `since`; InfiniteFuture when none came within `timeout`.
+  // Returns the time of the first change to `ready` after `since`; InfiniteFuture if none came within `timeout`.
   absl::Time WaitFor(bool ready, absl::Time since, absl::Duration timeout) {
     absl::MutexLock lock(&mu_);
     absl::Time found = absl::InfiniteFuture();

@@ -48,7 +48,7 @@ Usage UsageOf(pid_t pid) {
   return usage;
 }
 
-// Clients that send request after request until told to stop; counts how streams ended.
+// Clients that send one request after the other until they are stopped; counts how streams ended.
 class Crowd {
  public:
   Crowd(const TestServer& server, int count, int context) {
@@ -129,7 +129,7 @@ TEST(SoakTest, ManyClientsCancellingAndPreempted) {
   ASSERT_NE(server, nullptr);
   const int context = server->client().GetModelInfo()->max_model_len();
   {
-    Crowd warm_up(*server, 8, context);  // connections, pools and caches have their size
+    Crowd warm_up(*server, 8, context);  // connections, pools and caches reach their size
     absl::SleepFor(absl::Seconds(1));
     warm_up.Stop();
   }

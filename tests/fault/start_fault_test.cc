@@ -1,4 +1,4 @@
-// Starts that must fail: exit code 2, a sentence that names flag or file, and nothing half-started.
+// Starts that must fail: exit code 2, a sentence that names flag or file, and no process left.
 #include <unistd.h>
 
 #include <filesystem>
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "no such directory\n.*--threads=-1.*\n.*--join_token_file=/dev/null"}),
     NameOf);
 
-// The last line is all that a pod's status shows: it has the worker's own words, and no lost link before it hides them.
+// A pod's status shows only the last line, so it must have the worker's own message, not that of its lost link.
 TEST(RefusalTest, TheLastLineHasTheCause) {
   const auto process = Process::Start({Binary("switchyard-server"), kModelFlag, "--port=0", "--metrics_port=-1",
                                        "--local_workers=2", "--kv_cache_bytes=1"});

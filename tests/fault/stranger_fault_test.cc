@@ -1,5 +1,4 @@
-// Strangers who reach the gRPC port and speak HTTP/2 as no library would: the server is there again soon, and its own
-// workers are not kept out.
+// Strangers who reach the gRPC port and misuse HTTP/2: the server soon answers again, and its workers are not kept out.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -75,13 +74,13 @@ class Connection {
     }
     return true;
   }
-  // Throws away what has come.
+  // Discards the received bytes.
   void Drain() {
     char buffer[65536];
     while (recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT) > 0) {
     }
   }
-  // Whether the server closes it.
+  // Whether the server closes the connection.
   bool IsEnded() {
     const absl::Time end = absl::Now() + kPatience;
     char buffer[65536];
@@ -90,7 +89,7 @@ class Connection {
     }
     return false;
   }
-  // Whether the server speaks to it, and does not close it.
+  // Whether the server answers and does not close the connection.
   bool IsLetIn() {
     pollfd wait = {fd_, POLLIN, 0};
     char byte;
@@ -167,7 +166,8 @@ class FloodOfResetsTest : public StrangerFaultTest, public testing::WithParamInt
     }
     return true;
   }
-  // How long a newcomer waits for its answer; refused, as all streams may still be a flood's, it tries again.
+  // Returns how long a new client waits for an answer; it retries if it is refused, since a flood may still hold all
+  // streams.
   absl::Duration TimeToAnswer() {
     const absl::Time begin = absl::Now();
     const auto client = server_->Connect(kPatience);
@@ -176,7 +176,8 @@ class FloodOfResetsTest : public StrangerFaultTest, public testing::WithParamInt
   }
 };
 
-// Over one connection and beside eight streams.  One of Generate calls is soon ended by the server; others it sits out.
+// A flood over one connection, beside eight streams.  The server soon ends a flood of Generate calls, and outlasts
+// others.
 TEST_P(FloodOfResetsTest, IsOverSoonAfterItsEnd) {
   Start(2);
   const std::vector<pid_t> pids = server_->WorkerPids();
@@ -195,7 +196,7 @@ TEST_P(FloodOfResetsTest, IsOverSoonAfterItsEnd) {
   const absl::Duration late = LateSince(waits);
   EXPECT_LE(took, kLimit + usual + late) << "usually " << usual << ", the machine is " << late << " late";
   RecordProperty("seconds_until_an_answer", absl::StrCat(absl::ToDoubleSeconds(took)));
-  // On a slow machine all of it was sent before.
+  // On a slow machine the whole flood may have been sent before.
   if (flood != nullptr) was_ended = was_ended || flood->IsEnded();
   for (const StreamSeen& stream : streams.get()) {
     ASSERT_TRUE(stream.ok()) << stream.end;
@@ -211,7 +212,7 @@ TEST_P(FloodOfResetsTest, IsOverSoonAfterItsEnd) {
 INSTANTIATE_TEST_SUITE_P(All, FloodOfResetsTest, testing::Values("Generate", "Tokenize"),
                          [](const auto& info) { return info.param; });
 
-// Messages as large as the server takes, on links of those who have shown no token.
+// Messages as large as the server accepts, on links that have shown no token.
 TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
   Start(2);
   v1::LinkRequest large;
@@ -227,7 +228,7 @@ TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
       apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
       const auto channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), apart);
       RawAnswer answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
-      // On a loaded machine a connection may not stand in time: nothing was read then.
+      // On a loaded machine the connection may not be made in time; nothing was read then.
       for (int again = 0; again < 9 && answer.status.error_code() == grpc::StatusCode::UNAVAILABLE; ++again) {
         answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
       }
@@ -245,7 +246,7 @@ TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
   EXPECT_EQ(server_->client().GetLoad()->group_epoch(), epoch) << "the group was lost";
 }
 
-// Who holds all places, and takes each one that is free again.
+// Holds all places, and takes each place that becomes free.
 class Holder {
  public:
   explicit Holder(std::string address) : address_(std::move(address)), thread_([this] { Run(); }) {}

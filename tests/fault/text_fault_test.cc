@@ -1,4 +1,4 @@
-// More text than the server can hold or work through: other clients are served meanwhile, and want of memory is said.
+// More text than the server can hold or process: other clients are served meanwhile, and errors report lack of memory.
 #include <sys/resource.h>
 
 #include <fstream>
@@ -45,7 +45,7 @@ class Flood {
     for (grpc::ClientContext& context : contexts_) context.TryCancel();
     (void)Await(static_cast<int>(ends_.size()));
   }
-  // Until so many have ended.
+  // Waits until so many calls have ended.
   bool Await(int calls) {
     absl::MutexLock lock(&mu_);
     const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ended_ >= calls; };
@@ -55,7 +55,7 @@ class Flood {
     absl::MutexLock lock(&mu_);
     return ended_;
   }
-  // After Await of all.
+  // REQUIRES: Await of all calls has returned.
   const std::vector<grpc::Status>& ends() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return ends_; }
 
  private:

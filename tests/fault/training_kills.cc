@@ -88,7 +88,7 @@ class TrainingKills : public testing::Test {
     EXPECT_EQ(std::string((std::istreambuf_iterator<char>(after)), {}), text) << "it decided something by itself";
     return like;
   }
-  // A checkpoint's files, without their rank's number of runs.
+  // Returns a checkpoint's files, without those that record the number of runs.
   std::map<std::string, std::string> ContentsOf(const v1::Job& job) {
     return TrainingServer::Contents(training_.root() / "checkpoints" / job.checkpoint().folder());
   }
@@ -123,7 +123,7 @@ class TrainingKills : public testing::Test {
     return job->state() == v1::JOB_STATE_SUCCEEDED || job->state() == v1::JOB_STATE_FAILED;
   }
 
-  // Nothing is left in that folder, as the files have no names.
+  // No files remain in that folder, as they are unnamed.
   TrainingServer training_{Packs() ? 4 : 2,
                            {absl::StrCat("--train_offload_dir=", std::filesystem::temp_directory_path().string())}};
   std::mt19937_64 random_{g_seed};

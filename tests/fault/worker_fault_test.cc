@@ -92,7 +92,7 @@ class WorkerFaultTest : public testing::Test {
     ASSERT_TRUE(before_.ok()) << before_.end;
   }
 
-  // Does `what` to the worker of `rank` under four streams and expects the whole course of events.
+  // Sends `signal` to the worker of `rank` under four streams, and expects the whole course of events.
   void Break(int rank, int signal) {
     ReadyWatch watch(server_->client().channel());
     Streams streams(server_->client(), 4);
@@ -140,7 +140,7 @@ TEST_F(WorkerFaultTest, SigkillOfEitherRank) {
   if (!HasFailure()) Break(0, SIGKILL);
 }
 
-// What a client is told: rank and reason.  What the log has besides: the process.
+// The client's error has rank and reason; the log also has the process.
 TEST(WorkerLostTest, TheMessageNamesRankAndReasonTheLogTheProcess) {
   const auto server = TestServer::Start({.model = kDemoModel, .workers = 1});
   ASSERT_NE(server, nullptr);
@@ -159,13 +159,13 @@ TEST(WorkerLostTest, TheMessageNamesRankAndReasonTheLogTheProcess) {
   EXPECT_TRUE(server->process().WaitForOutput(absl::StrCat("(rank 0, pid ", pid, ") is lost"), kEndLimit));
 }
 
-// A stopped worker answers nothing and closes nothing: only its silence tells.
+// A stopped worker answers and closes nothing, so the server can only notice its silence.
 TEST_F(WorkerFaultTest, SigstopIsFenced) {
   Break(1, SIGSTOP);
   if (!HasFailure()) Break(0, SIGSTOP);
 }
 
-// A server that is stopped for longer than it waits for heartbeats: what they said meanwhile lies in its sockets.
+// A server that is stopped for longer than it waits for heartbeats: these wait in its sockets.
 TEST_F(WorkerFaultTest, TheServersOwnPauseEndsNoStream) { PauseServer(absl::Seconds(4)); }
 
 // For longer than a flood holds up its answers to pings on few cores; clients wait for 15 s.
@@ -182,8 +182,8 @@ TEST_F(WorkerFaultTest, RequestsThatComeWhileItIsDownWait) {
   EXPECT_TRUE(Generate(server_->client(), TextRequest("x", 4)).ok());
 }
 
-// A worker from elsewhere that is stopped, fenced, and comes back to life: what it still has to say belongs to an epoch
-// of the past, and it joins the next one.
+// A worker from elsewhere that is stopped, fenced and continued: its late messages belong to an old epoch, and it joins
+// the next one.
 TEST(ZombieTest, AFencedWorkerThatWakesUpJoinsANewEpoch) {
   const std::string token = testing::TempDir() + absl::StrCat("switchyard-token-", getpid());
   std::ofstream(token) << "a token of more than sixteen bytes";
@@ -229,7 +229,7 @@ TEST(StrangerTest, AWorkerWithAWrongTokenIsRefused) {
   unlink(token.c_str());
 }
 
-// One that is there first, but with another model, neither ends the server nor says what it serves.
+// A worker with another model that registers first neither ends the server nor determines what it serves.
 TEST(StrangerTest, AWorkerOfAnotherModelThatIsFirstHarmsNobody) {
   const std::string base = testing::TempDir() + absl::StrCat("switchyard-late-", getpid());
   const std::string program = base + ".sh", door = base + ".fifo";

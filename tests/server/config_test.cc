@@ -1,4 +1,4 @@
-// Flags: every problem at once.
+// The server's flags and configuration: every problem is reported at once.
 #include "server/config.h"
 
 #include <sys/stat.h>
@@ -42,7 +42,7 @@ TEST_F(ConfigTest, DerivesNamesAndWorkers) {
   EXPECT_GE(config_.threads, 1);
 }
 
-// A row's mark is all that it takes.
+// A flag's mark suffices to pass it on.
 TEST(ServerFlagsTest, MarkedOnesGoToLocalWorkers) {
   ServerConfig config;
   FlagSet flags = FlagsOfServer(&config);
@@ -238,7 +238,7 @@ TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytes) {
             "--expert_budget=0%: must be a share within (0%, 100%], or bytes, at least 1");
 }
 
-// What a local worker would refuse, again and again, is refused here.
+// Values that a local worker would refuse at each start are refused here.
 TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   config_.experts.policy = "lru";
   EXPECT_EQ(std::string(config_.Finish().message()), "--expert_policy=lru: is for --expert_budget, which is not given");
@@ -310,7 +310,7 @@ TEST_F(ConfigTest, PlaintextStaysOnLoopback) {
   EXPECT_TRUE(config_.Finish().ok());
 }
 
-// Whoever reaches the port could join: as a rank, with a rank's prompts.
+// Without a token, any process that reaches the port could join as a rank and see its prompts.
 TEST_F(ConfigTest, WorkersFromElsewhereWantATokenUnlessOnLoopback) {
   config_.workers = config_.local_workers + 1;
   EXPECT_TRUE(config_.Finish().ok());

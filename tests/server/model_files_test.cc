@@ -1,4 +1,4 @@
-// What the server reads of a model's directory besides weights: generation_config.json, the tokenizer.
+// The files that the server reads from a model's directory: generation_config.json and the tokenizer.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -85,7 +85,7 @@ TEST(GenerationConfig, BadFilesSayWhatIsWrong) {
   }
 }
 
-// A FIFO would hold the start up, a link could lead anywhere.
+// A FIFO would block the start, and a link could lead anywhere.
 TEST(GenerationConfig, OnlyRegularFilesOfTheModelAreRead) {
   model::TempDir dir, outside;
   const std::string path = dir.path() + "/generation_config.json";

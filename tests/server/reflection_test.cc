@@ -1,4 +1,4 @@
-// What a reflection client (grpcurl, say) does: lists the services, describes one, and calls it by what it was told.
+// A reflection client such as grpcurl: lists the services, describes one, and calls it by its description.
 #include <map>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ using MessagePtr = std::unique_ptr<pb::Message>;
 
 class ReflectionTest : public ServerTest {
  protected:
-  // One request with its field `field` set to `text`; null without an answer.
+  // Sends a request with its field `field` set to `text`; returns null without an answer.
   MessagePtr Ask(const std::string& field, const std::string& text) {
     const auto message = [](const char* name) {
       const std::string full = std::string("grpc.reflection.v1alpha.") + name;
@@ -64,7 +64,7 @@ class ReflectionTest : public ServerTest {
     return out;
   }
 
-  // Adds the file that has `symbol`, with those that it needs, to `pool_`; false: the server does not know it.
+  // Adds the file that defines `symbol`, with its imports, to `pool_`; returns false if the server does not know it.
   bool Describe(const std::string& symbol) {
     const MessagePtr answer = Ask("file_containing_symbol", symbol);
     if (answer == nullptr) return false;

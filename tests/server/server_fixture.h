@@ -24,7 +24,7 @@ namespace switchyard::server {
 
 inline constexpr char kToken[] = "0123456789abcdef";
 
-// Registers, joins, and answers each plan with the next letters; `Hold` stops the answers.
+// A fake worker: registers, joins, and answers each plan with the next letters; `Hold` stops the answers.
 class LinkWorker {
  public:
   LinkWorker(std::shared_ptr<grpc::Channel> channel, const std::string& token)
@@ -56,18 +56,18 @@ class LinkWorker {
   }
 
   void Hold() { hold_ = true; }
-  // Each token comes with that many alternatives: messages grow.
+  // Sends each token with that many alternatives, so that messages grow.
   void set_logprobs(int count) { logprobs_ = count; }
-  // A part of a result that never comes; false when the link is over.
+  // Sends a part of a result that never comes; returns false if the link is over.
   bool SendPart() {
     absl::MutexLock lock(&mu_);
     v1::LinkRequest message;
     message.mutable_step_part()->add_logprobs();
     return !over_ && stream_->Write(message);
   }
-  // The rows' logprobs come in parts of that many positions before each result, as of a prompt.
+  // Sends logprobs of a prompt's rows before each result, in parts of that many positions.
   void set_parts(int positions) { parts_ = positions; }
-  // How the server ended the link.
+  // Returns how the server ended the link.
   grpc::Status End() {
     absl::MutexLock lock(&mu_);
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&over_), absl::Seconds(60)));
@@ -108,7 +108,7 @@ class LinkWorker {
   }
   void SendParts(const v1::StepPlan& plan) {
     for (int item = 0; parts_ > 0 && item < plan.items_size(); ++item) {
-      // Of the rows whose next token is the prompt's: the sampled one's is not.
+      // The rows whose next token is the prompt's, so without the row that is sampled.
       const int rows = plan.items(item).num_query() - (plan.items(item).sample() ? 1 : 0);
       for (int row = 0; row < rows; row += parts_) {
         v1::LinkRequest message;
@@ -193,7 +193,7 @@ class ServerTest : public testing::Test {
       ASSERT_TRUE(stub_->GetLoad(&context, v1::GetLoadRequest(), &load).ok());
     }
   }
-  // Until so many requests run or wait.
+  // Waits until this many requests run or wait.
   void AwaitRequests(int wanted) {
     v1::GetLoadResponse load;
     const auto held = [&load] { return load.running_requests() + load.waiting_requests(); };

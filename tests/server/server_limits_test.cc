@@ -1,4 +1,4 @@
-// The server's limits and what its errors say: parts of results, deadlines, advice to try again, a drain cut short.
+// The server's limits and their errors: parts of results, deadlines, advice to retry, a drain that is cut short.
 #include <chrono>
 #include <memory>
 #include <string>
@@ -84,7 +84,7 @@ TEST_F(DefaultDeadlineTest, IsForRequestsWithoutOne) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("--default_deadline, 300ms"));
   EXPECT_EQ(rpc::ViewError(status).details.metadata().at("retryable"), "false");
-  AwaitRunning(1);  // the one that came before it, with a deadline of its own
+  AwaitRunning(1);  // the earlier request, which has its own deadline
 }
 
 // A Generate call, message by message; every operation is bounded by the call's deadline.
@@ -152,7 +152,7 @@ TEST_F(RequestMessageTest, ThatHasComeMayTakeItsTime) {
   AwaitRunning(1);
   RawGenerate silent(channel_);
   EXPECT_EQ(silent.End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  AwaitRunning(1);  // longer open than the one that was ended
+  AwaitRunning(1);  // open for longer than the one that was ended
 }
 
 TEST_F(RequestMessageTest, ThatIsLeftOutEndsTheCall) {
@@ -214,7 +214,7 @@ TEST_F(OneClientTest, HasItsShareOfTheStreams) {
 TEST_F(OneClientTest, HasItsShareOfTheConnections) {
   const auto worker = Connect();
   std::vector<std::shared_ptr<grpc::Channel>> channels;
-  int reached = 1;  // the worker's and this test's own
+  int reached = 1;  // counts the worker and this test
   for (int i = 0; i < 6; ++i) {
     grpc::ChannelArguments apart;
     apart.SetInt("apart", i);
@@ -233,10 +233,10 @@ TEST_F(OneClientTest, HasItsShareOfTheConnections) {
     }
   }
   EXPECT_EQ(reached, 4) << "its share, and the place that is kept where a worker has come from";
-  AwaitRunning(0);  // who was in is served
+  AwaitRunning(0);  // earlier clients are served
 }
 
-// Each open call of reflection has a thread.
+// Each open reflection call occupies a thread.
 TEST_F(ServerTest, ReflectionHasSoManyThreadsAndNoMore) {
   constexpr int kCalls = 60, kMostServed = 16;
   grpc::GenericStub stub(channel_);

@@ -69,7 +69,7 @@ TEST_F(ServerTest, AStrangerIsTurnedAwayFromTheLink) {
   EXPECT_EQ(stranger.End().error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
-// A link as a stranger may open it: says what it is told to, and how the server ended it.
+// Opens a link as a stranger may do, sends the messages, and returns how the server ended it.
 grpc::Status LinkEnd(const std::shared_ptr<grpc::Channel>& channel, const std::vector<v1::LinkRequest>& messages) {
   const auto stub = v1::WorkerService::NewStub(channel);
   grpc::ClientContext context;
@@ -108,7 +108,7 @@ TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
   EXPECT_EQ(LinkEnd(channel_, {old}).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
-// Nobody parses for a stranger what a registration cannot be.
+// The server does not parse a stranger's message that is too long for a registration.
 TEST_F(ServerTest, ALinksFirstMessageIsSmall) {
   v1::LinkRequest results, hello;
   for (int i = 0; i < 40000; ++i) results.mutable_step_result()->add_items();
@@ -203,8 +203,8 @@ class NeverReaderTest : public SlowReaderTest {
   }
 };
 
-// It keeps its connection and never reads: not even the end, which gRPC holds for it.  Its stream's place is free again
-// all the same.
+// A client that keeps its connection and never reads, not even the end that gRPC holds for it: its stream's place
+// becomes free.
 TEST_F(NeverReaderTest, ItsStreamIsResetAndItsPlaceIsFree) {
   const auto worker = Connect();
   worker->set_logprobs(20);
@@ -239,9 +239,9 @@ TEST_F(SlowReaderTest, AClientThatDoesNotReadIsEndedAndReportedWhy) {
   request.set_logprobs(20);
   const auto reader = stub_->Generate(&context, request);
   v1::GenerateResponse message;
-  ASSERT_TRUE(reader->Read(&message));  // and no more: the windows of the connection fill up
+  ASSERT_TRUE(reader->Read(&message));  // and then no more, so that the connection's windows fill up
   AwaitRunning(1);
-  AwaitRunning(0);  // the engine let go of it
+  AwaitRunning(0);  // the engine has ended it
   int tokens = message.token_ids_size();
   while (reader->Read(&message)) tokens += message.token_ids_size();
   EXPECT_LT(tokens, 50000);

@@ -1,5 +1,5 @@
-// A text room whose tokenizer is easy to read: token id = byte, then <|end|> = 256, <|bos|> = 257 (what "add special
-// tokens" puts before a text) and <|far|> = 258, which TinyModel() has no row for.
+// A text processor with a simple tokenizer: token id = byte, then <|end|> = 256, <|bos|> = 257 (put before a text with
+// special tokens) and <|far|> = 258, which is outside TinyModel()'s vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ inline constexpr int32_t kEnd = 256;
 inline constexpr int32_t kBos = 257;
 inline constexpr int32_t kFar = 258;
 
-// The character with which byte-level vocabularies spell a byte: itself if it prints, else one from U+0100 on.
+// Returns the character with which byte-level vocabularies spell a byte: itself if it is printable, else one from
+// U+0100 on.
 inline std::string ByteSpelling(int byte) {
   const auto prints = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
   int code = byte;

@@ -165,12 +165,14 @@ void AddLoadFlags(BenchFlags* values, FlagSet* flags) {
       .Range(0.001, 1e6)
       .NoDefault();
   flags->Add("prompt_tokens", &values->prompt_tokens, "length of the random prompts, in tokens").Range(1, 1 << 20);
-  flags->Add("max_tokens", &values->max_tokens, "tokens to generate for each").Range(1, 1 << 20);
-  flags->Add("stop_at_eos", &values->stop_at_eos, "let the model end earlier (default: ignore_eos)");
-  flags->Add("seed", &values->seed, "of arrivals and prompts: the same seed, the same load");
-  flags->Add("input=FILE", &values->input,
-             "requests from JSON lines, as for generate, in turn; - for standard input (default: random prompts)");
-  flags->Add("json", &values->json, "one line of JSON; times in seconds");
+  flags->Add("max_tokens", &values->max_tokens, "tokens to generate for each request").Range(1, 1 << 20);
+  flags->Add("stop_at_eos", &values->stop_at_eos,
+             "let the model end earlier (default: requests ignore end-of-sequence tokens)");
+  flags->Add("seed", &values->seed, "seed of arrivals and prompts; the same seed gives the same load");
+  flags->Add(
+      "input=FILE", &values->input,
+      "file of JSON lines with requests, as for generate, used in turn; - = standard input (default: random prompts)");
+  flags->Add("json", &values->json, "print one line of JSON; times in seconds");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace switchyard::cli {
 namespace {
 
-// One request under way; the stream's callbacks write the sample until they have told `on_end`.
+// One request under way; the stream's callbacks write the sample until they have called `on_end`.
 class Probe {
  public:
   Probe(client::Client* client, const v1::GenerateRequest& request, absl::Time arrival, std::function<void()> on_end)
@@ -26,7 +26,7 @@ class Probe {
   }
   bool Done() const { return stream_->Done(); }
   const Sample& Wait() {
-    (void)stream_->Wait();  // the sample has the error
+    (void)stream_->Wait();  // the sample contains the error
     return sample_;
   }
 
@@ -55,7 +55,7 @@ class Probe {
   const std::function<void()> on_end_;
   Sample sample_;
   absl::Time last_;
-  std::unique_ptr<client::GenerateStream> stream_;  // last: its end precedes that of what its callbacks use
+  std::unique_ptr<client::GenerateStream> stream_;  // last, so that it ends before the members that its callbacks use
 };
 
 class Load {
@@ -78,7 +78,7 @@ class Load {
       absl::SleepFor(arrival - absl::Now());
       Collect(/*all=*/false);
       if (UnderWay() >= kMaxUnderWay) {
-        probes_.push_back(nullptr);  // in its place in the order
+        probes_.push_back(nullptr);  // keeps its place in the order
       } else {
         Start(arrival);
       }
@@ -110,7 +110,7 @@ class Load {
     probes_.push_back(std::make_unique<Probe>(client_, make_request_(num_started_++), arrival, on_end));
   }
 
-  // Takes the samples of what has ended from the front of the line; of everything, waiting for it, if `all`.
+  // Collects the samples of ended requests from the front of the queue; with `all` waits for all requests.
   void Collect(bool all) {
     while (!probes_.empty() && (all || probes_.front() == nullptr || probes_.front()->Done())) {
       if (probes_.front() == nullptr) {
@@ -136,7 +136,8 @@ class Load {
   int num_started_ = 0;
   absl::Mutex mu_;
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
-  std::deque<std::unique_ptr<Probe>> probes_;  // in the order of arrival; last: their callbacks use what is above
+  std::deque<std::unique_ptr<Probe>>
+      probes_;  // in the order of arrival; last, since their callbacks use the members above
 };
 
 }  // namespace

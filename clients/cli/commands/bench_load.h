@@ -1,7 +1,7 @@
-// Load for the benchmark: when each request starts, and what became of it.
+// Load generator of the benchmark: decides when each request starts and records how it ended.
 //
-// Open loop: requests start at Poisson arrivals whatever became of the earlier ones, and times count from the arrival
-// that was planned, so a server that falls behind cannot hide it.  Closed loop: a fixed number is under way at once.
+// Open loop: requests start at Poisson arrivals, whether or not earlier ones have ended.  Times count from the planned
+// arrival, so a server that falls behind cannot hide it.  Closed loop: a fixed number of requests is under way.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,14 @@ namespace switchyard::cli {
 
 struct LoadSpec {
   double rate_per_second = 0;                          // > 0: open loop
-  int concurrency = 1;                                 // of the closed loop
+  int concurrency = 1;                                 // closed loop: requests under way at once
   int num_requests = 0;                                // 0: no limit but the duration
-  absl::Duration duration = absl::InfiniteDuration();  // no arrivals after it; infinite: no limit but num_requests
+  absl::Duration duration = absl::InfiniteDuration();  // no arrivals after it; infinite: only num_requests limits
   uint64_t seed = 0;                                   // of the arrivals
 };
 
-// The arrivals of an open loop, from the start.  REQUIRES: rate > 0 and num_requests or duration is set.
+// Returns the times of an open loop's arrivals, counted from its start.  REQUIRES: rate > 0, and num_requests or
+// duration is set.
 std::vector<absl::Duration> PoissonArrivals(const LoadSpec& spec);
 
 // One request's times, relative to its planned arrival.
@@ -44,10 +45,10 @@ struct LoadResult {
   absl::Duration elapsed = absl::ZeroDuration();  // from the first arrival to the last end
 };
 
-// More than this under way in an open loop are not started but counted as errors (CLIENT_LIMIT).
+// Most requests under way in an open loop.  Further ones are not started; they count as errors (CLIENT_LIMIT).
 inline constexpr int kMaxUnderWay = 4096;
 
-// Blocks until every request has ended: at most the duration and one request's time limit.
+// Blocks until every request has ended, which takes at most the duration plus one request's time limit.
 LoadResult RunLoad(client::Client* client, const LoadSpec& spec,
                    const std::function<v1::GenerateRequest(int)>& make_request);
 

@@ -1,4 +1,4 @@
-// What a benchmark's samples say, as a table and as JSON.  Pure.
+// Statistics of a benchmark's samples, as a table and as JSON.  Pure.
 #pragma once
 
 #include <map>
@@ -11,7 +11,7 @@
 
 namespace switchyard::cli {
 
-// Of one quantity, in seconds; all zero when there are no values.
+// Statistics of one quantity, in seconds; all zero without values.
 struct Distribution {
   double mean = 0, p50 = 0, p90 = 0, p99 = 0, max = 0;
 };
@@ -22,9 +22,9 @@ struct BenchReport {
   int num_ok = 0;
   std::map<std::string, int> errors;  // reason -> count
   double elapsed_seconds = 0;
-  double requests_per_second = 0;                     // that finished
-  double prompt_tokens_per_second = 0;                // of those that finished
-  double output_tokens_per_second = 0;                // every token that came, also of those that failed later
+  double requests_per_second = 0;                     // requests that finished
+  double prompt_tokens_per_second = 0;                // prompts of requests that finished
+  double output_tokens_per_second = 0;                // all tokens received, also of requests that failed later
   Distribution first_token, inter_token, end_to_end;  // of requests that finished
 };
 BenchReport MakeReport(const LoadResult& result);

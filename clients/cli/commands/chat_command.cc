@@ -75,7 +75,7 @@ class Chat {
     return true;
   }
 
-  // A failed turn is taken back, so that the next one starts from a sound history.
+  // Answers a turn.  A failed turn is removed, so that the next one starts from a valid history.
   void Answer(const std::string& said) {
     GenerateRequest request = base_;
     *request.mutable_messages() = history_;
@@ -84,7 +84,7 @@ class Chat {
     message->set_content(said);
     GenerateAnswer answer(1);
     absl::Status fault;
-    bool early = false;  // an interrupt before there is what it cancels
+    bool early = false;  // an interrupt came before there was a call to cancel
     interrupts_->Handle([&early] { early = true; });
     auto stream = client_->StartGenerate(request, {.on_message =
                                                        [this, &answer, &fault](const GenerateResponse& part) {
@@ -140,7 +140,7 @@ void AddChatCommand(Command* app) {
   Command* command = app->AddCommand("chat", "talk with the model; it sees the whole conversation");
   auto flags = std::make_shared<ChatFlags>();
   command->flags()->BeginGroup("Prompt");
-  command->flags()->Add("system", &flags->system, "what the model is told first");
+  command->flags()->Add("system", &flags->system, "system message at the beginning of the conversation");
   flags->request.AddTo(command->flags(), {"text", "token_ids", "messages", "n", "logprobs", "prompt_logprobs",
                                           "return_expert_paths", "request_id", "add_generation_prompt"});
   flags->server.AddTo(command->flags());

@@ -1,4 +1,4 @@
-// switchyard data: what training jobs read.
+// switchyard data: packs the data that training jobs read.
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,17 +29,17 @@ absl::StatusOr<int> Pack(Console& console, const PackFlags& flags) {
   request.set_output(flags.output);
   request.set_tokenizer(flags.tokenizer);
   int reported = -1;
-  const auto tell = [&](const v1::PackDataResponse& message) {
+  const auto show = [&](const v1::PackDataResponse& message) {
     if (message.bytes_total() <= 0) return;
     const int percent = static_cast<int>(100.0 * static_cast<double>(message.bytes_done()) /
                                          static_cast<double>(message.bytes_total()));
-    // A line for each tenth where lines stay.
+    // Where lines cannot be overwritten, prints one for each tenth.
     const int step = console.live ? percent : percent / 10 * 10;
     if (std::exchange(reported, step) == step) return;
     console.err << (console.live ? "\r" : "") << "[packed " << step << " % of " << message.bytes_total() << " bytes]"
                 << (console.live && percent < 100 ? "" : "\n") << std::flush;
   };
-  const absl::StatusOr<v1::PackDataResponse> packed = client->PackData(request, tell);
+  const absl::StatusOr<v1::PackDataResponse> packed = client->PackData(request, show);
   if (console.live && reported >= 0 && reported < 100) console.err << std::endl;
   if (!packed.ok()) return packed.status();
   if (flags.json) {
@@ -55,18 +55,22 @@ absl::StatusOr<int> Pack(Console& console, const PackFlags& flags) {
 }  // namespace
 
 void AddDataCommand(Command* app) {
-  Command* data = app->AddCommand("data", "what training jobs read");
-  Command* command = data->AddCommand("pack", "text files of the server's dataset root as packed tokens, there");
+  Command* data = app->AddCommand("data", "prepare the data that training jobs read");
+  Command* command =
+      data->AddCommand("pack", "pack text files of the server's dataset root into a file of tokens there");
   auto flags = std::make_shared<PackFlags>();
   flags->server.timeout_seconds = 86400;
   command->flags()->BeginGroup("Files");
   command->flags()
       ->AddPositional("inputs", &flags->inputs, "the .jsonl files, relative to the dataset root")
       .Required();
-  command->flags()->Add("output=FILE", &flags->output, "the .bin file, likewise; it must not be there yet").Required();
+  command->flags()
+      ->Add("output=FILE", &flags->output,
+            "the .bin file to write, also relative to the dataset root; it must not exist")
+      .Required();
   command->flags()->Add("tokenizer=FOLDER", &flags->tokenizer,
-                        "a folder of the checkpoint root with a tokenizer; default: the served model's");
-  command->flags()->Add("json", &flags->json, "one line of JSON");
+                        "a folder of the checkpoint root with a tokenizer (default: the served model's)");
+  command->flags()->Add("json", &flags->json, "print one line of JSON");
   flags->server.AddTo(command->flags());
   command->SetFooter(
       "A line of a .jsonl file is an object with one of: \"text\" (all of it is trained), \"prompt\" and "

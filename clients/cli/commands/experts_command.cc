@@ -20,12 +20,12 @@
 namespace switchyard::cli {
 namespace {
 
-constexpr size_t kMostPopular = 4;  // that a layer's line names
+constexpr size_t kMostPopular = 4;  // experts named in a layer's line
 
 struct ExpertsFlags {
   ServerFlags server;
   std::vector<int32_t> layers;
-  std::vector<int32_t> why;  // expert and layer; empty: not asked
+  std::vector<int32_t> why;  // expert and layer; empty: no --why
   bool estimators = false;
   bool json = false;
 };
@@ -36,7 +36,7 @@ double Percent(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// Of a layer's rows, in all and by phase.
+// A layer's rows, in total and by phase.
 struct LayerRows {
   int64_t prefill = 0, decode = 0;
   explicit LayerRows(const v1::LayerExperts& layer) {
@@ -48,7 +48,7 @@ struct LayerRows {
   int64_t all() const { return prefill + decode; }
 };
 
-// Ids, most popular first, ties to the smaller id.
+// Returns the experts' ids, most popular first; of equal ones the smaller id first.
 std::vector<int> ByPopularity(const v1::LayerExperts& layer) {
   std::vector<int> order(static_cast<size_t>(layer.experts_size()));
   std::iota(order.begin(), order.end(), 0);
@@ -59,7 +59,7 @@ std::vector<int> ByPopularity(const v1::LayerExperts& layer) {
 
 std::string ReasonName(v1::Replica::Reason reason) { return EnumName(v1::Replica::Reason_descriptor(), reason); }
 
-// What need not be there is left out where it is empty.
+// Optional parts are left out if they are empty.
 Json AnswerJson(const v1::GetExpertsResponse& answer) {
   Json out = ToJson(answer, {"model", "num_moe_layers", "num_experts", "experts_per_token", "num_workers",
                              "prefill_tokens", "decode_tokens", "halved_after_tokens", "placement", "placement_epoch",
@@ -92,7 +92,7 @@ void PrintHead(std::ostream& out, const v1::GetExpertsResponse& answer) {
   out << "\n";
 }
 
-// A line a layer.
+// Prints a line for each layer.
 void PrintLayers(std::ostream& out, const v1::GetExpertsResponse& answer) {
   out << absl::StreamFormat("%5s  %18s  %18s  %s\n", "layer", "busiest expert", "busiest worker",
                             "most popular (share of rows)");
@@ -121,7 +121,7 @@ std::string PlacesOf(const v1::ExpertUse& expert) {
   return absl::StrJoin(places, ", ");
 }
 
-// A line an expert.
+// Prints a line for each expert.
 void PrintExperts(std::ostream& out, const v1::LayerExperts& layer) {
   const LayerRows rows(layer);
   out << absl::StreamFormat("layer %d: busiest expert %.2f x mean, busiest worker %.2f x mean\n", layer.layer(),
@@ -134,7 +134,7 @@ void PrintExperts(std::ostream& out, const v1::LayerExperts& layer) {
   }
 }
 
-// A line an estimator.
+// Prints a line for each estimator.
 void PrintPredictors(std::ostream& out, const v1::LayerExperts& layer, int num_workers) {
   out << absl::StreamFormat("layer %d\n", layer.layer());
   if (layer.estimators().empty()) out << "  nothing is foreseen of it, or no worker has told yet\n";
@@ -149,7 +149,7 @@ void PrintPredictors(std::ostream& out, const v1::LayerExperts& layer, int num_w
   }
 }
 
-// "8,3": expert and layer.
+// Reads "8,3" as expert and layer; returns what is wrong with it.
 std::string ReadWhy(absl::string_view text, std::vector<int32_t>* why) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
   why->assign(parts.size(), 0);
@@ -190,25 +190,26 @@ absl::StatusOr<int> RunExperts(Console& console, const ExpertsFlags& flags) {
 }  // namespace
 
 void AddExpertsCommand(Command* app) {
-  Command* command = app->AddCommand("experts", "how often each expert was chosen lately, and where it is");
+  Command* command = app->AddCommand("experts", "show how often each expert was chosen lately, and where it is");
   auto flags = std::make_shared<ExpertsFlags>();
   command->flags()->BeginGroup("What to show");
   command->flags()->Add("layer=LAYER", &flags->layers,
-                        "every expert of this MoE layer, counted from 0; may be given again");
+                        "list every expert of this MoE layer, counted from 0; may be repeated");
   command->flags()->AddFunction(
       "why=EXPERT,LAYER", "", [flags](absl::string_view text) { return ReadWhy(text, &flags->why); },
-      "say why this expert of this MoE layer is where it is; both are counted from 0");
-  command->flags()->Add("estimators", &flags->estimators,
-                        "how right each estimator of coming layers is, which is in use, and which were switched off");
-  command->flags()->Add("json", &flags->json, "one line of JSON, with every expert");
+      "explain where this expert of this MoE layer is; both are counted from 0");
+  command->flags()->Add(
+      "estimators", &flags->estimators,
+      "show how accurate each estimator of coming layers is, which are in use, and which were switched off");
+  command->flags()->Add("json", &flags->json, "print one line of JSON, with every expert");
   flags->server.AddTo(command->flags());
   command->SetFooter(
-      "Without --layer a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"
-      "x mean: 1 = all alike. The busiest worker's is how a layer's time suffers.\n"
-      "Workers tell their estimators' figures and where replicas are every few seconds. Right: the share of batches\n"
-      "whose set of the 2k most popular experts was foreseen; distance: total variation, 0 = exact. Spare: a slot "
-      "that\n"
-      "follows each batch, filled when the group began (start), by an estimate or by the gate.");
+      "Without --layer, prints a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"
+      "x mean: 1 = balanced load. The busiest worker's shows by how much imbalance slows a layer down.\n"
+      "Workers report their estimators' figures and their replicas every few seconds. Right: the share of batches\n"
+      "whose 2k most popular experts were predicted; distance: total variation, 0 = exact. Spare: a slot for a "
+      "replica,\n"
+      "filled when the group began (start), after an estimate, or after the gate.");
   command->SetRun([flags](Console& console) { return RunExperts(console, *flags); });
 }
 

@@ -30,7 +30,7 @@ struct GenerateFlags {
 
 int NumChoices(const GenerateRequest& request) { return request.has_n() ? std::clamp(request.n(), 1, 1 << 16) : 1; }
 
-// Runs one request; `on_message` sees each message after it was checked.
+// Runs one request; `on_message` gets each message after it was checked.
 absl::Status Generate(client::Client* client, const GenerateRequest& request, GenerateAnswer* answer,
                       const std::function<void(const GenerateResponse&)>& on_message) {
   absl::Status fault;
@@ -53,7 +53,7 @@ std::string Summary(const GenerateAnswer& answer, absl::Duration total, absl::Du
       finish.usage().prompt_tokens(), finish.usage().cached_tokens(), FinishName(finish.reason()), answer.seed());
 }
 
-// Text as it comes; token ids where the model has no text; several choices only when they are whole.
+// Prints text as it comes, token ids if the model has no text, and several choices when they are complete.
 class LiveOutput {
  public:
   LiveOutput(Console* console, bool live, bool show_ids) : console_(console), live_(live), show_ids_(show_ids) {}
@@ -104,7 +104,7 @@ absl::StatusOr<int> RunOne(Console& console, const GenerateFlags& flags, client:
   return kExitOk;
 }
 
-// What was asked for must not be dropped in silence.
+// Refuses flags that would have no effect.
 absl::Status CheckEffect(const GenerateFlags& flags, const Json& given) {
   if (!flags.prompt.empty() && given.contains("text")) {
     return BadInput(absl::StrCat("the prompt is given twice: ", Quote(flags.prompt), " and --text; give one of them"));
@@ -136,7 +136,7 @@ absl::StatusOr<int> RunGenerate(Console& console, const GenerateFlags& flags) {
     return status;
   };
   bool has_text = true;
-  if (!flags.lines.json) {  // else nothing hangs on it
+  if (!flags.lines.json) {  // with --json the answer does not depend on it
     const absl::StatusOr<v1::GetModelInfoResponse> model = client->GetModelInfo();
     has_text = !model.ok() || model->has_tokenizer();
   }

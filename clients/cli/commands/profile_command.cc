@@ -1,4 +1,4 @@
-// switchyard profile: what is to be known of a model's routing before it serves, as a file for --profile.
+// switchyard profile: makes the file for --profile, which describes a model's routing before it serves.
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ absl::StatusOr<int> CountInto(Console& console, const std::string& trace_path, c
   return Write(console, *bundle, flags.output);
 }
 
-// A trace that is there is counted as it is.
+// Refuses flags of recording beside --trace, as an existing trace is counted as it is.
 absl::Status CheckAlone(const RecordFlags& record) {
   ASSIGN_OR_RETURN(const Json given, record.request.Given());
   std::string flag = given.empty() ? "" : given.begin().key();
@@ -93,13 +93,13 @@ absl::StatusOr<int> Save(Console& console, const SaveFlags& flags) {
   v1::GetProfileRequest request;
   request.set_weights_hash(flags.weights_hash);
   int reported = -1;
-  const auto tell = [&](const v1::GetProfileResponse& message) {
+  const auto show = [&](const v1::GetProfileResponse& message) {
     if (message.workers() == 0 || message.workers_done() == reported) return;
     reported = message.workers_done();
     console.err << "[asking worker " << reported << " of " << message.workers() << ", " << message.collected_bytes()
                 << " bytes so far]" << std::endl;
   };
-  ASSIGN_OR_RETURN(const std::string bytes, client->GetProfile(request, tell));
+  ASSIGN_OR_RETURN(const std::string bytes, client->GetProfile(request, show));
   ASSIGN_OR_RETURN(const popularity::ProfileBundle bundle, popularity::ProfileBundle::Parse(bytes));
   return Write(console, bundle, flags.output);
 }
@@ -148,10 +148,10 @@ absl::StatusOr<int> ShowProfile(Console& console, const std::string& path) {
 }
 
 void AddSaveCommand(Command* profile) {
-  Command* command = profile->AddCommand("save", "what a server's workers have learned by now, while they serve");
+  Command* command = profile->AddCommand("save", "save what a server's workers have learned so far, while they serve");
   auto flags = std::make_shared<SaveFlags>();
   command->flags()->BeginGroup("Files");
-  command->flags()->Add("output=FILE", &flags->output, "the profile, written when all of it is there").Required();
+  command->flags()->Add("output=FILE", &flags->output, "file for the profile, written when it is complete").Required();
   command->flags()->Add("weights_hash=HASH", &flags->weights_hash,
                         "fail unless the server serves the weights of this hash");
   flags->server.AddTo(command->flags());
@@ -159,16 +159,16 @@ void AddSaveCommand(Command* profile) {
 }
 
 void AddMergeCommand(Command* profile) {
-  Command* command = profile->AddCommand("merge", "several profiles of one model as one: their counts add");
+  Command* command = profile->AddCommand("merge", "merge profiles of one model; their counts add up");
   auto flags = std::make_shared<MergeFlags>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("files", &flags->inputs, "the profiles").Required();
-  command->flags()->Add("output=FILE", &flags->output, "the merged one").Required();
+  command->flags()->Add("output=FILE", &flags->output, "file for the merged profile").Required();
   command->SetRun([flags](Console& console) { return Merge(console, *flags); });
 }
 
 void AddShowProfile(Command* profile) {
-  Command* command = profile->AddCommand("show", "what a profile holds, by phase and layer");
+  Command* command = profile->AddCommand("show", "show a profile's contents, by phase and layer");
   auto path = std::make_shared<std::string>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("file", path.get(), "the profile").Required();
@@ -182,11 +182,11 @@ void AddProfileCommand(Command* app) {
       app->AddCommand("profile", "learn a model's routing, from documents or from a server, for --profile");
   auto flags = std::make_shared<MakeFlags>();
   command->flags()->BeginGroup("Files");
-  command->flags()->Add("output=FILE", &flags->output, "the profile, written when all is counted");
+  command->flags()->Add("output=FILE", &flags->output, "file for the profile, written when all is counted");
   command->flags()->Add("trace=FILE", &flags->trace, "count this routing trace; no server is asked");
   command->flags()
       ->Add("path_length", &flags->path_length,
-            "of how many layers the counted paths are (l of Lina); a server reads them with the same one")
+            "layers of the counted paths (l of the paper Lina); the server must run with the same --path_length")
       .Range(1, popularity::kMaxPathLength);
   AddDocumentFlags("dataset", &flags->record, command->flags());
   AddSaveCommand(command);

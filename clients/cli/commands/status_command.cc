@@ -1,4 +1,4 @@
-// switchyard status: what is served, is it ready, how busy is it.
+// switchyard status: the served model, whether it is ready, and how busy the server is.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -26,7 +26,7 @@ struct StatusFlags {
 
 struct Snapshot {
   v1::GetLoadResponse load;
-  absl::StatusOr<v1::GetModelInfoResponse> model;  // MODEL_LOADING until the first group stands
+  absl::StatusOr<v1::GetModelInfoResponse> model;  // MODEL_LOADING until the first group has formed
   bool serving = false;                            // the health service's "readiness"
 };
 
@@ -44,7 +44,7 @@ std::string Progress(const Snapshot& now) {
   return absl::StrCat("not ready: ", now.load.not_ready_reason().empty() ? "starting" : now.load.not_ready_reason());
 }
 
-// Connects and looks until the server is ready or the time is up; a line on err whenever what it waits for changes.
+// Asks until the server is ready or the time is up; prints a line on err whenever the reason for waiting changes.
 absl::StatusOr<Snapshot> LookUntilReady(Console& console, const StatusFlags& flags) {
   const absl::Time give_up = absl::Now() + absl::Seconds(flags.wait_seconds);
   std::unique_ptr<client::Client> client;
@@ -144,13 +144,13 @@ absl::StatusOr<int> RunStatus(Console& console, const StatusFlags& flags) {
 }  // namespace
 
 void AddStatusCommand(Command* app) {
-  Command* command = app->AddCommand("status", "the served model, readiness, workers, KV cache and queue");
+  Command* command = app->AddCommand("status", "show the served model, readiness, workers, KV cache and queue");
   auto flags = std::make_shared<StatusFlags>();
   command->flags()->BeginGroup("Output");
   command->flags()
-      ->Add("wait=SECONDS", &flags->wait_seconds, "wait this many seconds at most until the server is ready")
+      ->Add("wait=SECONDS", &flags->wait_seconds, "wait up to this many seconds until the server is ready")
       .Range(0.0, 86400.0);
-  command->flags()->Add("json", &flags->json, "one line of JSON");
+  command->flags()->Add("json", &flags->json, "print one line of JSON");
   flags->server.AddTo(command->flags());
   command->SetFooter("Exit code 0 when the server is ready, 1 when it is not.");
   command->SetRun([flags](Console& console) { return RunStatus(console, *flags); });

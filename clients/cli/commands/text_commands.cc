@@ -21,7 +21,7 @@ struct TextFlags {
   LineFlags lines;
   RequestFlags<Request> request;
   std::optional<std::string> text;      // of tokenize
-  std::vector<std::string> positional;  // whatever stands without a flag
+  std::vector<std::string> positional;  // arguments without a flag
 };
 
 absl::Status Tokenize(client::Client* client, const v1::TokenizeRequest& request, Json* json) {
@@ -69,7 +69,7 @@ absl::StatusOr<int> RunText(Console& console, const TextFlags<Request>& flags,
   return kExitOk;
 }
 
-// The request in words first, then the same as flags, then what all requests have.
+// Adds the positional argument, then the request's flags, then the flags of all requests.
 template <class Request, class Variable>
 void AddFlags(const char* name, Variable* positional, const char* help, TextFlags<Request>* values, FlagSet* flags) {
   flags->BeginGroup("Request");
@@ -82,7 +82,7 @@ void AddFlags(const char* name, Variable* positional, const char* help, TextFlag
 }  // namespace
 
 void AddTokenizeCommand(Command* app) {
-  Command* command = app->AddCommand("tokenize", "text or a conversation to token ids");
+  Command* command = app->AddCommand("tokenize", "turn text or a conversation into token ids");
   auto flags = std::make_shared<TextFlags<v1::TokenizeRequest>>();
   AddFlags("prompt", &flags->text, "the text, the same as --text", flags.get(), command->flags());
   command->SetFooter(
@@ -98,7 +98,7 @@ void AddTokenizeCommand(Command* app) {
 }
 
 void AddDetokenizeCommand(Command* app) {
-  Command* command = app->AddCommand("detokenize", "token ids to text");
+  Command* command = app->AddCommand("detokenize", "turn token ids into text");
   auto flags = std::make_shared<TextFlags<v1::DetokenizeRequest>>();
   AddFlags("ids", &flags->positional, "the token ids, the same as --token_ids", flags.get(), command->flags());
   command->SetFooter("Example:\n  switchyard detokenize 5 9 11");

@@ -1,4 +1,5 @@
-// switchyard trace: which experts documents go to, as a file that profiles, the simulator and benchmarks read.
+// switchyard trace: records which experts documents are routed to, as a file for profiles, the simulator and
+// benchmarks.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -32,7 +33,7 @@ void AddRecordCommand(Command* trace) {
   Command* command = trace->AddCommand("record", "record which experts documents go to, by token and MoE layer");
   auto flags = std::make_shared<RecordFlags>();
   command->flags()->BeginGroup("Files");
-  command->flags()->Add("output=FILE", &flags->output, "the trace, written anew").Required();
+  command->flags()->Add("output=FILE", &flags->output, "file for the trace; an existing one is overwritten").Required();
   AddDocumentFlags("input", flags.get(), command->flags());
   command->SetFooter(
       "Examples:\n"
@@ -44,7 +45,7 @@ void AddRecordCommand(Command* trace) {
   command->SetRun([flags](Console& console) { return RecordTrace(console, *flags); });
 }
 
-// "prose 12", …: sequences by label, in the order of the alphabet.
+// Returns "prose 12", …: the number of sequences by label, in alphabetical order.
 std::string Labels(const popularity::RoutingTrace& trace) {
   std::map<std::string, int64_t> labels;
   for (const popularity::TraceSequence& sequence : trace.sequences) ++labels[sequence.label];
@@ -115,7 +116,7 @@ absl::StatusOr<int> Replay(Console& console, const ReplayFlags& flags) {
 }
 
 void AddShowTrace(Command* trace) {
-  Command* command = trace->AddCommand("show", "what a trace holds, and how skewed each layer is");
+  Command* command = trace->AddCommand("show", "show a trace's contents, and how skewed each layer is");
   auto path = std::make_shared<std::string>();
   command->flags()->BeginGroup("Files");
   command->flags()->AddPositional("file", path.get(), "the trace").Required();
@@ -128,12 +129,14 @@ void AddReplayCommand(Command* trace) {
   auto flags = std::make_shared<ReplayFlags>();
   command->flags()->BeginGroup("Replay");
   command->flags()->AddPositional("file", &flags->path, "the trace").Required();
-  command->flags()->Add("workers", &flags->options.num_devices, "workers that share the experts");
-  command->flags()->Add("batch_tokens", &flags->options.batch_tokens, "tokens of a batch");
-  command->flags()->Add("spare_slots", &flags->options.spare_slots, "of each worker, as the server's");
+  command->flags()->Add("workers", &flags->options.num_devices, "number of workers that share the experts");
+  command->flags()->Add("batch_tokens", &flags->options.batch_tokens, "tokens per batch");
+  command->flags()->Add("spare_slots", &flags->options.spare_slots,
+                        "slots for replicas on each worker, as the server's flag");
   command->flags()->AddFunction(
       "phase=NAME", flags->phase, [flags](absl::string_view name) { return ReadPhase(name, &flags->phase); },
-      "how batches are cut: prefill = neighbouring tokens, decode = one token of each of so many streams");
+      "how batches are made: prefill = neighbouring tokens; decode = a token from each of --batch_tokens equal parts "
+      "of the trace");
   command->SetFooter("Rows alone are counted: no model runs, and nothing is sent.");
   command->SetRun([flags](Console& console) { return Replay(console, *flags); });
 }

@@ -30,8 +30,7 @@ namespace {
 
 using v1::GenerateRequest;
 
-// They shape what is generated behind a document, from its second token on: the first one's routing is no more
-// recorded.
+// Fields that only affect generated tokens after the first, which is not routed itself.
 constexpr const char* kOfGeneration[] = {"min_tokens",         "temperature",       "top_p",      "top_k", "min_p",
                                          "presence_penalty",   "frequency_penalty", "logit_bias", "seed",  "stop",
                                          "repetition_penalty", "stop_token_ids",    "ignore_eos"};
@@ -53,10 +52,10 @@ absl::StatusOr<Document> ParseDocument(const std::string& line, const Json& defa
   }
   ASSIGN_OR_RETURN(document.request, RequestFrom<GenerateRequest>(object, defaults));
   if (document.request.has_n() && document.request.n() != 1) return absl::InvalidArgumentError("n must be 1");
-  // A document is all prompt, unless told otherwise; one token comes behind it anyhow.
+  // By default a document is all prompt; a request must generate at least one token.
   document.request.set_max_tokens(std::max(document.request.max_tokens(), 1));
   document.request.set_return_expert_paths(true);
-  document.request.clear_request_id();  // of its windows each is a request
+  document.request.clear_request_id();  // each of its windows is a request of its own
   return document;
 }
 
@@ -65,7 +64,7 @@ class Recorder {
   Recorder(const RecordFlags& flags, client::Client* client, v1::GetModelInfoResponse model, Console* console)
       : flags_(flags), client_(client), model_(std::move(model)), console_(console) {}
 
-  // The document's sequences as the file has them.
+  // Returns the document's sequences in the file's format.
   absl::StatusOr<std::string> Record(const Document& document) {
     std::vector<int32_t> tokens;
     RETURN_IF_ERROR(TokensOf(document.request, &tokens));
@@ -154,14 +153,14 @@ class Recorder {
   client::Client* const client_;
   const v1::GetModelInfoResponse model_;
   absl::Mutex mu_;
-  Console* const console_;  // its err is guarded by mu_
+  Console* const console_;  // console_->err is guarded by mu_
   int64_t num_documents_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_sequences_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t num_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   absl::Time reported_ ABSL_GUARDED_BY(mu_) = absl::Now();
 };
 
-// Every document of `in`, in order, behind the header in `out`; how many failed.
+// Records every document of `in`, in order, after the header in `out`; returns how many failed.
 int RecordAll(const RecordFlags& flags, const Json& defaults, std::istream& in, std::ostream& out, Recorder* recorder) {
   return AnswerLines(
       in, out, flags.concurrency,
@@ -184,10 +183,10 @@ void AddDocumentFlags(absl::string_view input, RecordFlags* values, FlagSet* fla
       absl::StrCat(input, "=FILE"), &values->input,
       "documents: a file of JSON lines whose keys are the flags' names and \"label\", - for standard input; flags "
       "are defaults of the lines");
-  flags->Add("label", &values->label, "where the text is from, kept with each sequence");
+  flags->Add("label", &values->label, "label of the text's origin, stored with each sequence");
   flags
       ->Add("window", &values->window,
-            "longer documents are cut into sequences of this many tokens (default, and at most: the context)")
+            "longer documents are cut into sequences of this many tokens (default and maximum: the context)")
       .Range(0, std::numeric_limits<int>::max())
       .NoDefault();
   flags->Add("concurrency", &values->concurrency, "documents under way at once").Range(1, 1024);
@@ -204,13 +203,13 @@ absl::StatusOr<int> RecordTrace(Console& console, const RecordFlags& flags) {
   if (one && !given.contains("text") && !given.contains("token_ids") && !given.contains("messages")) {
     return BadInput("give --input=FILE, --text=TEXT or --token_ids=IDS");
   }
-  // In a file each line may say how many tokens it wants.
+  // In a file each line may set max_tokens.
   const bool generates = !one || (given.contains("max_tokens") && given["max_tokens"] != 1);
   for (const char* name : kOfGeneration) {
     if (generates || !given.contains(name)) continue;
     return BadInput(absl::StrCat("--", name, " has no effect on a document: it goes with --max_tokens above 1"));
   }
-  std::shared_ptr<std::istream> in = std::make_shared<std::istringstream>("{}");  // the flags are the document
+  std::shared_ptr<std::istream> in = std::make_shared<std::istringstream>("{}");  // the flags describe the document
   if (!one) {
     ASSIGN_OR_RETURN(in, OpenInput(console, flags.input));
   }

@@ -1,4 +1,4 @@
-// switchyard train: jobs that train models, submitted, watched, paused, cancelled.
+// switchyard train: submits, lists, watches, pauses, resumes and cancels training jobs.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kMaxSpecBytes = 1 << 20;
 
-// What every command about one job has.
+// Flags that every command about jobs has.
 struct JobFlags {
   ServerFlags server;
   std::string id;
@@ -111,7 +111,7 @@ void PrintJob(std::ostream& out, const v1::Job& job) {
   out << ToJson(job.spec()).dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
-// What became of a job by a call about it.
+// Prints a job's state after a call.
 void PrintState(std::ostream& out, const v1::Job& job) {
   out << job.id() << " " << StateName(job.state()) << std::endl;
 }
@@ -164,7 +164,7 @@ absl::StatusOr<int> List(Console& console, const ListFlags& flags) {
   const absl::Status status = MergeJson({{"labels", flags.labels}}, &request);
   if (!status.ok()) return BadInput(absl::StrCat("--label: ", status.message()));
   for (const std::string& name : flags.states) {
-    v1::StateChange named;  // reads the name of a state
+    v1::StateChange named;  // used to parse a state's name
     const absl::Status known = MergeField("state", name, &named);
     if (!known.ok()) return BadInput(absl::StrCat("--state ", known.message()));
     request.add_states(named.state());
@@ -204,8 +204,8 @@ std::shared_ptr<JobFlags> AddJobFlags(Command* command, bool watches) {
   FlagSet* flags = command->flags();
   flags->BeginGroup("Job");
   flags->AddPositional("id", &values->id, "the job").Required();
-  if (watches) AddIntervalFlag(values.get(), "seconds from one line to the next, at least", flags);
-  flags->Add("json", &values->json, watches ? "a line of JSON for each change" : "one line of JSON");
+  if (watches) AddIntervalFlag(values.get(), "shortest time between lines, in seconds", flags);
+  flags->Add("json", &values->json, watches ? "print a line of JSON for each change" : "print one line of JSON");
   values->server.AddTo(flags);
   return values;
 }
@@ -216,36 +216,37 @@ void AddSubmit(Command* train) {
   FlagSet* flags = command->flags();
   flags->BeginGroup("Job");
   flags->Add("spec=FILE", &values->spec,
-             "a file with the job as JSON, as `train get --json` shows it under \"spec\"; flags win over it");
+             "file with the job as JSON, as `train get --json` shows it under \"spec\"; flags override it");
   values->fields.AddTo(flags);
   flags->BeginGroup("Submitting");
-  flags->Add("watch", &values->watch, "follow it until it is over");
-  AddIntervalFlag(&values->job, "with --watch: seconds between lines, at least", flags);
-  flags->Add("json", &values->job.json, "one line of JSON instead of the id");
+  flags->Add("watch", &values->watch, "follow the job until it is over");
+  AddIntervalFlag(&values->job, "with --watch: shortest time between lines, in seconds", flags);
+  flags->Add("json", &values->job.json, "print one line of JSON instead of the id");
   flags->Add("request_id", &values->request_id,
-             "the same id with the same job submits it once, however often it is asked for");
+             "id of the request; repeating it with the same job submits the job only once");
   values->job.server.AddTo(flags);
   command->SetFooter(
       "Examples:\n"
       "  switchyard train submit --architecture=demo --dataset=train.jsonl --evaluation=heldout.jsonl \\\n"
       "      --steps=2000 --sequence_length=256 --batch_sequences=16 --learning_rate=1e-3 --watch\n"
       "  switchyard train submit --spec=job.json --steps=100 --label=try=2\n"
-      "Files are the server's, beneath its dataset and checkpoint roots. All that is wrong with a job is told at "
+      "Files are the server's, beneath its dataset and checkpoint roots. All problems of a job are reported at "
       "once.");
   command->SetRun([values](Console& console) { return Submit(console, *values); });
 }
 
 void AddList(Command* train) {
-  Command* command = train->AddCommand("list", "the jobs, newest first");
+  Command* command = train->AddCommand("list", "list the jobs, newest first");
   auto values = std::make_shared<ListFlags>();
   FlagSet* flags = command->flags();
   flags->BeginGroup("Jobs");
-  flags->Add("state=STATE", &values->states, "only those in this state; may be given again");
-  flags->Add("label=KEY=TEXT", &values->labels, "only those with this label; may be given again");
-  flags->Add("all", &values->all, "all pages");
-  flags->Add("page_size", &values->page_size, "jobs of a page").Range(1, 1000);
-  flags->Add("page_token=TOKEN", &values->page_token, "the page that this token, of the page before, begins");
-  flags->Add("json", &values->json, "a line of JSON for each job");
+  flags->Add("state=STATE", &values->states, "only jobs in this state; may be repeated");
+  flags->Add("label=KEY=TEXT", &values->labels, "only jobs with this label; may be repeated");
+  flags->Add("all", &values->all, "list all pages");
+  flags->Add("page_size", &values->page_size, "jobs per page").Range(1, 1000);
+  flags->Add("page_token=TOKEN", &values->page_token,
+             "list the page that begins at this token, which the page before printed");
+  flags->Add("json", &values->json, "print a line of JSON for each job");
   values->server.AddTo(flags);
   command->SetRun([values](Console& console) { return List(console, *values); });
 }
@@ -271,7 +272,7 @@ void AddResume(Command* train) {
   const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
   auto workers = std::make_shared<std::optional<int32_t>>();
   command->flags()->BeginGroup("Job");
-  command->flags()->Add("workers", workers.get(), "on so many from now on; without: on as many as before");
+  command->flags()->Add("workers", workers.get(), "new number of workers (default: as before)");
   command->SetFooter(
       "On another number of workers a job's results are right, but no longer those of an undisturbed run "
       "to the bit.");

@@ -29,7 +29,7 @@ absl::Status ErrorOf(const v1::Job& job) {
                                 "");
 }
 
-// Writes what changes.
+// Prints the job's changes.
 class Screen {
  public:
   Screen(Console& console, bool json) : console_(console), json_(json) {}
@@ -40,7 +40,7 @@ class Screen {
       return;
     }
     const std::string line = ProgressLine(job);
-    // A state stays on the screen, steps are written over.
+    // Lines of states stay on the screen; lines of steps are overwritten.
     if (console_.live) {
       console_.out << (std::exchange(state_, job.state()) == job.state() ? kOverwrite
                        : open_                                           ? "\n"
@@ -62,7 +62,7 @@ class Screen {
  private:
   Console& console_;
   const bool json_;
-  bool open_ = false;  // a line that may be written over
+  bool open_ = false;  // the last line may be overwritten
   v1::JobState state_ = v1::JOB_STATE_UNSPECIFIED;
   std::string last_;
 };
@@ -131,23 +131,23 @@ int Watch(Console& console, client::Client& client, const WatchOptions& options)
   request.set_min_interval_ms(static_cast<int32_t>(absl::ToInt64Milliseconds(options.interval)));
   Screen screen(console, options.json);
   v1::Job last;
-  absl::Time heard = absl::Now();
-  bool gone = false;  // the server does not answer, and that was told
+  absl::Time last_answer = absl::Now();
+  bool gone = false;  // the server does not answer, and a line has said so
   for (;;) {
     const absl::Status status = client.WatchJob(request, [&](const v1::Job& job) {
-      heard = absl::Now();
+      last_answer = absl::Now();
       gone = false;
       screen.Show(job);
       last = job;
     });
     if (status.ok() && IsFinal(last.state())) break;
-    if (absl::IsDeadlineExceeded(status)) {  // a stream's time is limited; all this while the server was there
-      heard = absl::Now();
+    if (absl::IsDeadlineExceeded(status)) {  // streams have a time limit; the server did answer
+      last_answer = absl::Now();
       continue;
     }
-    // A server that was killed goes on with its jobs when it is started again.
+    // A killed server continues its jobs when it is started again.
     const bool again = status.ok() || absl::IsUnavailable(status);
-    if (!again || absl::Now() - heard > options.patience) {
+    if (!again || absl::Now() - last_answer > options.patience) {
       screen.Close();
       return Complain(console,
                       status.ok() ? absl::UnavailableError("the server does not say how the job ends") : status);

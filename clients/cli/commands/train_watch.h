@@ -13,8 +13,9 @@ class Client;
 
 namespace switchyard::cli {
 
-// "step 120/2000 | loss 3.2140 | eval 3.3010 | norm 0.87 | lr 3.00e-04 | 12345 tok/s | 40 dropped | 1m20s left"; while
-// it does not train, what it does instead.  Dropped: choices of the step that found no room at their expert, if any.
+// Returns "step 120/2000 | loss 3.2140 | eval 3.3010 | norm 0.87 | lr 3.00e-04 | 12345 tok/s | 40 dropped | 1m20s
+// left", or what the job does while it is not training.  Dropped: (token, choice) pairs of the step beyond an expert's
+// capacity.
 std::string ProgressLine(const v1::Job& job);
 // "SUCCEEDED", "PAUSING" …
 std::string StateName(v1::JobState state);
@@ -22,12 +23,13 @@ bool IsFinal(v1::JobState state);
 
 struct WatchOptions {
   std::string id;
-  bool json = false;                           // a line of JSON a message, else ProgressLine
+  bool json = false;                           // prints each message as a line of JSON, else as ProgressLine
   absl::Duration interval = absl::Seconds(1);  // between messages, at least
-  absl::Duration patience = absl::Minutes(5);  // with a server that does not answer: it may be starting again
+  absl::Duration patience = absl::Minutes(5);  // how long the server may not answer: it may be restarting
 };
 
-// kExitOk: it has succeeded.  A console that is live has one line that is written over.
+// Prints the job's progress until it is over; returns kExitOk if it succeeded.  A live console shows one line that is
+// overwritten.
 int Watch(Console& console, client::Client& client, const WatchOptions& options);
 
 }  // namespace switchyard::cli

@@ -14,7 +14,7 @@
 namespace switchyard::server {
 namespace {
 
-// The enums' order is the same; the message's has one before.
+// Both enums have the same order; the message's begins with UNSPECIFIED.
 constexpr int kFirstState = v1::JOB_STATE_PENDING;
 static_assert(v1::JOB_STATE_RUNNING - kFirstState == static_cast<int>(jobs::JobState::kRunning));
 static_assert(v1::JOB_STATE_CANCELLED - kFirstState == static_cast<int>(jobs::JobState::kCancelled));
@@ -51,7 +51,7 @@ std::string EncodeSpec(const jobs::JobSpec& spec) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream out(&stream);
-  out.SetSerializationDeterministic(true);  // maps come sorted
+  out.SetSerializationDeterministic(true);  // sorts maps
   link::ToProto(spec).SerializeToCodedStream(&out);
   out.Trim();
   return bytes;

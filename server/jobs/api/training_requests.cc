@@ -27,7 +27,7 @@ absl::Status InRange(const char* field, int64_t value, int64_t most) {
                        absl::StrCat(value));
 }
 
-// suffix: that the path must end in.
+// `suffix`: the required end of the path.
 absl::Status CheckPath(const std::string& field, const std::string& path, const char* root, const char* suffix) {
   if (const absl::Status inside = jobs::CheckRelativePath(path, root); !inside.ok()) {
     return rpc::MakeError(inside.code(), v1::BAD_FIELD, absl::StrCat(field, ": ", inside.message()),
@@ -37,7 +37,7 @@ absl::Status CheckPath(const std::string& field, const std::string& path, const 
   return rpc::BadField(field, absl::StrCat(Quote(path), " does not end in ", suffix), suffix, Quote(path));
 }
 
-// What is longer or more than it may be: "N UNIT, at most MOST".
+// Returns the error "N UNIT, at most MOST".
 absl::Status TooMany(const char* field, size_t count, const char* unit, size_t most) {
   return rpc::BadField(field, absl::StrCat(count, " ", unit, ", at most ", most), absl::StrCat(most),
                        absl::StrCat(count));
@@ -62,7 +62,7 @@ absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
                          "printable ASCII", Quote(args.request_id));
   }
   if (!message.has_spec()) return rpc::BadField("spec", "is missing", "1", "0");
-  // Of what users send: in the journal it may be longer, with every default written out.
+  // This limit is for users' messages: in the journal, with every default written out, a spec may be longer.
   if (const size_t bytes = message.spec().ByteSizeLong(); bytes > kMaxSpecBytes) {
     return TooMany("spec", bytes, "bytes", kMaxSpecBytes);
   }

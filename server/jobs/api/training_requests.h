@@ -1,4 +1,5 @@
-// Requests about training jobs as plain values; every problem is an INVALID_ARGUMENT that names field, limit and value.
+// Converts requests about training jobs to plain values.  Every problem is an INVALID_ARGUMENT that names field, limit
+// and value.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@
 
 namespace switchyard::server {
 
-// As rpc::ParseRaw; a field that this server does not know is an error, too.
+// Like rpc::ParseRaw, but a field that this server does not know is also an error.
 absl::Status ParseTraining(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 
 struct SubmitArgs {
@@ -29,7 +30,7 @@ struct WatchArgs {
 absl::StatusOr<WatchArgs> FromProto(const v1::WatchJobRequest& message);
 absl::Status CheckJobId(const std::string& id);
 
-// As many of the page as an answer of some 2 MB holds, one at least.
+// Converts as many of the page's jobs as fit an answer of about 2 MB, at least one.
 v1::ListJobsResponse ToProto(const JobPage& page);
 
 }  // namespace switchyard::server

@@ -20,7 +20,7 @@ namespace {
 
 constexpr char kPackPrefix[] = "call-";
 
-// OK: this server has jobs.
+// Returns OK if this server has jobs.
 absl::Status CheckJobs(const TrainingContext& training_context) {
   if (training_context.jobs != nullptr) return absl::OkStatus();
   if (training_context.no_jobs.ok()) {
@@ -34,7 +34,7 @@ absl::Status CheckJobs(const TrainingContext& training_context) {
                    "; mend that beneath the checkpoint root and start the server again (its log says more)"));
 }
 
-// The reason of what a file is at fault for, where nobody has given one.
+// Adds the reason for errors of files to a status that has no reason yet.
 absl::Status OfFiles(const absl::Status& status) {
   if (rpc::ReasonOf(status) != v1::ERROR_REASON_UNSPECIFIED) return status;
   constexpr absl::StatusCode kOfFiles[] = {absl::StatusCode::kInvalidArgument, absl::StatusCode::kNotFound,
@@ -45,12 +45,12 @@ absl::Status OfFiles(const absl::Status& status) {
   return rpc::MakeError(status.code(), bad ? v1::BAD_FILE : v1::DISK_FULL, status.message());
 }
 
-// `task` on the jobs' thread; it must lead to the call's end.
+// Runs `task` on the jobs' thread; it must lead to the end of the call.
 void PostFor(UnaryCall* call, JobLoop* jobs, JobLoop::Task task) {
   if (!jobs->Post(std::move(task))) call->Fail(ServerStopsError());
 }
 
-// The request as plain values.  `available`: whether this server has what it is about.
+// Parses the request into plain values.  `available`: whether this server has the part that the call needs.
 template <class Request>
 auto Take(const grpc::ByteBuffer& bytes, const absl::Status& available) -> decltype(FromProto(Request())) {
   Request message;
@@ -79,7 +79,7 @@ void AnswerSubmit(UnaryCall* call, const JobPtr& job, bool existed) {
   Answer(call, job, std::move(response));
 }
 
-// A method about one job: the answer is the job.
+// Answers a method about one job with the job.
 template <class Request, class Response>
 grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingContext& training_context,
                                    absl::StatusOr<JobPtr> (JobManager::*method)(const std::string&)) {
@@ -94,7 +94,7 @@ grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingContext& train
 }
 
 void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args) {
-  // Off the jobs' thread.
+  // Not on the jobs' thread, since this reads files.
   const absl::Status files = CheckSpecFiles(args.spec, *training_context.datasets, *training_context.checkpoints,
                                             training_context.check_model);
   if (!files.ok()) return call->Fail(files);
@@ -105,7 +105,8 @@ void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs
   });
 }
 
-// With another number of workers: what the job and the server allow first, then, off the jobs' thread, the model.
+// Resumes a job on another number of workers: checks the limits of job and server first, then, not on the jobs' thread,
+// the model.
 void ResumeOn(UnaryCall* call, const TrainingContext& training_context, const std::string& id, int32_t workers) {
   PostFor(call, training_context.jobs, [call, training_context, id, workers](JobManager& manager) {
     const absl::StatusOr<JobPtr> job = manager.Get(id);
@@ -124,7 +125,7 @@ void ResumeOn(UnaryCall* call, const TrainingContext& training_context, const st
 
 }  // namespace
 
-// Whether the request was made before is asked first: what it named may be gone since.
+// A repeated request is looked up before its files are checked, since these may be gone by now.
 grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   auto* call = new UnaryCall(request_context_, context, request, response);
@@ -190,7 +191,7 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerCont
     return call;
   }
   PostFor(call, training_.jobs, [call, filter = *std::move(filter)](JobManager& manager) {
-    // Pictures alone are taken here; what is long is done on the pool.
+    // Only copies of the jobs are taken on this thread; the pool converts them.
     call->Start([page = manager.List(filter)](UnaryCall* call) { call->Reply(ToProto(page)); });
   });
   return call;
@@ -206,13 +207,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
     return call;
   }
   call->set_min_interval(args->min_interval);
-  auto watcher = std::make_shared<int64_t>(0);  // of the jobs' thread; shared by both tasks
+  auto watcher = std::make_shared<int64_t>(0);  // used on the jobs' thread; shared by both tasks
   JobLoop* jobs = training_.jobs;
-  call->set_on_over([jobs, watcher] {  // (One that has stopped has ended all watches.)
+  call->set_on_over([jobs, watcher] {  // (a loop that has stopped has ended all watches)
     static_cast<void>(jobs->Post([watcher](JobManager& manager) { manager.Unwatch(*watcher); }));
   });
   const bool posted = jobs->Post([feed, watcher, id = args->id](JobManager& manager) {
-    const auto tell = [feed](const JobPtr& job) {
+    const auto report = [feed](const JobPtr& job) {
       if (job == nullptr) return feed->End(ServerStopsError());
       feed->Offer([job] {
         auto response = std::make_unique<v1::WatchJobResponse>();
@@ -221,7 +222,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
       });
       if (jobs::IsFinal(job->state)) feed->End(absl::OkStatus());
     };
-    const absl::StatusOr<int64_t> watching = manager.Watch(id, tell);
+    const absl::StatusOr<int64_t> watching = manager.Watch(id, report);
     if (!watching.ok()) return feed->End(watching.status());
     *watcher = *watching;
     if (feed->gone()) manager.Unwatch(*watcher);

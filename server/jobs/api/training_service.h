@@ -1,4 +1,4 @@
-// The service of training jobs.  Its methods are raw, as those of server/api/inference_service.h are.
+// The gRPC service of training jobs.  Its methods are raw, as in server/api/inference_service.h.
 #pragma once
 
 #include <utility>
@@ -12,10 +12,10 @@
 
 namespace switchyard::server {
 
-// The parts of the server that the service calls.  Borrowed; null where this server has none.
+// The parts of the server that the service calls.  Borrowed; null if this server lacks them.
 struct TrainingContext {
   JobLoop* jobs = nullptr;
-  absl::Status no_jobs;  // why it has none although it was to have some
+  absl::Status no_jobs;  // why jobs are disabled although the server was started with them
   PackRunner* packs = nullptr;
   const RootDir* datasets = nullptr;
   const RootDir* checkpoints = nullptr;

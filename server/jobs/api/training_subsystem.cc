@@ -20,7 +20,7 @@ namespace {
 constexpr char kJournal[] = "/jobs.sqlite";
 constexpr absl::Duration kStopGrace = absl::Seconds(2);
 
-// What the disk is at fault for, not whoever has started the server.
+// Whether the disk caused the error, rather than the flags of the server.
 bool IsOfDisk(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
 }
@@ -62,7 +62,7 @@ absl::Status TrainingSubsystem::OpenRoots() {
     absl::StatusOr<RootDir> root = RootDir::Open(config_->checkpoint_root, "the checkpoint root");
     if (root.ok()) {
       checkpoints_.emplace(*std::move(root));
-    } else {  // clients hear of it, too
+    } else {  // clients see the error, too
       no_jobs_ = absl::UnavailableError(
           absl::StrReplaceAll(root.status().message(), {{absl::StrCat(" ", config_->checkpoint_root), ""}}));
     }
@@ -70,13 +70,13 @@ absl::Status TrainingSubsystem::OpenRoots() {
   if (config_->dataset_root.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(RootDir root, RootDir::Open(config_->dataset_root, "the dataset root"));
   datasets_.emplace(std::move(root));
-  preparer_ =
-      std::make_unique<Packer>(PackerOptions{.dataset_root = config_->dataset_root,
-                                             .checkpoint_root = config_->checkpoint_root,
-                                             .tokenizer = training_context_->text->tokenizer(),
-                                             .chat_template = training_context_->text->chat_template(),
-                                             .model = config_->model,
-                                             .num_threads = std::max(1, UsableCores() / 2)});  // serving has the others
+  preparer_ = std::make_unique<Packer>(
+      PackerOptions{.dataset_root = config_->dataset_root,
+                    .checkpoint_root = config_->checkpoint_root,
+                    .tokenizer = training_context_->text->tokenizer(),
+                    .chat_template = training_context_->text->chat_template(),
+                    .model = config_->model,
+                    .num_threads = std::max(1, UsableCores() / 2)});  // the other cores are for serving
   packs_ = std::make_unique<PackRunner>(preparer_.get());
   return absl::OkStatus();
 }
@@ -100,7 +100,7 @@ absl::Status TrainingSubsystem::OpenJobs() {
     fleet.binary = worker_binary_;
     fleet.args = [this](int index) { return WorkerArgs(index); };
     fleet_ = std::make_unique<LocalFleet>(std::move(fleet));
-    fleet_->Finalize();  // whatever ends one, the next may do better
+    fleet_->Finalize();  // a later start may succeed
   }
   JobManager::Options options;
   options.trainers.configured = config_->train_workers;
@@ -148,7 +148,7 @@ void TrainingSubsystem::Drain(std::function<void()> done) {
 }
 
 void TrainingSubsystem::StopWorkers() {
-  // A server that was not drained: what its workers' end does to jobs is the server's doing, and no loss of theirs.
+  // If the server was not drained, jobs must not count the end of their workers as a loss.
   if (jobs_ != nullptr) static_cast<void>(jobs_->Post([](JobManager& jobs) { jobs.Drain(); }));
   if (fleet_ != nullptr) fleet_->Stop(kStopGrace);
 }

@@ -1,7 +1,7 @@
-// All of the server that trains: roots, journal, jobs, packing, logs, service, this machine's training workers.  A
-// server without training workers has the service alone, which says so; so has one whose journal is damaged, or whose
-// checkpoint root is gone or cannot be read or written: it serves on.
-// Open, then StartWorkers, Drain, StopWorkers, Stop, in this order.
+// The training part of the server: roots, journal, jobs, packing, logs, service, and this machine's training workers.
+// Without training workers it has only the service, whose errors say so.  The same holds if the journal is damaged, or
+// the checkpoint root is missing or cannot be read or written: the server then serves without jobs.  Call Open,
+// StartWorkers, Drain, StopWorkers and Stop in this order.
 #pragma once
 
 #include <atomic>
@@ -29,26 +29,26 @@ namespace switchyard::server {
 
 class TrainingSubsystem {
  public:
-  // Where a worker of this machine finds its server.
+  // The addresses at which local workers reach their server.
   struct Door {
     std::string server;      // HOST:PORT
-    std::string socket;      // of this machine, that leads to the same
-    std::string token_file;  // that the workers inherit
+    std::string socket;      // this machine's socket of the same server
+    std::string token_file;  // inherited by the workers
   };
 
-  // Borrowed: the context, whose engine comes later, and store.  Errors: a dataset root that cannot be opened; a
-  // journal that another server holds, or that another program or a newer server wrote.
+  // Borrows the context (whose engine may be set later) and the store.  Errors: the dataset root cannot be opened; the
+  // journal is held by another server, or was written by another program or a newer server.
   static absl::StatusOr<std::unique_ptr<TrainingSubsystem>> Open(RequestContext* training_context, GroupStore* store,
                                                                  std::string worker_binary);
   ~TrainingSubsystem();
 
   TrainingServiceImpl* service() { return service_.get(); }
-  TrainerEvents* trainers() { return jobs_.get(); }  // null: none are wanted
+  TrainerEvents* trainers() { return jobs_.get(); }  // null: this server does not train
   absl::Status StartWorkers(Door door);
-  // Running jobs save and stop; `done` when they have, at most once.
+  // Has running jobs save and stop; calls `done` when they have, at most once.
   void Drain(std::function<void()> done);
   void StopWorkers();
-  // Links and watches end.  Blocks until threads are gone.
+  // Ends links and watches; blocks until the threads are gone.
   void Stop();
 
  private:
@@ -59,7 +59,7 @@ class TrainingSubsystem {
         worker_binary_(std::move(worker_binary)) {}
   absl::Status OpenRoots();
   absl::Status OpenJobs();
-  // OpenJobs has failed for a reason that is not this server's to refuse.
+  // Disables jobs after an error of OpenJobs that must not keep the server from serving.
   void DisableJobs(const absl::Status& why);
   std::vector<std::string> WorkerArgs(int index) const;
 
@@ -74,9 +74,9 @@ class TrainingSubsystem {
   Door door_;
   std::unique_ptr<LocalFleet> fleet_;
   std::unique_ptr<JobLoop> jobs_;
-  absl::Status no_jobs_;  // why there are none
+  absl::Status no_jobs_;  // why jobs are disabled
   std::unique_ptr<PackRunner> packs_;
-  std::atomic<bool> stopping_ = false;  // whoever asks the workers' program about a model waits no longer
+  std::atomic<bool> stopping_ = false;  // ends waits for the workers' program about a model
   std::unique_ptr<TrainingServiceImpl> service_;
 };
 

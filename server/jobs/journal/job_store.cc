@@ -54,7 +54,7 @@ absl::Status CheckWhole(const Sqlite& db) {
   return db.Error(SQLITE_CORRUPT, verdict);
 }
 
-// Of a file that is ours, or that is still empty.
+// Checks that the file is a journal, or still empty.
 absl::Status CheckSchema(Sqlite* db) {
   int64_t application = 0, version = 0, tables = 0;
   ASSIGN_OR_RETURN(application, ValueOf(*db, "PRAGMA application_id"));

@@ -27,15 +27,15 @@ constexpr absl::string_view kStepsHeader =
 constexpr absl::string_view kEvaluationsHeader = "step,loss,tokens\n";
 constexpr int64_t kMaxRowBytes = 4096;
 
-// A CRC over bytes that have CRCs in them is weak, so the format turns them.
+// The format rotates its CRCs, since a CRC of bytes that contain CRCs is weak.
 uint32_t MaskedCrc(absl::string_view bytes) {
   const uint32_t crc = Crc32c(bytes);
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-// What an attempt keeps of a CSV when it goes on from `step`: the header and the whole rows up to that step.
+// The part of a CSV that an attempt keeps when it goes on from a step: the header and the whole rows up to that step.
 struct KeptRows {
-  int64_t bytes = 0;  // 0: it is empty, torn in its header, or has another one
+  int64_t bytes = 0;  // 0: the file is empty, its header is torn, or it has another header
   int64_t step = -1;  // of the last row
 };
 
@@ -115,7 +115,7 @@ absl::StatusOr<RowFile> LossLog::OpenCsv(const std::string& name, absl::string_v
   const KeptRows kept = FindKeptRows(fd.get(), name, header, step);
   std::string first(header.size(), '\0');
   const ssize_t had = pread(fd.get(), first.data(), first.size(), 0);
-  // A beginning of the header was torn off; anything else is somebody's.
+  // A torn header is replaced; a file with any other beginning is kept as NAME.old.
   const bool others = kept.bytes == 0 && had > 0 && first.substr(0, static_cast<size_t>(had)) != header.substr(0, had);
   if (others) {
     const size_t slash = name.rfind('/');
@@ -200,7 +200,7 @@ void LossLog::OnStep(const Job& job, const jobs::TrainProgress& progress) {
 
 void LossLog::OnEvaluated(const Job& job, const jobs::EvaluationResult& result) {
   const auto files = jobs_.find(job.id);
-  // Who goes on from a step evaluates it again: the same weights, already logged.
+  // An attempt that goes on from an evaluated step evaluates it again, with the same weights.
   if (files == jobs_.end() || result.step <= files->second.evaluated) return;
   files->second.evaluations.Append(absl::StrFormat("%d,%.9g,%d\n", result.step, result.loss, result.tokens));
   tensorboard::Event event = NewEvent(result.step);

@@ -4,9 +4,9 @@
 //   log/events.out.tfevents.TIME.HOST.ATTEMPT   the same curves for TensorBoard, a file an attempt
 // A step that was skipped for want of a target has empty losses and norm there, and none in the events.  Each row is
 // one write (no fsync).  An attempt that goes on from step k cuts off the CSVs' later rows and a torn last line, and
-// tells TensorBoard that events of later steps are void; it logs step k's evaluation no second time.  A CSV with other
-// columns is renamed to NAME.old.  What cannot be written (a full disk) is left out and logged once a job and file.
-// Thread-compatible, as its interface says.
+// writes an event that voids TensorBoard's later steps; it does not log step k's evaluation again.  A CSV with other
+// columns is renamed to NAME.old.  Rows that cannot be written (a full disk) are left out; the server's log says so
+// once for each job and file.  Thread-compatible.
 #pragma once
 
 #include <functional>
@@ -23,14 +23,14 @@
 
 namespace switchyard::server {
 
-// An event of a TensorBoard file as a TFRecord: u64 length, u32 masked CRC-32C of these 8 bytes, the message, u32
-// masked CRC-32C of it; all little-endian.
+// Encodes an event of a TensorBoard file as a TFRecord: u64 length, u32 masked CRC-32C of these 8 bytes, the message,
+// u32 masked CRC-32C of the message; all little-endian.
 std::string EventRecord(const tensorboard::Event& event);
 
-// A file that rows are appended to, each whole or not at all.
+// A file to which rows are appended, each whole or not at all.
 class RowFile {
  public:
-  // Writes behind the first `end` bytes; what follows them is cut off.
+  // Appends after the first `end` bytes; cuts off the rest.
   RowFile(UniqueFd fd, std::string name, int64_t end);
 
   void Append(absl::string_view row);
@@ -46,7 +46,7 @@ class RowFile {
 
 class LossLog final : public ProgressSink {
  public:
-  // `now`: what events say when they were.
+  // `now`: the clock for the times of events.
   LossLog(RootDir checkpoint_root, std::function<absl::Time()> now)
       : root_(std::move(checkpoint_root)), now_(std::move(now)) {}
 
@@ -58,10 +58,10 @@ class LossLog final : public ProgressSink {
  private:
   struct Files {
     RowFile steps, evaluations, events;
-    int64_t evaluated = -1;  // the newest evaluation that an earlier attempt has logged; later ones are cut off
+    int64_t evaluated = -1;  // step of the newest evaluation that an earlier attempt has logged
   };
   absl::StatusOr<Files> Open(const Job& job, int64_t step) const;
-  // last_step: becomes the step of the last row that is kept; -1 = there is none.
+  // Sets *last_step to the step of the last row that is kept; -1 = none is.
   absl::StatusOr<RowFile> OpenCsv(const std::string& name, absl::string_view header, int64_t step,
                                   int64_t* last_step) const;
   absl::StatusOr<RowFile> OpenEvents(const Job& job, const std::string& folder, int64_t step) const;

@@ -1,8 +1,8 @@
 // A thin layer over SQLite: handles that close themselves, errors as statuses.  Thread-compatible; blocks on the disk.
 //
-// Clients see the errors, so they have the file's name without its folder; the log has the path and the statement.
-// FailedPrecondition: another process has it open.  DataLoss: the file is damaged, or none of SQLite's.
-// ResourceExhausted: the disk is full.  Unavailable: it cannot be read or written.
+// Clients see the errors, so these have the file's name without its folder; the log has path and statement.
+// FailedPrecondition: another process has the file open.  DataLoss: the file is damaged, or not a SQLite file.
+// ResourceExhausted: the disk is full.  Unavailable: the file cannot be read or written.
 #pragma once
 
 #include <sqlite3.h>
@@ -27,11 +27,11 @@ class Sqlite {
   Sqlite& operator=(Sqlite&&) = delete;
   ~Sqlite();
 
-  // Statements without results, one after another.
+  // Runs statements that have no results.
   absl::Status Run(const char* sql);
-  // What SQLite's last error was; `what` was being done.
+  // Returns SQLite's last error as a status; `what`: the failed operation.
   absl::Status Error(int code, absl::string_view what) const;
-  // Of the file, without its folder: for messages.
+  // The file's name without its folder, for messages.
   std::string name() const;
   sqlite3* db() const { return db_; }
 
@@ -40,10 +40,10 @@ class Sqlite {
 
   std::string path_;
   sqlite3* db_ = nullptr;
-  mutable std::string last_logged_;  // who tries again and again does not fill the log with it
+  mutable std::string last_logged_;  // repeated errors are logged once
 };
 
-// One statement.  Errors stick: Step tells the first.
+// One prepared statement.  The first error sticks; Step returns it.
 class SqliteStatement {
  public:
   SqliteStatement(const Sqlite& db, const char* sql);
@@ -55,7 +55,7 @@ class SqliteStatement {
   SqliteStatement& Bind(absl::string_view text);
   SqliteStatement& BindBlob(absl::string_view bytes);
   SqliteStatement& BindNull();
-  // True: there is a row.
+  // Returns true if there is a row.
   absl::StatusOr<bool> Step();
   absl::Status Run() { return Step().status(); }
 

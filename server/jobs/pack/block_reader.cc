@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kBlockBytes = 256 << 10;
 
-// What compressed files begin with.
+// First bytes of compressed files.
 struct Compression {
   absl::string_view magic;
   const char* name;
@@ -45,7 +45,7 @@ absl::StatusOr<BlockReader> BlockReader::Create(int fd, std::string name, int64_
   return reader;
 }
 
-// Appends up to kBlockBytes to waiting_, of what the file had when it was opened: one that grows is not followed.
+// Appends up to kBlockBytes to waiting_, up to the file's size when it was opened: growth is not followed.
 absl::Status BlockReader::ReadMore() {
   const size_t had = waiting_.size();
   const auto most = static_cast<size_t>(std::min<int64_t>(kBlockBytes, opened_.st_size - at_));
@@ -76,7 +76,7 @@ absl::StatusOr<LineBlock> BlockReader::Next() {
   while (end == std::string::npos) {
     const size_t had = waiting_.size();
     RETURN_IF_ERROR(ReadMore());
-    if (waiting_.size() == had) {  // the file's end: the last line, if there is one
+    if (waiting_.size() == had) {  // the end of the file, perhaps with a last line
       RETURN_IF_ERROR(CheckUnchanged());
       block.bytes = std::exchange(waiting_, {});
       return block;

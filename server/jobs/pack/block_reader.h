@@ -1,8 +1,8 @@
-// A file of lines, read in blocks that end with a line, so that threads can share the lines out.
+// Reads a file in blocks of whole lines, which threads can process in parallel.
 //
 // Memory is one block, some 256 KiB or the longest line.  The descriptor is borrowed and read from its beginning with
 // pread.  Thread-compatible.  Errors: InvalidArgument for a line that is too long and for a compressed file,
-// FailedPrecondition "changed while it was read" where it is another one than at Create, DataLoss for disk errors.
+// FailedPrecondition "changed while it was read" if the file is not as it was at Create, DataLoss for disk errors.
 #pragma once
 
 #include <sys/stat.h>
@@ -16,7 +16,7 @@
 
 namespace switchyard::server {
 
-// Whole lines; the last one of a file may lack its newline.
+// Whole lines; a file's last line may lack its newline.
 struct LineBlock {
   std::string bytes;
   int64_t first_line = 1;
@@ -25,11 +25,11 @@ struct LineBlock {
 
 class BlockReader {
  public:
-  // `name` begins messages.
+  // `name`: the file's name in messages.
   static absl::StatusOr<BlockReader> Create(int fd, std::string name, int64_t max_line_bytes);
 
   int64_t file_bytes() const { return opened_.st_size; }
-  // The next lines; none are left when it has no bytes.
+  // Returns the next block; an empty one at the end of the file.
   absl::StatusOr<LineBlock> Next();
 
  private:
@@ -42,12 +42,12 @@ class BlockReader {
   std::string name_;
   int64_t max_line_bytes_;
   struct stat opened_ = {};
-  std::string waiting_;    // read, and not given yet
-  int64_t at_ = 0;         // the byte behind it
-  int64_t next_line_ = 1;  // the line that waiting_ begins with
+  std::string waiting_;    // read but not returned yet
+  int64_t at_ = 0;         // offset of the byte after waiting_
+  int64_t next_line_ = 1;  // number of waiting_'s first line
 };
 
-// "NAME:LINE (byte BYTE): WHAT"; `byte`: where the line begins.
+// Returns "NAME:LINE (byte BYTE): WHAT".  `byte`: where the line begins.
 std::string AtLine(absl::string_view name, int64_t line, int64_t byte, absl::string_view what);
 
 }  // namespace switchyard::server

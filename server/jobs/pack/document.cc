@@ -58,7 +58,7 @@ absl::Status CheckMessages(const Json& messages) {
     const auto role = messages[i].find("role"), content = messages[i].find("content");
     if (role == messages[i].end()) return absl::InvalidArgumentError(absl::StrCat(at, ".role: is missing"));
     if (!role->is_string()) return Wrong(at + ".role", "a text", *role);
-    // A message that only calls tools has none; parts of several kinds are for templates that know them.
+    // A message that only calls tools has no content; content may be a list of parts, for templates that support it.
     const bool wrong =
         content != messages[i].end() && !content->is_string() && !content->is_null() && !content->is_array();
     if (wrong) return Wrong(at + ".content", "a text", *content);

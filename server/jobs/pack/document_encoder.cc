@@ -18,15 +18,16 @@ namespace {
 constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr const char* kEosFiles[] = {"tokenizer_config.json", "special_tokens_map.json"};
 constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
-constexpr size_t kMaxTextBytes = size_t{64} << 20;  // a template may write more than a line has
+constexpr size_t kMaxTextBytes = size_t{64} << 20;  // a template may write more than its line
 
 bool BeginsWith(absl::Span<const int32_t> ids, absl::Span<const int32_t> first) {
   return ids.size() >= first.size() && ids.subspan(0, first.size()) == first;
 }
 
-// Tokens of a completion behind its prompt's.  Serving has the prompt's tokens first, so no token may have characters
-// of both: where the whole text's tokens begin with the prompt's the rest is used, else the completion is encoded
-// alone.  Some tokenizers put a space before a text; behind an anchor, whose tokens are taken off again, they do not.
+// Encodes a completion after its prompt.  In serving, the prompt is tokenized alone, so no token may have characters of
+// both.  If the whole text's tokens begin with the prompt's, the rest of them is used; else the completion is encoded
+// alone.  Some tokenizers put a space before a text; to avoid that, the completion is encoded after an anchor whose
+// tokens are removed.
 absl::StatusOr<std::vector<int32_t>> EncodeCompletion(const tokenizer::Tokenizer& tokenizer, const Document& document,
                                                       const std::vector<int32_t>& prompt, EncodeFn encode) {
   ASSIGN_OR_RETURN(const std::vector<int32_t> whole, encode(document.text + document.completion));
@@ -43,7 +44,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeCompletion(const tokenizer::Tokenizer
     if (joined == text || anchor.empty()) own.assign(both.begin() + std::ssize(prompt), both.end());
     if (joined == text) break;
   }
-  return own;  // where none gives the text exactly (a normalizer joins characters): as the completion alone has them
+  return own;  // if no encoding gives the exact text (a normalizer joins characters)
 }
 
 absl::Status AtFolder(const std::string& folder, const absl::Status& status) {

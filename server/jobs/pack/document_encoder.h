@@ -1,4 +1,4 @@
-// Documents to tokens.
+// Encodes documents as tokens.
 //
 // text         what the tokenizer puts before a text (BOS), its tokens, what it puts after; all are trained
 // completion   the prompt's tokens as they are served, untrained, then the completion's, trained; no token has
@@ -26,16 +26,16 @@ namespace switchyard::server {
 
 struct PackedTokens {
   std::vector<int32_t> ids;
-  std::vector<uint8_t> trained;  // [ids] 1 = is a target
-  std::vector<int64_t> begins;   // of documents, in ids
+  std::vector<uint8_t> trained;  // [ids] 1 = the token is a target
+  std::vector<int64_t> begins;   // [documents] indexes of their first ids
 };
 
 class DocumentEncoder {
  public:
-  // Reads tokenizer.json, tokenizer_config.json or special_tokens_map.json for EOS, and a chat template if there is
-  // one.  `name` stands for the folder in messages.  FailedPrecondition: there is no tokenizer.json, or no EOS.
+  // Reads tokenizer.json, the EOS from tokenizer_config.json or special_tokens_map.json, and the chat template if there
+  // is one.  `name`: the folder's name in messages.  FailedPrecondition: no tokenizer.json, or no EOS.
   static absl::StatusOr<DocumentEncoder> Load(const ModelDir& folder, const std::string& name);
-  // The same with a tokenizer and a template (null: none) that are there already and outlive it.
+  // The same with a tokenizer and a template (null: none) that are already loaded and outlive the encoder.
   static absl::StatusOr<DocumentEncoder> Borrow(const ModelDir& folder, const std::string& name,
                                                 const tokenizer::Tokenizer* tokenizer,
                                                 const text::ModelChatTemplate* chat);

@@ -78,7 +78,7 @@ bool EncoderPool::Wait(const EncodeTask* task, absl::Duration timeout) {
 }
 
 void EncoderPool::Run() {
-  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread alone
+  setpriority(PRIO_PROCESS, 0, kNice);  // for this thread only
   const auto cancelled = [this] { return stopping_.load(); };
   const auto wanted = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !tasks_.empty(); };
   for (;;) {

@@ -1,5 +1,5 @@
-// Threads that make tokens of blocks of lines; their number changes no output.  One user at a time.  The threads are
-// nice: serving goes first.
+// Thread pool that tokenizes blocks of lines.  The output does not depend on the number of threads.  For one user at a
+// time.  The threads have a low priority, as serving goes first.
 #pragma once
 
 #include <atomic>
@@ -17,12 +17,12 @@
 
 namespace switchyard::server {
 
-// A block on its way.  `name` is the file's, for messages.
+// A block to encode.  `name`: the file's name in messages.
 struct EncodeTask {
   std::string name;
   LineBlock block;
   int64_t max_line_bytes = 0;
-  // Set when it is done: all tokens, or the first bad line, with ErrorInfo metadata file, line and byte.
+  // The result, once `done`: all tokens, or the first bad line's error, with ErrorInfo metadata file, line and byte.
   PackedTokens tokens = {};
   absl::Status status = {};
   bool done = false;
@@ -35,12 +35,12 @@ class EncoderPool {
  public:
   // Borrows the encoder.
   EncoderPool(const DocumentEncoder& encoder, int num_threads);
-  // Gives up what is not done yet.
+  // Abandons tasks that are not done.
   ~EncoderPool();
 
-  // The task stays the caller's and is the pool's to change until it is done, or the pool is gone.
+  // The caller owns the task and must not touch it until it is done or the pool is destroyed.
   void Post(EncodeTask* task);
-  // Whether it is done now.
+  // Waits for the task; returns whether it is done.
   bool Wait(const EncodeTask* task, absl::Duration timeout);
 
  private:

@@ -21,7 +21,7 @@ namespace switchyard::server {
 namespace {
 
 constexpr absl::Duration kProgressEvery = absl::Milliseconds(250);
-constexpr int kTasksPerThread = 3;  // one that is encoded, and some that wait
+constexpr int kTasksPerThread = 3;  // one being encoded, the others waiting
 
 constexpr char kDatasetRoot[] = "the dataset root", kCheckpointRoot[] = "the checkpoint root";
 
@@ -46,7 +46,7 @@ absl::Status CheckRequest(const PackRequest& request) {
   return check(request.output, ".bin", datasets ? kDatasetRoot : kCheckpointRoot);
 }
 
-// How many bytes they have, if all of them can be opened.
+// Returns the inputs' bytes in all, or the error of the first that cannot be opened.
 absl::StatusOr<int64_t> Measure(const RootDir& root, const std::vector<std::string>& inputs) {
   int64_t bytes = 0;
   for (const std::string& input : inputs) {
@@ -58,7 +58,7 @@ absl::StatusOr<int64_t> Measure(const RootDir& root, const std::vector<std::stri
   return bytes;
 }
 
-// They were whole when somebody chose them.
+// Counts the tokens of token files, which were valid when the job was submitted.
 absl::StatusOr<int64_t> CountTokens(const RootDir& root, const std::vector<std::string>& names) {
   int64_t tokens = 0;
   for (const std::string& name : names) {
@@ -91,7 +91,7 @@ class Packing {
     for (;;) {
       absl::StatusOr<LineBlock> block = reader.Next();
       if (!block.ok()) {
-        RETURN_IF_ERROR(FinishTasks(0));  // what is wrong with an earlier line comes first
+        RETURN_IF_ERROR(FinishTasks(0));  // an error in an earlier line comes first
         return block.status();
       }
       if (block->bytes.empty()) break;
@@ -112,7 +112,7 @@ class Packing {
   int64_t done_bytes() const { return done_bytes_; }
 
  private:
-  // The oldest ones, until at most `left` are under way.
+  // Finishes the oldest tasks until at most `left` are under way.
   absl::Status FinishTasks(size_t left) {
     while (tasks_.size() > left) {
       const EncodeTask& task = *tasks_.front();

@@ -1,8 +1,8 @@
-// JSONL to packed tokens, by the parts beside it (block_reader, document, document_encoder, encoder_pool,
-// token_writer).
+// Packs JSONL files into a file of tokens, using block_reader, document, document_encoder, encoder_pool and
+// token_writer.
 //
-// The same inputs and tokenizer give the same bytes, whatever the threads; inputs follow each other, unshuffled.
-// Memory: some blocks a thread, whatever the inputs' size.
+// The same inputs and tokenizer give the same bytes for any number of threads; inputs follow each other, unshuffled.
+// Memory: some blocks per thread, independent of the inputs' size.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ namespace switchyard::server {
 struct PackerOptions {
   std::string dataset_root = {};     // empty: this server has none
   std::string checkpoint_root = {};  // likewise
-  // The served model's: TextProcessor's, which outlive the packer; null = it has none.
+  // The served model's, owned by its TextProcessor and outliving the packer; null = the model has none.
   const tokenizer::Tokenizer* tokenizer = nullptr;
   const text::ModelChatTemplate* chat_template = nullptr;
   std::string model = {};  // its folder
@@ -29,7 +29,7 @@ class Packer final : public DataPreparer {
  public:
   explicit Packer(PackerOptions options) : options_(std::move(options)) {}
 
-  // Errors of a line: INVALID_ARGUMENT "FILE:LINE (byte BYTE): what", with these as metadata.
+  // An error in a line is INVALID_ARGUMENT "FILE:LINE (byte BYTE): what", with file, line and byte as metadata.
   absl::StatusOr<PackedData> Pack(const PackRequest& request,
                                   absl::FunctionRef<bool(int64_t, int64_t)> progress) override;
 

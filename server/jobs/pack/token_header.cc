@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kChunkBytes = 1 << 20;  // a multiple of any token's bytes
 
-// Reads as much as there is.
+// Reads until `to` is full or the file ends.
 absl::StatusOr<size_t> ReadAt(int fd, const std::string& name, int64_t begin, absl::Span<char> to) {
   ssize_t read = -1;
   do {

@@ -1,5 +1,6 @@
-// Files of packed tokens beneath a root: the header, whether windows have a target, whether tokens are in range. Blocks
-// on the disk; thread-safe.  Errors: the root's; Unavailable where reading fails; all begin with the name.
+// Reads and checks files of packed tokens beneath a root: the header, whether windows have a target, whether tokens are
+// in range.  Blocks on the disk; thread-safe.  Errors begin with the file's name: the root's, or Unavailable if reading
+// fails.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,12 @@
 
 namespace switchyard::server {
 
-// Reads no token.  Errors: also those of DecodeTokenHeader (InvalidArgument).
+// Reads the header only.  Errors: also DecodeTokenHeader's (InvalidArgument).
 absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name);
-// Whether windows of `length` tokens have a target (token_format.h).  `header`: the file's.  Errors: the root's, and
-// Unavailable where reading fails.
+// Returns whether any window of `length` tokens has a target (token_format.h).  `header`: the file's.
 absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
                                    int64_t length);
-// Checks that the first `max_bytes` of the tokens are below `vocab`, whatever the header says; workers check the others
+// Checks that the tokens in the first `max_bytes` are below `vocab`, whatever the header says; workers check the rest
 // (workers/train/data/token_file.h).  Errors: also InvalidArgument "NAME: token 7 is 400, outside [0, 300)".
 absl::Status ScanTokens(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
                         int64_t vocab, int64_t max_bytes);

@@ -72,7 +72,8 @@ absl::Status TokenWriter::Open() {
   }
   UniqueFd fd(openat(folder_.get(), part_name_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (fd.get() < 0) return FromErrno("cannot be made");
-  // Whoever held the lock may have renamed this very file while we waited to open it: then it is theirs.
+  // The former holder of the lock may have renamed this file to its final name meanwhile: then it is not a part any
+  // more.
   struct stat opened = {}, named = {};
   const bool ours = flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fstat(fd.get(), &opened) == 0 &&
                     fstatat(folder_.get(), part_name_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -88,7 +89,7 @@ absl::Status TokenWriter::Open() {
   return absl::OkStatus();
 }
 
-// On the same disk, gone with its descriptor.
+// Opens a file on the same disk that disappears with its descriptor.
 absl::StatusOr<UniqueFd> TokenWriter::OpenUnnamed(absl::string_view suffix) {
   const std::string name = absl::StrCat(part_name_, ".", suffix);
   UniqueFd fd(
@@ -137,8 +138,8 @@ absl::Status TokenWriter::AppendParts(const PackedTokens& tokens) {
 
 absl::Status TokenWriter::Append(const PackedTokens& tokens) { return Failed(AppendParts(tokens)); }
 
-// Puts what is in another file behind the tokens, from the next multiple of 8 on.
-absl::Status TokenWriter::CopyFrom(AppendFile* part, absl::FunctionRef<absl::Status()> tell) {
+// Appends another file's bytes after the tokens, from the next multiple of 8 on.
+absl::Status TokenWriter::CopyFrom(AppendFile* part, absl::FunctionRef<absl::Status()> check) {
   RETURN_IF_ERROR(AppendHashed(std::string(static_cast<size_t>(-tokens_.size() & 7), '\0')));
   RETURN_IF_ERROR(part->Flush());
   std::string piece(kPieceBytes, '\0');
@@ -149,21 +150,21 @@ absl::Status TokenWriter::CopyFrom(AppendFile* part, absl::FunctionRef<absl::Sta
     if (count == 0) return absl::DataLossError(absl::StrCat("a file of ours ends at byte ", at));
     RETURN_IF_ERROR(AppendHashed(absl::string_view(piece.data(), static_cast<size_t>(count))));
     at += count;
-    RETURN_IF_ERROR(tell());
+    RETURN_IF_ERROR(check());
   }
   return absl::OkStatus();
 }
 
-absl::Status TokenWriter::WriteRest(absl::FunctionRef<absl::Status()> tell) {
+absl::Status TokenWriter::WriteRest(absl::FunctionRef<absl::Status()> check) {
   header_.masked = num_trained_ < header_.num_tokens;
   if (header_.masked) {
     if (header_.num_tokens % 8 != 0) {
       const char last = static_cast<char>(mask_bits_);
       RETURN_IF_ERROR(mask_.Append(absl::string_view(&last, 1)));
     }
-    RETURN_IF_ERROR(CopyFrom(&mask_, tell));
+    RETURN_IF_ERROR(CopyFrom(&mask_, check));
   }
-  RETURN_IF_ERROR(CopyFrom(&documents_, tell));
+  RETURN_IF_ERROR(CopyFrom(&documents_, check));
   RETURN_IF_ERROR(tokens_.Flush());
   return WriteAt(tokens_.fd(), 0, jobs::EncodeTokenHeader(header_));
 }
@@ -187,9 +188,9 @@ absl::Status TokenWriter::Publish() {
   return absl::OkStatus();
 }
 
-absl::Status TokenWriter::Finish(absl::FunctionRef<absl::Status()> tell) {
-  RETURN_IF_ERROR(Failed(WriteRest(tell)));
-  RETURN_IF_ERROR(tell());
+absl::Status TokenWriter::Finish(absl::FunctionRef<absl::Status()> check) {
+  RETURN_IF_ERROR(Failed(WriteRest(check)));
+  RETURN_IF_ERROR(check());
   return Failed(Publish());
 }
 

@@ -1,9 +1,9 @@
-// Writes a file of packed tokens (scheduler/jobs/token_format.h) that is there whole or not at all.
+// Writes a file of packed tokens (scheduler/jobs/token_format.h), whole or not at all.
 //
-// Memory does not grow with the file.  It is written as ".NAME.part" beside its place, made durable and then renamed; a
-// killed writer leaves at most that, and the next one begins it anew.  A lock excludes a second writer.
-// Thread-compatible.  Errors name the file: AlreadyExists, Aborted (another writer), ResourceExhausted (no room), else
-// what the disk says.
+// Memory does not grow with the file.  It writes ".NAME.part" beside the final place, makes it durable and renames it;
+// a killed writer leaves at most that file, which the next one overwrites.  A lock excludes a second writer.
+// Thread-compatible.  Errors name the file: AlreadyExists, Aborted (another writer), ResourceExhausted (no room), or
+// the system's error.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct TokenWriterOptions {
   uint64_t tokenizer = 0;
 };
 
-// A file that is appended to in large pieces.
+// A file to which bytes are appended in large pieces.
 class AppendFile {
  public:
   AppendFile() = default;
@@ -36,7 +36,7 @@ class AppendFile {
 
   int fd() const { return fd_.get(); }
   int64_t size() const { return end_ + static_cast<int64_t>(waiting_.size()); }
-  // Errno's status, without the file's name.
+  // Returns errno's status, without the file's name.
   absl::Status Append(absl::string_view bytes);
   absl::Status Flush();
 
@@ -49,13 +49,13 @@ class AppendFile {
 class TokenWriter {
  public:
   static absl::StatusOr<std::unique_ptr<TokenWriter>> Create(UniqueFd folder, TokenWriterOptions options);
-  // Removes what was not finished.
+  // Removes an unfinished file.
   ~TokenWriter();
 
   absl::Status Append(const PackedTokens& tokens);
-  // The file is durable when this returns OK.  `tell` is called between pieces and before slow calls; an error from it
-  // ends the work.  REQUIRES: a document was appended; this is the last call.
-  absl::Status Finish(absl::FunctionRef<absl::Status()> tell);
+  // The file is durable when this returns OK.  `check` is called between pieces and before slow calls; its error ends
+  // the work.  REQUIRES: a document was appended; this is the last call.
+  absl::Status Finish(absl::FunctionRef<absl::Status()> check);
 
   int64_t num_documents() const { return header_.num_documents; }
   int64_t num_tokens() const { return header_.num_tokens; }
@@ -67,9 +67,9 @@ class TokenWriter {
   absl::StatusOr<UniqueFd> OpenUnnamed(absl::string_view suffix);
   absl::Status AppendParts(const PackedTokens& tokens);
   void AppendMask(const PackedTokens& tokens, std::string* bytes);
-  absl::Status CopyFrom(AppendFile* part, absl::FunctionRef<absl::Status()> tell);
+  absl::Status CopyFrom(AppendFile* part, absl::FunctionRef<absl::Status()> check);
   absl::Status AppendHashed(absl::string_view bytes);
-  absl::Status WriteRest(absl::FunctionRef<absl::Status()> tell);
+  absl::Status WriteRest(absl::FunctionRef<absl::Status()> check);
   absl::Status Publish();
   absl::Status Failed(const absl::Status& status) const;
 
@@ -77,10 +77,10 @@ class TokenWriter {
   const TokenWriterOptions options_;
   const std::string part_name_;
   jobs::TokenFileHeader header_;
-  AppendFile tokens_, mask_, documents_;  // the latter two have no name, and go where the tokens are in the end
-  uint8_t mask_bits_ = 0;                 // of the last tokens, fewer than 8
+  AppendFile tokens_, mask_, documents_;  // the latter two are unnamed files, appended to the tokens at the end
+  uint8_t mask_bits_ = 0;                 // of the last tokens, which are fewer than 8
   int64_t num_trained_ = 0;
-  bool unfinished_ = false;  // part_name_ is ours to remove
+  bool unfinished_ = false;  // this writer must remove part_name_
 };
 
 }  // namespace switchyard::server

@@ -50,7 +50,7 @@ class Beginnings {
   const std::function<bool()>& cancelled_;
 };
 
-// Up to the EOS that ends a turn, if one does.
+// Returns the end of the EOS that ends a turn; the end of the turn if there is none.
 size_t TurnEnd(absl::string_view turn, absl::string_view eos) {
   const absl::string_view stripped = absl::StripTrailingAsciiWhitespace(turn);
   return !eos.empty() && absl::EndsWith(stripped, eos) ? stripped.size() : turn.size();
@@ -72,7 +72,8 @@ class TokenFinder {
     bool cut;  // the byte lies within this token
   };
   absl::StatusOr<Place> Find(size_t byte) {
-    // The tokens since the last border that no token lies on: linear where a text's parts have the whole's tokens.
+    // Only the text since the last border between tokens is encoded: linear if parts of the text have the same tokens
+    // as the whole.
     ASSIGN_OR_RETURN(const std::vector<int32_t> part, encode_(text_.substr(byte_, byte - byte_)));
     const absl::Span<const int32_t> rest = ids_.subspan(token_);
     if (CommonPrefix(part, rest) == part.size()) {

@@ -52,7 +52,7 @@ void Attempt::OnStarted(WorkerId id, int64_t step, absl::Time now) {
 
 bool Attempt::OnWord(WorkerId id, bool is_note, absl::Time now) {
   if (aborted_ || Find(id) != &members_[0]) return false;
-  // A step needs all ranks; another one's word that it has started may still be on its way.
+  // A step needs all ranks, though another rank's report of its start may still be on its way.
   if (!is_note) all_started_ = true;
   if (stopping_) return true;
   deadline_ = now + (all_started_ ? limits_.stall : limits_.form);
@@ -151,7 +151,7 @@ jobs::TrainEnd Attempt::Verdict() const {
   if (!failure_.ok()) return {jobs::TrainOutcome::kFailed, failure_};
   if (!block_.ok()) return {jobs::TrainOutcome::kBlocked, block_};
   const jobs::TrainOutcome first = members_[0].end.outcome;
-  // Its last checkpoint is on the disk, whatever became of the others afterwards.
+  // Rank 0's last checkpoint is on the disk, however the other ranks ended.
   if (first == jobs::TrainOutcome::kFinished || (first == jobs::TrainOutcome::kStopped && stopping_))
     return {first, {}};
   if (aborted_) return {jobs::TrainOutcome::kLost, fault_};

@@ -1,12 +1,12 @@
-// One attempt of a job: its ranks from StartTraining until all of them have ended.
+// State machine of one attempt of a job: its ranks, from StartTraining until all of them have ended.
 //
 //   forming ──all started──► running ──┬─ the ranks end by themselves, or as they were asked to
 //      └───────── Abort ───────────────┴─► ended or lost, every one
 //
-// The first fault (a rank's link, a rank that reports LOST or FAILED, a time limit) aborts the others; a rank that does
-// not end then loses its link.  FAILED of any rank is the verdict, then BLOCKED of any, whenever it comes: a peer may
-// have taken it for a loss.  Else it is rank 0's where that has done what was wanted, else the first fault.
-// Thread-compatible; reads no clock.
+// The first fault (a broken link, a rank that reports LOST or FAILED, a time limit) aborts the other ranks; a rank that
+// does not end then loses its link.  The verdict is FAILED if any rank reports it, else BLOCKED if any does, even late,
+// since its peers may have reported a loss first.  Otherwise it is rank 0's end if rank 0 finished or stopped as asked,
+// else the first fault. Thread-compatible; reads no clock.
 #pragma once
 
 #include <string>
@@ -21,41 +21,42 @@ namespace switchyard::server {
 class Attempt {
  public:
   struct Limits {
-    absl::Duration form = absl::Minutes(10);   // until all ranks have started: their models are loaded
-    absl::Duration stall = absl::Minutes(30);  // between two words of rank 0, and for a stop with a checkpoint
+    absl::Duration form = absl::Minutes(10);   // until all ranks have started, with their models loaded
+    absl::Duration stall = absl::Minutes(30);  // between two reports of rank 0, and for a stop with a checkpoint
     absl::Duration stop_now = absl::Seconds(30);
-    absl::Duration cancel_save = absl::Minutes(5);  // for a checkpoint of a job that is cancelled; then stop_now
+    absl::Duration cancel_save = absl::Minutes(5);  // for the checkpoint of a cancelled job; then stop_now
     absl::Duration last_ranks = absl::Minutes(1);   // between the first rank's end and the last's
-    absl::Duration abort = absl::Seconds(30);       // until a rank that was told has ended
+    absl::Duration abort = absl::Seconds(30);       // until an aborted rank has ended
   };
 
-  // members[r] has rank r.
+  // members[r] is rank r.
   Attempt(int64_t epoch, std::vector<TrainingWorker> members, const Limits& limits, absl::Time now);
 
-  // Sends each rank its assignment: `assignment` with epoch, rank, world and reach filled in.
+  // Sends each rank `assignment` with its epoch, rank, world and reach filled in.
   void Start(jobs::TrainingAssignment assignment);
-  // Each is nothing for a worker that is no member, or has ended.
+  // Events of workers; ignored for a worker that is no member or has ended.
   void OnStarted(WorkerId id, int64_t step, absl::Time now);
-  // Rank 0 has done something, so all have started; or it has sent a note, and they need not have.  False: not rank 0,
-  // or the attempt is being aborted.
+  // A worker has reported progress, or a note.  Progress of rank 0 means that all ranks have started; a note does not.
+  // Returns false if the worker is not rank 0 or the attempt is being aborted.
   bool OnWord(WorkerId id, bool is_note, absl::Time now);
   void OnEnded(WorkerId id, jobs::TrainEnd end, absl::Time now);
   void OnLost(WorkerId id, const std::string& reason, absl::Time now);
 
-  // Again only for a stop without a checkpoint after one with.
+  // Asks the ranks to stop.  A second call only counts if it is without a checkpoint and the first was with one.
   void Stop(jobs::StopKind kind, absl::Time now);
-  // With a checkpoint if that takes no longer than cancel_save, else without; a slice is not waited for longer.
+  // Stops with a checkpoint if that takes no longer than cancel_save, else without; Postpone does not extend this.
   void Cancel(absl::Time now);
-  // The first reason counts.
+  // Aborts all ranks.  Only the first reason counts.
   void Abort(absl::Status reason, absl::Time now);
-  // The ranks had to wait so long: what they are awaited for may come later, but for their end at once or a cancel.
+  // Extends the deadline by a time in which the ranks could not run, except that of an immediate stop or a cancel.
   void Postpone(absl::Duration by);
-  // Those that did not end when they were told are given up: they are returned, nobody can use them any more.
+  // Checks the deadline.  Gives up ranks that did not end when they were asked to, and returns them; they are of no use
+  // any more.
   std::vector<TrainingWorker> CheckTime(absl::Time now);
 
   int64_t epoch() const { return epoch_; }
   bool all_started() const { return all_started_; }
-  int64_t first_step() const { return first_step_; }  // of rank 0; what it went on from
+  int64_t first_step() const { return first_step_; }  // from which rank 0 went on
   bool stopping() const { return stopping_; }
   bool over() const;
   // REQUIRES: over().
@@ -82,10 +83,10 @@ class Attempt {
   bool cancelled_ = false;
   bool aborted_ = false;
   absl::Status fault_;    // the first
-  absl::Status failure_;  // of the first rank that says FAILED; OK: none does
+  absl::Status failure_;  // of the first rank that reported FAILED; OK: none did
   absl::Status block_;    // likewise BLOCKED
   absl::Time deadline_;
-  std::string awaited_;  // by deadline_: "all ranks to start"
+  std::string awaited_;  // what deadline_ is for: "all ranks to start"
 };
 
 }  // namespace switchyard::server

@@ -12,10 +12,10 @@
 namespace switchyard::server {
 namespace {
 
-// In the job's folder: what its text became, datasets and evaluation.
+// Names of the packed files in the job's folder.
 constexpr const char* kPackedNames[] = {"datasets.bin", "evaluation.bin"};
 constexpr int kPackedFiles = 2;
-constexpr int kDatasets = 0, kEvaluation = 1;  // of them
+constexpr int kDatasets = 0, kEvaluation = 1;  // indexes of kPackedNames
 
 const std::vector<std::string>& FilesOf(const jobs::JobSpec& spec, int kind) {
   return kind == kDatasets ? spec.datasets : spec.evaluation;
@@ -52,7 +52,7 @@ bool JobPreparation::StartNext() {
     if (kind == kDatasets) request.counted = NamesOf(spec, kind, /*text=*/false);
     request.output_root = PackRoot::kCheckpoints;
     request.output = absl::StrCat(job_->id, "/", kPackedNames[kind]);
-    request.replace = true;  // an earlier try's, not known to be whole
+    request.replace = true;  // an earlier try may have left an incomplete file
     request.tokenizer = spec.base_checkpoint.empty() ? spec.architecture : spec.base_checkpoint;
     packing_ = true;
     context_.book->Note(job_, absl::StrCat("turns text into tokens: ", kPackedNames[kind]));
@@ -83,7 +83,7 @@ absl::Status JobPreparation::CheckBatch(const PackedData& packed) const {
                         {{"field", "spec.datasets"}, {"limit", absl::StrCat(batch)}, {"actual", absl::StrCat(tokens)}});
 }
 
-// Files of tokens beside the text may have targets: whether one is in a window the workers find out before step 1.
+// Token files beside the text may have targets; workers check before step 1 whether a window has one.
 absl::Status JobPreparation::CheckTargets(const PackedData& packed) const {
   const int kind = job_->files_ready;
   if (packed.trained_tokens > 0 || !NamesOf(job_->spec, kind, /*text=*/false).empty()) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Makes a job's data ready before it takes workers: text files become tokens, one file for datasets, then one for
-// evaluation.  The host packs on another thread; this starts it and checks the result.  Thread-compatible.
+// Prepares a job's data before it takes workers: packs text files into tokens, one file for datasets, then one for
+// evaluation.  The host packs on another thread; this class starts that and checks the result.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,18 @@ class JobPreparation {
  public:
   JobPreparation(RunContext* context, Job* job) : context_(*context), job_(job) {}
 
-  // Starts what comes next.  False: all is ready.  REQUIRES: !packing().
+  // Starts the next pack.  Returns false if all data is ready.  REQUIRES: !packing().
   bool StartNext();
   bool packing() const { return packing_; }
   void Cancel() { context_.host->CancelPrepare(job_->id); }
   void OnProgress(int64_t done, int64_t total);
-  // The host is through with it.  REQUIRES: packing().
+  // The host has finished the pack.  REQUIRES: packing().
   void End() { packing_ = false; }
-  // Checks what was packed last together with the tokens beside it; specs without text are checked at their submission.
+  // Checks the last pack, together with the job's token files.  (Specs without text are checked when they are
+  // submitted.)
   absl::Status Check(const PackedData& packed) const;
 
-  // Files that ranks read: tokens as they are, then what was made of text.
+  // The files that ranks read: the spec's token files, then the packed text.
   static std::vector<jobs::TrainFile> Training(const jobs::JobSpec& spec);
   static std::vector<jobs::TrainFile> Evaluation(const jobs::JobSpec& spec);
 

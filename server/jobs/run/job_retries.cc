@@ -10,7 +10,7 @@ namespace switchyard::server {
 
 void JobRetries::Lose(Job* job, const absl::Status& why) {
   ++counts_->losses;
-  // A full disk says nothing of the job: it waits until there is room again, for a while by itself.
+  // A full disk is no fault of the job, which retries for a while until there is room again.
   const bool full = why.code() == absl::StatusCode::kResourceExhausted;
   if (full) {
     const int64_t now = host_->UnixMs();

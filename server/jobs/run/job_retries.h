@@ -1,6 +1,6 @@
-// Decides what follows when a job cannot go on: it tries again after a pause that doubles with each loss, it has FAILED
-// after too many without getting ahead, or it is PAUSED with an error that only a user can repair.  A full disk counts
-// as no loss, for a while.  Thread-compatible; each call writes to the journal.
+// Policy for jobs that cannot go on: a job tries again after a pause that doubles with each loss, has FAILED after too
+// many losses without progress, or is PAUSED with an error that only a user can repair.  For a while a full disk does
+// not count as a loss.  Thread-compatible; each call writes to the journal.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace switchyard::server {
 
 class JobRetries {
  public:
-  // All borrowed.  load statistics: its losses and blocks are counted here.
+  // All borrowed.  Losses and blocks are counted in `counts`.
   JobRetries(const JobOptions* options, TrainingHost* host, JobBook* book, TrainingCounts* counts)
       : options_(*options), host_(host), book_(book), counts_(counts) {}
 
-  // Its attempt was lost, or what was to make its data ready.
+  // The job's attempt was lost, or its preparation failed.
   void Lose(Job* job, const absl::Status& why);
   void Fail(Job* job, const absl::Status& why);
-  // PAUSED by itself; `error`, which has a reason, stays until it is resumed.
+  // Pauses the job with `error`, which has an ErrorReason and stays until the job is resumed.
   void Block(Job* job, const absl::Status& error);
 
-  // Whether it waits after a loss; until then, or until somebody asks for it.
+  // Whether the job pauses after a loss, until its time has come or EndPause is called.
   bool Pauses(const Job& job) const;
   void EndPause(const Job& job) { not_before_.erase(job.sequence); }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr absl::Duration kJournalPause = absl::Seconds(1);
 
-// What a job that goes on no more leaves behind.
+// Says in words which steps an ended job has saved.
 std::string Kept(const Job& job) {
   const int64_t done = job.progress.has_value() ? job.progress->step : 0;
   const int64_t saved = job.checkpoint.has_value() ? job.checkpoint->step : 0;
@@ -25,7 +25,7 @@ std::string Kept(const Job& job) {
   return absl::StrCat("steps ", saved + 1, " to ", done, " are not saved");
 }
 
-// Whether the same would happen again.
+// Whether another attempt would fail in the same way.
 bool IsFault(const absl::Status& status) {
   constexpr absl::StatusCode kFaults[] = {absl::StatusCode::kInvalidArgument,    absl::StatusCode::kNotFound,
                                           absl::StatusCode::kFailedPrecondition, absl::StatusCode::kPermissionDenied,
@@ -34,7 +34,7 @@ bool IsFault(const absl::Status& status) {
          std::find(std::begin(kFaults), std::end(kFaults), status.code()) != std::end(kFaults);
 }
 
-// To the state that follows an attempt.
+// Moves the job to the state that follows its attempt.
 void MoveOn(const RunContext& context, Job* job, const jobs::TrainEnd& end, bool over_runtime, bool draining) {
   const auto happen = [&](jobs::JobEvent event, const std::string& reason) {
     context.book->Happen(job, event, reason, context.host->UnixMs());
@@ -50,7 +50,7 @@ void MoveOn(const RunContext& context, Job* job, const jobs::TrainEnd& end, bool
     if (job->state == jobs::JobState::kPreparing) happen(jobs::JobEvent::kStart, "all ranks have started");
     happen(jobs::JobEvent::kFinish, "all steps are done");
   } else if (cancelled) {
-    // Also where its checkpoint could not be saved: nobody waits for it any more.
+    // Even if the checkpoint could not be saved, a cancelled job is over.
     happen(stop, absl::StrCat(how, "; ", Kept(*job)));
   } else if (end.outcome == jobs::TrainOutcome::kFailed) {
     if (jobs::SaysNotFinite(end.status)) ++context.counts->not_finite;
@@ -92,7 +92,7 @@ void JobRun::OnPrepared(const absl::StatusOr<PackedData>& packed) {
     if (const absl::Status saved = context_.book->Save(job_); !saved.ok()) LogWarn(saved.message());
     return Prepare();
   }
-  // It was there when the job was submitted.
+  // The file existed when the job was submitted.
   if (absl::IsNotFound(status) || rpc::ReasonOf(status) == v1::DATASET_CHANGED) {
     context_.retries->Block(
         job_, rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, status.message()));
@@ -127,7 +127,7 @@ void JobRun::TryStart() {
   if (const int idle = context_.pools->Of(job_->spec).NumIdle(); idle < job_->spec.workers) {
     return Note(absl::StrCat("waits for workers: ", idle, " of ", job_->spec.workers, " are free"));
   }
-  // No worker may hear of a number that a server after this one would give out again.
+  // An attempt's number is journaled before a worker receives it, so that no later server uses it again.
   ++job_->attempt;
   if (const absl::Status saved = context_.book->Save(job_); !saved.ok()) {
     --job_->attempt;

@@ -1,4 +1,4 @@
-// A job under way, from its turn in the queue until its attempt is over and it moves to the state that follows:
+// State machine of a job under way, from its turn in the queue until its attempt is over and the job moves on:
 //
 //   Prepare ─► waits for workers (Tick) ─► attempt ─► over()
 // Thread-compatible; reads the host's clock.
@@ -21,7 +21,7 @@ namespace switchyard::server {
 
 class JobRun {
  public:
-  // Both borrowed.  metrics_slot: the lowest free one.  REQUIRES: the job is PREPARING.
+  // Context and job are borrowed.  metrics_slot: the lowest free one.  REQUIRES: the job is PREPARING.
   JobRun(RunContext* context, Job* job, int metrics_slot)
       : context_(*context),
         job_(job),
@@ -29,23 +29,23 @@ class JobRun {
         preparation_(context, job),
         progress_(context, job) {}
 
-  // Makes its data ready, then waits for workers.
+  // Prepares the job's data, then waits for workers.
   void Prepare();
   void OnPrepareProgress(int64_t done, int64_t total) { preparation_.OnProgress(done, total); }
   void OnPrepared(const absl::StatusOr<PackedData>& packed);
-  // Starts the attempt once there are workers; watches its time.  Returns workers that were given up for good.
+  // Starts the attempt once there are workers; checks its time limits.  Returns workers that were given up for good.
   std::vector<TrainingWorker> Tick(absl::Time now);
   void StopAsAsked();
-  // The server stops: it saves and waits for the next one.
+  // The server stops: the job saves and waits for the next server.
   void Drain();
-  // It could not run for so long, which is no fault of its ranks.
+  // The attempt could not run for this time, which is no fault of its ranks.
   void Postpone(absl::Duration by, absl::Time now);
   void Note(const std::string& note) { context_.book->Note(job_, note); }
 
-  // A report of one of its workers.  REQUIRES: has_workers().
+  // Handles a report of one of the job's workers.  REQUIRES: has_workers().
   void Receive(WorkerId id, TrainingReport report);
   void OnLost(WorkerId id, const std::string& reason);
-  // Moves the job on if all ranks have ended.
+  // Moves the job to its next state if all ranks have ended.
   void ConcludeIfOver();
 
   const Job& job() const { return *job_; }
@@ -53,7 +53,7 @@ class JobRun {
   const RunProgress& progress() const { return progress_; }
   bool has_workers() const { return attempt_ != nullptr; }
   bool HasWorker(WorkerId id) const;
-  int64_t epoch() const { return attempt_ == nullptr ? 0 : attempt_->epoch(); }  // 0: of no attempt
+  int64_t epoch() const { return attempt_ == nullptr ? 0 : attempt_->epoch(); }  // 0 without an attempt
   bool over() const { return over_; }
 
  private:
@@ -69,8 +69,8 @@ class JobRun {
   RunProgress progress_;
   std::unique_ptr<Attempt> attempt_;
   std::string store_token_;
-  std::string warnings_;                        // of its ranks' starts
-  absl::Time retry_at_ = absl::InfinitePast();  // of a start that the journal refused
+  std::string warnings_;                        // from its ranks' starts
+  absl::Time retry_at_ = absl::InfinitePast();  // after the journal refused a start
   bool over_runtime_ = false;
   bool draining_ = false;
   bool over_ = false;

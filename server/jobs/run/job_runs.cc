@@ -137,7 +137,7 @@ void JobRuns::OnTrainer(WorkerId id, std::shared_ptr<TrainerClient> client, flee
       draining_ ? ServerStopsError() : pool.Register(id, client, std::move(info), context_.host->Now());
   if (status.ok()) return;
   LogWarn("training worker ", id, " is refused: ", status.message());
-  if (!serves) client->Close(status);  // else it serves on
+  if (!serves) client->Close(status);  // a worker that serves keeps its link
 }
 
 void JobRuns::OnTrainerHeartbeat(WorkerId id) { context_.pools->alone.Heartbeat(id, context_.host->Now()); }
@@ -179,7 +179,7 @@ void JobRuns::Fence(const TrainingWorker& trainer, const std::string& why) {
   OnTrainerLost(trainer.id, why);
 }
 
-// The attempt's end, whose ranks have not all ended.
+// Ends an attempt whose ranks have not all ended.
 void JobRuns::GiveUp(JobRun* run, const std::vector<TrainingWorker>& workers) {
   for (const TrainingWorker& trainer : workers) {
     if (!trainer.info.also_trains) {
@@ -190,7 +190,7 @@ void JobRuns::GiveUp(JobRun* run, const std::vector<TrainingWorker>& workers) {
             ") did not end when it was told; no job begins there until it does");
     context_.pools->serving.Strand(trainer.id);
   }
-  if (!workers[0].info.also_trains) return;  // who was fenced is lost, and has ended the run, which is away
+  if (!workers[0].info.also_trains) return;  // fencing has lost the workers, which ended and removed the run
   run->ConcludeIfOver();
   RemoveIfOver(run);
 }

@@ -1,8 +1,8 @@
-// The jobs under way; routes what training workers and the host report to them, by a worker's id, an attempt's epoch or
-// a job's id.  Reports of another epoch than the job's are dropped.  All calls on one thread (job_loop.h).
+// The jobs under way.  Routes reports of training workers and of the host to them, by a worker's id, an attempt's epoch
+// or a job's id; drops reports of other epochs.  All calls must come on one thread (job_loop.h).
 //
-// A worker of this machine that falls silent loses its process; one that also serves, and does not end its training
-// when it should, keeps its place and gets no other job until it does.
+// A local worker that falls silent is killed.  A worker that also serves and does not end its training in time keeps
+// serving, and gets no other job until it has ended.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,12 @@ class JobRuns final : public TrainerEvents {
 
   // REQUIRES: the job is PREPARING and not under way.
   void Begin(Job* job);
-  // A user has paused or cancelled it.  Nothing where it is not under way.
+  // Stops a job that a user has paused or cancelled, if it is under way.
   void StopAsAsked(const Job& job);
-  // Workers that jobs under way still wait for: of those that serve, or of the others.
+  // Number of workers for which jobs under way still wait: workers that also serve, or training workers.
   int NumAwaited(bool on_serving_workers) const;
   void Tick();
-  // Running jobs stop with a checkpoint and wait for the next server; no worker is taken in any more.
+  // Stops running jobs with a checkpoint, so that they wait for the next server; refuses further workers.
   void Drain();
   bool draining() const { return draining_; }
   bool empty() const { return runs_.empty(); }
@@ -52,20 +52,20 @@ class JobRuns final : public TrainerEvents {
  private:
   JobRun* OfEpoch(int64_t epoch);
   JobRun* OfJob(const std::string& job_id);
-  // Each that is under way now, while any may end.
+  // Visits each run; `visit` may remove runs.
   void ForEach(const std::function<void(JobRun*)>& visit);
   void RemoveIfOver(const JobRun* run);
-  // Asks the engine for time slices where a job wants them, and does not count the time that it could not use.
-  // run: the one whose attempt is on serving workers; null: none is.
+  // Asks the engine for time slices if a job wants them, and does not count the time in which it had none. `run`: the
+  // run on serving workers; null if there is none.
   void WatchSlices(JobRun* run, absl::Time now);
-  // Ends a worker that is of no use any more, by its process where that is this machine's.
+  // Ends the link of a worker that is of no use any more, and kills it if it is local.
   void Fence(const TrainingWorker& trainer, const std::string& why);
   void GiveUp(JobRun* run, const std::vector<TrainingWorker>& workers);
 
   RunContext context_;
   std::map<int64_t, JobRun> runs_;  // by the job's sequence
   bool draining_ = false;
-  // Of time slices, at the last tick.
+  // Time slices, as of the last tick.
   absl::Time watched_at_ = absl::InfinitePast(), last_slice_at_ = absl::InfinitePast();
   absl::Duration given_;
 };

@@ -1,4 +1,4 @@
-// What the jobs under way share.  Plain values; all of it is borrowed from the job manager.
+// Context that the jobs under way share.  Plain values, borrowed from the job manager.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@ namespace switchyard::server {
 
 class JobRetries;
 
-// Limits and durations that the job manager keeps; they do not change after the start.
+// The job manager's limits and durations, constant after the start.
 struct JobOptions {
   TrainerPool::Options trainers;
-  int serving_workers = 0;  // that also train; 0: they do not
+  int serving_workers = 0;  // serving workers that also train; 0: none do
   Attempt::Limits limits;
   size_t max_open_jobs = 1000;
   size_t max_kept_jobs = 10000;
-  int max_losses = 10;  // in a row without a new checkpoint or a step beyond the furthest
+  int max_losses = 10;  // in a row, without a new checkpoint or a step further than before
   absl::Duration first_pause = absl::Milliseconds(250);  // after the first loss; doubles with each
   absl::Duration longest_pause = absl::Minutes(1);
-  absl::Duration full_disk = absl::Hours(1);        // how long a job tries again and again while the disk is full
-  absl::Duration save_progress = absl::Seconds(1);  // at most so often
+  absl::Duration full_disk = absl::Hours(1);        // how long a job retries while the disk is full
+  absl::Duration save_progress = absl::Seconds(1);  // shortest time between two writes of progress
   int64_t form_deadline_ms = 60000;
 };
 
@@ -36,9 +36,9 @@ struct RunContext {
   JobBook* book = nullptr;
   TrainerPools* pools = nullptr;
   JobRetries* retries = nullptr;
-  ProgressSink* sink = nullptr;  // null: nobody writes curves
+  ProgressSink* sink = nullptr;  // null: curves are not written
   TrainingCounts* counts = nullptr;
-  int64_t last_epoch = 0;  // of all attempts so far
+  int64_t last_epoch = 0;  // of the newest attempt
 };
 
 }  // namespace switchyard::server

@@ -43,7 +43,7 @@ void RunProgress::OnStep(const jobs::TrainProgress& progress) {
 }
 
 void RunProgress::Count(int64_t tokens_before, const jobs::TrainProgress& progress) {
-  // A worker's nonsense must not make a counter fall.
+  // A worker's invalid values must not decrease a counter.
   const auto positive = [](double value) { return value > 0 ? value : 0; };
   TrainingCounts& counts = *context_.counts;
   ++counts.steps;

@@ -1,5 +1,5 @@
-// Brings what an attempt reports while it trains into the job, the counts, the curves and, now and then, the journal;
-// measures how long the job has run.  Thread-compatible.
+// Records an attempt's progress: in the job, the counts, the curves and, at intervals, the journal.  Measures how long
+// the job has run.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ class RunProgress {
  public:
   RunProgress(RunContext* context, Job* job) : context_(*context), job_(job), ran_before_ms_(job->ran_ms) {}
 
-  // All ranks have started, and go on from this step.  Nothing where the job no longer waits for that.
+  // All ranks have started and go on from this step.  Does nothing if the job no longer waits for that.
   void Start(int64_t step, const std::string& warnings);
   void OnStep(const jobs::TrainProgress& progress);
   void OnEvaluated(const jobs::EvaluationResult& result);
   void OnSaved(jobs::SavedCheckpoint checkpoint);
-  // Writes what is new, at most so often.
+  // Journals new progress, at most every JobOptions::save_progress.
   void Save();
-  // It could not run for so long: that time does not count.
+  // Excludes a time in which the attempt could not run.
   void Postpone(absl::Duration by, absl::Time now);
-  // The attempt is over: counts the time that it ran.
+  // Ends the attempt: adds its running time to the job's.
   void End();
 
   bool running() const { return running_since_ < absl::InfiniteFuture(); }

@@ -31,13 +31,13 @@ constexpr int kCannotRun = 127;  // exec failed
 constexpr absl::Duration kReapPoll = absl::Milliseconds(2);
 constexpr int64_t kStopPollMs = 50;
 
-// A child whose standard output is `answers`, the write end of a pipe.
+// Starts a child whose standard output is `answers`, the write end of a pipe.
 absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int answers) {
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
   const pid_t server = getpid();
-  // Between fork and exec only async-signal-safe calls (as in local_fleet.cc).
+  // Between fork and exec only async-signal-safe calls are allowed (as in local_fleet.cc).
   const pid_t pid = fork();
   if (pid < 0) return absl::UnavailableError(absl::StrCat("cannot fork: ", std::strerror(errno)));
   if (pid == 0) {
@@ -54,7 +54,7 @@ absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int answers) {
   return pid;
 }
 
-// Its end; whoever has not ended by `deadline` is killed.
+// Waits for the child, kills it at `deadline`, and returns how it ended.
 std::string Reap(pid_t pid, absl::Time deadline) {
   int status = 0;
   while (waitpid(pid, &status, WNOHANG) == 0) {
@@ -69,7 +69,7 @@ std::string Reap(pid_t pid, absl::Time deadline) {
   return absl::StrCat("signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
 }
 
-// The first line that comes through the pipe, or all up to its end.
+// Reads the first line from the pipe, or everything if it ends without a newline.
 absl::StatusOr<std::string> ReadLine(int fd, const ModelCheckOptions& options, absl::Time deadline) {
   std::string text;
   while (text.find('\n') == std::string::npos) {
@@ -105,7 +105,7 @@ absl::StatusOr<TrainedModelFacts> Ask(const ModelCheckOptions& options, const st
   RETURN_IF_ERROR(pid.status());
   const absl::StatusOr<std::string> text = ReadLine(ends[0], options, deadline);
   const bool whole = text.ok() && text->find('\n') != std::string::npos;
-  // What follows a line, or an answer that is given up, nobody waits for.
+  // After a whole line, or an error, the child is killed at once.
   const std::string end = Reap(*pid, text.ok() && !whole ? deadline : absl::InfinitePast());
   RETURN_IF_ERROR(text.status());
   if (whole) return ParseModelCheckLine(text->substr(0, text->find('\n')));
@@ -117,7 +117,7 @@ constexpr int kMaxDepth = 64;
 constexpr int kMaxKeys = 4096;
 constexpr int64_t kMost = int64_t{1} << 32;
 
-// workers/model/families has the same ones; what they do not train they say themselves.
+// The architectures of workers/model/families; workers refuse models of these that they cannot train.
 constexpr absl::string_view kGpt2Moe = "Gpt2MoeForCausalLM";
 constexpr absl::string_view kArchitectures[] = {kGpt2Moe, "MixtralForCausalLM", "OlmoeForCausalLM",
                                                 "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"};
@@ -126,7 +126,7 @@ class Config {
  public:
   explicit Config(const nlohmann::json& json) : json_(json) {}
 
-  // The first of `keys` that is there; `otherwise` if none is and it is not negative.
+  // Returns the first of `keys` that exists; without any, `otherwise` unless that is negative (an error).
   absl::StatusOr<int64_t> Whole(std::initializer_list<const char*> keys, int64_t otherwise) const {
     for (const char* key : keys) {
       const auto it = json_.find(key);
@@ -164,7 +164,7 @@ absl::StatusOr<std::string> Architecture(const nlohmann::json& json) {
       absl::StrCat("config.json: architectures: ", Quote(name), " is unknown; known are ", known));
 }
 
-// Attention and experts of every layer, embedding and head; norms and routers are too few to count.
+// Counts attention and experts of every layer, embedding and head; ignores norms and routers, which are small.
 absl::StatusOr<double> CountParameters(const Config& config, const TrainedModelFacts& facts) {
   int64_t hidden = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, width = 0, shared = 0, dense = 0, step = 0;
   ASSIGN_OR_RETURN(hidden, config.Whole({"hidden_size"}, -1));

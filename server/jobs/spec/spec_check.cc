@@ -19,14 +19,14 @@ namespace switchyard::server {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr int64_t kMaxScannedBytes = 64 << 20;  // of tokens, of all files of a list
+constexpr int64_t kMaxScannedBytes = 64 << 20;  // of tokens, over all files of a list
 
 absl::Status BadFile(absl::string_view field, const absl::Status& status) {
   return rpc::MakeError(status.code(), v1::BAD_FILE, absl::StrCat(field, ": ", status.message()),
                         {{"field", std::string(field)}});
 }
 
-// It is packed when the job's turn comes; nothing at all can be told before.
+// Text is only packed at the job's turn, so this checks no more than that the file is not empty.
 absl::Status CheckText(const RootDir& root, const std::string& name, absl::string_view field) {
   const absl::StatusOr<int> fd = root.OpenFile(name);
   if (!fd.ok()) return BadFile(field, fd.status());
@@ -37,11 +37,11 @@ absl::Status CheckText(const RootDir& root, const std::string& name, absl::strin
   return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(name), ": is empty: it has no documents")));
 }
 
-// What the files of a list have together.
+// Facts about all files of a list together.
 struct DataFacts {
-  bool text = false;        // some files are text, whose tokens are counted when it is packed
+  bool text = false;        // some files are text; their tokens are counted when they are packed
   int64_t tokens = 0;       // of the .bin files
-  bool has_target = false;  // of one of those
+  bool has_target = false;  // some .bin file has a target
 };
 
 absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl::string_view list, const RootDir& root,
@@ -141,17 +141,17 @@ absl::Status CheckModelFolder(const jobs::JobSpec& spec, const RootDir& root, ab
   return absl::OkStatus();
 }
 
-// Which folder the model is of, and what field says so.
+// The model's folder and the spec's field that names it.
 struct ModelFolder {
   std::string field, folder;
-  bool has_weights = false;  // that the job begins from
+  bool has_weights = false;  // the job begins from its weights
 };
 ModelFolder ModelFolderOf(const jobs::JobSpec& spec) {
   if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint, true};
   return {"spec.architecture", spec.architecture, false};
 }
 
-// The workers' own word on it, as the API has it.
+// Converts the refusal of the workers' program to the API's error.
 absl::Status Refusal(const ModelFolder& model, const absl::Status& said) {
   if (absl::IsNotFound(said)) return BadFile(model.field, said);
   return BadFile(model.field, absl::InvalidArgumentError(absl::StrCat(Quote(model.folder), ": ", said.message())));
@@ -176,7 +176,7 @@ absl::StatusOr<TrainedModelFacts> ReadFacts(const ModelFolder& model, const Root
 }  // namespace
 
 double CheckpointBytes(const jobs::JobSpec& spec, double parameters) {
-  // Weights, and of each parameter its master and two moments.
+  // Weights, and for each parameter its master and two moments.
   const double weight = spec.dtype == jobs::TrainDType::kF64 ? 8 : spec.dtype == jobs::TrainDType::kF32 ? 4 : 2;
   const double state = spec.dtype == jobs::TrainDType::kF64 ? 8 : 4;
   return parameters * (weight + 3 * state) * (spec.checkpoints.keep_last + 1);
@@ -200,7 +200,7 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
     return BadFile("spec.datasets", absl::InvalidArgumentError(
                                         absl::StrCat("dataset has ", data.tokens, " tokens, batch needs ", batch)));
   }
-  // (Of text it is known when it is packed.)
+  // (For text this is checked when it is packed.)
   if (!data.text && !data.has_target) {
     return BadFile("spec.datasets", jobs::NoTargetError(spec.datasets.size(), data.tokens, window));
   }

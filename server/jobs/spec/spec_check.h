@@ -1,5 +1,5 @@
-// What a job's spec says of this machine: the files that it names are really opened, beneath their roots, and there is
-// room for its checkpoints.  Blocks on the disk; thread-safe.
+// Checks a job's spec against this machine: opens the files that it names, beneath their roots, and checks that there
+// is room for its checkpoints.  Blocks on the disk; thread-safe.
 #pragma once
 
 #include "absl/status/status.h"
@@ -18,12 +18,13 @@ namespace switchyard::server {
 absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
                             const CheckModelFn& check_model);
 
-// Whether the model of a job can be dealt out to another number of workers.  INVALID_ARGUMENT (BAD_FIELD, "workers"),
-// or as above for a model that is no longer there.
+// Checks whether the job's model can be split among another number of workers.  INVALID_ARGUMENT (BAD_FIELD,
+// "workers"), or the errors above for a model that no longer exists.
 absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,
                                  const CheckModelFn& check_model);
 
-// Most bytes of checkpoints at a time, one being written included, beside those that keep_every_steps keeps for ever.
+// Returns the most bytes of checkpoints that exist at a time, including one being written, but without those that
+// keep_every_steps keeps for ever.
 double CheckpointBytes(const jobs::JobSpec& spec, double parameters);
 
 }  // namespace switchyard::server

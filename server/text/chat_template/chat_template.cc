@@ -6,9 +6,9 @@
 #include "scheduler/base/status_macros.h"
 #include "server/text/chat_template/interpreter/interpreter.h"
 #include "server/text/chat_template/interpreter/runtime.h"
-#include "server/text/chat_template/json.h"
 #include "server/text/chat_template/parser/ast.h"
 #include "server/text/chat_template/parser/parser.h"
+#include "server/text/chat_template/value_json.h"
 
 namespace switchyard::text {
 namespace {

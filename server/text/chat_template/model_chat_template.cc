@@ -18,17 +18,17 @@ namespace switchyard::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using PlainJson = nlohmann::json;  // for files: an ordered object looks its keys up one by one
+using PlainJson = nlohmann::json;  // for files, since lookups in an ordered object are linear
 
 constexpr size_t kMaxConfigBytes = size_t{64} << 20;
 constexpr int kMaxConfigDepth = 64;
 constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kTemplateFile[] = "chat_template.jinja";
-constexpr char kTemplateFolder[] = "additional_chat_templates";  // beside it, by name, where there are several
+constexpr char kTemplateFolder[] = "additional_chat_templates";  // further templates, by name
 constexpr const char* kSpecialTokens[] = {"bos_token", "eos_token", "unk_token",  "sep_token",
                                           "pad_token", "cls_token", "mask_token", "additional_special_tokens"};
 
-// nullopt: no such file.
+// Returns nullopt if there is no such file.
 absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path, size_t max_bytes) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
@@ -43,7 +43,7 @@ absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path, 
   return std::move(text).str();
 }
 
-// A file of the model's directory; nullopt: no such file.
+// Reads a file of the model's directory; nullopt if there is no such file.
 absl::StatusOr<std::optional<std::string>> ReadOwn(const ModelDir& dir, const std::string& path,
                                                    const std::string& name, size_t max_bytes) {
   absl::StatusOr<std::string> text = dir.ReadSmallFile(name, static_cast<int64_t>(max_bytes));
@@ -52,7 +52,7 @@ absl::StatusOr<std::optional<std::string>> ReadOwn(const ModelDir& dir, const st
   return *std::move(text);
 }
 
-// An empty object when there is no such file.
+// Returns an empty object if there is no such file.
 absl::StatusOr<PlainJson> ReadConfig(const ModelDir& dir, const std::string& dir_path, const std::string& name) {
   ASSIGN_OR_RETURN(const std::optional<std::string> text, ReadOwn(dir, dir_path, name, kMaxConfigBytes));
   if (!text.has_value()) return PlainJson::object();
@@ -66,7 +66,7 @@ absl::StatusOr<ChatTemplate> ParseFrom(const std::string& path, absl::string_vie
   return parsed;
 }
 
-// A token's text: spelled out, or as an added token {"content": …}.  Null when it is neither.
+// Returns a token's text, given as a string or as an added token {"content": …}; null for anything else.
 Json TokenText(const PlainJson& token) {
   if (token.is_string()) return token.get_ref<const std::string&>();
   if (token.is_object() && token.contains("content") && token["content"].is_string()) {
@@ -91,7 +91,7 @@ Json SpecialTokens(const PlainJson& config, const PlainJson& map) {
   return out;
 }
 
-// Many templates print "None" for a null, and do well without the key: HuggingFace leaves it out.
+// Leaves out keys that are null, as HuggingFace does, since many templates would print "None".
 Json WithoutNulls(const Json& message) {
   Json out = Json::object();
   for (const auto& [key, value] : message.items()) {
@@ -100,7 +100,7 @@ Json WithoutNulls(const Json& message) {
   return out;
 }
 
-// Reasoning comes under three names; templates read the first or, for gpt-oss, the second.
+// Clients send reasoning under one of three names; templates read the first or, for gpt-oss, the second.
 Json WithReasoning(const Json& message) {
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
     if (!message.contains(name) || message[name].is_null()) continue;
@@ -114,20 +114,20 @@ Json WithReasoning(const Json& message) {
 
 constexpr char kProbe[] = "Switchyard-probes-content";
 
-// One user's message with that content; empty where the template fails on it.
+// Renders a user's message with that content; returns an empty text if the template fails.
 std::string Try(const ChatTemplate& chat, Json variables, Json content) {
   variables["messages"] = Json::array({{{"role", "user"}, {"content", std::move(content)}}});
   const absl::StatusOr<RenderedChat> out = chat.RenderChat(variables, {absl::UnixEpoch(), absl::UTCTimeZone()});
   return out.ok() ? out->text : std::string();
 }
 
-// Whether `chat` prints content that is a text, but not content that is a list of parts
-// ([{"type": "text", "text": "Hi"}]): it fails on them, drops them, or prints the list itself.  Found by rendering one
-// message both ways; false where the template renders neither.
+// Whether `chat` prints content that is a text, but not content that is a list of parts ([{"type": "text", "text":
+// "Hi"}]): it fails on them, drops them, or prints the list itself.  Found by rendering one message both ways; false if
+// the template renders neither.
 bool KnowsTextOnly(const ChatTemplate& chat, const Json& variables) {
   if (!absl::StrContains(Try(chat, variables, kProbe), kProbe)) return false;
   const std::string parts = Try(chat, variables, Json::array({{{"type", "text"}, {"text", kProbe}}}));
-  // As Python's repr and as JSON prints the part's last item.
+  // The end of the part as Python's repr and as JSON print it.
   const bool printed = absl::StrContains(parts, absl::StrCat("'text': '", kProbe)) ||
                        absl::StrContains(parts, absl::StrCat("\"text\": \"", kProbe));
   return printed || !absl::StrContains(parts, kProbe);
@@ -219,7 +219,7 @@ void ModelChatTemplate::TryContents() {
   tool_use_knows_text_only_ = KnowsTextOnly(*tool_use_, variables);
 }
 
-// As transformers does: any template file makes it forget the configuration's.
+// As in transformers, a template file replaces all templates of the configuration.
 absl::Status ModelChatTemplate::LoadFiles(const ModelDir& dir, const std::string& path,
                                           const ChatTemplateLimits& limits) {
   ASSIGN_OR_RETURN(const std::optional<std::string> source, ReadOwn(dir, path, kTemplateFile, limits.max_source_bytes));

@@ -1,4 +1,4 @@
-// A model's chat template(s) and special tokens, found where HuggingFace keeps them.
+// A model's chat templates and special tokens, read from the files where HuggingFace keeps them.
 //
 // Immutable and thread-safe after loading.  Reads chat_template.jinja and additional_chat_templates/NAME.jinja, else
 // tokenizer_config.json's `chat_template` (a string, or a list of {name, template}); special tokens (bos_token,
@@ -25,20 +25,20 @@ struct ChatRequest {
 
 class ModelChatTemplate {
  public:
-  // `override_file` (--chat_template) is used instead of the model's own template when it is not empty.
-  // Errors: NOT_FOUND when there is no template at all, INVALID_ARGUMENT with the path of a malformed file.
+  // `override_file` (--chat_template) is used instead of the model's own template when it is not empty.  NOT_FOUND:
+  // there is no template.  INVALID_ARGUMENT names a malformed file's path.
   static absl::StatusOr<ModelChatTemplate> Load(const std::string& model_dir, const std::string& override_file = "",
                                                 const ChatTemplateLimits& limits = {});
 
-  // As above, of a directory that is open; `path` stands for it in messages.
+  // The same for an open directory; `path`: its name in messages.
   static absl::StatusOr<ModelChatTemplate> LoadFrom(const ModelDir& dir, const std::string& path,
                                                     const std::string& override_file = "",
                                                     const ChatTemplateLimits& limits = {});
 
-  // The prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and
-  // template_args, which win over all but messages, tools and add_generation_prompt.  With tools, the template named
-  // "tool_use" serves if there is one.  Content that is a list of parts (OpenAI's [{"type": "text", "text": "Hi"}]) is
-  // joined where that template knows text only.  Tokenize the text without adding special tokens.
+  // Renders the prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and
+  // template_args, which override all but messages, tools and add_generation_prompt.  With tools, the template named
+  // "tool_use" is used if there is one.  Content that is a list of parts (OpenAI's [{"type": "text", "text": "Hi"}]) is
+  // joined if the template supports text only.  Tokenize the result without adding special tokens.
   absl::StatusOr<RenderedChat> RenderChat(const ChatRequest& request, const ChatTemplateClock& clock) const;
 
  private:

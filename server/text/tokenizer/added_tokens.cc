@@ -39,7 +39,7 @@ int32_t LongestMatcher::Find(absl::string_view text, size_t pos, size_t* length)
   auto low = entries_.begin() + first_byte_[first];
   auto high = entries_.begin() + first_byte_[first + 1];
   int32_t found = -1;
-  // [low, high) are the entries that agree with the text so far; an entry that ends here sorts first among them.
+  // [low, high) are the entries that match the text so far; an entry that ends here sorts first among them.
   for (size_t depth = 1; low != high; ++depth) {
     if (low->text.size() == depth) {
       found = low->value;
@@ -76,13 +76,14 @@ absl::Status AddedTokens::Add(const Field& field, const Vocabulary& model_vocabu
   ASSIGN_OR_RETURN(token.rstrip, field["rstrip"].BoolOr(false));
   ASSIGN_OR_RETURN(token.special, field["special"].BoolOr(false));
   ASSIGN_OR_RETURN(token.normalized, field["normalized"].BoolOr(!token.special));
-  if (token.content.empty()) return absl::OkStatus();  // HuggingFace passes it by; it takes no id
+  if (token.content.empty()) return absl::OkStatus();  // ignored, as by HuggingFace; it gets no id
   if (token.content.size() > kMaxContentBytes) {
     return field["content"].Error(
         absl::StrCat("expected at most ", kMaxContentBytes, " bytes, found ", token.content.size()));
   }
   if (const auto same = by_content_.find(token.content); same != by_content_.end()) {
-    // As HuggingFace does: one token, which keeps its id and stays special; the last entry sets the rest.
+    // As in HuggingFace, equal contents are one token, which keeps its id and stays special; the last entry sets the
+    // rest.
     AddedToken& known = tokens_[same->second];
     token.id = known.id;
     token.special |= known.special;
@@ -100,7 +101,8 @@ absl::Status AddedTokens::Add(const Field& field, const Vocabulary& model_vocabu
   } else {
     next_id_ = std::max(next_id_, token.id + 1);
   }
-  if (token.id != declared_id && !std::exchange(warned_, true)) {  // the first one: the others mostly follow from it
+  if (token.id != declared_id &&
+      !std::exchange(warned_, true)) {  // only the first one is logged, since the others mostly follow from it
     LogWarn(field["id"]
                 .Error(absl::StrCat("declared ", declared_id, " for ", Quote(token.content), ", used ", token.id))
                 .message());
@@ -120,10 +122,11 @@ absl::Status AddedTokens::BuildMatchers(const Field& list, const Normalizer& nor
       if (!status.ok()) return list.Error(absl::StrCat(Quote(token.content), ": ", status.message()));
     }
     token.spelling = content.text;
-    // A token that its normalizer empties can never be found.
+    // A token that its normalizer makes empty never matches.
     if (!content.text.empty()) (token.normalized ? normalized_ : raw_).Add(content.text, static_cast<int32_t>(i));
   }
-  // HuggingFace looks the spelling up among the contents: a special token that its normalizer changes is not skipped.
+  // As in HuggingFace, which compares spellings with contents, a special token that its normalizer changes is not
+  // skipped.
   for (AddedToken& token : tokens_) {
     const auto same = by_content_.find(token.spelling);
     token.skippable = same != by_content_.end() && tokens_[same->second].special;

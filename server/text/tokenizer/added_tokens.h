@@ -1,7 +1,8 @@
-// Added tokens (special tokens and added words): whole strings that are cut out of the text before the model sees it.
+// Added tokens (special tokens and added words): strings that are cut out of the text before the model tokenizes the
+// rest.
 //
-// Const after Parse, thread-safe.  Matching is leftmost-longest; its time is linear in the text (times the longest
-// added token at worst, where tokens begin alike).
+// Const after Parse, thread-safe.  Matching is leftmost-longest.  Its time is linear in the text; at worst, if tokens
+// begin alike, times the longest added token.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 #include "server/text/tokenizer/models/vocabulary.h"
 #include "server/text/tokenizer/stages/normalizer.h"
 #include "server/text/tokenizer/work_guard.h"
@@ -24,21 +25,21 @@ struct AddedToken {
   int32_t id = -1;
   std::string content;
   std::string spelling;      // what the decoder gets: the normalized content if `normalized`, else the content
-  bool single_word = false;  // matches only where no word character is beside it
-  bool lstrip = false;       // takes the whitespace on its left with it
+  bool single_word = false;  // matches only if no word character is beside it
+  bool lstrip = false;       // includes the whitespace on its left
   bool rstrip = false;       // and on its right
-  bool normalized = false;   // is looked for in the normalized text, itself normalized
+  bool normalized = false;   // is normalized, and matched against the normalized text
   bool special = false;      // is plain text when special tokens are not allowed
-  bool skippable = false;    // left out of decoded text, if asked: its spelling is some special token's content
+  bool skippable = false;    // may be left out of decoded text: its spelling is a special token's content
 };
 
-// A set of strings that finds the longest one that begins at a place.
+// A set of strings that finds its longest one at a position of a text.
 class LongestMatcher {
  public:
-  // Find returns `value` for this text.  Of equal texts the first one stays.  REQUIRES: text is not empty.
+  // Adds a text for which Find returns `value`.  Of equal texts the first counts.  REQUIRES: text is not empty.
   void Add(std::string text, int32_t value);
   void Build();
-  // The longest text that `text` has at `pos`: its value, and its length; -1 if there is none.
+  // Finds the longest added string at `pos` of `text`: returns its value and length; -1 if there is none.
   int32_t Find(absl::string_view text, size_t pos, size_t* length) const;
 
  private:
@@ -52,23 +53,24 @@ class LongestMatcher {
 
 class AddedTokens {
  public:
-  // Ids are given as HuggingFace gives them: the vocabulary's for a token that it has, else the next free one; a file
-  // that declares another is warned about in the log.  `normalizer` may be empty.  `model_vocabulary` is for this call.
+  // Assigns ids as HuggingFace does: the vocabulary's for a token that it contains, else the next free one; the log
+  // warns about a file that declares other ids.  `normalizer` may be empty.  `model_vocabulary` is borrowed for this
+  // call only.
   static absl::StatusOr<AddedTokens> Parse(const Field& list, const Vocabulary& model_vocabulary,
                                            const Normalizer& normalizer);
 
-  // A stretch of a text: an added token (id >= 0) or plain text (id = -1).
+  // A part of a text: an added token (id >= 0) or plain text (id = -1).
   struct Part {
     int32_t id;
     size_t begin;
     size_t end;
   };
-  // Cuts `text` at the tokens whose `normalized` is as given.  The parts cover the text; a token that strips on its
+  // Cuts `text` at the tokens with this value of `normalized`.  The parts cover the text; a token that strips on its
   // right may overlap the next.  Special tokens are text when allow_special is false.
   absl::Status Split(absl::string_view text, bool normalized, bool allow_special, WorkGuard* guard,
                      std::vector<Part>* parts) const;
 
-  // Null if the id is not an added token's.
+  // Returns null if the id is not an added token's.
   const AddedToken* Find(int32_t id) const;
   int32_t IdOf(absl::string_view content) const;  // -1: none
   bool IsSkippable(int32_t id) const;

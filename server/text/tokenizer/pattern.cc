@@ -6,7 +6,7 @@
 namespace switchyard::tokenizer {
 namespace {
 
-// A hostile file can make text grow (a short pattern, a long content); nothing honest comes near.
+// A hostile file can make text grow (a short pattern, a long content); real files never come near this limit.
 constexpr size_t kMaxReplacedBytes = size_t{1} << 30;
 
 }  // namespace

@@ -10,7 +10,7 @@ struct Part {
   bool matched;
 };
 
-// Appends the pieces that the parts of one piece make.
+// Joins the parts of one piece by `behavior`, and appends the new pieces.
 void Join(SplitBehavior behavior, const std::vector<Part>& parts, std::vector<Match>* out) {
   const size_t first = out->size();
   bool previous_matched = false;
@@ -38,7 +38,7 @@ void Join(SplitBehavior behavior, const std::vector<Part>& parts, std::vector<Ma
       return;
     case SplitBehavior::kMergedWithNext:
       for (size_t i = 0; i < parts.size(); ++i) {
-        // A match joins what follows, unless that is a match as well.
+        // A match joins the part after it, unless that is also a match.
         const bool joined = i > 0 && parts[i - 1].matched && !parts[i].matched;
         if (joined) {
           out->back().end = parts[i].span.end;

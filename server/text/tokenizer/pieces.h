@@ -1,6 +1,7 @@
-// A text and the stretches of it that the model sees one by one, in order, without overlap, never empty.
+// A text and its pieces, which the model tokenizes one by one: in order, without overlap, never empty.
 //
-// One buffer for all pieces: splitting moves offsets; only ByteLevel and Metaspace, which change characters, copy text.
+// All pieces share one buffer: splitting only changes offsets; ByteLevel and Metaspace, which change characters, copy
+// the text.
 #pragma once
 
 #include <string>
@@ -24,7 +25,7 @@ struct Pieces {
   bool AtOrigin(Match span) const { return starts_at_origin && span.begin == 0; }
 };
 
-// The fate of the stretches that a pattern matched.  On "the-final--countdown" and "-":
+// What happens to the matches of a pattern.  For "the-final--countdown" and "-":
 enum class SplitBehavior {
   kRemoved,             // the  final  countdown
   kIsolated,            // the  -  final  -  -  countdown
@@ -33,7 +34,7 @@ enum class SplitBehavior {
   kContiguous,          // the  -  final  --  countdown
 };
 
-// Finds the matches in one piece's text, left to right, offsets relative to it.
+// Finds the matches in one piece's text, left to right, with offsets relative to the piece.
 using FindMatches = absl::FunctionRef<absl::Status(absl::string_view, absl::FunctionRef<absl::Status(Match)>)>;
 
 // Splits every piece.  `invert` swaps the matches with the text between them.

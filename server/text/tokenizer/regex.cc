@@ -16,8 +16,8 @@ namespace switchyard::tokenizer {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 64 << 10;
-// Backtracking steps of one search (one pcre2_match): a base and a share of the text's length, since a run of n spaces
-// costs n steps rightly.
+// Limit of backtracking steps of one search (one pcre2_match): a base plus a multiple of the text's length, since a run
+// of n spaces rightly costs n steps.
 constexpr uint32_t kBaseMatchLimit = 1'000'000;
 constexpr uint32_t kMatchLimitPerByte = 16;
 constexpr uint32_t kMaxMatchLimit = 1u << 31;
@@ -52,7 +52,7 @@ absl::Status SearchError(int code, size_t start) {
   return absl::InternalError(message);
 }
 
-// Made once per thread, since the JIT stack is reserved memory.
+// Returns the thread's JIT stack, made once per thread since it reserves memory.
 pcre2_jit_stack* ThreadJitStack(void*) {
   thread_local const JitStack stack(pcre2_jit_stack_create(kJitStackStartBytes, kJitStackBytes, nullptr));
   return stack.get();
@@ -79,7 +79,7 @@ absl::StatusOr<Regex> Regex::Compile(absl::string_view oniguruma) {
     return absl::InvalidArgumentError(
         absl::StrCat("regex: ", ErrorText(error), " at offset ", offset, " (as rewritten for PCRE2)"));
   }
-  // Without JIT (a hardened kernel may refuse executable memory) the interpreter does the same, slower.
+  // Without JIT (a hardened kernel may refuse executable memory) PCRE2's interpreter is used, which is slower.
   (void)pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return Regex(std::move(code));
 }
@@ -100,7 +100,7 @@ absl::Status Regex::ForEachMatch(absl::string_view text, absl::FunctionRef<absl:
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) return SearchError(found, start);
     const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());
-    // \K in a lookaround can give nonsense; such a pattern is not one that a tokenizer has.
+    // \K in a lookaround can give such matches; no real tokenizer has such a pattern.
     if (span[0] > span[1] || span[0] < start) return absl::InvalidArgumentError("regex: a match ends before it begins");
     if (span[0] == span[1] && last_end == span[1]) {
       start += start < text.size() ? Utf8Length(text[start]) : 1;

@@ -1,7 +1,7 @@
 // A compiled regular expression (PCRE2 with JIT, UTF and Unicode properties) as tokenizer.json files hold them.
 //
-// Thread-safe: const after Compile; each search has its own match data.  Bounded: a search that backtracks more than
-// its limit ends with an error instead of hanging, memory has a limit too.  Does not capture.
+// Thread-safe: const after Compile; each search has its own match data.  Bounded: a search that backtracks or uses
+// memory beyond its limits ends with an error instead of hanging.  Does not capture.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ struct Match {
 
 class Regex {
  public:
-  // From Oniguruma syntax (see regex_syntax.h).
+  // Compiles a pattern in Oniguruma's syntax (see regex_syntax.h).
   static absl::StatusOr<Regex> Compile(absl::string_view oniguruma);
 
-  // Calls `visit` for each match from left to right, without overlap; an empty match right behind the previous one is
+  // Calls `visit` for each match from left to right, without overlap; an empty match right after the previous one is
   // skipped.  The visitor's error ends the search and is returned.  ResourceExhausted: backtracking hit its limit.
   // REQUIRES: text is valid UTF-8.
   absl::Status ForEachMatch(absl::string_view text, absl::FunctionRef<absl::Status(Match)> visit) const;
@@ -33,7 +33,7 @@ class Regex {
  private:
   explicit Regex(std::shared_ptr<const void> code) : code_(std::move(code)) {}
 
-  std::shared_ptr<const void> code_;  // a pcre2_code, which copies of this object share
+  std::shared_ptr<const void> code_;  // a pcre2_code, shared by copies of this object
 };
 
 }  // namespace switchyard::tokenizer

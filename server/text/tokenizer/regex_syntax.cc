@@ -16,7 +16,7 @@ constexpr char kWordInSet[] = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr char kWord[] = R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
 constexpr char kNotWord[] = R"([^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE}])";
 
-// POSIX names whose Unicode meaning differs from PCRE2's; the others are alike ([:graph:] and [:print:] nearly).
+// POSIX classes whose Unicode meaning differs from PCRE2's; the others agree ([:graph:] and [:print:] nearly).
 constexpr std::pair<absl::string_view, absl::string_view> kPosixClasses[] = {
     {"alpha", R"(\p{Alphabetic})"}, {"alnum", R"(\p{Alphabetic}\p{Nd})"}, {"upper", R"(\p{Uppercase})"},
     {"lower", R"(\p{Lowercase})"},  {"space", R"(\p{White_Space})"},      {"punct", R"(\p{P}\p{S})"},
@@ -44,7 +44,8 @@ class Rewriter {
     pos_ = std::min(pos_ + count, in_.size());
   }
 
-  // One element outside a character class; atom_ is where the last one, which a quantifier repeats, begins in out_.
+  // Rewrites one element outside a character class.  atom_ is the start in out_ of the last one, which a quantifier
+  // repeats.
   absl::Status Step() {
     switch (in_[pos_]) {
       case '\\':
@@ -77,7 +78,7 @@ class Rewriter {
     }
   }
 
-  // Bytes of the character here, so that a quantifier takes a whole one.
+  // Returns the bytes of the character here, so that a quantifier repeats a whole one.
   size_t Character() const {
     size_t length = 1;
     while (pos_ + length < in_.size() && (static_cast<unsigned char>(in_[pos_ + length]) & 0xC0) == 0x80) ++length;
@@ -90,7 +91,7 @@ class Rewriter {
       return absl::OkStatus();
     }
     Copy(2);
-    if (At("#")) {  // a comment: up to the next parenthesis, nothing in it counts
+    if (At("#")) {  // a comment, up to the next parenthesis
       const size_t close = in_.find(')', pos_);
       if (close != absl::string_view::npos) Copy(close - pos_);
       return absl::OkStatus();
@@ -205,7 +206,7 @@ class Rewriter {
       }
       case 'p':
       case 'P':
-      case 'x': {  // with a braced argument, which is no repeat
+      case 'x': {  // its braced argument is no repeat
         const size_t close =
             pos_ + 2 < in_.size() && in_[pos_ + 2] == '{' ? in_.find('}', pos_) : absl::string_view::npos;
         Copy(close == absl::string_view::npos ? 2 : close + 1 - pos_);

@@ -1,4 +1,4 @@
-// Rewrites an Oniguruma (Ruby syntax) pattern, which is what tokenizer.json holds, to PCRE2's syntax.  Pure function.
+// Rewrites a pattern in Oniguruma's (Ruby) syntax, as in tokenizer.json, to PCRE2's syntax.  Pure function.
 //
 // Where the two differ, as measured against the `tokenizers` library:
 //   X{n,m}+     greedy repeat of a repeat, not possessive  ->  (?:X{n,m})+
@@ -10,8 +10,8 @@
 //   [:alpha:]   Alphabetic; likewise the other POSIX names  ->  \p{Alphabetic} ...
 //   \uHHHH      code point                                  ->  \x{HHHH}
 //   (?m)        `.` matches a newline                       ->  (?s)
-// `^` and `$` are line anchors there: compile with PCRE2_MULTILINE.  Sets inside sets and `&&` have no counterpart and
-// are refused.
+// `^` and `$` are line anchors in Oniguruma: compile with PCRE2_MULTILINE.  Sets inside sets and `&&` have no
+// counterpart and are refused.
 #pragma once
 
 #include <string>

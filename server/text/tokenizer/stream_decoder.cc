@@ -6,7 +6,7 @@
 namespace switchyard::tokenizer {
 namespace {
 
-// The chain's end: text comes out, token boundaries do not matter any more.
+// The end of the chain: collects text and ignores the ends of tokens.
 class Outlet : public DecoderStage {
  public:
   explicit Outlet(std::string* out) : out_(out) {}

@@ -136,7 +136,8 @@ void Tokenizer::FindAnchor() {
   anchor_again_ = two->substr(one->size());
 }
 
-// Decoders treat a text's ends differently (a prepended space goes), so the token is decoded between two others.
+// Decoders treat the ends of a text differently (they remove a prepended space), so the token is decoded between two
+// anchors.
 TokenPiece Tokenizer::PieceOf(int32_t id) const {
   const absl::string_view spelling = SpellingOf(id);
   if (spelling.empty()) return {};

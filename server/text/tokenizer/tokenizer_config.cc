@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "scheduler/base/status_macros.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 namespace switchyard::tokenizer {
 

@@ -1,5 +1,5 @@
-// Ends one call's work early: a hook, called every few thousand steps from the calling thread, may cancel it.  Borrows
-// the hook for the call.
+// Guard of one call's work: every few thousand steps it calls a hook, on the calling thread, which may cancel the work.
+// Borrows the hook for the call.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class WorkGuard {
   // `cancelled` may be empty.
   explicit WorkGuard(const std::function<bool()>& cancelled) : cancelled_(cancelled) {}
 
-  // Counts one step; now and then calls the hook.  Cancelled if that returns true.
+  // Counts one step; calls the hook at intervals.  Cancelled: the hook returned true.
   absl::Status Step() {
     if (++steps_ % kStepsPerQuestion != 0) return absl::OkStatus();
     return Ask();

@@ -13,7 +13,7 @@
 namespace switchyard::text {
 namespace {
 
-// Puts each run of combining marks into canonical order.  utf8proc would do it itself, by insertion: quadratic.
+// Puts each run of combining marks into canonical order; utf8proc's own insertion sort would be quadratic.
 void SortMarks(std::vector<utf8proc_int32_t>* chars) {
   const auto combining_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
   const auto by_class = [&](utf8proc_int32_t a, utf8proc_int32_t b) { return combining_class(a) < combining_class(b); };
@@ -30,10 +30,9 @@ void SortMarks(std::vector<utf8proc_int32_t>* chars) {
   }
 }
 
-// The normal forms of HuggingFace's library are of an old Unicode.  These are the characters that have a combining
-// class or a decomposition today and have none there (measured over all code points that Unicode 15 assigns): they stay
-// as they are and separate their neighbours.  U+11930 is one since the pair it made with U+11935
-// came later.
+// Characters that have a combining class or a decomposition today, but none in the old Unicode of HuggingFace's library
+// (compared over all code points that Unicode 15 assigns): they stay unchanged and separate their neighbours.  U+11930
+// is one of them because its composition with U+11935 is newer.
 constexpr std::pair<char32_t, char32_t> kInert[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0xECE, 0xECE},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},

@@ -1,5 +1,5 @@
-// The one table of characters: their classes, cases and normal forms, from utf8proc (Unicode 15; characters that
-// Unicode 14 assigned behave the same).  Pure functions; thread-safe.
+// The server's only table of characters: classes, cases and normal forms, from utf8proc (Unicode 15; characters of
+// Unicode 14 behave the same).  Pure functions; thread-safe.
 #pragma once
 
 #include <string>
@@ -22,18 +22,18 @@ bool IsSeparator(char32_t c);            // Z
 bool IsControlOrUnassigned(char32_t c);  // C (Cc, Cf, Cn, Co, Cs)
 bool IsWord(char32_t c);                 // `\w` of UTS 18: Alphabetic, M, Nd, Pc, Join_Control
 
-// One character for one, independent of its neighbours: not for ß, İ and a sigma that ends a word.
+// Map one character to one, independent of its neighbours; not correct for ß, İ and a sigma that ends a word.
 char32_t ToUppercase(char32_t c);
 char32_t ToLowercase(char32_t c);
 char32_t ToTitlecase(char32_t c);
 
-// Full lower case of one character, independent of its neighbours (final sigma is not special).
+// Appends the full lower case of one character, independent of its neighbours (the final sigma is not special).
 void AppendLowercase(char32_t c, std::string* out);
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// As HuggingFace's library normalizes: characters that Unicode gave a combining class or a decomposition lately stay as
-// they are.  Time O(n log n) also for long runs of combining marks.  REQUIRES: text is valid UTF-8.
+// Normalizes as HuggingFace's library does: characters that newer Unicode versions gave a combining class or a
+// decomposition stay unchanged.  O(n log n), also for long runs of combining marks.  REQUIRES: text is valid UTF-8.
 std::string Normalize(NormalForm form, absl::string_view text);
 
 }  // namespace switchyard::text

@@ -74,7 +74,7 @@ TEST(GenerateCommandTest, AModelWithoutTextShowsTokenIds) {
   EXPECT_EQ(run.out, "100 101 102\n");
 }
 
-// An answer of an end token alone, say: its text is empty, not its ids.
+// For example an answer that is only an end token: its text is empty, its ids are not.
 TEST(GenerateCommandTest, AnEmptyTextIsEmpty) {
   client::FakeServer server;
   server.model.set_has_tokenizer(true);

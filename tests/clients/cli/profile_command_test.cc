@@ -48,7 +48,7 @@ TEST_F(ProfileCommandTest, DocumentsAreCountedByPhase) {
   const absl::StatusOr<popularity::ProfileBundle> bundle = Read("one");
   ASSERT_TRUE(bundle.ok()) << bundle.status();
   EXPECT_EQ(bundle->model, "weights");
-  // Tokens a a b, then 100 and 101, whose experts are told.
+  // Tokens a a b, then 100 and 101, whose experts are returned.
   EXPECT_EQ(bundle->profiles[0].MarginalCounts(0)[1], 2);
   EXPECT_EQ(bundle->profiles[0].MarginalCounts(0)[2], 1);
   EXPECT_EQ(bundle->profiles[2].identity().phase, popularity::Phase::kDecode);

@@ -150,14 +150,14 @@ TEST_F(TraceCommandTest, OfATornFileWholeSequencesAreTaken) {
   ASSERT_EQ(Record({"--text=abcdefgh", "--max_tokens=3"}).exit_code, 0);
   std::string bytes = Bytes();
   const std::string whole = bytes;
-  // (No second sequence in it: one is begun.)
+  // Begins a second sequence without its content.
   bytes += "SEQ1";
   std::ofstream(path_, std::ios::binary) << bytes;
   client::CliRun run = client::RunCliWith({"trace", "show", path_});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("1 sequences"));
   EXPECT_THAT(run.err, AllOf(HasSubstr("sequence 1: byte"), HasSubstr("truncated"), HasSubstr("taking the 1 ")));
-  // Damage is not an interruption, and of nothing whole nothing is taken.
+  // A damaged file is refused, not cut like an interrupted one.
   bytes[whole.size() - 9] ^= 1;
   std::ofstream(path_, std::ios::binary) << bytes;
   EXPECT_EQ(client::RunCliWith({"trace", "show", path_}).exit_code, 2);
@@ -183,7 +183,7 @@ TEST_F(TraceCommandTest, WhatIsNoTraceIsNamed) {
   EXPECT_THAT(run.err, HasSubstr("workers is 9, wants 1 to 4, the experts"));
 }
 
-// Of a document nothing is sampled: sampling begins with the second token that is generated.
+// Sampling flags have no effect on a document without generated tokens after the first.
 TEST_F(TraceCommandTest, SamplingWithoutGeneratingIsRefused) {
   const client::CliRun run = Record({"--text=abc", "--temperature=0.5"});
   EXPECT_EQ(run.exit_code, 2);

@@ -169,14 +169,14 @@ TEST(ClientTest, UnaryCalls) {
   EXPECT_EQ((*client)->IsServing("nonsense").status().code(), absl::StatusCode::kNotFound);
 }
 
-// Why nothing answers is told: a name that is none, a port of another protocol, a port where nobody listens.
+// The error says why nothing answers: an invalid name, a port of another protocol, a port without a listener.
 TEST(ClientTest, AnUnknownHostIsNotARefusal) {
-  const absl::Status status = Client::Connect("no..host:50051").status();  // no question to a name server
+  const absl::Status status = Client::Connect("no..host:50051").status();  // needs no name server
   EXPECT_EQ(Describe(status).reason, "UNREACHABLE");
   EXPECT_EQ(std::string(status.message()), "cannot reach no..host:50051: no address is known for \"no..host\" (DNS)");
 }
 
-// Connects to what answers so and closes.
+// Connects to a server that sends this answer and closes.
 absl::Status ConnectToWebServer(absl::string_view answer, std::string* at) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};

@@ -1,4 +1,4 @@
-// What messages about experts' places are refused for; round_trip_test.cc has those that are right.
+// Bad messages about expert placement; round_trip_test.cc has the good ones.
 #include "proto/link/placement_codec.h"
 
 #include "gmock/gmock.h"
@@ -90,7 +90,7 @@ placement::ExpertReport Report() {
 }
 
 TEST(ExpertReportCodec, WhatCannotBeIsRefused) {
-  EXPECT_TRUE(FromProto(ToProto(placement::ExpertReport(), 1), 2, 4).ok()) << "nothing to tell";
+  EXPECT_TRUE(FromProto(ToProto(placement::ExpertReport(), 1), 2, 4).ok()) << "an empty report";
   const auto refusal = [](auto change) {
     v1::ExpertReport message = ToProto(Report(), 9);
     change(&message);

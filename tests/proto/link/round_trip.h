@@ -1,5 +1,5 @@
-// What a round trip over the worker link is: a struct with another value in each field goes into a message, the
-// message over the wire, and back.
+// Round trip over the worker link: a struct with a different value in each field is converted to a message, serialized,
+// and converted back.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ class Distinct {
   int last_ = 0;
 };
 
-// Names of fields, also of messages within, that have their default: what nobody has put there.  Of repeated messages
-// the first is looked at.
+// Returns the names of fields, including nested messages', that have their defaults, since nothing set them.  Of
+// repeated messages only the first is checked.
 inline std::vector<std::string> Unset(const google::protobuf::Message& message, const std::string& path = "") {
   using google::protobuf::FieldDescriptor;
   const google::protobuf::Reflection& get = *message.GetReflection();

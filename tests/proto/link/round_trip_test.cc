@@ -314,7 +314,7 @@ TEST(LinkRoundTrip, HowTrainingEnds) {
     EXPECT_EQ(*FromProto(ToProto(kind)), kind);
 }
 
-// The check itself: a message that lacks something is told.
+// Checks the check: a field that is unset is named.
 TEST(LinkRoundTrip, WhatIsUnsetIsNamed) {
   v1::StepPlan message = ToProto(Plan(), 1, absl::Seconds(1));
   message.clear_micro_batches();

@@ -1,4 +1,4 @@
-// Plans and results of steps on the worker link: what round_trip_test.cc cannot say.
+// Plans and results of steps on the worker link, beyond round_trip_test.cc.
 #include <cstdint>
 #include <numeric>
 #include <vector>

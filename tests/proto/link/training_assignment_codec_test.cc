@@ -1,4 +1,4 @@
-// An attempt on the link: unset fields of its spec have the defaults of job_spec.h, and what is unknown is said;
+// An attempt on the link: unset fields of its spec get the defaults of job_spec.h, unknown values are errors;
 // round_trip_test.cc has the rest.
 #include "proto/link/training_assignment_codec.h"
 

@@ -1,4 +1,4 @@
-// What each client holds, and who the client behind a peer's name is.
+// Shares of clients, and the client and address of a peer's name.
 #include "server/admission/client_shares.h"
 
 #include "gtest/gtest.h"

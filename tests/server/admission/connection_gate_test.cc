@@ -1,4 +1,4 @@
-// The door: how many connections it lets in, and that it stands whatever happens.
+// The connection gate: its limits, and that it keeps accepting after every fault.
 #include "server/admission/connection_gate.h"
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(30);
 
-// A client's end; closed with this object.
+// A client's socket; closed with this object.
 class Socket {
  public:
   explicit Socket(int port, const char* from = "127.0.0.1") : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -47,7 +47,7 @@ class Socket {
   Socket& operator=(const Socket&) = delete;
 
   int fd() const { return fd_; }
-  // Whether the other end closes it.
+  // Whether the other end closes the socket.
   bool IsClosed() const {
     pollfd wait = {fd_, POLLIN, 0};
     char byte;
@@ -73,7 +73,7 @@ class ConnectionGateTest : public testing::Test {
       taken_.push_back(fd);
     });
   }
-  // The connections that were let in, when there are that many.
+  // Waits until `count` connections were accepted; returns them.
   std::vector<int> AwaitTaken(size_t count) {
     absl::MutexLock lock(&mu_);
     const auto enough = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return taken_.size() >= count; };
@@ -206,7 +206,7 @@ TEST(ResetGuardTest, AFloodIsReportedOnceInAWindow) {
   EXPECT_FALSE(guard.Made("a", 10, start + ResetGuard::kWindow + absl::Seconds(1))) << "another window";
 }
 
-// A tenth of its calls is answered, in this window or the one before.
+// A tenth of the calls is answered, in this window or the one before.
 TEST(ResetGuardTest, WhoIsAlsoAnsweredIsNoFlood) {
   constexpr int kLimit = 10, kAnswered = 9;
   ResetGuard guard;
@@ -218,13 +218,13 @@ TEST(ResetGuardTest, WhoIsAlsoAnsweredIsNoFlood) {
   now += ResetGuard::kWindow + absl::Seconds(1);
   for (int i = 0; i < 10 * kAnswered; ++i) EXPECT_FALSE(guard.Made("a", kLimit, now)) << i;
   EXPECT_TRUE(guard.Made("a", kLimit, now));
-  // Two windows later what was answered counts no more.
+  // Two windows later, answered calls no longer count.
   now += 2 * (ResetGuard::kWindow + absl::Seconds(1));
   for (int i = 0; i < kLimit; ++i) EXPECT_FALSE(guard.Made("a", kLimit, now)) << i;
   EXPECT_TRUE(guard.Made("a", kLimit, now));
 }
 
-// The numbers of closed sockets are used again.
+// The system reuses the numbers of closed sockets.
 TEST_F(ConnectionGateTest, ANumberThatIsUsedAgainIsAnotherConnection) {
   Open({.connections = 1, .per_client = 1});
   const Socket first(gate_->port());

@@ -1,4 +1,4 @@
-// The front pool: bounded, fair, and it finishes what it took.
+// The front pool is bounded and fair, and finishes accepted work.
 #include "server/admission/front_pool.h"
 
 #include <memory>
@@ -21,7 +21,7 @@ using testing::IsEmpty;
 
 constexpr int64_t kKiB = 1024;
 
-// A pool of one thread, which is kept at work until Go.
+// A pool of one thread, which is kept busy until Go.
 class FrontPoolTest : public testing::Test {
  protected:
   void Make(FrontPool::Limits limits, int64_t room = int64_t{1} << 40) {

@@ -31,7 +31,7 @@ class FakeCall final : public OpenCalls::Call {
 
 const absl::Time kNow = absl::UnixEpoch() + absl::Hours(1);
 
-// A flood of calls of which none is due costs none of their locks.
+// Calls that are not due are not checked, so a flood of them costs none of their locks.
 TEST(OpenCallsTest, OnlyWhatIsDueIsLookedAt) {
   OpenCalls calls;
   std::vector<std::unique_ptr<FakeCall>> many;

@@ -1,4 +1,4 @@
-// The catalogue of bad requests (those that are well-formed protobuf): each with code, reason, message and metadata.
+// The catalogue of bad requests that are well-formed protobuf: each with code, reason, message and metadata.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -20,7 +20,7 @@ using Generate = v1::GenerateRequest;
 
 struct BadRequest {
   const char* name;
-  void (*spoil)(Generate* request);  // of a good one, whose prompt is token_ids [1, 2, 3]
+  void (*spoil)(Generate* request);  // changes a good request, whose prompt is token_ids [1, 2, 3]
   std::string message;
   std::string field;
   std::string limit;

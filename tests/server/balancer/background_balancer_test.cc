@@ -1,5 +1,4 @@
-// The background balancer's plans: made of what was counted, carried out migration by migration, kept for the next
-// group.
+// The background balancer's plans: made from counts, carried out migration by migration, kept for the next group.
 #include <string>
 #include <vector>
 
@@ -56,7 +55,7 @@ TEST_F(BackgroundBalancerTest, EveryMigrationIsPreparedCommittedAndReleasedBefor
   EXPECT_EQ(loop->view().last_bytes, 2000);
   EXPECT_EQ(loop->view().migrations, 0);
   EXPECT_EQ(CopyLayers(loop->view().layers), loop->view().plan->layers);
-  // While the next one is carried out the last is still the last.
+  // While the next plan is carried out, the view still shows the last one.
   Steps(kPeriod);
   placement::ResidencyPlan next;
   next.epoch = problem.next_epoch;
@@ -84,8 +83,8 @@ TEST_F(BackgroundBalancerTest, TheNextGroupBeginsWithWhatIsCommitted) {
   EXPECT_TRUE(placement::CheckGroupPlacement(next, bounds).ok()) << placement::CheckGroupPlacement(next, bounds);
 }
 
-// A group forms before anything is measured: what its first steps cost goes to all ranks as a migration without moves,
-// which a step commits, and again when it has become quite different.
+// A group forms before costs are measured: the costs of its first steps are sent to all ranks as a migration without
+// moves, which a step commits, and again when they have changed a lot.
 TEST_F(BackgroundBalancerTest, MeasuredCostsReachRanksFromTheFirstSteps) {
   for (const int64_t rebalance_steps : {int64_t{0}, int64_t{1000}}) {
     SCOPED_TRACE(rebalance_steps);
@@ -114,10 +113,10 @@ TEST_F(BackgroundBalancerTest, MeasuredCostsReachRanksFromTheFirstSteps) {
     EXPECT_EQ(Plans(PlanOutcome::kCommitted), 0);
     Steps(200);
     EXPECT_EQ(log.size(), 2u) << "they are what they were: " << log.back();
-    meter.NoteCopies(0, PlacementCostMonitor::kTellingBytes, 1e3);
+    meter.NoteCopies(0, PlacementCostMonitor::kMeasurableBytes, 1e3);
     Steps(64);
     EXPECT_EQ(log.back(), "prepare 2") << "copies turned out to be slow";
-    // A group that is lost meanwhile begins anew with what is measured by then.
+    // If the group is lost meanwhile, the next one begins with the costs measured by then.
     loop->GroupDown("a test", now);
     EXPECT_EQ(loop->Begin(shape, meter.Costs()).epoch, 0);
     EXPECT_EQ(loop->placement_epoch(), 0);
@@ -128,7 +127,7 @@ TEST_F(BackgroundBalancerTest, MeasuredCostsReachRanksFromTheFirstSteps) {
   }
 }
 
-// The costs' migration is given up as any other, and is no plan.
+// The migration of costs is aborted like any other, and does not count as a plan.
 TEST_F(BackgroundBalancerTest, CostsThatARankCannotTakeAreReportedAgain) {
   Make({.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 0});
   loop->GroupDown("a test", now);
@@ -143,7 +142,7 @@ TEST_F(BackgroundBalancerTest, CostsThatARankCannotTakeAreReportedAgain) {
   EXPECT_EQ(log.back(), "prepare 2");
 }
 
-// Where costs decide nothing there is nothing to tell.
+// Modes that do not use costs get none.
 TEST_F(BackgroundBalancerTest, NoCostsForModesThatDoNotAskThem) {
   for (const placement::PlacementMode mode : {placement::PlacementMode::kStatic, placement::PlacementMode::kStaticSpare,
                                               placement::PlacementMode::kCentral}) {
@@ -166,7 +165,7 @@ TEST_F(BackgroundBalancerTest, AGroupOfAnotherModelThatNeverStoodLeavesNothing) 
   EXPECT_EQ(first.view().layers.front()->placement.num_devices(), kRanks);
 }
 
-// Of two times four residents five have room, two of which are for what comes and goes.
+// Five of two times four residents have room; two of the five slots are for replicas.
 TEST_F(BackgroundBalancerTest, UnderABudgetPlansKnowWhatHasRoom) {
   loop->GroupDown("a test", now);
   const BackgroundBalancer::Shape shape = {
@@ -179,7 +178,7 @@ TEST_F(BackgroundBalancerTest, UnderABudgetPlansKnowWhatHasRoom) {
   EXPECT_DOUBLE_EQ(problem.costs.miss_seconds, 1000 / 10e9);
   EXPECT_THAT(problem.present[0].offloaded, ElementsAre(false, false, false, false));
   EXPECT_THAT(problem.present[1].offloaded, ElementsAre(false, true, false, true));
-  // A real plan, and what the next group is told of it.
+  // A real plan, with which the next group begins.
   const absl::StatusOr<placement::ResidencyPlan> plan = placement::PlanResidency(problem);
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_FALSE(plan->migrations.empty());
@@ -196,7 +195,7 @@ TEST_F(BackgroundBalancerTest, UnderABudgetPlansKnowWhatHasRoom) {
   for (int layer = 0; layer < kLayers; ++layer) EXPECT_EQ(next.offloaded[layer], plan->layers[layer].offloaded);
   const placement::PlacementBounds bounds = {.layers = kLayers, .experts = kExperts, .devices = kRanks, .slots = 4};
   EXPECT_TRUE(placement::CheckGroupPlacement(next, bounds).ok()) << placement::CheckGroupPlacement(next, bounds);
-  // With less room what is known may not fit: it begins anew, in the epoch that it has.
+  // With less room the known residents may not fit: the placement begins anew, in the same epoch.
   BackgroundBalancer::Shape less = shape;
   less.budget_slots = 4;
   const placement::GroupPlacement anew = loop->Begin(less, kCosts);
@@ -206,7 +205,7 @@ TEST_F(BackgroundBalancerTest, UnderABudgetPlansKnowWhatHasRoom) {
   EXPECT_THAT(anew.offloaded[0], ElementsAre(false, true, false, true));
 }
 
-// What a plan loads is a word to workers' policies.
+// A plan's loads are only hints to workers' cache policies.
 TEST_F(BackgroundBalancerTest, UnderABudgetALoadMovesNothing) {
   loop->GroupDown("a test", now);
   loop->Begin({.layers = kLayers, .experts = kExperts, .devices = kRanks, .budget_slots = 5}, kCosts);
@@ -229,7 +228,7 @@ TEST_F(BackgroundBalancerTest, UnderABudgetALoadMovesNothing) {
   EXPECT_EQ(loop->view().bytes, 0);
 }
 
-// A migration that is ready waits for traffic as long as there is none.
+// A prepared migration waits for the next step.
 TEST_F(BackgroundBalancerTest, AReadyMigrationWaitsForAStep) {
   StartPlan();
   AllPrepared();
@@ -281,7 +280,7 @@ TEST_F(BackgroundBalancerTest, APlanIsMadeOfWhatWasCountedAndMeasured) {
   EXPECT_EQ(problem.costs.horizon_steps, 300);
 }
 
-// Real plans, from the counts: carried out they leave what they promised, and the busiest rank has less to do.
+// Real plans, from the counts: carried out, they give the planned placement, and the busiest rank gets fewer rows.
 TEST_F(BackgroundBalancerTest, ARealPlanIsCarriedOut) {
   Steps(kPeriod);
   const absl::StatusOr<placement::ResidencyPlan> plan = placement::PlanResidency(problem);

@@ -25,7 +25,7 @@ class ExpertViewTest : public testing::Test {
     return view;
   }
   ExpertsCopy Of(const ResidencyView& view) const { return {load_stats_, view, {}}; }
-  // What worker 0 told 2 s after the epoch: worker 1 has got experts 0 and 1 of the first layer into its spare slots.
+  // Worker 0's report 2 s after the epoch: worker 1 has experts 0 and 1 of the first layer in its spare slots.
   ExpertsCopy Reported(ResidencyView view) const {
     placement::ExpertReport report;
     report.placements = {{.num_experts = 4, .slots = {{0, 1, placement::kEmptySlot}, {2, 3, 0, 1}}},
@@ -56,7 +56,7 @@ TEST_F(ExpertViewTest, ReportsRowsPlacesAndSkew) {
   EXPECT_DOUBLE_EQ(view.layers(1).busiest_expert_over_mean(), 1.0);
 }
 
-// Rows of replicas are split as they would be.
+// Rows are split among replicas, as in serving.
 TEST_F(ExpertViewTest, ReplicasShareTheirRows) {
   const auto view = DescribeExperts(
       {}, Of(At({.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}, {0, placement::kEmptySlot}}})), absl::InfinitePast());
@@ -104,7 +104,7 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
   view.migrations_in_use = 1;
   EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
               HasSubstr("A plan is being carried out: 1 of its 3 migrations are in use."));
-  // What a plan says of it.
+  // A plan that moved the expert.
   placement::ResidencyPlan plan;
   plan.layers = CopyLayers(view.layers);
   plan.layer_facts.resize(2);
@@ -167,13 +167,13 @@ TEST_F(ExpertViewTest, ReportsWhereReplicasAreNowAndWhy) {
   EXPECT_THAT(WhyThere(experts, 1, 3, now), HasSubstr("worker 0 (since the group began)."));
   EXPECT_THAT(WhyThere(experts, 0, 2, now), HasSubstr("No spare slot had it 3.0 s ago."));
   EXPECT_THAT(WhyThere(Of(view), 0, 0, now), Not(HasSubstr("pare slot")));
-  // Nobody told: nothing is said.
+  // Without reports there is no text.
   const auto unreported = DescribeExperts({}, Of(view), now);
   EXPECT_FALSE(unreported.has_report_age_seconds());
   EXPECT_TRUE(unreported.layers(0).experts(0).now().empty());
 }
 
-// The paper's modes have no residents: whatever stands where it began was not asked for.
+// The paper's modes have no residents: an expert at its first place was not requested.
 TEST_F(ExpertViewTest, WithoutResidentsAllSlotsFollowTheBatches) {
   ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
   view.settings.mode = placement::PlacementMode::kCentral;
@@ -218,7 +218,8 @@ TEST_F(ExpertViewTest, ReportsPredictorsOfAllWorkers) {
   EXPECT_EQ(use.workers_off(), 1);
   EXPECT_EQ(use.why_off(), "its distance was 0.600, marginal's 0.250");
   experts.reports.push_back({});
-  EXPECT_FALSE(DescribeExperts({}, experts, absl::UnixEpoch()).has_report_age_seconds()) << "one has not told";
+  EXPECT_FALSE(DescribeExperts({}, experts, absl::UnixEpoch()).has_report_age_seconds())
+      << "one worker has not reported";
 }
 
 TEST_F(ExpertViewTest, WhyWantsAnExpertThatIsThere) {

@@ -1,4 +1,4 @@
-// What placement weighs moves by, from steps.
+// Costs for placement, measured from steps.
 #include "server/balancer/placement_cost_monitor.h"
 
 #include <limits>
@@ -37,7 +37,7 @@ TEST_F(PlacementCostMonitorTest, BeforeTheFirstStepCostsAreThoseOfThisKindOfMach
   EXPECT_TRUE(meter_.Profiles(load_stats_).empty());
 }
 
-// A copy puts out what comes again; a miss is a copy that is waited for.
+// A copy evicts an expert that is needed again; a miss is a copy for which a layer waits.
 TEST_F(PlacementCostMonitorTest, UnderABudgetReplicasTakeRoom) {
   EXPECT_EQ(meter_.PlanCosts(1).miss_seconds, 0);
   meter_.SetBudget(0.25);
@@ -60,28 +60,28 @@ TEST_F(PlacementCostMonitorTest, CostsAreMeasured) {
   EXPECT_DOUBLE_EQ(costs.row_seconds, 0.5e-3);
   EXPECT_DOUBLE_EQ(costs.move_seconds, 2e-3);
   EXPECT_EQ(costs.horizon_steps, 77);
-  // What is new counts more.
+  // New measurements count more.
   meter_.Fade();
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
   meter_.Add(Step(4e-3, 4, 10e-3), load_stats_);
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 6e-3 / 8);
 }
 
-// From what workers say that they copied; never faster than the link that is emulated.
+// Copies are measured by workers' reports, and are never faster than the emulated link.
 TEST_F(PlacementCostMonitorTest, CopiesAreMeasured) {
-  constexpr int64_t kMost = PlacementCostMonitor::kTellingBytes;
+  constexpr int64_t kMost = PlacementCostMonitor::kMeasurableBytes;
   meter_.NoteCopies(1, kMost - 1, 1.0);
-  EXPECT_DOUBLE_EQ(meter_.copy_seconds(), 2e-3) << "too few to tell";
+  EXPECT_DOUBLE_EQ(meter_.copy_seconds(), 2e-3) << "too few bytes to measure";
   meter_.NoteCopies(0, 1, 0);
   EXPECT_NEAR(meter_.copy_seconds(), 20e6 / kMost, 1e-6);
   EXPECT_NEAR(1e-12 * static_cast<double>(meter_.Costs().copy_ps), 20e6 / kMost, 1e-6);
-  // Only what is new counts, and counts more.
+  // Only the growth counts, and it counts more.
   meter_.NoteCopies(1, kMost - 1, 1.0);
   EXPECT_NEAR(meter_.copy_seconds(), 20e6 / kMost, 1e-6);
   meter_.Fade();
   meter_.NoteCopies(1, 3 * kMost - 1, 1.5);
   EXPECT_NEAR(meter_.copy_seconds(), 20e6 / (2.5 * kMost) * 1.0, 1e-6);
-  // Another process in its assignment counts anew.
+  // A new process in the rank counts from 0.
   meter_.NoteCopies(1, kMost, 0.5);
   EXPECT_NEAR(meter_.copy_seconds(), 20e6 / (3.5 * kMost) * 1.5, 1e-6);
   PlacementCostMonitor emulated(20'000'000, 1e6);
@@ -89,7 +89,7 @@ TEST_F(PlacementCostMonitorTest, CopiesAreMeasured) {
   EXPECT_DOUBLE_EQ(emulated.copy_seconds(), 20);
 }
 
-// Half of a rank's rows come from the other one.
+// Half of a rank's rows come from the other rank.
 TEST_F(PlacementCostMonitorTest, ExchangedRowsHaveTheirPrice) {
   ASSERT_TRUE(load_stats_.Add(popularity::Phase::kPrefill, {3, 1, 2, 2}).ok());
   for (int i = 0; i < 20; ++i) {
@@ -97,7 +97,7 @@ TEST_F(PlacementCostMonitorTest, ExchangedRowsHaveTheirPrice) {
     const int64_t rows = i % 2 == 0 ? 10 : 1000;
     step.ranks[0].rows_received = rows;
     step.ranks[1].rows_received = rows / 2;
-    step.ranks[0].timings.exchange_seconds = 1.0;  // waited for the other
+    step.ranks[0].timings.exchange_seconds = 1.0;  // waited for the other rank
     step.ranks[1].timings.exchange_seconds = 2e-3 + 1e-4 * static_cast<double>(rows);
     meter_.Add(step, load_stats_);
   }
@@ -120,7 +120,7 @@ TEST_F(PlacementCostMonitorTest, StepsOfAPhaseAreThoseWithItsTokens) {
   EXPECT_EQ(profiles[1].steps, 5);
   EXPECT_EQ(profiles[0].rows[0], popularity::FromCounts({30, 10}));
   EXPECT_EQ(profiles[1].rows[1], popularity::FromCounts({5, 5}));
-  // The load statistics halves rows and tokens; the steps that they stand for follow.
+  // The load statistics halve rows and tokens; the number of steps follows.
   ASSERT_TRUE(load_stats_.Add(popularity::Phase::kPrefill, {1000, 960, 980, 980}).ok());
   meter_.Add(Step(1, 1, 1), load_stats_);
   EXPECT_EQ(load_stats_.num_tokens(popularity::Phase::kPrefill), 500);  // halved twice
@@ -136,11 +136,11 @@ TEST_F(PlacementCostMonitorTest, NonsenseCountsAsNothing) {
   }
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
   EXPECT_EQ(meter_.Costs().row_ps, 500'000'000);
-  // A model whose worker does not say how large an expert is.
+  // A worker that does not report the size of an expert.
   EXPECT_EQ(PlacementCostMonitor(0, 0).Costs().copy_ps, 0);
 }
 
-// As many rows as a worker may claim.
+// As many rows as a worker's report may claim.
 TEST_F(PlacementCostMonitorTest, ASumOfRowsStaysANumber) {
   constexpr int64_t kMost = popularity::ExpertLoadStats::kMaxCount;
   popularity::ExpertLoadStats load_stats({.num_layers = 1, .num_experts = 64, .top_k = 1}, int64_t{1} << 50);
@@ -172,13 +172,13 @@ TEST(PlannerThread, PlansElsewhere) {
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(60)));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->plan.epoch, 5u);
-  EXPECT_EQ(plan->plan.copies, 1);  // a replica of the one that has all rows
+  EXPECT_EQ(plan->plan.copies, 1);  // a replica of the expert that has all rows
   EXPECT_NE(thread, std::this_thread::get_id());
   ASSERT_EQ(plan->after.size(), plan->plan.migrations.size());
   EXPECT_EQ(CopyLayers(plan->after.back()), plan->plan.layers);
 }
 
-// A migration changes its layers; the others are not copied.
+// A migration changes its layers; other layers are shared, not copied.
 TEST(PendingMigration, SharesWhatStaysAsItIs) {
   const placement::LayerResidency layer{placement::ContiguousPlacement(2, 2, 2), {false, false}};
   const LayerStates present = ShareLayers({layer, layer});
@@ -193,7 +193,7 @@ TEST(PendingMigration, SharesWhatStaysAsItIs) {
   EXPECT_EQ(pending->after[0][1]->placement.DevicesOf(0), (std::vector<int32_t>{0, 1}));
   EXPECT_EQ(pending->after[1][1]->placement.DevicesOf(0), (std::vector<int32_t>{1}));
   EXPECT_EQ(present[1]->placement, layer.placement);
-  plan.migrations[0].arrivals[0].expert = 1;  // is there
+  plan.migrations[0].arrivals[0].expert = 1;  // already there
   EXPECT_FALSE(MakePendingMigration(plan, present, limits).ok());
 }
 

@@ -1,4 +1,4 @@
-// The background balancer's plans when migrations fail, ranks do not answer, and groups are lost.
+// The background balancer when migrations fail, ranks do not answer, or groups are lost.
 #include <functional>
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ TEST_F(BackgroundBalancerTest, AMigrationThatFailsIsDroppedEverywhere) {
   EXPECT_EQ(Plans(PlanOutcome::kAborted), 1);
   EXPECT_EQ(loop->view().reason, "after 0 of 2 migrations: rank 1: the checksum of expert 0 of MoE layer 0 is wrong");
   EXPECT_EQ(LayerAt(0), placement::ContiguousPlacement(kExperts, kRanks, 2));
-  // The next plan has epochs that were never used.
+  // The next plan uses new epochs.
   Steps(kPeriod);
   EXPECT_EQ(log.back(), "plan 3");
 }
@@ -73,7 +73,7 @@ TEST_F(BackgroundBalancerTest, ARankThatDoesNotReleaseEndsTheGroup) {
             "after 1 of 2 migrations: the group was lost: not all ranks released placement 1 within 1m");
 }
 
-// A group that is lost ends the plan, whatever it was at; nobody is told to drop what went with the group.
+// A lost group ends the plan in any state, without Drop messages, since the ranks' slots are gone with the group.
 TEST_F(BackgroundBalancerTest, AGroupIsLostInEveryState) {
   struct Case {
     const char* name;
@@ -118,11 +118,11 @@ TEST_F(BackgroundBalancerTest, AGroupIsLostInEveryState) {
     EXPECT_EQ(loop->view().epoch, c.epoch);
     EXPECT_EQ(loop->placement_epoch(), c.epoch);
     EXPECT_THAT(loop->view().reason, HasSubstr(c.reason));
-    // Answers that were on their way.
+    // Late answers.
     AllPrepared();
     AllReleased();
     EXPECT_EQ(loop->placement_epoch(), c.epoch);
-    // The next group plans anew, by its own steps.
+    // The next group makes a new plan after its own steps.
     loop->GroupUp();
     step = 0;
     Steps(kPeriod - 1);
@@ -133,7 +133,7 @@ TEST_F(BackgroundBalancerTest, AGroupIsLostInEveryState) {
   }
 }
 
-// The last migration's moves are in force from the commit on: the plan was carried out.
+// The last migration is in use from its commit on, so the plan counts as carried out.
 TEST_F(BackgroundBalancerTest, AGroupLostAfterTheLastCommitHasItsPlan) {
   StartPlan();
   RunMigration();
@@ -173,7 +173,7 @@ TEST_F(BackgroundBalancerTest, LateAnswersOfAnotherEpochChangeNothing) {
     loop->Released(0, epoch, now);
     loop->Released(1, epoch, now);
   }
-  loop->Released(0, 3, now);  // nobody asked for it yet
+  loop->Released(0, 3, now);  // not asked for yet
   loop->Released(1, 3, now);
   EXPECT_EQ(log.back(), "prepare 3");
   EXPECT_EQ(loop->placement_epoch(), 0);

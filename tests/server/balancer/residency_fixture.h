@@ -1,4 +1,4 @@
-// The background balancer with a host that only writes down what it is told, and steps that count a skew.
+// The background balancer with a host that only records calls, and steps with skewed counts.
 #pragma once
 
 #include <memory>
@@ -77,7 +77,7 @@ class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::
     plan.bytes = 2000;
     return plan;
   }
-  // Until a plan of two migrations is there and the first is being prepared.
+  // Runs until a plan of two migrations is made and its first migration is being prepared.
   void StartPlan() {
     Steps(kPeriod);
     Planned(TwoMigrations());
@@ -93,7 +93,7 @@ class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::
     const int64_t epoch = prepared.epoch;
     for (int rank = 0; rank < kRanks; ++rank) loop->Released(rank, epoch, now);
   }
-  // Prepared, committed, run, released.
+  // Runs a migration: prepared, committed, used by a step, released.
   void RunMigration() {
     AllPrepared();
     Step();

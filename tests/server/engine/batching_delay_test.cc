@@ -18,7 +18,7 @@ TEST(BatchingDelay, WaitsAHundredthOfTheStepFromTheFirstToCome) {
   BatchingDelay window;
   window.Observe(100, absl::Milliseconds(20));  // 0.2 ms a row
   EXPECT_EQ(window.OpensAt(512, 4096, kNow), kNow + absl::Microseconds(1024));
-  // More have come since: the step will be longer, but the first came when it came.
+  // More requests have come: the wait is longer, but still counts from the first one.
   EXPECT_EQ(window.OpensAt(600, 4096, kNow + absl::Microseconds(300)), kNow + absl::Microseconds(1200));
   EXPECT_EQ(window.OpensAt(4000, 4096, kNow), kNow + absl::Milliseconds(2));
   window.Close();

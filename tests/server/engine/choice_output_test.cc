@@ -1,4 +1,4 @@
-// From tokens to text: stop strings that span tokens and characters, what is held back, and what never shows.
+// From tokens to text: stop strings that span tokens and characters, and text that is held back or never shown.
 #include "server/engine/choice_output.h"
 
 #include <string>
@@ -15,7 +15,7 @@ class ChoiceOutputTest : public testing::Test {
   static void SetUpTestSuite() { text_ = TinyText().release(); }
   static void TearDownTestSuite() { delete text_; }
 
-  // Feeds bytes as tokens; the pieces that show, with | between calls.
+  // Feeds bytes as tokens; returns the text shown, with | between calls.
   std::string Feed(ChoiceOutput* output, const std::string& bytes) {
     std::string shown;
     for (unsigned char byte : bytes) shown += output->Take(byte, index_++) + "|";

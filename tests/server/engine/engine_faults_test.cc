@@ -1,4 +1,4 @@
-// Workers that die, drains, stops, and many clients at once: nothing hangs, everybody is answered.
+// Workers that die, drains, stops, and many clients at once: nothing hangs, and every request is answered.
 #include <atomic>
 #include <string>
 #include <thread>
@@ -69,11 +69,11 @@ TEST_F(EngineTest, ArrivalsWhileTheGroupFormsAnewAreBoundByTheQueueAndTheirDeadl
                 "lost: process ended with signal 9 (Killed)"));
 }
 
-// --start_timeout without any progress: whoever waits is told, and whoever comes is refused at once until a worker
-// comes.
+// --start_timeout without any progress: waiting requests end with an error, and new ones are refused at once until a
+// worker comes.
 TEST_F(EngineTest, AGroupThatDoesNotReturnIsGivenUpUntilAWorkerComes) {
   config.workers = 2;
-  config.start_timeout = absl::Seconds(2);  // which bounds the first forming, too
+  config.start_timeout = absl::Seconds(2);  // also limits the first forming
   Start();
   Connect(1);
   Connect(2, "secret", 1);
@@ -109,7 +109,7 @@ TEST_F(EngineTest, ADrainWithoutAGroupEndsArrivalsThatWaited) {
   EXPECT_EQ(late.Reason(), "DRAINING");
 }
 
-// Rank and reason, but no process: that is for the log.
+// Clients see rank and reason; only the log has the process.
 TEST_F(EngineTest, ClientsAreReportedHowAWorkerEndedButNotWhichProcessItWas) {
   end_of = "signal 9 (Killed)";
   StartReady();
@@ -132,7 +132,7 @@ TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(reader.End().message()), HasSubstr("no heartbeat for 1.5s, fenced"));
   EXPECT_EQ(worker->AwaitClosed().code(), absl::StatusCode::kUnavailable);
-  worker->Allow(-1);  // the zombie's answer: of an epoch that is over
+  worker->Allow(-1);  // the zombie's answer, for an epoch that is over
   Finalize();
   EXPECT_FALSE(engine->load().ready);
 }
@@ -205,7 +205,7 @@ TEST_F(EngineTest, StopAnswersEverybodyThenAndLater) {
   running.AwaitTokens(1);
   Submit(waiting, "b", 5);
   Finalize();
-  Submit(posted, "c", 5);  // perhaps still in the inbox
+  Submit(posted, "c", 5);  // may still be in the inbox
   engine->Stop();
   Submit(later, "d", 5);
   for (Reader* reader : {&running, &waiting, &posted, &later}) {

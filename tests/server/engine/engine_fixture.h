@@ -1,4 +1,4 @@
-// An engine with scripted workers: set what differs from the defaults, start it, connect workers, submit requests.
+// An engine with scripted workers: change the defaults, start it, connect workers, submit requests.
 //
 // Tests wait for events with a long deadline; nothing sleeps.
 #pragma once
@@ -59,7 +59,7 @@ class EngineTest : public testing::Test {
     };
     engine = std::make_unique<EngineLoop>(&config, text.get(), metrics.get(), std::move(hooks));
     engine->Start();
-    // The workers' hearts: the loop's clock is real, and a worker that is silent for 1.5 s is fenced.
+    // Sends the workers' heartbeats: the loop's clock is real, and a worker that is silent for 1.5 s is fenced.
     heart = std::thread([this] {
       while (!stop.WaitForNotificationWithTimeout(absl::Milliseconds(100))) {
         for (WorkerId id : hearts.Get()) engine->links()->OnHeartbeat(id);
@@ -85,11 +85,11 @@ class EngineTest : public testing::Test {
   void AwaitReady(bool wanted) {
     EXPECT_TRUE(ready.Await([&](bool now) { return now == wanted; })) << "readiness does not turn";
   }
-  // Until the loop has looked at its time limits at `time` or later.
+  // Waits until the loop has checked its time limits at `time` or later.
   void AwaitTick(absl::Time time) {
     EXPECT_TRUE(last_tick.Await([&](absl::Time last) { return last >= time; })) << "the loop does not tick";
   }
-  // Until groups have come up that often.
+  // Waits until groups have formed that many times.
   void AwaitUps(int wanted) {
     EXPECT_TRUE(ups.Await([&](int count) { return count >= wanted; })) << ups.Get() << " groups came up";
   }
@@ -116,19 +116,19 @@ class EngineTest : public testing::Test {
   uint64_t Submit(const Reader& reader, const std::string& id, int32_t max_tokens) {
     return Submit(reader, Request(id, max_tokens));
   }
-  // After all that was posted so far.
+  // Waits until all commands posted so far have run.
   void Finalize() {
     absl::Notification done;
     engine->Abort("nobody", [&](bool) { done.Notify(); });
     ASSERT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
   }
 
-  // Of the server, and of every worker:
+  // Settings of the server and of every worker:
   ServerConfig config;
   ScriptedWorker::Script script;
   fleet::WorkerInfo model_facts;
   std::function<void(ScriptedWorker*)> on_connect;
-  std::string end_of;  // how the worker's process ended, for whoever asks
+  std::string end_of;  // how the worker's process ended, for EngineHooks::end_of
 
   const std::unique_ptr<const text::TextProcessor> text = TinyText();
   const std::unique_ptr<ServerMetrics> metrics = std::make_unique<ServerMetrics>("tiny");
@@ -140,7 +140,7 @@ class EngineTest : public testing::Test {
   Watched<bool> ready;
   Watched<int> ups;
   Watched<absl::Time> last_tick{absl::InfinitePast()};
-  Watched<std::string> fatal;  // the first
+  Watched<std::string> fatal;  // the first fatal error
 };
 
 }  // namespace switchyard::server

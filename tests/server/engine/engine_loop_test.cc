@@ -1,4 +1,4 @@
-// A request's life in the engine: tokens in order, and every way to end.
+// Requests in the engine: tokens in order, and every way to end.
 #include "server/engine/engine_loop.h"
 
 #include <string>
@@ -60,13 +60,13 @@ TEST_F(EngineTest, AStopStringEndsTheChoiceAndIsNotShown) {
   Submit(reader, std::move(request));
   EXPECT_TRUE(reader.End().ok());
   EXPECT_EQ(reader.text(), "abc");
-  EXPECT_EQ(reader.tokens().size(), 6u) << "the tokens of the stop string are told, those behind it are not";
+  EXPECT_EQ(reader.tokens().size(), 6u) << "the tokens of the stop string are sent, those after it are not";
   EXPECT_EQ(reader.last().reason, batching::FinishReason::kStop);
   EXPECT_EQ(reader.last().stop_string, "def");
   EXPECT_EQ(reader.last().stop_token, -1);
 }
 
-// The scheduler, which sees no text, ends that choice for its length first.
+// The scheduler, which sees no text, ends this choice for its length first.
 TEST_F(EngineTest, AStopStringThatTheLastAllowedTokenCompletesIsAStop) {
   StartReady();
   auto request = Request("r", 6);
@@ -165,7 +165,7 @@ TEST_F(EngineTest, CancellingFreesSlotAndBlocks) {
   EXPECT_TRUE(await_used(true));
   engine->Cancel(handle, absl::CancelledError("the client cancelled"));
   EXPECT_EQ(reader.End().code(), absl::StatusCode::kCancelled);
-  worker->Allow(-1);  // the steps in flight come home
+  worker->Allow(-1);  // the steps in flight are answered
   EXPECT_TRUE(await_used(false));
   engine->Cancel(handle, absl::CancelledError("again"));
   engine->Cancel(12345, absl::CancelledError("unknown"));

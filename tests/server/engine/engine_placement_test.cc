@@ -1,5 +1,5 @@
-// The engine places experts anew while requests run: its workers count a skew, a plan is made on its own thread, and
-// every way that a plan goes is seen by workers, metrics and whoever asks where experts are.
+// The engine moves experts while requests run: workers report skewed counts, a plan is made on its own thread, and
+// workers, metrics and GetExperts see its result, whatever that is.
 #include <string>
 #include <vector>
 
@@ -38,7 +38,7 @@ class EnginePlacementTest : public EngineTest {
     Submit(reader, id, tokens);
     EXPECT_TRUE(reader.End().ok());
   }
-  // On the engine's thread.
+  // Copies experts' load and placement on the engine's thread.
   std::unique_ptr<const ExpertsCopy> Experts() {
     std::unique_ptr<const ExpertsCopy> copy;
     absl::Notification done;
@@ -49,7 +49,7 @@ class EnginePlacementTest : public EngineTest {
     EXPECT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
     return copy;
   }
-  // Requests run until the view is as wanted: the plan is made on a thread of its own.
+  // Runs requests until the view is as wanted, since the plan is made on another thread.
   bool RunUntil(const std::function<bool(const ResidencyView&)>& wanted) {
     const absl::Time limit = MonotonicNow() + kPatience;
     for (int i = 0; MonotonicNow() < limit; ++i) {
@@ -127,7 +127,7 @@ TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
     worker->script.prepares = ++connected != 2;
   };
   StartTwo();
-  // Until a plan waits for the second worker; the first has answered.
+  // A plan waits for the second worker; the first has answered.
   const auto held = [&] {
     Generate(absl::StrCat("r", runs++), 8);
     return workers[1]->asked() > 0;
@@ -138,7 +138,7 @@ TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
   const auto experts = Experts();
   EXPECT_EQ(PlansOf(experts->placement, PlanOutcome::kAborted), 1);
   EXPECT_THAT(experts->placement.reason, HasSubstr("the group was lost: worker of rank 1 was lost"));
-  // An answer that was on its way, of the group before.
+  // A late answer, for the group before.
   engine->links()->OnPlacementPrepared(1, 1, 1, "");
   engine->links()->OnPlacementPrepared(2, 1, 1, "");
   engine->links()->OnPlacementReleased(99, 1, 1);
@@ -149,7 +149,7 @@ TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
   ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
 }
 
-// Of the group that stands, by rank; what does not fit it, or is of another, is as if it had not been told.
+// Reports are kept by rank of the current group; reports that do not fit it, or are of another group, are ignored.
 TEST_F(EnginePlacementTest, WhatWorkersReportIsSeenUntilTheirGroupIsOver) {
   StartTwo();
   const int64_t epoch = engine->load().group_epoch;
@@ -184,7 +184,7 @@ TEST_F(EnginePlacementTest, WhatWorkersReportIsSeenUntilTheirGroupIsOver) {
   EXPECT_THAT(reported(), ElementsAre(nullptr, nullptr));
 }
 
-// The answer of a call for what workers have learned.
+// The answer of a call of CollectProfile.
 class Collected {
  public:
   ProfileCollector::Call Call() {

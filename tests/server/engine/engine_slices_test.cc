@@ -1,4 +1,4 @@
-// Slices of the workers' time for training: the engine gives them while there is nothing to serve, and no others.
+// Time slices for training: the engine sends them only while there is nothing to serve.
 #include <string>
 
 #include "absl/time/clock.h"
@@ -30,7 +30,7 @@ TEST_F(EngineSlicesTest, TheyComeWhileThereIsNothingToServe) {
   AwaitSlices(3);
   EXPECT_EQ(engine->slices()->num_slices(), 1) << "renewed in time, it is one";
 
-  // A step that is under way keeps them back, however long.
+  // No slices while a step is under way, however long it takes.
   worker->Allow(0);
   Reader reader;
   Submit(reader, "r", 2);
@@ -54,7 +54,7 @@ TEST_F(EngineSlicesTest, TheyComeWhileThereIsNothingToServe) {
   EXPECT_EQ(worker->slices(), last);
 }
 
-// The answers are the same, and training gets its part of a time in which there is always something to serve.
+// Answers are the same, and training gets its share although there is always something to serve.
 TEST_F(EngineSlicesTest, WithAShareStepsWaitForTheirs) {
   config.train_share = 0.5;
   StartReady();

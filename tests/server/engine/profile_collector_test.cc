@@ -1,5 +1,4 @@
-// Asking ranks for what they learned: in turn, part by part, and every way in which that ends; and what their answers
-// make together.
+// Collecting the ranks' profiles: in turn, part by part, with every way to end; and merging them.
 #include "server/engine/profile_collector.h"
 
 #include <optional>
@@ -114,7 +113,7 @@ TEST_F(ProfileCollectorTest, EveryFailureEndsItOnce) {
   collector_.Tick(now_ + absl::Hours(1));
 }
 
-// One worker's: `tokens` tokens went to expert 0 of one layer.
+// Returns a worker's bundle in which `tokens` tokens went to expert 0 of one layer.
 std::string BundleOf(int tokens, const std::string& model = "hash") {
   const popularity::RoutingShape shape = {.num_layers = 2, .num_experts = 4, .top_k = 1};
   popularity::ProfileBundle bundle = {.model = model, .shape = shape, .hidden = 8, .profiles = {}, .maps = {}};

@@ -1,7 +1,7 @@
-// A worker that answers plans at once, as its script says: token n of a sequence is 'a' + n % 26.
+// A fake worker that answers plans at once, as its script says: token n of a sequence is 'a' + n % 26.
 //
-// It has slots, as far as the engine can see, and calls back on the engine's own thread, as gRPC would on its threads:
-// the engine must not mind.
+// It keeps slots, and calls back on the engine's own thread, where gRPC would use its threads; the engine must work
+// with both.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace switchyard::server {
 
 class ScriptedWorker final : public WorkerClient {
  public:
-  // What it does; of the engine's thread, or before that has this worker.
+  // The script.  Change it on the engine's thread, or before the worker is connected.
   struct Script {
     int32_t num_blocks = 100;
     std::vector<int64_t> expert_counts;  // [L * E] that every step counts, of prompts
@@ -86,23 +86,23 @@ class ScriptedWorker final : public WorkerClient {
   }
   void Close(const absl::Status& status) override { closed_.Set(status); }
 
-  // Any thread.
-  int profile_asked() const { return profile_asked_; }  // SendProfile, how often
-  int asked() const { return asked_; }                  // PreparePlacement, how often
+  // The following methods are thread-safe.
+  int profile_asked() const { return profile_asked_; }  // calls of SendProfile
+  int asked() const { return asked_; }                  // calls of PreparePlacement
   int dropped() const { return dropped_; }
   int slices() const { return slices_; }                                         // of its time for training, so far
   int64_t placement_epoch() const { return placement_epoch_; }                   // of the last plan
-  const placement::GroupPlacement& begins_with() const { return begins_with_; }  // once its group stands
-  // How long a step takes from now on, on the engine's thread.
+  const placement::GroupPlacement& begins_with() const { return begins_with_; }  // valid once its group has formed
+  // Sets how long a step takes from now on.  Call on the engine's thread.
   void set_step_ms(int ms) { step_ms_ = ms; }
-  // From now on `count` more answers go out, then none: -1 = all.
+  // Sends `count` more answers, then holds the others back; -1 = sends all.
   void Allow(int count) {
     answers_.Change([&](Answers* answers) {
       answers->allowed = count;
       Send(answers);
     });
   }
-  // Waits until the worker has answers that it may not send.
+  // Waits until the worker holds answers back.
   void AwaitHeld() {
     ASSERT_TRUE(answers_.Await([](const Answers& answers) { return !answers.waiting.empty(); }));
   }

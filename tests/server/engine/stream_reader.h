@@ -1,4 +1,4 @@
-// Reads a request's stream to its end, or does not read it at all.
+// A reader of a request's stream, which reads it to its end, or not at all.
 #pragma once
 
 #include <memory>

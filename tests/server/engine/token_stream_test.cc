@@ -1,4 +1,4 @@
-// The path from the engine to a reader that may be slow, gone, or just leaving.
+// The stream from the engine to a reader that may be slow, gone, or just leaving.
 #include "server/engine/token_stream.h"
 
 #include <atomic>
@@ -144,7 +144,7 @@ TEST(TokenStream, ChunksOfASlowReaderAreJoined) {
   TokenStream stream;
   int notified = 0;
   stream.Attach([&] { ++notified; });
-  EXPECT_EQ(notified, 1) << "what came before is told at once";
+  EXPECT_EQ(notified, 1) << "notified at once of earlier chunks";
   stream.Push(Chunk(0, 0, "a"), kStart);
   EXPECT_EQ(notified, 2);
   stream.Push(Chunk(1, 0, "x"), kStart);
@@ -191,7 +191,7 @@ TEST(TokenStream, WaitingSinceIsTheOldestUnread) {
   stream.Push(Chunk(0, 0, "a"), kStart);
   stream.Push(Chunk(1, 0, "b"), kStart + absl::Seconds(3));
   EXPECT_EQ(stream.WaitingSince(), kStart);
-  (void)stream.Pop(kStart + absl::Seconds(5));  // reads again: its time starts anew
+  (void)stream.Pop(kStart + absl::Seconds(5));  // reads again, which resets its time
   EXPECT_EQ(stream.WaitingSince(), kStart + absl::Seconds(5));
   (void)stream.Pop(kStart + absl::Seconds(6));
   EXPECT_EQ(stream.WaitingSince(), absl::InfiniteFuture());

@@ -1,4 +1,4 @@
-// When training may run on serving workers: slices while there is nothing to serve, and a share where one is owed.
+// Time slices of training on serving workers: while there is nothing to serve, and when a share is owed.
 #include "server/engine/train_slices.h"
 
 #include "gtest/gtest.h"
@@ -66,7 +66,7 @@ TEST(TrainSlices, AFifthIsOwed) {
   EXPECT_FALSE(slices.Owes(kStart + 50 * kMs)) << "it is paid";
 }
 
-// How often in a row a step waits for a slice from then on.
+// Returns how many times in a row a step waits for a slice from now on.
 int PaidAt(TrainSlices* slices, absl::Time* now) {
   int paid = 0;
   for (; slices->Owes(*now); ++paid) *now = slices->PayOwed(*now);
@@ -82,7 +82,7 @@ TEST(TrainSlices, ALongStepIsPaidInFull) {
   EXPECT_EQ(PaidAt(&slices, &now), 4);
 }
 
-// Two that are under way at a time take the time of one.
+// Two steps under way at a time count the time of one.
 TEST(TrainSlices, StepsThatOverlapCountOnce) {
   TrainSlices slices(0.2);
   slices.Want(true);

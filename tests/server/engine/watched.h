@@ -28,7 +28,7 @@ class Watched {
     absl::MutexLock lock(&mu_);
     change(&value_);
   }
-  // False: it does not come.
+  // Returns false if no such value comes in time.
   bool Await(const std::function<bool(const Value& value)>& wanted) const {
     absl::MutexLock lock(&mu_);
     const auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return wanted(value_); };

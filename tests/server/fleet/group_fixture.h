@@ -13,7 +13,7 @@
 
 namespace switchyard::server {
 
-// Records what it is told.
+// A fake worker that records its commands.
 class FakeWorker final : public WorkerClient {
  public:
   void Join(const fleet::RankAssignment& assignment) override { assignments.push_back(assignment); }
@@ -81,7 +81,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
 
   bool HasUnread(const fleet::WorkerInfo& info) override { return info.incarnation == unread_of; }
 
-  // Time passes; the workers in `alive` send heartbeats, the group ticks every 50 ms.
+  // Lets time pass: the workers in `alive` send heartbeats, and the group ticks every 50 ms.
   void Pass(absl::Duration span, std::vector<WorkerId> alive) {
     for (const absl::Time end = now + span; now < end;) {
       now += absl::Milliseconds(50);
@@ -120,13 +120,13 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   }
   void OnLocalWorkerFenced(int index, int64_t pid) override { log.push_back(absl::StrCat("kill ", index, " ", pid)); }
 
-  std::string local_token = "secret";  // whoever has the shared one may be local
+  std::string local_token = "secret";  // tests also use it as the shared token
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   std::unique_ptr<WorkerGroup> group;
   std::map<WorkerId, std::shared_ptr<FakeWorker>> workers;
   placement::GroupPlacement begins_with;
   std::vector<std::string> tokens;
-  std::string unread_of;  // the incarnation whose words lie unread
+  std::string unread_of;  // incarnation of the worker whose messages are unread
   std::vector<std::string> log;
 };
 

@@ -103,7 +103,7 @@ TEST_F(LocalFleetTest, KillMeansThatProcessOnly) {
   fleet->Kill(1, first);
   fleet->Kill(-1, first);
   EXPECT_EQ(waitpid(first, nullptr, WNOHANG), 0) << "it lives";
-  kill(first, SIGSTOP);  // one that does not answer is killed, too
+  kill(first, SIGSTOP);  // a stopped worker is also killed
   fleet->Kill(0, first);
   EXPECT_TRUE(Eventually([&] { return fleet->Pids()[0] > 0 && fleet->Pids()[0] != first; }));
 }
@@ -115,7 +115,7 @@ TEST_F(LocalFleetTest, CodeTwoIsFatalOnceAndNotTriedAgain) {
   EXPECT_TRUE(Eventually([&] { return fatal().size() == 1; }));
   EXPECT_THAT(fatal()[0], HasSubstr("worker 0 (rank 0) refused to start (exit code 2"));
   const pid_t other = fleet->Pids()[1];
-  fleet->Kill(1, other);  // while the other one comes back the refused one had its chance to
+  fleet->Kill(1, other);  // the refused worker could have restarted meanwhile
   EXPECT_TRUE(Eventually([&] { return fleet->Pids()[1] > 0 && fleet->Pids()[1] != other; }));
   EXPECT_EQ(fleet->Pids()[0], -1);
   EXPECT_EQ(fatal().size(), 1u);
@@ -131,7 +131,7 @@ TEST_F(LocalFleetTest, AfterTheModelWasServedARefusalIsTriedAgainMoreSlowly) {
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(100 + 200 + 400));
   EXPECT_TRUE(fatal().empty());
   fleet.reset();
-  fleet = Make(1, "", "/nowhere/switchyard-worker");  // a program that is being replaced
+  fleet = Make(1, "", "/nowhere/switchyard-worker");  // as if the program were being replaced
   fleet->Finalize();
   ASSERT_TRUE(fleet->Start().ok());
   EXPECT_TRUE(Eventually([&] { return fleet->restarts() >= 1; }));
@@ -183,7 +183,7 @@ TEST_F(LocalFleetTest, StopAsksThenKills) {
   ASSERT_EQ(pipe(never), 0);
   ASSERT_EQ(dup2(ready[1], 8), 8);  // shells know descriptors of one digit
   ASSERT_EQ(dup2(never[0], 9), 9);
-  // Worker 0 ends when asked, worker 1 does not listen.  Both say when they are set up, then read what never comes.
+  // Worker 0 ends when asked, worker 1 ignores SIGTERM.  Both write when they are set up, then block in a read.
   auto fleet = Make(2, "if [ $1 = 1 ]; then trap '' TERM; fi; echo r >&8; read x <&9");
   ASSERT_TRUE(fleet->Start().ok());
   const std::vector<pid_t> pids = fleet->Pids();
@@ -199,7 +199,7 @@ TEST_F(LocalFleetTest, StopAsksThenKills) {
 }
 
 TEST_F(LocalFleetTest, WorkersDieWithTheServer) {
-  prctl(PR_SET_CHILD_SUBREAPER, 1);  // the orphans' ends are told to this process
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // this process reaps the orphans
   int pipe_fds[2], ready[2];
   ASSERT_EQ(pipe(pipe_fds), 0);
   ASSERT_EQ(pipe(ready), 0);
@@ -227,7 +227,7 @@ TEST_F(LocalFleetTest, WorkersDieWithTheServer) {
   for (int fd : {pipe_fds[0], pipe_fds[1], ready[0], ready[1], 8}) close(fd);
 }
 
-// A pod's termination message is its last line: it has to have the cause.
+// A pod's termination message is the last line of the log, so that must have the cause.
 TEST_F(LocalFleetTest, ARefusalCarriesTheWorkersMessage) {
   auto fleet = Make(1, "for a; do case $a in --refusal_file=*) echo 'config.json: no' >${a#*=};; esac; done; exit 2");
   ASSERT_TRUE(fleet->Start().ok());

@@ -1,16 +1,16 @@
-// A server that stood still itself: its workers are not to blame for what it did not read.
+// Pauses of the server itself: workers are not blamed for messages that it did not read.
 #include "gmock/gmock.h"
 #include "tests/server/fleet/group_fixture.h"
 
 namespace switchyard::server {
 namespace {
 
-// What workers said while the server itself stood still lies in its sockets.
+// The workers' messages during the server's pause wait in its sockets.
 TEST_F(GroupTest, TheServersOwnPauseIsNotItsWorkersSilence) {
   Form(2);
   Execute(1);
   Pass(absl::Seconds(1), {1, 2});
-  now += absl::Minutes(3);   // longer than the step's limit, too
+  now += absl::Minutes(3);   // also longer than the step's limit
   group->Heartbeat(1, now);  // one was read in time
   group->Tick(now);
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
@@ -20,7 +20,7 @@ TEST_F(GroupTest, TheServersOwnPauseIsNotItsWorkersSilence) {
   Answer(1, 1);
   Answer(2, 1);
   EXPECT_EQ(log.back(), "step 1 1 2");
-  // Who stays silent after it is fenced as ever, also one that was heard last just before the server looked.
+  // A worker that stays silent afterwards is fenced, even one whose last message came just before the check.
   Pass(absl::Milliseconds(1500), {1});
   EXPECT_EQ(group->members().count(2), 1u);
   Pass(absl::Milliseconds(50), {1});
@@ -39,14 +39,14 @@ TEST_F(GroupTest, AMemberThatWasSilentBeforeTheServersPauseIsStillFenced) {
   EXPECT_EQ(group->members().count(1), 1u);
 }
 
-// The server looks in time, but what a worker said is not read.
+// The server checks in time, but a worker's messages are not read.
 TEST_F(GroupTest, NobodyIsFencedForWhatLiesUnread) {
   Form(2);
   unread_of = "b";
   Pass(absl::Seconds(10), {1});
   EXPECT_EQ(group->members().size(), 2u);
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
-  unread_of = "";  // somebody read it, and nothing more comes
+  unread_of = "";  // it was read, and nothing more comes
   Pass(absl::Seconds(3), {1});
   EXPECT_EQ(group->members().count(2), 0u);
   EXPECT_EQ(group->members().count(1), 1u);

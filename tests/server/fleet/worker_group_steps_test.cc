@@ -1,4 +1,4 @@
-// Steps of a ready group: in flight, answered, missing, at odds; and the pauses between tries.
+// Steps of a ready group: in flight, answered, missing, contradictory; and the pauses between tries.
 #include <string>
 
 #include "gmock/gmock.h"
@@ -35,7 +35,7 @@ TEST_F(GroupTest, AnAnswerToNoStepIsDropped) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
   Execute(1);
   Answer(1, 1);
-  Answer(1, 1);  // late twin of a step that is done
+  Answer(1, 1);  // a second answer of a step that is done
   EXPECT_EQ(log.back(), "step 1 1");
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
 }
@@ -66,7 +66,7 @@ TEST_F(GroupTest, ALateStepNamesWhoIsMissing) {
   Form(3);
   Execute(1);
   Answer(2, 1);
-  Pass(absl::Seconds(121), {1, 2, 3});  // a second for the workers, who know for whom they wait
+  Pass(absl::Seconds(121), {1, 2, 3});  // a second later than the workers' own limit, since they can name the rank
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
   Pass(absl::Milliseconds(50), {1, 2, 3});
   EXPECT_EQ(log.back(), "down: step 1 not done within 2m, missing rank 0, 2");
@@ -100,12 +100,12 @@ TEST_F(GroupTest, AStepsTimeBeginsWhenTheOneBeforeItIsDone) {
 
 TEST_F(GroupTest, WhatStepsTookBoundsWhatARowMayTake) {
   Form(1);
-  Execute(1, 1000);  // nothing was measured: a second for each row
+  Execute(1, 1000);  // nothing is measured: a second for each row
   now += absl::Seconds(10);
   Answer(1, 1);  // 10 ms for each
   Execute(2, 1000);
   now += absl::Seconds(1);
-  Answer(1, 2);  // a faster one takes nothing away
+  Answer(1, 2);  // a faster step does not lower the limit
   Execute(3, 2000);
   EXPECT_THAT(workers[1]->limits,
               ElementsAre(absl::Seconds(120 + 1000), absl::Seconds(120 + 160), absl::Seconds(120 + 320)));
@@ -136,11 +136,11 @@ TEST_F(GroupTest, RepeatedFaultsAreAnsweredMoreAndMoreSlowly) {
     EXPECT_GE(pause, last);
     EXPECT_LE(pause, absl::Milliseconds(5050));
     last = pause;
-    MakeReady();  // it forms well, each time
+    MakeReady();  // it forms each time
   }
   EXPECT_GE(last, absl::Seconds(5));
   Execute(1);
-  Answer(1, 1);  // a step that is done ends the distrust
+  Answer(1, 1);  // a finished step resets the pauses
   const absl::Time fault = now;
   group->Fault(1, group->epoch(), "again", now);
   while (group->state() == WorkerGroup::State::kWaiting) Pass(absl::Milliseconds(50), {1});
@@ -152,7 +152,7 @@ TEST_F(GroupTest, AFaultNamesTheRank) {
   group->Fault(2, 1, "all-to-all 12: peer 0 is gone", now);
   EXPECT_EQ(log.back(), "down: rank 1: all-to-all 12: peer 0 is gone");
   EXPECT_EQ(workers[1]->aborts.size(), 1u);
-  group->Fault(1, 1, "aborted", now);  // the other one notices, too: nothing new
+  group->Fault(1, 1, "aborted", now);  // the other rank's fault changes nothing
   EXPECT_EQ(log.back(), "down: rank 1: all-to-all 12: peer 0 is gone");
 }
 

@@ -1,4 +1,4 @@
-// Who may join, who gets which assignment, and what happens when a member goes.
+// Which workers may join, their assignments, and the loss of members.
 #include "server/fleet/worker_group.h"
 
 #include <string>
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(
                            "worker a is registered"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// A worker from elsewhere that is faster must not lay down what the server's own workers have to be.
+// A worker from elsewhere that is faster must not determine what the local workers have to be.
 TEST_F(GroupTest, TheServersOwnWorkersComeFirst) {
   Make(2, /*local_workers=*/1);
   fleet::WorkerInfo wrong = Info("wrong");
@@ -109,7 +109,7 @@ TEST_F(GroupTest, TheServersOwnWorkersComeFirst) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
 }
 
-// Who joins by the token that all have is no worker of this server's, whatever it says.
+// A worker that joins with the shared token is not a local one, whatever it claims.
 TEST_F(GroupTest, AStrangerWithALocalIndexEvictsNobody) {
   local_token = "of own workers alone";
   Make(2, /*local_workers=*/1);
@@ -141,7 +141,7 @@ TEST_F(GroupTest, WhatTheServersOwnWorkersSetOutlivesThem) {
   EXPECT_TRUE(Register(4, Info("right")).ok()) << "it need not wait for the local one to come back";
 }
 
-// Before anything was served a local worker may come back as another: its model was changed, say.
+// Before anything was served, a local worker may come back with other weights, for example if its model was changed.
 TEST_F(GroupTest, ALocalWorkerSendsAwayWhoeverDiffersFromIt) {
   Make(3, /*local_workers=*/1);
   ASSERT_TRUE(Register(1, Info("local", 0)).ok());
@@ -223,7 +223,7 @@ TEST_F(GroupTest, WorkersBesideTheServerLearnWhereTheOthersAre) {
 TEST_F(GroupTest, OneTooManyMayTryAgain) {
   Form(1);
   const absl::Status status = Register(2, Info("b"));
-  // Not a code that ends the worker: its old link may just not be known to be gone.
+  // A code after which the worker tries again: the server may not have noticed yet that its old link is gone.
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("all 1 seats"));
   group->Lost(1, "gone", now);
@@ -236,8 +236,8 @@ TEST_F(GroupTest, SurvivorsKeepTheirRanksAndANewcomerGetsTheFreeOne) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kWaiting);
   EXPECT_THAT(workers[1]->aborts, ElementsAre(Pair(1, "worker of rank 1 was lost: its link ended")));
   EXPECT_THAT(workers[3]->aborts.size(), 1u);
-  EXPECT_EQ(log.back(), "down: worker of rank 1 was lost: its link ended") << "no process: clients are told";
-  ASSERT_TRUE(Register(9, Info("z", 0)).ok());  // its wish is taken
+  EXPECT_EQ(log.back(), "down: worker of rank 1 was lost: its link ended") << "no process, since clients see it";
+  ASSERT_TRUE(Register(9, Info("z", 0)).ok());  // the rank of its index is taken
   EXPECT_EQ(RankOf(1), 0);
   EXPECT_EQ(RankOf(9), 1);
   EXPECT_EQ(RankOf(3), 2);
@@ -261,7 +261,7 @@ TEST_F(GroupTest, WorkersFromElsewhereFillTheAssignmentsThatLocalOnesLeave) {
 TEST_F(GroupTest, MissingRanksAreNamed) {
   Make(4);
   EXPECT_EQ(group->NotReadyReason(), "0 of 4 workers registered; none for rank 0, 1, 2, 3");
-  ASSERT_TRUE(Register(1, Info("far")).ok());  // takes the lowest that is free
+  ASSERT_TRUE(Register(1, Info("far")).ok());  // gets the lowest free rank
   ASSERT_TRUE(Register(2, Info("near", 2)).ok());
   EXPECT_EQ(group->NotReadyReason(), "2 of 4 workers registered; none for rank 1, 3");
 }
@@ -318,7 +318,7 @@ TEST_F(GroupTest, AZombieMustRegisterAnew) {
   Form(2);
   Pass(absl::Milliseconds(1600), {1});
   const size_t before = log.size();
-  // It wakes up and goes on talking on its old link.
+  // The worker wakes up and keeps sending on its old link.
   group->Heartbeat(2, now);
   group->Ready(2, 1, 10, now);
   group->Result(2, 1, 1, batching::RankResult{}, now);
@@ -367,7 +367,7 @@ TEST_F(GroupTest, FormingTakesAtMostThirtySecondsWithoutProgress) {
   EXPECT_EQ(group->epoch(), 1);
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
   Pass(absl::Seconds(20), {1, 2});
-  group->LoadProgress(1, 4, 10, now);  // says the same again: no progress
+  group->LoadProgress(1, 4, 10, now);  // the same figures again: no progress
   Pass(absl::Seconds(10), {1, 2});
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
   Pass(absl::Milliseconds(50), {1, 2});

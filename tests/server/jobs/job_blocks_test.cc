@@ -1,4 +1,4 @@
-// What holds jobs up until there is room on the disk, or a user has put something right.
+// Jobs that are blocked until there is room on the disk, or until a user has repaired something.
 #include "proto/support/errors.h"
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
@@ -38,7 +38,7 @@ TEST_F(ManagerTest, AFullDiskIsWaitedForAWhileAndThenForAUser) {
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending) << "a while again";
 }
 
-// A server that is started again does not begin to count anew.
+// A restarted server continues the count of the hour.
 TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
   options_.full_disk = absl::Minutes(5);
   Restart();
@@ -59,7 +59,7 @@ TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
     EXPECT_EQ(journal_.kept.begin()->second.full_since_unix_ms, i < 5 ? since : 0);
   }
   ASSERT_TRUE(manager_->Resume(id).ok());
-  // A clock that was set back is none that has run.
+  // A clock that was set back starts the hour again.
   Pass(absl::ZeroDuration());
   AllStart();
   AllEnd(jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the disk is full"));
@@ -74,7 +74,7 @@ TEST_F(ManagerTest, TheWaitForRoomGoesOnInTheNextServer) {
   EXPECT_EQ(journal_.kept.begin()->second.full_since_unix_ms, host_.UnixMs());
 }
 
-// Room for a checkpoint in between: what is full later is another time.
+// A checkpoint in between ends the hour: a later full disk starts another.
 TEST_F(ManagerTest, ACheckpointEndsTheWaitForRoom) {
   options_.full_disk = absl::Minutes(2);
   Restart();
@@ -90,7 +90,7 @@ TEST_F(ManagerTest, ACheckpointEndsTheWaitForRoom) {
 
 TEST_F(ManagerTest, DataThatChangedPauseTheJobUntilSomebodyResumesIt) {
   const std::string id = Running();
-  // Of any rank; rank 0 may have taken it for a loss.
+  // From any rank; rank 0 may have reported a loss.
   manager_->runs().OnTraining(1, trainers_[1]->epoch(),
                               jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::UnavailableError("rank 1 left")});
   manager_->runs().OnTraining(

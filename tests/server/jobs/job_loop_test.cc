@@ -1,4 +1,4 @@
-// The jobs' thread and its inbox, and the threads on which text becomes tokens.
+// The jobs' thread and its inbox, and the threads that pack text.
 #include "server/jobs/job_loop.h"
 
 #include <atomic>
@@ -24,7 +24,7 @@ class StuckPreparer final : public DataPreparer {
   std::atomic<int> running = 0;
 };
 
-// A loop with a job that runs on one worker.
+// A loop with a job that is running on one worker.
 class JobLoopTest : public testing::Test {
  protected:
   JobLoopTest() {
@@ -52,7 +52,7 @@ class JobLoopTest : public testing::Test {
     while (epoch_ < 0) Ask([&](JobManager&) { epoch_ = trainer_->epoch(); });
     loop_->OnTraining(1, epoch_, TrainingStarted{.step = 0});
   }
-  // On the loop's thread; blocks.
+  // Runs the task on the loop's thread; blocks.
   void Ask(const std::function<void(JobManager&)>& task) {
     absl::Notification done;
     ASSERT_TRUE(loop_->Post([&](JobManager& manager) {
@@ -70,8 +70,8 @@ class JobLoopTest : public testing::Test {
   int64_t epoch_ = -1;
 };
 
-// A worker's words on a job that its loop has no time for: they are bounded, the newest are there in the end, and what
-// changes a job's state is never left out.
+// Reports to a loop that is held up: they are bounded, the newest arrive in the end, and none that changes a job's
+// state is dropped.
 TEST_F(JobLoopTest, AnInboxIsBounded) {
   absl::Notification stuck, go_on;
   ASSERT_TRUE(loop_->Post([&](JobManager&) {
@@ -91,7 +91,7 @@ TEST_F(JobLoopTest, AnInboxIsBounded) {
   go_on.Notify();
   JobPtr job;
   int64_t checkpoints = 0;
-  for (int tries = 0; tries < 2; ++tries) {  // the newest come behind what was in the inbox
+  for (int tries = 0; tries < 2; ++tries) {  // the newest reports run after the inbox
     Ask([&](JobManager& manager) {
       job = *manager.Get(id_);
       checkpoints = manager.counts().checkpoints;
@@ -104,7 +104,7 @@ TEST_F(JobLoopTest, AnInboxIsBounded) {
   loop_->Stop();
 }
 
-// Whoever comes at the same time does not get past the limit.
+// Simultaneous calls do not exceed the limit.
 TEST(PackRunnerTest, NoMoreThanSoManyStart) {
   StuckPreparer preparer;
   PackRunner packs(&preparer);

@@ -1,4 +1,4 @@
-// What befalls jobs: workers that die, hang or lie.
+// Faults of jobs' workers: they die, hang or send wrong reports.
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
 
@@ -14,7 +14,7 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   const int64_t old = trainers_[1]->epoch();
   host_.how_ended = "signal 9 (Killed)";
   manager_->runs().OnTrainerLost(2, "its link ended");
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", old)));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(absl::StrCat("abort ", old)));
   EXPECT_EQ(trainers_[1]->last_reason, "rank 1 (pid 1002 on here): process ended with signal 9 (Killed)");
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning) << "rank 0 has not ended";
   manager_->runs().OnTraining(1, old, jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
@@ -28,7 +28,7 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   EXPECT_EQ(trainers_[3]->assignments[0].attempt, 2);
   EXPECT_GT(trainers_[3]->epoch(), old);
 
-  // What still comes of the old epoch is of no use to anybody.
+  // Late reports of the old epoch are ignored.
   manager_->runs().OnTraining(1, old, TrainingStarted{.step = 0});
   manager_->runs().OnTraining(3, old, TrainingStarted{.step = 0});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
@@ -49,7 +49,7 @@ TEST_F(ManagerTest, OnlyRankZeroReportsSteps) {
   progress.step = 7;
   manager_->runs().OnTraining(2, trainers_[2]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
-  Connect(3);  // refused: there are two
+  Connect(3);  // refused: two are registered
   EXPECT_EQ(trainers_[3]->closed.code(), absl::StatusCode::kResourceExhausted);
   manager_->runs().OnTraining(3, trainers_[1]->epoch(), progress);
   EXPECT_FALSE(Get(id)->progress.has_value());
@@ -58,7 +58,7 @@ TEST_F(ManagerTest, OnlyRankZeroReportsSteps) {
 TEST_F(ManagerTest, AStepBeforeTheLastStartIsAStart) {
   const std::string id = Begun();
   manager_->runs().OnTraining(1, trainers_[1]->epoch(), TrainingStarted{.step = 0});
-  Step(1);  // the other one's word is still on its way
+  Step(1);  // the other rank's report is still on its way
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
   manager_->runs().OnTraining(2, trainers_[1]->epoch(), TrainingStarted{.step = 0});
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
@@ -106,9 +106,9 @@ TEST_F(ManagerTest, AFailureIsFinal) {
   manager_->runs().OnTraining(
       2, trainers_[1]->epoch(),
       jobs::TrainEnd{jobs::TrainOutcome::kFailed, absl::DataLossError("step 3: loss is not finite")});
-  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
+  EXPECT_EQ(trainers_[1]->commands.back(), absl::StrCat("abort ", trainers_[1]->epoch()));
   manager_->runs().OnTraining(1, trainers_[1]->epoch(),
-                              jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("told so")});
+                              jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("as asked")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
   EXPECT_EQ(Get(id)->error, absl::DataLossError("step 3: loss is not finite"));
   EXPECT_EQ(manager_->counts().not_finite, 1);
@@ -135,9 +135,9 @@ TEST_F(ManagerTest, WhatRankZeroIsDoingIsReported) {
   manager_->runs().OnTraining(1, epoch - 1, std::string("of another epoch"));
   EXPECT_EQ(Get(id)->note, "looks for a checkpoint");
   Pass(options_.limits.form - absl::Seconds(1));
-  EXPECT_TRUE(trainers_[1]->heard.empty()) << "it still works";
+  EXPECT_TRUE(trainers_[1]->commands.empty()) << "it still works";
   Pass(absl::Seconds(1));
-  EXPECT_EQ(trainers_[1]->heard.size(), 1u);
+  EXPECT_EQ(trainers_[1]->commands.size(), 1u);
 }
 
 TEST_F(ManagerTest, RankZerosEndCountsWhateverBecomesOfOthers) {
@@ -183,18 +183,18 @@ TEST_F(ManagerTest, WhoDoesNotStartStopOrEndIsGivenUp) {
   Pass(options_.limits.stall - absl::Seconds(1));
   Step(1);
   Pass(options_.limits.stall - absl::Seconds(1));
-  EXPECT_TRUE(trainers_[3]->heard.empty());
+  EXPECT_TRUE(trainers_[3]->commands.empty());
   Pass(absl::Seconds(1));
   EXPECT_THAT(trainers_[3]->last_reason, HasSubstr("waited too long for a step"));
-  AllEnd(jobs::TrainOutcome::kLost, absl::AbortedError("told so"));
+  AllEnd(jobs::TrainOutcome::kLost, absl::AbortedError("as asked"));
 
   Pass(absl::Seconds(1));
   AllStart();
   ASSERT_TRUE(manager_->Cancel(id).ok());
   Pass(options_.limits.cancel_save);
-  EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("now "));
+  EXPECT_THAT(trainers_[3]->commands.back(), HasSubstr("now "));
   Pass(options_.limits.stop_now);
-  EXPECT_THAT(trainers_[3]->heard.back(), HasSubstr("abort "));
+  EXPECT_THAT(trainers_[3]->commands.back(), HasSubstr("abort "));
   Pass(options_.limits.abort);
   EXPECT_EQ(StateOf(id), jobs::JobState::kCancelled);
 }
@@ -212,7 +212,7 @@ TEST_F(ManagerTest, AWorkerWhoseWordsLieUnreadIsNotFenced) {
 TEST_F(ManagerTest, ASilentWorkerIsFenced) {
   const std::string id = Running();
   const int64_t epoch = trainers_[1]->epoch();
-  const auto pass = [&](absl::Duration time) {  // in which the second says nothing
+  const auto pass = [&](absl::Duration time) {  // the second worker stays silent meanwhile
     for (const absl::Time end = host_.now + time; host_.now < end;) {
       host_.now += absl::Milliseconds(50);
       manager_->runs().OnTrainerHeartbeat(1);
@@ -220,13 +220,13 @@ TEST_F(ManagerTest, ASilentWorkerIsFenced) {
     }
   };
   pass(options_.trainers.silence - absl::Seconds(1));
-  host_.now += absl::Seconds(6);  // the server itself stood still
+  host_.now += absl::Seconds(6);  // the server itself was paused
   manager_->Tick();
   EXPECT_TRUE(trainers_[1]->closed.ok() && trainers_[2]->closed.ok()) << trainers_[2]->closed;
   pass(absl::Seconds(1));
   EXPECT_EQ(trainers_[2]->closed.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(host_.killed, ElementsAre(2));
-  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("abort ", epoch));
+  EXPECT_EQ(trainers_[1]->commands.back(), absl::StrCat("abort ", epoch));
   manager_->runs().OnTraining(1, epoch, jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
   manager_->runs().OnTrainerLost(2, "its link ended");  // as its link reports later
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
@@ -260,7 +260,7 @@ TEST_F(ManagerTest, StrangersAreRefused) {
   EXPECT_EQ(client->closed.code(), absl::StatusCode::kAlreadyExists);
 }
 
-// A server is killed in each state of a job; the next one goes on by the table, and no attempt's number comes twice.
+// The counts for metrics, over attempts and losses.
 TEST_F(ManagerTest, TheStatsCount) {
   ConnectBoth();
   const std::string id = Submit(Spec(1)), other = Submit(Spec(1)), waiting = Submit(Spec(1));
@@ -285,7 +285,7 @@ TEST_F(ManagerTest, TheStatsCount) {
   EXPECT_EQ(counts.slots.at(1).checkpoint_step, 3);
   EXPECT_DOUBLE_EQ(counts.slots.at(1).checkpoint_age_seconds, 2);
 
-  // Steps that are done again train no more tokens, but for those beyond.
+  // Repeated steps do not count tokens again; further steps do.
   for (const int64_t step : {1, 2, 3, 4}) Step(step, 2);
   EXPECT_EQ(manager_->counts().steps, 5);
   EXPECT_EQ(manager_->counts().tokens, 128);

@@ -1,4 +1,4 @@
-// What a server that is killed or stopped leaves to the next, and a journal that cannot be written.
+// Jobs over restarts of the server, and a journal that cannot be written.
 #include "proto/support/errors.h"
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
@@ -77,7 +77,7 @@ TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
   AllStart();
   Step(3);
 
-  // What workers report has happened; it is written down as soon as that can be.
+  // Workers' reports take effect at once, and are journaled as soon as possible.
   journal_.error = absl::ResourceExhaustedError("disk full");
   EXPECT_FALSE(manager_->Pause(id).ok());
   EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
@@ -92,7 +92,8 @@ TEST_F(ManagerTest, NothingStartsThatTheJournalDoesNotKnow) {
   EXPECT_EQ(journal_.kept.begin()->second.attempt, 2);
 }
 
-// The disk may still be full when the next server starts: it starts, keeps what it knows, and writes it when it can.
+// The disk may still be full when the next server starts: it starts, keeps jobs in memory, and journals them when it
+// can.
 TEST_F(ManagerTest, AServerStartsWithAJournalThatCannotBeWritten) {
   const std::string id = Begun();
   AllStart();
@@ -128,7 +129,7 @@ TEST_F(ManagerTest, AJobThatTheJournalKeepsFromBeginningSaysSo) {
   EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
 }
 
-// Whoever asked was refused, and nothing waits to be written: the gauge says when there is room again all the same.
+// The request was refused, and no job is unsaved; the gauge still shows when there is room again.
 TEST_F(ManagerTest, TheJournalIsTriedAgainAlsoWhereNothingWaitsForIt) {
   const std::string id = Begun();
   AllStart();
@@ -170,7 +171,7 @@ TEST_F(ManagerTest, ProgressIsWrittenAtMostSoOften) {
 TEST_F(ManagerTest, AServerThatStopsSavesFirst) {
   const std::string id = Running();
   manager_->Drain();
-  EXPECT_EQ(trainers_[1]->heard.back(), absl::StrCat("save ", trainers_[1]->epoch()));
+  EXPECT_EQ(trainers_[1]->commands.back(), absl::StrCat("save ", trainers_[1]->epoch()));
   EXPECT_FALSE(manager_->idle());
   AllEnd(jobs::TrainOutcome::kStopped);
   EXPECT_TRUE(manager_->idle());
@@ -182,7 +183,7 @@ TEST_F(ManagerTest, AServerThatStopsSavesFirst) {
   EXPECT_EQ(Get(id)->losses, 0);
 }
 
-// What workers' ends do to jobs while the server stops is the server's doing.
+// Workers that end while the server stops are not counted as losses.
 TEST_F(ManagerTest, WorkersThatEndWithTheServerAreNoLosses) {
   const std::string id = Running();
   manager_->Drain();
@@ -193,7 +194,7 @@ TEST_F(ManagerTest, WorkersThatEndWithTheServerAreNoLosses) {
   EXPECT_EQ(manager_->counts().losses, 0);
 }
 
-// A page of jobs whose specs are long ends early, and the next goes on.
+// A page of jobs with long specs ends early, and the next page continues.
 TEST_F(ManagerTest, APageIsBoundedInBytes) {
   std::vector<std::string> ids;
   for (int i = 0; i < 10; ++i) {

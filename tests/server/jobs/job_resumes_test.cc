@@ -1,4 +1,4 @@
-// Jobs that go on with another number of workers than they had.
+// Jobs that are resumed on another number of workers.
 #include "proto/support/errors.h"
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
@@ -8,7 +8,7 @@ namespace {
 
 class JobResumesTest : public ManagerTest {
  protected:
-  // Ran on two workers, and has stopped.
+  // Returns a job that ran on two workers and is paused.
   std::string Paused(const jobs::JobSpec& spec = Spec()) {
     const std::string id = Begun(spec, "request");
     AllStart();
@@ -98,7 +98,7 @@ TEST_F(JobResumesTest, NothingChangesThatTheJournalDoesNotKnow) {
   EXPECT_EQ(Get(id)->submitted_workers, 0);
 }
 
-// A worker would say that the checkpoint is another job's.
+// Workers would refuse the checkpoint as another job's.
 TEST_F(JobResumesTest, RowsOfACapacityStay) {
   jobs::JobSpec spec = Spec();
   spec.capacity_factor = 1.5;

@@ -1,5 +1,4 @@
-// Jobs on workers that also serve: who takes whom, what a job that starves is told, and that nothing of it is the
-// serving links' end.
+// Jobs on workers that also serve: which workers they get, jobs without slices, and that serving links survive it all.
 #include "proto/support/errors.h"
 #include "server/jobs/job_manager.h"
 #include "tests/server/jobs/manager_fixture.h"
@@ -23,7 +22,7 @@ class SlicesTest : public ManagerTest {
     spec.batch_sequences = 12;
     return spec;
   }
-  // Time in which serving leaves everything, or nothing.
+  // Lets time pass in which serving leaves all of it to training, or none.
   void PassOpen(absl::Duration time) {
     host_.slices_given += time;
     Pass(time);
@@ -47,7 +46,7 @@ TEST_F(SlicesTest, EachKindOfJobTakesItsKindOfWorkers) {
   manager_->Tick();
   EXPECT_EQ(Get(shared)->note, "waits for workers: 1 of 2 are free");
   EXPECT_FALSE(host_.serving_wanted);
-  // It keeps back nobody who wants others.
+  // It does not hold back a job that wants training workers.
   const std::string alone = Submit(Spec());
   manager_->Tick();
   EXPECT_EQ(trainers_[1]->assignments.size(), 1u);
@@ -103,14 +102,14 @@ TEST_F(SlicesTest, TimeWithoutSlicesIsNoStall) {
   EXPECT_EQ(Get(id)->note, "");
   for (int i = 0; i < 10; ++i) Pass(absl::Hours(1));
   EXPECT_EQ(Get(id)->note, "waits for serving");
-  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  EXPECT_THAT(trainers_[1]->commands, IsEmpty());
   PassOpen(absl::Milliseconds(50));
   EXPECT_EQ(Get(id)->note, "");
-  // Of the thirty minutes between steps twenty are over.
+  // Twenty of the thirty minutes between steps are over.
   PassOpen(absl::Minutes(9));
-  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  EXPECT_THAT(trainers_[1]->commands, IsEmpty());
   PassOpen(absl::Minutes(2));
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
 }
 
 TEST_F(SlicesTest, AServerWithServingWorkersAloneSaysWhatItsUsersMayDo) {
@@ -123,7 +122,7 @@ TEST_F(SlicesTest, AServerWithServingWorkersAloneSaysWhatItsUsersMayDo) {
             "on_serving_workers");
 }
 
-// What it may run for is the time in which it can.
+// max_runtime_seconds counts only the time in which the job could run.
 TEST_F(SlicesTest, WaitingIsNoRuntime) {
   ConnectServing(1);
   ConnectServing(2);
@@ -134,9 +133,9 @@ TEST_F(SlicesTest, WaitingIsNoRuntime) {
   AllStart();
   for (int i = 0; i < 10; ++i) Pass(absl::Hours(1));
   for (int i = 0; i < 59; ++i) PassOpen(absl::Seconds(1));
-  EXPECT_THAT(trainers_[1]->heard, IsEmpty());
+  EXPECT_THAT(trainers_[1]->commands, IsEmpty());
   PassOpen(absl::Seconds(2));
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("save ", trainers_[1]->epoch())));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(absl::StrCat("save ", trainers_[1]->epoch())));
   AllEnd(jobs::TrainOutcome::kStopped);
   EXPECT_EQ(Get(id)->error, absl::DeadlineExceededError("max_runtime_seconds: ran 61 s of 60"));
 }
@@ -144,21 +143,21 @@ TEST_F(SlicesTest, WaitingIsNoRuntime) {
 TEST_F(SlicesTest, ACancelWaitsForNoSlice) {
   const std::string id = RunningShared();
   ASSERT_TRUE(manager_->Cancel(id).ok());
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(HasSubstr("save")));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(HasSubstr("save")));
   Pass(options_.limits.cancel_save);
-  ASSERT_EQ(trainers_[1]->heard.size(), 2u);
-  EXPECT_THAT(trainers_[1]->heard[1], HasSubstr("now"));
+  ASSERT_EQ(trainers_[1]->commands.size(), 2u);
+  EXPECT_THAT(trainers_[1]->commands[1], HasSubstr("now"));
   Pass(absl::Seconds(29));
-  EXPECT_EQ(trainers_[1]->heard.size(), 2u);
+  EXPECT_EQ(trainers_[1]->commands.size(), 2u);
   Pass(absl::Seconds(2));
-  ASSERT_EQ(trainers_[1]->heard.size(), 3u);
-  EXPECT_THAT(trainers_[1]->heard[2], HasSubstr("abort"));
+  ASSERT_EQ(trainers_[1]->commands.size(), 3u);
+  EXPECT_THAT(trainers_[1]->commands[2], HasSubstr("abort"));
 }
 
 TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
   const std::string id = RunningShared();
   manager_->runs().OnTrainerLost(2, "its link ended");
-  EXPECT_THAT(trainers_[1]->heard, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
+  EXPECT_THAT(trainers_[1]->commands, ElementsAre(absl::StrCat("abort ", trainers_[1]->epoch())));
   manager_->runs().OnTraining(1, trainers_[1]->epoch(),
                               jobs::TrainEnd{jobs::TrainOutcome::kLost, absl::AbortedError("aborted")});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPending);
@@ -169,7 +168,7 @@ TEST_F(SlicesTest, ALostWorkerIsAnotherAttempt) {
   EXPECT_EQ(trainers_[3]->assignments.size(), 1u);
 }
 
-// A worker that serves is not ended for its training's sake; it trains again when it has come to its end.
+// A serving worker is not ended because of its training; it gets another job after it has ended the attempt.
 TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   const std::string id = RunningShared();
   const int64_t epoch = trainers_[1]->epoch();
@@ -187,7 +186,7 @@ TEST_F(SlicesTest, WhoDoesNotEndServesOnAndGetsNoOtherJob) {
   EXPECT_EQ(trainers_[2]->assignments.size(), 2u);
 }
 
-// The serving group judges who is silent.
+// Only the serving group fences silent workers.
 TEST_F(SlicesTest, NobodyIsFencedHere) {
   ConnectServing(1);
   host_.now += absl::Minutes(1);

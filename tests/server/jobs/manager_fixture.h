@@ -1,5 +1,5 @@
-// A job manager with a clock that stands until it is told, workers that only write down what they hear, and a
-// journal in memory that survives it.
+// A job manager with a clock that tests move, workers that only record their commands, and a journal in memory that
+// survives the manager.
 #pragma once
 
 #include <map>
@@ -11,9 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/support/errors.h"
 #include "server/jobs/job_manager.h"
 
 namespace switchyard::server {
+
+// The reason that a client sees with this status.
+inline std::string ReasonIn(const absl::Status& status) { return rpc::ViewError(rpc::ToGrpcStatus(status, "")).reason; }
 
 class MemoryJournal final : public JobJournal {
  public:
@@ -25,7 +29,7 @@ class MemoryJournal final : public JobJournal {
   absl::Status Save(const Job& job) override {
     if (!error.ok()) return error;
     kept[job.sequence] = job;
-    // What is not kept.
+    // Fields that are not kept.
     kept[job.sequence].note.clear();
     kept[job.sequence].seconds_left = 0;
     ++saves;
@@ -74,17 +78,17 @@ class FakeTrainer final : public TrainerClient {
  public:
   void Start(const jobs::TrainingAssignment& assignment) override { assignments.push_back(assignment); }
   void StopTraining(int64_t epoch, jobs::StopKind kind) override {
-    heard.push_back(absl::StrCat(kind == jobs::StopKind::kSave ? "save " : "now ", epoch));
+    commands.push_back(absl::StrCat(kind == jobs::StopKind::kSave ? "save " : "now ", epoch));
   }
   void AbortTraining(int64_t epoch, const std::string& reason) override {
-    heard.push_back(absl::StrCat("abort ", epoch));
+    commands.push_back(absl::StrCat("abort ", epoch));
     last_reason = reason;
   }
   void Close(const absl::Status& status) override { closed = status; }
 
   int64_t epoch() const { return assignments.empty() ? -1 : assignments.back().epoch; }
   std::vector<jobs::TrainingAssignment> assignments;
-  std::vector<std::string> heard;
+  std::vector<std::string> commands;
   std::string last_reason;
   absl::Status closed;
 };
@@ -116,7 +120,7 @@ class ManagerTest : public testing::Test {
     options_.max_losses = 3;
     Restart();
   }
-  // The server was killed; another one reads its journal.  Its workers are gone, too.
+  // Replaces the manager by another one that reads the journal, as after a kill; the workers are gone, too.
   void Restart() {
     manager_ = std::make_unique<JobManager>(options_, &journal_, &host_, &sink_);
     trainers_.clear();
@@ -168,7 +172,7 @@ class ManagerTest : public testing::Test {
     for (const auto& [id, trainer] : trainers_) manager_->runs().OnTrainerHeartbeat(id);
     manager_->Tick();
   }
-  // All workers of the epoch say that they have started.
+  // All workers of the epoch report that they have started.
   void AllStart(int64_t step = 0) {
     const int64_t epoch = trainers_.at(1)->epoch();
     for (const auto& [id, trainer] : trainers_) manager_->runs().OnTraining(id, epoch, TrainingStarted{.step = step});
@@ -189,7 +193,7 @@ class ManagerTest : public testing::Test {
     Connect(1);
     Connect(2);
   }
-  // Two workers are there, and it is the job's turn.
+  // Submits a job, connects two workers, and lets the job begin.
   std::string Begun(const jobs::JobSpec& spec = Spec(), const std::string& request_id = "") {
     ConnectBoth();
     const std::string id = Submit(spec, request_id);
@@ -197,14 +201,14 @@ class ManagerTest : public testing::Test {
     EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
     return id;
   }
-  // … and it runs on them.
+  // The same, until the job runs.
   std::string Running(const jobs::JobSpec& spec = Spec()) {
     const std::string id = Begun(spec);
     AllStart();
     EXPECT_EQ(StateOf(id), jobs::JobState::kRunning);
     return id;
   }
-  // Whose text has to become tokens first.
+  // Returns a spec with text, which must be packed first.
   static jobs::JobSpec TextSpec() {
     jobs::JobSpec spec = Spec();
     spec.datasets = {"a.jsonl"};

@@ -27,7 +27,7 @@ namespace switchyard::server {
 
 inline constexpr char kTrainToken[] = "0123456789abcdef";
 
-// Registers as a training worker; what it is told it keeps, what it says the test decides.
+// A fake training worker: registers, keeps the commands that it receives, and sends the reports that a test chooses.
 class LinkTrainer {
  public:
   LinkTrainer(std::shared_ptr<grpc::Channel> channel, int index, const std::string& role = "train")
@@ -82,7 +82,7 @@ class LinkTrainer {
     message.mutable_training_ended()->set_message(std::string(status.message()));
     Say(message);
   }
-  // The newest; waits for the count-th.
+  // Waits for the count-th assignment; returns the newest.
   v1::StartTraining AwaitAssignment(size_t count) {
     absl::MutexLock lock(&mu_);
     const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return assignments_.size() >= count; };
@@ -90,14 +90,14 @@ class LinkTrainer {
     return assignments_.empty() ? v1::StartTraining() : assignments_.back();
   }
   v1::StartTraining assignment() { return AwaitAssignment(1); }
-  // The next command that is no assignment.
+  // Waits for the next command that is no assignment.
   v1::LinkResponse AwaitCommand() {
     absl::MutexLock lock(&mu_);
     const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return commands_.size() > taken_; };
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(60))) << "no command";
     return commands_.size() > taken_ ? commands_[taken_++] : v1::LinkResponse();
   }
-  // How the server ended the link.
+  // Returns how the server ended the link.
   grpc::Status End() {
     absl::MutexLock lock(&mu_);
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&over_), absl::Seconds(60)));
@@ -140,7 +140,7 @@ inline constexpr char kTinyConfig[] = R"({"architectures": ["MixtralForCausalLM"
 
 inline constexpr char kTinySpecials[] = R"({"eos_token": "<|end|>"})";
 
-// Packed tokens of our format: a document of `count` tokens.
+// Returns a file of packed tokens: a document of `count` tokens.
 inline std::string TokenFileBytes(int64_t count, int64_t vocab = 300) {
   jobs::TokenFileHeader header;
   header.vocab_size = vocab;
@@ -151,7 +151,7 @@ inline std::string TokenFileBytes(int64_t count, int64_t vocab = 300) {
   return jobs::EncodeTokenHeader(header) + body;
 }
 
-// The same with a mask, in which no token is trained but the `trained`-th (-1: none).
+// The same with a mask in which only the `trained`-th token is trained (-1: none).
 inline std::string MaskedFileBytes(int64_t count, int64_t trained = -1) {
   jobs::TokenFileHeader header;
   header.vocab_size = 300;
@@ -254,7 +254,7 @@ class TrainingTest : public testing::Test {
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::TrainingService::Stub> stub_;
-  std::vector<std::unique_ptr<LinkTrainer>> trainers_;  // before the server: it would wait for their links
+  std::vector<std::unique_ptr<LinkTrainer>> trainers_;  // destroyed before the server, which would wait for their links
 };
 
 }  // namespace switchyard::server

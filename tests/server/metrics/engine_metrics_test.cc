@@ -1,4 +1,4 @@
-// What the engine counts, and the metrics that depend on the model and its group.
+// Metrics of the engine, and those that depend on the model and its group.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -19,7 +19,7 @@ class EngineMetricsTest : public EngineTest {
            Success(batching::FinishReason::kAbort);
   }
   double Errors(absl::StatusCode code) { return metrics->request_error(code).Value(); }
-  // One sequence of five tokens; the second worker is idle.
+  // Runs one sequence of five tokens; the second worker is idle.
   void RunOneOnTwoWorkers() {
     config.workers = 2;
     Start();
@@ -110,7 +110,7 @@ TEST_F(EngineMetricsTest, AClientThatGoesAwayAbortsAndOneThatIsSentAwayDoesNot) 
   worker->Allow(-1);
 }
 
-// One sequence on two workers: the other one is idle, and says nothing of what kind a step is.
+// One sequence on two workers: the idle worker does not determine a step's phase.
 TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
   model_facts.num_moe_layers = 1;
   model_facts.num_experts = 4;
@@ -125,11 +125,11 @@ TEST_F(EngineMetricsTest, AStepIsOfPromptsIfARowIs) {
   };
   EXPECT_EQ(steps(popularity::Phase::kPrefill), 1u);
   EXPECT_EQ(steps(popularity::Phase::kDecode), 4u);
-  // All rows on one of two workers.
+  // All rows are on one of two workers.
   EXPECT_DOUBLE_EQ(metrics->moe_balancedness(popularity::Phase::kDecode).Collect().histogram.sample_sum, 4 * 0.5);
 }
 
-// Ranks wait for each other in every layer: that another one is busy in the next evens out nothing.
+// Ranks wait for each other in every layer, so different busy ranks in different layers do not even out.
 TEST_F(EngineMetricsTest, LayersAreUnevenEachForItself) {
   model_facts.num_moe_layers = 2;
   model_facts.num_experts = 2;
@@ -150,7 +150,7 @@ TEST_F(EngineMetricsTest, LayersAreUnevenEachForItself) {
   EXPECT_DOUBLE_EQ(sum, 5 * 0.5);
 }
 
-// The bounds of a histogram's buckets, without the infinite one.
+// Returns the bounds of a histogram's buckets, without the infinite one.
 std::vector<double> Bounds(const prometheus::Histogram& histogram) {
   std::vector<double> out;
   for (const auto& bucket : histogram.Collect().histogram.bucket) {

@@ -9,7 +9,7 @@
 namespace switchyard::server {
 namespace {
 
-// Values by "name label=value".
+// Returns values by "name label=value".
 std::map<std::string, double> Values(const prometheus::Registry& registry) {
   std::map<std::string, double> values;
   for (const prometheus::MetricFamily& family : registry.Collect()) {
@@ -120,7 +120,7 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
   EXPECT_EQ(Values(*registry).at("switchyard_train_evaluation_loss slot=1"), 4);
 
   counts.slots.clear();
-  counts.tokens = 140;  // nothing falls
+  counts.tokens = 140;  // counters do not fall
   metrics.Update(counts);
   values = Values(*registry);
   EXPECT_EQ(values.size(), idle) << "a job that has ended leaves no values behind";

@@ -14,7 +14,7 @@ constexpr int32_t kSigma = 0x3A3, kFinalSigma = 0x3C2, kSharpS = 0xDF;
 
 bool IsCased(int32_t c) { return IsUpper(c) || IsLower(c) || text::IsTitlecase(c); }
 
-// An invalid byte comes back as it was.
+// Appends the character; an invalid byte as it was.
 void AppendCodePoint(int32_t c, std::string* out) {
   if (c >= kEscapedByte + 0x80 && c <= kEscapedByte + 0xFF) {
     out->push_back(static_cast<char>(c - kEscapedByte));
@@ -23,7 +23,7 @@ void AppendCodePoint(int32_t c, std::string* out) {
   }
 }
 
-// Appends `mapped`, or `sharp_s` where the character c is ß.
+// Appends `mapped`, or `sharp_s` if the character c is ß.
 void AppendMapped(int32_t c, char32_t mapped, absl::string_view sharp_s, std::string* out) {
   if (c != kSharpS) return AppendCodePoint(static_cast<int32_t>(mapped), out);
   out->append(sharp_s.data(), sharp_s.size());
@@ -31,7 +31,7 @@ void AppendMapped(int32_t c, char32_t mapped, absl::string_view sharp_s, std::st
 
 void AppendTitle(int32_t c, std::string* out) { AppendMapped(c, text::ToTitlecase(c), "Ss", out); }
 
-// Lower case of `character`, a part of `text`; a sigma that ends a word has a form of its own.
+// Appends the lower case of `character`, a part of `text`; a sigma that ends a word becomes the final form.
 void AppendLower(absl::string_view text, int32_t c, absl::string_view character, std::string* out) {
   const auto pos = static_cast<size_t>(character.data() - text.data());
   const size_t end = pos + character.size();

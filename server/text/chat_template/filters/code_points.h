@@ -1,7 +1,7 @@
-// Text as Python sees it: UTF-8 bytes inside, code points to the template.
+// Text functions by code points, as Python has them, on UTF-8 strings.
 //
-// Pure functions, thread-safe.  A byte that is no valid UTF-8 counts as one character of its own and is kept as it is.
-// Case mapping is one-to-one but for ß and the final sigma.
+// Pure functions, thread-safe.  An invalid UTF-8 byte counts as one character and is kept.  Case mapping is one-to-one
+// except for ß and the final sigma.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@
 
 namespace switchyard::jinja {
 
-inline constexpr size_t kNone = absl::string_view::npos;  // no place in a text
+inline constexpr size_t kNone = absl::string_view::npos;  // no position in a text
 
-// The character at `pos` and the bytes it takes (at least 1).  An invalid byte b is (0xDC00 + b, 1), as Python's
-// surrogateescape has it.  REQUIRES: pos < text.size().
+// Returns the character at `pos` and its length in bytes (at least 1); for an invalid byte b (0xDC00 + b, 1), as in
+// Python's surrogateescape.  REQUIRES: pos < text.size().
 std::pair<int32_t, size_t> DecodeAt(absl::string_view text, size_t pos);
 
 // Calls visit(character, its bytes) for each character of `text` from left to right.
@@ -31,10 +31,10 @@ void ForEachCodePoint(absl::string_view text, Visit visit) {
 }
 
 size_t CountCodePoints(absl::string_view text);
-// Each character as a view into `text`.
+// Returns each character as a view into `text`.
 std::vector<absl::string_view> SplitCodePoints(absl::string_view text);
 
-// Python's str.isspace, isalpha, isdigit, isprintable of one character.
+// Python's str.isspace, isalpha, isdigit and so on, for one character.
 bool IsSpace(int32_t c);
 bool IsAlpha(int32_t c);
 bool IsDigit(int32_t c);
@@ -44,17 +44,17 @@ bool IsLower(int32_t c);
 
 std::string ToUpper(absl::string_view text);
 std::string ToLower(absl::string_view text);
-// First character in title case, the rest in lower case.
+// Python's str.capitalize: the first character in title case, the rest in lower case.
 std::string Capitalize(absl::string_view text);
 // Python's str.title: each run of letters capitalized.
 std::string TitleCase(absl::string_view text);
 
 enum class Side { kLeft, kRight, kBoth };
-// Without whitespace at the given side; with `chars`, without any of its characters.
+// Strip whitespace, or any of the characters in `chars`, from the given side.
 absl::string_view Strip(absl::string_view text, Side side);
 absl::string_view StripChars(absl::string_view text, absl::string_view chars, Side side);
 
-// Where `needle` is in `text` at or after byte `from`, or npos; linear in the text whatever the needle.
+// Returns the position of `needle` in `text` at or after byte `from`, or npos.  Linear in the text for any needle.
 size_t FindText(absl::string_view text, absl::string_view needle, size_t from);
 
 // Python's str.splitlines.

@@ -1,7 +1,7 @@
-// Jinja's filters and tests, by name, from fixed tables; thread-safe.
+// Tables of Jinja's filters and tests, looked up by name; thread-safe.
 //
-// Text is not marked as safe or escaped behind the template's back: chat templates are rendered without autoescape, so
-// that `safe` does nothing and `escape` escapes once.
+// Chat templates are rendered without autoescape, so text is not marked as safe: `safe` does nothing, and `escape`
+// escapes once.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -13,22 +13,23 @@ namespace switchyard::jinja {
 using Filter = Method;
 using Test = absl::StatusOr<bool> (*)(Runtime& runtime, const Value& input, const Args& args);
 
-// nullptr: unknown.
+// Return nullptr for an unknown name.
 Filter FindFilter(absl::string_view name);
 Test FindTest(absl::string_view name);
 
-// By name; error when it is unknown.
+// Apply a filter or test by name; an unknown name is an error.
 absl::StatusOr<Value> ApplyFilter(Runtime& runtime, absl::string_view name, const Value& input, const Args& args);
 absl::StatusOr<bool> ApplyTest(Runtime& runtime, absl::string_view name, const Value& input, const Args& args);
 
-// The parts of FindFilter's table, for filters.cc alone.
+// Parts of FindFilter's table, for filters.cc only.
 Filter FindTextFilter(absl::string_view name);
 Filter FindValueFilter(absl::string_view name);
 Filter FindListFilter(absl::string_view name);
 
-// The value that an `attribute` argument names: "a.0.b" digs through items, digits index; None is the item itself.
+// Returns the value that an `attribute` argument names: "a.0.b" looks up items one after the other, digits index lists;
+// None gives the item itself.
 absl::StatusOr<Value> DigAttribute(Runtime& runtime, const Value& item, const Value& attribute);
-// Jinja compares text without regard to case unless asked to.
+// Lowers a text for comparison, since Jinja ignores case unless asked not to; returns other values unchanged.
 absl::StatusOr<Value> WithoutCase(Runtime& runtime, const Value& value);
 
 }  // namespace switchyard::jinja

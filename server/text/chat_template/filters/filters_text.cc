@@ -10,7 +10,7 @@
 #include "server/text/chat_template/filters/format.h"
 #include "server/text/chat_template/filters/python_text.h"
 #include "server/text/chat_template/filters/text_ops.h"
-#include "server/text/chat_template/json.h"
+#include "server/text/chat_template/value_json.h"
 
 namespace switchyard::jinja {
 namespace {

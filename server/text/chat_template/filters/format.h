@@ -1,4 +1,4 @@
-// Python's two ways to format text: "%d of %s" % args, and "{} of {name:>5}".format(...).
+// Python's two ways of formatting text: "%d of %s" % args, and "{} of {name:>5}".format(...).
 //
 // Widths and precisions are bounded by the render's limits.  Attributes and items in a field ({user.name}, {0[key]})
 // go through the same sandbox as the rest of the template.
@@ -13,12 +13,12 @@
 
 namespace switchyard::jinja {
 
-// text % arguments; a tuple is many arguments, a dict serves %(name)s.
+// text % arguments: a tuple holds several arguments, a dict the values of %(name)s.
 absl::StatusOr<std::string> FormatPercent(Runtime& runtime, absl::string_view text, const Value& arguments);
 // text.format(args).
 absl::StatusOr<std::string> FormatBraces(Runtime& runtime, absl::string_view text, const Args& args);
 
-// One field of either, in format_spec.cc: its width, precision and kind.
+// The width, precision and kind of a field of either (format_spec.cc).
 struct FormatSpec {
   std::string fill = " ";
   char align = 0;  // '<', '>', '^', '=', 0 = by type
@@ -29,13 +29,13 @@ struct FormatSpec {
   char type = 0;
 };
 
-// "[[fill]align][sign][#][0][width][,][.precision][type]".
+// Parses "[[fill]align][sign][#][0][width][,][.precision][type]".
 absl::StatusOr<FormatSpec> ParseFormatSpec(absl::string_view text);
-// REQUIRES: a number.
+// REQUIRES: `value` is a number.
 absl::StatusOr<std::string> FormatNumber(Runtime& runtime, const Value& value, FormatSpec spec);
 absl::StatusOr<std::string> FormatText(Runtime& runtime, std::string text, const FormatSpec& spec, char default_align);
 
-// Takes the digits at the beginning of *text, and a character if it stands there.
+// Remove the digits, or the character `c`, from the beginning of *text.
 int64_t TakeNumber(absl::string_view* text);
 bool TakeChar(absl::string_view* text, char c);
 

@@ -56,7 +56,7 @@ absl::Status AppendDict(Runtime& runtime, const Dict& dict, std::string* out) {
 }
 
 absl::Status AppendRepr(Runtime& runtime, const Value& value, std::string* out) {
-  // Shared parts can spell out to far more than they take in memory, so the text is watched as it grows.
+  // A value with shared parts may print as far more text than it takes in memory, so the growing text is checked.
   RETURN_IF_ERROR(runtime.Steps());
   if (out->size() > runtime.limits().max_value_bytes) return runtime.Allocate(out->size());
   if (const Sequence* sequence = value.sequence()) return AppendSequence(runtime, *sequence, out);

@@ -1,4 +1,4 @@
-// How Python spells values: str() and repr().
+// Python's str() and repr() of values.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ std::string FloatRepr(double value);
 // repr(str): single quotes unless only those occur inside.
 std::string StringRepr(absl::string_view text);
 
-// str(value) and repr(value).  Errors are the render's limits only.
+// str(value) and repr(value).  The only errors are the render's limits.
 absl::StatusOr<std::string> Str(Runtime& runtime, const Value& value);
 absl::StatusOr<std::string> Repr(Runtime& runtime, const Value& value);
 

@@ -1,4 +1,4 @@
-// Operations on text that methods and filters share.
+// Text operations that methods and filters share.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 
 namespace switchyard::jinja {
 
-// Python's str.split and rsplit, by runs of whitespace and by a separator; at most `limit` cuts.  Pieces are views of
-// `text`.  REQUIRES: separator is not empty.
+// Python's str.split and rsplit, at runs of whitespace or at a separator, with at most `limit` cuts.  Pieces are views
+// of `text`.  REQUIRES: separator is not empty.
 std::vector<absl::string_view> SplitAtSpace(absl::string_view text, size_t limit, bool from_right);
 std::vector<absl::string_view> SplitAt(absl::string_view text, absl::string_view separator, size_t limit,
                                        bool from_right);
 absl::StatusOr<Value> NewStringList(Runtime& runtime, const std::vector<absl::string_view>& pieces);
 
-// The last place of `needle`, or npos.
+// Returns the last position of `needle`, or npos.
 size_t FindLastText(absl::string_view text, absl::string_view needle);
 
 struct Replacement {
@@ -35,7 +35,7 @@ struct Justification {
 absl::StatusOr<Value> Justify(Runtime& runtime, absl::string_view text, const Justification& how);
 
 bool IsAlnum(int32_t c);
-// Python's str.isupper or islower: some letter has a case, and none has the other.
+// Python's str.isupper or islower: some letter has this case, and none the other.
 bool HasCase(absl::string_view text, bool upper);
 
 }  // namespace switchyard::jinja

@@ -18,7 +18,7 @@ Value NoAttribute(const Value& object, absl::string_view name) {
   return Value::Undefined(absl::StrCat(Owner(object), " has no attribute '", name, "'"));
 }
 
-// The attribute proper, which an item of the same name does not replace; nullopt when there is none.
+// Returns the real attribute, not an item of that name; nullopt if there is none.
 absl::StatusOr<std::optional<Value>> OwnAttribute(Runtime& runtime, const Value& object, absl::string_view name) {
   if (Object* o = object.object()) return o->GetAttribute(runtime, name);
   switch (FindMethod(object, name)) {
@@ -64,7 +64,7 @@ absl::StatusOr<std::optional<Value>> OwnItem(Runtime& runtime, const Value& obje
   return place.has_value() ? std::optional<Value>(sequence->items[*place]) : std::nullopt;
 }
 
-// A slice's bound: `low` and `high` are where it is clamped.
+// Returns a slice's bound, clamped to [low, high].
 absl::StatusOr<int64_t> Bounded(const Value& value, int64_t otherwise, int64_t length, int64_t low, int64_t high) {
   if (value.IsNone()) return otherwise;
   if (!value.IsIntegral()) return Error("slice indices must be integers or None, not ", value.TypeName());
@@ -142,7 +142,7 @@ absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const Valu
   }
   ASSIGN_OR_RETURN(const SliceIndices at,
                    ResolveSlice(start, stop, step, static_cast<int64_t>(sequence->items.size())));
-  // A slice of a range stays a list here: only its printing could tell.
+  // A slice of a range becomes a list here; only its printed form differs.
   Sequence out{sequence->kind == SequenceKind::kTuple ? SequenceKind::kTuple : SequenceKind::kList, {}, {}};
   for (int64_t i = 0; i < at.count; ++i)
     out.items.push_back(sequence->items[static_cast<size_t>(at.begin + i * at.step)]);

@@ -90,7 +90,7 @@ absl::StatusOr<Value> FloatArithmetic(ast::BinaryOp op, double a, double b) {
   return Value::Float(quotient - floor > 0.5 ? floor + 1 : floor);
 }
 
-// The largest size_t where the product does not fit, which no limit allows.
+// Returns the largest size_t if the product does not fit; no limit allows that.
 size_t Product(size_t bytes, int64_t times) {
   size_t product = 0;
   return __builtin_mul_overflow(bytes, static_cast<size_t>(times), &product) ? SIZE_MAX : product;
@@ -118,7 +118,7 @@ absl::StatusOr<Value> RepeatSequence(Runtime& runtime, const Sequence& sequence,
 
 bool IsListOrTuple(const Value& v) { return v.IsList() || v.IsTuple(); }
 
-// Operators on text and lists; nullopt when these are not for them.
+// Operators on text and lists; nullopt for other operands.
 absl::StatusOr<std::optional<Value>> SequenceArithmetic(Runtime& runtime, ast::BinaryOp op, const Value& a,
                                                         const Value& b) {
   if (op == ast::BinaryOp::kAdd && a.IsString() && b.IsString())

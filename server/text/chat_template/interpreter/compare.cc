@@ -9,7 +9,7 @@
 namespace switchyard::jinja {
 namespace {
 
-// Shared parts can make a small value endless to walk through, so that each pair looked at is a step.
+// Each compared pair is a step, since a value with shared parts may take endlessly long to walk.
 absl::StatusOr<bool> EqualItems(Runtime& runtime, const Sequence& a, const Sequence& b) {
   if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
   for (size_t i = 0; i < a.items.size(); ++i) {

@@ -17,7 +17,7 @@ absl::StatusOr<Value> Interpreter::Eval(const ast::Expr& expr) {
 }
 
 absl::StatusOr<Value> Interpreter::EvalNode(const ast::Name& node) {
-  // A name may be as long as the template, and scopes as deep as it nests.
+  // Charges for the name, which may be as long as the template.
   RETURN_IF_ERROR(runtime_.Steps(static_cast<int64_t>(node.name.size() / 64)));
   int64_t scopes = 0;
   for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
@@ -141,7 +141,7 @@ absl::StatusOr<Args> Interpreter::EvalArguments(const ast::Arguments& arguments)
 absl::StatusOr<Value> Interpreter::EvalCall(const ast::Call& node, const Value* caller) {
   const int line = runtime_.line;
   Value callee;
-  // A method called at once needs no callable of its own.
+  // A method that is called at once needs no callable object.
   const auto* attribute = std::get_if<ast::Attribute>(&node.callee->node);
   if (attribute != nullptr) {
     ASSIGN_OR_RETURN(const Value object, Eval(*attribute->object));

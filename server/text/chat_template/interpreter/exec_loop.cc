@@ -7,7 +7,8 @@
 namespace switchyard::jinja {
 namespace {
 
-// Gives the items one by one, filtering as late as Jinja does: a condition may depend on what the body did before.
+// Yields the items one by one.  Filters as late as Jinja does, since a condition may depend on earlier runs of the
+// body.
 class LoopObject : public Object {
  public:
   LoopObject(Interpreter* interpreter, const ast::For* loop, Scope* scope, SequencePtr items, int depth0)
@@ -112,10 +113,10 @@ class LoopObject : public Object {
 
   Interpreter& interpreter_;
   const ast::For& loop_;
-  Scope* const scope_;  // that the loop stands in; only when it is recursive or has a condition
+  Scope* const scope_;  // the scope around the loop; set only if the loop is recursive or has a condition
   SequencePtr items_;
   const int depth0_;
-  size_t place_ = 0;  // in items_, of what comes after next_
+  size_t place_ = 0;  // index in items_ of the item after next_
   int64_t index0_ = -1;
   bool all_accepted_ = false;  // items_ is filtered already
   std::optional<int64_t> length_;
@@ -153,7 +154,7 @@ absl::Status Interpreter::RunLoop(const ast::For& loop, const Value& value, int 
   ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(scope_));
   const Entered entered(this, std::move(scope));
   RETURN_IF_ERROR(Exec(loop.otherwise));
-  flow_ = Flow::kNext;  // a break in there does not end the loop around
+  flow_ = Flow::kNext;  // a break inside does not end the outer loop
   return absl::OkStatus();
 }
 

@@ -101,7 +101,7 @@ absl::StatusOr<Value> Interpreter::Capture(const ast::Block& block, std::shared_
   std::string* const outer = std::exchange(out_, &text);
   const absl::Status status = Exec(block);
   out_ = outer;
-  flow_ = Flow::kNext;  // a break inside ends the capture alone
+  flow_ = Flow::kNext;  // a break inside only ends the capture
   RETURN_IF_ERROR(status);
   return runtime_.NewString(std::move(text));
 }
@@ -177,7 +177,7 @@ absl::Status Interpreter::ExecNode(const ast::CapturingBlock& node) {
 }
 
 absl::Status Interpreter::ExecNode(const ast::With& node) {
-  std::vector<Value> values;  // all in the outer scope
+  std::vector<Value> values;  // all evaluated in the outer scope
   for (const auto& [target, expr] : node.bindings) RETURN_IF_ERROR(AppendTo(Eval(*expr), &values));
   ASSIGN_OR_RETURN(std::shared_ptr<Scope> scope, NewScope(scope_));
   const Entered entered(this, std::move(scope));

@@ -1,7 +1,7 @@
-// Walks a parsed template and writes its text.
+// Interpreter of a parsed template: walks the tree and writes the text.
 //
 // One Interpreter renders once.  Scopes are Jinja's: `for`, macros, `with`, block `set`, `filter`, `call` and
-// `generation` open one; `if` does not; assignments inside are gone outside, except on a namespace.  Expressions in
+// `generation` open one, `if` does not.  Assignments end with their scope, except on a namespace.  Expressions are in
 // eval_expr.cc, statements and macros in exec_stmt.cc, loops in exec_loop.cc, functions in globals.cc.
 #pragma once
 
@@ -19,8 +19,8 @@
 
 namespace switchyard::jinja {
 
-// Names and values, shared by the scopes inside.  Macros keep a plain pointer to the scope that they were defined in,
-// which the Interpreter then pins: no cycle of shared pointers can form.
+// Names and values, shared by inner scopes.  A macro keeps a plain pointer to the scope of its definition, which the
+// Interpreter pins, so shared pointers form no cycle.
 struct Scope : std::enable_shared_from_this<Scope> {
   std::shared_ptr<Scope> parent;
   absl::flat_hash_map<std::string, Value> names;
@@ -44,16 +44,16 @@ class Interpreter {
 
   absl::StatusOr<Value> CallMacro(const ast::Macro& macro, Scope* closure, const Args& args);
   absl::Status RunLoop(const ast::For& loop, const Value& items, int depth0);
-  // Renders a recursive loop again over `items`, in the scope that the loop stands in.
+  // Renders a recursive loop again over `items`, in the scope around the loop.
   absl::StatusOr<Value> Recurse(const ast::For& loop, Scope* scope, const Value& items, int depth0);
-  // Whether the loop's condition holds for this item, seen from the scope that the loop stands in.
+  // Whether the loop's condition holds for this item, evaluated in the scope around the loop.
   absl::StatusOr<bool> Accepts(const ast::For& loop, Scope* scope, const Value& item);
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
   using ValueOr = absl::StatusOr<Value>;
 
-  // A scope that is entered and left with this object.
+  // Enters a scope for the lifetime of this object.
   class Entered {
    public:
     Entered(Interpreter* owner, std::shared_ptr<Scope> scope)
@@ -67,7 +67,7 @@ class Interpreter {
     std::shared_ptr<Scope> outer_;
   };
   absl::StatusOr<std::shared_ptr<Scope>> NewScope(std::shared_ptr<Scope> parent);
-  // A scope that something keeps a plain pointer to.
+  // Keeps a scope alive for the render, so that plain pointers to it stay valid.
   Scope* Pin(std::shared_ptr<Scope> scope);
   static std::shared_ptr<Scope> Pinned(Scope* scope) { return scope->shared_from_this(); }
 
@@ -95,7 +95,7 @@ class Interpreter {
   absl::StatusOr<Args> EvalArguments(const ast::Arguments& arguments);
   absl::Status AddStarArguments(const ast::Arguments& arguments, Args* args);
 
-  // Statements.  Where flow_ is not kNext afterwards, the blocks around up to the loop end, too.
+  // Statements.  If flow_ is not kNext afterwards, the enclosing blocks up to the loop end, too.
   absl::Status Exec(const ast::Block& block);
   absl::Status ExecNode(const ast::Text& node) { return Write(node.text); }
   absl::Status ExecNode(const ast::Output& node);
@@ -116,7 +116,7 @@ class Interpreter {
   absl::Status Write(absl::string_view text);
   absl::Status WriteValue(const Value& value);
   absl::Status Assign(const ast::Target& target, const Value& value);
-  // The block's text, rendered in a scope of its own.
+  // Renders the block in its own scope; returns the text.
   ValueOr Capture(const ast::Block& block, std::shared_ptr<Scope> scope);
   ValueOr NewMacro(const ast::Macro& macro);
 

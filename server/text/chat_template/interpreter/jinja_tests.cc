@@ -10,7 +10,7 @@
 namespace switchyard::jinja {
 namespace {
 
-// A test that is a question about the value alone.
+// A test that depends only on the value.
 template <auto kAsk>
 absl::StatusOr<bool> Ask(Runtime&, const Value& input, const Args& args) {
   RETURN_IF_ERROR(Bound::Bind("test", args, {}).status());
@@ -66,7 +66,7 @@ absl::StatusOr<bool> IsSameAs(Runtime& runtime, const Value& input, const Args& 
   return input.SameAs(bound.Get(0));
 }
 
-// Whether the input names a filter or a test.
+// Whether the input is the name of a filter, or of a test.
 template <auto kFind>
 absl::StatusOr<bool> IsNameOf(Runtime& runtime, const Value& input, const Args&) {
   if (!input.IsString()) return false;

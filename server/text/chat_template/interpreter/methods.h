@@ -1,4 +1,4 @@
-// The methods of str, list, tuple and dict that a template may call: a fixed list, nothing else is reachable.
+// The methods of str, list, tuple and dict that a template may call: a fixed list.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -18,7 +18,7 @@ MethodKind FindMethod(const Value& self, absl::string_view name);
 // REQUIRES: FindMethod(self, name) == kCallable.
 absl::StatusOr<Value> CallMethod(Runtime& runtime, const Value& self, absl::string_view name, const Args& args);
 
-// The methods of str, for methods.cc alone; nullptr: none.
+// Finds a method of str, for methods.cc only; nullptr if there is none.
 Method FindStringMethod(absl::string_view name);
 
 }  // namespace switchyard::jinja

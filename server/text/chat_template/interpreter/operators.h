@@ -1,7 +1,7 @@
 // Python's operators on Values: arithmetic, comparison, membership, subscripts and attributes.
 //
-// Functions of their arguments and the Runtime's budget.  A Python exception is INVALID_ARGUMENT here; integers are
-// 64 bits and overflow is an error (Python's grow without end).
+// They depend only on their arguments and the Runtime's budget.  A Python exception is INVALID_ARGUMENT here; integers
+// are 64 bits and overflow is an error (Python's grow without end).
 #pragma once
 
 #include <functional>
@@ -17,14 +17,14 @@
 
 namespace switchyard::jinja {
 
-// a == b.  Never raises in Python, here only for the limits.
+// a == b.  The only errors are the render's limits.
 absl::StatusOr<bool> Equal(Runtime& runtime, const Value& a, const Value& b);
-// <0, 0, >0; nullopt when a NaN makes it neither.  Error: types without an order.
+// Returns <0, 0 or >0; nullopt if one of them is NaN.  Error: types without an order.
 absl::StatusOr<std::optional<int>> Order(Runtime& runtime, const Value& a, const Value& b);
 absl::StatusOr<bool> Contains(Runtime& runtime, const Value& container, const Value& item);
 absl::StatusOr<bool> Compare(Runtime& runtime, ast::CompareOp op, const Value& a, const Value& b);
 
-// The places of `keys` in ascending order, or in descending order with equal ones left as they were (Python's
+// Returns the indexes of `keys` in ascending or, if `reverse`, descending order; equal keys keep their order (Python's
 // sorted()).
 absl::StatusOr<std::vector<size_t>> SortedPlaces(Runtime& runtime, const std::vector<Value>& keys, bool reverse);
 
@@ -33,15 +33,15 @@ absl::StatusOr<Value> Arithmetic(Runtime& runtime, ast::BinaryOp op, const Value
 // -value or +value.
 absl::StatusOr<Value> Signed(const Value& value, bool negative);
 
-// obj.name: the method if there is one, else the item.  Absent: an undefined value.
+// obj.name: the method if there is one, else the item, else an undefined value.
 absl::StatusOr<Value> GetAttribute(Runtime& runtime, const Value& object, absl::string_view name);
 // obj[index]: the item if there is one, else the attribute.
 absl::StatusOr<Value> GetItem(Runtime& runtime, const Value& object, const Value& index);
-// obj[start:stop:step]; None stands for an absent bound.  Undefined where types do not fit, as Jinja's sandbox has it.
+// obj[start:stop:step]; an absent bound is None.  Undefined if the types do not fit, as in Jinja's sandbox.
 absl::StatusOr<Value> GetSlice(Runtime& runtime, const Value& object, const Value& start, const Value& stop,
                                const Value& step);
 
-// The places that Python's slice.indices(length) yields: begin, step and how many.
+// The indexes that Python's slice.indices(length) yields.
 struct SliceIndices {
   int64_t begin = 0, step = 1, count = 0;
 };

@@ -8,7 +8,8 @@
 namespace switchyard::jinja {
 
 absl::Status Runtime::Steps(int64_t n) {
-  // By calls for small work, by steps for large: either way a fraction of a second apart, and no part of the cost.
+  // The clock is asked after this many calls, or after many steps: often enough to end soon, rarely enough to cost
+  // little.
   constexpr int kCallsApart = 256;
   constexpr int64_t kStepsApart = 4096;
   steps_ += n;

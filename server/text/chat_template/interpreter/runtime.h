@@ -1,8 +1,8 @@
 // One render's budget, heap and clock, and the arguments of calls.
 //
-// Thread-compatible: one render, one Runtime.  Every operation that makes a value or looks at many goes through it, so
-// that no template outgrows its ChatTemplateLimits.  Errors are RESOURCE_EXHAUSTED for limits, else INVALID_ARGUMENT,
-// without the place: ChatTemplate::Render adds the line.
+// Each render has one Runtime.  Every operation that makes a value or looks at many of them charges it, so that no
+// template exceeds its ChatTemplateLimits.  Errors are RESOURCE_EXHAUSTED for limits, else INVALID_ARGUMENT; RenderChat
+// adds the line.  Thread-compatible.
 #pragma once
 
 #include <initializer_list>
@@ -34,15 +34,15 @@ class Runtime {
   absl::Time now() const { return clock_.now; }
   absl::TimeZone zone() const { return clock_.zone; }
 
-  // Charge for work, before it is done where possible: nodes, items, bytes of text that is searched or copied, and
-  // bytes that are looked at one character at a time, which takes several times as long.  Every so often they ask the
-  // clock whether the render has to end.
+  // Charge for work, if possible before it is done: nodes, items, bytes of text that is searched or copied, and bytes
+  // that are read character by character, which takes several times as long.  At intervals they call the clock's
+  // must_end.
   absl::Status Steps(int64_t n = 1);
   absl::Status StepsForBytes(size_t bytes) { return Steps(static_cast<int64_t>(bytes / 64) + 1); }
   absl::Status StepsForCharacters(size_t bytes) { return Steps(static_cast<int64_t>(bytes / 16) + 1); }
   // Charges for hashing a value, which copies its text.
   absl::Status StepsForKey(const Value& key);
-  // Checks one value's limit and the render's sum before something of this size is made.
+  // Charges for a value of this size before it is made: checks the limits of one value and of the whole render.
   absl::Status Allocate(size_t bytes);
 
   absl::StatusOr<Value> NewString(std::string text);
@@ -81,7 +81,7 @@ class Runtime {
   };
   absl::Status TooDeep() const;
 
-  int line = 0;  // of the template, where evaluation is
+  int line = 0;  // line of the template that is being evaluated
 
  private:
   absl::Status CheckValueDepth(int depth) const;
@@ -89,22 +89,22 @@ class Runtime {
   const text::ChatTemplateLimits limits_;
   const text::ChatTemplateClock& clock_;
   int64_t steps_ = 0;
-  int64_t asked_at_step_ = 0;  // when the clock was asked last
-  int calls_since_asked_ = 0;  // of Steps
+  int64_t asked_at_step_ = 0;  // steps_ at the last call of must_end
+  int calls_since_asked_ = 0;  // calls of Steps since then
   size_t allocated_bytes_ = 0;
   int depth_ = 0;
   std::vector<std::unique_ptr<Object>> objects_;
 };
 
-// INVALID_ARGUMENT with the pieces joined.
+// Returns INVALID_ARGUMENT with the joined parts.
 template <class... Parts>
 absl::Status Error(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
-// The error for using an undefined value; OK when it is defined.
+// Returns the error for using an undefined value; OK for any other value.
 absl::Status RequireDefined(const Value& value);
 
-// The items that Python's iter() would give; takes the rest of an Iterator.
+// Returns the items that Python's iter() would give; consumes an Iterator.
 absl::StatusOr<SequencePtr> Iterate(Runtime& runtime, const Value& value);
 // Python's len().
 absl::StatusOr<int64_t> Length(Runtime& runtime, const Value& value);
@@ -118,14 +118,14 @@ struct Args {
 // Appends the value, or returns its error.
 absl::Status AppendTo(absl::StatusOr<Value> value, std::vector<Value>* items);
 
-// A filter or a method: a function of the value that stands before it.
+// A filter or a method, called on the value `self`.
 using Method = absl::StatusOr<Value> (*)(Runtime& runtime, const Value& self, const Args& args);
 
-// A row of a table of functions that templates know by name.
+// A row of a table of functions by name.
 template <class Function>
 using Named = std::pair<absl::string_view, Function>;
 
-// nullptr: the table has no such name.
+// Returns nullptr if the table has no such name.
 template <class Function, size_t kCount>
 Function FindNamed(const Named<Function> (&table)[kCount], absl::string_view name) {
   for (const auto& [known, function] : table) {
@@ -134,20 +134,20 @@ Function FindNamed(const Named<Function> (&table)[kCount], absl::string_view nam
   return nullptr;
 }
 
-// Arguments bound to parameters the way Python does it.
+// A call's arguments, bound to parameters as in Python.
 class Bound {
  public:
   // `names` lists the parameters in order, the first `num_required` of them without a default.
   static absl::StatusOr<Bound> Bind(absl::string_view callee, const Args& args,
                                     std::initializer_list<absl::string_view> names, size_t num_required = 0);
 
-  // By place; a parameter that was not passed yields the default given here.
+  // Get the i-th parameter; one that was not passed yields the default given here.
   bool Has(size_t i) const { return values_[i].has_value(); }
   Value Get(size_t i, Value otherwise = Value::None()) const { return Has(i) ? *values_[i] : otherwise; }
   bool Flag(size_t i, bool otherwise) const { return Has(i) ? values_[i]->Truth() : otherwise; }
   absl::StatusOr<int64_t> Int(size_t i, int64_t otherwise) const;
-  // None counts as not passed.  A view, for a copy would have to be charged: valid as long as this object and
-  // `otherwise` are.
+  // None counts as not passed.  Returns a view, valid as long as this object and `otherwise`, since a copy would have
+  // to be charged.
   absl::StatusOr<absl::string_view> Text(size_t i, absl::string_view otherwise) const;
 
  private:

@@ -18,13 +18,14 @@ std::string FloatKey(double d) {
   return absl::StrCat("f", bits);
 }
 
-// Tuples can share their parts, so that a small one would spell out to an endless key.
+// Tuples can share parts, so that even a small one could have an endless key.
 constexpr int kMaxKeyDepth = 8;
 constexpr size_t kMaxTupleKeyBytes = 1 << 16;
 
 bool AppendHashKey(const Value& value, int depth, std::string* key) {
   if (value.IsString()) {
-    if (depth > 0 && value.AsString().size() > kMaxTupleKeyBytes) return false;  // not copied to learn that
+    if (depth > 0 && value.AsString().size() > kMaxTupleKeyBytes)
+      return false;  // too long: checked before it is copied
     absl::StrAppend(key, "s", value.AsString());
   } else if (value.IsIntegral()) {
     absl::StrAppend(key, "i", value.AsInt());

@@ -1,9 +1,9 @@
-// A template's values: Python's, as far as a chat template can tell.
+// Values of templates, which behave like Python's.
 //
 // A Value is 24 bytes and copies cheaply: strings, lists and dicts are shared and immutable (Jinja's sandbox forbids
 // their mutating methods), so they form no cycles and need no collector.  Namespaces, loops, macros and iterators have
-// state or could form a cycle: each is an Object owned by the Runtime; a Value only points to it, and is valid no
-// longer than the render that made it.  Thread-compatible.
+// state or could form a cycle: each is an Object owned by the Runtime, and a Value that points to it is valid only
+// during the render.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ enum class SequenceKind { kList, kTuple, kRange, kView };
 struct Sequence {
   SequenceKind kind = SequenceKind::kList;
   std::vector<Value> items;
-  std::string label;  // kRange: how it prints; kView: Python's name of its type
+  std::string label;  // kRange: its printed form; kView: Python's name of its type
   int depth = 1;      // containers within each other, this one included
 };
 
@@ -60,11 +60,11 @@ class Value {
   bool IsBool() const { return Is<bool>(); }
   bool IsInt() const { return Is<int64_t>(); }
   bool IsFloat() const { return Is<double>(); }
-  bool IsIntegral() const { return IsBool() || IsInt(); }  // Python's int, of which bool is one
+  bool IsIntegral() const { return IsBool() || IsInt(); }  // Python's int, which includes bool
   bool IsNumber() const { return IsIntegral() || IsFloat(); }
   bool IsString() const { return Is<StringType>(); }
 
-  // REQUIRES: the kind that the name says.
+  // REQUIRES: the value is of that kind.
   bool AsBool() const { return std::get<bool>(rep_); }
   int64_t AsInt() const { return IsBool() ? (AsBool() ? 1 : 0) : std::get<int64_t>(rep_); }
   double AsDouble() const { return IsFloat() ? std::get<double>(rep_) : static_cast<double>(AsInt()); }
@@ -114,9 +114,9 @@ class Value {
 // Insertion-ordered, with Python's notion of equal keys (1 == 1.0 == True).
 class Dict {
  public:
-  // False when the key cannot be one (a list or a dict).  A known key keeps its place.
+  // Returns false if the key is not hashable (a list or a dict).  An existing key keeps its place.
   [[nodiscard]] bool Set(const Value& key, Value value);
-  const Value* Find(const Value& key) const;  // nullptr: absent, or no possible key
+  const Value* Find(const Value& key) const;  // nullptr: absent, or not hashable
   const Value* Find(absl::string_view key) const;
   const std::vector<std::pair<Value, Value>>& items() const { return items_; }
   size_t size() const { return items_.size(); }
@@ -128,7 +128,7 @@ class Dict {
   int depth_ = 1;
 };
 
-// Equal values have equal texts; nullopt when Python would call the value unhashable.
+// Returns a text that is equal for equal values; nullopt if the value is not hashable.
 std::optional<std::string> HashKey(const Value& value);
 
 // A value with identity or state.  Owned by the Runtime; never owns another Object.
@@ -144,7 +144,7 @@ class Object {
   virtual absl::StatusOr<Value> Call(Runtime& runtime, Args& args);
 };
 
-// A generator: each item is seen once.
+// A generator: yields each item once.
 class Iterator : public Object {
  public:
   explicit Iterator(std::vector<Value> items) : items_(std::move(items)) {}

@@ -146,7 +146,7 @@ struct CallBlock {
   ExprPtr call;
   Macro caller;
 };
-struct Generation {  // the assistant's words; renders as its body does
+struct Generation {  // the assistant's text; renders as its body does
   Block body;
 };
 struct Break {};

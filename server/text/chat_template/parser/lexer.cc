@@ -40,7 +40,7 @@ class Lexer {
     pos_ = pos;
   }
 
-  // Text in [pos_, end) before a tag, stripped as the tag's sign and lstrip_blocks ask.
+  // Emits the text in [pos_, end) before a tag, stripped according to the tag's sign and lstrip_blocks.
   void EmitData(size_t end, char sign, bool is_variable) {
     absl::string_view text = Rest(pos_).substr(0, end - pos_);
     if (sign == '-') {
@@ -92,7 +92,7 @@ class Lexer {
     return absl::OkStatus();
   }
 
-  // The end of the "{% raw %}" at `tag`; kNone when another tag stands there.
+  // Returns the end of the "{% raw %}" at `tag`; kNone for another tag.
   size_t RawBegin(size_t tag, size_t after) const {
     if (!At(tag, "{%")) return kNone;
     size_t pos = SkipSpace(after);
@@ -118,7 +118,7 @@ class Lexer {
     return SyntaxError("the raw block has no end ('{% endraw %}')", begin_line);
   }
 
-  // The tokens inside a tag, up to and with its end.
+  // Emits the tokens inside a tag, including its end.
   absl::Status Tag(absl::string_view closing, TokenKind end_kind) {
     const int begin_line = line_;
     open_.clear();
@@ -217,7 +217,7 @@ class Lexer {
   const std::string source_;
   size_t pos_ = 0;
   int line_ = 1;
-  std::string open_;  // the closing brackets that are due, innermost last
+  std::string open_;  // the expected closing brackets, innermost last
   std::vector<Token> tokens_;
 };
 

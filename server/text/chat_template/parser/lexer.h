@@ -1,5 +1,5 @@
-// A template's text as tokens, with Jinja2's whitespace control applied: trim_blocks and lstrip_blocks on, one trailing
-// newline dropped, `-` and `+` at tags, comments and raw blocks gone.
+// Lexer of templates.  Applies Jinja2's whitespace control: trim_blocks and lstrip_blocks are on, one trailing newline
+// is dropped, `-` and `+` at tags work; removes comments and raw tags.
 #pragma once
 
 #include <cstdint>

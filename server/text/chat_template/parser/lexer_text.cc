@@ -51,7 +51,7 @@ size_t FloatEnd(absl::string_view text) {
   return is_float ? end : 0;
 }
 
-// Characters that stand for themselves or a control character after a backslash.
+// Returns the character of a one-letter escape, itself or a control character.
 int SimpleEscape(char c) {
   static constexpr absl::string_view kFrom = "\\'\"abfnrtv";
   static constexpr absl::string_view kTo = "\\'\"\a\b\f\n\r\t\v";

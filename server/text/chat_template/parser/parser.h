@@ -1,7 +1,7 @@
-// Template text → tree, by Jinja2's grammar.
+// Parser of templates: makes a tree of the text, by Jinja2's grammar.
 //
-// Thread-compatible, one use.  Nesting beyond limits.max_nesting, unknown tags and tags that a chat template has no use
-// for (include, import, extends, block) are errors that name their line.
+// Thread-compatible; for one use.  Nesting beyond limits.max_nesting, unknown tags, and tags that chat templates do not
+// need (include, import, extends, block) are errors that name their line.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ namespace switchyard::jinja {
 // INVALID_ARGUMENT "… (line N)".
 absl::StatusOr<ast::Block> ParseTemplate(absl::string_view source, const text::ChatTemplateLimits& limits);
 
-// The recursive descent behind it: tokens and statements in parser.cc, operators in parser_expr.cc, operands in
-// parser_operand.cc.  An error ends the parse, so that counters are not restored on errors.
+// Recursive-descent parser: tokens and statements in parser.cc, operators in parser_expr.cc, operands in
+// parser_operand.cc.  An error ends the parse, so counters are not restored after errors.
 class Parser {
  public:
   Parser(std::vector<Token> tokens, int max_nesting) : tokens_(std::move(tokens)), max_nesting_(max_nesting) {}
@@ -50,8 +50,7 @@ class Parser {
     return Fail(absl::StrCat("expected ", what, ", got ", Describe(Current())));
   }
 
-  // Statements.
-  // ParseUntil from a tag's "%}" on.
+  // Statements.  ParseUntil, beginning at a tag's "%}".
   absl::StatusOr<ast::Block> ParseBody(const std::vector<std::string>& ends);
   absl::StatusOr<ast::Stmt> ParseStatement();
   NodeOr ParseIf();
@@ -92,7 +91,7 @@ class Parser {
   bool AtTupleEnd() const;
   void NoteSpecialName(absl::string_view name);
 
-  // An expression node one higher than `height`, its highest child.
+  // Makes an expression node whose highest child has `height`.
   ExprOr Make(int line, int height, ast::ExprNode node) const;
   absl::Status FailTooDeep() const {
     return Fail(absl::StrCat("the expression is nested more than ", max_nesting_, " deep"));
@@ -103,7 +102,7 @@ class Parser {
   const std::vector<Token> tokens_;
   const int max_nesting_;
   size_t next_ = 0;
-  std::string end_tag_;              // that ended the last block, its name taken
+  std::string end_tag_;              // name of the tag that ended the last block
   int nesting_ = 0;                  // parse functions within each other
   int loop_depth_ = 0;               // for blocks around the current tag, within its macro
   std::vector<ast::Macro*> macros_;  // being parsed, outermost first

@@ -13,7 +13,7 @@ struct BinarySpelling {
   ast::BinaryOp op;
 };
 
-// Level 0 binds loosest.  Between them stand `not` and the comparisons (under kLogicalLevels) and `~` (after kSum).
+// Precedence levels; 0 binds loosest.  `not` and the comparisons come after kLogicalLevels, `~` after kSum.
 constexpr int kLogicalLevels = 2, kSum = 2, kProduct = 3, kPower = 4;
 constexpr BinarySpelling kBinary[] = {
     {"or", 0, ast::BinaryOp::kOr},

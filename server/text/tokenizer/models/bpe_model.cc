@@ -11,7 +11,8 @@
 
 namespace switchyard::tokenizer {
 
-// A doubly linked list in an array: merging is O(1), positions stay, so that they can order the queue.
+// Element of a doubly linked list in an array: merging is O(1), and positions do not change, so they can order the
+// queue.
 struct BpeModel::Symbol {
   int32_t id;
   int32_t previous;  // -1 = none
@@ -41,7 +42,7 @@ class BpeModel::Merger {
       Symbol& left = symbols_[top.position];
       if (left.merged_away || left.next < 0) continue;
       Symbol& right = symbols_[left.next];
-      // An entry is stale when the pair that stands here now becomes something else.
+      // An entry is stale if the pair at its position has changed.
       const Merge* merge = model_.FindMerge(left.id, right.id);
       if (merge == nullptr || merge->new_id != top.new_id) continue;
       left.id = top.new_id;
@@ -128,7 +129,7 @@ absl::Status BpeModel::ParseMerges(const Field& list) {
   merges_.reserve(list.size());
   int32_t rank = 0;
   for (const nlohmann::json& entry : list.value()) {
-    // A path is costly to make: only for entries that are wrong.
+    // The path is expensive to make, so it is made only for errors.
     const auto here = [&] { return list.at(&entry - &list.value()[0]); };
     if (entry.is_string()) {
       const absl::string_view line = entry.get_ref<const std::string&>();
@@ -168,7 +169,7 @@ absl::Status BpeModel::AddMerge(absl::FunctionRef<Field()> here, absl::string_vi
   return absl::OkStatus();
 }
 
-// Characters below kIndexedCharacters (all of the byte-level alphabet) are looked up without hashing.
+// Indexes characters below kIndexedCharacters (which include the byte-level alphabet), so that lookups need no hashing.
 void BpeModel::IndexCharacters() {
   character_ids_.resize(kIndexedCharacters);
   for (char32_t c = 0; c < kIndexedCharacters; ++c) {
@@ -195,7 +196,7 @@ int32_t BpeModel::CharacterId(absl::string_view piece, size_t begin, size_t end)
   return vocabulary_.IdOf(absl::StrCat(prefixed ? subword_prefix_ : "", character, suffixed ? word_suffix_ : ""));
 }
 
-// All of the character's bytes or none.
+// Appends all of the character's byte tokens; returns false without a change if one is missing.
 bool BpeModel::AppendBytes(absl::string_view character, std::vector<int32_t>* symbols) const {
   if (byte_ids_.empty()) return false;
   const size_t before = symbols->size();
@@ -211,8 +212,8 @@ bool BpeModel::AppendBytes(absl::string_view character, std::vector<int32_t>* sy
 }
 
 absl::Status BpeModel::SplitIntoSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const {
-  // An unk is held back so that unknown neighbours can join it; characters that fall back to bytes pass it by, as they
-  // do in the original.
+  // An unk is held back so that unknown neighbours can join it.  Characters that fall back to bytes are appended before
+  // it, as in HuggingFace.
   bool unk_waits = false;
   for (size_t begin = 0; begin < piece.size();) {
     const size_t end = begin + Utf8Length(piece[begin]);
@@ -222,7 +223,7 @@ absl::Status BpeModel::SplitIntoSymbols(absl::string_view piece, std::vector<int
       unk_waits = false;
       symbols->push_back(id);
     } else {
-      // The prefix and the suffix fall back, too.
+      // Prefix and suffix also fall back to bytes.
       const std::string spelled = absl::StrCat(begin > 0 ? subword_prefix_ : "", piece.substr(begin, end - begin),
                                                end == piece.size() ? word_suffix_ : "");
       if (!AppendBytes(spelled, symbols)) {

@@ -35,11 +35,11 @@ class BpeModel : public TokenizerModel {
   explicit BpeModel(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
   absl::Status ParseOptions(const Field& field);
   absl::Status ParseMerges(const Field& list);
-  // `here` makes the entry's field, for an error.
+  // `here` makes the entry's field, for errors.
   absl::Status AddMerge(absl::FunctionRef<Field()> here, absl::string_view left, absl::string_view right, int32_t rank);
   void IndexCharacters();
 
-  // The characters of a piece as symbols, unknown ones as bytes or unk.
+  // Splits a piece into characters as symbols; unknown ones become bytes or unk.
   absl::Status SplitIntoSymbols(absl::string_view piece, std::vector<int32_t>* symbols) const;
   int32_t CharacterId(absl::string_view piece, size_t begin, size_t end) const;
   bool AppendBytes(absl::string_view character, std::vector<int32_t>* symbols) const;
@@ -49,13 +49,13 @@ class BpeModel : public TokenizerModel {
   const Merge* FindMerge(int32_t left, int32_t right) const;
 
   Vocabulary vocabulary_;
-  absl::flat_hash_map<uint64_t, Merge> merges_;  // (left id, right id) -> rank and what they become
-  std::vector<int32_t> character_ids_;  // [code point below kIndexedCharacters] id of that one character, -1 = none
+  absl::flat_hash_map<uint64_t, Merge> merges_;  // (left id, right id) -> rank and new id
+  std::vector<int32_t> character_ids_;  // [code point below kIndexedCharacters] id of that character, -1 = none
   std::vector<int32_t> byte_ids_;       // [byte] id of <0xHH>, -1 = none; empty without byte_fallback
   std::string subword_prefix_;
   std::string word_suffix_;
   int32_t unk_id_ = -1;
-  std::optional<std::string> missing_unk_;  // the unk_token that the vocabulary does not have: see UnkError
+  std::optional<std::string> missing_unk_;  // the unk_token, if the vocabulary lacks it: see UnkError
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
 };

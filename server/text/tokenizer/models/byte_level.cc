@@ -28,7 +28,8 @@ struct Alphabet {
 };
 
 const Alphabet& TheAlphabet() {
-  static const Alphabet* const alphabet = new Alphabet;  // never destroyed: used until the last thread ends
+  static const Alphabet* const alphabet =
+      new Alphabet;  // never destroyed, since threads may use it until the process ends
   return *alphabet;
 }
 

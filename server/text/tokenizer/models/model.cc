@@ -14,7 +14,7 @@ absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token) {
 
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field) {
   RETURN_IF_ERROR(field.CheckObject());
-  // Only BPE has merges; a file that names no type and has none is a Unigram, a WordPiece or a WordLevel.
+  // Only BPE has merges; without a type and merges, a file is a Unigram, a WordPiece or a WordLevel.
   ASSIGN_OR_RETURN(const std::string type, field["type"].StringOr(field["merges"].present() ? "BPE" : ""));
   if (type == "BPE") return BpeModel::Parse(field);
   if (type == "WordLevel") return ParseWordLevel(field);

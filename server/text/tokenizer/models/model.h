@@ -1,4 +1,4 @@
-// A tokenizer's model: ids for one piece of text.  Const after construction, thread-safe.
+// Interface of a tokenizer's model, which turns one piece of text into ids.  Const after construction, thread-safe.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 #include "server/text/tokenizer/models/vocabulary.h"
 #include "server/text/tokenizer/work_guard.h"
 
@@ -16,20 +16,20 @@ namespace switchyard::tokenizer {
 class TokenizerModel {
  public:
   virtual ~TokenizerModel() = default;
-  // Appends the ids of one piece.  Cancelled by the guard.  REQUIRES: piece is valid UTF-8 and not empty.
+  // Appends the ids of one piece.  Cancelled: by the guard.  REQUIRES: piece is valid UTF-8 and not empty.
   virtual absl::Status Tokenize(absl::string_view piece, WorkGuard* guard, std::vector<int32_t>* ids) const = 0;
   virtual const Vocabulary& vocabulary() const = 0;
 };
 
-// The InvalidArgument of a text that needs the unknown token where the vocabulary does not have that token.  The file
-// is not refused for it: HuggingFace loads it, and with every byte in the vocabulary no text needs it.
+// Returns the InvalidArgument for a text that needs the unknown token if the vocabulary lacks that token.  The file
+// itself is accepted, as by HuggingFace: with every byte in the vocabulary no text needs the token.
 absl::Status UnkError(absl::string_view unknown, absl::string_view unk_token);
 
-// BPE, WordLevel or WordPiece, by `type` (files of old leave it out: guessed as HuggingFace guesses).  Unigram is
-// refused.
+// Parses a BPE, WordLevel or WordPiece model, by `type`; old files leave it out, and it is guessed as HuggingFace does.
+// Unigram is refused.
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseModel(const Field& field);
 
-// For ParseModel: a piece is a token or unknown; the greedy longest match.
+// For ParseModel.  WordLevel: a piece is one token or unknown.  WordPiece: greedy longest match.
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordLevel(const Field& field);
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordPiece(const Field& field);
 

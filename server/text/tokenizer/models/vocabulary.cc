@@ -14,7 +14,7 @@ absl::StatusOr<Vocabulary> Vocabulary::Parse(const Field& field) {
   int64_t largest = 0;
   size_t total_bytes = 0;
   for (auto it = field.value().begin(); it != field.value().end(); ++it) {
-    // A path is costly to make: only for entries that are wrong.
+    // The path is expensive to make, so it is made only for errors.
     const bool plain = it.value().is_number_unsigned() && it.value().get<uint64_t>() <= uint64_t{kMaxTokenId};
     if (!plain) return field[it.key()].Expected(absl::StrCat("an integer id in [0, ", kMaxTokenId, "]"));
     const auto id = it.value().get<int64_t>();

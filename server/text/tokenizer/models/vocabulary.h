@@ -1,4 +1,5 @@
-// Token strings and ids, both ways.  Const after Parse, thread-safe.  The views it gives live as long as it does.
+// Vocabulary: maps token strings to ids and back.  Const after Parse, thread-safe.  Returned views live as long as it
+// does.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +9,24 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 namespace switchyard::tokenizer {
 
-// Ids may have gaps, but the largest is bounded: nothing is allocated because a file says so.
+// Ids may have gaps, but the largest is bounded, since tables are sized by it.
 inline constexpr int64_t kMaxTokenId = (1 << 22) - 1;
 
 class Vocabulary {
  public:
-  // From an object {token: id}.  InvalidArgument: empty, an id that is negative, above kMaxTokenId or given twice.
+  // Parses an object {token: id}.  InvalidArgument: empty, or an id that is negative, above kMaxTokenId or repeated.
   static absl::StatusOr<Vocabulary> Parse(const Field& field);
 
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
 
-  // -1 if there is none.
+  // Returns -1 if there is none.
   int32_t IdOf(absl::string_view token) const;
-  // Empty if no token has this id (no token is empty).
+  // Returns an empty view if no token has this id (tokens are never empty).
   absl::string_view TokenOf(int32_t id) const;
   size_t size() const { return ids_.size(); }
   // One past the largest id.
@@ -34,7 +35,7 @@ class Vocabulary {
  private:
   Vocabulary() = default;
 
-  std::vector<char> arena_;  // every token's bytes; views point into it, a vector's buffer survives moves
+  std::vector<char> arena_;  // every token's bytes; views point into it, and moving keeps a vector's buffer
   absl::flat_hash_map<absl::string_view, int32_t> ids_;
   std::vector<absl::string_view> tokens_;  // [id]
 };

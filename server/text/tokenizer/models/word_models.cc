@@ -1,4 +1,4 @@
-// WordLevel and WordPiece.
+// The models WordLevel and WordPiece.
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
@@ -9,7 +9,7 @@ namespace {
 
 struct Unk {
   std::string token;
-  int32_t id;  // -1 = the vocabulary does not have it: see UnkError
+  int32_t id;  // -1 = missing in the vocabulary: see UnkError
 
   absl::Status Append(absl::string_view unknown, std::vector<int32_t>* ids) const {
     if (id < 0) return UnkError(unknown, token);
@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordLevel(const Field& fiel
 }
 
 absl::StatusOr<std::unique_ptr<TokenizerModel>> ParseWordPiece(const Field& field) {
-  constexpr int64_t kMaxWordChars = 1000;  // quadratic in it
+  constexpr int64_t kMaxWordChars = 1000;  // time is quadratic in the word's length
   ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Parse(field["vocab"]));
   WordPieceModel::Options options;
   ASSIGN_OR_RETURN(options.prefix, field["continuing_subword_prefix"].StringOr("##"));

@@ -1,5 +1,5 @@
-// Reads the components of tokenizer.json (normalizers, pre-tokenizers, post-processors, decoders): checks their limits
-// and calls the reader that a table has for the component's `type`.
+// Reads components of tokenizer.json (normalizers, pre-tokenizers, post-processors, decoders): checks their limits and
+// calls the table's reader for the component's `type`.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/base/status_macros.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 namespace switchyard::tokenizer {
 
 inline constexpr int kMaxComponentDepth = 16;      // Sequences inside Sequences; published files have two
 inline constexpr size_t kMaxSequenceLength = 256;  // components of one Sequence
 
-// Reads one type of component.  `depth` counts the Sequences around it; every reader of a table gets the same context.
+// Reads one type of component.  `depth` counts the enclosing Sequences; all readers of a table get the same context.
 template <class Component, class... Context>
 using ComponentReader = absl::StatusOr<Component> (*)(const Field& field, int depth, Context... context);
 
@@ -38,7 +38,7 @@ absl::StatusOr<Component> ReadComponent(
   return field["type"].Expected(types);
 }
 
-// The parts of a Sequence at `depth`.
+// Reads the parts of a Sequence at `depth`.
 template <class Component, class... Context>
 absl::StatusOr<std::vector<Component>> ReadParts(const Field& list, int depth,
                                                  ComponentReader<Component, Context...> read, Context... context) {
@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<Component>> ReadParts(const Field& list, int depth,
   return parts;
 }
 
-// The prepend_scheme of a Metaspace: first, never or always.  Older files say add_prefix_space instead.
+// Reads the prepend_scheme of a Metaspace: first, never or always.  Older files have add_prefix_space instead.
 inline absl::StatusOr<std::string> ReadPrependScheme(const Field& field) {
   ASSIGN_OR_RETURN(const bool add_prefix_space, field["add_prefix_space"].BoolOr(true));
   ASSIGN_OR_RETURN(std::string scheme, field["prepend_scheme"].StringOr(add_prefix_space ? "always" : "never"));

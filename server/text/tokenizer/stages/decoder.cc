@@ -13,7 +13,7 @@ namespace {
 
 using StagePtr = std::unique_ptr<DecoderStage>;
 
-// No decoder: tokens joined with spaces.
+// Without a decoder, tokens are joined with spaces.
 class JoinStage : public WholeTokenStage {
  public:
   using WholeTokenStage::WholeTokenStage;
@@ -38,7 +38,7 @@ class ReplaceRegexStage : public WholeTokenStage {
   const absl::string_view content_;
 };
 
-// The replacement becomes a space; at the first token's characters it vanishes, where a space was prepended.
+// Turns the replacement into a space; removes it at the beginning of the first token if a space was prepended.
 class MetaspaceStage : public ChainedStage {
  public:
   MetaspaceStage(char32_t replacement, bool prepended, StagePtr next)
@@ -66,7 +66,7 @@ class MetaspaceStage : public ChainedStage {
   bool at_first_;
 };
 
-// English clean-up, in the order and to the letter of the original.
+// HuggingFace's clean-up of English text, with the same replacements in the same order.
 std::string CleanUp(std::string text) {
   constexpr std::pair<const char*, const char*> kRules[] = {
       {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
@@ -92,7 +92,7 @@ class WordPieceStage : public WholeTokenStage {
   const bool cleanup_;
 };
 
-// The suffix becomes a space, but not in the last token: one token is held back.
+// Turns the suffix into a space, except in the last token, so it holds one token back.
 class BpeSuffixStage : public WholeTokenStage {
  public:
   BpeSuffixStage(absl::string_view suffix, StagePtr next) : WholeTokenStage(std::move(next)), suffix_(suffix) {}
@@ -138,7 +138,7 @@ absl::StatusOr<Decoder> ReadMetaspaceDecoder(const Field& field, int) {
   };
 }
 
-// The lambdas' strings live as long as their decoders, which outlive the stages.
+// Stages borrow the lambdas' strings, which live as long as the decoders.
 absl::StatusOr<Decoder> ReadWordPieceDecoder(const Field& field, int) {
   ASSIGN_OR_RETURN(const std::string prefix, field["prefix"].StringOr("##"));
   ASSIGN_OR_RETURN(const bool cleanup, field["cleanup"].BoolOr(true));

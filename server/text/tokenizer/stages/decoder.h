@@ -1,8 +1,8 @@
-// Decoders: how tokenizer.json's `decoder` turns token strings back into text, as a chain of stages that takes one
-// token at a time.  Decoding a whole text and decoding a stream are the same chain, so they cannot differ.
+// Decoders, tokenizer.json's `decoder`: turn token strings back into text, by a chain of stages that takes one token at
+// a time.  Decoding a whole text and decoding a stream use the same chain, so they cannot differ.
 //
-// From the file: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, WordPiece, BPEDecoder, Sequence.  CTC is
-// refused at load.
+// Supported: ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, WordPiece, BPEDecoder, Sequence.  CTC is refused
+// at load.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 namespace switchyard::tokenizer {
 
-// One stage, with state and one owner.  A token arrives as any number of Text calls, each with whole characters, and
-// one EndToken; stages that join tokens (Fuse, ByteLevel) pass on one token that only ends at Finish.  So text can flow
-// before the end is known.
+// A stage, which has state and one owner.  A token arrives as any number of Text calls, each with whole characters, and
+// one EndToken.  Stages that join tokens (Fuse, ByteLevel) pass on one token that only ends at Finish, so text can be
+// passed on before the end is known.
 class DecoderStage {
  public:
   virtual ~DecoderStage() = default;
   virtual absl::Status Text(absl::string_view text) = 0;
   virtual absl::Status EndToken() = 0;
-  // No more tokens: passes on what is held back, then finishes the next stage.
+  // There are no more tokens: passes on any text held back, then finishes the next stage.
   virtual absl::Status Finish() = 0;
 };
 

@@ -1,4 +1,4 @@
-// The stages of decoder.h that hold text back, and the base of those that need whole tokens.  Thread-compatible.
+// Decoder stages that hold text back, and base classes of stages.  Thread-compatible.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace switchyard::tokenizer {
 
-// Base of all: knows the next stage.
+// Base of all stages but the last: knows the next one.
 class ChainedStage : public DecoderStage {
  public:
   explicit ChainedStage(std::unique_ptr<DecoderStage> next) : next_(std::move(next)) {}
@@ -35,7 +35,7 @@ class ChainedStage : public DecoderStage {
   const std::unique_ptr<DecoderStage> next_;
 };
 
-// Collects each token and gives it whole, with its place in the sequence.
+// Base of stages that need whole tokens: collects each token and passes it with its index.
 class WholeTokenStage : public ChainedStage {
  public:
   using ChainedStage::ChainedStage;
@@ -53,7 +53,7 @@ class WholeTokenStage : public ChainedStage {
   size_t index_ = 0;
 };
 
-// All tokens become one.
+// Joins all tokens into one.
 class FuseStage : public ChainedStage {
  public:
   using ChainedStage::ChainedStage;
@@ -65,7 +65,7 @@ class FuseStage : public ChainedStage {
   }
 };
 
-// The byte-level alphabet back to bytes, over all tokens; what is no UTF-8 becomes U+FFFD.  One token comes out.
+// Decodes the byte-level alphabet to bytes over all tokens, into one token; invalid UTF-8 becomes U+FFFD.
 class ByteLevelStage : public WholeTokenStage {
  public:
   using WholeTokenStage::WholeTokenStage;
@@ -86,8 +86,8 @@ class ByteLevelStage : public WholeTokenStage {
   LossyUtf8 utf8_;
 };
 
-// A run of <0xHH> tokens becomes the text that its bytes spell, or one U+FFFD per byte: for the whole run, so it is
-// held until the run ends.
+// Turns a run of <0xHH> tokens into the text that its bytes spell, or, if they are not UTF-8, one U+FFFD per byte of
+// the whole run; so it holds the run until its end.
 class ByteFallbackStage : public WholeTokenStage {
  public:
   using WholeTokenStage::WholeTokenStage;
@@ -132,7 +132,7 @@ class ReplaceLiteralStage : public ChainedStage {
       out.append(content_.data(), content_.size());
       done = at + literal_.size();
     }
-    // The longest tail that is a proper beginning of the literal stays: at most its size less one byte.
+    // Holds back the longest tail that is a proper prefix of the literal.
     size_t keep = std::min(held_.size() - done, literal_.size() - 1);
     while (keep > 0 && !absl::StartsWith(literal_, absl::string_view(held_).substr(held_.size() - keep))) --keep;
     out.append(held_, done, held_.size() - keep - done);
@@ -150,7 +150,7 @@ class ReplaceLiteralStage : public ChainedStage {
   std::string held_;
 };
 
-// Takes up to `start` characters `content` from each token's beginning and up to `stop` from its end.
+// Removes up to `start` characters `content` from each token's beginning and up to `stop` from its end.
 class StripStage : public ChainedStage {
  public:
   struct Options {
@@ -171,7 +171,7 @@ class StripStage : public ChainedStage {
       }
       started_ = true;
       if (strippable && options_.stop > 0) {
-        // The last `stop` of a run may be the token's end; the ones before are not.
+        // Only the last `stop` characters of a run may be at the token's end.
         if (++num_held_ > options_.stop) {
           AppendUtf8(c, &out);
           --num_held_;
@@ -192,7 +192,7 @@ class StripStage : public ChainedStage {
 
  private:
   const Options options_;
-  int64_t cut_ = 0;       // taken from this token's beginning so far
+  int64_t cut_ = 0;       // removed from this token's beginning so far
   bool started_ = false;  // past the beginning
   int64_t num_held_ = 0;  // characters `content` at the end so far
 };

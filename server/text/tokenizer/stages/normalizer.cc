@@ -13,7 +13,7 @@
 namespace switchyard::tokenizer {
 namespace {
 
-// Keeps the characters for which `keep` is true; notes whether the first one was dropped.
+// Keeps the characters for which `keep` is true; records whether the first one was dropped.
 template <class Keep>
 void Filter(NormalizedText* text, Keep keep) {
   std::string out;
@@ -30,7 +30,7 @@ void Filter(NormalizedText* text, Keep keep) {
   text->text = std::move(out);
 }
 
-// `append` appends what each character becomes.
+// Replaces each character by what `append` appends for it.
 template <class Append>
 void RewriteCharacters(NormalizedText* text, Append append) {
   std::string out;
@@ -56,7 +56,7 @@ void ToByteLevel(NormalizedText* text) {
   text->text = std::move(out);
 }
 
-// NMT's cleaning: some control characters go, spaces of all kinds and zero-width characters become a space.
+// NMT's cleaning: removes some control characters; all kinds of spaces and zero-width characters become a space.
 void Nmt(NormalizedText* text) {
   Filter(text, [](char32_t c) {
     return !((c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F);

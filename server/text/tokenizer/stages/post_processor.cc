@@ -59,7 +59,7 @@ absl::StatusOr<PostProcessor> ReadSequencePostProcessor(const Field& field, int 
   PostProcessor all;
   for (const PostProcessor& part : parts) {
     if (part.before.empty() && part.after.empty()) continue;
-    // HuggingFace would take the first one's result for a pair, which no file can mean.
+    // HuggingFace would treat the first one's result as a pair, which no real file intends.
     if (!all.before.empty() || !all.after.empty()) return list.Expected("at most one processor that adds tokens");
     all = part;
   }

@@ -1,24 +1,24 @@
-// Post-processors: the tokens that tokenizer.json's `post_processor` puts around the text's own (BOS, EOS).
+// Post-processors, tokenizer.json's `post_processor`: put tokens before and after the text's own (BOS, EOS).
 //
-// Only single sequences, no pairs.  Const after construction, thread-safe.  From the file: TemplateProcessing,
-// ByteLevel (it moves offsets only: nothing here), RobertaProcessing, BertProcessing, Sequence.
+// Only for single sequences, not for pairs.  Const after construction, thread-safe.  Supported: TemplateProcessing,
+// ByteLevel (which does nothing here, as it only changes offsets), RobertaProcessing, BertProcessing, Sequence.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 namespace switchyard::tokenizer {
 
-// The result of each: ids before and after the text's own.
+// The ids that a post-processor puts before and after the text's own.
 struct PostProcessor {
   std::vector<int32_t> before;
   std::vector<int32_t> after;
 };
 
-// Does nothing when the field is absent.  `id_end` is one past the largest legal id.
+// Returns no ids if the field is absent.  `id_end`: one past the largest legal id.
 absl::StatusOr<PostProcessor> ParsePostProcessor(const Field& field, int32_t id_end);
 
 }  // namespace switchyard::tokenizer

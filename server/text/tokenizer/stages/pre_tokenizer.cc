@@ -16,7 +16,7 @@ namespace {
 constexpr absl::string_view kGpt2Regex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Splits on what `finder`, a Regex or a Pattern, matches.
+// Splits at the matches of `finder`, a Regex or a Pattern.
 template <class Finder>
 PreTokenizer SplitOnMatches(SplitBehavior behavior, bool invert, Finder finder) {
   return [behavior, invert, finder = std::move(finder)](WorkGuard* guard, Pieces* pieces) {
@@ -125,8 +125,8 @@ absl::StatusOr<PreTokenizer> ReadMetaspacePreTokenizer(const Field& field, int) 
   return InOrder(std::move(parts));
 }
 
-// `\w+|[^\w\s]+`: runs of word characters and runs of signs; whitespace goes.  A character that is both word and space
-// (none is today) would be a word character.
+// `\w+|[^\w\s]+`: splits into runs of word characters and runs of signs, and removes whitespace.  A character that is
+// both word and space (none exists today) would count as a word character.
 absl::StatusOr<PreTokenizer> ReadWhitespace(const Field&, int) {
   std::vector<PreTokenizer> parts;
   parts.push_back(

@@ -1,4 +1,4 @@
-// Calls about jobs and data that cannot be: each with its code, its reason and its message.
+// Bad calls about jobs and data: each with its code, reason and message.
 #include <unistd.h>
 
 #include <functional>
@@ -22,7 +22,7 @@ constexpr auto kCannot = grpc::StatusCode::FAILED_PRECONDITION;
 
 using BadCallsTest = TrainingTest;
 
-// A field that is there twice is a client's mistake, whichever of the two it means.
+// A repeated field is a client's mistake, since it is unclear which value it means.
 TEST_F(BadCallsTest, AFieldTwice) {
   v1::SubmitJobRequest request = Request();
   request.mutable_spec()->set_steps(20);
@@ -48,7 +48,7 @@ TEST_F(BadCallsTest, AFieldTwice) {
   EXPECT_THAT(status.error_message(), HasSubstr("request is not a valid SubmitJobRequest: second steps at byte "));
 }
 
-// Of a call about jobs: each with its code, its reason and its message.
+// Bad calls about jobs: each with its code, reason and message.
 TEST_F(BadCallsTest, BadQuestions) {
   const auto expect = [](const grpc::Status& status, const std::string& message) {
     EXPECT_EQ(status.error_code(), kBad) << message;
@@ -157,14 +157,14 @@ TEST_F(BadCallsTest, BadRequests) {
   EXPECT_EQ(twice.error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_EQ(rpc::ViewError(twice).reason, "JOB_EXISTS");
   EXPECT_EQ(twice.error_message(), "request_id: \"r\" has made " + response.job().id() + " of another spec");
-  // What was asked for before is found, whatever became of its files.
+  // A repeated request is found even if its files are gone.
   std::filesystem::remove(base_.path() + "/data/a.bin");
   request.mutable_spec()->set_seed(0);
   ASSERT_TRUE(Submit(request, &response).ok());
   EXPECT_TRUE(response.existed());
 }
 
-// Another number of workers is checked as a spec's is, whoever has to say no to it.
+// A new number of workers is checked like a spec's: by the manager, the spec's checks and the model's.
 TEST_F(BadCallsTest, BadNumbersOfWorkers) {
   const std::string odd = base_.path() + "/models/odd";
   std::filesystem::create_directories(odd);
@@ -220,7 +220,7 @@ TEST_F(BadCallsTest, BadNumbersOfWorkers) {
   EXPECT_TRUE(resume(id, 1).ok()) << "it is so";
   expect(resume(id, 2), kCannot, "JOB_STATE",
          "job is PENDING: cannot resume on another number of workers: 2 instead of 1");
-  // The number that it has asks nothing of the model.
+  // Resuming with the same number does not check the model.
   std::filesystem::remove_all(odd);
   EXPECT_TRUE(resume(five, 1).ok());
 }

@@ -1,4 +1,4 @@
-// The catalogue of bad specs: each with its code, its reason and its message.
+// The catalogue of bad specs: each with its code, reason and message.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -225,7 +225,7 @@ class BadSpecsTest : public TrainingTest {
     make("llama", "Mixtral", "Llama");
     make("odd", "_experts\": 4", "_experts\": 5");
     make("mute", "300", "300");
-    // More dense parameters than 64 bits count.
+    // More dense parameters than 64 bits can count.
     make("dense", "\"intermediate_size\": 16",
          "\"intermediate_size\": 4294967296, \"num_hidden_layers\": 4294967296, \"head_dim\": 0, "
          "\"decoder_sparse_step\": 0, \"moe_intermediate_size\": 1");

@@ -1,4 +1,4 @@
-// SubmitJob asks the workers' program, here a script, what it says of the job's model.
+// SubmitJob checks the job's model by the workers' program, here a script.
 #include <sys/stat.h>
 
 #include <fstream>

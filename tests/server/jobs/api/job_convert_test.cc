@@ -1,4 +1,4 @@
-// Of a job every field: what is told of it and what the journal gives back.
+// Every field of a job: in the API's message, and after the journal.
 #include "server/jobs/api/job_convert.h"
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace switchyard::server {
 namespace {
 
-// No two numbers are the same, so none can be in another's place.
+// All numbers differ, so that swapped fields are found.
 Job FullJob() {
   Job job;
   job.id = "job-1";
@@ -55,7 +55,7 @@ Job FullJob() {
   return job;
 }
 
-// Those of the type that the message does not have; a field that comes to the API comes to FullJob, too.
+// Returns the type's fields that the message does not set; a new field of the API must be added to FullJob.
 std::vector<std::string> Missing(const google::protobuf::Message& message) {
   std::vector<std::string> names;
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
@@ -134,7 +134,7 @@ TEST(JobConvertTest, UsersSeeEveryField) {
   ExpectResults(message);
 }
 
-// What workers tell, and what the journal keeps: the way back, then the same message again.
+// Workers' reports and journaled jobs: converted from a message and back, they give the same message.
 TEST(JobConvertTest, MessagesComeBackWhole) {
   const v1::Job message = ToProto(FullJob());
   const absl::StatusOr<Job> job = FromProto(message);
@@ -142,7 +142,7 @@ TEST(JobConvertTest, MessagesComeBackWhole) {
   v1::Job again = ToProto(*job);
   ExpectProgress(again.progress());
   ExpectResults(again);
-  // What is not kept.
+  // Fields that are not kept.
   EXPECT_EQ(again.seconds_left() + static_cast<double>(again.prepared_bytes() + again.prepare_bytes()), 0);
   EXPECT_EQ(again.note(), "");
   again.set_seconds_left(message.seconds_left());

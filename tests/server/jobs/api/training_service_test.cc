@@ -36,7 +36,7 @@ TEST_F(TrainingTest, AJobFromSubmitToItsEnd) {
   ASSERT_EQ(assignment.data_size(), 1);
   EXPECT_EQ(assignment.data(0).name(), "a.bin");
   EXPECT_EQ(assignment.data(0).root(), v1::TRAIN_DATA_ROOT_DATASETS);
-  // The rendezvous of this attempt is open, beside the serving group's.
+  // The attempt's rendezvous store is open, beside the serving group's.
   const auto workers = v1::WorkerService::NewStub(channel_);
   grpc::ClientContext setting;
   v1::StoreSetRequest set;
@@ -56,14 +56,14 @@ TEST_F(TrainingTest, AJobFromSubmitToItsEnd) {
   while (stream->Read(&seen)) continue;
   EXPECT_TRUE(stream->Finish().ok());
   EXPECT_EQ(seen.job().state(), v1::JOB_STATE_SUCCEEDED);
-  // The loss log is where the job's checkpoints are.
+  // The loss log is in the folder of the job's checkpoints.
   EXPECT_TRUE(std::filesystem::exists(base_.path() + "/models/" + id + "/log/steps.csv"));
   grpc::ClientContext late;
   EXPECT_EQ(workers->StoreSet(&late, set, &done).error_code(), grpc::StatusCode::PERMISSION_DENIED);
 }
 
-// By the clock, so what is said of it holds for any machine: no more messages than the interval allows in the time that
-// has passed, and still the newest.
+// By the real clock, so the bounds hold on any machine: no more messages than the interval allows in the time that has
+// passed, and the newest state comes.
 TEST_F(TrainingTest, AWatchersIntervalThinsItsStream) {
   constexpr int kSteps = 100, kBriskMs = 100;
   LinkTrainer* trainer = Connect();
@@ -144,7 +144,7 @@ TEST_F(TrainingTest, PauseResumeCancel) {
   AwaitState(id, v1::JOB_STATE_CANCELLED);
 }
 
-// Data that changed: the job waits with an error that says so, also over a restart of its server.
+// Changed data: the job pauses with an error that says so, also after a restart of the server.
 TEST_F(TrainingTest, DataThatChangedPauseAJob) {
   LinkTrainer* trainer = Connect();
   v1::SubmitJobRequest request = Request();
@@ -198,7 +198,7 @@ TEST_F(TrainingTest, TextIsPackedBeforeWorkersHearOfIt) {
   EXPECT_TRUE(std::filesystem::exists(base_.path() + "/models/" + id + "/" + assignment.data(0).name()));
 }
 
-// Text and tokens together are less than a batch: nobody knows before the text is packed.
+// Text and tokens together are less than a batch, which is only known when the text is packed.
 TEST_F(TrainingTest, MixedDataIsCountedTogether) {
   base_.Write("data/few.bin", TokenFileBytes(40));
   LinkTrainer* trainer = Connect();
@@ -295,7 +295,7 @@ TEST_F(TrainingTest, EachKindOfWorkerKeepsToItsMessages) {
   v1::LinkRequest training;
   training.mutable_training_step()->set_epoch(1);
   server_of_requests.Say(training);
-  // Or the engine was faster: it refuses a worker without a model.
+  // If the engine was faster, it refuses a worker without a model.
   EXPECT_THAT(server_of_requests.End().error_code(),
               testing::AnyOf(grpc::StatusCode::INVALID_ARGUMENT, grpc::StatusCode::FAILED_PRECONDITION));
 

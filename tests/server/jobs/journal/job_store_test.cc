@@ -117,7 +117,7 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ((*jobs)[1].request_id, "");
 }
 
-// Of a server before full_since_ms.
+// A journal of version 1, from before full_since_ms.
 TEST_F(JobStoreTest, AJournalOfVersion1GoesOn) {
   ASSERT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
   Raw("ALTER TABLE jobs DROP COLUMN full_since_ms; PRAGMA user_version=1");
@@ -143,7 +143,7 @@ TEST_F(JobStoreTest, TwoJobsOfOneRequestAreRefused) {
   EXPECT_EQ((*store)->Load()->size(), 1u);
 }
 
-// What was acknowledged before a process was killed is there; nothing is there in part.
+// Acknowledged jobs survive a kill; no job is stored in part.
 TEST_F(JobStoreTest, KilledAtAnyMomentForgetsNothing) {
   int64_t saved = 0;
   for (int round = 0; round < 20; ++round) {
@@ -159,7 +159,7 @@ TEST_F(JobStoreTest, KilledAtAnyMomentForgetsNothing) {
       _exit(1);
     }
     close(acks[1]);
-    // Killed while it writes what follows a number of saves that differs from round to round.
+    // Killed while it writes, after a number of saves that differs from round to round.
     for (int i = 0; i <= round; ++i)
       ASSERT_EQ(read(acks[0], &saved, sizeof(saved)), static_cast<ssize_t>(sizeof(saved)));
     kill(child, SIGKILL);
@@ -171,7 +171,7 @@ TEST_F(JobStoreTest, KilledAtAnyMomentForgetsNothing) {
     auto jobs = (*store)->Load();
     ASSERT_TRUE(jobs.ok()) << jobs.status();
     const auto found = static_cast<int64_t>(jobs->size());
-    // At most one more: it was on the disk, but its acknowledgement was not sent.
+    // At most one more, which was on the disk but not acknowledged.
     ASSERT_GE(found, saved);
     ASSERT_LE(found, saved + 1);
     EXPECT_EQ(jobs->back().id, absl::StrCat("job-", found));
@@ -226,7 +226,7 @@ TEST_F(JobStoreTest, DamageIsReported) {
   EXPECT_EQ(JobStore::Open(folder_).status().code(), absl::StatusCode::kUnavailable);
 }
 
-// Errors go to clients: they say what is wrong, and neither where this machine has its files nor how they are asked.
+// Errors go to clients, so they contain neither paths nor SQL.
 TEST_F(JobStoreTest, ErrorsShowNeitherPathsNorStatements) {
   std::vector<absl::Status> errors;
   std::ofstream(path_) << std::string(8192, 'x');
@@ -257,7 +257,7 @@ TEST_F(JobStoreTest, ErrorsShowNeitherPathsNorStatements) {
   EXPECT_THAT(std::string(errors[0].message()), HasSubstr("jobs.sqlite: file is not a database; move it away"));
 }
 
-// A file that may not grow stands for a disk that is full.
+// A limit on the file's size simulates a full disk.
 TEST_F(JobStoreTest, AFullDiskIsReported) {
   ASSERT_TRUE(OpenStatus().ok());
   auto store = JobStore::Open(path_);

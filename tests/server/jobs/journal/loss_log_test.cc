@@ -50,7 +50,7 @@ class LossLogTest : public testing::Test {
     std::filesystem::create_directories(dir_.path() + "/job-1/log");
     std::ofstream(Path(name), std::ios::binary) << contents;
   }
-  // The first column of every row behind the header.
+  // Returns the first column of every row after the header.
   std::vector<std::string> Steps(const std::string& name) const {
     std::vector<std::string> steps;
     for (const absl::string_view row : absl::StrSplit(Read(name), '\n', absl::SkipEmpty())) {
@@ -59,7 +59,7 @@ class LossLogTest : public testing::Test {
     EXPECT_THAT(steps, testing::Contains("step").Times(1));
     return {steps.empty() ? steps.end() : steps.begin() + 1, steps.end()};
   }
-  // All events of all files, in the order of their names.
+  // Returns all events of all files, in the order of the files' names.
   std::vector<tensorboard::Event> Events() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path() + "/job-1/log")) {
@@ -127,7 +127,7 @@ TEST_F(LossLogTest, GoingOnFromAStepCutsLaterRowsOff) {
     for (int step = from + 1; step <= 5; ++step) Step(&log, step);
     log.OnEvaluated(job_, {.step = from + 2, .loss = 1});
     log.OnEnded(job_);
-    Step(&log, 9);  // of nobody
+    Step(&log, 9);  // the job has not started
     ++job_.attempt;
   }
   EXPECT_THAT(Steps("steps.csv"), ElementsAre("1", "2", "3", "4", "5"));
@@ -138,7 +138,7 @@ TEST_F(LossLogTest, GoingOnFromAStepCutsLaterRowsOff) {
   EXPECT_THAT(Steps("steps.csv"), ElementsAre("1", "2"));
 }
 
-// Who goes on from an evaluated step evaluates it again: TensorBoard would show two points.
+// An attempt that goes on from an evaluated step evaluates it again, which would give two points in TensorBoard.
 TEST_F(LossLogTest, AnEvaluationIsLoggedOnce) {
   LossLog log = Log();
   const auto evaluate = [&](int64_t step) { log.OnEvaluated(job_, {.step = step, .loss = 1.5, .tokens = 9}); };
@@ -153,7 +153,7 @@ TEST_F(LossLogTest, AnEvaluationIsLoggedOnce) {
   Step(&log, 3);
   evaluate(3);
   ++job_.attempt;
-  log.OnStarted(job_, 1);  // from a checkpoint before: what followed is void, and comes again
+  log.OnStarted(job_, 1);  // from an earlier checkpoint: later rows are void and are written again
   evaluate(1);
   Step(&log, 2);
   evaluate(2);
@@ -161,7 +161,7 @@ TEST_F(LossLogTest, AnEvaluationIsLoggedOnce) {
   log.OnStarted(job_, 2);
   evaluate(2);
   EXPECT_THAT(Steps("evaluations.csv"), ElementsAre("1", "2"));
-  // What a reader of events is left with, who takes a start as the end of what it voids.
+  // The points that remain for a reader of events, for which a START event voids later steps.
   std::vector<int64_t> points;
   for (const tensorboard::Event& event : Events()) {
     if (event.session_log().status() == tensorboard::SessionLog::START) {
@@ -174,7 +174,7 @@ TEST_F(LossLogTest, AnEvaluationIsLoggedOnce) {
   EXPECT_THAT(points, ElementsAre(1, 2));
 }
 
-// It measured nothing: a zero would look like a value.
+// A skipped step measures nothing; a zero would look like a value.
 TEST_F(LossLogTest, ASkippedStepHasNoLoss) {
   LossLog log = Log();
   log.OnStarted(job_, 0);
@@ -234,7 +234,7 @@ TEST_F(LossLogTest, TensorBoardsEvents) {
   EXPECT_THAT(values, ElementsAre("train/loss=3.25", "train/balance_loss=0", "train/z_loss=0", "train/lr=0.25",
                                   "train/grad_norm=2", "train/tokens_per_second=0"));
   EXPECT_EQ(events[3].summary().value(0).tag(), "eval/loss");
-  // What the second attempt says: from step 2 on all is void.
+  // The second attempt voids all steps from 2 on.
   EXPECT_EQ(events[5].session_log().status(), tensorboard::SessionLog::START);
   EXPECT_EQ(events[5].step(), 2);
 }

@@ -1,4 +1,4 @@
-// What may be wrong with training text: each with its code and message, and nothing is left behind.
+// Bad training text: each case with its code and message, and no files left behind.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -83,7 +83,7 @@ TEST_F(PackTest, ErrorsHaveFileLineAndByteForPrograms) {
   EXPECT_EQ(view.details.metadata().at("byte"), "15");
 }
 
-// Whoever comes first in the file, not in time.
+// The reported line is the first in the file, not the first that a thread finds.
 TEST_F(PackTest, TheFirstBadLineIsReported) {
   std::string lines;
   for (int i = 0; i < 50'000; ++i) lines += i == 30'000 || i == 49'000 ? "{}\n" : kGood;

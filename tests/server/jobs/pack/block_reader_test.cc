@@ -16,7 +16,7 @@ namespace {
 
 class BlockReaderTest : public testing::Test {
  protected:
-  // All blocks; each is of whole lines, and knows where it begins.
+  // Reads all blocks; checks that each has whole lines and the right position.
   std::vector<LineBlock> Read(const std::string& contents, int64_t max_line_bytes = 1 << 22) {
     const UniqueFd fd(open(dir_.Write("in", contents).c_str(), O_RDONLY));
     absl::StatusOr<BlockReader> reader = BlockReader::Create(fd.get(), "in", max_line_bytes);

@@ -1,4 +1,4 @@
-// Prompts and completions: no token of the prompt is trained, all of the completion is, and nothing is lost between.
+// Prompts and completions: no token of the prompt is trained, all of the completion's are, and no text is lost.
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ DocumentEncoder Load(const std::string& folder) {
 }
 
 struct Parts {
-  std::vector<int32_t> prompt, completion;  // those that are not trained, those that are, without EOS
+  std::vector<int32_t> prompt, completion;  // untrained tokens, and trained ones without EOS
 };
 
 Parts Encode(const DocumentEncoder& encoder, const std::string& prompt, const std::string& completion) {
@@ -45,7 +45,7 @@ std::string Decode(const DocumentEncoder& encoder, const std::vector<int32_t>& i
   return *encoder.tokenizer().Decode(ids, /*skip_special_tokens=*/false);
 }
 
-// Cut at every character, in words too, as the tokenizer's words do not end there.
+// Cut at every character, also within words of the tokenizer.
 TEST(CompletionTest, NoTokenOfManyPromptsIsTrained) {
   const DocumentEncoder encoder = Load("deploy/demo-model");
   const std::string texts[] = {
@@ -72,7 +72,7 @@ TEST(CompletionTest, NoTokenOfManyPromptsIsTrained) {
   EXPECT_GT(prompts, 350);
 }
 
-// Where a text's tokens go on as they are, a completion has those of the whole.
+// If the whole text's tokens begin with the prompt's, the completion has the rest of them.
 TEST(CompletionTest, AWholeThatBeginsWithThePromptsTokensStays) {
   const DocumentEncoder encoder = Load("deploy/demo-model");
   const std::string prompt = "Question: why?\nAnswer:", completion = " because it is so.";
@@ -81,7 +81,7 @@ TEST(CompletionTest, AWholeThatBeginsWithThePromptsTokensStays) {
   EXPECT_EQ(parts.prompt, *encoder.tokenizer().Encode(prompt + completion, {.add_special_tokens = false}));
 }
 
-// As Mixtral's: a space before a text, which the completion must not get.
+// A tokenizer like Mixtral's puts a space before a text; the completion must not get one.
 TEST(CompletionTest, ACompletionGetsNoSpaceOfItsOwn) {
   const nlohmann::json tokenizer = {{"version", "1.0"},
                                     {"added_tokens",

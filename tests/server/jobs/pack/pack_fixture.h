@@ -57,13 +57,13 @@ class PackTest : public testing::Test {
   static absl::StatusOr<PackedData> Pack(const PackRequest& request, const PackerOptions& options) {
     return Packer(options).Pack(request, [](int64_t, int64_t) { return true; });
   }
-  // What packing this as in.jsonl says.
+  // Packs this text as in.jsonl.
   absl::StatusOr<PackedData> PackText(const std::string& jsonl) {
     datasets_.Write("in.jsonl", jsonl);
     return Pack(Request());
   }
   std::string Output() const { return ReadFile(datasets_.path() + "/out.bin"); }
-  // Of the dataset root.
+  // Returns the names of the files in the dataset root.
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(datasets_.path())) {

@@ -24,7 +24,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// What workers read of a file.
+// A file of tokens as workers read it.
 struct Tokens {
   jobs::TokenFileHeader header;
   std::vector<int32_t> ids;
@@ -120,7 +120,7 @@ TEST_F(PackTest, WhereAllIsTrainedThereIsNoMask) {
   EXPECT_EQ(tokens->ids, Joined({{kBos}, Bytes("ab"), {kEnd, kBos, kEnd}}));
 }
 
-// More than one block for each thread, and a mask whose bits cross blocks.
+// More than one block per thread, and a mask whose bytes span blocks.
 TEST_F(PackTest, TheSameBytesWhateverTheThreads) {
   datasets_.Write("in.jsonl", ManyLines(20'000));
   datasets_.Write("more.jsonl", ManyLines(7));
@@ -189,7 +189,7 @@ TEST_F(PackTest, WhatIsThereStays) {
   EXPECT_THAT(Names(), ElementsAre("in.jsonl", "out.bin"));
 }
 
-// Made by somebody while we pack: progress is called before the last step.
+// Another process makes the file during packing: progress is called before the last step.
 TEST_F(PackTest, WhatCameMeanwhileStays) {
   datasets_.Write("in.jsonl", "{\"text\": \"ab\"}");
   const auto packed = Packer(Options()).Pack(Request(), [&](int64_t, int64_t) {
@@ -207,7 +207,7 @@ TEST_F(PackTest, WhatSomebodyElseIsWritingIsLeftAlone) {
   ASSERT_EQ(flock(fd, LOCK_EX), 0);
   EXPECT_EQ(PackText("{\"text\": \"ab\"}").status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(ReadFile(datasets_.path() + "/.out.bin.part"), "theirs");
-  close(fd);  // killed: what it left is taken over
+  close(fd);  // killed: the next writer overwrites its file
   ASSERT_TRUE(PackText("{\"text\": \"ab\"}").ok());
   EXPECT_THAT(Names(), ElementsAre("in.jsonl", "out.bin"));
 }
@@ -229,7 +229,7 @@ TEST_F(PackTest, CancelledItLeavesNothing) {
   EXPECT_THAT(Names(), ElementsAre("in.jsonl"));
 }
 
-// A disk that takes no more than 64 KiB a file stands for a full one.
+// A limit of 64 KiB on a file's size simulates a full disk.
 TEST_F(PackTest, AFullDiskLeavesNothing) {
   datasets_.Write("in.jsonl", ManyLines(20'000));
   rlimit before = {};

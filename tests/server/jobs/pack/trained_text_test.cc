@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 class TrainedTextTest : public testing::Test {
  protected:
-  // Three turns, two of them by the assistant.
+  // Renders three turns, two of them by the assistant.
   absl::StatusOr<TrainedText> Render(const std::string& chat_template, const std::string& eos = "<|end|>") {
     const Document document = *ParseDocument(
         R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"},
@@ -23,7 +23,7 @@ class TrainedTextTest : public testing::Test {
     EXPECT_TRUE(chat.ok()) << chat.status();
     return RenderTrained(document, *chat, eos, nullptr);
   }
-  // What is trained, as text.
+  // Returns the trained parts of the text.
   static std::vector<std::string> Trained(const TrainedText& text) {
     std::vector<std::string> parts;
     for (const text::TextSpan& span : text.trained)
@@ -55,7 +55,7 @@ TEST_F(TrainedTextTest, WithoutAGenerationPromptTheHeaderIsTrained) {
   EXPECT_THAT(Trained(*text), ElementsAre("[assistant]one<|end|>", "[assistant]two<|end|>"));
 }
 
-// This one prints earlier answers otherwise: it only can say itself what is trained.
+// This template prints earlier answers differently, so only `generation` blocks could mark what is trained.
 TEST_F(TrainedTextTest, ATemplateThatRewritesEarlierTurnsMustSay) {
   const auto unclear = Render(
       "{% for m in messages %}{% if m.role == 'assistant' and loop.last %}<think>{% endif %}{{ m.content }};{% endfor "
@@ -71,7 +71,7 @@ TEST_F(TrainedTextTest, ATemplateThatRewritesEarlierTurnsMustSay) {
   EXPECT_THAT(Trained(*said), ElementsAre("one;", "<think>two;"));
 }
 
-// Nobody knows where a captured block's text goes: turns are found as without such blocks.
+// The place of a captured block's text is unknown, so turns are found as without `generation` blocks.
 TEST_F(TrainedTextTest, GenerationInsideAMacroCountsForNothing) {
   const auto text = Render(
       "{% macro turn(m) %}{% generation %}{{ m.content }}{% endgeneration %};{% endmacro %}"
@@ -86,7 +86,8 @@ TEST_F(TrainedTextTest, DatesAreFixed) {
   EXPECT_THAT(text->text, HasSubstr("01 Jan 1970"));
 }
 
-// One token a letter, but "ab" and "xy" together are one, and a text that begins with a letter gets 0 first.
+// One token per letter, but "ab" and "xy" are one token each, and with `prefix` a text that begins with a letter gets 0
+// first.
 absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, bool prefix) {
   std::vector<int32_t> ids;
   if (prefix && !text.empty() && text[0] != '|') ids.push_back(0);
@@ -121,7 +122,7 @@ TEST(MarkTrainedTest, ATokenOnTheBorderIsTrained) {
   EXPECT_THAT(MarkedWith("abxyc", {{1, 3}, {4, 5}}, false), ElementsAre(1, 1, 1));
 }
 
-// As tokenizers do that put a space before a text: parts do not have the whole's tokens.
+// Like tokenizers that put a space before a text: parts of the text do not have the whole's tokens.
 TEST(MarkTrainedTest, WhereATextsBeginningIsSpecial) {
   EXPECT_THAT(MarkedWith("cdef", {{1, 3}}, true), ElementsAre(0, 0, 1, 1, 0));
   EXPECT_THAT(MarkedWith("cdabe", {{1, 2}, {3, 5}}, true), ElementsAre(0, 0, 1, 1, 1));

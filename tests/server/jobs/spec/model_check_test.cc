@@ -1,6 +1,6 @@
-// The question to the workers' program: what it answers, and programs that answer nothing of use.
+// The model check by the workers' program: its answers, and programs without a usable answer.
 //
-// The programs are scripts of a shell; what they are asked they write into a file.
+// The programs are shell scripts, which write their arguments into a file.
 #include "server/jobs/spec/model_check.h"
 
 #include <sys/stat.h>

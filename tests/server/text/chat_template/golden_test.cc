@@ -1,5 +1,5 @@
-// Against transformers: every snippet and every family template over every conversation gives the text, or fails where
-// transformers fails.  The golden files and the script that makes them are in tests/golden/chat_template.
+// Comparison with transformers: every snippet, and every family's template with every conversation, gives the same text
+// or fails in both.  The golden files and the script that makes them are in tests/golden/chat_template.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -31,7 +31,7 @@ ChatTemplateClock ClockOf(const Json& golden) {
   return {absl::FromUnixSeconds(golden["now"].get<int64_t>()), absl::UTCTimeZone()};
 }
 
-// "" when the outcome is the expected one, else what differs.
+// Returns "" if the outcome is the expected one, else the difference.
 std::string Difference(const Json& expected, const absl::StatusOr<RenderedChat>& got) {
   if (expected.contains("error")) {
     return got.ok() ? "expected the error " + expected["error"].dump() + "\n  got " + Json(got->text).dump() : "";
@@ -42,7 +42,7 @@ std::string Difference(const Json& expected, const absl::StatusOr<RenderedChat>&
 }
 
 TEST(ChatTemplateGolden, SnippetsRenderAsTransformersDoes) {
-  // Where this engine differs on purpose; README.md says why.
+  // Deliberate differences, which README.md explains.
   const std::map<std::string, std::string> kOurs = {
       {"{% block b %}x{% endblock %}", "error"},
       {"{% print 1 %}", "error"},
@@ -70,7 +70,7 @@ TEST(ChatTemplateGolden, SnippetsRenderAsTransformersDoes) {
 }
 
 TEST(ChatTemplateGolden, FamiliesRenderAsTransformersDoes) {
-  // They know a message's content as text only: content parts are joined for them, which transformers leaves undone.
+  // Templates that support text only: this engine joins content parts for them, transformers does not.
   const std::set<std::string> text_only = {"demo_chatml.jinja", "mixtral_instruct.jinja", "mixtral_tools.jinja",
                                            "olmoe_tulu.jinja",  "qwen2_chatml.jinja",     "qwen3.jinja"};
   const Json golden = Json::parse(ReadFile("families.json"));

@@ -1,4 +1,4 @@
-// Hostile templates and hostile inputs: each is an error, soon, with the place named; none crashes.
+// Hostile templates and inputs: each soon ends in an error that names its place; none crashes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -143,7 +143,7 @@ TEST(ChatTemplateLimitsTest, BigValues) {
       "endfor %}",
       "{% set ns = namespace(s='aa') %}{% for i in range(100) %}{% set ns.s = ns.s.join(ns.s) %}{% endfor %}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
-      // Small in memory, endless when spelled out, compared, hashed or dumped.
+      // Small in memory, but endless when printed, compared, hashed or dumped.
       "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(90) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | "
       "tojson }}",
@@ -164,9 +164,8 @@ TEST(ChatTemplateLimitsTest, BigValues) {
   ExpectError("{{ strftime_now('%c' * 10000) }}", kInvalid, "more than 1024 bytes");
 }
 
-// Each of these looks at a megabyte, or at fifty thousand things and more, and gives almost nothing back.  What it
-// looked at has to be charged, or a template keeps a thread for hours: a thousand of them are more than a million
-// steps.
+// Each of these reads a megabyte, or more than fifty thousand items, and returns almost nothing.  Reading must be
+// charged, or a template could occupy a thread for hours: a thousand of them are more than a million steps.
 TEST(ChatTemplateLimitsTest, WhatIsLookedAtIsCharged) {
   const std::string setup =
       "{% set blank = ' ' * 1000000 %}{% set text = 'ab' * 500000 %}{% set zeros = '0' * 1000000 %}"
@@ -220,7 +219,7 @@ TEST(ChatTemplateLimitsTest, WhatIsLookedAtIsCharged) {
   enough.max_steps = 20'000'000;
   tight.max_steps = 1'000'000;
   for (const char* expression : kExpressions) {
-    // Truth alone: nothing is copied or written.
+    // Only the truth value is used, so nothing is copied or written.
     const std::string once = setup + "{% if " + expression + " %}{% endif %}";
     EXPECT_TRUE(Render(once, Json::object(), enough).ok()) << expression << ": " << Render(once).status();
     const std::string often = setup + "{% for i in range(1000) %}{% if " + expression + " %}{% endif %}{% endfor %}";
@@ -246,7 +245,7 @@ TEST(ChatTemplateLimitsTest, StrippingIsLinearInBothTexts) {
 }
 
 TEST(ChatTemplateLimitsTest, TheCallerEndsARenderSoon) {
-  // By a count of questions, not by time: each is at most a few thousand steps after the one before.
+  // Counts calls, not time: each comes at most a few thousand steps after the one before.
   int asked = 0;
   ChatTemplateClock clock = {absl::UnixEpoch(), absl::UTCTimeZone()};
   clock.must_end = [&asked] {
@@ -264,7 +263,7 @@ TEST(ChatTemplateLimitsTest, TheCallerEndsARenderSoon) {
 }
 
 TEST(ChatTemplateLimitsTest, FourMegabytesOfMessagesAreNoProblem) {
-  // What the templates of Qwen3 and its kin do with each message, ten times over.
+  // The work of templates like Qwen3's on each message, ten times.
   Json messages = Json::array();
   for (int i = 0; i < 16; ++i) messages.push_back({{"role", "user"}, {"content", std::string(256 << 10, 'x')}});
   const auto got = Render(

@@ -1,4 +1,4 @@
-// Where a model keeps its templates and special tokens, and which one serves a request.
+// A model's templates and special tokens: where they are found, and which template a request uses.
 #include "server/text/chat_template/model_chat_template.h"
 
 #include <gmock/gmock.h>
@@ -76,7 +76,7 @@ TEST_F(ModelChatTemplateTest, ToolsSelectToolUse) {
   EXPECT_EQ(*Render(request), "tools 1");
 }
 
-// As transformers saves a model with several templates, and loads it.
+// The files with which transformers saves a model with several templates.
 TEST_F(ModelChatTemplateTest, ToolsSelectTheFileToolUse) {
   std::filesystem::create_directories(dir_ / "additional_chat_templates");
   Write("additional_chat_templates/rag.jinja", "{% not parsed");
@@ -129,7 +129,7 @@ TEST_F(ModelChatTemplateTest, Faults) {
   Write("tokenizer_config.json", "{\"bos_token\": " + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}");
   EXPECT_THAT(std::string(Load().status().message()),
               HasSubstr("tokenizer_config.json: nested 1000001 deep, limit 64"));
-  std::string many = "{\"x\": 0";  // of one object: looking each up one by one would take hours
+  std::string many = "{\"x\": 0";  // one object's: linear lookups would take hours
   for (int i = 0; i < 400'000; ++i) many += ",\"" + std::to_string(i) + "\":0";
   Write("tokenizer_config.json", many + "}");
   EXPECT_EQ(Load().status().code(), absl::StatusCode::kNotFound);
@@ -169,7 +169,7 @@ TEST_F(ModelChatTemplateTest, TheClockIsTheCallers) {
             "1971-01-02 01:00");
 }
 
-// Content parts reach a template that reads them, and are joined for one that knows content as text only.
+// Content parts are passed to a template that supports them, and joined for one that supports text only.
 TEST_F(ModelChatTemplateTest, ContentPartsAreJoinedWhereTheTemplateKnowsTextOnly) {
   ChatRequest request;
   request.messages = Json::parse(
@@ -184,14 +184,14 @@ TEST_F(ModelChatTemplateTest, ContentPartsAreJoinedWhereTheTemplateKnowsTextOnly
   EXPECT_EQ(of("{% for m in messages %}<{{ m.content | trim }}>{% endfor %}"), "<a\nb\nc>");
   EXPECT_EQ(of("{% for m in messages %}<{% if m.content is string %}{{ m.content }}{% endif %}>{% endfor %}"),
             "<a\nb\nc>");
-  // As its author meant it: through a macro, a filter, a loop.
+  // Templates that read parts through a macro, a filter or a loop.
   request.messages[0]["content"].erase(1);
   EXPECT_EQ(of("{% for m in messages %}<{% for p in m.content %}[{{ p.text }}]{% endfor %}>{% endfor %}"), "<[a][c]>");
   EXPECT_EQ(of("{% macro show(c) %}{% if c is string %}{{ c }}{% else %}{% for p in c %}[{{ p['text'] }}]{% endfor %}"
                "{% endif %}{% endmacro %}{% for m in messages %}<{{ show(m.content) }}>{% endfor %}"),
             "<[a][c]>");
   EXPECT_EQ(of("{% for m in messages %}{{ m.content | map(attribute='text') | join('+') }}{% endfor %}"), "a+c");
-  // A template that fails on what it is tried with gets what the request has.
+  // A template that fails on the probes gets the content unchanged.
   EXPECT_EQ(
       of("{% if messages | length < 1 or messages[0].content | length != 2 %}{{ raise_exception('no') }}{% endif %}"
          "{{ messages[0].content[1].text }}"),

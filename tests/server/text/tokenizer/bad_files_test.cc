@@ -1,4 +1,4 @@
-// Files that are wrong, each with the place and the words of the error (reliability: bad input, tokenizer.json).
+// Bad tokenizer.json files, each with the place and the text of the error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ struct BadFile {
   std::string message;  // a part of it
 };
 
-// A good file with one part replaced.
+// Returns a good file with one part replaced.
 std::string With(absl::string_view key, absl::string_view value) {
   nlohmann::json file = {
       {"version", "1.0"},
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(All, BadFilesTest, testing::ValuesIn(kBadFiles),
 
 TEST(FilesTest, TheGoodFileIsGood) { EXPECT_TRUE(Tokenizer::FromJson(With("/truncation", "null")).ok()); }
 
-// What follows is what HuggingFace does with the same files: it loads them.
+// The following files load, as in HuggingFace.
 std::vector<int32_t> EncodeWith(const std::string& json, absl::string_view text, const EncodeOptions& options = {}) {
   const auto tokenizer = Tokenizer::FromJson(json, "t.json");
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
@@ -207,7 +207,7 @@ TEST(FilesTest, ATokenThatIsOnceAddedAsSpecialStaysSpecial) {
   }
 }
 
-// Merges that lead back to one of their pieces: each still makes two pieces one, so the work ends.
+// Merges whose result is one of their parts: each still joins two symbols into one, so the work ends.
 TEST(FilesTest, CyclicMergesEnd) {
   const auto tokenizer = Tokenizer::FromJson(R"({"model": {"type": "BPE", "continuing_subword_prefix": "##",
       "vocab": {"a": 0, "##": 1, "": 2, "##a": 3, "aa": 4}, "merges": ["a ##", " ##a", "a ##a", "aa ##"]}})");

@@ -1,4 +1,4 @@
-// Each component against HuggingFace `tokenizers`: small files, a few hundred texts each.
+// Comparison of each component with HuggingFace's `tokenizers`: small files, a few hundred texts each.
 #include <gtest/gtest.h>
 
 #include "server/text/tokenizer/tokenizer.h"

@@ -7,10 +7,10 @@
 
 namespace switchyard::tokenizer {
 
-// The file's content; fails the test if there is none.
+// Returns the file's content; fails the test if it does not exist.
 std::string ReadGolden(const std::string& path);
 std::vector<nlohmann::json> ReadGoldenLines(const std::string& path);
-// The tokenizer.json of a kind: its own, or another's with a JSON merge patch.
+// Returns the tokenizer.json of a kind: its own file, or another's with a JSON merge patch.
 std::string KindJson(const std::string& kind);
 
 }  // namespace switchyard::tokenizer

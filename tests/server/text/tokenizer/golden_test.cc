@@ -1,4 +1,5 @@
-// Ids and decoded text against HuggingFace `tokenizers`, over 10 000 lines for each kind of tokenizer.json.
+// Comparison of ids and decoded text with HuggingFace's `tokenizers`, over 10 000 lines for each kind of
+// tokenizer.json.
 #include <gtest/gtest.h>
 
 #include "server/text/tokenizer/stream_decoder.h"
@@ -27,7 +28,7 @@ class GoldenTest : public testing::TestWithParam<const char*> {
     ASSERT_GE(tokenizer_->vocab_size(), kMinVocab);
   }
 
-  // Reports the first few differences with the line they are in.
+  // Reports the first few differences with their lines.
   template <class Value>
   void Compare(size_t index, const char* what, const Value& got, const Value& want) {
     if (got == want || ++num_reported_ > kMaxReported) return;

@@ -24,7 +24,7 @@ std::vector<std::string> Matches(absl::string_view pattern, absl::string_view te
   return found;
 }
 
-// Every row was seen in Oniguruma; the goldens compare more of them with it.
+// Every row was checked with Oniguruma; the goldens compare more patterns.
 TEST(RegexSyntaxTest, OnigurumaBecomesPcre2) {
   const std::pair<const char*, const char*> kCases[] = {
       {R"(\p{N}{1,3})", R"(\p{N}{1,3})"},
@@ -89,7 +89,7 @@ TEST(RegexTest, HostilePatternsEndInAnError) {
     auto regex = Regex::Compile(pattern);
     ASSERT_TRUE(regex.ok()) << pattern << ": " << regex.status();
     const absl::Status status = regex->ForEachMatch(text + "!", [](Match) { return absl::OkStatus(); });
-    // PCRE2 may see at once that some of these cannot match.
+    // PCRE2 may find at once that some of these cannot match.
     EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kResourceExhausted) << pattern << ": " << status;
   }
   auto regex = Regex::Compile("(x+x+)+y");

@@ -1,4 +1,4 @@
-// What the goldens do not show: limits, cancelling, long texts, lookups, streams.
+// Limits, cancelling, long texts, lookups and streams, which the goldens do not cover.
 #include "server/text/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ TEST_P(TokenizerTest, TheHookEndsTheWork) {
   EXPECT_FALSE(tokenizer_->Encode("a", {.cancelled = [] { return true; }}).ok());
 }
 
-// None of these may take time that grows faster than the text, nor recurse on it.
+// None of these may take more than linear time, or recurse on the text.
 TEST_P(TokenizerTest, LongMonotonousTextsComeBack) {
   std::string ladder;
   for (int i = 0; i < 100'000; ++i) ladder += "ab \n"[i * 7 % 11 % 4];
@@ -99,7 +99,7 @@ TEST_P(TokenizerTest, ManyThreadsShareOne) {
   for (const Ids& ids : got) EXPECT_EQ(ids, *want);
 }
 
-// Part by part; each part has to be whole characters.
+// Decodes id by id; checks that each part has whole characters.
 std::string Stream(const Tokenizer& tokenizer, const Ids& ids, bool skip_special_tokens) {
   StreamDecoder stream(&tokenizer, skip_special_tokens);
   std::string all;
@@ -166,7 +166,7 @@ TEST_P(TokenizerTest, PiecesHaveTheBytesOfTheText) {
     bytes += piece.bytes;
   }
   EXPECT_TRUE(part_of_a_character) << "this text was to have such a token";
-  // Some put a space before a text, which decoding the whole takes away again.
+  // Some tokenizers put a space before a text, which decoding the whole removes.
   EXPECT_THAT(bytes, testing::AnyOf(text, " " + text));
   const TokenPiece special = tokenizer_->PieceOf(tokenizer_->TokenToId("<|im_start|>"));
   EXPECT_EQ(special.text, "<|im_start|>");
@@ -190,7 +190,7 @@ TEST(StreamDecoderTest, WorkPerTokenDoesNotGrow) {
   EXPECT_EQ(text.size(), 300'000 * kReplacementCharacter.size());
 }
 
-// The file's regex may be hostile: the text then fails, it does not hang.
+// A hostile regex in the file makes the text fail, not hang.
 TEST(TokenizerLimitsTest, ARegexThatBacktracksWithoutEndIsAnError) {
   const auto tokenizer = Tokenizer::FromJson(R"({"model": {"type": "BPE", "vocab": {"x": 0}, "merges": []},
       "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated"}})");

@@ -1,4 +1,4 @@
-#include "server/text/chat_template/json.h"
+#include "server/text/chat_template/value_json.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "server/text/tokenizer/json_reader.h"
+#include "server/text/tokenizer/json_field.h"
 
 #include <limits>
 
@@ -12,7 +12,7 @@
 namespace switchyard::tokenizer {
 namespace {
 
-// The readers of the parts have limits of their own, and the depth of unread parts does no harm.
+// No limit: the readers of the parts have their own limits, and deep unread parts do no harm.
 constexpr int kMaxDepth = std::numeric_limits<int>::max();
 
 std::string Describe(const nlohmann::json* value) {

@@ -1,4 +1,5 @@
-// Between JSON and Values, and Python's json.dumps, which the `tojson` filter is.
+// Converts JSON to a template's Values, and Values to text as Python's json.dumps does (the `tojson` filter).  JSON
+// text is parsed elsewhere, by scheduler/base/text/strict_json.h.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,7 @@
-// Typed reading of a parsed JSON file with errors that say where: "tokenizer.json: model.vocab: expected object, found
-// null".  A Field is a value (maybe absent) and its path.  It borrows the document; the document must outlive it.
-// Thread-compatible.  Never throws; copies no values but strings.
+// A value of a JSON file and its path: reads it as a type, with errors that say where it is: "tokenizer.json:
+// model.vocab: expected object, found null".  The text itself is parsed by scheduler/base/text/strict_json.h.  A Field
+// borrows the document, which must outlive it; its value may be absent.  Thread-compatible.  Never throws; copies no
+// values but strings.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@
 
 namespace switchyard::tokenizer {
 
-// InvalidArgument names the place of the fault; `name` stands for the file.  As HuggingFace's reader does, it takes the
-// last of several members of one name.
+// Parses a whole file.  InvalidArgument names the place of the fault; `name` is the file's name in messages.  Of
+// several members of one name the last one counts, as with HuggingFace's reader.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text, absl::string_view name);
 
 class Field {
@@ -39,7 +40,7 @@ class Field {
   absl::StatusOr<std::string> StringOr(absl::string_view fallback) const;
   absl::StatusOr<char32_t> CharacterOr(absl::string_view fallback) const;  // a string of one character
   absl::StatusOr<bool> BoolOr(bool fallback) const;
-  // An integer in [low, high]; also one that was written as a float is refused.
+  // Reads an integer in [low, high]; refuses a number that is written as a float.
   absl::StatusOr<int64_t> Int(int64_t low, int64_t high) const;
   absl::StatusOr<int64_t> IntOr(int64_t fallback, int64_t low, int64_t high) const;
 

@@ -1,0 +1,184 @@
+// switchyard train submit: a job as flags, as a file, or both.
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "clients/cli/json.h"
+#include "clients/cli/message_json.h"
+#include "clients/cli/request_fields.h"
+#include "tests/clients/cli/train_fixture.h"
+
+namespace switchyard::cli {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Returns a valid spec, padded to this many bytes.
+std::string SpecOfBytes(size_t bytes) {
+  const std::string spec = R"({"steps": 8})";
+  return spec + std::string(bytes - spec.size(), ' ');
+}
+
+TEST_F(TrainCommandTest, SubmitSendsFlagsAndPrintsTheId) {
+  const client::CliRun run =
+      Train({"submit", "--architecture=demo", "--dataset=a.jsonl", "--dataset=b.bin", "--steps=20",
+             "--learning_rate=1e-3", "--schedule=wsd", "--precision=bf16", "--recompute", "--checkpoint_every_steps=5",
+             "--communication=full", "--label=try=2", "--seed=18446744073709551615", "--request_id=r1"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "job-1\n");
+  const v1::JobSpec& spec = training_.submitted.spec();
+  EXPECT_EQ(training_.submitted.request_id(), "r1");
+  EXPECT_EQ(spec.architecture(), "demo");
+  EXPECT_THAT(spec.datasets(), ElementsAre("a.jsonl", "b.bin"));
+  EXPECT_EQ(spec.steps(), 20);
+  EXPECT_EQ(spec.optimizer().learning_rate(), 1e-3);
+  EXPECT_FALSE(spec.optimizer().has_beta1());
+  EXPECT_EQ(spec.optimizer().schedule(), v1::LR_SHAPE_WSD);
+  EXPECT_EQ(spec.precision(), v1::TRAIN_PRECISION_BF16);
+  EXPECT_TRUE(spec.recompute());
+  EXPECT_EQ(spec.checkpoints().every_steps(), 5);
+  EXPECT_EQ(spec.communication().mode(), "full");
+  EXPECT_EQ(spec.labels().at("try"), "2");
+  EXPECT_EQ(spec.seed(), 18446744073709551615u);
+}
+
+TEST_F(TrainCommandTest, FlagsWinOverTheFile) {
+  const client::CliRun run =
+      Train({"submit", SpecFile(R"({"architecture": "demo", "datasets": ["a.bin"], "steps": 7, "seed": 9,
+                                         "optimizer": {"learning_rate": 0.5, "schedule": "linear"},
+                                         "labels": {"a": "b"}})"),
+             "--dataset=c.bin", "--steps=8", "--clip_norm=0"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const v1::JobSpec& spec = training_.submitted.spec();
+  EXPECT_THAT(spec.datasets(), ElementsAre("c.bin"));
+  EXPECT_EQ(spec.steps(), 8);
+  EXPECT_EQ(spec.seed(), 9u);
+  EXPECT_EQ(spec.optimizer().learning_rate(), 0.5);
+  EXPECT_TRUE(spec.optimizer().has_clip_norm());
+  EXPECT_EQ(spec.labels().at("a"), "b");
+}
+
+// What a job's JSON shows can be submitted again.
+TEST_F(TrainCommandTest, SpecsComeBack) {
+  ASSERT_EQ(Train({"submit", "--architecture=demo", "--dataset=a.bin", "--beta2=0.99", "--balance=per_layer",
+                   "--label=a=b", "--label=c=d"})
+                .exit_code,
+            0);
+  const v1::JobSpec first = training_.submitted.spec();
+  const client::CliRun run = Train({"submit", SpecFile(Dump(ToJson(first)))});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(ToJson(training_.submitted.spec()), ToJson(first));
+  EXPECT_EQ(ToJson(first)["labels"], Json({{"a", "b"}, {"c", "d"}}));
+}
+
+TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
+  struct Case {
+    std::vector<std::string> args;
+    std::string complaint;
+  };
+  const auto file = [&](const std::string& text) { return std::vector<std::string>{SpecFile(text)}; };
+  for (const auto& [text, complaint] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"step": 1})", R"(unknown field "step"; did you mean "steps"?)"},
+           {R"({"optimizer": {"learning_rat": 1}})",
+            R"(unknown field "optimizer.learning_rat"; did you mean "learning_rate"?)"},
+           {R"({"optimizer": 3})", "optimizer must be an object"},
+           {R"({"steps": "x"})", "steps must be an integer, is \"x\""},
+           {R"({"steps": 1.5})", "steps must be an integer"},
+           {R"({"workers": 3000000000})", "workers must be an integer of 32 bits"},
+           {R"({"balance": "al_layers"})", "balance is \"al_layers\"; did you mean \"all_layers\"?"},
+           {R"({"labels": {"a": 1}})", "labels must be an object of texts"},
+           {R"([1])", "must be an object"},
+           {"{", "not valid JSON"},
+           {R"({"labels": )" + std::string(128, '[') + std::string(128, ']') + "}", "nested 129 deep, limit 128"},
+           {R"({"labels": )" + std::string(127, '[') + std::string(127, ']') + "}", "labels must be an object"},
+           {SpecOfBytes((1 << 20) + 1), "has more bytes than the limit of 1048576"}}) {
+    std::vector<std::string> args = file(text);
+    args.insert(args.begin(), "submit");
+    const client::CliRun run = Train(args);
+    EXPECT_EQ(run.exit_code, 2) << complaint;
+    EXPECT_THAT(run.err, AllOf(HasSubstr(file_), HasSubstr(complaint)));
+  }
+  for (const auto& [flag, complaint] : std::vector<std::pair<std::string, std::string>>{
+           {"--steps=many", "--steps must be a number"},
+           {"--schedule=cosin", "--schedule is \"cosin\"; did you mean \"cosine\"?"},
+           {"--label=a", "--label must be an object of texts, or KEY=TEXT, is \"a\""},
+           {"--learning_rat=1", "did you mean \"--learning_rate\"?"},
+           {"--spec=/none", "/none: cannot be read"}}) {
+    const client::CliRun run = Train({"submit", flag});
+    EXPECT_EQ(run.exit_code, 2) << flag;
+    EXPECT_THAT(run.err, HasSubstr(complaint));
+  }
+  EXPECT_FALSE(training_.submitted.has_spec());
+}
+
+TEST_F(TrainCommandTest, ASpecAtTheLimitIsSent) {
+  EXPECT_EQ(Train({"submit", SpecFile(SpecOfBytes(1 << 20))}).exit_code, 0);
+  EXPECT_EQ(training_.submitted.spec().steps(), 8);
+}
+
+TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
+  v1::JobSpec spec;
+  const auto names = [](const google::protobuf::Descriptor* type) {
+    std::set<std::string> names;
+    for (int i = 0; i < type->field_count(); ++i) {
+      if (type->field(i)->message_type() == nullptr || type->field(i)->is_map()) names.insert(type->field(i)->name());
+    }
+    return names.size();
+  };
+  EXPECT_EQ(RequestFields<v1::JobSpec>().size(),
+            names(v1::JobSpec::descriptor()) + names(v1::OptimizerSpec::descriptor()) +
+                names(v1::CheckpointSpec::descriptor()) + names(v1::CommunicationSpec::descriptor()));
+  // Each sets a field of its own.
+  std::set<std::string> set;
+  for (const RequestField<v1::JobSpec>& field : RequestFields<v1::JobSpec>()) {
+    v1::JobSpec one;
+    const std::string name = field.name;
+    const Json value = name == "precision"                ? Json("fp64")
+                       : name == "schedule"               ? Json("wsd")
+                       : name == "balance"                ? Json("none")
+                       : name == "offload"                ? Json("always")
+                       : name == "label"                  ? Json({"a=b"})
+                       : field.kind == FieldKind::kNumber ? Json(3)
+                       : field.kind == FieldKind::kBool   ? Json(true)
+                                                          : Json("text");
+    ASSERT_TRUE(field.set(value, &one).ok()) << name;
+    EXPECT_TRUE(set.insert(one.SerializeAsString()).second) << name;
+  }
+  EXPECT_EQ(set.count(""), 0u);
+}
+
+TEST_F(TrainCommandTest, WhatTheServerSaysIsShown) {
+  training_.status = rpc::ToGrpcStatus(
+      rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS, "workers: needs 4, this server has 2"),
+      "");
+  const client::CliRun run = Train({"submit", "--workers=4"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("needs 4, this server has 2 [FAILED_PRECONDITION TOO_FEW_WORKERS]"),
+                             HasSubstr("lower --workers")));
+  EXPECT_EQ(run.out, "");
+}
+
+TEST_F(TrainCommandTest, TheSameRequestAgainSaysSo) {
+  const client::CliRun run = Train({"submit", "--request_id=again"});
+  EXPECT_EQ(run.out, "job-1\n");
+  EXPECT_THAT(run.err, HasSubstr("submitted before"));
+  const Json json = Json::parse(Train({"submit", "--request_id=again", "--json"}).out);
+  EXPECT_EQ(json["job"]["id"], "job-1");
+  EXPECT_EQ(json["job"]["state"], "pending");
+  EXPECT_EQ(json["existed"], true);
+}
+
+TEST_F(TrainCommandTest, SubmitCanWatch) {
+  training_.watch = {JobIn(v1::JOB_STATE_RUNNING, 1), JobIn(v1::JOB_STATE_SUCCEEDED, 2000)};
+  const client::CliRun run = Train({"submit", "--watch", "--interval=0.25"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, testing::StartsWith("job-1\nstep 1/2000 | loss 3.2500"));
+  EXPECT_EQ(training_.watched.id(), "job-1");
+  EXPECT_EQ(training_.watched.min_interval_ms(), 250);
+}
+
+}  // namespace
+}  // namespace switchyard::cli

@@ -1,0 +1,108 @@
+// Text that becomes tokens before its job gets workers: what is packed, and text that cannot be trained on.
+#include "server/jobs/run/job_preparation.h"
+
+#include "tests/server/jobs/manager_fixture.h"
+
+namespace switchyard::server {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST_F(ManagerTest, TextIsPackedFirst) {
+  jobs::JobSpec spec = Spec();
+  spec.datasets = {"a.jsonl", "b.bin", "c.jsonl"};
+  spec.evaluation = {"e.jsonl"};
+  const std::string id = Begun(spec);
+  ASSERT_EQ(host_.packs[id].size(), 1u);
+  EXPECT_THAT(host_.packs[id][0].inputs, ElementsAre("a.jsonl", "c.jsonl"));
+  EXPECT_THAT(host_.packs[id][0].counted, ElementsAre("b.bin"));
+  EXPECT_EQ(host_.packs[id][0].output, id + "/datasets.bin");
+  EXPECT_EQ(host_.packs[id][0].output_root, PackRoot::kCheckpoints);
+  EXPECT_EQ(host_.packs[id][0].tokenizer, "demo");
+  EXPECT_TRUE(trainers_[1]->assignments.empty());
+  manager_->runs().OnPrepareProgress(id, 5, 9);
+  EXPECT_EQ(Get(id)->prepared_bytes, 5);
+  manager_->runs().OnPrepared(id,
+                              PackedData{.tokens = 10, .trained_tokens = 10, .counted_tokens = 23});  // exactly a batch
+  ASSERT_EQ(host_.packs[id].size(), 2u);
+  EXPECT_THAT(host_.packs[id][1].inputs, ElementsAre("e.jsonl"));
+  EXPECT_EQ(host_.packs[id][1].output, id + "/evaluation.bin");
+  // The next server does not pack again files that are ready.
+  Restart();
+  ConnectBoth();
+  manager_->Tick();
+  ASSERT_EQ(host_.packs[id].size(), 1u);
+  EXPECT_EQ(host_.packs[id][0].output, id + "/evaluation.bin");
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 10, .trained_tokens = 1});
+  ASSERT_EQ(trainers_[1]->assignments.size(), 1u);
+  const jobs::TrainingAssignment& assignment = trainers_[1]->assignments[0];
+  ASSERT_EQ(assignment.data.size(), 2u);
+  EXPECT_EQ(assignment.data[0].name, "b.bin");
+  EXPECT_FALSE(assignment.data[0].of_job);
+  EXPECT_EQ(assignment.data[1].name, "datasets.bin");
+  EXPECT_TRUE(assignment.data[1].of_job);
+  ASSERT_EQ(assignment.evaluation.size(), 1u);
+}
+
+TEST_F(ManagerTest, TextWithoutATargetFailsTheJob) {
+  jobs::JobSpec spec = TextSpec();
+  const std::string none = Begun(spec);
+  manager_->runs().OnPrepared(none, PackedData{.tokens = 100});
+  EXPECT_EQ(StateOf(none), jobs::JobState::kFailed);
+  EXPECT_THAT(std::string(Get(none)->error.message()),
+              HasSubstr("datasets: none of the 100 tokens of 1 file is a target"));
+  EXPECT_EQ(ReasonIn(Get(none)->error), "BAD_FILE");
+  spec.evaluation = {"e.jsonl"};
+  const std::string evaluation = Submit(spec);
+  manager_->Tick();
+  manager_->runs().OnPrepared(evaluation, PackedData{.tokens = 100, .trained_tokens = 1});
+  EXPECT_EQ(StateOf(evaluation), jobs::JobState::kPreparing);
+  manager_->runs().OnPrepared(evaluation, PackedData{.tokens = 100});
+  EXPECT_EQ(StateOf(evaluation), jobs::JobState::kFailed);
+  EXPECT_THAT(std::string(Get(evaluation)->error.message()), HasSubstr("evaluation: none of the 100 tokens"));
+}
+
+TEST_F(ManagerTest, BadTextFailsTheJob) {
+  const jobs::JobSpec spec = TextSpec();
+  const std::string bad = Begun(spec);
+  manager_->runs().OnPrepared(bad, absl::InvalidArgumentError("a.jsonl:3: no text"));
+  EXPECT_EQ(StateOf(bad), jobs::JobState::kFailed);
+  EXPECT_EQ(Get(bad)->error, absl::InvalidArgumentError("a.jsonl:3: no text"));
+  const std::string few = Submit(spec);
+  manager_->Tick();
+  manager_->runs().OnPrepared(few, PackedData{.tokens = 32});
+  EXPECT_EQ(StateOf(few), jobs::JobState::kFailed);
+  EXPECT_EQ(Get(few)->error.message(), "datasets: dataset has 32 tokens, batch needs 33");
+  EXPECT_EQ(ReasonIn(Get(few)->error), "BAD_FILE");
+  jobs::JobSpec mixed = spec;
+  mixed.datasets.push_back("b.bin");
+  const std::string both = Submit(mixed);
+  manager_->Tick();
+  manager_->runs().OnPrepared(both, PackedData{.tokens = 9, .counted_tokens = 22});
+  EXPECT_EQ(StateOf(both), jobs::JobState::kFailed);
+  EXPECT_EQ(Get(both)->error.message(), "datasets: dataset has 31 tokens, batch needs 33");
+  const std::string full = Submit(spec);
+  manager_->Tick();
+  manager_->runs().OnPrepared(full, absl::ResourceExhaustedError("the disk is full"));
+  EXPECT_EQ(StateOf(full), jobs::JobState::kPending) << "may pass";
+  const std::string gone = Submit(spec);
+  ASSERT_TRUE(manager_->Cancel(full).ok());
+  manager_->Tick();
+  manager_->runs().OnPrepared(gone, absl::NotFoundError("a.jsonl: not in the dataset root"));
+  EXPECT_EQ(StateOf(gone), jobs::JobState::kPaused) << "it was there when the job was submitted";
+  EXPECT_EQ(ReasonIn(Get(gone)->error), "DATASET_CHANGED");
+}
+
+TEST_F(ManagerTest, AJobWithoutWorkersYetStopsAtOnce) {
+  const std::string id = Begun(TextSpec());
+  manager_->runs().OnTrainerLost(2, "gone");
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 100, .trained_tokens = 100});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
+  EXPECT_EQ(Get(id)->note, "waits for workers: 1 of 2 are free");
+  ASSERT_TRUE(manager_->Pause(id).ok());
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPaused);
+}
+
+}  // namespace
+}  // namespace switchyard::server
