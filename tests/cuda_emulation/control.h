@@ -41,6 +41,12 @@ void FailAt(const char* call_name, int nth, cudaError_t error);
 // Counts calls of the runtime API from here on, by name, on all threads; before the first CountCalls nothing is.
 void CountCalls();
 std::map<std::string, int64_t> CountedCalls();
+// Of them, copies from the host's memory to a device's.
+struct Uploads {
+  int64_t copies = 0;
+  int64_t bytes = 0;
+};
+Uploads CountedUploads();
 
 // Seed, eagerness, capacity, device properties and injected errors as at start; devices unbroken, what waits on their
 // streams dropped. Allocations, streams and events stay.

@@ -15,6 +15,9 @@ cudaError_t Leave(cudaError_t error);  // records what is not cudaSuccess, and r
 // The same for work that runs: an injected error or cudaSuccess.
 cudaError_t InjectedError(const char* name);
 
+// Counts a copy from the host's memory to a device's, for control.h.
+void CountUpload(size_t bytes);
+
 // What no later call survives: illegal address, ECC and their like.
 bool IsSticky(cudaError_t error);
 void BreakDevice(int device, cudaError_t error);  // the first error stays
