@@ -41,6 +41,12 @@ void FailAt(const char* call_name, int nth, cudaError_t error);
 // Counts calls of the runtime API from here on, by name, on all threads; before the first CountCalls none are counted.
 void CountCalls();
 std::map<std::string, int64_t> CountedCalls();
+// Of them, copies from the host's memory to a device's.
+struct Uploads {
+  int64_t copies = 0;
+  int64_t bytes = 0;
+};
+Uploads CountedUploads();
 
 // Restores seed, eagerness, capacity, device properties and injected errors as at start, repairs devices, and drops
 // waiting work of streams.  Allocations, streams and events stay.

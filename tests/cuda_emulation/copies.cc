@@ -63,6 +63,7 @@ cudaError_t EnqueueCopy(CopyJob job, cudaStream_t handle) {
   if (to == Place::kBad || from == Place::kBad || !KindFits(job.kind, to, from)) return cudaErrorInvalidValue;
   const auto stream = FindStream(handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (to == Place::kDevice && from != Place::kDevice) CountUpload(job.width * job.height);
   const bool pageable = to == Place::kPageable || from == Place::kPageable;
   if (pageable && IsCaptured(stream)) return RefuseIfCaptured(stream);
   if (from != Place::kPageable) {

@@ -126,6 +126,7 @@ std::map<std::string, std::vector<Injection>, std::less<>> injections;
 std::atomic<bool> any_injection{false};
 std::atomic<bool> counting{false};
 std::map<std::string, int64_t, std::less<>> counted;
+Uploads uploads;
 std::atomic<int> broken[kMaxDevices];
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local bool in_host_function = false;
@@ -178,7 +179,20 @@ void FailAt(const char* call_name, int nth, cudaError_t error) {
 void CountCalls() {
   std::lock_guard lock(mu);
   counted.clear();
+  uploads = {};
   counting = true;
+}
+
+void CountUpload(size_t bytes) {
+  if (!counting.load()) return;
+  std::lock_guard lock(mu);
+  ++uploads.copies;
+  uploads.bytes += static_cast<int64_t>(bytes);
+}
+
+Uploads CountedUploads() {
+  std::lock_guard lock(mu);
+  return uploads;
 }
 
 std::map<std::string, int64_t> CountedCalls() {

@@ -16,7 +16,10 @@ cudaError_t Leave(cudaError_t error);  // records what is not cudaSuccess, and r
 // The same for work that runs: an injected error or cudaSuccess.
 cudaError_t InjectedError(const char* name);
 
-// Whether all later calls return the error, too: illegal address, ECC and similar ones.
+// Counts a copy from the host's memory to a device's, for control.h.
+void CountUpload(size_t bytes);
+
+// What no later call survives: illegal address, ECC and their like.
 bool IsSticky(cudaError_t error);
 void BreakDevice(int device, cudaError_t error);  // the first error stays
 cudaError_t DeviceError(int device);

@@ -151,7 +151,7 @@ absl::Status RunRank(const RankAssignment& assignment) {
     const model::DeviceSteps* const steps = group.runner(assignment.rank).device_steps();
     if ((steps != nullptr) == device.is_cpu())
       return absl::InternalError("steps of a device on the CPU, or none on one");
-    const int64_t replayed = steps == nullptr ? 0 : steps->num_replayed();
+    const int64_t replayed = steps == nullptr ? 0 : steps->counters().replayed;
     std::cout << NameOf(run) << ": " << replayed << " steps replayed" << std::endl;
     if (steps != nullptr && (replayed > 0) != run.graphs)
       return absl::InternalError("graphs are as they should not be");

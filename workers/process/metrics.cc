@@ -44,6 +44,10 @@ constexpr Row<prometheus::Counter> kCounters[] = {
      &M::rows_received},
     {"switchyard_worker_group_faults_total", "Epochs that ended by an error on this worker.", &M::group_faults},
     {"switchyard_worker_graph_steps_total", "Steps of decodes that a device replayed as recorded.", &M::graph_steps},
+    {"switchyard_worker_graph_captures_total", "Graphs of decode steps that were captured on a device.",
+     &M::graph_captures},
+    {"switchyard_worker_graph_capture_seconds_total", "Seconds in which they were captured.",
+     &M::graph_capture_seconds},
     {"switchyard_worker_expert_hits_total", "Experts of a budget's that were there when a layer needed them.",
      &M::expert_hits},
     {"switchyard_worker_expert_misses_total", "Experts of a budget's that a layer had to have copied.",
@@ -229,6 +233,15 @@ void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::E
   Add(expert_failed_copies, reported->failed, now.failed);
   Add(expert_wait_seconds, reported->wait_seconds, now.wait_seconds);
   Add(expert_plan_seconds, reported->plan_seconds, now.plan_seconds);
+  *reported = now;
+}
+
+void WorkerMetrics::ObserveGraphs(const model::GraphCounters& now, model::GraphCounters* reported) {
+  // Of another runner.
+  if (now.capture_seconds < reported->capture_seconds || now.replayed < reported->replayed) *reported = {};
+  Add(graph_captures, reported->captured, now.captured);
+  Add(graph_capture_seconds, reported->capture_seconds, now.capture_seconds);
+  Add(graph_steps, reported->replayed, now.replayed);
   *reported = now;
 }
 

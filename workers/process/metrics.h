@@ -16,6 +16,7 @@
 #include "prometheus/registry.h"
 #include "scheduler/batching/step.h"
 #include "workers/comm/tcp/socket_traffic.h"
+#include "workers/model/runner/device_steps.h"
 #include "workers/moe/experts/cold_experts.h"
 #include "workers/moe/experts/expert_offload.h"
 #include "workers/moe/placement/replicated_experts.h"
@@ -37,7 +38,10 @@ class WorkerMetrics {
   // Adds what a store has counted since `reported`, which becomes `now`.  A new store counts from 0.
   void ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported);
 
-  // The same for the cold experts that the host computed.
+  // The same of steps that are recorded and replayed.
+  void ObserveGraphs(const model::GraphCounters& now, model::GraphCounters* reported);
+
+  // The same of what the host computed of its experts.
   void ObserveCold(const moe::ColdCounters& now, moe::ColdCounters* reported);
 
   // Observes a training job's step, and a complete checkpoint.
@@ -69,6 +73,8 @@ class WorkerMetrics {
   prometheus::Gauge* group_epoch = nullptr;
   prometheus::Counter* group_faults = nullptr;
   prometheus::Counter* graph_steps = nullptr;
+  prometheus::Counter* graph_captures = nullptr;
+  prometheus::Counter* graph_capture_seconds = nullptr;
   prometheus::Gauge* device_bytes = nullptr;
   prometheus::Counter* expert_hits = nullptr;
   prometheus::Counter* expert_misses = nullptr;

@@ -156,9 +156,10 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   }));
   ASSIGN_OR_RETURN(comm::Communicator* const comm,
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
-  return runner_->SetGroup(
+  RETURN_IF_ERROR(runner_->SetGroup(
       comm, &layout_,
-      {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(), .load_predictor = load_predictor_.get()});
+      {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(), .load_predictor = load_predictor_.get()}));
+  return CaptureGraphs(absl::Milliseconds(assignment.form_deadline_ms));
 }
 
 absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {
@@ -199,9 +200,9 @@ absl::StatusOr<batching::RankResult> Worker::Finish() { return runner_->Finish()
 
 int64_t Worker::device_bytes() const { return options_.device.is_cpu() ? 0 : MemoryInUse(options_.device.kind); }
 
-int64_t Worker::num_replayed() const {
+model::GraphCounters Worker::graph_counters() const {
   const model::DeviceSteps* const steps = runner_ == nullptr ? nullptr : runner_->device_steps();
-  return steps == nullptr ? 0 : steps->num_replayed();
+  return steps == nullptr ? model::GraphCounters() : steps->counters();
 }
 
 bool Worker::IsDone() {

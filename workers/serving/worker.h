@@ -79,7 +79,8 @@ class Worker final : public PlacementHost {
   const std::string& weights_hash() const { return weights_hash_; }
   const offload::ExpertBudgetOptions& expert_budget() const { return options_.experts; }
 
-  // Takes the assignment: loads weights if this assignment's are not there, makes the KV cache, meets the others.
+  // Takes the assignment: loads weights if this assignment's are not there, makes the KV cache, meets the others, and
+  // captures graphs with them.
   // Its placement is not checked against the model yet.  address: of this host, where the other ranks reach it. Blocks.
   //   Unavailable/Aborted: the group did not form (others' fault; wait for the next assignment).  Others: this worker
   //   cannot serve.
@@ -96,12 +97,13 @@ class Worker final : public PlacementHost {
   absl::Status SaveProfile();
   // The time of a placement's copies; null under --placement=static.
   const moe::TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
-  // The group's balancer where experts move; null otherwise.  The worker's thread only.
+  // The group's, where experts move; null otherwise.  The worker's thread.
   const moe::PerStepBalancer* balancer() const { return placement_ == nullptr ? nullptr : placement_->balancer(); }
-  // The predictor of what coming layers get; null: there is none.  The worker's thread only.
+  // What reports what coming layers get; null: nobody does.  The worker's thread.
   const moe::RowLoadPredictor* load_predictor() const { return load_predictor_.get(); }
-  // Steps that were replayed as recorded, since the cache was made.
-  int64_t num_replayed() const;
+  // Of steps that are recorded and replayed, since the cache was made.
+  model::GraphCounters graph_counters() const;
+  int64_t num_replayed() const { return graph_counters().replayed; }
 
   // One step in two halves; Finish blocks, for the other ranks at most `limit`.  The next step may be started before
   // this one is finished (ModelRunner).  An error ends the epoch for this rank: Leave follows.
@@ -168,6 +170,8 @@ class Worker final : public PlacementHost {
                                                                 comm::RendezvousStore* store);
   absl::Status Load(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings, Progress progress);
   absl::Status MakeRunner(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings);
+  // limit: of each graph's, for the other ranks.
+  absl::Status CaptureGraphs(absl::Duration limit);
   // load_predictor_ and the runner's, where somebody uses it.
   absl::Status MakeLoadPredictor(const fleet::EngineSettings& settings);
   absl::StatusOr<int64_t> AvailableBytes() const;

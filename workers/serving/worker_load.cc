@@ -288,6 +288,25 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
   return absl::OkStatus();
 }
 
+absl::Status Worker::CaptureGraphs(absl::Duration limit) {
+  if (options_.device.is_cpu()) return absl::OkStatus();
+  const auto free_bytes = [this] {
+    const auto now = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
+    return now.ok() ? now->free_bytes : 0;
+  };
+  const absl::Time begin = absl::Now();
+  const int64_t free_before = free_bytes();
+  absl::Time reported = begin;
+  return runner_->CaptureGraphs(limit, [&](int64_t done, int64_t total) {
+    const absl::Time now = absl::Now();
+    if (done < total && now - reported < absl::Seconds(1)) return;
+    reported = now;
+    LogInfo("captured ", done, " of ", total, " graphs of decode steps (", 100 * done / total, " %) in ",
+            absl::FormatDuration(absl::Trunc(now - begin, absl::Milliseconds(1))), ", ",
+            Mib(free_before - free_bytes()), " of the device's memory");
+  });
+}
+
 absl::Status Worker::SaveProfile() {
   const std::string& path = options_.forecast.profile_out;
   if (path.empty() || load_predictor_ == nullptr) return absl::OkStatus();

@@ -89,6 +89,7 @@ void Handler::Join(const v1::JoinGroup& message) {
   metrics_->group_epoch->Set(static_cast<double>(assignment.epoch));
   metrics_->weight_bytes->Set(static_cast<double>(worker_->weight_bytes()));
   metrics_->kv_blocks->Set(worker_->num_kv_blocks());
+  metrics_->ObserveGraphs(worker_->graph_counters(), &graphs_reported_);
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   v1::LinkRequest ready;
   ready.mutable_group_ready()->set_epoch(assignment.epoch);
@@ -128,9 +129,7 @@ void Handler::SendOldest() {
   const batching::StepPlan head = std::move(started_.front());
   started_.pop_front();
   metrics_->ObserveStep(*result);
-  const int64_t replayed = worker_->num_replayed();
-  metrics_->graph_steps->Increment(static_cast<double>(std::max<int64_t>(replayed - replayed_, 0)));
-  replayed_ = replayed;
+  metrics_->ObserveGraphs(worker_->graph_counters(), &graphs_reported_);
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   metrics_->ObserveExperts(worker_->expert_counters(), &experts_reported_);
   metrics_->ObserveCold(worker_->cold_counters(), &cold_reported_);

@@ -40,7 +40,7 @@ class Handler final : public LinkHandler {
                     send_(std::move(message));
                   }),
         reports_([this] { return TakeReport(); }, [this](v1::ExpertReport report) { Send(std::move(report)); }),
-        replayed_(worker->num_replayed()),
+        graphs_reported_(worker->graph_counters()),
         experts_reported_(worker->expert_counters()),
         cold_reported_(worker->cold_counters()),
         placement_reported_(worker->placement_counters()),
@@ -93,7 +93,7 @@ class Handler final : public LinkHandler {
   fleet::EngineSettings settings_;
   int64_t epoch_ = 0;  // 0 = in no group
   int rank_ = 0;       // there
-  int64_t replayed_;   // of Worker::num_replayed, reported so far
+  model::GraphCounters graphs_reported_;
   moe::ExpertOffloadCounters experts_reported_;
   moe::ColdCounters cold_reported_;
   moe::ExpertHostCounters placement_reported_;

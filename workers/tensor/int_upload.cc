@@ -12,31 +12,25 @@ namespace {
 
 constexpr absl::Duration kLongestStep = absl::Seconds(60);
 
+// Arrays begin at 256 bytes.
+int64_t RoundUp(int64_t count) { return (count + 63) / 64 * 64; }
+
 }  // namespace
 
-absl::StatusOr<IntUpload> IntUpload::Create(Device device, std::vector<int64_t> capacities) {
+absl::StatusOr<IntUpload> IntUpload::Create(Device device, const std::vector<int64_t>& counts) {
   IntUpload upload;
-  int64_t total = 0;
-  for (const int64_t capacity : capacities) {
-    upload.offsets_.push_back(total);
-    total += (capacity + kAlign - 1) / kAlign * kAlign;
-  }
-  upload.capacities_ = std::move(capacities);
-  ASSIGN_OR_RETURN(upload.on_device_, Tensor::Allocate(DType::kI32, {total}, device));
+  int64_t room = 0;
+  for (const int64_t count : counts) room += RoundUp(count);
+  ASSIGN_OR_RETURN(upload.on_device_, Tensor::Allocate(DType::kI32, {room}, device));
   if (device.is_cpu()) return upload;
   for (PinnedBuffer& pinned : upload.pinned_) {
-    ASSIGN_OR_RETURN(pinned, PinnedBuffer::Allocate(total * 4, device.kind));
+    ASSIGN_OR_RETURN(pinned, PinnedBuffer::Allocate(room * 4, device.kind));
   }
   return upload;
 }
 
-absl::Span<int32_t> IntUpload::host(int array) {
-  const bool on_cpu = pinned_[turn_].data() == nullptr;
-  int32_t* const base = on_cpu ? on_device_.data<int32_t>() : reinterpret_cast<int32_t*>(pinned_[turn_].data());
-  return absl::MakeSpan(base + offsets_[array], static_cast<size_t>(capacities_[array]));
-}
-
 absl::Status IntUpload::Begin(const Stream& stream) {
+  taken_ = 0;
   if (stream.queue() == nullptr) return absl::OkStatus();
   turn_ = 1 - turn_;
   if (sent_[turn_] == nullptr) return absl::OkStatus();
@@ -47,22 +41,20 @@ absl::Status IntUpload::Begin(const Stream& stream) {
   return absl::OkStatus();
 }
 
-absl::Status IntUpload::Send(const Stream& stream, absl::Span<const int64_t> counts) {
-  SY_CHECK_EQ(counts.size(), capacities_.size());
-  for (size_t i = 0; i < counts.size(); ++i) {
-    SY_CHECK_LE(counts[i], capacities_[i]);
-    if (stream.queue() == nullptr || counts[i] == 0) continue;
-    RETURN_IF_ERROR(stream.queue()->Copy(on_device_.data<int32_t>() + offsets_[i],
-                                         pinned_[turn_].data() + offsets_[i] * 4, counts[i] * 4));
-  }
-  if (stream.queue() == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(sent_[turn_], stream.queue()->Record());
-  return absl::OkStatus();
+IntUpload::Array IntUpload::Take(int64_t count) {
+  const TensorView all = on_device_.view();
+  const int64_t begin = std::exchange(taken_, taken_ + RoundUp(count));
+  SY_CHECK_LE(taken_, all.dim(0));
+  const bool on_cpu = pinned_[turn_].data() == nullptr;
+  int32_t* const host = on_cpu ? all.data<int32_t>() : reinterpret_cast<int32_t*>(pinned_[turn_].data());
+  return {.host = absl::MakeSpan(host + begin, static_cast<size_t>(count)), .device = IntView(all.Rows(begin, count))};
 }
 
-IntView IntUpload::view(int array, int64_t count) const {
-  SY_CHECK_LE(count, capacities_[array]);
-  return IntView(on_device_.view().Rows(offsets_[array], count));
+absl::Status IntUpload::Send(const Stream& stream) {
+  if (stream.queue() == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(stream.queue()->Copy(on_device_.view().raw(), pinned_[turn_].data(), taken_ * 4));
+  ASSIGN_OR_RETURN(sent_[turn_], stream.queue()->Record());
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard

@@ -1,4 +1,5 @@
-// Int32 arrays that the host writes for every step and a device reads: token ids, positions, block tables.
+// Int32 arrays that the host writes for every step and a device reads: token ids, positions, new entries of block
+// tables.  One copy brings all of a step's there:
 //
 // Each array has a fixed address in the device's memory, which a recorded graph keeps.  Arrays are sent in the stream's
 // order; the host has two copies, which take turns, so it may prepare the next step meanwhile.  On the CPU the host's
@@ -21,29 +22,29 @@ namespace switchyard {
 
 class IntUpload {
  public:
+  // Of a step.
+  struct Array {
+    absl::Span<int32_t> host;  // for the host to fill before Send; contents are undefined
+    IntView device;            // as Send leaves it in the stream's order, until the next Send
+  };
+
   IntUpload() = default;
-  // capacities: of array 0, 1, …  ResourceExhausted, the device's errors.
-  static absl::StatusOr<IntUpload> Create(Device device, std::vector<int64_t> capacities);
+  // Allocates memory for arrays of so many numbers each.  ResourceExhausted, the device's errors.
+  static absl::StatusOr<IntUpload> Create(Device device, const std::vector<int64_t>& counts);
 
-  // The memory in which the host writes an array for the next Send.  Contents are undefined.  REQUIRES: Begin.
-  absl::Span<int32_t> host(int array);
-  // Makes the host's side writable: waits for the copy of the step before the last.
+  // Makes the host's side writable: waits for the copy of the step before the last.  Forgets what was taken.
   absl::Status Begin(const Stream& stream);
-  // Sends the first counts[i] numbers of every array.
-  absl::Status Send(const Stream& stream, absl::Span<const int64_t> counts);
-
-  // [count] numbers on the device, as of the last Send in the stream's order.
-  IntView view(int array, int64_t count) const;
+  // Returns the next array.  REQUIRES: there is room.
+  Array Take(int64_t count);
+  // Sends what was taken since Begin.
+  absl::Status Send(const Stream& stream);
 
  private:
-  static constexpr int64_t kAlign = 64;  // numbers: arrays begin at 256 bytes
-
-  std::vector<int64_t> capacities_;
-  std::vector<int64_t> offsets_;
-  Tensor on_device_;        // [sum of capacities]
+  Tensor on_device_;        // [room]
   PinnedBuffer pinned_[2];  // none on the CPU
   std::unique_ptr<DeviceEvent> sent_[2];
   int turn_ = 0;
+  int64_t taken_ = 0;  // numbers, with the gaps between arrays
 };
 
 }  // namespace switchyard

@@ -51,6 +51,25 @@ PlacedSequences MakeBatch(const Scene& scene, int64_t block_size) {
   return batch;
 }
 
+// The batch in the device's memory.
+struct DeviceBatch {
+  IntUpload numbers;
+  ops::DeviceSequences known;
+};
+
+absl::StatusOr<DeviceBatch> SendBatch(const Bench& bench, const Scene& scene, int64_t block_size,
+                                      const PlacedSequences& batch, const ops::KvCacheView& cache) {
+  const Device device = bench.stream().device();
+  const ops::SequenceLimits limits = {
+      .sequences = scene.sequences, .rows = scene.rows(), .blocks = scene.blocks_each(block_size)};
+  DeviceBatch sent;
+  ASSIGN_OR_RETURN(sent.numbers, IntUpload::Create(device, ops::DeviceSequences::CountsOf(limits)));
+  ASSIGN_OR_RETURN(sent.known, ops::DeviceSequences::Create(device, limits));
+  RETURN_IF_ERROR(sent.numbers.Begin(bench.stream()));
+  RETURN_IF_ERROR(sent.known.Set(bench.stream(), &sent.numbers, batch.sequences, scene.rows(), cache));
+  return sent;
+}
+
 // Keys and values: the same numbers on host and device.
 struct Cache {
   Tensor k, v;
@@ -113,16 +132,12 @@ absl::Status BenchScene(Bench* bench, const Scene& scene, const Heads& heads) {
     RETURN_IF_ERROR(bench->Poison(out[i]));
   }
   const PlacedSequences batch = MakeBatch(scene, heads.block_size);
-  ops::DeviceSequences sequences;
-  ASSIGN_OR_RETURN(sequences, ops::DeviceSequences::Create(bench->stream().device(),
-                                                           {.sequences = scene.sequences,
-                                                            .rows = scene.rows(),
-                                                            .blocks = scene.blocks_each(heads.block_size)}));
-  RETURN_IF_ERROR(sequences.Set(bench->stream(), batch.sequences, scene.rows(), caches[0].view()));
+  DeviceBatch sequences;
+  ASSIGN_OR_RETURN(sequences, SendBatch(*bench, scene, heads.block_size, batch, caches[0].view()));
   Timing timing;
   ASSIGN_OR_RETURN(timing, bench->Time(sets, [&](int i) {
-    return ops::PagedAttention(bench->stream(), desc, ops::SequenceBatch(sequences.view()), q[i], caches[i].view(),
-                               out[i]);
+    return ops::PagedAttention(bench->stream(), desc, ops::SequenceBatch(sequences.known.view()), q[i],
+                               caches[i].view(), out[i]);
   }));
   RETURN_IF_ERROR(CheckAttention(*bench, scene, heads, desc, cache_shape, out[0]));
   const double pairs = static_cast<double>(scene.rows()) *
@@ -198,15 +213,11 @@ absl::Status BenchQkv(Bench* bench, const Scene& scene, const Heads& heads) {
   for (int i = 0; i < sets; ++i) {
     ASSIGN_OR_RETURN(qkv[i], bench->OnDevice(i, DType::kBf16, rows, heads.width()));
   }
-  ops::DeviceSequences sequences;
-  ASSIGN_OR_RETURN(sequences,
-                   ops::DeviceSequences::Create(
-                       bench->stream().device(),
-                       {.sequences = scene.sequences, .rows = rows, .blocks = scene.blocks_each(heads.block_size)}));
-  RETURN_IF_ERROR(sequences.Set(bench->stream(), batch.sequences, rows, cache.view()));
+  DeviceBatch sequences;
+  ASSIGN_OR_RETURN(sequences, SendBatch(*bench, scene, heads.block_size, batch, cache.view()));
   const auto call = [&](int i) {
     return ops::PrepareAndCacheQkv(bench->stream(), desc, table, IntView(positions_there.view()), qkv[i],
-                                   ops::SequenceBatch(sequences.view()), cache.view());
+                                   ops::SequenceBatch(sequences.known.view()), cache.view());
   };
   // In place: checked after one call, then timed.
   RETURN_IF_ERROR(call(0));

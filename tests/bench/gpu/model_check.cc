@@ -46,10 +46,13 @@ absl::StatusOr<Tensor> Logits(const Stream& stream, const model::ModelConfig& co
   }
   batch.sequences.push_back({.row_begin = 0, .num_query = kTokens, .start_pos = 0, .block_table = blocks});
   model::BatchUpload upload;
+  IntUpload ints;
   if (!stream.device().is_cpu()) {
-    ASSIGN_OR_RETURN(upload,
-                     model::BatchUpload::Create(stream.device(), {.sequences = 1, .rows = kTokens, .blocks = 1}));
-    RETURN_IF_ERROR(upload.Send(stream, cache->layer(0), &batch));
+    const ops::SequenceLimits limits = {.sequences = 1, .rows = kTokens, .blocks = 1};
+    ASSIGN_OR_RETURN(upload, model::BatchUpload::Create(stream.device(), limits));
+    ASSIGN_OR_RETURN(ints, IntUpload::Create(stream.device(), model::BatchUpload::CountsOf(limits)));
+    RETURN_IF_ERROR(ints.Begin(stream));
+    RETURN_IF_ERROR(upload.Send(stream, &ints, cache->layer(0), &batch));
   }
   const std::unique_ptr<comm::Communicator> comm = comm::MakeSoloCommunicator();
   const moe::ExpertLayout layout = moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);

@@ -41,7 +41,7 @@ TEST(BudgetRunnerTest, TheTokensOfResidentExperts) {
         EXPECT_GT(group.offload(rank).waves(), counters.misses / 3);
         const DeviceSteps* const steps = group.runner(rank).device_steps();
         if (steps != nullptr) {
-          EXPECT_EQ(steps->num_recorded(), 0);
+          EXPECT_EQ(steps->counters().captured, 0);
         }
       }
     }

@@ -1,6 +1,8 @@
 // Steps on a device: however they are batched, chunked, recorded or overlapped, the tokens are the same.
 #include "workers/model/runner/device_steps.h"
 
+#include <thread>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
@@ -55,7 +57,7 @@ TEST_P(DeviceStepsTest, TokensDoNotDependOnTheWay) {
     EXPECT_EQ(group.Greedy(prompts, tokens), expected) << way.name;
     const DeviceSteps* steps = group.runner(0).device_steps();
     if (steps == nullptr) continue;
-    EXPECT_EQ(steps->num_replayed() > 0, way.options.graphs) << way.name;
+    EXPECT_EQ(steps->counters().replayed > 0, way.options.graphs) << way.name;
   }
 }
 
@@ -79,9 +81,81 @@ TEST_P(DeviceStepsTest, TokensDoNotDependOnTheNumberOfRanks) {
       EXPECT_EQ(group.Greedy(prompts, tokens), expected) << world << " ranks, graphs " << graphs;
       const DeviceSteps* steps = group.runner(0).device_steps();
       if (steps == nullptr) continue;
-      EXPECT_EQ(steps->num_replayed() > 0, graphs);
+      EXPECT_EQ(steps->counters().replayed > 0, graphs);
     }
   }
+}
+
+// Of as many prompts as a batch has, and of fewer; all steps of decodes are of one of the sizes 4, 2, 1.
+TEST(CapturedStepsTest, GraphsOfTheStartServeAllSteps) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 1; i < 5; ++i) prompts.push_back(fixture.greedy[i].prompt);  // the first has one token
+  const RankGroupOptions base = {.dtype = DType::kBf16, .batch = 4, .graphs = false};
+  const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, base).Greedy(prompts, 4);
+  for (const int world : {1, 2}) {
+    if (!HasDevices(world)) GTEST_SKIP() << "skipped: needs " << world << " devices";
+    RankGroupOptions options = base;
+    options.world = world;
+    options.graphs = true;
+    options.in_flight = ModelRunner::kMaxStarted;
+    RankGroup group(fixture.dir, options);
+    std::vector<int64_t> progress;
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < world; ++rank) {
+      ranks.emplace_back([&, rank] {
+        const absl::Status captured = group.runner(rank).CaptureGraphs(absl::Minutes(1), [&](int64_t done, int64_t) {
+          if (rank == 0) progress.push_back(done);
+        });
+        EXPECT_TRUE(captured.ok()) << captured;
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_THAT(progress, testing::ElementsAre(1, 2, 3));
+    const GraphCounters& counters = group.runner(0).device_steps()->counters();
+    EXPECT_EQ(counters.captured, 3);
+    EXPECT_GT(counters.capture_seconds, 0);
+    EXPECT_EQ(counters.replayed, 0) << "padding is no step";
+    int64_t steps = 0;
+    for (const size_t count : {size_t{4}, size_t{1}, size_t{2}, size_t{3}, size_t{4}}) {
+      const std::vector<std::vector<int32_t>> some(prompts.begin(), prompts.begin() + static_cast<int64_t>(count));
+      const std::vector<std::vector<int32_t>> tokens(expected.begin(), expected.begin() + static_cast<int64_t>(count));
+      EXPECT_EQ(group.Greedy(some, 4), tokens) << count << " prompts on " << world;
+      EXPECT_EQ(counters.replayed, steps += 3) << "all but the prompts' step";
+    }
+    EXPECT_EQ(counters.captured, 3);
+  }
+}
+
+TEST(CapturedStepsTest, ALargerGraphLeavesTheOthers) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 0; i < 4; ++i) prompts.push_back(fixture.greedy[i].prompt);
+  for (const int world : {1, 2}) {
+    if (!HasDevices(world)) GTEST_SKIP() << "skipped: needs " << world << " devices";
+    RankGroup group(fixture.dir, {.dtype = DType::kBf16, .world = world, .batch = 4});
+    const std::vector<std::vector<int32_t>> one = {prompts[0]};
+    const std::vector<std::vector<int32_t>> expected = group.Greedy(one, 4);
+    const GraphCounters& counters = group.runner(0).device_steps()->counters();
+    EXPECT_EQ(counters.captured, 1);
+    group.Greedy(prompts, 4);
+    EXPECT_EQ(counters.captured, 2);
+    EXPECT_EQ(group.Greedy(one, 4), expected);
+    EXPECT_EQ(counters.captured, 2) << "the small one was there";
+  }
+}
+
+TEST(CapturedStepsTest, SizesAreThoseThatStepsMayHave) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  RankGroup group(fixture.dir, {.batch = 5});
+  const DeviceSteps& steps = *group.runner(0).device_steps();
+  EXPECT_THAT(steps.Buckets(1000), testing::ElementsAre(5, 4, 2, 1));
+  EXPECT_THAT(steps.Buckets(5), testing::ElementsAre(5, 4, 2, 1));
+  EXPECT_THAT(steps.Buckets(3), testing::ElementsAre(4, 2, 1)) << "three decodes take the graph of four";
+  EXPECT_THAT(steps.Buckets(1), testing::ElementsAre(1));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, DeviceStepsTest, ::testing::Values(DType::kF32, DType::kBf16, DType::kF16),

@@ -32,6 +32,24 @@ moe::PackedExpert PackedOf(const ModelConfig& config, DType dtype) {
   return {config.hidden, config.expert_intermediate, dtype, TestDevice().kind};
 }
 
+// A batch of one sequence in a device's memory.
+struct SentBatch {
+  IntUpload numbers;
+  BatchUpload batch;
+};
+
+void SendBatch(const Stream& stream, const ops::KvCacheView& cache, Batch* batch, SentBatch* sent) {
+  const ops::SequenceLimits limits = {.sequences = 1, .rows = kMaxGroupTokens, .blocks = kMaxGroupTokens};
+  auto numbers = IntUpload::Create(stream.device(), BatchUpload::CountsOf(limits));
+  auto created = BatchUpload::Create(stream.device(), limits);
+  SY_CHECK_OK(numbers.status());
+  SY_CHECK_OK(created.status());
+  sent->numbers = *std::move(numbers);
+  sent->batch = *std::move(created);
+  SY_CHECK_OK(sent->numbers.Begin(stream));
+  SY_CHECK_OK(sent->batch.Send(stream, &sent->numbers, cache, batch));
+}
+
 }  // namespace
 
 struct RankGroup::Rank {
@@ -310,14 +328,8 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
     absl::StatusOr<KvCache> cache =
         KvCache::Create(config(), options_.dtype, options_.block_size, 16 << 20, stream.device());
     SY_CHECK_OK(cache.status());
-    BatchUpload upload;
-    if (!stream.device().is_cpu()) {
-      auto created =
-          BatchUpload::Create(stream.device(), {.sequences = 1, .rows = kMaxGroupTokens, .blocks = kMaxGroupTokens});
-      SY_CHECK_OK(created.status());
-      upload = *std::move(created);
-      SY_CHECK_OK(upload.Send(stream, cache->layer(0), &batch));
-    }
+    SentBatch sent;
+    if (!stream.device().is_cpu()) SendBatch(stream, cache->layer(0), &batch, &sent);
     const auto sink = [&](int64_t, const TensorView& on_device) {
       const auto copy = CopyToHost(stream, on_device);
       SY_CHECK_OK(copy.status());

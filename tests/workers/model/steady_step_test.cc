@@ -20,16 +20,17 @@ constexpr const char* kMayBeCalled[] = {"cudaMemcpyAsync", "cudaGraphLaunch",   
 
 struct Counted {
   std::map<std::string, int64_t> calls;
+  cuda_emulation::Uploads uploads;
   int64_t replayed = 0;
 };
 
 // The figures of greedy runs from the first prompt to the last token.
 Counted RunGreedy(RankGroup* group, const std::vector<std::vector<int32_t>>& prompts, int32_t tokens) {
   const DeviceSteps& steps = *group->runner(0).device_steps();
-  const int64_t before = steps.num_replayed();
+  const int64_t before = steps.counters().replayed;
   cuda_emulation::CountCalls();
   group->Greedy(prompts, tokens);
-  return {cuda_emulation::CountedCalls(), steps.num_replayed() - before};
+  return {cuda_emulation::CountedCalls(), cuda_emulation::CountedUploads(), steps.counters().replayed - before};
 }
 
 class SteadyStepTest : public testing::TestWithParam<std::tuple<int, int>> {};
@@ -48,6 +49,7 @@ TEST_P(SteadyStepTest, AllocatesNothingAndWaitsForNothing) {
   EXPECT_EQ(more.replayed - few.replayed, 5);
   for (const char* name : kMayBeCalled) few.calls[name] = more.calls.count(name) > 0 ? more.calls.at(name) : 0;
   for (const auto& [name, calls] : more.calls) EXPECT_EQ(calls - few.calls[name], 0) << name << " in 5 steady steps";
+  EXPECT_EQ(more.uploads.copies - few.uploads.copies, 5 * world) << "a step's numbers travel in one copy";
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, SteadyStepTest,
@@ -56,6 +58,22 @@ INSTANTIATE_TEST_SUITE_P(Ways, SteadyStepTest,
                            return absl::StrCat(std::get<0>(info.param), "_ranks_", std::get<1>(info.param),
                                                "_in_flight");
                          });
+
+// A step sends what is new in block tables, here an entry of each sequence.
+TEST(StepUploadTest, BytesDoNotGrowWithTheContext) {
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  RankGroup group(fixture.dir, {.dtype = DType::kBf16, .block_size = 1, .batch = 4});
+  const auto bytes = [&](size_t context) {
+    const std::vector<std::vector<int32_t>> prompts(4, std::vector<int32_t>(context, 7));
+    group.Greedy(prompts, 4);  // records
+    const Counted few = RunGreedy(&group, prompts, 3), more = RunGreedy(&group, prompts, 8);
+    EXPECT_EQ(more.replayed - few.replayed, 5);
+    return (more.uploads.bytes - few.uploads.bytes) / 5;
+  };
+  const int64_t few_keys = bytes(8);
+  EXPECT_EQ(bytes(72), few_keys);
+  EXPECT_LT(few_keys, 8 << 10) << "the tables of 4 sequences of 640 positions have 10 KiB";
+}
 
 }  // namespace
 }  // namespace switchyard::model

@@ -24,23 +24,42 @@ class DeviceSequencesTest : public testing::Test {
           {.row_begin = rows, .num_query = num_query, .start_pos = start_pos, .block_table = block_table_});
       rows += num_query;
     }
-    auto made = DeviceSequences::Create(Device::Cpu(), {.sequences = 8, .rows = 16 * kTile, .blocks = 64});
-    EXPECT_TRUE(made.ok()) << made.status();
-    const absl::Status set = made->Set(stream_, sequences, rows, cache_);
-    EXPECT_TRUE(set.ok()) << set;
+    Set(sequences, rows);
     Tiles tiles;
-    for (int64_t i = 0; i < made->view().num_tiles; ++i) {
-      tiles.emplace_back(made->view().tiles[2 * i], made->view().tiles[2 * i + 1]);
+    for (int64_t i = 0; i < made_.view().num_tiles; ++i) {
+      tiles.emplace_back(made_.view().tiles[2 * i], made_.view().tiles[2 * i + 1]);
     }
     return tiles;
   }
+  void Set(const std::vector<SequenceRows>& sequences, int64_t rows) {
+    EXPECT_TRUE(upload_.Begin(stream_).ok());
+    const absl::Status set = made_.Set(stream_, &upload_, sequences, rows, cache_);
+    EXPECT_TRUE(set.ok()) << set;
+  }
+  // A decode in row `row`.
+  static SequenceRows Decode(int64_t row, int32_t slot, uint64_t generation, const std::vector<int32_t>& blocks) {
+    return {.row_begin = row,
+            .num_query = 1,
+            .start_pos = 0,
+            .block_table = blocks,
+            .slot = slot,
+            .generation = generation};
+  }
+  // What kernels find of a row's sequence.  The host may change it, as this is the CPU.
+  int32_t* TableOf(int64_t row) {
+    const CudaSequences& view = made_.view();
+    return const_cast<int32_t*>(view.block_table + view.row_sequence[row] * view.table_stride);
+  }
 
  private:
+  const SequenceLimits limits_ = {.sequences = 8, .rows = 16 * kTile, .blocks = 64};
   ThreadPool pool_{1};
   Stream stream_ = Stream::OnCpu(&pool_);
-  Tensor k_{DType::kF32, KvCacheShape(1, 1, 64, 1)}, v_{DType::kF32, KvCacheShape(1, 1, 64, 1)};
+  Tensor k_{DType::kF32, KvCacheShape(10, 1, 64, 1)}, v_{DType::kF32, KvCacheShape(10, 1, 64, 1)};
   KvCacheView cache_{.k = k_, .v = v_};
   std::vector<int32_t> block_table_ = std::vector<int32_t>(64, 0);
+  IntUpload upload_ = *IntUpload::Create(Device::Cpu(), DeviceSequences::CountsOf(limits_));
+  DeviceSequences made_ = *DeviceSequences::Create(Device::Cpu(), limits_);
 };
 
 TEST_F(DeviceSequencesTest, TilesWithTheMostKeysComeFirst) {
@@ -57,6 +76,40 @@ TEST_F(DeviceSequencesTest, TilesOfAsManyKeysStandInTheOrderOfTheSequences) {
 TEST_F(DeviceSequencesTest, AStepWithoutPromptsHasNoTiles) {
   EXPECT_EQ(TilesOf({}), Tiles());
   EXPECT_EQ(TilesOf({{4, 1}, {0, 0}, {90, 1}}), Tiles());
+}
+
+TEST_F(DeviceSequencesTest, ATableStaysWhileItsSequenceIsThere) {
+  const std::vector<int32_t> three = {3}, seven_eight = {7, 8}, grown = {7, 8, 9}, four = {4};
+  Set({Decode(0, 5, 1, three), Decode(1, 2, 1, seven_eight)}, 2);
+  EXPECT_EQ(TableOf(0)[0], 3);
+  EXPECT_EQ(TableOf(1)[0], 7);
+  EXPECT_EQ(TableOf(1)[1], 8);
+  // In other rows; what is there is not sent again.
+  TableOf(0)[0] = TableOf(1)[0] = -1;
+  Set({Decode(0, 2, 1, grown), Decode(1, 5, 1, three)}, 2);
+  EXPECT_EQ(TableOf(0)[0], -1);
+  EXPECT_EQ(TableOf(0)[2], 9);
+  EXPECT_EQ(TableOf(1)[0], -1);
+  // After steps without it, too.
+  Set({Decode(0, 5, 1, three)}, 1);
+  Set({Decode(0, 2, 1, grown)}, 1);
+  EXPECT_EQ(TableOf(0)[0], -1);
+  EXPECT_EQ(TableOf(0)[2], 9);
+  // Another sequence in its slot.
+  Set({Decode(0, 2, 2, four)}, 1);
+  EXPECT_EQ(TableOf(0)[0], 4);
+  Set({Decode(0, 2, 3, grown)}, 1);
+  EXPECT_EQ(TableOf(0)[0], 7);
+}
+
+TEST_F(DeviceSequencesTest, ASequenceWithoutASlotIsSentAnew) {
+  const std::vector<int32_t> three = {3}, four = {4};
+  Set({Decode(0, -1, 0, three)}, 1);
+  TableOf(0)[0] = -1;
+  Set({Decode(0, -1, 0, three)}, 1);
+  EXPECT_EQ(TableOf(0)[0], 3);
+  Set({Decode(0, 0, 1, four)}, 1);
+  EXPECT_EQ(TableOf(0)[0], 4);
 }
 
 }  // namespace

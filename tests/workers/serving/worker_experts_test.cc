@@ -171,9 +171,12 @@ TEST_F(WorkerExpertsTest, AProfileSaysWhatABudgetBeginsWith) {
 
 TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {}));
+  const int64_t captured = worker_->graph_counters().captured;
+  EXPECT_EQ(captured > 0, !TestDevice().is_cpu()) << "before it is ready";
   const std::vector<int32_t> expected = Tokens();
   ASSERT_EQ(static_cast<int>(expected.size()), kTokens);
   EXPECT_EQ(worker_->num_replayed() > 0, !TestDevice().is_cpu());
+  EXPECT_EQ(worker_->graph_counters().captured, captured);
   const int64_t resident_bytes = worker_->weight_bytes();
 
   ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}));

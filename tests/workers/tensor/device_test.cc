@@ -93,15 +93,15 @@ TEST_F(DeviceTest, AnUploadReachesItsOwnStep) {
   std::vector<Tensor> seen;
   for (int step = 0; step < 6; ++step) {
     ASSERT_TRUE(upload->Begin(stream).ok());
-    std::fill_n(upload->host(0).begin(), 4, step);
-    std::fill_n(upload->host(1).begin(), 100, 10 * step);
-    ASSERT_TRUE(upload->Send(stream, {4, 100}).ok());
-    for (const int array : {0, 1}) {
-      const int64_t count = array == 0 ? 4 : 100;
+    const IntUpload::Array few = upload->Take(4), many = upload->Take(100);
+    std::fill(few.host.begin(), few.host.end(), step);
+    std::fill(many.host.begin(), many.host.end(), 10 * step);
+    ASSERT_TRUE(upload->Send(stream).ok());
+    for (const IntUpload::Array* array : {&few, &many}) {
+      const int64_t count = array->device.size();
       auto copy = Tensor::Allocate(DType::kI32, {count}, device_);
       ASSERT_TRUE(copy.ok());
-      const IntView view = upload->view(array, count);
-      ASSERT_TRUE(stream.get().queue()->Copy(copy->view().raw(), view.data(), 4 * count).ok());
+      ASSERT_TRUE(stream.get().queue()->Copy(copy->view().raw(), array->device.data(), 4 * count).ok());
       seen.push_back(*std::move(copy));
     }
   }
@@ -109,6 +109,24 @@ TEST_F(DeviceTest, AnUploadReachesItsOwnStep) {
     EXPECT_THAT(Numbers(stream, seen[2 * step]), testing::Each(step));
     EXPECT_THAT(Numbers(stream, seen[2 * step + 1]), testing::Each(10 * step));
   }
+}
+
+// A captured graph knows addresses.
+TEST_F(DeviceTest, AnArraysPlaceFollowsFromTheCountsBeforeIt) {
+  const TestStream stream;
+  auto upload = IntUpload::Create(device_, {100, 100, 100});
+  ASSERT_TRUE(upload.ok()) << upload.status();
+  const auto third = [&](int64_t first, int64_t second, int64_t count) {
+    EXPECT_TRUE(upload->Begin(stream).ok());
+    upload->Take(first);
+    upload->Take(second);
+    return upload->Take(count).device.data();
+  };
+  const int32_t* const place = third(3, 70, 5);
+  third(100, 100, 100);
+  EXPECT_EQ(third(3, 70, 100), place);
+  EXPECT_EQ(third(3, 70, 5), place);
+  EXPECT_NE(third(70, 70, 5), place);
 }
 
 TEST_F(DeviceTest, ManyThreadsWriteThroughAFewPieces) {

@@ -159,17 +159,21 @@ absl::Status Model::Reserve(int64_t rows) {
   return absl::OkStatus();
 }
 
-absl::Status Model::ReserveExchange(const moe::MoeCapacity& room, int64_t recorded_rows) {
-  moe::MoeCapacity all = room, recorded = room;
-  recorded.rows = recorded_rows;
-  recorded.exchange = moe::ExchangeMode::kPadded;
+absl::Status Model::ReserveLayers(moe::MoeCapacity room, moe::MoeExecutor* executor) const {
   for (const std::optional<moe::MoeLayer>& layer : moe_layers_) {
     if (!layer.has_value()) continue;
-    all.offloaded = layer->weights.experts != nullptr;
-    RETURN_IF_ERROR(moe_executor_.Reserve(all, layer->desc));
-    if (recorded_rows > 0) RETURN_IF_ERROR(recorded_executor_.Reserve(recorded, layer->desc));
+    room.offloaded = layer->weights.experts != nullptr;
+    RETURN_IF_ERROR(executor->Reserve(room, layer->desc));
   }
   return absl::OkStatus();
+}
+
+absl::Status Model::ReserveExchange(const moe::MoeCapacity& room) { return ReserveLayers(room, &moe_executor_); }
+
+absl::Status Model::ReserveRecorded(const moe::MoeCapacity& room) {
+  moe::MoeCapacity recorded = room;
+  recorded.exchange = room.layout->num_ranks() > 1 ? moe::ExchangeMode::kPadded : moe::ExchangeMode::kExact;
+  return ReserveLayers(recorded, &recorded_executor_);
 }
 
 absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, KvCache* cache, SavedForward* saved) {

@@ -72,9 +72,10 @@ class Model {
                                                        moe::ExpertWeightProvider* experts = nullptr);
   // Allocates scratch for steps of so many rows, which else grows with the largest step.  Errors: ResourceExhausted.
   absl::Status Reserve(int64_t rows);
-  // The same for the experts and the exchange of a group of two ranks or more: for any steps in `room`, and for
-  // recorded ones with so many rows (0: none are recorded).
-  absl::Status ReserveExchange(const moe::MoeCapacity& room, int64_t recorded_rows);
+  // The same for the experts and the exchange of a group.
+  absl::Status ReserveExchange(const moe::MoeCapacity& room);
+  // The same for steps that are recorded: one of at most room.rows then moves no scratch of another's graph.
+  absl::Status ReserveRecorded(const moe::MoeCapacity& room);
 
   // saved: receives what backward needs, begun with the batch's rows; null: inference.  Same bits, same collectives.
   // Unimplemented with it: a device, rows that are given away, a load balancer, a load predictor, experts from a store.
@@ -103,6 +104,7 @@ class Model {
  private:
   Model(const ModelConfig& config, DType dtype, ModelWeights weights, ops::RopeTable rope, Device device);
   absl::Status MakeMoeLayers(const Stream& stream, moe::ExpertWeightProvider* experts);
+  absl::Status ReserveLayers(moe::MoeCapacity room, moe::MoeExecutor* executor) const;
 
   absl::Status Embed(const Stream& stream, const Batch& batch, const TensorView& residual);
   absl::Status EmbedTied(const Stream& stream, const Batch& batch, const TensorView& residual);

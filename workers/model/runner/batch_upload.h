@@ -2,6 +2,9 @@
 // The pointers that Send sets in the batch are valid for work that is enqueued before the next Send.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/model/forward/batch.h"
@@ -16,22 +19,20 @@ class BatchUpload {
   BatchUpload() = default;
   // Errors: ResourceExhausted, the device's.
   static absl::StatusOr<BatchUpload> Create(Device device, const ops::SequenceLimits& limits);
+  // The counts of the arrays that a batch takes of an IntUpload, at most.
+  static std::vector<int64_t> CountsOf(const ops::SequenceLimits& limits);
 
-  // Enqueues the copies and sets batch->on_device (borrowed from this).  cache: any layer's, for checks.
+  // Takes arrays of `upload`, sends it with all that was taken before, and sets batch->on_device (borrowed from this).
+  // cache: any layer's, for checks.  REQUIRES: upload->Begin.
   // Errors (InvalidArgument): rows or blocks outside the limits.
-  absl::Status Send(const Stream& stream, const ops::KvCacheView& cache, Batch* batch);
+  absl::Status Send(const Stream& stream, IntUpload* upload, const ops::KvCacheView& cache, Batch* batch);
   // The same for a graph of bounds.decodes rows, row i of sequence i; missing rows are padding.  All rows' logits are
   // wanted, also those of padding.  REQUIRES: the batch has at most so many rows, one a sequence.
-  absl::Status SendDecodes(const Stream& stream, const ops::KvCacheView& cache, Batch* batch,
+  absl::Status SendDecodes(const Stream& stream, IntUpload* upload, const ops::KvCacheView& cache, Batch* batch,
                            const ops::DecodeBounds& bounds);
 
  private:
-  enum Array { kTokens, kRopeRows, kLogitRows, kNumRows };
-
-  void Show(int64_t rows, int64_t wanted, Batch* batch);
-
   ops::SequenceLimits limits_;
-  IntUpload ints_;
   ops::DeviceSequences sequences_;
   BatchOnDevice on_device_;
 };

@@ -5,12 +5,17 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard::model {
 namespace {
+
+// What a step says of the sampling of each row, beside four words of random numbers.
+constexpr int64_t kSamplingArrays = 5, kRandomWords = 4;
 
 int32_t BitsOf(double value) {
   const auto number = static_cast<float>(value);
@@ -31,64 +36,93 @@ int64_t DecodeBucket(int64_t rows, int64_t max_rows) {
   return bucket <= kMaxGraphRows && bucket <= max_rows ? bucket : 0;
 }
 
+DeviceSteps::DeviceSteps(const Stream& stream, Model* model, KvCache* cache, const Limits& limits)
+    : stream_(stream),
+      model_(model),
+      cache_(cache),
+      limits_(limits),
+      recorded_schedule_(pipeline::BuildExpertParallel({.shared_expert = model->config().shared_intermediate > 0})) {}
+
 absl::StatusOr<std::unique_ptr<DeviceSteps>> DeviceSteps::Create(const Stream& stream, Model* model, KvCache* cache,
                                                                  const Limits& limits) {
   const Device device = stream.device();
   std::unique_ptr<DeviceSteps> steps(new DeviceSteps(stream, model, cache, limits));
   RETURN_IF_ERROR(model->Reserve(limits.rows));
-  ASSIGN_OR_RETURN(
-      steps->upload_,
-      BatchUpload::Create(device, {.sequences = limits.slots, .rows = limits.rows, .blocks = limits.blocks}));
-  std::vector<int64_t> capacities(kNumSampleArrays, limits.slots);
-  capacities[kRandom] = 4 * limits.slots;
-  ASSIGN_OR_RETURN(steps->sampling_, IntUpload::Create(device, std::move(capacities)));
+  const ops::SequenceLimits batch = {.sequences = limits.slots, .rows = limits.rows, .blocks = limits.blocks};
+  ASSIGN_OR_RETURN(steps->batch_, BatchUpload::Create(device, batch));
+  std::vector<int64_t> counts = BatchUpload::CountsOf(batch);
+  counts.insert(counts.end(), kSamplingArrays, limits.slots);
+  counts.push_back(kRandomWords * limits.slots);
+  ASSIGN_OR_RETURN(steps->upload_, IntUpload::Create(device, counts));
   ASSIGN_OR_RETURN(steps->resolved_, Tensor::Allocate(DType::kI32, {limits.rows}, device));
   ASSIGN_OR_RETURN(steps->tokens_, Tensor::Allocate(DType::kI32, {limits.slots}, device));
   ASSIGN_OR_RETURN(steps->last_, Tensor::Allocate(DType::kI32, {limits.slots}, device));
   RETURN_IF_ERROR(FillZero(stream, steps->last_));
-  const int64_t counts = model->config().num_layers() * model->config().num_experts;
+  const int64_t experts = model->config().num_layers() * model->config().num_experts;
   for (PinnedBuffer& results : steps->results_) {
-    ASSIGN_OR_RETURN(results, PinnedBuffer::Allocate(4 * (limits.slots + 2 * counts), device.kind));
+    ASSIGN_OR_RETURN(results, PinnedBuffer::Allocate(4 * (limits.slots + 2 * experts), device.kind));
   }
   return steps;
 }
 
-absl::Status DeviceSteps::Upload(Batch* batch) { return upload_.Send(stream_, cache_->layer(0), batch); }
+std::vector<int64_t> DeviceSteps::Buckets(int64_t most_decodes) const {
+  std::vector<int64_t> buckets;
+  for (int64_t rows = std::min({most_decodes, most_rows(), kMaxGraphRows}); rows > 0; --rows) {
+    const int64_t bucket = DecodeBucket(rows, most_rows());
+    if (bucket > 0 && (buckets.empty() || bucket < buckets.back())) buckets.push_back(bucket);
+  }
+  return buckets;
+}
 
-absl::Status DeviceSteps::SendSampling(absl::Span<const PlainRow> rows, int64_t padded_rows) {
-  RETURN_IF_ERROR(sampling_.Begin(stream_));
+// The second step of a size captures it, and is replayed, as the device's first run of a graph is a slow one.
+absl::Status DeviceSteps::Capture(const moe::MoeContext& moe, int64_t bucket) {
+  SY_CHECK_EQ(under_way(), 0);
+  const int64_t replayed = counters_.replayed;
+  while (graphs_.count(bucket) == 0 || graphs_[bucket] == nullptr) {
+    Batch padding;
+    RETURN_IF_ERROR(Launch(moe, &padding, {}, bucket));
+    RETURN_IF_ERROR(Collect(moe.deadline).status());
+    RETURN_IF_ERROR(moe.comm->status());
+  }
+  counters_.replayed = replayed;
+  return absl::OkStatus();
+}
+
+absl::Status DeviceSteps::Upload(Batch* batch) {
+  RETURN_IF_ERROR(upload_.Begin(stream_));
+  return batch_.Send(stream_, &upload_, cache_->layer(0), batch);
+}
+
+void DeviceSteps::TakeSampling(absl::Span<const PlainRow> rows, int64_t padded_rows) {
+  const IntUpload::Array temperature = upload_.Take(padded_rows), top_k = upload_.Take(padded_rows);
+  const IntUpload::Array top_p = upload_.Take(padded_rows), min_p = upload_.Take(padded_rows);
+  const IntUpload::Array slot = upload_.Take(padded_rows), random = upload_.Take(kRandomWords * padded_rows);
   const auto count = static_cast<int64_t>(rows.size());
   batching::SamplingParams padding;
   padding.temperature = 0;
   for (int64_t i = 0; i < padded_rows; ++i) {
     const PlainRow row = i < count ? rows[i] : PlainRow{.slot = -1};
     const batching::SamplingParams& params = row.params != nullptr ? *row.params : padding;
-    sampling_.host(kTemperature)[i] = BitsOf(params.temperature);
-    sampling_.host(kTopK)[i] = params.top_k;
-    sampling_.host(kTopP)[i] = BitsOf(params.top_p);
-    sampling_.host(kMinP)[i] = BitsOf(params.min_p);
-    int32_t* const random = sampling_.host(kRandom).data() + 4 * i;
-    random[0] = static_cast<int32_t>(params.seed);
-    random[1] = static_cast<int32_t>(params.seed >> 32);
-    random[2] = static_cast<int32_t>(params.choice);
-    random[3] = static_cast<int32_t>(row.index);
-    sampling_.host(kSlot)[i] = row.slot;
+    temperature.host[i] = BitsOf(params.temperature);
+    top_k.host[i] = params.top_k;
+    top_p.host[i] = BitsOf(params.top_p);
+    min_p.host[i] = BitsOf(params.min_p);
+    int32_t* const words = random.host.data() + kRandomWords * i;
+    words[0] = static_cast<int32_t>(params.seed);
+    words[1] = static_cast<int32_t>(params.seed >> 32);
+    words[2] = static_cast<int32_t>(params.choice);
+    words[3] = static_cast<int32_t>(row.index);
+    slot.host[i] = row.slot;
   }
-  std::vector<int64_t> counts(kNumSampleArrays, padded_rows);
-  counts[kRandom] = 4 * padded_rows;
-  return sampling_.Send(stream_, counts);
+  requests_ = {.temperature = temperature.device,
+               .top_k = top_k.device,
+               .top_p = top_p.device,
+               .min_p = min_p.device,
+               .random = random.device,
+               .slot = slot.device};
 }
 
-ops::PlainSampling DeviceSteps::Sampling(int64_t rows) const {
-  return {.temperature = sampling_.view(kTemperature, rows),
-          .top_k = sampling_.view(kTopK, rows),
-          .top_p = sampling_.view(kTopP, rows),
-          .min_p = sampling_.view(kMinP, rows),
-          .random = sampling_.view(kRandom, 4 * rows),
-          .slot = sampling_.view(kSlot, rows)};
-}
-
-absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch, int64_t rows) {
+absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch) {
   // The batch on the device, with the tokens that only the device knows.
   const BatchOnDevice* const sent = batch->on_device;
   const absl::Cleanup restore = [&] { batch->on_device = sent; };
@@ -97,10 +131,9 @@ absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch, int6
   if (known.num_rows > 0) RETURN_IF_ERROR(ops::ResolveTokens(stream_, known.tokens, last_, resolved));
   known.tokens = IntView(resolved);
   batch->on_device = &known;
-  const ops::PlainSampling requests = Sampling(rows);
   const auto sample = [&](int64_t first, const TensorView& logits) {
     const int64_t count = logits.dim(0);
-    return ops::SamplePlain(stream_, logits, requests.Part(first, count), tokens_.view().Rows(first, count), last_);
+    return ops::SamplePlain(stream_, logits, requests_.Part(first, count), tokens_.view().Rows(first, count), last_);
   };
   const StageIn stage = {.batch = batch, .moe = &moe, .logits = LogitsSink(sample)};
   ASSIGN_OR_RETURN(StageOut out, model_->Forward(stage, model_->all_layers(), cache_, /*saved=*/nullptr));
@@ -112,17 +145,20 @@ absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch, int6
 // The first step of a size is not recorded, so that nothing is allocated or chosen while the second is.
 absl::Status DeviceSteps::Replay(const moe::MoeContext& moe, Batch* batch, int64_t bucket) {
   const auto [graph, fresh] = graphs_.try_emplace(bucket);
-  if (fresh) return Enqueue(moe, batch, bucket);
+  if (fresh) return Enqueue(moe, batch);
   if (graph->second == nullptr) {
+    const absl::Time begin = absl::Now();
     RETURN_IF_ERROR(stream_.queue()->BeginRecording());
-    const absl::Status enqueued = Enqueue(moe, batch, bucket);
+    const absl::Status enqueued = Enqueue(moe, batch);
     absl::StatusOr<std::unique_ptr<DeviceGraph>> recorded = stream_.queue()->EndRecording();
     RETURN_IF_ERROR(enqueued);
     ASSIGN_OR_RETURN(graph->second, std::move(recorded));
+    ++counters_.captured;
+    counters_.capture_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
   }
   // After an error in the group none of its collectives may be launched.
   RETURN_IF_ERROR(moe.comm->status());
-  ++num_replayed_;
+  ++counters_.replayed;
   RETURN_IF_ERROR(stream_.queue()->Run(graph->second.get()));
   if (moe.comm->world() == 1) return absl::OkStatus();
   // The fence watches over the collectives in the graph.
@@ -151,32 +187,43 @@ absl::Status DeviceSteps::ReadBack(int64_t rows, int64_t num_decodes) {
   return absl::OkStatus();
 }
 
+absl::Status DeviceSteps::LaunchDecodes(moe::MoeContext moe, Batch* batch, absl::Span<const PlainRow> rows,
+                                        int64_t bucket) {
+  moe::MoeStats unread;  // what is replayed counts nothing
+  moe.stats = &unread;
+  moe.schedule = &recorded_schedule_;
+  moe.recorded = true;
+  if (moe.comm->world() > 1) {
+    moe.exchange = moe::ExchangeMode::kPadded;
+    moe.max_rows = bucket;
+  }
+  // Graphs hold addresses of scratch: it is there for the largest before the first.
+  if (graphs_.empty()) {
+    RETURN_IF_ERROR(model_->ReserveRecorded({.stream = &stream_,
+                                             .layout = moe.layout,
+                                             .rank = moe.comm->rank(),
+                                             .rows = std::min(kMaxGraphRows, most_rows())}));
+  }
+  TakeSampling(rows, bucket);
+  RETURN_IF_ERROR(batch_.SendDecodes(stream_, &upload_, cache_->layer(0), batch, {bucket, limits_.context}));
+  batch->num_decode_rows = batch->num_rows();  // what is recorded counts once: all are, but for prompts of one token
+  RETURN_IF_ERROR(Replay(moe, batch, bucket));
+  decode_counts_ = TensorView();
+  return absl::OkStatus();
+}
+
 absl::Status DeviceSteps::Launch(const moe::MoeContext& moe, Batch* batch, absl::Span<const PlainRow> rows,
                                  int64_t most_decodes) {
   SY_CHECK_LT(under_way(), kMaxUnderWay);
   const auto count = static_cast<int64_t>(rows.size());
-  const int64_t bucket = limits_.graphs ? DecodeBucket(most_decodes, std::min(limits_.slots, limits_.rows)) : 0;
+  const int64_t bucket = limits_.graphs ? DecodeBucket(most_decodes, most_rows()) : 0;
+  RETURN_IF_ERROR(upload_.Begin(stream_));
   if (bucket > 0) {
-    // The first step of more rows moves the scratch that the others were recorded with.
-    if (bucket > largest_bucket_) graphs_.clear();
-    largest_bucket_ = std::max(largest_bucket_, bucket);
-    moe::MoeStats unread;  // what is replayed counts nothing
-    moe::MoeContext recorded = moe;
-    recorded.stats = &unread;
-    recorded.recorded = true;
-    if (moe.comm->world() > 1) {
-      recorded.exchange = moe::ExchangeMode::kPadded;
-      recorded.max_rows = bucket;
-    }
-    RETURN_IF_ERROR(upload_.SendDecodes(stream_, cache_->layer(0), batch, {bucket, limits_.context}));
-    batch->num_decode_rows = batch->num_rows();  // what is recorded counts once: all are, but for prompts of one token
-    RETURN_IF_ERROR(SendSampling(rows, bucket));
-    RETURN_IF_ERROR(Replay(recorded, batch, bucket));
-    decode_counts_ = TensorView();
+    RETURN_IF_ERROR(LaunchDecodes(moe, batch, rows, bucket));
   } else {
-    RETURN_IF_ERROR(upload_.Send(stream_, cache_->layer(0), batch));
-    RETURN_IF_ERROR(SendSampling(rows, count));
-    RETURN_IF_ERROR(Enqueue(moe, batch, count));
+    TakeSampling(rows, count);
+    RETURN_IF_ERROR(batch_.Send(stream_, &upload_, cache_->layer(0), batch));
+    RETURN_IF_ERROR(Enqueue(moe, batch));
   }
   return ReadBack(count, batch->num_decode_rows);
 }
@@ -201,7 +248,6 @@ absl::StatusOr<CollectedStep> DeviceSteps::Collect(absl::Time deadline) {
 void DeviceSteps::Clear() {
   under_way_.clear();
   graphs_.clear();
-  largest_bucket_ = 0;
 }
 
 }  // namespace switchyard::model

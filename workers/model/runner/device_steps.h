@@ -2,12 +2,14 @@
 // prepare the next one meanwhile.
 //
 // Tokens are sampled on the device and stay there for the next step, which the host may enqueue before it knows them: a
-// row whose token is to come is -1 - slot in Batch::tokens.  A step of decodes alone is recorded once for each of a few
-// sizes (DecodeBucket) and replayed with padding rows, which choose no expert.
+// row whose token is to come is -1 - slot in Batch::tokens.  A step of decodes alone is captured once for each of a few
+// sizes (DecodeBucket), at the start or when it first comes, and replayed with padding rows, which choose no expert.
+// What the host has to say of a step travels in one copy.
 // Thread-compatible.  Errors: the device's and the communicator's; after one the steps under way are lost (Clear).
 // Does not do: sampling that needs the host (IsPlainSampling).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -18,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "scheduler/pipeline/moe_schedule.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/runner/batch_upload.h"
@@ -38,6 +41,13 @@ struct PlainRow {
   const batching::SamplingParams* params = nullptr;  // borrowed
   int64_t index = 0;                                 // of the output token
   batching::SlotId slot = 0;
+};
+
+// Of the graphs of steps of decodes.
+struct GraphCounters {
+  int64_t captured = 0;
+  double capture_seconds = 0;
+  int64_t replayed = 0;  // steps; not those of Capture
 };
 
 struct CollectedStep {
@@ -61,6 +71,12 @@ class DeviceSteps {
   static absl::StatusOr<std::unique_ptr<DeviceSteps>> Create(const Stream& stream, Model* model, KvCache* cache,
                                                              const Limits& limits);
 
+  // The sizes of the graphs for steps of at most so many decodes, in falling order.
+  std::vector<int64_t> Buckets(int64_t most_decodes) const;
+  // Captures the graph of that size, unless it is there, by steps of padding alone.  Every rank of the group calls it
+  // alike.  Blocks until done, at most until moe.deadline.  REQUIRES: under_way() == 0.
+  absl::Status Capture(const moe::MoeContext& moe, int64_t bucket);
+
   // Copies the batch to the device, for a step that the caller runs itself.
   absl::Status Upload(Batch* batch);
   // Enqueues a whole step.  REQUIRES: under_way() < kMaxUnderWay; rows[i] is for batch->logit_rows[i].
@@ -76,11 +92,10 @@ class DeviceSteps {
   // Forgets the steps under way and the recorded graphs, which have a group's collectives.
   void Clear();
 
-  int64_t num_recorded() const { return static_cast<int64_t>(graphs_.size()); }
-  int64_t num_replayed() const { return num_replayed_; }
+  // Since this was made.
+  const GraphCounters& counters() const { return counters_; }
 
  private:
-  enum SampleArray { kTemperature, kTopK, kTopP, kMinP, kRandom, kSlot, kNumSampleArrays };
   struct UnderWay {
     int64_t rows = 0;
     int turn = 0;
@@ -89,12 +104,14 @@ class DeviceSteps {
     std::unique_ptr<DeviceEvent> done;
   };
 
-  DeviceSteps(const Stream& stream, Model* model, KvCache* cache, const Limits& limits)
-      : stream_(stream), model_(model), cache_(cache), limits_(limits) {}
-  absl::Status SendSampling(absl::Span<const PlainRow> rows, int64_t padded_rows);
-  ops::PlainSampling Sampling(int64_t rows) const;
+  DeviceSteps(const Stream& stream, Model* model, KvCache* cache, const Limits& limits);
+  // Of a recorded step.
+  int64_t most_rows() const { return std::min(limits_.slots, limits_.rows); }
+  // Writes upload_'s arrays of requests_.
+  void TakeSampling(absl::Span<const PlainRow> rows, int64_t padded_rows);
   // Enqueues or records tokens, forward pass and sampling.
-  absl::Status Enqueue(const moe::MoeContext& moe, Batch* batch, int64_t rows);
+  absl::Status Enqueue(const moe::MoeContext& moe, Batch* batch);
+  absl::Status LaunchDecodes(moe::MoeContext moe, Batch* batch, absl::Span<const PlainRow> rows, int64_t bucket);
   absl::Status Replay(const moe::MoeContext& moe, Batch* batch, int64_t bucket);
   absl::Status ReadBack(int64_t rows, int64_t num_decodes);
 
@@ -102,8 +119,10 @@ class DeviceSteps {
   Model* const model_;
   KvCache* const cache_;
   const Limits limits_;
-  BatchUpload upload_;
-  IntUpload sampling_;
+  const pipeline::MoeSchedule recorded_schedule_;  // rows are too few to be cut
+  BatchUpload batch_;
+  IntUpload upload_;
+  ops::PlainSampling requests_;               // of the step launched last
   Tensor resolved_;                           // [rows] tokens of the batch
   Tensor tokens_;                             // [slots] sampled
   Tensor last_;                               // [slots] by slot
@@ -111,9 +130,8 @@ class DeviceSteps {
   PinnedBuffer results_[kMaxUnderWay];        // tokens, then expert counts, then the decoded rows'
   int next_turn_ = 0;
   std::deque<UnderWay> under_way_;
-  std::map<int64_t, std::unique_ptr<DeviceGraph>> graphs_;  // by rows
-  int64_t largest_bucket_ = 0;
-  int64_t num_replayed_ = 0;
+  std::map<int64_t, std::unique_ptr<DeviceGraph>> graphs_;  // by rows; null: to be captured next time
+  GraphCounters counters_;
 };
 
 }  // namespace switchyard::model

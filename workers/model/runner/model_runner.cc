@@ -238,7 +238,9 @@ void ModelRunner::BuildBatch(const batching::RankPlan& plan) {
     batch_.sequences.push_back({.row_begin = row_begin,
                                 .num_query = item.num_query,
                                 .start_pos = item.start_pos,
-                                .block_table = slot.block_table});
+                                .block_table = slot.block_table,
+                                .slot = item.slot,
+                                .generation = slot.generation});
     AddLogitRows(item, static_cast<int32_t>(i), row_begin);
   }
 }

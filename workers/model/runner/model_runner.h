@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -65,6 +66,11 @@ class ModelRunner {
   // steps are recorded.
   absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout, const LayerGuides& guides = {});
 
+  // Captures the graphs of steps of decodes, as many sizes of them as there is KV cache for on every rank: where steps
+  // are recorded, else nothing.  Every rank calls it, before the epoch's first step.  Blocks, for the other ranks at
+  // most `limit` a graph.  progress: called after each.
+  absl::Status CaptureGraphs(absl::Duration limit, absl::FunctionRef<void(int64_t done, int64_t total)> progress);
+
   // Drops what is under way and what was recorded, before the group ends.
   void LeaveGroup();
 
@@ -114,6 +120,10 @@ class ModelRunner {
       : model_(model), stream_(stream), cache_(std::move(cache)), slots_(limits) {}
 
   absl::Status UseSchedule(int32_t micro_batches);
+  // Whether the device samples of such logits at all.
+  bool SamplesOnDevice() const;
+  // The least number of blocks in the KV cache of a rank.
+  absl::StatusOr<int64_t> LeastBlocks(absl::Time deadline);
   // Whether all that the plan samples can be sampled on the device.
   bool IsPlain(const batching::RankPlan& plan) const;
   absl::Status BeginGuides(const batching::StepPlan& plan);

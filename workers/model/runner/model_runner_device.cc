@@ -1,5 +1,6 @@
 // The runner's steps that are enqueued on a device, then collected.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,13 +12,47 @@
 
 namespace switchyard::model {
 
+// A device does not sample from fp64 logits, nor from so many: the same on all ranks.
+bool ModelRunner::SamplesOnDevice() const {
+  return device_steps_ != nullptr && model_->dtype() != DType::kF64 &&
+         model_->config().vocab_size <= ops::kMaxPlainVocab;
+}
+
+absl::StatusOr<int64_t> ModelRunner::LeastBlocks(absl::Time deadline) {
+  int64_t least = num_blocks();
+  if (comm_->world() == 1) return least;
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> work,
+                   comm_->AllGather({.comm_class = comm::CommClass::kControl, .deadline = deadline},
+                                    {reinterpret_cast<const char*>(&least), sizeof(least)}));
+  RETURN_IF_ERROR(work->Wait());
+  for (const comm::Message& message : work->received()) {
+    int64_t blocks = 0;
+    SY_CHECK_EQ(message.bytes(), static_cast<int64_t>(sizeof(blocks)));
+    std::memcpy(&blocks, message.payload(), sizeof(blocks));
+    least = std::min(least, blocks);
+  }
+  return least;
+}
+
+// A sequence that runs has a block of its own, at least.
+absl::Status ModelRunner::CaptureGraphs(absl::Duration limit, absl::FunctionRef<void(int64_t, int64_t)> progress) {
+  SY_CHECK(comm_ != nullptr);
+  if (!records_steps_ || !SamplesOnDevice()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t blocks, LeastBlocks(absl::Now() + limit));
+  const std::vector<int64_t> buckets = device_steps_->Buckets(blocks);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    moe::MoeStats stats;
+    RETURN_IF_ERROR(device_steps_->Capture(ContextOf(absl::Now() + limit, &stats), buckets[i]));
+    progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(buckets.size()));
+  }
+  return absl::OkStatus();
+}
+
 bool ModelRunner::IsPlain(const batching::RankPlan& plan) const {
-  // A device does not sample from fp64 logits, nor from so many: the same on all ranks.
-  if (model_->dtype() == DType::kF64 || model_->config().vocab_size > ops::kMaxPlainVocab) return false;
-  return std::all_of(plan.items.begin(), plan.items.end(), [&](const batching::StepItem& item) {
-    const Slot& slot = slots_.slot(item.slot);
-    return slot.broken || batching::IsPlainSampling(slot.sampling, slot.num_output());
-  });
+  return SamplesOnDevice() && std::all_of(plan.items.begin(), plan.items.end(), [&](const batching::StepItem& item) {
+           const Slot& slot = slots_.slot(item.slot);
+           return slot.broken || batching::IsPlainSampling(slot.sampling, slot.num_output());
+         });
 }
 
 // A graph has room for so many rows, one a sequence.

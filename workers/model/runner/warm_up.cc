@@ -18,19 +18,23 @@ absl::Status WarmUp(const Stream& stream, Model* model, const WarmUpSize& size) 
   const ModelConfig& config = model->config();
   const int64_t rows = size.rows;
   RETURN_IF_ERROR(model->Reserve(rows));
+  moe::MoeCapacity room = {.stream = &stream, .layout = size.layout, .rank = size.rank, .rows = size.recorded_rows};
+  if (room.rows > 0) RETURN_IF_ERROR(model->ReserveRecorded(room));
+  room.rows = rows;
   if (size.layout->num_ranks() > 1) {
     RETURN_IF_ERROR(stream.queue()->Workspace(ops::kCudaWorkspaceBytes).status());
-    return model->ReserveExchange({.stream = &stream, .layout = size.layout, .rank = size.rank, .rows = rows},
-                                  size.recorded_rows);
+    return model->ReserveExchange(room);
   }
   ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(config, model->dtype(), 1, KvBytesPerToken(config, model->dtype()),
                                                   stream.device()));
   // Every row is token 0 of no sequence, and the number of real rows is 0, too.
   ASSIGN_OR_RETURN(Tensor zeros, Tensor::Allocate(DType::kI32, {rows}, stream.device()));
   RETURN_IF_ERROR(FillZero(stream, zeros));
-  ASSIGN_OR_RETURN(ops::DeviceSequences sequences,
-                   ops::DeviceSequences::Create(stream.device(), {.sequences = 1, .rows = rows, .blocks = 1}));
-  RETURN_IF_ERROR(sequences.Set(stream, {}, rows, cache.layer(0)));
+  const ops::SequenceLimits limits = {.sequences = 1, .rows = rows, .blocks = 1};
+  ASSIGN_OR_RETURN(ops::DeviceSequences sequences, ops::DeviceSequences::Create(stream.device(), limits));
+  ASSIGN_OR_RETURN(IntUpload upload, IntUpload::Create(stream.device(), ops::DeviceSequences::CountsOf(limits)));
+  RETURN_IF_ERROR(upload.Begin(stream));
+  RETURN_IF_ERROR(sequences.Set(stream, &upload, {}, rows, cache.layer(0)));
   const BatchOnDevice on_device = {.num_rows = rows,
                                    .tokens = IntView(zeros),
                                    .rope_rows = IntView(zeros),

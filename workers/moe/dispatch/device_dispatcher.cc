@@ -37,9 +37,12 @@ DispatchShape DeviceDispatcher::ShapeOf(const MoeContext& context, const LayerCo
 
 // A bounded plan has room for the rows and pairs of any exact one.
 absl::Status DeviceDispatcher::Reserve(const DispatchCapacity& room) {
-  SY_CHECK_GT(room.layout->num_ranks(), 1);
   own_x_ = TensorView(nullptr, room.dtype, {room.rows, room.hidden}, room.stream->device());
   top_k_ = room.top_k;
+  if (room.split) RETURN_IF_ERROR(split_.Reserve(room));
+  RETURN_IF_ERROR(FollowLayout(*room.stream, *room.layout, room.rank));
+  const auto experts = static_cast<int64_t>(room.layout->Residents(room.rank).size());
+  if (room.layout->num_ranks() == 1) return TakeAlone({room.rows, top_k_}, experts).status();
   const DispatchShape shape = {.layout = room.layout,
                                .rank = room.rank,
                                .rows = room.rows,
@@ -48,10 +51,22 @@ absl::Status DeviceDispatcher::Reserve(const DispatchCapacity& room) {
   ASSIGN_OR_RETURN(plan_, BoundedPlan(shape, room.rows));
   RETURN_IF_ERROR(TakeRoutes(room.layout->num_ranks()));
   RETURN_IF_ERROR(TakeBlocks());
-  RETURN_IF_ERROR(TakeSorted(static_cast<int64_t>(room.layout->Residents(room.rank).size())));
+  RETURN_IF_ERROR(TakeSorted(experts));
   y_ = all_y_.Rows(0, plan_.num_outputs);
-  if (room.split) RETURN_IF_ERROR(split_.Reserve(room));
-  return FollowLayout(*room.stream, *room.layout, room.rank);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ops::ExpertPlaces> DeviceDispatcher::TakeAlone(const Shape& choices, int64_t experts) {
+  const int64_t n = choices.NumElements();
+  ASSIGN_OR_RETURN(const std::vector<TensorView> arrays,
+                   (order_memory_.TakeArrays({experts + 1, n, n, n, n, n}, own_x_.device())));
+  order_ = {.offsets = arrays[0], .token = arrays[1], .slot_row = arrays[2]};
+  output_row_ = order_.slot_row;
+  ASSIGN_OR_RETURN(all_y_, y_memory_.Take(n, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
+  y_ = all_y_;
+  return ops::ExpertPlaces{.rank_of = arrays[4].Reshape(choices),
+                           .slot_of = arrays[3].Reshape(choices),
+                           .first_of = arrays[5].Reshape(choices)};
 }
 
 absl::Status DeviceDispatcher::TakeRoutes(int64_t ranks) {
@@ -125,27 +140,19 @@ absl::Status DeviceDispatcher::StartDispatch(const MoeContext& context, const La
 // The only rank has all experts, whatever the order of its slots.
 absl::Status DeviceDispatcher::StartAlone(const MoeContext& context, const LayerContext& layer) {
   const TensorView topk_idx = layer.topk_idx.Rows(layer.rows().begin, layer.rows().count);
-  const int64_t choices = topk_idx.NumElements(), experts = static_cast<int64_t>(layer.layout->Residents(0).size());
-  ASSIGN_OR_RETURN(
-      const std::vector<TensorView> arrays,
-      (order_memory_.TakeArrays({experts + 1, choices, choices, choices, choices, choices}, own_x_.device())));
-  order_ = {.offsets = arrays[0], .token = arrays[1], .slot_row = arrays[2]};
+  const auto experts = static_cast<int64_t>(layer.layout->Residents(0).size());
+  ASSIGN_OR_RETURN(const ops::ExpertPlaces found, TakeAlone(topk_idx.shape(), experts));
   TensorView slots = topk_idx;
   if (layer.split != nullptr || !device_layout_.slots_are_experts()) {
-    slots = arrays[3].Reshape(topk_idx.shape());
-    RETURN_IF_ERROR(ops::FindExpertPlaces(*context.stream, topk_idx, places_, 0,
-                                          {.rank_of = arrays[4].Reshape(topk_idx.shape()),
-                                           .slot_of = slots,
-                                           .first_of = arrays[5].Reshape(topk_idx.shape())}));
+    slots = found.slot_of;
+    RETURN_IF_ERROR(ops::FindExpertPlaces(*context.stream, topk_idx, places_, 0, found));
   }
   RETURN_IF_ERROR(ops::BuildExpertOrder(*context.stream, slots, experts, order_));
-  const int64_t rows = NumSorted(order_, choices);
+  const int64_t rows = NumSorted(order_, topk_idx.NumElements());
   x_ = own_x_;
   x_rows_ = IntView(order_.token).Part(0, rows);
   offsets_ = IntView(order_.offsets);
-  output_row_ = order_.slot_row;
-  ASSIGN_OR_RETURN(all_y_, y_memory_.Take(rows, own_x_.dim(1), own_x_.dtype(), own_x_.device()));
-  y_ = all_y_;
+  y_ = all_y_ = all_y_.Rows(0, rows);
   return absl::OkStatus();
 }
 

@@ -6,7 +6,7 @@
 // exchange the numbers of rows and pairs; FinishDispatch waits for these once, on the host.  Not in a graph.
 //
 // Runs on the CPU, too.  Memory grows with the largest exchange and is kept.  A graph holds addresses: before
-// recording, run the largest exchange of this object once, and record again for another epoch of the layout. Errors
+// recording, Reserve for the largest exchange of this object, and record again for another epoch of the layout. Errors
 // besides TokenDispatcher's: InvalidArgument (kPadded: more rows than max_rows, or max_rows is not positive; more than
 // kMaxExchangeRanks ranks).
 #pragma once
@@ -44,6 +44,8 @@ class DeviceDispatcher : public TokenDispatcher {
   absl::Status ReceiveCounts(const MoeContext& context, const LayerContext& layer);
   absl::Status SendRows(const MoeContext& context, const LayerContext& layer);
   absl::Status SortReceived(const MoeContext& context, const LayerContext& layer);
+  // Takes the memory of an exchange of one rank; returns that for places.
+  absl::StatusOr<ops::ExpertPlaces> TakeAlone(const Shape& choices, int64_t experts);
   // Take the memory of each part of an exchange of several ranks, from own_x_, top_k_ and, but the first, plan_.
   absl::Status TakeRoutes(int64_t ranks);
   absl::Status TakeBlocks();

@@ -42,11 +42,10 @@ absl::Status DeviceSplit::Reserve(const DispatchCapacity& room) {
   return TakeOrder(device, room.rows * room.top_k, room.layout->num_experts());
 }
 
-absl::StatusOr<int64_t> DeviceSplit::Write(const LayerContext& layer, int rank) {
-  const absl::Span<int32_t> offsets = table_.host(kOffsets), places = table_.host(kPlaces), rows = table_.host(kRows);
+absl::StatusOr<int64_t> DeviceSplit::Write(const LayerContext& layer, int rank, const Arrays& table) const {
   int32_t count = 0;
   for (int expert = 0; expert < layer.layout->num_experts(); ++expert) {
-    offsets[static_cast<size_t>(expert)] = count;
+    table.offsets.host[static_cast<size_t>(expert)] = count;
     for (const placement::SplitPiece& piece : layer.split->table().Pieces(rank, expert)) {
       const int32_t slot = layer.layout->SlotOn(piece.device, expert);
       if (slot < 0) {
@@ -54,12 +53,12 @@ absl::StatusOr<int64_t> DeviceSplit::Write(const LayerContext& layer, int rank) 
                                                 " to rank ", piece.device, ", where it is not"));
       }
       SY_CHECK_LT(count, places_);
-      places[2 * static_cast<size_t>(count)] = piece.device;
-      places[2 * static_cast<size_t>(count) + 1] = slot;
-      rows[static_cast<size_t>(count++)] = piece.rows;
+      table.places.host[2 * static_cast<size_t>(count)] = piece.device;
+      table.places.host[2 * static_cast<size_t>(count) + 1] = slot;
+      table.rows.host[static_cast<size_t>(count++)] = piece.rows;
     }
   }
-  offsets[static_cast<size_t>(layer.layout->num_experts())] = count;
+  table.offsets.host[static_cast<size_t>(layer.layout->num_experts())] = count;
   return count;
 }
 
@@ -71,15 +70,17 @@ absl::StatusOr<ops::PlaceTable> DeviceSplit::Send(const MoeContext& context, con
   RETURN_IF_ERROR(TakeOrder(stream.device(), layer.topk_idx.NumElements(), experts));
   RETURN_IF_ERROR(ops::BuildExpertOrder(stream, layer.topk_idx, experts, order_));
   RETURN_IF_ERROR(table_.Begin(stream));
-  ASSIGN_OR_RETURN(const int64_t places, Write(layer, context.comm->rank()));
-  RETURN_IF_ERROR(table_.Send(stream, {experts + 1, 2 * places, places}));
+  const Arrays table = {
+      .offsets = table_.Take(experts + 1), .places = table_.Take(2 * places_), .rows = table_.Take(places_)};
+  ASSIGN_OR_RETURN(const int64_t places, Write(layer, context.comm->rank(), table));
+  RETURN_IF_ERROR(table_.Send(stream));
   // Without rows there are no pieces, and nothing is looked up.
   const int64_t shown = std::max<int64_t>(places, 1);
-  return ops::PlaceTable{.place_offsets = table_.view(kOffsets, experts + 1),
-                         .places = table_.view(kPlaces, 2 * shown),
+  return ops::PlaceTable{.place_offsets = table.offsets.device,
+                         .places = table.places.device.Part(0, 2 * shown),
                          .slot_here = {},
                          .rank = context.comm->rank(),
-                         .dealt = {.place_rows = table_.view(kRows, shown),
+                         .dealt = {.place_rows = table.rows.device.Part(0, shown),
                                    .sorted_at = IntView(order_.slot_row).Part(rows.begin * top_k, rows.count * top_k),
                                    .expert_offsets = IntView(order_.offsets)}};
 }

@@ -26,12 +26,17 @@ class DeviceSplit {
   absl::StatusOr<ops::PlaceTable> Send(const MoeContext& context, const LayerContext& layer);
 
  private:
-  enum Array { kOffsets, kPlaces, kRows };
+  // The table as the host writes it.
+  struct Arrays {
+    IntUpload::Array offsets;  // [E + 1]
+    IntUpload::Array places;   // [places, 2]: rank, slot
+    IntUpload::Array rows;     // [places]
+  };
 
   absl::Status TakeTable(Device device, int64_t experts, int64_t places);
   absl::Status TakeOrder(Device device, int64_t choices, int64_t experts);
   // Returns how many places get rows.
-  absl::StatusOr<int64_t> Write(const LayerContext& layer, int rank);
+  absl::StatusOr<int64_t> Write(const LayerContext& layer, int rank, const Arrays& table) const;
 
   IntUpload table_;
   int64_t experts_ = 0, places_ = 0;  // that it has room for

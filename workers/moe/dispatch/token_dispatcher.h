@@ -37,7 +37,7 @@ enum class ExchangeMode : uint8_t {
 // The largest exchange of a group.
 struct DispatchCapacity {
   const Stream* stream = nullptr;
-  const ExpertLayout* layout = nullptr;  // of two ranks or more
+  const ExpertLayout* layout = nullptr;
   int rank = 0;
   int64_t rows = 0;  // T of any rank, at most
   int64_t top_k = 0;

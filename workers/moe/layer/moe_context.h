@@ -50,8 +50,8 @@ struct MoeContext {
   ExpertCapacity capacity = {};
   ExchangeMode exchange = ExchangeMode::kExact;
   int64_t max_rows = 0;  // of kPadded: no rank has more rows in this step, padding included
-  // This step is or may be recorded: its layers have scratch of their own.  A step of more rows than before grows it,
-  // which invalidates recorded graphs.
+  // This step is or may be recorded: its layers have scratch of their own.  A step of more rows than were reserved for
+  // grows it, which invalidates recorded graphs.
   bool recorded = false;
 
   // A collective of a layer's part, as a chunk.

@@ -44,22 +44,22 @@ class WaveWeights {
     const int64_t numbers = gate_up.size() * kNumbers;
     RETURN_IF_ERROR(Reserve(stream.device(), gate_up.size()));
     RETURN_IF_ERROR(addresses_.Begin(stream));
-    Write(kGateUp, gate_up);
-    Write(kDown, down);
-    RETURN_IF_ERROR(addresses_.Send(stream, {numbers, numbers}));
-    const auto on_device = [&](int array, const ops::WeightGroup& weights) {
-      const void* const list = addresses_.view(array, numbers).data();
-      return ops::WeightGroup(weights.weights(), static_cast<const void* const*>(list));
+    const auto written = [&](const ops::WeightGroup& weights) {
+      const IntUpload::Array list = addresses_.Take(numbers);
+      Write(weights, list.host);
+      return ops::WeightGroup(weights.weights(),
+                              static_cast<const void* const*>(static_cast<const void*>(list.device.data())));
     };
-    return Groups{on_device(kGateUp, gate_up), on_device(kDown, down)};
+    const Groups groups = {.gate_up = written(gate_up), .down = written(down)};
+    RETURN_IF_ERROR(addresses_.Send(stream));
+    return groups;
   }
 
  private:
-  static constexpr int kGateUp = 0, kDown = 1;
   static constexpr int64_t kNumbers = sizeof(void*) / sizeof(int32_t);  // of an address
 
-  void Write(int array, const ops::WeightGroup& weights) {
-    char* to = reinterpret_cast<char*>(addresses_.host(array).data());
+  static void Write(const ops::WeightGroup& weights, absl::Span<int32_t> list) {
+    char* to = reinterpret_cast<char*>(list.data());
     for (int64_t i = 0; i < weights.size(); ++i, to += sizeof(void*)) {
       const void* const address = weights[i] == nullptr ? nullptr : weights[i]->data();
       std::memcpy(to, &address, sizeof(address));

@@ -51,7 +51,7 @@ struct MoeLayer {
   MoeLayerWeights weights;
 };
 
-// The largest steps of a group of two ranks or more.
+// The largest steps of a group.
 struct MoeCapacity {
   const Stream* stream = nullptr;
   const ExpertLayout* layout = nullptr;

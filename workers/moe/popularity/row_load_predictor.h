@@ -167,7 +167,8 @@ class RowLoadPredictor : public LayerLoadPredictor {
   RowScratch predicted_memory_;
   HostCopy answers_on_host_;
   WindowCopy x_on_host_, logits_on_host_;
-  IntUpload begins_upload_;  // of prompt_begins_
+  IntUpload begins_upload_;   // of prompt_begins_
+  IntView begins_on_device_;  // of this pass
   int64_t begins_room_ = 0;
 
   // The state of the pass.

@@ -95,7 +95,8 @@ absl::Status RowLoadPredictor::Ask(const Stream& stream, const TensorView& x, co
     return forecast_.Predict(stream, of_phase, question.map->weight, question.map->bias, predicted);
   }
   RETURN_IF_ERROR(SendBegins(stream));
-  return forecast_.PredictInContext(stream, of_phase, *question.map, begins_upload_.view(0, question.count), predicted);
+  return forecast_.PredictInContext(stream, of_phase, *question.map, begins_on_device_.Part(0, question.count),
+                                    predicted);
 }
 
 // Sends them once a pass.
@@ -104,9 +105,10 @@ absl::Status RowLoadPredictor::SendBegins(const Stream& stream) {
   const auto count = static_cast<int64_t>(prompt_begins_.size());
   RETURN_IF_ERROR(ReserveBegins(count, stream.device()));
   RETURN_IF_ERROR(begins_upload_.Begin(stream));
-  const absl::Span<int32_t> to = begins_upload_.host(0);
-  for (size_t t = 0; t < prompt_begins_.size(); ++t) to[t] = prompt_begins_[t] != 0 ? 1 : 0;
-  RETURN_IF_ERROR(begins_upload_.Send(stream, {count}));
+  const IntUpload::Array to = begins_upload_.Take(count);
+  for (size_t t = 0; t < prompt_begins_.size(); ++t) to.host[t] = prompt_begins_[t] != 0 ? 1 : 0;
+  RETURN_IF_ERROR(begins_upload_.Send(stream));
+  begins_on_device_ = to.device;
   begins_sent_ = true;
   return absl::OkStatus();
 }

@@ -37,6 +37,10 @@ struct SequenceRows {
   int32_t num_query = 0;                       // 0 is allowed: the sequence is skipped
   int32_t start_pos = 0;                       // also the number of its keys already in the cache
   absl::Span<const int32_t> block_table = {};  // covers at least start_pos + num_query positions; borrowed
+  // Where a device keeps the table from step to step, -1: nowhere; and a number of the sequence that no other one there
+  // has.  The table of such a sequence may only grow.
+  int32_t slot = -1;
+  uint64_t generation = 0;
 };
 
 struct CudaSequences;

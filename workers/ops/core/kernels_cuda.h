@@ -90,7 +90,7 @@ struct CudaGemmArgs {
 
 // A step's sequences for attention, the same for all layers.  Device arrays.
 struct CudaSequences {
-  int64_t count = 0;           // sequences (a graph's bound: those without queries do nothing)
+  int64_t count = 0;           // a bound on sequences' numbers; those without queries do nothing
   int64_t rows = 0;            // bound on all queries
   int64_t max_keys = 0;        // bound on start_pos + num_query
   const int32_t* row_begin;    // [count]

@@ -15,6 +15,7 @@
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/int_upload.h"
+#include "workers/tensor/tensor.h"
 
 namespace switchyard::ops {
 
@@ -41,26 +42,41 @@ class DeviceSequences {
  public:
   DeviceSequences() = default;
   static absl::StatusOr<DeviceSequences> Create(Device device, const SequenceLimits& limits);
+  // The counts of the arrays that a step takes of an IntUpload, at most.
+  static std::vector<int64_t> CountsOf(const SequenceLimits& limits);
 
-  // Errors (InvalidArgument): as WriteKv's; more than the limits.
-  absl::Status Set(const Stream& stream, absl::Span<const SequenceRows> sequences, int64_t num_rows,
+  // Takes arrays of `upload` and sends it, with all that was taken before.  REQUIRES: upload->Begin.
+  // Errors (InvalidArgument): as WriteKv's; more than the limits.  After one of the device's the slots' sequences must
+  // be new ones.
+  absl::Status Set(const Stream& stream, IntUpload* upload, absl::Span<const SequenceRows> sequences, int64_t num_rows,
                    const KvCacheView& cache);
   // As above for a graph.  REQUIRES: at most bounds.decodes sequences, each of one row, row i of sequence i.
-  absl::Status SetDecodes(const Stream& stream, absl::Span<const SequenceRows> sequences, const DecodeBounds& bounds,
-                          const KvCacheView& cache);
+  absl::Status SetDecodes(const Stream& stream, IntUpload* upload, absl::Span<const SequenceRows> sequences,
+                          const DecodeBounds& bounds, const KvCacheView& cache);
 
   // The kernels' argument; tiles with the most keys come first.  Valid for work that is enqueued before the next Set.
   const CudaSequences& view() const { return view_; }
 
  private:
-  enum Array { kRowBegin, kNumQuery, kStartPos, kRowSequence, kDecodes, kTiles, kBlockTable, kNumArrays };
+  // What the device has of a slot's table.
+  struct Known {
+    uint64_t generation = 0;
+    int64_t blocks = 0;
+  };
 
-  absl::Status Send(const Stream& stream, absl::Span<const SequenceRows> sequences, int64_t count, int64_t rows,
-                    int64_t stride);
+  absl::Status Send(const Stream& stream, IntUpload* upload, absl::Span<const SequenceRows> sequences, int64_t rows,
+                    int64_t num_decodes);
+  void FindNewEntries(absl::Span<const SequenceRows> sequences);
+  // Sends the upload, then writes the new entries.
+  absl::Status SendEntries(const Stream& stream, IntUpload* upload);
 
   SequenceLimits limits_;
-  IntUpload upload_;
-  std::vector<QueryTile> tiles_;  // of the last step; kept for its capacity
+  Tensor table_;              // [sequences, blocks] int32
+  std::vector<Known> known_;  // [sequences]
+  // Of the last step; kept for their capacity.
+  std::vector<QueryTile> tiles_;
+  std::vector<int32_t> new_blocks_;
+  std::vector<SequenceRows> new_entries_;  // runs of new_blocks_, as sequences of a cache that is the table
   CudaSequences view_;
 };
 
