@@ -56,7 +56,7 @@ done <"$work/libraries" 3>"$pack/cuda_libraries.txt"
 awk -F'"' -v root="$PWD/" '
   $2 == "name" { before = name; name = $4 }
   $2 == "testsuite" { suite = name }
-  $2 == "file" { file = $4; gsub(/\\\//, "/", file); sub(root, "", file); if (name !~ /DISABLED_/ && suite !~ /DISABLED_/) print file, suite "." name }' "$work/tests.json" >"$work/tests"
+  $2 == "file" { file = $4; gsub(/\\\//, "/", file); sub(root, "", file); sub(/^(\.\.\/)+/, "", file); if (name !~ /DISABLED_/ && suite !~ /DISABLED_/) print file, suite "." name }' "$work/tests.json" >"$work/tests"
 for room in workers/ops/cuda workers/ops workers/tensor workers/moe workers/model . ; do
   grep "^tests/$room" "$work/tests" || true
 done | awk '!seen[$0]++' >"$pack/tests.txt"
