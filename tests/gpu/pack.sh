@@ -53,10 +53,10 @@ done <"$work/libraries" 3>"$pack/cuda_libraries.txt"
 
 # "source suite.test" a line, in the order in which run.sh takes them: single ops first, whole models and processes last.
 "$built/bin/gpu_tests$kind" --gtest_list_tests --gtest_output=json:"$work/tests.json" >"$work/list" || { cat "$work/list" >&2; exit 1; }
-awk -F'"' -v root="$PWD/" '
+sed 's|\\/|/|g' "$work/tests.json" | awk -F'"' -v root="$PWD/" '
   $2 == "name" { before = name; name = $4 }
   $2 == "testsuite" { suite = name }
-  $2 == "file" { file = $4; gsub(/\\\//, "/", file); sub(root, "", file); sub(/^(\.\.\/)+/, "", file); if (name !~ /DISABLED_/ && suite !~ /DISABLED_/) print file, suite "." name }' "$work/tests.json" >"$work/tests"
+  $2 == "file" { file = $4; sub(root, "", file); sub(/^(\.\.\/)+/, "", file); if (name !~ /DISABLED_/ && suite !~ /DISABLED_/) print file, suite "." name }' >"$work/tests"
 for room in workers/ops/cuda workers/ops workers/tensor workers/moe workers/model . ; do
   grep "^tests/$room" "$work/tests" || true
 done | awk '!seen[$0]++' >"$pack/tests.txt"

@@ -42,6 +42,7 @@ device=${device##*$'\n'}
 mkdir -p "$out"
 results=$out/results.tsv log=$out/log.txt
 pack_is="pack $(cat "$pack/bin/gpu_tests" "$pack/tests.txt" | sha256sum | cut -c1-16)"
+shown=0
 declare -A verdict=() took=() counted=()
 if [ -n "$resume" ] && [ "$(head -n 1 "$resume/results.tsv" 2>/dev/null)" = "$pack_is" ]; then
   [ "$resume" -ef "$out" ] || cp "$resume/results.tsv" "$resume/log.txt" "$out/"
@@ -62,8 +63,8 @@ record() {
   counted[$3]=$((${counted[$3]:-0} + 1))
   printf '%s\t%s\t%s\t%s\t%s\n' "$@" >>"$results"
   if [ "$3" = FAILED ]; then
-    echo "  $1 $2: FAILED: $5"
-    printf '    %s\n' "${lines[@]:$((${#lines[@]} > 20 ? ${#lines[@]} - 20 : 0))}"
+    [ $((++shown)) -gt 20 ] || echo "  $1 $2: FAILED: $5"  # what a command says may be cut; log.txt has all
+    [ $shown -gt 20 ] || [ ${#lines[@]} -eq 0 ] || printf '    %s\n' "${lines[@]:$((${#lines[@]} > 20 ? ${#lines[@]} - 20 : 0))}"
     [ "$(stat -c %s "$log")" -gt 8000000 ] || { echo "== $1 $2: $5"; printf '%s\n' "${lines[@]}"; } >>"$log"
   fi
   sync "$results" "$log" 2>/dev/null
@@ -226,10 +227,10 @@ summary() {
   tail -n +2 "$results" | awk -F'\t' '
     { ++n[$1 " " $3] }
     !($1 in seen) { seen[$1]; stage[++stages] = $1 }
-    $3 == "FAILED" { failed = failed "- FAILED: " $1 " " $2 ": " $5 "\n" }
+    $3 == "FAILED" && ++fails <= 40 { failed = failed "- FAILED: " $1 " " $2 ": " $5 "\n" }
     END {
       for (i = 1; i <= stages; ++i) { s = stage[i]; printf "- %s: %d ok, %d skipped, %d FAILED\n", s, n[s " ok"], n[s " skipped"], n[s " FAILED"] }
-      printf "%s", failed
+      printf "%s%s", failed, fails > 40 ? "- and " fails - 40 " more FAILED: results.tsv\n" : ""
     }'
 }
 {
