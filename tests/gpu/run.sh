@@ -230,7 +230,8 @@ summary() {
     $3 == "FAILED" && ++fails <= 40 { failed = failed "- FAILED: " $1 " " $2 ": " $5 "\n" }
     END {
       for (i = 1; i <= stages; ++i) { s = stage[i]; printf "- %s: %d ok, %d skipped, %d FAILED\n", s, n[s " ok"], n[s " skipped"], n[s " FAILED"] }
-      printf "%s%s", failed, fails > 40 ? "- and " fails - 40 " more FAILED: results.tsv\n" : ""
+      if (fails > 40) failed = failed "- and " (fails - 40) " more FAILED: results.tsv\n"
+      printf "%s", failed
     }'
 }
 {
