@@ -68,7 +68,7 @@ tests/gpu/cuda_changes.sh --list >"$pack/cuda_sources.txt"
   [ -n "$kind" ] && echo "the emulation" || sed -n 's/^-- CUDA: built \(.*\) in .*/\1/p' "$built/configure.log" 2>/dev/null || true
 } >"$pack/made_from.txt"
 # The dictionary is as large as all programs together: what they share is in the pack once.
-tar -C "$pack" --sort=name --owner=0 --group=0 -c . | xz -T1 --lzma2=preset=3,dict=64MiB >"$to"
+tar -C "$pack" --sort=name --owner=0 --group=0 -c . | xz -T1 --lzma2=preset=6,dict=64MiB >"$to"
 
 echo "$to: $(wc -l <"$pack/tests.txt") tests of commit $(git rev-parse --short HEAD)"
 fits $(($(stat -c %s "$to") / 1024))

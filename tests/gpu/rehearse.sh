@@ -21,7 +21,7 @@ limited() {
   shift 2
   status=0
   timeout -s KILL "$seconds" "$@" >"$work/$name.log" 2>&1 || status=$?
-  tail -n 12 "$work/$name.log"
+  tail -n 12 "$work/$name.log" | cut -c1-200
   echo "--- $name: status $status, $((SECONDS - began)) s"
 }
 
