@@ -5,14 +5,13 @@
 #   sy_test(NAME SRCS ... [DEPS ...] [LABELS unit|rpc|e2e|slow|gpu ...] [ARGS ...] [TIMEOUT seconds])
 #   sy_example(NAME LABEL unit|e2e [DEPS ...])  a program of tests/examples, NAME.cc, that is run as the test example_NAME
 #   sy_proto(NAME SRCS ... [DEPS ...])        generated messages and gRPC stubs
-#   sy_gpu_binary(NAME)                       a program, of the above, that tests/gpu/pack.sh takes to a machine with a GPU
 #
 #   sy_cuda_emulated(NAME SRCS ... [DEPS ...])  .cu sources compiled as C++ against tests/cuda_emulation, which runs kernels on the CPU
 #
 # DEPS are PUBLIC: a header of the library may include theirs; PRIVATE ones its sources alone include.
 # A test's default label is `unit`, its default time limit 120 s.  `rpc`: messages go through gRPC.
 # Tests run in the source tree's root.
-# `gpu`: needs a GPU (tests/gpu/gpu_test.h), is there only if CUDA is built, and tests/gpu/pack.sh takes it along.
+# `gpu`: needs a GPU (tests/gpu/gpu_test.h).  All of these are one program, gpu_tests, which tests/gpu/pack.sh takes to a machine with one.
 
 # Under a sanitizer a test may take this many times its time limit, and every test, or process that it starts, has these options.
 # (No detect_stack_use_after_return: g++ 12 does not align vectors of 64 bytes on the stack that it brings.  memmem without
@@ -99,6 +98,13 @@ function(sy_test_headers)
   set_target_properties(sy_test_headers PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
 endfunction()
 
+function(sy_test_precompiled name)
+  if(SY_UNITY)
+    target_precompile_headers(${name} REUSE_FROM sy_test_headers)
+    target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  endif()
+endfunction()
+
 function(sy_test name)
   if(NOT SY_TESTS)
     return()
@@ -110,7 +116,8 @@ function(sy_test name)
   if(NOT SY_TEST_RPC AND arg_LABELS MATCHES "rpc|e2e")
     return()
   endif()
-  if("gpu" IN_LIST arg_LABELS AND NOT SY_CUDA_FOUND)
+  if("gpu" IN_LIST arg_LABELS)
+    sy_gpu_test("${arg_SRCS}" "${arg_DEPS}")
     return()
   endif()
   if(NOT arg_TIMEOUT)
@@ -119,15 +126,48 @@ function(sy_test name)
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE sy_flags ${arg_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
-  if(SY_UNITY)
-    target_precompile_headers(${name} REUSE_FROM sy_test_headers)
-    target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
-  endif()
+  sy_test_precompiled(${name})
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   sy_test_properties(${name} "${arg_LABELS}" ${arg_TIMEOUT})
-  if("gpu" IN_LIST arg_LABELS)
-    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: no GPU" RESOURCE_LOCK gpu)
-    sy_gpu_binary(${name})
+endfunction()
+
+# Adds sources to gpu_tests, where CUDA is built, and to gpu_tests_emulated, which is the same over the emulation (tests/gpu/rehearse.sh) and is
+# built only when it is named.  A source that several tests share is there once.
+function(sy_gpu_test sources deps)
+  list(TRANSFORM sources PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  foreach(program gpu_tests gpu_tests_emulated)
+    if(program STREQUAL "gpu_tests" AND NOT SY_CUDA_FOUND)
+      continue()
+    endif()
+    if(NOT TARGET ${program})
+      add_executable(${program})
+      target_link_libraries(${program} PRIVATE sy_flags GTest::gtest GTest::gmock GTest::gtest_main)
+      sy_test_precompiled(${program})
+      sy_packed(${program})
+    endif()
+    get_target_property(known ${program} SOURCES)
+    set(new ${sources})
+    if(known)
+      list(REMOVE_ITEM new ${known})
+    endif()
+    target_sources(${program} PRIVATE ${new})
+    foreach(dep ${deps})
+      if(program STREQUAL "gpu_tests_emulated")
+        string(REPLACE "sy_test_device_gpu" "sy_test_device_emulated" dep "${dep}")
+        set(dep "$<IF:$<TARGET_EXISTS:${dep}_emulated>,${dep}_emulated,${dep}>")
+      endif()
+      target_link_libraries(${program} PRIVATE ${dep})
+    endforeach()
+  endforeach()
+endfunction()
+
+# A program that tests/gpu/pack.sh packs: it looks first into lib/ of the pack.  (DT_RPATH, not DT_RUNPATH: it also counts for what lib/ itself needs.)
+# The emulated ones are built only when they are named, but for those that are tests.
+function(sy_packed name)
+  set_target_properties(${name} PROPERTIES BUILD_RPATH "\$ORIGIN/../lib")
+  target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
+  if(name MATCHES "_emulated$" AND NOT name MATCHES "bench")
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
 endfunction()
 
@@ -137,18 +177,6 @@ function(sy_example name)
   sy_binary(example_${name} SRCS ${name}.cc DEPS ${arg_DEPS})
   add_test(NAME example_${name} COMMAND example_${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   sy_test_properties(example_${name} ${arg_LABEL} 120)
-endfunction()
-
-# <build>/gpu_binaries.txt has a line for each: its file, and the folder of its CMakeLists.txt.
-function(sy_gpu_binary name)
-  if(NOT TARGET gpu_binaries)
-    add_custom_target(gpu_binaries)
-    file(GENERATE OUTPUT "${CMAKE_BINARY_DIR}/gpu_binaries.txt"
-         CONTENT "$<JOIN:$<TARGET_GENEX_EVAL:gpu_binaries,$<TARGET_PROPERTY:gpu_binaries,SY_LINES>>,\n>\n")
-  endif()
-  file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
-  set_property(TARGET gpu_binaries APPEND PROPERTY SY_LINES "$<TARGET_FILE:${name}> ${folder}")
-  add_dependencies(gpu_binaries ${name})
 endfunction()
 
 function(sy_proto name)
@@ -181,7 +209,7 @@ function(sy_proto name)
 endfunction()
 
 # sy_device_test(NAME SRCS ... DEPS ... [ARGS what the emulated one is called with] [TIMEOUT seconds]): one test for each device of tests/devices:
-# NAME for the CPU, NAME_emulated, and NAME_gpu where CUDA is built.
+# NAME for the CPU, NAME_emulated, and a part of gpu_tests where CUDA is built.
 function(sy_device_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SRCS;DEPS;ARGS" ${ARGN})
   if(NOT arg_TIMEOUT)
@@ -189,5 +217,5 @@ function(sy_device_test name)
   endif()
   sy_test(${name} SRCS ${arg_SRCS} DEPS ${arg_DEPS} sy_test_device_cpu TIMEOUT ${arg_TIMEOUT})
   sy_test(${name}_emulated SRCS ${arg_SRCS} DEPS ${arg_DEPS} sy_test_device_emulated TIMEOUT ${arg_TIMEOUT} ARGS ${arg_ARGS})
-  sy_test(${name}_gpu SRCS ${arg_SRCS} DEPS ${arg_DEPS} sy_test_device_gpu LABELS gpu TIMEOUT ${arg_TIMEOUT})
+  sy_test(${name}_gpu SRCS ${arg_SRCS} DEPS ${arg_DEPS} sy_test_device_gpu LABELS gpu)
 endfunction()

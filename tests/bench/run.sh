@@ -21,7 +21,7 @@ usage() {
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
   echo "  overtake how long an all-to-all takes beside a long sum: over connections that both share, and on connections on which it goes first (--mbit=1000 --ranks=4)"
   echo "  pack    training text to packed tokens, with the demo model's tokenizer ([FILE.jsonl])"
-  echo "  gpu     CUDA kernels, MoE layers beside PyTorch's and vLLM's kernels, and whole models, on a GPU"
+  echo "  gpu     CUDA kernels beside cuBLAS and SDPA, MoE layers beside PyTorch's and vLLM's, and models, on a GPU (--pack=FILE --minutes=9)"
 }
 name=${1:-}
 [ -n "$name" ] || { usage; exit 2; }

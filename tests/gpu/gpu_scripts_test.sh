@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# run.sh and cuda_changes.sh say what happened: with programs that play a GPU's tests, and a small tree.
+# run.sh, tests/bench/gpu/run.sh and cuda_changes.sh say what happened, with programs that play a GPU's tests, and a small tree: also where a
+# test crashes or hangs, where time ends, and where a run is killed and another goes on.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -40,50 +41,123 @@ printf '```cuda-sources\n12  file\n```\n' >"$tree/tests/gpu/VERIFIED.md"
 
 # --- run.sh
 pack=$work/pack
-mkdir -p "$pack/bin" "$work/tools" "$work/site" "$work/result"
-cp "$here/run.sh" "$here/libraries.sh" "$pack/"
+mkdir -p "$pack/bin" "$work/tools"
 echo "commit abc" >"$pack/made_from.txt"
 echo "hash  workers/ops/x_cuda.cu" >"$pack/cuda_sources.txt"
 echo libsy_none.so.9 >"$pack/cuda_libraries.txt"
-script() { printf '#!/bin/sh\n%s\n' "$2" >"$1"; chmod +x "$1"; }
-script "$pack/bin/gpu_probe" 'echo "Test GPU, compute capability 9.0"'
-ran='echo "[==========] 2 tests from 1 test suite ran. (1 ms total)"'
-script "$pack/bin/good_gpu_test" "cat; echo '[       OK ] A.B (0 ms)'; $ran"
-script "$pack/bin/half_gpu_test" "echo '[       OK ] A.B (0 ms)'; echo '[  SKIPPED ] A.C (0 ms)'; $ran; echo '[  SKIPPED ] 1 test, listed below:'"
-script "$pack/bin/bad_gpu_test" "echo 'row 3 differs'; $ran; exit 1"
-script "$pack/bin/none_gpu_test" "echo 'x.cc:1: skipped: no GPU'; echo '[  SKIPPED ] A.B (0 ms)'; $ran"
-script "$pack/bin/speed" 'echo "12 GB/s"'
-printf '%s\n' "gpu_probe tests/gpu" "good_gpu_test tests/workers/ops" "half_gpu_test tests/workers/model" "bad_gpu_test tests/workers" \
-  "none_gpu_test tests/workers" "speed tests/bench" >"$pack/binaries.txt"
-run() { env -u OUT PATH="$work/tools:$PATH" "$@" >"$work/out" 2>&1; }
+program() { printf '#!/usr/bin/env bash\n%s\n' "$2" >"$1"; chmod +x "$1"; }
+program "$pack/bin/gpu_probe" 'echo "Test GPU, compute capability 9.0"'
+# Prints what GoogleTest would of the tests of its filter; what a test does is its name.
+program "$pack/bin/gpu_tests" '
+for argument in "$@"; do case "$argument" in --gtest_filter=*) IFS=: read -ra tests <<<"${argument#*=}" ;; esac; done
+echo "started ${#tests[@]}" >>"$STARTS"
+status=0
+for test in "${tests[@]}"; do
+  echo "[ RUN      ] $test"
+  echo "$test" >>"$STARTS"
+  case "$test" in
+    *Bad*) echo "row 3 differs"; echo "[  FAILED  ] $test, where GetParam() = 1 (0 ms)"; status=1; continue ;;
+    *Crash*) kill -SEGV $$ ;;
+    *Hang*) [ -e "$STARTS.free" ] || sleep 60 ;;
+    *Skip*) echo "x.cc:1: skipped: needs 2 GPUs"; echo "[  SKIPPED ] $test (0 ms)"; continue ;;
+    *Memory*) [ -z "$SANITIZED" ] || echo "========= Invalid __global__ read of size 4 bytes" ;;
+  esac
+  echo "[       OK ] $test (0 ms)"
+done
+echo "[==========] ${#tests[@]} tests ran."
+exit $status'
+printf '%s\n' "tests/workers/ops/cuda/a_test.cc A.First" "tests/workers/ops/cuda/a_test.cc A.Memory" "tests/workers/ops/cuda/a_test.cc A.Last" \
+  "tests/workers/ops/cuda/elementwise_test.cc E/B.Only/0" "tests/workers/model/c_test.cc C.Good" "tests/workers/model/c_test.cc C.Skip" \
+  "tests/workers/model/c_test.cc C.After" >"$pack/tests.txt"
+export STARTS=$work/starts SANITIZED=
+run() { : >"$STARTS"; PATH="$work/tools:$PATH" "$here/run.sh" --pack="$pack" "$@" >"$work/out" 2>&1; }
+listed() { printf 'tests/workers/%s\n' "$@" >>"$pack/tests.txt"; }
+export OUT=$work/result
 
-script "$work/tools/compute-sanitizer" 'echo "Device not supported"; exit 1'
-OUT=$work/result
-run OUT="$OUT" "$pack/run.sh" && fail "a failed test is a failure"
+program "$work/tools/compute-sanitizer" 'echo "Device not supported"; exit 1'
+run || fail "all is well, and status $?"
 says "libsy_none.so.9 is not on this machine .*"
-says "Test GPU, compute capability 9.0.*; commit abc"
-says "plain good_gpu_test: ok \(2 tests, [0-9]+ s\)"
-says "plain half_gpu_test: ok \(2 tests, 1 test skipped, [0-9]+ s\)"
-says "plain bad_gpu_test: FAILED with status 1 \(2 tests, [0-9]+ s\)"
-says " +row 3 differs"
-says "plain none_gpu_test: skipped: no GPU \(2 tests, [0-9]+ s\)"
+says "Test GPU, compute capability 9.0; commit abc"
+says "plain smoke of tests/workers/ops/cuda: 2 ok, 0 skipped, 0 FAILED \([0-9]+ s\)"
+says "plain A: 2 ok, 0 skipped, 0 FAILED \([0-9]+ s\)"
+says "plain C: 1 ok, 1 skipped, 0 FAILED \([0-9]+ s\)"
 says "compute-sanitizer is not here or does not work: its runs are left out"
-says "- plain passed: good_gpu_test half_gpu_test"
-says "- memcheck passed: nothing"
-says "hash  workers/ops/x_cuda.cu"
-says "2 passed, 1 failed, 1 skipped"
-says_not "speed|racecheck good"
-grep -q "Device not supported" "$OUT/gpu_report.txt" && grep -q "^commit abc" "$OUT/gpu_verified.md" || fail "no report in OUT"
+says "0 failed, 0 left out, .*"
+grep -q "Device not supported" "$OUT/log.txt" || fail "no word of the sanitizer in the log"
+grep -q "^hash  workers/ops/x_cuda.cu" "$OUT/verified.md" && grep -q -- "- plain: 6 ok, 1 skipped, 0 FAILED" "$OUT/verified.md" || fail "verified.md"
+[ "$(head -n 2 "$STARTS" | tail -n 1)" = A.First ] && [ "$(wc -l <"$OUT/results.tsv")" = 8 ] || fail "a test ran twice, or not first"
+run --resume || fail "what has run is well"
+[ ! -s "$STARTS" ] || fail "what has a result ran again"
 
-# Finds an error in half_gpu_test, and takes its time over bad_gpu_test.
-script "$work/tools/compute-sanitizer" 'case "$*" in *memcheck*half*) echo "Invalid read"; exit 86 ;; *memcheck*bad*) sleep 60 ;; esac'
-run SY_GPU_LIMIT=1 "$pack/run.sh" && fail "an error that the sanitizer finds is a failure"
-for tool in memcheck racecheck synccheck; do says "$tool good_gpu_test: ok .*"; done
-says "memcheck half_gpu_test: FAILED with status 86 .*"
-says "memcheck bad_gpu_test: skipped: took longer than 1 s .*"
-says_not "racecheck half"
-says "- racecheck passed: good_gpu_test"
-run "$pack/run.sh" --plain good_gpu_test speed || fail "what was asked for passed"
-says "2 passed, 0 failed, 0 skipped"
-says_not "half|memcheck good"
+# A sanitizer that works: its word counts against the test that runs.
+program "$work/tools/compute-sanitizer" 'shift; while [ "${1#/}" = "$1" ]; do shift; done; SANITIZED=1 exec "$@"'
+run && fail "an error that the sanitizer finds is a failure"
+says "  memcheck A.Memory: FAILED: the sanitizer complains"
+says "memcheck A: 2 ok, 0 skipped, 1 FAILED .*"
+says "racecheck A: 2 ok, 0 skipped, 1 FAILED .*"
+says "memcheck C: .*"
+says_not "racecheck (E|C)|synccheck C"
+run --plain --only='*cuda/a_test*' || fail "what was asked for passed"
+says_not "plain C|memcheck"
+
+# A crash and a test that hangs cost one test each; their words are kept.
+listed "model/d_test.cc D.Good" "model/d_test.cc D.Crash" "model/d_test.cc D.Bad" "model/d_test.cc D.Hang" "model/d_test.cc D.End"
+SY_GPU_LIMIT=1 run --plain && fail "a failed test is a failure"
+says "  plain D.Crash: FAILED: crashed with status (139|[0-9]+)"
+says "  plain D.Hang: FAILED: took longer than 1 s"
+says " +row 3 differs"
+says "plain D: 1 ok, 0 skipped, 3 FAILED \([0-9]+ s\)"
+says "3 failed, 0 left out, .*"
+grep -q "row 3 differs" "$OUT/log.txt" || fail "no output of a failed test"
+
+# Time that ends: what began is stopped, the rest is listed, and the next run goes on there; so also behind a run that was killed.
+sed -i '/D.Crash\|D.Bad/d' "$pack/tests.txt"
+began=$SECONDS
+run --plain --minutes=0 && fail "nothing can run in no time"
+[ $((SECONDS - began)) -lt 10 ] && grep -qx "plain D.Hang" "$OUT/left_out.txt" || fail "what is left out is not said"
+run --plain --minutes=x && fail "a number of minutes"
+rm -rf "$OUT" && : >"$STARTS"
+"$here/run.sh" --pack="$pack" --plain --only='*[A-D].*' >"$work/out" 2>&1 &
+killed=$!
+for _ in $(seq 100); do grep -q "D.Hang" "$STARTS" && break; sleep 0.1; done
+kill -9 $killed
+wait $killed 2>/dev/null || true
+grep -q "D.Good" "$OUT/results.tsv" || fail "a killed run left no results"
+printf 'plain\tA.La' >>"$OUT/results.tsv"  # a line that was cut off
+: >"$STARTS.free"
+mv "$OUT" "$work/before"
+run --plain --resume="$work/before" || fail "the run behind a killed one"
+says "resumed behind [0-9]+ results of .*"
+grep -q "^D.Hang" "$STARTS" && ! grep -q "D.Good" "$STARTS" || fail "it did not go on behind the killed one"
+says "- plain: 9 ok, 1 skipped, 0 FAILED"
+listed "model/e_test.cc F.New"
+run --plain --resume || fail "another pack"
+says ".* has no results of this pack: begun anew"
+program "$pack/bin/gpu_probe" 'echo "no GPU: none"; exit 2'
+status=0
+run || status=$?
+[ $status -eq 77 ] || fail "without a GPU: status $status"
+program "$pack/bin/gpu_probe" 'echo "Test GPU"'
+program "$pack/bin/gpu_tests" 'echo "no such library"; exit 127'
+run --plain && fail "a program that cannot start"
+says "  plain A.First: FAILED: did not run: status 127"
+
+# --- tests/bench/gpu/run.sh: a part that crashes, one that is wrong and one that hangs cost themselves.
+program "$pack/bin/gpu_bench" '
+for argument in "$@"; do case "$argument" in --only=*) part=${argument#*=} ;; esac; done
+case "$part" in
+  rows) printf "{\"kind\": \"op\", \"o"; kill -SEGV $$ ;;
+  moe) echo "{\"kind\": \"wrong\", \"what\": \"moe A\", \"reason\": \"differs\"}"; exit 1 ;;
+  *) echo "{\"kind\": \"op\", \"op\": \"$part\", \"shape\": \"S\", \"bytes\": 4, \"seconds\": 1}" ;;
+esac'
+if command -v python3 >/dev/null; then
+  rm -rf "$OUT"
+  "$here/../bench/gpu/run.sh" --pack="$pack" --only=rows,moe,attention >"$work/out" 2>&1 && fail "a wrong answer is a failure"
+  says "rows: status (139|[0-9]+), [0-9]+ s"
+  says "WRONG: moe A: differs"
+  says "WRONG: rows: ended with status [0-9]+"
+  says "attention +S .*"
+  "$here/../bench/gpu/run.sh" --pack="$pack" --only=attention --minutes=0 >"$work/out" 2>&1 || fail "what is left out is no failure"
+  says "left out: attention"
+fi
 exit $bad

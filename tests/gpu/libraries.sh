@@ -1,4 +1,16 @@
-# CUDA's libraries on a machine whose loader does not know them.  Sourced by run.sh and tests/bench/gpu/run.sh.
+# A pack (pack.sh) on a machine that has a GPU, and CUDA's libraries where the loader does not know them.  Sourced by run.sh and
+# tests/bench/gpu/run.sh.
+
+# unpack FILE SCRATCH: unpacks it into the folder SCRATCH and prints where it is then; a FILE that is a folder is taken as it is.
+unpack() {
+  local file=$1 scratch=$2
+  [ ! -d "$file" ] || { (cd "$file" && pwd); return; }
+  if command -v xz >/dev/null; then
+    xz -dc "$file" | tar -C "$scratch" -x
+  else
+    python3 -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$file" | tar -C "$scratch" -x
+  fi && echo "$scratch"
+}
 
 # Folders in which CUDA's libraries may be, best first.
 library_folders() {

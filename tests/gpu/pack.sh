@@ -1,53 +1,74 @@
 #!/usr/bin/env bash
-# Builds the tests and benchmarks for GPUs and puts them, stripped, with what they need at run time into one folder that runs where only a
-# driver, CUDA's libraries and a glibc no older than here are: run.sh, bin/, lib/ (Abseil and the like; the programs look there first),
-# fixtures under their paths in the tree, and lists of what it was made from.
-# usage: tests/gpu/pack.sh [DIR (build/gpu)] [-DNAME=VALUE for cmake]...     e.g. -DSY_CUDA_ARCHS=80-real; 90a-real if not given
+# Builds what tests a GPU (gpu_tests, gpu_bench, gpu_probe) and packs it for a machine where only a driver, CUDA's libraries and a glibc no
+# older than here need be.  The pack and the tracked tree, which has scripts and fixtures, are all that travels: prints both sizes, and fails
+# when they are together over the limit.
+# usage: tests/gpu/pack.sh [--emulated] [--built=DIR] [--to=FILE] [-DNAME=VALUE for cmake]...      or: tests/gpu/pack.sh --tree
+#   --emulated    the same programs over the emulation of CUDA (rehearse.sh)
+#   --built=DIR   nothing is built: what this build has is packed
+#   --to=FILE     default build/gpu/pack.tar.xz
+#   -D...         for example -DSY_CUDA_ARCHS=80-real; 90a-real if not given
+#   --tree        packs nothing: only looks whether the tracked tree leaves room for a pack
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-pack=build/gpu
-if [[ "${1:-}" != -D* ]] && [ $# -gt 0 ]; then
-  pack=$1
-  shift
-fi
-limit_mib=60
-fixtures=(tests/golden/ops tests/golden/models deploy/demo-model tests/bench/gpu tests/bench/report.py tests/gpu/libraries.sh)
-build=build/gpu-build
-export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
-
-# DT_RPATH, not DT_RUNPATH: it also counts for what lib/ itself needs.
-mkdir -p "$build"
-cmake --preset release -B "$build" -DSY_CUDA=ON -DSY_CUDA_ARCHS=90a-real -DCMAKE_BUILD_RPATH="\$ORIGIN/../lib" \
-  -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags "$@" >"$build/configure.log" 2>&1 || { tail -n 25 "$build/configure.log" >&2; exit 1; }
-sed -n 's/^-- \(CUDA: \)/\1/p' "$build/configure.log"
-cmake --build "$build" --target gpu_binaries >"$build/build.log" 2>&1 || { tail -n 40 "$build/build.log" >&2; exit 1; }
-
-rm -rf "$pack"
-mkdir -p "$pack/bin" "$pack/lib"
-while read -r file folder; do
-  strip -o "$pack/bin/$(basename "$file")" "$file"
-  echo "$(basename "$file") $folder"
-done < <(grep . "$build/gpu_binaries.txt") >"$pack/binaries.txt"
-# Of the libraries: all but the C library's and CUDA's, which are the machine's own.
-while read -r file _; do ldd "$file"; done <"$build/gpu_binaries.txt" | awk '$3 ~ /^\// { print $1, $3 }' | sort -u >"$build/libraries.txt"
-own='^(libc|libm|libdl|librt|libpthread|libresolv|ld-linux-x86-64)\.so'
-cuda='^(libcuda|libcublas|libcublasLt|libcudart|libnccl|libnvrtc|libnvJitLink)\.so'
-while read -r name path; do
-  [[ "$name" =~ $own ]] && continue
-  [[ "$name" =~ $cuda ]] && { echo "$name" >&3; continue; }
-  strip -o "$pack/lib/$name" "$(realpath "$path")"
-done <"$build/libraries.txt" 3>"$pack/cuda_libraries.txt"
-
-for fixture in "${fixtures[@]}"; do
-  git ls-files "$fixture" | while read -r file; do install -D -m 644 "$file" "$pack/$file"; done
+limit_kib=$((48 * 1024)) room_kib=$((8 * 1024))
+kind= built= to=build/gpu/pack.tar.xz flags=(-DSY_CUDA=ON -DSY_CUDA_ARCHS=90a-real)
+tree_kib=$(git ls-files -z | xargs -0 stat -c %s | awk '{ bytes += $1 } END { print int(bytes / 1024) }')
+# fits PACK_KIB: says how much travels, and whether it may.
+fits() {
+  echo "the pack: $1 KiB; the tracked tree: $tree_kib KiB; together $(($1 + tree_kib)) of $limit_kib KiB"
+  [ $(($1 + tree_kib)) -le $limit_kib ] || { echo "pack.sh: too large to travel" >&2; exit 1; }
+}
+for argument in "$@"; do
+  case "$argument" in
+    --emulated) kind=_emulated flags=() ;;
+    --built=*) built=${argument#*=} ;;
+    --to=*) to=${argument#*=} ;;
+    --tree) fits $room_kib; exit ;;
+    -D*) flags+=("$argument") ;;
+    *) echo "pack.sh: cannot take $argument" >&2; exit 2 ;;
+  esac
 done
-cp tests/gpu/run.sh tests/gpu/libraries.sh "$pack/"
+programs=(gpu_tests gpu_bench gpu_probe)
+if [ -z "$built" ]; then
+  built=build/release
+  deploy/build.sh "${flags[@]}" "${programs[@]/%/$kind}"
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+pack=$work/pack
+mkdir -p "$pack/bin" "$pack/lib" "$(dirname "$to")"
+
+for program in "${programs[@]}"; do
+  strip -o "$pack/bin/$program" "$built/bin/$program$kind"
+  ldd "$built/bin/$program$kind"
+done | awk '$3 ~ /^\// { print $1, $3 }' | sort -u >"$work/libraries"
+# Of the libraries: all but the C library's and CUDA's, which are the machine's own.
+while read -r name path; do
+  case "$name" in
+    libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libresolv.so* | ld-linux*) ;;
+    libcuda.so* | libcublas*.so* | libcudart.so* | libnccl.so* | libnvrtc.so* | libnvJitLink.so*) echo "$name" >&3 ;;
+    *) strip -o "$pack/lib/$name" "$(realpath "$path")" ;;
+  esac
+done <"$work/libraries" 3>"$pack/cuda_libraries.txt"
+
+# "source suite.test" a line, in the order in which run.sh takes them: single ops first, whole models and processes last.
+"$built/bin/gpu_tests$kind" --gtest_list_tests --gtest_output=json:"$work/tests.json" >"$work/list" || { cat "$work/list" >&2; exit 1; }
+sed 's|\\/|/|g' "$work/tests.json" | awk -F'"' -v root="$PWD/" '
+  $2 == "name" { before = name; name = $4 }
+  $2 == "testsuite" { suite = name }
+  $2 == "file" { file = $4; sub(root, "", file); sub(/^(\.\.\/)+/, "", file); if (name !~ /DISABLED_/ && suite !~ /DISABLED_/) print file, suite "." name }' >"$work/tests"
+for room in workers/ops/cuda workers/ops workers/tensor workers/moe workers/model . ; do
+  grep "^tests/$room" "$work/tests" || true
+done | awk '!seen[$0]++' >"$pack/tests.txt"
+[ -z "$kind" ] || sed -i '/^tests\/gpu\/ranks_process_test/d' "$pack/tests.txt"  # the emulated NCCL joins no processes
+[ -s "$pack/tests.txt" ] || { echo "pack.sh: $built/bin/gpu_tests$kind lists no test" >&2; exit 1; }
 tests/gpu/cuda_changes.sh --list >"$pack/cuda_sources.txt"
 {
   echo "commit $(git rev-parse HEAD)$([ -z "$(git status --porcelain)" ] || echo ' with changes')"
-  sed -n 's/^-- CUDA: /toolkit /p' "$build/configure.log" | sed 's/ in .*//'
+  [ -n "$kind" ] && echo "the emulation" || sed -n 's/^-- CUDA: built \(.*\) in .*/\1/p' "$built/configure.log" 2>/dev/null || true
 } >"$pack/made_from.txt"
+# The dictionary is as large as all programs together: what they share is in the pack once.
+tar -C "$pack" --sort=name --owner=0 --group=0 -c . | xz -T1 --lzma2=preset=6,dict=64MiB >"$to"
 
-mib=$(du -sm "$pack" | cut -f1)
-echo "$pack: $(wc -l <"$pack/binaries.txt") programs, $mib MiB"
-[ "$mib" -lt "$limit_mib" ] || { du -a "$pack" | sort -rn | head -n 12 >&2; echo "pack.sh: limit $limit_mib MiB" >&2; exit 1; }
+echo "$to: $(wc -l <"$pack/tests.txt") tests of commit $(git rev-parse --short HEAD)"
+fits $(($(stat -c %s "$to") / 1024))

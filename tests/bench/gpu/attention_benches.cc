@@ -247,10 +247,15 @@ absl::Status BenchAttention(Bench* bench) {
       tiny ? std::vector<Scene>{{"decode", 2, 1, 20}, {"prefill", 1, 18, 0}, {"chunk", 2, 5, 17}}
            : std::vector<Scene>{{"decode", 1, 1, 4095},  {"decode", 32, 1, 4095}, {"decode", 256, 1, 1023},
                                 {"prefill", 1, 4096, 0}, {"prefill", 8, 1024, 0}, {"chunk", 4, 512, 3584}};
-  for (const Scene& scene : scenes) RETURN_IF_ERROR(BenchScene(bench, scene, heads));
+  for (const Scene& scene : scenes) {
+    RETURN_IF_ERROR(bench->Measure(absl::StrCat("attention ", scene.name, " B=", scene.sequences),
+                                   [&] { return BenchScene(bench, scene, heads); }));
+  }
   const std::vector<Scene> before = tiny ? std::vector<Scene>{{"decode", 2, 1, 20}, {"prefill", 1, 18, 0}}
                                          : std::vector<Scene>{{"decode", 32, 1, 1023}, {"prefill", 8, 1024, 0}};
-  for (const Scene& scene : before) RETURN_IF_ERROR(BenchQkv(bench, scene, heads));
+  for (const Scene& scene : before) {
+    RETURN_IF_ERROR(bench->Measure(absl::StrCat("qkv ", scene.name), [&] { return BenchQkv(bench, scene, heads); }));
+  }
   return absl::OkStatus();
 }
 

@@ -6,7 +6,9 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
@@ -59,6 +61,7 @@ std::vector<int64_t> SampledRows(int64_t rows, int64_t count) {
 // Not deterministic: dense products by cuBLASLt, as the worker runs them without --deterministic.
 Bench::Bench(const BenchOptions& options, int64_t pool_elements)
     : options_(options),
+      end_(absl::Now() + options.limit),
       stream_(Threads(options.tiny), 0, {.deterministic = false}),
       cpu_pool_(Threads(options.tiny), /*spin=*/false),
       cpu_(Stream::OnCpu(&cpu_pool_)),
@@ -72,6 +75,22 @@ Bench::Bench(const BenchOptions& options, int64_t pool_elements)
 
 bool Bench::Wants(const std::string& part) const {
   return options_.only.empty() || std::find(options_.only.begin(), options_.only.end(), part) != options_.only.end();
+}
+
+absl::Status Bench::Measure(const std::string& what, absl::FunctionRef<absl::Status()> measure) {
+  if (absl::Now() >= end_) {
+    Emit({{"kind", "left_out"}, {"what", what}});
+    return absl::OkStatus();
+  }
+  absl::Status status = measure();
+  if (status.ok() && !options_.spoil.empty() && absl::StrContains(what, options_.spoil)) {
+    status = absl::InternalError("spoiled");
+  }
+  if (status.ok()) return status;
+  const bool wrong = !absl::IsResourceExhausted(status);
+  num_wrong_ += wrong ? 1 : 0;
+  Emit({{"kind", wrong ? "wrong" : "skipped"}, {"what", what}, {"reason", std::string(status.message())}});
+  return Synchronize(stream());
 }
 
 int Bench::Sets(int64_t bytes_of_one) const {

@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "tests/devices/test_device.h"
 #include "workers/ops/gemm/weight.h"
@@ -24,8 +25,10 @@ namespace switchyard {
 
 struct BenchOptions {
   bool tiny = false;
-  bool quick = false;             // few repeats
-  std::vector<std::string> only;  // parts to run; empty: all
+  bool quick = false;                               // few repeats
+  std::vector<std::string> only;                    // parts to run; empty: all
+  absl::Duration limit = absl::InfiniteDuration();  // what would begin later is left out
+  std::string spoil;                                // measurements whose name has this count as wrong: for tests
 };
 
 struct Timing {
@@ -64,6 +67,12 @@ class Bench {
   // Ops on the CPU, for checks, run on this.
   const Stream& cpu() const { return cpu_; }
 
+  // One measurement.  A failure is a line "wrong" and is counted, too little memory a line "skipped", too little time
+  // one "left_out": then the next one goes on.  Returns an error only where the device keeps it, so that nothing more
+  // can run.
+  absl::Status Measure(const std::string& what, absl::FunctionRef<absl::Status()> measure);
+  int64_t num_wrong() const { return num_wrong_; }
+
   // How many sets of inputs of this size are to take turns, so that none is in the L2 cache when its turn comes.
   int Sets(int64_t bytes_of_one) const;
 
@@ -88,6 +97,8 @@ class Bench {
 
  private:
   const BenchOptions options_;
+  const absl::Time end_;
+  int64_t num_wrong_ = 0;
   TestStream stream_;
   ThreadPool cpu_pool_;
   const Stream cpu_;

@@ -99,10 +99,10 @@ absl::Status BenchResolve(Bench* bench, int64_t rows) {
 
 absl::Status BenchElements(Bench* bench) {
   for (const int64_t rows : {bench->Pick(32, 3), bench->Pick(8192, 9)}) {
-    RETURN_IF_ERROR(BenchClamp(bench, rows));
-    RETURN_IF_ERROR(BenchGather(bench, rows));
-    RETURN_IF_ERROR(BenchCounts(bench, rows));
-    RETURN_IF_ERROR(BenchResolve(bench, rows));
+    RETURN_IF_ERROR(bench->Measure("clamp", [&] { return BenchClamp(bench, rows); }));
+    RETURN_IF_ERROR(bench->Measure("gather", [&] { return BenchGather(bench, rows); }));
+    RETURN_IF_ERROR(bench->Measure("count experts", [&] { return BenchCounts(bench, rows); }));
+    RETURN_IF_ERROR(bench->Measure("resolve tokens", [&] { return BenchResolve(bench, rows); }));
   }
   return absl::OkStatus();
 }

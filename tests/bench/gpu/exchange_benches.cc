@@ -211,7 +211,8 @@ absl::Status BenchExchange(Bench* bench) {
                          .top_k = bench->Pick(8, 2),
                          .width = bench->Pick(2048, 64),
                          .layout = moe::ExpertLayout::Contiguous(static_cast<int>(experts), kRanks)};
-    RETURN_IF_ERROR(BenchScene(bench, scene, experts));
+    RETURN_IF_ERROR(
+        bench->Measure(absl::StrCat("exchange T=", rows), [&] { return BenchScene(bench, scene, experts); }));
   }
   return absl::OkStatus();
 }

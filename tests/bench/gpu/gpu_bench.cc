@@ -1,13 +1,15 @@
 // Measures the GPU's kernels, MoE layers and whole models: a line of JSON each on standard output, for gpu_report.py.
 //
-//   gpu_bench [--quick] [--tiny] [--only=PART[,PART...]]      PART: ceilings products rows elements exchange attention
-//   moe models
+//   gpu_bench [--quick] [--tiny] [--seconds=N] [--only=PART[,PART...]]      PART: ceilings products rows elements
+//   exchange attention moe models
 //
-// --tiny is for the CUDA emulation: small shapes, answers checked, no times.  Every answer is checked; the first wrong
-// one ends it with status 1.  Without a GPU: one line, status 77.
+// --tiny is for the CUDA emulation: small shapes, answers checked, no times.  Every answer is checked; a wrong one has
+// a line in place of its figure, and makes status 1 at the end.  What would begin after N seconds is left out.  Without
+// a GPU: one line, status 77.  (--spoil=TEXT: what has TEXT in its name counts as wrong.)
 #include <cstdio>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tests/bench/gpu/parts.h"
@@ -36,8 +38,12 @@ bool Parse(int argc, char** argv, BenchOptions* options) {
       options->tiny = true;
     } else if (absl::ConsumePrefix(&arg, "--only=")) {
       options->only = absl::StrSplit(arg, ',');
+    } else if (absl::ConsumePrefix(&arg, "--spoil=")) {
+      options->spoil = std::string(arg);
+    } else if (int64_t seconds; absl::ConsumePrefix(&arg, "--seconds=") && absl::SimpleAtoi(arg, &seconds)) {
+      options->limit = absl::Seconds(seconds);
     } else {
-      std::fprintf(stderr, "gpu_bench: cannot take %s; flags: --quick --tiny --only=PART,...\n", argv[i]);
+      std::fprintf(stderr, "gpu_bench: cannot take %s; flags: --quick --tiny --seconds=N --only=PART,...\n", argv[i]);
       return false;
     }
   }
@@ -76,11 +82,11 @@ int Main(int argc, char** argv) {
     if (!bench.Wants(part.name)) continue;
     std::fprintf(stderr, "gpu_bench: %s\n", part.name);
     if (const absl::Status status = part.run(&bench); !status.ok()) {
-      std::fprintf(stderr, "gpu_bench: %s: %s\n", part.name, status.ToString().c_str());
+      bench.Emit({{"kind", "wrong"}, {"what", part.name}, {"reason", std::string(status.message())}});
       return 1;
     }
   }
-  return 0;
+  return bench.num_wrong() == 0 ? 0 : 1;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Joins the lines of gpu_bench and moe_peers.py: tables, then one line of JSON.
+"""Joins the lines of gpu_bench and peers.py: tables, then one line of JSON.
 
 usage: gpu_report.py FILE...    lines of JSON, also of several files.  What was not measured is null, never a guess.
 """
@@ -19,9 +19,10 @@ def read(files):
     for file in files:
         for number, text in enumerate(Path(file).read_text().splitlines(), 1):
             try:
-                lines.append(json.loads(text))
-            except ValueError:
-                sys.exit(f"gpu_report.py: {file}:{number}: no JSON: {text[:80]}")
+                if text.strip():
+                    lines.append(json.loads(text))
+            except ValueError:  # cut off by the end of its program
+                lines.append({"kind": "wrong", "what": f"{Path(file).name}:{number}", "reason": f"no JSON: {text[:80]}"})
     return lines
 
 
@@ -39,12 +40,15 @@ class Report:
         for line in lines:
             self.of.setdefault(line["kind"], []).append(line)
         self.tiny = any(line.get("tiny") for line in lines)
-        copy, gemm = self.first("copy"), self.first("gemm")
-        self.copy_rate = ratio(copy.get("bytes"), copy.get("seconds"))  # bytes read and written a second
-        self.gemm_rate = ratio(gemm.get("flops"), gemm.get("seconds"))
+        self.copy_rate = self.ceiling("copy", "bytes")  # bytes read and written a second
+        self.gemm_rate = self.ceiling("gemm", "flops")
 
     def all(self, kind):
         return self.of.get(kind, [])
+
+    def ceiling(self, kind, amount):
+        """The best of what was measured, ours or PyTorch's."""
+        return max((rate for line in self.all(kind) if (rate := ratio(line.get(amount), line.get("seconds"))) is not None), default=None)
 
     def first(self, kind):
         return (self.all(kind) or [{}])[0]
@@ -61,11 +65,19 @@ class Report:
 
     # --- tables
     def ops(self):
-        rows = [["op", "shape", "us", "GB/s", "of copy", "TFLOP/s", "of GEMM"]]
-        rows.append(self.row(["copy", "512 MiB"], self.first("copy")))
-        rows.append(self.row(["gemm", f"{self.first('gemm').get('side')}^3"], self.first("gemm")))
-        rows += [self.row([line["op"], line["shape"]], line) for line in self.all("op")]
+        rows = [["op", "shape", "us", "GB/s", "of copy", "TFLOP/s", "of GEMM", "peer us", "peer/ours", "peer"]]
+        for kind, shape in (("copy", "512 MiB"), ("gemm", f"{self.first('gemm').get('side')}^3")):
+            rows += [self.row([kind, shape], line) + ["", "", line.get("by", "ours")] for line in self.all(kind)]
+        for line in self.all("op"):
+            peer = self.op_peer(line)
+            rows.append(self.row([line["op"], line["shape"]], line) +
+                        [cell(peer.get("seconds"), 1e6), cell(ratio(peer.get("seconds"), line["seconds"]), 1, 2), peer.get("peer", "")])
         table(rows)
+
+    def op_peer(self, mine):
+        """The fastest right one of the same op and shape."""
+        same = [line for line in self.all("op_peer") if (line["op"], line["shape"]) == (mine["op"], mine["shape"]) and line.get("seconds")]
+        return min(same, key=lambda line: line["seconds"], default={})
 
     def peer_of(self, mine, peer):
         """That peer's line of the same rows; a wrong answer or another routing counts as missing."""
@@ -84,7 +96,7 @@ class Report:
         ratios, details, incomplete = [], [], False
         for mine in self.all("moe"):
             peers = [self.peer_of(mine, peer).get("seconds") for peer in PEERS]
-            incomplete |= None in peers
+            incomplete |= peers == [None] * len(peers)
             best = min((time for time in peers if time is not None), default=None)
             of_best = ratio(best, mine["seconds"])  # 1: as fast; more is better
             if of_best is not None:
@@ -125,6 +137,11 @@ class Report:
         shares = [self.rates(line, "expert_seconds")[4] for line in self.all("moe") if line["tokens"] >= LARGE]
         return min((share for share in shares if share is not None), default=None)
 
+    def prefill_ratio(self):
+        """SDPA's time over ours, the worst of prefill attention."""
+        return min((share for line in self.all("op") if line["op"] == "attention prefill"
+                    if (share := ratio(self.op_peer(line).get("seconds"), line["seconds"])) is not None), default=None)
+
     def flip_rate(self):
         return max((line["rate"] for line in self.all("flips") if line["rate"] is not None), default=None)
 
@@ -140,18 +157,24 @@ def main(files):
     print()
     report.models()
     for line in report.all("peer_missing"):
-        where = f" at {line['model']} T={line['tokens']}" if "model" in line else ""
+        where = f" at {line['model']} T={line['tokens']}" if "model" in line else f" at {line['what']}" if "what" in line else ""
         print(f"missing: {line['peer']}{where}: {line['reason']}")
-    for line in report.all("moe_peer"):
+    for line in report.all("moe_peer") + report.all("op_peer") + report.all("gemm"):
         if line.get("wrong"):
-            print(f"wrong answer: {line['peer']} at {line['model']} T={line['tokens']}: off by {line['difference']:.3g}")
+            where = f"{line['model']} T={line['tokens']}" if "model" in line else f"{line.get('op', 'gemm')} {line.get('shape', '')}"
+            print(f"wrong answer: {line.get('peer', 'torch')} at {where}: off by {line['difference']:.3g}")
     for line in report.all("skipped"):
-        print(f"skipped: {line['model']}: {line['reason']}")
+        print(f"skipped: {line['what']}: {line['reason']}")
+    for line in report.all("left_out"):
+        print(f"left out: {line['what']}")
+    for line in report.all("wrong"):
+        print(f"WRONG: {line['what']}: {line['reason']}")
     for line in report.all("flips"):
         print(f"{line['model']}: {line['flips']} of {line['compared']} greedy tokens differ from those under --deterministic")
     finish("gpu", {"decode_b1_bandwidth": report.decode_bandwidth(1), "decode_b32_bandwidth": report.decode_bandwidth(32),
-                   "expert_gemm_rate": report.expert_rate(), "moe_layer_worst_ratio": worst, "flip_rate": report.flip_rate()},
-           {"moe_layer_incomplete": incomplete, "tiny": report.tiny, "copy_bytes_per_second": report.copy_rate,
+                   "expert_gemm_rate": report.expert_rate(), "moe_layer_worst_ratio": worst,
+                   "prefill_attention_worst_ratio": report.prefill_ratio(), "flip_rate": report.flip_rate()},
+           {"wrong": len(report.all("wrong")), "left_out": len(report.all("left_out")), "moe_layer_incomplete": incomplete, "tiny": report.tiny, "copy_bytes_per_second": report.copy_rate,
             "gemm_flops": report.gemm_rate, "peers": sorted({line["peer"] for line in report.all("moe_peer")}),
             "device": report.first("device"), "moe": moe, "decode": report.all("decode"), "prefill": report.all("prefill"),
             "ops": report.all("op")})

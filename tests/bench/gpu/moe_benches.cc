@@ -237,8 +237,17 @@ absl::Status MoeBench::Run(int64_t tokens) {
 absl::Status BenchMoe(Bench* bench) {
   for (const MoeBenchShape& shape : MoeBenchShapes(bench->options().tiny)) {
     MoeBench layer(bench, shape);
-    RETURN_IF_ERROR(layer.MakeWeights());
-    for (const int64_t tokens : MoeBenchTokens(bench->options().tiny)) RETURN_IF_ERROR(layer.Run(tokens));
+    bool made = false;
+    RETURN_IF_ERROR(bench->Measure(absl::StrCat("moe ", shape.model, " weights"), [&]() -> absl::Status {
+      RETURN_IF_ERROR(layer.MakeWeights());
+      made = true;
+      return absl::OkStatus();
+    }));
+    if (!made) continue;
+    for (const int64_t tokens : MoeBenchTokens(bench->options().tiny)) {
+      RETURN_IF_ERROR(
+          bench->Measure(absl::StrCat("moe ", shape.model, " T=", tokens), [&] { return layer.Run(tokens); }));
+    }
   }
   return absl::OkStatus();
 }

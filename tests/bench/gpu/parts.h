@@ -1,4 +1,4 @@
-// The parts of gpu_bench.  Each prints a line of JSON a figure, and ends with an error at the first wrong answer.
+// The parts of gpu_bench.  Each prints a line of JSON a figure (Bench::Measure); an error is one that the device keeps.
 #pragma once
 
 #include "absl/status/status.h"

@@ -75,12 +75,14 @@ absl::Status BenchCopy(Bench* bench) {
 }  // namespace
 
 absl::Status BenchCeilings(Bench* bench) {
-  RETURN_IF_ERROR(BenchCopy(bench));
-  const int64_t side = bench->Pick(8192, 64);
-  Timing timing;
-  ASSIGN_OR_RETURN(timing, TimeProduct(bench, {"ceiling", side, side, side}));
-  bench->Emit({{"kind", "gemm"}, {"side", side}, {"flops", 2.0 * side * side * side}}, timing);
-  return absl::OkStatus();
+  RETURN_IF_ERROR(bench->Measure("copy", [&] { return BenchCopy(bench); }));
+  return bench->Measure("gemm", [&]() -> absl::Status {
+    const int64_t side = bench->Pick(8192, 64);
+    Timing timing;
+    ASSIGN_OR_RETURN(timing, TimeProduct(bench, {"ceiling", side, side, side}));
+    bench->Emit({{"kind", "gemm"}, {"side", side}, {"flops", 2.0 * side * side * side}}, timing);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status BenchProducts(Bench* bench) {
@@ -90,14 +92,17 @@ absl::Status BenchProducts(Bench* bench) {
     std::vector<ProductShape> shapes = {{"qkv", m, qkv, hidden}, {"o", m, hidden, heads}};
     if (m <= 64) shapes.push_back({"lm_head", m, vocab, hidden});
     for (const ProductShape& shape : shapes) {
-      Timing timing;
-      ASSIGN_OR_RETURN(timing, TimeProduct(bench, shape));
-      bench->Emit({{"kind", "op"},
-                   {"op", absl::StrCat("gemm ", shape.name)},
-                   {"shape", absl::StrCat("M=", m, " N=", shape.n, " K=", shape.k)},
-                   {"bytes", 2.0 * (m * shape.k + shape.n * shape.k + m * shape.n)},
-                   {"flops", 2.0 * m * shape.n * shape.k}},
-                  timing);
+      RETURN_IF_ERROR(bench->Measure(absl::StrCat("gemm ", shape.name, " M=", m), [&]() -> absl::Status {
+        Timing timing;
+        ASSIGN_OR_RETURN(timing, TimeProduct(bench, shape));
+        bench->Emit({{"kind", "op"},
+                     {"op", absl::StrCat("gemm ", shape.name)},
+                     {"shape", absl::StrCat("M=", m, " N=", shape.n, " K=", shape.k)},
+                     {"bytes", 2.0 * (m * shape.k + shape.n * shape.k + m * shape.n)},
+                     {"flops", 2.0 * m * shape.n * shape.k}},
+                    timing);
+        return absl::OkStatus();
+      }));
     }
   }
   return absl::OkStatus();

@@ -242,10 +242,10 @@ absl::Status BenchSampling(Bench* bench, int64_t rows, const char* name, const b
 
 absl::Status BenchRowOps(Bench* bench) {
   for (const int64_t rows : {bench->Pick(32, 3), bench->Pick(8192, 9)}) {
-    RETURN_IF_ERROR(BenchNorm(bench, rows));
-    RETURN_IF_ERROR(BenchEmbed(bench, rows));
-    RETURN_IF_ERROR(BenchRouter(bench, rows));
-    RETURN_IF_ERROR(BenchOrderAndCombine(bench, rows));
+    RETURN_IF_ERROR(bench->Measure("norm", [&] { return BenchNorm(bench, rows); }));
+    RETURN_IF_ERROR(bench->Measure("embed", [&] { return BenchEmbed(bench, rows); }));
+    RETURN_IF_ERROR(bench->Measure("router", [&] { return BenchRouter(bench, rows); }));
+    RETURN_IF_ERROR(bench->Measure("expert order", [&] { return BenchOrderAndCombine(bench, rows); }));
   }
   const int64_t batch = bench->Pick(32, 3);
   batching::SamplingParams greedy, drawn;
@@ -253,8 +253,9 @@ absl::Status BenchRowOps(Bench* bench) {
   drawn.temperature = 0.02;  // of logits within ±1/4
   drawn.top_p = 0.95;
   drawn.seed = 7;
-  RETURN_IF_ERROR(BenchSampling(bench, batch, "sample greedy", greedy));
-  return BenchSampling(bench, batch, "sample top_p", drawn);
+  RETURN_IF_ERROR(
+      bench->Measure("sample greedy", [&] { return BenchSampling(bench, batch, "sample greedy", greedy); }));
+  return bench->Measure("sample top_p", [&] { return BenchSampling(bench, batch, "sample top_p", drawn); });
 }
 
 }  // namespace switchyard

@@ -1,43 +1,73 @@
 #!/usr/bin/env bash
-# The GPU benchmarks: builds gpu_bench (or takes a packed one), runs it and moe_peers.py, joins both.  Without a GPU: one line, status 77.
-# usage: run.sh [--pack DIR] [--vllm-wheel FILE] [--quick] [--only=PART,...]
-#   --pack DIR   what tests/gpu/pack.sh made: for a machine without compiler
-#   $PYTHON      with torch and triton, for the peers (default python3); $OUT: also leaves lines and tables there
-set -euo pipefail
+# The GPU benchmarks: builds gpu_bench (or takes a packed one), runs it part by part, then the peers, within a budget of time, and joins all lines.
+# A wrong answer or a crash costs what it is about, is a line, and makes status 1.  Without a GPU: one line, status 77.
+# usage: run.sh [--pack=FILE|DIR] [--minutes=9] [--quick] [--tiny] [--only=PART,...]
+#   --pack      what tests/gpu/pack.sh made: for a machine without compiler
+#   --tiny      for the emulation: small shapes, no times
+#   PART        ceilings products attention moe models rows elements exchange peers: also the order, without --only
+#   $PYTHON     for the peers, with torch (default python3); $OUT (default build/gpu/out): gpu_bench.jsonl and gpu_peers.jsonl as they are made,
+#               gpu_bench.log, gpu_tables.txt at the end
+set -uo pipefail
 cd "$(dirname "$0")/../../.."
-pack= wheel=() both=() ours=()
-while [ $# -gt 0 ]; do
-  case "$1" in
-    --pack | --vllm-wheel)
-      [ -n "${2:-}" ] || { echo "run.sh gpu: $1 needs a value" >&2; exit 2; }
-      if [ "$1" = --pack ]; then pack=$2; else wheel=("$1" "$2"); fi
-      shift
-      ;;
-    --quick) both+=("$1") ;;
-    --only=*) ours+=("$1") ;;
-    *) echo "run.sh gpu: cannot take $1; flags: --pack DIR, --vllm-wheel FILE, --quick, --only=PART,..." >&2; exit 2 ;;
+. tests/gpu/libraries.sh
+pack= minutes=9 both=() device=() parts=(ceilings products attention moe peers models rows elements exchange)
+for argument in "$@"; do
+  case "$argument" in
+    --pack=*) pack=${argument#*=} ;;
+    --minutes=*) minutes=${argument#*=} ;;
+    --quick) both+=("$argument") ;;
+    --tiny) both+=("$argument") device=(--device=cpu) ;;
+    --only=*) IFS=, read -ra parts <<<"${argument#*=}" ;;
+    *) echo "run.sh gpu: cannot take $argument; flags: --pack=FILE, --minutes=N, --quick, --tiny, --only=PART,..." >&2; exit 2 ;;
   esac
-  shift
 done
-compgen -G '/dev/nvidia[0-9]*' >/dev/null || nvidia-smi -L >/dev/null 2>&1 || { echo "no GPU here"; exit 77; }
-
+[[ "$minutes" =~ ^[0-9]+$ ]] || { echo "run.sh gpu: --minutes=$minutes is no number" >&2; exit 2; }
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 if [ -n "$pack" ]; then
-  program=$pack/bin/gpu_bench
-  . tests/gpu/libraries.sh
+  pack=$(unpack "$pack" "$scratch") || { echo "run.sh gpu: no pack" >&2; exit 2; }
+  programs=$pack/bin
   head -n 1 "$pack/made_from.txt"
-  find_libraries "$pack/cuda_libraries.txt" || true  # the loader reports one that is missing, too
+  find_libraries "$pack/cuda_libraries.txt"
 else
-  deploy/install-deps.sh --cuda
-  deploy/build.sh gpu_bench
-  program=build/release/bin/gpu_bench
+  deploy/sees_gpu.sh || { echo "no GPU here"; exit 77; }
+  deploy/install-deps.sh --cuda && deploy/build.sh gpu_bench gpu_probe || exit 1
+  programs=build/release/bin
 fi
-out=${OUT:-$(mktemp -d)}
-[ -n "${OUT:-}" ] || trap 'rm -rf "$out"' EXIT
-python=${PYTHON:-python3}
-"$program" "${both[@]}" "${ours[@]}" >"$out/gpu_bench.jsonl"
-# Peers that fail say so in their lines; the tables then have a gap.
-case "${ours[*]}" in
-  '' | *moe*) "$python" -B tests/bench/gpu/moe_peers.py "${both[@]}" "${wheel[@]}" >"$out/moe_peers.jsonl" || echo "moe_peers.py: status $?" >&2 ;;
-  *) : >"$out/moe_peers.jsonl" ;;
-esac
-"$python" -B tests/bench/gpu/gpu_report.py "$out/gpu_bench.jsonl" "$out/moe_peers.jsonl" | tee "$out/gpu_tables.txt"
+timeout 60 "$programs/gpu_probe"
+case $? in 0) ;; 2) echo "no GPU here"; exit 77 ;; *) exit 1 ;; esac
+
+out=${OUT:-build/gpu/out}
+mkdir -p "$out"
+ours=$out/gpu_bench.jsonl peers=$out/gpu_peers.jsonl log=$out/gpu_bench.log
+: >"$ours"
+: >"$peers"
+: >"$log"
+end=$((SECONDS + minutes * 60 - 10)) bad=0
+# run_part PART FILE COMMAND...: what it prints goes to FILE, and to the log what it says.
+run_part() {
+  local part=$1 file=$2 left=$((end - SECONDS)) began=$SECONDS status
+  shift 2
+  if [ $left -lt 5 ]; then
+    printf '{"kind": "left_out", "what": "%s"}\n' "$part" >>"$file"
+    return
+  fi
+  timeout -k 5 $left "$@" --seconds=$((left - 4)) </dev/null >>"$file" 2>>"$log"
+  status=$?
+  echo "$part: status $status, $((SECONDS - began)) s"
+  case $status in
+    0) ;;
+    1) bad=1 ;;  # and its lines say what was wrong
+    *) bad=1; printf '\n{"kind": "wrong", "what": "%s", "reason": "ended with status %s"}\n' "$part" $status >>"$file" ;;
+  esac
+  sync "$file" "$log" 2>/dev/null
+}
+for part in "${parts[@]}"; do
+  if [ "$part" = peers ]; then
+    run_part peers "$peers" "${PYTHON:-python3}" -B tests/bench/gpu/peers.py "${both[@]}" "${device[@]}"
+  else
+    run_part "$part" "$ours" "$programs/gpu_bench" "${both[@]}" --only="$part"
+  fi
+done
+"${PYTHON:-python3}" -B tests/bench/gpu/gpu_report.py "$ours" "$peers" | tee "$out/gpu_tables.txt" || bad=1
+exit $bad

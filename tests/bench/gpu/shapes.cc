@@ -47,6 +47,8 @@ std::vector<model::ModelConfig> BenchModels(bool tiny) {
     return {small};
   }
 
+  qwen.model_type = "Qwen3-30B-A3B, 8 layers";  // all 48 are only made in minutes
+  qwen.layers.resize(8);
   model::ModelConfig olmoe = qwen;  // of the same hidden size, head size and top-k
   olmoe.model_type = "OLMoE-1B-7B";
   olmoe.vocab_size = 50304, olmoe.context = 4096;

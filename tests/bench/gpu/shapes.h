@@ -21,7 +21,7 @@ std::vector<MoeBenchShape> MoeBenchShapes(bool tiny);
 // Token counts of a layer's call.
 std::vector<int64_t> MoeBenchTokens(bool tiny);
 
-// Whole models, as their config.json has them.  model_type names them.
+// Models as their config.json has them, the largest with fewer layers.  model_type names them.
 std::vector<model::ModelConfig> BenchModels(bool tiny);
 
 }  // namespace switchyard

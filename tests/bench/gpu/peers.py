@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The MoE layer of others on the same GPU: gate and up, SwiGLU, down, and the sum by the top-k weights, with the routing given.
+"""What others need for the same work on the same GPU, by what this Python has: lines of JSON for gpu_report.py.
 
-Peers: PyTorch's grouped matmul, and the Triton kernel of vLLM's fused MoE, whose source is taken from a wheel of vLLM
-that the caller has (--vllm-wheel; nothing else of it is imported) with block sizes tuned here.  Prints lines of JSON for
-gpu_report.py: one a peer and size, or one that says why a peer is missing.  Answers are checked in fp32.
+A copy and a matrix product (PyTorch's, which is cuBLAS's: with ours the roofline), dense products, attention (SDPA, the best of its
+backends), and MoE layers (gate and up, SwiGLU, down, and the sum by the top-k weights, with the routing given): by vLLM's fused_experts where
+vLLM is installed, and by PyTorch's grouped_mm.  Answers are checked in fp32; a peer that is not here has a line that says why.
 
 --device=cpu --tiny is for looking whether the logic holds: no times.
 """
@@ -12,11 +12,10 @@ import json
 import math
 import statistics
 import sys
-import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from vllm_peer import VllmPeer  # noqa: E402
 
 MASK = (1 << 64) - 1
 SETS = 4
@@ -58,8 +57,7 @@ class Layer:
     def __init__(self, torch, device, shape):
         self.torch, self.device = torch, device
         self.hidden, self.ffn, self.experts, self.top_k = shape
-        # Triton's interpreter takes bf16's bits for integers in a product.
-        self.dtype = torch.float16 if device == "cpu" else torch.bfloat16
+        self.dtype = torch.bfloat16
         generator = torch.Generator(device=device).manual_seed(1)
 
         def draw(*size):
@@ -155,6 +153,19 @@ class TorchPeer:
         return run, {}
 
 
+class VllmPeer:
+    """vLLM's fused MoE, its sorting included, with the block sizes that it has for this GPU."""
+
+    def __init__(self, torch):
+        import vllm
+        from vllm.model_executor.layers.fused_moe import fused_experts
+        self.fused_experts = fused_experts
+        self.name = f"vllm {vllm.__version__} fused_experts"
+
+    def prepare(self, layer, tokens, calls, quick):
+        return lambda call: self.fused_experts(call["x"], layer.gate_up, layer.down, call["weight"], call["idx"]), {}
+
+
 def measure(torch, peer, layer, model, tokens, options):
     calls, checksum = layer.calls(tokens)
     run, more = peer.prepare(layer, tokens, calls, options.quick)
@@ -168,46 +179,50 @@ def measure(torch, peer, layer, model, tokens, options):
     return True
 
 
+def moe_peers(torch, options, end):
+    peers, good = [], True
+    for name, make in (("torch grouped_mm", TorchPeer), ("vllm fused_experts", VllmPeer)):
+        try:
+            peers.append(make(torch))
+        except Exception as error:
+            say({"kind": "peer_missing", "peer": name, "reason": f"{type(error).__name__}: {error}"})
+    for model, shape in (TINY if options.tiny else MODELS).items():
+        layer = Layer(torch, options.device, shape)
+        for tokens in [1, 5] if options.tiny else [2 ** i for i in range(14)]:
+            for peer in peers:
+                if time.monotonic() > end:
+                    say({"kind": "left_out", "what": f"peer {peer.name} {model} T={tokens}"})
+                    continue
+                try:
+                    good &= measure(torch, peer, layer, model, tokens, options)
+                except Exception as error:
+                    say({"kind": "peer_missing", "peer": peer.name, "model": model, "tokens": tokens,
+                         "reason": f"{type(error).__name__}: {str(error)[:300]}"})
+        del layer
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vllm-wheel", help="a wheel of vLLM, from which the kernel's source is read")
-    parser.add_argument("--quick", action="store_true", help="few repeats and block sizes")
+    parser.add_argument("--quick", action="store_true", help="few repeats")
     parser.add_argument("--tiny", action="store_true", help="small shapes, no times")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=1e9, help="what would begin later is left out")
     parser.add_argument("--routing", nargs=4, type=int, metavar=("TOKENS", "EXPERTS", "TOP_K", "SET"),
                         help="only print that routing's checksum")
     options = parser.parse_args()
+    end = time.monotonic() + options.seconds
     if options.routing:
         print(routing(*options.routing)[1])
         return 0
     try:
         import torch
     except ImportError as error:
-        say({"kind": "peer_missing", "peer": "torch grouped_mm", "reason": str(error)})
-        say({"kind": "peer_missing", "peer": "vllm fused_moe_kernel", "reason": "needs torch"})
+        say({"kind": "peer_missing", "peer": "torch", "reason": str(error)})
         return 0
-    good = True
-    with tempfile.TemporaryDirectory() as folder:
-        peers = []
-        for name, make in (("torch grouped_mm", lambda: TorchPeer(torch)),
-                           ("vllm fused_moe_kernel", lambda: VllmPeer(torch, options.vllm_wheel, folder))):
-            try:
-                if name.startswith("vllm") and not options.vllm_wheel:
-                    raise RuntimeError("no --vllm-wheel was given")
-                peers.append(make())
-            except Exception as error:  # whatever is wrong with the wheel: the other peer still runs
-                say({"kind": "peer_missing", "peer": name, "reason": f"{type(error).__name__}: {error}"})
-        for model, shape in (TINY if options.tiny else MODELS).items():
-            layer = Layer(torch, options.device, shape)
-            for tokens in [1, 5] if options.tiny else [2 ** i for i in range(14)]:
-                for peer in list(peers):
-                    try:
-                        good &= measure(torch, peer, layer, model, tokens, options)
-                    except Exception as error:
-                        say({"kind": "peer_missing", "peer": peer.name, "model": model, "tokens": tokens,
-                             "reason": f"{type(error).__name__}: {str(error)[:300]}"})
-            del layer
-    return 0 if good else 1
+    from op_peers import op_peers
+    good = op_peers(torch, options, end, say, device_seconds)
+    return 0 if moe_peers(torch, options, end) and good else 1
 
 
 if __name__ == "__main__":
