@@ -111,6 +111,7 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_moe_tokens_received_total", {"counter", "", ""}},
       {"switchyard_worker_group_faults_total", {"counter", "", ""}},
       {"switchyard_worker_graph_steps_total", {"counter", "", ""}},
+      {"switchyard_worker_cublas_refusals_total", {"counter", "", ""}},
       {"switchyard_worker_expert_hits_total", {"counter", "", ""}},
       {"switchyard_worker_expert_misses_total", {"counter", "", ""}},
       {"switchyard_worker_expert_late_total", {"counter", "", ""}},

@@ -69,6 +69,7 @@ class WorkerMetrics {
   prometheus::Gauge* group_epoch = nullptr;
   prometheus::Counter* group_faults = nullptr;
   prometheus::Counter* graph_steps = nullptr;
+  prometheus::Counter* cublas_refusals = nullptr;
   prometheus::Gauge* device_bytes = nullptr;
   prometheus::Counter* expert_hits = nullptr;
   prometheus::Counter* expert_misses = nullptr;

@@ -28,8 +28,4 @@ int LaunchWgmma(const CudaCall& call, const GemmProblem& problem, const CudaGemm
 // the device once; thread-safe.
 bool TakesWgmma(int device);
 
-// How often, in this process, cuBLASLt refused a product that it was chosen for, so that LaunchGemm took over.
-// Thread-safe.  Defined in gemm_cuda.cu.
-int64_t NumCublasRefusals();
-
 }  // namespace switchyard::ops::cuda
