@@ -14,6 +14,8 @@ struct GemmProblem : CudaGemmArgs {
 };
 
 GemmProblem ProblemOf(const CudaGemmArgs& args);
+// In bytes, of the rows of x, y and a dense product's weight; up to 256.
+int64_t CommonAlignment(const CudaGemmArgs& args);
 // The facts that a choice of a kernel is made by.
 CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& problem, bool grouped);
 

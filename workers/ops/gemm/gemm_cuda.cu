@@ -66,14 +66,6 @@ struct ShapeKey {
   auto operator<=>(const ShapeKey&) const = default;
 };
 
-int64_t CommonAlignment(const CudaGemmArgs& args) {
-  uintptr_t bits = reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.weight) |
-                   reinterpret_cast<uintptr_t>(args.y) | 256;
-  bits |= static_cast<uintptr_t>((args.x_stride | args.w_stride) * CudaElemBytes(args.dtype));
-  bits |= static_cast<uintptr_t>(args.y_stride * CudaElemBytes(args.y_dtype));
-  return static_cast<int64_t>(bits & -bits);
-}
-
 // The epilogue's bias has the type of y, and fp64 has no such epilogue; others are added by a kernel of ours.
 bool BiasInEpilogue(const CudaGemmArgs& args) {
   return args.bias != nullptr && args.y_dtype == args.dtype && args.dtype != kCudaF64;
@@ -176,7 +168,6 @@ class CublasDevice {
                           .y_dtype = args.y_dtype,
                           .bias = BiasInEpilogue(args),
                           .accumulate = args.accumulate};
-    if (key.alignment < 16 && key.dtype != kCudaF32 && key.dtype != kCudaF64) return false;
     const std::lock_guard<std::mutex> lock(mu_);
     if (handle_ == nullptr && cublasLtCreate(&handle_) != CUBLAS_STATUS_SUCCESS) return false;
     if (planned_.size() >= kMaxCachedShapes) planned_.clear();
