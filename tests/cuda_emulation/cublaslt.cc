@@ -278,6 +278,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *num_found = 0;
   Sizes size{};
   if (const auto s = Check(*desc, *a, *b, *c, *d, &size); s != CUBLAS_STATUS_SUCCESS) return s;
+  // The library need not name an algorithm for a bias whose address it cannot see.
+  if (desc->epilogue == CUBLASLT_EPILOGUE_BIAS && desc->bias == nullptr) return CUBLAS_STATUS_NOT_SUPPORTED;
   // One that splits k, if it may and has room; and one that needs nothing.
   if (preference->max_workspace >= kSplitWorkspace && preference->reductions != CUBLASLT_REDUCTION_SCHEME_NONE) {
     FillResult(kSplitWorkspace, preference->alignment, &results[(*num_found)++]);

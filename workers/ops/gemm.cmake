@@ -22,7 +22,11 @@ sy_library(sy_ops_gemm
   DEPS sy_tensor sy_isa sy_ops sy_ops_common absl::span absl::status absl::statusor absl::strings)
 
 # Which CUDA kernel a product takes: needs no CUDA itself.
-sy_library(sy_gemm_choice_cuda SRCS gemm/gemm_choice_cuda.cc PRIVATE sy_tensor)
+sy_library(sy_gemm_choice_cuda
+  SRCS
+    gemm/cublas_refusals.cc
+    gemm/gemm_choice_cuda.cc
+  PRIVATE sy_base sy_tensor)
 sy_cuda_library(sy_gemm_cuda
   SRCS
     gemm/gemm_cuda.cu

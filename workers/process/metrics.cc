@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "proto/support/host_port.h"
+#include "workers/ops/gemm/cublas_refusals.h"
 
 namespace switchyard::worker {
 namespace {
@@ -48,6 +49,8 @@ constexpr Row<prometheus::Counter> kCounters[] = {
      &M::graph_captures},
     {"switchyard_worker_graph_capture_seconds_total", "Seconds in which they were captured.",
      &M::graph_capture_seconds},
+    {"switchyard_worker_cublas_refusals_total", "Products that cuBLASLt refused, so that a slower kernel took them.",
+     &M::cublas_refusals},
     {"switchyard_worker_expert_hits_total", "Experts of a budget's that were there when a layer needed them.",
      &M::expert_hits},
     {"switchyard_worker_expert_misses_total", "Experts of a budget's that a layer had to have copied.",
@@ -342,6 +345,7 @@ void WorkerMetrics::ObserveStep(const batching::RankResult& result) {
   exchange_seconds->Observe(result.timings.exchange_seconds);
   head_seconds->Observe(result.timings.head_seconds);
   rows->Increment(static_cast<double>(result.rows));
+  cublas_refusals->Increment(static_cast<double>(ops::NumCublasRefusals()) - cublas_refusals->Value());
   expert_rows->Increment(static_cast<double>(result.expert_rows));
   rows_sent->Increment(static_cast<double>(result.rows_sent));
   rows_received->Increment(static_cast<double>(result.rows_received));

@@ -1,4 +1,4 @@
-// The model on the device against the model on the CPU, with the same random weights.
+// The model on the device in bf16 against the model on the CPU in fp32, with the same random weights.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,8 +7,8 @@
 
 namespace switchyard {
 
-// The first layers alone, and the logits of a few tokens: half of the rows must be within 2 % of the CPU's norm, and no
-// row be off entirely.  (A row where a rounding chose another expert is not near.)
+// The first layers alone, and the logits of decodes behind 4 Ki keys and behind few: half of the rows must be within 2
+// % of the CPU's norm, and no row be off entirely.  (A row where a rounding chose another expert is not near.)
 absl::Status CheckModel(const Bench& bench, const model::ModelConfig& config);
 
 }  // namespace switchyard

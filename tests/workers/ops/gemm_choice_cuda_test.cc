@@ -1,10 +1,13 @@
 #include "workers/ops/gemm/gemm_choice_cuda.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <sstream>
 #include <string>
+
+#include "workers/ops/gemm/cublas_refusals.h"
 
 namespace switchyard::ops {
 namespace {
@@ -163,6 +166,17 @@ TEST(GemmChoiceTest, Prints) {
   desc << OnHopper(Dense(1, 2, 3));
   EXPECT_EQ(desc.str(), "bf16 1x2x3 with wgmma on 132 SMs of 227 KB a block");
   EXPECT_EQ(Print(Choose(Of(kCudaF32, Dense(1, 64, 64)))).substr(0, 40), "cublaslt; not plain: the library is fast");
+}
+
+TEST(CublasRefusalsTest, AllAreCountedAndTheFirstIsInTheLog) {
+  testing::internal::CaptureStderr();
+  const int64_t before = NumCublasRefusals();
+  CountCublasRefusal({.m = 40, .n = 48, .k = 64});
+  CountCublasRefusal({.m = 41, .n = 48, .k = 64});
+  EXPECT_EQ(NumCublasRefusals(), before + 2);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, testing::HasSubstr("cuBLASLt refuses bf16 40x48x64"));
+  EXPECT_THAT(log, testing::Not(testing::HasSubstr("41x48x64")));
 }
 
 }  // namespace

@@ -33,7 +33,9 @@ class Filler {
     std::uniform_real_distribution<double> uniform(-most, most);
     VisitDType(dtype, [&]<class Elem>() {
       Elem* const to = pool_.data<Elem>();
-      for (int64_t i = 0; i < pool_.dim(0); ++i) to[i] = Elem(static_cast<Acc<Elem>>(uniform(generator)));
+      for (int64_t i = 0; i < pool_.dim(0); ++i) {
+        to[i] = Elem(static_cast<Acc<Elem>>(static_cast<float>(Bf16(static_cast<float>(uniform(generator))))));
+      }
     });
   }
 

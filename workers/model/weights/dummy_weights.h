@@ -1,7 +1,8 @@
 // Random weights for a config, so that a model's real shapes run without its checkpoint.
 //
 // Matrices are drawn from a uniform distribution of standard deviation 0.02, gammas are 1, biases 0.  They depend on
-// config, dtype and residents alone; an expert's do not depend on its rank.
+// config and residents alone and are numbers of bf16, so that fp32 and fp64 have the same; an expert's do not depend on
+// its rank.
 #pragma once
 
 #include <cstdint>

@@ -31,9 +31,7 @@ int Attention(const CudaCall& call, const CudaAttentionArgs& args) {
     if (error != cudaSuccess) return error;
     if (shared < kWideHeadShared) return AttentionPlain(call, args);
   }
-  // One kernel for all rows, so that a position has the same bits as a decode and inside a chunk.
-  if (call.deterministic) return AttentionPrefill(call, args, /*decodes=*/true);
-  const int error = AttentionPrefill(call, args, /*decodes=*/false);
+  const int error = AttentionPrefill(call, args);
   return error != 0 ? error : AttentionDecode(call, args);
 }
 

@@ -1,5 +1,6 @@
 // Attention of decodes, one query per sequence: bound by reading keys and values, so they are read once for all heads
-// of a group, and a long context is read by several blocks.
+// of a group, and a long context is read by several blocks.  In deterministic mode the first of the two kernels is
+// AttentionDecodeSplits.
 //
 // A block takes one split of one row's keys for up to 16 query heads of one kv head (the rows of an mma).  Its 4 warps
 // take 16 keys of every 64, each with a ring of stages of its own that cp.async fills, and so without a barrier
@@ -62,11 +63,12 @@ __device__ __forceinline__ bool FindWork(const CudaAttentionArgs& a, int sequenc
   work->kv_head = static_cast<int>(blockIdx.y) / parts;
   work->first_head = work->kv_head * group + part * kMmaRows;
   work->heads = group - part * kMmaRows < kMmaRows ? group - part * kMmaRows : kMmaRows;
-  const int first = FirstKey(end, WindowOf(a)), split_keys = SplitKeys(end - first);
-  work->num_splits = NumSplits(end - first);
-  work->begin = first + static_cast<int>(blockIdx.x) * split_keys;
-  work->end = end - work->begin < split_keys ? end : work->begin + split_keys;
-  return static_cast<int>(blockIdx.x) < work->num_splits;
+  const KeySplits splits(FirstKey(end, WindowOf(a)), end, /*fixed=*/false);
+  const int split = static_cast<int>(blockIdx.x);
+  work->num_splits = splits.count();
+  work->begin = splits.begin(split);
+  work->end = splits.end(split);
+  return split < work->num_splits;
 }
 
 // One tile of 16 keys and values into a stage.  offset: of lanes 0 … 15, where key `lane` begins, or -1: zero.
@@ -179,7 +181,7 @@ __device__ __forceinline__ void LeaveFound(const RowState<kDim>& state, float sc
 // Merges the warps in their order: into the workspace, or as the output if there is no other split.
 template <class Elem, int kDim>
 __device__ __forceinline__ void MergeWarps(const CudaAttentionArgs& a, const DecodeWork& work,
-                                           const PartialLayout& partials, void* workspace) {
+                                           const DecodeLaunch& launch) {
   const int dim = static_cast<int>(a.head_dim);
   Elem* out = static_cast<Elem*>(a.out) + a.sequences.row_begin[work.sequence] * a.out_stride;
   for (int i = threadIdx.x; i < work.heads * dim; i += kThreads) {
@@ -199,20 +201,19 @@ __device__ __forceinline__ void MergeWarps(const CudaAttentionArgs& a, const Dec
       out[(work.first_head + head) * a.head_dim + d] = Narrow<Elem>(value / sum);
       continue;
     }
-    const int64_t slot = partials.Slot(blockIdx.z, work.first_head + head, blockIdx.x);
-    partials.Values(workspace, slot)[d] = value;
-    if (d == 0) *partials.Sums(workspace, slot) = make_float2(max, sum);
+    const int64_t slot = launch.partials.Slot(blockIdx.z, work.first_head + head, blockIdx.x);
+    launch.partials.Values(launch.workspace, slot)[d] = value;
+    if (d == 0) *launch.partials.Sums(launch.workspace, slot) = make_float2(max, sum);
   }
 }
 
 template <class Elem, int kDim>
 __global__ void __launch_bounds__(kThreads)
-    DecodeKernel(const CudaAttentionArgs a, const int64_t first_row, const float scale_log2,
-                 const PartialLayout partials, void* workspace) {
+    DecodeKernel(const CudaAttentionArgs a, const float scale_log2, const DecodeLaunch launch) {
   WaitForPrecedingKernel();
   LaunchDependents();  // the merging kernel's blocks may start; they wait for the end of this one
   DecodeWork work;
-  if (!FindWork(a, a.sequences.decodes[first_row + blockIdx.z], &work)) return;
+  if (!FindWork(a, a.sequences.decodes[launch.first_row + blockIdx.z], &work)) return;
   RowState<kDim> state;
   Clear(state);
   ReadKeys<Elem, kDim>(a, work, scale_log2, state);
@@ -220,67 +221,78 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();  // all are done with their stages
   LeaveFound<kDim>(state, scale_log2);
   __syncthreads();
-  MergeWarps<Elem, kDim>(a, work, partials, workspace);
+  MergeWarps<Elem, kDim>(a, work, launch);
 }
 
 // Merges a row's splits in their order.  Block (heads, row), a warp per head, 4 dimensions a lane.
 template <class Elem>
-__global__ void __launch_bounds__(kThreads) MergeSplitsKernel(const CudaAttentionArgs a, const int64_t first_row,
-                                                              const PartialLayout partials, void* workspace) {
+__global__ void __launch_bounds__(kThreads)
+    MergeSplitsKernel(const CudaAttentionArgs a, const DecodeLaunch launch, const bool fixed) {
   WaitForPrecedingKernel();
   LaunchDependents();
-  const int sequence = a.sequences.decodes[first_row + blockIdx.y];
+  const int sequence = a.sequences.decodes[launch.first_row + blockIdx.y];
   const int head = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32), lane = threadIdx.x % 32;
-  const int end = EndOfKeys(a, sequence), splits = NumSplits(end - FirstKey(end, WindowOf(a)));
-  if (end == 0 || splits == 1 || head >= a.heads) return;
-  const int64_t slot = partials.Slot(blockIdx.y, head, 0);
-  const float2* sums = partials.Sums(workspace, slot);
-  float max = -INFINITY, sum = 0.0f;
-  for (int s = 0; s < splits; ++s) max = fmaxf(max, sums[s].x);
-  for (int s = 0; s < splits; ++s) sum = fmaf(Exp2(sums[s].x - max), sums[s].y, sum);
-  const float inverse = 1.0f / sum;
+  const int end = EndOfKeys(a, sequence);
+  if (end == 0 || head >= a.heads) return;
+  const int splits = KeySplits(FirstKey(end, WindowOf(a)), end, fixed).count();
+  if (splits == 1) return;
+  const int64_t slot = launch.partials.Slot(blockIdx.y, head, 0);
+  const float2* sums = launch.partials.Sums(launch.workspace, slot);
   Elem* out = static_cast<Elem*>(a.out) + a.sequences.row_begin[sequence] * a.out_stride + head * a.head_dim;
   for (int d = 4 * lane; d < a.head_dim; d += 4 * 32) {
+    float max = -INFINITY, sum = 0.0f;
     float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
+#pragma unroll 8
     for (int s = 0; s < splits; ++s) {
-      const float weight = Exp2(sums[s].x - max);
-      const float4 part = *reinterpret_cast<const float4*>(partials.Values(workspace, slot + s) + d);
-      total.x = fmaf(weight, part.x, total.x);
-      total.y = fmaf(weight, part.y, total.y);
-      total.z = fmaf(weight, part.z, total.z);
-      total.w = fmaf(weight, part.w, total.w);
+      const float2 found = sums[s];
+      const float4 part = *reinterpret_cast<const float4*>(launch.partials.Values(launch.workspace, slot + s) + d);
+      const Join join(max, found.x);
+      max = join.max();
+      sum = join(sum, found.y);
+      total.x = join(total.x, part.x);
+      total.y = join(total.y, part.y);
+      total.z = join(total.z, part.z);
+      total.w = join(total.w, part.w);
     }
+    const float inverse = 1.0f / sum;
     *reinterpret_cast<uint2*>(out + d) = make_uint2(PackPair<Elem>(total.x * inverse, total.y * inverse),
                                                     PackPair<Elem>(total.z * inverse, total.w * inverse));
   }
 }
 
 template <class Elem, int kDim>
-int Enqueue(const CudaCall& call, const CudaAttentionArgs& args, int64_t first_row, int64_t rows, int splits) {
+int Enqueue(const CudaCall& call, const CudaAttentionArgs& args, const DecodeLaunch& launch) {
   const int parts = NumHeadParts(static_cast<int>(args.heads / args.kv_heads));
-  const PartialLayout partials(rows, args.heads, splits, args.head_dim);
-  const LaunchConfig decode = ConfigOf(call, Grid(splits, args.kv_heads * parts, rows), kThreads, Layout<kDim>::kBytes);
-  const int error = Launch(decode, DecodeKernel<Elem, kDim>, args, first_row, static_cast<float>(args.scale * kLog2E),
-                           partials, call.workspace);
+  const int64_t splits = launch.partials.splits;
+  const LaunchConfig decode =
+      ConfigOf(call, Grid(splits, args.kv_heads * parts, launch.rows), kThreads, Layout<kDim>::kBytes);
+  const int error = call.deterministic ? AttentionDecodeSplits(call, args, launch)
+                                       : Launch(decode, DecodeKernel<Elem, kDim>, args,
+                                                static_cast<float>(args.scale * kLog2E), launch);
   if (error != 0 || splits == 1) return error;
-  return Launch(ConfigOf(call, Grid((args.heads + kWarps - 1) / kWarps, rows), kThreads), MergeSplitsKernel<Elem>, args,
-                first_row, partials, call.workspace);
+  return Launch(ConfigOf(call, Grid((args.heads + kWarps - 1) / kWarps, launch.rows), kThreads),
+                MergeSplitsKernel<Elem>, args, launch, call.deterministic);
 }
 
 }  // namespace
 
 int AttentionDecode(const CudaCall& call, const CudaAttentionArgs& args) {
   constexpr int64_t kMaxGridRows = 65535;  // blocks in y and z
-  const int64_t keys = args.window > 0 && args.window < args.sequences.max_keys ? args.window : args.sequences.max_keys;
-  const int splits = MaxSplits(keys);
-  // As many rows at a time as the workspace has room for.
+  const int64_t all = args.sequences.max_keys, keys = args.window > 0 && args.window < all ? args.window : all;
+  int splits = call.deterministic ? MaxFixedSplits(all, args.window) : MaxSplits(keys);
+  // As many rows at a time as the workspace has room for.  Of fixed splits not even one row's may fit: then one block
+  // takes them all, to the same sums.
   int64_t capacity = kCudaWorkspaceBytes / PartialLayout(1, args.heads, splits, args.head_dim).bytes;
+  if (capacity == 0) splits = 1, capacity = kMaxGridRows;
   capacity = capacity < kMaxGridRows ? capacity : kMaxGridRows;
   for (int64_t row = 0; row < args.sequences.num_decodes; row += capacity) {
     const int64_t left = args.sequences.num_decodes - row, rows = left < capacity ? left : capacity;
-    const int error = VisitTile(
-        args, [&]<class Elem, int kDim>() -> int { return Enqueue<Elem, kDim>(call, args, row, rows, splits); });
+    const DecodeLaunch launch = {.first_row = row,
+                                 .rows = rows,
+                                 .partials = PartialLayout(rows, args.heads, splits, args.head_dim),
+                                 .workspace = call.workspace};
+    const int error =
+        VisitTile(args, [&]<class Elem, int kDim>() -> int { return Enqueue<Elem, kDim>(call, args, launch); });
     if (error != 0) return error;
   }
   return 0;

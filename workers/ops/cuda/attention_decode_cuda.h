@@ -1,7 +1,10 @@
 // How a decode's keys are cut into splits, and the places of the splits' partial results in the workspace.
 //
-// Pure; for the launcher, the kernels and their test.  A row's splits are a function of the number of its own keys, so
-// it is batch-invariant; the grid's bound on them is a function of the bound on keys.
+// Pure; for the launchers, the kernels and their test.  Two rules, both batch-invariant:
+//   even splits:  a function of the number of the row's keys; few, so that merging is cheap.
+//   fixed splits: deterministic mode's.  Keys are cut at multiples of kFixedSplitKeys in absolute position, alike for
+//                 all rows, so that a block of a prompt's rows can sum up by the same splits as a decode does.
+// The grid's bound on splits is a function of the bound on keys.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +23,6 @@ __host__ __device__ inline int SplitKeys(int keys) {
   const int whole = (even + kSplitStep - 1) / kSplitStep * kSplitStep;
   return whole < kMinSplitKeys ? kMinSplitKeys : whole;
 }
-__host__ __device__ inline int NumSplits(int keys) { return (keys + SplitKeys(keys) - 1) / SplitKeys(keys); }
 
 // The most splits of a row with up to max_keys keys.
 __host__ __device__ inline int MaxSplits(int64_t max_keys) {
@@ -28,11 +30,49 @@ __host__ __device__ inline int MaxSplits(int64_t max_keys) {
   return static_cast<int>(splits < 1 ? 1 : splits < kMaxSplits ? splits : kMaxSplits);
 }
 
+// With 4 kv heads 64 splits, so 256 blocks, of a sequence of 32 Ki keys.  A prompt's block joins its sums once a split,
+// which costs some 8 % of its time (64 KiB read and written beside 512 products of tensor cores a warp).
+inline constexpr int kFixedSplitKeys = 512;
+
+// As MaxSplits, for fixed splits; window 0: none.
+__host__ __device__ inline int MaxFixedSplits(int64_t max_keys, int64_t window) {
+  const int64_t all = (max_keys + kFixedSplitKeys - 1) / kFixedSplitKeys;
+  const int64_t seen = (window + kFixedSplitKeys - 2) / kFixedSplitKeys + 1;  // a window begins anywhere
+  const int64_t splits = window > 0 && seen < all ? seen : all;
+  return static_cast<int>(splits < 1 ? 1 : splits);
+}
+// Blocks over which the fixed splits of a row and kv head go in turns: those that fill the device, or as many as of
+// even splits.  A graph's bound on keys is large, and most blocks of a grid that it sizes would find nothing.
+__host__ __device__ inline int FixedSplitBlocks(int splits, int64_t rows_and_heads, int num_sms) {
+  const int64_t filling = (4 * num_sms + rows_and_heads - 1) / rows_and_heads;
+  const int64_t blocks = filling > kMaxSplits ? filling : kMaxSplits;
+  return static_cast<int>(splits < blocks ? splits : blocks);
+}
+
+// The splits of a row that sees keys [first, end).  REQUIRES: first < end.
+class KeySplits {
+ public:
+  __host__ __device__ KeySplits(int first, int end, bool fixed)
+      : first_(first),
+        end_(end),
+        size_(fixed ? kFixedSplitKeys : SplitKeys(end - first)),
+        origin_(fixed ? first / kFixedSplitKeys * kFixedSplitKeys : first) {}
+
+  __host__ __device__ int count() const { return (end_ - origin_ + size_ - 1) / size_; }
+  // Keys [begin(i), end(i)) of split i.
+  __host__ __device__ int begin(int i) const { return i == 0 ? first_ : origin_ + i * size_; }
+  __host__ __device__ int end(int i) const { return i + 1 < count() ? origin_ + (i + 1) * size_ : end_; }
+
+ private:
+  int first_, end_, size_, origin_;
+};
+
 // Partial results of `rows` decodes: slot (row, head, split) of rows * heads * splits.
 struct PartialLayout {
-  int64_t heads, splits, dim;
-  int64_t values_bytes, bytes;  // values: [slots, dim] fp32; behind them, for each slot: max, sum (fp32)
+  int64_t heads = 0, splits = 0, dim = 0;
+  int64_t values_bytes = 0, bytes = 0;  // values: [slots, dim] fp32; behind them, for each slot: max, sum (fp32)
 
+  PartialLayout() = default;
   __host__ __device__ PartialLayout(int64_t rows, int64_t num_heads, int64_t num_splits, int64_t head_dim)
       : heads(num_heads), splits(num_splits), dim(head_dim) {
     values_bytes = rows * heads * splits * dim * 4;
@@ -48,6 +88,13 @@ struct PartialLayout {
   __host__ __device__ float2* Sums(void* workspace, int64_t slot) const {
     return reinterpret_cast<float2*>(static_cast<char*>(workspace) + values_bytes) + slot;
   }
+};
+
+// The decodes of one launch: rows [first_row, first_row + rows) of sequences.decodes.  rows 0: none.
+struct DecodeLaunch {
+  int64_t first_row = 0, rows = 0;
+  PartialLayout partials;
+  void* workspace = nullptr;
 };
 
 }  // namespace switchyard::ops::cuda

@@ -206,4 +206,28 @@ __device__ __forceinline__ float RowSum(const RowState<kDim>& state, int i) {
   return sum;
 }
 
+// Row i's maximum as Join takes it.  Rounded here: no compiler may fuse it with a difference where it need not store
+// it.
+template <int kDim>
+__device__ __forceinline__ float ScaledMax(const RowState<kDim>& state, int i, float scale_log2) {
+  return __fmul_rn(state.max[i], scale_log2);
+}
+
+// How the sums of a next part of a row's keys join those of the parts before it.  Maxima are of scores · scale · log2
+// e; -Inf: no key seen, all sums 0.
+class Join {
+ public:
+  __device__ __forceinline__ Join(float max, float next_max)
+      : max_(fmaxf(max, next_max)), keep_(WeightOf(max)), add_(WeightOf(next_max)) {}
+
+  __device__ __forceinline__ float max() const { return max_; }
+  __device__ __forceinline__ float operator()(float sum, float next) const { return fmaf(add_, next, keep_ * sum); }
+
+ private:
+  // Exactly 1 for the larger: a part of which a row sees nothing must change nothing.
+  __device__ __forceinline__ float WeightOf(float max) const { return max == max_ ? 1.0f : Exp2(max - max_); }
+
+  float max_, keep_, add_;
+};
+
 }  // namespace switchyard::ops::cuda

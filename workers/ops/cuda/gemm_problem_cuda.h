@@ -14,7 +14,9 @@ struct GemmProblem : CudaGemmArgs {
 };
 
 GemmProblem ProblemOf(const CudaGemmArgs& args);
-// The description of the problem from which a kernel is chosen.
+// In bytes, of the rows of x, y and a dense product's weight; up to 256.
+int64_t CommonAlignment(const CudaGemmArgs& args);
+// The facts that a choice of a kernel is made by.
 CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& problem, bool grouped);
 
 // Enqueues the kernel that config names.  REQUIRES: config is no kCublasLt, chosen for this problem's dtype and k.
@@ -27,9 +29,5 @@ int LaunchWgmma(const CudaCall& call, const GemmProblem& problem, const CudaGemm
 // Whether the device is a Hopper and this program has machine code with Hopper's own instructions (sm_90a) for it. Asks
 // the device once; thread-safe.
 bool TakesWgmma(int device);
-
-// How often, in this process, cuBLASLt was chosen and refused a product, which LaunchGemm then computed.  Thread-safe.
-// Defined in gemm_cuda.cu.
-int64_t NumCublasRefusals();
 
 }  // namespace switchyard::ops::cuda

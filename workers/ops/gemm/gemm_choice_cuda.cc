@@ -138,6 +138,8 @@ CudaGemmConfig ChooseDense(const CudaGemmDesc& desc) {
     not_cublas = "SwiGLU is not in its epilogues";
   } else if (desc.deterministic) {
     not_cublas = "its algorithm, and so the bits, depend on m";
+  } else if (tensor_cores && !desc.aligned) {
+    not_cublas = "rows do not begin at multiples of 16 bytes";
   } else if (tensor_cores && desc.k % 8 == 0 && desc.m <= kMaxOwnDenseRows) {
     not_cublas = "so few rows are streaming of weights";
   }
@@ -157,8 +159,8 @@ std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc) {
   out << DTypeName(static_cast<DType>(desc.dtype)) << " " << desc.m << "x" << desc.n << "x" << desc.k;
   if (desc.experts > 0) out << " over " << desc.experts << " experts";
   return out << (desc.gated ? " gated" : "") << (desc.deterministic ? " deterministic" : "")
-             << (desc.wgmma ? " with wgmma" : "") << " on " << desc.num_sms << " SMs of " << (desc.shared_bytes >> 10)
-             << " KB a block";
+             << (desc.aligned ? "" : " unaligned") << (desc.wgmma ? " with wgmma" : "") << " on " << desc.num_sms
+             << " SMs of " << (desc.shared_bytes >> 10) << " KB a block";
 }
 
 std::ostream& operator<<(std::ostream& out, const CudaGemmConfig& config) {

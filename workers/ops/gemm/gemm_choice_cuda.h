@@ -57,7 +57,8 @@ struct CudaGemmDesc {
   int64_t experts = 0;  // 0 = a dense product
   bool gated = false;
   bool deterministic = false;
-  bool wgmma = false;  // the device and the program have it
+  bool aligned = true;  // rows of x, w and y begin at multiples of 16 bytes
+  bool wgmma = false;   // the device and the program have it
   int num_sms = 132;
   int64_t shared_bytes = 227 << 10;  // the limit of a block of the device; 163 KB on an A100, 99 KB on smaller ones
 };

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "workers/ops/cuda/gemm_problem_cuda.h"
 #include "workers/ops/cuda/launch_cuda.h"
 #include "workers/ops/cuda/ptx_cuda.h"
+#include "workers/ops/gemm/cublas_refusals.h"
 
 namespace switchyard::ops::cuda {
 namespace {
@@ -26,8 +26,6 @@ namespace {
 constexpr int kBiasThreads = 256;
 constexpr int kMaxDevices = 64;
 constexpr size_t kMaxCachedShapes = 4096;  // prefills come with any number of rows
-
-std::atomic<int64_t> cublas_refusals{0};
 
 // y[i][j] += bias[j], where the library's epilogue does not take this pair of types.
 template <class Elem, class Out>
@@ -68,15 +66,7 @@ struct ShapeKey {
   auto operator<=>(const ShapeKey&) const = default;
 };
 
-int64_t CommonAlignment(const CudaGemmArgs& args) {
-  uintptr_t bits = reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.weight) |
-                   reinterpret_cast<uintptr_t>(args.y) | 256;
-  bits |= static_cast<uintptr_t>((args.x_stride | args.w_stride) * CudaElemBytes(args.dtype));
-  bits |= static_cast<uintptr_t>(args.y_stride * CudaElemBytes(args.y_dtype));
-  return static_cast<int64_t>(bits & -bits);
-}
-
-// The epilogue's bias has the type of y, and fp64 has no such epilogue; a kernel of ours adds other biases.
+// The epilogue's bias has the type of y, and fp64 has no such epilogue; others are added by a kernel of ours.
 bool BiasInEpilogue(const CudaGemmArgs& args) {
   return args.bias != nullptr && args.y_dtype == args.dtype && args.dtype != kCudaF64;
 }
@@ -94,7 +84,8 @@ class PlannedProduct {
     if (desc_ != nullptr) cublasLtMatmulDescDestroy(desc_);
   }
 
-  bool Plan(cublasLtHandle_t handle, const ShapeKey& key) {
+  // bias: any of the shape's; the heuristic may decline an epilogue without one.
+  bool Plan(cublasLtHandle_t handle, const ShapeKey& key, const void* bias) {
     const cudaDataType_t type = DataType(key.dtype), y_type = DataType(key.y_dtype);
     const bool fp64 = key.dtype == kCudaF64;
     const cublasOperation_t transpose = CUBLAS_OP_T, keep = CUBLAS_OP_N;
@@ -103,7 +94,8 @@ class PlannedProduct {
                                          fp64 ? CUDA_R_64F : CUDA_R_32F)) &&
            SetDesc(CUBLASLT_MATMUL_DESC_TRANSA, transpose) && SetDesc(CUBLASLT_MATMUL_DESC_TRANSB, keep) &&
            SetDesc(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue) &&
-           (!key.bias || SetDesc(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type)) &&
+           (!key.bias ||
+            (SetDesc(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type) && SetDesc(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias))) &&
            Good(cublasLtMatrixLayoutCreate(&w_, type, key.k, key.n, key.w_stride)) &&
            Good(cublasLtMatrixLayoutCreate(&x_, type, key.k, key.m, key.x_stride)) &&
            Good(cublasLtMatrixLayoutCreate(&y_, y_type, key.n, key.m, key.y_stride)) && AskHeuristic(handle, key);
@@ -176,14 +168,14 @@ class CublasDevice {
                           .y_dtype = args.y_dtype,
                           .bias = BiasInEpilogue(args),
                           .accumulate = args.accumulate};
-    if (key.alignment < 16 && key.dtype != kCudaF32 && key.dtype != kCudaF64) return false;
     const std::lock_guard<std::mutex> lock(mu_);
     if (handle_ == nullptr && cublasLtCreate(&handle_) != CUBLAS_STATUS_SUCCESS) return false;
     if (planned_.size() >= kMaxCachedShapes) planned_.clear();
     const auto [entry, is_new] = planned_.try_emplace(key);
     if (is_new) {
       auto product = std::make_unique<PlannedProduct>();
-      if (product->Plan(handle_, key)) entry->second = std::move(product);  // else null: refused, now and later
+      // Else null: refused, now and later.
+      if (product->Plan(handle_, key, args.bias)) entry->second = std::move(product);
     }
     return entry->second != nullptr && entry->second->Enqueue(handle_, call, args);
   }
@@ -196,8 +188,6 @@ class CublasDevice {
 
 }  // namespace
 
-int64_t NumCublasRefusals() { return cublas_refusals; }
-
 int DenseGemm(const CudaCall& call, const CudaGemmArgs& args) {
   if (args.rows == 0 || args.n == 0) return cudaSuccess;
   const GemmProblem problem = ProblemOf(args);
@@ -205,7 +195,7 @@ int DenseGemm(const CudaCall& call, const CudaGemmArgs& args) {
   const CudaGemmConfig config = ChooseDense(desc);
   if (config.kind != CudaGemmKind::kCublasLt) return LaunchGemm(call, problem, config);
   if (!CublasDevice::Of(call.device).Enqueue(call, args)) {
-    ++cublas_refusals;
+    CountCublasRefusal(desc);
     return LaunchGemm(call, problem, ChooseOwnDense(desc));
   }
   if (args.bias == nullptr || BiasInEpilogue(args)) return cudaSuccess;

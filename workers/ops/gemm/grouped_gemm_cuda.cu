@@ -127,6 +127,14 @@ GemmProblem ProblemOf(const CudaGemmArgs& args) {
   return {args, static_cast<int32_t>(args.gated ? args.n / 2 : args.n), AlignedRows(args.x, args.x_stride)};
 }
 
+int64_t CommonAlignment(const CudaGemmArgs& args) {
+  uintptr_t bits = reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(args.weight) |
+                   reinterpret_cast<uintptr_t>(args.y) | 256;
+  bits |= static_cast<uintptr_t>((args.x_stride | args.w_stride) * CudaElemBytes(args.dtype));
+  bits |= static_cast<uintptr_t>(args.y_stride * CudaElemBytes(args.y_dtype));
+  return static_cast<int64_t>(bits & -bits);
+}
+
 CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& p, bool grouped) {
   return {.dtype = p.dtype,
           .m = p.rows,
@@ -135,6 +143,7 @@ CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& p, bool grouped) {
           .experts = grouped ? p.experts : 0,
           .gated = p.gated,
           .deterministic = call.deterministic,
+          .aligned = CommonAlignment(p) >= 16,
           .wgmma = TakesWgmma(call.device),
           .num_sms = std::max(call.num_sms, 1),
           .shared_bytes = SharedBytesOfBlock(call.device)};

@@ -202,6 +202,44 @@ TEST_P(AttentionKernelsTest, DeterministicRowsIgnoreChunks) {
   }
 }
 
+// The same across fixed splits of keys: in a step's rows some see a split that others do not.
+TEST_P(AttentionKernelsTest, DeterministicRowsIgnoreChunksAcrossSplits) {
+  if (DTypeBytes(dtype()) > 2) return;  // their kernel has no splits
+  const int start = 2 * cuda::kFixedSplitKeys - 20, queries = 50;
+  for (int64_t window : {int64_t{0}, int64_t{cuda::kFixedSplitKeys + 10}}) {
+    const SceneShape shape = Shape(4, 2, 128, 16, window);
+    const PagedScene scene(shape, {{start, queries, 1}});
+    const Tensor whole = Attend(Call(true), scene);
+    ExpectMatchesReference(scene, whole, "whole");
+    for (const auto& [first, count] : std::vector<std::pair<int, int>>{
+             {0, 1}, {19, 1}, {20, 1}, {21, 1}, {31, 1}, {49, 1}, {0, 20}, {5, 40}, {20, 30}}) {
+      const Tensor part = Attend(Call(true), PagedScene(shape, {{start + first, count, 1}}));
+      EXPECT_TRUE(SameBits(whole, first, part)) << "window " << window << " row " << first << " of " << count;
+    }
+  }
+}
+
+// Blocks that take splits in turns, and one for all of a row's splits where the workspace cannot hold their sums.
+TEST_P(AttentionKernelsTest, DeterministicDecodesIgnoreTheLaunchShape) {
+  if (DTypeBytes(dtype()) > 2) return;  // their kernel has no splits
+  const SceneShape shape = Shape(8, 1, 24, 16);
+  const std::vector<SceneSequence> sequences = {{(cuda::kMaxSplits + 2) * cuda::kFixedSplitKeys + 5, 1, 1},
+                                                {cuda::kFixedSplitKeys - 1, 1, 2},
+                                                {cuda::kFixedSplitKeys, 1, 3}};
+  const CudaCallForTest whole(kCudaWorkspaceBytes);
+  const CudaCall& call = whole.get();
+  const PagedScene few(shape, sequences), many(shape, sequences, {.decodes = 4 * call.num_sms});
+  const PagedScene huge(shape, sequences, {.keys = 1 << 30});
+  const int bound = cuda::MaxFixedSplits(huge.device().max_keys, 0);
+  ASSERT_GT(cuda::PartialLayout(1, shape.heads, bound, shape.head_dim).bytes, kCudaWorkspaceBytes);
+  const Tensor out = Attend(call, few), in_turns = Attend(call, many), one_block = Attend(call, huge);
+  ExpectMatchesReference(few, out, "few");
+  for (int64_t row = 0; row < few.num_rows(); ++row) {
+    EXPECT_TRUE(SameBits(out, row, Slice(in_turns, row, 1))) << "in turns, row " << row;
+    EXPECT_TRUE(SameBits(out, row, Slice(one_block, row, 1))) << "one block, row " << row;
+  }
+}
+
 // Chunks of prompts do not depend on chunking in the fast mode, either.
 TEST_P(AttentionKernelsTest, FastChunksIgnoreChunks) {
   const SceneShape shape = Shape(2, 1, 24, 16);
@@ -213,7 +251,7 @@ TEST_P(AttentionKernelsTest, FastChunksIgnoreChunks) {
 
 TEST(AttentionSplitsTest, CoverAllKeysWithinTheBound) {
   for (int keys = 1; keys < 40000; keys += keys < 3000 ? 1 : 97) {
-    const int splits = cuda::NumSplits(keys), size = cuda::SplitKeys(keys);
+    const int splits = cuda::KeySplits(0, keys, /*fixed=*/false).count(), size = cuda::SplitKeys(keys);
     ASSERT_GE(splits * size, keys);
     ASSERT_LT((splits - 1) * size, keys) << "an empty split";
     ASSERT_EQ(size % cuda::kSplitStep, 0);
@@ -222,6 +260,35 @@ TEST(AttentionSplitsTest, CoverAllKeysWithinTheBound) {
   }
   EXPECT_EQ(cuda::MaxSplits(0), 1);
   EXPECT_EQ(cuda::MaxSplits(1 << 20), cuda::kMaxSplits);
+}
+
+TEST(AttentionSplitsTest, FixedSplitsBeginAtMultiplesOfTheirSize) {
+  constexpr int kSize = cuda::kFixedSplitKeys;
+  for (int window : {0, 1, 300, kSize, kSize + 1, 5 * kSize}) {
+    for (int end = 1; end < 8 * kSize; end += 37) {
+      const int first = window > 0 && end > window ? end - window : 0;
+      const cuda::KeySplits splits(first, end, /*fixed=*/true);
+      ASSERT_LE(splits.count(), cuda::MaxFixedSplits(end, window)) << end << " window " << window;
+      ASSERT_EQ(splits.begin(0), first);
+      ASSERT_EQ(splits.end(splits.count() - 1), end);
+      for (int i = 1; i < splits.count(); ++i) {
+        ASSERT_EQ(splits.begin(i) % kSize, 0);
+        ASSERT_EQ(splits.begin(i), splits.end(i - 1));
+      }
+    }
+  }
+  EXPECT_EQ(cuda::MaxFixedSplits(0, 0), 1);
+  EXPECT_EQ(cuda::MaxFixedSplits(1 << 20, 2), 2);
+}
+
+// One long sequence uses the whole device; a graph's bound on keys makes no grid of mostly idle blocks.
+TEST(AttentionSplitsTest, FixedSplitsFillTheDevice) {
+  constexpr int kKvHeads = 4, kSms = 132, kKeys = 32 << 10;
+  const int splits = cuda::KeySplits(0, kKeys, /*fixed=*/true).count();
+  EXPECT_GE(kKvHeads * cuda::FixedSplitBlocks(splits, kKvHeads, kSms), kSms);
+  EXPECT_EQ(cuda::FixedSplitBlocks(splits, kKvHeads, kSms), 64);
+  EXPECT_EQ(cuda::FixedSplitBlocks(splits, 256 * kKvHeads, kSms), cuda::kMaxSplits);
+  EXPECT_EQ(cuda::FixedSplitBlocks(3, 256 * kKvHeads, kSms), 3);
 }
 
 }  // namespace

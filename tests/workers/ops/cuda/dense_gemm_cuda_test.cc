@@ -4,6 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
+#include "workers/ops/cuda/gemm_problem_cuda.h"
+#include "workers/ops/gemm/cublas_refusals.h"
 
 namespace switchyard::ops {
 namespace {
@@ -118,21 +120,27 @@ TEST_P(DenseGemmTest, WhoComputes) {
                          .k = 64,
                          .bias = true,
                          .y_stride_extra = 16};
-  const int64_t refusals = cuda::NumCublasRefusals();
+  const int64_t refusals = NumCublasRefusals();
   for (uint32_t seed : {1, 100, 200}) {
     c.seed = seed;
     RunDense(c, false);
   }
-  EXPECT_EQ(cuda::NumCublasRefusals(), refusals);
+  EXPECT_EQ(NumCublasRefusals(), refusals);
   c.y_dtype = AccDType(GetParam());
   c.accumulate = true;
   RunDense(c, false);
-  EXPECT_EQ(cuda::NumCublasRefusals(), refusals);
+  EXPECT_EQ(NumCublasRefusals(), refusals);
+  const auto kind = [&](bool deterministic) {
+    Product product(c);
+    return ChooseDense(cuda::DescOf(TestCall(deterministic), cuda::ProblemOf(product.Dense()), /*grouped=*/false)).kind;
+  };
+  EXPECT_EQ(kind(false), CudaGemmKind::kCublasLt);
   c.x_stride_extra = 1;
+  EXPECT_EQ(kind(false) == CudaGemmKind::kCublasLt, DTypeBytes(GetParam()) != 2);
+  EXPECT_NE(kind(true), CudaGemmKind::kCublasLt);
   RunDense(c, false);
-  EXPECT_EQ(cuda::NumCublasRefusals(), refusals + (DTypeBytes(GetParam()) == 2 ? 1 : 0));
   RunDense(c, true);
-  EXPECT_EQ(cuda::NumCublasRefusals(), refusals + (DTypeBytes(GetParam()) == 2 ? 1 : 0));
+  EXPECT_EQ(NumCublasRefusals(), refusals) << "it was not asked, or took the product";
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, DenseGemmTest, testing::ValuesIn(kDTypes),

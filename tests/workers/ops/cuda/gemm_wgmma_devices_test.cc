@@ -1,10 +1,12 @@
-// Which devices take wgmma, and what those with little shared memory take: only the emulation has so many.
+// Which devices take wgmma, what those with little shared memory take, and a library that refuses: only the emulation
+// has all of these.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
 #include "tests/cuda_emulation/control.h"
 #include "tests/workers/ops/cuda/gemm_cuda_testing.h"
 #include "workers/ops/cuda/gemm_problem_cuda.h"
+#include "workers/ops/gemm/cublas_refusals.h"
 
 namespace switchyard::ops {
 namespace {
@@ -44,6 +46,19 @@ TEST(SmallSharedMemoryTest, ProductsTakeTilesThatFit) {
     test::Product dense({.expert_rows = {rows}, .n = 10000, .k = 8});  // so many columns that wide tiles are wanted
     EXPECT_EQ(cuda::DenseGemm(test::TestCall(/*deterministic=*/true), dense.Dense()), 0) << rows;
     dense.Check();
+  }
+  cuda_emulation::Reset();
+}
+
+// Its answer is kept: the shape's next product counts without a question.
+TEST(CublasRefusalTest, AnOwnKernelTakesOver) {
+  const int64_t refusals = NumCublasRefusals();
+  cuda_emulation::FailAt("cublasLtMatmulAlgoGetHeuristic", 1, cudaErrorNotSupported);
+  for (const int64_t expected : {refusals + 1, refusals + 2}) {
+    test::Product product({.y_dtype = DType::kBf16, .expert_rows = {40}, .n = 48, .k = 64, .bias = true});
+    EXPECT_EQ(cuda::DenseGemm(test::TestCall(/*deterministic=*/false), product.Dense()), 0);
+    product.Check();
+    EXPECT_EQ(NumCublasRefusals(), expected);
   }
   cuda_emulation::Reset();
 }
