@@ -18,7 +18,8 @@
 // everywhere.  What no abort frees, a device that hangs in itself, ends the wait at the end of the step by its
 // deadline.
 //
-// NCCL >= 2.18.  Not here: several devices a process, a Split with device collectives, memory registration.
+// NCCL >= 2.19 (nccl_handle.h says why).  Not here: several devices a process, a Split with device collectives, memory
+// registration.
 #pragma once
 
 #include <memory>
