@@ -27,8 +27,9 @@ if [ -n "$pack" ]; then
   head -n 1 "$pack/made_from.txt"
   find_libraries "$pack/cuda_libraries.txt" || true  # one that is missing is told by the loader, too
 else
-  deploy/install-deps.sh --cuda
-  deploy/build.sh gpu_bench
+  cuda=$(deploy/sees_gpu.sh --toolkit) || true
+  deploy/install-deps.sh --cuda="$cuda"
+  deploy/build.sh -DSY_CUDA_AT_MOST="$cuda" gpu_bench
   program=build/release/bin/gpu_bench
 fi
 out=${OUT:-$(mktemp -d)}
