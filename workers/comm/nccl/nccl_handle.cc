@@ -106,14 +106,14 @@ absl::StatusOr<bool> NcclHandle::Idle() {
   absl::MutexLock lock(&mu_);
   if (aborted_) return Released();
   const OnDevice on(device_);
-  for (const ncclComm_t comm : {scaffold_, launching_ ? nullptr : comm_}) {
-    if (comm == nullptr) continue;
-    ncclResult_t state = ncclSuccess;
-    const ncclResult_t result = ncclCommGetAsyncError(comm, &state);
-    if (result != ncclSuccess) return Explain("ncclCommGetAsyncError", result);
-    if (state == ncclInProgress) return false;
-    if (state != ncclSuccess) return Explain("NCCL's asynchronous error", state);
-  }
+  // Once it has served, the scaffold's peers may be gone.
+  const ncclComm_t comm = comm_ == nullptr ? scaffold_ : launching_ ? nullptr : comm_;
+  if (comm == nullptr) return true;
+  ncclResult_t state = ncclSuccess;
+  const ncclResult_t result = ncclCommGetAsyncError(comm, &state);
+  if (result != ncclSuccess) return Explain("ncclCommGetAsyncError", result);
+  if (state == ncclInProgress) return false;
+  if (state != ncclSuccess) return Explain("NCCL's asynchronous error", state);
   return true;
 }
 

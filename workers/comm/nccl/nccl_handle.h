@@ -17,7 +17,8 @@
 //
 // An abort waits for the graphs that collectives were recorded in, until they are destroyed; it holds no lock.
 //
-// Thread-safe; one launch at a time.  NCCL >= 2.19.
+// Thread-safe; one launch at a time.  NCCL >= 2.19, without the environment's NCCL_COMM_BLOCKING, which overrides both
+// steps.
 // Errors: Unavailable (NCCL's asynchronous ones; the handle was let go), Internal (its refusal of a call).
 #pragma once
 
