@@ -10,7 +10,7 @@
 // NCCL allows one thread at a time in a communicator (its guide, "Thread Safety").  The handle keeps to that, with one
 // exception: a launch may block, for a peer that has still to connect or for a device that does not get on, and only
 // ncclCommAbort frees it, from another thread.  For that NCCL sets a flag that all of its waits look at; its
-// maintainers support it since 2.19.1 (NVIDIA/nccl issue 992), and PyTorch's watchdog lives on it.  The exception is
+// maintainers support it since 2.19.1 (NVIDIA/nccl issue 992), and PyTorch's watchdog relies on it.  The exception is
 // kept small: a launch gets kLaunchGrace to return by itself, no lock is held during one, and nothing else is called
 // meanwhile (an asynchronous error is looked for between launches).  Finalizing and destroying are not allowed beside a
 // blocked call and have no deadline, so the end is an abort, too: see NcclGroup::End for what it waits for before.
