@@ -25,7 +25,10 @@ class CopyPathTest : public testing::Test {
     auto plain = MakeExpertCopier(TestDevice(), {.begin = host_.data(), .bytes = static_cast<int64_t>(host_.size())});
     EXPECT_TRUE(plain.ok()) << plain.status();
     auto checking = std::make_unique<CheckingCopier>(*std::move(plain), expert_.bytes);
-    ExpertStoreOptions options{.expert = expert_, .num_slots = 1, .device = TestDevice()};
+    ExpertStoreOptions options;
+    options.expert = expert_;
+    options.num_slots = 1;
+    options.device = TestDevice();
     options.source = [this](const ExpertId&) { return host_.data(); };
     auto store = ExpertStore::Create(options, std::make_unique<TimedCopier>(std::move(checking)));
     EXPECT_TRUE(store.ok()) << store.status();
