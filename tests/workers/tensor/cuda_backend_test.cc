@@ -15,6 +15,7 @@
 #include "tests/cuda_emulation/control.h"
 #include "tests/devices/test_device.h"
 #include "workers/ops/activation/clamp.h"
+#include "workers/ops/core/kernels_cuda.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
@@ -38,13 +39,13 @@ TEST_F(CudaBackendTest, EveryCallOfAQueueSetsItsDevice) {
   auto queue = CudaBackend()->NewQueue(1, {});
   ASSERT_TRUE(queue.ok()) << queue.status();
   DeviceQueue& on_one = **queue;
-  const auto memory = Tensor::Allocate(DType::kF32, {64}, Device::Cuda(1));
+  const auto memory = Tensor::Allocate(DType::kF32, {4, 16}, Device::Cuda(1));
   ASSERT_TRUE(memory.ok()) << memory.status();
   std::unique_ptr<DeviceEvent> event;
   std::unique_ptr<DeviceGraph> graph;
   const auto later = [] { return absl::Now() + absl::Seconds(20); };
   const std::vector<std::pair<std::string, std::function<absl::Status()>>> calls = {
-      {"Workspace", [&] { return on_one.Workspace(1024).status(); }},
+      {"Workspace", [&] { return on_one.Workspace(ops::kCudaWorkspaceBytes).status(); }},
       {"Fill", [&] { return on_one.Fill(memory->view().raw(), 0, 256); }},
       {"Copy", [&] { return on_one.Copy(memory->view().raw(), memory->view().raw(), 256); }},
       {"Record",
