@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building Switchyard needs, from the distribution's packages; with --tests also what only its tests need,
 # with --clang also the compiler of that preset, with --cuda a CUDA toolkit where no complete one is (deploy/cuda/make_toolkit.sh:
-# from pinned wheels, into the user's cache; no driver).  Exit status 3: all is there but for that toolkit; without it the build is for CPUs.
+# from pinned packages, into the user's cache; no driver), with --cuda=12 one that drivers below 580 run.  Exit status 3: all is there but for that toolkit; without it the build is for CPUs.
 # Safe to run again: it asks for nothing that is there.  Debian 12; Ubuntu 24.04 is meant to work, untested.
 set -euo pipefail
 
@@ -12,12 +12,12 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 deploy=$(cd "$(dirname "$0")" && pwd)
-tests=0 want_cuda=0
+tests=0 want_cuda=0 cuda=13
 for arg in "$@"; do
   case "$arg" in
     --tests) tests=1 ;;
     --clang) packages+=(clang-19) ;;
-    --cuda) want_cuda=1 ;;
+    --cuda|--cuda=12|--cuda=13) want_cuda=1; [ "$arg" != --cuda=12 ] || cuda=12 ;;
     *) echo "install-deps.sh: unknown argument $arg" >&2; exit 2 ;;
   esac
 done
@@ -31,8 +31,8 @@ if [ $tests -eq 1 ]; then
   for package in clang-format-14 clang-tidy-19 iproute2; do installed "$package" || extras+=("$package"); done
   command -v promtool >/dev/null || want_promtool=1
 fi
-# cmake itself may be missing.
-toolkit_there() { command -v cmake >/dev/null && cmake -P "$deploy/cmake/SyFindCuda.cmake" >/dev/null 2>&1; }
+# cmake itself may be among the missing.
+toolkit_there() { command -v cmake >/dev/null && cmake -DSY_CUDA_AT_MOST="$cuda" -P "$deploy/cmake/SyFindCuda.cmake" >/dev/null 2>&1; }
 has_pip() { python3 -m pip --version >/dev/null 2>&1 || /usr/bin/python3 -m pip --version >/dev/null 2>&1; }
 if [ $want_cuda -eq 1 ]; then
   toolkit_there && want_cuda=0
@@ -40,7 +40,7 @@ if [ $want_cuda -eq 1 ]; then
 fi
 # Runs last, even after an error.
 make_toolkit() {
-  [ $want_cuda -eq 0 ] || toolkit_there || "$deploy/cuda/make_toolkit.sh" || exit 3
+  [ $want_cuda -eq 0 ] || toolkit_there || "$deploy/cuda/make_toolkit.sh" "$cuda" || exit 3
   exit 0
 }
 [ ${#missing[@]} -eq 0 ] && [ ${#extras[@]} -eq 0 ] && [ $want_promtool -eq 0 ] && make_toolkit

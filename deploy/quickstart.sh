@@ -21,7 +21,8 @@ done
 
 needs=() options=(-DSY_CUDA=OFF)
 if deploy/sees_gpu.sh; then
-  needs=(--cuda) options=(-DSY_CUDA=AUTO -USY_CUDA_ARCHS)
+  cuda=$(deploy/sees_gpu.sh --toolkit)  # that the driver runs
+  needs=(--cuda="$cuda") options=(-DSY_CUDA=AUTO -USY_CUDA_ARCHS -DSY_CUDA_AT_MOST="$cuda")
 fi
 deploy/install-deps.sh "${needs[@]}" || [ $? -eq 3 ]  # 3: all but the CUDA toolkit
 deploy/build.sh "${options[@]}" switchyard-server switchyard-worker switchyard

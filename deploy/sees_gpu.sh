@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Succeeds where there is a GPU that CUDA may use.
-# usage: sees_gpu.sh [--count]      --count: prints how many, also 0
+# Succeeds where there is a GPU that CUDA may use, and a driver that a program of ours can run on.
+# usage: sees_gpu.sh [--count | --toolkit]     --count: prints how many, also 0; --toolkit: prints which toolkit the driver runs, 12 or 13 (or none is known)
 # CUDA_VISIBLE_DEVICES counts as CUDA reads it: what it names, up to the first that is none; empty: none.
 set -euo pipefail
 
@@ -15,5 +15,15 @@ if [ "$gpus" -gt 0 ] && [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
   done
   gpus=$visible
 fi
-[ "${1:-}" != --count ] || echo "$gpus"
+# The newest CUDA that the driver runs: "12.2", or empty where nvidia-smi does not say.
+cuda=
+[ "$gpus" -eq 0 ] || cuda=$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\.[0-9]*\).*/\1/p' | head -n 1 || true)
+if [ -n "$cuda" ] && [ "${cuda%.*}" -lt 12 ]; then
+  echo "sees_gpu.sh: the driver is too old: it runs CUDA $cuda, the build is for CUDA 13.0 (driver 580 or newer) or 12.4 (525 or newer)" >&2
+  gpus=0
+fi
+case "${1:-}" in
+  --count) echo "$gpus" ;;
+  --toolkit) [ "${cuda%.*}" = 12 ] && echo 12 || echo 13 ;;
+esac
 [ "$gpus" -gt 0 ]

@@ -13,9 +13,9 @@ needs=(--tests)
 options=()
 if [ "$preset" = release ]; then
   # Kernels are compiled also where no GPU is: then only for one kind of device, which takes half the time.
-  needs+=(--cuda)
-  options=(-DSY_CUDA=AUTO -DSY_CUDA_ARCHS=90a-real)
-  ! deploy/sees_gpu.sh || options=(-DSY_CUDA=AUTO -USY_CUDA_ARCHS)
+  cuda=$(deploy/sees_gpu.sh --toolkit) && archs=-USY_CUDA_ARCHS || archs=-DSY_CUDA_ARCHS=90a-real
+  needs+=(--cuda="$cuda")
+  options=(-DSY_CUDA=AUTO -DSY_CUDA_AT_MOST="$cuda" "$archs")
 fi
 # Status 3: all but the CUDA toolkit, and said so.
 deploy/install-deps.sh "${needs[@]}" || [ $? -eq 3 ]

@@ -6,6 +6,7 @@ set(SY_CUDA AUTO CACHE STRING "AUTO: CUDA where a complete toolkit is found; ON:
 set_property(CACHE SY_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(SY_CUDA_ARCHS "80-real;90a-real;90-virtual" CACHE STRING "what nvcc compiles for: -real is machine code, -virtual PTX for devices to come")
 set(SY_CUDA_DIR "" CACHE PATH "a complete CUDA toolkit (see SyFindCuda.cmake)")
+set(SY_CUDA_AT_MOST "" CACHE STRING "the newest major version of a toolkit to take, as 12 for drivers below 580; empty: any")
 
 # A file with a kernel becomes a program: an nvcc that refuses the host's compiler, or misses a part of itself, is found here.  Remembered per toolkit.
 function(sy_try_nvcc root)

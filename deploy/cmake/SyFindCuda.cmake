@@ -4,9 +4,11 @@
 #
 #   1. -DCUDAToolkit_ROOT=DIR or -DCMAKE_CUDA_COMPILER=DIR/bin/nvcc: then nowhere else (a build folder keeps the compiler that it first took)
 #   2. SY_CUDA_DIR (cache entry or environment)
-#   3. what deploy/install-deps.sh --cuda makes: ~/.cache/switchyard/cuda-13.0-HASH
+#   3. what deploy/install-deps.sh --cuda makes: ~/.cache/switchyard/cuda-13.0-HASH, or with --cuda=12 cuda-12.4-HASH
 #   4. /usr/local/cuda
 #   5. nvcc in PATH
+#
+# Of those, toolkits of a newer major version than SY_CUDA_AT_MOST (12: for drivers that do not run CUDA 13) are passed over.
 #
 # sy_find_cuda() sets in its caller: SY_CUDA_ROOT ("" = none), SY_CUDA_VERSION, SY_CUDA_INCLUDES, SY_CUDA_CUDART, SY_CUDA_CUBLASLT, SY_CUDA_NCCL
 # (paths of libraries), and SY_CUDA_MISSING, a sentence on the first folder that has an nvcc.
@@ -79,6 +81,8 @@ function(sy_look_at_toolkit root)
     set(sentence "the toolkit in ${root} lacks ${names}")
   elseif(version VERSION_LESS SY_CUDA_OLDEST)
     set(sentence "the toolkit in ${root} is ${version}, at least ${SY_CUDA_OLDEST} is needed")
+  elseif(SY_CUDA_AT_MOST AND major GREATER SY_CUDA_AT_MOST)
+    set(sentence "the toolkit in ${root} is ${version}, SY_CUDA_AT_MOST is ${SY_CUDA_AT_MOST}")
   endif()
 
   set(includes)
@@ -112,9 +116,16 @@ function(sy_toolkit_candidates result)
     else()
       set(cache "$ENV{HOME}/.cache")
     endif()
-    file(SHA256 "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../cuda/requirements.txt" hash)
-    string(SUBSTRING "${hash}" 0 8 hash)
-    list(APPEND candidates ${SY_CUDA_DIR} $ENV{SY_CUDA_DIR} "${cache}/switchyard/cuda-13.0-${hash}" /usr/local/cuda)
+    list(APPEND candidates ${SY_CUDA_DIR} $ENV{SY_CUDA_DIR})
+    foreach(made 13.0:requirements.txt 12.4:requirements-12.txt)
+      string(REPLACE ":" ";" made "${made}")
+      list(GET made 0 version)
+      list(GET made 1 requirements)
+      file(SHA256 "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../cuda/${requirements}" hash)
+      string(SUBSTRING "${hash}" 0 8 hash)
+      list(APPEND candidates "${cache}/switchyard/cuda-${version}-${hash}")
+    endforeach()
+    list(APPEND candidates /usr/local/cuda)
     find_program(nvcc nvcc NO_CACHE)
     if(nvcc)
       sy_toolkit_of("${nvcc}" root)

@@ -29,7 +29,12 @@ size_t MemoryInUse(int device);
 void SetDeviceCount(int count);
 void SetComputeCapability(int major, int minor);
 void SetMultiprocessorCount(int count);
-// The architecture for which kernels count as compiled, 90 for 9.0; 0: that of the devices, as at start.
+// Whether devices register host memory as read-only (they do at start).
+void SetRegistersReadOnly(bool value);
+// What the driver runs at most, 13000 for 13.0 (at start: as new as the runtime); a major version below the runtime's
+// is too old, and 0 is none.
+void SetDriverVersion(int version);
+// The architecture that kernels are said to be compiled for, 90 for 9.0; 0: that of the devices, as at start.
 void SetPtxVersion(int version);
 
 // The nth call (from 1, counted from here) of the function of the runtime API `call_name`, on any thread, returns

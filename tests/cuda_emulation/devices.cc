@@ -24,7 +24,8 @@ uint64_t SeedAtStart() {
 std::atomic<uint64_t> seed{SeedAtStart()};
 std::atomic<bool> eager{false};
 std::atomic<size_t> capacity{kDefaultCapacity};
-std::atomic<int> count{8}, capability{90}, multiprocessors{132}, ptx_version{0};
+std::atomic<int> count{8}, capability{90}, multiprocessors{132}, ptx_version{0}, driver_version{CUDART_VERSION};
+std::atomic<bool> registers_read_only{true};
 thread_local int current_device = 0;
 
 int AttributeValue(cudaDeviceAttr attribute) {
@@ -76,6 +77,8 @@ int AttributeValue(cudaDeviceAttr attribute) {
       return 32;
     case cudaDevAttrReservedSharedMemoryPerBlock:
       return 1024;
+    case cudaDevAttrHostRegisterReadOnlySupported:
+      return registers_read_only ? 1 : 0;
     case cudaDevAttrCooperativeLaunch:
     case cudaDevAttrMemoryPoolsSupported:
       return 0;
@@ -96,6 +99,8 @@ void SetDeviceCount(int value) { count = std::clamp(value, 0, kMaxDevices); }
 void SetComputeCapability(int major, int minor) { capability = major * 10 + minor; }
 void SetMultiprocessorCount(int value) { multiprocessors = value; }
 void SetPtxVersion(int version) { ptx_version = version; }
+void SetRegistersReadOnly(bool value) { registers_read_only = value; }
+void SetDriverVersion(int version) { driver_version = version; }
 
 void Reset() {
   seed = SeedAtStart();
@@ -105,6 +110,8 @@ void Reset() {
   capability = 90;
   multiprocessors = 132;
   ptx_version = 0;
+  registers_read_only = true;
+  driver_version = CUDART_VERSION;
   DropPendingWork();
   ResetErrors();
 }
@@ -114,6 +121,8 @@ int DeviceCount() { return count; }
 int ComputeCapability() { return capability; }
 int Multiprocessors() { return multiprocessors; }
 int PtxVersion() { return ptx_version != 0 ? ptx_version.load() : ComputeCapability(); }
+
+bool RegistersReadOnly() { return registers_read_only; }
 
 size_t MaxSharedBytesPerBlock() {
   switch (ComputeCapability()) {
@@ -137,6 +146,7 @@ using namespace cuda_emulation;  // NOLINT: the API's functions are global
 
 cudaError_t cudaGetDeviceCount(int* result) {
   if (const cudaError_t error = InjectedError("cudaGetDeviceCount"); error != cudaSuccess) return Leave(error);
+  if (driver_version / 1000 < CUDART_VERSION / 1000) return Leave(cudaErrorInsufficientDriver);
   *result = DeviceCount();
   return *result == 0 ? Leave(cudaErrorNoDevice) : cudaSuccess;
 }
@@ -229,7 +239,7 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  *version = driver_version;
   return cudaSuccess;
 }
 

@@ -14,5 +14,6 @@ int Multiprocessors();
 int PtxVersion();                 // 90: kernels are compiled for 9.0
 size_t MaxSharedBytesPerBlock();  // with cudaFuncSetAttribute
 size_t MemoryCapacity();
+bool RegistersReadOnly();
 
 }  // namespace cuda_emulation

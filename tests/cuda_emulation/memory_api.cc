@@ -57,9 +57,11 @@ cudaError_t cudaFreeHost(void* pointer) {
   return Leave(GiveBack(pointer, MemoryKind::kPinned));
 }
 
-cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned flags) {
   if (const cudaError_t error = Enter("cudaHostRegister"); error != cudaSuccess) return error;
   if (pointer == nullptr || bytes == 0) return Leave(cudaErrorInvalidValue);
+  if ((flags & ~(cudaHostRegisterPortable | cudaHostRegisterReadOnly)) != 0) return Leave(cudaErrorInvalidValue);
+  if ((flags & cudaHostRegisterReadOnly) != 0 && !RegistersReadOnly()) return Leave(cudaErrorNotSupported);
   return Leave(RegisterHost(pointer, bytes) ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered);
 }
 

@@ -28,9 +28,11 @@ struct PlannedFault {
 
 std::mutex control_mu;
 std::map<int, PlannedFault> planned;  // by rank; guarded by control_mu, as the next
-std::map<int, Fault> planned_init;
+std::map<int, int> planned_hangs;     // group ends left
+std::map<int, Fault> planned_init, planned_split;
 std::atomic<int> live{0};
 std::atomic<int> completed{0};
+std::atomic<int> launch_threads{0};
 
 std::mutex handles_mu;
 std::set<const ncclComm*> handles;
@@ -38,6 +40,38 @@ std::set<const ncclComm*> handles;
 void Plan(int rank, int nth, Fault fault) {
   std::lock_guard lock(control_mu);
   planned[rank] = {nth, fault};
+}
+
+Fault FaultOf(const std::map<int, Fault>& of, int rank) {
+  std::lock_guard lock(control_mu);
+  const auto found = of.find(rank);
+  return found == of.end() ? Fault{} : found->second;
+}
+
+// Not one of the handles yet.  Null: the rank is taken, or another rank is on the device.
+std::unique_ptr<ncclComm> NewComm(std::shared_ptr<World> world, const std::string& id, int num_ranks, int rank,
+                                  int device, const ncclConfig_t* config) {
+  if (!world->Join(rank, device)) return nullptr;
+  auto comm = std::make_unique<ncclComm>();
+  comm->state = std::make_shared<CommState>();
+  comm->state->world = std::move(world);
+  comm->state->rank = rank;
+  comm->id = id;
+  comm->num_ranks = num_ranks;
+  comm->device = device;
+  comm->blocking = config == nullptr || config->blocking != 0;
+  return comm;
+}
+
+ncclComm* Publish(std::unique_ptr<ncclComm> comm) {
+  CountLive(1);
+  std::lock_guard lock(handles_mu);
+  handles.insert(comm.get());
+  return comm.release();
+}
+
+bool IsConfig(const ncclConfig_t* config) {
+  return config == nullptr || (config->size == sizeof(ncclConfig_t) && config->magic == 0xcafebeef);
 }
 
 void Forget(ncclComm* comm) {
@@ -72,20 +106,24 @@ ncclResult_t Poll(ncclComm* comm) {
     case ncclComm::Busy::kNo:
       return ncclSuccess;
     case ncclComm::Busy::kInit:
-      if (comm->init_fault.hangs || comm->polls < kPollsOfInit) return ncclInProgress;
-      if (comm->init_fault.error != ncclSuccess) {
-        comm->state->async_error = comm->init_fault.error;
-        return comm->init_fault.error;
+      if (comm->fault.hangs || comm->polls < kPollsOfInit) return ncclInProgress;
+      if (comm->fault.error != ncclSuccess) {
+        comm->state->async_error = comm->fault.error;
+        return comm->fault.error;
       }
       if (!comm->state->world->Complete()) return ncclInProgress;
       break;
-    case ncclComm::Busy::kLaunch: {
-      if (comm->polls < kPollsOfLaunch) return ncclInProgress;
-      const ncclResult_t launched = PutOnStream(comm);
-      if (launched != ncclSuccess) comm->state->async_error = launched;
+    case ncclComm::Busy::kSplit:
+      if (comm->fault.hangs || comm->polls < kPollsOfInit) return ncclInProgress;
+      if (!comm->child->state->world->Complete()) return ncclInProgress;
+      *comm->child_to = Publish(std::move(comm->child));
+      break;
+    case ncclComm::Busy::kLaunch:
+      if (comm->polls < kPollsOfLaunch || !comm->launched) return ncclInProgress;
+      comm->JoinLauncher();
+      if (comm->launch_result != ncclSuccess) comm->state->async_error = comm->launch_result;
       comm->busy = ncclComm::Busy::kNo;
-      return launched;
-    }
+      return comm->launch_result;
     case ncclComm::Busy::kFinalize:
       if (comm->state->outstanding > 0 || comm->state->captured > 0) return ncclInProgress;
       comm->finalized = true;
@@ -95,14 +133,32 @@ ncclResult_t Poll(ncclComm* comm) {
   return ncclSuccess;
 }
 
+// As long as it takes.
+ncclResult_t PollToTheEnd(ncclComm* comm) {
+  for (;;) {
+    std::lock_guard lock(comm->mu);
+    if (const ncclResult_t result = Poll(comm); result != ncclInProgress) return result;
+  }
+}
+
 }  // namespace
 
 void HangRank(int rank, int nth) { Plan(rank, nth, {.hangs = true}); }
 void FailRank(int rank, int nth, ncclResult_t error) { Plan(rank, nth, {.hangs = true, .error = error}); }
 
+void HangLaunch(int rank, int nth) {
+  std::lock_guard lock(control_mu);
+  planned_hangs[rank] = nth;
+}
+
 void StallInit(int rank) {
   std::lock_guard lock(control_mu);
   planned_init[rank] = {.hangs = true};
+}
+
+void StallSplit(int rank) {
+  std::lock_guard lock(control_mu);
+  planned_split[rank] = {.hangs = true};
 }
 
 void FailInit(int rank, ncclResult_t error) {
@@ -113,13 +169,17 @@ void FailInit(int rank, ncclResult_t error) {
 void Reset() {
   std::lock_guard lock(control_mu);
   planned.clear();
+  planned_hangs.clear();
   planned_init.clear();
+  planned_split.clear();
 }
 
 int NumLive() { return live; }
 int NumCompleted() { return completed; }
+int NumLaunchThreads() { return launch_threads; }
 void CountLive(int change) { live += change; }
 void CountCompleted() { ++completed; }
+void CountLaunchThread() { ++launch_threads; }
 
 Fault NextLaunchFault(int rank) {
   std::lock_guard lock(control_mu);
@@ -130,20 +190,38 @@ Fault NextLaunchFault(int rank) {
   return fault;
 }
 
-Fault InitFault(int rank) {
+bool NextGroupEndHangs(int rank) {
   std::lock_guard lock(control_mu);
-  const auto found = planned_init.find(rank);
-  return found == planned_init.end() ? Fault{} : found->second;
+  const auto found = planned_hangs.find(rank);
+  if (found == planned_hangs.end() || --found->second > 0) return false;
+  planned_hangs.erase(found);
+  return true;
+}
+
+namespace {
+
+// REQUIRES: handles_mu is held.
+void ExpectHandle(ncclComm* comm, const char* call) {
+  if (handles.count(comm) != 0) return;
+  std::fprintf(stderr, "nccl_emulation: %s of a communicator that was destroyed, aborted or never made\n", call);
+  std::abort();
+}
+
+}  // namespace
+
+std::unique_lock<std::mutex> EnterToAbort(ncclComm* comm) {
+  {
+    std::lock_guard lock(handles_mu);
+    ExpectHandle(comm, "ncclCommAbort");
+  }
+  return std::unique_lock<std::mutex>(comm->mu);
 }
 
 std::unique_lock<std::mutex> Enter(ncclComm* comm, const char* call) {
   std::lock_guard lock(handles_mu);
-  if (handles.count(comm) == 0) {
-    std::fprintf(stderr, "nccl_emulation: %s of a communicator that was destroyed, aborted or never made\n", call);
-    std::abort();
-  }
+  ExpectHandle(comm, call);
   std::unique_lock<std::mutex> entered(comm->mu, std::try_to_lock);
-  if (!entered) {
+  if (!entered || comm->state->hangs) {
     std::fprintf(stderr, "nccl_emulation: %s while another thread is in a call of the same communicator\n", call);
     std::abort();
   }
@@ -184,35 +262,36 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int num_ranks, ncclUniqu
                                     ncclConfig_t* config) {
   if (handle == nullptr || num_ranks < 1 || rank < 0 || rank >= num_ranks) return ncclInvalidArgument;
   *handle = nullptr;
-  if (config != nullptr && (config->size != sizeof(ncclConfig_t) || config->magic != 0xcafebeef)) {
-    return ncclInvalidArgument;
-  }
-  const std::shared_ptr<World> world = World::Of(std::string(id.internal, sizeof(id.internal)), num_ranks);
+  if (!IsConfig(config)) return ncclInvalidArgument;
+  const std::string name(id.internal, sizeof(id.internal));
+  const std::shared_ptr<World> world = World::Of(name, num_ranks);
   if (world == nullptr) return ncclInvalidArgument;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
-  if (!world->Join(rank, device)) return ncclInvalidUsage;  // "Duplicate GPU detected"
+  std::unique_ptr<ncclComm> made = NewComm(world, name, num_ranks, rank, device, config);
+  if (made == nullptr) return ncclInvalidUsage;  // "Duplicate GPU detected"
+  made->fault = FaultOf(planned_init, rank);
+  made->busy = ncclComm::Busy::kInit;
+  ncclComm* const comm = *handle = Publish(std::move(made));
+  return comm->blocking ? PollToTheEnd(comm) : ncclInProgress;
+}
 
-  auto* comm = new ncclComm;
-  comm->state = std::make_shared<CommState>();
-  comm->state->world = world;
-  comm->state->rank = rank;
-  comm->num_ranks = num_ranks;
-  comm->device = device;
-  comm->blocking = config == nullptr || config->blocking != 0;
-  comm->init_fault = InitFault(rank);
-  comm->busy = ncclComm::Busy::kInit;
-  CountLive(1);
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* split, ncclConfig_t* config) {
+  if (split == nullptr || !IsConfig(config) || color != 0 || key != 0) return ncclInvalidArgument;
+  *split = nullptr;
   {
-    std::lock_guard lock(handles_mu);
-    handles.insert(comm);
+    const auto entered = Enter(comm, "ncclCommSplit");
+    if (comm->busy != ncclComm::Busy::kNo || comm->finalized) return ncclInvalidArgument;
+    const std::string name = comm->id + "/" + std::to_string(comm->num_splits++);
+    const int rank = comm->state->rank;
+    comm->child = NewComm(World::Of(name, comm->num_ranks), name, comm->num_ranks, rank, comm->device, config);
+    if (comm->child == nullptr) return ncclInternalError;
+    comm->child_to = split;
+    comm->fault = FaultOf(planned_split, rank);
+    comm->busy = ncclComm::Busy::kSplit;
+    comm->polls = 0;
   }
-  *handle = comm;
-  if (!comm->blocking) return ncclInProgress;
-  for (;;) {  // as long as it takes
-    std::lock_guard lock(comm->mu);
-    if (const ncclResult_t result = Poll(comm); result != ncclInProgress) return result;
-  }
+  return comm->blocking ? PollToTheEnd(comm) : ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
@@ -245,8 +324,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   {
-    const auto entered = Enter(comm, "ncclCommAbort");
+    const auto entered = EnterToAbort(comm);
     comm->state->aborted = true;
+    comm->JoinLauncher();
     comm->state->world->Leave(comm->state->rank);
     cuda_emulation::NotifyProgress();
     AwaitGraphs(*comm, "ncclCommAbort");

@@ -9,9 +9,12 @@ namespace nccl_emulation {
 void HangRank(int rank, int nth);
 // ... and sets the communicator's asynchronous error.
 void FailRank(int rank, int nth, ncclResult_t error);
-// Communicators that this rank begins from now on are never ready.
+// Its nth group end of a blocking communicator from now does not return before an abort.
+void HangLaunch(int rank, int nth);
+// Communicators that this rank begins (splits) from now on are never ready.
 void StallInit(int rank);
-// They fail with this error after a while.
+void StallSplit(int rank);
+// The same, with this error after a while.
 void FailInit(int rank, ncclResult_t error);
 // Cancels all of the above.
 void Reset();
@@ -20,5 +23,7 @@ void Reset();
 int NumLive();
 // Launches that have run to their end, on all ranks, without those that an abort ended.
 int NumCompleted();
+// Threads that group ends have started, on all ranks.
+int NumLaunchThreads();
 
 }  // namespace nccl_emulation

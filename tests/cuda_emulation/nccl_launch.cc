@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "tests/cuda_emulation/stream_queue.h"
@@ -79,13 +80,21 @@ ncclResult_t Check(const Call& call) {
   return ncclSuccess;
 }
 
+// Until an abort, which may end the communicator before this returns.
+ncclResult_t Hang(const std::shared_ptr<CommState> state, std::unique_lock<std::mutex> entered) {
+  state->hangs = true;
+  entered.unlock();
+  while (!state->aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return ncclInternalError;
+}
+
 ncclResult_t EndGroup() {
   const std::vector<Call> mine = std::exchange(calls, {});
   if (const ncclResult_t error = std::exchange(group_error, ncclSuccess); error != ncclSuccess) return error;
   ncclResult_t result = ncclSuccess;
   for (size_t i = 0; i < mine.size();) {
     ncclComm* const comm = mine[i].comm;
-    const auto entered = Enter(comm, "ncclGroupEnd");
+    auto entered = Enter(comm, "ncclGroupEnd");
     comm->stream = mine[i].stream;
     // (That the calls of one communicator stand together and on one stream is a limit of this emulation.)
     for (; i < mine.size() && mine[i].comm == comm; ++i) {
@@ -93,11 +102,19 @@ ncclResult_t EndGroup() {
       comm->staged.push_back(mine[i].op);
     }
     if (comm->blocking) {
+      if (NextGroupEndHangs(comm->state->rank)) return Hang(comm->state, std::move(entered));
       if (const ncclResult_t put = PutOnStream(comm); put != ncclSuccess) return put;
       continue;
     }
     comm->busy = ncclComm::Busy::kLaunch;
     comm->polls = 0;
+    comm->launched = false;
+    CountLaunchThread();
+    comm->launcher = std::thread([comm] {
+      (void)cudaSetDevice(comm->device);
+      comm->launch_result = PutOnStream(comm);
+      comm->launched = true;
+    });
     result = ncclInProgress;
   }
   return result;

@@ -7,10 +7,13 @@
 
 namespace nccl_emulation {
 
-// Enqueues staged operations on their stream (or in the graph that is captured from it).  REQUIRES: comm->mu is held.
+// What is staged goes on its stream (or into the graph that is captured from it).  REQUIRES: comm->mu is held, or this
+// is its launcher.
 ncclResult_t PutOnStream(ncclComm* comm);
 
 // Ends the process if `call` would be undefined: an invalid or ended handle, or two threads at once.
 std::unique_lock<std::mutex> Enter(ncclComm* comm, const char* call);
+// Of an abort: another thread may be launching.
+std::unique_lock<std::mutex> EnterToAbort(ncclComm* comm);
 
 }  // namespace nccl_emulation

@@ -172,6 +172,8 @@ WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry
                               "Share of batches whose set of the 2k most popular experts was right, mean over layers.");
   estimate_off_ = family("switchyard_worker_estimate_off_layers",
                          "MoE layers in which an estimator is switched off, as it was worse than marginal.");
+  copy_path_ = family("switchyard_worker_expert_copy_path",
+                      "1 for the way in which a GPU's experts come from the host's memory (server/README.md).");
   rank->Set(-1);
 }
 
@@ -221,6 +223,14 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
   }
 }
 
+void WorkerMetrics::ObserveCopyPath(moe::CopyPath now) {
+  if (now == moe::CopyPath::kMemory) return;  // no experts are copied, or not to a GPU
+  for (const moe::CopyPath path :
+       {moe::CopyPath::kRegisteredReadOnly, moe::CopyPath::kRegistered, moe::CopyPath::kPinnedPieces}) {
+    copy_path_->Add({{"path", moe::CopyPathName(path)}}).Set(path == now ? 1 : 0);
+  }
+}
+
 void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported) {
   // Another store, which has counted anew.
   if (now.copied_bytes < reported->copied_bytes || now.hits < reported->hits || now.misses < reported->misses ||
@@ -236,6 +246,7 @@ void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::E
   Add(expert_failed_copies, reported->failed, now.failed);
   Add(expert_wait_seconds, reported->wait_seconds, now.wait_seconds);
   Add(expert_plan_seconds, reported->plan_seconds, now.plan_seconds);
+  ObserveCopyPath(now.path);
   *reported = now;
 }
 
@@ -270,6 +281,7 @@ void WorkerMetrics::ObservePlacement(const moe::ExpertHostCounters& now, moe::Ex
   Add(placement_failed_copies, reported->failed, now.failed);
   Add(placement_late_copies, reported->late, now.late);
   Add(placement_wait_seconds, reported->wait_seconds, now.wait_seconds);
+  ObserveCopyPath(now.path);
   *reported = now;
 }
 

@@ -132,6 +132,8 @@ class WorkerMetrics {
   prometheus::Gauge* train_checkpoint_time = nullptr;
 
  private:
+  void ObserveCopyPath(moe::CopyPath now);
+
   struct Traffic final : prometheus::Collectable {
     std::vector<prometheus::MetricFamily> Collect() const override;
     comm::SocketTraffic counted;
@@ -139,7 +141,7 @@ class WorkerMetrics {
 
   std::shared_ptr<prometheus::Registry> registry_;
   std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();  // as the exposer wants it
-  prometheus::Family<prometheus::Gauge>*estimate_distance_, *estimate_accuracy_, *estimate_off_;
+  prometheus::Family<prometheus::Gauge>*estimate_distance_, *estimate_accuracy_, *estimate_off_, *copy_path_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

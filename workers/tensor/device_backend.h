@@ -24,6 +24,8 @@ struct DeviceDescription {
 class HostPin {
  public:
   virtual ~HostPin() = default;
+  // Devices can only read it.
+  virtual bool read_only() const { return false; }
 };
 
 class DeviceBackend {
@@ -32,7 +34,8 @@ class DeviceBackend {
 
   // 0 if there is none, or no driver.
   virtual int NumDevices() = 0;
-  // NotFound: there is no such device; gives the number of devices.
+  // NotFound: there is no such device; names how many there are.  FailedPrecondition: the driver is too old for this
+  // program; names both versions.
   virtual absl::StatusOr<DeviceDescription> Describe(int index) = 0;
   // 256-byte aligned, not initialised.  ResourceExhausted: with needed and available bytes.
   virtual absl::StatusOr<void*> Allocate(int index, int64_t bytes) = 0;
@@ -40,9 +43,10 @@ class DeviceBackend {
   // Host memory that devices copy from and to directly.  ResourceExhausted as above.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) = 0;
   virtual void FreePinned(void* memory) = 0;
-  // Pins existing, writable memory.  May take a second for some gigabytes.
+  // Pins memory that exists already, from which a device only reads: as read-only where it can, else as memory that may
+  // be written to, which then it must be.  May take a second for some gigabytes.
   // Errors: the driver's (the system may allow too little, or not this kind of mapping).
-  virtual absl::StatusOr<std::unique_ptr<HostPin>> Pin(void* memory, int64_t bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<HostPin>> Pin(int index, void* memory, int64_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(int index, const DeviceQueueOptions& options) = 0;
 };
 

@@ -43,7 +43,8 @@ class DeviceQueue {
   bool deterministic() const { return options_.deterministic; }
   int num_multiprocessors() const { return num_multiprocessors_; }
 
-  // Scratch for every op of this queue while it runs.  May allocate; not while recording.
+  // Scratch for every op of this queue while it runs.  May allocate; not while recording.  As the other calls, makes
+  // the device the calling thread's current one, for the op's launch.
   virtual absl::StatusOr<void*> Workspace(int64_t bytes) = 0;
 
   // Copies between the host and this device, or within either.

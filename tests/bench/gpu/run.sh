@@ -31,7 +31,8 @@ if [ -n "$pack" ]; then
   find_libraries "$pack/cuda_libraries.txt"
 else
   deploy/sees_gpu.sh || { echo "no GPU here"; exit 77; }
-  deploy/install-deps.sh --cuda && deploy/build.sh gpu_bench gpu_probe || exit 1
+  cuda=$(deploy/sees_gpu.sh --toolkit) || true
+  deploy/install-deps.sh --cuda="$cuda" && deploy/build.sh -DSY_CUDA_AT_MOST="$cuda" gpu_bench gpu_probe || exit 1
   programs=build/release/bin
 fi
 timeout 60 "$programs/gpu_probe"

@@ -1,11 +1,13 @@
-// Stand-in for NCCL's header, for the CUDA emulation: names, numbers and meaning of the part of NCCL 2.18 that the tree
-// uses.  Newer names do not compile, so that nothing newer is needed by accident.
+// Stand-in for NCCL's header, for the CUDA emulation: names, numbers and meaning of NCCL 2.19, of which it has what we
+// use.  What came later does not compile, so that nothing newer is needed by accident.
 //
 // Ranks are OS threads of one process.  As on a device: operations run when their stream runs, matched by the order in
-// which each rank's stream runs them; calls that differ between ranks hang until a rank aborts; an abort frees this
-// rank's stream alone.  Results that NCCL may deliver late are late: a communicator is ready, and an operation of a
-// non-blocking one is on its stream, only after some calls of ncclCommGetAsyncError.  Undefined behaviour of NCCL, such
-// as the use of a handle after its end, ends the process here.  Sums are in rank order.
+// which each rank's stream runs them; calls that differ between ranks hang until somebody aborts; an abort frees this
+// rank's stream and nobody else's. What may come later does come later: a non-blocking communicator, or what is split
+// from one, is ready, and an operation of one is on its stream, only after some ncclCommGetAsyncError.  Each group end
+// of a non-blocking communicator starts a thread, as in NCCL 2.27 and 2.28; that of a blocking one returns when all is
+// on its stream, or hangs until an abort.  What is undefined there ends the process here: a handle after its end, and a
+// second thread in a communicator, but for an abort while another thread launches.  Sums are in rank order.
 #pragma once
 
 #include <climits>
@@ -14,7 +16,7 @@
 #include "cuda_runtime.h"
 
 #define NCCL_MAJOR 2
-#define NCCL_MINOR 18
+#define NCCL_MINOR 19
 #define NCCL_PATCH 0
 #define NCCL_VERSION(X, Y, Z) ((X)*10000 + (Y)*100 + (Z))
 #define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH)
@@ -74,6 +76,8 @@ const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int num_ranks, ncclUniqueId id, int rank, ncclConfig_t* config);
+// Of this emulation: all ranks have one color, and keep their order.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* split, ncclConfig_t* config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);

@@ -115,6 +115,25 @@ absl::Status CaptureAndReplay(Communicator* comm, test::DeviceMemory* memory) {
 
 TEST_P(NcclCommunicatorTest, CapturedIntoAGraphAndReplayed) { test::ExpectNcclOk(world(), CaptureAndReplay); }
 
+// As many collectives as a step of a deep model has.
+TEST_P(NcclCommunicatorTest, AStepStartsNoThread) {
+  auto group = test::FormNccl(world());
+  const int threads = test::NumThreads(), launch_threads = nccl_emulation::NumLaunchThreads();
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
+    for (int layer = 0; layer < 48; ++layer) {
+      for (int i = 0; i < 3; ++i) {
+        ASSIGN_OR_RETURN(auto work, test::StartExchange(comm, memory, 16, test::Soon()));
+        RETURN_IF_ERROR(work->Wait());
+      }
+    }
+    ASSIGN_OR_RETURN(auto fence, comm->Fence({.stream = memory->stream(), .deadline = test::Soon()}));
+    return fence->WaitOnHost();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(nccl_emulation::NumLaunchThreads(), launch_threads);
+  EXPECT_EQ(test::NumThreads(), threads);
+}
+
 TEST_P(NcclCommunicatorTest, EpochAfterEpochLeavesNothingBehind) {
   int threads = 0;
   for (int epoch = 1; epoch <= 5; ++epoch) {

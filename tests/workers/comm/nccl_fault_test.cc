@@ -1,4 +1,5 @@
-// Faults in an NCCL group: every rank learns of them, is freed and can form the next epoch.
+// What goes wrong in an NCCL group, and that every rank learns of it, is freed and can form the next epoch.
+#include <chrono>
 #include <future>
 #include <memory>
 #include <string>
@@ -148,6 +149,33 @@ TEST_F(NcclFaultTest, AHangingDeviceIsNotBlamedOnWhoLaunched) {
     EXPECT_TRUE(memory->queue().Synchronize(test::Soon()).ok());  // the abort freed both
 }
 
+// NCCL itself blocks in rank 1's launch, as it does for a peer that has still to connect.
+TEST_F(NcclFaultTest, ALaunchThatBlocksEndsAtTheDeadline) {
+  auto group = test::FormNccl(2);
+  nccl_emulation::HangLaunch(1, 1);
+  const absl::Time begin = absl::Now();
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) {
+    return ExchangeAndWait(comm, memory, absl::Now() + absl::Milliseconds(200));
+  });
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  EXPECT_THAT(ExpectAllFailed(group, statuses),
+              HasSubstr("all_to_all_sized #0 of class all_to_all (device launch 2) was not done in time on rank"));
+  for (auto& memory : group.memory) EXPECT_TRUE(memory->queue().Synchronize(test::Soon()).ok());
+}
+
+TEST_F(NcclFaultTest, AnAbortEndsALaunchThatBlocks) {
+  auto group = test::FormNccl(2);
+  nccl_emulation::HangLaunch(1, 1);
+  auto blocked = std::async(std::launch::async, [&] {
+    return test::StartExchange(group.ranks[1].get(), group.memory[1].get(), 16, test::Soon()).status();
+  });
+  EXPECT_EQ(blocked.wait_for(std::chrono::milliseconds(100)), std::future_status::timeout);
+  const absl::Time begin = absl::Now();
+  group.ranks[0]->Abort("the test says so");
+  EXPECT_THAT(MessageOf(blocked.get()), HasSubstr("rank 0 ended the group: aborted: the test says so"));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));  // not the deadline's 20 s
+}
+
 TEST_F(NcclFaultTest, ADevicesErrorEndsTheGroup) {
   auto group = test::FormNccl(2);
   cuda_emulation::FailAt("memcpy", 1, cudaErrorECCUncorrectable);  // of the own part, on one of the two
@@ -201,6 +229,13 @@ TEST_F(NcclFaultTest, AnInitThatIsNeverReadyEndsAtTheDeadline) {
   const auto group = test::FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(500)});
   for (int r = 0; r < 3; ++r) EXPECT_FALSE(group.formed[r].ok()) << r;
   EXPECT_EQ(group.formed[1].code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(MessageOf(group.formed[1]), HasSubstr("connecting NCCL's rank 1 of 3 was still in progress"));
+}
+
+TEST_F(NcclFaultTest, ASplitThatIsNeverReadyEndsAtTheDeadline) {
+  nccl_emulation::StallSplit(1);
+  const auto group = test::FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(500)});
+  for (int r = 0; r < 3; ++r) EXPECT_FALSE(group.formed[r].ok()) << r;
   EXPECT_THAT(MessageOf(group.formed[1]), HasSubstr("connecting NCCL's rank 1 of 3 was still in progress"));
 }
 

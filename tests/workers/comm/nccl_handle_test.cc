@@ -1,10 +1,11 @@
-// The end of an NCCL communicator with collectives in recorded graphs: NCCL waits for the graphs, and other threads
-// must not wait for NCCL.
+// What blocks in NCCL: a launch, which an abort ends; an abort, while recorded graphs hold collectives, for which
+// nobody else may have to wait.
 #include "workers/comm/nccl/nccl_handle.h"
 
 #include <memory>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cuda_emulation/control.h"
@@ -26,31 +27,41 @@ class NcclHandleTest : public testing::Test {
     auto handle = NcclHandle::Begin(/*device=*/0, /*rank=*/0, /*world=*/1, *id);
     ASSERT_TRUE(handle.ok()) << handle.status();
     handle_ = *std::move(handle);
-    ASSERT_TRUE(handle_->AwaitFinalized("connecting", test::Soon()).ok());
+    const absl::Status connected = handle_->Connect("connecting", test::Soon());
+    ASSERT_TRUE(connected.ok()) << connected;
+    EXPECT_EQ(nccl_emulation::NumLive(), 2);
+    handle_->DropScaffold();
+    EXPECT_EQ(nccl_emulation::NumLive(), 1);
     recorded_ = Record();
     ASSERT_NE(recorded_, nullptr);
   }
   ~NcclHandleTest() override {
+    handle_.reset();
     EXPECT_EQ(nccl_emulation::NumLive(), 0);
+    nccl_emulation::Reset();
     cuda_emulation::Reset();
+  }
+
+  ncclResult_t Sum(ncclComm_t comm) {
+    return ncclAllReduce(sum_.raw(), sum_.raw(), 8, ncclFloat32, ncclSum, comm,
+                         static_cast<cudaStream_t>(memory_.queue().handle()));
+  }
+  absl::Status LaunchSum() {
+    return handle_->Launch([&](ncclComm_t comm) { return Sum(comm); });
   }
 
   // A graph with a sum in it.
   std::unique_ptr<DeviceGraph> Record() {
-    const TensorView sum = memory_.Make(DType::kF32, 8);
     EXPECT_TRUE(memory_.queue().BeginRecording().ok());
-    const absl::Status launched = handle_->Launch([&](ncclComm_t comm) {
-      return ncclAllReduce(sum.raw(), sum.raw(), 8, ncclFloat32, ncclSum, comm,
-                           static_cast<cudaStream_t>(memory_.queue().handle()));
-    });
+    const absl::Status launched = LaunchSum();
     EXPECT_TRUE(launched.ok()) << launched;
-    EXPECT_TRUE(handle_->AwaitFinalized("the launch", test::Soon()).ok());
     auto graph = memory_.queue().EndRecording();
     EXPECT_TRUE(graph.ok()) << graph.status();
     return graph.ok() ? *std::move(graph) : nullptr;
   }
 
   test::DeviceMemory memory_{0};
+  const TensorView sum_ = memory_.Make(DType::kF32, 8);
   std::unique_ptr<NcclHandle> handle_;
   std::unique_ptr<DeviceGraph> recorded_;
 };
@@ -60,7 +71,7 @@ class NcclHandleTest : public testing::Test {
 TEST_F(NcclHandleTest, AnAbortThatWaitsForGraphsBlocksNobodyElse) {
   std::thread watchdog([&] { handle_->Abort(); });
   absl::Status seen;
-  while (seen.ok()) seen = handle_->AwaitFinalized("the next launch", test::Soon());
+  while (seen.ok()) seen = handle_->Idle().status();
   EXPECT_EQ(seen.code(), absl::StatusCode::kUnavailable) << seen;
   EXPECT_EQ(handle_->Launch([](ncclComm_t) { return ncclSuccess; }).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(nccl_emulation::NumLive(), 1) << "the abort is not over as long as a graph holds the communicator";
@@ -76,18 +87,47 @@ TEST_F(NcclHandleTest, AnAbortWaitsForAGraphThatRuns) {
   EXPECT_EQ(nccl_emulation::NumLive(), 0);
 }
 
-TEST_F(NcclHandleTest, WhatAGraphHoldsDoesNotEndInOrder) {
-  const absl::Status closed = handle_->Close(absl::Now() + absl::Milliseconds(20));
-  EXPECT_EQ(closed.code(), absl::StatusCode::kDeadlineExceeded) << closed;
+// The launcher blocks without a lock: the state can be looked at, and an abort by another thread frees it.
+TEST_F(NcclHandleTest, AnAbortFreesALaunchThatBlocks) {
   recorded_.reset();
-  EXPECT_TRUE(handle_->AwaitFinalized("the end", test::Soon()).ok());
+  nccl_emulation::HangLaunch(/*rank=*/0, 1);
+  absl::Status launched;
+  std::thread launcher([&] { launched = LaunchSum(); });
+  for (int look = 0; look < 100; ++look) {  // NCCL's own state is not, while it launches: the emulation would end here
+    EXPECT_TRUE(handle_->Idle().ok());
+    absl::SleepFor(absl::Milliseconds(1));
+  }
   handle_->Abort();
+  launcher.join();
+  EXPECT_EQ(launched.code(), absl::StatusCode::kUnavailable) << launched;
+  EXPECT_EQ(nccl_emulation::NumLive(), 0);
+  EXPECT_EQ(LaunchSum(), launched);
 }
 
-TEST_F(NcclHandleTest, EndsInOrderWithoutGraphs) {
+TEST_F(NcclHandleTest, OnlyANonBlockingLaunchStartsAThread) {
+  const int before = nccl_emulation::NumLaunchThreads();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(LaunchSum().ok());
+  EXPECT_EQ(nccl_emulation::NumLaunchThreads(), before);
   recorded_.reset();
-  EXPECT_TRUE(handle_->Close(test::Soon()).ok());
-  EXPECT_EQ(handle_->Finalized().status().code(), absl::StatusCode::kUnavailable);
+  handle_.reset();
+
+  ncclUniqueId id;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  ASSERT_EQ(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclInProgress);
+  const auto settle = [&] {
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) ASSERT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclSuccess);
+  };
+  settle();
+  EXPECT_EQ(Sum(comm), ncclInProgress);
+  settle();
+  EXPECT_EQ(nccl_emulation::NumLaunchThreads(), before + 1);
+  EXPECT_TRUE(memory_.queue().Synchronize(test::Soon()).ok());
+  EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
 }
 
 }  // namespace

@@ -16,5 +16,21 @@ TEST(WorkerMetricsPageTest, HalfRequestsKeepNoScraperOut) {
   EXPECT_THAT(PageOf(port, 30), testing::HasSubstr("switchyard_worker_"));
 }
 
+TEST(WorkerMetricsPageTest, ThePageSaysHowExpertsAreCopied) {
+  WorkerMetrics metrics;
+  const int port = metrics.Expose("127.0.0.1", 0);
+  ASSERT_GT(port, 0);
+  moe::ExpertOffloadCounters now, reported;
+  metrics.ObserveExperts(now, &reported);  // from memory to memory
+  EXPECT_THAT(PageOf(port, 30), testing::Not(testing::HasSubstr("switchyard_worker_expert_copy_path")));
+  now.path = moe::CopyPath::kRegisteredReadOnly;
+  metrics.ObserveExperts(now, &reported);
+  now.path = moe::CopyPath::kPinnedPieces;  // of a later group
+  metrics.ObserveExperts(now, &reported);
+  const std::string page = PageOf(port, 30);
+  EXPECT_THAT(page, testing::HasSubstr("switchyard_worker_expert_copy_path{path=\"pinned_pieces\"} 1"));
+  EXPECT_THAT(page, testing::HasSubstr("switchyard_worker_expert_copy_path{path=\"registered_read_only\"} 0"));
+}
+
 }  // namespace
 }  // namespace switchyard::worker

@@ -178,7 +178,6 @@ class NcclCommunicator : public Communicator {
     }
     RETURN_IF_ERROR(
         group_->nccl().Launch([&](ncclComm_t comm) { return CallNccl(collective, rank(), world(), comm, stream_); }));
-    RETURN_IF_ERROR(group_->nccl().AwaitFinalized(collective.key.ToString(), collective.deadline));
     return CudaEvents::Record(events_, stream_);
   }
 
@@ -195,9 +194,8 @@ absl::Status Connect(const NcclGroupOptions& options, RendezvousStore* store, st
   const GroupId& id = group->host().group();
   ASSIGN_OR_RETURN(const std::string nccl_id, ShareNcclId(options, id, store));
   ASSIGN_OR_RETURN(std::unique_ptr<NcclHandle> nccl, NcclHandle::Begin(options.device, id.rank, id.world, nccl_id));
-  group->StartWatchdog(std::move(nccl));  // from here on an error or a peer's failure ends this wait, too
-  return group->nccl().AwaitFinalized(absl::StrCat("connecting NCCL's rank ", id.rank, " of ", id.world),
-                                      options.deadline);
+  group->StartWatchdog(std::move(nccl));  // from here on an error or a peer's word ends this wait, too
+  return group->nccl().Connect(absl::StrCat("connecting NCCL's rank ", id.rank, " of ", id.world), options.deadline);
 }
 
 absl::StatusOr<cudaStream_t> NewStream(int device) {
@@ -225,6 +223,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormNcclGroup(const NcclGroupOptio
     status = comm->WarmUp(options.deadline);
   }
   if (!status.ok()) return group->Fail(status);
+  group->nccl().DropScaffold();
   return comm;
 }
 

@@ -18,7 +18,8 @@
 // everywhere.  No abort frees a device that hangs by itself: there the wait at the end of the step ends by its
 // deadline.
 //
-// NCCL >= 2.18.  Not here: several devices a process, a Split with device collectives, memory registration.
+// NCCL >= 2.19 (nccl_handle.h says why).  Not here: several devices a process, a Split with device collectives, memory
+// registration.
 #pragma once
 
 #include <memory>

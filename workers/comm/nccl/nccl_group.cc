@@ -1,5 +1,6 @@
 #include "workers/comm/nccl/nccl_group.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -119,6 +120,16 @@ std::string NcclGroup::WhoIsLateNow() const {
   return WhoIsLate(reports, host_->rank());
 }
 
+void NcclGroup::AwaitPeers(absl::Time deadline) const {
+  const int64_t mine = Report().completed;
+  while (peers_ != nullptr && peers_->left() < 0 && status().ok() && absl::Now() < deadline) {
+    const std::vector<PeerReport> reports = peers_->Latest();
+    const auto done = [&](const PeerReport& report) { return report.completed >= mine; };
+    if (std::all_of(reports.begin(), reports.end(), done)) return;
+    absl::SleepFor(kLookPeriod);
+  }
+}
+
 absl::Status NcclGroup::RemoveDone() {
   for (;;) {
     CudaEvents::Event oldest;
@@ -157,7 +168,7 @@ absl::Status NcclGroup::Expired() const {
 
 bool NcclGroup::Look() {
   absl::Status found = RemoveDone();
-  if (found.ok()) found = nccl_->Finalized().status();
+  if (found.ok()) found = nccl_->Idle().status();
   if (found.ok()) found = host_->status();
   if (found.ok()) found = Expired();
   if (!found.ok()) (void)Fail(found);
@@ -195,18 +206,19 @@ void NcclGroup::End() {
     in_order = mu_.AwaitWithTimeout(absl::Condition(&done), kEndWithin) && status_.ok();
     lock.Release();
     if (!in_order) (void)Fail(absl::UnavailableError("the group was destroyed with collectives under way"));
+    if (in_order) AwaitPeers(absl::Now() + kEndWithin);
     {
       absl::MutexLock end(&mu_);
       ending_ = true;
     }
     watchdog_.join();
   }
-  if (in_order && status().ok() && nccl_->Close(absl::Now() + kEndWithin).ok()) {
+  if (in_order) {
     absl::MutexLock lock(&mu_);
     if (status_.ok()) MoveTo(&state_, NcclState::kClosed);
   }
-  if (peers_ != nullptr) peers_->Stop();  // informs the peers that this rank leaves, or why it failed
-  if (nccl_ != nullptr) nccl_->Abort();   // if it was not closed
+  if (peers_ != nullptr) peers_->Stop();  // says goodbye, or why
+  if (nccl_ != nullptr) nccl_->Abort();
 }
 
 }  // namespace switchyard::comm

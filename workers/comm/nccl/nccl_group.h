@@ -42,7 +42,8 @@ class NcclGroup {
   // `host`: of the same ranks, for messages; ends with this group.
   NcclGroup(int device, std::unique_ptr<Communicator> host);
   ~NcclGroup();  // End
-  // Closes in order if nothing is under way, or all is done within two seconds; else aborts.  Idempotent.
+  // In order if nothing is under way, or is done within two seconds; then the peers get as long to finish, who may
+  // still read what NCCL frees with its communicator.  Else fails the group.  Again: nothing.
   void End();
 
   // The steps of forming: the watch over the peers (null: a world of one), then NCCL and the watchdog, then Ready.
@@ -81,6 +82,8 @@ class NcclGroup {
   absl::Status RemoveDone();
   absl::Status Expired() const;
   std::string WhoIsLateNow() const;
+  // Blocks until the peers have finished what this rank has, or have left, or the deadline.
+  void AwaitPeers(absl::Time deadline) const;
   PeerReport Report() const;
 
   const int device_;

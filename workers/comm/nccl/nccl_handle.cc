@@ -1,21 +1,40 @@
 #include "workers/comm/nccl/nccl_handle.h"
 
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/cuda/cuda_status.h"
 
 namespace switchyard::comm {
 namespace {
 
-static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 18, 0));
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0));
 
-absl::Status Release() { return absl::UnavailableError("the NCCL communicator was aborted"); }
+// A launch takes some 10 us; one that waits for more than this waits for a peer or a device.
+constexpr absl::Duration kLaunchGrace = absl::Milliseconds(100);
+
+absl::Status Released() { return absl::UnavailableError("the NCCL communicator was aborted"); }
+
+bool IsError(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
+absl::Status Explain(const char* what, ncclResult_t result) {
+  const char* const more = ncclGetLastError(nullptr);
+  std::string text = absl::StrCat(what, ": ", ncclGetErrorString(result));
+  if (more != nullptr && *more != '\0') absl::StrAppend(&text, ": ", more);
+  const bool refused = result == ncclInvalidArgument || result == ncclInvalidUsage;
+  return refused ? absl::InternalError(text) : absl::UnavailableError(text);
+}
+
+ncclConfig_t Config(int blocking) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = blocking;
+  return config;
+}
 
 }  // namespace
 
@@ -45,93 +64,107 @@ absl::StatusOr<std::unique_ptr<NcclHandle>> NcclHandle::Begin(int device, int ra
   }
   std::memcpy(unique_id.internal, bytes.data(), bytes.size());
   SY_RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = Config(/*blocking=*/0);
   std::unique_ptr<NcclHandle> handle(new NcclHandle(device));
   absl::MutexLock lock(&handle->mu_);
-  const ncclResult_t result = ncclCommInitRankConfig(&handle->comm_, world, unique_id, rank, &config);
-  if (result != ncclSuccess && result != ncclInProgress) return handle->Explain("ncclCommInitRankConfig", result);
+  const ncclResult_t result = ncclCommInitRankConfig(&handle->scaffold_, world, unique_id, rank, &config);
+  if (IsError(result)) return Explain("ncclCommInitRankConfig", result);
   return handle;
 }
 
 NcclHandle::~NcclHandle() { Abort(); }
 
-absl::Status NcclHandle::Explain(const char* what, ncclResult_t result) const {
-  const char* const more = ncclGetLastError(comm_);
-  std::string text = absl::StrCat(what, ": ", ncclGetErrorString(result));
-  if (more != nullptr && *more != '\0') absl::StrAppend(&text, ": ", more);
-  const bool refused = result == ncclInvalidArgument || result == ncclInvalidUsage;
-  return refused ? absl::InternalError(text) : absl::UnavailableError(text);
+absl::Status NcclHandle::Connect(const std::string& what, absl::Time deadline) {
+  RETURN_IF_ERROR(AwaitIdle(what, deadline));
+  {
+    absl::MutexLock lock(&mu_);
+    if (aborted_) return Released();
+    const OnDevice on(device_);
+    ncclConfig_t config = Config(/*blocking=*/1);
+    const ncclResult_t result = ncclCommSplit(scaffold_, /*color=*/0, /*key=*/0, &split_, &config);  // only begins
+    if (IsError(result)) return Explain("ncclCommSplit", result);
+  }
+  RETURN_IF_ERROR(AwaitIdle(what, deadline));
+  absl::MutexLock lock(&mu_);
+  if (aborted_) return Released();
+  if (split_ == nullptr) return absl::UnavailableError("ncclCommSplit made nothing");
+  comm_ = std::exchange(split_, nullptr);
+  return absl::OkStatus();
 }
 
-absl::StatusOr<bool> NcclHandle::Finalized() {
-  absl::MutexLock lock(&mu_);
-  if (comm_ == nullptr) return Release();
+void NcclHandle::DropScaffold() {
+  ncclComm_t scaffold = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    scaffold = std::exchange(scaffold_, nullptr);
+  }
   const OnDevice on(device_);
+  if (scaffold != nullptr) (void)ncclCommAbort(scaffold);
+}
+
+absl::StatusOr<bool> NcclHandle::Idle() {
+  absl::MutexLock lock(&mu_);
+  if (aborted_) return Released();
+  const OnDevice on(device_);
+  // Once it has served, the scaffold's peers may be gone.
+  const ncclComm_t comm = comm_ == nullptr ? scaffold_ : launching_ ? nullptr : comm_;
+  if (comm == nullptr) return true;
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t result = ncclCommGetAsyncError(comm_, &state);
+  const ncclResult_t result = ncclCommGetAsyncError(comm, &state);
   if (result != ncclSuccess) return Explain("ncclCommGetAsyncError", result);
   if (state == ncclInProgress) return false;
   if (state != ncclSuccess) return Explain("NCCL's asynchronous error", state);
   return true;
 }
 
-absl::Status NcclHandle::AwaitFinalized(const std::string& what, absl::Time deadline) {
-  // A launch takes microseconds, connecting takes seconds.
-  constexpr int kYields = 200;
-  for (int i = 0;; ++i) {
-    ASSIGN_OR_RETURN(const bool finalized, Finalized());
-    if (finalized) return absl::OkStatus();
+absl::Status NcclHandle::AwaitIdle(const std::string& what, absl::Time deadline) {
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool idle, Idle());
+    if (idle) return absl::OkStatus();
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(what, " was still in progress at its deadline"));
     }
-    if (i < kYields) {
-      std::this_thread::yield();
-    } else {
-      absl::SleepFor(absl::Microseconds(200));
-    }
+    absl::SleepFor(absl::Microseconds(200));
   }
 }
 
 absl::Status NcclHandle::Launch(absl::FunctionRef<ncclResult_t(ncclComm_t)> ops) {
-  absl::MutexLock lock(&mu_);
-  if (comm_ == nullptr) return Release();
-  if (const ncclResult_t result = ncclGroupStart(); result != ncclSuccess) return Explain("ncclGroupStart", result);
-  const ncclResult_t called = ops(comm_);
-  const ncclResult_t ended = ncclGroupEnd();  // also after an error: it closes what was started
-  if (called != ncclSuccess && called != ncclInProgress) return Explain("NCCL's call", called);
-  if (ended != ncclSuccess && ended != ncclInProgress) return Explain("ncclGroupEnd", ended);
-  return absl::OkStatus();
-}
-
-ncclComm_t NcclHandle::ReleaseIt() {
-  absl::MutexLock lock(&mu_);
-  return std::exchange(comm_, nullptr);
-}
-
-// Without the lock: NCCL waits until the graphs with its collectives are destroyed, and their owner may need our state
-// before it destroys them.
-void NcclHandle::Abort() {
-  const ncclComm_t comm = ReleaseIt();
-  if (comm == nullptr) return;
-  const OnDevice on(device_);
-  (void)ncclCommAbort(comm);
-}
-
-absl::Status NcclHandle::Close(absl::Time deadline) {
-  const OnDevice on(device_);
+  ncclComm_t comm = nullptr;
   {
     absl::MutexLock lock(&mu_);
-    if (comm_ == nullptr) return Release();
-    const ncclResult_t result = ncclCommFinalize(comm_);
-    if (result != ncclSuccess && result != ncclInProgress) return Explain("ncclCommFinalize", result);
+    if (aborted_) return Released();
+    SY_CHECK(comm_ != nullptr && !launching_);
+    comm = comm_;
+    launching_ = true;
   }
-  RETURN_IF_ERROR(AwaitFinalized("ncclCommFinalize", deadline));
-  const ncclComm_t comm = ReleaseIt();
-  if (comm == nullptr) return Release();
-  const ncclResult_t result = ncclCommDestroy(comm);
+  ncclResult_t called = ncclGroupStart();
+  const bool started = called == ncclSuccess;
+  if (started) called = ops(comm);
+  const ncclResult_t ended = started ? ncclGroupEnd() : ncclSuccess;  // also after an error: it closes what was started
   absl::MutexLock lock(&mu_);
-  return result == ncclSuccess ? absl::OkStatus() : Explain("ncclCommDestroy", result);
+  launching_ = false;
+  if (aborted_) return Released();  // comm may be gone
+  if (called != ncclSuccess) return Explain("NCCL's call", called);
+  return ended == ncclSuccess ? absl::OkStatus() : Explain("ncclGroupEnd", ended);
+}
+
+void NcclHandle::Abort() {
+  ncclComm_t scaffold = nullptr, comm = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    if (std::exchange(aborted_, true)) return;
+    const auto returned = [this] {
+      mu_.AssertReaderHeld();
+      return !launching_;
+    };
+    mu_.AwaitWithTimeout(absl::Condition(&returned), kLaunchGrace);
+    scaffold = std::exchange(scaffold_, nullptr);
+    comm = std::exchange(comm_, nullptr);
+  }
+  const OnDevice on(device_);
+  if (scaffold != nullptr) (void)ncclCommAbort(scaffold);  // ends a split that is under way
+  if (comm == nullptr) comm = std::exchange(split_, nullptr);
+  if (comm != nullptr) (void)ncclCommAbort(comm);
 }
 
 }  // namespace switchyard::comm

@@ -1,12 +1,25 @@
-// NcclHandle: one NCCL communicator on one device, and the lock over all of its calls.
+// NcclHandle: a rank's NCCL communicator on one device, from its forming to its end.
 //
-// NCCL allows one thread at a time in a communicator, also to read its state and to abort it.  The communicator is
-// non-blocking, so no call waits for a peer, the lock is never held for long, and another thread's Abort can free a
-// thread that waits here.  Only the end blocks, without the lock: NCCL waits until the graphs with its collectives are
-// destroyed.
+// Whether NCCL's calls block is fixed when a communicator is made.  Ours is made in two steps:
+//  1. A non-blocking communicator connects the ranks.  Its calls only begin something, the handle looks until it is
+//     done, and NCCL's guide ("Fault Tolerance") allows its abort at any point.
+//  2. That one is split into a blocking communicator of the same ranks, which collectives are launched with, and goes
+//     (DropScaffold).  Launches of a non-blocking one cost a thread each: NCCL 2.27 and 2.28 start one in every
+//     ncclGroupEnd (ncclGroupEndInternal in NCCL's src/group.cc).
 //
-// Thread-safe.  NCCL >= 2.18 (non-blocking communicators of ncclCommInitRankConfig, with group calls).
-// Errors: Unavailable (NCCL's asynchronous ones; the handle was aborted or closed), Internal (NCCL refuses a call).
+// NCCL allows one thread at a time in a communicator (its guide, "Thread Safety").  The handle keeps to that, with one
+// exception: a launch may block, for a peer that has still to connect or for a device that does not get on, and only
+// ncclCommAbort frees it, from another thread.  For that NCCL sets a flag that all of its waits look at; its
+// maintainers support it since 2.19.1 (NVIDIA/nccl issue 992), and PyTorch's watchdog relies on it.  The exception is
+// kept small: a launch gets kLaunchGrace to return by itself, no lock is held during one, and nothing else is called
+// meanwhile (an asynchronous error is looked for between launches).  Finalizing and destroying are not allowed beside a
+// blocked call and have no deadline, so the end is an abort, too: see NcclGroup::End for what it waits for before.
+//
+// An abort waits for the graphs that collectives were recorded in, until they are destroyed; it holds no lock.
+//
+// Thread-safe; one launch at a time.  NCCL >= 2.19, without the environment's NCCL_COMM_BLOCKING, which overrides both
+// steps.
+// Errors: Unavailable (NCCL's asynchronous ones; the handle was let go), Internal (its refusal of a call).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -40,33 +53,37 @@ class NcclHandle {
  public:
   // The id of a new communicator, as text: one rank makes it, all need it.
   static absl::StatusOr<std::string> NewId();
-  // Begins to connect; Finalized() says when that is over.
+  // Begins to connect; Connect() says when that is over.
   static absl::StatusOr<std::unique_ptr<NcclHandle>> Begin(int device, int rank, int world, const std::string& id);
-  // Aborts, unless closed.
+  // Aborts.
   ~NcclHandle();
 
-  // True: nothing is in progress, the last launch is on its stream.
-  absl::StatusOr<bool> Finalized();
-  // Blocks until Finalized(), at most until the deadline (DeadlineExceeded says `what`).
-  absl::Status AwaitFinalized(const std::string& what, absl::Time deadline);
-  // Launches the operations of `ops` as one group, on the streams that it names.  Finalized() says when they are there.
+  // Blocks until every rank is here and launches are possible, at most until the deadline (DeadlineExceeded says
+  // `what`).  An Abort ends it.
+  absl::Status Connect(const std::string& what, absl::Time deadline);
+  // Lets go of what only Connect needed.  REQUIRES: every rank's Connect is over, as a collective shows.
+  void DropScaffold();
+  // NCCL's asynchronous error, if there is one.  True: nothing is in progress but launches.
+  absl::StatusOr<bool> Idle();
+  // Launches what `ops` calls for as one group, on the streams that it names; it is there when this returns.  Blocks as
+  // long as NCCL does, at most until an Abort.  REQUIRES: connected, no other launch is under way.
   absl::Status Launch(absl::FunctionRef<ncclResult_t(ncclComm_t)> ops);
-  // Frees the device and the communicator.  Every other call here fails from now on; this one returns when no graph
-  // holds one of the communicator's collectives any more.  Idempotent.
+  // Frees the device and a blocked launch from what is launched, and everything else: at once every other call here
+  // says so, and this one returns when no graph holds a collective of ours any more.  Again: nothing.
   void Abort();
-  // Ends in order.  REQUIRES: nothing is under way here.  DeadlineExceeded: a collective runs, or a graph holds one;
-  // the communicator is still there, to be aborted.
-  absl::Status Close(absl::Time deadline);
 
  private:
   explicit NcclHandle(int device) : device_(device) {}
-  // Gives up ownership and returns the communicator; null: it was given up before.
-  ncclComm_t ReleaseIt();
-  absl::Status Explain(const char* what, ncclResult_t result) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AwaitIdle(const std::string& what, absl::Time deadline);
 
   const int device_;
   absl::Mutex mu_;
-  ncclComm_t comm_ ABSL_GUARDED_BY(mu_) = nullptr;  // null: aborted or closed
+  bool aborted_ ABSL_GUARDED_BY(mu_) = false;
+  bool launching_ ABSL_GUARDED_BY(mu_) = false;
+  ncclComm_t scaffold_ ABSL_GUARDED_BY(mu_) = nullptr;  // non-blocking; null: let go
+  ncclComm_t comm_ ABSL_GUARDED_BY(mu_) = nullptr;      // blocking; null: not there yet, or let go
+  // The same until Connect has it.  NCCL writes it; ours once the scaffold is idle or aborted.
+  ncclComm_t split_ = nullptr;
 };
 
 }  // namespace switchyard::comm

@@ -17,9 +17,6 @@ ncclDataType_t TypeOf(DType dtype) {
   }
 }
 
-// Within a group a call of a non-blocking communicator may return "in progress"; the group's end returns the result.
-bool IsError(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
-
 // A peer of zero bytes is skipped on both sides, as both know the size.
 ncclResult_t AllToAll(const DeviceCollective& c, int rank, int world, ncclComm_t comm, cudaStream_t stream) {
   for (int step = 1; step < world; ++step) {
@@ -29,12 +26,12 @@ ncclResult_t AllToAll(const DeviceCollective& c, int rank, int world, ncclComm_t
     if (c.send_bytes[to] > 0) {
       const ncclResult_t result = ncclSend(BytesAt(c.send, c.send_offsets[to]), static_cast<size_t>(c.send_bytes[to]),
                                            ncclUint8, to, comm, stream);
-      if (IsError(result)) return result;
+      if (result != ncclSuccess) return result;
     }
     if (c.recv_bytes[from] > 0) {
       const ncclResult_t result = ncclRecv(BytesAt(c.recv, c.recv_offsets[from]),
                                            static_cast<size_t>(c.recv_bytes[from]), ncclUint8, from, comm, stream);
-      if (IsError(result)) return result;
+      if (result != ncclSuccess) return result;
     }
   }
   return ncclSuccess;

@@ -42,6 +42,7 @@ class CheckingCopier : public ExpertCopier {
   // Whether other bytes than its source's ever arrived.
   bool WasDamaged(const ExpertId& id) const;
 
+  CopyPath path() const override { return copier_->path(); }
   absl::Status Copy(const ExpertChunk& chunk) override;
   void Recheck(const ExpertChunk& chunk) override;
 

@@ -23,22 +23,30 @@ absl::StatusOr<std::unique_ptr<DeviceExpertCopier>> DeviceExpertCopier::Create(D
   ASSIGN_OR_RETURN(DeviceBackend* const backend, BackendOf(device.kind));
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceQueue> queue, backend->NewQueue(device.index, {}));
   auto copier = std::unique_ptr<DeviceExpertCopier>(new DeviceExpertCopier(std::move(queue)));
-  absl::StatusOr<std::unique_ptr<HostPin>> pin = backend->Pin(const_cast<char*>(source.begin), source.bytes);
+  absl::StatusOr<std::unique_ptr<HostPin>> pin =
+      backend->Pin(device.index, const_cast<char*>(source.begin), source.bytes);
   if (pin.ok()) {
     copier->pin_ = *std::move(pin);
+    LogInfo("experts: ", Mib(source.bytes), " are registered", copier->pin_->read_only() ? " read-only" : "", " with ",
+            device.ToString());
     return copier;
   }
   LogWarn("experts: ", Mib(source.bytes), " cannot be pinned for ", device.ToString(), ": ", pin.status().message(),
-          "; copies take a detour");
+          "; copies go through two pinned pieces of ", kPieceBytes >> 10, " KiB");
   for (Piece& piece : copier->pieces_) {
     ASSIGN_OR_RETURN(piece.memory, PinnedBuffer::Allocate(kPieceBytes, device.kind));
   }
   return copier;
 }
 
+CopyPath DeviceExpertCopier::path() const {
+  if (pin_ == nullptr) return CopyPath::kPinnedPieces;
+  return pin_->read_only() ? CopyPath::kRegisteredReadOnly : CopyPath::kRegistered;
+}
+
 absl::Status DeviceExpertCopier::CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) {
   if (chunk.after != nullptr) RETURN_IF_ERROR(queue_->WaitFor(*chunk.after));
-  RETURN_IF_ERROR(pinned() ? queue_->Copy(chunk.to, chunk.from, chunk.bytes) : EnqueueByPieces(chunk));
+  RETURN_IF_ERROR(pin_ != nullptr ? queue_->Copy(chunk.to, chunk.from, chunk.bytes) : EnqueueByPieces(chunk));
   beside();
   return Await();
 }

@@ -29,7 +29,7 @@ struct ExpertSource {
 
 class DeviceExpertCopier : public ExpertCopier {
  public:
-  // Pins the source, which must be mapped writable, or else allocates the pieces and logs why.
+  // Pins the source, or else allocates the pieces; logs which, and why.
   // Errors: Unimplemented (no such backend), ResourceExhausted, the device's.
   static absl::StatusOr<std::unique_ptr<DeviceExpertCopier>> Create(Device device, const ExpertSource& source);
 
@@ -38,7 +38,7 @@ class DeviceExpertCopier : public ExpertCopier {
   }
   absl::Status CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) override;
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override;
-  bool pinned() const { return pin_ != nullptr; }
+  CopyPath path() const override;
 
  private:
   struct Piece {

@@ -26,9 +26,20 @@ struct ExpertChunk {
   int64_t attempt = 0;  // of the copy, or of the look at it
 };
 
+// How bytes come from the host's memory.
+enum class CopyPath : uint8_t {
+  kMemory,              // to slots in the same memory
+  kRegisteredReadOnly,  // a device reads them where they are; it could not write
+  kRegistered,          // the same; it could
+  kPinnedPieces,        // the host copies them to two small pinned pieces, from which a device reads them
+};
+inline constexpr const char* kCopyPathNames[] = {"memory", "registered_read_only", "registered", "pinned_pieces"};
+inline const char* CopyPathName(CopyPath path) { return kCopyPathNames[static_cast<int>(path)]; }
+
 class ExpertCopier {
  public:
   virtual ~ExpertCopier() = default;
+  virtual CopyPath path() const { return CopyPath::kMemory; }
   // Blocks until the chunk is in the slot.  An error fails the whole copy: its waiters get it.
   virtual absl::Status Copy(const ExpertChunk& chunk) = 0;
   // The same; runs `beside` once the slot has the bytes, or while a device's queue moves them, unless there is an

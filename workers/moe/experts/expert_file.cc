@@ -288,7 +288,7 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> ExpertFileOpening::Run() {
   }
   RETURN_IF_ERROR(OpenFd());
   ASSIGN_OR_RETURN(const bool built, BecomeUsable());
-  // Drivers pin only memory that may be written.
+  // Writable for a driver that cannot pin memory as read-only.
   RETURN_IF_ERROR(Map(options_.device != DeviceKind::kCpu));
   auto file = std::unique_ptr<ExpertFile>(new ExpertFile());
   file->path_ = path_;

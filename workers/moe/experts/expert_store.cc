@@ -362,7 +362,9 @@ absl::Status ExpertStore::FailureOf(const ExpertId& id) const {
 
 ExpertStoreCounters ExpertStore::counters() const {
   absl::MutexLock lock(&mu_);
-  return counters_;
+  ExpertStoreCounters counters = counters_;
+  counters.path = copier_->path();
+  return counters;
 }
 
 }  // namespace switchyard::moe

@@ -50,6 +50,7 @@ struct ExpertStoreCounters {
   int64_t failed = 0;      // copies
   int64_t copied_bytes = 0;
   double wait_seconds = 0;  // of all Acquire calls
+  CopyPath path = CopyPath::kMemory;
 };
 
 struct ExpertStoreOptions {

@@ -48,6 +48,7 @@ class SummedCopier : public ExpertCopier {
                                             absl::Hex(arrived), ", was written with 0x", absl::Hex(expected),
                                             ": its bytes have changed since the file was opened"));
   }
+  CopyPath path() const override { return copier_->path(); }
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return copier_->ReadBack(chunk); }
   // Whether a checksum was ever wrong.  Any thread.
   bool found_damage() const { return found_damage_; }

@@ -27,6 +27,7 @@ class TimedCopier : public ExpertCopier {
     return status;
   }
 
+  CopyPath path() const override { return inner_->path(); }
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return inner_->ReadBack(chunk); }
 
   // These count the copies that succeeded.

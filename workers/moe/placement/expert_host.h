@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "workers/moe/experts/expert_copier.h"
 
 namespace switchyard::moe {
 
@@ -35,6 +36,7 @@ struct ExpertHostCounters {
   int64_t failed = 0;       // copies
   int64_t late = 0;         // experts that a layer had to wait for
   double wait_seconds = 0;  // of layers, for them
+  CopyPath path = CopyPath::kMemory;
 };
 
 class ExpertHost {

@@ -249,6 +249,7 @@ ExpertHostCounters ReplicatedExperts::counters() const {
   const ExpertStoreCounters store = store_->counters();
   counters.copied_bytes = store.copied_bytes;
   counters.failed = store.failed;
+  counters.path = store.path;
   return counters;
 }
 

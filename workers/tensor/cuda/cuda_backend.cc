@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,6 +49,7 @@ class CudaQueue : public DeviceQueue {
       : DeviceQueue(Device::Cuda(index), stream, multiprocessors, options), done_(done) {}
 
   ~CudaQueue() override {
+    (void)UseDevice();
     // Work under way may still read the workspace.
     cudaStreamSynchronize(StreamOf(handle()));
     cudaEventDestroy(done_);
@@ -55,6 +57,7 @@ class CudaQueue : public DeviceQueue {
   }
 
   absl::StatusOr<void*> Workspace(int64_t bytes) override {
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     if (bytes > workspace_.bytes()) {
       if (recording_) return absl::InternalError("a graph is being recorded: its workspace must be there before");
       ASSIGN_OR_RETURN(workspace_, Buffer::Allocate(bytes, device()));
@@ -101,13 +104,19 @@ class CudaQueue : public DeviceQueue {
   }
 
   absl::Status WaitOnHost(DeviceEvent& event, absl::Time deadline) override {
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     return Poll(static_cast<CudaEvent&>(event).get(), deadline);
   }
 
-  // A lost context returns the error that lost it from every call.
-  bool IsLost() override { return !recording_ && CudaDeviceLost(cudaStreamQuery(StreamOf(handle()))); }
+  // A lost context answers every call with the error that lost it.
+  bool IsLost() override {
+    if (recording_) return false;
+    const cudaError_t used = UseDevice();
+    return CudaDeviceLost(used == cudaSuccess ? cudaStreamQuery(StreamOf(handle())) : used);
+  }
 
   absl::Status BeginRecording() override {
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     SY_RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(StreamOf(handle()), cudaStreamCaptureModeThreadLocal));
     recording_ = true;
     return absl::OkStatus();
@@ -115,6 +124,7 @@ class CudaQueue : public DeviceQueue {
 
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndRecording() override {
     recording_ = false;
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     cudaGraph_t graph = nullptr;
     SY_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(StreamOf(handle()), &graph));
     cudaGraphExec_t exec = nullptr;
@@ -125,6 +135,7 @@ class CudaQueue : public DeviceQueue {
   }
 
   absl::Status Run(DeviceGraph* graph) override {
+    SY_RETURN_IF_CUDA_ERROR(UseDevice());
     SY_RETURN_IF_CUDA_ERROR(cudaGraphLaunch(static_cast<CudaGraph*>(graph)->get(), StreamOf(handle())));
     return absl::OkStatus();
   }
@@ -176,26 +187,47 @@ absl::StatusOr<std::unique_ptr<DeviceQueue>> NewCudaQueue(int device_index, cons
 
 class RegisteredMemory : public HostPin {
  public:
-  explicit RegisteredMemory(void* memory) : memory_(memory) {}
+  RegisteredMemory(void* memory, bool read_only) : memory_(memory), read_only_(read_only) {}
   ~RegisteredMemory() override { cudaHostUnregister(memory_); }
+  bool read_only() const override { return read_only_; }
 
  private:
   void* const memory_;
+  const bool read_only_;
 };
+
+// 12040 = 12.4
+std::string VersionText(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
+
+// Why there are no devices, after cudaGetDeviceCount's error.
+absl::Status NoDevices(int index, cudaError_t error) {
+  const std::string none = absl::StrCat("no device cuda:", index, ": ");
+  int driver = 0, runtime = 0;
+  (void)cudaDriverGetVersion(&driver);
+  (void)cudaRuntimeGetVersion(&runtime);
+  cudaGetLastError();
+  // Without any driver the runtime says the same, and that the driver's version is 0.
+  if (error != cudaErrorInsufficientDriver || driver == 0) {
+    return absl::NotFoundError(absl::StrCat(none, "0 found (is the driver installed?)"));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      none, "the driver is too old: it runs CUDA ", VersionText(driver), ", this program was built with CUDA ",
+      VersionText(runtime), "; update the driver",
+      driver / 1000 == 12 && runtime / 1000 > 12 ? ", or build with deploy/install-deps.sh --cuda=12" : ""));
+}
 
 class Backend : public DeviceBackend {
  public:
   int NumDevices() override {
     int count = 0;
-    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-    cudaGetLastError();  // clears the error: a missing driver is none
-    return 0;
+    return CountDevices(&count) == cudaSuccess ? count : 0;
   }
 
   absl::StatusOr<DeviceDescription> Describe(int index) override {
-    if (index < 0 || index >= NumDevices()) {
-      return absl::NotFoundError(absl::StrCat("no device cuda:", index, ": ", NumDevices(), " found",
-                                              NumDevices() == 0 ? " (is the driver installed?)" : ""));
+    int count = 0;
+    if (const cudaError_t error = CountDevices(&count); error != cudaSuccess) return NoDevices(index, error);
+    if (index < 0 || index >= count) {
+      return absl::NotFoundError(absl::StrCat("no device cuda:", index, ": ", count, " found"));
     }
     cudaDeviceProp properties;
     SY_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, index));
@@ -243,15 +275,32 @@ class Backend : public DeviceBackend {
 
   void FreePinned(void* memory) override { cudaFreeHost(memory); }
 
-  absl::StatusOr<std::unique_ptr<HostPin>> Pin(void* memory, int64_t bytes) override {
-    const cudaError_t error = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterPortable);
-    if (error != cudaSuccess) cudaGetLastError();  // not sticky
-    RETURN_IF_ERROR(CudaStatus("cudaHostRegister", error));
-    return std::make_unique<RegisteredMemory>(memory);
+  absl::StatusOr<std::unique_ptr<HostPin>> Pin(int index, void* memory, int64_t bytes) override {
+    int can_read_only = 0;
+    if (cudaDeviceGetAttribute(&can_read_only, cudaDevAttrHostRegisterReadOnlySupported, index) != cudaSuccess) {
+      cudaGetLastError();
+    }
+    cudaError_t error = cudaSuccess;
+    for (const bool read_only : {true, false}) {
+      if (read_only && can_read_only == 0) continue;
+      unsigned flags = cudaHostRegisterPortable;
+      if (read_only) flags |= cudaHostRegisterReadOnly;
+      error = cudaHostRegister(memory, static_cast<size_t>(bytes), flags);
+      if (error == cudaSuccess) return std::make_unique<RegisteredMemory>(memory, read_only);
+      cudaGetLastError();  // not sticky
+    }
+    return CudaStatus("cudaHostRegister", error);
   }
 
   absl::StatusOr<std::unique_ptr<DeviceQueue>> NewQueue(int index, const DeviceQueueOptions& options) override {
     return NewCudaQueue(index, options);
+  }
+
+ private:
+  static cudaError_t CountDevices(int* count) {
+    const cudaError_t error = cudaGetDeviceCount(count);
+    if (error != cudaSuccess) cudaGetLastError();  // not sticky
+    return error;
   }
 };
 

@@ -1,4 +1,5 @@
 // NVIDIA GPUs as a DeviceBackend, on the CUDA runtime.  Without a driver there are no devices; nothing else fails.
+// Queues set their device for the calling thread in every call, as the runtime has a current one a thread.
 #pragma once
 
 #include "workers/tensor/device_backend.h"

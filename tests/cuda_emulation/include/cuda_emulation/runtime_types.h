@@ -88,6 +88,7 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
   cudaDevAttrMaxBlocksPerMultiprocessor = 106,
   cudaDevAttrReservedSharedMemoryPerBlock = 111,
+  cudaDevAttrHostRegisterReadOnlySupported = 113,
   cudaDevAttrMemoryPoolsSupported = 115
 };
 enum cudaLaunchAttributeID {
@@ -118,6 +119,7 @@ enum : unsigned {
   cudaHostAllocWriteCombined = 4,
   cudaHostRegisterDefault = 0,
   cudaHostRegisterPortable = 1,
+  cudaHostRegisterReadOnly = 8,
   cudaDeviceScheduleAuto = 0,
   cudaDeviceScheduleSpin = 1,
   cudaDeviceScheduleYield = 2,
