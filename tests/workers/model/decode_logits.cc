@@ -48,6 +48,7 @@ class DecodeSteps {
   const std::unique_ptr<comm::Communicator> comm_ = comm::MakeSoloCommunicator();
   std::vector<std::vector<int32_t>> blocks_;  // of each sequence
   absl::StatusOr<KvCache> cache_ = absl::InternalError("not made yet");
+  IntUpload ints_;
   BatchUpload upload_;
   Batch batch_;
 };
@@ -68,9 +69,10 @@ absl::Status DecodeSteps::MakeCache() {
   RETURN_IF_ERROR(cache_.status());
   if (stream_.device().is_cpu()) return absl::OkStatus();
   const auto count = static_cast<int64_t>(sequences_.size());
-  ASSIGN_OR_RETURN(upload_, BatchUpload::Create(stream_.device(), {.sequences = count,
-                                                                   .rows = std::max(options_.chunk, count),
-                                                                   .blocks = static_cast<int64_t>(most)}));
+  const ops::SequenceLimits limits = {
+      .sequences = count, .rows = std::max(options_.chunk, count), .blocks = static_cast<int64_t>(most)};
+  ASSIGN_OR_RETURN(upload_, BatchUpload::Create(stream_.device(), limits));
+  ASSIGN_OR_RETURN(ints_, IntUpload::Create(stream_.device(), BatchUpload::CountsOf(limits)));
   return absl::OkStatus();
 }
 
@@ -91,7 +93,10 @@ absl::Status DecodeSteps::RunBatch(const TensorView* logits) {
     batch_.logit_rows.resize(batch_.tokens.size());
     std::iota(batch_.logit_rows.begin(), batch_.logit_rows.end(), 0);
   }
-  if (!stream_.device().is_cpu()) RETURN_IF_ERROR(upload_.Send(stream_, cache_->layer(0), &batch_));
+  if (!stream_.device().is_cpu()) {
+    RETURN_IF_ERROR(ints_.Begin(stream_));
+    RETURN_IF_ERROR(upload_.Send(stream_, &ints_, cache_->layer(0), &batch_));
+  }
   const auto sink = [&](int64_t first, const TensorView& rows) -> absl::Status {
     ASSIGN_OR_RETURN(const Tensor copy, CopyToHost(stream_, rows));
     return CopyTensor(Stream::OnCpu(&stream_.pool()), copy, logits->Rows(first, rows.dim(0)));

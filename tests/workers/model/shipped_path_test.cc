@@ -201,7 +201,7 @@ TEST(ShippedPathTest, LongDecodesAreTheCpusInFp32) {
   const std::vector<std::vector<int32_t>> sampled = generation.Run();
   EXPECT_EQ(generation.most_started(), ModelRunner::kMaxStarted);
   if (generation.device_steps() != nullptr) {
-    EXPECT_GT(generation.device_steps()->num_replayed(), 0);
+    EXPECT_GT(generation.device_steps()->counters().replayed, 0);
   }
 
   for (size_t s = 0; s < sequences.size(); ++s) {
