@@ -38,10 +38,10 @@ class WorkerMetrics {
   // Adds what a store has counted since `reported`, which becomes `now`.  A new store counts from 0.
   void ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported);
 
-  // The same of steps that are recorded and replayed.
+  // The same for steps that are captured and replayed.
   void ObserveGraphs(const model::GraphCounters& now, model::GraphCounters* reported);
 
-  // The same of what the host computed of its experts.
+  // The same for the cold experts that the host computed.
   void ObserveCold(const moe::ColdCounters& now, moe::ColdCounters* reported);
 
   // Observes a training job's step, and a complete checkpoint.

@@ -97,11 +97,11 @@ class Worker final : public PlacementHost {
   absl::Status SaveProfile();
   // The time of a placement's copies; null under --placement=static.
   const moe::TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
-  // The group's, where experts move; null otherwise.  The worker's thread.
+  // The group's balancer where experts move; null otherwise.  The worker's thread only.
   const moe::PerStepBalancer* balancer() const { return placement_ == nullptr ? nullptr : placement_->balancer(); }
-  // What reports what coming layers get; null: nobody does.  The worker's thread.
+  // The predictor of what coming layers get; null: there is none.  The worker's thread only.
   const moe::RowLoadPredictor* load_predictor() const { return load_predictor_.get(); }
-  // Of steps that are recorded and replayed, since the cache was made.
+  // Counts of captured and replayed steps since the cache was made.
   model::GraphCounters graph_counters() const;
   int64_t num_replayed() const { return graph_counters().replayed; }
 

@@ -1,9 +1,12 @@
 // Int32 arrays that the host writes for every step and a device reads: token ids, positions, new entries of block
 // tables.  One copy brings all of a step's there:
 //
-// Each array has a fixed address in the device's memory, which a recorded graph keeps.  Arrays are sent in the stream's
-// order; the host has two copies, which take turns, so it may prepare the next step meanwhile.  On the CPU the host's
-// and the device's side are the same memory.  Thread-compatible.
+//   Begin → Take, Take, … (the host writes) → Send
+//
+// An array's place in the device's memory depends on the counts of the arrays that were taken before it, and on nothing
+// else: a captured graph finds those of every step that takes the same counts.  Copies are in the stream's order; the
+// host has two sides, which take turns, so it may prepare the next step meanwhile.  On the CPU the host's and the
+// device's side are the same memory.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

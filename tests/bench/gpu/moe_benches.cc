@@ -1,4 +1,4 @@
-// MoE layers at real shapes: with the routing given (what the peers of moe_peers.py compute), their expert products
+// MoE layers at real shapes: with the routing given (what the peers of peers.py compute), their expert products
 // alone, and the whole layer with its router as a model runs it.
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Which experts a layer's tokens choose: uniformly at random, the same numbers as in moe_peers.py, so that peers
+// Which experts a layer's tokens choose: uniformly at random, the same numbers as in peers.py, so that peers
 // compute the same rows.
 #pragma once
 

@@ -1,7 +1,10 @@
-// A step's sequences in a device's memory for kernels: checked once, then the same for every layer.
+// A step's sequences in a device's memory, where kernels read them: checked once, then the same for every layer.
 //
-// Bounds that the host knows size the launches.  The bounds of a step without a graph are its own numbers; those of a
-// captured graph are the largest that it may be replayed with, and missing sequences are marked.
+// Bounds that the host knows size the launches.  A step that runs by itself has its own numbers for bounds; a captured
+// graph has the largest that it may be replayed with, and marks missing sequences as none.
+// Block tables stay on the device, a row for each slot (SequenceRows::slot), and a step sends what is new in them: so
+// its bytes do not grow with the context.  New entries are written in the stream's order, behind the steps under way.
+// Kernels know a sequence by its slot; where it has none, by its place in the step.
 // Thread-compatible.  Does not exist on the CPU, where ops read SequenceRows.
 #pragma once
 
