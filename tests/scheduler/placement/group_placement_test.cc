@@ -1,4 +1,4 @@
-// Checks of a group's placement that a message brought.
+// Checks of a group's placement as it arrives in a message.
 #include "scheduler/placement/background/group_placement.h"
 
 #include <string>

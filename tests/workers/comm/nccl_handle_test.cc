@@ -117,14 +117,14 @@ TEST_F(NcclHandleTest, OnlyANonBlockingLaunchStartsAThread) {
   ncclComm_t comm = nullptr;
   ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   ASSERT_EQ(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclInProgress);
-  const auto settle = [&] {
+  const auto await_done = [&] {
     ncclResult_t state = ncclInProgress;
     while (state == ncclInProgress) ASSERT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
     EXPECT_EQ(state, ncclSuccess);
   };
-  settle();
+  await_done();
   EXPECT_EQ(Sum(comm), ncclInProgress);
-  settle();
+  await_done();
   EXPECT_EQ(nccl_emulation::NumLaunchThreads(), before + 1);
   EXPECT_TRUE(memory_.queue().Synchronize(test::Soon()).ok());
   EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);

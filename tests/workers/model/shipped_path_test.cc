@@ -237,7 +237,7 @@ TEST(ShippedPathTest, LongDecodesAreTheCpusInFp32) {
   }
 }
 
-// A preempted request computes again in chunks what it had decoded, in the company of others.
+// A preempted request computes again in chunks what it had decoded, beside other requests.
 TEST(DeterministicModelTest, LogitsIgnoreDecodesChunksAndCompany) {
   Scene scene = MakeScene();
   ModelConfig& c = scene.config;

@@ -120,7 +120,7 @@ absl::Status ReplicatedExperts::Hold(const Expert& expert, Holder holder, CopyRe
     free_.pop_back();
   } else if (store_->StateOf(IdOf(expert)) == SlotState::kFree) {  // its copy failed
     RETURN_IF_ERROR(StartCopy(expert, place.slot, reason));
-  } else if (reason == CopyReason::kMigration) {  // brought for a decision, whose copies are not looked at
+  } else if (reason == CopyReason::kMigration) {  // a decision made the present copy, unchecked
     store_->Recheck(IdOf(expert), copier_->BeginLook(IdOf(expert), options_.checksum(expert.layer, expert.expert)));
   }
   place.holders |= holder;
