@@ -163,7 +163,8 @@ absl::Status Server::StartRooms() {
   inference_ = std::make_unique<InferenceServiceImpl>(&request_context_);
   admin_ = std::make_unique<AdminServiceImpl>(&request_context_);
   ASSIGN_OR_RETURN(training_, TrainingSubsystem::Open(&request_context_, &store_, config_.worker_binary));
-  Admission admission = {.tokens = {.shared = config_.join_token, .local = config_.local_token}};
+  Admission admission;
+  admission.tokens = {.shared = config_.join_token, .local = config_.local_token};
   admission.on_joined = [this](const std::string& peer) {
     // Without a token anybody may claim to be a worker.
     if (!config_.join_token.empty()) gate_->KeepPlacesFor(AddressOfPeer(peer));

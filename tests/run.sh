@@ -22,7 +22,7 @@ deploy/install-deps.sh "${needs[@]}" || [ $? -eq 3 ]
 deploy/build.sh -p "$preset" "${options[@]}" all
 log=build/$preset/ctest.log
 set +e
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -LE slow "$@" 2>&1 | tee "$log"
+ctest --test-dir "build/$preset" --parallel 2 --output-on-failure --no-tests=error -LE slow "$@" 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 set -e
 sed -n 's/^-- CUDA: built for \([0-9a-z_ -]*\) by .*/CUDA: compiled for \1/p; s/^-- CUDA: not built: /CUDA: not compiled: /p' "build/$preset/configure.log"

@@ -17,7 +17,6 @@
 #include "workers/tensor/int_upload.h"
 
 namespace switchyard::moe {
-namespace {
 
 // The weights of a part of a layer's experts, for grouped products; on a device their addresses are sent in the
 // stream's order.  The host runs at most two parts ahead.  The lists have one place on a device, so this cannot be
@@ -69,8 +68,6 @@ class WaveWeights {
   IntUpload addresses_;
   int64_t slots_ = 0;
 };
-
-}  // namespace
 
 class MoeExecutor::Impl : public MicroOpRunner {
  public:
