@@ -200,11 +200,11 @@ int Main(int argc, char** argv) {
   int shape[3] = {};
   for (int i = 0; i < 3; ++i) {
     if (argc == 4 && absl::SimpleAtoi(argv[i + 1], &shape[i]) && shape[i] >= 1) continue;
-    std::fprintf(stderr, "usage: slow_loop_bench LAYERS EXPERTS RANKS\n");
+    std::fprintf(stderr, "usage: background_balancer_bench LAYERS EXPERTS RANKS\n");
     return 2;
   }
   if (shape[1] < kTopK || shape[2] < 2) {
-    std::fprintf(stderr, "slow_loop_bench: wants at least %d experts and 2 ranks\n", kTopK);
+    std::fprintf(stderr, "background_balancer_bench: wants at least %d experts and 2 ranks\n", kTopK);
     return 2;
   }
   Run(shape[0], shape[1], shape[2]);

@@ -58,6 +58,7 @@ for test in "${tests[@]}"; do
   case "$test" in
     *Bad*) echo "row 3 differs"; echo "[  FAILED  ] $test, where GetParam() = 1 (0 ms)"; status=1; continue ;;
     *Crash*) kill -SEGV $$ ;;
+    *Orphan*) sleep 60 & kill -SEGV $$ ;;
     *Hang*) [ -e "$STARTS.free" ] || sleep 60 ;;
     *Skip*) echo "x.cc:1: skipped: needs 2 GPUs"; echo "[  SKIPPED ] $test (0 ms)"; continue ;;
     *Memory*) [ -z "$SANITIZED" ] || echo "========= Invalid __global__ read of size 4 bytes" ;;
@@ -100,18 +101,24 @@ says_not "racecheck (E|C)|synccheck C"
 run --plain --only='*cuda/a_test*' || fail "what was asked for passed"
 says_not "plain C|memcheck"
 
-# A crash and a test that hangs cost one test each; their words are kept.
-listed "model/d_test.cc D.Good" "model/d_test.cc D.Crash" "model/d_test.cc D.Bad" "model/d_test.cc D.Hang" "model/d_test.cc D.End"
+# A crash and a test that hangs cost one test each; their words are kept.  A crash is one also where a child of it lives on.
+listed "model/d_test.cc D.Good" "model/d_test.cc D.Crash" "model/d_test.cc D.Orphan" "model/d_test.cc D.Bad" "model/d_test.cc D.Hang" \
+  "model/d_test.cc D.End"
 SY_GPU_LIMIT=1 run --plain && fail "a failed test is a failure"
 says "  plain D.Crash: FAILED: crashed with status (139|[0-9]+)"
+says "  plain D.Orphan: FAILED: crashed with status (139|[0-9]+)"
 says "  plain D.Hang: FAILED: took longer than 1 s"
 says " +row 3 differs"
-says "plain D: 1 ok, 0 skipped, 3 FAILED \([0-9]+ s\)"
-says "3 failed, 0 left out, .*"
+says "plain D: 1 ok, 0 skipped, 4 FAILED \([0-9]+ s\)"
+says "4 failed, 0 left out, .*"
 grep -q "row 3 differs" "$OUT/log.txt" || fail "no output of a failed test"
+began=$SECONDS
+run --plain --only='*D.[OE]*' && fail "an orphan's crash is a failure"
+[ $((SECONDS - began)) -lt 30 ] || fail "a crash took as long as the limit"
+says "  plain D.Orphan: FAILED: crashed with status (139|[0-9]+)"
 
 # Time that ends: what began is stopped, the rest is listed, and the next run goes on there; so also behind a run that was killed.
-sed -i '/D.Crash\|D.Bad/d' "$pack/tests.txt"
+sed -i '/D.Crash\|D.Orphan\|D.Bad/d' "$pack/tests.txt"
 began=$SECONDS
 run --plain --minutes=0 && fail "nothing can run in no time"
 [ $((SECONDS - began)) -lt 10 ] && grep -qx "plain D.Hang" "$OUT/left_out.txt" || fail "what is left out is not said"
@@ -123,12 +130,13 @@ for _ in $(seq 100); do grep -q "D.Hang" "$STARTS" && break; sleep 0.1; done
 kill -9 $killed
 wait $killed 2>/dev/null || true
 grep -q "D.Good" "$OUT/results.tsv" || fail "a killed run left no results"
-printf 'plain\tA.La' >>"$OUT/results.tsv"  # a line that was cut off
+printf 'plain\tD.End\tok\nplain\tD.End\tok\t12\t' >>"$OUT/results.tsv"  # lines that were cut off
 : >"$STARTS.free"
 mv "$OUT" "$work/before"
 run --plain --resume="$work/before" || fail "the run behind a killed one"
 says "resumed behind [0-9]+ results of .*"
 grep -q "^D.Hang" "$STARTS" && ! grep -q "D.Good" "$STARTS" || fail "it did not go on behind the killed one"
+grep -q "^D.End" "$STARTS" || fail "a part of a line counted as a result"
 says "- plain: 9 ok, 1 skipped, 0 FAILED"
 listed "model/e_test.cc F.New"
 run --plain --resume || fail "another pack"
@@ -141,6 +149,14 @@ program "$pack/bin/gpu_probe" 'echo "Test GPU"'
 program "$pack/bin/gpu_tests" 'echo "no such library"; exit 127'
 run --plain && fail "a program that cannot start"
 says "  plain A.First: FAILED: did not run: status 127"
+
+# --- pack.sh: names a library that is not there.
+mkdir -p "$work/built/bin"
+for name in gpu_tests gpu_bench gpu_probe; do program "$work/built/bin/$name" 'echo "no such library"; exit 127'; done
+program "$work/tools/strip" 'cp "$3" "$2"'
+program "$work/tools/ldd" 'printf "\tlibc.so.6 => /lib/libc.so.6 (0x1)\n\tlibsy_gone.so.1 => not found\n"'
+PATH="$work/tools:$PATH" "$here/pack.sh" --built="$work/built" --to="$work/pack.tar.xz" >"$work/out" 2>&1 && fail "a library is missing"
+says "pack.sh: libraries that ldd does not find: libsy_gone.so.1"
 
 # --- tests/bench/gpu/run.sh: a part that crashes, one that is wrong and one that hangs cost themselves.
 program "$pack/bin/gpu_bench" '

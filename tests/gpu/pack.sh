@@ -41,7 +41,10 @@ mkdir -p "$pack/bin" "$pack/lib" "$(dirname "$to")"
 for program in "${programs[@]}"; do
   strip -o "$pack/bin/$program" "$built/bin/$program$kind"
   ldd "$built/bin/$program$kind"
-done | awk '$3 ~ /^\// { print $1, $3 }' | sort -u >"$work/libraries"
+done >"$work/ldd"
+missing=$(awk '/=> not found/ { print $1 }' "$work/ldd" | sort -u | xargs)
+[ -z "$missing" ] || { echo "pack.sh: libraries that ldd does not find: $missing" >&2; exit 1; }
+awk '$3 ~ /^\// { print $1, $3 }' "$work/ldd" | sort -u >"$work/libraries"
 # Of the libraries: all but the C library's and CUDA's, which are the machine's own.
 while read -r name path; do
   case "$name" in

@@ -46,9 +46,12 @@ shown=0
 declare -A verdict=() took=() counted=()
 if [ -n "$resume" ] && [ "$(head -n 1 "$resume/results.tsv" 2>/dev/null)" = "$pack_is" ]; then
   [ "$resume" -ef "$out" ] || cp "$resume/results.tsv" "$resume/log.txt" "$out/"
-  [ -z "$(tail -c 1 "$results")" ] || echo >>"$results"  # a line that was cut off counts for nothing
+  # A line counts if it has all fields and its end: a run that was killed may have left a part of one.
+  {
+    echo "$pack_is"
+    head -n "$(wc -l <"$results")" "$results" | tail -n +2 | awk -F'\t' 'NF >= 5 && $3 ~ /^(ok|skipped|FAILED)$/ && $4 ~ /^[0-9]+$/'
+  } >"$results.whole" && mv "$results.whole" "$results"
   while IFS=$'\t' read -r stage test word ms _; do
-    [[ "$word" =~ ^(ok|skipped|FAILED)$ ]] || continue
     verdict["$stage $test"]=$word took["$stage $test"]=$ms
   done < <(tail -n +2 "$results")
   echo "resumed behind ${#verdict[@]} results of $resume"
@@ -84,16 +87,23 @@ end_of_test() {  # STAGE WORD: of `current`
   fi
   current= complained=0
 }
-read_output() {  # STAGE UNTIL: true at the program's end, false if it must be stopped
-  local stage=$1 until=$2 line end left code
+read_output() {  # STAGE UNTIL: true at the program's end, false if it must be stopped.  Sets `orphans` if what it started still has the pipe.
+  local stage=$1 until=$2 line part= end left code
   while set_now; do
     end=$until
     [ -z "$current" ] || [ $((began + limit)) -ge $end ] || end=$((began + limit))
     left=$((end - now))
     [ $left -gt 0 ] || return 1
+    [ $left -lt 1000 ] || left=1000
     IFS= read -r -t $((left / 1000)).$(printf %03d $((left % 1000))) -u "$from" line
     code=$?
-    [ $code -le 128 ] || continue
+    if [ $code -gt 128 ]; then
+      part+=$line
+      [ $orphans -eq 0 ] || return 0
+      kill -0 $program 2>/dev/null || orphans=1  # what it wrote is still read
+      continue
+    fi
+    line=$part$line part=
     [ $code -eq 0 ] || [ -n "$line" ] || return 0
     [ ${#lines[@]} -ge 300 ] || lines+=("$line")
     set_now
@@ -110,15 +120,18 @@ read_output() {  # STAGE UNTIL: true at the program's end, false if it must be s
   done
 }
 run_process() {  # STAGE GROUP UNTIL
-  local from status before=${#verdict[@]} failed=${counted[FAILED]:-0} test
+  local from status ended=0 orphans=0 before=${#verdict[@]} failed=${counted[FAILED]:-0} test
   current= complained=0 lines=()
   # timeout gives it a process group, and ends it also where this script was killed.
   exec {from}< <(exec timeout -s KILL $((($3 - now) / 1000 + 3)) "${tool[@]}" "$pack/bin/gpu_tests" --gtest_color=no \
     --gtest_filter="$(IFS=:; echo "${pending[*]}")" 2>&1 </dev/null)
   program=$!
-  if read_output "$1" "$3"; then
-    wait $program
-    status=$?
+  if read_output "$1" "$3"; then ended=1; else kill -9 -- -$program 2>/dev/null; fi
+  wait $program 2>/dev/null
+  status=$?
+  [ $orphans -eq 0 ] || kill -9 -- -$program 2>/dev/null
+  # A crash is known by its status also where the program was to be stopped.
+  if [ $ended -eq 1 ] || { [ -n "$current" ] && [ $status -gt 128 ] && [ $status -ne 137 ]; }; then
     if [ -n "$current" ]; then
       record "$1" "$current" FAILED $((now - began)) "crashed with status $status"
     elif [ ${#verdict[@]} -eq $before ]; then
@@ -126,14 +139,10 @@ run_process() {  # STAGE GROUP UNTIL
     elif [ $status -ne 0 ] && [ "${counted[FAILED]:-0}" -eq $failed ]; then
       record "$1" "$2.*" FAILED 0 "status $status at its end"
     fi
+  elif [ -n "$current" ] && [ $now -lt "$3" ]; then
+    record "$1" "$current" $([ ${#tool[@]} -gt 0 ] && echo skipped || echo FAILED) $((now - began)) "took longer than $((limit / 1000)) s"
   else
-    kill -9 -- -$program 2>/dev/null
-    wait $program 2>/dev/null
-    if [ -n "$current" ] && [ $now -lt "$3" ]; then
-      record "$1" "$current" $([ ${#tool[@]} -gt 0 ] && echo skipped || echo FAILED) $((now - began)) "took longer than $((limit / 1000)) s"
-    else
-      stopped=1
-    fi
+    stopped=1
   fi
   program=
   exec {from}<&-

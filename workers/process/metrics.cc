@@ -251,8 +251,6 @@ void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::E
 }
 
 void WorkerMetrics::ObserveGraphs(const model::GraphCounters& now, model::GraphCounters* reported) {
-  // Of another runner.
-  if (now.capture_seconds < reported->capture_seconds || now.replayed < reported->replayed) *reported = {};
   Add(graph_captures, reported->captured, now.captured);
   Add(graph_capture_seconds, reported->capture_seconds, now.capture_seconds);
   Add(graph_steps, reported->replayed, now.replayed);

@@ -38,7 +38,7 @@ class WorkerMetrics {
   // Adds what a store has counted since `reported`, which becomes `now`.  A new store counts from 0.
   void ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported);
 
-  // The same for steps that are captured and replayed.
+  // The same for steps that are captured and replayed, whose counts never fall.
   void ObserveGraphs(const model::GraphCounters& now, model::GraphCounters* reported);
 
   // The same for the cold experts that the host computed.

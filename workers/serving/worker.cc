@@ -202,7 +202,12 @@ int64_t Worker::device_bytes() const { return options_.device.is_cpu() ? 0 : Mem
 
 model::GraphCounters Worker::graph_counters() const {
   const model::DeviceSteps* const steps = runner_ == nullptr ? nullptr : runner_->device_steps();
-  return steps == nullptr ? model::GraphCounters() : steps->counters();
+  if (steps == nullptr) return graphs_before_;
+  model::GraphCounters all = steps->counters();
+  all.captured += graphs_before_.captured;
+  all.capture_seconds += graphs_before_.capture_seconds;
+  all.replayed += graphs_before_.replayed;
+  return all;
 }
 
 bool Worker::IsDone() {

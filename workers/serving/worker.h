@@ -101,7 +101,7 @@ class Worker final : public PlacementHost {
   const moe::PerStepBalancer* balancer() const { return placement_ == nullptr ? nullptr : placement_->balancer(); }
   // The predictor of what coming layers get; null: there is none.  The worker's thread only.
   const moe::RowLoadPredictor* load_predictor() const { return load_predictor_.get(); }
-  // Counts of captured and replayed steps since the cache was made.
+  // Counts of captured and replayed steps, by all caches that there have been.
   model::GraphCounters graph_counters() const;
   int64_t num_replayed() const { return graph_counters().replayed; }
 
@@ -197,8 +197,9 @@ class Worker final : public PlacementHost {
   std::optional<moe::Learned> learned_;                    // by the load predictor before, until there is another
   std::unique_ptr<moe::RowLoadPredictor> load_predictor_;  // borrows the model's routers, given away to the runner
   std::unique_ptr<model::ModelRunner> runner_;
-  moe::ExpertLayout layout_;  // the runner borrows it
-  comm::EpochGroup group_;    // formed and left by the worker's thread only
+  model::GraphCounters graphs_before_;  // of the runners before
+  moe::ExpertLayout layout_;            // the runner borrows it
+  comm::EpochGroup group_;              // formed and left by the worker's thread only
 };
 
 }  // namespace switchyard::worker

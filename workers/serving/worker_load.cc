@@ -197,6 +197,7 @@ bool Worker::HasLoaded(const fleet::RankAssignment& assignment, const fleet::Eng
 }
 
 absl::Status Worker::Unload() {
+  graphs_before_ = graph_counters();
   runner_.reset();
   // The learned profile is of the model, whatever part of it this worker holds.
   if (load_predictor_ != nullptr) {

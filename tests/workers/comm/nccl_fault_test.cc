@@ -163,6 +163,50 @@ TEST_F(NcclFaultTest, ALaunchThatBlocksEndsAtTheDeadline) {
   for (auto& memory : group.memory) EXPECT_TRUE(memory->queue().Synchronize(test::Soon()).ok());
 }
 
+// The same into a graph: rank 0 blocks, rank 1 has captured its part, rank 2 never comes.
+TEST_F(NcclFaultTest, ACapturedLaunchThatBlocksEndsAtTheDeadline) {
+  auto group = test::FormNccl(3);
+  nccl_emulation::HangLaunch(0, 1);
+  const absl::Time begin = absl::Now();
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
+    if (comm->rank() == 2) return absl::OkStatus();
+    const TensorView values = memory->Make(DType::kF32, 8);
+    RETURN_IF_ERROR(memory->queue().BeginRecording());
+    auto work = comm->AllReduceSum(
+        {.stream = memory->stream(), .comm_class = CommClass::kAllReduce, .deadline = absl::Now() + absl::Seconds(1)},
+        values);
+    EXPECT_TRUE(!work.ok() || (*work)->Wait().ok());
+    (void)memory->queue().EndRecording();  // without a graph, where the launch has failed
+    return work.status();
+  });
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+  EXPECT_TRUE(statuses[1].ok()) << statuses[1];
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(MessageOf(statuses[0]),
+              HasSubstr("all_reduce_sum #0 of class all_reduce (32 bytes) (device launch 2) was not done in time on "
+                        "rank 0: rank 2 has not launched it (2 launched"));
+  EXPECT_THAT(MessageOf(statuses[0]), HasSubstr("; rank 1 has finished it"));
+  EXPECT_EQ(group.ranks[0]->status(), statuses[0]);
+}
+
+// What has been captured has no deadline any more: its replays' fences have.
+TEST_F(NcclFaultTest, TheDeadlineOfACapturedLaunchEndsWithTheCall) {
+  auto group = test::FormNccl(2);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
+    const absl::Time soon = absl::Now() + absl::Milliseconds(500);
+    const TensorView values = memory->Make(DType::kF32, 8);
+    RETURN_IF_ERROR(memory->queue().BeginRecording());
+    ASSIGN_OR_RETURN(auto work, comm->AllReduceSum({.stream = memory->stream(), .deadline = soon}, values));
+    RETURN_IF_ERROR(work->Wait());
+    ASSIGN_OR_RETURN(const auto graph, memory->queue().EndRecording());
+    absl::SleepFor(soon + absl::Milliseconds(100) - absl::Now());
+    RETURN_IF_ERROR(memory->queue().Run(graph.get()));
+    ASSIGN_OR_RETURN(auto fence, comm->Fence({.stream = memory->stream(), .deadline = test::Soon()}));
+    return fence->WaitOnHost();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST_F(NcclFaultTest, AnAbortEndsALaunchThatBlocks) {
   auto group = test::FormNccl(2);
   nccl_emulation::HangLaunch(1, 1);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -102,6 +103,25 @@ TEST_F(NcclHandleTest, AnAbortFreesALaunchThatBlocks) {
   EXPECT_EQ(launched.code(), absl::StatusCode::kUnavailable) << launched;
   EXPECT_EQ(nccl_emulation::NumLive(), 0);
   EXPECT_EQ(LaunchSum(), launched);
+}
+
+// A launcher that the machine does not run for a while: the emulation would end here if the communicator were gone.
+TEST_F(NcclHandleTest, AnAbortWaitsForALaunchThatIsSlow) {
+  recorded_.reset();
+  absl::Notification launching;
+  absl::Status launched;
+  std::thread launcher([&] {
+    launched = handle_->Launch([&](ncclComm_t comm) {
+      launching.Notify();
+      absl::SleepFor(absl::Milliseconds(300));
+      return Sum(comm);
+    });
+  });
+  launching.WaitForNotification();
+  handle_->Abort();
+  launcher.join();
+  EXPECT_EQ(launched.code(), absl::StatusCode::kUnavailable) << launched;
+  EXPECT_EQ(nccl_emulation::NumLive(), 0);
 }
 
 TEST_F(NcclHandleTest, OnlyANonBlockingLaunchStartsAThread) {

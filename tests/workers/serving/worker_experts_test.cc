@@ -193,6 +193,24 @@ TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
   EXPECT_EQ(worker_->num_replayed(), 0);
 }
 
+// Also where the next cache captures and replays as much as the one before.
+TEST_F(WorkerExpertsTest, CountsOfGraphsGoOnWithTheNextCache) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "it captures nothing";
+  ASSERT_NO_FATAL_FAILURE(Join({}, {}));
+  Tokens();
+  const model::GraphCounters first = worker_->graph_counters();
+  ASSERT_GT(first.replayed, 0);
+  worker_->Leave();
+  settings_.max_batched_tokens /= 2;
+  comm::InMemoryStore store;
+  const absl::Status joined = worker_->Join({.epoch = 2, .store_token = "other", .form_deadline_ms = 30'000},
+                                            "127.0.0.1", settings_, &store, nullptr);
+  ASSERT_TRUE(joined.ok()) << joined;
+  EXPECT_EQ(worker_->graph_counters().captured, 2 * first.captured);
+  EXPECT_GT(worker_->graph_counters().capture_seconds, first.capture_seconds);
+  EXPECT_EQ(worker_->graph_counters().replayed, first.replayed);
+}
+
 TEST_F(WorkerExpertsTest, ABudgetBesideAPlacement) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {}));
   const std::vector<int32_t> expected = Tokens();

@@ -25,7 +25,8 @@
 
 namespace switchyard::comm {
 
-// One rank's report.  Launches are those on the device, over all classes in their one order.
+// One rank's report.  Launches are those on the device, over all classes in their one order; one into a graph counts as
+// completed once it is captured.
 struct PeerReport {
   int64_t launched = 0;
   int64_t completed = 0;

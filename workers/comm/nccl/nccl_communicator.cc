@@ -106,15 +106,16 @@ class NcclCommunicator : public Communicator {
     if (captured && fence) {
       return absl::FailedPreconditionError("a fence is for the host, behind the graph, not in it");
     }
-    int64_t number = kCaptured;
-    if (!captured) {
-      ASSIGN_OR_RETURN(number, group_->Begin(LaunchOf(collective)));
-    }
+    ASSIGN_OR_RETURN(const int64_t number, group_->Begin(LaunchOf(collective)));
     absl::StatusOr<CudaEvents::Event> done =
         fence ? CudaEvents::Record(events_, StreamOf(*collective.stream)) : Enqueue(collective);
     if (!done.ok()) return group_->NotLaunched(done.status());
-    if (!captured) group_->Watch(*done);
-    return std::make_unique<NcclWork>(group_, collective, number, *std::move(done));
+    if (captured) {
+      group_->Captured();
+    } else {
+      group_->Watch(*done);
+    }
+    return std::make_unique<NcclWork>(group_, collective, captured ? kCaptured : number, *std::move(done));
   }
 
   // The forming of the group has sent messages.

@@ -5,8 +5,9 @@
 // caller's stream held at the call, and Work::Wait makes the caller's stream wait for them, so work that is enqueued
 // between the two runs beside them.  All device collectives, of all classes, are one sequence: NCCL runs a
 // communicator's operations one after the other.  They can be captured (every Work must be waited for before the
-// capture ends); graphs that hold collectives are destroyed before the communicator, and not launched after an error.
-// Streams that have waited for a Work are destroyed after it.
+// capture ends), where the deadline is that of the call; a Fence behind the graph has one for its run.  Graphs that
+// hold collectives are destroyed before the communicator, and not launched after an error.  Streams that have waited
+// for a Work are destroyed after it.
 //
 // Sums: NCCL's order, which depends on its choice of algorithm, and that on size and topology; with `deterministic` the
 // algorithm is fixed, and the same ranks get the same bits in every run.  Exchanges, gathers and broadcasts move bits.

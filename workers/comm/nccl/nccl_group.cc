@@ -72,7 +72,7 @@ absl::StatusOr<int64_t> NcclGroup::Begin(const Launch& launch) {
   }
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(status_);
-  SY_CHECK(pending_.empty() || pending_.back().done != nullptr);
+  SY_CHECK(pending_.empty() || !pending_.back().in_nccl());
   last_ = launch.key;
   pending_.push_back({launch, nullptr});
   return launched_++;
@@ -81,6 +81,11 @@ absl::StatusOr<int64_t> NcclGroup::Begin(const Launch& launch) {
 void NcclGroup::Watch(CudaEvents::Event done) {
   absl::MutexLock lock(&mu_);
   if (!pending_.empty()) pending_.back().done = std::move(done);
+}
+
+void NcclGroup::Captured() {
+  absl::MutexLock lock(&mu_);
+  if (!pending_.empty()) pending_.back().captured = true;
 }
 
 absl::Status NcclGroup::NotLaunched(const absl::Status& why) {
@@ -135,10 +140,10 @@ absl::Status NcclGroup::RemoveDone() {
     CudaEvents::Event oldest;
     {
       absl::MutexLock lock(&mu_);
-      if (pending_.empty() || pending_.front().done == nullptr) return absl::OkStatus();
+      if (pending_.empty() || pending_.front().in_nccl()) return absl::OkStatus();
       oldest = pending_.front().done;
     }
-    const cudaError_t error = cudaEventQuery(oldest.get());
+    const cudaError_t error = oldest == nullptr ? cudaSuccess : cudaEventQuery(oldest.get());
     if (error == cudaErrorNotReady) return absl::OkStatus();
     RETURN_IF_ERROR(CudaStatus("a collective's device", error));
     absl::MutexLock lock(&mu_);
@@ -155,7 +160,7 @@ absl::Status NcclGroup::Expired() const {
     absl::MutexLock lock(&mu_);
     const absl::Time now = absl::Now();
     bool expired = false;
-    for (const Pending& pending : pending_) expired |= pending.launch.deadline <= now;
+    for (const Pending& pending : pending_) expired |= !pending.captured && pending.launch.deadline <= now;
     if (!expired) return absl::OkStatus();
     oldest = pending_.front().launch.key;
     number = completed_;

@@ -61,10 +61,13 @@ class NcclGroup {
   // Ends the group with this error, unless it has one.  Any thread; returns at once.  Returns the first error.
   absl::Status Fail(const absl::Status& status);
 
-  // Counts a launch that the host is about to make.  Returns its number, or why nothing can be launched any more.
+  // Counts a launch that the host is about to make, onto a stream or into a graph.  Returns its number, or why nothing
+  // can be launched any more.  Its deadline holds from now on.
   absl::StatusOr<int64_t> Begin(const Launch& launch);
   // The launch is on its stream; `done` is recorded after it.
   void Watch(CudaEvents::Event done);
+  // The launch is in the graph that its stream captures: NCCL has returned, and there is nothing to wait for.
+  void Captured();
   // The launch did not get onto its stream by its deadline: fails the group, and names the late ranks.
   absl::Status NotLaunched(const absl::Status& why);
   // Blocks until the launch of this number is done, or the group has failed.
@@ -73,7 +76,10 @@ class NcclGroup {
  private:
   struct Pending {
     Launch launch;
-    CudaEvents::Event done;  // null: not on its stream yet
+    CudaEvents::Event done;  // null: not on its stream yet, or captured
+    bool captured = false;
+
+    bool in_nccl() const { return done == nullptr && !captured; }
   };
 
   void WatchUntilTheEnd();

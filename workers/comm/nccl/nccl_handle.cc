@@ -15,8 +15,9 @@ namespace {
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0));
 
-// A launch takes some 10 us; one that waits for more than this waits for a peer or a device.
-constexpr absl::Duration kLaunchGrace = absl::Milliseconds(100);
+// A launch takes some 10 us, more where the machine does not run its thread; one that takes longer than this waits for
+// a peer or a device.
+constexpr absl::Duration kLaunchGrace = absl::Seconds(2);
 
 absl::Status Released() { return absl::UnavailableError("the NCCL communicator was aborted"); }
 

@@ -11,9 +11,12 @@
 // exception: a launch may block, for a peer that has still to connect or for a device that does not get on, and only
 // ncclCommAbort frees it, from another thread.  For that NCCL sets a flag that all of its waits look at; its
 // maintainers support it since 2.19.1 (NVIDIA/nccl issue 992), and PyTorch's watchdog relies on it.  The exception is
-// kept small: a launch gets kLaunchGrace to return by itself, no lock is held during one, and nothing else is called
-// meanwhile (an asynchronous error is looked for between launches).  Finalizing and destroying are not allowed beside a
-// blocked call and have no deadline, so the end is an abort, too: see NcclGroup::End for what it waits for before.
+// kept small: a launch gets two seconds to return by itself, no lock is held during one, and nothing else is called
+// meanwhile (an asynchronous error is looked for between launches).  So a blocked launch ends two seconds after the
+// error that ends it.  One thing remains: a launch that takes some 10 us, and whose thread the machine does not run for
+// two seconds, continues in a communicator that is gone, which may crash the process.  NCCL has no call that rules that
+// out.  Finalizing and destroying are not allowed beside a blocked call and have no deadline, so the end is an abort,
+// too: see NcclGroup::End for what it waits for before.
 //
 // An abort waits for the graphs that collectives were recorded in, until they are destroyed; it holds no lock.
 //

@@ -25,9 +25,10 @@ int64_t PlaceOf(const SequenceRows& sequence, size_t in_step) {
   return sequence.slot >= 0 ? sequence.slot : static_cast<int64_t>(in_step);
 }
 
-// A table of block tables as WriteKv sees it: a cache of one block, whose keys are single numbers.
-constexpr int32_t kOnlyBlock[] = {0};
-KvCacheView AsCache(const TensorView& table) {
+// WriteKv writes new entries into the table of block tables, too: to it the table is a KV cache of one block, in which
+// every key is one entry.
+constexpr int32_t kOneBlockTable[] = {0};  // of every sequence in that cache
+KvCacheView TableAsCache(const TensorView& table) {
   const TensorView numbers(table.raw(), DType::kF32, KvCacheShape(1, 1, table.NumElements(), 1), table.device());
   return {.k = numbers, .v = numbers};
 }
@@ -48,9 +49,9 @@ absl::StatusOr<DeviceSequences> DeviceSequences::Create(Device device, const Seq
   return sequences;
 }
 
-void DeviceSequences::FindNewEntries(absl::Span<const SequenceRows> sequences) {
+void DeviceSequences::FindTableWrites(absl::Span<const SequenceRows> sequences) {
   new_blocks_.clear();
-  new_entries_.clear();
+  table_writes_.clear();
   for (size_t s = 0; s < sequences.size(); ++s) {
     const SequenceRows& seq = sequences[s];
     if (seq.num_query == 0) continue;
@@ -61,27 +62,28 @@ void DeviceSequences::FindNewEntries(absl::Span<const SequenceRows> sequences) {
     SY_CHECK_LE(first, blocks);
     known = {.generation = seq.generation, .blocks = seq.slot >= 0 ? blocks : 0};
     if (first == blocks) continue;
-    new_entries_.push_back({.row_begin = static_cast<int64_t>(new_blocks_.size()),
-                            .num_query = static_cast<int32_t>(blocks - first),
-                            .start_pos = static_cast<int32_t>(place * limits_.blocks + first),
-                            .block_table = kOnlyBlock});
+    table_writes_.push_back({.row_begin = static_cast<int64_t>(new_blocks_.size()),
+                             .num_query = static_cast<int32_t>(blocks - first),
+                             .start_pos = static_cast<int32_t>(place * limits_.blocks + first),
+                             .block_table = kOneBlockTable});
     new_blocks_.insert(new_blocks_.end(), seq.block_table.begin() + first, seq.block_table.end());
   }
 }
 
-absl::Status DeviceSequences::SendEntries(const Stream& stream, IntUpload* upload) {
-  if (new_entries_.empty()) return upload->Send(stream);
-  const auto runs = static_cast<int64_t>(new_entries_.size()), entries = static_cast<int64_t>(new_blocks_.size());
+absl::Status DeviceSequences::SendTableWrites(const Stream& stream, IntUpload* upload) {
+  if (table_writes_.empty()) return upload->Send(stream);
+  const auto runs = static_cast<int64_t>(table_writes_.size()), entries = static_cast<int64_t>(new_blocks_.size());
   const IntUpload::Array row_begin = upload->Take(runs), num_query = upload->Take(runs), start_pos = upload->Take(runs);
-  const IntUpload::Array only_block = upload->Take(1), run_of = upload->Take(entries), blocks = upload->Take(entries);
+  const IntUpload::Array one_block_table = upload->Take(1), run_of = upload->Take(entries),
+                         blocks = upload->Take(entries);
   for (int32_t run = 0; run < runs; ++run) {
-    const SequenceRows& seq = new_entries_[static_cast<size_t>(run)];
+    const SequenceRows& seq = table_writes_[static_cast<size_t>(run)];
     row_begin.host[run] = static_cast<int32_t>(seq.row_begin);
     num_query.host[run] = seq.num_query;
     start_pos.host[run] = seq.start_pos;
     std::fill_n(run_of.host.begin() + seq.row_begin, seq.num_query, run);
   }
-  only_block.host[0] = kOnlyBlock[0];
+  one_block_table.host[0] = kOneBlockTable[0];
   std::copy(new_blocks_.begin(), new_blocks_.end(), blocks.host.begin());
   RETURN_IF_ERROR(upload->Send(stream));
   CudaSequences on_device = {.count = runs,
@@ -89,15 +91,15 @@ absl::Status DeviceSequences::SendEntries(const Stream& stream, IntUpload* uploa
                              .row_begin = row_begin.device.data(),
                              .num_query = num_query.device.data(),
                              .start_pos = start_pos.device.data(),
-                             .block_table = only_block.device.data(),
+                             .block_table = one_block_table.device.data(),
                              .table_stride = 0,
                              .row_sequence = run_of.device.data(),
                              .decodes = nullptr,
                              .tiles = nullptr};
   SequenceBatch batch(on_device);
-  batch.rows = new_entries_;
+  batch.rows = table_writes_;
   const TensorView rows(const_cast<int32_t*>(blocks.device.data()), DType::kF32, {entries, 1}, stream.device());
-  return WriteKv(stream, batch, rows, rows, AsCache(table_));
+  return WriteKv(stream, batch, rows, rows, TableAsCache(table_));
 }
 
 // Rows of no sequence are -1, and so are decodes beyond the sequences of one row.
@@ -146,8 +148,8 @@ absl::Status DeviceSequences::Send(const Stream& stream, IntUpload* upload, absl
            .decodes = decodes.device.data(),
            .num_tiles = num_tiles,
            .tiles = tiles.device.data()};
-  FindNewEntries(sequences);
-  return SendEntries(stream, upload);
+  FindTableWrites(sequences);
+  return SendTableWrites(stream, upload);
 }
 
 absl::Status DeviceSequences::Set(const Stream& stream, IntUpload* upload, absl::Span<const SequenceRows> sequences,

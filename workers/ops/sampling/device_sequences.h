@@ -69,17 +69,18 @@ class DeviceSequences {
 
   absl::Status Send(const Stream& stream, IntUpload* upload, absl::Span<const SequenceRows> sequences, int64_t rows,
                     int64_t num_decodes);
-  void FindNewEntries(absl::Span<const SequenceRows> sequences);
-  // Sends the upload, then writes the new entries.
-  absl::Status SendEntries(const Stream& stream, IntUpload* upload);
+  // Finds what of the block tables the device does not have.
+  void FindTableWrites(absl::Span<const SequenceRows> sequences);
+  // Sends the upload, then makes table_writes_.
+  absl::Status SendTableWrites(const Stream& stream, IntUpload* upload);
 
   SequenceLimits limits_;
   Tensor table_;              // [sequences, blocks] int32
   std::vector<Known> known_;  // [sequences]
   // Of the last step; kept for their capacity.
   std::vector<QueryTile> tiles_;
-  std::vector<int32_t> new_blocks_;
-  std::vector<SequenceRows> new_entries_;  // runs of new_blocks_, as sequences of a cache that is the table
+  std::vector<int32_t> new_blocks_;         // entries of table_ that the device does not have
+  std::vector<SequenceRows> table_writes_;  // where runs of them go in table_, as WriteKv wants it
   CudaSequences view_;
 };
 
