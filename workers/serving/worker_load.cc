@@ -60,7 +60,7 @@ RankPlacementInput Worker::PlacementInput(const fleet::RankAssignment& assignmen
 
 absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& assignment,
                                                  const fleet::EngineSettings& settings) const {
-  model::MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes};
+  model::MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes, .device = options_.device.kind};
   if (config_.num_experts > 0) {
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
