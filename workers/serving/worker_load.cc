@@ -284,7 +284,7 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
                                    .layout = &slots,
                                    .rank = assignment.rank}));
   }
-  ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
+  options.kv_cache_bytes = [&] { return KvBytes(settings, options.context); };
   options.touch_cache = settings.kv_cache_bytes > 0;  // asked for; a share of what is left is an upper bound
   ASSIGN_OR_RETURN(runner_, model::ModelRunner::Create(model_.get(), stream(), options));
   LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",
