@@ -35,7 +35,7 @@ struct ServerConfig {
   std::string dtype = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i uses GPU i
-  double gpu_memory_fraction = 0.9;  // of a GPU's memory, for weights, scratch and cache
+  double gpu_memory_fraction = 0.9;  // of a GPU's memory that may be in use: kGpuMemoryFractionHelp
   bool deterministic = false;        // on GPUs: a sequence's results do not depend on the rest of the batch
   bool cuda_graphs = true;
   std::string load_format = "auto";        // "dummy": random weights of the config's shapes

@@ -3,6 +3,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/memory_share.h"
 #include "scheduler/offload/expert_budget.h"
 #include "scheduler/placement/placement_mode.h"
 
@@ -76,9 +77,7 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
   set->Add("join_token_file=FILE", &c->join_token_file,
            "file with the token that workers from elsewhere must present; required if --workers includes such workers "
            "and --host is not loopback (local workers use another token, drawn at each start)");
-  set->Add("gpu_memory_fraction", &c->gpu_memory_fraction,
-           "part of each GPU's memory that a local worker may use for weights, scratch and KV cache together, (0, 1]")
-      .Mark(kToServingWorkers);
+  set->Add("gpu_memory_fraction", &c->gpu_memory_fraction, kGpuMemoryFractionHelp).Mark(kToServingWorkers);
   set->Add("deterministic", &c->deterministic,
            "on GPUs: batch-invariant results: a sequence's do not depend on the rest of the batch; slower")
       .Mark(kToServingWorkers);

@@ -22,6 +22,11 @@ struct MemoryShare {
 // "512 MiB", rounded down.
 inline std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
+// The help of the flag --gpu_memory_fraction, which servers and workers have.
+inline constexpr char kGpuMemoryFractionHelp[] =
+    "part of a GPU's memory, (0, 1], that may be in use, whoever uses it, once a worker has taken its weights, scratch "
+    "and KV cache; NCCL's buffers and CUDA graphs come later and need some of the rest";
+
 // "25%", "12.5%" or bytes, "8000000000".  InvalidArgument: anything else, with what it must be.
 absl::StatusOr<MemoryShare> ParseMemoryShare(absl::string_view text);
 

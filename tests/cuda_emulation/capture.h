@@ -21,6 +21,7 @@ struct Graph {
 };
 struct GraphExec {
   std::shared_ptr<const Graph> graph;
+  void* memory = nullptr;  // of the device; null: no nodes
 };
 
 struct Capture {

@@ -3,12 +3,16 @@
 // would otherwise meet crosswise.
 #include <random>
 
+#include "tests/cuda_emulation/allocations.h"
 #include "tests/cuda_emulation/capture.h"
 #include "tests/cuda_emulation/control.h"
+#include "tests/cuda_emulation/devices.h"
 #include "tests/cuda_emulation/errors.h"
 
 namespace cuda_emulation {
 namespace {
+
+constexpr size_t kNodeBytes = 1024;  // of the device's memory, while the graph can be launched
 
 // One launch.  Copied with the item only before it has begun.
 struct GraphRun {
@@ -68,7 +72,12 @@ using namespace cuda_emulation;  // NOLINT: the API's functions are global
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   if (const cudaError_t error = Enter("cudaGraphInstantiate"); error != cudaSuccess) return error;
   if (graph == nullptr || exec == nullptr) return Leave(cudaErrorInvalidValue);
-  *exec = new GraphExec{std::make_shared<const Graph>(*graph)};
+  void* memory = nullptr;
+  if (const size_t bytes = graph->nodes.size() * kNodeBytes; bytes > 0) {
+    memory = Allocate(MemoryKind::kDevice, CurrentDevice(), bytes);
+    if (memory == nullptr) return Leave(cudaErrorMemoryAllocation);
+  }
+  *exec = new GraphExec{std::make_shared<const Graph>(*graph), memory};
   return cudaSuccess;
 }
 
@@ -107,6 +116,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   if (const cudaError_t error = Enter("cudaGraphExecDestroy"); error != cudaSuccess) return error;
   if (exec == nullptr) return Leave(cudaErrorInvalidValue);
+  if (exec->memory != nullptr) Release(exec->memory, MemoryKind::kDevice);
   delete exec;
   return cudaSuccess;
 }

@@ -113,6 +113,7 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_graph_steps_total", {"counter", "", ""}},
       {"switchyard_worker_graph_captures_total", {"counter", "", ""}},
       {"switchyard_worker_graph_capture_seconds_total", {"counter", "", ""}},
+      {"switchyard_worker_graphs_without_memory_total", {"counter", "", ""}},
       {"switchyard_worker_cublas_refusals_total", {"counter", "", ""}},
       {"switchyard_worker_expert_hits_total", {"counter", "", ""}},
       {"switchyard_worker_expert_misses_total", {"counter", "", ""}},

@@ -49,6 +49,8 @@ constexpr Row<prometheus::Counter> kCounters[] = {
      &M::graph_captures},
     {"switchyard_worker_graph_capture_seconds_total", "Seconds in which they were captured.",
      &M::graph_capture_seconds},
+    {"switchyard_worker_graphs_without_memory_total",
+     "Captures that found no memory for the graph; such steps and larger ones run without.", &M::graphs_without_memory},
     {"switchyard_worker_cublas_refusals_total", "Products that cuBLASLt refused, so that a slower kernel took them.",
      &M::cublas_refusals},
     {"switchyard_worker_expert_hits_total", "Experts of a budget's that were there when a layer needed them.",
@@ -252,6 +254,7 @@ void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::E
 
 void WorkerMetrics::ObserveGraphs(const model::GraphCounters& now, model::GraphCounters* reported) {
   Add(graph_captures, reported->captured, now.captured);
+  Add(graphs_without_memory, reported->did_not_fit, now.did_not_fit);
   Add(graph_capture_seconds, reported->capture_seconds, now.capture_seconds);
   Add(graph_steps, reported->replayed, now.replayed);
   *reported = now;

@@ -75,6 +75,7 @@ class WorkerMetrics {
   prometheus::Counter* graph_steps = nullptr;
   prometheus::Counter* graph_captures = nullptr;
   prometheus::Counter* graph_capture_seconds = nullptr;
+  prometheus::Counter* graphs_without_memory = nullptr;
   prometheus::Counter* cublas_refusals = nullptr;
   prometheus::Gauge* device_bytes = nullptr;
   prometheus::Counter* expert_hits = nullptr;

@@ -1,5 +1,6 @@
 #include "workers/process/worker_flags.h"
 
+#include "scheduler/base/memory_share.h"
 #include "scheduler/offload/expert_budget.h"
 
 namespace switchyard::worker {
@@ -43,10 +44,7 @@ void AddDeviceFlags(WorkerFlags* values, FlagSet* flags) {
   flags->Add("device=NAME", &values->device, "device to compute on: cpu, cuda (the first GPU) or cuda:N")
       .Mark(kOfServing);
   flags->Add("threads", &values->threads, "threads; 0 = one per core that this process may use");
-  flags
-      ->Add("gpu_memory_fraction", &values->gpu_memory_fraction,
-            "part of the GPU's memory for weights, scratch and KV cache together, (0, 1]")
-      .Mark(kOfGpus);
+  flags->Add("gpu_memory_fraction", &values->gpu_memory_fraction, kGpuMemoryFractionHelp).Mark(kOfGpus);
   flags
       ->Add("deterministic", &values->deterministic,
             "on a GPU: batch-invariant results: a sequence's do not depend on the rest of the batch; slower")

@@ -48,7 +48,7 @@ struct WorkerOptions {
   std::string dtype = "auto";  // or fp32, bf16, fp16, fp64
   int threads = 1;
   Device device = Device::Cpu();
-  double gpu_memory_fraction = 0.9;  // of a device's memory, for weights, scratch and cache
+  double gpu_memory_fraction = 0.9;  // of a device's memory that may be in use: kGpuMemoryFractionHelp
   bool deterministic = false;        // on a device: a row's bits do not depend on other rows; the CPU's never do
   bool graphs = true;                // on a device: record and replay steps of decodes
   bool dummy_weights = false;        // random ones, of the config's shapes
@@ -174,7 +174,9 @@ class Worker final : public PlacementHost {
   absl::Status CaptureGraphs(absl::Duration limit);
   // load_predictor_ and the runner's, where somebody uses it.
   absl::Status MakeLoadPredictor(const fleet::EngineSettings& settings);
-  absl::StatusOr<int64_t> AvailableBytes() const;
+  // What weights, scratch and cache may still take of the device's memory: whatever is in use already, whoever uses it,
+  // counts.
+  absl::StatusOr<MemoryPool> DeviceMemory() const;
   absl::StatusOr<int64_t> KvBytes(const fleet::EngineSettings& settings, int64_t context) const;
 
   const WorkerOptions options_;

@@ -40,13 +40,15 @@ moe::ColdCounters Worker::cold_counters() const {
   return experts_ == nullptr ? moe::ColdCounters() : experts_->cold_counters();
 }
 
-// The memory that weights, scratch and cache may still take.
-absl::StatusOr<int64_t> Worker::AvailableBytes() const {
-  if (options_.device.is_cpu()) return options_.memory().available_bytes();
+absl::StatusOr<MemoryPool> Worker::DeviceMemory() const {
   ASSIGN_OR_RETURN(const DeviceDescription now,
                    RegisteredBackend(options_.device.kind).Describe(options_.device.index));
   const auto allowed = static_cast<int64_t>(options_.gpu_memory_fraction * static_cast<double>(now.total_bytes));
-  return std::min(now.free_bytes, allowed - MemoryInUse(options_.device.kind));
+  const int64_t in_use = now.total_bytes - now.free_bytes;
+  return MemoryPool{.name = "",
+                    .available_bytes = std::max<int64_t>(allowed - in_use, 0),
+                    .limit = absl::StrCat("--gpu_memory_fraction=", options_.gpu_memory_fraction, " of ",
+                                          now.total_bytes, " bytes, of which ", in_use, " are in use")};
 }
 
 RankPlacementInput Worker::PlacementInput(const fleet::RankAssignment& assignment,
@@ -60,7 +62,7 @@ RankPlacementInput Worker::PlacementInput(const fleet::RankAssignment& assignmen
 
 absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& assignment,
                                                  const fleet::EngineSettings& settings) const {
-  model::MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes};
+  model::MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes, .device = options_.device.kind};
   if (config_.num_experts > 0) {
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
@@ -116,8 +118,8 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
     // The expert file may have to be built in the same memory.
     host -= static_cast<int64_t>(model::WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
   } else {
-    ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
-    RETURN_IF_ERROR(model::CheckMemory(config_, need, available));
+    ASSIGN_OR_RETURN(const MemoryPool memory, DeviceMemory());
+    RETURN_IF_ERROR(model::CheckMemory(config_, need, memory.available_bytes, absl::StrCat(": ", memory.limit)));
   }
   const auto report = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
   if (placed) {
@@ -234,31 +236,33 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
 
 absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, int64_t context) const {
   const int64_t one_sequence = model::KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
-  ASSIGN_OR_RETURN(int64_t available, AvailableBytes());
-  // Leaves room for maps that are fitted later.
-  if (load_predictor_ != nullptr && !options_.device.is_cpu())
-    available -= load_predictor_->MapBytesToCome(options_.device.kind);
-  int64_t bytes = settings.kv_cache_bytes;
-  if (bytes == 0) {
-    // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take,
-    // on a host what is left once its workers have loaded, in equal parts.
-    const bool cpu = options_.device.is_cpu();
-    if (cpu) available = std::min(available / budget_.workers, budget_.cache_room);
-    const double share = cpu ? kKvMemoryFraction : 1.0;
-    const auto most = static_cast<int64_t>(share * static_cast<double>(available));
-    RETURN_IF_ERROR(model::CheckKvCapacity(
-        {.available = most,
-         .limit = cpu ? absl::StrCat(share, " of this worker's ", available, " bytes", budget_.ToString())
-                      : absl::StrCat("--gpu_memory_fraction=", options_.gpu_memory_fraction, " of ", memory_bytes()),
-         .token_bytes = model::KvBytesPerToken(config_, dtype_),
-         .block_size = settings.block_size}));
-    bytes = std::min(one_sequence * settings.max_num_seqs, most);
-  } else if (bytes > available) {
-    return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes=", bytes, ": ",
-                                                     options_.device.is_cpu() ? "the machine" : "the device", " has ",
-                                                     available, " bytes available"));
+  const bool cpu = options_.device.is_cpu();
+  MemoryPool memory;
+  if (cpu) {
+    memory.available_bytes = options_.memory().available_bytes();
+  } else {
+    ASSIGN_OR_RETURN(memory, DeviceMemory());
   }
-  return bytes;
+  int64_t available = memory.available_bytes;
+  // Leaves room for maps that are fitted later.
+  if (load_predictor_ != nullptr && !cpu) available -= load_predictor_->MapBytesToCome(options_.device.kind);
+  if (const int64_t bytes = settings.kv_cache_bytes; bytes > 0) {
+    if (bytes <= available) return bytes;
+    return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes=", bytes, ": ",
+                                                     cpu ? "the machine" : "the device", " has ", available,
+                                                     " bytes available", cpu ? "" : " of ", memory.limit));
+  }
+  // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take, on
+  // a host what is left once its workers have loaded, in equal parts.
+  if (cpu) available = std::min(available / budget_.workers, budget_.cache_room);
+  const double share = cpu ? kKvMemoryFraction : 1.0;
+  const auto most = static_cast<int64_t>(share * static_cast<double>(available));
+  RETURN_IF_ERROR(model::CheckKvCapacity(
+      {.available = most,
+       .limit = cpu ? absl::StrCat(share, " of this worker's ", available, " bytes", budget_.ToString()) : memory.limit,
+       .token_bytes = model::KvBytesPerToken(config_, dtype_),
+       .block_size = settings.block_size}));
+  return std::min(one_sequence * settings.max_num_seqs, most);
 }
 
 absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) {
@@ -281,7 +285,7 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
                                    .layout = &slots,
                                    .rank = assignment.rank}));
   }
-  ASSIGN_OR_RETURN(options.kv_cache_bytes, KvBytes(settings, options.context));
+  options.kv_cache_bytes = [&] { return KvBytes(settings, options.context); };
   options.touch_cache = settings.kv_cache_bytes > 0;  // asked for; a share of what is left is an upper bound
   ASSIGN_OR_RETURN(runner_, model::ModelRunner::Create(model_.get(), stream(), options));
   LogInfo("KV cache: ", runner_->num_blocks(), " blocks of ", options.block_size, " tokens, ",

@@ -60,6 +60,7 @@ class DeviceQueue {
 
   // Between BeginRecording and EndRecording work is recorded and does not run; waiting and allocating are errors.
   virtual absl::Status BeginRecording() = 0;
+  // ResourceExhausted: the device has no memory for the graph; the queue goes on as if nothing had been recorded.
   virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndRecording() = 0;
   virtual absl::Status Run(DeviceGraph* graph) = 0;
   // Whether this process cannot use the device any more and must be restarted.

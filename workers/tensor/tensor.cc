@@ -46,6 +46,15 @@ absl::StatusOr<Buffer> Buffer::Allocate(int64_t bytes, Device device) {
   return buffer;
 }
 
+Buffer Buffer::Over(void* memory, int64_t bytes, Device device) {
+  Buffer buffer;
+  buffer.data_ = memory;
+  buffer.bytes_ = bytes;
+  buffer.borrowed_ = true;
+  buffer.device_ = device;
+  return buffer;
+}
+
 Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
   SY_CHECK_GE(bytes, 0);
   if (!device.is_cpu()) {
@@ -78,12 +87,13 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
   std::swap(mapped_bytes_, other.mapped_bytes_);
+  std::swap(borrowed_, other.borrowed_);
   std::swap(device_, other.device_);
   return *this;
 }
 
 Buffer::~Buffer() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || borrowed_) return;
   if (!device_.is_cpu()) {
     RegisteredBackend(device_.kind).Free(device_.index, data_);
   } else if (mapped_bytes_ > 0) {
@@ -132,6 +142,14 @@ absl::StatusOr<Tensor> Tensor::Allocate(DType dtype, Shape shape, Device device)
   Tensor tensor;
   ASSIGN_OR_RETURN(tensor.buffer_, Buffer::Allocate(shape.NumElements() * DTypeBytes(dtype), device));
   tensor.view_ = TensorView(tensor.buffer_.data(), dtype, shape, device);
+  return tensor;
+}
+
+Tensor Tensor::Over(const TensorView& memory) {
+  SY_CHECK(memory.contiguous());
+  Tensor tensor;
+  tensor.buffer_ = Buffer::Over(memory.raw(), memory.NumElements() * DTypeBytes(memory.dtype()), memory.device());
+  tensor.view_ = memory;
   return tensor;
 }
 

@@ -103,15 +103,21 @@ class TensorView {
   int64_t row_stride_ = 0;
 };
 
+// Devices' memory begins at a multiple of so many bytes.
+inline constexpr int64_t kDeviceAlignment = 256;
+
 // Uninitialised memory of one device, counted by MemoryInUse.  On the CPU it is 64-byte aligned and, from
-// kHugePageBytes on, backed by huge pages if the system has them (madvise); on a device it is 256-byte aligned, and the
-// host cannot access it.  The constructor aborts when memory runs out; Allocate returns an error.
+// kHugePageBytes on, backed by huge pages if the system has them (madvise); on a device it is aligned to
+// kDeviceAlignment, and the host cannot access it.  The constructor aborts when memory runs out; Allocate returns an
+// error.
 class Buffer {
  public:
   Buffer() = default;
   Buffer(int64_t bytes, Device device);
   // Errors: ResourceExhausted with needed and available bytes, the device's others.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes, Device device);
+  // Borrows memory that outlives this, and that its owner counts.
+  static Buffer Over(void* memory, int64_t bytes, Device device);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
@@ -124,6 +130,7 @@ class Buffer {
   void* data_ = nullptr;
   int64_t bytes_ = 0;
   int64_t mapped_bytes_ = 0;  // > 0: from mmap, to be unmapped
+  bool borrowed_ = false;
   Device device_ = Device::Cpu();
 };
 
@@ -158,6 +165,7 @@ class Tensor {
       : buffer_(shape.NumElements() * DTypeBytes(dtype), device), view_(buffer_.data(), dtype, shape, device) {}
   static Tensor Zeros(DType dtype, Shape shape);                                    // on the CPU
   static absl::StatusOr<Tensor> Allocate(DType dtype, Shape shape, Device device);  // as Buffer's
+  static Tensor Over(const TensorView& memory);                                     // likewise.  REQUIRES: contiguous
 
   const TensorView& view() const { return view_; }
   operator const TensorView&() const { return view_; }  // NOLINT: a tensor is usable wherever a view is

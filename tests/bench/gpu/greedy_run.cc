@@ -21,16 +21,15 @@ absl::StatusOr<std::unique_ptr<GreedyRun>> GreedyRun::Create(model::Model* model
   std::unique_ptr<GreedyRun> run(new GreedyRun(stream, options));
   run->layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(model->config().num_experts), 1);
   const int64_t blocks = (options.context + kBlockSize - 1) / kBlockSize * options.max_sequences;
-  ASSIGN_OR_RETURN(run->runner_,
-                   model::ModelRunner::Create(
-                       model, stream,
-                       {.num_slots = options.max_sequences,
-                        .block_size = kBlockSize,
-                        .kv_cache_bytes = model::KvBytesPerToken(model->config(), model->dtype()) * kBlockSize * blocks,
-                        .touch_cache = true,
-                        .max_rows = options.max_rows,
-                        .context = options.context,
-                        .graphs = options.graphs}));
+  const int64_t cache_bytes = model::KvBytesPerToken(model->config(), model->dtype()) * kBlockSize * blocks;
+  ASSIGN_OR_RETURN(run->runner_, model::ModelRunner::Create(model, stream,
+                                                            {.num_slots = options.max_sequences,
+                                                             .block_size = kBlockSize,
+                                                             .kv_cache_bytes = [&] { return cache_bytes; },
+                                                             .touch_cache = true,
+                                                             .max_rows = options.max_rows,
+                                                             .context = options.context,
+                                                             .graphs = options.graphs}));
   RETURN_IF_ERROR(run->runner_->SetGroup(run->comm_.get(), &run->layout_));
   return run;
 }

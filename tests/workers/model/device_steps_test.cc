@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
@@ -11,6 +12,7 @@
 #include "workers/model/runner/warm_up.h"
 #include "workers/model/weights/dummy_weights.h"
 #include "workers/tensor/copy.h"
+#include "workers/tensor/device_backend.h"
 
 namespace switchyard::model {
 namespace {
@@ -147,14 +149,52 @@ TEST(CapturedStepsTest, ALargerGraphLeavesTheOthers) {
   }
 }
 
+// Where memory ends on one rank all go on without a graph, whether it is captured at the start or when it first comes.
+TEST(CapturedStepsTest, GraphsThatDoNotFitAreDoneWithout) {
+  if (!DeviceIsEmulated()) GTEST_SKIP() << "a driver may have memory to spare";
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  std::vector<std::vector<int32_t>> prompts;
+  for (size_t i = 1; i < 5; ++i) prompts.push_back(fixture.greedy[i].prompt);
+  const RankGroupOptions base = {.dtype = DType::kBf16, .batch = 4, .graphs = false};
+  const std::vector<std::vector<int32_t>> expected = RankGroup(fixture.dir, base).Greedy(prompts, 4);
+  DeviceBackend& backend = RegisteredBackend(DeviceKind::kCuda);
+  for (const int world : {1, 2}) {
+    for (const bool at_start : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(world, " ranks, at the start: ", at_start));
+      RankGroupOptions options = base;
+      options.world = world;
+      options.graphs = options.warm_up = true;
+      RankGroup group(fixture.dir, options);
+      const int full = world - 1;
+      void* const others = *backend.Allocate(full, backend.Describe(full)->free_bytes);
+      std::vector<std::thread> ranks;
+      for (int rank = 0; at_start && rank < world; ++rank) {
+        ranks.emplace_back([&, rank] {
+          const absl::Status captured = group.runner(rank).CaptureGraphs(absl::Minutes(1), [](int64_t, int64_t) {});
+          EXPECT_TRUE(captured.ok()) << captured;
+        });
+      }
+      for (std::thread& rank : ranks) rank.join();
+      for (int i = 0; i < 2; ++i) EXPECT_EQ(group.Greedy(prompts, 4), expected);
+      backend.Free(full, others);
+      for (int rank = 0; rank < world; ++rank) {
+        const GraphCounters& counters = group.runner(rank).device_steps()->counters();
+        EXPECT_EQ(counters.captured, 0);
+        EXPECT_EQ(counters.did_not_fit, 1) << "not tried again";
+        EXPECT_EQ(counters.replayed, 0);
+      }
+    }
+  }
+}
+
 TEST(CapturedStepsTest, SizesAreThoseThatStepsMayHave) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
   const Fixture fixture = LoadFixture("qwen2-shared");
   RankGroup group(fixture.dir, {.batch = 5});
   const DeviceSteps& steps = *group.runner(0).device_steps();
-  EXPECT_THAT(steps.Buckets(1000), testing::ElementsAre(5, 4, 2, 1));
-  EXPECT_THAT(steps.Buckets(5), testing::ElementsAre(5, 4, 2, 1));
-  EXPECT_THAT(steps.Buckets(3), testing::ElementsAre(4, 2, 1)) << "three decodes take the graph of four";
+  EXPECT_THAT(steps.Buckets(1000), testing::ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(steps.Buckets(5), testing::ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(steps.Buckets(3), testing::ElementsAre(1, 2, 4)) << "three decodes take the graph of four";
   EXPECT_THAT(steps.Buckets(1), testing::ElementsAre(1));
 }
 

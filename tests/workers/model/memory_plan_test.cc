@@ -57,19 +57,21 @@ TEST(MemoryPlanTest, SaysWhatIsAvailable) {
                    "worker has ", bytes - 1, " bytes available"));
   EXPECT_THAT(std::string(CheckMemory(*c, need, -7).message()), HasSubstr("worker has 0 bytes available"));
 
-  KvCapacity room = {
-      .available = 1600, .limit = "--gpu_memory_fraction=0.1 of 50000", .token_bytes = 100, .block_size = 16};
+  KvCapacity room = {.available = 1600,
+                     .limit = "--gpu_memory_fraction=0.1 of 50000 bytes, of which 3401 are in use",
+                     .token_bytes = 100,
+                     .block_size = 16};
   EXPECT_TRUE(CheckKvCapacity(room).ok());
   room.available = 1599;
   EXPECT_EQ(CheckKvCapacity(room),
             absl::ResourceExhaustedError(
                 "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 1599 bytes of "
-                "--gpu_memory_fraction=0.1 of 50000"));
+                "--gpu_memory_fraction=0.1 of 50000 bytes, of which 3401 are in use"));
   room.available = -300;
-  EXPECT_EQ(CheckKvCapacity(room),
-            absl::ResourceExhaustedError(
-                "KV cache: needed at least 1600 bytes (a block of 16 tokens), available 0 bytes of "
-                "--gpu_memory_fraction=0.1 of 50000, which weights and scratch are 300 bytes beyond"));
+  EXPECT_EQ(
+      CheckKvCapacity(room),
+      absl::ResourceExhaustedError("KV cache: needed at least 1600 bytes (a block of 16 tokens), available 0 bytes of "
+                                   "--gpu_memory_fraction=0.1 of 50000 bytes, of which 3401 are in use"));
 }
 
 // The plan's formula and what is held agree, but for the panels' padding.

@@ -221,7 +221,7 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
   auto runner = ModelRunner::Create(added->model.get(), added->stream,
                                     {.num_slots = options_.batch,
                                      .block_size = options_.block_size,
-                                     .kv_cache_bytes = token_bytes * kMaxGroupTokens * options_.batch,
+                                     .kv_cache_bytes = [&] { return token_bytes * kMaxGroupTokens * options_.batch; },
                                      .max_rows = static_cast<int32_t>(size.rows),
                                      .context = kMaxGroupTokens,
                                      .graphs = options_.graphs && !offloaded()});

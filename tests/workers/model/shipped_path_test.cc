@@ -84,7 +84,7 @@ class Generation {
     auto runner = ModelRunner::Create(model, stream,
                                       {.num_slots = count,
                                        .block_size = kBlockSize,
-                                       .kv_cache_bytes = block_bytes * blocks_each_ * count,
+                                       .kv_cache_bytes = [&] { return block_bytes * blocks_each_ * count; },
                                        .max_rows = static_cast<int32_t>(scene.chunk),
                                        .context = scene.config.context});
     SY_CHECK_OK(runner.status());

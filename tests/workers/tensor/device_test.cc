@@ -48,6 +48,19 @@ TEST_F(DeviceTest, MemoryIsCountedAndWhatDoesNotFitIsReportedInBytes) {
   EXPECT_EQ(RegisteredBackend(DeviceKind::kCuda).Describe(1000).status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(DeviceTest, BorrowedMemoryIsItsOwners) {
+  const auto owner = Tensor::Allocate(DType::kF32, {10, 3}, device_);
+  ASSERT_TRUE(owner.ok()) << owner.status();
+  const int64_t before = MemoryInUse(DeviceKind::kCuda);
+  {
+    Tensor part = Tensor::Over(owner->view().Rows(4, 2));
+    const Tensor moved = std::move(part);
+    EXPECT_EQ(moved.bytes(), 24);
+    EXPECT_EQ(moved.view().raw(), owner->view().Rows(4, 1).raw());
+  }
+  EXPECT_EQ(MemoryInUse(DeviceKind::kCuda), before);
+}
+
 TEST_F(DeviceTest, CopiesKeepStridedRowsApart) {
   const TestStream stream;
   Tensor numbers(DType::kI32, {3, 4});

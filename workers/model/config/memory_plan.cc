@@ -3,27 +3,49 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "workers/ops/gemm/weight.h"
+#include "workers/tensor/tensor.h"
 
 namespace switchyard::model {
 namespace {
 
-absl::int128 NormElements(const ModelConfig& c) {
-  return (c.norm == NormKind::kLayer ? 2 : 1) * absl::int128(c.hidden);
-}
+// What weights take.
+struct Sizes {
+  const ModelConfig& c;
+  DType dtype;
+  DeviceKind device;
 
-absl::int128 AttentionElements(const ModelConfig& c) {
-  absl::int128 n = absl::int128(c.qkv_width()) * c.hidden + absl::int128(c.q_width()) * c.hidden;
-  if (c.qkv_bias) n += c.qkv_width();
-  if (c.o_bias) n += c.hidden;
-  if (c.qk_norm == QkNorm::kPerHead) n += 2 * c.head_dim;
-  if (c.qk_norm == QkNorm::kWholeRow) n += c.q_width() + c.kv_width();
-  return n + 2 * NormElements(c);
-}
-
-absl::int128 FfnElements(const ModelConfig& c, int64_t width) {
-  const absl::int128 n = absl::int128(ops::SumsWidth(c.activation, width) + width) * c.hidden;
-  return c.ffn_bias ? n + width + c.hidden : n;
-}
+  absl::int128 Aligned(absl::int128 bytes) const {
+    if (device == DeviceKind::kCpu) return bytes;
+    return (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+  }
+  absl::int128 Elements(absl::int128 count, DType type) const { return Aligned(count * DTypeBytes(type)); }
+  absl::int128 Vector(absl::int128 count) const { return Elements(count, dtype); }
+  absl::int128 Matrix(int64_t n, int64_t k) const {
+    if (device == DeviceKind::kCpu) return Vector(absl::int128(n) * k);
+    return Aligned(absl::int128(n) * ops::PackedBytes({.n = 1, .k = k, .dtype = dtype}, device));
+  }
+  absl::int128 Norm() const { return (c.norm == NormKind::kLayer ? 2 : 1) * Vector(c.hidden); }
+  // With the layer's norms.
+  absl::int128 Attention() const {
+    absl::int128 bytes = Matrix(c.qkv_width(), c.hidden) + Matrix(c.hidden, c.q_width());
+    if (c.qkv_bias) bytes += Vector(c.qkv_width());
+    if (c.o_bias) bytes += Vector(c.hidden);
+    if (c.qk_norm == QkNorm::kPerHead) bytes += 2 * Vector(c.head_dim);
+    if (c.qk_norm == QkNorm::kWholeRow) bytes += Vector(c.q_width()) + Vector(c.kv_width());
+    return bytes + 2 * Norm();
+  }
+  absl::int128 Ffn(int64_t width) const {
+    const absl::int128 bytes = Matrix(ops::SumsWidth(c.activation, width), c.hidden) + Matrix(c.hidden, width);
+    return c.ffn_bias ? bytes + Vector(width) + Vector(c.hidden) : bytes;
+  }
+  absl::int128 Moe(int64_t experts) const {
+    absl::int128 bytes = Matrix(c.num_experts, c.hidden) + experts * Ffn(c.expert_intermediate);
+    if (c.router_bias) bytes += Elements(c.num_experts, AccDType(dtype));
+    if (c.shared_intermediate > 0) bytes += Ffn(c.shared_intermediate) + Matrix(1, c.hidden);
+    return bytes;
+  }
+};
 
 }  // namespace
 
@@ -31,25 +53,23 @@ int64_t KvBytesPerToken(const ModelConfig& config, DType dtype) {
   return 2 * config.kv_width() * config.num_layers() * DTypeBytes(dtype);
 }
 
-absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts_per_layer) {
-  absl::int128 moe = absl::int128(config.num_experts) * config.hidden +
-                     experts_per_layer * FfnElements(config, config.expert_intermediate);
-  if (config.shared_intermediate > 0) moe += FfnElements(config, config.shared_intermediate) + config.hidden;
-  const absl::int128 dense = FfnElements(config, config.dense_intermediate);
-  const int64_t num_moe = config.num_moe_layers();
-  const int64_t num_tables = config.tie_embeddings ? 1 : 2;  // embedding and lm_head
-  absl::int128 elements = absl::int128(num_tables) * config.vocab_size * config.hidden + NormElements(config);
-  if (config.learned_positions) elements += absl::int128(config.context) * config.hidden;
-  elements += config.num_layers() * AttentionElements(config) + num_moe * moe + (config.num_layers() - num_moe) * dense;
-  const absl::int128 biases = config.router_bias ? num_moe * absl::int128(config.num_experts) : 0;
-  return elements * DTypeBytes(dtype) + biases * DTypeBytes(AccDType(dtype));
+absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts_per_layer, DeviceKind device) {
+  const Sizes sizes = {config, dtype, device};
+  const int64_t num_moe = config.num_moe_layers(), num_dense = config.num_layers() - num_moe;
+  absl::int128 bytes = sizes.Matrix(config.vocab_size, config.hidden) + sizes.Norm();  // lm_head and the last norm
+  if (!config.tie_embeddings) bytes += sizes.Vector(absl::int128(config.vocab_size) * config.hidden);
+  if (config.learned_positions) bytes += sizes.Vector(absl::int128(config.context) * config.hidden);
+  bytes += config.num_layers() * sizes.Attention();
+  if (num_moe > 0) bytes += num_moe * sizes.Moe(experts_per_layer);
+  if (num_dense > 0) bytes += num_dense * sizes.Ffn(config.dense_intermediate);
+  return bytes;
 }
 
 absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need) {
   const bool store = need.expert_slots >= 0;
   const absl::int128 slots =
-      store ? need.expert_slots * FfnElements(config, config.expert_intermediate) * DTypeBytes(need.dtype) : 0;
-  return WeightBytes(config, need.dtype, store ? 0 : need.experts_per_layer) + slots + need.kv_cache_bytes;
+      store ? need.expert_slots * Sizes{config, need.dtype, need.device}.Ffn(config.expert_intermediate) : 0;
+  return WeightBytes(config, need.dtype, store ? 0 : need.experts_per_layer, need.device) + slots + need.kv_cache_bytes;
 }
 
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes,
@@ -66,11 +86,9 @@ absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int6
 absl::Status CheckKvCapacity(const KvCapacity& room) {
   const int64_t block_bytes = room.token_bytes * room.block_size;
   if (room.available >= block_bytes) return absl::OkStatus();
-  std::string beyond;
-  if (room.available < 0) beyond = absl::StrFormat(", which weights and scratch are %d bytes beyond", -room.available);
   return absl::ResourceExhaustedError(
-      absl::StrFormat("KV cache: needed at least %d bytes (a block of %d tokens), available %d bytes of %s%s",
-                      block_bytes, room.block_size, std::max<int64_t>(room.available, 0), room.limit, beyond));
+      absl::StrFormat("KV cache: needed at least %d bytes (a block of %d tokens), available %d bytes of %s",
+                      block_bytes, room.block_size, std::max<int64_t>(room.available, 0), room.limit));
 }
 
 }  // namespace switchyard::model

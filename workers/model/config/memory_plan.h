@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "workers/model/config/config.h"
+#include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::model {
@@ -17,9 +18,10 @@ namespace switchyard::model {
 // Bytes of one token's keys and values over all layers.
 int64_t KvBytesPerToken(const ModelConfig& config, DType dtype);
 
-// Bytes of the weights of a rank with experts_per_layer resident experts: those and the replicated rest.  Packing may
-// round each matrix up a little (weight.h).
-absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts_per_layer);
+// Bytes of the weights of a rank with experts_per_layer resident experts: those and the replicated rest.  For a device
+// to a byte, with the gaps between them (weights.h); on the CPU packing may round each matrix up a little (weight.h).
+absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts_per_layer,
+                         DeviceKind device = DeviceKind::kCpu);
 
 struct MemoryNeed {
   DType dtype = DType::kBf16;
@@ -27,6 +29,7 @@ struct MemoryNeed {
   int64_t kv_cache_bytes = 0;
   // >= 0: of an expert store; then no expert is resident.
   int64_t expert_slots = -1;
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 // The bytes of weights, slots and cache.
@@ -40,7 +43,7 @@ absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int6
 // The memory that is left for the KV cache, where its size is not given.
 struct KvCapacity {
   int64_t available = 0;  // bytes; negative: more is taken already than may be
-  std::string limit;      // what sets it, as the user said it: "--gpu_memory_fraction=0.9 of 85899345920 bytes"
+  std::string limit;      // what sets it, as the user said it: "--gpu_memory_fraction=0.9 of 85899345920 bytes, of …"
   int64_t token_bytes = 0;
   int32_t block_size = 0;
 };

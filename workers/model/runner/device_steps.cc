@@ -5,11 +5,15 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/tensor/copy.h"
+#include "workers/tensor/device_backend.h"
 
 namespace switchyard::model {
 namespace {
@@ -24,6 +28,19 @@ int32_t BitsOf(double value) {
   return bits;
 }
 
+// "cuda:0, where 4096 of 85899345920 bytes are free"
+std::string WithFreeBytes(Device device) {
+  const absl::StatusOr<DeviceDescription> now = RegisteredBackend(device.kind).Describe(device.index);
+  if (!now.ok()) return device.ToString();
+  return absl::StrCat(device.ToString(), ", where ", now->free_bytes, " of ", now->total_bytes, " bytes are free");
+}
+
+void LogDoesNotFit(int64_t bucket, absl::string_view where) {
+  LogWarn("the graph of steps of ", bucket, " decodes does not fit on ", where,
+          ": such steps and larger ones run without graphs; a smaller --gpu_memory_fraction or --kv_cache_bytes leaves "
+          "memory for them");
+}
+
 }  // namespace
 
 // Powers of two up to 8, then multiples of 8, from 64 on of 32: padding costs little where experts are many.
@@ -36,17 +53,32 @@ int64_t DecodeBucket(int64_t rows, int64_t max_rows) {
   return bucket <= kMaxGraphRows && bucket <= max_rows ? bucket : 0;
 }
 
-DeviceSteps::DeviceSteps(const Stream& stream, Model* model, KvCache* cache, const Limits& limits)
+absl::StatusOr<int64_t> LeastOfRanks(comm::Communicator* comm, int64_t mine, absl::Time deadline) {
+  if (comm->world() == 1) return mine;
+  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> work,
+                   comm->AllGather({.comm_class = comm::CommClass::kControl, .deadline = deadline},
+                                   {reinterpret_cast<const char*>(&mine), sizeof(mine)}));
+  RETURN_IF_ERROR(work->Wait());
+  int64_t least = mine;
+  for (const comm::Message& message : work->received()) {
+    int64_t each = 0;
+    SY_CHECK_EQ(message.bytes(), static_cast<int64_t>(sizeof(each)));
+    std::memcpy(&each, message.payload(), sizeof(each));
+    least = std::min(least, each);
+  }
+  return least;
+}
+
+DeviceSteps::DeviceSteps(const Stream& stream, Model* model, const Limits& limits)
     : stream_(stream),
       model_(model),
-      cache_(cache),
       limits_(limits),
       recorded_schedule_(pipeline::BuildExpertParallel({.shared_expert = model->config().shared_intermediate > 0})) {}
 
-absl::StatusOr<std::unique_ptr<DeviceSteps>> DeviceSteps::Create(const Stream& stream, Model* model, KvCache* cache,
+absl::StatusOr<std::unique_ptr<DeviceSteps>> DeviceSteps::Create(const Stream& stream, Model* model,
                                                                  const Limits& limits) {
   const Device device = stream.device();
-  std::unique_ptr<DeviceSteps> steps(new DeviceSteps(stream, model, cache, limits));
+  std::unique_ptr<DeviceSteps> steps(new DeviceSteps(stream, model, limits));
   RETURN_IF_ERROR(model->Reserve(limits.rows));
   const ops::SequenceLimits batch = {.sequences = limits.slots, .rows = limits.rows, .blocks = limits.blocks};
   ASSIGN_OR_RETURN(steps->batch_, BatchUpload::Create(device, batch));
@@ -67,25 +99,35 @@ absl::StatusOr<std::unique_ptr<DeviceSteps>> DeviceSteps::Create(const Stream& s
 
 std::vector<int64_t> DeviceSteps::Buckets(int64_t most_decodes) const {
   std::vector<int64_t> buckets;
-  for (int64_t rows = std::min({most_decodes, most_rows(), kMaxGraphRows}); rows > 0; --rows) {
+  for (int64_t rows = 1; rows <= std::min({most_decodes, most_rows(), kMaxGraphRows}); ++rows) {
     const int64_t bucket = DecodeBucket(rows, most_rows());
-    if (bucket > 0 && (buckets.empty() || bucket < buckets.back())) buckets.push_back(bucket);
+    if (bucket > 0 && (buckets.empty() || bucket > buckets.back())) buckets.push_back(bucket);
   }
   return buckets;
 }
 
+bool DeviceSteps::HasGraph(int64_t bucket) const {
+  const auto graph = graphs_.find(bucket);
+  return graph != graphs_.end() && graph->second != nullptr;
+}
+
+int64_t DeviceSteps::GraphRows(int64_t most_decodes) const {
+  const int64_t bucket = limits_.graphs ? DecodeBucket(most_decodes, most_rows()) : 0;
+  return bucket < too_large_ || HasGraph(bucket) ? bucket : 0;
+}
+
 // The second step of a size captures it, and is replayed, as the device's first run of a graph is a slow one.
-absl::Status DeviceSteps::Capture(const moe::MoeContext& moe, int64_t bucket) {
+absl::StatusOr<bool> DeviceSteps::Capture(const moe::MoeContext& moe, int64_t bucket) {
   SY_CHECK_EQ(under_way(), 0);
   const int64_t replayed = counters_.replayed;
-  while (graphs_.count(bucket) == 0 || graphs_[bucket] == nullptr) {
+  while (GraphRows(bucket) == bucket && !HasGraph(bucket)) {
     Batch padding;
     RETURN_IF_ERROR(Launch(moe, &padding, {}, bucket));
     RETURN_IF_ERROR(Collect(moe.deadline).status());
     RETURN_IF_ERROR(moe.comm->status());
   }
   counters_.replayed = replayed;
-  return absl::OkStatus();
+  return HasGraph(bucket);
 }
 
 absl::Status DeviceSteps::Upload(Batch* batch) {
@@ -142,19 +184,34 @@ absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch) {
   return absl::OkStatus();
 }
 
+absl::Status DeviceSteps::Record(const moe::MoeContext& moe, Batch* batch, int64_t bucket) {
+  const absl::Time begin = absl::Now();
+  RETURN_IF_ERROR(stream_.queue()->BeginRecording());
+  const absl::Status enqueued = Enqueue(moe, batch);
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> recorded = stream_.queue()->EndRecording();
+  RETURN_IF_ERROR(enqueued);
+  const bool fits = !absl::IsResourceExhausted(recorded.status());
+  if (fits) RETURN_IF_ERROR(recorded.status());
+  ASSIGN_OR_RETURN(const int64_t all_fit, LeastOfRanks(moe.comm, fits ? 1 : 0, moe.deadline));
+  counters_.capture_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+  if (all_fit == 1) {
+    graphs_[bucket] = *std::move(recorded);
+    ++counters_.captured;
+    return absl::OkStatus();
+  }
+  too_large_ = std::min(too_large_, bucket);
+  ++counters_.did_not_fit;
+  LogDoesNotFit(bucket, fits ? "another rank's device" : WithFreeBytes(stream_.device()));
+  return absl::OkStatus();
+}
+
 // The first step of a size is not recorded, so that nothing is allocated or chosen while the second is.
 absl::Status DeviceSteps::Replay(const moe::MoeContext& moe, Batch* batch, int64_t bucket) {
   const auto [graph, fresh] = graphs_.try_emplace(bucket);
   if (fresh) return Enqueue(moe, batch);
   if (graph->second == nullptr) {
-    const absl::Time begin = absl::Now();
-    RETURN_IF_ERROR(stream_.queue()->BeginRecording());
-    const absl::Status enqueued = Enqueue(moe, batch);
-    absl::StatusOr<std::unique_ptr<DeviceGraph>> recorded = stream_.queue()->EndRecording();
-    RETURN_IF_ERROR(enqueued);
-    ASSIGN_OR_RETURN(graph->second, std::move(recorded));
-    ++counters_.captured;
-    counters_.capture_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+    RETURN_IF_ERROR(Record(moe, batch, bucket));
+    if (graph->second == nullptr) return Enqueue(moe, batch);
   }
   // After an error in the group none of its collectives may be launched.
   RETURN_IF_ERROR(moe.comm->status());
@@ -216,7 +273,7 @@ absl::Status DeviceSteps::Launch(const moe::MoeContext& moe, Batch* batch, absl:
                                  int64_t most_decodes) {
   SY_CHECK_LT(under_way(), kMaxUnderWay);
   const auto count = static_cast<int64_t>(rows.size());
-  const int64_t bucket = limits_.graphs ? DecodeBucket(most_decodes, most_rows()) : 0;
+  const int64_t bucket = GraphRows(most_decodes);
   RETURN_IF_ERROR(upload_.Begin(stream_));
   if (bucket > 0) {
     RETURN_IF_ERROR(LaunchDecodes(moe, batch, rows, bucket));
@@ -248,6 +305,7 @@ absl::StatusOr<CollectedStep> DeviceSteps::Collect(absl::Time deadline) {
 void DeviceSteps::Clear() {
   under_way_.clear();
   graphs_.clear();
+  too_large_ = kMaxGraphRows + 1;
 }
 
 }  // namespace switchyard::model

@@ -4,6 +4,8 @@
 // Tokens are sampled on the device and stay there for the next step, which the host may enqueue before it knows them: a
 // row whose token is to come is -1 - slot in Batch::tokens.  A step of decodes alone is captured once for each of a few
 // sizes (DecodeBucket), at the start or when it first comes, and replayed with padding rows, which choose no expert.
+// Where a rank's device has no memory left for a graph, steps of that size run without one, and so do larger ones that
+// have none yet: on all ranks, as what NCCL captured on one it must have captured on all.
 // What the host has to say of a step travels in one copy.
 // Thread-compatible.  Errors: the device's and the communicator's; after one the steps under way are lost (Clear).
 // Does not do: sampling that needs the host (IsPlainSampling).
@@ -21,6 +23,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/pipeline/moe_schedule.h"
+#include "workers/comm/core/communicator.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/runner/batch_upload.h"
@@ -46,9 +49,13 @@ struct PlainRow {
 // Of the graphs of steps of decodes.
 struct GraphCounters {
   int64_t captured = 0;
+  int64_t did_not_fit = 0;  // captures that ended without a graph, as a rank's device had no memory left
   double capture_seconds = 0;
   int64_t replayed = 0;  // steps; not those of Capture
 };
+
+// The least of all ranks' numbers.  Every rank of the group calls it.  Errors: the communicator's.
+absl::StatusOr<int64_t> LeastOfRanks(comm::Communicator* comm, int64_t mine, absl::Time deadline);
 
 struct CollectedStep {
   std::vector<int32_t> tokens;         // of each PlainRow; -1 = its logits were no numbers
@@ -67,15 +74,17 @@ class DeviceSteps {
   };
   static constexpr int kMaxUnderWay = 2;
 
-  // Errors: ResourceExhausted, the device's.
-  static absl::StatusOr<std::unique_ptr<DeviceSteps>> Create(const Stream& stream, Model* model, KvCache* cache,
-                                                             const Limits& limits);
+  // Takes all memory that steps need of the device, but for graphs.  Errors: ResourceExhausted, the device's.
+  static absl::StatusOr<std::unique_ptr<DeviceSteps>> Create(const Stream& stream, Model* model, const Limits& limits);
+  // Before the first step.  Borrowed.
+  void UseCache(KvCache* cache) { cache_ = cache; }
 
-  // The sizes of the graphs for steps of at most so many decodes, in falling order.
+  // The sizes of the graphs for steps of at most so many decodes, in rising order.
   std::vector<int64_t> Buckets(int64_t most_decodes) const;
-  // Captures the graph of that size, unless it is there, by steps of padding alone.  Every rank of the group calls it
-  // alike.  Blocks until done, at most until moe.deadline.  REQUIRES: under_way() == 0.
-  absl::Status Capture(const moe::MoeContext& moe, int64_t bucket);
+  // Captures the graph of that size, unless it is there, by steps of padding alone.  False: there is no memory for it.
+  // Every rank of the group calls it alike.  Blocks until done, at most until moe.deadline.
+  // REQUIRES: under_way() == 0.
+  absl::StatusOr<bool> Capture(const moe::MoeContext& moe, int64_t bucket);
 
   // Copies the batch to the device, for a step that the caller runs itself.
   absl::Status Upload(Batch* batch);
@@ -104,7 +113,7 @@ class DeviceSteps {
     std::unique_ptr<DeviceEvent> done;
   };
 
-  DeviceSteps(const Stream& stream, Model* model, KvCache* cache, const Limits& limits);
+  DeviceSteps(const Stream& stream, Model* model, const Limits& limits);
   // Of a recorded step.
   int64_t most_rows() const { return std::min(limits_.slots, limits_.rows); }
   // Writes upload_'s arrays of requests_.
@@ -113,11 +122,16 @@ class DeviceSteps {
   absl::Status Enqueue(const moe::MoeContext& moe, Batch* batch);
   absl::Status LaunchDecodes(moe::MoeContext moe, Batch* batch, absl::Span<const PlainRow> rows, int64_t bucket);
   absl::Status Replay(const moe::MoeContext& moe, Batch* batch, int64_t bucket);
+  // Records the step for graphs_[bucket], which stays null where a rank has no memory for it.
+  absl::Status Record(const moe::MoeContext& moe, Batch* batch, int64_t bucket);
+  bool HasGraph(int64_t bucket) const;
+  // The size of the graph for a step of so many decodes; 0: it runs without one.
+  int64_t GraphRows(int64_t most_decodes) const;
   absl::Status ReadBack(int64_t rows, int64_t num_decodes);
 
   const Stream stream_;
   Model* const model_;
-  KvCache* const cache_;
+  KvCache* cache_ = nullptr;
   const Limits limits_;
   const pipeline::MoeSchedule recorded_schedule_;  // rows are too few to be cut
   BatchUpload batch_;
@@ -131,6 +145,7 @@ class DeviceSteps {
   int next_turn_ = 0;
   std::deque<UnderWay> under_way_;
   std::map<int64_t, std::unique_ptr<DeviceGraph>> graphs_;  // by rows; null: to be captured next time
+  int64_t too_large_ = kMaxGraphRows + 1;                   // from so many rows on no more graphs are captured
   GraphCounters counters_;
 };
 

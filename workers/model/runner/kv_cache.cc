@@ -33,12 +33,23 @@ absl::StatusOr<KvCache> KvCache::Create(const ModelConfig& config, DType dtype, 
   cache.num_blocks_ =
       static_cast<int32_t>(std::min<int64_t>(num_blocks, std::numeric_limits<batching::BlockId>::max()));
   const Shape shape = ops::KvCacheShape(cache.num_blocks_, config.num_kv_heads, block_size, config.head_dim);
-  for (int64_t i = 0; i < config.num_layers(); ++i) {
-    ASSIGN_OR_RETURN(Tensor k, Tensor::Allocate(dtype, shape, device));
-    ASSIGN_OR_RETURN(Tensor v, Tensor::Allocate(dtype, shape, device));
-    cache.views_.push_back({.k = k, .v = v});
-    cache.tensors_.push_back(std::move(k));
-    cache.tensors_.push_back(std::move(v));
+  const int64_t count = 2 * config.num_layers();
+  // A device's driver rounds each allocation up, and `bytes` may be all that is left.
+  const int64_t each =
+      (shape.NumElements() * DTypeBytes(dtype) + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+  if (!device.is_cpu()) {
+    ASSIGN_OR_RETURN(cache.memory_, Buffer::Allocate(count * each, device));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    if (device.is_cpu()) {
+      cache.tensors_.emplace_back(dtype, shape);
+    } else {
+      char* const at = static_cast<char*>(cache.memory_.data()) + i * each;
+      cache.tensors_.push_back(Tensor::Over(TensorView(at, dtype, shape, device)));
+    }
+  }
+  for (size_t i = 0; i < cache.tensors_.size(); i += 2) {
+    cache.views_.push_back({.k = cache.tensors_[i], .v = cache.tensors_[i + 1]});
   }
   return cache;
 }

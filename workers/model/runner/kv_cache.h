@@ -41,6 +41,7 @@ class KvCache {
  private:
   int32_t block_size_ = 0;
   int32_t num_blocks_ = 0;
+  Buffer memory_;                        // of all tensors, on a device; on the CPU each has its own
   std::vector<Tensor> tensors_;          // k and v of each layer
   std::vector<ops::KvCacheView> views_;  // [L]
 };

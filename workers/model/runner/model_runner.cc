@@ -23,8 +23,20 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
     return absl::InvalidArgumentError(absl::StrCat("max_num_seqs ", options.num_slots, " and max_batched_tokens ",
                                                    options.max_rows, " must be positive"));
   }
-  ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(model->config(), model->dtype(), options.block_size,
-                                                  options.kv_cache_bytes, stream.device()));
+  std::unique_ptr<DeviceSteps> device_steps;
+  if (!stream.device().is_cpu()) {
+    const int64_t block_size = std::max(options.block_size, 1);  // others the cache refuses
+    const int64_t blocks = (options.context + block_size - 1) / block_size;
+    ASSIGN_OR_RETURN(device_steps, DeviceSteps::Create(stream, model,
+                                                       {.slots = options.num_slots,
+                                                        .rows = options.max_rows,
+                                                        .blocks = blocks,
+                                                        .context = options.context,
+                                                        .graphs = options.graphs}));
+  }
+  ASSIGN_OR_RETURN(const int64_t bytes, options.kv_cache_bytes());
+  ASSIGN_OR_RETURN(KvCache cache,
+                   KvCache::Create(model->config(), model->dtype(), options.block_size, bytes, stream.device()));
   if (options.touch_cache) RETURN_IF_ERROR(cache.Touch(stream));
   const SlotLimits limits = {.num_slots = options.num_slots,
                              .num_blocks = cache.num_blocks(),
@@ -33,15 +45,10 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
                              .context = options.context,
                              .max_rows = options.max_rows};
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, std::move(cache), limits));
-  if (stream.device().is_cpu()) return runner;
+  if (device_steps == nullptr) return runner;
   runner->records_steps_ = options.graphs;
-  const int64_t blocks = (options.context + options.block_size - 1) / options.block_size;
-  ASSIGN_OR_RETURN(runner->device_steps_, DeviceSteps::Create(stream, model, &runner->cache_,
-                                                              {.slots = options.num_slots,
-                                                               .rows = options.max_rows,
-                                                               .blocks = blocks,
-                                                               .context = options.context,
-                                                               .graphs = options.graphs}));
+  runner->device_steps_ = std::move(device_steps);
+  runner->device_steps_->UseCache(&runner->cache_);
   return runner;
 }
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -39,10 +40,11 @@ namespace switchyard::model {
 struct RunnerOptions {
   int32_t num_slots = 0;  // EngineOptions.max_num_seqs
   int32_t block_size = 16;
-  int64_t kv_cache_bytes = 0;  // > 0
-  bool touch_cache = false;    // take its memory at once
-  int32_t max_rows = 0;        // EngineOptions.max_batched_tokens
-  int64_t context = 0;         // positions that a sequence may have, at most model->max_positions()
+  // Asked once all else that the runner takes of the device is there; > 0.
+  std::function<absl::StatusOr<int64_t>()> kv_cache_bytes;
+  bool touch_cache = false;  // take its memory at once
+  int32_t max_rows = 0;      // EngineOptions.max_batched_tokens
+  int64_t context = 0;       // positions that a sequence may have, at most model->max_positions()
   // On a device: record and replay steps of decodes.  Not with guides, nor with an ExpertWeightProvider.
   bool graphs = true;
 };
@@ -67,8 +69,8 @@ class ModelRunner {
   absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout, const LayerGuides& guides = {});
 
   // Captures the graphs of steps of decodes, as many sizes of them as there is KV cache for on every rank: where steps
-  // are recorded, else nothing.  Every rank calls it, before the epoch's first step.  Blocks, for the other ranks at
-  // most `limit` a graph.  progress: called after each.
+  // are recorded, else nothing.  Where a rank's device has no memory left for one it ends there.  Every rank calls it,
+  // before the epoch's first step.  Blocks, for the other ranks at most `limit` a graph.  progress: called after each.
   absl::Status CaptureGraphs(absl::Duration limit, absl::FunctionRef<void(int64_t done, int64_t total)> progress);
 
   // Drops what is under way and what was recorded, before the group ends.
@@ -122,8 +124,6 @@ class ModelRunner {
   absl::Status UseSchedule(int32_t micro_batches);
   // Whether the device samples of such logits at all.
   bool SamplesOnDevice() const;
-  // The least number of blocks in the KV cache of a rank.
-  absl::StatusOr<int64_t> LeastBlocks(absl::Time deadline);
   // Whether all that the plan samples can be sampled on the device.
   bool IsPlain(const batching::RankPlan& plan) const;
   absl::Status BeginGuides(const batching::StepPlan& plan);

@@ -1,6 +1,5 @@
 // The runner's steps that are enqueued on a device, then collected.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,31 +17,16 @@ bool ModelRunner::SamplesOnDevice() const {
          model_->config().vocab_size <= ops::kMaxPlainVocab;
 }
 
-absl::StatusOr<int64_t> ModelRunner::LeastBlocks(absl::Time deadline) {
-  int64_t least = num_blocks();
-  if (comm_->world() == 1) return least;
-  ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> work,
-                   comm_->AllGather({.comm_class = comm::CommClass::kControl, .deadline = deadline},
-                                    {reinterpret_cast<const char*>(&least), sizeof(least)}));
-  RETURN_IF_ERROR(work->Wait());
-  for (const comm::Message& message : work->received()) {
-    int64_t blocks = 0;
-    SY_CHECK_EQ(message.bytes(), static_cast<int64_t>(sizeof(blocks)));
-    std::memcpy(&blocks, message.payload(), sizeof(blocks));
-    least = std::min(least, blocks);
-  }
-  return least;
-}
-
 // A sequence that runs has a block of its own, at least.
 absl::Status ModelRunner::CaptureGraphs(absl::Duration limit, absl::FunctionRef<void(int64_t, int64_t)> progress) {
   SY_CHECK(comm_ != nullptr);
   if (!records_steps_ || !SamplesOnDevice()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t blocks, LeastBlocks(absl::Now() + limit));
+  ASSIGN_OR_RETURN(const int64_t blocks, LeastOfRanks(comm_, num_blocks(), absl::Now() + limit));
   const std::vector<int64_t> buckets = device_steps_->Buckets(blocks);
   for (size_t i = 0; i < buckets.size(); ++i) {
     moe::MoeStats stats;
-    RETURN_IF_ERROR(device_steps_->Capture(ContextOf(absl::Now() + limit, &stats), buckets[i]));
+    ASSIGN_OR_RETURN(const bool fits, device_steps_->Capture(ContextOf(absl::Now() + limit, &stats), buckets[i]));
+    if (!fits) break;
     progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(buckets.size()));
   }
   return absl::OkStatus();

@@ -8,16 +8,47 @@
 namespace switchyard::model {
 namespace {
 
+// One run of a device's memory for many weights.  The calls that take from it are made twice: they count first.
+class Arena {
+ public:
+  // The next so many bytes; null while they are counted.
+  char* Take(int64_t bytes) {
+    char* const at = begin_ == nullptr ? nullptr : begin_ + taken_;
+    taken_ += (bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+    return at;
+  }
+  int64_t taken() const { return taken_; }
+  // Counting is over.
+  void Begin(const Buffer& memory) {
+    begin_ = static_cast<char*>(memory.data());
+    taken_ = 0;
+  }
+
+ private:
+  char* begin_ = nullptr;
+  int64_t taken_ = 0;
+};
+
 struct Allocator {
   const ModelConfig& config;
   DType dtype;
   Device device;
   const ExpertSpace& space;
+  Arena* arena = nullptr;    // null: each has memory of its own
   absl::Status status = {};  // the first error; what comes then is empty
 
-  Tensor Vector(int64_t n) { return Keep(Tensor::Allocate(dtype, {n}, device)); }
-  Tensor Table(int64_t rows, int64_t columns) { return Keep(Tensor::Allocate(dtype, {rows, columns}, device)); }
-  ops::Weight Make(const ops::WeightDesc& desc) { return Keep(ops::Weight::Allocate(desc, device)); }
+  Tensor Make(DType type, Shape shape) {
+    if (arena == nullptr) return Keep(Tensor::Allocate(type, shape, device));
+    char* const at = arena->Take(shape.NumElements() * DTypeBytes(type));
+    return at == nullptr ? Tensor() : Tensor::Over(TensorView(at, type, shape, device));
+  }
+  ops::Weight Make(const ops::WeightDesc& desc) {
+    if (arena == nullptr) return Keep(ops::Weight::Allocate(desc, device));
+    char* const at = arena->Take(ops::PackedBytes(desc, device.kind));
+    return at == nullptr ? ops::Weight() : ops::Weight::Over(desc, at, /*packed=*/true, device);
+  }
+  Tensor Vector(int64_t n) { return Make(dtype, {n}); }
+  Tensor Table(int64_t rows, int64_t columns) { return Make(dtype, {rows, columns}); }
   ops::Weight Matrix(int64_t n, int64_t k) { return Make({.n = n, .k = k, .dtype = dtype}); }
   FfnWeights Ffn(int64_t width) {
     FfnWeights ffn = {.gate_up = Make({.n = ops::SumsWidth(config.activation, width),
@@ -69,7 +100,7 @@ struct Allocator {
   MoeWeights Moe(int layer, const std::vector<int32_t>& residents) {
     MoeWeights moe;
     moe.router = Matrix(config.num_experts, config.hidden);
-    if (config.router_bias) moe.router_bias = Keep(Tensor::Allocate(AccDType(dtype), {config.num_experts}, device));
+    if (config.router_bias) moe.router_bias = Make(AccDType(dtype), {config.num_experts});
     if (!space.none) {
       for (const int32_t expert : residents) moe.experts.push_back(Expert(layer, expert));
     }
@@ -78,6 +109,29 @@ struct Allocator {
       moe.shared_gate = Matrix(1, config.hidden);
     }
     return moe;
+  }
+
+  ModelWeights All(const std::vector<int32_t>& residents) {
+    int num_moe_layers = 0;
+    ModelWeights weights;
+    if (!config.tie_embeddings) weights.embedding = Table(config.vocab_size, config.hidden);
+    weights.lm_head = Matrix(config.vocab_size, config.hidden);
+    if (config.learned_positions) weights.positions = Table(config.context, config.hidden);
+    weights.final_norm = Vector(config.hidden);
+    weights.final_norm_bias = NormBias();
+    weights.layers.resize(config.layers.size());
+    for (size_t i = 0; i < config.layers.size() && status.ok(); ++i) {
+      LayerWeights& layer = weights.layers[i];
+      layer.attention = Attention();
+      layer.ffn_norm = Vector(config.hidden);
+      layer.ffn_norm_bias = NormBias();
+      if (config.layers[i].moe) {
+        layer.moe = Moe(num_moe_layers++, residents);
+      } else {
+        layer.dense = Ffn(config.dense_intermediate);
+      }
+    }
+    return weights;
   }
 };
 
@@ -117,27 +171,18 @@ absl::Status CheckStorable(const ModelConfig& config) {
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
                                              Device device, const ExpertSpace& space) {
   Allocator allocate{config, dtype, device, space};
-  int num_moe_layers = 0;
-  ModelWeights weights;
-  if (!config.tie_embeddings) weights.embedding = allocate.Table(config.vocab_size, config.hidden);
-  weights.lm_head = allocate.Matrix(config.vocab_size, config.hidden);
-  if (config.learned_positions) weights.positions = allocate.Table(config.context, config.hidden);
-  weights.final_norm = allocate.Vector(config.hidden);
-  weights.final_norm_bias = allocate.NormBias();
-  weights.layers.resize(config.layers.size());
-  for (size_t i = 0; i < config.layers.size() && allocate.status.ok(); ++i) {
-    LayerWeights& layer = weights.layers[i];
-    layer.attention = allocate.Attention();
-    layer.ffn_norm = allocate.Vector(config.hidden);
-    layer.ffn_norm_bias = allocate.NormBias();
-    if (config.layers[i].moe) {
-      layer.moe = allocate.Moe(num_moe_layers++, residents);
-    } else {
-      layer.dense = allocate.Ffn(config.dense_intermediate);
-    }
+  Arena arena;
+  Buffer memory;
+  if (!device.is_cpu()) {
+    allocate.arena = &arena;
+    allocate.All(residents);  // counts
+    ASSIGN_OR_RETURN(memory, Buffer::Allocate(arena.taken(), device));
+    arena.Begin(memory);
   }
-  weights.residents = std::move(residents);
+  ModelWeights weights = allocate.All(residents);
   RETURN_IF_ERROR(allocate.status);
+  weights.residents = std::move(residents);
+  weights.arena = std::move(memory);
   return weights;
 }
 

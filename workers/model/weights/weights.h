@@ -56,6 +56,7 @@ struct ModelWeights {
   Tensor final_norm;                 // [H]
   Tensor final_norm_bias;            // [H]
   ops::Weight lm_head;               // [V, H]
+  Buffer arena;                      // on a device: the memory of all of them; empty: each has its own
 
   // As held, packed.
   int64_t bytes() const;
@@ -73,7 +74,8 @@ struct ExpertSpace {
 // store.
 absl::Status CheckStorable(const ModelConfig& config);
 
-// Allocates the weights of a rank with these residents, with undefined contents.
+// Allocates the weights of a rank with these residents, with undefined contents: on a device from one allocation, each
+// at a multiple of kDeviceAlignment; the sum is WeightBytes (memory_plan.h).
 // REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed; with a place CheckStorable, too.
 // Errors: ResourceExhausted on a device, with needed and available bytes.
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,

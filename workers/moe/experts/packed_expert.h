@@ -10,6 +10,7 @@
 #include "scheduler/base/check.h"
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/tensor.h"
 
 namespace switchyard::moe {
 
@@ -20,8 +21,9 @@ struct PackedExpert {
       : gate_up{.n = 2 * ffn, .k = hidden, .dtype = dtype, .layout = ops::WeightLayout::kGatedPanels},
         down{.n = hidden, .k = ffn, .dtype = dtype} {
     SY_CHECK(hidden >= 1 && ffn >= 1);
-    constexpr int64_t kAlignment = 256;  // of devices' own memory
-    const auto aligned = [](int64_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; };
+    const auto aligned = [](int64_t size) {
+      return (size + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+    };
     down_offset = aligned(ops::PackedBytes(gate_up, device));
     bytes = down_offset + aligned(ops::PackedBytes(down, device));
   }

@@ -126,12 +126,16 @@ class CudaQueue : public DeviceQueue {
     recording_ = false;
     SY_RETURN_IF_CUDA_ERROR(UseDevice());
     cudaGraph_t graph = nullptr;
-    SY_RETURN_IF_CUDA_ERROR(cudaStreamEndCapture(StreamOf(handle()), &graph));
     cudaGraphExec_t exec = nullptr;
-    const cudaError_t error = cudaGraphInstantiate(&exec, graph, 0);
-    cudaGraphDestroy(graph);
-    RETURN_IF_ERROR(CudaStatus("cudaGraphInstantiate", error));
-    return std::make_unique<CudaGraph>(exec);
+    absl::Status status = CudaStatus("cudaStreamEndCapture", cudaStreamEndCapture(StreamOf(handle()), &graph));
+    if (status.ok()) status = CudaStatus("cudaGraphInstantiate", cudaGraphInstantiate(&exec, graph, 0));
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    auto made = exec == nullptr ? nullptr : std::make_unique<CudaGraph>(exec);
+    // Its runs' memory is taken now, so that none of them finds too little.
+    if (status.ok()) status = CudaStatus("cudaGraphUpload", cudaGraphUpload(exec, StreamOf(handle())));
+    if (status.ok()) return made;
+    cudaGetLastError();  // not sticky
+    return status;
   }
 
   absl::Status Run(DeviceGraph* graph) override {
