@@ -205,8 +205,8 @@ void AddTimeLimitFlags(ServerConfig* c, FlagSet* set) {
            "how long running requests may go on after SIGTERM or Ctrl-C; a second signal ends them at once")
       .RangeOrZero(kShortest, kLongest);
   set->Add("start_timeout", &c->start_timeout,
-           "how long the forming of a group may go without any worker registering or loading; then the server ends, "
-           "or, after the first group, requests are refused until a worker makes progress")
+           "how long the forming of a group may go without any worker registering, loading or capturing graphs; then "
+           "the server ends, or, after the first group, requests are refused until a worker makes progress")
       .Range(kShortest, kLongest);
   set->Add("step_timeout", &c->step_timeout,
            "time limit of a step, to which --row_timeout adds for each of its tokens; a step that takes longer ends "

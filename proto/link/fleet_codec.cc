@@ -1,9 +1,11 @@
 #include "proto/link/fleet_codec.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "proto/link/field_table.h"
 #include "proto/link/link_protocol.h"
 #include "proto/link/placement_codec.h"
@@ -71,6 +73,15 @@ constexpr auto RankFields() {
                     Field(&M::reach, &M::mutable_reach, &S::reach));
 }
 
+constexpr auto ProgressFields() {
+  using M = v1::LoadProgress;
+  using S = fleet::LoadProgress;
+  return FieldTable(Field(&M::epoch, &M::set_epoch, &S::epoch), Field(&M::done, &M::set_done, &S::done),
+                    Field(&M::total, &M::set_total, &S::total));
+}
+
+constexpr absl::string_view kPhaseNames[] = {"weights", "experts", "graphs"};  // by LoadPhase
+
 }  // namespace
 
 v1::Register ToProto(const fleet::WorkerInfo& info) {
@@ -122,6 +133,21 @@ absl::StatusOr<fleet::RankAssignment> FromProto(const v1::JoinGroup& message) {
   RETURN_IF_ERROR(CheckRank(assignment.rank, assignment.world));
   ASSIGN_OR_RETURN(assignment.placement, FromProto(message.placement(), assignment.world));
   return assignment;
+}
+
+v1::LoadProgress ToProto(const fleet::LoadProgress& progress) {
+  v1::LoadProgress message = ProgressFields().ToProto(progress);
+  message.set_phase(std::string(kPhaseNames[static_cast<size_t>(progress.phase)]));
+  return message;
+}
+
+fleet::LoadProgress FromProto(const v1::LoadProgress& message) {
+  fleet::LoadProgress progress = ProgressFields().FromProto(message);
+  progress.total = std::max<int64_t>(progress.total, 0);
+  progress.done = std::clamp<int64_t>(progress.done, 0, progress.total);
+  const auto* const phase = std::find(std::begin(kPhaseNames), std::end(kPhaseNames), message.phase());
+  if (phase != std::end(kPhaseNames)) progress.phase = static_cast<fleet::LoadPhase>(phase - kPhaseNames);
+  return progress;
 }
 
 absl::Status CheckRank(int rank, int world) {

@@ -1,10 +1,11 @@
-// Codec of the worker link for a worker's registration, the settings that answer it, and its assignment in a serving
-// group.
+// Codec of the worker link for a worker's registration, the settings that answer it, its assignment in a serving group,
+// and its progress with that.
 #pragma once
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/fleet/engine_settings.h"
+#include "scheduler/fleet/load_progress.h"
 #include "scheduler/fleet/rank_assignment.h"
 #include "scheduler/fleet/worker_info.h"
 #include "switchyard/v1/worker.pb.h"
@@ -22,6 +23,10 @@ absl::StatusOr<fleet::EngineSettings> FromProto(const v1::EngineOptions& message
 v1::JoinGroup ToProto(const fleet::RankAssignment& assignment);
 // InvalidArgument: a rank outside the group, or a placement that does not fit the group's shape.
 absl::StatusOr<fleet::RankAssignment> FromProto(const v1::JoinGroup& message);
+
+v1::LoadProgress ToProto(const fleet::LoadProgress& progress);
+// An unknown phase is kWeights; figures come out as 0 <= done <= total.
+fleet::LoadProgress FromProto(const v1::LoadProgress& message);
 
 // InvalidArgument unless 0 <= rank < world.
 absl::Status CheckRank(int rank, int world);

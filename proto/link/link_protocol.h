@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 9: groups of processes form over sockets of our own; a plan copies no blocks.
-inline constexpr int kProtocolVersion = 9;
+// 10: a worker's progress names epoch and phase.
+inline constexpr int kProtocolVersion = 10;
 
 }  // namespace switchyard::link

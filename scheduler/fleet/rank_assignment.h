@@ -14,7 +14,7 @@ struct RankAssignment {
   int rank = 0;
   int world = 1;
   std::string store_token;       // the group's secret
-  int64_t form_deadline_ms = 0;  // by when the group must have formed (loading not counted)
+  int64_t form_deadline_ms = 0;  // longest wait for other ranks that have loaded, while none makes progress
   std::string reach;             // a member's address that is not loopback; empty if there is none
   placement::GroupPlacement placement;
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "scheduler/batching/step.h"
+#include "scheduler/fleet/load_progress.h"
 #include "scheduler/placement/background/expert_report.h"
 #include "server/balancer/expert_load_balancing.h"
 #include "server/clock.h"
@@ -33,8 +34,8 @@ class LinkEvents {
     });
   }
   void OnHeartbeat(WorkerId id) { PostToGroup(&WorkerGroup::Heartbeat, id); }
-  void OnLoadProgress(WorkerId id, int64_t done, int64_t total) {
-    PostToGroup(&WorkerGroup::LoadProgress, id, done, total);
+  void OnLoadProgress(WorkerId id, const fleet::LoadProgress& progress) {
+    PostToGroup(&WorkerGroup::LoadProgress, id, progress);
   }
   void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) {
     PostToGroup(&WorkerGroup::Ready, id, epoch, num_kv_blocks);

@@ -46,6 +46,7 @@ void WorkerGroup::GoDown(const std::string& reason, absl::Time now, absl::Durati
   LogWarn("group of epoch ", epoch_, " ends: ", reason);
   for (auto& [id, member] : members_) {
     member.ready = false;
+    member.load = {};
     member.client->AbortGroup(epoch_, reason);
   }
   if (was_ready) listener_->OnGroupDown(reason);

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "scheduler/fleet/load_progress.h"
 #include "server/admission/join_tokens.h"
 #include "server/fleet/server_stall.h"
 #include "server/fleet/worker_client.h"
@@ -38,7 +39,7 @@ class WorkerGroup {
     JoinTokens tokens;
     absl::Duration suspect_after = absl::Seconds(1);
     absl::Duration fence_after = absl::Milliseconds(1500);
-    absl::Duration form_timeout = absl::Seconds(30);  // for joining, while no loading makes progress
+    absl::Duration form_timeout = absl::Seconds(30);  // for joining, while no worker makes progress
     // A step may take step_timeout plus row_timeout for each of its rows.  Once steps were measured, a row may take at
     // most a multiple of the slowest step's time per row.
     absl::Duration step_timeout = absl::Seconds(120);
@@ -72,8 +73,7 @@ class WorkerGroup {
     bool suspect = false;
     bool ready = false;
     int32_t num_kv_blocks = 0;
-    int64_t load_done = 0;
-    int64_t load_total = 0;
+    fleet::LoadProgress load = {};  // in the epoch that forms; epoch 0: none yet
   };
 
   WorkerGroup(Options options, Listener* listener);
@@ -84,7 +84,8 @@ class WorkerGroup {
   // Events of workers.  If Register returns an error, the caller closes the worker's link with it.
   absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
-  void LoadProgress(WorkerId id, int64_t done, int64_t total, absl::Time now);
+  // Figures that differ from the worker's last ones move form_timeout on; those of another epoch count for nothing.
+  void LoadProgress(WorkerId id, const fleet::LoadProgress& progress, absl::Time now);
   void Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl::Time now);
   void Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now);
   void Lost(WorkerId id, const std::string& reason, absl::Time now);
@@ -108,10 +109,10 @@ class WorkerGroup {
   State state() const { return state_; }
   int64_t epoch() const { return epoch_; }
   const std::map<WorkerId, Member>& members() const { return members_; }
-  // Returns why the group is not ready: "1 of 2 workers registered; none for rank 1", "loading: 40 %" …; empty if it
-  // is.
+  // Returns why the group is not ready: "1 of 2 workers registered; none for rank 1", or what its last worker does,
+  // "loading weights: 40 %", "copying experts: 40 %", "capturing graphs: 3 of 17" …; empty if it is.
   std::string NotReadyReason() const;
-  // Time when a worker last registered, loaded something or became ready; before that, of the first NoteStart.
+  // Time when a worker last registered, made progress or became ready; before that, of the first NoteStart.
   absl::Time last_progress() const { return last_progress_; }
   void NoteStart(absl::Time now);
 

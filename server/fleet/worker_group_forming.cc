@@ -46,6 +46,20 @@ absl::Status CheckExperts(const fleet::WorkerInfo& info) {
       "], experts a token in [1, experts], experts at most ", kMaxExperts, ", bytes at most ", kMaxExpertBytes));
 }
 
+double DoneShare(const fleet::LoadProgress& load) {
+  return static_cast<double>(load.done) / static_cast<double>(load.total);
+}
+
+bool IsBehind(const fleet::LoadProgress& a, const fleet::LoadProgress& b) {
+  return a.phase != b.phase ? a.phase < b.phase : DoneShare(a) < DoneShare(b);
+}
+
+std::string InWords(const fleet::LoadProgress& load) {
+  if (load.phase == fleet::LoadPhase::kGraphs) return absl::StrCat("capturing graphs: ", load.done, " of ", load.total);
+  return absl::StrCat(load.phase == fleet::LoadPhase::kExperts ? "copying experts: " : "loading weights: ",
+                      static_cast<int>(100 * DoneShare(load)), " %");
+}
+
 }  // namespace
 
 bool WorkerGroup::IsOwn(const fleet::WorkerInfo& info) const {
@@ -163,19 +177,18 @@ void WorkerGroup::TryForm(absl::Time now) {
   assignment.placement = listener_->OnForming(workers);
   for (auto& [id, member] : members_) {
     member.ready = false;
-    member.load_done = member.load_total = 0;
     assignment.rank = member.rank;
     member.client->Join(assignment);
   }
   LogInfo("group of ", options_.world, " forms, epoch ", epoch_);
 }
 
-void WorkerGroup::LoadProgress(WorkerId id, int64_t done, int64_t total, absl::Time now) {
+// A worker does everything once, so other figures than before are progress, also a count that begins again at 0.
+void WorkerGroup::LoadProgress(WorkerId id, const fleet::LoadProgress& progress, absl::Time now) {
   Member* member = Find(id);
-  if (member == nullptr) return;
-  if (done > member->load_done) joining_since_ = last_progress_ = now;
-  member->load_done = done;
-  member->load_total = total;
+  if (member == nullptr || state_ != State::kJoining || progress.epoch != epoch_ || progress == member->load) return;
+  member->load = progress;
+  joining_since_ = last_progress_ = now;
 }
 
 void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl::Time now) {
@@ -222,14 +235,14 @@ std::string WorkerGroup::NotReadyReason() const {
   if (static_cast<int>(members_.size()) < options_.world) {
     return absl::StrCat(members_.size(), " of ", options_.world, " workers registered; none for rank ", MissingRanks());
   }
-  int64_t done = 0, total = 0;
+  const fleet::LoadProgress* last = nullptr;  // of those that are under way
   int ready = 0;
   for (const auto& [id, member] : members_) {
-    done += member.load_done;
-    total += member.load_total;
     ready += member.ready ? 1 : 0;
+    const fleet::LoadProgress& load = member.load;
+    if (!member.ready && load.done < load.total && (last == nullptr || IsBehind(load, *last))) last = &load;
   }
-  if (total > 0 && done < total) return absl::StrCat("loading weights: ", 100 * done / total, " %");
+  if (last != nullptr) return InWords(*last);
   return absl::StrCat("the group forms: ", ready, " of ", options_.world, " workers ready");
 }
 

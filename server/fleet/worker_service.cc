@@ -115,8 +115,7 @@ class Link final : public LinkReactor {
         context_.events->OnHeartbeat(id_);
         break;
       case v1::LinkRequest::kLoadProgress:
-        context_.events->OnLoadProgress(id_, request_.load_progress().bytes_done(),
-                                        request_.load_progress().bytes_total());
+        context_.events->OnLoadProgress(id_, link::FromProto(request_.load_progress()));
         break;
       case v1::LinkRequest::kGroupReady:
         context_.events->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks());

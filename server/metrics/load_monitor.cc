@@ -30,7 +30,7 @@ void LoadMonitor::Update() {
         .host = member.info.host,
         .state = member.suspect          ? "suspect"
                  : member.ready          ? "ready"
-                 : member.load_total > 0 ? "loading"
+                 : member.load.epoch > 0 ? "loading"
                                          : "starting",
         .metrics_address = member.info.metrics_address,
         .stats = has_stats ? snapshot.scheduler.ranks[member.rank] : batching::RankStats(),

@@ -39,6 +39,13 @@ absl::Status RemoteStore::Set(absl::string_view key, absl::string_view value) {
 }
 
 absl::StatusOr<std::vector<std::string>> RemoteStore::Get(absl::Span<const std::string> keys, absl::Time deadline) {
+  for (;;) {
+    absl::StatusOr<std::vector<std::string>> values = GetOnce(keys, deadline);
+    if (!absl::IsDeadlineExceeded(values.status()) || absl::Now() >= deadline) return values;
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> RemoteStore::GetOnce(absl::Span<const std::string> keys, absl::Time deadline) {
   const absl::Duration left = std::min(deadline - absl::Now(), kLongestWait);
   grpc::ClientContext context;
   // A little longer than the server waits, so that its answer, which names the key, arrives.

@@ -24,6 +24,9 @@ class RemoteStore final : public comm::RendezvousStore {
   absl::Status Cancelled() override;
 
  private:
+  // Waits for as long as the server waits at a time.
+  absl::StatusOr<std::vector<std::string>> GetOnce(absl::Span<const std::string> keys, absl::Time deadline);
+
   const std::unique_ptr<v1::WorkerService::Stub> stub_;
   const std::string token_;
   absl::Mutex mu_;

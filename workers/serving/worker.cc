@@ -143,23 +143,30 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const flee
 absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::string& address,
                           const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress) {
   RETURN_IF_ERROR(CheckPlacement(settings.placement, assignment.world));
-  const auto report = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
+  const auto report = [&](fleet::LoadPhase phase, int64_t done, int64_t total) {
+    if (progress != nullptr && !progress({assignment.epoch, phase, done, total})) return false;
+    return !group_.aborted(assignment.epoch);  // the next assignment waits
+  };
   const bool loaded = HasLoaded(assignment, settings);
   if (!loaded) RETURN_IF_ERROR(Unload());
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return AgreeOnBudget(assignment, settings, store); }));
   if (!loaded) RETURN_IF_ERROR(Load(assignment, settings, report));
   RETURN_IF_ERROR(MakeRunner(assignment, settings));
-  if (placement_ != nullptr) RETURN_IF_ERROR(placement_->Begin(assignment.placement, report));
+  if (placement_ != nullptr) {
+    RETURN_IF_ERROR(placement_->Begin(assignment.placement, [&](int64_t done, int64_t total) {
+      return report(fleet::LoadPhase::kExperts, done, total);
+    }));
+  }
+  // The others may load for long yet.  Whoever sees their progress, the server, ends this wait (Abort).
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] {
-    return AgreeOnWeights(assignment.rank, assignment.world, weight_sums_, expert_sums_, store,
-                          absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));
+    return AgreeOnWeights(assignment.rank, assignment.world, weight_sums_, expert_sums_, store, absl::InfiniteFuture());
   }));
   ASSIGN_OR_RETURN(comm::Communicator* const comm,
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
   RETURN_IF_ERROR(runner_->SetGroup(
       comm, &layout_,
       {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(), .load_predictor = load_predictor_.get()}));
-  return CaptureGraphs(absl::Milliseconds(assignment.form_deadline_ms));
+  return CaptureGraphs(absl::Milliseconds(assignment.form_deadline_ms), report);
 }
 
 absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {

@@ -14,12 +14,14 @@
 #include <string>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/engine_settings.h"
+#include "scheduler/fleet/load_progress.h"
 #include "scheduler/fleet/rank_assignment.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/comm/core/communicator.h"
@@ -61,8 +63,8 @@ struct WorkerOptions {
 
 class Worker final : public PlacementHost {
  public:
-  // Called while weights load, about four times a second; false stops.
-  using Progress = absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)>;
+  // Called several times a second while weights load and experts are copied, and for each graph; false stops.
+  using Progress = absl::AnyInvocable<bool(const fleet::LoadProgress& progress)>;
 
   // Reads config and headers.  Errors are the model's (InvalidArgument, NotFound, Unimplemented …) or the options'.
   static absl::StatusOr<std::unique_ptr<Worker>> Open(WorkerOptions options);
@@ -82,8 +84,8 @@ class Worker final : public PlacementHost {
   // Takes the assignment: loads weights if this assignment's are not there, makes the KV cache, meets the others, and
   // captures graphs with them.
   // Its placement is not checked against the model yet.  address: of this host, where the other ranks reach it. Blocks.
-  //   Unavailable/Aborted: the group did not form (others' fault; wait for the next assignment).  Others: this worker
-  //   cannot serve.
+  //   Unavailable/Aborted: the group did not form (others' fault; wait for the next assignment).  Cancelled: progress
+  //   or Abort stopped it.  Others: this worker cannot serve.
   absl::Status Join(const fleet::RankAssignment& assignment, const std::string& address,
                     const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress);
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
@@ -126,7 +128,7 @@ class Worker final : public PlacementHost {
   moe::ExpertHostCounters placement_counters() const {
     return placement_ == nullptr ? moe::ExpertHostCounters() : placement_->counters();
   }
-  // Ends the communication of that epoch, now or when it forms.  Any thread.
+  // Ends that epoch: its communication, now or when it forms, and its loading at the next progress.  Any thread.
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
   // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.  In no group.
   void ForgetEpochs() { group_.ForgetEpochs(); }
@@ -140,8 +142,10 @@ class Worker final : public PlacementHost {
            !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN");
   }
   Stream stream();
+  // Join's progress, in its epoch.
+  using Report = absl::FunctionRef<bool(fleet::LoadPhase phase, int64_t done, int64_t total)>;
   absl::StatusOr<model::ModelWeights> MakeWeights(const fleet::RankAssignment& assignment,
-                                                  const fleet::EngineSettings& settings, Progress progress);
+                                                  const fleet::EngineSettings& settings, Report report);
   // Whether what this assignment holds is loaded.
   bool HasLoaded(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) const;
   absl::Status Unload();
@@ -168,10 +172,10 @@ class Worker final : public PlacementHost {
   absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const fleet::RankAssignment& assignment,
                                                                 const std::string& address,
                                                                 comm::RendezvousStore* store);
-  absl::Status Load(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings, Progress progress);
+  absl::Status Load(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings, Report report);
   absl::Status MakeRunner(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings);
-  // limit: of each graph's, for the other ranks.
-  absl::Status CaptureGraphs(absl::Duration limit);
+  // limit: ModelRunner::CaptureGraphs'.
+  absl::Status CaptureGraphs(absl::Duration limit, Report report);
   // load_predictor_ and the runner's, where somebody uses it.
   absl::Status MakeLoadPredictor(const fleet::EngineSettings& settings);
   // What weights, scratch and cache may still take of the device's memory: whatever is in use already, whoever uses it,

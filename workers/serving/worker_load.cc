@@ -99,7 +99,7 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
 }
 
 absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignment& assignment,
-                                                        const fleet::EngineSettings& settings, Progress progress) {
+                                                        const fleet::EngineSettings& settings, Report report) {
   model::LoadOptions load;
   load.dtype = dtype_;
   weight_sums_.clear();
@@ -121,12 +121,14 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
     ASSIGN_OR_RETURN(const MemoryPool memory, DeviceMemory());
     RETURN_IF_ERROR(model::CheckMemory(config_, need, memory.available_bytes, absl::StrCat(": ", memory.limit)));
   }
-  const auto report = [&](int64_t done, int64_t total) { return progress == nullptr || progress(done, total); };
+  const auto progress = [report](int64_t done, int64_t total) {
+    return report(fleet::LoadPhase::kWeights, done, total);
+  };
   if (placed) {
     RankPlacementInput input = PlacementInput(assignment, settings);
     input.file = ExpertFileInput(host);
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
-    ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, report));
+    ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, progress));
     SumExpertFile(placement_->file());
   } else if (budget) {
     RankExpertsInput input = {.file = ExpertFileInput(host),
@@ -134,14 +136,13 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
                               .experts = load.residents,
                               .experts_per_layer = need.experts_per_layer};
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
-    ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, report));
+    ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, progress));
     SumExpertFile(experts_->file());
-    RETURN_IF_ERROR(experts_->Fill(report));
   }
   load.experts = !budget && !placed;
   load.num_threads = options_.threads;
   load.device = options_.device;
-  load.progress = std::move(progress);
+  load.progress = progress;
   if (!checkpoint_.has_value()) return model::MakeDummyWeights(config_, std::move(load));
   return model::LoadWeights(*checkpoint_, config_, std::move(load));
 }
@@ -214,9 +215,13 @@ absl::Status Worker::Unload() {
 }
 
 absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
-                          Progress progress) {
+                          Report report) {
   const absl::Time start = absl::Now();
-  ASSIGN_OR_RETURN(model::ModelWeights weights, MakeWeights(assignment, settings, std::move(progress)));
+  ASSIGN_OR_RETURN(model::ModelWeights weights, MakeWeights(assignment, settings, report));
+  if (experts_ != nullptr) {
+    RETURN_IF_ERROR(experts_->Fill(
+        [report](int64_t done, int64_t total) { return report(fleet::LoadPhase::kExperts, done, total); }));
+  }
   weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
                   (placement_ == nullptr ? 0 : placement_->slot_bytes());
   const int64_t context =
@@ -293,7 +298,7 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
   return absl::OkStatus();
 }
 
-absl::Status Worker::CaptureGraphs(absl::Duration limit) {
+absl::Status Worker::CaptureGraphs(absl::Duration limit, Report report) {
   if (options_.device.is_cpu()) return absl::OkStatus();
   const auto free_bytes = [this] {
     const auto now = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
@@ -304,11 +309,13 @@ absl::Status Worker::CaptureGraphs(absl::Duration limit) {
   absl::Time reported = begin;
   return runner_->CaptureGraphs(limit, [&](int64_t done, int64_t total) {
     const absl::Time now = absl::Now();
-    if (done < total && now - reported < absl::Seconds(1)) return;
-    reported = now;
-    LogInfo("captured ", done, " of ", total, " graphs of decode steps (", 100 * done / total, " %) in ",
-            absl::FormatDuration(absl::Trunc(now - begin, absl::Milliseconds(1))), ", ",
-            Mib(free_before - free_bytes()), " of the device's memory");
+    if (done == total || now - reported >= absl::Seconds(1)) {
+      reported = now;
+      LogInfo("captured ", done, " of ", total, " graphs of decode steps in ",
+              absl::FormatDuration(absl::Trunc(now - begin, absl::Milliseconds(1))), ", ",
+              Mib(free_before - free_bytes()), " of the device's memory");
+    }
+    return report(fleet::LoadPhase::kGraphs, done, total);
   });
 }
 

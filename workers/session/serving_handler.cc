@@ -65,11 +65,10 @@ void Handler::Join(const v1::JoinGroup& message) {
   if (!received.ok()) return Fault(message.epoch(), received.status());
   const fleet::RankAssignment& assignment = *received;
   RemoteStore store(channel_, assignment.store_token);
-  const auto send_progress = [this](int64_t done, int64_t total) {
-    v1::LinkRequest progress;
-    progress.mutable_load_progress()->set_bytes_done(done);
-    progress.mutable_load_progress()->set_bytes_total(total);
-    return send_(std::move(progress));
+  const auto send_progress = [this](const fleet::LoadProgress& progress) {
+    v1::LinkRequest request;
+    *request.mutable_load_progress() = link::ToProto(progress);
+    return send_(std::move(request));
   };
   const absl::Status status =
       worker_->Join(assignment, place_.Toward(assignment.reach), settings_, &store, send_progress);

@@ -183,6 +183,31 @@ TEST(LinkRoundTrip, AAssignment) {
   EXPECT_EQ(*arrived, assignment);
 }
 
+TEST(LinkRoundTrip, ProgressOfLoading) {
+  fleet::LoadProgress progress;
+  auto& [epoch, phase, done, total] = progress;
+  test::Distinct().Fill(epoch, done, total);
+  total += int64_t{1} << 40;
+  for (const fleet::LoadPhase each :
+       {fleet::LoadPhase::kWeights, fleet::LoadPhase::kExperts, fleet::LoadPhase::kGraphs}) {
+    phase = each;
+    const v1::LoadProgress message = test::OverTheWire(ToProto(progress));
+    EXPECT_THAT(test::Unset(message), IsEmpty());
+    EXPECT_EQ(FromProto(message), progress);
+  }
+  v1::LoadProgress other = ToProto(progress);
+  EXPECT_EQ(other.phase(), "graphs");
+  other.set_phase("a phase of days to come");
+  EXPECT_EQ(FromProto(other).phase, fleet::LoadPhase::kWeights);
+  other.clear_phase();
+  EXPECT_EQ(FromProto(other).phase, fleet::LoadPhase::kWeights);
+  other.set_done(total + 1);
+  EXPECT_EQ(FromProto(other).done, total);
+  other.set_total(-1);
+  EXPECT_EQ(FromProto(other).total, 0);
+  EXPECT_EQ(FromProto(other).done, 0);
+}
+
 TEST(LinkRoundTrip, AMigration) {
   placement::Migration migration;
   auto& [epoch, arrivals, departures, costs] = migration;

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
@@ -107,14 +108,17 @@ TEST(CapturedStepsTest, GraphsOfTheStartServeAllSteps) {
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < world; ++rank) {
       ranks.emplace_back([&, rank] {
-        const absl::Status captured = group.runner(rank).CaptureGraphs(absl::Minutes(1), [&](int64_t done, int64_t) {
-          if (rank == 0) progress.push_back(done);
-        });
+        const absl::Status captured =
+            group.runner(rank).CaptureGraphs(absl::Minutes(1), [&](int64_t done, int64_t total) {
+              EXPECT_EQ(total, 3);
+              if (rank == 0) progress.push_back(done);
+              return true;
+            });
         EXPECT_TRUE(captured.ok()) << captured;
       });
     }
     for (std::thread& rank : ranks) rank.join();
-    EXPECT_THAT(progress, testing::ElementsAre(1, 2, 3));
+    EXPECT_THAT(progress, testing::ElementsAre(0, 1, 2, 3));
     const GraphCounters& counters = group.runner(0).device_steps()->counters();
     EXPECT_EQ(counters.captured, 3);
     EXPECT_GT(counters.capture_seconds, 0);
@@ -128,6 +132,33 @@ TEST(CapturedStepsTest, GraphsOfTheStartServeAllSteps) {
     }
     EXPECT_EQ(counters.captured, 3);
   }
+}
+
+TEST(CapturedStepsTest, CapturingCanBeStopped) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  RankGroup group(LoadFixture("qwen2-shared").dir, {.dtype = DType::kBf16, .batch = 4});
+  for (const int64_t last : {0, 1}) {
+    const absl::Status stopped =
+        group.runner(0).CaptureGraphs(absl::Minutes(1), [last](int64_t done, int64_t) { return done < last; });
+    EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
+    EXPECT_EQ(group.runner(0).device_steps()->counters().captured, last);
+  }
+}
+
+// The limit is of each wait: all graphs together may take longer.
+TEST(CapturedStepsTest, ProgressMovesTheLimitOn) {
+  if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
+  const Fixture fixture = LoadFixture("qwen2-shared");
+  RankGroup first(fixture.dir, {.dtype = DType::kBf16, .batch = 4});
+  const absl::Time begin = absl::Now();
+  ASSERT_TRUE(first.runner(0).CaptureGraphs(absl::Minutes(1), [](int64_t, int64_t) { return true; }).ok());
+  const absl::Duration limit = std::max(2 * (absl::Now() - begin), absl::Seconds(1));  // more than one graph takes
+  RankGroup group(fixture.dir, {.dtype = DType::kBf16, .batch = 4});
+  const absl::Status captured = group.runner(0).CaptureGraphs(limit, [limit](int64_t done, int64_t) {
+    if (done < 2) absl::SleepFor(0.6 * limit);
+    return true;
+  });
+  EXPECT_TRUE(captured.ok()) << captured;
 }
 
 TEST(CapturedStepsTest, ALargerGraphLeavesTheOthers) {
@@ -170,7 +201,8 @@ TEST(CapturedStepsTest, GraphsThatDoNotFitAreDoneWithout) {
       std::vector<std::thread> ranks;
       for (int rank = 0; at_start && rank < world; ++rank) {
         ranks.emplace_back([&, rank] {
-          const absl::Status captured = group.runner(rank).CaptureGraphs(absl::Minutes(1), [](int64_t, int64_t) {});
+          const absl::Status captured =
+              group.runner(rank).CaptureGraphs(absl::Minutes(1), [](int64_t, int64_t) { return true; });
           EXPECT_TRUE(captured.ok()) << captured;
         });
       }

@@ -99,6 +99,24 @@ TEST_F(RemoteStoreTest, TheServersSweepNamesTheMissingKey) {
   EXPECT_EQ(std::string(waiting.status().message()), "rendezvous: nobody set rank 3");
 }
 
+TEST_F(RemoteStoreTest, AWaitMayBeLongerThanTheServersLimit) {
+  RemoteStore reader(channel_, "token"), writer(channel_, "token");
+  absl::StatusOr<std::vector<std::string>> waiting = absl::InternalError("untouched");
+  std::atomic<bool> done{false};
+  std::thread wait([&] {
+    waiting = reader.Get({"k"}, absl::InfiniteFuture());
+    done = true;
+  });
+  for (int i = 0; i < 20 && !done; ++i) {
+    store_.Sweep(server::MonotonicNow() + absl::Hours(1));  // the server's limit has passed
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_TRUE(writer.Set("k", "1").ok());
+  wait.join();
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  EXPECT_EQ(*waiting, (std::vector<std::string>{"1"}));
+}
+
 TEST_F(RemoteStoreTest, ANewEpochEndsTheWaitsOfTheOld) {
   RemoteStore store(channel_, "token");
   absl::StatusOr<std::vector<std::string>> waiting = absl::InternalError("untouched");

@@ -159,6 +159,19 @@ TEST_F(BothLinkTest, TrainsInSlicesAlone) {
   EXPECT_GT(metrics_->train_slice_seconds->Value(), 0);
 }
 
+TEST_F(BothLinkTest, ProgressNamesItsEpochAndPhase) {
+  Join(3);
+  int reports = 0;
+  for (const v1::LinkRequest& message : server_->Messages(0)) {
+    if (!message.has_load_progress()) continue;
+    ++reports;
+    EXPECT_EQ(message.load_progress().epoch(), 3);
+    EXPECT_EQ(message.load_progress().phase(), "weights");
+    EXPECT_GT(message.load_progress().total(), 0);
+  }
+  EXPECT_GE(reports, 1);
+}
+
 // The memory that training may take is known once serving has its own.
 TEST_F(BothLinkTest, AJobBeginsWhenServingHasWhatItNeeds) {
   Start(Endless(kJob));

@@ -70,8 +70,10 @@ class ModelRunner {
 
   // Captures the graphs of steps of decodes, as many sizes of them as there is KV cache for on every rank: where steps
   // are recorded, else nothing.  Where a rank's device has no memory left for one it ends there.  Every rank calls it,
-  // before the epoch's first step.  Blocks, for the other ranks at most `limit` a graph.  progress: called after each.
-  absl::Status CaptureGraphs(absl::Duration limit, absl::FunctionRef<void(int64_t done, int64_t total)> progress);
+  // before the epoch's first step.  Calls progress before the first and after each.  Blocks, for the device and the
+  // other ranks at most until `limit` after the last progress; who sees all ranks' progress limits the whole.
+  // Cancelled: progress returned false.
+  absl::Status CaptureGraphs(absl::Duration limit, absl::FunctionRef<bool(int64_t done, int64_t total)> progress);
 
   // Drops what is under way and what was recorded, before the group ends.
   void LeaveGroup();

@@ -18,16 +18,24 @@ bool ModelRunner::SamplesOnDevice() const {
 }
 
 // A sequence that runs has a block of its own, at least.
-absl::Status ModelRunner::CaptureGraphs(absl::Duration limit, absl::FunctionRef<void(int64_t, int64_t)> progress) {
+absl::Status ModelRunner::CaptureGraphs(absl::Duration limit, absl::FunctionRef<bool(int64_t, int64_t)> progress) {
   SY_CHECK(comm_ != nullptr);
   if (!records_steps_ || !SamplesOnDevice()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const int64_t blocks, LeastOfRanks(comm_, num_blocks(), absl::Now() + limit));
+  absl::Time deadline = absl::Now() + limit;
+  ASSIGN_OR_RETURN(const int64_t blocks, LeastOfRanks(comm_, num_blocks(), deadline));
   const std::vector<int64_t> buckets = device_steps_->Buckets(blocks);
+  const auto report = [&](size_t done) {
+    const bool goes_on = progress(static_cast<int64_t>(done), static_cast<int64_t>(buckets.size()));
+    deadline = absl::Now() + limit;
+    if (goes_on) return absl::OkStatus();
+    return absl::CancelledError(absl::StrCat("capturing was stopped after ", done, " of ", buckets.size(), " graphs"));
+  };
+  RETURN_IF_ERROR(report(0));
   for (size_t i = 0; i < buckets.size(); ++i) {
     moe::MoeStats stats;
-    ASSIGN_OR_RETURN(const bool fits, device_steps_->Capture(ContextOf(absl::Now() + limit, &stats), buckets[i]));
+    ASSIGN_OR_RETURN(const bool fits, device_steps_->Capture(ContextOf(deadline, &stats), buckets[i]));
     if (!fits) break;
-    progress(static_cast<int64_t>(i) + 1, static_cast<int64_t>(buckets.size()));
+    RETURN_IF_ERROR(report(i + 1));
   }
   return absl::OkStatus();
 }

@@ -69,6 +69,13 @@ class Filler {
     return Write(vector->view().Reshape({1, vector->dim(0)}), 0, row);
   }
 
+  // Vectors and padding were not counted.
+  absl::Status ReportAll() {
+    done_bytes_ = total_bytes_;
+    next_report_ = absl::InfinitePast();
+    return Report(0);
+  }
+
  private:
   TensorView Window(uint64_t key, int64_t row, int64_t count, int64_t columns) const {
     const int64_t room = pool_.dim(0) - count * columns;
@@ -172,6 +179,7 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOpt
     RETURN_IF_ERROR(FillLayer(&filler, &weights.layers[i], i, weights.residents));
   }
   if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
+  RETURN_IF_ERROR(filler.ReportAll());
   return weights;
 }
 

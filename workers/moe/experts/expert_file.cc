@@ -33,6 +33,7 @@ constexpr char kPrefix[] = "switchyard-experts-";
 constexpr uint64_t kComplete = 0x6574656c706d6f43u;  // "Complete"
 constexpr int64_t kTableAt = 4096;                   // the checksums of the experts
 constexpr int64_t kPage = 4096, kHugePage = 2 << 20;
+constexpr int64_t kAllocatedAtOnce = 1 << 30;
 constexpr char kNew[] = "is new";
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 
@@ -204,16 +205,24 @@ absl::Status ExpertFileOpening::Build() {
   if (ftruncate(fd_.get(), 0) != 0) return Failed(path_, "cannot empty");
   RETURN_IF_ERROR(CheckRoom());
   // Allocates all of it: a full file system would raise a signal later, in a write to the mapping.
-  if (const int error = posix_fallocate(fd_.get(), 0, layout_.bytes); error != 0) {
-    errno = error;
-    return Failed(path_, absl::StrCat("no room for ", Mib(layout_.bytes)).c_str());
+  for (int64_t at = 0; at < layout_.bytes; at += kAllocatedAtOnce) {
+    const int64_t bytes = std::min(kAllocatedAtOnce, layout_.bytes - at);
+    if (const int error = posix_fallocate(fd_.get(), at, bytes); error != 0) {
+      errno = error;
+      return Failed(path_, absl::StrCat("no room for ", Mib(layout_.bytes)).c_str());
+    }
+    RETURN_IF_ERROR(ReportProgress(at + bytes));
   }
   RETURN_IF_ERROR(Map(true));
   const absl::Cleanup unmap = [this] { Unmap(); };
   Header& header = *this->header();
   header.builder.store(getpid());
   RETURN_IF_ERROR(fill_(this));
-  for (int64_t i = 0; i < experts_; ++i) table()[i] = ChecksumOf(Expert(i), options_.expert.bytes);
+  for (int64_t i = 0; i < experts_; ++i) {
+    table()[i] = ChecksumOf(Expert(i), options_.expert.bytes);
+    Report(layout_.data + i * layout_.stride);
+    RETURN_IF_ERROR(ReportProgress(layout_.data + i * layout_.stride));
+  }
   std::memcpy(header.magic, kMagic, 8);
   header.file_bytes = layout_.bytes;
   header.data = layout_.data;

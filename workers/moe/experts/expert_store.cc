@@ -339,12 +339,13 @@ absl::Status ExpertStore::AwaitCopies(absl::Time deadline) {
 absl::Status ExpertStore::AwaitCopies(int64_t copied_before, int64_t total, absl::Time deadline, Progress progress) {
   constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
   for (;;) {
-    const absl::Status done = AwaitCopies(std::min(deadline, absl::Now() + kReportEvery));
-    if (!absl::IsDeadlineExceeded(done) || absl::Now() >= deadline) return done;
+    const absl::Status waited = AwaitCopies(std::min(deadline, absl::Now() + kReportEvery));
+    if (!waited.ok() && (!absl::IsDeadlineExceeded(waited) || absl::Now() >= deadline)) return waited;
     const int64_t copied = counters().copied_bytes - copied_before;
     if (!progress(std::min(total, copied), total)) {
       return absl::CancelledError("expert slots: stopped while they were filled");
     }
+    if (waited.ok()) return waited;
   }
 }
 

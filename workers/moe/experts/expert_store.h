@@ -118,8 +118,8 @@ class ExpertStore {
   absl::StatusOr<ExpertLease> Acquire(absl::Span<const ExpertId> ids, absl::Time deadline);
   // Waits until nothing is being copied.  Errors: DeadlineExceeded, Abort's status.
   absl::Status AwaitCopies(absl::Time deadline);
-  // The same; calls progress about four times a second with the bytes copied since counters().copied_bytes was
-  // copied_before, at most `total`.  Cancelled: progress returned false.
+  // The same; calls progress about four times a second and at the end with the bytes copied since
+  // counters().copied_bytes was copied_before, at most `total`.  Cancelled: progress returned false.
   using Progress = absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)>;
   absl::Status AwaitCopies(int64_t copied_before, int64_t total, absl::Time deadline, Progress progress);
   // Stops copies and returns this status to all waiters, now and later.
