@@ -73,7 +73,7 @@ constexpr auto RankFields() {
                     Field(&M::reach, &M::mutable_reach, &S::reach));
 }
 
-constexpr auto ProgressFields() {
+constexpr auto LoadProgressFields() {
   using M = v1::LoadProgress;
   using S = fleet::LoadProgress;
   return FieldTable(Field(&M::epoch, &M::set_epoch, &S::epoch), Field(&M::done, &M::set_done, &S::done),
@@ -136,13 +136,13 @@ absl::StatusOr<fleet::RankAssignment> FromProto(const v1::JoinGroup& message) {
 }
 
 v1::LoadProgress ToProto(const fleet::LoadProgress& progress) {
-  v1::LoadProgress message = ProgressFields().ToProto(progress);
+  v1::LoadProgress message = LoadProgressFields().ToProto(progress);
   message.set_phase(std::string(kPhaseNames[static_cast<size_t>(progress.phase)]));
   return message;
 }
 
 fleet::LoadProgress FromProto(const v1::LoadProgress& message) {
-  fleet::LoadProgress progress = ProgressFields().FromProto(message);
+  fleet::LoadProgress progress = LoadProgressFields().FromProto(message);
   progress.total = std::max<int64_t>(progress.total, 0);
   progress.done = std::clamp<int64_t>(progress.done, 0, progress.total);
   const auto* const phase = std::find(std::begin(kPhaseNames), std::end(kPhaseNames), message.phase());

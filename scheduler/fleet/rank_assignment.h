@@ -15,8 +15,8 @@ struct RankAssignment {
   int world = 1;
   std::string store_token;       // the group's secret
   int64_t form_deadline_ms = 0;  // longest wait for other ranks that have loaded, while none makes progress
-  std::string reach;             // a member's address that is not loopback; empty if there is none
-  placement::GroupPlacement placement;
+  std::string reach = {};        // a member's address that is not loopback; empty if there is none
+  placement::GroupPlacement placement = {};
 
   bool operator==(const RankAssignment& other) const = default;
 };

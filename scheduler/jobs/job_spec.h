@@ -21,7 +21,7 @@ enum class OffloadPolicy : uint8_t { kNever, kAuto, kAlways };      // how: work
 enum class BalanceLoss : uint8_t { kNone, kAllLayers, kPerLayer };  // how: workers/train/step/router_losses.h
 
 struct OptimizerSpec {
-  LrSchedule schedule;  // its total_steps is the job's
+  LrSchedule schedule = {};  // its total_steps is the job's
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double weight_decay = 0.1;  // of matrices
   double clip_norm = 1.0;     // 0 = not

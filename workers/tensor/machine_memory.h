@@ -13,7 +13,7 @@ struct MemoryPool {
   // Processes with the same name (of the machine's boot and the group) share this memory.  Empty: unknown.
   std::string name;
   int64_t available_bytes = 0;  // without swapping or being killed; never negative
-  std::string limit;  // its source: "/sys/fs/cgroup/memory.max allows 1782579200 bytes, 4096 of which are used"
+  std::string limit = {};  // its source: "/sys/fs/cgroup/memory.max allows 1782579200 bytes, 4096 of which are used"
 };
 
 struct MachineMemory {

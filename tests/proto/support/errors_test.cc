@@ -70,9 +70,9 @@ TEST(Errors, ForeignStatusesGiveAnEmptyView) {
 
 TEST(Errors, LongMessagesAreCutBetweenCharacters) {
   // 2047 bytes, then a character of three: the cut at 2048 falls into it.
-  const std::string message = std::string(2047, 'a') + "\xe2\x82\xac" + std::string(5000, 'b');
+  const std::string message = absl::StrCat(std::string(2047, 'a'), "\xe2\x82\xac", std::string(5000, 'b'));
   const grpc::Status wire = ToGrpcStatus(absl::InternalError(message), "");
-  EXPECT_EQ(wire.error_message(), std::string(2047, 'a') + "...");
+  EXPECT_EQ(wire.error_message(), absl::StrCat(std::string(2047, 'a'), "..."));
   google::rpc::Status details;
   ASSERT_TRUE(details.ParseFromString(wire.error_details()));
   EXPECT_EQ(details.message(), wire.error_message());

@@ -226,7 +226,8 @@ TEST_P(RowKernelsTest, Gather) {
                                .count = count,
                                .row_bytes = width * bytes,
                                .x_stride_bytes = from.stride() * bytes,
-                               .y_stride_bytes = to.stride() * bytes};
+                               .y_stride_bytes = to.stride() * bytes,
+                               .keep_absent = false};
       ASSERT_EQ(cuda::Gather(call(), args), 0);
       const Tensor got = to.Download();
       for (int64_t i = 0; i < count; ++i) {
