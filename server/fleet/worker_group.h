@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -73,7 +74,9 @@ class WorkerGroup {
     bool suspect = false;
     bool ready = false;
     int32_t num_kv_blocks = 0;
-    fleet::LoadProgress load = {};  // in the epoch that forms; epoch 0: none yet
+    fleet::LoadProgress load = {};  // what it said last since the epoch began to form; epoch 0: nothing yet
+    // How far each of its counts came, by phase and total, since it registered or a group was ready.
+    std::map<std::pair<fleet::LoadPhase, int64_t>, int64_t> furthest = {};
   };
 
   WorkerGroup(Options options, Listener* listener);
@@ -84,7 +87,8 @@ class WorkerGroup {
   // Events of workers.  If Register returns an error, the caller closes the worker's link with it.
   absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
-  // Figures that differ from the worker's last ones move form_timeout on; those of another epoch count for nothing.
+  // Figures that differ from the worker's last ones move form_timeout on; only what is more than in all epochs before
+  // is progress of the start.
   void LoadProgress(WorkerId id, const fleet::LoadProgress& progress, absl::Time now);
   void Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl::Time now);
   void Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now);

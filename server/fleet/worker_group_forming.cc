@@ -183,12 +183,17 @@ void WorkerGroup::TryForm(absl::Time now) {
   LogInfo("group of ", options_.world, " forms, epoch ", epoch_);
 }
 
-// A worker does everything once, so other figures than before are progress, also a count that begins again at 0.
+// Other figures than before show that the worker is at work.  What it loads for an epoch that has ended serves this
+// one, too.  But a start that fails at the same point in every epoch makes no progress.
 void WorkerGroup::LoadProgress(WorkerId id, const fleet::LoadProgress& progress, absl::Time now) {
   Member* member = Find(id);
-  if (member == nullptr || state_ != State::kJoining || progress.epoch != epoch_ || progress == member->load) return;
+  if (member == nullptr || state_ != State::kJoining || progress.epoch > epoch_ || progress == member->load) return;
   member->load = progress;
-  joining_since_ = last_progress_ = now;
+  joining_since_ = now;
+  const auto [count, is_new] = member->furthest.try_emplace({progress.phase, progress.total}, progress.done);
+  if (!is_new && progress.done <= count->second) return;
+  count->second = progress.done;
+  last_progress_ = now;
 }
 
 void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl::Time now) {
@@ -206,6 +211,7 @@ void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl:
   }
   SY_CHECK(first != nullptr);
   state_ = State::kReady;
+  for (auto& [other_id, other] : members_) other.furthest.clear();
   has_served_ = true;
   served_weights_ = first->weights_hash;
   LogInfo("group ready: epoch ", epoch_, ", ", options_.world, " workers, ", blocks, " KV blocks each");

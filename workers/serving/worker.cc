@@ -144,8 +144,7 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
                           const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress) {
   RETURN_IF_ERROR(CheckPlacement(settings.placement, assignment.world));
   const auto report = [&](fleet::LoadPhase phase, int64_t done, int64_t total) {
-    if (progress != nullptr && !progress({assignment.epoch, phase, done, total})) return false;
-    return !group_.aborted(assignment.epoch);  // the next assignment waits
+    return progress == nullptr || progress({assignment.epoch, phase, done, total});
   };
   const bool loaded = HasLoaded(assignment, settings);
   if (!loaded) RETURN_IF_ERROR(Unload());
@@ -214,6 +213,7 @@ model::GraphCounters Worker::graph_counters() const {
   all.captured += graphs_before_.captured;
   all.capture_seconds += graphs_before_.capture_seconds;
   all.replayed += graphs_before_.replayed;
+  all.did_not_fit += graphs_before_.did_not_fit;
   return all;
 }
 

@@ -85,7 +85,7 @@ class Worker final : public PlacementHost {
   // captures graphs with them.
   // Its placement is not checked against the model yet.  address: of this host, where the other ranks reach it. Blocks.
   //   Unavailable/Aborted: the group did not form (others' fault; wait for the next assignment).  Cancelled: progress
-  //   or Abort stopped it.  Others: this worker cannot serve.
+  //   stopped it.  Others: this worker cannot serve.
   absl::Status Join(const fleet::RankAssignment& assignment, const std::string& address,
                     const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress);
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
@@ -128,7 +128,7 @@ class Worker final : public PlacementHost {
   moe::ExpertHostCounters placement_counters() const {
     return placement_ == nullptr ? moe::ExpertHostCounters() : placement_->counters();
   }
-  // Ends that epoch: its communication, now or when it forms, and its loading at the next progress.  Any thread.
+  // Ends the communication of that epoch, now or when it forms.  Any thread.
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
   // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.  In no group.
   void ForgetEpochs() { group_.ForgetEpochs(); }

@@ -250,12 +250,16 @@ absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, i
   }
   int64_t available = memory.available_bytes;
   // Leaves room for maps that are fitted later.
-  if (load_predictor_ != nullptr && !cpu) available -= load_predictor_->MapBytesToCome(options_.device.kind);
+  if (load_predictor_ != nullptr && !cpu) {
+    const int64_t maps = load_predictor_->MapBytesToCome(options_.device.kind);
+    available -= maps;
+    absl::StrAppend(&memory.limit, ", and ", maps, " kept for the load predictor's maps");
+  }
   if (const int64_t bytes = settings.kv_cache_bytes; bytes > 0) {
     if (bytes <= available) return bytes;
-    return absl::ResourceExhaustedError(absl::StrCat("--kv_cache_bytes=", bytes, ": ",
-                                                     cpu ? "the machine" : "the device", " has ", available,
-                                                     " bytes available", cpu ? "" : " of ", memory.limit));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--kv_cache_bytes=", bytes, ": ", cpu ? "the machine" : "the device", " has ",
+                     std::max<int64_t>(available, 0), " bytes available", cpu ? "" : " of ", memory.limit));
   }
   // Enough for every slot at full length, or the share of the memory that is left: on a device all that it may take, on
   // a host what is left once its workers have loaded, in equal parts.

@@ -56,11 +56,6 @@ void EpochGroup::Abort(int64_t epoch, const std::string& reason) {
   if (comm_ != nullptr) comm_->Abort(reason);
 }
 
-bool EpochGroup::aborted(int64_t epoch) const {
-  absl::MutexLock lock(&mu_);
-  return epoch <= aborted_epoch_;
-}
-
 void EpochGroup::ForgetEpochs() {
   absl::MutexLock lock(&mu_);
   aborted_epoch_ = 0;

@@ -31,7 +31,6 @@ class EpochGroup {
   void Leave();
   // Ends that epoch and earlier ones, now or when they form.
   void Abort(int64_t epoch, const std::string& reason);
-  bool aborted(int64_t epoch) const;
   // Forgets all epochs so far: a new link may be to a server that counts anew.
   void ForgetEpochs();
 

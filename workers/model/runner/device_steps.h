@@ -81,7 +81,8 @@ class DeviceSteps {
 
   // The sizes of the graphs for steps of at most so many decodes, in rising order.
   std::vector<int64_t> Buckets(int64_t most_decodes) const;
-  // Captures the graph of that size, unless it is there, by steps of padding alone.  False: there is no memory for it.
+  // Captures the graph of that size, unless it is there, by steps of padding alone.  False: there is no memory for it
+  // (for the graph; what is allocated while its step is recorded, as by NCCL, must fit).
   // Every rank of the group calls it alike.  Blocks until done, at most until moe.deadline.
   // REQUIRES: under_way() == 0.
   absl::StatusOr<bool> Capture(const moe::MoeContext& moe, int64_t bucket);

@@ -23,20 +23,28 @@ absl::StatusOr<KvCache> KvCache::Create(const ModelConfig& config, DType dtype, 
     return absl::InvalidArgumentError(absl::StrCat("block_size ", block_size, " is outside [1, ", kMaxBlockSize, "]"));
   }
   const int64_t block_bytes = KvBytesPerToken(config, dtype) * block_size;
-  const int64_t num_blocks = bytes / block_bytes;
+  int64_t num_blocks = bytes / block_bytes;
   if (num_blocks < 1) {
     return absl::InvalidArgumentError(absl::StrCat("kv_cache_bytes ", bytes, " holds no block: one of ", block_size,
                                                    " tokens takes ", block_bytes, " bytes"));
   }
+  const int64_t count = 2 * config.num_layers();
+  const auto shape_of = [&](int64_t blocks) {
+    return ops::KvCacheShape(blocks, config.num_kv_heads, block_size, config.head_dim);
+  };
+  // Of a tensor in the one allocation of a device.
+  const auto each_of = [&](int64_t blocks) {
+    return (shape_of(blocks).NumElements() * DTypeBytes(dtype) + kDeviceAlignment - 1) / kDeviceAlignment *
+           kDeviceAlignment;
+  };
+  num_blocks = std::min<int64_t>(num_blocks, std::numeric_limits<batching::BlockId>::max());
+  // A device's driver rounds each allocation up, and `bytes` may be all that is left.
+  while (!device.is_cpu() && num_blocks > 1 && count * each_of(num_blocks) > bytes) --num_blocks;
   KvCache cache;
   cache.block_size_ = block_size;
-  cache.num_blocks_ =
-      static_cast<int32_t>(std::min<int64_t>(num_blocks, std::numeric_limits<batching::BlockId>::max()));
-  const Shape shape = ops::KvCacheShape(cache.num_blocks_, config.num_kv_heads, block_size, config.head_dim);
-  const int64_t count = 2 * config.num_layers();
-  // A device's driver rounds each allocation up, and `bytes` may be all that is left.
-  const int64_t each =
-      (shape.NumElements() * DTypeBytes(dtype) + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
+  cache.num_blocks_ = static_cast<int32_t>(num_blocks);
+  const Shape shape = shape_of(num_blocks);
+  const int64_t each = each_of(num_blocks);
   if (!device.is_cpu()) {
     ASSIGN_OR_RETURN(cache.memory_, Buffer::Allocate(count * each, device));
   }

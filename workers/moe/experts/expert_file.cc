@@ -211,6 +211,10 @@ absl::Status ExpertFileOpening::Build() {
       errno = error;
       return Failed(path_, absl::StrCat("no room for ", Mib(layout_.bytes)).c_str());
     }
+    // Not mapped yet, but others wait already.
+    const int64_t done[] = {at + bytes, getpid()};
+    if (pwrite(fd_.get(), done, sizeof(done), offsetof(Header, done)) != sizeof(done))
+      return Failed(path_, "cannot write");
     RETURN_IF_ERROR(ReportProgress(at + bytes));
   }
   RETURN_IF_ERROR(Map(true));
