@@ -272,15 +272,15 @@ TEST_F(NcclFaultTest, AnInitThatIsNeverReadyEndsAtTheDeadline) {
   nccl_emulation::StallInit(1);
   const auto group = test::FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(500)});
   for (int r = 0; r < 3; ++r) EXPECT_FALSE(group.formed[r].ok()) << r;
-  EXPECT_EQ(group.formed[1].code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(MessageOf(group.formed[1]), HasSubstr("connecting NCCL's rank 1 of 3 was still in progress"));
+  // All ranks have the same deadline: who is first ends the others' waits, and says why.
+  EXPECT_THAT(MessageOf(group.formed[1]), HasSubstr("of 3 was still in progress at its deadline"));
 }
 
 TEST_F(NcclFaultTest, ASplitThatIsNeverReadyEndsAtTheDeadline) {
   nccl_emulation::StallSplit(1);
   const auto group = test::FormNccl(3, 1, {.deadline = absl::Now() + absl::Milliseconds(500)});
   for (int r = 0; r < 3; ++r) EXPECT_FALSE(group.formed[r].ok()) << r;
-  EXPECT_THAT(MessageOf(group.formed[1]), HasSubstr("connecting NCCL's rank 1 of 3 was still in progress"));
+  EXPECT_THAT(MessageOf(group.formed[1]), HasSubstr("of 3 was still in progress at its deadline"));
 }
 
 TEST_F(NcclFaultTest, AnInitThatFailsIsReportedToAll) {
