@@ -113,7 +113,7 @@ class WorkerGroup {
   State state() const { return state_; }
   int64_t epoch() const { return epoch_; }
   const std::map<WorkerId, Member>& members() const { return members_; }
-  // Returns why the group is not ready: "1 of 2 workers registered; none for rank 1", or what its last worker does,
+  // Returns why the group is not ready: "1 of 2 workers registered; none for rank 1", or what the slowest does,
   // "loading weights: 40 %", "copying experts: 40 %", "capturing graphs: 3 of 17" …; empty if it is.
   std::string NotReadyReason() const;
   // Time when a worker last registered, made progress or became ready; before that, of the first NoteStart.

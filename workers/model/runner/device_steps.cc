@@ -38,8 +38,7 @@ std::string WithFreeBytes(Device device) {
 void LogDoesNotFit(int64_t bucket, absl::string_view where) {
   LogWarn("the graph of steps of ", bucket, " decodes does not fit on ", where,
           ": such steps and larger ones that have no graph yet run without; a smaller --gpu_memory_fraction or "
-          "--kv_cache_bytes leaves "
-          "memory for them");
+          "--kv_cache_bytes leaves memory for them");
 }
 
 }  // namespace
