@@ -26,6 +26,7 @@ struct OffloadShape {
   int num_layers = 0;   // MoE layers
   int num_experts = 0;  // experts of this rank in each layer, E
   int num_slots = 0;    // device slots of this rank, of one expert each, shared by all layers
+  int token_uses = 0;   // of these experts that a token needs in a layer, in the mean; 0 = not known
   int num_keys() const { return num_layers * num_experts; }
   int LayerOf(ExpertKey key) const { return key / num_experts; }
 };

@@ -17,6 +17,7 @@ constexpr int32_t kProfileRuns = 3;  // what the profile's guess of the mean wei
 
 NeedHistory::NeedHistory(const OffloadShape& shape, absl::Span<const int64_t> popularity)
     : num_experts_(shape.num_experts),
+      token_uses_(shape.token_uses),
       table_{},
       age_(shape.num_keys(), 16),
       short_(shape.num_keys(), 0),
@@ -24,6 +25,7 @@ NeedHistory::NeedHistory(const OffloadShape& shape, absl::Span<const int64_t> po
       mean_(shape.num_keys(), 0),
       runs_(shape.num_layers, kProfileRuns),
       next_(shape.num_keys(), 0) {
+  recent_.fill(1);
   for (int layer = 0; layer < shape.num_layers; ++layer) {
     const auto rows = popularity.subspan(static_cast<size_t>(layer) * num_experts_, num_experts_);
     int64_t most = 1;
@@ -56,19 +58,43 @@ int NeedHistory::CellOf(ExpertKey key) const {
          LevelOfChance(long_[key]);
 }
 
+int32_t NeedHistory::TokensOf(int64_t rows) const {
+  if (token_uses_ == 0) return 1;
+  constexpr int64_t kMost = 1 << 14;
+  return static_cast<int32_t>(std::clamp<int64_t>(rows / token_uses_, 1, kMost));
+}
+
+int32_t NeedHistory::OfAny(int32_t chance, int32_t tokens) {
+  int64_t none = kChance, power = kChance - chance;
+  for (int32_t left = tokens; left > 0; left /= 2) {
+    if (left % 2 == 1) none = none * power / kChance;
+    power = power * power / kChance;
+  }
+  return static_cast<int32_t>(kChance - none);
+}
+
 void NeedHistory::Observe(const LayerNeed& need) {
   const ExpertKey first = need.layer * num_experts_;
+  int64_t rows = 0;
+  for (const int32_t each : need.rows) rows += each;
+  const int32_t tokens = TokensOf(rows);
+  layer_ = need.layer;
+  tokens_ = tokens;
+  if (need.layer == 0) {
+    recent_[static_cast<size_t>(num_passes_++ % kRecentPasses)] = tokens;
+    least_tokens_ = *std::min_element(recent_.begin(), recent_.end());
+  }
   int32_t& runs = runs_[need.layer];
-  runs = std::min(runs + 1, kMeanRuns);
+  runs = std::min(runs + tokens, std::max(kMeanRuns, tokens));
+  const int64_t lately = OfAny(kChance >> kShortBits, tokens), for_long = OfAny(kChance >> kLongBits, tokens);
   for (int e = 0; e < num_experts_; ++e) {
     const ExpertKey key = first + e;
-    const bool needed = need.rows[e] > 0;
-    const int32_t now = needed ? kChance : 0;
-    table_[CellOf(key)].Add(now, mean_[key]);
-    mean_[key] += (now - mean_[key]) / runs;
-    age_[key] = needed ? 0 : age_[key] + 1;
-    short_[key] += (now - short_[key]) / (1 << kShortBits);
-    long_[key] += (now - long_[key]) / (1 << kLongBits);
+    const auto now = static_cast<int32_t>(int64_t{kChance} * std::min(need.rows[e], tokens) / tokens);
+    if (tokens == 1) table_[CellOf(key)].Add(now, mean_[key]);
+    mean_[key] += static_cast<int32_t>(int64_t{now - mean_[key]} * tokens / runs);
+    age_[key] = 4 * int64_t{now} >= kChance ? 0 : age_[key] + 1;
+    short_[key] += static_cast<int32_t>((now - short_[key]) * lately / kChance);
+    long_[key] += static_cast<int32_t>((now - long_[key]) * for_long / kChance);
   }
   for (ExpertKey key = first; key < first + num_experts_; ++key) {
     const LearnedChance& cell = table_[CellOf(key)];

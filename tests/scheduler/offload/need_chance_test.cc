@@ -53,6 +53,26 @@ TEST(NeedHistoryTest, WhatIsAlwaysNeededAndWhatNeverIsAreDistinguished) {
   EXPECT_GT(history.NextChance(2), kChance * 3 / 4);
 }
 
+// A prompt needs every expert, and says all the same which of them its tokens need most.
+TEST(NeedHistoryTest, APromptSaysWhatItsTokensNeed) {
+  const OffloadShape shape = {.num_layers = 2, .num_experts = 4, .num_slots = 4, .token_uses = 1};
+  NeedHistory history(shape, std::vector<int64_t>(8, 1));
+  const std::vector<int32_t> rows = {60, 29, 10, 1};
+  history.Observe({.layer = 0, .rows = rows});
+  for (ExpertKey key = 0; key < 4; ++key) {
+    EXPECT_NEAR(history.NextChance(key), kChance * rows[static_cast<size_t>(key)] / 100, kChance / 12) << key;
+    EXPECT_GT(history.NextChance(4 + key), kChance * 99 / 100) << "the next layer has the prompt's rows, too";
+  }
+  history.Observe({.layer = 1, .rows = std::vector<int32_t>(4, 25)});
+  EXPECT_NEAR(history.NextChance(4), kChance / 4, kChance / 12);
+  // Prompt after prompt: their passes are the ones to come.
+  for (int pass = 0; pass < 4; ++pass) {
+    history.Observe({.layer = 0, .rows = rows});
+    history.Observe({.layer = 1, .rows = std::vector<int32_t>(4, 25)});
+  }
+  EXPECT_GT(history.NextChance(2), kChance * 99 / 100);
+}
+
 // Layer 1 needs what layer 0 needed a gate before it, and layer 0 what came two gates before.
 TEST(NeedPathTest, LearnsWhatFollowsWhat) {
   NeedPath path(2, 4, 2);
