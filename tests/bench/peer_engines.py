@@ -71,7 +71,7 @@ class HfPeer:
 class LlamaPeer:
     name = "llama.cpp"
 
-    def __init__(self, gguf, threads):
+    def __init__(self, gguf, threads, cache_tokens=CACHE_TOKENS):
         import llama_cpp
 
         self.version = f"llama-cpp-python {llama_cpp.__version__}"
@@ -80,7 +80,7 @@ class LlamaPeer:
         llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
         self._model = llama_cpp.llama_model_load_from_file(str(gguf).encode(), llama_cpp.llama_model_default_params())
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = CACHE_TOKENS, 512, 512, 16
+        params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = cache_tokens, 512, 512, 16
         params.n_threads = params.n_threads_batch = threads
         self._context = self._model and llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
@@ -124,6 +124,10 @@ class LlamaPeer:
         for sequence in range(len(prompts)):
             self._api.llama_memory_seq_rm(self._memory, sequence, length, -1)
         return len(prompts) / statistics.median(seconds)
+
+    def decode_one(self, token, position):
+        """Seconds of one token behind what the cache holds of one sequence."""
+        return self._decode([(token, position, 0, True)])
 
     def close(self):
         self._api.llama_free(self._context)

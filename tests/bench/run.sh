@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
 # usage: tests/bench/run.sh NAME [--quick]    (without a name: the list); without a GPU `gpu` says so and ends with status 77
-# gemm, peers, workers, pairs and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
+# gemm, peers, workers, larger_than_memory, pairs and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -16,6 +16,7 @@ usage() {
   echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
   echo "  residency what a rebalance of experts moves and how balanced the next window is, beside EPLB (--trace=FILE: real routing)"
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
+  echo "  larger_than_memory models of which a half or a quarter of the experts fits: decode and prefill beside llama.cpp's mapped files and our LRU"
   echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links; --only trainers_2 trainers_4: of real trainers (--only PART…, --merge)"
   echo "  train_slices  training on workers that serve: how soon it makes way, and what requests pay (--rate=1 --seconds=20 --rounds=4)"
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
@@ -36,7 +37,7 @@ case "$name" in
   placement)
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard
     exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
-  peers|workers) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
+  peers|workers|larger_than_memory) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   pairs) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/pairs.py "$@" ;;
   training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
   train_slices) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B tests/bench/train_slices.py "$@" ;;

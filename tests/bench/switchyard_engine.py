@@ -16,9 +16,11 @@ class Switchyard:
     Times are the client's: `switchyard bench` takes them where it reads its gRPC stream.
     """
 
-    def __init__(self, bin_dir, model, log_path, workers=1, threads=2, flags=()):
+    def __init__(self, bin_dir, model, log_path, workers=1, threads=2, flags=(), enter=None):
+        """enter: called in the server's process before it starts, for example to enter a control group."""
         self._client = str(Path(bin_dir) / "switchyard")
         self._log_path = Path(log_path)
+        self._enter = enter
         self._command = [
             str(Path(bin_dir) / "switchyard-server"), f"--model={model}", f"--local_workers={workers}",
             f"--threads={threads}", "--port=0", "--metrics_port=0", f"--kv_cache_bytes={KV_CACHE_BYTES}", *flags,
@@ -27,7 +29,7 @@ class Switchyard:
     def __enter__(self):
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._log = open(self._log_path, "w")
-        self._process = subprocess.Popen(self._command, stderr=self._log, stdout=self._log)
+        self._process = subprocess.Popen(self._command, stderr=self._log, stdout=self._log, preexec_fn=self._enter)
         try:
             self._wait_until_ready()
         except BaseException:
@@ -69,9 +71,9 @@ class Switchyard:
             raise RuntimeError(f"switchyard {command}: {done.stdout}{done.stderr}")
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    def generate(self, prompts, max_tokens):
+    def generate(self, prompts, max_tokens, *flags):
         """Greedy answers (as `switchyard generate --json` prints them) with the log probability of each token."""
-        answers = self._ask("generate", prompts, [f"--max_tokens={max_tokens}", "--ignore_eos", "--logprobs=0"])
+        answers = self._ask("generate", prompts, [f"--max_tokens={max_tokens}", "--ignore_eos", "--logprobs=0", *flags])
         for answer in answers:
             if len(answer["token_ids"]) != max_tokens:
                 raise RuntimeError(f"{len(answer['token_ids'])} tokens came instead of {max_tokens}")
