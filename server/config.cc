@@ -76,14 +76,17 @@ void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
   problems->Check(!profiles || config.local_workers > 0,
                   "--profile, --profile_out: are of local workers, but --local_workers=0");
   problems->Check(offload::CheckExpertBudget(config.experts));
+  problems->Check(!config.experts.automatic() ||
+                      (config.device == "cpu" && config.placement.mode == placement::PlacementMode::kStatic),
+                  "--expert_memory=auto: is for CPUs and --placement=static; give a share or a size");
   problems->Check(offload::CheckColdExperts(config.experts, config.device == "cpu", config.deterministic));
   problems->Check(placement::CheckPlacementSettings(config.placement));
   const offload::ExpertBudgetOptions defaults;
   problems->OnlyFor(!config.experts.empty(), "expert_policy", config.experts.policy, defaults.policy,
-                    "--expert_budget, which is not given");
+                    "--expert_memory, which is not given");
   // Both an expert budget and placements copy experts from a file.
   const bool has_file = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
-  constexpr absl::string_view kIsFor = "--expert_budget, or for a --placement other than static";
+  constexpr absl::string_view kIsFor = "--expert_memory, or for a --placement other than static";
   problems->OnlyFor(has_file, "expert_file_dir", config.experts.file_dir, defaults.file_dir, kIsFor);
   problems->Check(
       has_file || !(config.experts.copy_bytes_per_second > 0),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -21,10 +22,22 @@ absl::StatusOr<MemoryShare> ParseMemoryShare(absl::string_view text) {
   MemoryShare out;
   if (absl::ConsumeSuffix(&text, "%")) {
     if (absl::SimpleAtod(text, &out.percent) && out.percent > 0 && out.percent <= 100) return out;
-  } else if (absl::SimpleAtoi(text, &out.bytes) && out.bytes >= 1) {
-    return out;
+  } else {
+    int64_t unit = 1;
+    for (const auto& [suffix, bytes] : {std::pair("KiB", int64_t{1} << 10),
+                                        {"MiB", int64_t{1} << 20},
+                                        {"GiB", int64_t{1} << 30},
+                                        {"TiB", int64_t{1} << 40}}) {
+      if (!absl::ConsumeSuffix(&text, suffix)) continue;
+      unit = bytes;
+      break;
+    }
+    if (absl::SimpleAtoi(text, &out.bytes) && out.bytes >= 1 && out.bytes <= INT64_MAX / unit) {
+      out.bytes *= unit;
+      return out;
+    }
   }
-  return absl::InvalidArgumentError("must be a share within (0%, 100%], or bytes, at least 1");
+  return absl::InvalidArgumentError("must be a share within (0%, 100%], or bytes, at least 1, as 6000000000 or 6GiB");
 }
 
 }  // namespace switchyard

@@ -27,7 +27,7 @@ inline constexpr char kGpuMemoryFractionHelp[] =
     "part of a GPU's memory, (0, 1], that may be in use, whoever uses it, once a worker has taken its weights, scratch "
     "and KV cache; NCCL's buffers and CUDA graphs come later and need some of the rest";
 
-// "25%", "12.5%" or bytes, "8000000000".  InvalidArgument: anything else, with what it must be.
+// "25%", "12.5%", or bytes, "8000000000", "6GiB" (KiB to TiB).  InvalidArgument: anything else, with what it must be.
 absl::StatusOr<MemoryShare> ParseMemoryShare(absl::string_view text);
 
 }  // namespace switchyard

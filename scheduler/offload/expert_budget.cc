@@ -24,15 +24,14 @@ absl::StatusOr<std::optional<OffloadKind>> ParseExpertPolicy(absl::string_view n
 
 absl::Status CheckExpertBudget(const ExpertBudgetOptions& options) {
   std::vector<std::string> problems;
-  if (!options.empty()) {
+  if (!options.empty() && !options.automatic()) {
     if (const absl::Status status = ParseMemoryShare(options.budget).status(); !status.ok()) {
-      problems.push_back(absl::StrCat("--expert_budget=", options.budget, ": ", status.message()));
+      problems.push_back(absl::StrCat("--expert_memory=", options.budget, ": ", status.message()));
     }
   }
   if (const absl::Status status = ParseExpertPolicy(options.policy).status(); !status.ok()) {
     problems.push_back(absl::StrCat("--expert_policy=", options.policy, ": ", status.message()));
   }
-  if (options.file_dir.empty()) problems.push_back("--expert_file_dir: missing; name a directory");
   if (!(options.copy_bytes_per_second >= 0) || std::isinf(options.copy_bytes_per_second)) {
     problems.push_back(absl::StrCat("--expert_copy_bytes_per_second=", options.copy_bytes_per_second,
                                     ": must not be negative or endless"));
@@ -51,7 +50,7 @@ absl::Status CheckColdExperts(const ExpertBudgetOptions& options, bool on_cpu, b
     problems.push_back(
         "--cold_experts=host: bits depend on which experts are in slots then, which --deterministic forbids");
   }
-  if (options.empty()) problems.push_back("--cold_experts=host: is for --expert_budget, which is not given");
+  if (options.empty()) problems.push_back("--cold_experts=host: is for --expert_memory, which is not given");
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
@@ -59,24 +58,29 @@ absl::Status CheckColdExperts(const ExpertBudgetOptions& options, bool on_cpu, b
 void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose, uint32_t marks, FlagSet* flags) {
   flags->BeginGroup("Experts");
   flags
-      ->Add("expert_budget=SHARE", &options->budget,
-            absl::StrCat("how many of its experts, replicas among them, ", whose,
-                         " holds where it computes, of all layers together: a share (25%) or bytes; the others are "
-                         "copied when they are needed, from a file that the machine's workers share; empty = all"))
+      ->Add("expert_memory=SHARE", &options->budget,
+            absl::StrCat(
+                "how many of its experts, replicas among them, ", whose,
+                " holds where it computes, of all layers together: a share (25%), bytes (6GiB), or auto = what the "
+                "machine's memory or the control group leaves (CPUs); the others come when they are needed, from a "
+                "file that the machine's workers share: on a disk "
+                "for CPUs, so that a model may be larger than memory; empty = all"))
+      .Alias("expert_budget")
       .Mark(marks);
   flags
       ->Add("expert_policy=NAME", &options->policy,
-            "with --expert_budget: who goes when another expert comes: auto (the fastest of the others as traffic "
+            "with --expert_memory: who goes when another expert comes: auto (the fastest of the others as traffic "
             "goes), expected_use, lru, lfu, static")
       .Mark(marks);
   flags
       ->Add("expert_file_dir=DIR", &options->file_dir,
-            "with --expert_budget, or a server's --placement other than static: directory of the file with all "
-            "experts, packed; kept for the next start, in memory until another model's is made there")
+            "with --expert_memory, or a server's --placement other than static: directory of the file with all "
+            "experts, packed, which the first start makes and later ones find (in memory: until another model's is "
+            "made); empty = ~/.cache/switchyard/experts for CPUs with --expert_memory, else /dev/shm")
       .Mark(marks);
   flags
       ->Add("cold_experts=NAME", &options->cold,
-            "on GPUs with --expert_budget: copy = experts that are in no slot are copied to one; host = their rows may "
+            "on GPUs with --expert_memory: copy = experts that are in no slot are copied to one; host = their rows may "
             "also be computed where their weights are, by the CPU, when that is cheaper: it takes a second copy of the "
             "experts in memory, and answers may differ by what is in slots")
       .Mark(marks);

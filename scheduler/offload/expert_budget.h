@@ -15,13 +15,14 @@
 namespace switchyard::offload {
 
 struct ExpertBudgetOptions {
-  std::string budget;                 // as ParseMemoryShare; empty: every expert is resident, and no slots are made
-  std::string policy = "auto";        // or expected_use, lru, lfu, static
-  std::string file_dir = "/dev/shm";  // of the file with all experts
-  double copy_bytes_per_second = 0;   // > 0: an emulated link
-  std::string cold = "copy";          // or host: a GPU's experts in no slot may also run where their weights are
+  std::string budget;                // as ParseMemoryShare, or auto; empty: all are resident, and no slots are made
+  std::string policy = "auto";       // or expected_use, lru, lfu, static
+  std::string file_dir = {};         // of the file with all experts; empty: chosen (rank_expert_file.h)
+  double copy_bytes_per_second = 0;  // > 0: an emulated link
+  std::string cold = "copy";         // or host: a GPU's experts in no slot may also run where their weights are
   bool cold_on_host() const { return cold == "host"; }
   bool empty() const { return budget.empty(); }
+  bool automatic() const { return budget == "auto"; }  // what the machine's memory, or the control group's, leaves
 };
 
 // The policy of that name; none for auto: the one of all that is fastest as traffic goes (dueling_policy.h).

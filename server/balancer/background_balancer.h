@@ -90,7 +90,7 @@ class BackgroundBalancer {
     int layers = 0;   // MoE layers
     int experts = 0;  // E
     int devices = 0;  // R
-    // Room of a worker's --expert_budget, in experts of all layers; 0: all of a worker's experts fit.
+    // Room of a worker's --expert_memory, in experts of all layers; 0: all of a worker's experts fit.
     int budget_slots = 0;
     bool IsOfModel(const Shape& other) const {
       return layers == other.layers && experts == other.experts && devices == other.devices;

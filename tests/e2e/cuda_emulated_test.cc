@@ -80,12 +80,12 @@ TEST(CudaEmulatedTest, ExpertsInSlotsAnswerAsTheCpuDoes) {
     std::vector<std::string> counted;
   };
   for (const Case& c : std::vector<Case>{
-           {{"--expert_budget=50%"},
+           {{"--expert_memory=50%"},
             {"expert_misses_total", "expert_hits_total", "expert_copied_bytes_total", "expert_wait_seconds_total"}},
            {{"--placement=agreed", "--spare_slots=1"},
             {"placement_fill_copies_total", "placement_decide_seconds_total", "placement_gather_seconds_total",
              "forecast_seconds_total"}},
-           {{"--placement=no_estimate", "--spare_slots=1", "--expert_budget=50%"},
+           {{"--placement=no_estimate", "--spare_slots=1", "--expert_memory=50%"},
             {"expert_misses_total", "placement_decide_seconds_total"}}}) {
     SCOPED_TRACE(c.flags[0]);
     std::vector<std::string> flags = c.flags;
@@ -105,7 +105,7 @@ TEST(CudaEmulatedTest, ExpertsInSlotsAnswerAsTheCpuDoes) {
 TEST(CudaEmulatedTest, TheHostComputesColdExperts) {
   const model::TempDir dir;
   const auto cuda = StartServer(/*cuda=*/true,
-                                {"--expert_budget=25%", "--cold_experts=host", "--expert_copy_bytes_per_second=1e6",
+                                {"--expert_memory=25%", "--cold_experts=host", "--expert_copy_bytes_per_second=1e6",
                                  "--expert_file_dir=" + dir.path()},
                                 /*deterministic=*/false);
   ASSERT_NE(cuda, nullptr);

@@ -1,4 +1,4 @@
-// --expert_budget: the same tokens in fewer slots than experts; errors for impossible budgets.
+// --expert_memory: the same tokens in fewer slots than experts; errors for impossible budgets.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -25,11 +25,11 @@ TEST_F(ExpertBudgetTest, TheTokensOfResidentExperts) {
     int workers;
     std::vector<std::string> flags;
   };
-  for (const Case& c : std::vector<Case>{{1, {"--expert_budget=25%"}},
-                                         {2, {"--expert_budget=25%"}},
-                                         {1, {"--expert_budget=5%", "--expert_policy=lru"}},
-                                         {2, {"--expert_budget=50%", "--expert_copy_bytes_per_second=5e7"}},
-                                         {2, {"--expert_budget=1500000", "--expert_policy=static"}}}) {
+  for (const Case& c : std::vector<Case>{{1, {"--expert_memory=25%"}},
+                                         {2, {"--expert_memory=25%"}},
+                                         {1, {"--expert_memory=5%", "--expert_policy=lru"}},
+                                         {2, {"--expert_memory=50%", "--expert_copy_bytes_per_second=5e7"}},
+                                         {2, {"--expert_memory=1500000", "--expert_policy=static"}}}) {
     SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags[0]));
     const auto server = Start(c.workers, c.flags);
     ASSERT_NE(server, nullptr);
@@ -45,12 +45,12 @@ TEST_F(ExpertBudgetTest, TheTokensOfResidentExperts) {
 }
 
 TEST_F(ExpertBudgetTest, SaysWhatCannotBe) {
-  EXPECT_THAT(Refusal({"--expert_budget=120%"}),
-              HasSubstr("--expert_budget=120%: must be a share within (0%, 100%], or bytes, at least 1"));
-  EXPECT_THAT(Refusal({"--expert_budget=50%", "--expert_policy=best"}),
+  EXPECT_THAT(Refusal({"--expert_memory=120%"}),
+              HasSubstr("--expert_memory=120%: must be a share within (0%, 100%], or bytes, at least 1"));
+  EXPECT_THAT(Refusal({"--expert_memory=50%", "--expert_policy=best"}),
               HasSubstr("--expert_policy=best: must be auto, expected_use, lru, lfu or static"));
-  EXPECT_THAT(Refusal({"--expert_budget=100000"}),
-              HasSubstr("--expert_budget=100000: holds 0 of this worker's 128 experts of 110592 bytes; at least 3 must "
+  EXPECT_THAT(Refusal({"--expert_memory=100000"}),
+              HasSubstr("--expert_memory=100000: holds 0 of this worker's 128 experts of 110592 bytes; at least 3 must "
                         "fit, a token's 2 and one that is copied: 331776 bytes"));
   EXPECT_THAT(Refusal({"--expert_copy_bytes_per_second=-1"}),
               HasSubstr("--expert_copy_bytes_per_second=-1: must not be negative or endless"));
@@ -58,13 +58,13 @@ TEST_F(ExpertBudgetTest, SaysWhatCannotBe) {
 
 // A worker would fail at every start, so the server ends with the worker's message.
 TEST_F(ExpertBudgetTest, ADirectoryThatCannotBeUsedIsSaidOnce) {
-  EXPECT_THAT(Refusal({"--expert_budget=50%", "--expert_file_dir=/dev/null/x"}),
+  EXPECT_THAT(Refusal({"--expert_memory=50%", "--expert_file_dir=/dev/null/x"}),
               HasSubstr("--expert_file_dir=/dev/null/x: expert file /dev/null/x/switchyard-experts-"));
-  ASSERT_NE(Start(1, {"--expert_budget=50%"}), nullptr);
+  ASSERT_NE(Start(1, {"--expert_memory=50%"}), nullptr);
   for (const auto& file : std::filesystem::directory_iterator(dir_.path())) {
     std::filesystem::permissions(file, std::filesystem::perms::all);
   }
-  EXPECT_THAT(Refusal({"--expert_budget=50%"}), HasSubstr("with mode 0600, is of user"));
+  EXPECT_THAT(Refusal({"--expert_memory=50%"}), HasSubstr("with mode 0600, is of user"));
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ class ExpertServersTest : public testing::Test {
 
   static bool HasExpertFile(const std::vector<std::string>& flags) {
     return std::any_of(flags.begin(), flags.end(), [](const std::string& flag) {
-      return absl::StartsWith(flag, "--expert_budget=") || absl::StartsWith(flag, "--placement=");
+      return absl::StartsWith(flag, "--expert_memory=") || absl::StartsWith(flag, "--placement=");
     });
   }
 

@@ -121,6 +121,7 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_expert_prefetched_total", {"counter", "", ""}},
       {"switchyard_worker_expert_wasted_total", {"counter", "", ""}},
       {"switchyard_worker_expert_copied_bytes_total", {"counter", "", ""}},
+      {"switchyard_worker_expert_copy_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_expert_failed_copies_total", {"counter", "", ""}},
       {"switchyard_worker_expert_wait_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_expert_plan_seconds_total", {"counter", "", ""}},

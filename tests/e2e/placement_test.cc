@@ -131,11 +131,11 @@ TEST_F(PlacementTest, TheTokensUnderAnExpertBudget) {
     std::vector<std::string> flags;
   };
   for (const Case& c : std::vector<Case>{
-           {1, {"--placement=agreed", "--spare_slots=1", "--expert_budget=25%"}},
-           {2, {"--placement=agreed", "--spare_slots=1", "--expert_budget=50%"}},
-           {2, {"--placement=static+spare", "--spare_slots=1", "--expert_budget=25%", "--expert_policy=lru"}},
-           {2, {"--placement=no_estimate", "--spare_slots=1", "--expert_budget=600000"}},
-           {3, {"--placement=central", "--spare_slots=1", "--expert_budget=40%"}}}) {
+           {1, {"--placement=agreed", "--spare_slots=1", "--expert_memory=25%"}},
+           {2, {"--placement=agreed", "--spare_slots=1", "--expert_memory=50%"}},
+           {2, {"--placement=static+spare", "--spare_slots=1", "--expert_memory=25%", "--expert_policy=lru"}},
+           {2, {"--placement=no_estimate", "--spare_slots=1", "--expert_memory=600000"}},
+           {3, {"--placement=central", "--spare_slots=1", "--expert_memory=40%"}}}) {
     SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags[0]));
     const auto server = Start(c.workers, c.flags);
     ASSERT_NE(server, nullptr);
@@ -152,10 +152,10 @@ TEST_F(PlacementTest, TheTokensUnderAnExpertBudget) {
 TEST_F(PlacementTest, SaysWhatCannotBe) {
   const std::string agreed = "--placement=agreed", spare = "--spare_slots=1";
   // The demo model has 8 MoE layers, 16 experts and two a token; one worker has all 16 of a layer and a spare slot.
-  EXPECT_THAT(Refusal({agreed, spare, "--expert_budget=200000"}),
-              HasSubstr("--expert_budget=200000: holds 1 of this worker's 136 experts of 110592 bytes; at least 3 must "
+  EXPECT_THAT(Refusal({agreed, spare, "--expert_memory=200000"}),
+              HasSubstr("--expert_memory=200000: holds 1 of this worker's 136 experts of 110592 bytes; at least 3 must "
                         "fit, a token's 2 and one that is copied: 331776 bytes"));
-  EXPECT_THAT(Refusal({agreed, spare, "--expert_budget=50%", "--expert_policy=best"}),
+  EXPECT_THAT(Refusal({agreed, spare, "--expert_memory=50%", "--expert_policy=best"}),
               HasSubstr("--expert_policy=best: must be auto, expected_use, lru, lfu or static"));
   EXPECT_THAT(
       Refusal({agreed, "--spare_slots=9", "--local_workers=2"}),

@@ -91,7 +91,7 @@ TEST_F(RebalanceTest, ExpertsMoveWhileRequestsRunAndTokensStayTheSame) {
 // Replicas and offload under one budget.
 TEST_F(RebalanceTest, PlansUnderAnExpertBudget) {
   std::vector<std::string> flags = kFlags;
-  flags.push_back("--expert_budget=50%");
+  flags.push_back("--expert_memory=50%");
   const auto server = Start(2, flags);
   ASSERT_NE(server, nullptr);
   const absl::Time limit = absl::Now() + kLimit;

@@ -161,7 +161,7 @@ void ExpectReference(const Factors& factors) {
       absl::StrCat("--preempt_every_step=", factors.preempt_every_step ? "true" : "false"),
       absl::StrCat("--max_in_flight=", factors.max_in_flight),
       absl::StrCat("--min_rebalance_rows=", factors.min_rebalance_rows),
-      absl::StrCat("--expert_budget=", factors.expert_budget)};
+      absl::StrCat("--expert_memory=", factors.expert_budget)};
   if (!factors.expert_budget.empty()) {
     flags.push_back(absl::StrCat("--expert_file_dir=", testing::TempDir(), "/sameness-experts"));
   }

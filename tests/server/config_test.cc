@@ -53,7 +53,7 @@ TEST(ServerFlagsTest, MarkedOnesGoToLocalWorkers) {
   EXPECT_EQ(config.placement.mode, placement::PlacementMode::kAgreed);
   EXPECT_THAT(FlagsToWorkers(config, kToServingWorkers),
               testing::AllOf(testing::IsSupersetOf({"--dtype=bf16", "--gpu_memory_fraction=0.12345678901234",
-                                                    "--insecure=true", "--expert_budget=25%", "--cuda_graphs=true"}),
+                                                    "--insecure=true", "--expert_memory=25%", "--cuda_graphs=true"}),
                              testing::Not(testing::Contains("--dataset_root=/data")),
                              testing::Not(testing::Contains("--placement=agreed"))));
   EXPECT_THAT(FlagsToWorkers(config, kToTrainingWorkers),
@@ -228,28 +228,31 @@ TEST_F(ConfigTest, SlicesForTrainingAreOfServingWorkersOnTheCpu) {
 TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytes) {
   for (const char* device : {"cpu", "cuda"}) {
     config_.device = device;
-    for (const char* budget : {"25%", "100%", "8000000000"}) {
+    for (const char* budget : {"25%", "100%", "8000000000", "6GiB"}) {
       config_.experts.budget = budget;
       EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
     }
   }
   config_.experts.budget = "0%";
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--expert_budget=0%: must be a share within (0%, 100%], or bytes, at least 1");
+            "--expert_memory=0%: must be a share within (0%, 100%], or bytes, at least 1, as 6000000000 or 6GiB");
+  config_.experts.budget = "auto";
+  EXPECT_THAT(std::string(config_.Finish().message()),
+              HasSubstr("--expert_memory=auto: is for CPUs and --placement=static"));
+  config_.device = "cpu";
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
 }
 
 // Values that a local worker would refuse at each start are refused here.
 TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   config_.experts.policy = "lru";
-  EXPECT_EQ(std::string(config_.Finish().message()), "--expert_policy=lru: is for --expert_budget, which is not given");
+  EXPECT_EQ(std::string(config_.Finish().message()), "--expert_policy=lru: is for --expert_memory, which is not given");
   config_.experts.budget = "50%";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.experts.policy = "best";
   config_.experts.copy_bytes_per_second = -1;
-  config_.experts.file_dir = "";
   EXPECT_EQ(std::string(config_.Finish().message()),
             "--expert_policy=best: must be auto, expected_use, lru, lfu or static\n"
-            "--expert_file_dir: missing; name a directory\n"
             "--expert_copy_bytes_per_second=-1: must not be negative or endless");
   config_.experts = {};
   config_.experts.copy_bytes_per_second = std::numeric_limits<double>::quiet_NaN();
@@ -260,8 +263,8 @@ TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {
   config_.experts.file_dir = "/elsewhere";
   config_.experts.copy_bytes_per_second = 1e9;
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--expert_file_dir=/elsewhere: is for --expert_budget, or for a --placement other than static\n"
-            "--expert_copy_bytes_per_second=1e+09: is for --expert_budget, or for a --placement other than static");
+            "--expert_file_dir=/elsewhere: is for --expert_memory, or for a --placement other than static\n"
+            "--expert_copy_bytes_per_second=1e+09: is for --expert_memory, or for a --placement other than static");
   config_.experts.budget = "50%";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.experts.budget = "";
@@ -285,7 +288,7 @@ TEST_F(ConfigTest, ColdExpertsOnTheHostAreOfGpusWithABudgetAndMayChangeBits) {
   config_.experts.cold = "host";
   EXPECT_EQ(std::string(config_.Finish().message()),
             "--cold_experts=host: is for GPUs, but --device=cpu\n"
-            "--cold_experts=host: is for --expert_budget, which is not given");
+            "--cold_experts=host: is for --expert_memory, which is not given");
   config_.device = "cuda";
   config_.experts.budget = "25%";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();

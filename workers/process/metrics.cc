@@ -64,6 +64,8 @@ constexpr Row<prometheus::Counter> kCounters[] = {
     {"switchyard_worker_expert_wasted_total", "Prefetched experts that went before a layer needed them.",
      &M::expert_wasted},
     {"switchyard_worker_expert_copied_bytes_total", "Bytes of experts that were copied.", &M::expert_copied_bytes},
+    {"switchyard_worker_expert_copy_seconds_total", "Seconds in which bytes of experts were on their way.",
+     &M::expert_copy_seconds},
     {"switchyard_worker_expert_failed_copies_total",
      "Copies for an expert budget that failed, or brought other bytes than the expert file was made with.",
      &M::expert_failed_copies},
@@ -175,7 +177,7 @@ WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry
   estimate_off_ = family("switchyard_worker_estimate_off_layers",
                          "MoE layers in which an estimator is switched off, as it was worse than marginal.");
   copy_path_ = family("switchyard_worker_expert_copy_path",
-                      "1 for the way in which a GPU's experts come from the host's memory (server/README.md).");
+                      "1 for the way in which experts come to a GPU, or from a disk (server/README.md).");
   rank->Set(-1);
 }
 
@@ -226,9 +228,9 @@ int WorkerMetrics::Expose(const std::string& host, int port) {
 }
 
 void WorkerMetrics::ObserveCopyPath(moe::CopyPath now) {
-  if (now == moe::CopyPath::kMemory) return;  // no experts are copied, or not to a GPU
-  for (const moe::CopyPath path :
-       {moe::CopyPath::kRegisteredReadOnly, moe::CopyPath::kRegistered, moe::CopyPath::kPinnedPieces}) {
+  if (now == moe::CopyPath::kMemory) return;  // no experts are copied, or from memory to memory
+  for (const moe::CopyPath path : {moe::CopyPath::kRegisteredReadOnly, moe::CopyPath::kRegistered,
+                                   moe::CopyPath::kPinnedPieces, moe::CopyPath::kDisk, moe::CopyPath::kDiskCached}) {
     copy_path_->Add({{"path", moe::CopyPathName(path)}}).Set(path == now ? 1 : 0);
   }
 }
@@ -245,6 +247,7 @@ void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::E
   Add(expert_prefetched, reported->prefetched, now.prefetched);
   Add(expert_wasted, reported->wasted, now.wasted);
   Add(expert_copied_bytes, reported->copied_bytes, now.copied_bytes);
+  Add(expert_copy_seconds, reported->copy_seconds, now.copy_seconds);
   Add(expert_failed_copies, reported->failed, now.failed);
   Add(expert_wait_seconds, reported->wait_seconds, now.wait_seconds);
   Add(expert_plan_seconds, reported->plan_seconds, now.plan_seconds);

@@ -84,6 +84,7 @@ class WorkerMetrics {
   prometheus::Counter* expert_prefetched = nullptr;
   prometheus::Counter* expert_wasted = nullptr;
   prometheus::Counter* expert_copied_bytes = nullptr;
+  prometheus::Counter* expert_copy_seconds = nullptr;
   prometheus::Counter* expert_failed_copies = nullptr;
   prometheus::Counter* expert_wait_seconds = nullptr;
   prometheus::Counter* expert_plan_seconds = nullptr;

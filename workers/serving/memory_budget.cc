@@ -25,7 +25,7 @@ bool IsSize(const std::string& text, int64_t* bytes) { return absl::SimpleAtoi(t
 MemoryBudget SharePool(int rank, const MemoryPool& pool, absl::Span<const MemoryClaim> claims) {
   MemoryBudget budget = {.available = pool.available_bytes, .limit = pool.limit};
   const MemoryClaim& mine = claims[static_cast<size_t>(rank)];
-  int64_t need = mine.to_come, caches = mine.cache_bytes;
+  int64_t need = mine.to_come, caches = mine.cache_bytes, takers = mine.takes_rest ? 1 : 0;
   for (size_t r = 0; r < claims.size(); ++r) {
     if (static_cast<int>(r) == rank || pool.name.empty()) continue;
     const auto same = std::find_if(claims[r].pools.begin(), claims[r].pools.end(),
@@ -35,11 +35,13 @@ MemoryBudget SharePool(int rank, const MemoryPool& pool, absl::Span<const Memory
     budget.others_need = Add(budget.others_need, claims[r].to_come);
     need = Add(need, claims[r].to_come);
     caches = Add(caches, claims[r].cache_bytes);
+    takers += claims[r].takes_rest ? 1 : 0;
     // Ranks looked one after another.  The least of what they saw is the same number for all of them.
     if (same->available_bytes >= budget.available) continue;
     budget.available = same->available_bytes;
     budget.limit = same->limit;
   }
+  budget.rest = std::max<int64_t>(0, budget.available - need) / std::max<int64_t>(1, takers);
   if (budget.workers > 1) {
     budget.cache_room = std::max<int64_t>(0, Add(budget.available, caches) - need) / budget.workers;
   }
@@ -49,7 +51,7 @@ MemoryBudget SharePool(int rank, const MemoryPool& pool, absl::Span<const Memory
 }  // namespace
 
 std::string EncodeClaim(const MemoryClaim& claim) {
-  std::string text = absl::StrCat(claim.to_come, "\n", claim.cache_bytes);
+  std::string text = absl::StrCat(claim.to_come, "\n", claim.cache_bytes, "\n", claim.takes_rest ? 1 : 0);
   for (const MemoryPool& pool : claim.pools) {
     absl::StrAppend(&text, "\n", pool.available_bytes, "\n", pool.name, "\n", pool.limit);
   }
@@ -59,15 +61,17 @@ std::string EncodeClaim(const MemoryClaim& claim) {
 absl::StatusOr<MemoryClaim> DecodeClaim(absl::string_view text) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n');
   MemoryClaim claim;
-  bool fits = lines.size() >= 5 && lines.size() % 3 == 2 && IsSize(lines[0], &claim.to_come) &&
-              IsSize(lines[1], &claim.cache_bytes);
-  for (size_t i = 2; fits && i < lines.size(); i += 3) {
+  int64_t takes_rest = 0;
+  bool fits = lines.size() >= 6 && lines.size() % 3 == 0 && IsSize(lines[0], &claim.to_come) &&
+              IsSize(lines[1], &claim.cache_bytes) && IsSize(lines[2], &takes_rest) && takes_rest <= 1;
+  claim.takes_rest = takes_rest == 1;
+  for (size_t i = 3; fits && i < lines.size(); i += 3) {
     MemoryPool& pool = claim.pools.emplace_back();
     fits = IsSize(lines[i], &pool.available_bytes);
     pool.name = lines[i + 1];
     pool.limit = lines[i + 2];
   }
-  if (!fits) return absl::InvalidArgumentError("a rank's claim to memory is not two numbers, and three lines a pool");
+  if (!fits) return absl::InvalidArgumentError("a rank's claim to memory is not three numbers, and three lines a pool");
   return claim;
 }
 
@@ -75,19 +79,21 @@ std::string MemoryBudget::ToString() const {
   if (workers == 1) return absl::StrCat(": ", limit);
   return absl::StrCat(": ", limit, ", and ", workers, " workers share what is left, of which the other ", workers - 1,
                       workers == 2 ? " needs " : " need ", others_need,
-                      " bytes; start fewer of them here, raise that limit, or give --expert_budget");
+                      " bytes; start fewer of them here, raise that limit, or give --expert_memory");
 }
 
 MemoryBudget ShareMemory(int rank, absl::Span<const MemoryClaim> claims) {
   const std::vector<MemoryPool>& mine = claims[static_cast<size_t>(rank)].pools;
   MemoryBudget budget = SharePool(rank, mine.front(), claims);
-  int64_t cache_room = budget.cache_room;
+  int64_t cache_room = budget.cache_room, rest = budget.rest;
   for (const MemoryPool& pool : mine) {
     MemoryBudget each = SharePool(rank, pool, claims);
     cache_room = std::min(cache_room, each.cache_room);
+    rest = std::min(rest, each.rest);
     if (each.own_bytes() < budget.own_bytes()) budget = std::move(each);
   }
   budget.cache_room = cache_room;
+  budget.rest = rest;
   return budget;
 }
 

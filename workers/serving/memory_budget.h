@@ -23,6 +23,7 @@ struct MemoryClaim {
   std::vector<MemoryPool> pools;  // that it takes from, as it sees them while nobody loads; one at least
   int64_t to_come = 0;            // bytes that it will take beside what it has: weights, slots, KV cache
   int64_t cache_bytes = 0;        // of its KV cache where it has one, taken or to come
+  bool takes_rest = false;        // it takes of what is left once all claims are met
 };
 
 std::string EncodeClaim(const MemoryClaim& claim);
@@ -36,6 +37,9 @@ struct MemoryBudget {
   int64_t others_need = 0;  // bytes
   // The least over all shared pools of what is left for this rank's KV cache, in equal parts, once all claims are met.
   int64_t cache_room = std::numeric_limits<int64_t>::max();
+
+  // The same for each rank that takes of the rest, before any cache.
+  int64_t rest = std::numeric_limits<int64_t>::max();
 
   int64_t own_bytes() const { return available - others_need; }
   // For messages: where own_bytes comes from, and what to do; begins with ": ".

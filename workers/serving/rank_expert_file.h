@@ -24,28 +24,38 @@ struct RankExpertFileInput {
   std::string weights;                                 // what reports them from others
   DType dtype = DType::kBf16;
   int num_threads = 1;
-  std::string dir = "/dev/shm";
+  std::string dir = {};           // empty: in memory, or the user's cache for a file that may be larger than that
   int64_t available_bytes = 0;    // of memory, if the file has to be built there
   Device device = Device::Cpu();  // where the experts compute
+  // > 0: slots on the host hold a part of the experts, so that on a disk the file need not be mapped and may be larger
+  // than memory; it is built there through so much memory, which the slots take later.
+  int64_t staging_bytes = 0;
 };
 
 // As the device's products take them.
 moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, DeviceKind device);
 
-// Opens the file, building it if nobody has.  Blocks; progress as ExpertFile's.
+// Opens the file, building it if nobody has; not mapped, if it may be on a disk and its directory is.  Blocks; progress
+// as ExpertFile's.
 // Errors: InvalidArgument (a directory that cannot be used), the file's, the loader's.
 absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
                                                                     moe::ExpertFile::Progress progress);
 
 // Makes the copier from the file, which must stay, into slots on the input's device.  On a device it pins the file,
-// where it can.  Errors: the device's.
+// where it can.  Errors: the device's, DirectReader's.
 absl::StatusOr<std::unique_ptr<moe::ExpertCopier>> CopierFrom(const moe::ExpertFile& file, Device device);
 
-// How long filling a rank's slots may take when it begins.
-inline constexpr absl::Duration kExpertFillLimit = absl::Minutes(10);
+// How long filling slots of so many bytes may take when a rank begins: 10 minutes, and more for a slow disk.
+inline absl::Duration ExpertFillLimit(int64_t bytes) {
+  return absl::Minutes(10) + absl::Seconds(static_cast<double>(bytes) / 10e6);
+}
 
-// Bytes of a chunk of a copy: a part of an expert, a multiple of 64.
-int64_t CopyChunkBytes(const moe::PackedExpert& expert);
-inline constexpr int32_t kChunksPerCopy = 4;  // at least
+// Bytes a second that the copier, which nobody uses yet, brings to the host's memory: of some experts of the file, in a
+// fraction of a second.  Errors: the copier's.
+absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::PackedExpert& expert,
+                                       moe::ExpertCopier* copier);
+
+// Pieces of an expert at least, where it is large enough.
+inline constexpr int32_t kChunksPerCopy = 4;
 
 }  // namespace switchyard::worker

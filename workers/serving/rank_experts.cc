@@ -11,6 +11,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
+#include "workers/moe/experts/direct_reader.h"
 
 namespace switchyard::worker {
 namespace {
@@ -31,6 +32,10 @@ Rates RatesOf(DeviceKind device, int threads) {
 
 // Some tens of passes: long enough for a median, soon enough for the policy to go by it.
 constexpr int kMeasuredGates = 512;
+
+// Pieces of a copy as policies count them, at most: they count one by one.
+constexpr int64_t kMostChunks = 8;
+constexpr int64_t kLeastStaging = 64 << 20, kMostStaging = 512 << 20;
 
 // The nanoseconds that the amount takes.
 int64_t Ticks(double amount, double per_second) {
@@ -62,56 +67,80 @@ std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const 
 
 absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, const model::ModelConfig& config,
                                 DType dtype, DeviceKind device, int64_t experts_per_layer) {
+  const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, experts_per_layer));
+  if (options.automatic()) return static_cast<int>(least);
   ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
   const int64_t expert_bytes = PackedExpertOf(config, dtype, device).bytes;
   const int64_t all = experts_per_layer * config.num_moe_layers();
   // Never more than there are experts to hold, whatever spare slots a placement counts.
   const int64_t slots = std::min(share.PartsOf(all, expert_bytes), config.num_experts * config.num_moe_layers());
-  const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, experts_per_layer));
   if (slots >= least) return static_cast<int>(slots);
-  return absl::InvalidArgumentError(absl::StrCat("--expert_budget=", options.budget, ": holds ", slots,
+  return absl::InvalidArgumentError(absl::StrCat("--expert_memory=", options.budget, ": holds ", slots,
                                                  " of this worker's ", all, " experts of ", expert_bytes,
                                                  " bytes; at least ", least, " must fit, a token's ", config.top_k,
                                                  " and one that is copied: ", least * expert_bytes, " bytes"));
+}
+
+absl::StatusOr<std::unique_ptr<moe::ExpertStore>> RankExperts::MakeStore(const RankExpertsInput& input, int slots,
+                                                                         double* copied_bytes) {
+  const Device device = input.file.device;
+  const moe::ExpertFile* const file = file_.get();
+  moe::ExpertStoreOptions options;
+  options.expert = PackedExpertOf(*input.file.config, input.file.dtype, device.kind);
+  options.num_slots = slots;
+  options.device = device;
+  options.bytes_per_second = input.options.copy_bytes_per_second;
+  options.chunk_bytes = file->piece_bytes();
+  if (file->mapped()) {
+    options.source = [file](const moe::ExpertId& id) { return file->At(id.layer, id.expert); };
+  } else {
+    options.slot_alignment = moe::kDirectAlignment;
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertCopier> plain, CopierFrom(*file, device));
+  const auto checksum = [file](const moe::ExpertId& id, int64_t offset) {
+    return file->checksum_of_piece(id.layer, id.expert, offset);
+  };
+  auto summed = std::make_unique<moe::SummedCopier>(
+      moe::SummedCopierOptions{.slots_on_host = device.is_cpu(), .checksum = checksum}, std::move(plain));
+  summed_ = summed.get();
+  *copied_bytes = RatesOf(device.kind, 1).copied_bytes;
+  if (!file->mapped()) {
+    const absl::StatusOr<double> rate = MeasureCopyRate(*file, options.expert, summed.get());
+    if (summed->found_damage()) file->Discard();
+    RETURN_IF_ERROR(rate.status());
+    *copied_bytes = *rate;
+    LogInfo("experts: ", file->path(), " gives ", static_cast<int64_t>(*rate / 1e6), " MB/s");
+  }
+  if (options.bytes_per_second > 0) *copied_bytes = options.bytes_per_second;
+  auto copier = std::make_unique<moe::TimedCopier>(std::move(summed));
+  copier_ = copier.get();
+  return moe::ExpertStore::Create(std::move(options), std::move(copier));
 }
 
 absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExpertsInput& input,
                                                                moe::ExpertFile::Progress progress) {
   const model::ModelConfig& config = *input.file.config;
   const Device device = input.file.device;
-  const moe::PackedExpert packed = PackedExpertOf(config, input.file.dtype, device.kind);
   ASSIGN_OR_RETURN(const int slots,
                    ExpertSlots(input.options, config, input.file.dtype, device.kind, input.experts_per_layer));
   auto experts = std::unique_ptr<RankExperts>(new RankExperts());
-  ASSIGN_OR_RETURN(experts->file_, OpenRankExpertFile(input.file, progress));
-  moe::ExpertStoreOptions store_options;
-  store_options.expert = packed;
-  store_options.num_slots = slots;
-  store_options.device = device;
-  store_options.bytes_per_second = input.options.copy_bytes_per_second;
-  store_options.chunk_bytes = CopyChunkBytes(packed);
-  store_options.source = [file = experts->file_.get()](const moe::ExpertId& id) {
-    return file->At(id.layer, id.expert);
-  };
-  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertCopier> plain, CopierFrom(*experts->file_, device));
-  auto summed = std::make_unique<moe::SummedCopier>(
-      moe::SummedCopierOptions{
-          .expert_bytes = packed.bytes,
-          .slots_on_host = device.is_cpu(),
-          .checksum =
-              [file = experts->file_.get()](const moe::ExpertId& id) { return file->checksum(id.layer, id.expert); }},
-      std::move(plain));
-  experts->summed_ = summed.get();
-  auto copier = std::make_unique<moe::TimedCopier>(std::move(summed));
-  experts->copier_ = copier.get();
-  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertStore> store, moe::ExpertStore::Create(store_options, std::move(copier)));
-  const auto bytes = static_cast<double>(packed.bytes);
+  RankExpertFileInput file_input = input.file;
+  const int64_t slot_bytes = slots * PackedExpertOf(config, input.file.dtype, device.kind).bytes;
+  if (device.is_cpu()) file_input.staging_bytes = std::clamp(slot_bytes / 2, kLeastStaging, kMostStaging);
+  ASSIGN_OR_RETURN(experts->file_, OpenRankExpertFile(file_input, progress));
+  double copied_bytes = 0;
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertStore> store, experts->MakeStore(input, slots, &copied_bytes));
+  const int64_t expert_bytes = store->expert_bytes();
+  const auto bytes = static_cast<double>(expert_bytes);
   const Rates rates = RatesOf(device.kind, input.file.num_threads);
-  const double copied = store_options.bytes_per_second > 0 ? store_options.bytes_per_second : rates.copied_bytes;
-  const int64_t chunk_ticks = Ticks(bytes / kChunksPerCopy, copied);
+  const int64_t piece = experts->file_->piece_bytes();
+  const auto chunks = static_cast<int32_t>(std::clamp<int64_t>((expert_bytes + piece - 1) / piece, 1, kMostChunks));
+  const int64_t chunk_ticks = Ticks(bytes / chunks, copied_bytes);
   moe::ExpertOffloadOptions options;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.experts = input.experts;
+  options.token_uses =
+      static_cast<int>(std::max<int64_t>(1, config.top_k * input.experts_per_layer / config.num_experts));
   for (size_t at = 0; at < input.popularity.size(); at += static_cast<size_t>(config.num_experts)) {
     for (const int32_t expert : input.experts)
       options.popularity.push_back(input.popularity[at + static_cast<size_t>(expert)]);
@@ -121,14 +150,14 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   options.first_gate_ticks =
       Ticks(static_cast<double>(BytesBeforeFirstGate(config, input.file.dtype)), rates.memory_bytes);
   options.measured_gates = kMeasuredGates;
-  options.make_policy = [name = input.options.policy, chunk_ticks](const offload::OffloadShape& shape,
-                                                                   absl::Span<const int64_t> popularity) {
-    const offload::CopyCost cost = {.copy_ticks = chunk_ticks * kChunksPerCopy, .chunks_per_copy = kChunksPerCopy};
+  options.make_policy = [name = input.options.policy, chunk_ticks, chunks](const offload::OffloadShape& shape,
+                                                                           absl::Span<const int64_t> popularity) {
+    const offload::CopyCost cost = {.copy_ticks = chunk_ticks * chunks, .chunks_per_copy = chunks};
     return MakePolicy(name, shape, cost, popularity);
   };
   ASSIGN_OR_RETURN(experts->offload_, moe::ExpertOffload::Create(std::move(options), std::move(store)));
   if (input.options.cold_on_host()) RETURN_IF_ERROR(experts->MakeCold(input, progress));
-  LogInfo("experts: ", slots, " slots of ", packed.bytes >> 10, " KiB for ",
+  LogInfo("experts: ", slots, " slots of ", expert_bytes >> 10, " KiB for ",
           input.experts_per_layer * config.num_moe_layers(), ", policy ", input.options.policy, ", from ",
           experts->file_->path(), experts->file_->built() ? " (built now)" : "");
   return experts;
@@ -167,7 +196,7 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFil
 absl::Status RankExperts::Fill(moe::ExpertOffload::Progress progress) {
   std::vector<moe::ExpertHosting> here(static_cast<size_t>(offload_->num_layers()) * offload_->experts().size(),
                                        moe::ExpertHosting::kHere);
-  return offload_->Fill(std::move(here), absl::Now() + kExpertFillLimit, progress);
+  return offload_->Fill(std::move(here), absl::Now() + ExpertFillLimit(slot_bytes()), progress);
 }
 
 }  // namespace switchyard::worker

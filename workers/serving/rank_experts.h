@@ -1,4 +1,4 @@
-// A worker's experts under --expert_budget: the machine's expert file, the rank's slots, and the policy that fills
+// A worker's experts under --expert_memory: the machine's expert file, the rank's slots, and the policy that fills
 // them; with or without a placement that changes which experts it has (rank_placement.h).
 #pragma once
 
@@ -20,9 +20,9 @@
 
 namespace switchyard::worker {
 
-// Slots of a rank that has so many experts of each layer, replicas among them.  InvalidArgument: too few, with what
-// must fit: a token's experts and one that is copied while they compute.  REQUIRES: checked options, a model with
-// experts.
+// Slots of a rank that has so many experts of each layer, replicas among them; of an automatic budget the least there
+// may be.  InvalidArgument: too few, with what must fit: a token's experts and one that is copied while they compute.
+// REQUIRES: checked options, a model with experts.
 absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, const model::ModelConfig& config,
                                 DType dtype, DeviceKind device, int64_t experts_per_layer);
 
@@ -57,11 +57,18 @@ class RankExperts {
   // With all of the model's experts.
   const moe::ExpertFile& file() const { return *file_; }
   int64_t slot_bytes() const { return offload_->store().bytes(); }
-  moe::ExpertOffloadCounters counters() const { return offload_->counters(); }
+  moe::ExpertOffloadCounters counters() const {
+    moe::ExpertOffloadCounters counters = offload_->counters();
+    counters.copy_seconds = copier_->seconds();
+    return counters;
+  }
   moe::ColdCounters cold_counters() const { return cold_ == nullptr ? moe::ColdCounters() : cold_->counters(); }
 
  private:
   RankExperts() = default;
+  // From the file; copied_bytes: a second.
+  absl::StatusOr<std::unique_ptr<moe::ExpertStore>> MakeStore(const RankExpertsInput& input, int slots,
+                                                              double* copied_bytes);
   // Cold experts on the host, from a file in its own form.
   absl::Status MakeCold(const RankExpertsInput& input, moe::ExpertFile::Progress progress);
 

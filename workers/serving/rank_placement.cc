@@ -71,7 +71,7 @@ absl::Status RankPlacement::MakeSlots(const RankPlacementInput& input, moe::Expe
   options.num_experts = num_experts_;
   ASSIGN_OR_RETURN(options.num_slots, PlacedSlots(input));
   options.expert = PackedExpertOf(config, input.file.dtype, input.file.device.kind);
-  options.chunk_bytes = CopyChunkBytes(options.expert);
+  options.chunk_bytes = file_->piece_bytes();
   options.bytes_per_second = input.experts.copy_bytes_per_second;
   options.source = [file = file_.get()](int layer, int expert) { return file->At(layer, expert); };
   options.checksum = [file = file_.get()](int layer, int expert) { return file->checksum(layer, expert); };
@@ -130,7 +130,7 @@ absl::Status RankPlacement::Begin(const placement::GroupPlacement& placement, mo
   options.experts = slots_;
   if (table_ != nullptr) table_->BeginWith(InMemory(placement));
   ASSIGN_OR_RETURN(std::unique_ptr<moe::PerStepBalancer> balancer, moe::PerStepBalancer::Create(std::move(options)));
-  RETURN_IF_ERROR(slots_->Fill(balancer->ExpertsHere(), absl::Now() + kExpertFillLimit, progress));
+  RETURN_IF_ERROR(slots_->Fill(balancer->ExpertsHere(), absl::Now() + ExpertFillLimit(slot_bytes()), progress));
   balancer_ = std::move(balancer);
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
 // A worker's experts under --placement=MODE: the machine's expert file, the rank's slots, and the group's load
-// balancer.  With --expert_budget, too, slots for a part of them, which a cache policy fills
+// balancer.  With --expert_memory, too, slots for a part of them, which a cache policy fills
 // (workers/moe/placement/cached_expert_host.h).
 //
 // Slots stay from group to group; what the next one wants and is not there is copied when it begins.

@@ -55,7 +55,8 @@ Worker::Worker(WorkerOptions options, model::ModelConfig config, std::optional<c
     : options_(std::move(options)),
       config_(std::move(config)),
       checkpoint_(std::move(checkpoint)),
-      pool_(options_.threads) {}
+      pool_(options_.threads),
+      expert_budget_(options_.experts) {}
 
 Worker::~Worker() { Leave(); }
 
@@ -85,6 +86,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
     RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
   const WorkerOptions& made = worker->options_;
   RETURN_IF_ERROR(offload::CheckColdExperts(made.experts, made.device.is_cpu(), made.deterministic));
+  if (made.experts.automatic() && !made.device.is_cpu())
+    return absl::InvalidArgumentError("--expert_memory=auto: is for CPUs; give a share or a size");
   RETURN_IF_ERROR(worker->OpenDevice());
   return worker;
 }

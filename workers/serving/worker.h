@@ -79,7 +79,7 @@ class Worker final : public PlacementHost {
   // Memory that weights and cache may take: the machine's or the device's.
   int64_t memory_bytes() const;
   const std::string& weights_hash() const { return weights_hash_; }
-  const offload::ExpertBudgetOptions& expert_budget() const { return options_.experts; }
+  const offload::ExpertBudgetOptions& expert_budget() const { return expert_budget_; }
 
   // Takes the assignment: loads weights if this assignment's are not there, makes the KV cache, meets the others, and
   // captures graphs with them.
@@ -138,7 +138,7 @@ class Worker final : public PlacementHost {
   absl::Status OpenDevice();
   // A step that is observed while it runs cannot be recorded, nor one that the host plans layer by layer.
   bool uses_graphs() const {
-    return options_.graphs && options_.experts.empty() && !ForecastsAnyway(options_.forecast) &&
+    return options_.graphs && expert_budget_.empty() && !ForecastsAnyway(options_.forecast) &&
            !EnvBool("SY_SYNC_OPS") && !EnvBool("SY_CHECK_NAN");
   }
   Stream stream();
@@ -194,6 +194,8 @@ class Worker final : public PlacementHost {
   model::TensorSums weight_sums_;  // of what all ranks have
   model::TensorSums expert_sums_;  // by layer, of the expert file where there is one
   MemoryBudget budget_;            // of the host's memory, since the assignment was taken
+  // The options', with what an automatic one came to since the assignment was taken.
+  offload::ExpertBudgetOptions expert_budget_;
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
   fleet::EngineSettings loaded_settings_;

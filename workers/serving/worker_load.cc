@@ -24,6 +24,10 @@ namespace {
 // The share of the host's memory available after loading that the KV cache gets if no size is given.
 constexpr double kKvMemoryFraction = 0.25;
 
+// The share that experts get of what is available beside other weights, if their memory is to be as much as there is:
+// the rest is for what nobody counts, and for the KV cache where its size is not given.
+constexpr double kExpertMemoryFraction = 0.9, kExpertMemoryFractionBesideCache = 0.7;
+
 moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
   return moe::ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
 }
@@ -57,7 +61,7 @@ RankPlacementInput Worker::PlacementInput(const fleet::RankAssignment& assignmen
           .settings = settings.placement,
           .rank = assignment.rank,
           .world = assignment.world,
-          .experts = options_.experts};
+          .experts = expert_budget_};
 }
 
 absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& assignment,
@@ -69,9 +73,9 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
   }
   if (settings.placement.mode != placement::PlacementMode::kStatic) {
     ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(PlacementInput(assignment, settings)));
-  } else if (!options_.experts.empty() && need.experts_per_layer > 0) {
+  } else if (!expert_budget_.empty() && need.experts_per_layer > 0) {
     ASSIGN_OR_RETURN(need.expert_slots,
-                     ExpertSlots(options_.experts, config_, dtype_, options_.device.kind, need.experts_per_layer));
+                     ExpertSlots(expert_budget_, config_, dtype_, options_.device.kind, need.experts_per_layer));
   }
   return need;
 }
@@ -85,16 +89,26 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
   // No worker looks at what is available while another still holds what it is about to give back.
   const absl::Time deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
   RETURN_IF_ERROR(AwaitUnloaded(assignment.rank, assignment.world, store, deadline));
+  const bool loaded = HasLoaded(assignment, settings);
+  if (!loaded) expert_budget_ = options_.experts;
   MemoryClaim claim = {.pools = options_.memory().pools};
   if (runner_ != nullptr) claim.cache_bytes = runner_->cache_bytes();
-  if (HasLoaded(assignment, settings)) {
+  if (loaded) {
     // The cache takes memory as it is used; weights have taken theirs.
     if (runner_ != nullptr) claim.to_come = claim.cache_bytes - runner_->resident_cache_bytes();
   } else {
     ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
     claim.to_come = static_cast<int64_t>(std::min<absl::int128>(model::MemoryBytes(config_, need), INT64_MAX));
   }
+  const bool chooses = !loaded && expert_budget_.automatic() && config_.num_experts > 0;
+  claim.takes_rest = chooses;
   ASSIGN_OR_RETURN(budget_, AgreeOnMemory(assignment.rank, assignment.world, claim, store, deadline));
+  if (!chooses) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const model::MemoryNeed least, NeedOf(assignment, settings));
+  const double share = settings.kv_cache_bytes > 0 ? kExpertMemoryFraction : kExpertMemoryFractionBesideCache;
+  const auto more = static_cast<int64_t>(share * static_cast<double>(budget_.rest));
+  expert_budget_.budget =
+      absl::StrCat(more + least.expert_slots * PackedExpertOf(config_, dtype_, options_.device.kind).bytes);
   return absl::OkStatus();
 }
 
@@ -109,7 +123,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   layout_ = LayoutOf(config_, assignment.world);
   const absl::Span<const int32_t> residents = layout_.Residents(assignment.rank);
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
-  const bool budget = !options_.experts.empty() && !load.residents.empty();
+  const bool budget = !expert_budget_.empty() && !load.residents.empty();
   const bool placed = settings.placement.mode != placement::PlacementMode::kStatic;
   ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
   int64_t host = budget_.own_bytes();
@@ -132,7 +146,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
     SumExpertFile(placement_->file());
   } else if (budget) {
     RankExpertsInput input = {.file = ExpertFileInput(host),
-                              .options = options_.experts,
+                              .options = expert_budget_,
                               .experts = load.residents,
                               .experts_per_layer = need.experts_per_layer};
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
@@ -159,7 +173,7 @@ void Worker::SumExpertFile(const moe::ExpertFile& file) {
 }
 
 absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
-  if (options_.experts.empty()) return std::vector<int64_t>();
+  if (expert_budget_.empty()) return std::vector<int64_t>();
   if (learned_.has_value()) return popularity::ProfiledShares(learned_->all);
   if (options_.forecast.profile.empty()) return std::vector<int64_t>();
   ASSIGN_OR_RETURN(const popularity::ProfileBundle bundle, ReadProfile(options_.forecast, weights_hash_));
@@ -168,6 +182,10 @@ absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
 
 absl::Status Worker::CheckPlacement(const placement::PlacementSettings& placement, int world) const {
   if (placement.mode == placement::PlacementMode::kStatic) return absl::OkStatus();
+  if (options_.experts.automatic()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--expert_memory=auto: is for --placement=static, not ", NameOf(placement.mode)));
+  }
   if (config_.num_moe_layers() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--placement=", NameOf(placement.mode), ": the model has no experts"));
@@ -182,7 +200,7 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   input.weights = checkpoint_.has_value() ? checkpoint_->Stamp() : weights_hash_;
   input.dtype = dtype_;
   input.num_threads = options_.threads;
-  input.dir = options_.experts.file_dir;
+  input.dir = expert_budget_.file_dir;
   input.available_bytes = available;
   input.device = options_.device;
   return input;

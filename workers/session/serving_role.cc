@@ -42,7 +42,7 @@ void ServingRole::Describe(fleet::WorkerInfo* out) const {
   out->isa = worker.isa();
   out->weights_hash = worker.weights_hash();
   DescribeModel(worker, out);
-  if (worker.expert_budget().empty()) return;
+  if (worker.expert_budget().empty() || worker.expert_budget().automatic()) return;
   const absl::StatusOr<MemoryShare> share = ParseMemoryShare(worker.expert_budget().budget);
   SY_CHECK(share.ok());  // the flags were checked
   out->expert_budget = *share;

@@ -175,7 +175,13 @@ absl::Status CheckWritableFolder(const std::string& name, const std::string& pat
 
 bool IsInMemory(const std::string& path) {
   struct statfs system = {};
-  return statfs(path.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
+  std::string at = path;
+  while (statfs(at.c_str(), &system) != 0) {
+    const size_t end = at.find_last_of('/');
+    if (errno != ENOENT || end == std::string::npos || end == 0) return false;
+    at.resize(end);
+  }
+  return system.f_type == TMPFS_MAGIC;
 }
 
 }  // namespace switchyard

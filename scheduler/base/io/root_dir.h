@@ -56,7 +56,7 @@ absl::Status CheckRootsApart(const std::string& a_name, const std::string& a, co
                              const std::string& b);
 // InvalidArgument "NAME=PATH: …" for what is no folder that this process may write into; OK where it is empty.
 absl::Status CheckWritableFolder(const std::string& name, const std::string& path);
-// Whether what is written there takes memory (tmpfs).
+// Whether what is written there, or will be once the folder is made, takes memory (tmpfs).
 bool IsInMemory(const std::string& path);
 
 }  // namespace switchyard

@@ -16,10 +16,13 @@ TEST(MemoryShareTest, IsAShareOrBytes) {
   EXPECT_EQ(ParseMemoryShare("1000")->PartsOf(64, 300), 3);
   EXPECT_EQ(ParseMemoryShare("1000")->PartsOf(2, 300), 2);
   EXPECT_EQ(ParseMemoryShare("1")->PartsOf(64, 300), 0);
+  EXPECT_EQ(ParseMemoryShare("3KiB")->bytes, 3 << 10);
+  EXPECT_EQ(ParseMemoryShare("6GiB")->bytes, int64_t{6} << 30);
 }
 
 TEST(MemoryShareTest, RefusesEverythingElse) {
-  for (const char* text : {"", "%", "0%", "101%", "-5%", "nan%", "inf%", "0", "-1", "1e9", "8GiB", "25 percent"}) {
+  for (const char* text :
+       {"", "%", "0%", "101%", "-5%", "nan%", "inf%", "0", "-1", "1e9", "8GB", "GiB", "9999999999GiB", "25 percent"}) {
     EXPECT_FALSE(ParseMemoryShare(text).ok()) << text;
   }
 }

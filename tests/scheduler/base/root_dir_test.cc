@@ -128,7 +128,7 @@ TEST_F(RootDirTest, FoldersThatCannotBeWrittenAreSaid) {
 
 TEST_F(RootDirTest, KnowsFoldersInMemory) {
   EXPECT_FALSE(IsInMemory("/proc"));
-  EXPECT_FALSE(IsInMemory(base_ + "/nowhere"));
+  EXPECT_EQ(IsInMemory(base_ + "/nowhere/yet"), IsInMemory(base_));
   std::ifstream mounts("/proc/mounts");
   std::string mounted;
   for (std::string device, path, type, rest; mounts >> device >> path >> type && std::getline(mounts, rest);) {
@@ -136,6 +136,7 @@ TEST_F(RootDirTest, KnowsFoldersInMemory) {
   }
   if (!mounted.empty()) {
     EXPECT_EQ(IsInMemory("/dev/shm"), mounted == "tmpfs");
+    EXPECT_EQ(IsInMemory("/dev/shm/nowhere/yet"), mounted == "tmpfs");
   }
 }
 

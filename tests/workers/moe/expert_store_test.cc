@@ -3,8 +3,10 @@
 
 #include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -27,10 +29,33 @@ constexpr int kLayers = 4;
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
+// Has several chunks under way, and moves a chunk's bytes only when it is over: the last started first, or any.
+class DeepCopier : public ExpertCopier {
+ public:
+  DeepCopier(CopyScript* script, bool last_first) : script_(script), last_first_(last_first) {}
+  int depth() const override { return 3; }
+  void Start(const ExpertChunk& chunk) override { under_way_.push_back(chunk); }
+  Finished Await() override {
+    const size_t i = last_first_ ? under_way_.size() - 1 : random_() % under_way_.size();
+    Finished finished = {under_way_[i], script_->Begin(under_way_[i])};
+    under_way_.erase(under_way_.begin() + static_cast<int64_t>(i));
+    if (finished.status.ok()) script_copier_.Copy(finished.chunk).IgnoreError();
+    return finished;
+  }
+
+ private:
+  CopyScript* const script_;
+  const bool last_first_;
+  std::mt19937 random_{5};
+  HostExpertCopier script_copier_;
+  std::vector<ExpertChunk> under_way_;
+};
+
 // A store over kLayers * kExperts experts whose bytes say which they are; chunks of a quarter of an expert.
 class ExpertStoreTest : public testing::Test {
  protected:
-  void Make(int num_slots, double bytes_per_second = 0) {
+  void Make(int num_slots, double bytes_per_second = 0, std::unique_ptr<ExpertCopier> copier = nullptr) {
+    if (copier == nullptr) copier = std::make_unique<FakeCopier>(&script_);
     store_.reset();
     ExpertStoreOptions options;
     options.expert = expert_;
@@ -38,7 +63,7 @@ class ExpertStoreTest : public testing::Test {
     options.chunk_bytes = expert_.bytes / 4;
     options.bytes_per_second = bytes_per_second;
     options.source = [this](const ExpertId& id) { return At(id); };
-    auto store = ExpertStore::Create(options, std::make_unique<test::FakeCopier>(&script_));
+    auto store = ExpertStore::Create(options, std::move(copier));
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
   }
@@ -142,6 +167,39 @@ TEST_F(ExpertStoreTest, DemandOvertakesPrefetchAtAChunk) {
   }
   order.resize(5);
   EXPECT_THAT(order, ElementsAre("1.0", "0.7", "0.7", "0.7", "0.7"));
+}
+
+TEST_F(ExpertStoreTest, ChunksOfAnEvictedCopyDoNotReachTheNextOne) {
+  Make(2, 0, std::make_unique<DeepCopier>(&script_, /*last_first=*/true));
+  script_.Hold();
+  ASSERT_TRUE(Demand({1, 0}, 0).ok());
+  ASSERT_TRUE(script_.AwaitBegun(1));  // three of its chunks are under way
+  ASSERT_TRUE(store_->Evict(0).ok());
+  ASSERT_TRUE(Demand({1, 1}, 0).ok());
+  ASSERT_TRUE(Demand({1, 2}, 1).ok());
+  script_.AllowAll();
+  const auto lease = store_->Acquire({ExpertId{1, 1}, ExpertId{1, 2}}, Soon());
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_TRUE(Holds(*lease, 0, {1, 1}));
+  EXPECT_TRUE(Holds(*lease, 1, {1, 2}));
+}
+
+TEST_F(ExpertStoreTest, OneOfSeveralChunksMayFail) {
+  Make(2, 0, std::make_unique<DeepCopier>(&script_, /*last_first=*/true));
+  script_.Hold();
+  script_.FailAt({1, 0}, expert_.bytes / 2, absl::DataLossError("page is gone"));
+  ASSERT_TRUE(Demand({1, 0}, 0).ok());
+  ASSERT_TRUE(Demand({1, 1}, 1).ok());
+  ASSERT_TRUE(script_.AwaitBegun(1));
+  script_.AllowAll();
+  EXPECT_EQ(store_->Acquire({ExpertId{1, 0}}, Soon()).status(), absl::DataLossError("page is gone"));
+  script_.Heal();
+  ASSERT_TRUE(Demand({1, 0}, 0).ok());
+  const auto lease = store_->Acquire({ExpertId{1, 0}, ExpertId{1, 1}}, Soon());
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_TRUE(Holds(*lease, 0, {1, 0}));
+  EXPECT_TRUE(Holds(*lease, 1, {1, 1}));
+  EXPECT_EQ(store_->counters().failed, 1);
 }
 
 TEST_F(ExpertStoreTest, WhoWaitsForAPrefetchHurriesIt) {
@@ -293,8 +351,12 @@ TEST_F(ExpertStoreTest, RefusesOptionsAndSlotsThatCannotBe) {
 }
 
 // Threads that acquire, evict and prefetch at random: what a lease shows is its expert, always.
-TEST_F(ExpertStoreTest, ManyThreadsUnderRandomDelays) {
-  Make(5);
+class RandomlyUsedStoreTest : public ExpertStoreTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(, RandomlyUsedStoreTest, testing::Bool(),
+                         [](const auto& param) { return param.param ? "SeveralChunksAtOnce" : "OneChunkAtATime"; });
+
+TEST_P(RandomlyUsedStoreTest, ManyThreadsUnderRandomDelays) {
+  Make(5, 0, GetParam() ? std::make_unique<DeepCopier>(&script_, /*last_first=*/false) : nullptr);
   script_.Delay(7, absl::Microseconds(60));
   script_.FailAt({3, 7}, 0, absl::DataLossError("always"));
   std::vector<std::thread> threads;

@@ -145,12 +145,12 @@ class FakeCopier : public moe::ExpertCopier {
   explicit FakeCopier(CopyScript* script,
                       std::unique_ptr<ExpertCopier> copier = std::make_unique<moe::HostExpertCopier>())
       : script_(script), copier_(std::move(copier)) {}
-  absl::Status Copy(const moe::ExpertChunk& chunk) override {
-    absl::Status status = script_->Begin(chunk);
-    if (status.ok()) status = copier_->Copy(chunk);
-    if (status.ok() && script_->TakeDamage(chunk)) chunk.to[0] ^= 1;
-    return status;
+  void Start(const moe::ExpertChunk& chunk) override {
+    finished_ = {chunk, script_->Begin(chunk)};
+    if (finished_.status.ok()) finished_.status = copier_->Copy(chunk);
+    if (finished_.status.ok() && script_->TakeDamage(chunk)) chunk.to[0] ^= 1;
   }
+  Finished Await() override { return std::move(finished_); }
   absl::StatusOr<const char*> ReadBack(const moe::ExpertChunk& chunk) override {
     if (chunk.from == nullptr) {
       if (const absl::Status found = script_->Look(); !found.ok()) return found;
@@ -161,6 +161,7 @@ class FakeCopier : public moe::ExpertCopier {
  private:
   CopyScript* const script_;
   const std::unique_ptr<ExpertCopier> copier_;
+  Finished finished_;
 };
 
 }  // namespace switchyard::test

@@ -10,8 +10,10 @@ namespace {
 
 class SecondFails : public HostExpertCopier {
  public:
-  absl::Status Copy(const ExpertChunk& chunk) override {
-    return ++copies_ == 2 ? absl::UnavailableError("gone") : HostExpertCopier::Copy(chunk);
+  Finished Await() override {
+    Finished finished = HostExpertCopier::Await();
+    if (++copies_ == 2) finished.status = absl::UnavailableError("gone");
+    return finished;
   }
 
  private:

@@ -242,7 +242,7 @@ TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
     absl::Status noticed;
     for (int64_t step = 1; noticed.ok() && step <= kTokens; ++step) noticed = Step(step);
     EXPECT_TRUE(absl::IsDataLoss(noticed)) << noticed;
-    EXPECT_THAT(std::string(noticed.message()), HasSubstr("its bytes have changed since the file was opened"));
+    EXPECT_THAT(std::string(noticed.message()), HasSubstr("have changed since the file was made"));
     EXPECT_THAT(std::string(noticed.message()), Not(HasSubstr(dir_.path()))) << "clients get it";
     EXPECT_GT(worker_->expert_counters().failed, 0);
     // As the next epoch's.
@@ -343,7 +343,7 @@ TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {
   const absl::Status joined =
       (*worker)->Join(assignment, "127.0.0.1", {.max_batched_tokens = 32, .max_model_len = 128}, &store, nullptr);
   EXPECT_TRUE(absl::IsInvalidArgument(joined)) << joined;
-  EXPECT_THAT(std::string(joined.message()), HasSubstr("--expert_budget=10%: holds 2 of this worker's 14 experts"));
+  EXPECT_THAT(std::string(joined.message()), HasSubstr("--expert_memory=10%: holds 2 of this worker's 14 experts"));
 }
 
 }  // namespace

@@ -9,12 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/workers/model/temp_dir.h"
 #include "workers/model/config/memory_plan.h"
+#include "workers/serving/rank_expert_file.h"
 #include "workers/serving/worker.h"
 
 namespace switchyard::worker {
@@ -49,6 +52,7 @@ class WorkerMemoryTest : public testing::Test {
   void Open(int rank) {
     WorkerOptions options;
     options.model_dir = kModel;
+    options.experts = experts_;
     options.memory = [this, rank] {
       const auto r = static_cast<size_t>(rank);
       if (looks_) looks_(rank);
@@ -104,6 +108,7 @@ class WorkerMemoryTest : public testing::Test {
   std::vector<int64_t> available_;   // [kWorld] bytes
   std::vector<std::string> groups_;  // [kWorld] that they are in
   int64_t on_machine_ = kPlenty;     // bytes
+  offload::ExpertBudgetOptions experts_;
   fleet::EngineSettings settings_;
   int64_t epoch_ = 0;
   bool cancels_ = true;
@@ -248,6 +253,51 @@ TEST_F(WorkerMemoryTest, CachesShareWhatIsLeft) {
   const int64_t block = model::KvBytesPerToken(worker.config(), worker.dtype()) * settings_.block_size;
   for (const auto& each : workers_) EXPECT_LE(each->num_kv_blocks() * block, room / 4 / kWorld);
   EXPECT_GT(worker.num_kv_blocks() * block, room / 4 / kWorld * 9 / 10);
+}
+
+TEST_F(WorkerMemoryTest, AutomaticExpertMemoryIsWhatTheyLeaveEachOther) {
+  const model::TempDir dir;
+  experts_.budget = "auto";
+  experts_.file_dir = dir.path();
+  ASSERT_NO_FATAL_FAILURE(OpenAll());
+  const model::ModelConfig config = workers_[0]->config();
+  const DType dtype = workers_[0]->dtype();
+  const int64_t expert_bytes = PackedExpertOf(config, dtype, DeviceKind::kCpu).bytes;
+  // Rank 0 has four of seven experts.
+  const auto slots_of = [&](int rank) { return std::min<int64_t>(config.top_k + 1, 4 - rank); };
+  const auto least_of = [&](int rank) {
+    model::MemoryNeed need = {.dtype = dtype, .kv_cache_bytes = settings_.kv_cache_bytes};
+    need.expert_slots = slots_of(rank);
+    return static_cast<int64_t>(model::MemoryBytes(config, need));
+  };
+  const int64_t least = least_of(0) + least_of(1);
+  for (const int64_t more : {int64_t{0}, 5 * expert_bytes}) {
+    SCOPED_TRACE(more);
+    available_.assign(kWorld, least + kWorld * more);
+    ASSERT_NO_FATAL_FAILURE(OpenAll());
+    EXPECT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
+    for (int rank = 0; rank < kWorld; ++rank) {
+      EXPECT_EQ(workers_[static_cast<size_t>(rank)]->expert_budget().budget,
+                absl::StrCat(slots_of(rank) * expert_bytes + static_cast<int64_t>(0.9 * static_cast<double>(more))));
+    }
+  }
+  // One that comes again beside one that stays gets what it had.
+  available_.assign(kWorld, least + kWorld * 5 * expert_bytes);
+  ASSERT_NO_FATAL_FAILURE(OpenAll());
+  EXPECT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  const std::string before = workers_[1]->expert_budget().budget;
+  LeaveAll();
+  ASSERT_NO_FATAL_FAILURE(Open(1));
+  available_.assign(kWorld, least_of(1) + 5 * expert_bytes + settings_.kv_cache_bytes);
+  EXPECT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
+  int64_t bytes_before = 0, bytes_now = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(before, &bytes_before));
+  ASSERT_TRUE(absl::SimpleAtoi(workers_[1]->expert_budget().budget, &bytes_now));
+  EXPECT_GE(bytes_now, bytes_before);
+  available_.assign(kWorld, least - 1);
+  cancels_ = false;
+  ASSERT_NO_FATAL_FAILURE(OpenAll());
+  for (const absl::Status& joined : Join()) EXPECT_TRUE(absl::IsResourceExhausted(joined)) << joined;
 }
 
 }  // namespace

@@ -334,7 +334,9 @@ absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelCo
   ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
                                                          {.place = std::move(place), .packing = options.device.kind}));
   ASSIGN_OR_RETURN(std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
-  std::erase_if(params, [](const Param& param) { return param.shard != Shard::kExpert; });
+  std::erase_if(params, [](const Param& param) {
+    return param.shard != Shard::kExpert || param.weight == nullptr || param.weight->bytes() == 0;
+  });
   return RunLoader(checkpoint, params, &options, nullptr);
 }
 

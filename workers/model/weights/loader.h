@@ -45,7 +45,7 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
                                          LoadOptions options);
 
 // Loads the routed experts of options.residents alone, packed for options.device but on the host, each to its place
-// (ExpertSpace).  After an error contents are undefined.
+// (ExpertSpace), unless that is null.  After an error contents are undefined.
 absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place);
 

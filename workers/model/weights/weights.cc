@@ -93,6 +93,7 @@ struct Allocator {
     const moe::PackedExpert packed(config.hidden, config.expert_intermediate, dtype, space.packing);
     const Device form = {.kind = space.packing};
     char* const memory = space.place(layer, expert);
+    if (memory == nullptr) return {};
     return {.gate_up = ops::Weight::Over(packed.gate_up, memory, true, form),
             .down = ops::Weight::Over(packed.down, memory + packed.down_offset, true, form)};
   }

@@ -65,7 +65,8 @@ struct ModelWeights {
 // Where the weights of routed experts go.
 struct ExpertSpace {
   bool none = false;  // nowhere: a store provides them
-  // Zeroed host memory for this expert's packed_expert.h; layer: among those with experts.  Null: memory of their own.
+  // Zeroed host memory for this expert's packed_expert.h; layer: among those with experts.  Null: memory of their own;
+  // a null place: this expert's weights stay empty.
   std::function<char*(int layer, int32_t expert)> place = nullptr;
   DeviceKind packing = DeviceKind::kCpu;  // their form at that place
 };

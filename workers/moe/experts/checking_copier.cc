@@ -42,11 +42,11 @@ bool CheckingCopier::WasDamaged(const ExpertId& id) const {
   return damaged_.contains(id);
 }
 
-absl::Status CheckingCopier::Copy(const ExpertChunk& chunk) {
-  absl::Status status = copier_->Copy(chunk);
-  if (status.ok()) status = CheckChunk(chunk);
-  NoteFailure(chunk, status);
-  return status;
+ExpertCopier::Finished CheckingCopier::Await() {
+  Finished finished = copier_->Await();
+  if (finished.status.ok()) finished.status = CheckChunk(finished.chunk);
+  NoteFailure(finished.chunk, finished.status);
+  return finished;
 }
 
 void CheckingCopier::Recheck(const ExpertChunk& chunk) { NoteFailure(chunk, CheckChunk(chunk)); }

@@ -43,7 +43,8 @@ class CheckingCopier : public ExpertCopier {
   bool WasDamaged(const ExpertId& id) const;
 
   CopyPath path() const override { return copier_->path(); }
-  absl::Status Copy(const ExpertChunk& chunk) override;
+  void Start(const ExpertChunk& chunk) override { copier_->Start(chunk); }
+  Finished Await() override;
   void Recheck(const ExpertChunk& chunk) override;
 
  private:

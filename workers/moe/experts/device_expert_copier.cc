@@ -44,11 +44,16 @@ CopyPath DeviceExpertCopier::path() const {
   return pin_->read_only() ? CopyPath::kRegisteredReadOnly : CopyPath::kRegistered;
 }
 
-absl::Status DeviceExpertCopier::CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) {
+void DeviceExpertCopier::Start(const ExpertChunk& chunk) { started_ = {chunk, Enqueue(chunk)}; }
+
+ExpertCopier::Finished DeviceExpertCopier::Await() {
+  if (started_.status.ok()) started_.status = Synchronize();
+  return std::move(started_);
+}
+
+absl::Status DeviceExpertCopier::Enqueue(const ExpertChunk& chunk) {
   if (chunk.after != nullptr) RETURN_IF_ERROR(queue_->WaitFor(*chunk.after));
-  RETURN_IF_ERROR(pin_ != nullptr ? queue_->Copy(chunk.to, chunk.from, chunk.bytes) : EnqueueByPieces(chunk));
-  beside();
-  return Await();
+  return pin_ != nullptr ? queue_->Copy(chunk.to, chunk.from, chunk.bytes) : EnqueueByPieces(chunk);
 }
 
 absl::Status DeviceExpertCopier::EnqueueByPieces(const ExpertChunk& chunk) {
@@ -65,14 +70,14 @@ absl::Status DeviceExpertCopier::EnqueueByPieces(const ExpertChunk& chunk) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceExpertCopier::Await() { return queue_->Synchronize(absl::Now() + kChunkLimit); }
+absl::Status DeviceExpertCopier::Synchronize() { return queue_->Synchronize(absl::Now() + kChunkLimit); }
 
 absl::StatusOr<const char*> DeviceExpertCopier::ReadBack(const ExpertChunk& chunk) {
   if (read_back_.bytes() < chunk.bytes) {
     ASSIGN_OR_RETURN(read_back_, PinnedBuffer::Allocate(chunk.bytes, queue_->device().kind));
   }
   RETURN_IF_ERROR(queue_->Copy(read_back_.data(), chunk.to, chunk.bytes));
-  RETURN_IF_ERROR(Await());
+  RETURN_IF_ERROR(Synchronize());
   return read_back_.data();
 }
 

@@ -10,7 +10,6 @@
 #include <memory>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/moe/experts/expert_copier.h"
@@ -33,10 +32,8 @@ class DeviceExpertCopier : public ExpertCopier {
   // Errors: Unimplemented (no such backend), ResourceExhausted, the device's.
   static absl::StatusOr<std::unique_ptr<DeviceExpertCopier>> Create(Device device, const ExpertSource& source);
 
-  absl::Status Copy(const ExpertChunk& chunk) override {
-    return CopyBeside(chunk, [] {});
-  }
-  absl::Status CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) override;
+  void Start(const ExpertChunk& chunk) override;
+  Finished Await() override;
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override;
   CopyPath path() const override;
 
@@ -47,11 +44,13 @@ class DeviceExpertCopier : public ExpertCopier {
   };
 
   explicit DeviceExpertCopier(std::unique_ptr<DeviceQueue> queue) : queue_(std::move(queue)) {}
+  absl::Status Enqueue(const ExpertChunk& chunk);
   absl::Status EnqueueByPieces(const ExpertChunk& chunk);
-  absl::Status Await();
+  absl::Status Synchronize();
 
   std::unique_ptr<HostPin> pin_;  // null: pieces_ are used
   std::array<Piece, 2> pieces_;
+  Finished started_;  // status: whether it could be enqueued
   PinnedBuffer read_back_;
   const std::unique_ptr<DeviceQueue> queue_;  // is destroyed first, and waits for work under way
 };

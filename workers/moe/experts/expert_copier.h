@@ -1,12 +1,11 @@
-// Interface that moves an expert's bytes into a slot, one chunk at a time: memory to memory here, over a device's queue
-// in device_expert_copier.h.  Called by an expert store's copy thread alone.
+// Interface that moves an expert's bytes into a slot in chunks: memory to memory here, over a device's queue in
+// device_expert_copier.h, from a disk in disk_expert_copier.h.  Called by an expert store's copy thread alone.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <memory>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/moe/experts/packed_expert.h"
@@ -19,7 +18,7 @@ struct ExpertChunk {
   int slot = 0;
   int64_t offset = 0;  // in the expert
   int64_t bytes = 0;
-  const char* from = nullptr;  // the host's
+  const char* from = nullptr;  // the host's; null where the copier itself knows the source
   char* to = nullptr;          // the slot's, on the store's device
   // The slot may be read until this has passed; may be null.  Set in an expert's first chunk.
   std::shared_ptr<const DeviceEvent> after = nullptr;
@@ -32,37 +31,53 @@ enum class CopyPath : uint8_t {
   kRegisteredReadOnly,  // a device reads them where they are; it could not write
   kRegistered,          // the same; it could
   kPinnedPieces,        // the host copies them to two small pinned pieces, from which a device reads them
+  kDisk,                // a disk writes them to slots in the host's memory, past the page cache
+  kDiskCached,          // the same through the page cache, where the file system cannot do without it
 };
-inline constexpr const char* kCopyPathNames[] = {"memory", "registered_read_only", "registered", "pinned_pieces"};
+inline constexpr const char* kCopyPathNames[] = {"memory", "registered_read_only", "registered", "pinned_pieces",
+                                                 "disk",   "disk_cached"};
 inline const char* CopyPathName(CopyPath path) { return kCopyPathNames[static_cast<int>(path)]; }
 
 class ExpertCopier {
  public:
+  // A chunk that is over.  An error fails the whole copy: its waiters get it.
+  struct Finished {
+    ExpertChunk chunk;
+    absl::Status status;
+  };
+
   virtual ~ExpertCopier() = default;
   virtual CopyPath path() const { return CopyPath::kMemory; }
-  // Blocks until the chunk is in the slot.  An error fails the whole copy: its waiters get it.
-  virtual absl::Status Copy(const ExpertChunk& chunk) = 0;
-  // The same; runs `beside` once the slot has the bytes, or while a device's queue moves them, unless there is an
-  // error.
-  virtual absl::Status CopyBeside(const ExpertChunk& chunk, absl::FunctionRef<void()> beside) {
-    absl::Status status = Copy(chunk);
-    if (status.ok()) beside();
-    return status;
-  }
-  // Looks at a slot's bytes after an earlier copy; chunks as Copy's, with null `from` and `after`.  The copier keeps
-  // errors.
+  // How many chunks may be under way at once.  They end in any order.
+  virtual int depth() const { return 1; }
+  // Begins to copy a chunk.  REQUIRES: fewer than depth() are under way.
+  virtual void Start(const ExpertChunk& chunk) = 0;
+  // Blocks until one of the chunks that were started is over.  REQUIRES: there is one.
+  virtual Finished Await() = 0;
+  // Looks at a slot's bytes after an earlier copy; chunks as Start's, with null `from` and `after`.  The copier keeps
+  // errors.  REQUIRES: no chunk is under way.
   virtual void Recheck(const ExpertChunk&) {}
   // Returns the slot's chunk.bytes where the chunk went, for the host to read until the next call.  Blocks.
   virtual absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) { return chunk.to; }
+
+  // Both, where nothing else is under way.
+  absl::Status Copy(const ExpertChunk& chunk) {
+    Start(chunk);
+    return Await().status;
+  }
 };
 
 // Slots in the host's memory.
 class HostExpertCopier : public ExpertCopier {
  public:
-  absl::Status Copy(const ExpertChunk& chunk) override {
+  void Start(const ExpertChunk& chunk) override {
     std::memcpy(chunk.to, chunk.from, static_cast<size_t>(chunk.bytes));
-    return absl::OkStatus();
+    copied_ = chunk;
   }
+  Finished Await() override { return {copied_, absl::OkStatus()}; }
+
+ private:
+  ExpertChunk copied_;
 };
 
 }  // namespace switchyard::moe

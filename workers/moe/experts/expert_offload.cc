@@ -17,7 +17,8 @@ ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<Exper
     : options_(std::move(options)),
       shape_{.num_layers = options_.num_layers,
              .num_experts = static_cast<int>(options_.experts.size()),
-             .num_slots = store->num_slots()},
+             .num_slots = store->num_slots(),
+             .token_uses = options_.token_uses},
       store_(std::move(store)),
       forecast_(shape_),
       between_gates_(options_.measured_gates),
@@ -121,7 +122,7 @@ absl::Status ExpertOffload::CopyMissing(absl::Span<const offload::ExpertKey> wan
     if (wanted[slot] != offload::kNoExpert && store_->StateOf(IdOf(wanted[slot])) == SlotState::kFree)
       missing.push_back(slot);
   }
-  const int64_t total = store_->bytes() / shape_.num_slots * static_cast<int64_t>(missing.size());
+  const int64_t total = store_->expert_bytes() * static_cast<int64_t>(missing.size());
   for (const size_t slot : missing) {
     const auto start = [&] {
       return store_->StartCopy(IdOf(wanted[slot]), store_slots_[slot], CopyPriority::kPrefetch);

@@ -43,6 +43,7 @@ enum class ExpertHosting : uint8_t {
 struct ExpertOffloadOptions {
   int num_layers = 0;            // L, those with experts
   std::vector<int32_t> experts;  // [Ek] that rows may ever come for, in any layer, in the policy's order
+  int token_uses = 0;            // of `experts` that a token needs in a layer, in the mean; 0 = not known
   // [L * Ek] share of its layer's rows that an expert has in a profile, [0, kRow]; empty: all are alike.
   std::vector<int64_t> popularity = {};
   // Called for each start.  popularity [L * Ek]: the order of copies into empty slots; 0: no rows come for it.
@@ -61,6 +62,7 @@ struct ExpertOffloadOptions {
 // Since it was made.
 struct ExpertOffloadCounters : ExpertStoreCounters {
   double plan_seconds = 0;  // of the policy
+  double copy_seconds = 0;  // in which bytes were on their way (timed_copier.h); its owner's to set
 };
 
 class ExpertOffload : public ExpertWeightProvider {

@@ -8,6 +8,18 @@
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::moe {
+namespace {
+
+int64_t SlotBytes(const ExpertStoreOptions& options) {
+  return (options.expert.bytes + options.slot_alignment - 1) / options.slot_alignment * options.slot_alignment;
+}
+
+char* AlignedUp(void* memory, int64_t alignment) {
+  const auto unit = static_cast<uintptr_t>(alignment);
+  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(memory) + unit - 1) / unit * unit);
+}
+
+}  // namespace
 
 ExpertLease& ExpertLease::operator=(ExpertLease&& other) noexcept {
   if (this == &other) return *this;
@@ -41,16 +53,21 @@ absl::StatusOr<std::unique_ptr<ExpertStore>> ExpertStore::Create(ExpertStoreOpti
                                                    options.chunk_bytes, " bytes, ", options.bytes_per_second,
                                                    " bytes/s: wants at least 1, 1 and 0"));
   }
-  SY_CHECK(options.source != nullptr && copier != nullptr);
-  ASSIGN_OR_RETURN(Buffer memory, Buffer::Allocate(options.num_slots * options.expert.bytes, options.device));
-  return std::unique_ptr<ExpertStore>(new ExpertStore(std::move(options), std::move(copier), std::move(memory)));
+  SY_CHECK(copier != nullptr && options.slot_alignment >= 1);
+  const int64_t all = options.num_slots * SlotBytes(options);
+  const int64_t spare = options.slot_alignment > kDeviceAlignment ? options.slot_alignment : 0;
+  ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(all + spare, options.device));
+  return std::unique_ptr<ExpertStore>(new ExpertStore(std::move(options), std::move(copier), std::move(buffer)));
 }
 
-ExpertStore::ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopier> copier, Buffer memory)
+ExpertStore::ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopier> copier, Buffer buffer)
     : options_(std::move(options)),
       copier_(std::move(copier)),
-      memory_(std::move(memory)),
+      slot_bytes_(SlotBytes(options_)),
+      buffer_(std::move(buffer)),
+      memory_(AlignedUp(buffer_.data(), options_.slot_alignment > kDeviceAlignment ? options_.slot_alignment : 1)),
       slots_(static_cast<size_t>(options_.num_slots)),
+      under_way_(static_cast<size_t>(options_.num_slots)),
       last_use_(static_cast<size_t>(options_.num_slots)) {
   const PackedExpert& expert = options_.expert;
   for (int slot = 0; slot < options_.num_slots; ++slot) {
@@ -84,7 +101,7 @@ absl::Status ExpertStore::CheckSlot(int slot) const {
 
 absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt) {
   RETURN_IF_ERROR(CheckSlot(slot));
-  const char* const from = options_.source(id);
+  const char* const from = options_.source == nullptr ? nullptr : options_.source(id);
   absl::MutexLock lock(&mu_);
   RETURN_IF_ERROR(aborted_);
   if (slots_[slot].state != SlotState::kFree) {
@@ -129,7 +146,7 @@ absl::Status ExpertStore::Evict(int slot) {
     return absl::FailedPreconditionError(absl::StrCat("expert store: slot ", slot, " cannot be freed: ",
                                                       held.id.ToString(), copying ? " is waited for" : " is in use"));
   }
-  // A chunk under way may end in a slot that is free or another expert's, whose bytes come later on the same thread.
+  // Chunks under way may end in a slot that is free or another expert's, whose bytes come later (NextToCopy).
   if (copying) std::erase(queues_[static_cast<size_t>(held.priority)], slot);
   if (!copying && held.prefetched && !held.used) ++counters_.wasted;
   FreeSlot(slot);
@@ -261,32 +278,57 @@ void ExpertStore::FinishCopy(int slot, const absl::Status& status) {
   FreeSlot(slot);
 }
 
-void ExpertStore::CopyChunk(int slot) {
-  const Slot& held = slots_[slot];
-  const std::shared_ptr<Outcome> outcome = held.outcome;
-  const int64_t bytes = std::min(options_.chunk_bytes, options_.expert.bytes - held.copied);
+int ExpertStore::NextToCopy() const {
+  for (const std::deque<int>& queue : queues_) {
+    for (const int slot : queue) {
+      const Slot& held = slots_[slot];
+      if (held.started == options_.expert.bytes) continue;
+      const auto& chunks = under_way_[slot];
+      if (chunks.empty() || chunks.begin()->second.outcome == held.outcome) return slot;
+    }
+  }
+  return -1;
+}
+
+void ExpertStore::StartChunk(int slot) {
+  Slot& held = slots_[slot];
   const ExpertChunk chunk = {.id = held.id,
                              .slot = slot,
-                             .offset = held.copied,
-                             .bytes = bytes,
-                             .from = held.from + held.copied,
-                             .to = MemoryOf(slot) + held.copied,
-                             .after = held.copied == 0 ? last_use_[slot] : nullptr,
+                             .offset = held.started,
+                             .bytes = std::min(options_.chunk_bytes, options_.expert.bytes - held.started),
+                             .from = held.from == nullptr ? nullptr : held.from + held.started,
+                             .to = MemoryOf(slot) + held.started,
+                             .after = held.started == 0 ? last_use_[slot] : nullptr,
                              .attempt = held.attempt};
-  const absl::Time queued = held.queued;
+  held.started += chunk.bytes;
+  under_way_[slot][chunk.offset] = {held.outcome, held.queued};
+  ++num_under_way_;
   mu_.Unlock();
-  const absl::Status status = copier_->Copy(chunk);
+  copier_->Start(chunk);
   mu_.Lock();
+}
+
+void ExpertStore::AwaitChunk() {
+  mu_.Unlock();
+  const ExpertCopier::Finished finished = copier_->Await();
+  mu_.Lock();
+  const ExpertChunk& chunk = finished.chunk;
+  const auto it = under_way_[chunk.slot].find(chunk.offset);
+  SY_CHECK(it != under_way_[chunk.slot].end());
+  const UnderWay mine = std::move(it->second);
+  under_way_[chunk.slot].erase(it);
+  --num_under_way_;
   if (options_.bytes_per_second > 0) {
     // Counts from the time when the chunk was queued, else a wait that ends late would slow the link.
-    link_free_at_ =
-        std::max(queued, link_free_at_) + absl::Seconds(static_cast<double>(bytes) / options_.bytes_per_second);
+    link_free_at_ = std::max(mine.queued, link_free_at_) +
+                    absl::Seconds(static_cast<double>(chunk.bytes) / options_.bytes_per_second);
     mu_.AwaitWithDeadline(absl::Condition(this, &ExpertStore::stopping), link_free_at_);
   }
-  counters_.copied_bytes += bytes;
-  if (slots_[slot].outcome != outcome) return;  // it was given up
-  slots_[slot].copied += bytes;
-  if (!status.ok() || slots_[slot].copied == options_.expert.bytes) FinishCopy(slot, status);
+  counters_.copied_bytes += chunk.bytes;
+  Slot& held = slots_[chunk.slot];
+  if (held.outcome != mine.outcome) return;  // it was given up, or has failed
+  held.copied += chunk.bytes;
+  if (!finished.status.ok() || held.copied == options_.expert.bytes) FinishCopy(chunk.slot, finished.status);
 }
 
 void ExpertStore::RecheckChunk(int slot) {
@@ -305,16 +347,20 @@ void ExpertStore::RecheckChunk(int slot) {
 }
 
 void ExpertStore::RunCopies() {
+  const int depth = copier_->depth();
   absl::MutexLock lock(&mu_);
   for (;;) {
-    mu_.Await(absl::Condition(this, &ExpertStore::HasWork));
-    if (stopping()) return;
-    if (!copying()) {  // so all slots that are not free are filled
+    if (num_under_way_ == 0) mu_.Await(absl::Condition(this, &ExpertStore::HasWork));
+    const int next = stopping() || num_under_way_ == depth ? -1 : NextToCopy();
+    if (next >= 0) {
+      StartChunk(next);
+    } else if (num_under_way_ > 0) {
+      AwaitChunk();
+    } else if (stopping()) {
+      return;
+    } else {  // nothing is to be copied, so all slots that are not free are filled
       RecheckChunk(rechecks_.front());
-      continue;
     }
-    const auto& demand = queues_[static_cast<size_t>(CopyPriority::kDemand)];
-    CopyChunk(demand.empty() ? queues_[static_cast<size_t>(CopyPriority::kPrefetch)].front() : demand.front());
   }
 }
 

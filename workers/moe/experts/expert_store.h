@@ -1,11 +1,11 @@
 // The experts that a rank has on its device, of many more in the host's memory: slots, and copies into them.
 //
 // The caller decides what is copied and evicted (expert_offload.h).  StartCopy queues a copy into a free slot; the
-// store's thread moves it in chunks, so that a copy with waiters overtakes prefetches at the next chunk.  An expert has
-// at most one copy.  Acquire pins slots as long as its lease lives.  A copy that fails wakes its waiters with its
-// status and frees its slot.  On a device, work that reads a slot may still be enqueued when the lease ends: after
-// ReleaseBehind the slot's next copy waits for it, in its own queue.  Acquired slots are filled: streams need not wait
-// for them.
+// store's thread moves it in chunks, as many at once as the copier can, so that a copy with waiters overtakes
+// prefetches at the next chunk.  An expert has at most one copy.  Acquire pins slots as long as its lease lives.  A
+// copy that fails wakes its waiters with its status and frees its slot.  On a device, work that reads a slot may still
+// be enqueued when the lease ends: after ReleaseBehind the slot's next copy waits for it, in its own queue.  Acquired
+// slots are filled: streams need not wait for them.
 //
 // One slot is kept for demand: a prefetch is refused if it would leave none that is free, or filled and not pinned.
 // Thread-safe.  Leases must be destroyed before the store.
@@ -58,8 +58,9 @@ struct ExpertStoreOptions {
   int num_slots = 0;  // at least 1
   Device device = Device::Cpu();
   int64_t chunk_bytes = 2 << 20;
-  double bytes_per_second = 0;  // > 0: simulates a link of this rate
-  // Returns an expert's bytes, which must stay there.  Called by StartCopy.
+  int64_t slot_alignment = kDeviceAlignment;  // of a slot's first byte and length
+  double bytes_per_second = 0;                // > 0: simulates a link of this rate
+  // Returns an expert's bytes, which must stay there.  Called by StartCopy.  None: the copier knows where they are.
   std::function<const char*(const ExpertId&)> source;
 };
 
@@ -97,7 +98,7 @@ class ExpertStore {
   // ResourceExhausted: the device's memory.  InvalidArgument: options.
   static absl::StatusOr<std::unique_ptr<ExpertStore>> Create(ExpertStoreOptions options,
                                                              std::unique_ptr<ExpertCopier> copier);
-  // Aborts and waits for the chunk under way.
+  // Aborts and waits for chunks under way.
   ~ExpertStore();
 
   // Does not wait.  attempt: for the copier, in every chunk.  Errors: FailedPrecondition (the slot is not free, the
@@ -136,7 +137,8 @@ class ExpertStore {
   // Why the last copy of an expert without a slot failed; else OK.
   absl::Status FailureOf(const ExpertId& id) const;
   ExpertStoreCounters counters() const;
-  int64_t bytes() const { return memory_.bytes(); }
+  int64_t bytes() const { return buffer_.bytes(); }
+  int64_t expert_bytes() const { return options_.expert.bytes; }
 
  private:
   friend class ExpertLease;
@@ -150,7 +152,8 @@ class ExpertStore {
     SlotState state = SlotState::kFree;
     ExpertId id;
     const char* from = nullptr;
-    int64_t copied = 0;   // bytes
+    int64_t started = 0;  // bytes of chunks that were given to the copier
+    int64_t copied = 0;   // bytes of those that are over
     int64_t attempt = 0;  // of the copy
     absl::Time queued;
     int pins = 0;  // leases, and waiters for the copy
@@ -163,16 +166,26 @@ class ExpertStore {
     std::shared_ptr<Outcome> outcome;
   };
 
-  ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopier> copier, Buffer memory);
-  char* MemoryOf(int slot) const { return static_cast<char*>(memory_.data()) + slot * options_.expert.bytes; }
+  // A chunk that the copier has.
+  struct UnderWay {
+    std::shared_ptr<Outcome> outcome;
+    absl::Time queued;
+  };
+
+  ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopier> copier, Buffer buffer);
+  char* MemoryOf(int slot) const { return memory_ + slot * slot_bytes_; }
   absl::Status CheckSlot(int slot) const;
   void RunCopies();
   bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || copying() || !rechecks_.empty(); }
   bool copying() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !queues_[0].empty() || !queues_[1].empty(); }
   bool IsIdle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || !copying(); }
   bool stopping() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !aborted_.ok(); }
-  // Copies one chunk, and waits for a simulated link; unlocks while it moves bytes.
-  void CopyChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The slot whose next chunk is to be copied; -1: none can be now.
+  int NextToCopy() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
+  // These unlock while the copier works.
+  void StartChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Waits for a chunk, and for a simulated link.
+  void AwaitChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RecheckChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishCopy(int slot, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RaiseSlotPriority(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -184,11 +197,16 @@ class ExpertStore {
 
   const ExpertStoreOptions options_;
   const std::unique_ptr<ExpertCopier> copier_;  // the copy thread's
-  const Buffer memory_;                         // [num_slots] of expert.bytes
-  std::vector<ops::Weight> gate_up_, down_;     // [num_slots] over memory_; const once made
+  const int64_t slot_bytes_;                    // expert.bytes, rounded up
+  const Buffer buffer_;
+  char* const memory_;                       // [num_slots] of slot_bytes_, in buffer_
+  std::vector<ops::Weight> gate_up_, down_;  // [num_slots] over memory_; const once made
 
   mutable absl::Mutex mu_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);
+  // [num_slots] chunks that the copier has, also of copies that were given up: nothing else is copied there before.
+  std::vector<absl::flat_hash_map<int64_t, UnderWay>> under_way_ ABSL_GUARDED_BY(mu_);
+  int num_under_way_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<std::shared_ptr<const DeviceEvent>> last_use_ ABSL_GUARDED_BY(mu_);  // [num_slots] shared by a lease's
   absl::flat_hash_map<ExpertId, int> slot_of_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ExpertId, absl::Status> failed_ ABSL_GUARDED_BY(mu_);  // last copies, of those without a slot

@@ -1,7 +1,7 @@
-// A copier that fails the copy of an expert whose bytes do not have the checksum of its file (expert_checksum.h), which
-// may have been damaged since it was opened.
+// A copier that fails the copy of a chunk whose bytes do not have the checksum of its file (expert_file.h), which may
+// have been damaged since it was opened.
 //
-// Sums the slot's bytes on the host, the source's, while they are on their way, on a device.  Called by an expert
+// Sums the slot's bytes on the host; the source's, while they are on their way, on a device.  Called by an expert
 // store's copy thread alone, but for found_damage.
 #pragma once
 
@@ -11,11 +11,9 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/status_macros.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/moe/experts/expert_copier.h"
 #include "workers/moe/experts/packed_expert.h"
@@ -23,9 +21,9 @@
 namespace switchyard::moe {
 
 struct SummedCopierOptions {
-  int64_t expert_bytes = 0;  // chunks but an expert's last are multiples of 64
   bool slots_on_host = true;
-  std::function<uint64_t(const ExpertId&)> checksum;  // that an expert has to have
+  // The checksum that the expert's bytes from this one on have to have, of a chunk.
+  std::function<uint64_t(const ExpertId&, int64_t offset)> checksum;
 };
 
 class SummedCopier : public ExpertCopier {
@@ -33,30 +31,38 @@ class SummedCopier : public ExpertCopier {
   SummedCopier(SummedCopierOptions options, std::unique_ptr<ExpertCopier> copier)
       : options_(std::move(options)), copier_(std::move(copier)) {}
 
-  // Also DataLoss, with an expert's last chunk.
-  absl::Status Copy(const ExpertChunk& chunk) override {
-    ExpertChecksum& sum = sums_[chunk.id];
-    if (chunk.offset == 0) sum = ExpertChecksum();  // the copy before may have been given up
-    const char* const bytes = options_.slots_on_host ? chunk.to : chunk.from;
-    RETURN_IF_ERROR(copier_->CopyBeside(chunk, [&] { sum.Add(bytes, chunk.bytes); }));
-    if (chunk.offset + chunk.bytes < options_.expert_bytes) return absl::OkStatus();
-    const uint64_t arrived = sum.value(), expected = options_.checksum(chunk.id);
-    sums_.erase(chunk.id);
-    if (arrived == expected) return absl::OkStatus();
-    found_damage_ = true;
-    return absl::DataLossError(absl::StrCat("expert file: ", chunk.id.ToString(), " has checksum 0x",
-                                            absl::Hex(arrived), ", was written with 0x", absl::Hex(expected),
-                                            ": its bytes have changed since the file was opened"));
-  }
   CopyPath path() const override { return copier_->path(); }
+  int depth() const override { return copier_->depth(); }
+  void Start(const ExpertChunk& chunk) override {
+    copier_->Start(chunk);
+    if (!options_.slots_on_host) beside_ = ChecksumOf(chunk.from, chunk.bytes);  // a device's copier has a depth of one
+  }
+  // Also DataLoss.
+  Finished Await() override {
+    Finished finished = copier_->Await();
+    if (!finished.status.ok()) {
+      if (absl::IsDataLoss(finished.status)) found_damage_ = true;
+      return finished;
+    }
+    const ExpertChunk& chunk = finished.chunk;
+    const uint64_t arrived = options_.slots_on_host ? ChecksumOf(chunk.to, chunk.bytes) : beside_;
+    const uint64_t expected = options_.checksum(chunk.id, chunk.offset);
+    if (arrived == expected) return finished;
+    found_damage_ = true;
+    finished.status = absl::DataLossError(
+        absl::StrCat("expert file: bytes [", chunk.offset, ", ", chunk.offset + chunk.bytes, ") of ",
+                     chunk.id.ToString(), " have checksum 0x", absl::Hex(arrived), ", were written with 0x",
+                     absl::Hex(expected), ": they have changed since the file was made"));
+    return finished;
+  }
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return copier_->ReadBack(chunk); }
-  // Whether a checksum was ever wrong.  Any thread.
+  // Whether a checksum was ever wrong, or bytes could not be read.  Any thread.
   bool found_damage() const { return found_damage_; }
 
  private:
   const SummedCopierOptions options_;
   const std::unique_ptr<ExpertCopier> copier_;
-  absl::flat_hash_map<ExpertId, ExpertChecksum> sums_;  // of what is under way
+  uint64_t beside_ = 0;  // of the chunk that is under way to a device
   std::atomic<bool> found_damage_ = false;
 };
 

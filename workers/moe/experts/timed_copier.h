@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "workers/moe/experts/expert_copier.h"
 
 namespace switchyard::moe {
@@ -18,24 +19,33 @@ class TimedCopier : public ExpertCopier {
  public:
   explicit TimedCopier(std::unique_ptr<ExpertCopier> inner) : inner_(std::move(inner)) {}
 
-  absl::Status Copy(const ExpertChunk& chunk) override {
-    const absl::Time start = absl::Now();
-    absl::Status status = inner_->Copy(chunk);
-    if (!status.ok()) return status;
-    nanoseconds_ += absl::ToInt64Nanoseconds(absl::Now() - start);
-    bytes_ += chunk.bytes;
-    return status;
+  int depth() const override { return inner_->depth(); }
+  void Start(const ExpertChunk& chunk) override {
+    if (under_way_++ == 0) busy_since_ = absl::Now();
+    inner_->Start(chunk);
   }
-
+  Finished Await() override {
+    Finished finished = inner_->Await();
+    const absl::Time now = absl::Now();
+    if (finished.status.ok()) {
+      nanoseconds_ += absl::ToInt64Nanoseconds(now - busy_since_);
+      bytes_ += finished.chunk.bytes;
+    }
+    busy_since_ = now;
+    --under_way_;
+    return finished;
+  }
   CopyPath path() const override { return inner_->path(); }
   absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return inner_->ReadBack(chunk); }
 
-  // These count the copies that succeeded.
+  // These count chunks that arrived, and the time in which one at least was under way.
   int64_t bytes() const { return bytes_; }
   double seconds() const { return 1e-9 * static_cast<double>(nanoseconds_); }
 
  private:
   const std::unique_ptr<ExpertCopier> inner_;
+  int under_way_ = 0;
+  absl::Time busy_since_;
   std::atomic<int64_t> bytes_ = 0, nanoseconds_ = 0;
 };
 
