@@ -10,8 +10,8 @@ tokens a second of one sequence: decode by the mean time between two tokens, as 
 process, the same ids; both have computed another prompt before).  The greedy tokens of the demo model are compared with those
 of a server with all experts in memory.
 
-disk_share: bytes a second while reads were under way, prompts' among them, over what four readers of random MiB get before
-and after.  of_belady: our decode beside a cache that knows the future, begins each text's decode with what it kept of the
+disk_share: bytes a second while reads were under way, prompts' among them, over what four readers of experts drawn at random
+get before and after.  of_belady: our decode beside a cache that knows the future, begins each text's decode with what it kept of the
 prompt, needs no time to compute and reads at that rate.
 
 Needs root (control groups, the page cache), 35 GB of disk and 10 GB of memory; Python: torch safetensors; for llama.cpp
@@ -48,24 +48,33 @@ TARGETS = {"over_llama_half": 5, "over_llama_quarter": 5, "prefill_over_llama": 
 PIECE, READERS = 1 << 20, 4
 
 
-def disk_rate(path, seconds=1.0):
-    """Bytes a second of pieces read at random past the page cache, as workers read: several at once."""
-    pieces, ends, counts = os.path.getsize(path) // PIECE, time.monotonic() + seconds, [0] * READERS
+def disk_rate(path, expert_bytes, seconds=1.0):
+    """Bytes a second of experts' places drawn at random, read past the page cache as workers read: pieces in order, several at once."""
+    ends, lock, read = time.monotonic() + seconds, threading.Lock(), [0] * READERS
 
-    def read(which):
-        source, buffer = random.Random(which), mmap.mmap(-1, PIECE)
-        file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    def places():
+        source, experts = random.Random(1), os.path.getsize(path) // expert_bytes
+        while True:
+            begin = source.randrange(experts) * expert_bytes // PIECE * PIECE
+            yield from range(begin, min(begin + expert_bytes, os.path.getsize(path) - PIECE), PIECE)
+
+    order = places()
+
+    def work(which):
+        buffer, file = mmap.mmap(-1, PIECE), os.open(path, os.O_RDONLY | os.O_DIRECT)
         while time.monotonic() < ends:
-            counts[which] += os.preadv(file, [buffer], source.randrange(pieces) * PIECE)
+            with lock:
+                place = next(order)
+            read[which] += os.preadv(file, [buffer], place)
         os.close(file)
 
     begun = time.monotonic()
-    threads = [threading.Thread(target=read, args=(which,)) for which in range(READERS)]
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(READERS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(counts) / (time.monotonic() - begun)
+    return sum(read) / (time.monotonic() - begun)
 
 
 def belady_misses(answers, slots):
@@ -137,9 +146,9 @@ def texts(count):
 
 def measured(run, lines, max_tokens):
     """Of requests one after another: tokens/s of decoding, and what the disk gave meanwhile beside what it can give."""
-    before = disk_rate(run.file)
+    before = disk_rate(run.file, run.expert_bytes)
     bench, counts = run.bench(lines, max_tokens)
-    rate = statistics.mean([before, disk_rate(run.file)])
+    rate = statistics.mean([before, disk_rate(run.file, run.expert_bytes)])
     return {"decode": 1 / bench["inter_token_seconds"]["mean"], "ttft": bench["ttft_seconds"]["p50"], "slots": run.slots,
             "disk_MBps": rate / 1e6, "disk_share": counts["copied_bytes"] / counts["copy_seconds"] / rate,
             "disk_busy": counts["copy_seconds"] / bench["elapsed_seconds"], **counts}

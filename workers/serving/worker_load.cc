@@ -24,9 +24,11 @@ namespace {
 // The share of the host's memory available after loading that the KV cache gets if no size is given.
 constexpr double kKvMemoryFraction = 0.25;
 
-// The share that experts get of what is available beside other weights, if their memory is to be as much as there is:
-// the rest is for what nobody counts, and for the KV cache where its size is not given.
-constexpr double kExpertMemoryFraction = 0.9, kExpertMemoryFractionBesideCache = 0.7;
+// What experts leave of the rest of the memory if theirs is to be as much as there is: for scratch, and for programs
+// and libraries, which a full control group would read from its disk again and again; and a share for a KV cache whose
+// size is not given.
+constexpr int64_t kNotForExperts = 384 << 20;
+constexpr double kExpertShareBesideCache = 0.75;
 
 moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
   return moe::ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
@@ -105,8 +107,9 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
   ASSIGN_OR_RETURN(budget_, AgreeOnMemory(assignment.rank, assignment.world, claim, store, deadline));
   if (!chooses) return absl::OkStatus();
   ASSIGN_OR_RETURN(const model::MemoryNeed least, NeedOf(assignment, settings));
-  const double share = settings.kv_cache_bytes > 0 ? kExpertMemoryFraction : kExpertMemoryFractionBesideCache;
-  const auto more = static_cast<int64_t>(share * static_cast<double>(budget_.rest));
+  const double share = settings.kv_cache_bytes > 0 ? 1 : kExpertShareBesideCache;
+  const int64_t rest = std::max<int64_t>(0, budget_.rest - kNotForExperts);
+  const auto more = static_cast<int64_t>(share * static_cast<double>(rest));
   expert_budget_.budget =
       absl::StrCat(more + least.expert_slots * PackedExpertOf(config_, dtype_, options_.device.kind).bytes);
   return absl::OkStatus();

@@ -271,24 +271,25 @@ TEST_F(WorkerMemoryTest, AutomaticExpertMemoryIsWhatTheyLeaveEachOther) {
     return static_cast<int64_t>(model::MemoryBytes(config, need));
   };
   const int64_t least = least_of(0) + least_of(1);
+  constexpr int64_t kKept = 384 << 20;  // for what is no expert
   for (const int64_t more : {int64_t{0}, 5 * expert_bytes}) {
     SCOPED_TRACE(more);
-    available_.assign(kWorld, least + kWorld * more);
+    available_.assign(kWorld, least + kWorld * (kKept + more));
     ASSERT_NO_FATAL_FAILURE(OpenAll());
     EXPECT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
     for (int rank = 0; rank < kWorld; ++rank) {
       EXPECT_EQ(workers_[static_cast<size_t>(rank)]->expert_budget().budget,
-                absl::StrCat(slots_of(rank) * expert_bytes + static_cast<int64_t>(0.9 * static_cast<double>(more))));
+                absl::StrCat(slots_of(rank) * expert_bytes + more));
     }
   }
   // One that comes again beside one that stays gets what it had.
-  available_.assign(kWorld, least + kWorld * 5 * expert_bytes);
+  available_.assign(kWorld, least + kWorld * (kKept + 5 * expert_bytes));
   ASSERT_NO_FATAL_FAILURE(OpenAll());
   EXPECT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
   const std::string before = workers_[1]->expert_budget().budget;
   LeaveAll();
   ASSERT_NO_FATAL_FAILURE(Open(1));
-  available_.assign(kWorld, least_of(1) + 5 * expert_bytes + settings_.kv_cache_bytes);
+  available_.assign(kWorld, least_of(1) + kKept + 5 * expert_bytes + settings_.kv_cache_bytes);
   EXPECT_THAT(Join(), ElementsAre(absl::OkStatus(), absl::OkStatus()));
   int64_t bytes_before = 0, bytes_now = 0;
   ASSERT_TRUE(absl::SimpleAtoi(before, &bytes_before));
