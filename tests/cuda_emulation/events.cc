@@ -83,11 +83,12 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (const cudaError_t error = Enter("cudaEventDestroy"); error != cudaSuccess) return error;
+  const cudaError_t error = Enter("cudaEventDestroy");
   std::lock_guard lock(mu);
-  if (events.erase(event) == 0) return Leave(cudaErrorInvalidResourceHandle);
-  delete event;
-  return cudaSuccess;
+  const bool known = events.erase(event) > 0;
+  if (known) delete event;  // also of a device that is lost
+  if (error != cudaSuccess) return error;
+  return known ? cudaSuccess : Leave(cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
