@@ -33,6 +33,7 @@ std::map<int, Fault> planned_init, planned_split;
 std::atomic<int> live{0};
 std::atomic<int> completed{0};
 std::atomic<int> launch_threads{0};
+std::atomic<bool> ends_are_noticed{false};
 
 std::mutex handles_mu;
 std::set<const ncclComm*> handles;
@@ -100,6 +101,9 @@ void AwaitGraphs(const ncclComm& comm, const char* call) {
 
 // The state of what a communicator is busy with, after one more look.  REQUIRES: comm->mu is held.
 ncclResult_t Poll(ncclComm* comm) {
+  if (ends_are_noticed && comm->state->outstanding > 0 && comm->state->world->SomeoneLeft()) {
+    comm->state->async_error = ncclRemoteError;
+  }
   if (const int error = comm->state->async_error; error != ncclSuccess) return static_cast<ncclResult_t>(error);
   ++comm->polls;
   switch (comm->busy) {
@@ -166,7 +170,10 @@ void FailInit(int rank, ncclResult_t error) {
   planned_init[rank] = {.error = error};
 }
 
+void NoticeEnds() { ends_are_noticed = true; }
+
 void Reset() {
+  ends_are_noticed = false;
   std::lock_guard lock(control_mu);
   planned.clear();
   planned_hangs.clear();

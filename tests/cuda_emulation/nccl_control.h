@@ -16,6 +16,9 @@ void StallInit(int rank);
 void StallSplit(int rank);
 // The same, with this error after a while.
 void FailInit(int rank, ncclResult_t error);
+// As over real NCCL's sockets: when a communicator ends, those of its peers that have launches under way get
+// ncclRemoteError at once.  (Otherwise they hang, and only the group above knows.)
+void NoticeEnds();
 // Cancels all of the above.
 void Reset();
 

@@ -94,6 +94,12 @@ void World::Leave(int rank) {
     if (ends.second == rank) channel.recvs.clear();
   }
   for (auto& [number, slot] : slots_) slot.erase(rank);
+  left_ = true;
+}
+
+bool World::SomeoneLeft() {
+  std::lock_guard lock(mu_);
+  return left_;
 }
 
 std::shared_ptr<Waiting> World::Post(int rank, const std::vector<Op>& ops) {

@@ -43,8 +43,9 @@ class World {
   // False: the rank is taken, or another rank is on the device.
   bool Join(int rank, int device);
   bool Complete();
-  // Drops the rank's posted operations.
+  // Drops the rank's posted operations.  Its communicator has ended.
   void Leave(int rank);
+  bool SomeoneLeft();
 
   // Posts the operations for the other ranks, and carries out those that are then complete.
   std::shared_ptr<Waiting> Post(int rank, const std::vector<Op>& ops);
@@ -69,7 +70,8 @@ class World {
 
   const int num_ranks_;
   std::mutex mu_;
-  std::vector<int> devices_;                         // [R]
+  std::vector<int> devices_;  // [R]
+  bool left_ = false;
   std::map<std::pair<int, int>, Channel> channels_;  // by source and destination
   std::map<int64_t, Slot> slots_;                    // collectives, by number
   std::map<int, int64_t> next_slot_;                 // by rank

@@ -78,7 +78,7 @@ NcclRanks FormNccl(int world, int64_t epoch, const comm::NcclGroupOptions& optio
   return group;
 }
 
-NcclRanks FormNcclOverSockets(int world) {
+NcclRanks FormNcclOverSockets(int world, const WrapWatch& wrap) {
   NcclRanks group;
   comm::InMemoryStore store;
   group.ranks.resize(world);
@@ -93,6 +93,7 @@ NcclRanks FormNcclOverSockets(int world) {
       host.token += "/watch";
       auto watch = comm::FormSocketGroup({.group = host}, &store);
       SY_CHECK_OK(watch.status());
+      if (wrap != nullptr) watch = wrap(*std::move(watch));
       auto comm =
           comm::FormNcclGroup({.device = r, .deadline = Soon()}, &store, {*std::move(messages), *std::move(watch)});
       group.formed[r] = comm.status();

@@ -40,8 +40,10 @@ struct NcclRanks {
 
 // options.device and a deadline that is not set are filled in per rank.  skip: a rank that never comes.
 NcclRanks FormNccl(int world, int64_t epoch = 1, const comm::NcclGroupOptions& options = {}, int skip = -1);
-// As a worker does it: a socket group for messages, another for the watch, one store.
-NcclRanks FormNcclOverSockets(int world);
+// As a worker does it: a socket group for messages, another for the watch, one store.  wrap: may put another
+// communicator around a rank's watch; called on a thread per rank.
+using WrapWatch = std::function<std::unique_ptr<comm::Communicator>(std::unique_ptr<comm::Communicator>)>;
+NcclRanks FormNcclOverSockets(int world, const WrapWatch& wrap = nullptr);
 
 // Runs fn on a thread per rank; element r is what rank r's returned.
 using RankFn = std::function<absl::Status(comm::Communicator*, DeviceMemory*)>;

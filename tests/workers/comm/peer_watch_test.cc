@@ -145,6 +145,22 @@ TEST_P(PeerWatchTest, AFrozenRankIsNamed) {
   EXPECT_THAT(rank(0).AwaitWord() + rank(2).AwaitWord(), HasSubstr("rank 1 did not launch all_gather"));
 }
 
+TEST_P(PeerWatchTest, WhoSaysNothingIsKnownWhenAsked) {
+  frozen_ = 1;
+  Start(3);
+  for (const int r : {0, 2}) {
+    EXPECT_THAT(rank(r).watch->Silent(absl::Now() + absl::Seconds(1)), testing::ElementsAre(1));
+    EXPECT_EQ(rank(r).NumReported(), 0u);  // no end by itself
+  }
+}
+
+TEST_P(PeerWatchTest, WhoAnswersIsNotSilent) {
+  Start(3);
+  const absl::Time begin = absl::Now();
+  for (int r = 0; r < 3; ++r) EXPECT_THAT(rank(r).watch->Silent(test::Soon()), testing::IsEmpty());
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+}
+
 TEST_P(PeerWatchTest, ARankWhoseProcessEndsIsNamed) {
   frozen_ = 1;
   Start(2);

@@ -72,6 +72,9 @@ class Work {
   // Blocks the host, also for device memory, until the collective is done on this rank, at most until its deadline.
   // Not while the stream is captured (FailedPrecondition).
   virtual absl::Status WaitOnHost() { return Wait(); }
+  // Blocks until the messages that Wait needs are here, at most until then, and returns the ranks that have not sent
+  // theirs.  None: Wait says what there is, or the work does not know.
+  virtual std::vector<int> AwaitMessages(absl::Time) { return {}; }
   // After an OK Wait.  received()[r]: what rank r sent here (empty where the op has none).  Owned by the work; take
   // with std::move.
   std::vector<Message>& received() { return received_; }

@@ -13,6 +13,8 @@ namespace {
 
 constexpr size_t kTextBytes = 512;
 constexpr absl::Duration kLastWords = absl::Milliseconds(500);
+constexpr absl::Duration kGlance = absl::Milliseconds(50);    // at who is missing
+constexpr absl::Duration kSilence = absl::Milliseconds(250);  // longer than a live rank is quiet
 
 struct WireKey {
   uint8_t op, comm_class;
@@ -129,6 +131,20 @@ bool PeerWatch::AwaitFresh(absl::Time deadline) const {
   return rounds_ >= wanted;
 }
 
+std::vector<int> PeerWatch::Silent(absl::Time deadline) const {
+  absl::MutexLock lock(&mu_);
+  // A peer may have sent its parts of the round under way and of the next one before this call.  That of the third it
+  // sends once it has ours of the second, which we have not sent yet.
+  const int64_t wanted = rounds_ + 3;
+  const auto over = [&] {
+    mu_.AssertReaderHeld();
+    return rounds_ >= wanted || done_;
+  };
+  if (mu_.AwaitWithDeadline(absl::Condition(&over), deadline)) return {};
+  if (absl::Now() - silent_since_ < kSilence) return {};
+  return silent_;
+}
+
 void PeerWatch::Run() {
   while (Gather()) {
   }
@@ -152,6 +168,7 @@ bool PeerWatch::Gather() {
   const std::string mine = Encode(report_(), static_cast<uint8_t>(ending), why, comm_->world());
   WorkOr work = comm_->AllGather({.comm_class = CommClass::kControl, .deadline = absl::Now() + options_.timeout},
                                  absl::MakeConstSpan(mine.data(), mine.size()));
+  if (work.ok()) AwaitAnswers(work->get());
   const absl::Status status = work.ok() ? (*work)->Wait() : work.status();
   if (!status.ok()) {
     absl::ReleasableMutexLock lock(&mu_);
@@ -161,6 +178,17 @@ bool PeerWatch::Gather() {
     return false;
   }
   return Read((*work)->received()) && ending == Ending::kNone;
+}
+
+void PeerWatch::AwaitAnswers(Work* work) {
+  const absl::Time began = absl::Now();
+  do {
+    std::vector<int> missing = work->AwaitMessages(absl::Now() + kGlance);
+    absl::MutexLock lock(&mu_);
+    silent_ = std::move(missing);
+    silent_since_ = began;
+    if (silent_.empty()) return;
+  } while (absl::Now() < began + options_.timeout);
 }
 
 bool PeerWatch::Read(const std::vector<Message>& received) {

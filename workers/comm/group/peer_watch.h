@@ -62,6 +62,10 @@ class PeerWatch {
   std::vector<PeerReport> Latest() const;
   // Blocks until all reports are younger than this call.  False: the deadline has passed, or the watch has ended.
   bool AwaitFresh(absl::Time deadline) const;
+  // For a group in which a process seems to have ended: the ranks that have said nothing for 250 ms or more.  (An ended
+  // process is silent at once; its connections may close seconds later.)  Blocks until every rank has answered since
+  // this call (returns none), the watch has ended (none; on_end was called), or the deadline.
+  std::vector<int> Silent(absl::Time deadline) const;
   // The lowest rank that has left, or -1.
   int left() const;
 
@@ -71,6 +75,8 @@ class PeerWatch {
   void Run();
   // Runs one round.  False: it was the last.
   bool Gather();
+  // Blocks until the round's messages are here or do not come in time.  Keeps the ranks whose are missing.
+  void AwaitAnswers(Work* work);
   bool Read(const std::vector<Message>& received);
 
   const std::unique_ptr<Communicator> comm_;
@@ -83,6 +89,8 @@ class PeerWatch {
   std::string why_ ABSL_GUARDED_BY(mu_);
   std::vector<PeerReport> latest_ ABSL_GUARDED_BY(mu_);  // [R]
   int64_t rounds_ ABSL_GUARDED_BY(mu_) = 0;              // gathered
+  std::vector<int> silent_ ABSL_GUARDED_BY(mu_);         // in the round under way,
+  absl::Time silent_since_ ABSL_GUARDED_BY(mu_);         // since it began
   int left_ ABSL_GUARDED_BY(mu_) = -1;
   bool done_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;

@@ -83,6 +83,9 @@ class LocalHub {
         absl::StrCat(Communicator::NothingFrom(source, exchange), InsteadLocked(source, me)));
   }
 
+  // Blocks until all of the exchange's frames to `me` are here, at most until then, and returns the ranks whose are
+  // not.  None: they are, or one will not come.
+  std::vector<int> AwaitAll(const Communicator::Exchange& exchange, int me, absl::Time until);
   // Keeps the first error of a rank.
   void Fail(int rank, const absl::Status& status) {
     absl::MutexLock lock(&mu_);
@@ -112,6 +115,26 @@ LocalHub::FrameId IdOf(const OpKey& key, uint32_t split, int source, int destina
   return {static_cast<int>(key.comm_class), split, key.op == CommOp::kSend, key.sequence, source, destination};
 }
 
+std::vector<int> LocalHub::AwaitAll(const Communicator::Exchange& exchange, int me, absl::Time until) {
+  std::vector<int> missing;
+  absl::MutexLock lock(&mu_);
+  const auto over = [&] {
+    mu_.AssertHeld();
+    missing.clear();
+    bool ended = !status_[me].ok();
+    for (int source = 0; source < static_cast<int>(status_.size()); ++source) {
+      if (exchange.recv_from[source] == 0) continue;
+      if (frames_.count(IdOf(exchange.key, exchange.split, source, me)) > 0) continue;
+      missing.push_back(source);
+      ended |= !status_[source].ok();
+    }
+    if (ended) missing.clear();
+    return missing.empty();
+  };
+  mu_.AwaitWithDeadline(absl::Condition(&over), until);
+  return missing;
+}
+
 class LocalWork : public OnceWork {
  public:
   LocalWork(std::shared_ptr<LocalHub> hub, const GroupId& group, Communicator::Exchange exchange)
@@ -122,6 +145,10 @@ class LocalWork : public OnceWork {
   ~LocalWork() override {
     if (waited()) return;
     hub_->Fail(group_.rank, absl::UnavailableError(absl::StrCat(exchange_.key.ToString(), " was dropped unfinished")));
+  }
+  std::vector<int> AwaitMessages(absl::Time until) override {
+    if (waited()) return {};
+    return hub_->AwaitAll(exchange_, group_.rank, until);
   }
 
  private:

@@ -223,7 +223,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormNcclGroup(const NcclGroupOptio
     comm->ContinueAfterForming();
     status = comm->WarmUp(options.deadline);
   }
-  if (!status.ok()) return group->Fail(status);
+  if (!status.ok()) return group->FailByNccl(status);
   group->nccl().DropScaffold();
   return comm;
 }

@@ -19,6 +19,11 @@
 // everywhere.  No abort frees a device that hangs by itself: there the wait at the end of the step ends by its
 // deadline.
 //
+// NCCL may notice a dead process before the watch does, and does not say which: its connections and ours close in an
+// order of the kernel's, perhaps with the end of the device between them.  So NCCL's remote and system errors end the
+// group only when the watch has an answer: a peer's own reason, a closed connection, that all are there, or, after half
+// a second, the ranks that are silent.
+//
 // NCCL >= 2.19 (nccl_handle.h says why).  Not here: several devices a process, a Split with device collectives, memory
 // registration.
 #pragma once

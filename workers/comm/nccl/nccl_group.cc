@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr absl::Duration kLookPeriod = absl::Milliseconds(1);     // while something is under way
 constexpr absl::Duration kIdlePeriod = absl::Milliseconds(20);    // else
-constexpr absl::Duration kFreshWithin = absl::Milliseconds(500);  // for the peers' reports after a deadline
+constexpr absl::Duration kFreshWithin = absl::Milliseconds(500);  // for the peers' reports, once something is wrong
 constexpr absl::Duration kEndWithin = absl::Seconds(2);           // for launches under way when the group is destroyed
 constexpr absl::Duration kGrace = absl::Seconds(2);  // after a deadline, for the watchdog to name the late ranks
 
@@ -28,7 +29,7 @@ NcclGroup::~NcclGroup() { End(); }
 void NcclGroup::StartPeerWatch(std::unique_ptr<Communicator> watch, const PeerWatchOptions& options) {
   peers_ = std::make_unique<PeerWatch>(
       std::move(watch), options, [this] { return Report(); },
-      [this](const absl::Status& status) { (void)Fail(status); });
+      [this](const absl::Status& status) { FailByPeer(status); });
   peers_->Start();
 }
 
@@ -65,12 +66,47 @@ absl::Status NcclGroup::Fail(const absl::Status& status) {
   return status;
 }
 
+absl::Status NcclGroup::FailByNccl(const absl::Status& error) {
+  if (!MayBePeersEnd(error)) return Fail(error);
+  const std::string text(error.message());
+  {
+    absl::MutexLock lock(&mu_);
+    if (!status_.ok()) return status_;
+    nccl_error_ = text;
+  }
+  return Fail(absl::UnavailableError(NameTheLost(text)));
+}
+
+void NcclGroup::FailByPeer(const absl::Status& status) {
+  std::string text(status.message());
+  {
+    absl::MutexLock lock(&mu_);
+    if (!nccl_error_.empty()) absl::StrAppend(&text, "; here ", nccl_error_);
+  }
+  (void)Fail(absl::Status(status.code(), text));
+}
+
+std::string NcclGroup::NameTheLost(absl::string_view nccl_error) const {
+  if (peers_ == nullptr) return std::string(nccl_error);
+  const std::vector<int> silent = peers_->Silent(absl::Now() + kFreshWithin);
+  if (peers_->left() >= 0) return absl::StrCat("rank ", peers_->left(), " has left the group: ", nccl_error);
+  if (silent.empty()) return absl::StrCat(nccl_error, " (no peer is known to be gone)");
+  return absl::StrCat("rank ", absl::StrJoin(silent, " and rank "), silent.size() == 1 ? " does" : " do",
+                      " not answer: ", nccl_error);
+}
+
 absl::StatusOr<int64_t> NcclGroup::Begin(const Launch& launch) {
   if (peers_ != nullptr && peers_->left() >= 0) {
     RETURN_IF_ERROR(Fail(absl::UnavailableError(
         absl::StrCat("rank ", peers_->left(), " has left the group; ", launch.key.ToString(), " would wait for it"))));
   }
   absl::MutexLock lock(&mu_);
+  // NCCL may block in a launch after its error.  The group fails soon; its error says more.
+  const auto is_known = [this] {
+    mu_.AssertReaderHeld();
+    return nccl_error_.empty() || !status_.ok();
+  };
+  mu_.AwaitWithTimeout(absl::Condition(&is_known), 2 * kFreshWithin);
   RETURN_IF_ERROR(status_);
   SY_CHECK(pending_.empty() || !pending_.back().in_nccl());
   last_ = launch.key;
@@ -89,7 +125,7 @@ void NcclGroup::Captured() {
 }
 
 absl::Status NcclGroup::NotLaunched(const absl::Status& why) {
-  if (!absl::IsDeadlineExceeded(why)) return Fail(why);
+  if (!absl::IsDeadlineExceeded(why)) return FailByNccl(why);
   return Fail(absl::DeadlineExceededError(absl::StrCat(std::string(why.message()), ": ", WhoIsLateNow())));
 }
 
@@ -176,7 +212,7 @@ bool NcclGroup::Look() {
   if (found.ok()) found = nccl_->Idle().status();
   if (found.ok()) found = host_->status();
   if (found.ok()) found = Expired();
-  if (!found.ok()) (void)Fail(found);
+  if (!found.ok()) (void)FailByNccl(found);
   absl::MutexLock lock(&mu_);
   const auto over = [this] {
     mu_.AssertReaderHeld();

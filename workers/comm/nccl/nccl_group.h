@@ -60,6 +60,9 @@ class NcclGroup {
   NcclState state() const;
   // Ends the group with this error, unless it has one.  Any thread; returns at once.  Returns the first error.
   absl::Status Fail(const absl::Status& status);
+  // The same for an error that may be of NCCL's.  NCCL notices a peer's end first and does not say whose, so this asks
+  // the watch before, for half a second at most; if a peer's own report comes in that time, that is the error.
+  absl::Status FailByNccl(const absl::Status& error);
 
   // Counts a launch that the host is about to make, onto a stream or into a graph.  Returns its number, or why nothing
   // can be launched any more.  Its deadline holds from now on.
@@ -88,6 +91,9 @@ class NcclGroup {
   absl::Status RemoveDone();
   absl::Status Expired() const;
   std::string WhoIsLateNow() const;
+  // Fails with what the watch says of a peer, and with NCCL's error if that came before.
+  void FailByPeer(const absl::Status& status);
+  std::string NameTheLost(absl::string_view nccl_error) const;
   // Blocks until the peers have finished what this rank has, or have left, or the deadline.
   void AwaitPeers(absl::Time deadline) const;
   PeerReport Report() const;
@@ -104,6 +110,7 @@ class NcclGroup {
   int64_t launched_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t completed_ ABSL_GUARDED_BY(mu_) = 0;
   OpKey last_ ABSL_GUARDED_BY(mu_);
+  std::string nccl_error_ ABSL_GUARDED_BY(mu_);  // set: the group is about to fail
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   std::thread watchdog_;
 };

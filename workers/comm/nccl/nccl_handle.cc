@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -19,6 +20,8 @@ static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0));
 // a peer or a device.
 constexpr absl::Duration kLaunchGrace = absl::Seconds(2);
 
+constexpr char kMayBePeersEnd[] = "nccl/may_be_peers_end";  // a payload
+
 absl::Status Released() { return absl::UnavailableError("the NCCL communicator was aborted"); }
 
 bool IsError(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
@@ -28,7 +31,9 @@ absl::Status Explain(const char* what, ncclResult_t result) {
   std::string text = absl::StrCat(what, ": ", ncclGetErrorString(result));
   if (more != nullptr && *more != '\0') absl::StrAppend(&text, ": ", more);
   const bool refused = result == ncclInvalidArgument || result == ncclInvalidUsage;
-  return refused ? absl::InternalError(text) : absl::UnavailableError(text);
+  absl::Status status = refused ? absl::InternalError(text) : absl::UnavailableError(text);
+  if (result == ncclRemoteError || result == ncclSystemError) status.SetPayload(kMayBePeersEnd, absl::Cord());
+  return status;
 }
 
 ncclConfig_t Config(int blocking) {
@@ -38,6 +43,8 @@ ncclConfig_t Config(int blocking) {
 }
 
 }  // namespace
+
+bool MayBePeersEnd(const absl::Status& error) { return error.GetPayload(kMayBePeersEnd).has_value(); }
 
 OnDevice::OnDevice(int device) {
   // An error here comes again from the next call, with more detail.

@@ -52,6 +52,9 @@ class OnDevice {
   int before_ = 0;
 };
 
+// Whether an error of a handle's may come from a peer that has ended or cannot be reached.  NCCL does not say which.
+bool MayBePeersEnd(const absl::Status& error);
+
 class NcclHandle {
  public:
   // The id of a new communicator, as text: one rank makes it, all need it.

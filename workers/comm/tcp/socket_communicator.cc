@@ -74,6 +74,24 @@ class SocketGroup {
     return absl::OkStatus();
   }
 
+  // Waits for messages to arrive, at most until then, and returns the ranks whose have not.  None: all are here, or a
+  // connection has closed, which Finish explains.
+  std::vector<int> AwaitMessages(const Exchange& exchange, absl::Time until) {
+    const NonYieldingScope outside;
+    std::vector<int> missing;
+    for (int peer = 0; peer < id_.world; ++peer) {
+      if (exchange.recv_from[static_cast<size_t>(peer)] == 0) continue;
+      int elsewhere = 0;
+      const SocketEnd end = io_->receiver(peer).Await(IdOf(exchange), until, nullptr, &elsewhere);
+      if (end == SocketEnd::kLate) {
+        missing.push_back(peer);
+      } else if (end != SocketEnd::kDone) {
+        return {};
+      }
+    }
+    return missing;
+  }
+
   // Waits for messages to arrive and for own messages to be sent.
   absl::Status Finish(const Exchange& exchange, std::vector<Message>* received) {
     const NonYieldingScope outside;
@@ -211,6 +229,11 @@ class SocketWork : public OnceWork {
   ~SocketWork() override {
     if (waited()) return;
     (void)group_->Fail(absl::UnavailableError(absl::StrCat(exchange_.key.ToString(), " was dropped unfinished")));
+  }
+
+  std::vector<int> AwaitMessages(absl::Time until) override {
+    if (waited()) return {};
+    return group_->AwaitMessages(exchange_, until);
   }
 
  private:

@@ -86,7 +86,7 @@ SocketEnd SocketReceiver::Await(const MessageId& id, absl::Time deadline, Messag
   const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&finalized), deadline);
   if (end_ == SocketEnd::kAborted) return end_;
   if (table_.IsWhole(id)) {
-    *message = table_.Take(id);
+    if (message != nullptr) *message = table_.Take(id);
     return SocketEnd::kDone;
   }
   if (end_ != SocketEnd::kDone) return end_;

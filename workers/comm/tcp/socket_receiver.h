@@ -35,7 +35,7 @@ class SocketReceiver {
   bool Post(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Blocks until the whole message is here (kDone); other values say why it is not.  What arrived before the connection
   // closed counts.  elsewhere: how many other connections the caller knows to have closed; if there are more, Await
-  // returns kElsewhere and the new number.  Null: the caller does not ask.
+  // returns kElsewhere and the new number.  Null: the caller does not ask.  message: null leaves it here.
   SocketEnd Await(const MessageId& id, absl::Time deadline, Message* message, int* elsewhere = nullptr)
       ABSL_LOCKS_EXCLUDED(mu_);
   SocketReceiveTable::Share Came(const MessageId& id) ABSL_LOCKS_EXCLUDED(mu_);
