@@ -21,7 +21,8 @@ struct IssueLane {
   int tokens;
   bool bf16, add;
   uint64_t a, b;
-  int warp;  // of the warpgroup
+  int warp;                // of the warpgroup
+  const uint32_t* rows_a;  // [4]: a in registers, and rows of b are k; null: neither
 };
 
 struct WaitLane {
@@ -32,13 +33,15 @@ struct WaitLane {
 [[noreturn]] void Fault(const std::string& why) { ThreadFault(cudaErrorLaunchFailure, ("wgmma: " + why).c_str()); }
 
 // Chunk `chunk` of 16 bytes of row `row` of the operand: rows of 128 bytes in groups of 8, which lie as many bytes
-// apart as the descriptor says; bits 4 to 6 of the address are mixed with bits 7 to 9.
+// apart as the descriptor says; bits 4 to 6 of the address are mixed with bits 7 to 9.  Chunks from 8 on, of an operand
+// whose rows are k, lie behind the descriptor's leading offset.
 const char* Chunk(uint64_t descriptor, int row, int chunk) {
   if (descriptor >> 62 != 1) Fault("the emulation knows the swizzle of 128 bytes only");
   if ((descriptor >> 49 & 7) != 0) Fault("the emulation knows base offset 0 only");
   const uint64_t stride = (descriptor >> 32 & 0x3FFF) << 4;
   uint64_t address = ((descriptor & 0x3FFF) << 4) + static_cast<uint64_t>(row / 8) * stride +
-                     static_cast<uint64_t>(row % 8 * 128 + chunk * 16);
+                     static_cast<uint64_t>(row % 8 * 128 + chunk % 8 * 16) +
+                     static_cast<uint64_t>(chunk / 8) * ((descriptor >> 16 & 0x3FFF) << 4);
   address ^= (address >> 7 & 7) << 4;
   const char* base = static_cast<const char*>(DynamicSharedBase());
   const uint64_t offset = (address - reinterpret_cast<uintptr_t>(base)) % kAddressSpace;
@@ -46,9 +49,9 @@ const char* Chunk(uint64_t descriptor, int row, int chunk) {
   return base + offset;
 }
 
-uint64_t HashRows(uint64_t descriptor, int first, int count, uint64_t hash) {
-  for (int row = first; row < first + count; ++row) {
-    for (int chunk = 0; chunk < 2; ++chunk) {
+uint64_t HashRows(uint64_t descriptor, int count, int chunks, uint64_t hash) {
+  for (int row = 0; row < count; ++row) {
+    for (int chunk = 0; chunk < chunks; ++chunk) {
       uint64_t words[2];
       std::memcpy(words, Chunk(descriptor, row, chunk), 16);
       for (uint64_t word : words) hash = (hash ^ word) * 0x9E3779B97F4A7C15ull + (hash >> 29);
@@ -58,8 +61,10 @@ uint64_t HashRows(uint64_t descriptor, int first, int count, uint64_t hash) {
 }
 
 uint64_t HashOperands(const WgmmaThread::Operands& of) {
-  return HashRows(of.b, 0, of.tokens, HashRows(of.a, 0, 64, 1));
+  return of.rows ? HashRows(of.b, 16, of.tokens / 8, 1) : HashRows(of.b, of.tokens, 2, HashRows(of.a, 64, 2, 1));
 }
+
+float Wide(uint16_t bits, bool bf16) { return bf16 ? FloatFromBf16(bits) : FloatFromHalf(bits); }
 
 // to[k][row]
 template <int kRows>
@@ -68,7 +73,30 @@ void Decode(uint64_t descriptor, int first, int count, bool bf16, float (&to)[16
     for (int chunk = 0; chunk < 2; ++chunk) {
       uint16_t bits[8];
       std::memcpy(bits, Chunk(descriptor, first + row, chunk), 16);
-      for (int i = 0; i < 8; ++i) to[chunk * 8 + i][row] = bf16 ? FloatFromBf16(bits[i]) : FloatFromHalf(bits[i]);
+      for (int i = 0; i < 8; ++i) to[chunk * 8 + i][row] = Wide(bits[i], bf16);
+    }
+  }
+}
+
+// to[k][column] of an operand whose rows are k.
+void DecodeColumns(uint64_t descriptor, int columns, bool bf16, float (&to)[16][kMaxWgmmaTokens]) {
+  for (int k = 0; k < 16; ++k) {
+    for (int chunk = 0; chunk < columns / 8; ++chunk) {
+      uint16_t bits[8];
+      std::memcpy(bits, Chunk(descriptor, k, chunk), 16);
+      for (int i = 0; i < 8; ++i) to[k][chunk * 8 + i] = Wide(bits[i], bf16);
+    }
+  }
+}
+
+// to[k][row] of a warp's registers: register r of a lane has A[lane / 4 + r % 2 * 8][lane % 4 * 2 + r / 2 * 8 ..].
+void DecodeRegisters(void* const (&lanes)[32], bool bf16, float (&to)[16][16]) {
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int r = 0; r < 4; ++r) {
+      const uint32_t pair = static_cast<const IssueLane*>(lanes[lane])->rows_a[r];
+      const int row = lane / 4 + r % 2 * 8, k = lane % 4 * 2 + r / 2 * 8;
+      to[k][row] = Wide(static_cast<uint16_t>(pair), bf16);
+      to[k + 1][row] = Wide(static_cast<uint16_t>(pair >> 16), bf16);
     }
   }
 }
@@ -99,9 +127,14 @@ void IssueTogether(void* const (&lanes)[32], uint32_t mask) {
     }
   }
   if (BlockRunner::OfThisThread().HasUnfencedCopies()) Fault("bytes of cp.async without FenceProxyAsync()");
-  thread_local float a[16][16], b[16][128], product[16][128];
-  Decode(first.a, first.warp * 16, 16, first.bf16, a);
-  Decode(first.b, 0, first.tokens, first.bf16, b);
+  thread_local float a[16][16], b[16][kMaxWgmmaTokens], product[16][kMaxWgmmaTokens];
+  if (first.rows_a != nullptr) {
+    DecodeRegisters(lanes, first.bf16, a);
+    DecodeColumns(first.b, first.tokens, first.bf16, b);
+  } else {
+    Decode(first.a, first.warp * 16, 16, first.bf16, a);
+    Decode(first.b, 0, first.tokens, first.bf16, b);
+  }
   // Fragment value v of block j: D[lane / 4 + v / 2 * 8][8 * j + lane % 4 * 2 + v % 2].
   const auto each = [&](auto function) {
     for (int lane = 0; lane < 32; ++lane) {
@@ -123,7 +156,8 @@ void IssueTogether(void* const (&lanes)[32], uint32_t mask) {
     const IssueLane& of = *static_cast<const IssueLane*>(lane);
     SumsOf(of).group = of.state->open_group;
   }
-  WgmmaThread::Operands operands{first.a, first.b, first.tokens, first.state->open_group, 0};
+  const bool rows = first.rows_a != nullptr;
+  WgmmaThread::Operands operands{first.a, first.b, first.tokens, first.state->open_group, rows, 0};
   operands.hash = HashOperands(operands);
   first.state->operands.push_back(operands);
 }
@@ -171,12 +205,28 @@ uint64_t WgmmaDescriptor(const void* shared) {
          uint64_t{1} << 62;
 }
 
-void WgmmaIssue(float* d, int tokens, bool bf16, uint64_t a, uint64_t b, bool add) {
+uint64_t WgmmaColumnDescriptor(const void* shared, int columns_apart) {
+  constexpr uint64_t kLeadingOffset = uint64_t{0x3FFF} << 16;
+  return (WgmmaDescriptor(shared) & ~kLeadingOffset) | static_cast<uint64_t>(columns_apart >> 4) << 16;
+}
+
+namespace {
+
+void Issue(float* d, int tokens, bool bf16, uint64_t a, const uint32_t* rows_a, uint64_t b, bool add) {
   if (blockDim.x % 128 != 0 || blockDim.y * blockDim.z != 1) Fault("a block that is not made of warpgroups");
   WgmmaThread& state = State();
   if (!state.fenced) Fault("no WgmmaFence() since the last wait");
-  IssueLane lane{&state, d, tokens, bf16, add, a, b, static_cast<int>(threadIdx.x / 32 % 4)};
+  IssueLane lane{&state, d, tokens, bf16, add, a, b, static_cast<int>(threadIdx.x / 32 % 4), rows_a};
   WarpTogether("wgmma", 0xFFFFFFFFu, &IssueTogether, &lane);
+}
+
+}  // namespace
+
+void WgmmaIssue(float* d, int tokens, bool bf16, uint64_t a, uint64_t b, bool add) {
+  Issue(d, tokens, bf16, a, nullptr, b, add);
+}
+void WgmmaIssueRows(float* d, int columns, bool bf16, const uint32_t (&a)[4], uint64_t b, bool add) {
+  Issue(d, columns, bf16, 0, a, b, add);
 }
 
 void WgmmaFenceIssue() { State().fenced = true; }

@@ -7,6 +7,8 @@
 
 namespace cuda_emulation {
 
+inline constexpr int kMaxWgmmaTokens = 192;
+
 class WgmmaThread {
  public:
   // Sums that are written to d when their wait ends; d is NaN before.
@@ -14,12 +16,13 @@ class WgmmaThread {
     float* d;
     int count;  // of floats
     int group;  // the last that adds to them
-    std::array<float, 64> value;
+    std::array<float, kMaxWgmmaTokens / 2> value;
   };
   // Operands that the tensor cores may still read; one thread of a warp keeps them for all.
   struct Operands {
     uint64_t a, b;
     int tokens, group;
+    bool rows;  // a is in registers, and rows of b are k
     uint64_t hash;
   };
 

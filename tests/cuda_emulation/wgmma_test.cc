@@ -13,7 +13,7 @@ using namespace switchyard::ops::cuda;  // NOLINT: the functions under test
 
 class WgmmaTest : public EmulationTest {};
 
-constexpr int kWeights = 64, kTokens = 128, kDepth = 64, kRowElems = 64;
+constexpr int kWeights = 64, kTokens = 192, kDepth = 64, kRowElems = 64;
 constexpr int kSharedBytes = (kWeights + kTokens) * kRowElems * 2;
 
 enum class Slip { kNone, kNoWait, kNoWgmmaFence, kNoProxyFence, kEarlyWrite, kTouchedSums, kReadAfterWrongWait };
@@ -21,12 +21,12 @@ enum class Slip { kNone, kNoWait, kNoWgmmaFence, kNoProxyFence, kEarlyWrite, kTo
 // By hand: where the hardware looks for element k of a row.
 __device__ int At(int row, int k) { return row * kRowElems + ((k / 8) ^ (row % 8)) * 8 + k % 8; }
 
-// One warpgroup: d[w][t] = 0.5 + 2 * sum over k of weights[w][k] * tokens[t][k]; of kNarrow, 2 * sum for the
-// first 64 tokens.
-template <class Elem, bool kNarrow>
+// One warpgroup: d[w][t] = 0.5 + 2 * sum over k of weights[w][k] * tokens[t][k]; of kNarrow < 192, 2 * sum for
+// the first kNarrow tokens.
+template <class Elem, int kNarrow>
 __global__ void OneProduct(const Elem* weights,  // [64, 64]
-                           const Elem* tokens,   // [128, 64]
-                           float* d,             // [64, 128]
+                           const Elem* tokens,   // [192, 64]
+                           float* d,             // [64, 192]
                            Slip slip) {
   Elem* w = DynamicShared<Elem>();
   Elem* t = w + kWeights * kRowElems;
@@ -38,7 +38,7 @@ __global__ void OneProduct(const Elem* weights,  // [64, 64]
   CpAsyncWait<0>();
   if (slip != Slip::kNoProxyFence) FenceProxyAsync();
   __syncthreads();
-  float sum[16][4];
+  float sum[kTokens / 8][4];
   for (auto& four : sum) {
     for (float& value : four) value = 0.5f;
   }
@@ -47,8 +47,7 @@ __global__ void OneProduct(const Elem* weights,  // [64, 64]
     for (int step = 0; step < kDepth / 16; ++step) {
       const uint64_t a = AdvanceWgmmaDescriptor(MakeWgmmaDescriptor(w), step * 32);
       const uint64_t b = AdvanceWgmmaDescriptor(MakeWgmmaDescriptor(t), step * 32);
-      if (kNarrow) WgmmaM64N64K16<Elem>(sum, a, b, again + step > 0);
-      if (!kNarrow) WgmmaM64N128K16<Elem>(sum, a, b, true);
+      WgmmaM64K16<Elem, kNarrow>(sum, a, b, kNarrow == kTokens || again + step > 0);
     }
     WgmmaCommit();
   }
@@ -58,14 +57,14 @@ __global__ void OneProduct(const Elem* weights,  // [64, 64]
   if (slip != Slip::kNoWait && slip != Slip::kReadAfterWrongWait) WgmmaWait<0>();
   WgmmaKeep(sum);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  for (int j = 0; j < 16; ++j) {
+  for (int j = 0; j < kTokens / 8; ++j) {
     for (int v = 0; v < 4; ++v) {
       d[(warp * 16 + lane / 4 + v / 2 * 8) * kTokens + j * 8 + lane % 4 * 2 + v % 2] = sum[j][v];
     }
   }
 }
 
-template <class Elem, bool kNarrow>
+template <class Elem, int kNarrow>
 std::vector<float> Run(Slip slip, std::vector<Elem>* weights, std::vector<Elem>* tokens) {
   for (int i = 0; i < kWeights * kDepth; ++i) weights->push_back(Elem(static_cast<float>(i * 7 % 19 - 9)));
   for (int i = 0; i < kTokens * kDepth; ++i) tokens->push_back(Elem(static_cast<float>(i * 5 % 23 - 11)));
@@ -78,7 +77,7 @@ std::vector<float> Run(Slip slip, std::vector<Elem>* weights, std::vector<Elem>*
   return d.Read();
 }
 
-template <class Elem, bool kNarrow>
+template <class Elem, int kNarrow>
 void CheckProduct() {
   std::vector<Elem> weights, tokens;
   const std::vector<float> got = Run<Elem, kNarrow>(Slip::kNone, &weights, &tokens);
@@ -87,22 +86,24 @@ void CheckProduct() {
     for (int t = 0; t < kTokens; ++t) {
       float dot = 0;
       for (int k = 0; k < kDepth; ++k) dot += float(weights[w * kDepth + k]) * float(tokens[t * kDepth + k]);
-      const float want = kNarrow ? (t < 64 ? 2 * dot : 0.5f) : 0.5f + 2 * dot;
+      const float want = kNarrow == kTokens ? 0.5f + 2 * dot : t < kNarrow ? 2 * dot : 0.5f;
       ASSERT_EQ(got[w * kTokens + t], want) << w << " " << t;
     }
   }
 }
 
 TEST_F(WgmmaTest, Products) {
-  CheckProduct<__nv_bfloat16, false>();
-  CheckProduct<__half, false>();
-  CheckProduct<__nv_bfloat16, true>();
-  CheckProduct<__half, true>();
+  CheckProduct<__nv_bfloat16, 64>();
+  CheckProduct<__half, 64>();
+  CheckProduct<__nv_bfloat16, 128>();
+  CheckProduct<__half, 128>();
+  CheckProduct<__nv_bfloat16, 192>();
+  CheckProduct<__half, 192>();
 }
 
 std::vector<float> RunSlip(Slip slip) {
   std::vector<__nv_bfloat16> weights, tokens;
-  return Run<__nv_bfloat16, false>(slip, &weights, &tokens);
+  return Run<__nv_bfloat16, kTokens>(slip, &weights, &tokens);
 }
 
 TEST_F(WgmmaTest, SumsAreNotThereBeforeTheWait) {

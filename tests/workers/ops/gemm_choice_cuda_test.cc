@@ -75,15 +75,13 @@ TEST(GemmChoiceTest, TableOfShapes) {
   ExpectChoice(Deterministic(Dense(4096, 5120, 2048)), "tiles128x128 on 264 CTAs");
   ExpectChoice(Gated(Dense(4096, 5120, 2048)), "tiles128x128 on 264 CTAs");
   ExpectChoice(Dense(4096, 5120, 2048), "cublaslt");
-  // The same with wgmma: from 64 rows an expert on, where bits may depend on the shape.
-  ExpectChoice(OnHopper(Gated(Grouped(8 * 512, 1536, 2048, 128))), "tiles128x64 on 264 CTAs");
-  ExpectChoice(OnHopper(Gated(Grouped(8 * 1024, 1536, 2048, 128))), "tiles128x128 on 264 CTAs");
-  ExpectChoice(OnHopper(Gated(Grouped(8 * 4096, 1536, 2048, 128))), "wgmma256x128 on 132 CTAs");
-  ExpectChoice(OnHopper(Grouped(8 * 4096, 2048, 768, 128)), "wgmma128x128 on 264 CTAs");
+  // The same with wgmma: from some rows an expert on, where bits may depend on the shape.
+  ExpectChoice(OnHopper(Gated(Grouped(8 * 256, 1536, 2048, 128))), "stream64x32 on 264 CTAs");
+  ExpectChoice(OnHopper(Gated(Grouped(8 * 512, 1536, 2048, 128))), "wgmma256x192 on 132 CTAs");
+  ExpectChoice(OnHopper(Grouped(8 * 4096, 2048, 768, 128)), "wgmma256x192 on 132 CTAs");
   ExpectChoice(OnHopper(Deterministic(Gated(Grouped(8 * 4096, 1536, 2048, 128)))), "tiles128x128 on 264 CTAs");
-  ExpectChoice(OnHopper(Gated(Dense(4096, 5120, 2048))), "wgmma256x128 on 132 CTAs");
-  ExpectChoice(OnHopper(Gated(Dense(64, 512, 2048))), "tiles128x64 on 8 CTAs");
-  ExpectChoice(OnHopper(Gated(Dense(65, 512, 2048))), "wgmma256x128 on 2 CTAs");
+  ExpectChoice(OnHopper(Gated(Dense(24, 512, 2048))), "stream16x32 on 32 CTAs");
+  ExpectChoice(OnHopper(Gated(Dense(25, 512, 2048))), "wgmma256x192 on 2 CTAs");
   ExpectChoice(OnHopper(Dense(4096, 5120, 2048)), "cublaslt");
   ExpectChoice(OnHopper(Of(kCudaF32, Deterministic(Dense(1, 64, 64)))), "plain on 4 CTAs");
   // With 99 KB of shared memory a block: the larger tiles have no room.
@@ -132,8 +130,8 @@ TEST(GemmChoiceTest, OneIsChosenAndTheOthersSayWhyNot) {
   for (uint8_t dtype : {kCudaF32, kCudaBf16}) {
     for (int64_t m : {1, 8, 9, 17, 33, 65, 5000}) {
       for (int64_t n : {1, 100, 2048, 100000}) {
-        for (int64_t k : {7, 64}) {
-          for (int64_t experts : {0, 1, 128}) {
+        for (int64_t k : {7, 64, 2048}) {
+          for (int64_t experts : {0, 1, 16, 128}) {
             for (bool deterministic : {false, true}) {
               CudaGemmDesc desc = Of(dtype, Grouped(m, n, k, experts));
               desc.deterministic = deterministic;

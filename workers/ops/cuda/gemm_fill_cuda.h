@@ -12,17 +12,16 @@ namespace switchyard::ops::cuda {
 template <class Elem, class Shape>
 class StageFiller {
  public:
-  __device__ StageFiller(const GemmProblem& p, const GemmPlan& plan, char* stages, int32_t num_items)
+  __device__ StageFiller(const GemmProblem& p, const GemmPlan& plan, char* stages)
       : loader_(p),
         plan_(plan),
         stages_(stages),
         k_(static_cast<int32_t>(p.k)),
-        num_items_(num_items),
         item_(static_cast<int32_t>(blockIdx.x)) {}
 
   // Starts the next stage's copies, if there is one, and closes a group in any case, so that waits can count groups.
   __device__ void FillNext() {
-    if (item_ < num_items_) {
+    if (at_ > 0 || item_ < plan_.num_items()) {
       if (at_ == 0) loader_.Aim(plan_.Find(item_));
       loader_.Load(stages_ + stage_ * Shape::kStageBytes, at_);
       at_ += Shape::kDepth;
@@ -35,11 +34,16 @@ class StageFiller {
     stage_ = stage_ + 1 == Shape::kStages ? 0 : stage_ + 1;
   }
 
+  // The one that was filled that many calls ago.
+  __device__ const char* FilledBefore(int calls) const {
+    return stages_ + (stage_ < calls ? stage_ - calls + Shape::kStages : stage_ - calls) * Shape::kStageBytes;
+  }
+
  private:
   TileLoader<Elem, Shape> loader_;
   const GemmPlan& plan_;
   char* stages_;
-  const int32_t k_, num_items_;
+  const int32_t k_;
   int32_t item_, at_ = 0;
   int stage_ = 0;
 };

@@ -4,7 +4,8 @@
 // then finds work item i in [0, num_items).  CTA b takes items b, b + gridDim.x, ...: experts without rows, or without
 // a weight, cost nothing, all CTAs share an expert with many rows, and any grid is valid.  Items run over (expert, tile
 // of columns, tile of rows), rows fastest, so that neighbouring CTAs read the same weights at the same time: once from
-// memory, then from L2.
+// memory, then from L2.  For that they must stay together, so an expert's tiles have equal numbers of rows, to 8: of
+// 256 rows as 192 and 64 the CTAs with the short tiles ran ahead, and an H100 read every weight twice.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace switchyard::ops::cuda {
 
 struct GemmItem {
   const void* weight;
-  int32_t first_row, end_row;  // this tile's first row of the product; where the expert's rows end
+  int32_t first_row, end_row;  // this tile's rows of the product
   int32_t column_tile;
 };
 
@@ -51,7 +52,10 @@ class GemmPlan {
     }
     const int32_t tiles = tile_begin_[low + 1] - tile_begin_[low];
     const int32_t local = item - tile_begin_[low] * column_tiles_;
-    return {weights_[low], row_begin_[low] + local % tiles * tile_rows_, row_begin_[low + 1], local / tiles};
+    const int32_t begin = row_begin_[low], end = row_begin_[low + 1];
+    const int32_t rows = ((end - begin + tiles - 1) / tiles + 7) / 8 * 8;  // tile_rows_ at most; no tile has none
+    const int32_t first_row = begin + local % tiles * rows;
+    return {weights_[low], first_row, min(end, first_row + rows), local / tiles};
   }
 
  private:

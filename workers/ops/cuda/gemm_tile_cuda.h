@@ -48,8 +48,9 @@ struct TileShape {
   static constexpr int kMmaColumns = kColumns / 16 / kWarpsN;  // a warp's, in units of 16
   static constexpr int kMmaRows = kRows / 8 / kWarpsT;         // in units of 8
   static constexpr int kStageBytes = (kColumns + kRows) * kDepth * 2;
+  static constexpr int kStoreBytes = kT.store_blocks * kStoreScratchBytes;  // a warp's
   static constexpr int kPartialBytes = (kWarpsK - 1) * kColumns * kRows * 4;
-  static constexpr int kFixedBytes = kStages * kStageBytes + kWarps * kStoreScratchBytes + kPartialBytes;
+  static constexpr int kFixedBytes = kStages * kStageBytes + kWarps * kStoreBytes + kPartialBytes;
   static_assert(kChunks % 8 == 0 && kThreads % kChunks == 0 && kColumns % kRowStep == 0);
   static_assert(kMmaColumns >= 1 && kMmaRows >= 1 && (kMmaRows == 1 || kMmaRows % 2 == 0));
   static_assert(kWarpsK == 1 || (kWarpsN == 1 && kWarpsT == 1 && kDepth / 16 % kWarpsK == 0));
@@ -81,6 +82,9 @@ class TileLoader {
   // Whole groups of 16 rows apart, a thread's columns are evenly apart, gated or not: the first one will do.
   static constexpr bool kEvenSteps = Shape::kRowStep % 16 == 0;
   static constexpr int kColumnsKept = kEvenSteps ? 1 : Shape::kWeightLoads;
+  // Then one address leads to the next, too: a product each is most of what wgmma's warps do.  The other tiles lack the
+  // registers for it.
+  static constexpr bool kWalk = kEvenSteps && Shape::kT.wgmma;
 
   __device__ explicit TileLoader(const GemmProblem& p)
       : p_(p), chunk_(threadIdx.x % Shape::kChunks), row_(threadIdx.x / Shape::kChunks) {}
@@ -93,6 +97,7 @@ class TileLoader {
       const int row = row_ + i * Shape::kRowStep;
       column_[i] = first + (p_.gated ? row / 16 * 8 + row % 8 : row);
     }
+    if (kWalk && column_[0] < p_.columns) weight_ += WeightRow(row_, column_[0]) * p_.w_stride;
 #pragma unroll
     for (int i = 0; i < Shape::kXLoads; ++i) {
       const int row = row_ + i * Shape::kRowStep;
@@ -129,18 +134,15 @@ class TileLoader {
 
  private:
   __device__ void LoadWeights(char* stage, int32_t at, bool in_k) const {
-    // With evenly spaced columns, one address leads to the next: a product each is most of what wgmma's warps do.  The
-    // other tiles lack the registers for it.
-    constexpr bool kWalk = kEvenSteps && Shape::kT.wgmma;
     const int32_t column_step = p_.gated ? Shape::kRowStep / 2 : Shape::kRowStep;
-    const Elem* walk = weight_ + WeightRow(row_, column_[0]) * p_.w_stride + at;
+    const Elem* walk = weight_ + at;
 #pragma unroll
     for (int i = 0; i < Shape::kWeightLoads; ++i) {
       const int row = row_ + i * Shape::kRowStep;
       const int32_t column = kEvenSteps ? column_[0] + i * column_step : column_[kEvenSteps ? 0 : i];
       const bool valid = in_k && column < p_.columns;
       const Elem* from = kWalk ? walk : weight_ + WeightRow(row, column) * p_.w_stride + at;
-      CpAsync16(stage + Shape::At(row, chunk_), valid ? from : weight_, valid);
+      CpAsync16(stage + Place(i), valid ? from : weight_, valid);
       if constexpr (kWalk) walk += column_step * p_.w_stride;
     }
   }
@@ -153,9 +155,15 @@ class TileLoader {
       const int row = row_ + i * Shape::kRowStep;
       if (Shape::kRows % Shape::kRowStep != 0 && row >= Shape::kRows) continue;
       const bool valid = in_k && x_row_[i] >= 0;
-      copy(x_stage + Shape::At(row, chunk_),
-           static_cast<const Elem*>(p_.x) + (valid ? x_row_[i] * p_.x_stride + at : 0), valid);
+      copy(x_stage + Place(i), static_cast<const Elem*>(p_.x) + (valid ? x_row_[i] * p_.x_stride + at : 0), valid);
     }
+  }
+
+  // Where this thread's i-th chunk is.  The compiler does not see that whole groups of 8 rows apart these lie evenly
+  // apart: it would keep a register for each.
+  __device__ int Place(int i) const {
+    if constexpr (Shape::kRowStep % 8 != 0) return Shape::At(row_ + i * Shape::kRowStep, chunk_);
+    return Shape::At(row_, chunk_) + i * Shape::kRowStep * Shape::kChunks * 16;
   }
 
   // Of a tile's row, which is for a column of y.
@@ -176,7 +184,7 @@ class TileLoader {
 
   const GemmProblem& p_;
   const int chunk_, row_;
-  const Elem* weight_ = nullptr;
+  const Elem* weight_ = nullptr;   // the expert's; kWalk: this thread's first row of it, if any
   int32_t column_[kColumnsKept];   // of y, that the rows of weights are for
   int32_t x_row_[Shape::kXLoads];  // -1 = none
 };
@@ -241,13 +249,13 @@ class TileSums {
   // To y, through this warp's scratch.
   __device__ void Store(const GemmProblem& p, const GemmItem& item, float* scratch) {
     if (warp_k_ > 0) return;
-    const int64_t first_column = int64_t{item.column_tile} * (p.gated ? Shape::kColumns / 2 : Shape::kColumns);
+    const int32_t first_column = item.column_tile * (p.gated ? Shape::kColumns / 2 : Shape::kColumns);
 #pragma unroll
     for (int i = 0; i < kI; ++i) {
-      const int64_t column = first_column + (warp_n_ * kI + i) * (p.gated ? 8 : 16);
+      const int32_t column = first_column + (warp_n_ * kI + i) * (p.gated ? 8 : 16);
 #pragma unroll
       for (int j = 0; j < kJ; ++j) {
-        const int64_t row = int64_t{item.first_row} + (warp_t_ * kJ + j) * 8;
+        const int32_t row = item.first_row + (warp_t_ * kJ + j) * 8;
         if (row < item.end_row) StoreMma<Elem>(p, sum_[i][j], {row, item.end_row, column}, scratch);
       }
     }

@@ -38,7 +38,15 @@ __device__ __forceinline__ uint64_t MakeWgmmaDescriptor(const void* shared) {
 }
 // The same operand `bytes` further on: whole groups of 8 rows, or 32, 64, 96 within the row for the next 16 of k.
 __device__ __forceinline__ uint64_t AdvanceWgmmaDescriptor(uint64_t descriptor, int bytes) {
-  return descriptor + static_cast<uint64_t>(bytes >> 4);
+  const uint32_t low = static_cast<uint32_t>(descriptor) + static_cast<uint32_t>(bytes >> 4);  // never carries
+  return (descriptor & 0xFFFFFFFF00000000u) | low;
+}
+
+// An operand whose rows are k and lie as above, 64 columns of it; `columns_apart` bytes on follow the next 64.  Steps
+// of 16 rows are 2048 bytes apart.
+__device__ __forceinline__ uint64_t MakeWgmmaColumnDescriptor(const void* shared, int columns_apart) {
+  constexpr uint64_t kLeadingOffset = uint64_t{0x3FFF} << 16;
+  return (MakeWgmmaDescriptor(shared) & ~kLeadingOffset) | static_cast<uint64_t>(columns_apart >> 4) << 16;
 }
 
 // Makes this thread's writes to shared memory, by ordinary stores or by cp.async that it waited for, visible to the
@@ -59,97 +67,123 @@ template <int N>
 __device__ __forceinline__ void WgmmaWait() {
   if constexpr (kWgmmaBuilt) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-__device__ __forceinline__ void WgmmaKeep(float (&d)[16][4]) {
+template <int kBlocks>
+__device__ __forceinline__ void WgmmaKeep(float (&d)[kBlocks][4]) {
 #pragma unroll
-  for (int j = 0; j < 16; ++j) {
+  for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
     for (int v = 0; v < 4; ++v) asm volatile("" : "+f"(d[j][v])::"memory");
   }
 }
 
-// d = weights * tokens + (add ? d : 0), in fp32: weights [64, 16], tokens [128 or 64, 16], both along k from shared
-// memory.  Of D [64, 128 or 64], a thread has with w = warp % 4, g = lane / 4, c = lane % 4 * 2:
+// The same of operands in registers.
+template <int kSteps>
+__device__ __forceinline__ void WgmmaKeep(uint32_t (&a)[kSteps][4]) {
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
+  }
+}
+
+// The sums as operands %0, %1, ... of inline assembly, 32, 48, 64, 80 or 96 of them, and the instruction with all of
+// these.
+#define SY_WGMMA_NAMES_32                                             \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, " \
+  "%15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SY_WGMMA_NAMES_48 \
+  SY_WGMMA_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define SY_WGMMA_NAMES_64 \
+  SY_WGMMA_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SY_WGMMA_NAMES_80 \
+  SY_WGMMA_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define SY_WGMMA_NAMES_96 \
+  SY_WGMMA_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SY_WGMMA_BLOCK(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define SY_WGMMA_BLOCKS_4(j) \
+  SY_WGMMA_BLOCK(j), SY_WGMMA_BLOCK((j) + 1), SY_WGMMA_BLOCK((j) + 2), SY_WGMMA_BLOCK((j) + 3)
+#define SY_WGMMA_SUMS_32 SY_WGMMA_BLOCKS_4(0), SY_WGMMA_BLOCKS_4(4)
+#define SY_WGMMA_SUMS_48 SY_WGMMA_SUMS_32, SY_WGMMA_BLOCKS_4(8)
+#define SY_WGMMA_SUMS_64 SY_WGMMA_SUMS_48, SY_WGMMA_BLOCKS_4(12)
+#define SY_WGMMA_SUMS_80 SY_WGMMA_SUMS_64, SY_WGMMA_BLOCKS_4(16)
+#define SY_WGMMA_SUMS_96 SY_WGMMA_SUMS_80, SY_WGMMA_BLOCKS_4(20)
+#define SY_WGMMA(shape, type, names, w, t, a, sums)                                                                    \
+  asm volatile("{.reg .pred add; setp.ne.b32 add, " a ", 0; wgmma.mma_async.sync.aligned." shape ".f32." type "." type \
+               " {" names "}, " w ", " t ", add, 1, 1, 0, 0;}"                                                         \
+               : sums                                                                                                  \
+               : "l"(weights), "l"(tokens), "r"(static_cast<int>(add)))
+
+// d = weights * tokens + (add ? d : 0), in fp32: weights [64, 16], tokens [kTokens, 16], both along k from shared
+// memory.  Of D [64, kTokens], a thread has with w = warp % 4, g = lane / 4, c = lane % 4 * 2:
 //   d[j][0..1] = D[16 * w + g][8 * j + c..c + 1]   d[j][2..3] = D[16 * w + g + 8][8 * j + c..c + 1]
-// that is, for each j what MmaM16N8K16 would leave.  64 tokens leave d[8..15] alone.
-template <class Elem>
-__device__ __forceinline__ void WgmmaM64N128K16(float (&d)[16][4], uint64_t weights, uint64_t tokens, bool add) {
-  static_assert(std::is_same_v<Elem, __nv_bfloat16> || std::is_same_v<Elem, __half>);
+// that is, for each j what MmaM16N8K16 would leave.  Blocks beyond kTokens / 8 are left alone.
+template <class Elem, int kTokens, int kBlocks>
+__device__ __forceinline__ void WgmmaM64K16(float (&d)[kBlocks][4], uint64_t weights, uint64_t tokens, bool add) {
+  constexpr bool kBf16 = std::is_same_v<Elem, __nv_bfloat16>;
+  static_assert(kBf16 || std::is_same_v<Elem, __half>);
+  static_assert(kTokens >= 64 && kTokens <= 192 && kTokens % 32 == 0 && kTokens <= kBlocks * 8);
   if constexpr (!kWgmmaBuilt) {
     __trap();
-  } else if constexpr (std::is_same_v<Elem, __nv_bfloat16>) {
-    asm volatile(
-        "{.reg .pred add; setp.ne.b32 add, %66, 0; "
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, add, 1, 1, 0, 0;}"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-          "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-          "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-          "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
-          "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-          "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-          "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
-          "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-          "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-        : "l"(weights), "l"(tokens), "r"(static_cast<int>(add)));
+  } else if constexpr (kTokens == 64 && kBf16) {
+    SY_WGMMA("m64n64k16", "bf16", SY_WGMMA_NAMES_32, "%32", "%33", "%34", SY_WGMMA_SUMS_32);
+  } else if constexpr (kTokens == 64) {
+    SY_WGMMA("m64n64k16", "f16", SY_WGMMA_NAMES_32, "%32", "%33", "%34", SY_WGMMA_SUMS_32);
+  } else if constexpr (kTokens == 96 && kBf16) {
+    SY_WGMMA("m64n96k16", "bf16", SY_WGMMA_NAMES_48, "%48", "%49", "%50", SY_WGMMA_SUMS_48);
+  } else if constexpr (kTokens == 96) {
+    SY_WGMMA("m64n96k16", "f16", SY_WGMMA_NAMES_48, "%48", "%49", "%50", SY_WGMMA_SUMS_48);
+  } else if constexpr (kTokens == 128 && kBf16) {
+    SY_WGMMA("m64n128k16", "bf16", SY_WGMMA_NAMES_64, "%64", "%65", "%66", SY_WGMMA_SUMS_64);
+  } else if constexpr (kTokens == 128) {
+    SY_WGMMA("m64n128k16", "f16", SY_WGMMA_NAMES_64, "%64", "%65", "%66", SY_WGMMA_SUMS_64);
+  } else if constexpr (kTokens == 160 && kBf16) {
+    SY_WGMMA("m64n160k16", "bf16", SY_WGMMA_NAMES_80, "%80", "%81", "%82", SY_WGMMA_SUMS_80);
+  } else if constexpr (kTokens == 160) {
+    SY_WGMMA("m64n160k16", "f16", SY_WGMMA_NAMES_80, "%80", "%81", "%82", SY_WGMMA_SUMS_80);
+  } else if constexpr (kBf16) {
+    SY_WGMMA("m64n192k16", "bf16", SY_WGMMA_NAMES_96, "%96", "%97", "%98", SY_WGMMA_SUMS_96);
   } else {
-    asm volatile(
-        "{.reg .pred add; setp.ne.b32 add, %66, 0; "
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, add, 1, 1, 0, 0;}"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-          "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-          "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-          "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]),
-          "+f"(d[8][3]), "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),
-          "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-          "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),
-          "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-          "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-        : "l"(weights), "l"(tokens), "r"(static_cast<int>(add)));
+    SY_WGMMA("m64n192k16", "f16", SY_WGMMA_NAMES_96, "%96", "%97", "%98", SY_WGMMA_SUMS_96);
   }
 }
-template <class Elem>
-__device__ __forceinline__ void WgmmaM64N64K16(float (&d)[16][4], uint64_t weights, uint64_t tokens, bool add) {
-  static_assert(std::is_same_v<Elem, __nv_bfloat16> || std::is_same_v<Elem, __half>);
+
+// d = a * columns + (add ? d : 0) of kBlocks * 8 = 64 or 128 columns: a, the warp's 16 rows by 16 of k, as MmaM16N8K16
+// takes it; `columns` of MakeWgmmaColumnDescriptor.  d as above.  No thread touches a until the wait (WgmmaKeep).
+#define SY_WGMMA_ROWS(shape, type, names, a0, a1, a2, a3, b, add_, sums)                                         \
+  asm volatile("{.reg .pred add; setp.ne.b32 add, " add_ ", 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+               "." type " {" names "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b ", add, 1, 1, 1;}"                  \
+               : sums                                                                                            \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(columns), "r"(static_cast<int>(add)))
+template <class Elem, int kBlocks>
+__device__ __forceinline__ void WgmmaRows(float (&d)[kBlocks][4], const uint32_t (&a)[4], uint64_t columns, bool add) {
+  constexpr bool kBf16 = std::is_same_v<Elem, __nv_bfloat16>;
+  static_assert((kBf16 || std::is_same_v<Elem, __half>)&&(kBlocks == 8 || kBlocks == 16));
   if constexpr (!kWgmmaBuilt) {
     __trap();
-  } else if constexpr (std::is_same_v<Elem, __nv_bfloat16>) {
-    asm volatile(
-        "{.reg .pred add; setp.ne.b32 add, %34, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, add, 1, 1, 0, 0;}"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-          "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-          "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-          "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-        : "l"(weights), "l"(tokens), "r"(static_cast<int>(add)));
+  } else if constexpr (kBlocks == 8 && kBf16) {
+    SY_WGMMA_ROWS("m64n64k16", "bf16", SY_WGMMA_NAMES_32, "%32", "%33", "%34", "%35", "%36", "%37", SY_WGMMA_SUMS_32);
+  } else if constexpr (kBlocks == 8) {
+    SY_WGMMA_ROWS("m64n64k16", "f16", SY_WGMMA_NAMES_32, "%32", "%33", "%34", "%35", "%36", "%37", SY_WGMMA_SUMS_32);
+  } else if constexpr (kBf16) {
+    SY_WGMMA_ROWS("m64n128k16", "bf16", SY_WGMMA_NAMES_64, "%64", "%65", "%66", "%67", "%68", "%69", SY_WGMMA_SUMS_64);
   } else {
-    asm volatile(
-        "{.reg .pred add; setp.ne.b32 add, %34, 0; "
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "%32, %33, add, 1, 1, 0, 0;}"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]),
-          "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]),
-          "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]),
-          "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]), "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-          "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-        : "l"(weights), "l"(tokens), "r"(static_cast<int>(add)));
+    SY_WGMMA_ROWS("m64n128k16", "f16", SY_WGMMA_NAMES_64, "%64", "%65", "%66", "%67", "%68", "%69", SY_WGMMA_SUMS_64);
   }
 }
+
+#undef SY_WGMMA_ROWS
+#undef SY_WGMMA
+#undef SY_WGMMA_SUMS_96
+#undef SY_WGMMA_SUMS_80
+#undef SY_WGMMA_SUMS_64
+#undef SY_WGMMA_SUMS_48
+#undef SY_WGMMA_SUMS_32
+#undef SY_WGMMA_BLOCKS_4
+#undef SY_WGMMA_BLOCK
+#undef SY_WGMMA_NAMES_96
+#undef SY_WGMMA_NAMES_80
+#undef SY_WGMMA_NAMES_64
+#undef SY_WGMMA_NAMES_48
+#undef SY_WGMMA_NAMES_32
 
 }  // namespace switchyard::ops::cuda

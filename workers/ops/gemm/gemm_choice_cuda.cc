@@ -1,6 +1,7 @@
 #include "workers/ops/gemm/gemm_choice_cuda.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
 
 #include "workers/tensor/dtype.h"
@@ -14,10 +15,9 @@ static_assert(kCudaF32 == static_cast<uint8_t>(DType::kF32) && kCudaF64 == stati
 // Up to here our kernel streams the weights of a dense product once, for all rows; above, the library is better.
 constexpr int64_t kMaxOwnDenseRows = 16;
 
-// With fewer rows an expert, most of a wgmma's 128 tokens would be none.
-constexpr int64_t kMinWgmmaRows = 64;
-// With less depth, storing a tile takes long relative to computing it: two smaller CTAs an SM overlap the two.
-constexpr int64_t kMinWideWgmmaDepth = 1024;
+// With fewer rows an expert, most of a wgmma's 64 tokens would be none, and the other tiles draw the memory's
+// bandwidth.
+constexpr int64_t kMinWgmmaRows = 24;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -42,18 +42,19 @@ bool WantsWgmma(const CudaGemmDesc& desc) {
   return desc.wgmma && !desc.deterministic && desc.m > kMinWgmmaRows * std::max<int64_t>(desc.experts, 1);
 }
 
-const char* RejectWgmma(const CudaGemmDesc& desc, const CudaGemmTile& tile) {
+bool Fits(const CudaGemmDesc& desc, const CudaGemmTile& tile) {
+  return CudaGemmSharedBytes(tile, std::max<int64_t>(desc.experts, 1)) <= desc.shared_bytes;
+}
+
+const char* RejectWgmma(const CudaGemmDesc& desc) {
   if (!desc.wgmma) return "needs a Hopper, and code for sm_90a";
   if (desc.deterministic) return "adds up in another order than other tiles, and bits must not depend on the shape";
   if (!WantsWgmma(desc)) return "too few tokens an expert";
-  const bool wide = desc.k >= kMinWideWgmmaDepth;
-  if (tile.columns < 256 && wide) return "wider tiles read less for as much";
-  if (tile.columns == 256 && !wide) return "so little depth does not hide its stores";
   return nullptr;
 }
 
 const char* RejectTile(const CudaGemmDesc& desc, const CudaGemmTile& tile, int wanted_rows, bool few_columns) {
-  if (tile.wgmma) return RejectWgmma(desc, tile);
+  if (tile.wgmma) return RejectWgmma(desc);
   if (WantsWgmma(desc)) return "wgmma is faster with so many tokens";
   if (tile.warps_k > 1 && desc.deterministic) return "splits k, and bits must not depend on the shape";
   const bool narrow = tile.columns == 16;
@@ -64,10 +65,6 @@ const char* RejectTile(const CudaGemmDesc& desc, const CudaGemmTile& tile, int w
   if (tile.rows != rows) return tile.rows < rows ? "too few tokens a tile" : "more tokens a tile than there are";
   if (narrow && tile.rows == 8 && tile.warps_k == 1 && !desc.deterministic) return "one warp's chain is the slower one";
   return nullptr;
-}
-
-bool Fits(const CudaGemmDesc& desc, const CudaGemmTile& tile) {
-  return CudaGemmSharedBytes(tile, std::max<int64_t>(desc.experts, 1)) <= desc.shared_bytes;
 }
 
 // In place of a tile that does not fit: the largest that does, with no more tokens than wanted; -1: none.

@@ -24,17 +24,22 @@ struct CudaGemmTile {
   int warps_n, warps_t, warps_k;  // warps_k > 1: k is split, so not for deterministic products
   int stages;
   int ctas_per_sm;
-  bool wgmma = false;  // Hopper's matrix instruction: other sums than the other tiles', so not for deterministic ones
+  bool wgmma = false;    // Hopper's matrix instruction: other sums than the other tiles', so not for deterministic ones
+  int store_blocks = 1;  // of 8 tokens that a warp stores together, where there is room for them; 1 without wgmma
 };
 inline constexpr CudaGemmTile kCudaGemmTiles[] = {
-    {"stream16x8_split4", 16, 8, 256, 1, 1, 4, 5, 3},    {"stream16x8", 16, 8, 128, 1, 1, 1, 8, 4},
-    {"stream16x32", 16, 32, 128, 1, 2, 1, 5, 3},         {"stream64x8", 64, 8, 128, 4, 1, 1, 5, 2},
-    {"stream64x16", 64, 16, 128, 4, 1, 1, 5, 2},         {"stream64x32", 64, 32, 128, 4, 1, 1, 4, 2},
-    {"tiles128x64", 128, 64, 64, 4, 2, 1, 4, 2},         {"tiles128x128", 128, 128, 64, 2, 4, 1, 3, 2},
-    {"wgmma128x128", 128, 128, 64, 8, 1, 1, 3, 2, true}, {"wgmma256x128", 256, 128, 64, 8, 1, 1, 4, 1, true},
+    {"stream16x8_split4", 16, 8, 256, 1, 1, 4, 5, 3},
+    {"stream16x8", 16, 8, 128, 1, 1, 1, 8, 4},
+    {"stream16x32", 16, 32, 128, 1, 2, 1, 5, 3},
+    {"stream64x8", 64, 8, 128, 4, 1, 1, 5, 2},
+    {"stream64x16", 64, 16, 128, 4, 1, 1, 5, 2},
+    {"stream64x32", 64, 32, 128, 4, 1, 1, 4, 2},
+    {"tiles128x64", 128, 64, 64, 4, 2, 1, 4, 2},
+    {"tiles128x128", 128, 128, 64, 2, 4, 1, 3, 2},
+    {"wgmma256x192", 256, 192, 64, 8, 1, 1, 3, 1, true, 8},
 };
 inline constexpr int kNumCudaGemmTiles = sizeof(kCudaGemmTiles) / sizeof(kCudaGemmTiles[0]);
-// Scratch bytes in which a warp transposes its sums before it stores them (gemm_store_cuda.h).
+// Scratch bytes in which a warp transposes 8 tokens' sums before it stores them (gemm_store_cuda.h).
 inline constexpr int64_t kCudaGemmStoreBytes = 640;
 // Bytes that each CTA keeps of the experts (GemmPlan): a pointer and two prefix sums.
 constexpr int64_t CudaGemmPlanBytes(int64_t experts) { return (experts * 8 + (experts + 1) * 4 * 2 + 15) / 16 * 16; }
@@ -42,7 +47,7 @@ constexpr int64_t CudaGemmPlanBytes(int64_t experts) { return (experts * 8 + (ex
 // of 128), the warps' scratch for stores, partial sums of a split k, and the experts.
 constexpr int64_t CudaGemmSharedBytes(const CudaGemmTile& tile, int64_t experts) {
   const int64_t stages = int64_t{2} * tile.stages * (tile.columns + tile.rows) * tile.depth;
-  const int64_t store = tile.warps_n * tile.warps_t * tile.warps_k * kCudaGemmStoreBytes;
+  const int64_t store = tile.warps_n * tile.warps_t * tile.warps_k * tile.store_blocks * kCudaGemmStoreBytes;
   const int64_t partial = int64_t{4} * (tile.warps_k - 1) * tile.columns * tile.rows;
   return (tile.wgmma ? 1024 - 128 : 0) + stages + store + partial + CudaGemmPlanBytes(experts);
 }

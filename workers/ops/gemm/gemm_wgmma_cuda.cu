@@ -1,15 +1,19 @@
 // The same product as grouped_gemm_cuda.cu for many rows an expert, by Hopper's wgmma, which takes both operands from
 // shared memory and reaches rates that mma.sync does not.
 //
-// Two warpgroups, each half of the tile's weight rows in blocks of 64, by all of its 128 tokens (or the first 64 of
-// them, where the expert has no more).  128 bytes a row and step, in the order that mma.sync's tiles have, too, which
-// is the hardware's swizzle of 128 bytes.  A tile of 256 x 128 takes 48 KB a step for 4.2 million products, 1024 clocks
-// of the tensor cores: they read 96 bytes a clock from shared memory and 48 come in, of 128 that it can do; 128 x 128
-// has 96 + 64, so it is for products that lack depth.
+// Two warpgroups, each half of the tile's weight rows in blocks of 64, by all of its tokens (or the first 64, 96,
+// 128 or 160 of them, where it has no more).  128 bytes a row and step, in the order that mma.sync's tiles have, too,
+// which is the hardware's swizzle of 128 bytes.
 //
-// Stages: while the tensor cores take step i, step i - 1 may not be done yet, and the stages of steps up to
-// i + stages - 2 are filled or on their way: one less than mma.sync's loop has.  A thread that waited for step i - 1
-// says so by the barrier of step i + 1, after which i - 1's stage is filled again.
+// What limits it, of an H100 whose tensor cores take 4096 operations a clock and SM: 56 KB a step for 1536 clocks of
+// the tensor cores, of which L2 gives all SMs together some 24 bytes a clock and SM, so 2389 clocks.  Shared memory,
+// 128 bytes a clock, comes next: products read 85, and 37 come in.  So the tile is as large as registers allow (192
+// sums a thread, 63 for all else); a tile of 256 x 128 reads a sixth more, and takes as much longer.  More would need
+// clusters of CTAs that share what they read.
+//
+// Stages: while the tensor cores take step i, the stage of step i + 1 is filled or on its way, and as soon as step i -
+// 1 is done, its stage is filled for step i + 2: hence two barriers a step, and two stages on their way.  With one on
+// its way, products of an H100 took a third longer.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -27,17 +31,23 @@
 namespace switchyard::ops::cuda {
 namespace {
 
-// A warpgroup's sums of one item: kI blocks of 64 weight rows by 128 tokens.
+// How many stages are filled or on their way when a step begins.
+template <class Shape>
+inline constexpr int kStagesAhead = Shape::kStages - 1;
+
+// A warpgroup's sums of one item: kI blocks of 64 weight rows by the tile's tokens.
 template <class Elem, class Shape>
 class WgmmaSums {
  public:
-  static constexpr int kWarpgroups = 2, kBlock = 64, kRowBytes = Shape::kDepth * 2;
-  static constexpr int kI = Shape::kColumns / (kWarpgroups * kBlock);
-  static_assert(Shape::kThreads == kWarpgroups * 128 && kRowBytes == 128 && Shape::kRows == 128 && kI >= 1);
+  static constexpr int kWarpgroups = Shape::kThreads / 128, kBlock = 64, kRowBytes = Shape::kDepth * 2;
+  static constexpr int kI = Shape::kColumns / (kWarpgroups * kBlock), kJ = Shape::kRows / 8;
+  static_assert(Shape::kThreads == kWarpgroups * 128 && Shape::kColumns == kWarpgroups * kI * kBlock && kI >= 1);
+  static constexpr int kStoreBlocks = Shape::kT.store_blocks, kParts = kJ / kStoreBlocks;
+  static_assert(kRowBytes == 128 && kJ % kStoreBlocks == 0);
   static_assert(Shape::kColumns * kRowBytes % 1024 == 0 && Shape::kStageBytes % 1024 == 0);
 
-  // Begins to add a stage, as one group; `first`: to begin with it, instead.  Of narrow ones, the first 64 tokens.
-  template <bool kNarrow>
+  // Begins to add a stage, as one group; `first`: to begin with it, instead.  Of the first kTokens tokens.
+  template <int kTokens>
   __device__ __forceinline__ void Multiply(const char* stage, bool first) {
     const uint64_t weights = MakeWgmmaDescriptor(stage + threadIdx.x / 128 * (kI * kBlock * kRowBytes));
     const uint64_t tokens = MakeWgmmaDescriptor(stage + Shape::kColumns * kRowBytes);
@@ -48,11 +58,7 @@ class WgmmaSums {
       for (int i = 0; i < kI; ++i) {
         const uint64_t a = AdvanceWgmmaDescriptor(weights, i * kBlock * kRowBytes + step * 32);
         const uint64_t b = AdvanceWgmmaDescriptor(tokens, step * 32);
-        if constexpr (kNarrow) {
-          WgmmaM64N64K16<Elem>(sum_[i], a, b, !first || step > 0);
-        } else {
-          WgmmaM64N128K16<Elem>(sum_[i], a, b, !first || step > 0);
-        }
+        WgmmaM64K16<Elem, kTokens>(sum_[i], a, b, !first || step > 0);
       }
     }
     WgmmaCommit();
@@ -65,39 +71,48 @@ class WgmmaSums {
     for (int i = 0; i < kI; ++i) WgmmaKeep(sum_[i]);
   }
 
-  // To y, through this warp's scratch.
-  __device__ void Store(const GemmProblem& p, const GemmItem& item, float* scratch) {
+  // To y, through this warp's scratch, as many blocks at once as it has room for.  Only what names registers is
+  // unrolled: with all of it, the code would be larger than the instruction cache.
+  __device__ __forceinline__ void Store(const GemmProblem& p, const GemmItem& item, float* scratch) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int64_t first_column = int64_t{item.column_tile} * (p.gated ? Shape::kColumns / 2 : Shape::kColumns);
+    const int32_t first_column = item.column_tile * (p.gated ? Shape::kColumns / 2 : Shape::kColumns);
+#pragma unroll 1
+    for (int part = 0; part < kI * kParts; ++part) {
+      const int32_t row = item.first_row + part % kParts * (kStoreBlocks * 8);
+      if (row >= item.end_row) continue;
 #pragma unroll
-    for (int i = 0; i < kI; ++i) {
-      const int row_block = (warp / 4 * kI + i) * 4 + warp % 4;  // of 16 weight rows
-      const int64_t column = first_column + row_block * (p.gated ? 8 : 16);
-#pragma unroll
-      for (int j = 0; j < 16; ++j) {
-        const int64_t row = int64_t{item.first_row} + j * 8;
-        if (row < item.end_row) StoreMma<Elem>(p, sum_[i][j], {row, item.end_row, column}, scratch);
+      for (int block = 0; block < kI * kJ; ++block) {
+        if (block / kStoreBlocks != part) continue;
+        PutBlock(sum_[block / kJ][block % kJ], scratch + block % kStoreBlocks * (kStoreScratchBytes / 4));
       }
+      __syncwarp();
+      const int row_block = (warp / 4 * kI + part / kParts) * 4 + warp % 4;  // of 16 weight rows
+      const int32_t column = first_column + row_block * (p.gated ? 8 : 16);
+      StoreBlocks<Elem>(p, {row, item.end_row, column}, kStoreBlocks * 8, scratch);
+      __syncwarp();  // the scratch is free again
     }
   }
 
  private:
-  float sum_[kI][16][4] = {};
+  float sum_[kI][kJ][4] = {};
 };
 
-// Adds up one item.  Whether it is narrow is asked outside of this loop: with a branch around the products, the
-// compiler would wait for each of them.
-template <bool kNarrow, class Elem, class Shape>
-__device__ __forceinline__ void AddUp(const GemmProblem& p, const char* stages, int* stage,
-                                      StageFiller<Elem, Shape>* filler, WgmmaSums<Elem, Shape>* sums) {
+// Adds up an item of `rows` tokens by the narrowest product from kTokens on that takes them.  Which one is asked
+// outside of the loop: with a branch around the products, the compiler would wait for each of them.
+template <int kTokens, class Elem, class Shape>
+__device__ __forceinline__ void AddUp(const GemmProblem& p, int rows, StageFiller<Elem, Shape>* filler,
+                                      WgmmaSums<Elem, Shape>* sums) {
+  if constexpr (kTokens < Shape::kRows) {
+    if (rows > kTokens) return AddUp<kTokens + 32>(p, rows, filler, sums);
+  }
   for (int32_t k = 0; k < static_cast<int32_t>(p.k); k += Shape::kDepth) {
-    CpAsyncWait<Shape::kStages - 3>();
+    CpAsyncWait<kStagesAhead<Shape> - 1>();
     FenceProxyAsync();
-    __syncthreads();  // all threads have this stage, and no tensor core reads the one that is filled next
-    sums->template Multiply<kNarrow>(stages + *stage * Shape::kStageBytes, k == 0);
-    filler->FillNext();
+    __syncthreads();  // all threads have this stage, and no tensor core reads the one before the last
+    sums->template Multiply<kTokens>(filler->FilledBefore(kStagesAhead<Shape>), k == 0);
     WgmmaWait<1>();
-    *stage = *stage + 1 == Shape::kStages ? 0 : *stage + 1;
+    __syncthreads();  // nor the last
+    filler->FillNext();
   }
   sums->Finish();
 }
@@ -113,24 +128,18 @@ __global__ void __launch_bounds__(kWgmmaBuilt ? TileShape<kTile>::kThreads : 32,
     char* stages = DynamicShared<char>();
     stages += -SharedAddress(stages) % 1024;
     float* scratch = reinterpret_cast<float*>(stages + Shape::kStages * Shape::kStageBytes);
-    scratch += threadIdx.x / 32 * (kStoreScratchBytes / 4);
+    scratch += threadIdx.x / 32 * (Shape::kStoreBytes / 4);
 
     WaitForPrecedingKernel();
     const GemmPlan plan(p, stages + Shape::kFixedBytes, Shape::kRows, p.gated ? Shape::kColumns / 2 : Shape::kColumns);
-    const int32_t num_items = plan.num_items();
-    StageFiller<Elem, Shape> filler(p, plan, stages, num_items);
-    for (int i = 0; i < Shape::kStages - 2; ++i) filler.FillNext();
+    StageFiller<Elem, Shape> filler(p, plan, stages);
+    for (int i = 0; i < kStagesAhead<Shape>; ++i) filler.FillNext();
     LaunchDependents();
 
     WgmmaSums<Elem, Shape> sums;
-    int stage = 0;
-    for (int32_t i = static_cast<int32_t>(blockIdx.x); i < num_items; i += static_cast<int32_t>(gridDim.x)) {
+    for (int32_t i = static_cast<int32_t>(blockIdx.x); i < plan.num_items(); i += static_cast<int32_t>(gridDim.x)) {
       const GemmItem item = plan.Find(i);
-      if (item.end_row - item.first_row <= 64) {
-        AddUp<true>(p, stages, &stage, &filler, &sums);
-      } else {
-        AddUp<false>(p, stages, &stage, &filler, &sums);
-      }
+      AddUp<64>(p, item.end_row - item.first_row, &filler, &sums);
       sums.Store(p, plan.Find(i), scratch);
     }
   }

@@ -49,14 +49,13 @@ __global__ void __launch_bounds__(TileShape<kTile>::kThreads, TileShape<kTile>::
   if constexpr (Shape::kRows <= 32) PrefetchWeights<Elem, Shape>(p);
   WaitForPrecedingKernel();
   const GemmPlan plan(p, stages + Shape::kFixedBytes, Shape::kRows, p.gated ? Shape::kColumns / 2 : Shape::kColumns);
-  const int32_t num_items = plan.num_items();
-  StageFiller<Elem, Shape> filler(p, plan, stages, num_items);
+  StageFiller<Elem, Shape> filler(p, plan, stages);
   for (int i = 0; i < Shape::kStages - 1; ++i) filler.FillNext();
   LaunchDependents();
 
   TileSums<Elem, Shape> sums;
   int stage = 0;
-  for (int32_t i = static_cast<int32_t>(blockIdx.x); i < num_items; i += static_cast<int32_t>(gridDim.x)) {
+  for (int32_t i = static_cast<int32_t>(blockIdx.x); i < plan.num_items(); i += static_cast<int32_t>(gridDim.x)) {
     sums.Begin(plan.Find(i));
     for (int32_t k = 0; k < static_cast<int32_t>(p.k); k += Shape::kDepth) {
       CpAsyncWait<Shape::kStages - 2>();

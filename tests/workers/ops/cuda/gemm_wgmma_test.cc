@@ -37,13 +37,24 @@ class WgmmaTileTest : public testing::TestWithParam<std::tuple<int, DType>> {
   }
 };
 
-// One CTA goes from tiles of 128 tokens to tiles of 64 and less and back, with the next one's loads under way.
+// One CTA goes from tiles of all their tokens to tiles of 64 and less and back, with the next one's loads under way.
 TEST_P(WgmmaTileTest, BeyondOneTile) {
   test::ProductCase c = Case();
   c.expert_rows = {200, 0, 64, 129, 65, 1}, c.n = 296, c.k = 72, c.gather = true;
   Run(c);
   c.n = 560, c.gated = true, c.k = 24, c.expert_rows = {0, 192, 0};
   Run(c);
+}
+
+// Around every width that a product may have, and every number of blocks that are stored together.
+TEST_P(WgmmaTileTest, AnyNumberOfTokens) {
+  for (bool gated : {false, true}) {
+    test::ProductCase c = Case();
+    c.expert_rows = {1, 63, 64, 65, 96, 97, 128, 129, 160, 161, 191, 192, 193, 400}, c.gather = true;
+    c.n = 136, c.k = 200, c.gated = gated;
+    Run(c);
+    if (HasFailure()) return;
+  }
 }
 
 // Few steps and many: the stages' ring is not filled, filled exactly, and gone around.
@@ -60,6 +71,19 @@ TEST_P(WgmmaTileTest, BiasAndAccumulate) {
   test::ProductCase c = Case();
   c.y_dtype = DType::kF32, c.expert_rows = {150}, c.n = 140, c.k = 136, c.bias = c.accumulate = true;
   Run(c, /*dense=*/true);
+}
+
+// y and x at odd addresses, in both types.  Such an x is stored at once, not when it is waited for, which shows a stage
+// that is filled again too early.
+TEST_P(WgmmaTileTest, Unaligned) {
+  for (DType y_dtype : {Case().dtype, DType::kF32}) {
+    test::ProductCase c = Case();
+    c.y_dtype = y_dtype, c.expert_rows = {30, 195}, c.n = 278, c.k = 264, c.gated = true, c.gather = true;
+    c.x_stride_extra = 3, c.y_stride_extra = 2;
+    Run(c);
+    c.n = 141, c.gated = false, c.y_stride_extra = 0;
+    Run(c);
+  }
 }
 
 std::string WgmmaCaseName(const testing::TestParamInfo<std::tuple<int, DType>>& param) {

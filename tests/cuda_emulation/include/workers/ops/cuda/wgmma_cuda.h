@@ -19,8 +19,11 @@
 namespace cuda_emulation {
 
 uint64_t WgmmaDescriptor(const void* shared);
-// tokens is 64 or 128; d [16][4].
+uint64_t WgmmaColumnDescriptor(const void* shared, int columns_apart);
+// tokens is 64, 96, 128, 160 or 192; d [tokens / 8][4] at least.
 void WgmmaIssue(float* d, int tokens, bool bf16, uint64_t a, uint64_t b, bool add);
+// The same with a in registers and rows of b that are k; columns is 64 or 128.
+void WgmmaIssueRows(float* d, int columns, bool bf16, const uint32_t (&a)[4], uint64_t b, bool add);
 void WgmmaFenceIssue();
 void WgmmaCommitGroup();
 void WgmmaWaitGroups(int groups_left);
@@ -34,6 +37,9 @@ namespace switchyard::ops::cuda {
 inline constexpr bool kWgmmaBuilt = true;
 
 inline uint64_t MakeWgmmaDescriptor(const void* shared) { return cuda_emulation::WgmmaDescriptor(shared); }
+inline uint64_t MakeWgmmaColumnDescriptor(const void* shared, int columns_apart) {
+  return cuda_emulation::WgmmaColumnDescriptor(shared, columns_apart);
+}
 inline uint64_t AdvanceWgmmaDescriptor(uint64_t descriptor, int bytes) {
   return descriptor + static_cast<uint64_t>(bytes >> 4);
 }
@@ -46,17 +52,23 @@ template <int N>
 inline void WgmmaWait() {
   cuda_emulation::WgmmaWaitGroups(N);
 }
-inline void WgmmaKeep(float (&)[16][4]) {}
+template <int kBlocks>
+inline void WgmmaKeep(float (&)[kBlocks][4]) {}
+template <int kSteps>
+inline void WgmmaKeep(uint32_t (&)[kSteps][4]) {}
 
-template <class Elem>
-inline void WgmmaM64N128K16(float (&d)[16][4], uint64_t weights, uint64_t tokens, bool add) {
+template <class Elem, int kTokens, int kBlocks>
+inline void WgmmaM64K16(float (&d)[kBlocks][4], uint64_t weights, uint64_t tokens, bool add) {
   static_assert(std::is_same_v<Elem, __nv_bfloat16> || std::is_same_v<Elem, __half>);
-  cuda_emulation::WgmmaIssue(d[0], 128, std::is_same_v<Elem, __nv_bfloat16>, weights, tokens, add);
+  static_assert(kTokens >= 64 && kTokens <= 192 && kTokens % 32 == 0 && kTokens <= kBlocks * 8);
+  cuda_emulation::WgmmaIssue(d[0], kTokens, std::is_same_v<Elem, __nv_bfloat16>, weights, tokens, add);
 }
-template <class Elem>
-inline void WgmmaM64N64K16(float (&d)[16][4], uint64_t weights, uint64_t tokens, bool add) {
+
+template <class Elem, int kBlocks>
+inline void WgmmaRows(float (&d)[kBlocks][4], const uint32_t (&a)[4], uint64_t columns, bool add) {
   static_assert(std::is_same_v<Elem, __nv_bfloat16> || std::is_same_v<Elem, __half>);
-  cuda_emulation::WgmmaIssue(d[0], 64, std::is_same_v<Elem, __nv_bfloat16>, weights, tokens, add);
+  static_assert(kBlocks == 8 || kBlocks == 16);
+  cuda_emulation::WgmmaIssueRows(d[0], kBlocks * 8, std::is_same_v<Elem, __nv_bfloat16>, a, columns, add);
 }
 
 }  // namespace switchyard::ops::cuda
