@@ -6,6 +6,7 @@ set(kernels_cuda
   attention/attention_decode_cuda.cu
   attention/attention_plain_cuda.cu
   attention/attention_prefill_cuda.cu
+  attention/attention_wgmma_cuda.cu
   attention/kv_cache_cuda.cu
   embedding/fading_sum_cuda.cu
   exchange/combine_cuda.cu

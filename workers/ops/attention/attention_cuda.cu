@@ -5,6 +5,7 @@
 
 #include "workers/ops/core/kernels_cuda.h"
 #include "workers/ops/cuda/attention_cuda.h"
+#include "workers/ops/cuda/gemm_problem_cuda.h"
 
 namespace switchyard::ops::cuda {
 namespace {
@@ -31,7 +32,8 @@ int Attention(const CudaCall& call, const CudaAttentionArgs& args) {
     if (error != cudaSuccess) return error;
     if (shared < kWideHeadShared) return AttentionPlain(call, args);
   }
-  const int error = AttentionPrefill(call, args);
+  const bool wgmma = !call.deterministic && args.head_dim <= kNarrowHead && TakesWgmma(call.device);
+  const int error = wgmma ? AttentionPrefillWgmma(call, args) : AttentionPrefill(call, args);
   return error != 0 ? error : AttentionDecode(call, args);
 }
 

@@ -1,10 +1,9 @@
 // Attention of chunks of prompts (and, in deterministic mode, of decodes' splits) on tensor cores.
 //
-// A block takes 128 rows of one kv head: row r of a tile of queries is query r / group, head r % group, so that the
-// heads of a group share the keys they load; a tile of kCudaQueryTile = 128 queries so is `group` blocks.  8 warps of
-// 16 rows walk tiles of 64 keys (attention_tile_cuda.h), which cp.async brings into one of two stages while the other
-// is worked on. Counted on for D = 128: 96 KiB of shared memory and at most 128 registers, so two blocks of 256 threads
-// on an SM with 32 KiB of keys and values in flight each.  D = 256: 192 KiB, one block.
+// The 8 warps of a block (attention_block_cuda.h) walk tiles of 64 keys (attention_tile_cuda.h), which cp.async brings
+// into one of two stages while the other is worked on.  On a Hopper chunks go to attention_wgmma_cuda.cu, but in
+// deterministic mode and for D over 128.  Counted on for D = 128: 96 KiB of shared memory and at most 128 registers, so
+// two blocks of 256 threads on an SM with 32 KiB of keys and values in flight each.  D = 256: 192 KiB, one block.
 //
 // In deterministic mode the sums of each fixed split are joined as soon as it ends, in local memory: registers are
 // full. A decode is a tile of one query: a block takes one of its splits and leaves its sums to the merging kernel.
@@ -12,6 +11,7 @@
 
 #include <cstdint>
 
+#include "workers/ops/cuda/attention_block_cuda.h"
 #include "workers/ops/cuda/attention_cuda.h"
 #include "workers/ops/cuda/attention_decode_cuda.h"
 #include "workers/ops/cuda/attention_tile_cuda.h"
@@ -23,83 +23,21 @@
 namespace switchyard::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kRows = kThreads / 32 * kMmaRows;  // of a block
-constexpr int kKeys = 64;                        // of a tile
-constexpr int kPart = 32;                        // of them a warp's registers hold scores of so many
+constexpr int kKeys = 64;  // of a tile
+constexpr int kPart = 32;  // of them a warp's registers hold scores of so many
 constexpr int kTilesASplit = kFixedSplitKeys / kKeys;
-static_assert(kRows == kCudaQueryTile, "a tile of queries is `group` blocks");
 static_assert(kFixedSplitKeys % kKeys == 0);
 
 // Shared memory, in elements of 16 bits.
 template <int kDim>
 struct Layout {
-  static constexpr int kStages = kRows * kDim;     // behind the queries [kRows, kDim], which outputs replace later
-  static constexpr int kValues = kKeys * kDim;     // within a stage, behind the keys
-  static constexpr int kStage = 2 * kKeys * kDim;  // keys and values
+  static constexpr int kStages = kBlockRows * kDim;  // behind the queries, which outputs replace later
+  static constexpr int kValues = kKeys * kDim;       // within a stage, behind the keys
+  static constexpr int kStage = 2 * kKeys * kDim;    // keys and values
   static constexpr int kEnd = kStages + 2 * kStage;
+
+  __device__ static constexpr int At(int row, int chunk) { return Swizzled<kDim>(row, chunk); }
 };
-
-// The rows of one block and their keys.  In shared memory: registers are for the softmax.
-struct Work {
-  int sequence, kv_head, group;
-  int rows;         // 0: nothing to do
-  int first_row;    // of the tile's rows
-  int first_query;  // the tile's, from the sequence's first
-  int row_begin, start_pos;
-  int first_key, end_key;  // what any of the rows sees; of one split, if there are several blocks' of them
-  int item, num_splits;    // of a decode: its number in the launch, and its splits; 1: they are this block's
-
-  __device__ __forceinline__ int Query(int row) const { return first_query + (first_row + row) / group; }
-  __device__ __forceinline__ int Head(int row) const { return kv_head * group + (first_row + row) % group; }
-};
-
-// Blocks for each tile of queries and kv head.
-__host__ __device__ __forceinline__ int NumRowParts(int group, bool decode) {
-  return decode ? (group + kRows - 1) / kRows : group;
-}
-
-// Of a launch of decodes, or, if it has none, of the tiles.
-__device__ Work FindWork(const CudaAttentionArgs& a, const DecodeLaunch& launch, int split) {
-  Work work = {};
-  const bool decode = launch.rows > 0;
-  const int kv_heads = static_cast<int>(a.kv_heads);
-  work.group = static_cast<int>(a.heads) / kv_heads;
-  const int parts = NumRowParts(work.group, decode);
-  work.item = static_cast<int>(blockIdx.x / (parts * kv_heads));
-  work.first_row = static_cast<int>(blockIdx.x % parts) * kRows;
-  work.kv_head = static_cast<int>(blockIdx.x / parts % kv_heads);
-  work.sequence = decode ? a.sequences.decodes[launch.first_row + work.item] : a.sequences.tiles[2 * work.item];
-  if (work.sequence < 0) return work;
-  work.first_query = decode ? 0 : a.sequences.tiles[2 * work.item + 1];
-  work.row_begin = a.sequences.row_begin[work.sequence];
-  work.start_pos = a.sequences.start_pos[work.sequence];
-  const int left = a.sequences.num_query[work.sequence] - work.first_query;
-  const int rows = (left < kCudaQueryTile ? left : kCudaQueryTile) * work.group - work.first_row;
-  if (rows <= 0) return work;
-  work.rows = rows < kRows ? rows : kRows;
-  work.first_key = FirstKey(work.start_pos + work.Query(0) + 1, WindowOf(a));
-  work.end_key = work.start_pos + work.Query(work.rows - 1) + 1;
-  const KeySplits splits(work.first_key, work.end_key, /*fixed=*/true);
-  work.num_splits = launch.partials.splits > 1 ? splits.count() : 1;
-  if (work.num_splits > 1) work.first_key = splits.begin(split), work.end_key = splits.end(split);
-  if (split >= work.num_splits) work.rows = 0;
-  return work;
-}
-
-// [kRows, D] of q into shared memory; rows and columns that do not exist become zero.
-template <class Elem, int kDim>
-__device__ __forceinline__ void LoadQueries(const CudaAttentionArgs& a, const Work& work, Elem* shared) {
-  constexpr int kChunks = kDim / kChunk;
-  const Elem* __restrict__ q = static_cast<const Elem*>(a.q);
-  for (int i = threadIdx.x; i < kRows * kChunks; i += kThreads) {
-    const int row = i / kChunks, chunk = i % kChunks;
-    const bool valid = row < work.rows && chunk * kChunk < a.head_dim;
-    const int64_t at =
-        valid ? static_cast<int64_t>(work.row_begin + work.Query(row)) * a.q_stride + work.Head(row) * a.head_dim : 0;
-    CpAsync16(shared + Swizzled<kDim>(row, chunk), q + at + (valid ? chunk * kChunk : 0), valid);
-  }
-}
 
 // One tile of keys and values into a stage.  offsets [kKeys]: where a key begins, or -1: zero.
 template <class Elem, int kDim>
@@ -108,57 +46,15 @@ __device__ __forceinline__ void LoadKeys(const CudaAttentionArgs& a, const int64
   const Elem* __restrict__ k = static_cast<const Elem*>(a.k_cache);
   const Elem* __restrict__ v = static_cast<const Elem*>(a.v_cache);
 #pragma unroll
-  for (int i = 0; i < kKeys * kChunks / kThreads; ++i) {
-    const int key = (threadIdx.x + i * kThreads) / kChunks, chunk = (threadIdx.x + i * kThreads) % kChunks;
+  for (int i = 0; i < kKeys * kChunks / kAttentionThreads; ++i) {
+    const int key = (threadIdx.x + i * kAttentionThreads) / kChunks,
+              chunk = (threadIdx.x + i * kAttentionThreads) % kChunks;
     const int64_t offset = offsets[key];
     const bool valid = offset >= 0 && chunk * kChunk < a.head_dim;
     const int64_t from = valid ? offset + chunk * kChunk : 0;
     Elem* to = stage + Swizzled<kDim>(key, chunk);
     CpAsync16(to, k + from, valid);
     CpAsync16(to + Layout<kDim>::kValues, v + from, valid);
-  }
-}
-
-// The ends of the keys that the lane's two rows see.  Rows past the last one have its end.
-struct Sight {
-  int end[2];
-  int min_end, max_end;  // of the warp's rows
-};
-
-__device__ __forceinline__ Sight Look(const Work& work) {
-  const int warp_row = static_cast<int>(threadIdx.x / 32) * kMmaRows, lane = threadIdx.x % 32;
-  const int last = work.rows - 1;
-  const auto end = [&](int row) { return work.start_pos + work.Query(row < last ? row : last) + 1; };
-  return {.end = {end(warp_row + lane / 4), end(warp_row + lane / 4 + 8)},
-          .min_end = end(warp_row),
-          .max_end = end(warp_row + kMmaRows - 1)};
-}
-
-// The warp's 16 rows, through their own part of the queries' shared memory, so that rows go out 16 bytes a lane.
-template <class Elem, int kDim>
-__device__ __forceinline__ void StoreRows(const CudaAttentionArgs& a, const Work& work, const RowState<kDim>& state,
-                                          Elem* shared) {
-  constexpr int kChunks = kDim / kChunk;
-  const int warp_row = static_cast<int>(threadIdx.x / 32) * kMmaRows, lane = threadIdx.x % 32;
-  const float inverse[2] = {1.0f / RowSum(state, 0), 1.0f / RowSum(state, 1)};
-  __syncwarp();  // every lane has read its queries
-#pragma unroll
-  for (int n = 0; n < kDim / 8; ++n) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      Elem* to = shared + Swizzled<kDim>(warp_row + lane / 4 + 8 * i, n) + lane % 4 * 2;
-      *reinterpret_cast<uint32_t*>(to) =
-          PackPair<Elem>(state.out[n][2 * i] * inverse[i], state.out[n][2 * i + 1] * inverse[i]);
-    }
-  }
-  __syncwarp();
-  for (int i = lane; i < kMmaRows * kChunks; i += 32) {
-    const int row = warp_row + i / kChunks, chunk = i % kChunks;
-    if (row >= work.rows || chunk * kChunk >= a.head_dim) continue;
-    Elem* to = static_cast<Elem*>(a.out) + static_cast<int64_t>(work.row_begin + work.Query(row)) * a.out_stride +
-               work.Head(row) * a.head_dim;
-    *reinterpret_cast<uint4*>(to + chunk * kChunk) =
-        *reinterpret_cast<const uint4*>(shared + Swizzled<kDim>(row, chunk));
   }
 }
 
@@ -252,12 +148,12 @@ __device__ __forceinline__ void AttendBlock(const CudaAttentionArgs& a, const Wo
     const int tile = first_tile + tid / kKeys;
     offsets[tile % 2][tid % kKeys] = offset_of(tile * kKeys + tid % kKeys);
   }
-  LoadQueries<Elem, kDim>(a, work, shared);
+  LoadQueries<Elem, kDim, Layout<kDim>>(a, work, shared);
   __syncthreads();
   LoadKeys<Elem, kDim>(a, offsets[first_tile % 2], stage_of(first_tile));
   CpAsyncCommit();
 
-  const Sight sight = Look(work);
+  const Sight sight = Look<kMmaRows>(work);
   const int window = WindowOf(a);
   const bool has_rows = warp_row < work.rows;
   const auto query = [&](int step, uint32_t(&fragment)[4]) { LoadRows<Elem, kDim>(shared, warp_row, step, fragment); };
@@ -301,12 +197,12 @@ __device__ __forceinline__ void AttendBlock(const CudaAttentionArgs& a, const Wo
       TakeJoined(joined, state);
     }
   }
-  StoreRows<Elem, kDim>(a, work, state, shared);
+  StoreRows<Elem, kDim, Layout<kDim>>(a, work, state, shared);
 }
 
 // Blocks (tile of queries or decode, kv head, part of the rows) and, of decodes, splits, which they take in turns.
 template <class Elem, int kDim, bool kFixedSplits>
-__global__ void __launch_bounds__(kThreads, kDim <= 128 ? 2 : 1)
+__global__ void __launch_bounds__(kAttentionThreads, kDim <= 128 ? 2 : 1)
     PrefillKernel(const CudaAttentionArgs a, const float scale_log2, const DecodeLaunch launch) {
   __shared__ int64_t offsets[2][kKeys];
   __shared__ Work work;
@@ -326,7 +222,7 @@ int GroupOf(const CudaAttentionArgs& args) { return static_cast<int>(args.heads 
 
 template <class Elem, int kDim>
 int LaunchPrefill(const CudaCall& call, const CudaAttentionArgs& args, dim3 grid, const DecodeLaunch& launch) {
-  const LaunchConfig config = ConfigOf(call, grid, kThreads, Layout<kDim>::kEnd * int64_t{sizeof(Elem)});
+  const LaunchConfig config = ConfigOf(call, grid, kAttentionThreads, Layout<kDim>::kEnd * int64_t{sizeof(Elem)});
   const auto kernel = call.deterministic ? PrefillKernel<Elem, kDim, true> : PrefillKernel<Elem, kDim, false>;
   return Launch(config, kernel, args, static_cast<float>(args.scale * kLog2E), launch);
 }

@@ -15,6 +15,9 @@ namespace switchyard::ops::cuda {
 // position, whatever tile of queries it is in.  REQUIRES: what tensor cores take.
 int AttentionPrefill(const CudaCall& call, const CudaAttentionArgs& args);
 
+// The same by wgmma.  REQUIRES: TakesWgmma(call.device), D up to 128, not deterministic.
+int AttentionPrefillWgmma(const CudaCall& call, const CudaAttentionArgs& args);
+
 // The rows of sequences.decodes.  Each row's keys are cut into splits; partial results go through call.workspace.
 // REQUIRES: what tensor cores take.
 int AttentionDecode(const CudaCall& call, const CudaAttentionArgs& args);

@@ -127,23 +127,25 @@ __device__ __forceinline__ void Scores(const Query& query, const Elem* keys,  //
 // Hides the keys that row i of the lane's two does not see; key 0 of the tile has position `tile`.
 template <int kColumns>
 __device__ __forceinline__ void HideKeys(int tile, const int (&end)[2], int window, float (&scores)[kColumns][4]) {
-  const int lane = threadIdx.x % 32;
+  const int first = tile + static_cast<int>(threadIdx.x % 4 * 2), last[2] = {end[0] - 1 - first, end[1] - 1 - first};
 #pragma unroll
   for (int n = 0; n < kColumns; ++n) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int key = tile + 8 * n + 2 * (lane % 4) + j % 2;
-      if (key < end[j / 2] - window || key >= end[j / 2]) scores[n][j] = -INFINITY;
+      // How many keys before the last one that it sees: negative ones are none of its window's, either.
+      const unsigned before = static_cast<unsigned>(last[j / 2] - (8 * n + j % 2));
+      if (before >= static_cast<unsigned>(window)) scores[n][j] = -INFINITY;
     }
   }
 }
 
-// Scores → probabilities as A-fragments of 16 keys each; rescales the rows' partial results.  scale_log2: scale·log2 e,
-// positive.
-template <class Elem, int kDim, int kKeys>
-__device__ __forceinline__ void Soften(const float (&scores)[kKeys / 8][4], float scale_log2, RowState<kDim>& state,
-                                       uint32_t (&p)[kKeys / 16][4]) {
-  float base[2], decay[2];
+// Scores → probabilities as A-fragments of 16 keys each; the rows' maxima and sums.  decay: by what the rows' outputs
+// so far are to be multiplied (Rescale).  scale_log2: scale·log2 e, positive.  kSumRounded: the sums are of the weights
+// as v is multiplied by them, and not as they were before; it takes two more instructions a weight.
+template <class Elem, int kDim, int kKeys, bool kSumRounded>
+__device__ __forceinline__ void Weigh(const float (&scores)[kKeys / 8][4], float scale_log2, RowState<kDim>& state,
+                                      uint32_t (&p)[kKeys / 16][4], float (&decay)[2]) {
+  float base[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     float max = state.max[i];
@@ -162,21 +164,34 @@ __device__ __forceinline__ void Soften(const float (&scores)[kKeys / 8][4], floa
   for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t pair = PackPair<Elem>(Exp2(fmaf(scores[n][2 * i], scale_log2, -base[i])),
-                                           Exp2(fmaf(scores[n][2 * i + 1], scale_log2, -base[i])));
+      float2 weights = make_float2(Exp2(fmaf(scores[n][2 * i], scale_log2, -base[i])),
+                                   Exp2(fmaf(scores[n][2 * i + 1], scale_log2, -base[i])));
+      const uint32_t pair = PackPair<Elem>(weights.x, weights.y);
       p[n / 2][n % 2 * 2 + i] = pair;
-      const float2 rounded = UnpackPair<Elem>(pair);  // the sum adds the rounded weights, by which v is multiplied
-      state.sum[i] += rounded.x + rounded.y;
+      if constexpr (kSumRounded) weights = UnpackPair<Elem>(pair);
+      state.sum[i] += weights.x + weights.y;
     }
   }
+}
+
+template <int kDim>
+__device__ __forceinline__ void Rescale(const float (&decay)[2], RowState<kDim>& state) {
   // Skips a multiplication by 1, once a row has seen its largest scores: the bits are the same.
-  if (__any_sync(kAllLanes, decay[0] != 1.0f || decay[1] != 1.0f)) {
+  if (!__any_sync(kAllLanes, decay[0] != 1.0f || decay[1] != 1.0f)) return;
 #pragma unroll
-    for (int n = 0; n < kDim / 8; ++n) {
+  for (int n = 0; n < kDim / 8; ++n) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) state.out[n][j] *= decay[j / 2];
-    }
+    for (int j = 0; j < 4; ++j) state.out[n][j] *= decay[j / 2];
   }
+}
+
+// Both.
+template <class Elem, int kDim, int kKeys>
+__device__ __forceinline__ void Soften(const float (&scores)[kKeys / 8][4], float scale_log2, RowState<kDim>& state,
+                                       uint32_t (&p)[kKeys / 16][4]) {
+  float decay[2];
+  Weigh<Elem, kDim, kKeys, /*kSumRounded=*/true>(scores, scale_log2, state, p, decay);
+  Rescale(decay, state);
 }
 
 // O += P V.
