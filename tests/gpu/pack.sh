@@ -2,8 +2,10 @@
 # Builds what tests a GPU (gpu_tests, gpu_bench, gpu_probe) and packs it for a machine where only a driver, CUDA's libraries and a glibc no
 # older than here need be.  The pack and the tracked tree, which has scripts and fixtures, are all that travels: prints both sizes, and fails
 # when they are together over the limit.
-# usage: tests/gpu/pack.sh [--emulated] [--built=DIR] [--to=FILE] [-DNAME=VALUE for cmake]...      or: tests/gpu/pack.sh --tree
+# usage: tests/gpu/pack.sh [--emulated] [--serve] [--built=DIR] [--to=FILE] [-DNAME=VALUE for cmake]...      or: tests/gpu/pack.sh --tree
 #   --emulated    the same programs over the emulation of CUDA (rehearse.sh)
+#   --serve       instead of the tests' programs the server, its worker and the command line (serve.sh), as build/gpu/serve.tar.xz: it travels
+#                 without the other pack
 #   --built=DIR   nothing is built: what this build has is packed
 #   --to=FILE     default build/gpu/pack.tar.xz
 #   -D...         for example -DSY_CUDA_ARCHS=80-real; 90a-real if not given
@@ -11,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit_kib=$((48 * 1024)) room_kib=$((8 * 1024))
-kind= built= to=build/gpu/pack.tar.xz flags=(-DSY_CUDA=ON -DSY_CUDA_ARCHS=90a-real)
+kind= built= to= serve=0 flags=(-DSY_CUDA=ON -DSY_CUDA_ARCHS=90a-real)
 tree_kib=$(git ls-files -z | xargs -0 stat -c %s | awk '{ bytes += $1 } END { print int(bytes / 1024) }')
 # fits PACK_KIB: says how much travels, and whether it may.
 fits() {
@@ -21,6 +23,7 @@ fits() {
 for argument in "$@"; do
   case "$argument" in
     --emulated) kind=_emulated flags=() ;;
+    --serve) serve=1 ;;
     --built=*) built=${argument#*=} ;;
     --to=*) to=${argument#*=} ;;
     --tree) fits $room_kib; exit ;;
@@ -29,6 +32,8 @@ for argument in "$@"; do
   esac
 done
 programs=(gpu_tests gpu_bench gpu_probe)
+[ $serve = 0 ] || programs=(switchyard-server switchyard-worker switchyard) kind= limit_kib=$((56 * 1024))
+: "${to:=build/gpu/$([ $serve = 1 ] && echo serve || echo pack).tar.xz}"
 if [ -z "$built" ]; then
   built=build/release
   deploy/build.sh "${flags[@]}" "${programs[@]/%/$kind}"
@@ -54,18 +59,20 @@ while read -r name path; do
   esac
 done <"$work/libraries" 3>"$pack/cuda_libraries.txt"
 
-# "source suite.test" a line, in the order in which run.sh takes them: single ops first, whole models and processes last.
-"$built/bin/gpu_tests$kind" --gtest_list_tests --gtest_output=json:"$work/tests.json" >"$work/list" || { cat "$work/list" >&2; exit 1; }
-sed 's|\\/|/|g' "$work/tests.json" | awk -F'"' -v root="$PWD/" '
-  $2 == "name" { before = name; name = $4 }
-  $2 == "testsuite" { suite = name }
-  $2 == "file" { file = $4; sub(root, "", file); sub(/^(\.\.\/)+/, "", file); if (name !~ /DISABLED_/ && suite !~ /DISABLED_/) print file, suite "." name }' >"$work/tests"
-for room in workers/ops/cuda workers/ops workers/tensor workers/moe workers/model . ; do
-  grep "^tests/$room" "$work/tests" || true
-done | awk '!seen[$0]++' >"$pack/tests.txt"
-[ -z "$kind" ] || sed -i '/^tests\/gpu\/ranks_process_test/d' "$pack/tests.txt"  # the emulated NCCL joins no processes
-[ -s "$pack/tests.txt" ] || { echo "pack.sh: $built/bin/gpu_tests$kind lists no test" >&2; exit 1; }
-tests/gpu/cuda_changes.sh --list >"$pack/cuda_sources.txt"
+if [ $serve = 0 ]; then
+  # "source suite.test" a line, in the order in which run.sh takes them: single ops first, whole models and processes last.
+  "$built/bin/gpu_tests$kind" --gtest_list_tests --gtest_output=json:"$work/tests.json" >"$work/list" || { cat "$work/list" >&2; exit 1; }
+  sed 's|\\/|/|g' "$work/tests.json" | awk -F'"' -v root="$PWD/" '
+    $2 == "name" { before = name; name = $4 }
+    $2 == "testsuite" { suite = name }
+    $2 == "file" { file = $4; sub(root, "", file); sub(/^(\.\.\/)+/, "", file); if (name !~ /DISABLED_/ && suite !~ /DISABLED_/) print file, suite "." name }' >"$work/tests"
+  for room in workers/ops/cuda workers/ops workers/tensor workers/moe workers/model . ; do
+    grep "^tests/$room" "$work/tests" || true
+  done | awk '!seen[$0]++' >"$pack/tests.txt"
+  [ -z "$kind" ] || sed -i '/^tests\/gpu\/ranks_process_test/d' "$pack/tests.txt"  # the emulated NCCL joins no processes
+  [ -s "$pack/tests.txt" ] || { echo "pack.sh: $built/bin/gpu_tests$kind lists no test" >&2; exit 1; }
+  tests/gpu/cuda_changes.sh --list >"$pack/cuda_sources.txt"
+fi
 {
   echo "commit $(git rev-parse HEAD)$([ -z "$(git status --porcelain)" ] || echo ' with changes')"
   [ -n "$kind" ] && echo "the emulation" || sed -n 's/^-- CUDA: built \(.*\) in .*/\1/p' "$built/configure.log" 2>/dev/null || true
@@ -73,5 +80,5 @@ tests/gpu/cuda_changes.sh --list >"$pack/cuda_sources.txt"
 # The dictionary is as large as all programs together: what they share is in the pack once.
 tar -C "$pack" --sort=name --owner=0 --group=0 -c . | xz -T1 --lzma2=preset=6,dict=64MiB >"$to"
 
-echo "$to: $(wc -l <"$pack/tests.txt") tests of commit $(git rev-parse --short HEAD)"
+echo "$to: $([ $serve = 1 ] && echo programs || echo "$(wc -l <"$pack/tests.txt") tests") of commit $(git rev-parse --short HEAD)"
 fits $(($(stat -c %s "$to") / 1024))
