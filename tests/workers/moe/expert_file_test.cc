@@ -207,11 +207,34 @@ TEST_F(ExpertFileTest, UnusedOnesAreRemoved) {
   options_.weights = "abe";
   const std::string kept = Make();
   dir_.Write("other", "file");
-  RemoveUnusedExpertFiles(dir_.path(), kept);
+  RemoveUnusedExpertFiles(dir_.path(), kept, INT64_MAX);
   EXPECT_FALSE(std::filesystem::exists(old));
   EXPECT_TRUE(std::filesystem::exists((*used)->path()));
   EXPECT_TRUE(std::filesystem::exists(kept));
   EXPECT_TRUE(std::filesystem::exists(dir_.File("other")));
+}
+
+// On a disk: the ones that were opened longest ago, until there is room; none if that would not make enough.
+TEST_F(ExpertFileTest, TheOldestOnesMakeRoom) {
+  constexpr int64_t kBytes = 256 << 20;
+  std::vector<std::string> files;
+  for (int age : {1, 3, 2}) {
+    files.push_back(dir_.File(absl::StrCat("switchyard-experts-", age)));
+    const int fd = open(files.back().c_str(), O_RDWR | O_CREAT, 0600);
+    ASSERT_EQ(posix_fallocate(fd, 0, kBytes), 0);
+    const timespec opened = absl::ToTimespec(absl::Now() - absl::Hours(age));
+    const timespec times[] = {opened, opened};
+    ASSERT_EQ(futimens(fd, times), 0);
+    close(fd);
+  }
+  const auto free = static_cast<int64_t>(std::filesystem::space(dir_.path()).available);
+  RemoveUnusedExpertFiles(dir_.path(), "", free + 4 * kBytes);
+  RemoveUnusedExpertFiles(dir_.path(), "", free / 2);
+  for (const std::string& file : files) EXPECT_TRUE(std::filesystem::exists(file)) << file;
+  RemoveUnusedExpertFiles(dir_.path(), "", free + kBytes / 2);
+  EXPECT_TRUE(std::filesystem::exists(files[0]));
+  EXPECT_FALSE(std::filesystem::exists(files[1]));
+  EXPECT_TRUE(std::filesystem::exists(files[2]));
 }
 
 // What takes long for a large model, beside `fill`: taking the room, the checksums, and comparing them.

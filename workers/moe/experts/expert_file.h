@@ -14,8 +14,9 @@
 // that is incomplete, of another identity or length, or damaged is built again.
 //
 // Opening reads all of a mapped file once; of one on a disk only what is before `data`, so who reads experts compares
-// their pieces' checksums.  In a directory in memory (tmpfs), unused files of other identities are removed before one
-// is built.  Immutable once open; thread-safe.
+// their pieces' checksums.  Before a file is built, files of other identities that nobody has open are removed: in
+// memory (tmpfs) all of them, on a disk those that were opened longest ago, where the room lacks and they make enough
+// of it.  Immutable once open; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,9 @@
 #include "workers/tensor/device.h"
 
 namespace switchyard::moe {
+
+class ExpertFileMapping;
+struct ExpertFileFormat;
 
 struct ExpertFileOptions {
   std::string dir = "/dev/shm";      // made (0700), and what it is in, if it is missing
@@ -104,25 +108,27 @@ class ExpertFile {
   const std::string& path() const { return path_; }
   int64_t bytes() const { return layout_.bytes; }
   bool built() const { return built_; }  // by this Open
-  bool mapped() const { return mapped_bytes_ == layout_.bytes; }
+  bool mapped() const { return mapped_; }
   int fd() const { return fd_.get(); }
   // The whole mapping, for a device's backend to pin.  REQUIRES: it is mapped.
   const char* data() const { return memory_; }
 
  private:
   friend class ExpertFileOpening;
-  ExpertFile() = default;
+  ExpertFile(const ExpertFileFormat& format, UniqueFd fd, std::unique_ptr<ExpertFileMapping> mapping, bool built);
   uint64_t SumAt(int64_t i) const;  // of the table
 
-  std::string path_;
-  UniqueFd fd_;  // holds the lock
-  const char* memory_ = nullptr;
-  int64_t mapped_bytes_ = 0;
-  ExpertFileLayout layout_;
-  bool built_ = false;
+  const std::string path_;
+  const UniqueFd fd_;  // holds the lock
+  const std::unique_ptr<const ExpertFileMapping> mapping_;
+  const char* const memory_;
+  const ExpertFileLayout layout_;
+  const bool mapped_, built_;
 };
 
-// Removes expert files of this user in `dir` that no process has open, except one path.
-void RemoveUnusedExpertFiles(const std::string& dir, const std::string& except);
+// Removes expert files of this user in `dir` that no process has open, except one path, until the file system has
+// wanted_bytes free, the one that was opened longest ago first; none of them if all would not be enough.  INT64_MAX:
+// all.
+void RemoveUnusedExpertFiles(const std::string& dir, const std::string& except, int64_t wanted_bytes);
 
 }  // namespace switchyard::moe
