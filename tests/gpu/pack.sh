@@ -31,8 +31,9 @@ for argument in "$@"; do
     *) echo "pack.sh: cannot take $argument" >&2; exit 2 ;;
   esac
 done
+[ $serve = 0 ] || [ -z "$kind" ] || { echo "pack.sh: --serve packs for a device, --emulated does not" >&2; exit 2; }
 programs=(gpu_tests gpu_bench gpu_probe)
-[ $serve = 0 ] || programs=(switchyard-server switchyard-worker switchyard) kind= limit_kib=$((56 * 1024))
+[ $serve = 0 ] || programs=(switchyard-server switchyard-worker switchyard) limit_kib=$((56 * 1024))
 : "${to:=build/gpu/$([ $serve = 1 ] && echo serve || echo pack).tar.xz}"
 if [ -z "$built" ]; then
   built=build/release

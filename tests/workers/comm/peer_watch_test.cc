@@ -154,6 +154,16 @@ TEST_P(PeerWatchTest, WhoSaysNothingIsKnownWhenAsked) {
   }
 }
 
+// Another rank gives up, and its connections close.
+TEST_P(PeerWatchTest, WhoSaysNothingIsKnownWhenOthersAreGone) {
+  frozen_ = 1;
+  Start(3);
+  EXPECT_THAT(rank(0).watch->Silent(absl::Now() + absl::Seconds(1)), testing::ElementsAre(1));
+  rank(2).watch->Fail("tired of waiting");
+  rank(2).watch.reset();
+  EXPECT_THAT(rank(0).watch->Silent(absl::Now() + absl::Seconds(1)), testing::ElementsAre(1));
+}
+
 TEST_P(PeerWatchTest, WhoAnswersIsNotSilent) {
   Start(3);
   const absl::Time begin = absl::Now();

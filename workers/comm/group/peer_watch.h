@@ -63,7 +63,8 @@ class PeerWatch {
   // Blocks until all reports are younger than this call.  False: the deadline has passed, or the watch has ended.
   bool AwaitFresh(absl::Time deadline) const;
   // For a group in which a process seems to have ended: the ranks that have said nothing for 250 ms or more.  (An ended
-  // process is silent at once; its connections may close seconds later.)  Blocks until every rank has answered since
+  // process is silent at once; its connections may close seconds later.  If it ended while it sent its report, a rank
+  // that did not get it waits for it, and is silent to those that did.)  Blocks until every rank has answered since
   // this call (returns none), the watch has ended (none; on_end was called), or the deadline.
   std::vector<int> Silent(absl::Time deadline) const;
   // The lowest rank that has left, or -1.

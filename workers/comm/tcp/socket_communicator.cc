@@ -74,15 +74,14 @@ class SocketGroup {
     return absl::OkStatus();
   }
 
-  // Waits for messages to arrive, at most until then, and returns the ranks whose have not.  None: all are here, or a
-  // connection has closed, which Finish explains.
+  // Waits for messages to arrive, at most until then, and returns the ranks whose have not.  None: all are here, or the
+  // connection of one that is not has closed, which Finish explains.
   std::vector<int> AwaitMessages(const Exchange& exchange, absl::Time until) {
     const NonYieldingScope outside;
     std::vector<int> missing;
     for (int peer = 0; peer < id_.world; ++peer) {
       if (exchange.recv_from[static_cast<size_t>(peer)] == 0) continue;
-      int elsewhere = 0;
-      const SocketEnd end = io_->receiver(peer).Await(IdOf(exchange), until, nullptr, &elsewhere);
+      const SocketEnd end = io_->receiver(peer).Await(IdOf(exchange), until, nullptr);
       if (end == SocketEnd::kLate) {
         missing.push_back(peer);
       } else if (end != SocketEnd::kDone) {

@@ -9,7 +9,7 @@
 //
 // Two blocks an SM (128 registers; 96 KiB of shared memory for D = 128): while one's warps make weights of scores, the
 // tensor cores work for the other.  One block with tiles of 128 keys is slower on an H100, also where the next tile's
-// scores are multiplied beside this one's values (tests/bench/gpu/README.md).
+// scores are multiplied beside this one's values (tests/bench/gpu/H100.md).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -191,6 +191,7 @@ __device__ __forceinline__ void AttendBlock(const CudaAttentionArgs& a, const Wo
     Rescale(decay, state);
     AddTile<Elem, kDim>(p, stage_of(parity) + Layout<kDim>::kValues, state);
   }
+  __syncthreads();  // no warp's products read the queries, which outputs replace
   if (has_rows) StoreRows<Elem, kDim, Panels<kBlockRows>>(a, work, state, shared);
 }
 

@@ -40,8 +40,8 @@ __host__ __device__ __forceinline__ int NumRowParts(int group, bool decode) {
   return decode ? (group + kBlockRows - 1) / kBlockRows : group;
 }
 
-// Of a launch of decodes, or, if it has none, of the tiles.  (The last tile first, which has the most keys, is slower:
-// by a tenth on an H100.)
+// Of a launch of decodes, or, if it has none, of the tiles.  (The last tile first, which has the most keys, is slower
+// on an H100: tests/bench/gpu/H100.md.)
 __device__ inline Work FindWork(const CudaAttentionArgs& a, const DecodeLaunch& launch, int split) {
   Work work = {};
   const bool decode = launch.rows > 0;

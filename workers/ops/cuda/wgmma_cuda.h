@@ -76,16 +76,6 @@ __device__ __forceinline__ void WgmmaKeep(float (&d)[kBlocks][4]) {
   }
 }
 
-// The same of operands in registers.
-template <int kSteps>
-__device__ __forceinline__ void WgmmaKeep(uint32_t (&a)[kSteps][4]) {
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[step][i])::"memory");
-  }
-}
-
 // The sums as operands %0, %1, ... of inline assembly, 32, 48, 64, 80 or 96 of them, and the instruction with all of
 // these.
 #define SY_WGMMA_NAMES_32                                             \
@@ -148,7 +138,7 @@ __device__ __forceinline__ void WgmmaM64K16(float (&d)[kBlocks][4], uint64_t wei
 }
 
 // d = a * columns + (add ? d : 0) of kBlocks * 8 = 64 or 128 columns: a, the warp's 16 rows by 16 of k, as MmaM16N8K16
-// takes it; `columns` of MakeWgmmaColumnDescriptor.  d as above.  No thread touches a until the wait (WgmmaKeep).
+// takes it; `columns` of MakeWgmmaColumnDescriptor.  d as above.  No thread touches a until the wait.
 #define SY_WGMMA_ROWS(shape, type, names, a0, a1, a2, a3, b, add_, sums)                                         \
   asm volatile("{.reg .pred add; setp.ne.b32 add, " add_ ", 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
                "." type " {" names "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " b ", add, 1, 1, 1;}"                  \

@@ -1,7 +1,6 @@
 #include "workers/ops/gemm/gemm_choice_cuda.h"
 
 #include <algorithm>
-#include <cmath>
 #include <ostream>
 
 #include "workers/tensor/dtype.h"

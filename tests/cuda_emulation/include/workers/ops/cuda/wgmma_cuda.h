@@ -54,8 +54,6 @@ inline void WgmmaWait() {
 }
 template <int kBlocks>
 inline void WgmmaKeep(float (&)[kBlocks][4]) {}
-template <int kSteps>
-inline void WgmmaKeep(uint32_t (&)[kSteps][4]) {}
 
 template <class Elem, int kTokens, int kBlocks>
 inline void WgmmaM64K16(float (&d)[kBlocks][4], uint64_t weights, uint64_t tokens, bool add) {
