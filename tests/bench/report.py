@@ -44,8 +44,9 @@ def require(*packages):
 
 
 def machine():
+    """SY_COMMIT: of programs that were built elsewhere."""
     try:
-        commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
+        commit = os.environ.get("SY_COMMIT") or subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout
     except FileNotFoundError:  # a machine that has only a pack
         commit = ""
     model = platform.processor() or platform.machine()

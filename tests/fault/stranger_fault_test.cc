@@ -150,7 +150,9 @@ absl::Duration LateSince(const std::map<pid_t, Waits>& before) {
 
 class FloodOfResetsTest : public StrangerFaultTest, public testing::WithParamInterface<std::string> {
  protected:
-  static constexpr absl::Duration kLimit = absl::Seconds(5);  // from a flood's end to an answer
+  // From a flood's end to an answer.  What it guards against is none within a minute; for what a flood leaves to do,
+  // machines of two cores have taken up to 11 s.
+  static constexpr absl::Duration kLimit = absl::Seconds(20);
 
   // Opens and resets 50 000 calls in three seconds, each as soon as it is made.  False: the connection was ended.
   static bool Flood(Connection* connection) {

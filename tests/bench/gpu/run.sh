@@ -28,6 +28,8 @@ if [ -n "$pack" ]; then
   pack=$(unpack "$pack" "$scratch") || { echo "run.sh gpu: no pack" >&2; exit 2; }
   programs=$pack/bin
   head -n 1 "$pack/made_from.txt"
+  SY_COMMIT=$(sed -n 's/^commit \([0-9a-f]\{12\}\).*/\1/p' "$pack/made_from.txt")
+  export SY_COMMIT
   find_libraries "$pack/cuda_libraries.txt"
 else
   deploy/sees_gpu.sh || { echo "no GPU here"; exit 77; }
