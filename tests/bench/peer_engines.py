@@ -81,6 +81,7 @@ class LlamaPeer:
         self._model = llama_cpp.llama_model_load_from_file(str(gguf).encode(), llama_cpp.llama_model_default_params())
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max = cache_tokens, 512, 512, 16
+        params.kv_unified = True  # else a sequence has a sixteenth of the cache
         params.n_threads = params.n_threads_batch = threads
         self._context = self._model and llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
