@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -90,13 +91,16 @@ class NcclLostRankTest : public testing::TestWithParam<int> {
   // All exchange, but for the one that dies, which runs `end`.  A survivor runs `meanwhile` before it waits.
   std::vector<std::string> SurvivorsErrors(const std::function<void()>& end, const test::RankFn& meanwhile = nullptr) {
     const absl::Time began = absl::Now();
+    absl::BlockingCounter under_way(world_ - 1);  // the others' exchanges
     const auto statuses = test::RunRanks(&group_, [&](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
       if (comm->rank() == dies_) {
-        absl::SleepFor(absl::Milliseconds(50));  // the others' exchange is under way
+        under_way.Wait();
         end();
         return absl::OkStatus();
       }
-      ASSIGN_OR_RETURN(auto work, test::StartExchange(comm, memory, 16, test::Soon()));
+      auto started = test::StartExchange(comm, memory, 16, test::Soon());
+      under_way.DecrementCount();
+      ASSIGN_OR_RETURN(const auto work, std::move(started));
       const absl::Status before = meanwhile == nullptr ? absl::OkStatus() : meanwhile(comm, memory);
       const absl::Status status = work->WaitOnHost();
       EXPECT_TRUE(before.ok() || before == status) << before;
@@ -159,7 +163,7 @@ TEST_P(NcclLostRankTest, ItIsNamedWhenItsConnectionsCloseLater) {
   EXPECT_TRUE(named) << errors.front() << errors.back();
 }
 
-// A rank that fails tells why, and its NCCL ends before it has.
+// A rank that fails reports why, and its NCCL ends before its report is sent.
 TEST_P(NcclLostRankTest, WhatAFailedRankSaysGoesBeforeNcclsError) {
   const auto errors = SurvivorsErrors([this] { group_.ranks[dies_]->Abort("the test says so"); });
   for (const std::string& error : errors) {

@@ -219,7 +219,7 @@ TEST_F(ExpertFileTest, TheOldestOnesMakeRoom) {
   constexpr int64_t kBytes = 256 << 20;
   std::vector<std::string> files;
   for (int age : {1, 3, 2}) {
-    files.push_back(dir_.File(absl::StrCat("switchyard-experts-", age)));
+    files.push_back(dir_.File(absl::StrCat("switchyard-experts-", age, ".pack")));
     const int fd = open(files.back().c_str(), O_RDWR | O_CREAT, 0600);
     ASSERT_EQ(posix_fallocate(fd, 0, kBytes), 0);
     const timespec opened = absl::ToTimespec(absl::Now() - absl::Hours(age));
@@ -227,6 +227,8 @@ TEST_F(ExpertFileTest, TheOldestOnesMakeRoom) {
     ASSERT_EQ(futimens(fd, times), 0);
     close(fd);
   }
+  dir_.Write("switchyard-experts-notes.pack", "not one");
+  files.push_back(dir_.File("switchyard-experts-notes.pack"));
   const auto free = static_cast<int64_t>(std::filesystem::space(dir_.path()).available);
   RemoveUnusedExpertFiles(dir_.path(), "", free + 4 * kBytes);
   RemoveUnusedExpertFiles(dir_.path(), "", free / 2);
@@ -235,6 +237,7 @@ TEST_F(ExpertFileTest, TheOldestOnesMakeRoom) {
   EXPECT_TRUE(std::filesystem::exists(files[0]));
   EXPECT_FALSE(std::filesystem::exists(files[1]));
   EXPECT_TRUE(std::filesystem::exists(files[2]));
+  EXPECT_TRUE(std::filesystem::exists(files[3]));
 }
 
 // What takes long for a large model, beside `fill`: taking the room, the checksums, and comparing them.

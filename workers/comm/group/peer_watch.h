@@ -65,7 +65,7 @@ class PeerWatch {
   // For a group in which a process seems to have ended: the ranks that have said nothing for 250 ms or more.  (An ended
   // process is silent at once; its connections may close seconds later.  If it ended while it sent its report, a rank
   // that did not get it waits for it, and is silent to those that did.)  Blocks until every rank has answered since
-  // this call (returns none), the watch has ended (none; on_end was called), or the deadline.
+  // this call (returns none), the watch has ended (none; on_end was called unless a rank has left), or the deadline.
   std::vector<int> Silent(absl::Time deadline) const;
   // The lowest rank that has left, or -1.
   int left() const;

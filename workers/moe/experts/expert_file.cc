@@ -29,6 +29,7 @@ namespace {
 
 constexpr char kNew[] = "is new";
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
+constexpr absl::Duration kFreedWithin = absl::Seconds(5);  // some file systems free in the background
 
 // Like mkdir -p.
 void MakeDirs(const std::string& dir) {
@@ -51,6 +52,14 @@ struct UnusedFile {
   UniqueFd lock;  // nobody opens it meanwhile
 };
 
+// Whether it begins as an expert file does, complete or not.
+bool LooksLikeOne(int fd) {
+  char begin[8] = {};
+  constexpr char kZeros[8] = {};
+  if (pread(fd, begin, sizeof(begin), 0) < 0) return false;
+  return std::memcmp(begin, ExpertFileHeader::kMagic, 6) == 0 || std::memcmp(begin, kZeros, sizeof(begin)) == 0;
+}
+
 // Expert files of this user that no process has open, the one that was opened longest ago first.
 std::vector<UnusedFile> UnusedFiles(const std::string& dir, const std::string& except) {
   std::vector<UnusedFile> found;
@@ -58,11 +67,14 @@ std::vector<UnusedFile> UnusedFiles(const std::string& dir, const std::string& e
   if (entries == nullptr) return found;
   while (const dirent* entry = readdir(entries)) {
     const std::string path = absl::StrCat(dir, "/", entry->d_name);
-    if (!absl::StartsWith(entry->d_name, kExpertFilePrefix) || path == except) continue;
+    if (!absl::StartsWith(entry->d_name, kExpertFilePrefix) || !absl::EndsWith(entry->d_name, ".pack") ||
+        path == except) {
+      continue;
+    }
     UniqueFd fd(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
     struct stat status = {};
-    if (fd.get() < 0 || fstat(fd.get(), &status) != 0 || status.st_uid != geteuid() ||
-        flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (fd.get() < 0 || fstat(fd.get(), &status) != 0 || status.st_uid != geteuid() || !S_ISREG(status.st_mode) ||
+        status.st_nlink != 1 || !LooksLikeOne(fd.get()) || flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       continue;
     }
     found.push_back({absl::TimeFromTimespec(status.st_mtim), path, int64_t{status.st_blocks} * 512, std::move(fd)});
@@ -78,15 +90,19 @@ void RemoveUnusedExpertFiles(const std::string& dir, const std::string& except, 
   const bool all = wanted_bytes == INT64_MAX;
   int64_t free = FreeBytes(dir);
   if (!all && free >= wanted_bytes) return;
-  const std::vector<UnusedFile> unused = UnusedFiles(dir, except);
+  std::vector<UnusedFile> unused = UnusedFiles(dir, except);
   int64_t most = free;
   for (const UnusedFile& file : unused) most += file.bytes;
   if (!all && most < wanted_bytes) return;
   for (const UnusedFile& file : unused) {
-    if (!all && free >= wanted_bytes) return;
+    if (!all && free >= wanted_bytes) break;
     if (unlink(file.path.c_str()) != 0) continue;
     free += file.bytes;
     LogInfo("removed ", file.path, ", which nobody uses");
+  }
+  unused.clear();  // closes them, which frees their blocks
+  for (const absl::Time end = absl::Now() + kFreedWithin; !all && FreeBytes(dir) < wanted_bytes && absl::Now() < end;) {
+    absl::SleepFor(kPoll);
   }
 }
 
