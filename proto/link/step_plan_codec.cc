@@ -54,7 +54,7 @@ constexpr auto HeadFields() {
                     Field(&M::placement_epoch, &M::set_placement_epoch, &S::placement_epoch),
                     Field(&M::exchange_version, &M::set_exchange_version, &S::exchange_version),
                     Field(&M::micro_batches, &M::set_micro_batches, &S::micro_batches),
-                    Field(&M::padded_rows, &M::set_padded_rows, &S::padded_rows),
+                    Field(&M::rank_rows, &M::mutable_rank_rows, &S::rank_rows),
                     Field(&M::train_slice_ms, &M::set_train_slice_ms, &S::train_slice_ms));
 }
 

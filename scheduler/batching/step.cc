@@ -1,5 +1,7 @@
 #include "scheduler/batching/step.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -11,9 +13,13 @@ int32_t RankPlan::NumRows() const {
   return rows;
 }
 
+int32_t StepPlan::most_rows() const {
+  return rank_rows.empty() ? 0 : *std::max_element(rank_rows.begin(), rank_rows.end());
+}
+
 std::string StepPlan::DebugString() const {
   std::string out = absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch,
-                                 " micro_batches ", micro_batches, " padded_rows ", padded_rows);
+                                 " micro_batches ", micro_batches, " rank_rows [", absl::StrJoin(rank_rows, " "), "]");
   if (train_slice_ms > 0) absl::StrAppend(&out, " train_slice_ms ", train_slice_ms);
   out.push_back('\n');
   for (const RowTransfer& transfer : transfers) {

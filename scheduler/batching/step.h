@@ -80,8 +80,8 @@ struct RowTransfer {
   bool operator==(const RowTransfer& other) const = default;
 };
 
-// How rows are exchanged: exact sizes from counts on the host; or sizes fixed by padded_rows, for a step of nothing but
-// plain decodes on all ranks (IsPlainSampling), which devices record and replay.
+// How rows are exchanged: exact sizes from counts on the host; or sizes fixed by the most rows of a rank, for a step of
+// nothing but plain decodes on all ranks (IsPlainSampling), which devices record and replay.
 inline constexpr int32_t kExactExchange = 0;
 inline constexpr int32_t kDecodeExchange = 1;
 
@@ -93,11 +93,12 @@ struct StepPlan {
   int32_t exchange_version = kExactExchange;  // how rows travel to experts: agreed, as collectives depend on it
   int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
   std::vector<RowTransfer> transfers;         // the last rows of `from`, in this order; no rank gives away and borrows
-  int32_t padded_rows = 0;  // the most rows that any rank computes, after transfers: for fixed-size exchanges
+  std::vector<int32_t> rank_rows;             // [R] rows that each rank computes, after transfers; empty: not known
   // How long workers that also train may, at most until the next plan.  Such a plan has no step and no result.
   int32_t train_slice_ms = 0;
   std::vector<RankPlan> ranks;  // [R]
 
+  int32_t most_rows() const;  // of rank_rows
   std::string DebugString() const;
   bool operator==(const StepPlan& other) const = default;
 };

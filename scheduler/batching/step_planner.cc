@@ -216,8 +216,7 @@ PlannedStep StepPlanner::Seal(Draft draft) {
   for (const RankPlan& rank : plan.ranks) rank_rows.push_back(rank.NumRows());
   plan.transfers = GiveRows(rank_rows, MinRebalanceRows(draft));
   for (const RowTransfer& transfer : plan.transfers) rows_given_ += transfer.rows;
-  for (const int32_t rows : ComputedRows(rank_rows, plan.transfers))
-    plan.padded_rows = std::max(plan.padded_rows, rows);
+  plan.rank_rows = ComputedRows(rank_rows, plan.transfers);
   plan.exchange_version = IsPlainDecodes(draft.step) ? kDecodeExchange : kExactExchange;
   for (size_t r = 0; r < plan.ranks.size(); ++r) {
     plan.ranks[r].freed_slots = std::exchange(running_->ranks()[r].freed_slots, {});

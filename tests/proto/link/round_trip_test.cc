@@ -32,9 +32,9 @@ batching::SamplingParams Sampling() {
 
 batching::StepPlan Plan() {
   batching::StepPlan out;
-  auto& [step, group_epoch, placement_epoch, exchange, micro_batches, transfers, padded_rows, slice, ranks] = out;
+  auto& [step, group_epoch, placement_epoch, exchange, micro_batches, transfers, rank_rows, slice, ranks] = out;
   test::Distinct values;
-  values.Fill(step, group_epoch, placement_epoch, exchange, micro_batches, padded_rows, slice);
+  values.Fill(step, group_epoch, placement_epoch, exchange, micro_batches, rank_rows, slice);
   step += int64_t{1} << 40;
   for (auto& [from, to, rows] : (transfers.resize(2), transfers)) values.Fill(from, to, rows);
   ranks.resize(2);

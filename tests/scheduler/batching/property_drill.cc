@@ -152,7 +152,7 @@ void Drill::CheckTransfers(const batching::StepPlan& plan, const std::vector<int
     most = std::max(most, rank_rows[r] - given[r] + borrowed[r]);
   }
   EXPECT_LE(most, before);
-  EXPECT_EQ(plan.padded_rows, most);
+  EXPECT_EQ(plan.most_rows(), most);
 }
 
 void Drill::CommitOne() {

@@ -43,8 +43,8 @@ void GreedyPlanner::Agree(batching::StepPlan* plan) const {
     for (const batching::StepItem& item : rank.items) decodes &= item.sample && item.num_query == 1;
   }
   plan->exchange_version = decodes ? batching::kDecodeExchange : batching::kExactExchange;
-  plan->padded_rows = *std::max_element(rank_rows.begin(), rank_rows.end());
   plan->transfers = batching::GiveRows(rank_rows, options_.min_rebalance_rows);
+  plan->rank_rows = batching::ComputedRows(rank_rows, plan->transfers);
 }
 
 void GreedyPlanner::Retire() {

@@ -64,10 +64,10 @@ TEST_F(RunnerPlansTest, DecodesThatAreNoneAreRefused) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "nothing has a fixed size on the CPU";
   if (!HasDevices(2)) GTEST_SKIP() << "skipped: needs 2 devices";
   RankGroup two(fixture_.dir, {.dtype = DType::kF32, .world = 2, .block_size = 4, .batch = 4});
-  const auto refusal = [&](int32_t padded_rows, const batching::RankPlan& plan) {
+  const auto refusal = [&](int32_t most_rows, const batching::RankPlan& plan) {
     batching::StepPlan step;
     step.exchange_version = batching::kDecodeExchange;
-    step.padded_rows = padded_rows;
+    step.rank_rows = {most_rows, 0};
     const auto result = two.runner(0).Execute(step, plan, absl::Now());
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal);
     return std::string(result.status().message());
@@ -76,9 +76,9 @@ TEST_F(RunnerPlansTest, DecodesThatAreNoneAreRefused) {
   batching::StepItem unsampled = Prefill(2, {1}, {0});
   unsampled.sample = false;
   EXPECT_EQ(refusal(4, Items({unsampled})), "plan: slot 2: 1 queries and no sample in a step of plain decodes");
-  for (const int32_t padded_rows : {1, 0, -1}) {
-    EXPECT_EQ(refusal(padded_rows, Items({Prefill(0, {1}, {0}), Prefill(1, {2}, {1})})),
-              absl::StrCat("plan: 2 decodes, padded_rows ", padded_rows));
+  for (const int32_t most_rows : {1, 0}) {
+    EXPECT_EQ(refusal(most_rows, Items({Prefill(0, {1}, {0}), Prefill(1, {2}, {1})})),
+              absl::StrCat("plan: 2 decodes, of any rank at most ", most_rows));
   }
 }
 

@@ -56,13 +56,13 @@ absl::Status ModelRunner::ValidateDecodes(const batching::StepPlan& plan, const 
                                             item.sample ? "" : " and no sample", " in a step of plain decodes"));
   }
   const auto num_items = static_cast<int64_t>(rank_plan.items.size());
-  if (num_items <= plan.padded_rows) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("plan: ", num_items, " decodes, padded_rows ", plan.padded_rows));
+  if (num_items <= plan.most_rows()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("plan: ", num_items, " decodes, of any rank at most ", plan.most_rows()));
 }
 
 // With several ranks the plan decides, so that all do the same.
 int64_t ModelRunner::MostDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const {
-  if (comm_->world() > 1) return plan.exchange_version == batching::kDecodeExchange ? plan.padded_rows : 0;
+  if (comm_->world() > 1) return plan.exchange_version == batching::kDecodeExchange ? plan.most_rows() : 0;
   const bool decodes = std::all_of(rank_plan.items.begin(), rank_plan.items.end(),
                                    [](const batching::StepItem& item) { return item.sample && item.num_query == 1; });
   return decodes ? static_cast<int64_t>(uses_.size()) : 0;
