@@ -85,11 +85,12 @@ void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
   problems->OnlyFor(!config.experts.empty(), "expert_policy", config.experts.policy, defaults.policy,
                     "--expert_memory, which is not given");
   // Both an expert budget and placements copy experts from a file.
-  const bool has_file = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
+  const bool copies = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
   constexpr absl::string_view kIsFor = "--expert_memory, or for a --placement other than static";
-  problems->OnlyFor(has_file, "expert_file_dir", config.experts.file_dir, defaults.file_dir, kIsFor);
+  problems->OnlyFor(copies || config.device == "cpu", "expert_file_dir", config.experts.file_dir, defaults.file_dir,
+                    absl::StrCat(kIsFor, ", or for CPUs"));
   problems->Check(
-      has_file || !(config.experts.copy_bytes_per_second > 0),
+      copies || !(config.experts.copy_bytes_per_second > 0),
       absl::StrCat("--expert_copy_bytes_per_second=", config.experts.copy_bytes_per_second, ": is for ", kIsFor));
 }
 

@@ -112,7 +112,7 @@ WorkerTimes CarryOut(const std::vector<placement::Migration>& migrations, int la
                                     {.arrivals = migration.arrivals, .departures = migration.departures});
     });
     SY_CHECK(status.ok());
-    commits.Time([&] { status = (*balancer)->BeginStep(++step, migration.epoch); });
+    commits.Time([&] { status = (*balancer)->BeginStep({++step, migration.epoch}); });
     SY_CHECK(status.ok());
     SY_CHECK((*balancer)->Release(migration.epoch).ok());
   }

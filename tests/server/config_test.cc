@@ -260,10 +260,8 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
 }
 
 TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {
-  config_.experts.file_dir = "/elsewhere";
   config_.experts.copy_bytes_per_second = 1e9;
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--expert_file_dir=/elsewhere: is for --expert_memory, or for a --placement other than static\n"
             "--expert_copy_bytes_per_second=1e+09: is for --expert_memory, or for a --placement other than static");
   config_.experts.budget = "50%";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();

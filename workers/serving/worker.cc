@@ -58,7 +58,14 @@ Worker::Worker(WorkerOptions options, model::ModelConfig config, std::optional<c
       pool_(options_.threads),
       expert_budget_(options_.experts) {}
 
-Worker::~Worker() { Leave(); }
+Worker::~Worker() {
+  Leave();
+  GiveBack();
+}
+
+void Worker::GiveBack() {
+  if (host_experts_ != nullptr) host_experts_->file().RemoveIfUnused();
+}
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   // Checked before any of the checkpoint's files is believed.
@@ -149,8 +156,13 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   const auto report = [&](fleet::LoadPhase phase, int64_t done, int64_t total) {
     return progress == nullptr || progress({assignment.epoch, phase, done, total});
   };
-  const bool loaded = HasLoaded(assignment, settings);
+  bool loaded = HasLoaded(assignment, settings);
   if (!loaded) RETURN_IF_ERROR(Unload());
+  RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return FindHosts(assignment, settings, store); }));
+  if (loaded && hosts_ != loaded_hosts_) {
+    RETURN_IF_ERROR(Unload());
+    loaded = false;
+  }
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return AgreeOnBudget(assignment, settings, store); }));
   if (!loaded) RETURN_IF_ERROR(Load(assignment, settings, report));
   RETURN_IF_ERROR(MakeRunner(assignment, settings));
@@ -165,9 +177,8 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   }));
   ASSIGN_OR_RETURN(comm::Communicator* const comm,
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
-  RETURN_IF_ERROR(runner_->SetGroup(
-      comm, &layout_,
-      {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(), .load_predictor = load_predictor_.get()}));
+  RETURN_IF_ERROR(
+      runner_->SetGroup(comm, &layout_, {.balancer = balancer_of_layers(), .load_predictor = load_predictor_.get()}));
   return CaptureGraphs(absl::Milliseconds(assignment.form_deadline_ms), report);
 }
 

@@ -34,6 +34,7 @@
 #include "workers/model/weights/loader.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/serving/device_setup.h"
+#include "workers/serving/host_experts.h"
 #include "workers/serving/memory_budget.h"
 #include "workers/serving/placement_host.h"
 #include "workers/serving/rank_experts.h"
@@ -90,6 +91,8 @@ class Worker final : public PlacementHost {
                     const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress);
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
+  // Of those, the experts that the machine's workers have together.
+  int64_t shared_weight_bytes() const { return host_experts_ == nullptr ? 0 : host_experts_->file().bytes(); }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
   // Counts of an expert budget's copies since the assignment was taken; none without one.
   moe::ExpertOffloadCounters expert_counters() const;
@@ -119,6 +122,8 @@ class Worker final : public PlacementHost {
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
+  // Before the process ends without a destructor: gives back memory of the machine that would outlive it.
+  void GiveBack();
   // Migrations of experts' placement.  FailedPrecondition: --placement=static, where experts stay where they are.
   absl::Status PreparePlacement(placement::Migration migration) override;
   absl::StatusOr<bool> PlacementReady() override;
@@ -156,6 +161,9 @@ class Worker final : public PlacementHost {
   // The memory that the assignment needs on the device.
   absl::StatusOr<model::MemoryNeed> NeedOf(const fleet::RankAssignment& assignment,
                                            const fleet::EngineSettings& settings) const;
+  // hosts_, with the group's other ranks.
+  absl::Status FindHosts(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
+                         comm::RendezvousStore* store);
   // budget_, with the ranks that share this host's memory.
   absl::Status AgreeOnBudget(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
                              comm::RendezvousStore* store);
@@ -169,6 +177,11 @@ class Worker final : public PlacementHost {
   absl::StatusOr<std::vector<int64_t>> KnownPopularity() const;
   // The group's.  FailedPrecondition: --placement=static, or no group.
   absl::StatusOr<moe::PerStepBalancer*> Balancer();
+  // What decides where layers' rows go; null: the layout.
+  moe::LayerBalancer* balancer_of_layers() {
+    if (placement_ != nullptr) return placement_->balancer();
+    return host_balancer_.get();
+  }
   absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const fleet::RankAssignment& assignment,
                                                                 const std::string& address,
                                                                 comm::RendezvousStore* store);
@@ -196,10 +209,14 @@ class Worker final : public PlacementHost {
   MemoryBudget budget_;            // of the host's memory, since the assignment was taken
   // The options', with what an automatic one came to since the assignment was taken.
   offload::ExpertBudgetOptions expert_budget_;
+  HostAgreement hosts_;  // of the group; what is loaded is of loaded_hosts_
+  HostAgreement loaded_hosts_;
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
   fleet::EngineSettings loaded_settings_;
-  std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
+  std::unique_ptr<HostExperts> host_experts_;         // null where they are this worker's own; the model borrows them
+  std::unique_ptr<moe::HostBalancer> host_balancer_;  // null where no host of the group shares; the runner borrows it
+  std::unique_ptr<RankExperts> experts_;              // null without a budget; the model borrows it
   std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
   std::unique_ptr<model::Model> model_;
   std::optional<moe::Learned> learned_;                    // by the load predictor before, until there is another

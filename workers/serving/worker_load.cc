@@ -72,6 +72,7 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
   if (config_.num_experts > 0) {
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
+    if (hosts_.shares && hosts_.is_there) need.experts_per_layer = 0;  // their memory is taken already
   }
   if (settings.placement.mode != placement::PlacementMode::kStatic) {
     ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(PlacementInput(assignment, settings)));
@@ -80,6 +81,25 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
                      ExpertSlots(expert_budget_, config_, dtype_, options_.device.kind, need.experts_per_layer));
   }
   return need;
+}
+
+absl::Status Worker::FindHosts(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
+                               comm::RendezvousStore* store) {
+  hosts_ = {};
+  if (!options_.device.is_cpu() || settings.placement.mode != placement::PlacementMode::kStatic)
+    return absl::OkStatus();
+  RankExpertFileInput file = ExpertFileInput(0);
+  std::string identity;
+  if (options_.experts.may_share() && config_.num_moe_layers() > 0 && model::CheckStorable(config_).ok())
+    identity = HostIdentity(file);
+  const auto presence = [&](const std::vector<int32_t>& experts) {
+    file.experts = experts;
+    return PresenceOfRankExpertFile(file).value_or(moe::ExpertFile::Presence::kNoRoom);
+  };
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
+  ASSIGN_OR_RETURN(hosts_, AgreeOnHosts(assignment.rank, assignment.world, static_cast<int>(config_.num_experts),
+                                        identity, presence, store, deadline));
+  return absl::OkStatus();
 }
 
 absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
@@ -123,7 +143,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   ASSIGN_OR_RETURN(weight_sums_["config.json"], SumConfig(options_.model_dir));
   expert_sums_.clear();
   load.replicated_sums = &weight_sums_;
-  layout_ = LayoutOf(config_, assignment.world);
+  layout_ = hosts_.any_shares() ? moe::LayoutOfHosts(hosts_.groups) : LayoutOf(config_, assignment.world);
   const absl::Span<const int32_t> residents = layout_.Residents(assignment.rank);
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
   const bool budget = !expert_budget_.empty() && !load.residents.empty();
@@ -156,12 +176,26 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
     ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, progress));
     SumExpertFile(experts_->file());
   }
-  load.experts = !budget && !placed;
+  if (hosts_.shares) {
+    RankExpertFileInput input = ExpertFileInput(host);
+    input.experts = HostExperts::ExpertsOf(assignment.rank, hosts_.groups);
+    // Each rank of the host has claimed the memory of its part.
+    input.available_bytes += (static_cast<int64_t>(input.experts.size()) - need.experts_per_layer) *
+                             config_.num_moe_layers() * PackedExpertOf(config_, dtype_, DeviceKind::kCpu).bytes;
+    ASSIGN_OR_RETURN(host_experts_, HostExperts::Open(input, progress));
+  }
+  load.experts = !budget && !placed && !hosts_.shares;
   load.num_threads = options_.threads;
   load.device = options_.device;
   load.progress = progress;
-  if (!checkpoint_.has_value()) return model::MakeDummyWeights(config_, std::move(load));
-  return model::LoadWeights(*checkpoint_, config_, std::move(load));
+  ASSIGN_OR_RETURN(model::ModelWeights weights, checkpoint_.has_value()
+                                                    ? model::LoadWeights(*checkpoint_, config_, std::move(load))
+                                                    : model::MakeDummyWeights(config_, std::move(load)));
+  if (host_experts_ != nullptr) {
+    model::UsePackedExperts(
+        config_, dtype_, [this](int layer, int32_t expert) { return host_experts_->At(layer, expert); }, &weights);
+  }
+  return weights;
 }
 
 void Worker::SumExpertFile(const moe::ExpertFile& file) {
@@ -232,6 +266,8 @@ absl::Status Worker::Unload() {
   if (const moe::ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
   experts_.reset();
   placement_.reset();
+  host_balancer_.reset();
+  host_experts_.reset();
   return absl::OkStatus();
 }
 
@@ -251,7 +287,12 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
   if (experts_ != nullptr) experts = experts_->experts();
   if (placement_ != nullptr) experts = placement_->experts();
   ASSIGN_OR_RETURN(model_, model::Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
+  if (hosts_.any_shares()) {
+    host_balancer_ =
+        std::make_unique<moe::HostBalancer>(assignment.rank, hosts_.groups, MeasureManyRows(stream(), *model_));
+  }
   loaded_settings_ = settings;
+  loaded_hosts_ = hosts_;
   loaded_rank_ = assignment.rank;
   loaded_world_ = assignment.world;
   LogInfo("rank ", assignment.rank, " of ", assignment.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_),

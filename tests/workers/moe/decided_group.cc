@@ -107,7 +107,7 @@ absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerS
     }
     *epoch = number;
   }
-  return balancer->BeginStep(step, *epoch);
+  return balancer->BeginStep({step, *epoch});
 }
 
 std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,

@@ -115,11 +115,11 @@ TEST(PerStepBalancerMigrationTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
          .rank = rank,
          .experts = &slots});
     ASSERT_TRUE(balancer->Prepare(1, {}, migration).ok());
-    ASSERT_TRUE(balancer->BeginStep(1, 0).ok());
+    ASSERT_TRUE(balancer->BeginStep({1, 0}).ok());
     EXPECT_EQ(slots.reported, rank == 0 ? "prepare 0.2 prepare 1.3 " : "");
     EXPECT_EQ(balancer->num_commits(), 0);
     slots.reported.clear();
-    ASSERT_TRUE(balancer->BeginStep(2, 1).ok());
+    ASSERT_TRUE(balancer->BeginStep({2, 1}).ok());
     EXPECT_EQ(slots.reported, rank == 0 ? "commit !0.1 !0.2 ?1.3 ?1.0 " : "commit ?1.2 ");
     EXPECT_EQ(balancer->num_commits(), 1);
     EXPECT_GT(balancer->commit_seconds(), 0);
@@ -129,8 +129,8 @@ TEST(PerStepBalancerMigrationTest, WithItsCommitAPlanSaysWhatItWantsInMemory) {
 TEST(PerStepBalancerMigrationTest, AStepOfAnUnknownEpochIsRefused) {
   auto balancer =
       *PerStepBalancer::Create({.shape = {.epoch = 4, .residents = {placement::ContiguousPlacement(4, 2, 0)}}});
-  EXPECT_TRUE(balancer->BeginStep(1, 4).ok());
-  EXPECT_THAT(balancer->BeginStep(2, 5).message(), HasSubstr("placement epoch 5; in use is 4, none is prepared"));
+  EXPECT_TRUE(balancer->BeginStep({1, 4}).ok());
+  EXPECT_THAT(balancer->BeginStep({2, 5}).message(), HasSubstr("placement epoch 5; in use is 4, none is prepared"));
   EXPECT_TRUE(absl::IsFailedPrecondition(balancer->Ready().status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(balancer->Release(5)));
   EXPECT_TRUE(balancer->Drop(5).ok());

@@ -186,7 +186,9 @@ void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) 
 }
 
 absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
-  if (guides_.balancer != nullptr) RETURN_IF_ERROR(guides_.balancer->BeginStep(plan.step, plan.placement_epoch));
+  if (guides_.balancer != nullptr)
+    RETURN_IF_ERROR(guides_.balancer->BeginStep(
+        {.step = plan.step, .placement_epoch = plan.placement_epoch, .rank_rows = plan.rank_rows}));
   if (guides_.load_predictor == nullptr) return absl::OkStatus();
   // Compares positions, as borrowed rows have no sequence here.
   const std::vector<int32_t>& at = batch_.rope_rows;

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/experts/expert_file_builder.h"
@@ -255,10 +256,30 @@ ExpertFile::ExpertFile(const ExpertFileFormat& format, UniqueFd fd, std::unique_
       built_(built) {}
 ExpertFile::~ExpertFile() = default;
 
-void ExpertFile::Discard() const {
+ExpertFile::Presence ExpertFile::PresenceOf(const ExpertFileOptions& options) {
+  const ExpertFileFormat format(options);
+  struct stat status = {};
+  if (stat(format.path.c_str(), &status) == 0 && status.st_size == format.layout.bytes) return Presence::kThere;
+  MakeDirs(options.dir);
+  if (access(options.dir.c_str(), W_OK) != 0) return Presence::kNoRoom;
+  int64_t room = FreeBytes(options.dir);
+  for (const UnusedFile& file : UnusedFiles(options.dir, format.path)) room += file.bytes;
+  return format.layout.bytes <= room ? Presence::kRoom : Presence::kNoRoom;
+}
+
+bool ExpertFile::IsNamed() const {
   struct stat mine = {}, named = {};
-  if (fstat(fd_.get(), &mine) != 0 || stat(path_.c_str(), &named) != 0) return;
-  if (mine.st_dev != named.st_dev || mine.st_ino != named.st_ino) return;
+  return fstat(fd_.get(), &mine) == 0 && stat(path_.c_str(), &named) == 0 && mine.st_dev == named.st_dev &&
+         mine.st_ino == named.st_ino;
+}
+
+void ExpertFile::RemoveIfUnused() const {
+  if (!IsInMemory(path_.substr(0, path_.rfind('/'))) || flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) return;
+  if (IsNamed()) unlink(path_.c_str());
+}
+
+void ExpertFile::Discard() const {
+  if (!IsNamed()) return;
   if (unlink(path_.c_str()) == 0) LogWarn("expert file ", path_, " is damaged: removed, and built again");
 }
 

@@ -102,6 +102,11 @@ class ExpertFile {
   int64_t piece_bytes() const { return layout_.piece_bytes; }
   int num_layers() const { return layout_.num_layers; }
   int num_experts() const { return layout_.num_experts; }
+  // Whether Open with these options would find the file, perhaps incomplete, or the room for it.
+  enum class Presence : uint8_t { kThere, kRoom, kNoRoom };
+  static Presence PresenceOf(const ExpertFileOptions& options);
+  // If it is in memory and no other process has it open: removes it, so that its memory is free when this ends.
+  void RemoveIfUnused() const;
   // Removes a damaged file, so that the next process to open it builds it anew; those that have it open keep it.  Does
   // nothing if another file has its name by now.
   void Discard() const;
@@ -117,6 +122,7 @@ class ExpertFile {
   friend class ExpertFileOpening;
   ExpertFile(const ExpertFileFormat& format, UniqueFd fd, std::unique_ptr<ExpertFileMapping> mapping, bool built);
   uint64_t SumAt(int64_t i) const;  // of the table
+  bool IsNamed() const;             // the path is this file's
 
   const std::string path_;
   const UniqueFd fd_;  // holds the lock

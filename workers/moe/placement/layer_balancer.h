@@ -4,6 +4,9 @@
 // same layers in the same order, also with no rows.  Thread-compatible.
 #pragma once
 
+#include <cstdint>
+
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "scheduler/placement/per_step/layer_decision.h"
@@ -22,9 +25,20 @@ struct LayerPlacement {
   absl::Span<const placement::LayerEstimate> estimates = {};
 };
 
+// What a balancer learns of a step, the same on every rank.
+struct BalancedStep {
+  int64_t step = 0;
+  int64_t placement_epoch = 0;
+  absl::Span<const int32_t> rank_rows = {};  // [R] tokens that each rank computes; empty: not known
+};
+
 class LayerBalancer {
  public:
   virtual ~LayerBalancer() = default;
+  // Before a step's first gate.  Internal: the step cannot be run like this.
+  virtual absl::Status BeginStep(const BalancedStep& step) = 0;
+  // Whether layers may go without: where rows are gated in parts they then follow the step's layout.
+  virtual bool is_optional() const { return false; }
   // By what the layer's gate said of this rank's rows.
   // Errors: the communicator's; Internal where ranks turn out to have decided differently (the group is aborted).
   virtual absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer) = 0;

@@ -62,7 +62,8 @@ std::vector<std::vector<int32_t>> PerStepBalancer::ExpertsHere() const {
   return experts;
 }
 
-absl::Status PerStepBalancer::BeginStep(int64_t step, int64_t placement_epoch) {
+absl::Status PerStepBalancer::BeginStep(const BalancedStep& of) {
+  const auto [step, placement_epoch, rank_rows] = of;
   step_ = step;
   if (placement_epoch == epoch_) return absl::OkStatus();
   if (prepared_.has_value() && prepared_->epoch == placement_epoch) return Commit();

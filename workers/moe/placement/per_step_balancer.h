@@ -46,7 +46,7 @@ class PerStepBalancer : public LayerBalancer {
 
   // A step of the group begins: commits the migration that has this placement epoch.  Internal: neither the epoch in
   // use nor one that is ready.
-  absl::Status BeginStep(int64_t step, int64_t placement_epoch);
+  absl::Status BeginStep(const BalancedStep& step) override;
   absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer) override;
 
   // A migration of all ranks' moves: starts what has to be copied here.  Errors: as PlacementPolicy::CheckMigration and
