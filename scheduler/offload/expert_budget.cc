@@ -1,7 +1,6 @@
 #include "scheduler/offload/expert_budget.h"
 
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,16 +9,10 @@
 
 namespace switchyard::offload {
 
-absl::StatusOr<std::optional<OffloadKind>> ParseExpertPolicy(absl::string_view name) {
-  constexpr std::pair<absl::string_view, OffloadKind> kKinds[] = {{"expected_use", OffloadKind::kExpectedUse},
-                                                                  {"lru", OffloadKind::kLru},
-                                                                  {"lfu", OffloadKind::kLfu},
-                                                                  {"static", OffloadKind::kStatic}};
-  for (const auto& [kind_name, kind] : kKinds) {
-    if (name == kind_name) return kind;
-  }
-  if (name == "auto") return std::nullopt;
-  return absl::InvalidArgumentError("must be auto, expected_use, lru, lfu or static");
+absl::StatusOr<OffloadKind> ParseExpertPolicy(absl::string_view name) {
+  if (name == "auto") return OffloadKind::kExpectedUse;
+  if (name == "lru") return OffloadKind::kLru;
+  return absl::InvalidArgumentError("must be auto or lru");
 }
 
 absl::Status CheckExpertBudget(const ExpertBudgetOptions& options) {
@@ -71,8 +64,8 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
       .Mark(marks);
   flags
       ->Add("expert_policy=NAME", &options->policy,
-            "with --expert_memory: who goes when another expert comes: auto (the fastest of the others as traffic "
-            "goes), expected_use, lru, lfu, static")
+            "with --expert_memory: who goes when another expert comes: auto (the one whose next use is expected last), "
+            "or lru (the one used least recently), to compare with")
       .Mark(marks);
   flags
       ->Add("expert_file_dir=DIR", &options->file_dir,

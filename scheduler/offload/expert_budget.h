@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,7 +15,7 @@ namespace switchyard::offload {
 
 struct ExpertBudgetOptions {
   std::string budget;                // as ParseMemoryShare, or auto; empty: all are resident, and no slots are made
-  std::string policy = "auto";       // or expected_use, lru, lfu, static
+  std::string policy = "auto";       // or lru
   std::string file_dir = {};         // of the file with all experts; empty: chosen (rank_expert_file.h)
   double copy_bytes_per_second = 0;  // > 0: an emulated link
   std::string cold = "copy";         // or host: a GPU's experts in no slot may also run where their weights are
@@ -27,9 +26,8 @@ struct ExpertBudgetOptions {
   bool automatic() const { return budget == "auto"; }  // what the machine's memory, or the control group's, leaves
 };
 
-// The policy of that name; none for auto: the one of all that is fastest as traffic goes (dueling_policy.h).
-// InvalidArgument: another name.
-absl::StatusOr<std::optional<OffloadKind>> ParseExpertPolicy(absl::string_view name);
+// The policy of that name.  InvalidArgument: another name.
+absl::StatusOr<OffloadKind> ParseExpertPolicy(absl::string_view name);
 
 // InvalidArgument: every option that cannot be, one a line, named as the flags are.
 absl::Status CheckExpertBudget(const ExpertBudgetOptions& options);

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 
 namespace switchyard::bench {
@@ -60,10 +59,7 @@ void PrintDecidingTimes() {
                                          static_cast<int>(s.num_layers * s.num_experts * kBudget)};
     const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
     const offload::PolicyInput input = {.shape = shape, .cost = kCost, .popularity = popularity};
-    offload::DuelingPolicy duel(shape, kCost, offload::MakeDuelists(input), 0);
-    PrintRow(s, shape, &duel);
-    for (const offload::OffloadKind kind :
-         {offload::OffloadKind::kExpectedUse, offload::OffloadKind::kLfu, offload::OffloadKind::kLru}) {
+    for (const offload::OffloadKind kind : {offload::OffloadKind::kExpectedUse, offload::OffloadKind::kLru}) {
       PrintRow(s, shape, offload::MakeCachePolicy(kind, input).get());
     }
   }

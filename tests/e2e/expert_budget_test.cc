@@ -29,7 +29,7 @@ TEST_F(ExpertBudgetTest, TheTokensOfResidentExperts) {
                                          {2, {"--expert_memory=25%"}},
                                          {1, {"--expert_memory=5%", "--expert_policy=lru"}},
                                          {2, {"--expert_memory=50%", "--expert_copy_bytes_per_second=5e7"}},
-                                         {2, {"--expert_memory=1500000", "--expert_policy=static"}}}) {
+                                         {2, {"--expert_memory=1500000", "--expert_policy=lru"}}}) {
     SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags[0]));
     const auto server = Start(c.workers, c.flags);
     ASSERT_NE(server, nullptr);
@@ -48,7 +48,7 @@ TEST_F(ExpertBudgetTest, SaysWhatCannotBe) {
   EXPECT_THAT(Refusal({"--expert_memory=120%"}),
               HasSubstr("--expert_memory=120%: must be a share within (0%, 100%], or bytes, at least 1"));
   EXPECT_THAT(Refusal({"--expert_memory=50%", "--expert_policy=best"}),
-              HasSubstr("--expert_policy=best: must be auto, expected_use, lru, lfu or static"));
+              HasSubstr("--expert_policy=best: must be auto or lru"));
   EXPECT_THAT(Refusal({"--expert_memory=100000"}),
               HasSubstr("--expert_memory=100000: holds 0 of this worker's 128 experts of 110592 bytes; at least 3 must "
                         "fit, a token's 2 and one that is copied: 331776 bytes"));

@@ -156,7 +156,7 @@ TEST_F(PlacementTest, SaysWhatCannotBe) {
               HasSubstr("--expert_memory=200000: holds 1 of this worker's 136 experts of 110592 bytes; at least 3 must "
                         "fit, a token's 2 and one that is copied: 331776 bytes"));
   EXPECT_THAT(Refusal({agreed, spare, "--expert_memory=50%", "--expert_policy=best"}),
-              HasSubstr("--expert_policy=best: must be auto, expected_use, lru, lfu or static"));
+              HasSubstr("--expert_policy=best: must be auto or lru"));
   EXPECT_THAT(
       Refusal({agreed, "--spare_slots=9", "--local_workers=2"}),
       HasSubstr("--spare_slots=9 and --replica_slots=0 are 9 experts more of each layer on a worker, but one of 2 "

@@ -252,7 +252,7 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   config_.experts.policy = "best";
   config_.experts.copy_bytes_per_second = -1;
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--expert_policy=best: must be auto, expected_use, lru, lfu or static\n"
+            "--expert_policy=best: must be auto or lru\n"
             "--expert_copy_bytes_per_second=-1: must not be negative or endless");
   config_.experts = {};
   config_.experts.copy_bytes_per_second = std::numeric_limits<double>::quiet_NaN();

@@ -9,7 +9,6 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 #include "workers/moe/experts/direct_reader.h"
 
@@ -56,11 +55,7 @@ int64_t BytesBeforeFirstGate(const model::ModelConfig& config, DType dtype) {
 std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
                                                  const offload::CopyCost& cost, absl::Span<const int64_t> popularity) {
   const offload::PolicyInput input = {.shape = shape, .cost = cost, .popularity = popularity, .least_per_layer = 2};
-  if (const std::optional<offload::OffloadKind> kind = *offload::ParseExpertPolicy(name); kind.has_value()) {
-    return offload::MakeCachePolicy(*kind, input);
-  }
-  // expected_use leads at first: it needs no history to be good where copies are fast.
-  return std::make_unique<offload::DuelingPolicy>(shape, cost, offload::MakeDuelists(input), 0);
+  return offload::MakeCachePolicy(*offload::ParseExpertPolicy(name), input);
 }
 
 }  // namespace

@@ -5,6 +5,12 @@
 #include "scheduler/base/check.h"
 
 namespace switchyard::offload {
+namespace {
+
+// A step repairs one in so many parts of the error, all weights of the guess together.
+constexpr int64_t kStepParts = 8;
+
+}  // namespace
 
 NeedPath::NeedPath(int num_layers, int num_experts, int num_sources, int64_t max_bytes)
     : num_layers_(num_layers), num_experts_(num_experts), score_(static_cast<size_t>(num_layers) * num_experts, 0) {
@@ -38,11 +44,14 @@ void NeedPath::Learn(const LayerNeed& need, absl::Span<const int32_t> base) {
   const int nearest = 1 + static_cast<int>(num_gates_ / num_layers_ % num_ahead_);
   std::vector<int64_t> score(num_experts_, 0);
   for (int j = 0; j < num_sources_; ++j) Add(1, need.layer, nearest + j, Gate(nearest + j - 1), score.data());
-  constexpr int kStepBits = 7;  // a step of 1 / 128 of the error for each weight
+  int64_t active = 0;  // weights that the guess is made of
+  for (int j = 0; j < num_sources_; ++j) active += static_cast<int64_t>(Gate(nearest + j - 1).size());
+  if (active == 0) return;
   std::vector<int32_t> step(num_experts_);
   for (int e = 0; e < num_experts_; ++e) {
     const int64_t guess = std::clamp<int64_t>(base[e] + score[e] / (1 << kFraction), 0, kChance);
-    step[e] = static_cast<int32_t>(((need.rows[e] > 0 ? kChance : 0) - guess) * (1 << kFraction) / (1 << kStepBits));
+    step[e] =
+        static_cast<int32_t>(((need.rows[e] > 0 ? kChance : 0) - guess) * (1 << kFraction) / (kStepParts * active));
   }
   for (int j = 0; j < num_sources_; ++j) {
     for (const int32_t expert : Gate(nearest + j - 1)) {

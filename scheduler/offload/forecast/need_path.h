@@ -1,13 +1,13 @@
-// Learns what the last few gates say of the layers to come: a correction of need_history.h's chance, learned while
+// Learns what the last few gates say of the layers to come: a correction of need_rate.h's chance, learned while
 // serving.
 //
 // The guess is the base chance plus a learned term for each expert that one of the last num_sources gates needed:
 // weight[layer][gates from that gate to the layer's run][that expert][expert].  After each run a layer's weights take a
-// step towards what was needed (least mean squares), for another distance each pass.  These are path profiles (Lina,
-// section 5.2) as an additive model over l = num_sources layers, which needs no table of paths and reaches over the end
-// of a pass to the next token.  Gates that needed more than half of the experts are left out.
-// The table is bounded by layers ahead and by bytes: layers further ahead get no correction, and where bytes do not
-// suffice fewer gates are looked back at.  Integers only.  Thread-compatible; copyable.
+// step towards what was needed (normalized least mean squares), for another distance each pass.  These are path
+// profiles (Lina, section 5.2) as an additive model over l = num_sources layers, which needs no table of paths and
+// reaches over the end of a pass to the next token.  Gates that needed more than half of the experts are left out. The
+// table is bounded by layers ahead and by bytes: layers further ahead get no correction, and where bytes do not suffice
+// fewer gates are looked back at.  Integers only.  Thread-compatible; copyable.
 #pragma once
 
 #include <cstdint>

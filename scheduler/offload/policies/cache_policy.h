@@ -61,8 +61,8 @@ class CachePolicy {
   // for all.  An expert without rows is worth nothing.
   virtual void Host(ExpertKey, bool) {}
   // Between layers: the background balancer's plan wants this expert, for which rows may come, in memory, or not.  A
-  // hint: `static` keeps what the plan wants; a policy that learns takes what it knows little of for as likely as the
-  // rest of its layer; a policy that goes by needs alone ignores it.
+  // hint: a policy that learns takes what it knows little of for as likely as the rest of its layer; a policy that goes
+  // by needs alone ignores it.
   virtual void Prefer(ExpertKey, bool) {}
 };
 

@@ -4,19 +4,14 @@
 #include <limits>
 
 #include "scheduler/base/check.h"
-#include "scheduler/offload/policies/rule_policy.h"
+#include "scheduler/offload/policies/initial_slots.h"
 
 namespace switchyard::offload {
 namespace {
 
 // The worth of a use one pass over all layers away, relative to one that is now.
 constexpr int32_t kPassDiscount = kChance * 35 / 100;
-// The worth of experts that forecasts bring in time, relative to others.
-constexpr int32_t kCoveredWorth = kChance / 2;
-// The share of the gain of a prefetch two layers ahead that counts: the next gate may still start it, knowing more.
-constexpr int32_t kFarShare = kChance / 2;
 constexpr int kPathSources = 8;  // gates that NeedPath looks back
-constexpr int kMaxBlended = 2;   // layers ahead whose forecasts are blended with the past
 
 }  // namespace
 
@@ -27,18 +22,12 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       cache_(shape),
       planner_(&cache_, SharedSlots(shape)),
       clock_(shape, cost),
-      history_(shape, popularity),
+      rate_(shape, popularity),
       path_(shape.num_layers, shape.num_experts, kPathSources),
-      blend_(shape, 2 * kMaxBlended),
       initial_(PopularExperts(shape, SharedSlots(shape), popularity)),
       layer_rows_(shape.num_experts, 0),
-      later_(shape.num_keys(), 0),
       weighed_(shape.num_keys()),
-      share_(shape.num_layers, kChance),
-      gone_(shape.num_keys(), 0),
-      covered_(shape.num_layers, 0),
-      open_(shape.num_layers, 0) {
-  for (int layer = 0; layer < shape.num_layers; ++layer) UpdateLater(layer);
+      gone_(shape.num_keys(), 0) {
   FillSlots(initial_, &cache_);
   clock_.Preload(initial_);
   // Linear within a pass, so that it needs no root: layers within a pass matter less than passes.
@@ -51,24 +40,13 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
   }
 }
 
-// The uses after the layer's next run, over all passes that follow: a geometric series.
-void ExpectedUsePolicy::UpdateLater(int layer) {
-  const int num_experts = cache_.shape().num_experts;
-  for (ExpertKey key = layer * num_experts; key < (layer + 1) * num_experts; ++key) {
-    const int64_t often = history_.LongChance(key);
-    later_[key] = often * kChance / (kChance - (kChance - often) * kPassDiscount / kChance);
-  }
-}
-
 // Needs alone say what should go.
 void ExpectedUsePolicy::Prefer(ExpertKey key, bool in_memory) {
-  if (!in_memory) return;
-  history_.Expect(key);
-  UpdateLater(cache_.shape().LayerOf(key));
+  if (in_memory) rate_.Expect(key);
 }
 
 int32_t ExpectedUsePolicy::PastChance(ExpertKey key) const {
-  return std::clamp(history_.NextChance(key) + path_.Correction(key), 0, kChance);
+  return std::clamp(rate_.Chance(key) + path_.Correction(key), 0, kChance);
 }
 
 void ExpectedUsePolicy::Weigh(ExpertKey key, int ahead, int32_t chance) {
@@ -76,11 +54,12 @@ void ExpectedUsePolicy::Weigh(ExpertKey key, int ahead, int32_t chance) {
     weighed_[key] = {0, num_gates_, 0};
     return;
   }
-  const int num_layers = cache_.shape().num_layers;
-  // The chance that it is needed then, and that it is not needed then but later.
+  // Needed in its layer's next run, or not then but in one of the runs that follow: a geometric series.
+  const int64_t often = rate_.Chance(key);
+  const int64_t later = often * kChance / (kChance - (kChance - often) * kPassDiscount / kChance);
   const int64_t worth =
-      chance * discount_[ahead] + (kChance - chance) * later_[key] / kChance * discount_[ahead + num_layers];
-  weighed_[key] = {worth / kChance * share_[(layer_ + ahead) % num_layers] / kChance, num_gates_, chance};
+      chance * discount_[ahead] + (kChance - chance) * later / kChance * discount_[ahead + cache_.shape().num_layers];
+  weighed_[key] = {worth / kChance, num_gates_, chance};
 }
 
 int64_t ExpectedUsePolicy::Worth(ExpertKey key) {
@@ -92,7 +71,7 @@ int64_t ExpectedUsePolicy::Worth(ExpertKey key) {
 }
 
 // Weighs the experts of the layers that forecasts or prefetches reach.
-void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts, Said said) {
+void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts) {
   const OffloadShape& shape = cache_.shape();
   for (int ahead = 1; ahead <= shape.num_layers; ++ahead) {
     const auto forecast = std::find_if(forecasts.begin(), forecasts.end(),
@@ -100,13 +79,7 @@ void ExpectedUsePolicy::WeighNear(absl::Span<const LayerForecast> forecasts, Sai
     if (forecast == forecasts.end() && ahead > options_.prefetch_ahead) continue;
     const ExpertKey first = (layer_ + ahead) % shape.num_layers * shape.num_experts;
     for (int e = 0; e < shape.num_experts; ++e) {
-      int32_t chance = PastChance(first + e);
-      if (forecast != forecasts.end() && gone_[first + e] == 0) {
-        const int distance = said == Said::kAfterGate ? ahead : ahead + kMaxBlended;
-        chance = ahead <= kMaxBlended ? blend_.Chance(first + e, distance, forecast->chance[e], chance)
-                                      : forecast->chance[e];
-      }
-      Weigh(first + e, ahead, chance);
+      Weigh(first + e, ahead, forecast != forecasts.end() ? forecast->chance[e] : PastChance(first + e));
     }
   }
 }
@@ -119,43 +92,19 @@ void ExpectedUsePolicy::ListPrefetching() {
   prefetching_.erase(std::unique(prefetching_.begin(), prefetching_.end()), prefetching_.end());
 }
 
-void ExpectedUsePolicy::Drop(ExpertKey key, LayerPlan* plan) {
-  plan->steps.push_back({PlanStep::kDrop, key, cache_.SlotOf(key)});
-  cache_.Evict(key);
-}
-
 // Prefetches that are over become resident; those that the gate does not need are dropped.
 void ExpectedUsePolicy::FinalizePrefetches(const LayerNeed& need, LayerPlan* plan) {
   const OffloadShape& shape = cache_.shape();
-  int64_t& covered = covered_[need.layer];
-  int64_t& open = open_[need.layer];
-  covered -= covered / 64, open -= open / 64;
   ListPrefetching();
   for (const ExpertKey key : prefetching_) {
     const bool here = shape.LayerOf(key) == need.layer;
     const bool needed = here && need.rows[key % shape.num_experts] > 0;
     if (clock_.Arrived(key)) {
       cache_.Arrive(key);
-      if (needed) covered += 1024;
     } else if (here && !needed && need.parts_left == 0) {
-      Drop(key, plan);
+      plan->steps.push_back({PlanStep::kDrop, key, cache_.SlotOf(key)});
+      cache_.Evict(key);
     }
-  }
-  for (int e = 0; e < shape.num_experts; ++e) {
-    const ExpertKey key = need.layer * shape.num_experts + e;
-    if (need.rows[e] > 0 && cache_.state(key) != ExpertState::kResident) open += 1024;
-  }
-  const int64_t all = covered + open;
-  share_[need.layer] = all == 0 ? kChance : (open * kChance + covered * kCoveredWorth) / all;
-}
-
-// Drops prefetches for later layers whose chance has become less than half of what is left of their copy.
-void ExpectedUsePolicy::CancelPrefetches(int layer, LayerPlan* plan) {
-  for (const ExpertKey key : prefetching_) {
-    if (cache_.state(key) != ExpertState::kPrefetching || cache_.shape().LayerOf(key) == layer) continue;
-    if (int64_t{2} * cost_.chunks_per_copy * weighed_[key].chance >= int64_t{kChance} * clock_.PendingChunks(key))
-      continue;
-    Drop(key, plan);
   }
 }
 
@@ -189,8 +138,7 @@ void ExpectedUsePolicy::StartPrefetches(const LayerNeed& need, int64_t coming_ti
   for (const Candidate& candidate : candidates) {
     if (start >= outlook.ticks || victims.empty()) return;
     const int64_t deadline = outlook.ticks + (candidate.ahead - 1) * coming_ticks;
-    int64_t saved = std::min(cost_.copy_ticks, deadline - start);
-    if (candidate.ahead > 1) saved = saved * kFarShare / kChance;
+    const int64_t saved = std::min(cost_.copy_ticks, deadline - start);
     const bool is_empty = victims.worth() == CheapestSlots::kEmpty;
     const int64_t lost = is_empty ? 0 : cost_.copy_ticks * victims.worth() / kChance;
     if (candidate.chance * saved <= (kChance - candidate.chance) * (lost + half_chunk)) continue;
@@ -204,13 +152,10 @@ void ExpectedUsePolicy::StartPrefetches(const LayerNeed& need, int64_t coming_ti
 
 void ExpectedUsePolicy::Learn(const LayerNeed& need) {
   std::vector<int32_t> base;
-  for (size_t e = 0; e < need.rows.size(); ++e) {
-    base.push_back(history_.NextChance(need.layer * cache_.shape().num_experts + static_cast<int>(e)));
-  }
+  for (size_t e = 0; e < need.rows.size(); ++e)
+    base.push_back(rate_.Chance(need.layer * cache_.shape().num_experts + static_cast<int>(e)));
   path_.Observe(need, base);
-  blend_.Observe(need);
-  history_.Observe(need);
-  UpdateLater(need.layer);
+  rate_.Observe(need);
 }
 
 LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) {
@@ -224,8 +169,7 @@ LayerPlan ExpectedUsePolicy::OnGate(const LayerNeed& need, absl::Span<const Laye
     Learn({.layer = need.layer, .rows = layer_rows_});
     std::fill(layer_rows_.begin(), layer_rows_.end(), 0);
   }
-  WeighNear(forecasts, Said::kAfterGate);
-  CancelPrefetches(need.layer, &plan);
+  WeighNear(forecasts);
   int64_t num_needed = 1;
   for (const int32_t rows : need.rows) num_needed += rows > 0;
   const int64_t wait = need.compute_ticks / num_needed * kChance / std::max<int64_t>(1, cost_.copy_ticks);
@@ -243,8 +187,7 @@ LayerPlan ExpectedUsePolicy::OnPass(absl::Span<const LayerForecast> forecasts, i
   LayerPlan plan;
   layer_ = cache_.shape().num_layers - 1;
   ++num_gates_;
-  WeighNear(forecasts, Said::kBeforePass);
-  CancelPrefetches(layer_, &plan);
+  WeighNear(forecasts);
   const LayerNeed nothing = {.layer = layer_, .rows = {}, .compute_ticks = ticks};
   if (cache_.shape().num_slots < cache_.shape().num_keys()) StartPrefetches(nothing, layer_ticks_, &plan);
   clock_.Run(plan, nothing);

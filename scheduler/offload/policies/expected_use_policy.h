@@ -2,12 +2,11 @@
 //
 // Keeping an expert is worth Σ over its layer's coming runs of the chance that it is first needed there, discounted by
 // how many layers away that is (Belady's rule with chances for knowledge; the layer just passed comes last).  The
-// chance in the next layers is the forecast's, corrected by the past's (forecast_blend.h), else that of need_history.h
-// and need_path.h; what forecasts bring in time anyway is worth less.
+// chance in the next run is the forecast's where there is one, else that of need_rate.h and need_path.h.
 // A prefetch that is needed saves the part of its copy that is over before its layer's gate.  One that is not costs the
 // worth of what it evicts, and half a chunk of the link.  It starts if the gain times its chance exceeds the cost times
 // the rest, and if the link, by the virtual clock, is idle while a layer computes.  It is dropped at its layer's gate
-// if it is not needed, or at the gate before if it has become too unlikely for what is left of its copy.
+// if it is not needed and not over.
 // All integers; the clock is virtual (cache_policy.h).  A gate takes time linear in slots, experts and what
 // need_path.h adds up, not in layers * experts.
 #pragma once
@@ -16,9 +15,8 @@
 #include <vector>
 
 #include "scheduler/offload/copy_timeline.h"
-#include "scheduler/offload/forecast/forecast_blend.h"
-#include "scheduler/offload/forecast/need_history.h"
 #include "scheduler/offload/forecast/need_path.h"
+#include "scheduler/offload/forecast/need_rate.h"
 #include "scheduler/offload/wave_planner.h"
 
 namespace switchyard::offload {
@@ -28,7 +26,7 @@ class ExpectedUsePolicy final : public CachePolicy {
   struct Options {
     int prefetch_ahead = 2;  // layers ahead for which prefetches may start; 0 = none
   };
-  // popularity [L * E] by profile, as in RulePolicy.
+  // popularity [L * E] by profile: what is resident at first, and the first guess of how often experts are needed.
   ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& cost, const Options& options,
                     absl::Span<const int64_t> popularity);
 
@@ -59,14 +57,9 @@ class ExpectedUsePolicy final : public CachePolicy {
   void Weigh(ExpertKey key, int ahead, int32_t chance);
   // The chance by the past alone.
   int32_t PastChance(ExpertKey key) const;
-  // Forecasts after a gate and before a pass are blended apart (ForecastBlend).
-  enum class Said : uint8_t { kAfterGate, kBeforePass };
-  void WeighNear(absl::Span<const LayerForecast> forecasts, Said said);
-  void UpdateLater(int layer);
+  void WeighNear(absl::Span<const LayerForecast> forecasts);
   void ListPrefetching();
-  void Drop(ExpertKey key, LayerPlan* plan);
   void FinalizePrefetches(const LayerNeed& need, LayerPlan* plan);
-  void CancelPrefetches(int layer, LayerPlan* plan);
   // coming_ticks: what a coming layer computes.
   void StartPrefetches(const LayerNeed& need, int64_t coming_ticks, LayerPlan* plan);
   std::vector<Candidate> Candidates(int layer) const;
@@ -76,21 +69,17 @@ class ExpectedUsePolicy final : public CachePolicy {
   ExpertCache cache_;
   WavePlanner planner_;
   CopyTimeline clock_;
-  NeedHistory history_;
+  NeedRate rate_;
   NeedPath path_;
-  ForecastBlend blend_;
   std::vector<ExpertKey> initial_;
   std::vector<ExpertKey> prefetching_;  // by slot; some may be no longer prefetching
   int layer_ = 0;                       // the layer whose gate ran last
   int64_t layer_ticks_ = 0;             // that the layer computes
   std::vector<int32_t> layer_rows_;     // [E] of the layer's parts so far
   int64_t num_gates_ = 0;
-  std::vector<int64_t> discount_;        // [2 L + 1] of a use so many layers away
-  std::vector<int64_t> later_;           // [L * E] of uses after the layer's next run, seen from there
-  std::vector<Weighed> weighed_;         // [L * E]
-  std::vector<int64_t> share_;           // [L] of the worth that counts, by what prefetches bring in time
-  std::vector<uint8_t> gone_;            // [L * E] whether no rows come for it
-  std::vector<int64_t> covered_, open_;  // [L] uses that a prefetch brought in time, and that nothing did; decayed
+  std::vector<int64_t> discount_;  // [2 L + 1] of a use so many layers away
+  std::vector<Weighed> weighed_;   // [L * E]
+  std::vector<uint8_t> gone_;      // [L * E] whether no rows come for it
 };
 
 }  // namespace switchyard::offload

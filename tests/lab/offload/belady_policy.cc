@@ -4,13 +4,27 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
-#include "scheduler/offload/policies/rule_policy.h"
-#include "tests/lab/offload/greedy_policy.h"
+#include "scheduler/offload/policies/initial_slots.h"
 
 namespace switchyard {
 namespace {
 
 constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+
+// The slot of the range that is worth least, empty ones first; -1 = none below `limit`.
+int32_t CheapestSlot(const offload::ExpertCache& cache, const offload::SlotRange& range, offload::KeepValue keep,
+                     int64_t limit) {
+  int32_t best = -1;
+  for (int32_t slot = range.begin; slot < range.end; ++slot) {
+    const offload::ExpertKey key = cache.KeyIn(slot);
+    if (key == offload::kNoExpert) return slot;
+    const int64_t value = keep(key);
+    if (value >= limit) continue;
+    best = slot;
+    limit = value;
+  }
+  return best;
+}
 
 }  // namespace
 

@@ -23,7 +23,7 @@ class BeladyPolicy final : public offload::CachePolicy {
     bool per_layer = false;
     bool wait = false;  // the first copy of a layer may wait for a use, where that saves an expert (wave_planner.h)
   };
-  // `sequence` is borrowed; OnGate is called once for each of its entries.  popularity as in RulePolicy.
+  // `sequence` is borrowed; OnGate is called once for each of its entries.  popularity as in LruPolicy.
   BeladyPolicy(const offload::OffloadShape& shape, const offload::CopyCost& cost, const Options& options,
                const NeedSequence* sequence, absl::Span<const int64_t> popularity);
 

@@ -21,13 +21,6 @@ std::vector<offload::LayerForecast> ForecastsOf(const std::vector<std::vector<in
   return forecasts;
 }
 
-void BeginPass(const OffloadStep& first, const OffloadRun& run, offload::CachePolicy* policy,
-               offload::CopyTimeline* timeline) {
-  offload::LayerPlan plan;
-  if (!first.before_pass.empty()) plan = policy->OnPass(ForecastsOf(first.before_pass), run.first_gate_ticks);
-  timeline->Run(plan, {.rows = {}, .compute_ticks = run.first_gate_ticks});
-}
-
 }  // namespace
 
 double OffloadResult::wasted_share() const {
@@ -43,7 +36,6 @@ OffloadResult RunOffload(const OffloadWorkload& workload, const OffloadRun& run,
   for (size_t i = 0; i < workload.steps.size(); ++i) {
     const OffloadStep& step = workload.steps[i];
     const std::vector<offload::LayerForecast> forecasts = ForecastsOf(step.forecast);
-    if (step.layer == 0) BeginPass(step, run, policy, &timeline);
     const offload::LayerNeed need = {step.layer, step.rows, run.layer_ticks};
     const int64_t ticks = timeline.Run(policy->OnGate(need, forecasts), need);
     if (static_cast<int64_t>(i) < run.warmup_layers) {

@@ -13,10 +13,9 @@ namespace switchyard {
 
 struct OffloadRun {
   int num_slots = 0;
-  offload::CopyCost cost;        // of the machine
-  int64_t layer_ticks = 0;       // what a layer computes
-  int64_t warmup_layers = 0;     // not counted
-  int64_t first_gate_ticks = 0;  // what a pass computes before its first gate; not counted, and free for the link
+  offload::CopyCost cost;     // of the machine
+  int64_t layer_ticks = 0;    // what a layer computes
+  int64_t warmup_layers = 0;  // not counted
 };
 
 struct OffloadResult {

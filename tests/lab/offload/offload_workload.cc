@@ -62,6 +62,21 @@ std::vector<Pass> PrefillPasses(const popularity::RoutingTrace& trace, const Wor
   return passes;
 }
 
+std::vector<Pass> TextPasses(const popularity::RoutingTrace& trace, const WorkloadOptions& options) {
+  SequenceRing ring(trace);
+  std::vector<Pass> passes;
+  while (static_cast<int64_t>(passes.size()) < options.max_passes) {
+    const popularity::TraceSequence* sequence = ring.Next();
+    const int64_t prompt = std::min<int64_t>(options.prompt_tokens, (sequence->num_tokens() + 1) / 2);
+    const int64_t end = std::min<int64_t>(sequence->num_tokens(), prompt + options.decoded_tokens);
+    Pass& first = passes.emplace_back();
+    for (int64_t t = 0; t < prompt; ++t) first.push_back({sequence, t});
+    for (int64_t t = prompt; t < end; ++t) passes.push_back({{sequence, t}});
+  }
+  passes.resize(static_cast<size_t>(options.max_passes));
+  return passes;
+}
+
 // One channel's forecasts, layer by layer calibrated.
 class ChannelForecast {
  public:
@@ -97,43 +112,23 @@ class ChannelForecast {
   std::vector<ForecastCalibration> layers_;
 };
 
-// The expectations of one step: rows, by layers ahead; empty = there are none.
+// The rows expected of one step's following layers, by layers ahead; empty = there are none.
 struct Expected {
-  std::vector<popularity::Popularity> before_pass;  // from layer 0 on; of a pass' first step
   popularity::Popularity ahead[2];
 };
-
-// By the tokens' ids.
-popularity::Popularity ExpectByToken(const popularity::RoutingTrace& trace, const popularity::PathProfile& profile,
-                                     const Pass& pass, int layer) {
-  const auto experts = static_cast<size_t>(trace.shape.num_experts);
-  popularity::Popularity rows(experts, 0), shares(experts);
-  for (const TokenAt& token : pass) {
-    const popularity::RoutingView view = popularity::ViewOf(trace, *token.sequence, token.position, token.position + 1);
-    if (!profile.SharesOf(layer, profile.FindRow(view, 0, layer, 1, 1), absl::MakeSpan(shares))) return {};
-    for (size_t e = 0; e < experts; ++e) rows[e] += shares[e] * trace.shape.top_k;
-  }
-  return rows;
-}
 
 // Forecasts as a worker gives its load predictor's to its policy (workers/moe/experts/expert_offload.h).
 void ReportForecasts(absl::Span<const Expected> expected, OffloadWorkload* workload) {
   offload::NeedForecast forecast({workload->num_layers, workload->num_experts, 0});
   for (size_t i = 0; i < workload->steps.size(); ++i) {
     OffloadStep& step = workload->steps[i];
-    const auto expect = [&](int layer, absl::Span<const popularity::Popularity> rows,
-                            std::vector<std::vector<int32_t>>* chances) {
-      for (size_t a = 0; a < rows.size(); ++a) {
-        if (!rows[a].empty()) forecast.Expect(layer, static_cast<int>(a) + 1, rows[a]);
-      }
-      chances->resize(rows.size());
-      for (const offload::LayerForecast& each : forecast.forecasts())
-        (*chances)[static_cast<size_t>(each.ahead) - 1].assign(each.chance.begin(), each.chance.end());
-    };
-    if (!expected[i].before_pass.empty())
-      expect(offload::NeedForecast::kBeforePass, expected[i].before_pass, &step.before_pass);
     forecast.Observe({.layer = step.layer, .rows = step.rows});
-    expect(step.layer, expected[i].ahead, &step.forecast);
+    for (int ahead = 1; ahead <= 2; ++ahead) {
+      const popularity::Popularity& rows = expected[i].ahead[ahead - 1];
+      if (!rows.empty()) forecast.Expect(step.layer, ahead, rows);
+    }
+    for (const offload::LayerForecast& each : forecast.forecasts())
+      step.forecast[static_cast<size_t>(each.ahead) - 1].assign(each.chance.begin(), each.chance.end());
   }
 }
 
@@ -179,8 +174,9 @@ absl::StatusOr<OffloadWorkload> CutWorkload(const popularity::RoutingTrace& trac
     if (!channel.ok()) return channel.status();
     channels[ahead].emplace_back(trace, *channel);
   }
-  const std::vector<Pass> passes =
-      options.prefill_tokens > 0 ? PrefillPasses(trace, options) : DecodePasses(trace, options);
+  const std::vector<Pass> passes = options.prompt_tokens > 0    ? TextPasses(trace, options)
+                                   : options.prefill_tokens > 0 ? PrefillPasses(trace, options)
+                                                                : DecodePasses(trace, options);
   const int layers = trace.shape.num_layers;
   OffloadWorkload workload = {layers, trace.shape.num_experts, 0, {}};
   std::vector<Expected> expected;
@@ -191,10 +187,6 @@ absl::StatusOr<OffloadWorkload> CutWorkload(const popularity::RoutingTrace& trac
       workload.steps.push_back({layer, RowsOf(trace, pass, layer), std::vector<std::vector<int32_t>>(2)});
     }
     expected.resize(workload.steps.size());
-    if (options.by_token != nullptr) {
-      for (int layer = 0; layer < std::min(layers, 2); ++layer)
-        expected[first].before_pass.push_back(ExpectByToken(trace, *options.by_token, pass, layer));
-    }
     // What the pass says of a layer was said `ahead` layers before it.
     for (int ahead = 1; ahead <= 2; ++ahead) {
       for (int layer = ahead; layer < layers && !channels[ahead - 1].empty(); ++layer) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "scheduler/popularity/path_profile.h"
 #include "scheduler/popularity/trace/routing_trace.h"
 #include "tests/lab/offload/belady_policy.h"
 
@@ -20,8 +19,6 @@ struct OffloadStep {
   int layer = 0;
   std::vector<int32_t> rows;                   // [E]
   std::vector<std::vector<int32_t>> forecast;  // [ahead - 1][E] chances of the layers after it; empty = none
-  // The same of a pass' first layers, said before its first gate; of the first step of a pass.
-  std::vector<std::vector<int32_t>> before_pass = {};
 };
 
 struct OffloadWorkload {
@@ -36,11 +33,12 @@ struct OffloadWorkload {
 struct WorkloadOptions {
   int batch = 1;           // sequences that decode together, one token each a pass
   int prefill_tokens = 0;  // > 0: instead, passes of so many neighbouring tokens of one sequence
+  // > 0: instead, of each sequence a pass of its first tokens, half of it at most, then some of its tokens one by one
+  int prompt_tokens = 0;
+  int decoded_tokens = 0;
   int64_t max_passes = 1024;
   std::string one_ahead = {};  // channel that predicts the next layer; "" = none
   std::string two_ahead = {};
-  const popularity::PathProfile* by_token =
-      nullptr;  // of tokens: what it says of the first two layers is known before a pass
 };
 
 // Sequences in the trace's order: a lane that has come to the end of its sequence goes on with the next one; the trace

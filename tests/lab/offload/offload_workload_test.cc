@@ -76,36 +76,16 @@ TEST(OffloadWorkloadTest, AForecastStandsWhereItWasMade) {
   }
 }
 
-// What token ids say of the first layers is known before a pass' first gate, and nowhere else.
-TEST(OffloadWorkloadTest, WhatTokensSayIsKnownBeforeAPass) {
-  const popularity::RoutingTrace trace = Trace();
-  popularity::PathProfile profile({.model = "weights",
-                                   .shape = trace.shape,
-                                   .context = popularity::ContextKind::kToken,
-                                   .path_length = 1,
-                                   .num_choices = 1},
-                                  {});
-  for (const popularity::TraceSequence& sequence : trace.sequences) {
-    for (int layer = 0; layer < 2; ++layer)
-      profile.Observe(popularity::ViewOf(trace, sequence, 0, sequence.num_tokens()), layer);
-  }
+TEST(OffloadWorkloadTest, ATextIsAPromptAndThenTokenByToken) {
   const absl::StatusOr<OffloadWorkload> workload =
-      CutWorkload(trace, {.batch = 1, .max_passes = 400, .by_token = &profile});
+      CutWorkload(Trace(), {.prompt_tokens = 3, .decoded_tokens = 1, .max_passes = 5});
   ASSERT_TRUE(workload.ok()) << workload.status();
-  for (size_t step = 0; step < workload->steps.size(); ++step) {
-    const OffloadStep& at = workload->steps[step];
-    ASSERT_EQ(at.before_pass.size(), at.layer == 0 ? 2u : 0u);
-    EXPECT_TRUE(at.forecast[0].empty());
-    if (step < 600 || at.layer != 0) continue;
-    // The second layer's expert is the token's; the first one's is the sequence's, of which there are two.
-    for (size_t e = 0; e < 4; ++e) {
-      const bool needed = workload->steps[step + 1].rows[e] > 0;
-      EXPECT_TRUE(needed ? at.before_pass[1][e] > offload::kChance * 9 / 10
-                         : at.before_pass[1][e] < offload::kChance / 10);
-      EXPECT_TRUE(e < 2 || at.before_pass[0][e] < offload::kChance / 10);
-    }
-    EXPECT_GT(at.before_pass[0][0] + at.before_pass[0][1], offload::kChance * 8 / 10);
-  }
+  // Half of 3 tokens and one more; half of 4 tokens and one more; then anew.
+  EXPECT_EQ(workload->tokens, 2 + 1 + 2 + 1 + 2);
+  EXPECT_THAT(workload->steps[1].rows, ElementsAre(1, 1, 0, 0));
+  EXPECT_THAT(workload->steps[3].rows, ElementsAre(0, 0, 1, 0));
+  EXPECT_THAT(workload->steps[4].rows, ElementsAre(0, 2, 0, 0));
+  EXPECT_THAT(workload->steps[7].rows, ElementsAre(0, 0, 1, 0));
 }
 
 TEST(OffloadWorkloadTest, WhatTheTraceLacksIsNamed) {

@@ -2,75 +2,62 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/forecast/need_history.h"
 #include "scheduler/offload/forecast/need_path.h"
+#include "scheduler/offload/forecast/need_rate.h"
 
 namespace switchyard::offload {
 namespace {
 
 constexpr OffloadShape kShape{.num_layers = 2, .num_experts = 4, .num_slots = 4};
 
-TEST(NeedHistoryTest, BeforeAnyPassAnExpertsChanceIsItsShareOfTheMostPopular) {
-  const std::vector<int64_t> popularity = {8, 4, 0, 2, 1, 1, 1, 1};
-  const NeedHistory history(kShape, popularity);
-  EXPECT_EQ(history.NextChance(0), kChance / 2);
-  EXPECT_EQ(history.NextChance(1), kChance / 4);
-  EXPECT_EQ(history.NextChance(2), 0);
-  EXPECT_EQ(history.LongChance(7), kChance / 2);
+TEST(NeedRateTest, BeforeAnyPassAnExpertsChanceIsItsShare) {
+  const NeedRate rate(kShape, {{8, 4, 0, 4, 1, 1, 1, 1}});
+  EXPECT_EQ(rate.Chance(0), kChance / 2);
+  EXPECT_EQ(rate.Chance(1), kChance / 4);
+  EXPECT_EQ(rate.Chance(2), 0);
+  EXPECT_EQ(rate.Chance(7), kChance / 4);
+  const NeedRate two({.num_layers = 1, .num_experts = 4, .num_slots = 4, .token_uses = 2}, {{8, 4, 0, 4}});
+  EXPECT_EQ(two.Chance(0), kChance);
+  EXPECT_EQ(two.Chance(1), kChance / 2);
 }
 
-TEST(NeedHistoryTest, WhatIsToBeExpectedIsLikeTheOthersOfItsLayer) {
-  const OffloadShape shape = {.num_layers = 2, .num_experts = 4, .num_slots = 2};
-  NeedHistory history(shape, {{4, 2, 0, 0, 1, 1, 1, 1}});
-  history.Expect(2);
-  EXPECT_EQ(history.NextChance(2), (kChance / 2 + kChance / 4) / 2);
-  EXPECT_EQ(history.LongChance(2), history.NextChance(2));
-  history.Expect(0);
-  EXPECT_EQ(history.NextChance(0), kChance / 2) << "it was needed more already";
-  EXPECT_EQ(history.NextChance(3), 0);
+TEST(NeedRateTest, WhatIsToBeExpectedIsLikeTheOthersOfItsLayer) {
+  NeedRate rate(kShape, {{6, 2, 0, 0, 1, 1, 1, 1}});
+  rate.Expect(2);
+  EXPECT_EQ(rate.Chance(2), kChance / 2);
+  rate.Expect(0);
+  EXPECT_EQ(rate.Chance(0), kChance * 3 / 4) << "it was needed more already";
+  EXPECT_EQ(rate.Chance(3), 0);
 }
 
-TEST(NeedHistoryTest, CountsOfTheLargestSizeDoNotOverflow) {
-  const std::vector<int64_t> popularity = {int64_t{1} << 62, int64_t{1} << 61, 0, 0, 1, 1, 1, 1};
-  const NeedHistory history(kShape, popularity);
-  EXPECT_EQ(history.NextChance(0), kChance / 2);
-  EXPECT_EQ(history.NextChance(1), kChance / 4);
+TEST(NeedRateTest, CountsOfTheLargestSizeDoNotOverflow) {
+  const NeedRate rate(kShape, {{int64_t{1} << 62, int64_t{1} << 62, int64_t{1} << 62, int64_t{1} << 62, 1, 1, 1, 1}});
+  EXPECT_EQ(rate.Chance(0), kChance / 4);
 }
 
-TEST(NeedHistoryTest, WhatIsAlwaysNeededAndWhatNeverIsAreDistinguished) {
-  NeedHistory history(kShape, std::vector<int64_t>(8, 1));
+TEST(NeedRateTest, WhatIsAlwaysNeededAndWhatNeverIsAreDistinguished) {
+  NeedRate rate(kShape, std::vector<int64_t>(8, 1));
   for (int pass = 0; pass < 200; ++pass) {
-    history.Observe({.layer = 0, .rows = std::vector<int32_t>{3, 0, pass % 2, 0}});
-    history.Observe({.layer = 1, .rows = std::vector<int32_t>{0, 0, 0, 1}});
+    rate.Observe({.layer = 0, .rows = std::vector<int32_t>{3, 0, pass % 2, 0}});
+    rate.Observe({.layer = 1, .rows = std::vector<int32_t>{0, 0, 0, 1}});
   }
-  EXPECT_GT(history.NextChance(0), kChance * 95 / 100);
-  EXPECT_LT(history.NextChance(1), kChance * 5 / 100);
-  // Needed in every second pass, the last one among them: not now.
-  EXPECT_LT(history.NextChance(2), kChance / 4);
-  EXPECT_NEAR(history.LongChance(2), kChance / 2, kChance / 16);
-  EXPECT_GT(history.NextChance(4 + 3), kChance * 95 / 100);
-  history.Observe({.layer = 0, .rows = std::vector<int32_t>{3, 0, 0, 0}});
-  EXPECT_GT(history.NextChance(2), kChance * 3 / 4);
+  EXPECT_GT(rate.Chance(0), kChance * 95 / 100);
+  EXPECT_LT(rate.Chance(1), kChance * 5 / 100);
+  EXPECT_NEAR(rate.Chance(2), kChance / 2, kChance / 16);
+  EXPECT_GT(rate.Chance(4 + 3), kChance * 95 / 100);
 }
 
 // A prompt needs every expert, and says all the same which of them its tokens need most.
-TEST(NeedHistoryTest, APromptSaysWhatItsTokensNeed) {
+TEST(NeedRateTest, APromptSaysWhatItsTokensNeed) {
   const OffloadShape shape = {.num_layers = 2, .num_experts = 4, .num_slots = 4, .token_uses = 1};
-  NeedHistory history(shape, std::vector<int64_t>(8, 1));
+  NeedRate rate(shape, std::vector<int64_t>(8, 1));
   const std::vector<int32_t> rows = {60, 29, 10, 1};
-  history.Observe({.layer = 0, .rows = rows});
-  for (ExpertKey key = 0; key < 4; ++key) {
-    EXPECT_NEAR(history.NextChance(key), kChance * rows[static_cast<size_t>(key)] / 100, kChance / 12) << key;
-    EXPECT_GT(history.NextChance(4 + key), kChance * 99 / 100) << "the next layer has the prompt's rows, too";
-  }
-  history.Observe({.layer = 1, .rows = std::vector<int32_t>(4, 25)});
-  EXPECT_NEAR(history.NextChance(4), kChance / 4, kChance / 12);
-  // Prompt after prompt: their passes are the ones to come.
-  for (int pass = 0; pass < 4; ++pass) {
-    history.Observe({.layer = 0, .rows = rows});
-    history.Observe({.layer = 1, .rows = std::vector<int32_t>(4, 25)});
-  }
-  EXPECT_GT(history.NextChance(2), kChance * 99 / 100);
+  rate.Observe({.layer = 0, .rows = rows});
+  EXPECT_GT(rate.Chance(0), kChance * 99 / 100) << "as many tokens are taken to follow";
+  EXPECT_GT(rate.Chance(4), kChance * 99 / 100);
+  rate.Observe({.layer = 1, .rows = std::vector<int32_t>{0, 0, 0, 1}});
+  for (ExpertKey key = 0; key < 4; ++key)
+    EXPECT_NEAR(rate.Chance(key), kChance * rows[static_cast<size_t>(key)] / 100, kChance / 32) << key;
 }
 
 // Layer 1 needs what layer 0 needed a gate before it, and layer 0 what came two gates before.

@@ -3,12 +3,11 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/expected_use_policy.h"
-#include "scheduler/offload/policies/rule_policy.h"
-#include "tests/lab/offload/choose_offload.h"
+#include "scheduler/offload/policies/lru_policy.h"
 #include "tests/lab/offload/forecast_calibration.h"
-#include "tests/lab/offload/greedy_policy.h"
+#include "tests/lab/offload/offload_sim.h"
+#include "tests/lab/offload/rule_policy.h"
 #include "tests/scheduler/offload/plan_text.h"
 
 namespace switchyard::offload {
@@ -37,13 +36,11 @@ std::vector<std::unique_ptr<CachePolicy>> Policies(const OffloadShape& shape, co
   const std::vector<int64_t> popularity(shape.num_keys(), 1);
   std::vector<std::unique_ptr<CachePolicy>> policies;
   policies.push_back(std::make_unique<ExpectedUsePolicy>(shape, cost, ExpectedUsePolicy::Options(), popularity));
-  for (const auto rule : {RulePolicy::Rule::kLru, RulePolicy::Rule::kLfu, RulePolicy::Rule::kStatic}) {
-    const RulePolicy::Options options = {rule, shape.num_slots >= shape.num_layers};
-    policies.push_back(std::make_unique<RulePolicy>(shape, options, popularity));
-    policies.push_back(std::make_unique<GreedyPolicy>(shape, options, popularity));
+  const bool per_layer = shape.num_slots >= shape.num_layers;
+  policies.push_back(std::make_unique<LruPolicy>(shape, per_layer, popularity));
+  for (const auto rule : {RulePolicy::Rule::kLfu, RulePolicy::Rule::kStatic}) {
+    policies.push_back(std::make_unique<RulePolicy>(shape, RulePolicy::Options{rule, per_layer}, popularity));
   }
-  policies.push_back(std::make_unique<DuelingPolicy>(
-      shape, cost, MakeDuelists({.shape = shape, .cost = cost, .popularity = popularity}), 0));
   for (const bool prefetch : {false, true}) {
     for (const bool wait : {false, true}) {
       const BeladyPolicy::Options options = {prefetch, false, wait};
@@ -110,8 +107,6 @@ TEST(CachePoliciesTest, DecisionsDoNotDependOnTheMachine) {
   EXPECT_GT(ticks[1], ticks[0]);
 }
 
-// The same forecast pays where the copy is over by the next gate, and not where a tenth of it is: being wrong costs
-// what gives way.
 // Counts that grow for years stay counts: the expert with by far the most rows is never copied again.
 TEST(CachePoliciesTest, RowsOfLongTrafficDoNotOverflow) {
   const OffloadShape shape = {1, 4, 3};
@@ -143,6 +138,8 @@ TEST(CachePoliciesTest, MoreSlotsThanExperts) {
   }
 }
 
+// The same forecast pays where the copy is over by the next gate, and not where a tenth of it is: being wrong costs
+// what gives way.
 TEST(ExpectedUsePolicyTest, PrefetchesOnlyWhatPays) {
   const std::vector<int64_t> popularity(24, 1);
   for (const int64_t copy : {80, 800}) {
@@ -157,65 +154,37 @@ TEST(ExpectedUsePolicyTest, PrefetchesOnlyWhatPays) {
   }
 }
 
-// Two layers ahead it looked likely, one layer ahead it does not: what is left of its copy is not worth its while.
-TEST(ExpectedUsePolicyTest, GivesUpAPrefetchThatHasBecomeUnlikely) {
-  const std::vector<int64_t> popularity(24, 1);
-  for (const int percent : {5, 95}) {
-    ExpectedUsePolicy policy({3, 8, 8}, {160, 16}, {}, popularity);
-    const std::vector<int32_t> rows = {1, 0, 0, 0, 0, 0, 0, 0}, nothing(8, 0);
-    std::vector<int32_t> likely(8, 0), now(8, 0);
-    likely[7] = kChance * 95 / 100;
-    now[7] = kChance * percent / 100;
-    const ExpertKey key = 2 * 8 + 7;
-    int prefetched = 0, dropped = 0;
-    for (const PlanStep& step :
-         policy.OnGate({0, rows, 80}, {LayerForecast{1, nothing}, LayerForecast{2, likely}}).steps)
-      prefetched += step.kind == PlanStep::kPrefetch && step.key == key;
-    for (const PlanStep& step : policy.OnGate({1, rows, 80}, {LayerForecast{1, now}}).steps)
-      dropped += step.kind == PlanStep::kDrop && step.key == key;
-    EXPECT_EQ(prefetched, 1);
-    EXPECT_EQ(dropped, percent == 5) << percent;
-  }
-}
-
 // What a pass' tokens say of its first layer is on the way before that layer's gate, and there if there was time.
-TEST(CachePoliciesTest, APassThatIsForetoldFindsItsFirstExperts) {
+TEST(ExpectedUsePolicyTest, APassThatIsForetoldFindsItsFirstExperts) {
   const OffloadShape shape = {2, 4, 4};
   const std::vector<int64_t> popularity(8, 1);
   const CopyCost cost = {80, 4};
-  std::vector<std::unique_ptr<CachePolicy>> policies;
-  policies.push_back(std::make_unique<ExpectedUsePolicy>(shape, cost, ExpectedUsePolicy::Options(), popularity));
-  policies.push_back(std::make_unique<GreedyPolicy>(shape, RulePolicy::Options(), popularity));
-  policies.push_back(std::make_unique<DuelingPolicy>(
-      shape, cost, MakeDuelists({.shape = shape, .cost = cost, .popularity = popularity}), 0));
-  for (const std::unique_ptr<CachePolicy>& policy : policies) {
-    SCOPED_TRACE(policy->name());
-    CopyTimeline timeline(shape, cost);
-    timeline.Preload(policy->InitialSlots());
-    const auto gate = [&](int layer, const std::vector<int32_t>& rows) {
-      const LayerNeed need = {layer, rows, 80};
-      timeline.Run(policy->OnGate(need, {}), need);
-    };
-    gate(0, {1, 0, 0, 0});
-    gate(1, {0, 1, 1, 1});
-    int32_t missing = 0;
-    while (std::count(timeline.holds().begin(), timeline.holds().end(), missing) > 0) ++missing;
-    ASSERT_LT(missing, shape.num_experts);
-    for (const bool likely : {false, true}) {
-      std::vector<int32_t> chance(4, 0);
-      if (likely) chance[static_cast<size_t>(missing)] = kChance * 95 / 100;
-      const LayerPlan plan = policy->OnPass({LayerForecast{1, chance}}, 100);
-      EXPECT_EQ(std::count_if(plan.steps.begin(), plan.steps.end(),
-                              [&](const PlanStep& s) { return s.kind == PlanStep::kPrefetch && s.key == missing; }),
-                likely);
-      timeline.Run(plan, {.rows = {}, .compute_ticks = 100});
-    }
-    const int64_t hits = timeline.counts().hits;
-    std::vector<int32_t> rows(4, 0);
-    rows[static_cast<size_t>(missing)] = 1;
-    gate(0, rows);
-    EXPECT_EQ(timeline.counts().hits, hits + 1);
+  ExpectedUsePolicy policy(shape, cost, {}, popularity);
+  CopyTimeline timeline(shape, cost);
+  timeline.Preload(policy.InitialSlots());
+  const auto gate = [&](int layer, const std::vector<int32_t>& rows) {
+    const LayerNeed need = {layer, rows, 80};
+    timeline.Run(policy.OnGate(need, {}), need);
+  };
+  gate(0, {1, 0, 0, 0});
+  gate(1, {0, 1, 1, 1});
+  int32_t missing = 0;
+  while (std::count(timeline.holds().begin(), timeline.holds().end(), missing) > 0) ++missing;
+  ASSERT_LT(missing, shape.num_experts);
+  for (const bool likely : {false, true}) {
+    std::vector<int32_t> chance(4, 0);
+    if (likely) chance[static_cast<size_t>(missing)] = kChance * 95 / 100;
+    const LayerPlan plan = policy.OnPass({LayerForecast{1, chance}}, 100);
+    EXPECT_EQ(std::count_if(plan.steps.begin(), plan.steps.end(),
+                            [&](const PlanStep& s) { return s.kind == PlanStep::kPrefetch && s.key == missing; }),
+              likely);
+    timeline.Run(plan, {.rows = {}, .compute_ticks = 100});
   }
+  const int64_t hits = timeline.counts().hits;
+  std::vector<int32_t> rows(4, 0);
+  rows[static_cast<size_t>(missing)] = 1;
+  gate(0, rows);
+  EXPECT_EQ(timeline.counts().hits, hits + 1);
 }
 
 TEST(ExpectedUsePolicyTest, GoodForecastsMakeItFasterThanDemandCopies) {
@@ -223,21 +192,26 @@ TEST(ExpectedUsePolicyTest, GoodForecastsMakeItFasterThanDemandCopies) {
   const std::vector<int64_t> popularity(64, 1);
   const OffloadRun run = {16, {800, 16}, 800, 200};
   ExpectedUsePolicy ours({4, 16, 16}, run.cost, {}, popularity);
-  RulePolicy lru({4, 16, 16}, {RulePolicy::Rule::kLru, true}, popularity);
+  LruPolicy lru({4, 16, 16}, true, popularity);
   EXPECT_LT(RunOffload(workload, run, &ours).ticks * 10, RunOffload(workload, run, &lru).ticks * 9);
 }
 
-// Ours where forecasts are good, a baseline where every layer needs everything over a slow link and none can win.
-TEST(ChooseOffloadTest, TakesOursOnlyWhereItWins) {
-  const std::vector<int64_t> popularity(64, 1);
-  for (const bool everything : {false, true}) {
-    const OffloadWorkload workload = RandomWorkload(4, 16, everything ? 200 : 2, 0.98, 100, 5);
-    const OffloadChoice choice = ChooseOffload(workload, {16, {everything ? 8000 : 800, 16}, 800, 0}, popularity);
-    ASSERT_EQ(choice.tried.size(), std::size(kOffloadVariants));
-    const bool ours = choice.variant.kind == OffloadKind::kExpectedUse;
-    EXPECT_EQ(ours, !everything) << choice.ToString();
-    EXPECT_TRUE(!ours || choice.variant.served()) << choice.ToString();
+// What follows what is learned: tokens take paths, and the past alone says most of the next layer.
+TEST(ExpectedUsePolicyTest, LearnsPathsWithoutForecasts) {
+  std::mt19937 random(9);
+  OffloadWorkload workload = {4, 16, 2000, {}};
+  uint32_t path = 0;
+  for (int i = 0; i < 2000 * 4; ++i) {
+    if (i % 4 == 0) path = random() % 16;
+    OffloadStep step = {i % 4, std::vector<int32_t>(16, 0), std::vector<std::vector<int32_t>>(2)};
+    step.rows[(path * 5 + static_cast<uint32_t>(i % 4) * 3) % 16] = 1;
+    workload.steps.push_back(std::move(step));
   }
+  const std::vector<int64_t> popularity(64, 1);
+  const OffloadRun run = {16, {800, 16}, 800, 4000};
+  ExpectedUsePolicy ours({4, 16, 16, 1}, run.cost, {}, popularity);
+  LruPolicy lru({4, 16, 16, 1}, true, popularity);
+  EXPECT_LT(RunOffload(workload, run, &ours).ticks * 10, RunOffload(workload, run, &lru).ticks * 8);
 }
 
 TEST(BeladyPolicyTest, DemandOnlyHasTheFewestCopies) {
@@ -245,7 +219,7 @@ TEST(BeladyPolicyTest, DemandOnlyHasTheFewestCopies) {
   const NeedSequence needs = workload.Needs();
   const std::vector<int64_t> popularity(12, 1);
   BeladyPolicy belady({2, 6, 4}, {80, 4}, {}, &needs, popularity);
-  RulePolicy lru({2, 6, 4}, {RulePolicy::Rule::kLru, false}, popularity);
+  LruPolicy lru({2, 6, 4}, false, popularity);
   RulePolicy lfu({2, 6, 4}, {RulePolicy::Rule::kLfu, false}, popularity);
   const OffloadRun run = {4, {80, 4}, 80, 0};
   const int64_t fewest = RunOffload(workload, run, &belady).counts.copies;

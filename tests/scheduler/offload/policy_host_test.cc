@@ -5,10 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/expected_use_policy.h"
-#include "scheduler/offload/policies/policy_kind.h"
-#include "scheduler/offload/policies/rule_policy.h"
+#include "scheduler/offload/policies/lru_policy.h"
 #include "tests/scheduler/offload/plan_text.h"
 
 namespace switchyard::offload {
@@ -20,17 +18,11 @@ class PolicyHostTest : public testing::TestWithParam<std::string> {
  protected:
   std::unique_ptr<CachePolicy> Make() const {
     const std::vector<int64_t> popularity(kShape.num_keys(), 1);
-    if (GetParam() == "auto") {
-      const PolicyInput input = {
-          .shape = kShape, .cost = {.copy_ticks = 8, .chunks_per_copy = 4}, .popularity = popularity};
-      return std::make_unique<DuelingPolicy>(kShape, input.cost, MakeDuelists(input), 0);
-    }
     if (GetParam() == "expected_use") {
       return std::make_unique<ExpectedUsePolicy>(kShape, CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
                                                  ExpectedUsePolicy::Options{}, popularity);
     }
-    const auto rule = GetParam() == "lru" ? RulePolicy::Rule::kLru : RulePolicy::Rule::kLfu;
-    return std::make_unique<RulePolicy>(kShape, RulePolicy::Options{.rule = rule, .per_layer = false}, popularity);
+    return std::make_unique<LruPolicy>(kShape, false, popularity);
   }
   static LayerPlan Run(CachePolicy* policy, int layer, const std::vector<int32_t>& rows,
                        absl::Span<const LayerForecast> forecasts = {}) {
@@ -45,7 +37,7 @@ class PolicyHostTest : public testing::TestWithParam<std::string> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Policies, PolicyHostTest, testing::Values("auto", "expected_use", "lru", "lfu"),
+INSTANTIATE_TEST_SUITE_P(Policies, PolicyHostTest, testing::Values("expected_use", "lru"),
                          [](const auto& i) { return i.param; });
 
 // Expert 0 of layer 1 is the one that was used last, most, and would be next.
@@ -74,41 +66,6 @@ TEST_P(PolicyHostTest, WhatComesBackIsLikeTheOthers) {
   const LayerPlan plan = Run(policy.get(), 0, {0, 1, 1, 0});
   EXPECT_EQ(SlotOf(plan, PlanStep::kCopy, 4), -1);
   EXPECT_EQ(SlotOf(Run(policy.get(), 1, {9, 0, 0, 0}), PlanStep::kCopy, 4), -1) << "it had kept its slot";
-}
-
-// One slot stays, two are for what comes and goes.
-TEST(PolicyPreferTest, StaticKeepsWhatThePlanOfNowWants) {
-  for (const bool duel : {false, true}) {
-    for (const bool preferred : {false, true}) {
-      const std::vector<int64_t> popularity = {2, 1, 1, 1, 1, 1, 1, 1};
-      std::unique_ptr<CachePolicy> policy = std::make_unique<RulePolicy>(
-          kShape, RulePolicy::Options{.rule = RulePolicy::Rule::kStatic, .per_layer = false}, popularity);
-      if (duel) {
-        std::vector<std::unique_ptr<CachePolicy>> one;
-        one.push_back(std::move(policy));
-        policy =
-            std::make_unique<DuelingPolicy>(kShape, CopyCost{.copy_ticks = 8, .chunks_per_copy = 4}, std::move(one), 0);
-      }
-      if (preferred) {
-        policy->Prefer(3, true);
-        policy->Prefer(0, false);
-      }
-      const auto copied = [&](const std::vector<int32_t>& rows) {
-        std::vector<ExpertKey> keys;
-        for (const PlanStep& step : policy->OnGate({.layer = 0, .rows = rows, .compute_ticks = 100}, {}).steps) {
-          if (step.kind == PlanStep::kCopy) keys.push_back(step.key);
-        }
-        policy->OnGate({.layer = 1, .rows = std::vector<int32_t>(4, 0), .compute_ticks = 100}, {});
-        return keys;
-      };
-      copied({1, 1, 1, 1});
-      copied({0, 0, 0, 1});
-      copied({0, 1, 1, 0});
-      EXPECT_EQ(copied({1, 0, 0, 0}).empty(), !preferred);
-      copied({0, 1, 1, 0});
-      EXPECT_EQ(copied({0, 0, 0, 1}).empty(), preferred);
-    }
-  }
 }
 
 // Expert 3 of layer 1, whose rows others had so far, is fetched before it is needed for the first time.

@@ -9,10 +9,10 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/batching/row_transfers.h"
-#include "scheduler/offload/policies/rule_policy.h"
+#include "scheduler/offload/policies/expected_use_policy.h"
+#include "scheduler/offload/policies/lru_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
-#include "tests/lab/offload/greedy_policy.h"
 #include "tests/workers/model/greedy_planner.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/runner/batch_upload.h"
@@ -134,11 +134,12 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   }
   const std::vector<moe::ExpertHosting> here(options.experts.size() * static_cast<size_t>(options.num_layers),
                                              moe::ExpertHosting::kHere);
+  if (options_.expert_prefetch) options.expert_ticks = options.first_gate_ticks = 1000;
   options.make_policy = [this](const offload::OffloadShape& shape,
                                absl::Span<const int64_t> popularity) -> std::unique_ptr<offload::CachePolicy> {
-    const offload::RulePolicy::Options lru = {.rule = offload::RulePolicy::Rule::kLru};
-    if (options_.expert_prefetch) return std::make_unique<GreedyPolicy>(shape, lru, popularity);
-    return std::make_unique<offload::RulePolicy>(shape, lru, popularity);
+    if (!options_.expert_prefetch) return std::make_unique<offload::LruPolicy>(shape, true, popularity);
+    return std::make_unique<offload::ExpectedUsePolicy>(shape, offload::CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
+                                                        offload::ExpectedUsePolicy::Options{}, popularity);
   };
   auto offload = moe::ExpertOffload::Create(std::move(options), *std::move(store));
   SY_CHECK_OK(offload.status());

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/offload/policies/rule_policy.h"
+#include "scheduler/offload/policies/lru_policy.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
 #include "tests/workers/comm/comm_test_util.h"
@@ -31,7 +31,7 @@ class RecordingPolicy final : public offload::CachePolicy {
  public:
   RecordingPolicy(const offload::OffloadShape& shape, absl::Span<const int64_t> popularity,
                   std::vector<std::string>* reported)
-      : lru_(shape, {.per_layer = false}, popularity), reported_(reported) {
+      : lru_(shape, false, popularity), reported_(reported) {
     std::string wanted;
     for (const int64_t rows : popularity) absl::StrAppend(&wanted, rows / popularity::kRow);
     reported_->push_back("wants " + wanted);
@@ -51,7 +51,7 @@ class RecordingPolicy final : public offload::CachePolicy {
   }
 
  private:
-  offload::RulePolicy lru_;
+  offload::LruPolicy lru_;
   std::vector<std::string>* const reported_;
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "scheduler/offload/policies/rule_policy.h"
+#include "scheduler/offload/policies/lru_policy.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/comm/nccl_test_util.h"
 #include "tests/workers/moe/moe_run.h"
@@ -38,8 +38,7 @@ class ColdExpertsTest : public testing::TestWithParam<int> {
                      .expert_slots = 2,
                      .policy = [](const offload::OffloadShape& shape) -> std::unique_ptr<offload::CachePolicy> {
                        const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-                       return std::make_unique<offload::RulePolicy>(
-                           shape, offload::RulePolicy::Options{.rule = offload::RulePolicy::Rule::kLru}, popularity);
+                       return std::make_unique<offload::LruPolicy>(shape, true, popularity);
                      },
                      .cold_price = cold_price};
     test::MoeResult result;

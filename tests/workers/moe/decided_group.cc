@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/offload/policies/expected_use_policy.h"
-#include "scheduler/offload/policies/rule_policy.h"
+#include "scheduler/offload/policies/lru_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/moe/placement/cached_expert_host.h"
@@ -112,12 +112,7 @@ absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerS
 
 std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
                                                  absl::Span<const int64_t> popularity) {
-  if (name != "expected_use") {
-    const offload::RulePolicy::Rule rule =
-        name == "lru" ? offload::RulePolicy::Rule::kLru : offload::RulePolicy::Rule::kStatic;
-    return std::make_unique<offload::RulePolicy>(shape, offload::RulePolicy::Options{.rule = rule, .per_layer = false},
-                                                 popularity);
-  }
+  if (name == "lru") return std::make_unique<offload::LruPolicy>(shape, false, popularity);
   return std::make_unique<offload::ExpectedUsePolicy>(shape, offload::CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
                                                       offload::ExpectedUsePolicy::Options{}, popularity);
 }

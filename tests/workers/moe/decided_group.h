@@ -43,7 +43,7 @@ struct GroupRun {
   std::vector<MigrationAt> migrations = {};
   CommFaults faults = {};               // of the last rank
   int budget_percent = 0;               // > 0: each rank has slots for that share of its experts
-  std::string policy = "expected_use";  // of such slots; or lru, static
+  std::string policy = "expected_use";  // of such slots; or lru
 };
 
 struct GroupResult {

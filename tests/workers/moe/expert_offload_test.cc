@@ -12,7 +12,6 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/offload/expert_budget.h"
-#include "scheduler/offload/policies/dueling_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_run.h"
@@ -34,10 +33,8 @@ MakePolicy PolicyOf(const std::string& name) {
   return [kind = *offload::ParseExpertPolicy(name)](
              const offload::OffloadShape& shape) -> std::unique_ptr<offload::CachePolicy> {
     const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-    const offload::PolicyInput input = {
-        .shape = shape, .cost = {.copy_ticks = 8, .chunks_per_copy = 4}, .popularity = popularity};
-    if (kind.has_value()) return offload::MakeCachePolicy(*kind, input);
-    return std::make_unique<offload::DuelingPolicy>(shape, input.cost, offload::MakeDuelists(input), 0);
+    return offload::MakeCachePolicy(
+        kind, {.shape = shape, .cost = {.copy_ticks = 8, .chunks_per_copy = 4}, .popularity = popularity});
   };
 }
 
@@ -57,7 +54,7 @@ std::string CaseName(const Case& c) {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const char* policy : {"lru", "static", "expected_use", "auto"}) {
+  for (const char* policy : {"lru", "auto"}) {
     for (const int percent : {100, 50, 25, 10}) {
       for (const int world : {1, 2}) {
         for (const bool delays : {false, true})
@@ -323,7 +320,7 @@ TEST_F(ExpertOffloadFaultTest, WaitsAtMostUntilTheDeadline) {
 // What later micro-batches need is not given up for an earlier one's, nor what one has used while others come, as long
 // as there is anything else; the parts are one run of the layer.
 TEST_F(ExpertOffloadFaultTest, AMicroBatchKeepsWhatLaterOnesNeed) {
-  for (const char* policy : {"lru", "static", "expected_use", "auto"}) {
+  for (const char* policy : {"lru", "auto"}) {
     SCOPED_TRACE(policy);
     Make(policy == std::string("lru") ? 12 : 6, PolicyOf(policy));  // lru has a cache per layer
     ASSERT_TRUE(Run(0, {1, 1, 1, 1, 1, 1, 0, 0}).ok());

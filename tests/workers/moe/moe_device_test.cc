@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/offload/policies/rule_policy.h"
+#include "scheduler/offload/policies/lru_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/comm/nccl_test_util.h"
@@ -140,8 +140,7 @@ TEST_P(MoeBudgetTest, TheBitsOfResidentExperts) {
     run.expert_slots = 2;
     run.policy = [](const offload::OffloadShape& shape) -> std::unique_ptr<offload::CachePolicy> {
       const std::vector<int64_t> popularity(static_cast<size_t>(shape.num_keys()), 1);
-      return std::make_unique<offload::RulePolicy>(
-          shape, offload::RulePolicy::Options{.rule = offload::RulePolicy::Rule::kLru}, popularity);
+      return std::make_unique<offload::LruPolicy>(shape, true, popularity);
     };
     run.copies = &copies;
   }

@@ -50,7 +50,7 @@ std::vector<Case> Cases() {
     for (const int world : {1, 2, 4}) {
       cases.push_back({mode, world, false, test::Backend::kLocal, 1, 50});
       cases.push_back({mode, world, true, test::Backend::kLocal, 1, 25});
-      cases.push_back({mode, world, true, test::Backend::kLocal, 1, 25, world == 2 ? "static" : "lru"});
+      cases.push_back({mode, world, true, test::Backend::kLocal, 1, 25, "lru"});
     }
     cases.push_back({mode, 3, true, test::Backend::kSocket, 1, 50});
   }
