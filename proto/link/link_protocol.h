@@ -4,6 +4,6 @@
 namespace switchyard::link {
 
 // 10: a worker's progress names epoch and phase.
-inline constexpr int kProtocolVersion = 10;
+inline constexpr int kProtocolVersion = 11;
 
 }  // namespace switchyard::link

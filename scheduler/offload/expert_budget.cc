@@ -69,16 +69,19 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
       .Mark(marks);
   flags
       ->Add("expert_file_dir=DIR", &options->file_dir,
-            "directory of the file with all experts, packed, that a machine's workers share: the first start makes it "
-            "and later ones find it (in memory: until another model's is made, or no worker uses it any more); empty = "
+            "directory of the file of experts, packed, that a machine's workers share: the first start makes it and "
+            "later "
+            "ones find it (in memory: until another model's is made, and workers that share experts remove it as they "
+            "end); empty = "
             "~/.cache/switchyard/experts for CPUs with --expert_memory, else /dev/shm")
       .Mark(marks);
   flags
       ->Add(
           "share_experts=NAME", &options->sharing,
           "whether CPU workers of one machine that serve one model compute from one file of its experts in memory, so "
-          "that each can compute any of them and all have as much to do: auto = where --expert_file_dir has room, "
-          "without --expert_memory and with the server's --placement=static; never = each has its own part")
+          "that each can compute any of them and prompts keep all equally busy: auto = where --expert_file_dir is in "
+          "memory and has room (Docker: --shm-size), without --expert_memory and with the server's "
+          "--placement=static; never = each has its own part")
       .Mark(marks);
   flags
       ->Add("cold_experts=NAME", &options->cold,

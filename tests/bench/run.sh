@@ -9,7 +9,7 @@ usage() {
   echo "benchmarks:"
   echo "  gemm    matrix products and grouped experts beside oneDNN (PyTorch's where this was built without) and a read-bandwidth probe"
   echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
-  echo "  workers two one-core workers beside one two-core worker"
+  echo "  workers two one-core workers beside one two-core worker: speed and memory, with experts shared and not"
   echo "  pairs   this build beside another (--before=ITS_BUILD_DIR): prefill, decode, two workers and training steps, in turns; the same answers"
   echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
   echo "  placement modes of expert placement on 4, 8 or 16 workers in network namespaces with shaped links (--trace=FILE --fit=FILE: routing of your own; --only PART…: a part of the table)"

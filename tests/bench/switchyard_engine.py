@@ -16,14 +16,15 @@ class Switchyard:
     Times are the client's: `switchyard bench` takes them where it reads its gRPC stream.
     """
 
-    def __init__(self, bin_dir, model, log_path, workers=1, threads=2, flags=(), enter=None):
-        """enter: called in the server's process before it starts, for example to enter a control group."""
+    def __init__(self, bin_dir, model, log_path, workers=1, threads=2, flags=(), enter=None, kv_cache_bytes=KV_CACHE_BYTES):
+        """kv_cache_bytes: of each worker.  enter: called in the server's process before it starts, for example to enter a
+        control group."""
         self._client = str(Path(bin_dir) / "switchyard")
         self._log_path = Path(log_path)
         self._enter = enter
         self._command = [
             str(Path(bin_dir) / "switchyard-server"), f"--model={model}", f"--local_workers={workers}",
-            f"--threads={threads}", "--port=0", "--metrics_port=0", f"--kv_cache_bytes={KV_CACHE_BYTES}", *flags,
+            f"--threads={threads}", "--port=0", "--metrics_port=0", f"--kv_cache_bytes={kv_cache_bytes}", *flags,
         ]
 
     def __enter__(self):
@@ -103,6 +104,18 @@ class Switchyard:
         if done.returncode != 0:
             raise RuntimeError(f"switchyard {command}: {done.stdout}{done.stderr}")
         return json.loads(done.stdout)
+
+    def worker_memory(self):
+        """Bytes of memory of all workers together: what several of them share counts once."""
+        total = 0
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[1]
+                if parent == str(self._process.pid) and "switchyard-work" in path.joinpath("comm").read_text():
+                    total += int(re.search(r"^Pss: +([0-9]+) kB", path.joinpath("smaps_rollup").read_text(), re.M)[1]) << 10
+            except OSError:
+                continue  # another one's, or it ended
+        return total
 
     def metric(self, name):
         """The sum of a metric's series."""

@@ -1,7 +1,10 @@
 """Two Switchyard workers of one thread each beside one worker of two threads: prefill of 512 tokens and decode at batch
-16 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
+1 and 16 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
 A sequence lives on one rank, which gives half of a long prompt's rows to the other (all but their attention).  Two
 prompts at once, one for each rank, are measured, too.
+Two workers compute from one file of experts (--share_experts=auto), beside two that have a part each (never): sharing_*
+are the rates of the first over those of the second.  host_memory is the memory of two workers that share over that of
+one, with the same KV cache in all, here and for the demo model.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
 Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
@@ -18,7 +21,9 @@ import report
 from switchyard_engine import Switchyard
 
 PROMPT, BATCH, DECODE_TOKENS = 128, 16, 16
-TARGET = 0.75
+TARGET, MEMORY_TARGET = 0.75, 1.1
+KV_CACHE_BYTES = 512 << 20  # of all workers of a server
+OWN_PARTS = "--share_experts=never"
 EXCHANGED = "switchyard_moe_tokens_exchanged_total"
 # HF computes the routers' inputs with other roundings: where two experts are nearly even it may pick the other one.
 ROWS_TOLERANCE = 0.01
@@ -80,14 +85,29 @@ def check_rows(one, two, checkpoint):
     return counted, worst
 
 
-def measure(one, two, rounds, rate):
-    """[round] of (one worker's rate, two workers' rate); the first to go changes from round to round."""
+def measure(engines, rounds, rate):
+    """[round] of {engine: rate}; who goes first changes from round to round."""
     out = []
     for i in range(rounds + 1):
-        order = (one, two) if i % 2 else (two, one)
-        rates = {engine: rate(engine, i) for engine in order}
-        out.append((rates[one], rates[two]))
+        order = engines[i % len(engines):] + engines[:i % len(engines)]
+        out.append({engine: rate(engine, i) for engine in order})
     return out[1:]  # the first warms up
+
+
+def start(args, model, name, workers, *flags):
+    return Switchyard(args.bin, model, f"{args.cache}/{name}.log", workers=workers, threads=2 // workers, flags=flags,
+                      kv_cache_bytes=KV_CACHE_BYTES // workers)
+
+
+def demo_memory(args):
+    """The memory of two workers that share over one worker's, of the demo model."""
+    demo, used = report.ROOT / "deploy/demo-model", []
+    for workers in (1, 2):
+        with start(args, demo, f"demo-{workers}", workers) as engine:
+            engine.generate([[3 + (7 * i + seed) % 4000 for i in range(PROMPT)] for seed in range(BATCH)], DECODE_TOKENS)
+            used.append(engine.worker_memory())
+    report.log(f"demo model: one worker {used[0] >> 20} MiB, two {used[1] >> 20} MiB")
+    return used[1] / used[0]
 
 
 def main():
@@ -96,29 +116,40 @@ def main():
     decode_rounds, prefill_rounds = (3, 2) if args.quick else (20, 10)
     checkpoint = shape.ensure_hf(args.cache, report.log)
     prompts = [random_ids(PROMPT, seed) for seed in range(BATCH)]
-    with Switchyard(args.bin, checkpoint, f"{args.cache}/one-worker.log", workers=1, threads=2) as one, \
-            Switchyard(args.bin, checkpoint, f"{args.cache}/two-workers.log", workers=2, threads=1) as two:
+    memory = {"host_memory_demo": demo_memory(args)}
+    with start(args, checkpoint, "one-worker", 1) as one, start(args, checkpoint, "two-workers", 2) as two, \
+            start(args, checkpoint, "own-parts", 2, OWN_PARTS) as parts:
         check_tokens(one, two)
-        rows, worst = check_rows(one, two, checkpoint)
+        rows, worst = check_rows(one, parts, checkpoint)
         load = [report.load_average()]
+        engines = [one, two, parts]
         results = {
-            "two_workers_prefill": measure(one, two, prefill_rounds,
-                                           lambda engine, i: engine.prefill_rate(random_ids(512, 2000 + i))),
-            "two_workers_prefill_2x512": measure(
-                one, two, prefill_rounds,
+            "prefill": measure(engines, prefill_rounds, lambda engine, i: engine.prefill_rate(random_ids(512, 2000 + i))),
+            "prefill_2x512": measure(
+                engines, prefill_rounds,
                 lambda engine, i: engine.prefill_rate(random_ids(512, 3000 + 2 * i), random_ids(512, 3001 + 2 * i))),
-            "two_workers_b16": measure(one, two, decode_rounds,
-                                       lambda engine, i: engine.decode_rate(prompts, DECODE_TOKENS)),
+            "b1": measure(engines, decode_rounds, lambda engine, i: engine.decode_rate(prompts[:1], DECODE_TOKENS)),
+            "b16": measure(engines, decode_rounds, lambda engine, i: engine.decode_rate(prompts, DECODE_TOKENS)),
         }
         load.append(report.load_average())
-    figures = {key: statistics.median(b / a for a, b in pairs) for key, pairs in results.items()}
-    report.table([["tokens/s", "one worker, 2 threads", "two workers, 1 thread each", "ratio"]] +
-                 [[key, statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs), figures[key]]
-                  for key, pairs in results.items()])
-    for key, value in figures.items():
-        if value < TARGET and key != "two_workers_prefill_2x512":  # that one is no target
-            print(f"missed: {key} {value:.3f} < {TARGET}")
-    report.finish("workers", figures, {
+        used = {name: engine.worker_memory() for name, engine in (("one", one), ("shared", two), ("parts", parts))}
+        memory["host_memory"] = used["shared"] / used["one"]
+    figures = {}
+    for key, pairs in results.items():
+        figures[f"two_workers_{key}"] = statistics.median(rates[two] / rates[one] for rates in pairs)
+        figures[f"sharing_{key}"] = statistics.median(rates[two] / rates[parts] for rates in pairs)
+    report.table([["tokens/s", "one worker, 2 threads", "two workers, 1 thread each", "with own parts", "two / one",
+                   "sharing / own parts"]] +
+                 [[key, *(statistics.median(rates[engine] for rates in pairs) for engine in engines),
+                   figures[f"two_workers_{key}"], figures[f"sharing_{key}"]] for key, pairs in results.items()])
+    print("memory of the workers: " + ", ".join(f"{name} {size >> 20} MiB" for name, size in used.items()))
+    for key in ("two_workers_prefill", "two_workers_b16"):
+        if figures[key] < TARGET:
+            print(f"missed: {key} {figures[key]:.3f} < {TARGET}")
+    for key, value in memory.items():
+        if value > MEMORY_TARGET:
+            print(f"missed: {key} {value:.3f} > {MEMORY_TARGET}")
+    report.finish("workers", figures | memory, {
         "rows_exchanged": rows, "rows_off_routing": worst and round(worst, 5),
         "rounds": {"prefill": prefill_rounds, "decode": decode_rounds}, "load": load})
 

@@ -185,7 +185,7 @@ int Main(const WorkerFlags& flags, const FlagSet& table) {
   absl::Status status = link.Run();
   if (worker != nullptr) {
     status.Update(worker->SaveProfile());
-    worker->GiveBack();
+    worker->RemoveUnusedFile();
   }
   // Everything is closed.  Only destructors are left, and that of the metrics' page would wait for seconds.
   std::_Exit(status.ok() ? 0 : Complain(flags, status.message()));

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
@@ -23,7 +24,7 @@ namespace switchyard::worker {
 namespace {
 
 constexpr char kBootId[] = "/proc/sys/kernel/random/boot_id";
-constexpr char kYes[] = "there", kRoom[] = "room", kNo[] = "no";
+constexpr char kFile[] = "file", kRoom[] = "room", kNeither[] = "neither";
 
 }  // namespace
 
@@ -36,16 +37,18 @@ bool HostAgreement::any_shares() const {
 }
 
 // By the machine's boot, the file system and the directory, as containers may see one by several names.
-std::string HostIdentity(const RankExpertFileInput& input) {
+std::string HostIdentity(const RankExpertFileInput& input, absl::Span<const MemoryPool> pools) {
   const std::string dir = input.dir.empty() ? "/dev/shm" : input.dir;
   std::error_code made;
   if (std::filesystem::create_directories(dir, made)) chmod(dir.c_str(), 0700);
   std::ifstream boot(kBootId);
   std::string id;
   struct stat status = {};
-  if (!(boot >> id) || stat(dir.c_str(), &status) != 0 || !S_ISDIR(status.st_mode)) return "";
-  return absl::StrCat(id, " ", status.st_dev, " ", status.st_ino, " ", geteuid(), " ", DTypeName(input.dtype), " ",
-                      input.weights);
+  if (!(boot >> id) || stat(dir.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || !IsInMemory(dir)) return "";
+  absl::StrAppend(&id, " ", status.st_dev, " ", status.st_ino, " ", geteuid(), " ", DTypeName(input.dtype), " ",
+                  input.weights);
+  for (const MemoryPool& pool : pools) absl::StrAppend(&id, " ", pool.name);
+  return id;
 }
 
 placement::HostGroups GroupsOf(int num_experts, absl::Span<const std::string> identities) {
@@ -63,37 +66,36 @@ placement::HostGroups GroupsOf(int num_experts, absl::Span<const std::string> id
   return groups;
 }
 
-absl::StatusOr<HostAgreement> AgreeOnHosts(
-    int rank, int world, int num_experts, const std::string& identity,
-    absl::FunctionRef<moe::ExpertFile::Presence(const std::vector<int32_t>& experts)> presence,
-    comm::RendezvousStore* store, absl::Time deadline) {
+absl::StatusOr<HostAgreement> AgreeOnHosts(int rank, int world, int num_experts, const std::string& identity,
+                                           FindFileFn find, comm::RendezvousStore* store, absl::Time deadline) {
+  using What = moe::ExpertFile::Found::What;
   std::vector<std::string> identities = {identity};
   if (world > 1) {
     ASSIGN_OR_RETURN(identities, comm::ExchangeValues(store, "hosts", rank, world, identity, deadline));
   }
   HostAgreement agreed = {.groups = GroupsOf(num_experts, identities)};
-  std::string answer = kNo;
-  if (const std::vector<int32_t> experts = HostExperts::ExpertsOf(rank, agreed.groups);
-      !identity.empty() && !experts.empty()) {
-    const moe::ExpertFile::Presence found = presence(experts);
-    if (found != moe::ExpertFile::Presence::kNoRoom) answer = found == moe::ExpertFile::Presence::kThere ? kYes : kRoom;
-  }
-  std::vector<std::string> answers = {answer};
+  const std::vector<int32_t> experts = HostExperts::ExpertsOf(rank, agreed.groups);
+  if (!identity.empty() && !experts.empty()) agreed.file = find(experts);
+  const What what = agreed.file.what;
+  std::vector<std::string> answers = {what == What::kFile ? kFile : what == What::kRoom ? kRoom : kNeither};
   if (world > 1) {
-    ASSIGN_OR_RETURN(answers, comm::ExchangeValues(store, "host_files", rank, world, answer, deadline));
+    const std::string mine = answers[0];
+    ASSIGN_OR_RETURN(answers, comm::ExchangeValues(store, "host_files", rank, world, mine, deadline));
   }
   // By host, whose number is that of its first rank.
-  std::vector<int> ranks(identities.size()), willing(identities.size()), finders(identities.size());
+  std::vector<int> ranks(identities.size()), willing(identities.size());
+  bool is_there = false;
   for (size_t r = 0; r < identities.size(); ++r) {
-    const auto host = static_cast<size_t>(agreed.groups.host_of[r]);
-    ++ranks[host];
-    if (answers[r] == kYes || answers[r] == kRoom) ++willing[host];
-    if (answers[r] == kYes) ++finders[host];
+    const int32_t host = agreed.groups.host_of[r];
+    ++ranks[static_cast<size_t>(host)];
+    if (answers[r] == kFile || answers[r] == kRoom) ++willing[static_cast<size_t>(host)];
+    is_there |= answers[r] == kFile && host == agreed.groups.host_of[static_cast<size_t>(rank)];
   }
   const auto own = static_cast<size_t>(agreed.groups.host_of[static_cast<size_t>(rank)]);
-  const bool has_experts = num_experts > 0;
-  agreed.is_there = has_experts && finders[own] > 0;
-  agreed.shares = has_experts && willing[own] == ranks[own] && (ranks[own] > 1 || agreed.is_there);
+  agreed.shares = num_experts > 0 && willing[own] == ranks[own] && (ranks[own] > 1 || is_there);
+  if (!identity.empty() && num_experts > 0 && ranks[own] > 1 && !agreed.shares) agreed.lack_room = ranks[own];
+  if (agreed.shares && !is_there) agreed.claimed_bytes = (agreed.file.bytes + ranks[own] - 1) / ranks[own];
+  if (!agreed.shares) agreed.file.lock = UniqueFd();
   for (size_t r = 0; r < identities.size(); ++r) {
     const auto host = static_cast<size_t>(agreed.groups.host_of[r]);
     if (willing[host] != ranks[host]) agreed.groups.host_of[r] = static_cast<int32_t>(r);
@@ -112,12 +114,18 @@ int32_t MeasureManyRows(const Stream& stream, const model::Model& model) {
   if (weights.empty()) return 1;
   const Tensor x(model.dtype(), {kRows, config.hidden}), y(model.dtype(), {kRows, config.expert_intermediate});
   std::memset(x.view().raw(), 0, static_cast<size_t>(x.bytes()));
+  // Of experts that the caches are unlikely to have; but their pages are mapped.
   size_t next = 0;
-  // Of an expert that the caches are unlikely to have.
+  const auto step = [&] { return next = (next + weights.size() / (2 * kTimed) + 1) % weights.size(); };
+  for (int64_t i = 0; i < 2 * kTimed; ++i) {
+    const auto* const bytes = static_cast<const volatile char*>(weights[step()]->data());
+    for (int64_t at = 0; at < weights[next]->bytes(); at += 4096) static_cast<void>(bytes[at]);
+  }
+  next = 0;
   const auto median_of = [&](int64_t rows) {
     std::vector<absl::Duration> took;
     for (int64_t i = 0; i < kTimed; ++i) {
-      next = (next + weights.size() / (2 * kTimed) + 1) % weights.size();
+      step();
       const absl::Time begin = absl::Now();
       const absl::Status status =
           ops::GatedGemm(stream, x.view().Rows(0, rows), *weights[next], y.view().Rows(0, rows));
@@ -126,10 +134,10 @@ int32_t MeasureManyRows(const Stream& stream, const model::Model& model) {
     std::nth_element(took.begin(), took.begin() + kTimed / 2, took.end());
     return absl::ToDoubleSeconds(took[kTimed / 2]);
   };
-  median_of(1);
   const double one = median_of(1), many = median_of(kRows);
-  if (!(many > 0) || !(one < many)) return static_cast<int32_t>(kRows);
-  return std::clamp(static_cast<int32_t>(std::ceil(one / many * kRows)), 1, static_cast<int32_t>(kRows));
+  const double rows = many > 0 ? std::clamp(std::ceil(one / many * kRows), 1., static_cast<double>(kRows)) : kRows;
+  LogInfo("experts: rows of one are many, so that they stay where they are, from ", rows, " on");
+  return static_cast<int32_t>(rows);
 }
 
 std::vector<int32_t> HostExperts::ExpertsOf(int rank, const placement::HostGroups& groups) {
@@ -146,6 +154,25 @@ absl::StatusOr<std::unique_ptr<HostExperts>> HostExperts::Open(const RankExpertF
   LogInfo("experts: ", input.experts.size(), " of each layer in place, from ", file->path(), ", ", Mib(file->bytes()),
           file->built() ? " (built now)" : "");
   return std::unique_ptr<HostExperts>(new HostExperts(input.experts, std::move(file)));
+}
+
+HostExperts::HostExperts(std::vector<int32_t> experts, std::unique_ptr<moe::ExpertFile> file)
+    : experts_(std::move(experts)), file_(std::move(file)) {
+  if (file_->built()) huge_pages_ = std::thread([this] { TakeHugePages(); });
+}
+
+HostExperts::~HostExperts() {
+  stop_.Notify();
+  if (huge_pages_.joinable()) huge_pages_.join();
+}
+
+// Takes a fifth of a core at most, as the kernel copies each page.
+void HostExperts::TakeHugePages() {
+  constexpr int kRest = 4;
+  for (int64_t part = 0; part < file_->num_huge_parts(); ++part) {
+    const absl::Time begin = absl::Now();
+    if (!file_->TakeHugePage(part) || stop_.WaitForNotificationWithTimeout(kRest * (absl::Now() - begin))) return;
+  }
 }
 
 const char* HostExperts::At(int layer, int32_t expert) const {

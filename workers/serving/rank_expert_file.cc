@@ -134,9 +134,9 @@ absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::P
   return static_cast<double>(bytes) / std::max(1e-6, absl::ToDoubleSeconds(absl::Now() - begun));
 }
 
-absl::StatusOr<moe::ExpertFile::Presence> PresenceOfRankExpertFile(const RankExpertFileInput& input) {
+absl::StatusOr<moe::ExpertFile::Found> FindRankExpertFile(const RankExpertFileInput& input) {
   ASSIGN_OR_RETURN(const moe::ExpertFileOptions options, FileOptions(input));
-  return moe::ExpertFile::PresenceOf(options);
+  return moe::ExpertFile::Find(options);
 }
 
 absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,

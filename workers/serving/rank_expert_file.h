@@ -1,5 +1,5 @@
-// The machine's file of all experts (workers/moe/experts/expert_file.h), as a worker opens it: for an expert budget,
-// and for a placement that changes.
+// The machine's file of experts (workers/moe/experts/expert_file.h), as a worker opens it: for an expert budget, for a
+// placement that changes, and for workers that compute from it in place.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankEx
                                                                     moe::ExpertFile::Progress progress);
 
 // What OpenRankExpertFile would find.  Errors: InvalidArgument, Unimplemented as it.
-absl::StatusOr<moe::ExpertFile::Presence> PresenceOfRankExpertFile(const RankExpertFileInput& input);
+absl::StatusOr<moe::ExpertFile::Found> FindRankExpertFile(const RankExpertFileInput& input);
 
 // Makes the copier from the file, which must stay, into slots on the input's device.  On a device it pins the file,
 // where it can.  Errors: the device's, DirectReader's.

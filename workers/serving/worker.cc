@@ -60,10 +60,10 @@ Worker::Worker(WorkerOptions options, model::ModelConfig config, std::optional<c
 
 Worker::~Worker() {
   Leave();
-  GiveBack();
+  RemoveUnusedFile();
 }
 
-void Worker::GiveBack() {
+void Worker::RemoveUnusedFile() {
   if (host_experts_ != nullptr) host_experts_->file().RemoveIfUnused();
 }
 
@@ -159,10 +159,11 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   bool loaded = HasLoaded(assignment, settings);
   if (!loaded) RETURN_IF_ERROR(Unload());
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return FindHosts(assignment, settings, store); }));
-  if (loaded && hosts_ != loaded_hosts_) {
+  if (loaded && (hosts_.groups.host_of != loaded_hosts_ || hosts_.shares != loaded_shared_)) {
     RETURN_IF_ERROR(Unload());
     loaded = false;
   }
+  if (loaded) hosts_.file.lock = UniqueFd();  // it is open
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return AgreeOnBudget(assignment, settings, store); }));
   if (!loaded) RETURN_IF_ERROR(Load(assignment, settings, report));
   RETURN_IF_ERROR(MakeRunner(assignment, settings));

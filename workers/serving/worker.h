@@ -122,8 +122,8 @@ class Worker final : public PlacementHost {
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
-  // Before the process ends without a destructor: gives back memory of the machine that would outlive it.
-  void GiveBack();
+  // Before the process ends without a destructor: removes its file of experts in memory, if nobody else uses it.
+  void RemoveUnusedFile();
   // Migrations of experts' placement.  FailedPrecondition: --placement=static, where experts stay where they are.
   absl::Status PreparePlacement(placement::Migration migration) override;
   absl::StatusOr<bool> PlacementReady() override;
@@ -151,6 +151,8 @@ class Worker final : public PlacementHost {
   using Report = absl::FunctionRef<bool(fleet::LoadPhase phase, int64_t done, int64_t total)>;
   absl::StatusOr<model::ModelWeights> MakeWeights(const fleet::RankAssignment& assignment,
                                                   const fleet::EngineSettings& settings, Report report);
+  // Opens the host's experts.  available: bytes of the memory that this rank may take, its claim among them.
+  absl::Status OpenHostExperts(int rank, int64_t available, moe::ExpertFile::Progress progress);
   // Whether what this assignment holds is loaded.
   bool HasLoaded(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) const;
   absl::Status Unload();
@@ -209,8 +211,10 @@ class Worker final : public PlacementHost {
   MemoryBudget budget_;            // of the host's memory, since the assignment was taken
   // The options', with what an automatic one came to since the assignment was taken.
   offload::ExpertBudgetOptions expert_budget_;
-  HostAgreement hosts_;  // of the group; what is loaded is of loaded_hosts_
-  HostAgreement loaded_hosts_;
+  HostAgreement hosts_;  // of the group
+  // What the loaded weights are of.
+  std::vector<int32_t> loaded_hosts_;
+  bool loaded_shared_ = false;
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
   fleet::EngineSettings loaded_settings_;

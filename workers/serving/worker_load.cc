@@ -72,7 +72,7 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
   if (config_.num_experts > 0) {
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
-    if (hosts_.shares && hosts_.is_there) need.experts_per_layer = 0;  // their memory is taken already
+    if (hosts_.shares) need.experts_per_layer = 0;  // claimed beside these
   }
   if (settings.placement.mode != placement::PlacementMode::kStatic) {
     ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(PlacementInput(assignment, settings)));
@@ -89,16 +89,24 @@ absl::Status Worker::FindHosts(const fleet::RankAssignment& assignment, const fl
   if (!options_.device.is_cpu() || settings.placement.mode != placement::PlacementMode::kStatic)
     return absl::OkStatus();
   RankExpertFileInput file = ExpertFileInput(0);
+  const std::string dir = file.dir.empty() ? "/dev/shm" : file.dir;
   std::string identity;
   if (options_.experts.may_share() && config_.num_moe_layers() > 0 && model::CheckStorable(config_).ok())
-    identity = HostIdentity(file);
-  const auto presence = [&](const std::vector<int32_t>& experts) {
+    identity = HostIdentity(file, options_.memory().pools);
+  const auto find = [&](const std::vector<int32_t>& experts) {
     file.experts = experts;
-    return PresenceOfRankExpertFile(file).value_or(moe::ExpertFile::Presence::kNoRoom);
+    absl::StatusOr<moe::ExpertFile::Found> found = FindRankExpertFile(file);
+    return found.ok() ? *std::move(found) : moe::ExpertFile::Found();
   };
   const absl::Time deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
   ASSIGN_OR_RETURN(hosts_, AgreeOnHosts(assignment.rank, assignment.world, static_cast<int>(config_.num_experts),
-                                        identity, presence, store, deadline));
+                                        identity, find, store, deadline));
+  // What a worker left that was killed is not to count as taken.
+  if (!identity.empty()) moe::RemoveUnusedExpertFiles(dir, hosts_.shares ? hosts_.file.path : "", INT64_MAX);
+  if (hosts_.lack_room > 0) {
+    LogInfo("experts: ", hosts_.lack_room, " workers here could share a file, for which ", dir,
+            " has no room; each has its part (--expert_file_dir names another directory)");
+  }
   return absl::OkStatus();
 }
 
@@ -120,7 +128,8 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
     if (runner_ != nullptr) claim.to_come = claim.cache_bytes - runner_->resident_cache_bytes();
   } else {
     ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
-    claim.to_come = static_cast<int64_t>(std::min<absl::int128>(model::MemoryBytes(config_, need), INT64_MAX));
+    claim.to_come = static_cast<int64_t>(
+        std::min<absl::int128>(model::MemoryBytes(config_, need) + hosts_.claimed_bytes, INT64_MAX));
   }
   const bool chooses = !loaded && expert_budget_.automatic() && config_.num_experts > 0;
   claim.takes_rest = chooses;
@@ -132,6 +141,15 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
   const auto more = static_cast<int64_t>(share * static_cast<double>(rest));
   expert_budget_.budget =
       absl::StrCat(more + least.expert_slots * PackedExpertOf(config_, dtype_, options_.device.kind).bytes);
+  return absl::OkStatus();
+}
+
+absl::Status Worker::OpenHostExperts(int rank, int64_t available, moe::ExpertFile::Progress progress) {
+  // The other ranks of the host have claimed their parts.
+  RankExpertFileInput input = ExpertFileInput(available + hosts_.file.bytes - hosts_.claimed_bytes);
+  input.experts = HostExperts::ExpertsOf(rank, hosts_.groups);
+  hosts_.file.lock = UniqueFd();
+  ASSIGN_OR_RETURN(host_experts_, HostExperts::Open(input, progress));
   return absl::OkStatus();
 }
 
@@ -151,7 +169,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
   int64_t host = budget_.own_bytes();
   if (options_.device.is_cpu()) {
-    RETURN_IF_ERROR(model::CheckMemory(config_, need, host, budget_.ToString()));
+    RETURN_IF_ERROR(model::CheckMemory(config_, need, host - hosts_.claimed_bytes, budget_.ToString()));
     // The expert file may have to be built in the same memory.
     host -= static_cast<int64_t>(model::WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
   } else {
@@ -176,14 +194,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
     ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, progress));
     SumExpertFile(experts_->file());
   }
-  if (hosts_.shares) {
-    RankExpertFileInput input = ExpertFileInput(host);
-    input.experts = HostExperts::ExpertsOf(assignment.rank, hosts_.groups);
-    // Each rank of the host has claimed the memory of its part.
-    input.available_bytes += (static_cast<int64_t>(input.experts.size()) - need.experts_per_layer) *
-                             config_.num_moe_layers() * PackedExpertOf(config_, dtype_, DeviceKind::kCpu).bytes;
-    ASSIGN_OR_RETURN(host_experts_, HostExperts::Open(input, progress));
-  }
+  if (hosts_.shares) RETURN_IF_ERROR(OpenHostExperts(assignment.rank, host, progress));
   load.experts = !budget && !placed && !hosts_.shares;
   load.num_threads = options_.threads;
   load.device = options_.device;
@@ -292,7 +303,8 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
         std::make_unique<moe::HostBalancer>(assignment.rank, hosts_.groups, MeasureManyRows(stream(), *model_));
   }
   loaded_settings_ = settings;
-  loaded_hosts_ = hosts_;
+  loaded_hosts_ = hosts_.groups.host_of;
+  loaded_shared_ = hosts_.shares;
   loaded_rank_ = assignment.rank;
   loaded_world_ = assignment.world;
   LogInfo("rank ", assignment.rank, " of ", assignment.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_),

@@ -19,7 +19,8 @@ namespace switchyard::worker {
 namespace {
 
 using testing::ElementsAre;
-using Presence = moe::ExpertFile::Presence;
+using Found = moe::ExpertFile::Found;
+using What = Found::What;
 
 constexpr char kModel[] = "tests/golden/models/qwen3-qknorm";
 constexpr absl::Duration kLimit = absl::Seconds(60);
@@ -33,14 +34,16 @@ void ForRanks(int world, const Of& of) {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<HostAgreement> Agree(const std::vector<std::string>& identities, const std::vector<Presence>& found) {
+std::vector<HostAgreement> Agree(const std::vector<std::string>& identities, const std::vector<What>& found) {
   const int world = static_cast<int>(identities.size());
   comm::InMemoryStore store;
   std::vector<HostAgreement> agreed(identities.size());
   ForRanks(world, [&](int rank) {
-    const auto presence = [&](const std::vector<int32_t>&) { return found[static_cast<size_t>(rank)]; };
+    const auto find = [&](const std::vector<int32_t>&) {
+      return Found{.what = found[static_cast<size_t>(rank)], .lock = {}, .bytes = 1001};
+    };
     auto result =
-        AgreeOnHosts(rank, world, 8, identities[static_cast<size_t>(rank)], presence, &store, absl::Now() + kLimit);
+        AgreeOnHosts(rank, world, 8, identities[static_cast<size_t>(rank)], find, &store, absl::Now() + kLimit);
     ASSERT_TRUE(result.ok()) << result.status();
     agreed[static_cast<size_t>(rank)] = *std::move(result);
   });
@@ -48,28 +51,32 @@ std::vector<HostAgreement> Agree(const std::vector<std::string>& identities, con
 }
 
 TEST(HostExpertsTest, RanksOfOneDirectoryAreAHost) {
-  const std::vector<HostAgreement> agreed = Agree({"a", "", "a", "b"}, std::vector<Presence>(4, Presence::kRoom));
+  const std::vector<HostAgreement> agreed = Agree({"a", "", "a", "b"}, std::vector<What>(4, What::kRoom));
   EXPECT_THAT(agreed[3].groups.host_of, ElementsAre(0, 1, 0, 3));
   EXPECT_THAT(agreed[3].groups.owner_of, ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
   EXPECT_THAT(HostExperts::ExpertsOf(2, agreed[2].groups), ElementsAre(0, 1, 4, 5));
   EXPECT_TRUE(agreed[0].shares && agreed[2].shares);
+  EXPECT_EQ(agreed[0].claimed_bytes, 501);             // a half, rounded up
   EXPECT_FALSE(agreed[1].shares || agreed[3].shares);  // alone, nothing is gained by a file
   EXPECT_TRUE(agreed[1].any_shares());
 }
 
 TEST(HostExpertsTest, AllOfAHostFindRoomOrNoneShares) {
   const std::vector<HostAgreement> agreed =
-      Agree({"a", "a", "b", "b"}, {Presence::kRoom, Presence::kNoRoom, Presence::kThere, Presence::kThere});
+      Agree({"a", "a", "b", "b"}, {What::kRoom, What::kNeither, What::kFile, What::kFile});
   EXPECT_THAT(agreed[0].groups.host_of, ElementsAre(0, 1, 2, 2));
   EXPECT_FALSE(agreed[0].shares || agreed[1].shares);
-  EXPECT_TRUE(agreed[2].shares && agreed[2].is_there);
+  EXPECT_EQ(agreed[2].claimed_bytes, 0);  // its memory is taken already
+  EXPECT_EQ(agreed[0].lack_room, 2);
+  EXPECT_EQ(agreed[2].lack_room, 0);
+  EXPECT_TRUE(agreed[2].shares);
 }
 
 TEST(HostExpertsTest, ARankAloneUsesAFileThatIsThere) {
-  EXPECT_TRUE(Agree({"a"}, {Presence::kThere})[0].shares);
-  EXPECT_FALSE(Agree({"a"}, {Presence::kThere})[0].any_shares());
-  EXPECT_FALSE(Agree({"a"}, {Presence::kRoom})[0].shares);
-  EXPECT_FALSE(Agree({""}, {Presence::kThere})[0].shares);
+  EXPECT_TRUE(Agree({"a"}, {What::kFile})[0].shares);
+  EXPECT_FALSE(Agree({"a"}, {What::kFile})[0].any_shares());
+  EXPECT_FALSE(Agree({"a"}, {What::kRoom})[0].shares);
+  EXPECT_FALSE(Agree({""}, {What::kFile})[0].shares);
 }
 
 class SharingWorkersTest : public testing::Test {
@@ -85,12 +92,19 @@ class SharingWorkersTest : public testing::Test {
   void Join(int world, const std::string& sharing) {
     workers_.clear();
     workers_.resize(static_cast<size_t>(world));
+    joined_.assign(static_cast<size_t>(world), absl::OkStatus());
     comm::InMemoryStore store;
     ForRanks(world, [&](int rank) {
       WorkerOptions options;
       options.model_dir = kModel;
       options.experts.sharing = sharing;
       options.experts.file_dir = dir_;
+      if (memory_ > 0) {
+        options.memory = [this] {
+          return MachineMemory{.total_bytes = memory_,
+                               .pools = {{.name = "all", .available_bytes = memory_, .limit = "the test's"}}};
+        };
+      }
       auto worker = Worker::Open(std::move(options));
       ASSERT_TRUE(worker.ok()) << worker.status();
       const fleet::RankAssignment assignment = {
@@ -98,7 +112,8 @@ class SharingWorkersTest : public testing::Test {
       const fleet::EngineSettings settings = {
           .kv_cache_bytes = 1 << 20, .max_num_seqs = 4, .max_batched_tokens = 256, .max_model_len = 256};
       const absl::Status joined = (*worker)->Join(assignment, "127.0.0.1", settings, &store, nullptr);
-      ASSERT_TRUE(joined.ok()) << joined;
+      if (memory_ == 0) ASSERT_TRUE(joined.ok()) << joined;
+      joined_[static_cast<size_t>(rank)] = joined;
       workers_[static_cast<size_t>(rank)] = *std::move(worker);
     });
   }
@@ -145,6 +160,8 @@ class SharingWorkersTest : public testing::Test {
   std::string dir_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<int64_t> expert_rows_;
+  int64_t memory_ = 0;  // > 0: what workers see; then they may fail to join
+  std::vector<absl::Status> joined_;
 };
 
 TEST_F(SharingWorkersTest, HaveOneFileAndTheTokensOfOneWorker) {
@@ -171,6 +188,38 @@ TEST_F(SharingWorkersTest, HaveOneFileAndTheTokensOfOneWorker) {
   Join(2, "never");
   EXPECT_EQ(NumFiles(), 0);
   EXPECT_EQ(Tokens(), tokens);
+}
+
+TEST_F(SharingWorkersTest, WhatAKilledWorkerLeftIsUsedOrRemoved) {
+  Join(2, "auto");
+  const std::vector<int32_t> tokens = Tokens();
+  const std::filesystem::path left = std::filesystem::directory_iterator(dir_)->path();
+  const std::filesystem::path kept = dir_ + "/kept", other = dir_ + "/switchyard-experts-0-0123.pack";
+  std::filesystem::copy_file(left, kept);
+  workers_.clear();
+  std::filesystem::copy_file(kept, left);
+  std::filesystem::copy_file(kept, other);  // of another model
+  for (const std::filesystem::path& path : {left, other})
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  Join(1, "auto");  // alone, from the file that is there
+  EXPECT_EQ(workers_[0]->shared_weight_bytes(), static_cast<int64_t>(std::filesystem::file_size(kept)));
+  EXPECT_FALSE(std::filesystem::exists(other));
+  EXPECT_EQ(Tokens(), tokens);
+}
+
+TEST_F(SharingWorkersTest, TheFileIsClaimedOnce) {
+  Join(2, "auto");
+  const int64_t file = workers_[0]->shared_weight_bytes();
+  const int64_t each = workers_[0]->weight_bytes() + (2 << 20);
+  workers_.clear();
+  memory_ = 2 * each + file;  // more than the file and two of what is not shared
+  Join(2, "auto");
+  for (const absl::Status& status : joined_) EXPECT_TRUE(status.ok()) << status;
+  workers_.clear();
+  memory_ = file;  // the caches alone need more
+  Join(2, "auto");
+  for (const absl::Status& status : joined_) EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_EQ(NumFiles(), 0);
 }
 
 TEST_F(SharingWorkersTest, WithoutTheDirectoryEachHasItsPart) {

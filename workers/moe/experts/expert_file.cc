@@ -256,15 +256,40 @@ ExpertFile::ExpertFile(const ExpertFileFormat& format, UniqueFd fd, std::unique_
       built_(built) {}
 ExpertFile::~ExpertFile() = default;
 
-ExpertFile::Presence ExpertFile::PresenceOf(const ExpertFileOptions& options) {
+ExpertFile::Found ExpertFile::Find(const ExpertFileOptions& options) {
   const ExpertFileFormat format(options);
-  struct stat status = {};
-  if (stat(format.path.c_str(), &status) == 0 && status.st_size == format.layout.bytes) return Presence::kThere;
+  Found found = {.bytes = format.layout.bytes, .path = format.path};
   MakeDirs(options.dir);
-  if (access(options.dir.c_str(), W_OK) != 0) return Presence::kNoRoom;
+  if (access(options.dir.c_str(), W_OK) != 0) return found;
   int64_t room = FreeBytes(options.dir);
+  struct stat status = {};
+  if (lstat(format.path.c_str(), &status) == 0) {
+    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0077) != 0) return found;
+    UniqueFd fd(open(format.path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+    if (fd.get() >= 0 && flock(fd.get(), LOCK_SH | LOCK_NB) == 0 && fstat(fd.get(), &status) == 0 &&
+        status.st_nlink > 0 && status.st_size == format.layout.bytes) {
+      const absl::StatusOr<ExpertFileMapping> mapping = ExpertFileMapping::Map(format, fd.get(), /*writable=*/false);
+      if (mapping.ok() && format.Problem(mapping->get()).empty()) {
+        found.what = Found::What::kFile;
+        found.lock = std::move(fd);
+        return found;
+      }
+    }
+    room += int64_t{status.st_blocks} * 512;
+  }
   for (const UnusedFile& file : UnusedFiles(options.dir, format.path)) room += file.bytes;
-  return format.layout.bytes <= room ? Presence::kRoom : Presence::kNoRoom;
+  if (format.layout.bytes <= room) found.what = Found::What::kRoom;
+  return found;
+}
+
+int64_t ExpertFile::num_huge_parts() const { return mapped_ ? layout_.bytes / kHugePageBytes : 0; }
+
+bool ExpertFile::TakeHugePage(int64_t part) const {
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+  char* const at = const_cast<char*>(memory_) + part * kHugePageBytes;
+  return madvise(at, kHugePageBytes, MADV_COLLAPSE) == 0 || errno != EINVAL;
 }
 
 bool ExpertFile::IsNamed() const {

@@ -1,6 +1,7 @@
-// All experts of a model, packed for matrix products and copies, in one file that the workers of a machine share and
-// that is at hand when a worker restarts.  One in memory is mapped, and is there once for all workers.  One on a disk
-// may be larger than memory: its experts are read where they are wanted (disk_expert_copier.h).
+// All experts of a model, or some of each layer (E is their number then), packed for matrix products and copies, in one
+// file that the workers of a machine share and that is at hand when a worker restarts.  One in memory is mapped, and is
+// there once for all workers.  One on a disk may be larger than memory: its experts are read where they are wanted
+// (disk_expert_copier.h).
 //
 // The file, in the machine's byte order (it never leaves the machine):
 //   0      "SYEXPT02" · u64 state (kComplete, written last) · i64 bytes done so far, process that builds it
@@ -102,9 +103,21 @@ class ExpertFile {
   int64_t piece_bytes() const { return layout_.piece_bytes; }
   int num_layers() const { return layout_.num_layers; }
   int num_experts() const { return layout_.num_experts; }
-  // Whether Open with these options would find the file, perhaps incomplete, or the room for it.
-  enum class Presence : uint8_t { kThere, kRoom, kNoRoom };
-  static Presence PresenceOf(const ExpertFileOptions& options);
+  // What Open with these options would find: the file, complete; room for it, perhaps with a part of it or with files
+  // that nobody uses; or neither.
+  struct Found {
+    enum class What : uint8_t { kFile, kRoom, kNeither };
+    What what = What::kNeither;
+    UniqueFd lock;      // of the file, which stays there as long as this lives; not while Open is called
+    int64_t bytes = 0;  // of the file
+    std::string path = {};
+  };
+  static Found Find(const ExpertFileOptions& options);
+  // Puts a part of a file in memory into huge pages, whatever its file system does by itself, so that all processes
+  // read it as fast as memory of their own; `part` of num_huge_parts().  Milliseconds; may be in use.  False: the
+  // kernel cannot (before Linux 6.1).
+  bool TakeHugePage(int64_t part) const;
+  int64_t num_huge_parts() const;
   // If it is in memory and no other process has it open: removes it, so that its memory is free when this ends.
   void RemoveIfUnused() const;
   // Removes a damaged file, so that the next process to open it builds it anew; those that have it open keep it.  Does

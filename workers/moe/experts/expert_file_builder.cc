@@ -91,7 +91,6 @@ absl::Status ExpertFileBuilder::TakeRoom() {
 absl::Status ExpertFileBuilder::FillMapped() {
   RETURN_IF_ERROR(fill_(this));
   part_ = 2;
-  if (IsInMemory(options_.dir)) mapping_.TakeHugePages();
   for (int64_t i = 0; i < format_.experts; ++i) {
     format_.WriteSums(i, format_.Expert(i, mapping_.get()), mapping_.get());
     const int64_t done = format_.layout.data + i * format_.layout.stride;

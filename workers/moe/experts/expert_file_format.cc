@@ -109,16 +109,6 @@ absl::StatusOr<ExpertFileMapping> ExpertFileMapping::Map(const ExpertFileFormat&
   return mapping;
 }
 
-void ExpertFileMapping::TakeHugePages() const {
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-  for (int64_t at = 0; at + kHugePage <= bytes_; at += kHugePage) {
-    // Some pages may have no huge page; a kernel before Linux 6.1 has none for any.
-    if (madvise(memory_ + at, kHugePage, MADV_COLLAPSE) != 0 && errno == EINVAL) return;
-  }
-}
-
 ExpertFileMapping::~ExpertFileMapping() {
   if (memory_ != nullptr) munmap(memory_, static_cast<size_t>(bytes_));
 }

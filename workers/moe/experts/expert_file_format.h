@@ -71,10 +71,6 @@ class ExpertFileMapping {
   }
   ~ExpertFileMapping();
 
-  // Puts a file in memory, which nobody else has mapped, into huge pages, whatever its file system does by itself: they
-  // are read as fast as memory of one's own.  Takes as long as copying it, and does what can be done.
-  void TakeHugePages() const;
-
   char* get() const { return memory_; }
   int64_t bytes() const { return bytes_; }
   ExpertFileHeader* header() const { return reinterpret_cast<ExpertFileHeader*>(memory_); }

@@ -1,4 +1,4 @@
-// Interface of what decides, after a layer's gate and on every rank alike, where the layer's rows are computed.
+// Interface of what decides, after a layer's gate, where the layer's rows are computed.
 //
 // Without a balancer rows follow the step's one layout.  It may gather what ranks know, so all ranks call it for the
 // same layers in the same order, also with no rows.  Thread-compatible.
