@@ -84,9 +84,9 @@ class SharingWorkersTest : public testing::Test {
   void SetUp() override {
     std::string dir = "/dev/shm/switchyard-test-XXXXXX";
     ASSERT_NE(mkdtemp(dir.data()), nullptr);
-    dir_ = dir;
+    dir_ = made_ = dir;
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
+  void TearDown() override { std::filesystem::remove_all(made_); }
 
   // A group of so many workers.
   void Join(int world, const std::string& sharing) {
@@ -112,7 +112,9 @@ class SharingWorkersTest : public testing::Test {
       const fleet::EngineSettings settings = {
           .kv_cache_bytes = 1 << 20, .max_num_seqs = 4, .max_batched_tokens = 256, .max_model_len = 256};
       const absl::Status joined = (*worker)->Join(assignment, "127.0.0.1", settings, &store, nullptr);
-      if (memory_ == 0) ASSERT_TRUE(joined.ok()) << joined;
+      if (memory_ == 0) {
+        ASSERT_TRUE(joined.ok()) << joined;
+      }
       joined_[static_cast<size_t>(rank)] = joined;
       workers_[static_cast<size_t>(rank)] = *std::move(worker);
     });
@@ -157,7 +159,7 @@ class SharingWorkersTest : public testing::Test {
     return count;
   }
 
-  std::string dir_;
+  std::string made_, dir_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<int64_t> expert_rows_;
   int64_t memory_ = 0;  // > 0: what workers see; then they may fail to join
