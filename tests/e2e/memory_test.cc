@@ -120,6 +120,18 @@ int64_t PeakBytes(pid_t pid) {
   return -1;
 }
 
+// Its memory, of which what several processes share counts once for all of them.
+int64_t ShareBytes(pid_t pid) {
+  std::ifstream rollup(absl::StrCat("/proc/", pid, "/smaps_rollup"));
+  for (std::string line; std::getline(rollup, line);) {
+    absl::string_view rest = line;
+    int64_t kib = 0;
+    if (!absl::ConsumePrefix(&rest, "Pss:") || !absl::ConsumeSuffix(&rest, " kB")) continue;
+    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) return kib << 10;
+  }
+  return -1;
+}
+
 class MemoryTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -129,14 +141,15 @@ class MemoryTest : public testing::Test {
   }
   static void TearDownTestSuite() { dir_.reset(); }
 
-  // experts: how many of each layer's rank r holds.
-  static void ExpectBounded(const std::vector<int64_t>& experts) {
+  // experts: how many of each layer's rank r holds, by itself; or, if they are shared, owns.
+  static void ExpectBounded(const std::vector<int64_t>& experts, bool shared = false) {
     int64_t all_experts = 0, rest = 0;
     for (const Written& tensor : Tensors()) (tensor.expert ? all_experts : rest) += tensor.bytes();
-    const auto server = TestServer::Start({.model = dir_->path(),
-                                           .workers = static_cast<int>(experts.size()),
-                                           .flags = {absl::StrCat("--kv_cache_bytes=", kKvBytes), "--dtype=auto",
-                                                     "--max_num_seqs=32", "--max_batched_tokens=2048"}});
+    const auto server = TestServer::Start(
+        {.model = dir_->path(),
+         .workers = static_cast<int>(experts.size()),
+         .flags = {absl::StrCat("--kv_cache_bytes=", kKvBytes), "--dtype=auto", "--max_num_seqs=32",
+                   "--max_batched_tokens=2048", shared ? "--share_experts=auto" : "--share_experts=never"}});
     ASSERT_NE(server, nullptr);
     // A long prompt with logprobs of each position, many short ones, decodes of all of them: most of the cache is used.
     std::vector<v1::GenerateRequest> requests = {IdsRequest(RandomIds(1500, kVocab, 1), 8)};
@@ -147,6 +160,14 @@ class MemoryTest : public testing::Test {
     }
     const std::vector<pid_t> pids = server->WorkerPids();
     ASSERT_EQ(pids.size(), experts.size());
+    if (shared) {
+      const auto ranks = static_cast<int64_t>(pids.size());
+      int64_t all = 0;
+      for (const pid_t pid : pids) all += ShareBytes(pid);
+      EXPECT_LE(all, (all_experts + ranks * rest) * 115 / 100 + ranks * (kKvBytes + kSlack));
+      EXPECT_GE(all, all_experts + ranks * rest) << "are those the workers?";
+      return;
+    }
     for (size_t rank = 0; rank < pids.size(); ++rank) {
       const int64_t weights = all_experts * experts[rank] / kExperts + rest;
       const int64_t peak = PeakBytes(pids[rank]), limit = weights * 115 / 100 + kKvBytes + kSlack;
@@ -166,6 +187,8 @@ std::unique_ptr<model::TempDir> MemoryTest::dir_;
 TEST_F(MemoryTest, OneWorkerHoldsTheModelOnce) { ExpectBounded({5}); }
 
 TEST_F(MemoryTest, TwoWorkersHoldTheirExpertsAndTheRest) { ExpectBounded({3, 2}); }
+
+TEST_F(MemoryTest, TwoWorkersThatShareHoldTheExpertsOnce) { ExpectBounded({3, 2}, /*shared=*/true); }
 
 }  // namespace
 }  // namespace switchyard

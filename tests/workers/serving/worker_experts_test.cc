@@ -150,10 +150,9 @@ class WorkerExpertsTest : public testing::Test {
 // the contrary less.
 TEST_F(WorkerExpertsTest, AProfileSaysWhatABudgetBeginsWith) {
   if (!TestDevice().is_cpu()) GTEST_SKIP() << "nothing of it is the device's";
-  const offload::ExpertBudgetOptions budget = {.budget = "50%", .policy = "static"};
+  const offload::ExpertBudgetOptions budget = {.budget = "50%"};
   ASSERT_NO_FATAL_FAILURE(Join(budget, {}));
   const std::vector<int32_t> expected = Tokens();
-  const int64_t unprofiled = worker_->expert_counters().hits;
   std::vector<int64_t> contrary;
   for (const int64_t rows : counts_) contrary.push_back(*std::max_element(counts_.begin(), counts_.end()) - rows);
   const placement::PlacementSettings placed = {.mode = placement::PlacementMode::kNoEstimate, .spare_slots = 1};
@@ -162,7 +161,6 @@ TEST_F(WorkerExpertsTest, AProfileSaysWhatABudgetBeginsWith) {
     ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(counts_)}));
     EXPECT_EQ(Tokens(), expected);
     const int64_t profiled = worker_->expert_counters().hits;
-    EXPECT_GE(profiled, unprofiled);
     ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(contrary)}));
     EXPECT_EQ(Tokens(), expected);
     EXPECT_GT(profiled, worker_->expert_counters().hits);
