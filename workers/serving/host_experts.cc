@@ -105,6 +105,7 @@ absl::StatusOr<HostAgreement> AgreeOnHosts(int rank, int world, int num_experts,
 
 int32_t MeasureManyRows(const Stream& stream, const model::Model& model) {
   constexpr int64_t kRows = 128, kTimed = 7;
+  constexpr double kReadings = 8, kMostRows = 4096;
   const model::ModelConfig& config = model.config();
   std::vector<const ops::Weight*> weights;
   for (const model::LayerWeights& layer : model.weights().layers) {
@@ -134,8 +135,9 @@ int32_t MeasureManyRows(const Stream& stream, const model::Model& model) {
     std::nth_element(took.begin(), took.begin() + kTimed / 2, took.end());
     return absl::ToDoubleSeconds(took[kTimed / 2]);
   };
-  const double one = median_of(1), many = median_of(kRows);
-  const double rows = many > 0 ? std::clamp(std::ceil(one / many * kRows), 1., static_cast<double>(kRows)) : kRows;
+  const double one = median_of(1), all = median_of(kRows);
+  const double row = (all - one) / (kRows - 1), reading = std::max(0., one - row);
+  const double rows = row > 0 ? std::clamp(std::ceil(kReadings * reading / row), 1., kMostRows) : kMostRows;
   LogInfo("experts: rows of one are many, so that they stay where they are, from ", rows, " on");
   return static_cast<int32_t>(rows);
 }

@@ -55,7 +55,7 @@ using FindFileFn = absl::FunctionRef<moe::ExpertFile::Found(const std::vector<in
 absl::StatusOr<HostAgreement> AgreeOnHosts(int rank, int world, int num_experts, const std::string& identity,
                                            FindFileFn find, comm::RendezvousStore* store, absl::Time deadline);
 
-// The rows of an expert from which their products take longer than reading its weights (HostSplit's many_rows), timed
+// The rows of an expert whose products take eight times as long as reading its weights (HostSplit's many_rows), timed
 // with some experts that the model holds; some milliseconds.  REQUIRES: on the CPU, gated experts.
 int32_t MeasureManyRows(const Stream& stream, const model::Model& model);
 

@@ -1,11 +1,11 @@
 // Which worker of a machine computes which rows, where the workers of a machine share its experts' weights: each rank
 // decides about its own rows from their counts alone, without a message.
 //
-// A rank's rows for an expert are few or many.  Few cost the reading of the expert's weights, so that all ranks' go to
-// one worker, the expert's owner, and the weights are read once.  Many cost their products, which take as long
-// wherever they are: they stay on their rank.  Where the step gives a rank more rows than the machine's other workers
-// have, it hands what exceeds the mean to those that have fewer: whole experts, those of the receiver first.  So how
-// popular experts are does not matter.  Rows for another machine's expert go to as many of its workers as get many.
+// A rank's rows for an expert are few or many.  Few cost the reading of the expert's weights before all, so that all
+// ranks' go to one worker, the expert's owner, and the weights are read once.  Many cost their products, which take as
+// long wherever they are: they stay on their rank.  Where the step gives a rank more rows than the machine's other
+// workers have, it hands what exceeds the mean to those that have fewer: whole experts, those of the receiver first. So
+// how popular experts are does not matter.  Rows for another machine's expert go to as many of its workers as get many.
 // Pure, integers only.  Thread-compatible.
 #pragma once
 
@@ -28,7 +28,8 @@ struct HostGroups {
 
 class HostSplit {
  public:
-  // many_rows: rows of one expert from which their products take longer than reading its weights; at least 1.
+  // many_rows: rows of one expert from which reading its weights once more hardly matters beside their products; at
+  // least 1.
   HostSplit(int rank, HostGroups groups, int32_t many_rows);
 
   // A step begins.  rank_rows [R]: tokens that each rank computes, empty: not known.  REQUIRES: none is negative.
