@@ -34,7 +34,7 @@ struct HostAgreement {
   placement::HostGroups groups;
   bool shares = false;  // this rank computes from a file
   // What it found of that, and its part of the file's bytes where it has to be built.
-  moe::ExpertFile::Found file;
+  moe::ExpertFile::Found file = {};
   int64_t claimed_bytes = 0;
   int lack_room = 0;        // ranks of this host, several, that do not share, as one of them finds no room for the file
   bool any_shares() const;  // two ranks have one host

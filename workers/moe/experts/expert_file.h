@@ -108,8 +108,8 @@ class ExpertFile {
   struct Found {
     enum class What : uint8_t { kFile, kRoom, kNeither };
     What what = What::kNeither;
-    UniqueFd lock;      // of the file, which stays there as long as this lives; not while Open is called
-    int64_t bytes = 0;  // of the file
+    UniqueFd lock = UniqueFd();  // of the file, which stays there as long as this lives; not while Open is called
+    int64_t bytes = 0;           // of the file
     std::string path = {};
   };
   static Found Find(const ExpertFileOptions& options);
