@@ -40,7 +40,7 @@ std::vector<HostAgreement> Agree(const std::vector<std::string>& identities, con
   std::vector<HostAgreement> agreed(identities.size());
   ForRanks(world, [&](int rank) {
     const auto find = [&](const std::vector<int32_t>&) {
-      return Found{.what = found[static_cast<size_t>(rank)], .lock = {}, .bytes = 1001};
+      return Found{.what = found[static_cast<size_t>(rank)], .bytes = 1001};
     };
     auto result =
         AgreeOnHosts(rank, world, 8, identities[static_cast<size_t>(rank)], find, &store, absl::Now() + kLimit);
