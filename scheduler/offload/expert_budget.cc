@@ -78,10 +78,12 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
   flags
       ->Add(
           "share_experts=NAME", &options->sharing,
-          "whether CPU workers of one machine that serve one model compute from one file of its experts in memory, so "
-          "that each can compute any of them and prompts keep all equally busy: auto = where --expert_file_dir is in "
-          "memory and has room (Docker: --shm-size), without --expert_memory and with the server's "
-          "--placement=static; never = each has its own part")
+          "whether CPU workers of one machine that serve one model compute from one file of its experts in memory: "
+          "never = "
+          "each has its own part; auto = where --expert_file_dir is in memory and has room (Docker: --shm-size), "
+          "without "
+          "--expert_memory and with the server's --placement=static: each can compute any expert, so that prompts keep "
+          "all equally busy, and one that starts anew finds its experts")
       .Mark(marks);
   flags
       ->Add("cold_experts=NAME", &options->cold,

@@ -19,7 +19,7 @@ struct ExpertBudgetOptions {
   std::string file_dir = {};         // of the file with all experts; empty: chosen (rank_expert_file.h)
   double copy_bytes_per_second = 0;  // > 0: an emulated link
   std::string cold = "copy";         // or host: a GPU's experts in no slot may also run where their weights are
-  std::string sharing = "auto";      // or never: whether a machine's CPU workers compute from one mapped file
+  std::string sharing = "never";     // or auto: whether a machine's CPU workers compute from one mapped file
   bool may_share() const { return sharing == "auto" && empty(); }
   bool cold_on_host() const { return cold == "host"; }
   bool empty() const { return budget.empty(); }

@@ -23,7 +23,7 @@ from switchyard_engine import Switchyard
 PROMPT, BATCH, DECODE_TOKENS = 128, 16, 16
 TARGET, MEMORY_TARGET = 0.75, 1.1
 KV_CACHE_BYTES = 512 << 20  # of all workers of a server
-OWN_PARTS = "--share_experts=never"
+SHARED, OWN_PARTS = "--share_experts=auto", "--share_experts=never"
 EXCHANGED = "switchyard_moe_tokens_exchanged_total"
 # HF computes the routers' inputs with other roundings: where two experts are nearly even it may pick the other one.
 ROWS_TOLERANCE = 0.01
@@ -103,7 +103,7 @@ def demo_memory(args):
     """The memory of two workers that share over one worker's, of the demo model."""
     demo, used = report.ROOT / "deploy/demo-model", []
     for workers in (1, 2):
-        with start(args, demo, f"demo-{workers}", workers) as engine:
+        with start(args, demo, f"demo-{workers}", workers, SHARED) as engine:
             engine.generate([[3 + (7 * i + seed) % 4000 for i in range(PROMPT)] for seed in range(BATCH)], DECODE_TOKENS)
             used.append(engine.worker_memory())
     report.log(f"demo model: one worker {used[0] >> 20} MiB, two {used[1] >> 20} MiB")
@@ -117,7 +117,7 @@ def main():
     checkpoint = shape.ensure_hf(args.cache, report.log)
     prompts = [random_ids(PROMPT, seed) for seed in range(BATCH)]
     memory = {"host_memory_demo": demo_memory(args)}
-    with start(args, checkpoint, "one-worker", 1) as one, start(args, checkpoint, "two-workers", 2) as two, \
+    with start(args, checkpoint, "one-worker", 1) as one, start(args, checkpoint, "two-workers", 2, SHARED) as two, \
             start(args, checkpoint, "own-parts", 2, OWN_PARTS) as parts:
         check_tokens(one, two)
         rows, worst = check_rows(one, parts, checkpoint)
