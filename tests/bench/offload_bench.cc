@@ -167,10 +167,10 @@ void RunPoint(const Point& point, const std::string& phase, absl::Span<const int
   const double fixed = point.Rule(RulePolicy::Rule::kStatic, popularity);
   const Bound bound = BoundOf(point, popularity);
   const OffloadResult ours = point.Run(point.plain, OffloadKind::kExpectedUse);
-  const double told = point.Run(point.forecast, OffloadKind::kExpectedUse).relative_rate();
+  const double forecast = point.Run(point.forecast, OffloadKind::kExpectedUse).relative_rate();
   absl::PrintF("| %s | %.0f %% | %g | %.4f | %.4f | %.4f | %.4f | %.4f | **%.4f** | %.2f | %.2f | %.4f |\n", phase,
                100 * point.budget, point.r, lru, lfu, fixed, bound.demand_only, bound.best, ours.relative_rate(),
-               ours.hit_rate(), ours.wasted_share(), told);
+               ours.hit_rate(), ours.wasted_share(), forecast);
   fflush(stdout);
   figures->worst_over_best = std::min(figures->worst_over_best, ours.relative_rate() / std::max({lru, lfu, fixed}));
   figures->over_lru[phase] += std::log(ours.relative_rate() / lru);

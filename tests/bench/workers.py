@@ -2,8 +2,8 @@
 1 and 16 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
 A sequence lives on one rank, which gives half of a long prompt's rows to the other (all but their attention).  Two
 prompts at once, one for each rank, are measured, too.
-Two workers compute from one file of experts (--share_experts=auto), beside two that have a part each (never): sharing_*
-are the rates of the first over those of the second.  host_memory is the memory of two workers that share over that of
+two_workers_* are the rates of two workers with a part of the experts each over those of one; sharing_* those of two that
+compute from one file of experts (--share_experts=auto) over those of two with a part each.  host_memory is the memory of two workers that share over that of
 one, with the same KV cache in all, here and for the demo model.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
@@ -136,9 +136,9 @@ def main():
         memory["host_memory"] = used["shared"] / used["one"]
     figures = {}
     for key, pairs in results.items():
-        figures[f"two_workers_{key}"] = statistics.median(rates[two] / rates[one] for rates in pairs)
+        figures[f"two_workers_{key}"] = statistics.median(rates[parts] / rates[one] for rates in pairs)
         figures[f"sharing_{key}"] = statistics.median(rates[two] / rates[parts] for rates in pairs)
-    report.table([["tokens/s", "one worker, 2 threads", "two workers, 1 thread each", "with own parts", "two / one",
+    report.table([["tokens/s", "one worker, 2 threads", "two that share, 1 thread each", "two with own parts", "own parts / one",
                    "sharing / own parts"]] +
                  [[key, *(statistics.median(rates[engine] for rates in pairs) for engine in engines),
                    figures[f"two_workers_{key}"], figures[f"sharing_{key}"]] for key, pairs in results.items()])

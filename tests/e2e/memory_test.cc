@@ -109,28 +109,20 @@ void WriteWeights(const std::string& path) {
   ASSERT_TRUE(out.good()) << path;
 }
 
-int64_t PeakBytes(pid_t pid) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(status, line);) {
+// The bytes of a line "KEY: N kB" of /proc/PID/FILE; -1: there is none.
+int64_t BytesIn(pid_t pid, const char* file, absl::string_view key) {
+  std::ifstream in(absl::StrCat("/proc/", pid, "/", file));
+  for (std::string line; std::getline(in, line);) {
     absl::string_view rest = line;
     int64_t kib = 0;
-    if (!absl::ConsumePrefix(&rest, "VmHWM:") || !absl::ConsumeSuffix(&rest, " kB")) continue;
+    if (!absl::ConsumePrefix(&rest, key) || !absl::ConsumeSuffix(&rest, " kB")) continue;
     if (absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) return kib << 10;
   }
   return -1;
 }
-
-// Its memory, of which what several processes share counts once for all of them.
-int64_t ShareBytes(pid_t pid) {
-  std::ifstream rollup(absl::StrCat("/proc/", pid, "/smaps_rollup"));
-  for (std::string line; std::getline(rollup, line);) {
-    absl::string_view rest = line;
-    int64_t kib = 0;
-    if (!absl::ConsumePrefix(&rest, "Pss:") || !absl::ConsumeSuffix(&rest, " kB")) continue;
-    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) return kib << 10;
-  }
-  return -1;
-}
+int64_t PeakBytes(pid_t pid) { return BytesIn(pid, "status", "VmHWM:"); }
+// Of what several processes share, its part alone.
+int64_t ShareBytes(pid_t pid) { return BytesIn(pid, "smaps_rollup", "Pss:"); }
 
 class MemoryTest : public testing::Test {
  protected:

@@ -119,6 +119,7 @@ class ExpertFile {
   bool TakeHugePage(int64_t part) const;
   int64_t num_huge_parts() const;
   // If it is in memory and no other process has it open: removes it, so that its memory is free when this ends.
+  // Gives up the lock where another one has it, so this comes last.
   void RemoveIfUnused() const;
   // Removes a damaged file, so that the next process to open it builds it anew; those that have it open keep it.  Does
   // nothing if another file has its name by now.
