@@ -16,7 +16,7 @@ using Mass = unsigned long long;
 
 constexpr int kSampleThreads = 512;  // of 1024 each has too few registers for what it sums
 constexpr int kPivots = 7;
-constexpr int kListed = 4096;                   // how many of the largest logits fit the list in shared memory
+constexpr int kListed = 3072;                   // how many of the largest logits fit the list in shared memory
 constexpr float kMassUnit = 35184372088832.0f;  // 2^45
 constexpr float kWidest = 32.0f;                // e^-32 < 2^-45: nothing so far below the largest has a weight
 
@@ -96,9 +96,59 @@ __device__ Sums<kCount> SumOverBlock(const Sums<kCount>& own) {
   return sum;
 }
 
+// The id from `begin`, a multiple of 4, to `end` at which the running sum of measure(x), by rising id, first exceeds
+// target.  REQUIRES: it does.
+template <class Fn>
+__device__ int FindById(const SampleRow& row, int begin, int end, Mass target, const Fn& measure) {
+  __shared__ Mass of_warp[32];
+  __shared__ int found;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  // Each round leaves the part of one warp.
+  while (end - begin > 128) {
+    const int part = ((end - begin + warps - 1) / warps + 127) / 128 * 128;
+    Mass sum = 0;
+    row.ForEach(begin + warp * part, min(begin + (warp + 1) * part, end), lane, 32,
+                [&](float x, int) { sum += measure(x); });
+    sum = WarpSum(sum);
+    if (lane == 0) of_warp[warp] = sum;
+    __syncthreads();
+    int w = 0;
+    for (; w + 1 < warps && of_warp[w] <= target; ++w) target -= of_warp[w];
+    begin += w * part;
+    end = min(begin + part, end);
+    __syncthreads();
+  }
+  if (warp == 0) {
+    const int first = begin + 4 * lane;
+    const Pack<float, 4> x = LoadPack<4>(row.logits + first, end - first, row.aligned);
+    Mass upto[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      upto[i] = (i > 0 ? upto[i - 1] : 0) + (first + i < end ? measure(x.at[i]) : 0);
+    }
+    Mass before = upto[3];
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const Mass other = __shfl_up_sync(kAllLanes, before, distance);
+      if (lane >= distance) before += other;
+    }
+    before -= upto[3];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (before + (i > 0 ? upto[i - 1] : 0) <= target && target < before + upto[i]) found = first + i;
+    }
+  }
+  __syncthreads();
+  return found;
+}
+
 // The largest logits, in no order.
+struct ListedLogit {
+  float x;
+  int id;
+};
 struct Listed {
-  float x[kListed];
+  ListedLogit of[kListed];
   int count;
 };
 
@@ -113,31 +163,70 @@ struct Place {
 // smaller, until it holds few logits or one key.
 class RowOrder {
  public:
-  // REQUIRES: first_sections are those of FirstPivot() over the row.
+  // REQUIRES: first_sections are those of FirstPivot() over the row.  A list that is not empty has all logits with a
+  // weight from FirstLow() of the first call of Find() on.
   __device__ RowOrder(const SampleRow& row, const Sections& first_sections, Listed* listed)
-      : row_(row), first_(first_sections), listed_(listed) {}
+      : row_(row), first_(first_sections), listed_(listed), is_listed_(listed != nullptr && listed->count > 0) {}
 
   // Pivots for the first sections, rising with j: 16, 8, ... 1/4 temperatures below the largest logit.
   __device__ static float FirstPivot(const SampleRow& row, int j) {
     return Add(row.max, -(static_cast<float>(1 << (kPivots - 1 - j)) * 0.25f) / row.scale);
   }
 
+  // The least key of the section in which Find() would go on after its first round; how many logits with a weight are
+  // there and above.
+  __device__ unsigned FirstLow(Mass target, bool by_mass, int* count) const {
+    Bounds b = Whole();
+    FirstRound(target, by_mass, &b);
+    *count = b.count_from_low;
+    return b.low;
+  }
+
   // Where the running sum of masses (by_mass) or ones first exceeds `target`.
   // REQUIRES: it does; after the first call, no place behind those found before.
   __device__ Place Find(Mass target, bool by_mass) {
-    const float lowest = fmaxf(Add(row_.max, -kWidest / row_.scale), -FLT_MAX);
-    Bounds b = {.low = KeyOf(lowest), .high = KeyOf(row_.max) + 1, .mass = 0, .count = 0, .count_from_low = row_.vocab};
+    Bounds b = Whole();
+    FirstRound(target, by_mass, &b);
     for (int round = 0; b.high - b.low > 1; ++round) {
-      unsigned pivots[kPivots];
+      if (round > 0) {
+        unsigned pivots[kPivots];
 #pragma unroll
-      for (int j = 0; j < kPivots; ++j) pivots[j] = Pivot(b, j, round);
-      Descend(round == 0 ? first_ : Measure(b, pivots), pivots, target, by_mass, &b);
+        for (int j = 0; j < kPivots; ++j) pivots[j] = Pivot(b, j, round);
+        Descend(Measure(b, pivots), pivots, target, by_mass, &b);
+      }
       if (b.count_from_low <= kListed && !is_listed_) List(b.low);
       if (b.count_from_low - b.count <= kFew) FindAmongFew(target, by_mass, &b);
     }
     return {.key = b.low,
             .mass_above = b.mass,
             .rank = by_mass ? (target - b.mass) / row_.MassOf(ValueOf(b.low)) : target - static_cast<Mass>(b.count)};
+  }
+
+  // The place's id.  REQUIRES: Find() gave it.
+  __device__ int IdOf(const Place& place) const {
+    __shared__ int equal[kFew];
+    __shared__ int num_equal;
+    __shared__ int found;
+    if (is_listed_) {
+      __syncthreads();
+      if (threadIdx.x == 0) num_equal = 0;
+      __syncthreads();
+      for (int i = threadIdx.x; i < listed_->count; i += blockDim.x) {
+        if (KeyOf(listed_->of[i].x) != place.key) continue;
+        const int at = atomicAdd(&num_equal, 1);
+        if (at < kFew) equal[at] = listed_->of[i].id;
+      }
+      __syncthreads();
+      if (num_equal <= kFew) {
+        const int own = static_cast<int>(threadIdx.x);
+        int rank = 0;
+        for (int i = 0; own < num_equal && i < num_equal; ++i) rank += equal[i] < equal[own];
+        if (own < num_equal && static_cast<Mass>(rank) == place.rank) found = equal[own];
+        __syncthreads();
+        return found;
+      }
+    }
+    return FindById(row_, 0, row_.vocab, place.rank, [&](float x) { return Mass{KeyOf(x) == place.key}; });
   }
 
  private:
@@ -160,15 +249,26 @@ class RowOrder {
       if (mass > 0) fn(x, key, mass);
     };
     if (is_listed_) {
-      for (int i = threadIdx.x; i < listed_->count; i += blockDim.x) visit(listed_->x[i]);
+      for (int i = threadIdx.x; i < listed_->count; i += blockDim.x) visit(listed_->of[i].x);
     } else {
       row_.ForEach(0, row_.vocab, threadIdx.x, blockDim.x, [&](float x, int) { visit(x); });
     }
   }
 
-  // At first by value, where logits are spread evenly; then by key, which halves any interval.
+  __device__ Bounds Whole() const {
+    const float lowest = fmaxf(Add(row_.max, -kWidest / row_.scale), -FLT_MAX);
+    return {.low = KeyOf(lowest), .high = KeyOf(row_.max) + 1, .mass = 0, .count = 0, .count_from_low = row_.vocab};
+  }
+
+  __device__ void FirstRound(Mass target, bool by_mass, Bounds* b) const {
+    unsigned pivots[kPivots];
+#pragma unroll
+    for (int j = 0; j < kPivots; ++j) pivots[j] = min(max(KeyOf(FirstPivot(row_, j)), b->low), b->high);
+    Descend(first_, pivots, target, by_mass, b);
+  }
+
+  // After the first round: by value, where logits are spread evenly; then by key, which halves any interval.
   __device__ unsigned Pivot(const Bounds& b, int j, int round) const {
-    if (round == 0) return min(max(KeyOf(FirstPivot(row_, j)), b.low), b.high);
     if (round < 4) {
       const float part = static_cast<float>(j + 1) / (kPivots + 1);
       const float value = Add(Mul(ValueOf(b.low), 1.0f - part), Mul(ValueOf(b.high), part));
@@ -217,7 +317,9 @@ class RowOrder {
     __syncthreads();
     if (threadIdx.x == 0) listed_->count = 0;
     __syncthreads();
-    ForEachIn(low, ~0u, [&](float x, unsigned, Mass) { listed_->x[atomicAdd(&listed_->count, 1)] = x; });
+    row_.ForEach(0, row_.vocab, threadIdx.x, blockDim.x, [&](float x, int id) {
+      if (KeyOf(x) >= low && row_.MassOf(x) > 0) listed_->of[atomicAdd(&listed_->count, 1)] = {x, id};
+    });
     __syncthreads();
     is_listed_ = true;
   }
@@ -257,55 +359,9 @@ class RowOrder {
   }
 
   const SampleRow& row_;
-  const Sections& first_;
+  const Sections first_;
   Listed* listed_;
-  bool is_listed_ = false;
+  bool is_listed_;
 };
-
-// The id at which the running sum of measure(x), by rising id, first exceeds target.  REQUIRES: it does.
-template <class Fn>
-__device__ int FindById(const SampleRow& row, Mass target, const Fn& measure) {
-  __shared__ Mass of_warp[32];
-  __shared__ int found;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  int begin = 0, end = row.vocab;
-  // Each round leaves the part of one warp.
-  while (end - begin > 128) {
-    const int part = ((end - begin + warps - 1) / warps + 127) / 128 * 128;
-    Mass sum = 0;
-    row.ForEach(begin + warp * part, min(begin + (warp + 1) * part, end), lane, 32,
-                [&](float x, int) { sum += measure(x); });
-    sum = WarpSum(sum);
-    if (lane == 0) of_warp[warp] = sum;
-    __syncthreads();
-    int w = 0;
-    for (; w + 1 < warps && of_warp[w] <= target; ++w) target -= of_warp[w];
-    begin += w * part;
-    end = min(begin + part, end);
-    __syncthreads();
-  }
-  if (warp == 0) {
-    const int first = begin + 4 * lane;
-    const Pack<float, 4> x = LoadPack<4>(row.logits + first, end - first, row.aligned);
-    Mass upto[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      upto[i] = (i > 0 ? upto[i - 1] : 0) + (first + i < end ? measure(x.at[i]) : 0);
-    }
-    Mass before = upto[3];
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const Mass other = __shfl_up_sync(kAllLanes, before, distance);
-      if (lane >= distance) before += other;
-    }
-    before -= upto[3];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (before + (i > 0 ? upto[i - 1] : 0) <= target && target < before + upto[i]) found = first + i;
-    }
-  }
-  __syncthreads();
-  return found;
-}
 
 }  // namespace switchyard::ops::cuda

@@ -49,7 +49,7 @@ std::vector<int32_t> OnDevice(const TensorView& logits, const std::vector<Draw>&
   const DeviceArray<float> d_temperature(temperature), d_top_p(top_p), d_min_p(min_p);
   const DeviceArray<int32_t> d_top_k(top_k), d_slot(slot), token(n), last(std::vector<int32_t>(n, -77));
   const DeviceArray<uint32_t> d_random(random);
-  const CudaCallForTest call;
+  const CudaCallForTest call(int64_t{16} << 20);  // the rows of a call here leave 28 KiB each there
   const CudaSampleArgs args = {.logits = static_cast<const float*>(from.get()),
                                .n = n,
                                .vocab = logits.dim(1),
@@ -123,6 +123,25 @@ TEST_F(SamplingKernelsTest, WideNucleus) {
   }
   const Tensor logits = RandomMatrix(DType::kF32, static_cast<int64_t>(draws.size()), 10000, 3);
   EXPECT_EQ(OnDevice(logits.view(), draws), OnCpu(logits.view(), draws));
+}
+
+// Rows that many blocks share; equal logits lie in several blocks' parts.
+TEST_F(SamplingKernelsTest, LongRows) {
+  std::vector<Draw> draws;
+  for (double temperature : {0.0, 1.0, 0.05}) {
+    for (int32_t top_k : {0, 50}) {
+      for (double top_p : {1.0, 0.9}) {
+        for (double min_p : {0.0, 0.01}) draws.push_back(Make(temperature, top_k, top_p, min_p, 5 + draws.size()));
+      }
+    }
+  }
+  for (const bool ties : {false, true}) {
+    const Tensor logits = RandomMatrix(DType::kF32, static_cast<int64_t>(draws.size()), 40001, 8, 2.0);
+    for (int64_t r = 0; ties && r < logits.dim(0); ++r) {
+      for (int64_t c = 0; c < 40001; ++c) logits.view().row<float>(r)[c] = std::round(logits.view().row<float>(r)[c]);
+    }
+    EXPECT_EQ(OnDevice(logits.view(), draws), OnCpu(logits.view(), draws)) << ties;
+  }
 }
 
 TEST_F(SamplingKernelsTest, FarApartNumbers) {
