@@ -296,7 +296,6 @@ void BlockRunner::Fault(int error, const std::string& why) {
   fault_ = error;
   Fiber abandoned;
   abandoned.stack = current_->fiber->stack;
-  abandoned.sanitizer = current_->fiber->sanitizer;
   SwitchFiber(&abandoned, &main_);
   std::abort();
 }

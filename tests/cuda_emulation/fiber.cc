@@ -11,14 +11,10 @@
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
-#elif __has_feature(thread_sanitizer)
-#define __SANITIZE_THREAD__ 1
 #endif
 #endif
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
-#elif defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
 #endif
 
 namespace cuda_emulation {
@@ -123,9 +119,6 @@ Fiber* TakeFiber(void (*entry)()) {
     if (fiber == nullptr) fiber = NewFiber();
   }
   Prepare(fiber, entry);
-#if defined(__SANITIZE_THREAD__)
-  if (fiber->sanitizer == nullptr) fiber->sanitizer = __tsan_create_fiber(0);
-#endif
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(fiber->stack, kFiberStackBytes);
 #endif
@@ -137,13 +130,7 @@ void GiveBackFiber(Fiber* fiber) {
   pool.first = fiber;
 }
 
-void SwitchFiber(Fiber* from, Fiber* to) {
-#if defined(__SANITIZE_THREAD__)
-  if (from->stack == nullptr) from->sanitizer = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(to->sanitizer, 0);
-#endif
-  Jump(from, to);
-}
+void SwitchFiber(Fiber* from, Fiber* to) { Jump(from, to); }
 
 bool IsStackOverflow(const Fiber& fiber, const void* address) {
   const char* byte = static_cast<const char*>(address);

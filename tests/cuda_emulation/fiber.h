@@ -14,7 +14,6 @@ struct Fiber {
   void* stack_pointer = nullptr;  // where it continues
   char* stack = nullptr;          // [kFiberStackBytes]
   void* context = nullptr;        // of the portable version: its ucontext_t
-  void* sanitizer = nullptr;      // what ThreadSanitizer or AddressSanitizer keeps about it
   Fiber* next = nullptr;          // in the pool
 };
 
