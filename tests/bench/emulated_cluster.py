@@ -130,9 +130,9 @@ class Cluster:
                         # acknowledgement, which is no time that scales.
                         ["ip", "route", "replace", f"{NETWORK}0/24", "dev", "eth0", "initcwnd", "512", "initrwnd", "512",
                          "quickack", "1", "rto_min", "2s"]):
-            _run(*self._inside(host), *command)
+            _run(*self.inside(host), *command)
         self._shape([], f"port{host}", self.rate)
-        self._shape(self._inside(host), "eth0", self.rate)
+        self._shape(self.inside(host), "eth0", self.rate)
 
     def _shape(self, prefix, device, bits_per_second):
         # Packets as long as the burst stall HTB for tens of milliseconds; short ones are what the CPU has most work with.
@@ -163,14 +163,14 @@ class Cluster:
                       f"filter add dev {device} parent 1: protocol ip prio {2 + i} u32 match ip tos 0x{each.tos:x} 0xfc flowid 1:{10 + i}"]
         return lines
 
-    def _inside(self, host):
+    def inside(self, host):
         return ["nsenter", f"--net=/proc/{self.holders[host].pid}/ns/net"]
 
     def address(self, host):
         return f"{NETWORK}{host + 1}"
 
     def start(self, host, command, **popen):
-        return subprocess.Popen([*self._inside(host), *command], **popen)
+        return subprocess.Popen([*self.inside(host), *command], **popen)
 
     def run(self, command_of):
         """Runs command_of(host) on every host to its end; the share of the CPU that was idle meanwhile."""

@@ -16,15 +16,15 @@ WINDOW = 512
 PIECES = {"fit": 60, "held": 50}  # of each kind, at most
 
 
-def pieces(kind, which):
-    """Texts of one kind: every other file is held out."""
+def pieces(kind, which, most=None):
+    """Texts of one kind, so many at most: every other file is held out."""
     listed = subprocess.run(["git", "-C", str(report.ROOT), "ls-files", "-z", *KINDS[kind]], capture_output=True, text=True, check=True)
     files = sorted(path for path in listed.stdout.split("\0") if path)
     found = []
     for path in files[0 if which == "fit" else 1::2]:
         text = re.sub(r"[^\n\x20-\x7e]", "", (report.ROOT / path).read_text(errors="ignore"))
         found += [text[at:at + PIECE_CHARS] for at in range(0, min(len(text), 3 * PIECE_CHARS) - PIECE_CHARS // 2, PIECE_CHARS)]
-    return found[:PIECES[which]]
+    return found[:most or PIECES[which]]
 
 
 def traces(bin_dir, folder):

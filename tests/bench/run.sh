@@ -13,6 +13,7 @@ usage() {
   echo "  pairs   this build beside another (--before=ITS_BUILD_DIR): prefill, decode, two workers and training steps, in turns; the same answers"
   echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
   echo "  placement modes of expert placement on 4, 8 or 16 workers in network namespaces with shaped links (--trace=FILE --fit=FILE: routing of your own; --only PART…: a part of the table)"
+  echo "  serve_placement modes of expert placement on 8 real workers of one core each, in seconds that a gRPC client sees (--workers --batches --modes)"
   echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
   echo "  residency what a rebalance of experts moves and how balanced the next window is, beside EPLB (--trace=FILE: real routing)"
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
@@ -37,7 +38,7 @@ case "$name" in
   placement)
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard
     exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
-  peers|workers|larger_than_memory) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
+  peers|workers|larger_than_memory|serve_placement) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   pairs) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/pairs.py "$@" ;;
   training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
   train_slices) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B tests/bench/train_slices.py "$@" ;;

@@ -132,8 +132,10 @@ class Switchyard:
                 sums[labels] = sums.get(labels, 0) + value
         return sums
 
-    @staticmethod
-    def _series(url, name):
+    def _page(self, url):
         with urllib.request.urlopen(url, timeout=10) as answer:
-            text = answer.read().decode()
+            return answer.read().decode()
+
+    def _series(self, url, name):
+        text = self._page(url)
         return [(labels, float(value)) for labels, value in re.findall(rf"^{name}(?:{{([^}}]*)}})? (\S+)$", text, re.MULTILINE)]
