@@ -79,6 +79,10 @@ void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
   problems->Check(!config.experts.automatic() ||
                       (config.device == "cpu" && config.placement.mode == placement::PlacementMode::kStatic),
                   "--expert_memory=auto: is for CPUs and --placement=static; give a share or a size");
+  // A device keeps one table of homes for all layers, and migrations make them differ.
+  problems->Check(config.device == "cpu" || config.placement.mode != placement::PlacementMode::kAuto ||
+                      !config.placement.rebalances(),
+                  "--rebalance_steps: with --placement=auto is for CPUs, but --device=cuda");
   problems->Check(offload::CheckColdExperts(config.experts, config.device == "cpu", config.deterministic));
   problems->Check(placement::CheckPlacementSettings(config.placement));
   const offload::ExpertBudgetOptions defaults;
@@ -206,6 +210,8 @@ absl::Status ServerConfig::Finish() {
   problems.Check(rpc::IsLoopback(metrics_host) || insecure,
                  absl::StrCat("--metrics_host=", metrics_host, ": another address than loopback wants --insecure"));
   if (workers == 0) workers = local_workers;
+  const bool no_slots = placement.spare_slots == 0 && placement.replica_slots == 0;
+  if (placement.mode == placement::PlacementMode::kAuto && no_slots) placement.spare_slots = 1;
   problems.Check(workers >= 1,
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
   problems.Check(workers >= local_workers,

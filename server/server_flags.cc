@@ -101,13 +101,16 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
         return mode.ok() ? std::string() : absl::StrCat("must be one of ", placement::PlacementModeNames());
       },
       "expert placement: static = each expert on one worker; static+spare = static replicas, rows split evenly among "
-      "them; agreed = replicas follow the traffic, all workers decide alike after each gate; central = the policy of "
+      "them; agreed = replicas follow the traffic, all workers decide alike after each gate; auto = agreed without "
+      "predictions, in those steps in which trials have shown that it is faster, else rows go to the workers that "
+      "their experts belong to; central = the policy of "
       "the paper Lina; no_estimate, no_finetune = central without one of its parts. Answers do not change");
   set->Add("spare_slots", &placement->spare_slots,
-           "with --placement other than static: slots for expert replicas on each worker, per layer");
-  set->Add("rebalance_steps", &placement->rebalance_steps,
-           "with --placement=static+spare or agreed: steps between plans of the background load balancer, which moves "
-           "experts where that pays; 0 = never");
+           "with --placement other than static: slots for expert replicas on each worker, per layer; 0 with auto = 1");
+  set->Add(
+      "rebalance_steps", &placement->rebalance_steps,
+      "with --placement=static+spare, agreed or auto: steps between plans of the background load balancer, which moves "
+      "experts where that pays; 0 = never");
   set->Add("replica_slots", &placement->replica_slots,
            "with --rebalance_steps: experts per layer that each worker may hold in addition to its own and those in "
            "--spare_slots");

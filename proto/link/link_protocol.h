@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 10: a worker's progress names epoch and phase.
-inline constexpr int kProtocolVersion = 11;
+// 12: a plan says whether its layers decide where rows go.
+inline constexpr int kProtocolVersion = 12;
 
 }  // namespace switchyard::link

@@ -49,13 +49,13 @@ constexpr auto TransferFields() {
 constexpr auto HeadFields() {
   using M = v1::StepPlan;
   using S = batching::StepPlan;
-  return FieldTable(Field(&M::step, &M::set_step, &S::step),
-                    Field(&M::group_epoch, &M::set_group_epoch, &S::group_epoch),
-                    Field(&M::placement_epoch, &M::set_placement_epoch, &S::placement_epoch),
-                    Field(&M::exchange_version, &M::set_exchange_version, &S::exchange_version),
-                    Field(&M::micro_batches, &M::set_micro_batches, &S::micro_batches),
-                    Field(&M::rank_rows, &M::mutable_rank_rows, &S::rank_rows),
-                    Field(&M::train_slice_ms, &M::set_train_slice_ms, &S::train_slice_ms));
+  return FieldTable(
+      Field(&M::step, &M::set_step, &S::step), Field(&M::group_epoch, &M::set_group_epoch, &S::group_epoch),
+      Field(&M::placement_epoch, &M::set_placement_epoch, &S::placement_epoch),
+      Field(&M::exchange_version, &M::set_exchange_version, &S::exchange_version),
+      Field(&M::micro_batches, &M::set_micro_batches, &S::micro_batches),
+      Field(&M::rank_rows, &M::mutable_rank_rows, &S::rank_rows), Field(&M::decides, &M::set_decides, &S::decides),
+      Field(&M::train_slice_ms, &M::set_train_slice_ms, &S::train_slice_ms));
 }
 
 v1::StepItem ItemToProto(const batching::StepItem& item) {

@@ -94,6 +94,8 @@ struct StepPlan {
   int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
   std::vector<RowTransfer> transfers;         // the last rows of `from`, in this order; no rank gives away and borrows
   std::vector<int32_t> rank_rows;             // [R] rows that each rank computes, after transfers; empty: not known
+  // Whether layers with replicas decide, after their gates, where rows go; else rows go to their experts' homes.
+  bool decides = true;
   // How long workers that also train may, at most until the next plan.  Such a plan has no step and no result.
   int32_t train_slice_ms = 0;
   std::vector<RankPlan> ranks;  // [R]

@@ -1,6 +1,7 @@
 #include "scheduler/offload/expert_budget.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -25,9 +26,11 @@ absl::Status CheckExpertBudget(const ExpertBudgetOptions& options) {
   if (const absl::Status status = ParseExpertPolicy(options.policy).status(); !status.ok()) {
     problems.push_back(absl::StrCat("--expert_policy=", options.policy, ": ", status.message()));
   }
-  if (!(options.copy_bytes_per_second >= 0) || std::isinf(options.copy_bytes_per_second)) {
-    problems.push_back(absl::StrCat("--expert_copy_bytes_per_second=", options.copy_bytes_per_second,
-                                    ": must not be negative or endless"));
+  for (const auto& [name, value] : {std::pair{"expert_copy_bytes_per_second", options.copy_bytes_per_second},
+                                    {"expert_weights_us", options.weights_us},
+                                    {"expert_row_us", options.row_us}}) {
+    if (value >= 0 && !std::isinf(value)) continue;
+    problems.push_back(absl::StrCat("--", name, "=", value, ": must not be negative or endless"));
   }
   if (options.cold != "copy" && options.cold != "host")
     problems.push_back(absl::StrCat("--cold_experts=", options.cold, ": must be copy or host"));
@@ -95,6 +98,15 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
   flags
       ->Add("expert_copy_bytes_per_second", &options->copy_bytes_per_second,
             "for tests and benchmarks: experts come no faster than over a link of this rate; 0 = as fast as they can")
+      .Mark(marks);
+  flags
+      ->Add("expert_weights_us", &options->weights_us,
+            "for benchmarks, on CPUs: an expert's products take at least these microseconds, as on a machine that "
+            "needs so long to read its weights")
+      .Mark(marks);
+  flags
+      ->Add("expert_row_us", &options->row_us,
+            "for benchmarks, on CPUs: an expert's products take at least so many microseconds for each of its rows")
       .Mark(marks);
 }
 

@@ -18,8 +18,10 @@ struct ExpertBudgetOptions {
   std::string policy = "auto";       // or lru
   std::string file_dir = {};         // of the file with all experts; empty: chosen (rank_expert_file.h)
   double copy_bytes_per_second = 0;  // > 0: an emulated link
-  std::string cold = "copy";         // or host: a GPU's experts in no slot may also run where their weights are
-  std::string sharing = "never";     // or auto: whether a machine's CPU workers compute from one mapped file
+  // > 0: an emulated machine: microseconds to read an expert's weights, and of a row's products (ExpertCost).
+  double weights_us = 0, row_us = 0;
+  std::string cold = "copy";      // or host: a GPU's experts in no slot may also run where their weights are
+  std::string sharing = "never";  // or auto: whether a machine's CPU workers compute from one mapped file
   bool may_share() const { return sharing == "auto" && empty(); }
   bool cold_on_host() const { return cold == "host"; }
   bool empty() const { return budget.empty(); }

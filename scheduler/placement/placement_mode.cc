@@ -8,8 +8,8 @@
 namespace switchyard::placement {
 namespace {
 
-constexpr std::array<absl::string_view, 8> kModeNames = {"static", "static+spare", "central",     "agreed",
-                                                         "oracle", "ideal",        "no_estimate", "no_finetune"};
+constexpr std::array<absl::string_view, 9> kModeNames = {"static", "static+spare", "central",     "agreed", "oracle",
+                                                         "ideal",  "no_estimate",  "no_finetune", "auto"};
 
 }  // namespace
 

@@ -16,7 +16,9 @@ void CheckRange(absl::string_view flag, int64_t value, int64_t most, std::vector
 }
 
 // Whether the background balancer may change its placement: residents stay, and rows are split over all replicas.
-bool HasResidents(PlacementMode mode) { return mode == PlacementMode::kStaticSpare || mode == PlacementMode::kAgreed; }
+bool HasResidents(PlacementMode mode) {
+  return mode == PlacementMode::kStaticSpare || mode == PlacementMode::kAgreed || mode == PlacementMode::kAuto;
+}
 
 }  // namespace
 
@@ -38,7 +40,7 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings) {
   }
   if (settings.rebalances() && !HasResidents(settings.mode)) {
     problems.push_back(absl::StrCat("--rebalance_steps=", settings.rebalance_steps,
-                                    ": is for --placement=static+spare and agreed, not for ", mode));
+                                    ": is for --placement=static+spare, agreed and auto, not for ", mode));
   }
   if (settings.replica_slots > 0 && !settings.rebalances()) {
     problems.push_back(

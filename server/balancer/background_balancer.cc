@@ -113,7 +113,9 @@ void BackgroundBalancer::StepDone(int64_t step, const popularity::ExpertLoadStat
   ++steps_since_costs_;
   if (settings_.rebalances() && ++steps_since_plan_ >= settings_.rebalance_steps && idle())
     StartPlan(load_stats, meter);
-  if (settings_.mode == placement::PlacementMode::kAgreed && idle()) ReportCosts(meter, now);
+  const bool prices =
+      settings_.mode == placement::PlacementMode::kAgreed || settings_.mode == placement::PlacementMode::kAuto;
+  if (prices && idle()) ReportCosts(meter, now);
 }
 
 void BackgroundBalancer::ReportCosts(PlacementCostMonitor* meter, absl::Time now) {

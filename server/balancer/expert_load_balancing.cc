@@ -1,6 +1,7 @@
 #include "server/balancer/expert_load_balancing.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,15 +56,37 @@ void ExpertLoadBalancing::GroupUp(int world, const fleet::WorkerInfo& first) {
                         kHalveLoadStatsAfterTokens);
   }
   residency_.GroupUp();
+  trial_ = {};  // other workers may be faster
+  reported_deciding_ = 0;
   reports_.assign(static_cast<size_t>(world), {});
 }
 
 void ExpertLoadBalancing::GroupDown(const std::string& reason, absl::Time now) {
   reports_.clear();
+  sent_.clear();
   residency_.GroupDown(reason, now);
 }
 
-void ExpertLoadBalancing::StepDone(const batching::StepResult& result) {
+void ExpertLoadBalancing::PlaceStep(batching::StepPlan* plan, absl::Time now) {
+  plan->placement_epoch = residency_.placement_epoch();
+  if (config_->placement.mode != placement::PlacementMode::kAuto || plan->rank_rows.empty()) return;
+  placement::TrialStep step;
+  step.rows = std::accumulate(plan->rank_rows.begin(), plan->rank_rows.end(), int64_t{0});
+  for (const batching::RankPlan& rank : plan->ranks) {
+    step.prompts = step.prompts || std::any_of(rank.items.begin(), rank.items.end(),
+                                               [](const batching::StepItem& item) { return item.num_query > 1; });
+  }
+  plan->decides = trial_.Next(step);
+  sent_[plan->step] = {.step = step, .decides = plan->decides, .at = now};
+}
+
+void ExpertLoadBalancing::StepDone(const batching::StepResult& result, absl::Time now) {
+  if (const auto it = sent_.find(result.step); it != sent_.end()) {
+    // One that was sent while another ran began when that ended.
+    trial_.Done(it->second.step, it->second.decides, absl::ToDoubleSeconds(now - std::max(it->second.at, last_done_)));
+    sent_.erase(it);
+  }
+  last_done_ = now;
   if (!load_stats_.has_value()) return;
   if (const absl::Status status = Count(result); !status.ok()) LogWarn("step ", result.step, ": ", status.message());
   const absl::Time start = MonotonicNow();
@@ -120,6 +143,9 @@ void ExpertLoadBalancing::ReportMetrics() {
   metrics_->moved_experts->Increment(static_cast<double>(view.copies - reported_.copies));
   metrics_->moved_expert_bytes->Increment(static_cast<double>(view.bytes - reported_.bytes));
   metrics_->placement_epoch->Set(static_cast<double>(view.epoch));
+  metrics_->placement_gained_seconds->Set(trial_.gained_seconds());
+  metrics_->deciding_steps->Increment(static_cast<double>(trial_.steps(true) - reported_deciding_));
+  reported_deciding_ = trial_.steps(true);
   reported_ = view;
 }
 

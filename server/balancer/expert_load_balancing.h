@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/placement/per_step/step_trial.h"
 #include "scheduler/popularity/expert_load_stats.h"
 #include "server/balancer/background_balancer.h"
 #include "server/balancer/pending_migration.h"
@@ -31,8 +33,10 @@ class ExpertLoadBalancing final : private BackgroundBalancer::Host {
   placement::GroupPlacement Begin(const std::vector<fleet::WorkerInfo>& workers);
   void GroupUp(int world, const fleet::WorkerInfo& first);
   void GroupDown(const std::string& reason, absl::Time now);
+  // A plan is about to be sent: sets its placement epoch, and whether its layers decide where rows go.
+  void PlaceStep(batching::StepPlan* plan, absl::Time now);
   // Counts a finished step's rows, and starts a plan when one is due.
-  void StepDone(const batching::StepResult& result);
+  void StepDone(const batching::StepResult& result, absl::Time now);
   void Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now);
 
   BackgroundBalancer& residency() { return residency_; }
@@ -56,6 +60,15 @@ class ExpertLoadBalancing final : private BackgroundBalancer::Host {
   std::optional<popularity::ExpertLoadStats> load_stats_;  // set from the first group on, for models with experts
   std::optional<PlacementCostMonitor> meter_;              // set when the first group forms, for models with experts
   BackgroundBalancer residency_;
+  placement::StepTrial trial_;  // of --placement=auto
+  struct Sent {
+    placement::TrialStep step;
+    bool decides = false;
+    absl::Time at;
+  };
+  std::map<int64_t, Sent> sent_;  // by step, those under way, of --placement=auto
+  absl::Time last_done_ = absl::InfinitePast();
+  int64_t reported_deciding_ = 0;           // steps that metrics show
   std::vector<ReceivedReport> reports_;     // [R] of the current group
   ResidencyView reported_;                  // the view that metrics show
   std::unique_ptr<PlannerThread> planner_;  // null before the first plan; last, since it posts until it is destroyed

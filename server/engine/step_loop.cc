@@ -68,7 +68,7 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
     if (!plan) break;
     sent_[plan->step] = now;
     parts_.slices->End(now);
-    plan->placement_epoch = parts_.experts->residency().placement_epoch();
+    parts_.experts->PlaceStep(&*plan, now);
     Dump(dump_directory_, "plan", *plan);
     parts_.group->workers().Execute(*plan, now);
     parts_.experts->residency().StepPlanned(plan->step, now);
@@ -149,7 +149,7 @@ void StepLoop::OnStepDone(const batching::StepResult& result) {
     return;
   }
   ObserveStep(result, now);
-  parts_.experts->StepDone(result);
+  parts_.experts->StepDone(result, now);
   Dump(dump_directory_, "result", result);
   // Plans are sent first, so that workers do not wait for detokenization.
   PlanAll(now, &events);

@@ -93,6 +93,8 @@ class ServerMetrics {
   prometheus::Counter* moved_experts = nullptr;
   prometheus::Counter* moved_expert_bytes = nullptr;
   prometheus::Gauge* placement_epoch = nullptr;
+  prometheus::Gauge* placement_gained_seconds = nullptr;
+  prometheus::Counter* deciding_steps = nullptr;
   prometheus::Histogram* placement_seconds = nullptr;  // of the engine, after a step
   // --- the group ---
   prometheus::Gauge* ready = nullptr;

@@ -65,6 +65,8 @@ const Families& ServerFamilies() {
       {"switchyard_moved_experts_total", {"counter", kOurs, ""}},
       {"switchyard_moved_expert_bytes_total", {"counter", kOurs, ""}},
       {"switchyard_placement_epoch", {"gauge", kOurs, ""}},
+      {"switchyard_placement_gained_seconds", {"gauge", kOurs, ""}},
+      {"switchyard_deciding_steps_total", {"counter", kOurs, ""}},
       {"switchyard_placement_seconds", {"histogram", kOurs, kPlacement}},
       {"switchyard_rows_lent_total", {"counter", kOurs, ""}},
       {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},

@@ -33,6 +33,7 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
            // A copy of 22 ms, which a few rows never pay.
            {2, false, {"--placement=agreed", "--spare_slots=2", "--expert_copy_bytes_per_second=5e6"}},
            {2, false, {"--placement=static+spare", "--spare_slots=1"}},
+           {2, std::nullopt, {"--placement=auto"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1", "--expert_copy_bytes_per_second=2e8"}},
            // Predictions for a few rows are often wrong, and the paper's policy then moves experts.

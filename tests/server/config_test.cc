@@ -254,9 +254,24 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   EXPECT_EQ(std::string(config_.Finish().message()),
             "--expert_policy=best: must be auto or lru\n"
             "--expert_copy_bytes_per_second=-1: must not be negative or endless");
+  config_.experts = {.weights_us = -1, .row_us = std::numeric_limits<double>::infinity()};
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_weights_us=-1: must not be negative or endless\n"
+            "--expert_row_us=inf: must not be negative or endless");
   config_.experts = {};
   config_.experts.copy_bytes_per_second = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("must not be negative"));
+}
+
+TEST_F(ConfigTest, PlacementAutoHasASpareSlot) {
+  config_.placement = {.mode = placement::PlacementMode::kAuto};
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  EXPECT_EQ(config_.placement.spare_slots, 1);
+  config_.placement = {.mode = placement::PlacementMode::kAuto, .replica_slots = 1, .rebalance_steps = 9};
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  EXPECT_EQ(config_.placement.spare_slots, 0);
+  config_.placement = {.mode = placement::PlacementMode::kAuto, .spare_slots = -1};
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("--spare_slots=-1: must be within [0, 64]"));
 }
 
 TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {

@@ -356,6 +356,7 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
   options.graphs = uses_graphs() && placement_ == nullptr;
+  options.pace = {.weights_seconds = 1e-6 * options_.experts.weights_us, .row_seconds = 1e-6 * options_.experts.row_us};
   // The cache takes what is left.
   RETURN_IF_ERROR(MakeLoadPredictor(settings));
   if (!options_.device.is_cpu()) {

@@ -127,6 +127,7 @@ absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape
   RETURN_IF_ERROR(Validate(shape));
   switch (shape.mode) {
     case PlacementMode::kAgreed:
+    case PlacementMode::kAuto:
     case PlacementMode::kOracle:
       return std::make_unique<AgreedPolicy>(std::move(shape));
     case PlacementMode::kCentral:

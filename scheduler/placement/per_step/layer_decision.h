@@ -85,8 +85,8 @@ class PlacementPolicy {
   absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyMigration& migration);
 
   const PolicyShape& shape() const { return shape_; }
-  // Before the first decision: what the slots hold when the epoch begins.  static+spare, agreed and oracle begin with
-  // replicas spread evenly, the others with the residents alone.
+  // Before the first decision: what the slots hold when the epoch begins.  static+spare, agreed, auto and oracle begin
+  // with replicas spread evenly, the others with the residents alone.
   const SlotTable& table(int layer) const { return tables_[layer]; }
   // Mean total-variation distance, in 1 / kRow, that estimates of this layer had lately; kRow / 4 before the first.
   int64_t error(int layer) const { return errors_[layer]; }

@@ -32,9 +32,11 @@ batching::SamplingParams Sampling() {
 
 batching::StepPlan Plan() {
   batching::StepPlan out;
-  auto& [step, group_epoch, placement_epoch, exchange, micro_batches, transfers, rank_rows, slice, ranks] = out;
+  auto& [step, group_epoch, placement_epoch, exchange, micro_batches, transfers, rank_rows, decides, slice, ranks] =
+      out;
   test::Distinct values;
   values.Fill(step, group_epoch, placement_epoch, exchange, micro_batches, rank_rows, slice);
+  EXPECT_TRUE(decides);
   step += int64_t{1} << 40;
   for (auto& [from, to, rows] : (transfers.resize(2), transfers)) values.Fill(from, to, rows);
   ranks.resize(2);

@@ -64,7 +64,7 @@ TEST(PhaseTwoTest, AnEvenSplitAsksForNothing) {
 
 TEST(PlacementModeTest, NamesGoThereAndBack) {
   for (const char* name :
-       {"static", "static+spare", "central", "agreed", "oracle", "ideal", "no_estimate", "no_finetune"}) {
+       {"static", "static+spare", "central", "agreed", "oracle", "ideal", "no_estimate", "no_finetune", "auto"}) {
     const absl::StatusOr<PlacementMode> mode = ParsePlacementMode(name);
     ASSERT_TRUE(mode.ok());
     EXPECT_EQ(NameOf(*mode), name);

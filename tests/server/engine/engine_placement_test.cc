@@ -240,5 +240,30 @@ TEST_F(EnginePlacementTest, OneAtATimeAndNoLongerThanTheGroup) {
   EXPECT_EQ(late.Reason(), "DRAINING");
 }
 
+// Both ways take turns; then steps go the way that is faster.
+TEST_F(EnginePlacementTest, AutoTriesWhetherDecidingIsFaster) {
+  config.placement = {.mode = placement::PlacementMode::kAuto, .spare_slots = 1};
+  config.batching.max_in_flight = 1;  // the fake worker runs a step when it is sent
+  on_connect = [](ScriptedWorker* worker) {
+    worker->script.expert_counts = {400, 2, 2, 2};
+    worker->script.undecided_ms = 20;
+  };
+  StartTwo();
+  Generate("a", 41);  // a prompt's step and 40 others
+  EXPECT_GE(workers[0]->decided, 5 + 25);
+  EXPECT_GE(workers[0]->undecided, 1 + 5);
+  EXPECT_EQ(workers[0]->decided, workers[1]->decided) << "all ranks are told alike";
+  AwaitTick(MonotonicNow());
+  AwaitTick(MonotonicNow());
+  EXPECT_EQ(workers[0]->decided, metrics->deciding_steps->Value());
+  EXPECT_GT(metrics->placement_gained_seconds->Value(), 0);
+}
+
+TEST_F(EnginePlacementTest, OtherModesDecideInEachStep) {
+  StartTwo();
+  Generate("a", 8);
+  EXPECT_EQ(workers[0]->undecided, 0);
+}
+
 }  // namespace
 }  // namespace switchyard::server

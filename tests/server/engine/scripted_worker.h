@@ -21,6 +21,7 @@ class ScriptedWorker final : public WorkerClient {
   // The script.  Change it on the engine's thread, or before the worker is connected.
   struct Script {
     int32_t num_blocks = 100;
+    int undecided_ms = 0;                // what steps take longer whose plans do not decide
     std::vector<int64_t> expert_counts;  // [L * E] that every step counts, of prompts
     bool counts_items = false;           // every step counts its own rows, all of expert 0, and those of decodes apart
     std::vector<int64_t> layer_rows;     // rows of each layer that every step computes here; none: all of one layer
@@ -28,6 +29,8 @@ class ScriptedWorker final : public WorkerClient {
     std::string cannot_prepare;          // and with what; empty: it has what arrives
     std::string profile;                 // answered, four bytes at a time, when asked for; empty: nothing
   };
+
+  std::atomic<int> decided = 0, undecided = 0;  // plans, by whether their layers decide
 
   ScriptedWorker(WorkerId id, LinkEvents* engine, Script its_script)
       : script(std::move(its_script)), id_(id), engine_(engine) {}
@@ -43,6 +46,8 @@ class ScriptedWorker final : public WorkerClient {
       return;
     }
     if (const int ms = step_ms_; ms > 0) absl::SleepFor(absl::Milliseconds(ms));
+    if (!plan.decides) absl::SleepFor(absl::Milliseconds(script.undecided_ms));
+    ++(plan.decides ? decided : undecided);
     batching::RankResult result;
     result.expert_counts = script.expert_counts;
     if (script.counts_items) CountItems(plan.ranks[rank].items, &result);

@@ -34,11 +34,13 @@ class UnsteadyCommunicator : public comm::Communicator {
         faults_(faults),
         random_(inner->rank()) {}
 
+  int64_t num_gathers = 0;
+
   void Abort(absl::string_view reason) override { inner_->Abort(reason); }
   absl::Status status() const override { return inner_->status(); }
   comm::WorkOr StartExchange(Exchange exchange) override {
     if (faults_.delays) absl::SleepFor(absl::Microseconds(random_() % 200));
-    const bool corrupt = exchange.key.op == comm::CommOp::kAllGather && gathers_++ == faults_.corrupt_gather;
+    const bool corrupt = exchange.key.op == comm::CommOp::kAllGather && num_gathers++ == faults_.corrupt_gather;
     ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, inner_->StartExchange(std::move(exchange)));
     if (!corrupt) return work;
     return std::make_unique<CorruptWork>(std::move(work), faults_.corrupt_byte);
@@ -63,7 +65,6 @@ class UnsteadyCommunicator : public comm::Communicator {
   Communicator* const inner_;
   const CommFaults faults_;
   std::mt19937 random_;
-  int64_t gathers_ = 0;
 };
 
 // Says of the next layer what this one's rows chose, with some of it moved elsewhere.
@@ -107,7 +108,8 @@ absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerS
     }
     *epoch = number;
   }
-  return balancer->BeginStep({step, *epoch});
+  const bool decides = !run.every_other_step || step % 2 == 1;
+  return balancer->BeginStep({.step = step, .placement_epoch = *epoch, .decides = decides});
 }
 
 std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
@@ -149,6 +151,7 @@ GroupResult DecidedGroup::Run(const GroupRun& run) const {
   result.counters.resize(world);
   result.stores.resize(world);
   result.epochs.resize(world);
+  result.gathers.resize(world);
   result.placements.resize(world);
   result.origins.resize(world);
   auto ranks = MakeGroup(run.backend, world);
@@ -156,7 +159,9 @@ GroupResult DecidedGroup::Run(const GroupRun& run) const {
     CommFaults faults = {.delays = run.delays};
     if (comm->rank() == world - 1 && run.faults.corrupt_gather >= 0) faults = run.faults;
     UnsteadyCommunicator unsteady(comm, faults);
-    return RunRank(run, &unsteady, &result);
+    const absl::Status status = RunRank(run, &unsteady, &result);
+    result.gathers[static_cast<size_t>(comm->rank())] = unsteady.num_gathers;
+    return status;
   });
   return result;
 }

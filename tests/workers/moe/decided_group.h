@@ -39,6 +39,7 @@ struct GroupRun {
   std::vector<int64_t> rank_rows = {kPlacedRows};
   bool forecasts = true;
   bool delays = false;
+  bool every_other_step = false;  // only those of odd numbers decide
   int micro_batches = 1;
   std::vector<MigrationAt> migrations = {};
   CommFaults faults = {};               // of the last rank
@@ -53,6 +54,7 @@ struct GroupResult {
   std::vector<moe::ExpertHostCounters> counters;              // [R]
   std::vector<moe::ExpertStoreCounters> stores;               // [R] of a budget
   std::vector<int64_t> epochs;                                // [R]
+  std::vector<int64_t> gathers;                               // [R] that were begun
   std::vector<std::vector<placement::Placement>> placements;  // [R][L] at the end
   std::vector<std::array<int, placement::kNumSlotOrigins>>
       origins;  // [R] experts in slots at the end, by who put them there

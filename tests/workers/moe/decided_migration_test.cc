@@ -35,12 +35,13 @@ TEST(PerStepBalancerMigrationTest, ResidentsChangeUnderSteps) {
       {.prepared = 5, .committed = 7, .migration = {{copy(0, 0, 3)}, {release(0, 0, 0)}}}};
   for (const placement::PlacementMode mode :
        {placement::PlacementMode::kAgreed, placement::PlacementMode::kStaticSpare}) {
-    for (const int run : {0, 1, 2, 3}) {
+    for (const int run : {0, 1, 2, 3, 4, 5}) {
       const test::GroupResult result = group.Run({.mode = mode,
                                                   .rank_rows = test::RowsOf(4),
                                                   .delays = run % 2 == 1,
+                                                  .every_other_step = run >= 4,
                                                   .migrations = migrations,
-                                                  .budget_percent = run < 2 ? 0 : 40});
+                                                  .budget_percent = run == 2 || run == 3 || run == 5 ? 40 : 0});
       for (const absl::Status& status : result.statuses) ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(result.residual == expected);
       for (int rank = 0; rank < 4; ++rank) {

@@ -181,6 +181,34 @@ TEST_P(MoeLayerTest, OneExpertTakesAll) {
   EXPECT_THAT(spread->stats[1].layer_rows, testing::ElementsAre(0));
 }
 
+// As on a machine that reads an expert's weights in 20 ms, or computes a row in 2.
+TEST(MoePaceTest, ExpertsTakeAtLeastSoLong) {
+  const test::MoeShape shape{.num_experts = 6, .top_k = 1};
+  test::MoeTestModel model(shape);
+  model.FavourExpert(4);
+  const Tensor x = model.RandomRows(30, 7);
+  const Tensor residual = model.RandomResidual(30, 8);
+  const auto alone = test::RunMoe(model, Alone(shape, 30), x, residual);
+  ASSERT_TRUE(alone.ok());
+  for (const int64_t first : {0, 25}) {
+    const auto paced = test::RunMoe(model,
+                                    {.layout = ExpertLayout::Contiguous(6, 3),
+                                     .rank_rows = {30 - first, first, 0},
+                                     .pace = {.weights_seconds = 0.02, .row_seconds = 0.002}},
+                                    x, residual, 2);
+    ASSERT_TRUE(paced.ok());
+    EXPECT_GE(paced->stats[2].expert_seconds, 2 * 30 * 0.002);
+  }
+  const auto few = test::RunMoe(model,
+                                {.layout = ExpertLayout::Contiguous(6, 1),
+                                 .rank_rows = {3},
+                                 .pace = {.weights_seconds = 0.02, .row_seconds = 0.002}},
+                                x.view().Rows(0, 3), residual.view().Rows(0, 3));
+  ASSERT_TRUE(few.ok());
+  EXPECT_GE(few->stats[0].expert_seconds, 0.02);
+  EXPECT_EQ(few->residual, alone->residual.substr(0, few->residual.size()));
+}
+
 TEST_P(MoeLayerTest, ATokenTravelsOncePerRank) {
   const test::MoeShape shape{.num_experts = 8, .top_k = 8};  // every token wants every expert
   const test::MoeTestModel model(shape);

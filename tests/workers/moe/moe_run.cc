@@ -136,6 +136,7 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, comm::Comm
                                   .deadline = Soon(),
                                   .stats = &result->stats[rank],
                                   .balancer = balancer.get(),
+                                  .pace = run.pace,
                                   .exchange = ModeOf(run.exchange),
                                   .max_rows = run.max_rows()},
                                  {.expert_counts = counts.view().Rows(i, 1).Reshape({experts})}, layer, mine,

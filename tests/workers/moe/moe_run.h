@@ -41,7 +41,8 @@ struct MoeRun {
   // >= 0: experts in no slot may run on the host.  The cost model says that a copy takes this many seconds, and an
   // expert's rows on the host one second.
   double cold_price = -1;
-  int64_t max_rows() const;  // a little more than any rank has, so that bounds are never the counts
+  placement::ExpertCost pace = {};  // of MoeContext
+  int64_t max_rows() const;         // a little more than any rank has, so that bounds are never the counts
 };
 
 struct MoeResult {

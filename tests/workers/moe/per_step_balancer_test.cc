@@ -153,6 +153,34 @@ TEST(PerStepBalancerTest, ReportsWhatItsExpertsWillGet) {
   }
 }
 
+// Rows of a step that decides nothing go to their experts' homes, with nothing gathered; the next decision goes on
+// where the last one ended.
+TEST(PerStepBalancerTest, StepsThatDecideNothing) {
+  const test::DecidedGroup group;
+  for (const placement::PlacementMode mode :
+       {placement::PlacementMode::kAuto, placement::PlacementMode::kAgreed, placement::PlacementMode::kStaticSpare}) {
+    test::GroupRun run = {.mode = mode, .rank_rows = test::RowsOf(4)};
+    const test::GroupResult all = group.Run(run);
+    run.every_other_step = true;
+    const test::GroupResult half = group.Run(run);
+    for (const absl::Status& status : half.statuses) ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(half.residual == group.Expected());
+    EXPECT_EQ(all.gathers[0], kPlacedSteps * kPlacedLayers);
+    EXPECT_EQ(half.gathers[0], kPlacedSteps * kPlacedLayers / 2);
+    // Their rows are where the contiguous placement has them, which is not where the others' are.
+    EXPECT_NE(half.stats[0].expert_rows, all.stats[0].expert_rows);
+  }
+}
+
+TEST(PerStepBalancerTest, WithoutHomesEveryStepDecides) {
+  auto balancer = PerStepBalancer::Create(
+      {.shape = {.mode = placement::PlacementMode::kCentral, .residents = {placement::ContiguousPlacement(4, 2, 1)}}});
+  ASSERT_TRUE(balancer.ok()) << balancer.status();
+  EXPECT_TRUE((*balancer)->BeginStep({.step = 1}).ok());
+  const absl::Status status = (*balancer)->BeginStep({.step = 2, .decides = false});
+  EXPECT_EQ(status.message(), "plan: step 2 decides nothing, but under --placement=central experts have no homes");
+}
+
 TEST(PerStepBalancerTest, WhatChangesAnswersOrLooksAheadIsForBenchmarks) {
   for (const placement::PlacementMode mode : {placement::PlacementMode::kOracle, placement::PlacementMode::kIdeal}) {
     const absl::Status status =

@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
                              .context = options.context,
                              .max_rows = options.max_rows};
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, std::move(cache), limits));
+  runner->pace_ = options.pace;
   if (device_steps == nullptr) return runner;
   runner->records_steps_ = options.graphs;
   runner->device_steps_ = std::move(device_steps);
@@ -130,7 +131,8 @@ moe::MoeContext ModelRunner::ContextOf(absl::Time deadline, moe::MoeStats* stats
           .deadline = deadline,
           .stats = stats,
           .balancer = guides_.balancer,
-          .load_predictor = guides_.load_predictor};
+          .load_predictor = guides_.load_predictor,
+          .pace = pace_};
 }
 
 absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, Started* step) {
@@ -187,8 +189,10 @@ void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) 
 
 absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
   if (guides_.balancer != nullptr)
-    RETURN_IF_ERROR(guides_.balancer->BeginStep(
-        {.step = plan.step, .placement_epoch = plan.placement_epoch, .rank_rows = plan.rank_rows}));
+    RETURN_IF_ERROR(guides_.balancer->BeginStep({.step = plan.step,
+                                                 .placement_epoch = plan.placement_epoch,
+                                                 .rank_rows = plan.rank_rows,
+                                                 .decides = plan.decides}));
   if (guides_.load_predictor == nullptr) return absl::OkStatus();
   // Compares positions, as borrowed rows have no sequence here.
   const std::vector<int32_t>& at = batch_.rope_rows;

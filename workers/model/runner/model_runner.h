@@ -47,6 +47,7 @@ struct RunnerOptions {
   int64_t context = 0;       // positions that a sequence may have, at most model->max_positions()
   // On a device: record and replay steps of decodes.  Not with guides, nor with an ExpertWeightProvider.
   bool graphs = true;
+  placement::ExpertCost pace = {};  // of MoeContext
 };
 
 // The objects that decide over a group's layers beside its layout.  Borrowed; may be null.
@@ -165,6 +166,7 @@ class ModelRunner {
   const moe::ExpertLayout* layout_ = nullptr;
   LayerGuides guides_;
   std::vector<uint8_t> text_begins_;  // [T] of the step's batch, for the load predictor
+  placement::ExpertCost pace_;
   pipeline::MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
 

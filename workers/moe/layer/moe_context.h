@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "scheduler/pipeline/moe_schedule.h"
+#include "scheduler/placement/expert_cost.h"
 #include "scheduler/placement/per_step/layer_decision.h"
 #include "workers/comm/core/call_tag.h"
 #include "workers/comm/core/communicator.h"
@@ -46,6 +47,8 @@ struct MoeContext {
   // gates its rows in parts.
   LayerLoadPredictor* load_predictor = nullptr;
   AllToAllWatch* watch = nullptr;  // observes the layers' all-to-alls; may be null
+  // On the CPU: experts' products take at least so long, as on another machine (benchmarks).
+  placement::ExpertCost pace = {};
   // Drops choices without room before rows are placed.  On the CPU, where all rows are gated at once.
   ExpertCapacity capacity = {};
   ExchangeMode exchange = ExchangeMode::kExact;

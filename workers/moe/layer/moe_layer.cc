@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
@@ -227,9 +229,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
                               .sums = saved != nullptr ? saved->sums : TensorView(),
                               .up_biases = weights.up_biases,
                               .down_biases = weights.down_biases};
-    const auto compute = [&] {
+    const auto compute = [&]() -> absl::Status {
       const comm::Timed timed(&context_->stats->expert_seconds);
-      return ops::ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y);
+      const absl::Time begun = absl::Now();
+      RETURN_IF_ERROR(ops::ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y));
+      if (context_->pace.any() && y.device().is_cpu()) absl::SleepFor(begun + PaceOf(ffn) - absl::Now());
+      return absl::OkStatus();
     };
     if (weights.experts == nullptr) return compute();
     ffn.partial = true;
@@ -247,6 +252,16 @@ class MoeExecutor::Impl : public MicroOpRunner {
           ffn.down = groups.down;
           return compute();
         });
+  }
+
+  // The least time of these experts' products, as MoeContext says.  REQUIRES: on the CPU.
+  absl::Duration PaceOf(const ops::ExpertFfnDesc& ffn) const {
+    double seconds = 0;
+    for (int64_t i = 0; i < ffn.gate_up.size(); ++i) {
+      const int32_t* const offset = ffn.offsets.data() + i;
+      if (ffn.gate_up[i] != nullptr) seconds += context_->pace.Of(offset[1] - offset[0]);
+    }
+    return absl::Seconds(seconds);
   }
 
   // On a device the host waits for them.

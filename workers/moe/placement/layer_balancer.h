@@ -30,6 +30,7 @@ struct BalancedStep {
   int64_t step = 0;
   int64_t placement_epoch = 0;
   absl::Span<const int32_t> rank_rows = {};  // [R] tokens that each rank computes; empty: not known
+  bool decides = true;                       // false: rows go to their experts' homes, and nothing is gathered
 };
 
 class LayerBalancer {

@@ -42,7 +42,8 @@ PerStepBalancer::PerStepBalancer(PerStepBalancerOptions options, std::unique_ptr
       epoch_(options.shape.epoch),
       placements_(std::move(options.shape.residents)),
       origins_(num_layers(), placements_[0].num_devices(), placements_[0].num_experts),
-      layouts_(placements_.size()) {}
+      layouts_(placements_.size()),
+      homes_(placements_.size()) {}
 
 absl::StatusOr<std::unique_ptr<PerStepBalancer>> PerStepBalancer::Create(PerStepBalancerOptions options) {
   RETURN_IF_ERROR(CheckMode(options.shape.mode));
@@ -63,8 +64,13 @@ std::vector<std::vector<int32_t>> PerStepBalancer::ExpertsHere() const {
 }
 
 absl::Status PerStepBalancer::BeginStep(const BalancedStep& of) {
-  const auto [step, placement_epoch, rank_rows] = of;
+  const auto [step, placement_epoch, rank_rows, decides] = of;
   step_ = step;
+  decides_ = decides;
+  if (!decides && placement::IsPaper(mode_)) {
+    return absl::InternalError(absl::StrCat("plan: step ", step, " decides nothing, but under --placement=",
+                                            placement::NameOf(mode_), " experts have no homes"));
+  }
   if (placement_epoch == epoch_) return absl::OkStatus();
   if (prepared_.has_value() && prepared_->epoch == placement_epoch) return Commit();
   return absl::InternalError(
@@ -90,12 +96,14 @@ absl::Status PerStepBalancer::Commit() {
     layouts_[static_cast<size_t>(layer)].reset();
   }
   epoch_ = prepared_->epoch;
+  homes_.assign(homes_.size(), std::nullopt);
   prepared_.reset();
   return absl::OkStatus();
 }
 
 absl::StatusOr<LayerPlacement> PerStepBalancer::Place(const MoeContext& context, const LayerContext& layer) {
   SY_CHECK_LT(layer.index, static_cast<int>(placements_.size()));
+  if (!decides_) return LayerPlacement{.layout = &HomesOf(layer.index)};
   ASSIGN_OR_RETURN(const DecisionGather::Reported reported, gather_.Gather(context, layer, digest_));
   RETURN_IF_ERROR(Decide(context, layer, reported));
   RETURN_IF_ERROR(Apply(decision_.demand, CopyReason::kDemand));
@@ -110,6 +118,13 @@ absl::StatusOr<LayerPlacement> PerStepBalancer::Place(const MoeContext& context,
   if (!layouts_[at].has_value()) layouts_[at] = ExpertLayout::FromPlacement(placements_[at], epoch_);
   return LayerPlacement{
       .layout = &*layouts_[at], .split = &decision_.split, .estimates = ExpectedHere(reported.estimates)};
+}
+
+const ExpertLayout& PerStepBalancer::HomesOf(int layer) {
+  std::optional<ExpertLayout>& homes = homes_[static_cast<size_t>(layer)];
+  if (!homes.has_value())
+    homes = ExpertLayout::FromPlacement(policy_->shape().residents[static_cast<size_t>(layer)], epoch_);
+  return *homes;
 }
 
 // Uses the slots as this decision leaves them.

@@ -45,7 +45,7 @@ class PerStepBalancer : public LayerBalancer {
   std::vector<std::vector<int32_t>> ExpertsHere() const;
 
   // A step of the group begins: commits the migration that has this placement epoch.  Internal: neither the epoch in
-  // use nor one that is ready.
+  // use nor one that is ready; a step that decides nothing, in a mode without residents.
   absl::Status BeginStep(const BalancedStep& step) override;
   absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer) override;
 
@@ -82,6 +82,8 @@ class PerStepBalancer : public LayerBalancer {
   absl::Status ReportDecision(const MoeContext& context, const LayerContext& layer);
   absl::Status Apply(const placement::SlotPlan& plan, CopyReason reason);
   absl::Status Commit();
+  // Where a step's rows go that decides nothing.
+  const ExpertLayout& HomesOf(int layer);
   // The forecast of this rank's experts: each replica has an even share.
   absl::Span<const placement::LayerEstimate> ExpectedHere(absl::Span<const placement::LayerEstimate> estimates);
   // The experts that these moves bring to this rank or take from it.
@@ -95,9 +97,11 @@ class PerStepBalancer : public LayerBalancer {
   const std::unique_ptr<placement::PlacementPolicy> policy_;  // null: device 0 decides
   DecisionGather gather_;
   int64_t epoch_, step_ = 0;
+  bool decides_ = true;                           // this step
   std::vector<placement::Placement> placements_;  // [L] as decisions have made them
   placement::SlotOrigins origins_;
   std::vector<std::optional<ExpertLayout>> layouts_;  // [L] of them; none: the placement has changed
+  std::vector<std::optional<ExpertLayout>> homes_;    // [L] of residents alone; none: not asked for in this epoch
   placement::LayerDecision decision_;                 // the last
   placement::DecisionDigest digest_;
   std::optional<Prepared> prepared_;
