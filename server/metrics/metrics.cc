@@ -88,7 +88,8 @@ const Row kTable[] = {
      &M::moved_expert_bytes},
     {"switchyard_placement_epoch", "Placement of the experts in use; 0 = that of the start.", &M::placement_epoch},
     {"switchyard_placement_gained_seconds",
-     "What steps would have taken longer without deciding where rows go (--placement=auto).",
+     "What this group's steps would have taken longer without deciding where rows go (--placement=auto); below 0 = "
+     "lost.",
      &M::placement_gained_seconds},
     {"switchyard_deciding_steps_total", "Steps that decided where rows go (--placement=auto).", &M::deciding_steps},
     {"switchyard_placement_seconds", "What a step's end took longer for placing experts.", &M::placement_seconds,

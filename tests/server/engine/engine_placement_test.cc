@@ -252,7 +252,7 @@ TEST_F(EnginePlacementTest, AutoTriesWhetherDecidingIsFaster) {
   Generate("a", 41);  // a prompt's step and 40 others
   EXPECT_GE(workers[0]->decided, 5 + 25);
   EXPECT_GE(workers[0]->undecided, 1 + 5);
-  EXPECT_EQ(workers[0]->decided, workers[1]->decided) << "all ranks are told alike";
+  EXPECT_EQ(workers[0]->decided, workers[1]->decided) << "all ranks have one plan";
   AwaitTick(MonotonicNow());
   AwaitTick(MonotonicNow());
   EXPECT_EQ(workers[0]->decided, metrics->deciding_steps->Value());
