@@ -4,6 +4,6 @@
 namespace switchyard::link {
 
 // 12: a plan says whether its layers decide where rows go.
-inline constexpr int kProtocolVersion = 12;
+inline constexpr int kProtocolVersion = 13;
 
 }  // namespace switchyard::link

@@ -81,10 +81,7 @@ v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& 
     columns.add_batches(entry.batches);
     columns.add_accuracies(static_cast<float>(entry.accuracy));
     columns.add_distances(static_cast<float>(entry.distance));
-    columns.add_states(static_cast<int32_t>(entry.state));
     columns.add_used(entry.used);
-    columns.add_off_distances(static_cast<float>(entry.off_distance));
-    columns.add_marginal_distances(static_cast<float>(entry.marginal_distance));
   }
   return columns;
 }
@@ -93,18 +90,15 @@ absl::StatusOr<std::vector<popularity::PredictorStats>> StatsOf(const v1::Predic
   const int count = columns.layers_size();
   for (const int size :
        {columns.phases_size(), columns.aheads_size(), columns.estimators_size(), columns.batches_size(),
-        columns.accuracies_size(), columns.distances_size(), columns.states_size(), columns.used_size(),
-        columns.off_distances_size(), columns.marginal_distances_size()}) {
+        columns.accuracies_size(), columns.distances_size(), columns.used_size()}) {
     if (size == count) continue;
     return absl::InvalidArgumentError(absl::StrCat("estimators in columns of ", count, " and ", size));
   }
   std::vector<popularity::PredictorStats> stats(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    const int phase = columns.phases(i), estimator = columns.estimators(i), state = columns.states(i);
-    if (phase < 0 || phase > 1 || estimator < 0 || estimator >= popularity::kNumLivePredictors || state < 0 ||
-        state > 2) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("estimator ", estimator, " of phase ", phase, " in state ", state, " is none"));
+    const int phase = columns.phases(i), estimator = columns.estimators(i);
+    if (phase < 0 || phase > 1 || estimator < 0 || estimator >= popularity::kNumLivePredictors) {
+      return absl::InvalidArgumentError(absl::StrCat("estimator ", estimator, " of phase ", phase, " is none"));
     }
     stats[static_cast<size_t>(i)] = {.layer = columns.layers(i),
                                      .phase = static_cast<popularity::Phase>(phase),
@@ -113,10 +107,7 @@ absl::StatusOr<std::vector<popularity::PredictorStats>> StatsOf(const v1::Predic
                                      .batches = columns.batches(i),
                                      .accuracy = columns.accuracies(i),
                                      .distance = columns.distances(i),
-                                     .state = static_cast<popularity::PredictorState>(state),
-                                     .used = columns.used(i),
-                                     .off_distance = columns.off_distances(i),
-                                     .marginal_distance = columns.marginal_distances(i)};
+                                     .used = columns.used(i)};
   }
   return stats;
 }

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,19 +14,17 @@
 namespace switchyard::popularity {
 namespace {
 
-// The magic bytes by version, the present one last.
-constexpr absl::string_view kMagics[] = {"SYBUND01", "SYBUND02", "SYBUND03"};
-constexpr absl::string_view kBundleMagic = kMagics[2];
-constexpr int kContextSince = 1, kUnitsSince = 2;
+constexpr absl::string_view kBundleMagic = "SYBUND01";
+// Versions whose maps also read a mean of the rows before, or had a hidden layer.
+constexpr absl::string_view kOtherMagics[] = {"SYBUND02", "SYBUND03"};
 constexpr int64_t kMaxMapRows = int64_t{1} << 48;
-constexpr uint32_t kMaxBundleLayers = 4096, kMaxBundleExperts = 1022, kMaxHidden = 1 << 20, kMaxUnits = 4096,
-                   kMaxProfiles = 64;
+constexpr uint32_t kMaxBundleLayers = 4096, kMaxBundleExperts = 1022, kMaxHidden = 1 << 20, kMaxProfiles = 64;
 
 bool SameKind(const ProfileIdentity& a, const ProfileIdentity& b) {
   return a.phase == b.phase && a.context == b.context && a.channel == b.channel;
 }
 
-std::tuple<int, int, bool> OrderOf(const ProbeMap& map) { return {map.layer, map.ahead, map.in_context}; }
+std::pair<int, int> OrderOf(const ProbeMap& map) { return {map.layer, map.ahead}; }
 
 absl::StatusOr<PathProfile> TakeProfile(ByteReader& reader, const ProfileBundle& bundle, size_t index) {
   const size_t at = reader.position();
@@ -56,29 +53,20 @@ absl::Status TakeFloats(ByteReader& reader, absl::string_view name, int64_t coun
   return absl::OkStatus();
 }
 
-absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle, int version) {
+absl::StatusOr<ProbeMap> TakeMap(ByteReader& reader, const ProfileBundle& bundle) {
   const size_t at = reader.position();
   ProbeMap map;
   const auto layers = static_cast<uint32_t>(bundle.shape.num_layers);
   ASSIGN_OR_RETURN(const auto layer, reader.TakeIn<uint32_t>("layer of a map", 0, layers - 1));
   ASSIGN_OR_RETURN(const auto ahead, reader.TakeIn<uint32_t>("layers ahead of a map", 1, 2));
-  if (version >= kContextSince) {
-    ASSIGN_OR_RETURN(const auto in_context, reader.TakeIn<uint32_t>("in_context of a map", 0, 1));
-    map.in_context = in_context == 1;
-  }
-  if (version >= kUnitsSince) {
-    ASSIGN_OR_RETURN(map.num_units, reader.TakeIn<uint32_t>("units of a map", 0, map.in_context ? kMaxUnits : 0));
-  }
   ASSIGN_OR_RETURN(map.num_rows, reader.TakeIn<int64_t>("rows of a map", 1, kMaxMapRows));
   map.layer = static_cast<int>(layer);
   map.ahead = static_cast<int>(ahead);
   if (layer + ahead >= layers) return reader.Error(at, absl::StrCat("a map of layer ", layer + ahead, " of ", layers));
   if (!bundle.maps.empty() && OrderOf(map) <= OrderOf(bundle.maps.back()))
-    return reader.Error(at, "maps do not rise by layer, layers ahead and in_context");
+    return reader.Error(at, "maps do not rise by layer and layers ahead");
   RETURN_IF_ERROR(
-      TakeFloats(reader, "values of a map", bundle.shape.num_experts * map.WidthOf(bundle.hidden), &map.values));
-  RETURN_IF_ERROR(
-      TakeFloats(reader, "network of a map", map.NetworkSizeOf(bundle.hidden, bundle.shape.num_experts), &map.network));
+      TakeFloats(reader, "values of a map", int64_t{bundle.shape.num_experts} * (bundle.hidden + 1), &map.values));
   return map;
 }
 
@@ -118,10 +106,6 @@ absl::Status CheckMapRows(const std::vector<ProbeMap>& maps, const std::vector<P
 }
 
 void MergeMap(const ProbeMap& other, ProbeMap* map) {
-  if (map->num_units > 0 || other.num_units > 0) {
-    if (map->num_units == 0 || (other.num_units > 0 && other.num_rows > map->num_rows)) *map = other;
-    return;
-  }
   const double share = static_cast<double>(other.num_rows) / static_cast<double>(map->num_rows + other.num_rows);
   for (size_t i = 0; i < map->values.size(); ++i)
     map->values[i] = static_cast<float>((1 - share) * map->values[i] + share * other.values[i]);
@@ -145,11 +129,8 @@ std::string ProfileBundle::Serialize() const {
   for (const ProbeMap& map : maps) {
     AppendInt(static_cast<uint32_t>(map.layer), &bytes);
     AppendInt(static_cast<uint32_t>(map.ahead), &bytes);
-    AppendInt(static_cast<uint32_t>(map.in_context), &bytes);
-    AppendInt(static_cast<uint32_t>(map.num_units), &bytes);
     AppendInt(map.num_rows, &bytes);
-    for (const std::vector<float>* values : {&map.values, &map.network})
-      for (const float value : *values) AppendInt(std::bit_cast<uint32_t>(value), &bytes);
+    for (const float value : map.values) AppendInt(std::bit_cast<uint32_t>(value), &bytes);
   }
   AppendInt(Fnv1a(bytes), &bytes);
   return bytes;
@@ -157,8 +138,10 @@ std::string ProfileBundle::Serialize() const {
 
 absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
   ByteReader whole(bytes, "profile bundle");
-  const auto* const magic = std::find(std::begin(kMagics), std::end(kMagics), bytes.substr(0, kBundleMagic.size()));
-  if (magic == std::end(kMagics)) return whole.Error(0, absl::StrCat("does not begin with ", kBundleMagic));
+  const absl::string_view magic = bytes.substr(0, kBundleMagic.size());
+  if (std::find(std::begin(kOtherMagics), std::end(kOtherMagics), magic) != std::end(kOtherMagics))
+    return whole.Error(0, absl::StrCat(magic, ": of another version; make it anew with `switchyard profile`"));
+  if (magic != kBundleMagic) return whole.Error(0, absl::StrCat("does not begin with ", kBundleMagic));
   constexpr size_t kHashBytes = sizeof(uint64_t);
   if (bytes.size() < kBundleMagic.size() + kHashBytes) return whole.Error(bytes.size(), "truncated: no checksum");
   const absl::string_view hashed = bytes.substr(0, bytes.size() - kHashBytes);
@@ -175,10 +158,10 @@ absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
     ASSIGN_OR_RETURN(PathProfile profile, TakeProfile(reader, bundle, i));
     bundle.profiles.push_back(std::move(profile));
   }
-  const uint32_t most = bundle.hidden == 0 ? 0 : 4 * kMaxBundleLayers;
+  const uint32_t most = bundle.hidden == 0 ? 0 : 2 * kMaxBundleLayers;
   ASSIGN_OR_RETURN(const auto maps, reader.TakeIn<uint32_t>("number of maps", 0, most));
   for (uint32_t i = 0; i < maps; ++i) {
-    ASSIGN_OR_RETURN(ProbeMap map, TakeMap(reader, bundle, static_cast<int>(magic - std::begin(kMagics))));
+    ASSIGN_OR_RETURN(ProbeMap map, TakeMap(reader, bundle));
     bundle.maps.push_back(std::move(map));
   }
   if (reader.left() > 0)

@@ -20,19 +20,8 @@ namespace switchyard::popularity {
 struct ProbeMap {
   int layer = 0;
   int ahead = 1;              // 1 or 2
-  bool in_context = false;    // also from a mean of the rows before in the text (workers/moe/popularity/text_context.h)
   int64_t num_rows = 0;       // that it was fitted on
-  std::vector<float> values;  // [E, WidthOf(hidden)], the bias last; finite
-  // The same with a hidden layer of U units (workers/moe/popularity/hidden_probe.h), which is run in place of `values`.
-  // Only maps in context have one; U = 0: there is none.
-  int64_t num_units = 0;
-  std::vector<float> network = {};  // [E + U, WidthOf(hidden)], the units' rows below the experts'; then [E, U]; finite
-
-  // H + 1; in context 2H + 1: the row, the mean, the bias.
-  int64_t WidthOf(int64_t hidden) const { return (in_context ? 2 : 1) * hidden + 1; }
-  int64_t NetworkSizeOf(int64_t hidden, int64_t num_experts) const {
-    return num_units == 0 ? 0 : (num_experts + num_units) * WidthOf(hidden) + num_experts * num_units;
-  }
+  std::vector<float> values;  // [E, H + 1], the bias last; finite
 };
 
 struct ProfileBundle {
@@ -40,28 +29,27 @@ struct ProfileBundle {
   RoutingShape shape;
   int hidden = 0;                     // H of the maps; 0 without any
   std::vector<PathProfile> profiles;  // at most one of each phase, context and channel
-  std::vector<ProbeMap> maps;         // by rising (layer, ahead, in_context)
+  std::vector<ProbeMap> maps;         // by rising (layer, ahead)
 
   // The file:
   //   bytes          what
-  //   8              "SYBUND03"; read, too: "SYBUND02", whose maps have no u32 units, and "SYBUND01", nor in_context
+  //   8              "SYBUND01"
   //   string         model: u32 length, then that many bytes
   //   4 x u32        L, E, K, H
   //   u32            profiles P
   //   P times        u64 length, then that many bytes (path_profile.h)
   //   u32            maps N
-  //   N times        u32 layer, u32 ahead, u32 in_context (0 or 1), u32 units U (0 unless in context), u64 rows,
-  //                  E x (H + 1 or 2H + 1) x f32; unless U = 0: (E + U) x (2H + 1) x f32, E x U x f32
+  //   N times        u32 layer, u32 ahead, u64 rows, E x (H + 1) x f32
   //   u64            FNV-1a of all bytes before
   // Little-endian, unaligned.
   std::string Serialize() const;
-  // InvalidArgument with what is wrong at which byte, or in which profile or map.
+  // InvalidArgument with what is wrong at which byte, or in which profile or map; "SYBUND02" and "SYBUND03", which had
+  // maps of other kinds.
   static absl::StatusOr<ProfileBundle> Parse(absl::string_view bytes);
 
   // Adds another worker's or run's: counts add, and maps become the mean weighted by their rows (as good as a fit over
-  // all: Zhang, Duchi, Wainwright, "Divide and Conquer Kernel Ridge Regression", 2013).  Where any of two maps has a
-  // network, the network that was fitted on more rows stays as it is.  InvalidArgument, and nothing has changed, for
-  // another model or shape, and for sums larger than can be read.
+  // all: Zhang, Duchi, Wainwright, "Divide and Conquer Kernel Ridge Regression", 2013).  InvalidArgument, and nothing
+  // has changed, for another model or shape, and for sums larger than can be read.
   absl::Status Merge(const ProfileBundle& other);
 };
 

@@ -64,10 +64,6 @@ void DescribePredictors(int layer, const ExpertsCopy& experts, v1::LayerExperts*
     use->set_total_variation(stats.mean.distance);
     use->set_batches(stats.mean.batches);
     use->set_workers_using(stats.ranks_using);
-    use->set_workers_off(stats.ranks_off);
-    if (stats.ranks_off == 0) continue;
-    use->set_why_off(absl::StrFormat("its distance was %.3f, marginal's %.3f", stats.mean.off_distance,
-                                     stats.mean.marginal_distance));
   }
 }
 

@@ -22,12 +22,12 @@
 #include "scheduler/placement/lina/alias_placement.h"
 #include "scheduler/placement/lina/paper_allocation.h"
 #include "scheduler/placement/per_step/layer_decision.h"
-#include "scheduler/popularity/predictors/share_correction.h"
 #include "scheduler/popularity/trace/trace_file.h"
 #include "scheduler/simulator/trace_batches.h"
 #include "tests/bench/read_trace.h"
 #include "tests/lab/placement/alias_anew.h"
 #include "tests/lab/routing/forecast_scores.h"
+#include "tests/lab/routing/share_correction.h"
 #include "workers/comm/core/timed.h"
 
 namespace switchyard {
@@ -192,7 +192,7 @@ class Replayer {
         .mode = replay.mode, .top_k = held_.shape.top_k, .residents = {}, .costs = replay.costs};
     shape.residents.assign(num_layers, placement::ContiguousPlacement(num_experts, num_devices_, replay.spare));
     const std::unique_ptr<placement::PlacementPolicy> policy = placement::MakePlacementPolicy(shape).value();
-    std::vector<popularity::ShareCorrection> corrections(num_layers, popularity::ShareCorrection(num_experts));
+    std::vector<ShareCorrection> corrections(num_layers, ShareCorrection(num_experts));
     simulator::TraceBatches batches(&held_, phase, batch_tokens);
     Sample ratio;
     double copies = 0;
@@ -234,7 +234,7 @@ class Replayer {
     return rows;
   }
   popularity::Popularity Estimate(Source source, const simulator::TraceBatches& batches, int layer,
-                                  const std::vector<popularity::ShareCorrection>& corrections) const {
+                                  const std::vector<ShareCorrection>& corrections) const {
     const popularity::RoutingView view = batches.View();
     const int64_t total = view.num_tokens * held_.shape.top_k * popularity::kRow;
     if (source == Source::kMarginal) return popularity::ScaledTo(marginal_[layer], total);
@@ -247,7 +247,7 @@ class Replayer {
     return rows;
   }
   void Correct(const simulator::TraceBatches& batches, int layer, const placement::RowCounts& counts,
-               std::vector<popularity::ShareCorrection>& corrections) const {
+               std::vector<ShareCorrection>& corrections) const {
     const std::vector<int64_t> rows = counts.OfExperts();
     corrections[layer].Update(Probe(batches, layer), popularity::FromCounts(rows), popularity::TotalOf(rows));
   }

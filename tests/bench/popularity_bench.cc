@@ -30,7 +30,6 @@
 #include "scheduler/base/check.h"
 #include "scheduler/popularity/predictors/calibrated_predictor.h"
 #include "scheduler/popularity/predictors/estimate_score.h"
-#include "scheduler/popularity/predictors/last_batch_predictor.h"
 #include "scheduler/popularity/predictors/observed_predictor.h"
 #include "scheduler/popularity/predictors/profile_predictor.h"
 #include "scheduler/simulator/trace_batches.h"
@@ -38,6 +37,7 @@
 #include "tests/lab/routing/blend_of_predictors.h"
 #include "tests/lab/routing/corrected_predictor.h"
 #include "tests/lab/routing/forecast_scores.h"
+#include "tests/lab/routing/last_batch_predictor.h"
 #include "tests/lab/routing/load_predictor.h"
 #include "tests/lab/routing/routing_chain.h"
 #include "tests/lab/routing/token_predictions.h"
@@ -153,7 +153,7 @@ class Field {
       : trace_(trace), profiles_(profiles) {
     const popularity::PathProfile &path = profiles.path, &token = profiles.token;
     Add("marginal", Profile(path, 0, false));
-    Add("last_batch", {std::make_unique<LastBatch>(popularity::LastBatchPredictor(trace.shape)), {}});
+    Add("last_batch", {std::make_unique<LastBatch>(LastBatchPredictor(trace.shape)), {}});
     for (int length = 1; length <= popularity::kMaxPathLength; ++length)
       Add(absl::StrCat("path l=", length), Profile(path, length, false));
     Add("path l=3 top_k (paper)", Profile(path, 3, true));
@@ -195,7 +195,7 @@ class Field {
   const Figures& figures(size_t j) const { return figures_[j]; }
 
  private:
-  using LastBatch = LoadPredictorOf<popularity::LastBatchPredictor>;
+  using LastBatch = LoadPredictorOf<LastBatchPredictor>;
   // An estimator's experts of each token, top_k of them; none: it predicts no tokens.
   using TokenPredictions = std::function<std::vector<int16_t>(const popularity::RoutingView& batch, int layer)>;
   struct Estimator {

@@ -189,7 +189,6 @@ Families ForecastingWorkerFamilies() {
   Families families = WorkerFamilies();
   families["switchyard_worker_estimate_distance_ratio"] = {"gauge", "ahead,estimator,phase", ""};
   families["switchyard_worker_estimate_accuracy_ratio"] = {"gauge", "ahead,estimator,phase", ""};
-  families["switchyard_worker_estimate_off_layers"] = {"gauge", "ahead,estimator,phase", ""};
   return families;
 }
 

@@ -8,7 +8,6 @@ set(kernels_cuda
   attention/attention_prefill_cuda.cu
   attention/attention_wgmma_cuda.cu
   attention/kv_cache_cuda.cu
-  embedding/fading_sum_cuda.cu
   exchange/combine_cuda.cu
   exchange/expert_places_cuda.cu
   exchange/permute_cuda.cu

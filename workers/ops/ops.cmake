@@ -37,7 +37,6 @@ sy_library(sy_ops
     core/kernels.cc
     core/row_blocks.cc
     embedding/embedding.cc
-    embedding/fading_sum.cc
     exchange/combine.cc
     exchange/expert_places.cc
     exchange/permute.cc

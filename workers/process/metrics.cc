@@ -176,8 +176,6 @@ WorkerMetrics::WorkerMetrics() : registry_(std::make_shared<prometheus::Registry
                               "Total-variation distance of an estimate of a layer's popularity, mean over layers.");
   estimate_accuracy_ = family("switchyard_worker_estimate_accuracy_ratio",
                               "Share of batches whose set of the 2k most popular experts was right, mean over layers.");
-  estimate_off_ = family("switchyard_worker_estimate_off_layers",
-                         "MoE layers in which an estimator is switched off, as it was worse than marginal.");
   copy_path_ = family("switchyard_worker_expert_copy_path",
                       "1 for the way in which experts come to a GPU, or from a disk (server/README.md).");
   rank->Set(-1);
@@ -307,7 +305,6 @@ void WorkerMetrics::ObserveForecasts(const moe::RowLoadPredictor& load_predictor
                                          {"phase", std::string(NameOf(phase))}};
       estimate_distance_->Add(labels).Set(means.distance);
       estimate_accuracy_->Add(labels).Set(means.accuracy);
-      estimate_off_->Add(labels).Set(load_predictor.phase(phase).NumOff(estimator, ahead));
     }
   }
 }

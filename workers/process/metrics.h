@@ -144,7 +144,7 @@ class WorkerMetrics {
 
   std::shared_ptr<prometheus::Registry> registry_;
   std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();  // as the exposer wants it
-  prometheus::Family<prometheus::Gauge>*estimate_distance_, *estimate_accuracy_, *estimate_off_, *copy_path_;
+  prometheus::Family<prometheus::Gauge>*estimate_distance_, *estimate_accuracy_, *copy_path_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

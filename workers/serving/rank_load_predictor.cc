@@ -107,8 +107,6 @@ absl::StatusOr<std::unique_ptr<moe::RowLoadPredictor>> MakeRankLoadPredictor(con
         identity, popularity::LiveLimits(moe::RowLoadPredictor::LiveOptionsOf(made, popularity::Phase::kPrefill),
                                          identity.context)));
   }
-  // Hidden layers only where there is memory for the rows that they are fitted on.
-  made.keeps_rows = moe::RowLoadPredictor::FitBytesOf(made) <= forecasted.available_bytes;
   // While serving the sums are small (ProbeFit::kMaxBytes); a profiling run takes what they need.
   if (const int64_t bytes = moe::RowLoadPredictor::FitBytesOf(made);
       !options.profile_out.empty() && bytes > forecasted.available_bytes) {

@@ -69,9 +69,6 @@ Json AnswerJson(const v1::GetExpertsResponse& answer) {
     for (Json& expert : layer["experts"]) {
       if (expert["now"].empty()) expert.erase("now");
     }
-    for (Json& estimator : layer["estimators"]) {
-      if (estimator["why_off"] == "") estimator.erase("why_off");
-    }
   }
   return out;
 }
@@ -139,11 +136,9 @@ void PrintPredictors(std::ostream& out, const v1::LayerExperts& layer, int num_w
   out << absl::StreamFormat("layer %d\n", layer.layer());
   if (layer.estimators().empty()) out << "  nothing is foreseen of it, or no worker has told yet\n";
   for (const v1::EstimatorUse& use : layer.estimators()) {
-    std::string state =
+    const std::string state =
         use.workers_using() == 0 ? "" : absl::StrFormat("  used by %d of %d", use.workers_using(), num_workers);
-    if (use.workers_off() > 0)
-      absl::StrAppendFormat(&state, "  off on %d of %d: %s", use.workers_off(), num_workers, use.why_off());
-    out << absl::StreamFormat("  %-7s  %d ahead  %-21s  right %5.1f %%  distance %.3f  batches %6d%s\n", use.phase(),
+    out << absl::StreamFormat("  %-7s  %d ahead  %-10s  right %5.1f %%  distance %.3f  batches %6d%s\n", use.phase(),
                               use.layers_ahead(), use.estimator(), 100 * use.accuracy(), use.total_variation(),
                               use.batches(), state);
   }
@@ -198,9 +193,8 @@ void AddExpertsCommand(Command* app) {
   command->flags()->AddFunction(
       "why=EXPERT,LAYER", "", [flags](absl::string_view text) { return ReadWhy(text, &flags->why); },
       "explain where this expert of this MoE layer is; both are counted from 0");
-  command->flags()->Add(
-      "estimators", &flags->estimators,
-      "show how accurate each estimator of coming layers is, which are in use, and which were switched off");
+  command->flags()->Add("estimators", &flags->estimators,
+                        "show how accurate each estimator of coming layers is, and which are in use");
   command->flags()->Add("json", &flags->json, "print one line of JSON, with every expert");
   flags->server.AddTo(command->flags());
   command->SetFooter(

@@ -138,9 +138,7 @@ absl::StatusOr<int> ShowProfile(Console& console, const std::string& path) {
               << bundle.shape.top_k << "\n";
   for (const popularity::PathProfile& profile : bundle.profiles) PrintProfile(profile, console.out);
   for (const popularity::ProbeMap& map : bundle.maps) {
-    console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer
-                << (map.in_context ? " in context" : "")
-                << (map.num_units > 0 ? absl::StrCat(" with ", map.num_units, " hidden units") : "") << ": fitted on "
+    console.out << "probe of layer " << map.layer + map.ahead << " from layer " << map.layer << ": fitted on "
                 << map.num_rows << " rows\n";
   }
   console.out.flush();

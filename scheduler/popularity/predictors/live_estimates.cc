@@ -15,19 +15,6 @@ using E = LivePredictor;
 size_t Index(LivePredictor estimator) { return static_cast<size_t>(estimator); }
 size_t Index(Predictor predictor) { return static_cast<size_t>(predictor); }
 
-// The parts of the blend.
-std::array<const Popularity*, kBlended.size()> BlendedOf(const std::array<Popularity, kNumLivePredictors>& kept) {
-  std::array<const Popularity*, kBlended.size()> blended;
-  for (size_t i = 0; i < kBlended.size(); ++i) blended[i] = &kept[Index(kBlended[i])];
-  return blended;
-}
-
-std::vector<std::string> AllNames() {
-  std::vector<std::string> names;
-  for (int j = 0; j < kNumLivePredictors; ++j) names.emplace_back(NameOf(static_cast<LivePredictor>(j)));
-  return names;
-}
-
 std::vector<PathProfile> MakeProfiles(const LiveOptions& options) {
   std::vector<PathProfile> profiles;
   for (ProfileIdentity& identity : LiveProfiles(options)) {
@@ -56,8 +43,7 @@ LiveEstimates::LiveEstimates(LiveOptions options)
       profiles_(MakeProfiles(options_)),
       marginal_(&profiles_[0], {.max_length = 0}),
       path_(&profiles_[0], {.max_length = options_.path_length, .mask_to_top_k = options_.paper_estimate}),
-      token_(&profiles_[1], {.max_length = 1}),
-      last_batch_(options_.shape) {
+      token_(&profiles_[1], {.max_length = 1}) {
   SY_CHECK(options_.num_predicted >= 1 && options_.num_predicted <= options_.shape.num_experts);
   SY_CHECK(options_.full_every >= 1 && options_.counted_rows >= 1);
   distances_.reserve(kMaxAhead);
@@ -66,15 +52,11 @@ LiveEstimates::LiveEstimates(LiveOptions options)
 
 LiveEstimates::Distance LiveEstimates::MakeDistance(int ahead) const {
   const auto layers = static_cast<size_t>(options_.shape.num_layers);
-  const std::vector<ShareCorrection> no_errors(layers, ShareCorrection(options_.shape.num_experts));
   Distance distance = {.said = std::vector<ObservedPredictor>(kNumPredictors, ObservedPredictor(options_.shape)),
                        .calibrated = {},
-                       .blend = BlendPredictor(options_.shape.num_layers, kBlended.size()),
-                       .path_error = no_errors,
-                       .probe_error = no_errors,
                        .kept = std::vector<KeptEstimates>(layers),
                        .scores = std::vector<std::array<EstimateScore, kNumLivePredictors>>(layers),
-                       .monitor = PredictorMonitor(AllNames(), options_.shape.num_layers, options_.monitor)};
+                       .best = BestPredictor(options_.shape.num_layers, kNumLivePredictors)};
   for (int p = 0; p < kNumPredictors; ++p) {
     distance.calibrated.emplace_back(&distance.said[static_cast<size_t>(p)],
                                      &profiles_[ProfileOf(static_cast<Predictor>(p), ahead)]);
@@ -99,23 +81,10 @@ void LiveEstimates::Forget(int layer, int ahead) {
 
 LivePredictor LiveEstimates::Best(int layer, int ahead) const {
   if (options_.paper_estimate) return E::kPath;
-  return static_cast<LivePredictor>(at(ahead).monitor.Best(layer));
-}
-PredictorState LiveEstimates::StateOf(LivePredictor estimator, int layer, int ahead) const {
-  return at(ahead).monitor.StateOf(layer, static_cast<int>(estimator));
-}
-OffVerdict LiveEstimates::LastOff(LivePredictor estimator, int layer, int ahead) const {
-  return at(ahead).monitor.LastOff(layer, static_cast<int>(estimator));
+  return static_cast<LivePredictor>(at(ahead).best.Of(layer));
 }
 const EstimateScore& LiveEstimates::score(LivePredictor estimator, int layer, int ahead) const {
   return at(ahead).scores[static_cast<size_t>(layer)][Index(estimator)];
-}
-
-int LiveEstimates::NumOff(LivePredictor estimator, int ahead) const {
-  int off = 0;
-  for (int layer = 0; layer < options_.shape.num_layers; ++layer)
-    off += StateOf(estimator, layer, ahead) != PredictorState::kOn;
-  return off;
 }
 
 EstimateMeans LiveEstimates::MeansOf(LivePredictor estimator, int ahead) const {
@@ -133,17 +102,13 @@ EstimateMeans LiveEstimates::MeansOf(LivePredictor estimator, int ahead) const {
   return means;
 }
 
-uint32_t LiveEstimates::Asked(int layer, int ahead) const {
+bool LiveEstimates::Asks(LivePredictor estimator, int layer, int ahead) const {
   // Marginal is the yardstick, and the answer where the best estimator has none.
-  uint32_t asked = BitOf(E::kMarginal) | NeededBy(Best(layer, ahead));
-  if (!full_) return asked;
-  for (int j = 0; j < kNumLivePredictors; ++j)
-    if (at(ahead).monitor.Wants(layer, j)) asked |= NeededBy(static_cast<LivePredictor>(j));
-  return asked;
+  return full_ || estimator == E::kMarginal || estimator == Best(layer, ahead);
 }
 
 bool LiveEstimates::Wants(Predictor predictor, int layer, int ahead) const {
-  return (Asked(layer, ahead) & ReadersOf(predictor)) != 0;
+  return Asks(ReaderOf(predictor), layer, ahead);
 }
 
 void LiveEstimates::SetPredictions(Predictor predictor, int layer, int ahead, absl::Span<const int16_t> predictions) {
@@ -151,36 +116,17 @@ void LiveEstimates::SetPredictions(Predictor predictor, int layer, int ahead, ab
 }
 
 Popularity LiveEstimates::Ask(LivePredictor estimator, const RoutingView& batch, int layer, int ahead) const {
-  const Distance& distance = at(ahead);
-  const auto l = static_cast<size_t>(layer);
-  const auto corrected = [&](LivePredictor inner, const std::vector<ShareCorrection>& errors) {
-    Popularity estimate = distance.kept[l][Index(inner)];
-    if (!estimate.empty()) errors[l].Apply(absl::MakeSpan(estimate));
-    return estimate;
-  };
   switch (estimator) {
     case E::kMarginal:
       return marginal_.Estimate(batch, layer);
-    case E::kLastBatch:
-      return last_batch_.Estimate(batch, layer);
     case E::kPath:  // of the layers before, which two ahead are not known
       return ahead == 1 ? path_.Estimate(batch, layer) : Popularity();
-    case E::kPathCorrected:
-      return corrected(E::kPath, distance.path_error);
     case E::kToken:
       return token_.Estimate(batch, layer);
     case E::kGateAhead:
-      return distance.said[Index(Predictor::kGateAhead)].Estimate(batch, layer);
-    case E::kGateAheadCalibrated:
-      return distance.calibrated[Index(Predictor::kGateAhead)].Estimate(batch, layer);
+      return at(ahead).calibrated[Index(Predictor::kGateAhead)].Estimate(batch, layer);
     case E::kProbe:
-      return distance.said[Index(Predictor::kProbe)].Estimate(batch, layer);
-    case E::kProbeCalibrated:
-      return distance.calibrated[Index(Predictor::kProbe)].Estimate(batch, layer);
-    case E::kProbeCorrected:
-      return corrected(E::kProbeCalibrated, distance.probe_error);
-    case E::kBlend:
-      return distance.blend.Estimate(layer, BlendedOf(distance.kept[l]), batch.num_rows() * kRow);
+      return at(ahead).calibrated[Index(Predictor::kProbe)].Estimate(batch, layer);
   }
   return {};
 }
@@ -188,10 +134,9 @@ Popularity LiveEstimates::Ask(LivePredictor estimator, const RoutingView& batch,
 bool LiveEstimates::Estimate(const RoutingView& batch, int layer, int ahead, absl::Span<int64_t> popularity) {
   if (batch.num_tokens == 0) return false;
   KeptEstimates& kept = at(ahead).kept[static_cast<size_t>(layer)];
-  const uint32_t asked = Asked(layer, ahead);
   for (int j = 0; j < kNumLivePredictors; ++j) {
     const auto estimator = static_cast<LivePredictor>(j);
-    kept[Index(estimator)] = (asked & BitOf(estimator)) != 0 ? Ask(estimator, batch, layer, ahead) : Popularity();
+    kept[Index(estimator)] = Asks(estimator, layer, ahead) ? Ask(estimator, batch, layer, ahead) : Popularity();
   }
   const Popularity& best = kept[Index(Best(layer, ahead))];
   const Popularity& answer = best.empty() ? kept[Index(E::kMarginal)] : best;
@@ -206,18 +151,10 @@ void LiveEstimates::Finalize(int layer, int ahead, const Popularity& actual) {
   const KeptEstimates& kept = distance.kept[l];
   std::array<int64_t, kNumLivePredictors> distances;
   for (size_t j = 0; j < kept.size(); ++j) {
-    distances[j] = kept[j].empty() ? PredictorMonitor::kNoEstimate : DistanceOf(kept[j], actual);
+    distances[j] = kept[j].empty() ? BestPredictor::kNoEstimate : DistanceOf(kept[j], actual);
     if (full_ && !kept[j].empty()) distance.scores[l][j].Add(kept[j], actual, options_.shape.top_k);
   }
-  if (full_) distance.monitor.Add(layer, distances);
-  const int64_t rows = TotalOf(actual);
-  const auto correct = [&](LivePredictor inner, std::vector<ShareCorrection>* errors) {
-    const Popularity& estimate = kept[Index(inner)];
-    if (!estimate.empty()) (*errors)[l].Update(estimate, actual, rows);
-  };
-  correct(E::kPath, &distance.path_error);
-  correct(E::kProbeCalibrated, &distance.probe_error);
-  if (!kept[Index(E::kBlend)].empty()) distance.blend.Observe(layer, BlendedOf(kept), actual);
+  if (full_) distance.best.Add(layer, distances);
 }
 
 void LiveEstimates::Count(const RoutingView& batch, int layer) {
@@ -251,16 +188,6 @@ void LiveEstimates::Observe(const RoutingView& batch, int layer) {
     Finalize(layer, ahead, actual);
     Forget(layer, ahead);
   }
-  last_batch_.Observe(batch, layer);
-}
-
-std::vector<std::string> LiveEstimates::TakeReports() {
-  std::vector<std::string> reports;
-  for (int ahead = 1; ahead <= kMaxAhead; ++ahead) {
-    for (const std::string& report : at(ahead).monitor.TakeReports())
-      reports.push_back(absl::StrCat(NameOf(options_.phase), ", ", ahead, " ahead: ", report));
-  }
-  return reports;
 }
 
 absl::Status LiveEstimates::Restore(const PathProfile& counted) {

@@ -2,9 +2,9 @@
 //
 // One object a phase (prefill, decode) and rank.  Layer by layer, what a worker's op predicted is handed in, Estimate
 // answers for a coming layer, and Observe receives what its gate chose.  Profiles of paths, token ids and predictions
-// are counted along the way; each layer and distance (one or two layers ahead) has a PredictorMonitor's choice,
-// corrections (ShareCorrection), a blend, and a score for each estimator.
-// Only every full_every-th pass asks and scores all estimators that are on; the others ask the best one alone.  Of long
+// are counted along the way; each layer and distance (one or two layers ahead) has a score for each estimator, and the
+// best one.
+// Only every full_every-th pass asks and scores all estimators; the others ask the best one alone.  Of long
 // passes a window of rows is counted, another one each time.
 // Integers only; deterministic.  Thread-compatible.  Does not know hidden states (workers/moe), other ranks, files.
 #pragma once
@@ -17,15 +17,12 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "scheduler/popularity/path_profile.h"
-#include "scheduler/popularity/predictors/blend_predictor.h"
+#include "scheduler/popularity/predictors/best_predictor.h"
 #include "scheduler/popularity/predictors/calibrated_predictor.h"
 #include "scheduler/popularity/predictors/estimate_score.h"
-#include "scheduler/popularity/predictors/last_batch_predictor.h"
 #include "scheduler/popularity/predictors/live_predictor.h"
 #include "scheduler/popularity/predictors/observed_predictor.h"
-#include "scheduler/popularity/predictors/predictor_monitor.h"
 #include "scheduler/popularity/predictors/profile_predictor.h"
-#include "scheduler/popularity/predictors/share_correction.h"
 
 namespace switchyard::popularity {
 
@@ -58,15 +55,9 @@ class LiveEstimates {
   const RoutingShape& shape() const { return options_.shape; }
   // The estimator that decides: the one that was most right so far, or as the options say.
   LivePredictor Best(int layer, int ahead) const;
-  PredictorState StateOf(LivePredictor estimator, int layer, int ahead) const;
-  OffVerdict LastOff(LivePredictor estimator, int layer, int ahead) const;
   // Over the passes that asked all estimators.
   const EstimateScore& score(LivePredictor estimator, int layer, int ahead) const;
-  // Layers in which the estimator is switched off, or on trial.
-  int NumOff(LivePredictor estimator, int ahead) const;
   EstimateMeans MeansOf(LivePredictor estimator, int ahead) const;
-  // Says which estimators were switched off or on since the last call (PredictorMonitor), with phase and distance.
-  std::vector<std::string> TakeReports();
 
   // In the order of LiveProfiles; replaced by Restore.
   const std::vector<PathProfile>& profiles() const { return profiles_; }
@@ -81,21 +72,19 @@ class LiveEstimates {
   using KeptEstimates = std::array<Popularity, kNumLivePredictors>;  // empty = not asked, or none
   // One distance: the predictors' statements, and what was estimated, until the layer's gate has run.
   struct Distance {
-    std::vector<ObservedPredictor> said;          // [Predictor]
-    std::vector<CalibratedPredictor> calibrated;  // [Predictor] of what is said
-    BlendPredictor blend;
-    std::vector<ShareCorrection> path_error, probe_error;               // [L]
+    std::vector<ObservedPredictor> said;                                // [Predictor]
+    std::vector<CalibratedPredictor> calibrated;                        // [Predictor] of what is said
     std::vector<KeptEstimates> kept;                                    // [L]
     std::vector<std::array<EstimateScore, kNumLivePredictors>> scores;  // [L]
-    PredictorMonitor monitor;
+    BestPredictor best;
   };
 
   Distance MakeDistance(int ahead) const;
-  // Bits of the estimators that this pass asks.
-  uint32_t Asked(int layer, int ahead) const;
+  // Whether this pass asks the estimator.
+  bool Asks(LivePredictor estimator, int layer, int ahead) const;
   // Forgets what was said and estimated of the layer's next run.
   void Forget(int layer, int ahead);
-  // One estimator's answer, from what is kept of others; empty if it has none.
+  // One estimator's answer; empty if it has none.
   Popularity Ask(LivePredictor estimator, const RoutingView& batch, int layer, int ahead) const;
   void Finalize(int layer, int ahead, const Popularity& actual);
   void Count(const RoutingView& batch, int layer);
@@ -106,7 +95,6 @@ class LiveEstimates {
   std::vector<PathProfile> profiles_;  // never grows: estimators point into it
   std::vector<PathProfile> own_;       // empty = nothing was restored, or it is not kept apart
   ProfilePredictor marginal_, path_, token_;
-  LastBatchPredictor last_batch_;
   std::vector<Distance> distances_;  // [ahead - 1]
   int64_t num_passes_ = 0;
   bool full_ = true;

@@ -15,17 +15,7 @@ constexpr int64_t kShareOf[] = {2, 4, 16};
 }  // namespace
 
 absl::string_view NameOf(LivePredictor estimator) {
-  constexpr absl::string_view kNames[kNumLivePredictors] = {"marginal",
-                                                            "last_batch",
-                                                            "path",
-                                                            "path_corrected",
-                                                            "token",
-                                                            "gate_ahead",
-                                                            "gate_ahead_calibrated",
-                                                            "probe",
-                                                            "probe_calibrated",
-                                                            "probe_corrected",
-                                                            "blend"};
+  constexpr absl::string_view kNames[kNumLivePredictors] = {"marginal", "path", "token", "gate_ahead", "probe"};
   return kNames[static_cast<size_t>(estimator)];
 }
 
@@ -62,23 +52,6 @@ std::vector<ProfileIdentity> LiveProfiles(const LiveOptions& options) {
 
 size_t ProfileOf(Predictor predictor, int ahead) {
   return 2 + static_cast<size_t>(ahead - 1) * kNumPredictors + static_cast<size_t>(predictor);
-}
-
-uint32_t NeededBy(LivePredictor estimator) {
-  uint32_t needed = BitOf(estimator);
-  if (estimator == LivePredictor::kPathCorrected || estimator == LivePredictor::kBlend)
-    needed |= BitOf(LivePredictor::kPath) | BitOf(LivePredictor::kPathCorrected);
-  if (estimator == LivePredictor::kProbeCorrected || estimator == LivePredictor::kBlend)
-    needed |= BitOf(LivePredictor::kProbeCalibrated) | BitOf(LivePredictor::kProbeCorrected);
-  if (estimator == LivePredictor::kBlend)
-    needed |= BitOf(LivePredictor::kToken) | BitOf(LivePredictor::kGateAheadCalibrated);
-  return needed;
-}
-
-uint32_t ReadersOf(Predictor predictor) {
-  return predictor == Predictor::kGateAhead
-             ? BitOf(LivePredictor::kGateAhead) | BitOf(LivePredictor::kGateAheadCalibrated)
-             : BitOf(LivePredictor::kProbe) | BitOf(LivePredictor::kProbeCalibrated);
 }
 
 }  // namespace switchyard::popularity

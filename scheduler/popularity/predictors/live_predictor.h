@@ -2,7 +2,6 @@
 // LiveEstimates.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,25 +9,18 @@
 
 #include "absl/strings/string_view.h"
 #include "scheduler/popularity/path_profile.h"
-#include "scheduler/popularity/predictors/predictor_monitor.h"
 
 namespace switchyard::popularity {
 
 enum class LivePredictor : uint8_t {
   kMarginal,
-  kLastBatch,
   kPath,
-  kPathCorrected,
   kToken,
-  kGateAhead,
-  kGateAheadCalibrated,
-  kProbe,
-  kProbeCalibrated,
-  kProbeCorrected,  // calibrated and corrected
-  kBlend            // of path and probe corrected, token, gate_ahead calibrated
+  kGateAhead,  // calibrated, as is the next
+  kProbe
 };
-inline constexpr int kNumLivePredictors = 11;
-// "marginal", "path_corrected", …: the metric's label.
+inline constexpr int kNumLivePredictors = 5;
+// "marginal", "gate_ahead", …: the metric's label.
 absl::string_view NameOf(LivePredictor estimator);
 
 // The ops that predict a token's experts of a coming layer.
@@ -55,7 +47,6 @@ struct LiveOptions {
   // The answer is Lina's: of each token's path the distribution of the next experts, masked to its top-k and
   // renormalised (section 5.2, Eq. (1)); marginal where no path is known yet.
   bool paper_estimate = false;
-  MonitorOptions monitor = {};
 };
 
 // The profiles that LiveEstimates counts, in a fixed order: paths, token ids, then the channels one and two ahead.
@@ -64,16 +55,9 @@ ProfileLimits LiveLimits(const LiveOptions& options, ContextKind context);
 // Where LiveProfiles has the profile of a channel: after those of paths and of token ids.
 size_t ProfileOf(Predictor predictor, int ahead);
 
-// The parts of a blend.
-inline constexpr std::array<LivePredictor, 4> kBlended = {LivePredictor::kPathCorrected, LivePredictor::kToken,
-                                                          LivePredictor::kGateAheadCalibrated,
-                                                          LivePredictor::kProbeCorrected};
-
-// Sets of estimators are bits.
-constexpr uint32_t BitOf(LivePredictor estimator) { return uint32_t{1} << static_cast<uint32_t>(estimator); }
-// The estimators that have to be asked for this one, itself among them.
-uint32_t NeededBy(LivePredictor estimator);
-// The estimators that read the predictor's predictions.
-uint32_t ReadersOf(Predictor predictor);
+// The estimator that reads the predictor's predictions.
+constexpr LivePredictor ReaderOf(Predictor predictor) {
+  return predictor == Predictor::kGateAhead ? LivePredictor::kGateAhead : LivePredictor::kProbe;
+}
 
 }  // namespace switchyard::popularity

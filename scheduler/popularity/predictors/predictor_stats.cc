@@ -9,8 +9,6 @@
 namespace switchyard::popularity {
 namespace {
 
-double Share(int64_t distance) { return static_cast<double>(distance) / kWholeDistance; }
-
 bool IsShare(double value) { return value >= 0 && value <= 1; }  // false for NaN
 
 size_t IndexOf(const PredictorStats& entry) {
@@ -26,10 +24,6 @@ void Add(const PredictorStats& rank, GroupStats* group) {
   mean.distance += weight * (rank.distance - mean.distance);
   mean.batches = batches;
   if (rank.used) ++group->ranks_using;
-  if (rank.state == PredictorState::kOn) return;
-  ++group->ranks_off;
-  mean.off_distance = rank.off_distance;
-  mean.marginal_distance = rank.marginal_distance;
 }
 
 }  // namespace
@@ -43,7 +37,6 @@ std::vector<PredictorStats> PredictorStatsOf(const LiveEstimates& estimates, Pha
         const auto estimator = static_cast<LivePredictor>(j);
         const EstimateScore& score = estimates.score(estimator, layer, ahead);
         if (score.num_batches() == 0) continue;
-        const OffVerdict off = estimates.LastOff(estimator, layer, ahead);
         stats.push_back({.layer = layer,
                          .phase = phase,
                          .ahead = ahead,
@@ -51,10 +44,7 @@ std::vector<PredictorStats> PredictorStatsOf(const LiveEstimates& estimates, Pha
                          .batches = score.num_batches(),
                          .accuracy = score.accuracy(),
                          .distance = score.distance(),
-                         .state = estimates.StateOf(estimator, layer, ahead),
-                         .used = estimator == best,
-                         .off_distance = Share(off.own),
-                         .marginal_distance = Share(off.yardstick)});
+                         .used = estimator == best});
       }
     }
   }
@@ -65,16 +55,12 @@ absl::Status CheckPredictorStats(absl::Span<const PredictorStats> stats, int num
   for (const PredictorStats& at : stats) {
     const bool placed = at.layer >= 0 && at.layer < num_layers && at.ahead >= 1 && at.ahead <= kMaxAhead &&
                         static_cast<int>(at.phase) < 2 && static_cast<int>(at.estimator) < kNumLivePredictors;
-    const bool counted = at.batches >= 1 && at.batches < int64_t{1} << 40 && static_cast<int>(at.state) < 3;
-    if (placed && counted && IsShare(at.accuracy) && IsShare(at.distance) && IsShare(at.off_distance) &&
-        IsShare(at.marginal_distance)) {
-      continue;
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("estimator ", static_cast<int>(at.estimator), " of phase ", static_cast<int>(at.phase), ", layer ",
-                     at.layer, " of ", num_layers, ", ", at.ahead, " ahead, state ", static_cast<int>(at.state),
-                     ": accuracy ", at.accuracy, " and distance ", at.distance, " (off at ", at.off_distance,
-                     ", marginal ", at.marginal_distance, ") over ", at.batches, " batches"));
+    const bool counted = at.batches >= 1 && at.batches < int64_t{1} << 40;
+    if (placed && counted && IsShare(at.accuracy) && IsShare(at.distance)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("estimator ", static_cast<int>(at.estimator), " of phase ",
+                                                   static_cast<int>(at.phase), ", layer ", at.layer, " of ", num_layers,
+                                                   ", ", at.ahead, " ahead: accuracy ", at.accuracy, " and distance ",
+                                                   at.distance, " over ", at.batches, " batches"));
   }
   return absl::OkStatus();
 }

@@ -20,10 +20,7 @@ struct PredictorStats {
   int64_t batches = 0;  // that were scored
   double accuracy = 0;  // share of batches whose set of the 2k most popular experts was right
   double distance = 0;  // mean total-variation distance
-  PredictorState state = PredictorState::kOn;
-  bool used = false;             // the rank's estimates are this one's
-  double off_distance = 0;       // when it was switched off last; 0: never
-  double marginal_distance = 0;  // the yardstick's then
+  bool used = false;    // the rank's estimates are this one's
   bool operator==(const PredictorStats& other) const = default;
 };
 
@@ -35,11 +32,10 @@ absl::Status CheckPredictorStats(absl::Span<const PredictorStats> stats, int num
 
 // The statistics of a group, where each rank scores its own rows and chooses for them.
 struct GroupStats {
-  PredictorStats mean;  // of the ranks, weighted by batches, which are summed; `used`, `state`: of no meaning here
+  PredictorStats mean;  // of the ranks, weighted by batches, which are summed; `used`: of no meaning here
   int ranks_using = 0;
-  int ranks_off = 0;  // off, or scored in the shadow (on trial)
 };
-// Returns one layer's, by phase, distance and estimator.  The figures of `off` are the last rank's that is off.
+// Returns one layer's, by phase, distance and estimator.
 std::vector<GroupStats> GroupStatsOf(absl::Span<const std::vector<PredictorStats>* const> ranks, int layer);
 
 }  // namespace switchyard::popularity

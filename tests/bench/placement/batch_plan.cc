@@ -11,8 +11,8 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/predictors/observed_predictor.h"
 #include "scheduler/popularity/predictors/profile_predictor.h"
-#include "scheduler/popularity/predictors/share_correction.h"
 #include "scheduler/simulator/trace_batches.h"
+#include "tests/lab/routing/share_correction.h"
 #include "workers/comm/core/timed.h"
 
 namespace switchyard::bench {
@@ -35,7 +35,7 @@ absl::Status CheckOptions(const PlanOptions& options, const popularity::RoutingT
 class Planner {
  public:
   Planner(const PlanOptions& options, const popularity::RoutingTrace& run) : options_(options), run_(run) {
-    corrections_.assign(static_cast<size_t>(run.shape.num_layers), popularity::ShareCorrection(run.shape.num_experts));
+    corrections_.assign(static_cast<size_t>(run.shape.num_layers), ShareCorrection(run.shape.num_experts));
   }
 
   absl::Status MakePredictor(const popularity::RoutingTrace& fit) {
@@ -79,7 +79,7 @@ class Planner {
     if (estimate.empty()) return planned;
     for (size_t i = 0; i < planned.counts.size(); ++i) actual[i % width] += planned.counts[i] * popularity::kRow;
     planned.estimate = estimate;
-    popularity::ShareCorrection& correction = corrections_[static_cast<size_t>(layer)];
+    ShareCorrection& correction = corrections_[static_cast<size_t>(layer)];
     correction.Apply(absl::MakeSpan(planned.estimate));
     correction.Update(estimate, actual, batch.num_tokens * run_.shape.top_k);
     return planned;
@@ -97,7 +97,7 @@ class Planner {
   std::optional<popularity::ProfilePredictor> path_;       // the estimator: this
   std::optional<popularity::ObservedPredictor> observed_;  // or this
   int channel_ = -1;
-  std::vector<popularity::ShareCorrection> corrections_;  // [L]
+  std::vector<ShareCorrection> corrections_;  // [L]
   std::vector<double> seconds_;
 };
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "scheduler/popularity/predictors/blend_predictor.h"
+#include "tests/lab/routing/blend_predictor.h"
 #include "tests/lab/routing/load_predictor.h"
 
 namespace switchyard {
@@ -22,7 +22,7 @@ class BlendOfPredictors final : public LoadPredictor {
   std::vector<popularity::Popularity> EstimatesOf(const popularity::RoutingView& batch, int layer) const;
 
   std::vector<std::unique_ptr<LoadPredictor>> inner_;  // [J]
-  popularity::BlendPredictor blend_;
+  BlendPredictor blend_;
 };
 
 }  // namespace switchyard

@@ -6,7 +6,7 @@ namespace switchyard {
 
 CorrectedPredictor::CorrectedPredictor(std::unique_ptr<LoadPredictor> inner, popularity::RoutingShape shape)
     : inner_(std::move(inner)),
-      corrections_(static_cast<size_t>(shape.num_layers), popularity::ShareCorrection(shape.num_experts)) {}
+      corrections_(static_cast<size_t>(shape.num_layers), ShareCorrection(shape.num_experts)) {}
 
 popularity::Popularity CorrectedPredictor::Estimate(const popularity::RoutingView& batch, int layer) const {
   popularity::Popularity estimate = inner_->Estimate(batch, layer);

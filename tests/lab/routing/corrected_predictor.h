@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "scheduler/popularity/predictors/share_correction.h"
 #include "tests/lab/routing/load_predictor.h"
+#include "tests/lab/routing/share_correction.h"
 
 namespace switchyard {
 
@@ -22,7 +22,7 @@ class CorrectedPredictor : public LoadPredictor {
 
  private:
   std::unique_ptr<LoadPredictor> inner_;
-  std::vector<popularity::ShareCorrection> corrections_;  // [L]
+  std::vector<ShareCorrection> corrections_;  // [L]
 };
 
 }  // namespace switchyard

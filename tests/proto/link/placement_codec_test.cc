@@ -72,13 +72,10 @@ placement::ExpertReport Report() {
                             {.layer = 1,
                              .phase = popularity::Phase::kDecode,
                              .ahead = 2,
-                             .estimator = popularity::LivePredictor::kBlend,
+                             .estimator = popularity::LivePredictor::kProbe,
                              .batches = int64_t{1} << 33,
                              .accuracy = 1,
-                             .distance = 0.125,
-                             .state = popularity::PredictorState::kOff,
-                             .off_distance = 0.75,
-                             .marginal_distance = 0.5}};
+                             .distance = 0.125}};
   report.placements = {{.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}}},
                        {.num_experts = 4, .slots = {{0, placement::kEmptySlot}, {1, 2, 3}}}};
   report.origins.assign(2, std::vector<placement::SlotOrigin>(5, placement::SlotOrigin::kStart));
@@ -102,8 +99,6 @@ TEST(ExpertReportCodec, WhatCannotBeIsRefused) {
               HasSubstr("phase 2"));
   EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_predictor_stats()->set_estimators(0, -1); }),
               HasSubstr("estimator -1"));
-  EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_predictor_stats()->set_states(0, 3); }),
-              HasSubstr("state 3"));
   EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_predictor_stats()->set_layers(0, 2); }),
               HasSubstr("layer 2 of 2"));
   EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_layers(0)->set_sizes(1, 4); }),

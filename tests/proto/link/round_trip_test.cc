@@ -235,19 +235,15 @@ TEST(LinkRoundTrip, AReport) {
   predictor_stats[0].batches = 1;
   predictor_stats[0].accuracy = 0.5;
   predictor_stats[0].distance = 0.25;
-  auto& [layer, phase, ahead, estimator, batches, accuracy, distance, state, used, off_distance, marginal] =
-      predictor_stats[1];
+  auto& [layer, phase, ahead, estimator, batches, accuracy, distance, used] = predictor_stats[1];
   layer = 1;
   phase = popularity::Phase::kDecode;
   ahead = 2;
-  estimator = popularity::LivePredictor::kBlend;
+  estimator = popularity::LivePredictor::kProbe;
   batches = int64_t{1} << 33;
   accuracy = 1;
   distance = 0.125;
-  state = popularity::PredictorState::kOff;
   used = true;
-  off_distance = 0.75;
-  marginal = 0.5;
   placements = {{.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}}},
                 {.num_experts = 4, .slots = {{0, placement::kEmptySlot}, {1, 2, 3}}}};
   origins.assign(2, std::vector<placement::SlotOrigin>(5, placement::SlotOrigin::kStart));

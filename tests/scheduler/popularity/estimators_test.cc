@@ -6,11 +6,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/popularity/predictors/calibrated_predictor.h"
-#include "scheduler/popularity/predictors/last_batch_predictor.h"
 #include "scheduler/popularity/predictors/observed_predictor.h"
 #include "scheduler/popularity/predictors/profile_predictor.h"
 #include "tests/lab/routing/blend_of_predictors.h"
 #include "tests/lab/routing/corrected_predictor.h"
+#include "tests/lab/routing/last_batch_predictor.h"
 #include "tests/lab/routing/token_predictions.h"
 #include "tests/scheduler/popularity/small_batch.h"
 

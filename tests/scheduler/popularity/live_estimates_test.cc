@@ -1,11 +1,10 @@
-// Live estimates of a phase against naive ones, what is asked in which pass, and what is switched off by itself.
+// Live estimates of a phase against naive ones, and what is asked in which pass.
 #include "scheduler/popularity/predictors/live_estimates.h"
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "scheduler/simulator/trace_batches.h"
 #include "tests/lab/routing/forecast_scores.h"
@@ -131,26 +130,17 @@ TEST(LiveEstimatesTest, TheBestOneIsWhatItSaysByNaivePredictors) {
   }
 }
 
-TEST(LiveEstimatesTest, AMisleadingProbeIsSwitchedOffByItselfAndSaysSoOnce) {
+// It names the wrong expert of every token, but always the same one, which counting finds out.
+TEST(LiveEstimatesTest, AMisleadingProbeIsCalibrated) {
   const RoutingTrace trace = Traffic(1, 60);
   LiveEstimates live(Options());
   simulator::TraceBatches batches(&trace, Phase::kPrefill, 64);
-  std::vector<std::string> reports;
   for (int64_t b = 0; b < batches.num_batches(); ++b) {
     batches.Load(b);
-    Pass(batches.View(), 0, 4, &live);
-    for (std::string& report : live.TakeReports()) reports.push_back(std::move(report));
+    Pass(batches.View(), 0, -1, &live);
   }
-  EXPECT_EQ(live.StateOf(E::kProbe, 2, 1), PredictorState::kOff);
-  EXPECT_EQ(live.StateOf(E::kGateAhead, 2, 1), PredictorState::kOn);
-  EXPECT_EQ(live.NumOff(E::kProbe, 1), kShape.num_layers);
-  EXPECT_EQ(live.NumOff(E::kMarginal, 1), 0);
-  int said = 0;
-  for (const std::string& report : reports)
-    said += report.find("estimator probe is off in layer 2") != std::string::npos;
-  EXPECT_EQ(said, 1) << absl::StrJoin(reports, "\n");
-  EXPECT_NE(reports[0].find("prefill, 1 ahead"), std::string::npos) << reports[0];
-  EXPECT_EQ(live.score(E::kGateAhead, 2, 1).distance(), 0);
+  EXPECT_EQ(live.Best(2, 1), E::kProbe);
+  EXPECT_LT(live.score(E::kProbe, 2, 1).distance(), live.score(E::kMarginal, 2, 1).distance() / 4);
 }
 
 TEST(LiveEstimatesTest, BetweenFullPassesOnlyTheBestIsAsked) {

@@ -38,7 +38,7 @@ const PredictorStats* Find(const std::vector<PredictorStats>& stats, E estimator
   return nullptr;
 }
 
-TEST(PredictorStatsTest, ReportsWhatWasScoredAndWhatWasSwitchedOff) {
+TEST(PredictorStatsTest, ReportsWhatWasScoredAndWhatIsUsed) {
   const LiveEstimates live = AfterPasses(24, {0, 1});
   const std::vector<PredictorStats> stats = PredictorStatsOf(live, Phase::kDecode);
   EXPECT_TRUE(CheckPredictorStats(stats, kShape.num_layers).ok());
@@ -49,15 +49,10 @@ TEST(PredictorStatsTest, ReportsWhatWasScoredAndWhatWasSwitchedOff) {
   EXPECT_EQ(marginal->accuracy, 1);
   EXPECT_EQ(marginal->distance, 0);
   EXPECT_TRUE(marginal->used);
-  EXPECT_EQ(marginal->state, PredictorState::kOn);
-  EXPECT_EQ(marginal->off_distance, 0);
   const PredictorStats* probe = Find(stats, E::kProbe, 1, 1);
   ASSERT_NE(probe, nullptr);
-  EXPECT_EQ(probe->state, PredictorState::kOff);
   EXPECT_FALSE(probe->used);
-  EXPECT_EQ(probe->distance, 1);
-  EXPECT_EQ(probe->off_distance, 1);
-  EXPECT_EQ(probe->marginal_distance, 0);
+  EXPECT_GT(probe->distance, 0);
   // Nobody said anything of layer 0, or two layers ahead.
   EXPECT_EQ(Find(stats, E::kProbe, 0, 1), nullptr);
   EXPECT_EQ(Find(stats, E::kMarginal, 1, 2), nullptr);
@@ -79,8 +74,6 @@ TEST(PredictorStatsTest, WhatCannotBeIsNamed) {
   EXPECT_TRUE(bad([](PredictorStats* s) { s->batches = 0; }));
   EXPECT_TRUE(bad([](PredictorStats* s) { s->accuracy = 1.01; }));
   EXPECT_TRUE(bad([](PredictorStats* s) { s->distance = std::numeric_limits<double>::quiet_NaN(); }));
-  EXPECT_TRUE(bad([](PredictorStats* s) { s->off_distance = -0.1; }));
-  EXPECT_TRUE(bad([](PredictorStats* s) { s->marginal_distance = 2; }));
 }
 
 TEST(PredictorStatsTest, AGroupsMeansWeighBatches) {
@@ -91,9 +84,6 @@ TEST(PredictorStatsTest, AGroupsMeansWeighBatches) {
   other.accuracy = 0;
   other.distance = 0.1;
   other.used = false;
-  other.state = PredictorState::kTrial;
-  other.off_distance = 0.75;
-  other.marginal_distance = 0.25;
   PredictorStats elsewhere = path;
   elsewhere.layer = 0;
   PredictorStats marginal = path;
@@ -102,16 +92,12 @@ TEST(PredictorStatsTest, AGroupsMeansWeighBatches) {
   const std::vector<GroupStats> group = GroupStatsOf({&first, &second}, 1);
   ASSERT_EQ(group.size(), 2u);
   EXPECT_EQ(group[0].mean.estimator, E::kMarginal);
-  EXPECT_EQ(group[0].ranks_off, 0);
   EXPECT_EQ(group[1].mean.estimator, E::kPath);
   EXPECT_EQ(group[1].mean.ahead, 2);
   EXPECT_EQ(group[1].mean.batches, 4);
   EXPECT_DOUBLE_EQ(group[1].mean.accuracy, 0.25);
   EXPECT_DOUBLE_EQ(group[1].mean.distance, 0.2);
   EXPECT_EQ(group[1].ranks_using, 1);
-  EXPECT_EQ(group[1].ranks_off, 1);
-  EXPECT_EQ(group[1].mean.off_distance, 0.75);
-  EXPECT_EQ(group[1].mean.marginal_distance, 0.25);
   EXPECT_TRUE(GroupStatsOf({}, 1).empty());
 }
 

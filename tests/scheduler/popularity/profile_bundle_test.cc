@@ -60,91 +60,13 @@ TEST(ProfileBundleTest, WhatWasWrittenIsRead) {
   EXPECT_EQ(read->maps[0].num_rows, 100);
 }
 
-TEST(ProfileBundleTest, AMapInContextIsWiderAndBesideTheOneOfTheRowAlone) {
-  ProfileBundle bundle = Sample();
-  ProbeMap in_context = Map(0, 1, 50, 3);
-  in_context.in_context = true;
-  in_context.values.assign(4 * 5, 0.25f);
-  bundle.maps.insert(bundle.maps.begin() + 1, in_context);
-  const absl::StatusOr<ProfileBundle> read = ProfileBundle::Parse(bundle.Serialize());
-  ASSERT_TRUE(read.ok()) << read.status();
-  ASSERT_EQ(read->maps.size(), 3u);
-  EXPECT_TRUE(read->maps[1].in_context);
-  EXPECT_EQ(read->maps[1].values, in_context.values);
-  EXPECT_EQ(read->maps[2].layer, 1);
-  ProfileBundle merged = Sample();
-  ASSERT_TRUE(merged.Merge(bundle).ok());
-  EXPECT_EQ(merged.maps.size(), 3u);
-  EXPECT_EQ(merged.maps[0].num_rows, 200);
-  EXPECT_EQ(merged.maps[1].num_rows, 50);
-}
-
-// A map in context with a hidden layer of two units.
-ProbeMap Network(int64_t rows, float value) {
-  return {.layer = 0,
-          .ahead = 1,
-          .in_context = true,
-          .num_rows = rows,
-          .values = std::vector<float>(4 * 5, value),
-          .num_units = 2,
-          .network = std::vector<float>((4 + 2) * 5 + 4 * 2, 10 * value)};
-}
-
-TEST(ProfileBundleTest, AMapsNetworkIsBesideIt) {
-  ProfileBundle bundle = Sample();
-  bundle.maps.insert(bundle.maps.begin() + 1, Network(50, 0.25f));
-  const absl::StatusOr<ProfileBundle> read = ProfileBundle::Parse(bundle.Serialize());
-  ASSERT_TRUE(read.ok()) << read.status();
-  ASSERT_EQ(read->maps.size(), 3u);
-  EXPECT_EQ(read->maps[1].num_units, 2);
-  EXPECT_EQ(read->maps[1].values, bundle.maps[1].values);
-  EXPECT_EQ(read->maps[1].network, bundle.maps[1].network);
-  EXPECT_EQ(read->maps[2].num_units, 0);
-  EXPECT_EQ(read->Serialize(), bundle.Serialize());
-  bundle.maps[1].network[37] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_THAT(ErrorOf(bundle.Serialize()), HasSubstr("not a finite number"));
-  bundle = Sample();
-  bundle.maps[1].num_units = 1;
-  EXPECT_THAT(ErrorOf(bundle.Serialize()), HasSubstr("units of a map is 1, not in [0, 0]"));
-}
-
-TEST(ProfileBundleTest, OfNetworksTheOneOfMoreRowsStays) {
-  const auto merged = [](ProbeMap one, ProbeMap other) {
-    ProfileBundle bundle = Sample(), others = Sample();
-    bundle.maps = {std::move(one)};
-    others.maps = {std::move(other)};
-    EXPECT_TRUE(bundle.Merge(others).ok());
-    EXPECT_EQ(bundle.maps.size(), 1u);
-    return bundle.maps[0];
-  };
-  ProbeMap linear = Network(1000, 3);
-  linear.num_units = 0;
-  linear.network.clear();
-  for (const auto& [one, other] : {std::pair(Network(50, 1), Network(60, 2)), std::pair(Network(60, 2), Network(50, 1)),
-                                   std::pair(Network(60, 2), linear), std::pair(linear, Network(60, 2))}) {
-    const ProbeMap map = merged(one, other);
-    EXPECT_EQ(map.values[0], 2);
-    EXPECT_EQ(map.network, std::vector<float>(38, 20));
-    EXPECT_EQ(map.num_rows, 60);
-  }
-}
-
-// Files of before there were networks, and of before there were maps in context.
-TEST(ProfileBundleTest, EarlierVersionsAreRead) {
-  constexpr size_t kMapBytes = 4 + 4 + 4 + 4 + 8 + 4 * 3 * 4, kField = 8;
-  for (const size_t version : {1, 2}) {
-    std::string bytes = Sample().Serialize();
-    const size_t missing = 4 * (3 - version), at = version == 1 ? kField : kField + 4;
-    for (const size_t before_end : {kMapBytes, 2 * kMapBytes - missing})
-      bytes.erase(bytes.size() - 8 - before_end + at, missing);
-    bytes[7] = static_cast<char>('0' + version);
-    const absl::StatusOr<ProfileBundle> read = ProfileBundle::Parse(Sealed(bytes));
-    ASSERT_TRUE(read.ok()) << read.status();
-    EXPECT_EQ(read->Serialize(), Sample().Serialize());
-  }
-  std::string later = Sample().Serialize();
-  later[7] = '4';
-  EXPECT_THAT(ErrorOf(Sealed(later)), HasSubstr("does not begin with SYBUND03"));
+TEST(ProfileBundleTest, OtherVersionsAreRefused) {
+  std::string bytes = Sample().Serialize();
+  bytes[7] = '3';
+  EXPECT_THAT(ErrorOf(Sealed(bytes)),
+              HasSubstr("byte 0: SYBUND03: of another version; make it anew with `switchyard profile`"));
+  bytes[7] = '4';
+  EXPECT_THAT(ErrorOf(Sealed(bytes)), HasSubstr("does not begin with SYBUND01"));
 }
 
 TEST(ProfileBundleTest, EveryCutAndEveryFlippedByteIsRefused) {

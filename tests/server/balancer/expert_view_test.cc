@@ -194,9 +194,6 @@ TEST_F(ExpertViewTest, ReportsPredictorsOfAllWorkers) {
   other.accuracy = 0.1;
   other.distance = 0.6;
   other.used = false;
-  other.state = popularity::PredictorState::kOff;
-  other.off_distance = 0.6;
-  other.marginal_distance = 0.25;
   const auto reported = [](std::vector<popularity::PredictorStats> stats, int second) {
     auto report = std::make_shared<placement::ExpertReport>();
     report->predictor_stats = std::move(stats);
@@ -215,8 +212,6 @@ TEST_F(ExpertViewTest, ReportsPredictorsOfAllWorkers) {
   EXPECT_NEAR(use.total_variation(), 0.3, 1e-12);
   EXPECT_EQ(use.batches(), 40);
   EXPECT_EQ(use.workers_using(), 1);
-  EXPECT_EQ(use.workers_off(), 1);
-  EXPECT_EQ(use.why_off(), "its distance was 0.600, marginal's 0.250");
   experts.reports.push_back({});
   EXPECT_FALSE(DescribeExperts({}, experts, absl::UnixEpoch()).has_report_age_seconds())
       << "one worker has not reported";

@@ -1,5 +1,5 @@
 // A load predictor whose rows are on the test's device says what one on the CPU says of the same rows: by the next
-// gates, by maps that were loaded, alone and in context, and by maps that it fits from rows that it fetches.
+// gates, by maps that were loaded, and by maps that it fits from rows that it fetches.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
@@ -24,7 +24,7 @@ namespace {
 constexpr popularity::RoutingShape kShape{.num_layers = 3, .num_experts = 8, .top_k = 2};
 constexpr int64_t kHidden = 16, kRows = 90, kDecodes = 10;
 // Of what rows add up to, how much may stand with other experts: products are rounded otherwise, so that near ties may
-// fall otherwise, and a mean leaves out what weighs 1e-6.
+// fall otherwise.
 constexpr double kTolerance = 0.01;
 
 // Where a load predictor's rows are.
@@ -65,11 +65,10 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
       place->load_predictor = std::make_unique<RowLoadPredictor>(options);
     }
   }
-  // A map that says what a layer's router says: of the row, or of the mean of its text.
+  // A map that says what a layer's router says.
   popularity::ProbeMap MapOf(int router, popularity::ProbeMap map) const {
     map.num_rows = 1000;
     for (int64_t e = 0; e < kShape.num_experts; ++e) {
-      if (map.in_context) map.values.insert(map.values.end(), kHidden, 0.0f);
       for (int64_t c = 0; c < kHidden; ++c)
         map.values.push_back(static_cast<float>(ops::Get(router_rows_[static_cast<size_t>(router)], e, c)));
       map.values.push_back(0);
@@ -97,13 +96,8 @@ class ForecastDeviceTest : public testing::TestWithParam<DType> {
   }
   // A pass over rows that every layer sees alike, whose gates are those of these layers.
   void Pass(const Tensor& x, const std::vector<int>& gates) {
-    std::vector<uint8_t> begins(static_cast<size_t>(kRows));
-    for (int64_t t = 0; t < kRows; ++t) begins[static_cast<size_t>(t)] = t < kDecodes || t == 15 || t == 16 ? 1 : 0;
-    begins[kDecodes] = 1;
     for (Place* const place : {here_.get(), there_.get()}) {
-      ASSERT_TRUE(place->load_predictor
-                      ->Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .token_ids = {}, .begins = begins})
-                      .ok());
+      ASSERT_TRUE(place->load_predictor->Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .token_ids = {}}).ok());
     }
     for (int layer = 0; layer < kShape.num_layers; ++layer) {
       Tensor logits(AccDType(GetParam()), {kRows, kShape.num_experts});
@@ -146,8 +140,8 @@ INSTANTIATE_TEST_SUITE_P(DTypes, ForecastDeviceTest, testing::Values(DType::kF32
 TEST_P(ForecastDeviceTest, TheNextGatesOnTheseRows) {
   Passes(12, {0, 1, 2});
   for (const Place* const place : {here_.get(), there_.get()}) {
-    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 1), 0.01);
-    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.01);
+    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 1), 0.03);
+    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.03);
   }
 }
 
@@ -155,45 +149,8 @@ TEST_P(ForecastDeviceTest, MapsThatWereLoaded) {
   SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .values = {}}));
   Passes(12, {0, 1, 0});
   for (const Place* const place : {here_.get(), there_.get()}) {
-    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kProbe, 2), 0.01);
-    EXPECT_GT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.1);
-  }
-  // The forecast of prompts in context is wrong here: gates look at the rows alone.
-  SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .in_context = true, .values = {}}));
-  Passes(12, {0, 1, 0});
-  const double here = DistanceOf(*here_, popularity::LivePredictor::kProbe, 2);
-  EXPECT_GT(here, 0.02);
-  EXPECT_NEAR(DistanceOf(*there_, popularity::LivePredictor::kProbe, 2), here, kTolerance);
-}
-
-// Layer 2 looks at rows as router 0 does, which a network says with units that come in pairs: max(0, u) - max(0, -u).
-// A unit more is below 0 for every row, and so says nothing.
-TEST_P(ForecastDeviceTest, ANetworkInContextRunsWhereRowsAre) {
-  constexpr int kUnits = 2 * kShape.num_experts + 1;
-  popularity::ProbeMap network = MapOf(1, {.layer = 1, .ahead = 1, .in_context = true, .values = {}});
-  network.num_units = kUnits;
-  const int64_t width = network.WidthOf(kHidden);
-  network.network.assign(static_cast<size_t>((kShape.num_experts + kUnits) * width + kShape.num_experts * kUnits), 0);
-  for (int64_t e = 0; e < kShape.num_experts; ++e) {
-    for (int64_t c = 0; c < kHidden; ++c) {
-      const auto value = static_cast<float>(ops::Get(router_rows_[0], e, c));
-      network.network[static_cast<size_t>((kShape.num_experts + 2 * e) * width + c)] = value;
-      network.network[static_cast<size_t>((kShape.num_experts + 2 * e + 1) * width + c)] = -value;
-    }
-    float* const out = network.network.data() + (kShape.num_experts + kUnits) * width + e * kUnits;
-    out[2 * e] = 1;
-    out[2 * e + 1] = -1;
-    out[kUnits - 1] = static_cast<float>(e) * 5;
-  }
-  network.network[static_cast<size_t>((kShape.num_experts + kUnits) * width - 1)] = -3;
-  SetProbe(network);
-  if (!TestDevice().is_cpu()) {
-    ASSERT_TRUE(there_->load_predictor->Reserve(there_->stream, kRows).ok());
-  }
-  Passes(12, {0, 1, 0});
-  for (const Place* const place : {here_.get(), there_.get()}) {
-    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kProbe, 2), 0.01);
-    EXPECT_GT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.1);
+    EXPECT_LT(DistanceOf(*place, popularity::LivePredictor::kProbe, 2), 0.03);
+    EXPECT_GT(DistanceOf(*place, popularity::LivePredictor::kGateAhead, 2), 0.06);
   }
 }
 
@@ -206,19 +163,18 @@ TEST_P(ForecastDeviceTest, MapsThatItFitsOfRowsThatItFetches) {
     EXPECT_EQ(load_predictor.fit()->num_rows(), 6 * kRows);
     learned.emplace_back().maps = load_predictor.fit()->SolveNow(place->stream);
   }
-  ASSERT_EQ(learned[0].maps.size(), 6u);  // alone and in context
-  ASSERT_EQ(learned[1].maps.size(), 6u);
+  ASSERT_EQ(learned[0].maps.size(), 3u);
+  ASSERT_EQ(learned[1].maps.size(), 3u);
   for (size_t m = 0; m < learned[0].maps.size(); ++m) {
     const popularity::ProbeMap &here = learned[0].maps[m], &there = learned[1].maps[m];
     EXPECT_EQ(there.num_rows, here.num_rows);
-    EXPECT_EQ(there.in_context, here.in_context);
     EXPECT_EQ(there.values, here.values) << m;  // the same numbers, whencesoever they were fetched
   }
 }
 
 TEST_P(ForecastDeviceTest, WhatIsReservedIsEnough) {
   if (TestDevice().is_cpu()) GTEST_SKIP() << "the CPU needs none";
-  SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .in_context = true, .values = {}}));
+  SetProbe(MapOf(0, {.layer = 1, .ahead = 1, .values = {}}));
   ASSERT_TRUE(there_->stream.queue()->Workspace(ops::kCudaWorkspaceBytes).ok());  // a worker's steps have it already
   ASSERT_TRUE(there_->load_predictor->Reserve(there_->stream, kRows).ok());
   EXPECT_EQ(there_->load_predictor->MapBytesToCome(TestDevice().kind), 0);
@@ -228,11 +184,9 @@ TEST_P(ForecastDeviceTest, WhatIsReservedIsEnough) {
   Make(/*probe_share=*/1);
   const int64_t before = MemoryInUse(TestDevice().kind),
                 limit = there_->load_predictor->MapBytesToCome(TestDevice().kind);
-  for (const bool in_context : {false, true}) {
-    for (int layer = 0; layer < 2; ++layer) {
-      for (int ahead = 1; layer + ahead < kShape.num_layers; ++ahead)
-        SetProbe(MapOf(0, {.layer = layer, .ahead = ahead, .in_context = in_context, .values = {}}));
-    }
+  for (int layer = 0; layer < 2; ++layer) {
+    for (int ahead = 1; layer + ahead < kShape.num_layers; ++ahead)
+      SetProbe(MapOf(0, {.layer = layer, .ahead = ahead, .values = {}}));
   }
   EXPECT_LE(MemoryInUse(TestDevice().kind) - before, limit);
   EXPECT_GT(limit, 0);

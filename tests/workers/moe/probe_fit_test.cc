@@ -2,15 +2,12 @@
 
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <random>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "workers/moe/popularity/hidden_probe.h"
 #include "workers/moe/popularity/ridge_probe.h"
-#include "workers/moe/popularity/text_context.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::moe {
@@ -82,114 +79,6 @@ TEST_F(ProbeFitTest, EveryRowOfAProfilingRunGoesIntoTheFitOfItsLayers) {
   }
 }
 
-// Prompts' rows, behind two of decodes, are also fitted in the context of their texts.
-TEST_F(ProbeFitTest, PromptsRowsAreAlsoFittedInContext) {
-  ProbeFitOptions options = Options(1);
-  options.in_context = true;
-  EXPECT_EQ(ProbeFit::BytesOf(options) - ProbeFit::BytesOf(Options(1)), 8 * 13 * (13 + 2 * kExperts) * kLayers);
-  ProbeFit fit(options);
-  RidgeProbe first(2 * kHidden, kExperts, 2);
-  for (const int64_t rows : {37, 2, 71}) {
-    EXPECT_LE(fit.SolveNow(stream_).size(), 3u);
-    const std::vector<Layer> pass = RandomPass(rows);
-    std::vector<uint8_t> begins(static_cast<size_t>(rows - 2));
-    for (size_t t = 0; t < begins.size(); t += 7) begins[t] = 1;
-    fit.Begin(rows, now_, begins);
-    for (int layer = 0; layer < kLayers; ++layer) {
-      const Layer& one = pass[static_cast<size_t>(layer)];
-      ASSERT_TRUE(fit.OnGate(stream_, layer, one.x, one.logits, now_).ok());
-    }
-    const Tensor features = WithContext(pass[0].x.view().Rows(2, rows - 2), begins, 0, rows - 2);
-    ASSERT_TRUE(
-        first.Add(stream_, features, {pass[1].logits.view().Rows(2, rows - 2), pass[2].logits.view().Rows(2, rows - 2)})
-            .ok());
-  }
-  const std::vector<popularity::ProbeMap> maps = fit.SolveNow(stream_);
-  ASSERT_EQ(maps.size(), 6u);
-  EXPECT_FALSE(maps[2].in_context);
-  EXPECT_EQ(maps[2].num_rows, 110);
-  for (int target = 0; target < 2; ++target) {
-    const popularity::ProbeMap& map = maps[static_cast<size_t>(3 + target)];
-    EXPECT_TRUE(map.in_context);
-    EXPECT_EQ(map.layer, 0);
-    EXPECT_EQ(map.ahead, target + 1);
-    EXPECT_EQ(map.num_rows, 104);
-    const absl::StatusOr<Tensor> wanted = first.Solve(stream_, target);
-    ASSERT_TRUE(wanted.ok());
-    ASSERT_EQ(static_cast<int64_t>(map.values.size()), kExperts * map.WidthOf(kHidden));
-    for (size_t v = 0; v < map.values.size(); ++v)
-      EXPECT_EQ(map.values[v], static_cast<float>(wanted->view().data<double>()[v]));
-  }
-}
-
-// One layer ahead, in context, where there are 32 rows a feature; also by the thread beside the steps.
-TEST_F(ProbeFitTest, KeptRowsMakeANetworkOfTheMapInContext) {
-  ProbeFitOptions options = Options(1);
-  options.in_context = true;
-  const int64_t sums = ProbeFit::BytesOf(options);
-  options.kept_rows = 4096;
-  EXPECT_EQ(ProbeFit::BytesOf(options) - sums, 4096 * 4 * (2 * kHidden + kExperts) * kLayers);
-  ProbeFit fit(options);
-  RidgeProbe ridge(2 * kHidden, kExperts, 2);
-  HiddenProbe hidden(2 * kHidden, kExperts, options.kept_rows);
-  std::vector<popularity::ProbeMap> beside;
-  constexpr int64_t kPassRows = 512;
-  std::vector<uint8_t> begins(kPassRows);
-  begins[0] = 1;
-  for (int pass = 0; pass < 5; ++pass) {
-    std::vector<Layer> layers = RandomPass(kPassRows);
-    // Bent: no linear map says it.
-    for (int64_t t = 0; t < kPassRows; ++t)
-      layers[1].logits.view().row<double>(t)[0] = 5 * std::abs(layers[0].x.view().row<double>(t)[0]);
-    fit.Begin(kPassRows, now_, begins);
-    for (int layer = 0; layer < kLayers; ++layer) {
-      const Layer& one = layers[static_cast<size_t>(layer)];
-      ASSERT_TRUE(fit.OnGate(stream_, layer, one.x, one.logits, now_).ok());
-    }
-    const Tensor features = WithContext(layers[0].x, begins, 0, kPassRows);
-    ASSERT_TRUE(ridge.Add(stream_, features, {layers[1].logits, layers[2].logits}).ok());
-    hidden.Add(features, layers[1].logits);
-  }
-  const absl::StatusOr<Tensor> map = ridge.Solve(stream_, 0);
-  ASSERT_TRUE(map.ok());
-  const std::optional<HiddenLayer> wanted = hidden.Fit(stream_, *map, {});
-  ASSERT_TRUE(wanted.has_value());
-  const std::vector<popularity::ProbeMap> maps = fit.SolveNow(stream_);
-  ASSERT_EQ(maps.size(), 6u);
-  const popularity::ProbeMap& network = maps[3];
-  ASSERT_TRUE(network.in_context && network.layer == 0 && network.ahead == 1);
-  ASSERT_EQ(network.num_units, wanted->num_units);
-  ASSERT_EQ(static_cast<int64_t>(network.network.size()), network.NetworkSizeOf(kHidden, kExperts));
-  const int64_t linear = wanted->linear.view().NumElements();
-  for (int64_t i = 0; i < linear; ++i)
-    EXPECT_EQ(network.network[i], static_cast<float>(wanted->linear.view().data<double>()[i])) << i;
-  for (int64_t i = 0; i < wanted->out.view().NumElements(); ++i)
-    EXPECT_EQ(network.network[linear + i], static_cast<float>(wanted->out.view().data<double>()[i])) << i;
-  for (const popularity::ProbeMap& other : maps) {
-    if (other.ahead == 2 || !other.in_context) {
-      EXPECT_EQ(other.num_units, 0) << other.layer << " " << other.ahead;
-    }
-  }
-  for (const absl::Time limit = absl::Now() + absl::Seconds(20); beside.empty() && absl::Now() < limit;)
-    beside = fit.TakeSolved();
-  ASSERT_EQ(beside.size(), 6u);
-  EXPECT_GT(beside[3].num_units, 0);
-}
-
-TEST_F(ProbeFitTest, RowsAreKeptWhereAProfilingRunHasRoomForEnough) {
-  const auto kept = [](int64_t hidden, double share, bool in_context) {
-    return ProbeFit::KeptRowsOf(
-        {.num_layers = 8, .num_experts = 16, .hidden = hidden, .share = share, .in_context = in_context});
-  };
-  EXPECT_EQ(kept(192, 1, true), ProbeFit::kMostKept);
-  EXPECT_EQ(kept(192, 0.02, true), 0);
-  EXPECT_EQ(kept(192, 1, false), 0);
-  const int64_t rows = kept(384, 1, true);
-  EXPECT_GE(rows, 32 * 2 * 384);
-  EXPECT_LT(rows, ProbeFit::kMostKept);
-  EXPECT_EQ(kept(2048, 1, true), 0);
-}
-
 TEST_F(ProbeFitTest, TooFewRowsAreNoMap) {
   ProbeFit fit(Options(1));
   Run(&fit, RandomPass(kHidden));
@@ -237,32 +126,26 @@ TEST_F(ProbeFitTest, ARowThatIsNotFiniteIsLeftOut) {
 // A caller that has the rows elsewhere fetches those alone: a row that is not finite would be left out with its pass.
 TEST_F(ProbeFitTest, RowsBeyondItsWindowNeedNotBeThere) {
   constexpr int64_t kRows = 300;
-  for (const bool in_context : {false, true}) {
-    ProbeFitOptions options = Options(0.02);
-    options.in_context = in_context;
-    ProbeFit fit(options);
-    EXPECT_EQ(fit.window().count, 0);
-    std::vector<Layer> pass = RandomPass(kRows);
-    std::vector<uint8_t> begins(kRows);
-    begins[0] = begins[140] = 1;
-    fit.Begin(kRows, now_, begins);
-    const ProbeFit::Window window = fit.window();
-    EXPECT_GT(window.count, 0);
-    EXPECT_LT(window.count, kRows / 2);
-    for (Layer& layer : pass) {
-      for (Tensor* const tensor : {&layer.x, &layer.logits}) {
-        for (int64_t t = 0; t < kRows; ++t) {
-          if (t >= window.first && t < window.first + window.count) continue;
-          *tensor->view().row<double>(t) = std::numeric_limits<double>::quiet_NaN();
-        }
+  ProbeFit fit(Options(0.02));
+  EXPECT_EQ(fit.window().count, 0);
+  std::vector<Layer> pass = RandomPass(kRows);
+  fit.Begin(kRows, now_);
+  const ProbeFit::Window window = fit.window();
+  EXPECT_GT(window.count, 0);
+  EXPECT_LT(window.count, kRows / 2);
+  for (Layer& layer : pass) {
+    for (Tensor* const tensor : {&layer.x, &layer.logits}) {
+      for (int64_t t = 0; t < kRows; ++t) {
+        if (t >= window.first && t < window.first + window.count) continue;
+        *tensor->view().row<double>(t) = std::numeric_limits<double>::quiet_NaN();
       }
     }
-    for (int layer = 0; layer < kLayers; ++layer) {
-      const Layer& one = pass[static_cast<size_t>(layer)];
-      ASSERT_TRUE(fit.OnGate(stream_, layer, one.x, one.logits, now_).ok());
-    }
-    EXPECT_GT(fit.num_rows(), 0);
   }
+  for (int layer = 0; layer < kLayers; ++layer) {
+    const Layer& one = pass[static_cast<size_t>(layer)];
+    ASSERT_TRUE(fit.OnGate(stream_, layer, one.x, one.logits, now_).ok());
+  }
+  EXPECT_GT(fit.num_rows(), 0);
 }
 
 TEST_F(ProbeFitTest, AModelOfOneLayerHasNothingToFit) {

@@ -10,7 +10,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/moe/popularity/text_context.h"
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/router/router.h"
 #include "workers/tensor/thread_pool.h"
@@ -22,6 +21,11 @@ using testing::HasSubstr;
 
 constexpr popularity::RoutingShape kShape{.num_layers = 3, .num_experts = 8, .top_k = 2};
 constexpr int64_t kHidden = 16;
+
+// Total variation.  Calibration leaves some, also where the predictions are right: it counts what little it has seen.
+double Distance(const popularity::Popularity& a, const popularity::Popularity& b) {
+  return static_cast<double>(popularity::DistanceOf(a, b)) / popularity::kWholeDistance;
+}
 
 class RowLoadPredictorTest : public testing::Test {
  protected:
@@ -124,7 +128,7 @@ TEST_F(RowLoadPredictorTest, TheNextGatesOnTheseRowsAreWhatItReportsWhereTheyAre
   for (const Reported& one : reported) {
     EXPECT_EQ(popularity::TotalOf(one.popularity), 24 * kShape.top_k * popularity::kRow);
     if (one.after >= 0) {
-      EXPECT_EQ(one.popularity, Counts(one.layer, x)) << one.after << " " << one.layer;
+      EXPECT_LT(Distance(one.popularity, Counts(one.layer, x)), 0.06) << one.after << " " << one.layer;
     }
   }
   for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode})
@@ -141,7 +145,7 @@ TEST_F(RowLoadPredictorTest, AFittedMapIsTakenWhereTheGateAheadIsWrong) {
   const Tensor x = Random(24, kHidden);
   const std::vector<Reported> reported = Pass(&load_predictor, x, 8, gates);
   EXPECT_EQ(reported.back().after, 1);
-  EXPECT_EQ(reported.back().popularity, Counts(0, x));
+  EXPECT_LT(Distance(reported.back().popularity, Counts(0, x)), 0.06);
   EXPECT_EQ(load_predictor.phase(popularity::Phase::kPrefill).Best(2, 1), popularity::LivePredictor::kProbe);
   EXPECT_THAT(std::string(load_predictor.SetProbe(stream_, MapOf(0, 1, 2)).message()),
               HasSubstr("layer 1 for 2 ahead"));
@@ -169,7 +173,7 @@ TEST_F(RowLoadPredictorTest, WhatOneHasLearnedAnotherTakes) {
   for (int pass = 0; pass < 20; ++pass) Pass(&second, Random(24, kHidden), 8, gates);
   EXPECT_GT(second.phase(popularity::Phase::kDecode).profiles()[0].num_tokens(0), 30 * 8);
   // Router 0 predicted from rows that router 0 saw, by a fit: right but for near ties.
-  EXPECT_LT(second.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(), 0.05);
+  EXPECT_LT(second.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(), 0.1);
   EXPECT_EQ(second.Collect(stream_)->all.maps.size(), 3u);
   popularity::ProfileBundle foreign = learned;
   foreign.model = "another";
@@ -244,111 +248,6 @@ TEST_F(RowLoadPredictorTest, WhatWasLearnedIsTakenPieceByPiece) {
   EXPECT_EQ(all->all.maps.size(), 2u);
   ASSERT_EQ(all->own.maps.size(), 1u);
   EXPECT_EQ(all->own.maps[0].layer, 1);
-}
-
-// Layer 2 chooses by the mean of the text so far, which a map in context knows: of prompts, but not of decoded rows.
-TEST_F(RowLoadPredictorTest, PromptsRowsAreReportedByTheMapInContext) {
-  RowLoadPredictor load_predictor(options_);
-  popularity::ProbeMap in_context = MapOf(0, 1, 1);
-  in_context.in_context = true;
-  in_context.values.clear();
-  for (int64_t e = 0; e < kShape.num_experts; ++e) {
-    const float* const row = router_rows_[0].view().row<float>(e);
-    in_context.values.insert(in_context.values.end(), kHidden, 0.0f);
-    in_context.values.insert(in_context.values.end(), row, row + kHidden);
-    in_context.values.push_back(0);
-  }
-  ASSERT_TRUE(load_predictor.SetProbe(stream_, in_context).ok());
-  constexpr int64_t kRows = 24, kDecodes = 8;
-  std::vector<uint8_t> begins(kRows, 1);
-  for (int64_t t = kDecodes; t < kRows; ++t) begins[static_cast<size_t>(t)] = t % 8 == 0 ? 1 : 0;
-  for (int pass = 0; pass < 40; ++pass) {
-    const Tensor x = Random(kRows, kHidden);
-    ASSERT_TRUE(
-        load_predictor.Begin({.num_rows = kRows, .num_decode_rows = kDecodes, .token_ids = {}, .begins = begins}).ok());
-    const Tensor features = WithContext(x, begins, 0, kRows);
-    Tensor means(DType::kF32, {kRows, kHidden});
-    for (int64_t t = 0; t < kRows; ++t)
-      std::copy_n(features.view().row<float>(t) + kHidden, kHidden, means.view().row<float>(t));
-    const Tensor chosen[] = {Choose(routers_[0], x), Choose(routers_[1], x), Choose(routers_[0], means)};
-    for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      const auto estimates = load_predictor.OnGate(
-          {.stream = &stream_},
-          {.index = layer, .x = x, .logits = LogitsOf(routers_[0], x), .topk_on_host = chosen[layer]});
-      ASSERT_TRUE(estimates.ok()) << estimates.status();
-    }
-  }
-  EXPECT_EQ(load_predictor.phase(popularity::Phase::kPrefill).Best(2, 1), popularity::LivePredictor::kProbe);
-  EXPECT_LT(load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(),
-            0.01);
-  EXPECT_EQ(
-      load_predictor.phase(popularity::Phase::kDecode).score(popularity::LivePredictor::kProbe, 2, 1).num_batches(), 0);
-  // Without texts' begins nothing is predicted in context.
-  const int64_t scored =
-      load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).num_batches();
-  for (int pass = 0; pass < 40; ++pass) Pass(&load_predictor, Random(24, kHidden), 8);
-  EXPECT_EQ(
-      load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).num_batches(),
-      scored);
-  in_context.values.pop_back();
-  EXPECT_THAT(std::string(load_predictor.SetProbe(stream_, in_context).message()), HasSubstr("wants [8, 33]"));
-}
-
-// Layer 2 chooses by the absolute values of the logits of router 0, which two units an expert say: max(0, y) + max(0,
-// -y).
-TEST_F(RowLoadPredictorTest, ANetworkIsTakenInPlaceOfItsMap) {
-  RowLoadPredictor load_predictor(options_);
-  constexpr int64_t kRows = 24, kWidth = 2 * kHidden + 1, kExperts = kShape.num_experts;
-  popularity::ProbeMap map{.layer = 1,
-                           .ahead = 1,
-                           .in_context = true,
-                           .num_rows = 1000,
-                           .values = std::vector<float>(kExperts * kWidth),
-                           .num_units = 2 * kExperts,
-                           .network = std::vector<float>(kExperts * kWidth)};
-  for (const float sign : {1.0f, -1.0f}) {
-    for (int64_t e = 0; e < kExperts; ++e) {
-      const float* const row = router_rows_[0].view().row<float>(e);
-      for (int64_t c = 0; c < kHidden; ++c) map.network.push_back(sign * row[c]);
-      map.network.insert(map.network.end(), kHidden + 1, 0.0f);
-    }
-  }
-  for (int64_t e = 0; e < kExperts; ++e) {
-    for (int64_t u = 0; u < 2 * kExperts; ++u) map.network.push_back(u % kExperts == e ? 1.0f : 0.0f);
-  }
-  ASSERT_TRUE(load_predictor.SetProbe(stream_, map).ok());
-  std::vector<uint8_t> begins(kRows);
-  begins[0] = 1;
-  for (int pass = 0; pass < 40; ++pass) {
-    const Tensor x = Random(kRows, kHidden), logits = LogitsOf(routers_[0], x);
-    Tensor sizes = LogitsOf(routers_[0], x), weights(DType::kF32, {kRows, kShape.top_k});
-    for (int64_t i = 0; i < kRows * kExperts; ++i)
-      sizes.view().data<float>()[i] = std::abs(sizes.view().data<float>()[i]);
-    Tensor chosen[] = {Choose(routers_[0], x), Choose(routers_[1], x), Choose(routers_[0], x)};
-    ASSERT_TRUE(ops::RouteTopK(stream_, {.top_k = kShape.top_k}, sizes, chosen[2], weights).ok());
-    ASSERT_TRUE(
-        load_predictor.Begin({.num_rows = kRows, .num_decode_rows = 0, .token_ids = {}, .begins = begins}).ok());
-    for (int layer = 0; layer < kShape.num_layers; ++layer) {
-      const auto estimates = load_predictor.OnGate(
-          {.stream = &stream_}, {.index = layer, .x = x, .logits = logits, .topk_on_host = chosen[layer]});
-      ASSERT_TRUE(estimates.ok()) << estimates.status();
-    }
-  }
-  EXPECT_LT(load_predictor.phase(popularity::Phase::kPrefill).score(popularity::LivePredictor::kProbe, 2, 1).distance(),
-            0.01);
-  EXPECT_EQ(load_predictor.Collect(stream_)->all.maps[0].network, map.network);
-  map.network.pop_back();
-  EXPECT_THAT(std::string(load_predictor.SetProbe(stream_, map).message()),
-              HasSubstr("919 values of a network of 16 units, wants 920"));
-}
-
-TEST_F(RowLoadPredictorTest, MemoryOfAProfilingRunIsWithTheRowsThatItKeeps) {
-  options_.probe_share = 1;
-  const int64_t with = RowLoadPredictor::FitBytesOf(options_);
-  options_.keeps_rows = false;
-  const int64_t without = RowLoadPredictor::FitBytesOf(options_), row = 4 * (2 * kHidden + kShape.num_experts);
-  // Of all layers, and a copy of one.
-  EXPECT_EQ(with - without, ProbeFit::kMostKept * (row * (kShape.num_layers + 1) + 4 * kShape.num_experts));
 }
 
 TEST_F(RowLoadPredictorTest, AStepOfOnePhaseAloneAndOneWithoutRows) {

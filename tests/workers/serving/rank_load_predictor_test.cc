@@ -134,10 +134,9 @@ TEST_F(RankLoadPredictorTest, PathsAreOfTheLengthThatTheOptionsSay) {
 }
 
 TEST_F(RankLoadPredictorTest, SumsThatDoNotFitIntoMemoryAreRefusedWithBothFigures) {
-  // Per layer [w, w + 2 E] doubles, w = H + 1 and in context 2 H + 1; to solve, twice the latter's more.
-  const auto sums = [&](int64_t width) { return 8 * width * (width + 2 * config_.num_experts); };
-  const int64_t alone = sums(config_.hidden + 1), in_context = sums(2 * config_.hidden + 1);
-  const int64_t needed = config_.num_moe_layers() * (alone + in_context) + 2 * in_context;
+  // Per layer [w, w + 2 E] doubles, w = H + 1; to solve, twice a layer's more.
+  const int64_t width = config_.hidden + 1, layer = 8 * width * (width + 2 * config_.num_experts);
+  const int64_t needed = (config_.num_moe_layers() + 2) * layer;
   free_bytes_ = needed;
   EXPECT_TRUE(Make({.profile_out = At("learned")}).ok());
   free_bytes_ = needed - 1;

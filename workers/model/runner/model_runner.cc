@@ -194,15 +194,10 @@ absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
                                                  .rank_rows = plan.rank_rows,
                                                  .decides = plan.decides}));
   if (guides_.load_predictor == nullptr) return absl::OkStatus();
-  // Compares positions, as borrowed rows have no sequence here.
-  const std::vector<int32_t>& at = batch_.rope_rows;
-  text_begins_.resize(at.size());
-  for (size_t t = 0; t < at.size(); ++t) text_begins_[t] = t == 0 || at[t] != at[t - 1] + 1 ? 1 : 0;
-  ASSIGN_OR_RETURN(const absl::Span<const placement::LayerEstimate> expected,
-                   guides_.load_predictor->Begin({.num_rows = batch_.num_rows(),
-                                                  .num_decode_rows = batch_.num_decode_rows,
-                                                  .token_ids = batch_.tokens,
-                                                  .begins = text_begins_}));
+  ASSIGN_OR_RETURN(
+      const absl::Span<const placement::LayerEstimate> expected,
+      guides_.load_predictor->Begin(
+          {.num_rows = batch_.num_rows(), .num_decode_rows = batch_.num_decode_rows, .token_ids = batch_.tokens}));
   // Not for a load balancer, which needs all ranks' estimates: these would take an exchange of their own, and the next
   // one, with the first gate's counts, knows more.
   return model_->experts() == nullptr ? absl::OkStatus() : model_->experts()->BeginPass(expected);

@@ -165,7 +165,6 @@ class ModelRunner {
   comm::Communicator* comm_ = nullptr;
   const moe::ExpertLayout* layout_ = nullptr;
   LayerGuides guides_;
-  std::vector<uint8_t> text_begins_;  // [T] of the step's batch, for the load predictor
   placement::ExpertCost pace_;
   pipeline::MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet

@@ -214,12 +214,12 @@ offload::LayerPlan ExpertOffload::Plan(absl::FunctionRef<offload::LayerPlan()> p
   return planned;
 }
 
-void ExpertOffload::MeasureCost(int layer, absl::Time now) {
+void ExpertOffload::MeasureCost(int layer, int64_t rows, absl::Time now) {
   if (layer == 0 && pass_began_ != absl::InfinitePast()) {
-    before_first_.Add(absl::ToInt64Nanoseconds(now - pass_began_), 0);
+    before_first_.Add(absl::ToInt64Nanoseconds(now - pass_began_), 0, rows);
   } else if (layer > 0 && last_gate_ != absl::InfinitePast()) {
     const double waited = store_->counters().wait_seconds - waited_at_gate_;
-    between_gates_.Add(absl::ToInt64Nanoseconds(now - last_gate_ - absl::Seconds(waited)), last_expected_);
+    between_gates_.Add(absl::ToInt64Nanoseconds(now - last_gate_ - absl::Seconds(waited)), last_expected_, rows);
   }
   last_gate_ = now;
   pass_began_ = absl::InfinitePast();
@@ -232,12 +232,14 @@ absl::Status ExpertOffload::RunLayer(const MoeContext& context, const LayerConte
   RETURN_IF_ERROR(CountRows(layer, rows));
   offload::LayerNeed need = {
       .layer = layer.index, .rows = rows_, .parts_left = layer.num_chunks - 1 - layer.chunk, .later = later_};
+  int64_t num_rows = 0;
   for (const int32_t count : rows_) {
     if (count > 0) need.compute_ticks += options_.expert_ticks + count * options_.row_ticks;
+    num_rows += count;
   }
-  if (layer.num_chunks == 1 && !between_gates_.measured()) MeasureCost(layer.index, absl::Now());
+  if (layer.num_chunks == 1) MeasureCost(layer.index, num_rows, absl::Now());
   last_expected_ = need.compute_ticks;
-  if (need.parts_left == 0) need.compute_ticks += between_gates_.beside(0);
+  if (need.parts_left == 0) need.compute_ticks += between_gates_.beside(0, num_rows * layer.num_chunks);
   gate_up_.assign(rows.experts.size(), nullptr);
   down_.assign(rows.experts.size(), nullptr);
   absl::Span<const offload::LayerForecast> forecasts;
@@ -256,7 +258,7 @@ absl::Status ExpertOffload::BeginPass(absl::Span<const placement::LayerEstimate>
   if (policy_ == nullptr || !AtStart()) return absl::OkStatus();
   const absl::Span<const offload::LayerForecast> forecasts = Forecasts(offload::NeedForecast::kBeforePass, estimates);
   pass_began_ = absl::Now();
-  const int64_t ticks = before_first_.beside(options_.first_gate_ticks);
+  const int64_t ticks = before_first_.beside(options_.first_gate_ticks, 0);
   UnderWay plan = {.steps = Plan([&] { return policy_->OnPass(forecasts, ticks); }).steps, .deadline = {}};
   const absl::Status status = StartSteps(&plan);
   if (!status.ok()) policy_.reset();

@@ -120,7 +120,7 @@ class ExpertOffload : public ExpertWeightProvider {
   // Makes the policy's plan and counts its time.
   offload::LayerPlan Plan(absl::FunctionRef<offload::LayerPlan()> plan);
   // Measures the time since the gate before, or since the pass began.
-  void MeasureCost(int layer, absl::Time now);
+  void MeasureCost(int layer, int64_t rows, absl::Time now);
   // Checks the layer's turn; restarts if it must.
   absl::Status TakeTurn(const MoeContext& context, const LayerContext& layer);
   // Counts each expert's rows and notes its slot in the layout.

@@ -2,8 +2,7 @@
 //
 // Two kinds of map give the logits: `gate_ahead`, the later layer's own router on these rows, and `probe`, a fitted map
 // (ridge_probe.h), which knows better (scheduler/popularity/README.md).  One product as large as a gate's, then the
-// same top-k.  A row's prediction depends on that row alone; in context, also on the rows before it in its text.
-// Borrows the map.  On any device, in the stream's order.
+// same top-k.  A row's prediction depends on that row alone.  Borrows the map.  On any device, in the stream's order.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +12,6 @@
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
-#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::moe {
@@ -22,19 +20,10 @@ namespace switchyard::moe {
 struct ForecastMap {
   ops::Weight weight;  // [E, H]
   Tensor bias;         // [E] in the weight's dtype; empty: none
-  ops::Weight out;     // [E, U] AccDType, of the hidden layer of a network; empty: none
 };
 
 // A fitted map [E, H + 1] (RidgeProbe::Solve), rounded to the model's dtype, on the stream's device.
 absl::StatusOr<ForecastMap> MakeForecastMap(const Stream& stream, const TensorView& fitted, DType dtype);
-
-// The same of a map [E, 2H + 1] of rows in context: weight [2E, H], bias [2E] (StackedMap).
-absl::StatusOr<ForecastMap> MakeContextMap(const Stream& stream, const TensorView& fitted, DType dtype);
-
-// A network (hidden_probe.h): linear [E + U, 2H + 1] in context, its last U outputs through max(0, ·) and out [E, U]
-// added to the others.  Weight [2 (E + U), H].
-absl::StatusOr<ForecastMap> MakeNetworkMap(const Stream& stream, const TensorView& linear, const TensorView& out,
-                                           DType dtype);
 
 class GateForecast {
  public:
@@ -43,21 +32,15 @@ class GateForecast {
   absl::Status Predict(const Stream& stream, const TensorView& x,          // [T, H] the map's dtype
                        const ops::Weight& weight, const TensorView& bias,  // [E, H]; [E] or rank 0 for none
                        const TensorView& predicted);                       // [T, M] int32
-  // The same by a map of rows in context, whose texts begin where begins [T] is not 0.
-  // Errors: as Predict's; InvalidArgument for other than T begins.
-  absl::Status PredictInContext(const Stream& stream, const TensorView& x, const ForecastMap& map,
-                                const IntView& begins, const TensorView& predicted);
   // Allocates scratch for so many rows, which else grows.  Errors: ResourceExhausted.
   struct Room {
     int64_t rows = 0, experts = 0, predicted = 0;  // T, E, M
     DType acc = DType::kF32;                       // AccDType of the maps
-    bool in_context = false;
-    int64_t units = 0;  // U of the largest network
   };
   absl::Status Reserve(const Room& room, Device device);
 
  private:
-  RowScratch logits_memory_, sum_memory_, score_memory_;
+  RowScratch logits_memory_, score_memory_;
 };
 
 }  // namespace switchyard::moe

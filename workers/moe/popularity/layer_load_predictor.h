@@ -20,9 +20,6 @@ struct ForecastPass {
   int64_t num_rows = 0;                 // T, that the layers will gate
   int64_t num_decode_rows = 0;          // the first of them are decodes, the others of prompts
   absl::Span<const int32_t> token_ids;  // [T]; -1 = not known here; empty: none is
-  // [T]: not 0 where a row is the first of its text's rows in this pass, which the others follow in order; empty: not
-  // known.
-  absl::Span<const uint8_t> begins = {};
 };
 
 class LayerLoadPredictor {

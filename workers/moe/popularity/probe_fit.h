@@ -4,9 +4,7 @@
 //
 // The cost of a row is measured as it is added; so wide models add few rows, and models whose sums would be larger than
 // kMaxBytes none: a profiling run (no limit) fits those.  A row's features wait for the logits of the layers one and
-// two ahead of the same pass.  Prompts' rows also go into a second fit, of rows in the context of their text
-// (text_context.h), where its sums have room; where a profiling run may keep rows, a hidden layer is fitted beside that
-// map one layer ahead (hidden_probe.h).  On the CPU.  Thread-compatible.
+// two ahead of the same pass.  On the CPU.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "scheduler/popularity/profile_bundle.h"
-#include "workers/moe/popularity/hidden_probe.h"
 #include "workers/moe/popularity/ridge_probe.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
@@ -31,33 +27,23 @@ struct ProbeFitOptions {
   int num_layers = 0;
   int64_t num_experts = 0;
   int64_t hidden = 0;
-  double share = 0.02;      // of the passes' time; >= 1: all rows, whatever it takes
-  bool in_context = false;  // also fits maps of rows in context
-  int64_t kept_rows = 0;    // of a layer in context, at most, for hidden layers; 0: none is fitted
+  double share = 0.02;  // of the passes' time; >= 1: all rows, whatever it takes
 };
 
 class ProbeFit {
  public:
   static constexpr int64_t kMaxBytes = int64_t{64} << 20;
-  static constexpr int64_t kMaxProfilingBytes = int64_t{2} << 30;  // with maps in context and kept rows
   // The bytes of all layers' sums.
   static int64_t BytesOf(const ProbeFitOptions& options);
-  // The rows of a layer that a profiling run keeps where kMaxProfilingBytes has room beside the sums: at most
-  // kMostKept; 0 where they would be too few for a hidden layer, while serving, or without maps in context.  Ignores
-  // kept_rows.
-  static constexpr int64_t kMostKept = int64_t{1} << 17;
-  static int64_t KeptRowsOf(ProbeFitOptions options);
-  // The bytes that solving takes beside them, at most: a copy of the largest layer's sums and rows, and what is made of
-  // them.
+  // The bytes that solving takes beside them, at most: a copy of a layer's sums, and what is made of them.
   static int64_t SolvingBytesOf(const ProbeFitOptions& options);
 
   // REQUIRES: layers >= 1, share > 0; BytesOf within kMaxBytes, or a share of 1 and memory for it.
   explicit ProbeFit(ProbeFitOptions options);
   ~ProbeFit();  // waits for a solution under way
 
-  // A pass of num_rows rows begins at `now`.  prompt_begins, of its last rows, which are prompts': not 0 where a row is
-  // the first of its text; none without context.  REQUIRES: at most num_rows of them.
-  void Begin(int64_t num_rows, absl::Time now, absl::Span<const uint8_t> prompt_begins = {});
+  // A pass of num_rows rows begins at `now`.
+  void Begin(int64_t num_rows, absl::Time now);
   // The pass's rows that OnGate reads, [first, first + count); the others need not be there.
   struct Window {
     int64_t first = 0, count = 0;
@@ -70,44 +56,31 @@ class ProbeFit {
                       absl::Time now);
   // Maps that were solved since the last call.
   std::vector<popularity::ProbeMap> TakeSolved();
-  // All maps from the sums as they are, now; none of a layer with fewer rows than features, in context with fewer than
-  // eight times as many.  Solves a copy of one layer at a time, so that rows can be added meanwhile.  Blocks.
+  // All maps from the sums as they are, now; none of a layer with fewer rows than features.  Solves a copy of one layer
+  // at a time, so that rows can be added meanwhile.  Blocks.
   std::vector<popularity::ProbeMap> SolveNow(const Stream& stream) const;
 
   const ProbeFitOptions& options() const { return options_; }
   int64_t num_rows() const {
     absl::MutexLock lock(&sums_mu_);
-    return sums_.alone.empty() ? 0 : sums_.alone.front().num_rows();
+    return sums_.empty() ? 0 : sums_.front().num_rows();
   }
 
  private:
   // A layer's window of rows, kept until the layers ahead have run.
   struct Seen {
-    Tensor x;        // [n, H]
-    Tensor logits;   // [n, E]
-    Tensor context;  // [c, 2H] of the last c of them
+    Tensor x;       // [n, H]
+    Tensor logits;  // [n, E]
   };
-  // The sums so far, alone and in context.
-  struct Sums {
-    std::vector<RidgeProbe> alone, in_context;  // [L - 1]; in_context may be empty
-    std::vector<HiddenProbe> kept;              // [L - 1] in context; may be empty
-  };
-  // Whether there are rows enough for maps of this probe.
-  static bool IsReady(const RidgeProbe& probe, bool in_context);
-  // kept: of the same rows; null: none are.
-  static void SolveLayer(const Stream& stream, const RidgeProbe& probe, const HiddenProbe* kept,
-                         popularity::ProbeMap like, std::vector<popularity::ProbeMap>* maps);
-  Tensor ContextOf(const TensorView& x) const;
   int num_targets(int layer) const;
   absl::Status AddRows(const Stream& stream, int layer);
   void StartSolving();
 
   const ProbeFitOptions options_;
-  mutable absl::Mutex sums_mu_;  // added to by the pass, copied by the solver
-  Sums sums_ ABSL_GUARDED_BY(sums_mu_);
-  std::vector<Seen> seen_;  // [L]
-  std::vector<uint8_t> prompt_begins_;
-  int64_t begin_ = 0, count_ = 0;  // the pass's window of rows
+  mutable absl::Mutex sums_mu_;                             // added to by the pass, copied by the solver
+  std::vector<RidgeProbe> sums_ ABSL_GUARDED_BY(sums_mu_);  // [L - 1]
+  std::vector<Seen> seen_;                                  // [L]
+  int64_t begin_ = 0, count_ = 0;                           // the pass's window of rows
   int64_t num_passes_ = 0;
   absl::Time pass_begin_;
   double credit_ = 0;           // seconds that may be spent

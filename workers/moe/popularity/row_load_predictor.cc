@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
@@ -24,35 +23,18 @@ int NumPredicted(const popularity::RoutingShape& shape) {
 }
 
 ProbeFitOptions FitOptionsOf(const RowLoadPredictorOptions& options) {
-  ProbeFitOptions fit = {.num_layers = options.shape.num_layers,
-                         .num_experts = options.shape.num_experts,
-                         .hidden = options.hidden,
-                         .share = options.probe_share};
-  fit.in_context = true;
-  fit.in_context = ProbeFit::BytesOf(fit) <= (fit.share < 1 ? ProbeFit::kMaxBytes : ProbeFit::kMaxProfilingBytes);
-  fit.kept_rows = options.keeps_rows ? ProbeFit::KeptRowsOf(fit) : 0;
-  return fit;
+  return {.num_layers = options.shape.num_layers,
+          .num_experts = options.shape.num_experts,
+          .hidden = options.hidden,
+          .share = options.probe_share};
 }
 
-// A map's values from `begin` on as [rows, columns].
-Tensor Widened(const std::vector<float>& values, int64_t begin, int64_t rows, int64_t columns) {
-  Tensor wide(DType::kF64, {rows, columns});
-  std::copy_n(values.begin() + begin, rows * columns, wide.view().data<double>());
-  return wide;
-}
-
-// The map as it is run; where it has a network, the network.
+// The map as it is run.
 absl::StatusOr<ForecastMap> MakeMap(const Stream& stream, const popularity::ProbeMap& map,
                                     const RowLoadPredictorOptions& options) {
-  const int64_t experts = options.shape.num_experts, width = map.WidthOf(options.hidden);
-  if (map.num_units > 0) {
-    const int64_t outputs = experts + map.num_units;
-    return MakeNetworkMap(stream, Widened(map.network, 0, outputs, width),
-                          Widened(map.network, outputs * width, experts, map.num_units), options.dtype);
-  }
-  const Tensor fitted = Widened(map.values, 0, experts, width);
-  return map.in_context ? MakeContextMap(stream, fitted, options.dtype)
-                        : MakeForecastMap(stream, fitted, options.dtype);
+  Tensor wide(DType::kF64, {options.shape.num_experts, options.hidden + 1});
+  std::copy(map.values.begin(), map.values.end(), wide.view().data<double>());
+  return MakeForecastMap(stream, wide, options.dtype);
 }
 
 // Whether the sums are small enough for fitting while serving; a profiling run has no limit here.
@@ -61,7 +43,7 @@ bool HasRoom(const ProbeFitOptions& fit) { return fit.share >= 1 || ProbeFit::By
 }  // namespace
 
 size_t RowLoadPredictor::IndexOf(const popularity::ProbeMap& map) {
-  return static_cast<size_t>((map.layer * popularity::kMaxAhead + map.ahead - 1) * 2 + (map.in_context ? 1 : 0));
+  return static_cast<size_t>(map.layer * popularity::kMaxAhead + map.ahead - 1);
 }
 
 popularity::LiveOptions RowLoadPredictor::LiveOptionsOf(const RowLoadPredictorOptions& options,
@@ -85,7 +67,7 @@ int64_t RowLoadPredictor::FitBytesOf(const RowLoadPredictorOptions& options) {
 RowLoadPredictor::RowLoadPredictor(RowLoadPredictorOptions options)
     : options_(std::move(options)),
       num_predicted_(NumPredicted(options_.shape)),
-      probes_(static_cast<size_t>(options_.shape.num_layers * popularity::kMaxAhead * 2)) {
+      probes_(static_cast<size_t>(options_.shape.num_layers * popularity::kMaxAhead)) {
   SY_CHECK_EQ(static_cast<int>(options_.routers.size()), options_.shape.num_layers);
   live_.reserve(std::size(popularity::kPhases));
   for (const popularity::Phase phase : popularity::kPhases) live_.emplace_back(LiveOptionsOf(options_, phase));
@@ -177,16 +159,10 @@ absl::Status RowLoadPredictor::SetProbe(const Stream& stream, popularity::ProbeM
     return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, " for ", map.ahead,
                                                    " ahead: the model has ", options_.shape.num_layers));
   }
-  const int64_t experts = options_.shape.num_experts, width = map.WidthOf(options_.hidden);
+  const int64_t experts = options_.shape.num_experts, width = options_.hidden + 1;
   if (static_cast<int64_t>(map.values.size()) != experts * width) {
     return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, ": ", map.values.size(),
                                                    " values, wants [", experts, ", ", width, "]"));
-  }
-  if (const int64_t wanted = map.NetworkSizeOf(options_.hidden, experts);
-      static_cast<int64_t>(map.network.size()) != wanted || (map.num_units > 0 && !map.in_context)) {
-    return absl::InvalidArgumentError(absl::StrCat("probe of MoE layer ", map.layer, ": ", map.network.size(),
-                                                   " values of a network of ", map.num_units, " units, wants ", wanted,
-                                                   " in context"));
   }
   Probe probe;
   ASSIGN_OR_RETURN(probe.map, MakeMap(stream, map, options_));
@@ -228,12 +204,7 @@ absl::StatusOr<absl::Span<const placement::LayerEstimate>> RowLoadPredictor::Beg
   num_rows_ = pass.num_rows;
   num_decode_rows_ = pass.num_decode_rows;
   next_layer_ = 0;
-  prompt_begins_.clear();
-  begins_sent_ = false;
-  if (static_cast<int64_t>(pass.begins.size()) == num_rows_) {
-    prompt_begins_.assign(pass.begins.begin() + num_decode_rows_, pass.begins.end());
-  }
-  if (fit_ != nullptr && num_rows_ > 0) fit_->Begin(num_rows_, absl::Now(), prompt_begins_);
+  if (fit_ != nullptr && num_rows_ > 0) fit_->Begin(num_rows_, absl::Now());
   token_ids_.assign(pass.token_ids.begin(), pass.token_ids.end());
   experts_.assign(static_cast<size_t>(num_rows_ * options_.shape.num_layers * options_.shape.top_k), -1);
   const auto known = [&](int64_t begin, int64_t end) {
@@ -278,7 +249,6 @@ absl::StatusOr<absl::Span<const placement::LayerEstimate>> RowLoadPredictor::OnG
   for (int ahead = 1; ahead <= popularity::kMaxAhead && layer.index + ahead < options_.shape.num_layers; ++ahead) {
     Estimate(layer.index + ahead, ahead);
   }
-  Report();
   return estimates_;
 }
 
@@ -291,19 +261,6 @@ void RowLoadPredictor::Estimate(int layer, int ahead) {
   if (reported == 0) return;
   if (reported != all) popularity = popularity::ScaledTo(popularity, all);
   estimates_.push_back({.layer = layer, .popularity = popularity});
-}
-
-void RowLoadPredictor::Report() {
-  if (next_layer_ < options_.shape.num_layers) return;
-  std::vector<std::string> reports;
-  for (const popularity::Phase phase : popularity::kPhases) {
-    for (std::string& report : mutable_phase(phase)->TakeReports()) reports.push_back(std::move(report));
-  }
-  if (reports.empty()) return;
-  // Estimators mostly fail in many layers at once.
-  const size_t reported = std::min<size_t>(reports.size(), 3);
-  LogInfo("forecast: ", absl::StrJoin(reports.begin(), reports.begin() + static_cast<int64_t>(reported), "; "),
-          reported < reports.size() ? absl::StrCat("; and ", reports.size() - reported, " more like these") : "");
 }
 
 }  // namespace switchyard::moe

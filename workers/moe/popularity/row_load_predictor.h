@@ -4,12 +4,9 @@
 //
 // At a gate the rows' choices are kept, scored and counted; then the products that an estimator of this pass reads for
 // the layers one and two ahead are run, [T, H] x [H, E] each, and the best estimates of both phases are added.  A phase
-// without an estimate takes the other's shares.  An estimator that is worse than marginal is switched off, and the log
-// says so once.  Prompts' rows use the map of rows in the context of their text (text_context.h) where one is fitted
-// and the pass says where texts begin; decoded rows the map of the row alone. Maps are loaded from a profile bundle, or
-// fitted while serving (probe_fit.h) in a share of the step's time. On a device products run there, and the host waits
-// once a gate for the experts that they name; counting and fitting stay on the host.  Thread-compatible.  Borrows the
-// routers.
+// without an estimate takes the other's shares.  Maps are loaded from a profile bundle, or fitted while serving
+// (probe_fit.h) in a share of the step's time. On a device products run there, and the host waits once a gate for the
+// experts that they name; counting and fitting stay on the host.  Thread-compatible.  Borrows the routers.
 #pragma once
 
 #include <array>
@@ -32,7 +29,6 @@
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/device.h"
-#include "workers/tensor/int_upload.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::moe {
@@ -46,7 +42,6 @@ struct RowLoadPredictorOptions {
   int path_length = popularity::kLivePathLength;  // l of the profiles' paths
   int64_t profile_bytes = int64_t{32} << 20;      // of each phase's profiles
   double probe_share = 0;       // of a step's time, for fitting; 0: nothing is fitted; 1: all rows are
-  bool keeps_rows = true;       // where all rows are fitted: for hidden layers, if there are not too many
   bool keeps_own = false;       // fitted maps add to loaded ones, to be written, and do not take their place
   bool paper_estimate = false;  // estimates are Lina's (LiveOptions)
 };
@@ -81,7 +76,7 @@ class RowLoadPredictor : public LayerLoadPredictor {
   // A bundle of this model with nothing learned.
   popularity::ProfileBundle EmptyBundle() const;
 
-  // From now on this map also predicts map.layer + map.ahead from map.layer's rows; in context, of prompts' rows alone.
+  // From now on this map also predicts map.layer + map.ahead from map.layer's rows.
   // InvalidArgument: layers or sizes that the model does not have.
   absl::Status SetProbe(const Stream& stream, popularity::ProbeMap map);
 
@@ -117,7 +112,6 @@ class RowLoadPredictor : public LayerLoadPredictor {
     popularity::Phase phase = popularity::Phase::kPrefill;
     int64_t count = 0;                 // of rows
     const ForecastMap* map = nullptr;  // the probe's; null: the layer's own router
-    bool in_context = false;           // the map is one of rows in context
   };
   // None where the phase does not want it, or there is no map.
   std::optional<Question> QuestionOf(popularity::Predictor predictor, int layer, int ahead,
@@ -127,16 +121,9 @@ class RowLoadPredictor : public LayerLoadPredictor {
   // x: the layer's rows.
   absl::Status Ask(const Stream& stream, const TensorView& x, const Question& question,
                    const TensorView& predicted);  // [count, M] int32 on the rows' device
-  absl::Status SendBegins(const Stream& stream);
-  absl::Status ReserveBegins(int64_t rows, Device device);
-  // U of the largest network that there is, or may be.
-  int64_t MostUnits() const;
-  // Whether there are such maps, or will be.
-  bool MayHaveMaps(bool in_context) const;
   absl::Status Fit(const MoeContext& context, const LayerContext& layer);
   // Appends the forecast of the layer, if there is one.
   void Estimate(int layer, int ahead);
-  void Report();
 
   // Uses what was fitted meanwhile, where it saw more rows than the present map.
   absl::Status TakeFitted(const Stream& stream);
@@ -160,24 +147,19 @@ class RowLoadPredictor : public LayerLoadPredictor {
   const RowLoadPredictorOptions options_;
   int num_predicted_;                                                // M
   std::vector<popularity::LiveEstimates> live_;                      // [Phase]
-  std::vector<std::optional<Probe>> probes_;                         // [L, kMaxAhead, 2]: alone, in context
+  std::vector<std::optional<Probe>> probes_;                         // [L, kMaxAhead]
   std::vector<popularity::ProbeMap> loaded_maps_, loaded_own_maps_;  // where what is own is kept apart
   std::unique_ptr<ProbeFit> fit_;                                    // null: nothing is fitted
   GateForecast forecast_;
   RowScratch predicted_memory_;
   HostCopy answers_on_host_;
   WindowCopy x_on_host_, logits_on_host_;
-  IntUpload begins_upload_;   // of prompt_begins_
-  IntView begins_on_device_;  // of this pass
-  int64_t begins_room_ = 0;
 
   // The state of the pass.
   int64_t num_rows_ = 0, num_decode_rows_ = 0;
   int next_layer_ = 0;
-  std::vector<int32_t> token_ids_;      // [T]
-  std::array<bool, 2> ids_known_ = {};  // [Phase]
-  std::vector<uint8_t> prompt_begins_;  // [T] of the prompts' rows; empty: not known
-  bool begins_sent_ = false;
+  std::vector<int32_t> token_ids_;                                        // [T]
+  std::array<bool, 2> ids_known_ = {};                                    // [Phase]
   std::vector<Question> questions_;                                       // of a gate
   std::vector<int16_t> experts_;                                          // [L, T, K]
   std::vector<int16_t> predictions_;                                      // [T, M]

@@ -39,11 +39,7 @@ std::optional<RowLoadPredictor::Question> RowLoadPredictor::QuestionOf(popularit
   if (count == 0 || !this->phase(phase).Wants(predictor, layer, ahead)) return std::nullopt;
   Question question{.predictor = predictor, .layer = layer, .ahead = ahead, .phase = phase, .count = count};
   if (predictor == popularity::Predictor::kGateAhead) return question;
-  popularity::ProbeMap wanted{.layer = layer - ahead, .ahead = ahead, .in_context = true, .values = {}};
-  const std::optional<Probe>& in_context = probes_[IndexOf(wanted)];
-  question.in_context = phase == popularity::Phase::kPrefill && !prompt_begins_.empty() && in_context.has_value();
-  wanted.in_context = question.in_context;
-  const std::optional<Probe>& probe = probes_[IndexOf(wanted)];
+  const std::optional<Probe>& probe = probes_[IndexOf({.layer = layer - ahead, .ahead = ahead, .values = {}})];
   if (!probe.has_value()) return std::nullopt;
   question.map = &probe->map;
   return question;
@@ -91,92 +87,34 @@ absl::Status RowLoadPredictor::Ask(const Stream& stream, const TensorView& x, co
     const ops::Weight& router = *options_.routers[static_cast<size_t>(question.layer)];
     return forecast_.Predict(stream, of_phase, router, {}, predicted);
   }
-  if (!question.in_context) {
-    return forecast_.Predict(stream, of_phase, question.map->weight, question.map->bias, predicted);
-  }
-  RETURN_IF_ERROR(SendBegins(stream));
-  return forecast_.PredictInContext(stream, of_phase, *question.map, begins_on_device_.Part(0, question.count),
-                                    predicted);
-}
-
-// Sends them once a pass.
-absl::Status RowLoadPredictor::SendBegins(const Stream& stream) {
-  if (begins_sent_) return absl::OkStatus();
-  const auto count = static_cast<int64_t>(prompt_begins_.size());
-  RETURN_IF_ERROR(ReserveBegins(count, stream.device()));
-  RETURN_IF_ERROR(begins_upload_.Begin(stream));
-  const IntUpload::Array to = begins_upload_.Take(count);
-  for (size_t t = 0; t < prompt_begins_.size(); ++t) to.host[t] = prompt_begins_[t] != 0 ? 1 : 0;
-  RETURN_IF_ERROR(begins_upload_.Send(stream));
-  begins_on_device_ = to.device;
-  begins_sent_ = true;
-  return absl::OkStatus();
-}
-
-absl::Status RowLoadPredictor::ReserveBegins(int64_t rows, Device device) {
-  if (rows <= begins_room_) return absl::OkStatus();
-  ASSIGN_OR_RETURN(begins_upload_, IntUpload::Create(device, {rows}));
-  begins_room_ = rows;
-  return absl::OkStatus();
+  return forecast_.Predict(stream, of_phase, question.map->weight, question.map->bias, predicted);
 }
 
 absl::Status RowLoadPredictor::Reserve(const Stream& stream, int64_t rows) {
   const Device device = stream.device();
-  const bool in_context = MayHaveMaps(/*in_context=*/true);
   RETURN_IF_ERROR(forecast_.Reserve({.rows = rows,
                                      .experts = options_.shape.num_experts,
                                      .predicted = num_predicted_,
-                                     .acc = AccDType(options_.dtype),
-                                     .in_context = in_context,
-                                     .units = MostUnits()},
+                                     .acc = AccDType(options_.dtype)},
                                     device));
   // All predictors may be asked of every row, at both distances.
-  RETURN_IF_ERROR(
-      predicted_memory_
-          .Take(rows * popularity::kNumPredictors * popularity::kMaxAhead, num_predicted_, DType::kI32, device)
-          .status());
-  return in_context ? ReserveBegins(rows, device) : absl::OkStatus();
-}
-
-int64_t RowLoadPredictor::MostUnits() const {
-  int64_t units = fit_ != nullptr && fit_->options().kept_rows > 0 ? HiddenFitOptions().num_units : 0;
-  for (const std::optional<Probe>& probe : probes_) {
-    if (probe.has_value()) units = std::max<int64_t>(units, probe->source.num_units);
-  }
-  return units;
-}
-
-bool RowLoadPredictor::MayHaveMaps(bool in_context) const {
-  if (fit_ != nullptr && (!in_context || fit_->options().in_context)) return true;
-  return std::any_of(probes_.begin(), probes_.end(), [&](const std::optional<Probe>& probe) {
-    return probe.has_value() && probe->source.in_context == in_context;
-  });
+  return predicted_memory_
+      .Take(rows * popularity::kNumPredictors * popularity::kMaxAhead, num_predicted_, DType::kI32, device)
+      .status();
 }
 
 int64_t RowLoadPredictor::MapBytesToCome(DeviceKind device) const {
   if (fit_ == nullptr) return 0;
-  const int64_t experts = options_.shape.num_experts, units = MostUnits();
-  const auto bytes_of = [&](bool in_context) {
-    const int64_t outputs = in_context ? 2 * (experts + units) : experts;
-    const int64_t out = in_context && units > 0
-                            ? ops::PackedBytes({.n = experts, .k = units, .dtype = AccDType(options_.dtype)}, device)
-                            : 0;
-    return ops::PackedBytes({.n = outputs, .k = options_.hidden, .dtype = options_.dtype}, device) +
-           outputs * DTypeBytes(options_.dtype) + out;
-  };
-  int64_t to_come = 0, largest = 0;
-  for (const bool in_context : {false, true}) {
-    if (in_context && !fit_->options().in_context) continue;
-    const int64_t one = bytes_of(in_context);
-    largest = std::max(largest, one);
-    for (int layer = 0; layer < options_.shape.num_layers; ++layer) {
-      for (int ahead = 1; ahead <= popularity::kMaxAhead && layer + ahead < options_.shape.num_layers; ++ahead) {
-        const popularity::ProbeMap map{.layer = layer, .ahead = ahead, .in_context = in_context, .values = {}};
-        if (!probes_[IndexOf(map)].has_value()) to_come += one;
-      }
+  const int64_t experts = options_.shape.num_experts;
+  const int64_t one = ops::PackedBytes({.n = experts, .k = options_.hidden, .dtype = options_.dtype}, device) +
+                      experts * DTypeBytes(options_.dtype);
+  int64_t to_come = 0;
+  for (int layer = 0; layer < options_.shape.num_layers; ++layer) {
+    for (int ahead = 1; ahead <= popularity::kMaxAhead && layer + ahead < options_.shape.num_layers; ++ahead) {
+      if (!probes_[IndexOf({.layer = layer, .ahead = ahead, .values = {}})].has_value()) to_come += one;
     }
   }
-  return to_come + largest;  // a map is there twice while it is replaced
+  return to_come + one;  // a map is there twice while it is replaced
 }
 
 }  // namespace switchyard::moe

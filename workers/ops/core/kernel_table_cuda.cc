@@ -22,7 +22,6 @@ void RegisterCudaOps() {
       .expert_order = cuda::ExpertOrder,
       .count_experts = cuda::CountExperts,
       .gather = cuda::Gather,
-      .fading_sum = cuda::FadingSum,
       .dense_gemm = cuda::DenseGemm,
       .grouped_gemm = cuda::GroupedGemm,
       .write_kv = cuda::WriteKv,

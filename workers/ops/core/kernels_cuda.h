@@ -59,16 +59,6 @@ struct GatherArgs {
   bool keep_absent;  // index -1 leaves y's row as it is; else it gives zeros
 };
 
-// AddFadingMean with a mean over `reach` earlier rows at least.
-struct FadingSumArgs {
-  uint8_t dtype;          // fp32 or fp64
-  const void* both;       // [T, 2E]
-  const int32_t* begins;  // [T]
-  void* sum;              // [T, E]
-  int64_t rows, width, both_stride, sum_stride, reach, rectified;
-  double kept;
-};
-
 // y = x · wᵀ, y += x · wᵀ, + bias; or y = silu(x · gateᵀ) * (x · upᵀ).  Sums in AccDType (no TF32).
 // Grouped, it is that per expert: rows [offsets[e], offsets[e + 1]) take weights[e].  A dense product is a grouped one
 // with one expert, which has all rows.
@@ -183,7 +173,6 @@ struct CudaKernelTable {
   int (*expert_order)(const CudaCall& call, const ExpertOrderArgs& args);
   int (*count_experts)(const CudaCall& call, const CountExpertsArgs& args);
   int (*gather)(const CudaCall& call, const GatherArgs& args);
-  int (*fading_sum)(const CudaCall& call, const FadingSumArgs& args);
   int (*dense_gemm)(const CudaCall& call, const CudaGemmArgs& args);
   int (*grouped_gemm)(const CudaCall& call, const CudaGemmArgs& args);
   int (*write_kv)(const CudaCall& call, const CudaKvArgs& args);
@@ -219,7 +208,6 @@ int Router(const CudaCall& call, const CudaRouterArgs& args, int64_t rows);  // 
 int ExpertOrder(const CudaCall& call, const ExpertOrderArgs& args);          // permute_cuda.cu
 int CountExperts(const CudaCall& call, const CountExpertsArgs& args);        // permute_cuda.cu
 int Gather(const CudaCall& call, const GatherArgs& args);                    // permute_cuda.cu
-int FadingSum(const CudaCall& call, const FadingSumArgs& args);              // fading_sum_cuda.cu
 int DenseGemm(const CudaCall& call, const CudaGemmArgs& args);               // gemm_cuda.cu
 int GroupedGemm(const CudaCall& call, const CudaGemmArgs& args);             // grouped_gemm_cuda.cu
 int WriteKv(const CudaCall& call, const CudaKvArgs& args);                   // kv_cache_cuda.cu

@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "scheduler/popularity/popularity.h"
 
-namespace switchyard::popularity {
+namespace switchyard {
 
 class ShareCorrection {
  public:
@@ -28,4 +28,4 @@ class ShareCorrection {
   std::vector<int64_t> error_;  // [E] share in 2^-30
 };
 
-}  // namespace switchyard::popularity
+}  // namespace switchyard

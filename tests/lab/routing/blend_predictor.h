@@ -12,23 +12,25 @@
 #include "scheduler/popularity/popularity.h"
 #include "scheduler/popularity/predictors/estimate_score.h"
 
-namespace switchyard::popularity {
+namespace switchyard {
 
 class BlendPredictor {
  public:
   BlendPredictor(int num_layers, size_t num_estimators)
-      : distance_(static_cast<size_t>(num_layers), std::vector<RunningMean>(num_estimators)) {}
+      : distance_(static_cast<size_t>(num_layers), std::vector<popularity::RunningMean>(num_estimators)) {}
 
   // estimates [J] of the layer; null or empty: its estimator has none.  Returns `total` in all; empty if there are
   // none.
-  Popularity Estimate(int layer, absl::Span<const Popularity* const> estimates, int64_t total) const;
+  popularity::Popularity Estimate(int layer, absl::Span<const popularity::Popularity* const> estimates,
+                                  int64_t total) const;
   // Scores the estimates by what came.
-  void Observe(int layer, absl::Span<const Popularity* const> estimates, const Popularity& actual);
+  void Observe(int layer, absl::Span<const popularity::Popularity* const> estimates,
+               const popularity::Popularity& actual);
 
  private:
   int64_t WeightOf(size_t j, int layer) const;
 
-  std::vector<std::vector<RunningMean>> distance_;  // [L][J]
+  std::vector<std::vector<popularity::RunningMean>> distance_;  // [L][J]
 };
 
-}  // namespace switchyard::popularity
+}  // namespace switchyard
