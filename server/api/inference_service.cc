@@ -59,6 +59,12 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
   out->set_max_waiting_requests(config.batching.max_queue);
   out->set_group_epoch(load.group_epoch);
   out->set_preemptions(load.scheduler.preemptions);
+  if (load.trial.has_value()) {
+    v1::AutoPlacement* placement = out->mutable_auto_placement();
+    placement->set_steps(load.trial->steps);
+    placement->set_deciding_steps(load.trial->deciding_steps);
+    placement->set_gained_seconds(load.trial->gained_seconds);
+  }
   for (const LoadSnapshot::Worker& worker : load.workers) {
     v1::WorkerLoad* to = out->add_workers();
     to->set_rank(worker.rank);

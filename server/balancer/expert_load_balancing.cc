@@ -134,6 +134,10 @@ std::unique_ptr<const ExpertsCopy> ExpertLoadBalancing::Copy() const {
   return std::make_unique<const ExpertsCopy>(ExpertsCopy{*load_stats_, residency_.view(), reports_});
 }
 
+const placement::StepTrial* ExpertLoadBalancing::trial() const {
+  return config_->placement.mode == placement::PlacementMode::kAuto ? &trial_ : nullptr;
+}
+
 void ExpertLoadBalancing::ReportMetrics() {
   const ResidencyView& view = residency_.view();
   for (int outcome = 0; outcome < kNumPlanOutcomes; ++outcome) {

@@ -40,6 +40,8 @@ class ExpertLoadBalancing final : private BackgroundBalancer::Host {
   void Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now);
 
   BackgroundBalancer& residency() { return residency_; }
+  // The trials of --placement=auto; null with another placement.
+  const placement::StepTrial* trial() const;
   // Returns experts' load and placement; null before the first group and for a model without MoE layers.
   std::unique_ptr<const ExpertsCopy> Copy() const;
   void ReportMetrics();

@@ -36,6 +36,11 @@ void LoadMonitor::Update() {
         .stats = has_stats ? snapshot.scheduler.ranks[member.rank] : batching::RankStats(),
     });
   }
+  if (const placement::StepTrial* trial = experts_->trial()) {
+    snapshot.trial = {.steps = trial->steps(true) + trial->steps(false),
+                      .deciding_steps = trial->steps(true),
+                      .gained_seconds = trial->gained_seconds()};
+  }
   metrics_->requests_running->Set(snapshot.scheduler.running);
   metrics_->requests_waiting->Set(snapshot.scheduler.waiting);
   metrics_->waiting_tokens->Set(static_cast<double>(snapshot.scheduler.waiting_tokens));

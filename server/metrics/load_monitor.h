@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,12 @@ struct LoadSnapshot {
   batching::SchedulerStats scheduler;
   std::vector<Worker> workers;
   int64_t group_epoch = 0;
+  // Of --placement=auto.
+  struct Trial {
+    int64_t steps = 0, deciding_steps = 0;
+    double gained_seconds = 0;
+  };
+  std::optional<Trial> trial;
 };
 
 class LoadMonitor {

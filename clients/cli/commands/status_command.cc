@@ -83,6 +83,8 @@ Json SnapshotJson(const Snapshot& now) {
                      {"waiting_tokens", now.load.waiting_tokens()},
                      {"max_waiting", now.load.max_waiting_requests()}};
   out.update(ToJson(now.load, {"preemptions", "group_epoch"}));
+  if (now.load.has_auto_placement())
+    out["auto_placement"] = ToJson(now.load.auto_placement(), {"steps", "deciding_steps", "gained_seconds"});
   out["workers"] = Json::array();
   for (const v1::WorkerLoad& worker : now.load.workers()) {
     out["workers"].push_back(ToJson(worker, {"rank", "pid", "host", "state", "metrics_address", "running_requests",
@@ -110,6 +112,13 @@ void PrintTable(std::ostream& out, const std::string& address, const Snapshot& n
   out << absl::StreamFormat("requests   %d running, %d waiting (%d tokens) of at most %d; %d preemptions so far\n",
                             now.load.running_requests(), now.load.waiting_requests(), now.load.waiting_tokens(),
                             now.load.max_waiting_requests(), now.load.preemptions());
+  if (now.load.has_auto_placement()) {
+    const v1::AutoPlacement& placement = now.load.auto_placement();
+    const double each = 1e3 * placement.gained_seconds() / static_cast<double>(std::max<int64_t>(1, placement.steps()));
+    out << absl::StreamFormat(
+        "placement  auto: %d of %d steps decided where rows go; gained %.3f s so far (%.3f ms a step)\n",
+        placement.deciding_steps(), placement.steps(), placement.gained_seconds(), each);
+  }
   if (now.load.workers_size() == 0) {
     out << "workers    none" << std::endl;
     return;

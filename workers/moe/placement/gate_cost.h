@@ -15,7 +15,7 @@ namespace switchyard::moe {
 class GateCost {
  public:
   static constexpr int64_t kManyRows = 256;  // (token, choice) pairs: from here on time goes by rows
-  static constexpr int kFewPerMany = 16;     // so many times fewer gates with many rows are measured
+  static constexpr int kFewPerMany = 128;    // so many times fewer gates with many rows are measured
 
   // gates: with few rows, that are measured; 0 = none ever.
   explicit GateCost(int gates) : few_(gates), many_((gates + kFewPerMany - 1) / kFewPerMany) {}
