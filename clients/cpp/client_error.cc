@@ -72,7 +72,9 @@ absl::Status FromGrpcStatus(const grpc::Status& status, absl::string_view addres
     if (message.empty()) message = absl::StrCat(address, " gave no reason");
   }
   absl::Status out(code, message);
-  if (!status.error_details().empty()) out.SetPayload(kDetailsUrl, absl::Cord(status.error_details()));
+  // A view: errors.cc of proto/support says why.
+  const std::string details = status.error_details();
+  if (!details.empty()) out.SetPayload(kDetailsUrl, absl::Cord(absl::string_view(details)));
   return out;
 }
 

@@ -1,9 +1,11 @@
 #include "proto/support/errors.h"
 
+#include <string>
 #include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/message_lite.h"
 #include "scheduler/base/text/utf8.h"
 
 namespace switchyard::rpc {
@@ -16,6 +18,13 @@ constexpr size_t kMaxMessageBytes = 2048;
 std::string CutLong(absl::string_view text) {
   if (text.size() <= kMaxMessageBytes) return std::string(text);
   return absl::StrCat(CutText(text, kMaxMessageBytes), "...");
+}
+
+// By a view, as Cord's constructor of a string that is given away has another name in a library that GCC built than
+// clang expects of it.
+absl::Cord PayloadOf(const google::protobuf::MessageLite& message) {
+  const std::string bytes = message.SerializeAsString();
+  return absl::Cord(absl::string_view(bytes));
 }
 
 void AddDetail(const char* url, std::string value, google::rpc::Status* message) {
@@ -38,7 +47,7 @@ absl::Status MakeError(absl::StatusCode code, v1::ErrorReason reason, absl::stri
   info.set_domain("switchyard");
   for (const auto& [key, value] : metadata) (*info.mutable_metadata())[key] = CutLong(value);
   absl::Status status(code, message);
-  status.SetPayload(kErrorInfoUrl, absl::Cord(info.SerializeAsString()));
+  status.SetPayload(kErrorInfoUrl, PayloadOf(info));
   return status;
 }
 
@@ -47,7 +56,7 @@ absl::Status WithRetry(absl::Status status, absl::Duration delay) {
   retry.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(delay));
   retry.mutable_retry_delay()->set_nanos(
       static_cast<int32_t>(absl::ToInt64Nanoseconds(delay - absl::Floor(delay, absl::Seconds(1)))));
-  status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
+  status.SetPayload(kRetryInfoUrl, PayloadOf(retry));
   return status;
 }
 

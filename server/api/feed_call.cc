@@ -10,20 +10,25 @@ namespace switchyard::server {
 void Feed::Offer(MessageFn message) {
   absl::MutexLock lock(&mu_);
   if (call_ == nullptr) return;
+  call_->feed_->mu_.AssertHeld();  // mu_, by another name
   call_->newest_ = std::move(message);
   call_->Pump();
 }
 
 void Feed::End(absl::Status status) {
   absl::MutexLock lock(&mu_);
-  if (call_ == nullptr || call_->end_.has_value()) return;
+  if (call_ == nullptr) return;
+  call_->feed_->mu_.AssertHeld();
+  if (call_->end_.has_value()) return;
   call_->end_ = std::move(status);
   call_->Pump();
 }
 
 void Feed::EndWith(MessageFn next) {
   absl::MutexLock lock(&mu_);
-  if (call_ == nullptr || call_->end_.has_value()) return;
+  if (call_ == nullptr) return;
+  call_->feed_->mu_.AssertHeld();
+  if (call_->end_.has_value()) return;
   call_->end_ = absl::OkStatus();
   call_->rest_ = std::move(next);
   call_->Pump();

@@ -254,7 +254,9 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   EXPECT_EQ(std::string(config_.Finish().message()),
             "--expert_policy=best: must be auto or lru\n"
             "--expert_copy_bytes_per_second=-1: must not be negative or endless");
-  config_.experts = {.weights_us = -1, .row_us = std::numeric_limits<double>::infinity()};
+  config_.experts = {};
+  config_.experts.weights_us = -1;
+  config_.experts.row_us = std::numeric_limits<double>::infinity();
   EXPECT_EQ(std::string(config_.Finish().message()),
             "--expert_weights_us=-1: must not be negative or endless\n"
             "--expert_row_us=inf: must not be negative or endless");

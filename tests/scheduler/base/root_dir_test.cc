@@ -100,7 +100,7 @@ TEST_F(RootDirTest, MakesFoldersBeneath) {
 }
 
 TEST_F(RootDirTest, RootsThatOverlapAreSaid) {
-  const auto said = [this](const std::string& a, const std::string& b) {
+  const auto said = [](const std::string& a, const std::string& b) {
     const absl::Status status = CheckRootsApart("--a", a, "--b", b);
     EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status));
     return std::string(status.message());

@@ -52,7 +52,7 @@ class EnginePlacementTest : public EngineTest {
   // Runs requests until the view is as wanted, since the plan is made on another thread.
   bool RunUntil(const std::function<bool(const ResidencyView&)>& wanted) {
     const absl::Time limit = MonotonicNow() + kPatience;
-    for (int i = 0; MonotonicNow() < limit; ++i) {
+    while (MonotonicNow() < limit) {
       Generate(absl::StrCat("r", runs++), 8);
       if (wanted(Experts()->placement)) return true;
     }
