@@ -76,9 +76,9 @@ void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
   problems->Check(!profiles || config.local_workers > 0,
                   "--profile, --profile_out: are of local workers, but --local_workers=0");
   problems->Check(offload::CheckExpertBudget(config.experts));
-  problems->Check(!config.experts.automatic() ||
-                      (config.device == "cpu" && config.placement.mode == placement::PlacementMode::kStatic),
-                  "--expert_memory=auto: is for CPUs and --placement=static; give a share or a size");
+  problems->Check(!config.experts.automatic() || config.device == "cpu",
+                  "--expert_memory=auto: is for CPUs; give a share or a size");
+  problems->Check(placement::CheckExpertMemory(config.placement.mode, config.experts.budget));
   // A device keeps one table of homes for all layers, and migrations make them differ.
   problems->Check(config.device == "cpu" || config.placement.mode != placement::PlacementMode::kAuto ||
                       !config.placement.rebalances(),

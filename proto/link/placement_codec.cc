@@ -12,14 +12,6 @@
 namespace switchyard::link {
 namespace {
 
-// Both enums have the same order; the message's begins with UNSPECIFIED.
-constexpr int kFirstMove = v1::RESIDENCY_MOVE_KIND_COPY;
-static_assert(v1::RESIDENCY_MOVE_KIND_COPY - kFirstMove == static_cast<int>(placement::MoveKind::kCopy));
-static_assert(v1::RESIDENCY_MOVE_KIND_LOAD - kFirstMove == static_cast<int>(placement::MoveKind::kLoad));
-static_assert(v1::RESIDENCY_MOVE_KIND_REHOME - kFirstMove == static_cast<int>(placement::MoveKind::kRehome));
-static_assert(v1::RESIDENCY_MOVE_KIND_RELEASE - kFirstMove == static_cast<int>(placement::MoveKind::kRelease));
-static_assert(v1::RESIDENCY_MOVE_KIND_OFFLOAD - kFirstMove == static_cast<int>(placement::MoveKind::kOffload));
-
 constexpr auto CostFields() {
   using M = v1::MoveCosts;
   using S = placement::MoveCosts;
@@ -28,12 +20,10 @@ constexpr auto CostFields() {
 }
 
 void FillMoves(const std::vector<placement::ResidencyMove>& moves, v1::ResidencyMoves* out) {
-  for (auto* column : {out->mutable_kinds(), out->mutable_layers(), out->mutable_experts(), out->mutable_devices(),
-                       out->mutable_slots()}) {
+  for (auto* column : {out->mutable_layers(), out->mutable_experts(), out->mutable_devices(), out->mutable_slots()}) {
     column->Reserve(static_cast<int>(moves.size()));
   }
   for (const placement::ResidencyMove& move : moves) {
-    out->add_kinds(static_cast<v1::ResidencyMoveKind>(static_cast<int>(move.kind) + kFirstMove));
     out->add_layers(move.layer);
     out->add_experts(move.expert);
     out->add_devices(move.device);
@@ -42,33 +32,16 @@ void FillMoves(const std::vector<placement::ResidencyMove>& moves, v1::Residency
 }
 
 absl::StatusOr<std::vector<placement::ResidencyMove>> MovesOf(const v1::ResidencyMoves& message) {
-  const int count = message.kinds_size();
-  for (const int size : {message.layers_size(), message.experts_size(), message.devices_size(), message.slots_size()}) {
+  const int count = message.layers_size();
+  for (const int size : {message.experts_size(), message.devices_size(), message.slots_size()}) {
     if (size == count) continue;
     return absl::InvalidArgumentError(absl::StrCat("placement: moves with columns of ", count, " and ", size));
   }
   std::vector<placement::ResidencyMove> moves(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    const int kind = message.kinds(i);
-    if (kind < kFirstMove || !v1::ResidencyMoveKind_IsValid(kind)) {
-      return absl::InvalidArgumentError(absl::StrCat("placement: move of unknown kind ", kind));
-    }
-    moves[i] = {static_cast<placement::MoveKind>(kind - kFirstMove), message.layers(i), message.experts(i),
-                message.devices(i), message.slots(i)};
+    moves[i] = {message.layers(i), message.experts(i), message.devices(i), message.slots(i)};
   }
   return moves;
-}
-
-absl::StatusOr<std::vector<bool>> OffloadedOf(const v1::LayerResidents& layer, int num_experts) {
-  std::vector<bool> offloaded(static_cast<size_t>(std::max(0, num_experts)));
-  for (const int32_t expert : layer.offloaded()) {
-    if (expert < 0 || expert >= num_experts) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("placement: offloaded expert ", expert, ", the layer has ", num_experts));
-    }
-    offloaded[static_cast<size_t>(expert)] = true;
-  }
-  return offloaded;
 }
 
 v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& stats) {
@@ -139,15 +112,11 @@ v1::GroupPlacement ToProto(const placement::GroupPlacement& placement) {
   v1::GroupPlacement message;
   message.set_epoch(placement.epoch);
   CostFields().Put(placement.costs, message.mutable_costs());
-  for (size_t i = 0; i < placement.residents.size(); ++i) {
-    const placement::Placement& layer = placement.residents[i];
+  for (const placement::Placement& layer : placement.residents) {
     message.set_num_experts(layer.num_experts);
     message.set_slots(static_cast<int32_t>(layer.slots[0].size()));
     v1::LayerResidents* residents = message.add_layers();
     for (const auto& device : layer.slots) residents->mutable_experts()->Add(device.begin(), device.end());
-    for (int expert = 0; !placement.offloaded.empty() && expert < layer.num_experts; ++expert) {
-      if (placement.offloaded[i][static_cast<size_t>(expert)]) residents->add_offloaded(expert);
-    }
   }
   return message;
 }
@@ -156,7 +125,6 @@ absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& me
   placement::GroupPlacement placement;
   placement.epoch = message.epoch();
   placement.costs = CostFields().FromProto(message.costs());
-  bool any_offloaded = false;
   for (const v1::LayerResidents& layer : message.layers()) {
     const int64_t slots = message.slots();
     if (slots < 1 || world < 1 || int64_t{layer.experts_size()} != world * slots) {
@@ -168,11 +136,7 @@ absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& me
       residents.slots.emplace_back(at, at + slots);
     }
     placement.residents.push_back(std::move(residents));
-    ASSIGN_OR_RETURN(std::vector<bool> offloaded, OffloadedOf(layer, message.num_experts()));
-    placement.offloaded.push_back(std::move(offloaded));
-    any_offloaded |= layer.offloaded_size() > 0;
   }
-  if (!any_offloaded) placement.offloaded.clear();
   return placement;
 }
 

@@ -58,7 +58,7 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
   flags
       ->Add("expert_memory=SHARE", &options->budget,
             absl::StrCat(
-                "how many of its experts, replicas among them, ", whose,
+                "with the server's --placement=static: how many of its experts ", whose,
                 " holds where it computes, of all layers together: a share (25%), bytes (6GiB), or auto = what the "
                 "machine's memory or the control group leaves (CPUs); the others come when they are needed, from a "
                 "file that the machine's workers share: on a disk "

@@ -1,6 +1,5 @@
 #include "scheduler/placement/placement_settings.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -50,6 +49,12 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings) {
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
+absl::Status CheckExpertMemory(PlacementMode mode, absl::string_view share) {
+  if (share.empty() || mode == PlacementMode::kStatic) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--expert_memory=", share, ": is for --placement=static, not ",
+                                                 NameOf(mode), ": a replica would take the room of another expert"));
+}
+
 absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices) {
   // `own` is of the worker with the most experts.
   const int own = ResidentSlots({}, num_experts, num_devices), more = settings.spare_slots + settings.replica_slots;
@@ -63,8 +68,6 @@ absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int 
 int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices) {
   return ResidentSlots({}, num_experts, num_devices) + settings.replica_slots + settings.spare_slots;
 }
-
-int PlannedSlots(int budget_slots) { return std::max(1, budget_slots - 2); }
 
 int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_devices) {
   const int per_device = (num_experts + num_devices - 1) / num_devices;

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "scheduler/placement/placement_mode.h"
 
 namespace switchyard::placement {
@@ -29,6 +30,10 @@ struct PlacementSettings {
 // InvalidArgument: a value out of range or two that contradict each other, one a line, named as the server's flags.
 absl::Status CheckPlacementSettings(const PlacementSettings& settings);
 
+// Whether workers may have the expert budget --expert_memory=`share`; empty: there is none.  InvalidArgument: experts
+// have replicas.
+absl::Status CheckExpertMemory(PlacementMode mode, absl::string_view share);
+
 // Whether a worker of a group of `num_devices` can have so many experts more than its own.  A single worker has all
 // experts, and any number of slots stays empty.  InvalidArgument with the figures, named as the server's flags.
 absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices);
@@ -37,12 +42,7 @@ absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int 
 // per-step balancer.
 int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices);
 
-// The slots of an expert budget that the background balancer may plan residents in.  Offloaded experts come through the
-// others, two where there are more: one is copied while one computes.  The per-step balancer's replicas have none of
-// their own; the cache policy finds room for them.
-int PlannedSlots(int budget_slots);
-
-// Slots of a device in a layer's resident placement, as InitialResidency and GroupPlacement have them.
+// Slots of a device in a layer's resident placement, as GroupPlacement has them.
 int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_devices);
 
 }  // namespace switchyard::placement

@@ -10,12 +10,6 @@
 namespace switchyard::server {
 namespace {
 
-// Counts experts that another device must load.  Under a budget a plan's loads are only hints to cache policies.
-int64_t CopiesOf(const placement::ResidencyMigration& migration) {
-  return std::count_if(migration.arrivals.begin(), migration.arrivals.end(),
-                       [](const placement::ResidencyMove& move) { return move.kind == placement::MoveKind::kCopy; });
-}
-
 // Measured times scatter, and a migration has a cost: within a factor of 2 decisions are nearly the same.
 bool Alike(const placement::MoveCosts& a, const placement::MoveCosts& b) {
   const auto near = [](int64_t x, int64_t y) { return x / 2 <= y && y / 2 <= x; };
@@ -34,48 +28,27 @@ BackgroundBalancer::BackgroundBalancer(const placement::PlacementSettings& setti
   view_.settings = settings;
 }
 
-std::vector<placement::LayerResidency> BackgroundBalancer::FirstResidency() const {
-  if (settings_.rebalances()) {
-    auto layers = placement::InitialResidency(shape_.layers, shape_.experts, shape_.devices, limits_);
-    SY_CHECK(layers.ok());  // a device has room for its share at least
-    return *std::move(layers);
-  }
-  // Workers' cache policies decide which experts are in memory.
-  const int slots = placement::ResidentSlots(settings_, shape_.experts, shape_.devices);
-  const int per_device = placement::ResidentSlots({}, shape_.experts, shape_.devices);
-  const placement::LayerResidency layer{
-      placement::ContiguousPlacement(shape_.experts, shape_.devices, slots - per_device),
-      std::vector<bool>(static_cast<size_t>(shape_.experts), false)};
-  return std::vector<placement::LayerResidency>(static_cast<size_t>(shape_.layers), layer);
-}
-
 placement::GroupPlacement BackgroundBalancer::Begin(const Shape& shape, const placement::MoveCosts& costs) {
   costs_ = reported_costs_ = costs;
   epoch_ = view_.epoch;  // the ranks begin with it
   steps_since_costs_ = 0;
   // A group that never served may have had another model.
-  const bool known = !view_.layers.empty() && shape.IsOfModel(shape_);
-  if (!known) SY_CHECK_EQ(view_.epoch, 0);
-  if (!known || shape.budget_slots != shape_.budget_slots) {
+  if (view_.layers.empty() || shape != shape_) {
+    SY_CHECK_EQ(view_.epoch, 0);
     shape_ = shape;
-    limits_.layer_slots = placement::ResidentSlots(settings_, shape.experts, shape.devices) - 1;
-    const int all = shape.layers * limits_.layer_slots;
-    limits_.device_slots = shape.budget_slots == 0 ? all : std::min(all, placement::PlannedSlots(shape.budget_slots));
-    view_.layers.clear();
-    for (placement::LayerResidency& layer : FirstResidency()) {
-      view_.layers.push_back(std::make_shared<const placement::LayerResidency>(std::move(layer)));
-    }
+    // Neighbouring experts on a device.
+    const int slots = placement::ResidentSlots(settings_, shape.experts, shape.devices);
+    const int own = placement::ResidentSlots({}, shape.experts, shape.devices);
+    view_.layers.assign(static_cast<size_t>(shape.layers),
+                        std::make_shared<const placement::Placement>(
+                            placement::ContiguousPlacement(shape.experts, shape.devices, slots - own)));
     view_.plan = nullptr;
-    view_.budget_slots = shape.budget_slots;
   }
   placement::GroupPlacement placement;
   placement.epoch = view_.epoch;
   placement.costs = costs;
   if (view_.epoch == 0) return placement;
-  for (const auto& layer : view_.layers) {
-    placement.residents.push_back(layer->placement);
-    if (shape_.budget_slots > 0) placement.offloaded.push_back(layer->offloaded);
-  }
+  placement.residents = CopyLayers(view_.layers);
   return placement;
 }
 
@@ -141,7 +114,7 @@ void BackgroundBalancer::StartPlan(const popularity::ExpertLoadStats& load_stats
   PlanOrder order = {.load_stats = load_stats,
                      .meter = *meter,
                      .present = view_.layers,
-                     .limits = limits_,
+                     .layer_slots = placement::ResidentSlots(settings_, shape_.experts, shape_.devices) - 1,
                      .horizon_steps = std::max(kShortestHorizon, settings_.rebalance_steps),
                      .next_epoch = next_epoch_};
   meter->Fade();
@@ -193,9 +166,8 @@ void BackgroundBalancer::CommitMigration() {
   view_.layers = std::move(after_[migration_idx_]);
   view_.epoch = epoch_;
   view_.plan = nullptr;
-  const int64_t copies = CopiesOf(migration);
-  const bool copied = plan_->copies > 0 && shape_.budget_slots == 0;
-  const int64_t bytes = copied ? plan_->bytes / plan_->copies * copies : 0;
+  const auto copies = static_cast<int64_t>(migration.arrivals.size());
+  const int64_t bytes = plan_->copies > 0 ? plan_->bytes / plan_->copies * copies : 0;
   plan_copies_ += copies;
   plan_bytes_ += bytes;
   ++view_.migrations_in_use;

@@ -45,11 +45,7 @@ struct ResidencyView {
   std::optional<PlanOutcome> outcome;  // of the last plan
   std::string reason;                  // why it was aborted
   absl::Time ended = absl::InfinitePast();
-  // Moved by the last plan.  Under an expert budget a commit moves no bytes: cache policies copy experts when rows
-  // come.
-  int64_t last_copies = 0, last_bytes = 0;
-  // Experts of all layers for which a worker's expert budget has room; 0: for all.
-  int budget_slots = 0;
+  int64_t last_copies = 0, last_bytes = 0;  // moved by the last plan
   // Of the plan that is being carried out; 0 without one.
   int migrations = 0, migrations_in_use = 0;
   // Of all plans so far.
@@ -68,6 +64,8 @@ struct ExpertsCopy {
   popularity::ExpertLoadStats load_stats;
   ResidencyView placement;
   std::vector<ReceivedReport> reports;  // [R]; empty without a group
+  // Experts of all layers for which a worker's --expert_memory has room; 0: for all.
+  int budget_slots = 0;
 };
 
 class BackgroundBalancer {
@@ -90,11 +88,7 @@ class BackgroundBalancer {
     int layers = 0;   // MoE layers
     int experts = 0;  // E
     int devices = 0;  // R
-    // Room of a worker's --expert_memory, in experts of all layers; 0: all of a worker's experts fit.
-    int budget_slots = 0;
-    bool IsOfModel(const Shape& other) const {
-      return layers == other.layers && experts == other.experts && devices == other.devices;
-    }
+    bool operator==(const Shape& other) const = default;
   };
 
   // Time limit for ranks to copy a migration, or to release one.
@@ -107,8 +101,7 @@ class BackgroundBalancer {
   // Steps of a group until costs count as measured, and steps between later looks at them.
   static constexpr int64_t kFirstCosts = 4, kCostsApart = 64;
 
-  // Returns the placement with which a forming group begins.  If its budget differs from the last group's, known
-  // residents are forgotten, as they may not fit; nothing else may differ once a group has served.
+  // Returns the placement with which a forming group begins.  REQUIRES: once a group has served, the same shape.
   placement::GroupPlacement Begin(const Shape& shape, const placement::MoveCosts& costs);
   void GroupUp() { up_ = true; }
   void GroupDown(const std::string& reason, absl::Time now);
@@ -130,8 +123,6 @@ class BackgroundBalancer {
   const ResidencyView& view() const { return view_; }
 
  private:
-  // Returns the first placement: neighbouring experts on a device, as many in memory as fit.
-  std::vector<placement::LayerResidency> FirstResidency() const;
   bool idle() const { return !planning_ && !migration_.has_value(); }
   // Sends the measured costs to all ranks, unless theirs are about the same.
   void ReportCosts(PlacementCostMonitor* meter, absl::Time now);
@@ -147,7 +138,6 @@ class BackgroundBalancer {
   const placement::PlacementSettings settings_;
   Host* const host_;
   Shape shape_;
-  placement::ResidencyLimits limits_;
   placement::MoveCosts costs_;           // of coming migrations, or of the one under way
   placement::MoveCosts reported_costs_;  // the costs that ranks use
   ResidencyView view_;

@@ -34,19 +34,17 @@ placement::GroupPlacement ExpertLoadBalancing::Begin(const std::vector<fleet::Wo
   if (first.num_moe_layers == 0) return {};
   // Before a group has served, the first workers may have had another model.
   if (!load_stats_.has_value()) meter_.emplace(first.expert_bytes, config_->experts.copy_bytes_per_second);
-  BackgroundBalancer::Shape shape = {
+  const BackgroundBalancer::Shape shape = {
       .layers = first.num_moe_layers, .experts = first.num_experts, .devices = static_cast<int>(workers.size())};
-  // Plans use the smallest of the workers' budgets.
   const int64_t all =
       int64_t{shape.layers} * placement::ExpertsOfLayer(config_->placement, shape.experts, shape.devices);
-  int64_t slots = all;
+  int64_t slots = all;  // of the worker with the smallest budget
   for (const fleet::WorkerInfo& worker : workers) {
     if (worker.expert_budget.has_value()) {
       slots = std::min(slots, worker.expert_budget->PartsOf(all, std::max<int64_t>(1, first.expert_bytes)));
     }
   }
-  if (slots < all) shape.budget_slots = static_cast<int>(slots);
-  meter_->SetBudget(static_cast<double>(slots) / static_cast<double>(all));
+  budget_slots_ = slots < all ? static_cast<int>(slots) : 0;
   return residency_.Begin(shape, meter_->Costs());
 }
 
@@ -131,7 +129,7 @@ void ExpertLoadBalancing::Report(int rank, std::shared_ptr<const placement::Expe
 
 std::unique_ptr<const ExpertsCopy> ExpertLoadBalancing::Copy() const {
   if (!load_stats_.has_value()) return nullptr;
-  return std::make_unique<const ExpertsCopy>(ExpertsCopy{*load_stats_, residency_.view(), reports_});
+  return std::make_unique<const ExpertsCopy>(ExpertsCopy{*load_stats_, residency_.view(), reports_, budget_slots_});
 }
 
 const placement::StepTrial* ExpertLoadBalancing::trial() const {

@@ -60,6 +60,7 @@ class ExpertLoadBalancing final : private BackgroundBalancer::Host {
   EngineInbox* const inbox_;
   ServerMetrics* const metrics_;
   std::optional<popularity::ExpertLoadStats> load_stats_;  // set from the first group on, for models with experts
+  int budget_slots_ = 0;                                   // ExpertsCopy::budget_slots
   std::optional<PlacementCostMonitor> meter_;              // set when the first group forms, for models with experts
   BackgroundBalancer residency_;
   placement::StepTrial trial_;  // of --placement=auto

@@ -32,7 +32,7 @@ const ReceivedReport* PlacementReportOf(const ExpertsCopy& experts) {
 
 // [E] Returns the replicas of each of the layer's experts at the last report.
 std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, int layer) {
-  const placement::Placement& lives = experts.placement.layers[static_cast<size_t>(layer)]->placement;
+  const placement::Placement& lives = *experts.placement.layers[static_cast<size_t>(layer)];
   std::vector<std::vector<v1::Replica>> now(static_cast<size_t>(lives.num_experts));
   const ReceivedReport* const source = PlacementReportOf(experts);
   if (source == nullptr) return now;
@@ -69,7 +69,7 @@ void DescribePredictors(int layer, const ExpertsCopy& experts, v1::LayerExperts*
 
 void DescribeLayer(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
   const popularity::ExpertLoadStats& load_stats = experts.load_stats;
-  const placement::ReplicaIndex replicas(experts.placement.layers[static_cast<size_t>(layer)]->placement);
+  const placement::ReplicaIndex replicas(*experts.placement.layers[static_cast<size_t>(layer)]);
   const std::vector<std::vector<v1::Replica>> now = ReplicasNow(experts, layer);
   const absl::Span<const int64_t> prefill = load_stats.Counts(popularity::Phase::kPrefill, layer);
   const absl::Span<const int64_t> decode = load_stats.Counts(popularity::Phase::kDecode, layer);
@@ -110,28 +110,21 @@ void DescribePlan(const ResidencyView& placement, absl::Time now, v1::GetExperts
   plan->set_reason(placement.reason);
 }
 
-std::string WhyLivesThere(const popularity::ExpertLoadStats& load_stats, const ResidencyView& placement, int layer,
-                          int expert) {
-  if (placement.plan != nullptr) {
-    return absl::StrCat(placement::Explain(*placement.plan, layer, expert),
-                        placement.budget_slots == 0
-                            ? ""
-                            : " Memory is what the plan wants: workers' cache policies heard it with the commit, and "
-                              "decide by themselves what is in their slots.");
-  }
+std::string WhyLivesThere(const ExpertsCopy& experts, int layer, int expert) {
+  const popularity::ExpertLoadStats& load_stats = experts.load_stats;
+  const ResidencyView& placement = experts.placement;
+  if (placement.plan != nullptr) return placement::Explain(*placement.plan, layer, expert);
   const int64_t tokens =
       load_stats.num_tokens(popularity::Phase::kPrefill) + load_stats.num_tokens(popularity::Phase::kDecode);
   const int64_t own = load_stats.Counts(popularity::Phase::kPrefill, layer)[expert] +
                       load_stats.Counts(popularity::Phase::kDecode, layer)[expert];
-  const std::vector<int32_t> hosts = placement.layers[static_cast<size_t>(layer)]->placement.DevicesOf(expert);
+  const std::vector<int32_t> hosts = placement.layers[static_cast<size_t>(layer)]->DevicesOf(expert);
   std::string text =
       absl::StrFormat("Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker%s %s. ", layer,
                       expert, own, tokens, hosts.size() == 1 ? "" : "s", absl::StrJoin(hosts, ", "));
-  if (placement.budget_slots > 0) {
-    const bool offloaded = placement.layers[static_cast<size_t>(layer)]->offloaded[static_cast<size_t>(expert)];
-    absl::StrAppend(&text, "Under the expert budget a worker has room for ", placement.budget_slots,
-                    " experts of all layers, and copies the others when they are hit; ",
-                    offloaded ? "of this one it does not keep a place. " : "which, its policy decides. ");
+  if (experts.budget_slots > 0) {
+    absl::StrAppend(&text, "Under the expert budget a worker has room for ", experts.budget_slots,
+                    " experts of all layers, and copies the others when they are hit; which, its policy decides. ");
   }
   if (placement.migrations > 0) {
     absl::StrAppend(&text, "A plan is being carried out: ", placement.migrations_in_use, " of its ",
@@ -203,7 +196,7 @@ v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, con
   out.set_num_moe_layers(load_stats.shape().num_layers);
   out.set_num_experts(load_stats.shape().num_experts);
   out.set_experts_per_token(load_stats.shape().top_k);
-  out.set_num_workers(experts.placement.layers.front()->placement.num_devices());
+  out.set_num_workers(experts.placement.layers.front()->num_devices());
   out.set_prefill_tokens(load_stats.num_tokens(popularity::Phase::kPrefill));
   out.set_decode_tokens(load_stats.num_tokens(popularity::Phase::kDecode));
   out.set_halved_after_tokens(load_stats.halve_after_tokens());
@@ -221,8 +214,7 @@ v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, con
 }
 
 std::string WhyThere(const ExpertsCopy& experts, int layer, int expert, absl::Time now) {
-  return absl::StrCat(WhyLivesThere(experts.load_stats, experts.placement, layer, expert),
-                      WhySpare(experts, layer, expert, now));
+  return absl::StrCat(WhyLivesThere(experts, layer, expert), WhySpare(experts, layer, expert, now));
 }
 
 }  // namespace switchyard::server

@@ -16,8 +16,8 @@ constexpr int kPlannerNice = 10;
 
 }  // namespace
 
-std::vector<placement::LayerResidency> CopyLayers(const LayerStates& layers) {
-  std::vector<placement::LayerResidency> copy;
+std::vector<placement::Placement> CopyLayers(const LayerStates& layers) {
+  std::vector<placement::Placement> copy;
   for (const auto& layer : layers) copy.push_back(*layer);
   return copy;
 }
@@ -27,29 +27,29 @@ placement::ResidencyProblem ProblemOf(const PlanOrder& order) {
   problem.phases = order.meter.Profiles(order.load_stats);
   problem.costs = order.meter.PlanCosts(order.horizon_steps);
   problem.present = CopyLayers(order.present);
-  problem.limits = order.limits;
+  problem.layer_slots = order.layer_slots;
   problem.next_epoch = static_cast<uint64_t>(order.next_epoch);
   return problem;
 }
 
 absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order) {
   ASSIGN_OR_RETURN(placement::ResidencyPlan plan, placement::PlanResidency(ProblemOf(order)));
-  return MakePendingMigration(std::move(plan), order.present, order.limits);
+  return MakePendingMigration(std::move(plan), order.present, order.layer_slots);
 }
 
 absl::StatusOr<PendingMigration> MakePendingMigration(placement::ResidencyPlan plan, const LayerStates& present,
-                                                      const placement::ResidencyLimits& limits) {
+                                                      int layer_slots) {
   PendingMigration pending;
-  std::vector<placement::LayerResidency> layers = CopyLayers(present);
+  std::vector<placement::Placement> layers = CopyLayers(present);
   LayerStates shared = present;
   for (const placement::ResidencyMigration& migration : plan.migrations) {
-    RETURN_IF_ERROR(placement::ApplyMigration(migration, limits, &layers));
+    RETURN_IF_ERROR(placement::ApplyMigration(migration, layer_slots, &layers));
     absl::flat_hash_set<int32_t> changed;
     for (const auto* moves : {&migration.arrivals, &migration.departures})
       for (const placement::ResidencyMove& move : *moves) changed.insert(move.layer);
     for (const int32_t layer : changed) {
       const auto l = static_cast<size_t>(layer);
-      shared[l] = std::make_shared<const placement::LayerResidency>(layers[l]);
+      shared[l] = std::make_shared<const placement::Placement>(layers[l]);
     }
     pending.after.push_back(shared);
   }

@@ -19,9 +19,9 @@
 namespace switchyard::server {
 
 // [L] Each layer's residents; states share the layers that do not change between them.
-using LayerStates = std::vector<std::shared_ptr<const placement::LayerResidency>>;
+using LayerStates = std::vector<std::shared_ptr<const placement::Placement>>;
 
-std::vector<placement::LayerResidency> CopyLayers(const LayerStates& layers);
+std::vector<placement::Placement> CopyLayers(const LayerStates& layers);
 
 struct PendingMigration {
   placement::ResidencyPlan plan;
@@ -33,7 +33,7 @@ struct PlanOrder {
   popularity::ExpertLoadStats load_stats;
   PlacementCostMonitor meter;
   LayerStates present;  // [L]
-  placement::ResidencyLimits limits;
+  int layer_slots = 0;  // ResidencyProblem::layer_slots
   int64_t horizon_steps = 0;
   int64_t next_epoch = 1;
 };
@@ -44,7 +44,7 @@ absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order);
 
 // InvalidArgument: a migration cannot be applied after those before it (ApplyMigration).
 absl::StatusOr<PendingMigration> MakePendingMigration(placement::ResidencyPlan plan, const LayerStates& present,
-                                                      const placement::ResidencyLimits& limits);
+                                                      int layer_slots);
 
 // A thread that makes plans, which may take seconds: one at a time, at a lower priority than serving.
 class PlannerThread {

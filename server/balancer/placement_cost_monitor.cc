@@ -88,7 +88,7 @@ double PlacementCostMonitor::layer_seconds() const { return layers_ > 0 ? step_s
 placement::MoveCosts PlacementCostMonitor::Costs() const {
   placement::CostModel model;
   const double expert_bytes = static_cast<double>(expert_bytes_);
-  model.expert_bytes = expert_bytes * (2 - budget_share_);
+  model.expert_bytes = expert_bytes;
   model.copy_bytes_per_s = expert_bytes > 0 ? expert_bytes / copy_seconds() : 0;
   const double unmeasured = kFlopPerByte * expert_bytes / kFlopPerSecond;
   model.seconds_per_row = row_seconds() > 0 ? busiest_row_seconds() : unmeasured;
@@ -100,7 +100,6 @@ placement::ResidencyCosts PlacementCostMonitor::PlanCosts(int64_t horizon_steps)
   placement::ResidencyCosts costs;
   costs.row_seconds = busiest_row_seconds();
   costs.move_seconds = copy_seconds();
-  costs.miss_seconds = budget_share_ < 1 ? copy_seconds() : 0;
   costs.expert_bytes = expert_bytes_;
   costs.horizon_steps = horizon_steps;
   return costs;

@@ -2,10 +2,8 @@
 // were of each phase.
 //
 // It keeps sums of recent steps, which the planner halves so that they follow machine and traffic: the rows' time in
-// experts and in exchanges, the time of a layer, tokens per step, and how fast workers copy.  Under an expert budget a
-// copied replica evicts another expert.  That expert is needed again about as often as the share of experts that have
-// room, so for the per-step balancer a copy counts 2 - share times.  The background balancer weighs memory by the cost
-// of a miss, which is a copy that a layer waits for.  Thread-compatible; no clock.
+// experts and in exchanges, the time of a layer, tokens per step, and how fast workers copy.  Thread-compatible; no
+// clock.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +25,6 @@ class PlacementCostMonitor {
   // expert_bytes: size of one expert.  copy_bytes_per_second: speed of an emulated link, which bounds copies; 0 = none.
   PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second);
 
-  // Sets the share of a worker's experts, replicas included, for which it has room: (0, 1]; initially 1.
-  void SetBudget(double share) { budget_share_ = share; }
   // Adds a finished step, which the load statistics have counted.  Impossible figures (negative or endless times) count
   // as 0.
   void Add(const batching::StepResult& step, const popularity::ExpertLoadStats& load_stats);
@@ -67,7 +63,6 @@ class PlacementCostMonitor {
   double busiest_row_seconds() const;
 
   int64_t expert_bytes_;
-  double budget_share_ = 1;
   double link_bytes_per_second_;  // 0 = as fast as copies are
   std::vector<Copies> copies_;    // [R] at each rank's last report
   Copies copied_;                 // lately, by all ranks

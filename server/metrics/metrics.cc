@@ -84,8 +84,7 @@ const Row kTable[] = {
     {"switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged},
     {"switchyard_moved_experts_total", "Experts that came to live on another worker, weights and all.",
      &M::moved_experts},
-    {"switchyard_moved_expert_bytes_total", "Weights that were copied for it; none under an expert budget.",
-     &M::moved_expert_bytes},
+    {"switchyard_moved_expert_bytes_total", "Weights that were copied for it.", &M::moved_expert_bytes},
     {"switchyard_placement_epoch", "Placement of the experts in use; 0 = that of the start.", &M::placement_epoch},
     {"switchyard_placement_gained_seconds",
      "What this group's steps would have taken longer without deciding where rows go (--placement=auto); below 0 = "

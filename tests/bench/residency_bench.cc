@@ -73,41 +73,33 @@ struct Score {
   double GainPerGigabyte() const { return copies == 0 ? 0 : (Stayed() - Imbalance()) / MovedGigabytes(); }
 };
 
-double ImbalanceOf(const std::vector<placement::LayerResidency>& layers, const Window& window) {
+double ImbalanceOf(const std::vector<placement::Placement>& layers, const Window& window) {
   double sum = 0;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const popularity::Popularity& rows = window.rows[layer];
     const int64_t total = popularity::TotalOf(rows);
-    const auto busiest = placement::MinimizeBusiest(placement::ReplicaIndex(layers[layer].placement), rows).busiest;
-    sum += total == 0
-               ? 1
-               : static_cast<double>(busiest) * layers[layer].placement.num_devices() / static_cast<double>(total);
+    const auto busiest = placement::MinimizeBusiest(placement::ReplicaIndex(layers[layer]), rows).busiest;
+    sum += total == 0 ? 1 : static_cast<double>(busiest) * layers[layer].num_devices() / static_cast<double>(total);
   }
   return sum;
 }
 
 placement::ResidencyProblem ProblemOf(const Shape& shape) {
   placement::ResidencyProblem problem;
-  problem.limits.layer_slots = (shape.experts + shape.devices - 1) / shape.devices + shape.spare;
-  problem.limits.device_slots = shape.layers * problem.limits.layer_slots;
-  problem.costs = {.row_seconds = 0,
-                   .miss_seconds = 1e-3,
-                   .move_seconds = kMoveSeconds,
-                   .expert_bytes = kExpertBytes,
-                   .horizon_steps = kSteps};
+  problem.layer_slots = (shape.experts + shape.devices - 1) / shape.devices + shape.spare;
+  problem.costs = {
+      .row_seconds = 0, .move_seconds = kMoveSeconds, .expert_bytes = kExpertBytes, .horizon_steps = kSteps};
   problem.phases.push_back({.steps = kSteps, .rows = {}});
-  auto present = placement::InitialResidency(shape.layers, shape.experts, shape.devices, problem.limits);
-  SY_CHECK_OK(present.status());
-  problem.present = *std::move(present);
+  problem.present.assign(shape.layers, placement::ContiguousPlacement(shape.experts, shape.devices, shape.spare + 1));
   return problem;
 }
 
 // Carries the plan out, as workers would.
 void CheckPlan(const placement::ResidencyProblem& problem, const placement::ResidencyPlan& plan) {
-  std::vector<placement::LayerResidency> layers = problem.present;
+  std::vector<placement::Placement> layers = problem.present;
   for (const placement::ResidencyMigration& migration : plan.migrations)
-    SY_CHECK_OK(placement::ApplyMigration(migration, problem.limits, &layers));
-  SY_CHECK_OK(placement::CheckResidency(layers, problem.limits));
+    SY_CHECK_OK(placement::ApplyMigration(migration, problem.layer_slots, &layers));
+  SY_CHECK_OK(placement::CheckResidency(layers, problem.layer_slots));
   SY_CHECK(layers == plan.layers);
 }
 
@@ -131,7 +123,7 @@ Score Run(const Shape& shape, const std::vector<Window>& windows, const Policy& 
       ++score.rebalances;
       score.copies += plan->copies;
       score.migrations += static_cast<int64_t>(plan->migrations.size());
-      score.slots += int64_t{shape.devices} * problem.limits.device_slots;
+      score.slots += int64_t{shape.devices} * shape.layers * problem.layer_slots;
       score.imbalance += ImbalanceOf(plan->layers, windows[w + 1]);
       score.stayed += ImbalanceOf(problem.present, windows[w + 1]);
       score.measured += shape.layers;

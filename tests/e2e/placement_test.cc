@@ -122,42 +122,11 @@ TEST_F(PlacementTest, ReplicasAndPredictorsAreToBeSeen) {
   EXPECT_THAT(Shown(server.get(), {"--why=0,5"}), HasSubstr(" s ago"));
 }
 
-// Replicas, and room for a part of the experts: neither placement nor cache changes a token.
-TEST_F(PlacementTest, TheTokensUnderAnExpertBudget) {
-  const auto resident = Start(1, {});
-  ASSERT_NE(resident, nullptr);
-  const auto expected = Tokens(resident.get());
-  struct Case {
-    int workers;
-    std::vector<std::string> flags;
-  };
-  for (const Case& c : std::vector<Case>{
-           {1, {"--placement=agreed", "--spare_slots=1", "--expert_memory=25%"}},
-           {2, {"--placement=agreed", "--spare_slots=1", "--expert_memory=50%"}},
-           {2, {"--placement=static+spare", "--spare_slots=1", "--expert_memory=25%", "--expert_policy=lru"}},
-           {2, {"--placement=no_estimate", "--spare_slots=1", "--expert_memory=600000"}},
-           {3, {"--placement=central", "--spare_slots=1", "--expert_memory=40%"}}}) {
-    SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags[0]));
-    const auto server = Start(c.workers, c.flags);
-    ASSERT_NE(server, nullptr);
-    EXPECT_EQ(Tokens(server.get()), expected);
-    EXPECT_GT(Sum(server.get(), "expert_misses_total") + Sum(server.get(), "expert_late_total"), 0);
-    EXPECT_GT(Sum(server.get(), "expert_hits_total"), 0);
-    EXPECT_GT(Sum(server.get(), "placement_decide_seconds_total"), 0);
-    // Under a budget all copies are the cache's, also those for replicas.
-    EXPECT_EQ(Sum(server.get(), "placement_fill_copies_total"), 0);
-    EXPECT_EQ(Sum(server.get(), "placement_demand_copies_total"), 0);
-  }
-}
-
 TEST_F(PlacementTest, SaysWhatCannotBe) {
   const std::string agreed = "--placement=agreed", spare = "--spare_slots=1";
-  // The demo model has 8 MoE layers, 16 experts and two a token; one worker has all 16 of a layer and a spare slot.
-  EXPECT_THAT(Refusal({agreed, spare, "--expert_memory=200000"}),
-              HasSubstr("--expert_memory=200000: holds 1 of this worker's 136 experts of 110592 bytes; at least 3 must "
-                        "fit, a token's 2 and one that is copied: 331776 bytes"));
-  EXPECT_THAT(Refusal({agreed, spare, "--expert_memory=50%", "--expert_policy=best"}),
-              HasSubstr("--expert_policy=best: must be auto or lru"));
+  EXPECT_THAT(Refusal({agreed, spare, "--expert_memory=50%"}),
+              HasSubstr("--expert_memory=50%: is for --placement=static, not agreed: a replica would take the room of "
+                        "another expert"));
   EXPECT_THAT(
       Refusal({agreed, "--spare_slots=9", "--local_workers=2"}),
       HasSubstr("--spare_slots=9 and --replica_slots=0 are 9 experts more of each layer on a worker, but one of 2 "

@@ -88,22 +88,6 @@ TEST_F(RebalanceTest, ExpertsMoveWhileRequestsRunAndTokensStayTheSame) {
   EXPECT_GE(replicas, 1);
 }
 
-// Replicas and offload under one budget.
-TEST_F(RebalanceTest, PlansUnderAnExpertBudget) {
-  std::vector<std::string> flags = kFlags;
-  flags.push_back("--expert_memory=50%");
-  const auto server = Start(2, flags);
-  ASSERT_NE(server, nullptr);
-  const absl::Time limit = absl::Now() + kLimit;
-  while (Plans(server.get(), "committed") < 1 && absl::Now() < limit) {
-    ASSERT_EQ(Tokens(server.get()), Expected());
-  }
-  EXPECT_EQ(Tokens(server.get()), Expected()) << "by the new placement";
-  EXPECT_GE(Plans(server.get(), "committed"), 1) << server->process().Output();
-  EXPECT_GT(Sum(server.get(), "expert_misses_total"), 0);
-  EXPECT_EQ(SumOf(Scrape(server->metrics_address()), "switchyard_groups_lost_total{"), 0) << server->process().Output();
-}
-
 // Kills a worker in the middle of a plan: its copies take about a second, which the server does not know when it plans.
 TEST_F(RebalanceTest, AWorkerDiesWhileAPlanIsCarriedOut) {
   std::vector<std::string> flags = kFlags;

@@ -238,7 +238,7 @@ TEST_F(ConfigTest, AnExpertBudgetIsAShareOrBytes) {
             "--expert_memory=0%: must be a share within (0%, 100%], or bytes, at least 1, as 6000000000 or 6GiB");
   config_.experts.budget = "auto";
   EXPECT_THAT(std::string(config_.Finish().message()),
-              HasSubstr("--expert_memory=auto: is for CPUs and --placement=static"));
+              HasSubstr("--expert_memory=auto: is for CPUs; give a share or a size"));
   config_.device = "cpu";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
 }
@@ -287,13 +287,17 @@ TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
 }
 
-TEST_F(ConfigTest, APlacementGoesWithABudgetAndAProfileOnEveryDevice) {
+TEST_F(ConfigTest, APlacementGoesWithAProfileOnEveryDeviceAndWithNoBudget) {
   for (const char* device : {"cpu", "cuda"}) {
     config_.device = device;
     config_.placement = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1};
-    config_.experts.budget = "50%";
     config_.profile_out = "learned";
     EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+    config_.experts.budget = "50%";
+    EXPECT_EQ(std::string(config_.Finish().message()),
+              "--expert_memory=50%: is for --placement=static, not agreed: a replica would take the room of another "
+              "expert");
+    config_.experts.budget = "";
   }
   config_.placement = {.spare_slots = 2};
   EXPECT_EQ(std::string(config_.Finish().message()), "--spare_slots=2: --placement=static has no replicas");

@@ -67,8 +67,7 @@ absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, con
   ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
   const int64_t expert_bytes = PackedExpertOf(config, dtype, device).bytes;
   const int64_t all = experts_per_layer * config.num_moe_layers();
-  // Never more than there are experts to hold, whatever spare slots a placement counts.
-  const int64_t slots = std::min(share.PartsOf(all, expert_bytes), config.num_experts * config.num_moe_layers());
+  const int64_t slots = share.PartsOf(all, expert_bytes);
   if (slots >= least) return static_cast<int>(slots);
   return absl::InvalidArgumentError(absl::StrCat("--expert_memory=", options.budget, ": holds ", slots,
                                                  " of this worker's ", all, " experts of ", expert_bytes,
@@ -116,8 +115,9 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
                                                                moe::ExpertFile::Progress progress) {
   const model::ModelConfig& config = *input.file.config;
   const Device device = input.file.device;
+  const auto experts_per_layer = static_cast<int64_t>(input.experts.size());
   ASSIGN_OR_RETURN(const int slots,
-                   ExpertSlots(input.options, config, input.file.dtype, device.kind, input.experts_per_layer));
+                   ExpertSlots(input.options, config, input.file.dtype, device.kind, experts_per_layer));
   auto experts = std::unique_ptr<RankExperts>(new RankExperts());
   RankExpertFileInput file_input = input.file;
   const int64_t slot_bytes = slots * PackedExpertOf(config, input.file.dtype, device.kind).bytes;
@@ -134,8 +134,7 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   moe::ExpertOffloadOptions options;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.experts = input.experts;
-  options.token_uses =
-      static_cast<int>(std::max<int64_t>(1, config.top_k * input.experts_per_layer / config.num_experts));
+  options.token_uses = static_cast<int>(std::max<int64_t>(1, config.top_k * experts_per_layer / config.num_experts));
   for (size_t at = 0; at < input.popularity.size(); at += static_cast<size_t>(config.num_experts)) {
     for (const int32_t expert : input.experts)
       options.popularity.push_back(input.popularity[at + static_cast<size_t>(expert)]);
@@ -153,7 +152,7 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   ASSIGN_OR_RETURN(experts->offload_, moe::ExpertOffload::Create(std::move(options), std::move(store)));
   if (input.options.cold_on_host()) RETURN_IF_ERROR(experts->MakeCold(input, progress));
   LogInfo("experts: ", slots, " slots of ", expert_bytes >> 10, " KiB for ",
-          input.experts_per_layer * config.num_moe_layers(), ", policy ", input.options.policy, ", from ",
+          experts_per_layer * config.num_moe_layers(), ", policy ", input.options.policy, ", from ",
           experts->file_->path(), experts->file_->built() ? " (built now)" : "");
   return experts;
 }
@@ -189,9 +188,7 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFil
 }
 
 absl::Status RankExperts::Fill(moe::ExpertOffload::Progress progress) {
-  std::vector<moe::ExpertHosting> here(static_cast<size_t>(offload_->num_layers()) * offload_->experts().size(),
-                                       moe::ExpertHosting::kHere);
-  return offload_->Fill(std::move(here), absl::Now() + ExpertFillLimit(slot_bytes()), progress);
+  return offload_->Fill(absl::Now() + ExpertFillLimit(slot_bytes()), progress);
 }
 
 }  // namespace switchyard::worker

@@ -1,5 +1,5 @@
 // A worker's experts under --expert_memory: the machine's expert file, the rank's slots, and the policy that fills
-// them; with or without a placement that changes which experts it has (rank_placement.h).
+// them.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace switchyard::worker {
 
-// Slots of a rank that has so many experts of each layer, replicas among them; of an automatic budget the least there
-// may be.  InvalidArgument: too few, with what must fit: a token's experts and one that is copied while they compute.
+// Slots of a rank that has so many experts of each layer; of an automatic budget the least there may be.
+// InvalidArgument: too few, with what must fit: a token's experts and one that is copied while they compute.
 // REQUIRES: checked options, a model with experts.
 absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, const model::ModelConfig& config,
                                 DType dtype, DeviceKind device, int64_t experts_per_layer);
@@ -29,8 +29,7 @@ absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, con
 struct RankExpertsInput {
   RankExpertFileInput file;
   offload::ExpertBudgetOptions options;
-  std::vector<int32_t> experts;   // that it may ever have, in any layer
-  int64_t experts_per_layer = 0;  // that it has at a time
+  std::vector<int32_t> experts;  // of each layer that it has
   // [L * E] of all the model's experts, what slots begin with (profiled_shares.h); empty: nothing is known of them.
   std::vector<int64_t> popularity = {};
 };

@@ -1,6 +1,5 @@
 #include "workers/serving/rank_placement.h"
 
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -11,26 +10,10 @@
 #include "scheduler/placement/per_step/resident_change.h"
 
 namespace switchyard::worker {
-namespace {
 
-int ExpertsAtATime(const RankPlacementInput& input) {
-  return placement::ExpertsOfLayer(input.settings, static_cast<int>(input.file.config->num_experts), input.world);
-}
-
-// [L][E] what the plan wants in memory; empty: it says nothing.
-std::vector<std::vector<bool>> InMemory(const placement::GroupPlacement& placement) {
-  std::vector<std::vector<bool>> in_memory = placement.offloaded;
-  for (std::vector<bool>& layer : in_memory) layer.flip();
-  return in_memory;
-}
-
-}  // namespace
-
-absl::StatusOr<int> PlacedSlots(const RankPlacementInput& input) {
+int PlacedSlots(const RankPlacementInput& input) {
   const model::ModelConfig& config = *input.file.config;
-  const int of_layer = ExpertsAtATime(input);
-  if (!input.experts.empty())
-    return ExpertSlots(input.experts, config, input.file.dtype, input.file.device.kind, of_layer);
+  const int of_layer = placement::ExpertsOfLayer(input.settings, static_cast<int>(config.num_experts), input.world);
   return static_cast<int>(config.num_moe_layers()) * of_layer + (input.settings.rebalances() ? 1 : 0);
 }
 
@@ -45,53 +28,27 @@ RankPlacement::RankPlacement(const RankPlacementInput& input)
 absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPlacementInput& input,
                                                                    moe::ExpertFile::Progress progress) {
   auto placement = std::unique_ptr<RankPlacement>(new RankPlacement(input));
-  if (input.experts.empty()) {
-    RETURN_IF_ERROR(placement->MakeSlots(input, progress));
-    return placement;
-  }
-  std::vector<int32_t> all(static_cast<size_t>(placement->num_experts_));
-  std::iota(all.begin(), all.end(), 0);
-  ASSIGN_OR_RETURN(placement->budgeted_, RankExperts::Open({.file = input.file,
-                                                            .options = input.experts,
-                                                            .experts = std::move(all),
-                                                            .experts_per_layer = ExpertsAtATime(input),
-                                                            .popularity = input.popularity},
-                                                           progress));
-  placement->copier_ = &placement->budgeted_->copier();
-  placement->table_ = std::make_unique<moe::CachedExpertHost>(placement->budgeted_->offload());
-  placement->slots_ = placement->table_.get();
+  const model::ModelConfig& config = *input.file.config;
+  ASSIGN_OR_RETURN(placement->file_, OpenRankExpertFile(input.file, progress));
+  const moe::ExpertFile* const file = placement->file_.get();
+  moe::ReplicatedExpertsOptions options;
+  options.num_layers = placement->num_layers_;
+  options.num_experts = placement->num_experts_;
+  options.num_slots = PlacedSlots(input);
+  options.expert = PackedExpertOf(config, input.file.dtype, input.file.device.kind);
+  options.chunk_bytes = file->piece_bytes();
+  options.bytes_per_second = input.copy_bytes_per_second;
+  options.source = [file](int layer, int expert) { return file->At(layer, expert); };
+  options.checksum = [file](int layer, int expert) { return file->checksum(layer, expert); };
+  options.device = input.file.device;
+  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertCopier> plain, CopierFrom(*file, options.device));
+  auto copier = std::make_unique<moe::TimedCopier>(std::move(plain));
+  placement->copier_ = copier.get();
+  ASSIGN_OR_RETURN(placement->slots_, moe::ReplicatedExperts::Create(options, std::move(copier)));
+  LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes >> 10, " KiB, placement ",
+          placement::NameOf(input.settings.mode), ", from ", file->path(), file->built() ? " (built now)" : "");
   return placement;
 }
-
-absl::Status RankPlacement::MakeSlots(const RankPlacementInput& input, moe::ExpertFile::Progress progress) {
-  const model::ModelConfig& config = *input.file.config;
-  ASSIGN_OR_RETURN(file_, OpenRankExpertFile(input.file, progress));
-  moe::ReplicatedExpertsOptions options;
-  options.num_layers = num_layers_;
-  options.num_experts = num_experts_;
-  ASSIGN_OR_RETURN(options.num_slots, PlacedSlots(input));
-  options.expert = PackedExpertOf(config, input.file.dtype, input.file.device.kind);
-  options.chunk_bytes = file_->piece_bytes();
-  options.bytes_per_second = input.experts.copy_bytes_per_second;
-  options.source = [file = file_.get()](int layer, int expert) { return file->At(layer, expert); };
-  options.checksum = [file = file_.get()](int layer, int expert) { return file->checksum(layer, expert); };
-  options.device = input.file.device;
-  ASSIGN_OR_RETURN(std::unique_ptr<moe::ExpertCopier> plain, CopierFrom(*file_, options.device));
-  auto copier = std::make_unique<moe::TimedCopier>(std::move(plain));
-  copier_ = copier.get();
-  ASSIGN_OR_RETURN(placed_, moe::ReplicatedExperts::Create(options, std::move(copier)));
-  slots_ = placed_.get();
-  LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes >> 10, " KiB, placement ",
-          placement::NameOf(input.settings.mode), ", from ", file_->path(), file_->built() ? " (built now)" : "");
-  return absl::OkStatus();
-}
-
-moe::ExpertWeightProvider* RankPlacement::experts() {
-  if (budgeted_ != nullptr) return budgeted_->experts();
-  return placed_.get();
-}
-
-int64_t RankPlacement::slot_bytes() const { return budgeted_ != nullptr ? budgeted_->slot_bytes() : placed_->bytes(); }
 
 moe::ExpertLayout RankPlacement::SlotsOfLayer() const {
   placement::Placement placement = placement::ContiguousPlacement(num_experts_, world_, 0);
@@ -127,8 +84,7 @@ absl::Status RankPlacement::Begin(const placement::GroupPlacement& placement, mo
         settings_.rebalances() ? placement::WithTransientSlots(residents, settings_.spare_slots) : residents);
   }
   options.rank = rank_;
-  options.experts = slots_;
-  if (table_ != nullptr) table_->BeginWith(InMemory(placement));
+  options.experts = slots_.get();
   ASSIGN_OR_RETURN(std::unique_ptr<moe::PerStepBalancer> balancer, moe::PerStepBalancer::Create(std::move(options)));
   RETURN_IF_ERROR(slots_->Fill(balancer->ExpertsHere(), absl::Now() + ExpertFillLimit(slot_bytes()), progress));
   balancer_ = std::move(balancer);

@@ -1,6 +1,5 @@
 // A worker's experts under --placement=MODE: the machine's expert file, the rank's slots, and the group's load
-// balancer.  With --expert_memory, too, slots for a part of them, which a cache policy fills
-// (workers/moe/placement/cached_expert_host.h).
+// balancer.
 //
 // Slots stay from group to group; what the next one wants and is not there is copied when it begins.
 // Thread-compatible: the worker's thread.
@@ -8,19 +7,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "scheduler/offload/expert_budget.h"
 #include "scheduler/placement/background/group_placement.h"
 #include "scheduler/placement/placement_settings.h"
 #include "workers/moe/experts/timed_copier.h"
-#include "workers/moe/placement/cached_expert_host.h"
 #include "workers/moe/placement/per_step_balancer.h"
 #include "workers/moe/placement/replicated_experts.h"
 #include "workers/serving/rank_expert_file.h"
-#include "workers/serving/rank_experts.h"
 
 namespace switchyard::worker {
 
@@ -29,18 +24,17 @@ struct RankPlacementInput {
   placement::PlacementSettings settings;
   int rank = 0;
   int world = 1;
-  offload::ExpertBudgetOptions experts;  // the rate is there also without a budget
-  std::vector<int64_t> popularity = {};  // as in RankExpertsInput
+  double copy_bytes_per_second = 0;  // > 0: an emulated link
 };
 
-// Slots of a rank's store.  Without a budget: residents, replicas of the background balancer and what arrives for it,
-// spare slots of the per-step balancer; with one a part of them.  InvalidArgument: ExpertSlots'.
-absl::StatusOr<int> PlacedSlots(const RankPlacementInput& input);
+// Slots of a rank's store: residents, replicas of the background balancer and what arrives for it, spare slots of the
+// per-step balancer.
+int PlacedSlots(const RankPlacementInput& input);
 
 class RankPlacement {
  public:
   // Opens the file, building it if nobody has, and takes the slots, which are empty yet.  Blocks.
-  // Errors: PlacedSlots', the file's, the loader's.  REQUIRES: a mode but static, checked settings, a model with
+  // Errors: the file's, the loader's, the store's.  REQUIRES: a mode but static, checked settings, a model with
   // experts.
   static absl::StatusOr<std::unique_ptr<RankPlacement>> Open(const RankPlacementInput& input,
                                                              moe::ExpertFile::Progress progress);
@@ -60,23 +54,12 @@ class RankPlacement {
   // A layout with as many slots a rank as any layer ever has.
   moe::ExpertLayout SlotsOfLayer() const;
   // The provider that the model's layers compute from.
-  moe::ExpertWeightProvider* experts();
-  // RankExperts'; without a budget migrations look (ReplicatedExperts).
-  bool found_damage() const { return budgeted_ != nullptr && budgeted_->found_damage(); }
+  moe::ExpertWeightProvider* experts() { return slots_.get(); }
   // With all of the model's experts.
-  const moe::ExpertFile& file() const { return budgeted_ != nullptr ? budgeted_->file() : *file_; }
-  int64_t slot_bytes() const;
-  // Counts of the copies that the placement asked for: none under a budget, whose policy asks for them
-  // (expert_counters).
-  moe::ExpertHostCounters counters() const {
-    return placed_ == nullptr ? moe::ExpertHostCounters() : placed_->counters();
-  }
-  moe::ExpertOffloadCounters expert_counters() const {
-    return budgeted_ == nullptr ? moe::ExpertOffloadCounters() : budgeted_->counters();
-  }
-  moe::ColdCounters cold_counters() const {
-    return budgeted_ == nullptr ? moe::ColdCounters() : budgeted_->cold_counters();
-  }
+  const moe::ExpertFile& file() const { return *file_; }
+  int64_t slot_bytes() const { return slots_->bytes(); }
+  // Counts of the copies that the placement asked for.
+  moe::ExpertHostCounters counters() const { return slots_->counters(); }
 
  private:
   explicit RankPlacement(const RankPlacementInput& input);
@@ -85,14 +68,10 @@ class RankPlacement {
   const placement::PlacementSettings settings_;
   const int rank_, world_;
   const int num_layers_, num_experts_, top_k_;
-  absl::Status MakeSlots(const RankPlacementInput& input, moe::ExpertFile::Progress progress);
 
-  std::unique_ptr<moe::ExpertFile> file_;           // without a budget
-  std::unique_ptr<moe::ReplicatedExperts> placed_;  // copies from the file
-  std::unique_ptr<RankExperts> budgeted_;           // with one
-  std::unique_ptr<moe::CachedExpertHost> table_;    // borrows its slots
+  std::unique_ptr<moe::ExpertFile> file_;
+  std::unique_ptr<moe::ReplicatedExperts> slots_;   // copies from the file
   const moe::TimedCopier* copier_ = nullptr;        // of these copies
-  moe::ExpertHost* slots_ = nullptr;                // one of both
   std::unique_ptr<moe::PerStepBalancer> balancer_;  // borrows slots_
 };
 

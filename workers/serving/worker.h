@@ -175,7 +175,7 @@ class Worker final : public PlacementHost {
   // available: bytes of the host's memory that, if it is built in memory, the file may take.
   RankExpertFileInput ExpertFileInput(int64_t available) const;
   // The shares that an expert budget's slots begin with: by what was learned in a group before, else by --profile;
-  // empty: nothing is known, or there is no budget.
+  // empty: nothing is known.
   absl::StatusOr<std::vector<int64_t>> KnownPopularity() const;
   // The group's.  FailedPrecondition: --placement=static, or no group.
   absl::StatusOr<moe::PerStepBalancer*> Balancer();

@@ -37,12 +37,10 @@ moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
 }  // namespace
 
 moe::ExpertOffloadCounters Worker::expert_counters() const {
-  if (placement_ != nullptr) return placement_->expert_counters();
   return experts_ == nullptr ? moe::ExpertOffloadCounters() : experts_->counters();
 }
 
 moe::ColdCounters Worker::cold_counters() const {
-  if (placement_ != nullptr) return placement_->cold_counters();
   return experts_ == nullptr ? moe::ColdCounters() : experts_->cold_counters();
 }
 
@@ -63,7 +61,7 @@ RankPlacementInput Worker::PlacementInput(const fleet::RankAssignment& assignmen
           .settings = settings.placement,
           .rank = assignment.rank,
           .world = assignment.world,
-          .experts = expert_budget_};
+          .copy_bytes_per_second = expert_budget_.copy_bytes_per_second};
 }
 
 absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& assignment,
@@ -75,7 +73,7 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
     if (hosts_.shares) need.experts_per_layer = 0;  // claimed beside these
   }
   if (settings.placement.mode != placement::PlacementMode::kStatic) {
-    ASSIGN_OR_RETURN(need.expert_slots, PlacedSlots(PlacementInput(assignment, settings)));
+    need.expert_slots = PlacedSlots(PlacementInput(assignment, settings));
   } else if (!expert_budget_.empty() && need.experts_per_layer > 0) {
     ASSIGN_OR_RETURN(need.expert_slots,
                      ExpertSlots(expert_budget_, config_, dtype_, options_.device.kind, need.experts_per_layer));
@@ -182,14 +180,10 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   if (placed) {
     RankPlacementInput input = PlacementInput(assignment, settings);
     input.file = ExpertFileInput(host);
-    ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(placement_, RankPlacement::Open(input, progress));
     SumExpertFile(placement_->file());
   } else if (budget) {
-    RankExpertsInput input = {.file = ExpertFileInput(host),
-                              .options = expert_budget_,
-                              .experts = load.residents,
-                              .experts_per_layer = need.experts_per_layer};
+    RankExpertsInput input = {.file = ExpertFileInput(host), .options = expert_budget_, .experts = load.residents};
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, progress));
     SumExpertFile(experts_->file());
@@ -221,7 +215,6 @@ void Worker::SumExpertFile(const moe::ExpertFile& file) {
 }
 
 absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
-  if (expert_budget_.empty()) return std::vector<int64_t>();
   if (learned_.has_value()) return popularity::ProfiledShares(learned_->all);
   if (options_.forecast.profile.empty()) return std::vector<int64_t>();
   ASSIGN_OR_RETURN(const popularity::ProfileBundle bundle, ReadProfile(options_.forecast, weights_hash_));
@@ -230,10 +223,7 @@ absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
 
 absl::Status Worker::CheckPlacement(const placement::PlacementSettings& placement, int world) const {
   if (placement.mode == placement::PlacementMode::kStatic) return absl::OkStatus();
-  if (options_.experts.automatic()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--expert_memory=auto: is for --placement=static, not ", NameOf(placement.mode)));
-  }
+  RETURN_IF_ERROR(placement::CheckExpertMemory(placement.mode, options_.experts.budget));
   if (config_.num_moe_layers() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--placement=", NameOf(placement.mode), ": the model has no experts"));
@@ -256,7 +246,6 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
 
 const moe::ExpertFile* Worker::DamagedFile() const {
   if (experts_ != nullptr && experts_->found_damage()) return &experts_->file();
-  if (placement_ != nullptr && placement_->found_damage()) return &placement_->file();
   return nullptr;
 }
 

@@ -46,15 +46,4 @@ void NeedRate::Observe(const LayerNeed& need) {
   }
 }
 
-void NeedRate::Expect(ExpertKey key) {
-  const ExpertKey first = key / num_experts_ * num_experts_;
-  int64_t sum = 0;
-  int num_needed = 0;
-  for (ExpertKey other = first; other < first + num_experts_; ++other) {
-    sum += rate_[other];
-    num_needed += rate_[other] > 0;
-  }
-  rate_[key] = std::max(rate_[key], static_cast<int32_t>(sum / std::max(1, num_needed)));
-}
-
 }  // namespace switchyard::offload

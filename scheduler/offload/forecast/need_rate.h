@@ -21,8 +21,6 @@ class NeedRate {
 
   // Counts what the layer needed.
   void Observe(const LayerNeed& need);
-  // Expects the expert as often as the mean of those of its layer that are needed, if it was needed less.
-  void Expect(ExpertKey key);
   // [0, kChance] that the expert's layer needs it when it runs next.
   int32_t Chance(ExpertKey key) const { return OfAny(rate_[key], tokens_); }
 

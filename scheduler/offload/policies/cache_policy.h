@@ -57,13 +57,6 @@ class CachePolicy {
   // A pass may begin with this: forecasts are of its first layers, ahead = 1 is layer 0, whose gate runs `ticks` from
   // now.  The plan has prefetches and drops alone.
   virtual LayerPlan OnPass(absl::Span<const LayerForecast>, int64_t) { return {}; }
-  // Between layers: from now on rows may come for this expert, or none, as placements say; at first they may come
-  // for all.  An expert without rows is worth nothing.
-  virtual void Host(ExpertKey, bool) {}
-  // Between layers: the background balancer's plan wants this expert, for which rows may come, in memory, or not.  A
-  // hint: a policy that learns takes what it knows little of for as likely as the rest of its layer; a policy that goes
-  // by needs alone ignores it.
-  virtual void Prefer(ExpertKey, bool) {}
 };
 
 }  // namespace switchyard::offload

@@ -26,8 +26,7 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
       path_(shape.num_layers, shape.num_experts, kPathSources),
       initial_(PopularExperts(shape, SharedSlots(shape), popularity)),
       layer_rows_(shape.num_experts, 0),
-      weighed_(shape.num_keys()),
-      gone_(shape.num_keys(), 0) {
+      weighed_(shape.num_keys()) {
   FillSlots(initial_, &cache_);
   clock_.Preload(initial_);
   // Linear within a pass, so that it needs no root: layers within a pass matter less than passes.
@@ -40,20 +39,11 @@ ExpectedUsePolicy::ExpectedUsePolicy(const OffloadShape& shape, const CopyCost& 
   }
 }
 
-// Needs alone say what should go.
-void ExpectedUsePolicy::Prefer(ExpertKey key, bool in_memory) {
-  if (in_memory) rate_.Expect(key);
-}
-
 int32_t ExpectedUsePolicy::PastChance(ExpertKey key) const {
   return std::clamp(rate_.Chance(key) + path_.Correction(key), 0, kChance);
 }
 
 void ExpectedUsePolicy::Weigh(ExpertKey key, int ahead, int32_t chance) {
-  if (gone_[key] != 0) {
-    weighed_[key] = {0, num_gates_, 0};
-    return;
-  }
   // Needed in its layer's next run, or not then but in one of the runs that follow: a geometric series.
   const int64_t often = rate_.Chance(key);
   const int64_t later = often * kChance / (kChance - (kChance - often) * kPassDiscount / kChance);

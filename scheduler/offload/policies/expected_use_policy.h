@@ -36,8 +36,6 @@ class ExpectedUsePolicy final : public CachePolicy {
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
   LayerPlan OnPass(absl::Span<const LayerForecast> forecasts, int64_t ticks) override;
-  void Host(ExpertKey key, bool here) override { gone_[key] = here ? 0 : 1; }
-  void Prefer(ExpertKey key, bool in_memory) override;
   const CopyTimeline& clock() const { return clock_; }
   void Learn(const LayerNeed& need) override;
 
@@ -79,7 +77,6 @@ class ExpectedUsePolicy final : public CachePolicy {
   int64_t num_gates_ = 0;
   std::vector<int64_t> discount_;  // [2 L + 1] of a use so many layers away
   std::vector<Weighed> weighed_;   // [L * E]
-  std::vector<uint8_t> gone_;      // [L * E] whether no rows come for it
 };
 
 }  // namespace switchyard::offload

@@ -10,8 +10,7 @@ LruPolicy::LruPolicy(const OffloadShape& shape, bool per_layer, absl::Span<const
     : cache_(shape),
       planner_(&cache_, per_layer ? SlotsPerLayer(shape) : SharedSlots(shape)),
       initial_(PopularExperts(shape, per_layer ? SlotsPerLayer(shape) : SharedSlots(shape), popularity)),
-      last_use_(shape.num_keys(), 0),
-      gone_(shape.num_keys(), 0) {
+      last_use_(shape.num_keys(), 0) {
   FillSlots(initial_, &cache_);
 }
 
@@ -22,8 +21,7 @@ LayerPlan LruPolicy::OnGate(const LayerNeed& need, absl::Span<const LayerForecas
   }
   LayerPlan plan;
   planner_.Plan(
-      need, [this](ExpertKey key) { return gone_[key] != 0 ? -1 : last_use_[key]; },
-      std::numeric_limits<int64_t>::max(), &plan);
+      need, [this](ExpertKey key) { return last_use_[key]; }, std::numeric_limits<int64_t>::max(), &plan);
   return plan;
 }
 

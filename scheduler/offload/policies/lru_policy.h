@@ -19,14 +19,12 @@ class LruPolicy final : public CachePolicy {
   absl::string_view name() const override { return "lru"; }
   std::vector<ExpertKey> InitialSlots() const override { return initial_; }
   LayerPlan OnGate(const LayerNeed& need, absl::Span<const LayerForecast> forecasts) override;
-  void Host(ExpertKey key, bool here) override { gone_[key] = here ? 0 : 1; }
 
  private:
   ExpertCache cache_;
   WavePlanner planner_;
   std::vector<ExpertKey> initial_;
   std::vector<int64_t> last_use_;  // [L * E] gate
-  std::vector<uint8_t> gone_;      // [L * E] no rows come for it
   int64_t num_gates_ = 0;
 };
 

@@ -26,10 +26,9 @@ using Change = std::vector<HostChange>;
 class Draft {
  public:
   Draft(const BalanceProblem& problem, const std::shared_ptr<const CaseRows>& rows, int rounds)
-      : problem_(&problem), split_(problem.present->placement, rows), guests_(split_.num_devices()) {
-    const Placement& present = problem.present->placement;
+      : problem_(&problem), split_(*problem.present, rows), guests_(split_.num_devices()) {
+    const Placement& present = *problem.present;
     was_host_.assign(static_cast<size_t>(present.num_experts) * present.num_devices(), false);
-    taken_.assign(present.num_devices(), 0);
     ForEachReplica(present, [&](int32_t device, int32_t expert) {
       guests_[device].push_back(expert);
       was_host_[static_cast<size_t>(expert) * present.num_devices() + device] = true;
@@ -40,18 +39,16 @@ class Draft {
   bool WasHost(int expert, int device) const {
     return was_host_[static_cast<size_t>(expert) * split_.num_devices() + device];
   }
-  // Whether slots and memory suffice, experts are where the change wants them, and each keeps a host.
+  // Whether slots suffice, experts are where the change wants them, and each keeps a host.
   bool Allows(const Change& change) const {
     for (const HostChange& host : change) {
       if (host.add == split_.Hosts(host.device, host.expert)) return false;
-      int slots = static_cast<int>(guests_[host.device].size()), memory = taken_[host.device];
-      int hosts = split_.num_hosts(host.expert);
+      int slots = static_cast<int>(guests_[host.device].size()), hosts = split_.num_hosts(host.expert);
       for (const HostChange& other : change) {
-        if (other.device == host.device) slots += other.add ? 1 : -1, memory += other.add ? 1 : -1;
+        if (other.device == host.device) slots += other.add ? 1 : -1;
         if (other.expert == host.expert) hosts += other.add ? 1 : -1;
       }
       if (hosts < 1 || slots > problem_->layer_slots) return false;
-      if (memory > static_cast<int>(problem_->slot_prices[host.device].size())) return false;
     }
     return true;
   }
@@ -66,35 +63,24 @@ class Draft {
         split_.RemoveHost(host.expert, host.device);
         guests.erase(std::find(guests.begin(), guests.end(), host.expert));
       }
-      taken_[host.device] += host.add ? 1 : -1;
       if (!WasHost(host.expert, host.device)) copies_ += host.add ? 1 : -1;
     }
     split_.Finalize(rounds);
   }
 
-  // Copies and memory, in seconds.
-  double Spent() const {
-    double spent = problem_->seconds_per_copy * copies_;
-    for (size_t device = 0; device < taken_.size(); ++device) {
-      const std::vector<double>& prices = problem_->slot_prices[device];
-      if (taken_[device] > 0) spent += std::accumulate(prices.begin(), prices.begin() + taken_[device], 0.0);
-    }
-    return spent;
-  }
+  // On copies, in seconds.
+  double Spent() const { return problem_->seconds_per_copy * copies_; }
   double Cost() const { return problem_->seconds_per_load * split_.Busiest() + Spent(); }
 
   const SplitCases& split() const { return split_; }
   const std::vector<int32_t>& guests(int device) const { return guests_[device]; }
-  bool Full(int device) const {
-    return static_cast<int>(guests_[device].size()) >= problem_->layer_slots ||
-           taken_[device] >= static_cast<int>(problem_->slot_prices[device].size());
-  }
+  bool Full(int device) const { return static_cast<int>(guests_[device].size()) >= problem_->layer_slots; }
   int copies() const { return copies_; }
   // Experts that stay keep their slots.
   Placement ToPlacement() const {
-    Placement placement{.num_experts = problem_->present->placement.num_experts, .slots = guests_};
+    Placement placement{.num_experts = problem_->present->num_experts, .slots = guests_};
     for (std::vector<int32_t>& slots : placement.slots) slots.resize(problem_->layer_slots + 1, kEmptySlot);
-    return KeepSlots(problem_->present->placement, std::move(placement));
+    return KeepSlots(*problem_->present, std::move(placement));
   }
 
  private:
@@ -102,13 +88,12 @@ class Draft {
   SplitCases split_;
   std::vector<std::vector<int32_t>> guests_;  // [R]
   std::vector<bool> was_host_;                // [E, R]
-  std::vector<int> taken_;                    // [R] memory more than at present
   int copies_ = 0;
 };
 
 class Search {
  public:
-  explicit Search(const BalanceProblem& problem) : problem_(problem), draft_(problem, problem.search, kJudgeRounds) {}
+  explicit Search(const BalanceProblem& problem) : draft_(problem, problem.search, kJudgeRounds) {}
 
   // Returns the changes in the order in which they were found.  Ends when kPatience in a row did not pay, by the draws
   // searched on.
@@ -143,9 +128,7 @@ class Search {
     std::stable_sort(hot.begin(), hot.end(), [&](int a, int b) { return pressure[a] > pressure[b]; });
     std::stable_sort(cool.begin(), cool.end(), [&](int a, int b) { return loads_[a] < loads_[b]; });
     for (int h = 0; h < std::min<int>(kHot, static_cast<int>(hot.size())); ++h) {
-      for (const int32_t expert : draft_.guests(hot[h])) {
-        if (!problem_.present->offloaded[expert]) Relieve(hot[h], expert, cool);
-      }
+      for (const int32_t expert : draft_.guests(hot[h])) Relieve(hot[h], expert, cool);
     }
     return best_;
   }
@@ -171,7 +154,6 @@ class Search {
     const double rows = split.Rows(expert, hot), wanted = (loads_[hot] - loads_[device]) / 2;
     std::vector<std::pair<double, int32_t>> smaller;  // by how far an exchange is from levelling the two
     for (const int32_t other : draft_.guests(device)) {
-      if (problem_.present->offloaded[other]) continue;
       if (split.num_hosts(other) > 1) Try({{true, expert, device}, {false, other, device}});
       const double less = rows - split.Rows(other, device);
       if (less > 0) smaller.push_back({less > wanted ? less - wanted : wanted - less, other});
@@ -196,7 +178,6 @@ class Search {
     best_ = change;
   }
 
-  const BalanceProblem& problem_;
   Draft draft_;
   double potential_ = 0, best_gain_ = 0;
   std::vector<double> loads_;
@@ -225,14 +206,14 @@ class Pruning {
   bool Undo(int32_t expert, int device) {
     if (Take({{false, expert, device}})) return true;
     std::vector<int32_t> left;  // this device for ever, so far
-    for (const int32_t other : problem_.present->placement.slots[device]) {
+    for (const int32_t other : problem_.present->slots[device]) {
       if (other != kEmptySlot && !draft_.split().Hosts(device, other)) left.push_back(other);
     }
     for (const int32_t other : left) {
       if (Take({{true, other, device}, {false, expert, device}})) return true;
     }
     // It goes back to a device that it left, perhaps in exchange for an expert that came there.
-    for (const int32_t home : problem_.present->placement.DevicesOf(expert)) {
+    for (const int32_t home : problem_.present->DevicesOf(expert)) {
       if (Take({{true, expert, home}, {false, expert, device}})) return true;
       for (const int32_t other : left) {
         if (Take({{true, expert, home}, {true, other, device}, {false, expert, device}, {false, other, home}})) {
@@ -260,7 +241,7 @@ class Pruning {
 
 BalanceResult SearchBalance(const BalanceProblem& problem) {
   const Draft present(problem, problem.judge, kJudgeRounds);
-  BalanceResult result{.placement = problem.present->placement, .facts = {}};
+  BalanceResult result{.placement = *problem.present, .facts = {}};
   LayerFacts& facts = result.facts;
   facts.before = facts.after = present.split().Busiest();
   const std::vector<Change> changes = Search(problem).Run();

@@ -6,10 +6,6 @@
 namespace switchyard::placement {
 namespace {
 
-bool IsArrival(MoveKind kind) {
-  return kind == MoveKind::kCopy || kind == MoveKind::kLoad || kind == MoveKind::kRehome;
-}
-
 absl::Status CheckCosts(const MoveCosts& costs) {
   if (costs.copy_ps >= 0 && costs.row_ps >= 0 && costs.layer_ps >= 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("placement: costs must not be negative: copy_ps=", costs.copy_ps,
@@ -19,13 +15,13 @@ absl::Status CheckCosts(const MoveCosts& costs) {
 absl::Status CheckMove(const ResidencyMove& move, bool arrival, const PlacementBounds& bounds) {
   const auto within = [](int32_t value, int limit) { return value >= 0 && value < limit; };
   if (within(move.layer, bounds.layers) && within(move.expert, bounds.experts) && within(move.device, bounds.devices) &&
-      within(move.slot, bounds.slots) && IsArrival(move.kind) == arrival) {
+      within(move.slot, bounds.slots)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "placement: ", arrival ? "arrival" : "departure", " \"", MoveKindName(move.kind), "\" of layer ", move.layer,
-      ", expert ", move.expert, ", device ", move.device, ", slot ", move.slot, ": limits are ", bounds.layers,
-      " layers, ", bounds.experts, " experts, ", bounds.devices, " devices, ", bounds.slots, " slots"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("placement: ", arrival ? "arrival" : "departure", " of layer ", move.layer, ", expert ", move.expert,
+                   ", device ", move.device, ", slot ", move.slot, ": limits are ", bounds.layers, " layers, ",
+                   bounds.experts, " experts, ", bounds.devices, " devices, ", bounds.slots, " slots"));
 }
 
 }  // namespace
@@ -37,15 +33,6 @@ absl::Status CheckGroupPlacement(const GroupPlacement& placement, const Placemen
   if (static_cast<int>(placement.residents.size()) != bounds.layers) {
     return absl::InvalidArgumentError(
         absl::StrCat("placement: ", placement.residents.size(), " layers, the model has ", bounds.layers));
-  }
-  if (!placement.offloaded.empty() && placement.offloaded.size() != placement.residents.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("placement: ", placement.offloaded.size(),
-                                                   " layers say what is offloaded, not ", placement.residents.size()));
-  }
-  for (const std::vector<bool>& layer : placement.offloaded) {
-    if (static_cast<int>(layer.size()) == bounds.experts) continue;
-    return absl::InvalidArgumentError(absl::StrCat("placement: a layer says of ", layer.size(),
-                                                   " experts what is offloaded, not of ", bounds.experts));
   }
   for (size_t layer = 0; layer < placement.residents.size(); ++layer) {
     const Placement& one = placement.residents[layer];

@@ -20,8 +20,6 @@ struct GroupPlacement {
   // [L] with ResidentSlots(...) slots a device (placement_settings.h), without those of the per-step balancer.  Empty:
   // neighbouring experts on a device (ContiguousPlacement).
   std::vector<Placement> residents;
-  // [L][E] under an expert budget: residents that the plan keeps in host memory.  Empty: it says nothing.
-  std::vector<std::vector<bool>> offloaded = {};
   MoveCosts costs;
   bool operator==(const GroupPlacement& other) const = default;
 };
@@ -44,7 +42,7 @@ struct PlacementBounds {
 
 // InvalidArgument names what is out of bounds, is of another shape, or hosts an expert nowhere.
 absl::Status CheckGroupPlacement(const GroupPlacement& placement, const PlacementBounds& bounds);
-// InvalidArgument names the first move that is out of bounds or no arrival (or departure).
+// InvalidArgument names the first move that is out of bounds.
 absl::Status CheckMigration(const Migration& migration, const PlacementBounds& bounds);
 
 }  // namespace switchyard::placement

@@ -1,12 +1,12 @@
-// The background balancer's decision: which experts are replicated where and which are offloaded, from merged profiles,
-// every few hundred steps.
+// The background balancer's decision: which experts are replicated where, from merged profiles, every few hundred
+// steps.
 //
 // Minimal movement: it starts from what is there, and a move has to save more within the horizon than its copy costs
-//   saves = horizon_steps * (row_seconds * rows taken off a layer's busiest device + miss_seconds * misses avoided)
+//   saves = horizon_steps * row_seconds * rows taken off a layer's busiest device
 // The busiest device is the one under the best split of the actual rows over replicas (min_max.h), expected over draws
 // of noise (noise_cases.h), so that noise moves next to nothing.  Phases (prefill, decode) are balanced apart, weighted
-// by their time.  First memory is given to what is hit (resident_set.h), then each layer is balanced
-// (balance_search.h), then moves are ordered so that a spare slot suffices (residency_order.h).
+// by their time.  First each layer is balanced (balance_search.h), then moves are ordered so that a spare slot suffices
+// (residency_order.h).
 // Pure and deterministic, floating point: one process decides for the others.  Does not know links or nodes (all copies
 // cost the same), the order of layers in a step, or transient slots.
 #pragma once
@@ -28,7 +28,6 @@ struct PhaseProfile {
 
 struct ResidencyCosts {
   double row_seconds = 0;   // one row more on a layer's busiest device
-  double miss_seconds = 0;  // an expert that is hit has to come from host memory first
   double move_seconds = 0;  // what serving loses by one copy of a plan
   int64_t expert_bytes = 0;
   int64_t horizon_steps = 300;
@@ -38,23 +37,18 @@ struct ResidencyCosts {
 
 struct ResidencyProblem {
   std::vector<PhaseProfile> phases;  // prefill, decode; one of both where they are counted together
-  std::vector<LayerResidency> present;
-  ResidencyLimits limits;
+  // [L] with layer_slots + 1 slots a device: the one more is for what arrives before something else departs.
+  std::vector<Placement> present;
+  int layer_slots = 0;  // experts of one layer that a device may host
   ResidencyCosts costs;
   uint64_t next_epoch = 1;
 };
 
-// Before anything is known: neighbouring experts on a device, as many of every layer in memory as fit.
-// InvalidArgument if a device would have to host more experts of a layer than limits.layer_slots.
-absl::StatusOr<std::vector<LayerResidency>> InitialResidency(int num_layers, int num_experts, int num_devices,
-                                                             const ResidencyLimits& limits);
-
-// InvalidArgument names what does not fit: shapes, limits that the present residency breaks, costs below zero, no row
-// counted at all.
+// InvalidArgument names what does not fit: shapes, more experts than slots, costs below zero, no row counted at all.
 absl::StatusOr<ResidencyPlan> PlanResidency(const ResidencyProblem& problem);
 
 // From plan->layers to a whole plan: epoch, migrations, copies and bytes.  The layers that save most move first.
-// REQUIRES: the problem's limits hold of present and of plan->layers.
+// REQUIRES: CheckResidency holds of present and of plan->layers.
 void AddMigrations(const ResidencyProblem& problem, ResidencyPlan* plan);
 
 }  // namespace switchyard::placement

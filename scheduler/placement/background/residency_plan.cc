@@ -1,6 +1,7 @@
 #include "scheduler/placement/background/residency_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,80 +12,51 @@
 namespace switchyard::placement {
 namespace {
 
-absl::Status CheckLimits(const std::vector<LayerResidency>& layers, const ResidencyLimits& limits, int spare) {
-  std::vector<int> in_memory;
+// spare: what a device may host beyond its slots, of each layer and of all layers together.
+absl::Status CheckSlots(const std::vector<Placement>& layers, int layer_slots, int spare) {
+  const int all_slots = layer_slots * static_cast<int>(layers.size());
+  std::vector<int> in_all;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const auto& slots = layers[layer].placement.slots;
-    in_memory.resize(slots.size(), 0);
-    std::vector<int> hosted(slots.size(), 0);
-    ForEachReplica(layers[layer].placement, [&](int32_t device, int32_t expert) {
+    std::vector<int> hosted(layers[layer].slots.size(), 0);
+    in_all.resize(hosted.size(), 0);
+    ForEachReplica(layers[layer], [&](int32_t device, int32_t) {
       ++hosted[device];
-      if (!layers[layer].offloaded[expert]) ++in_memory[device];
+      ++in_all[device];
     });
-    for (size_t device = 0; device < slots.size(); ++device) {
-      if (hosted[device] <= limits.layer_slots + spare) continue;
+    for (size_t device = 0; device < hosted.size(); ++device) {
+      if (hosted[device] <= layer_slots + spare) continue;
       return absl::InvalidArgumentError(absl::StrCat("residency: layer ", layer, ", device ", device, " hosts ",
-                                                     hosted[device], " experts, limit ", limits.layer_slots + spare));
+                                                     hosted[device], " experts, limit ", layer_slots + spare));
     }
   }
-  for (size_t device = 0; device < in_memory.size(); ++device) {
-    if (in_memory[device] > limits.device_slots + spare) {
-      return absl::InvalidArgumentError(absl::StrCat("residency: device ", device, " has ", in_memory[device],
-                                                     " experts in memory, limit ", limits.device_slots + spare));
-    }
+  for (size_t device = 0; device < in_all.size(); ++device) {
+    if (in_all[device] <= all_slots + spare) continue;
+    return absl::InvalidArgumentError(absl::StrCat("residency: device ", device, " hosts ", in_all[device],
+                                                   " experts of all layers, limit ", all_slots + spare));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckHosts(const std::vector<LayerResidency>& layers) {
+absl::Status CheckHosts(const std::vector<Placement>& layers) {
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const LayerResidency& residency = layers[layer];
-    if (const absl::Status status = CheckPlacement(residency.placement); !status.ok()) {
+    if (const absl::Status status = CheckPlacement(layers[layer]); !status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("residency: layer ", layer, ": ", status.message()));
     }
-    for (int expert = 0; expert < residency.placement.num_experts; ++expert) {
-      if (!residency.offloaded[expert]) continue;
-      const size_t hosts = residency.placement.DevicesOf(expert).size();
-      if (hosts == 1) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("residency: layer ", layer, ", offloaded expert ", expert, " has ", hosts, " hosts, not 1"));
-    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Impossible(const ResidencyMove& move, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("residency: ", MoveKindName(move.kind), " of layer ", move.layer,
-                                                 ", expert ", move.expert, " at device ", move.device, ", slot ",
-                                                 move.slot, ": ", why));
-}
-
-// InvalidArgument where the slot or the expert is not as the move needs it.
-absl::Status ApplyMove(const ResidencyMove& move, bool arrival, LayerResidency* residency) {
-  int32_t& slot = residency->placement.slots[move.device][move.slot];
-  const bool offloaded = residency->offloaded[move.expert];
-  switch (move.kind) {
-    case MoveKind::kCopy:
-    case MoveKind::kRehome:
-      if (!arrival) return Impossible(move, "not a departure");
-      if (slot != kEmptySlot) return Impossible(move, absl::StrCat("the slot holds expert ", slot));
-      slot = move.expert;
-      if (move.kind == MoveKind::kCopy) residency->offloaded[move.expert] = false;
-      break;
-    case MoveKind::kLoad:
-      if (!arrival) return Impossible(move, "not a departure");
-      if (slot != move.expert || !offloaded) return Impossible(move, "it is not offloaded there");
-      residency->offloaded[move.expert] = false;
-      break;
-    case MoveKind::kRelease:
-    case MoveKind::kOffload:
-      if (arrival) return Impossible(move, "not an arrival");
-      if (slot != move.expert) return Impossible(move, "it is not there");
-      if (move.kind == MoveKind::kRelease) slot = kEmptySlot;
-      if (move.kind == MoveKind::kOffload) residency->offloaded[move.expert] = true;
-      break;
+// Puts `next` into the move's slot.  InvalidArgument where that does not hold `before`.
+absl::Status ChangeSlot(const ResidencyMove& move, int32_t before, int32_t next, Placement* layer) {
+  int32_t& slot = layer->slots[move.device][move.slot];
+  if (slot == before) {
+    slot = next;
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("residency: ", next == kEmptySlot ? "release" : "copy", " of layer ", move.layer, ", expert ",
+                   move.expert, " at device ", move.device, ", slot ", move.slot, ": the slot ",
+                   slot == kEmptySlot ? "is empty" : absl::StrCat("holds expert ", slot)));
 }
 
 std::string Devices(const std::vector<int32_t>& devices) {
@@ -95,10 +67,10 @@ std::string Devices(const std::vector<int32_t>& devices) {
 std::string Deeds(const ResidencyPlan& plan, int layer, int expert) {
   std::vector<std::string> deeds;
   for (const ResidencyMigration& migration : plan.migrations) {
-    for (const auto* moves : {&migration.arrivals, &migration.departures}) {
+    for (const auto& [moves, deed] : {std::pair{&migration.arrivals, "copy"}, {&migration.departures, "release"}}) {
       for (const ResidencyMove& move : *moves) {
         if (move.layer != layer || move.expert != expert) continue;
-        deeds.push_back(absl::StrCat(MoveKindName(move.kind), " at device ", move.device));
+        deeds.push_back(absl::StrCat(deed, " at device ", move.device));
       }
     }
   }
@@ -128,48 +100,34 @@ std::string Why(const LayerFacts& facts, int64_t horizon) {
 
 }  // namespace
 
-absl::string_view MoveKindName(MoveKind kind) {
-  constexpr absl::string_view kNames[] = {"copy", "load", "rehome", "release", "offload"};
-  return kNames[static_cast<int>(kind)];
-}
-
-absl::Status CheckResidency(const std::vector<LayerResidency>& layers, const ResidencyLimits& limits) {
+absl::Status CheckResidency(const std::vector<Placement>& layers, int layer_slots) {
   RETURN_IF_ERROR(CheckHosts(layers));
-  return CheckLimits(layers, limits, 0);
+  return CheckSlots(layers, layer_slots, 0);
 }
 
-absl::Status ApplyMigration(const ResidencyMigration& migration, const ResidencyLimits& limits,
-                            std::vector<LayerResidency>* layers) {
+absl::Status ApplyMigration(const ResidencyMigration& migration, int layer_slots, std::vector<Placement>* layers) {
   for (const ResidencyMove& move : migration.arrivals) {
-    RETURN_IF_ERROR(ApplyMove(move, true, &(*layers)[move.layer]));
+    RETURN_IF_ERROR(ChangeSlot(move, kEmptySlot, move.expert, &(*layers)[move.layer]));
   }
-  RETURN_IF_ERROR(CheckLimits(*layers, limits, 1));
+  RETURN_IF_ERROR(CheckSlots(*layers, layer_slots, 1));
   for (const ResidencyMove& move : migration.departures) {
-    RETURN_IF_ERROR(ApplyMove(move, false, &(*layers)[move.layer]));
+    RETURN_IF_ERROR(ChangeSlot(move, move.expert, kEmptySlot, &(*layers)[move.layer]));
   }
   return CheckHosts(*layers);
 }
 
 std::string Explain(const ResidencyPlan& plan, int layer, int expert) {
-  SY_CHECK_LT(static_cast<size_t>(layer), plan.expert_facts.size());
-  const std::vector<ExpertFacts>& facts = plan.expert_facts[layer];
-  SY_CHECK_LT(static_cast<size_t>(expert), facts.size());
-  const ExpertFacts& own = facts[expert];
-  const auto rank = 1 + std::count_if(facts.begin(), facts.end(), [&](const ExpertFacts& other) {
-                      return other.share > own.share || (other.share == own.share && &other < &own);
+  SY_CHECK_LT(static_cast<size_t>(layer), plan.row_shares.size());
+  const std::vector<float>& shares = plan.row_shares[layer];
+  SY_CHECK_LT(static_cast<size_t>(expert), shares.size());
+  const float& own = shares[expert];
+  const auto rank = 1 + std::count_if(shares.begin(), shares.end(), [&](const float& other) {
+                      return other > own || (other == own && &other < &own);
                     });
-  const LayerResidency& residency = plan.layers[layer];
-  const std::vector<int32_t> hosts = residency.placement.DevicesOf(expert);
-  std::string text = absl::StrFormat(
-      "Layer %d, expert %d has %.2f %% of the rows (rank %d of %d) and is hit in %.1f %% of "
-      "the steps; ",
-      layer, expert, own.share * 100.0, rank, facts.size(), own.hit_rate * 100.0);
-  if (residency.offloaded[expert]) {
-    absl::StrAppend(&text, "it is in host memory, copied to device ", hosts[0],
-                    " when hit, since what fills that device's memory saves more.");
-  } else {
-    absl::StrAppend(&text, hosts.size(), hosts.size() == 1 ? " replica on " : " replicas on ", Devices(hosts), ".");
-  }
+  const std::vector<int32_t> hosts = plan.layers[layer].DevicesOf(expert);
+  std::string text = absl::StrFormat("Layer %d, expert %d has %.2f %% of the rows (rank %d of %d); ", layer, expert,
+                                     own * 100.0, rank, shares.size());
+  absl::StrAppend(&text, hosts.size(), hosts.size() == 1 ? " replica on " : " replicas on ", Devices(hosts), ".");
   const std::string deeds = Deeds(plan, layer, expert);
   absl::StrAppend(&text, deeds.empty() ? " Not moved: " : absl::StrCat(" Moved (", deeds, "): "),
                   Why(plan.layer_facts[layer], plan.horizon_steps), ".");

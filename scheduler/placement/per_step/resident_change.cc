@@ -23,9 +23,8 @@ struct DeviceSlots {
 };
 
 absl::Status Refuse(const ResidencyMove& move, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("placement migration: ", MoveKindName(move.kind), " of expert ",
-                                                 move.expert, " of MoE layer ", move.layer, " on rank ", move.device,
-                                                 ": ", why));
+  return absl::InvalidArgumentError(absl::StrCat("placement migration: expert ", move.expert, " of MoE layer ",
+                                                 move.layer, " on rank ", move.device, ": ", why));
 }
 
 absl::Status CheckMove(const ResidencyMove& move, absl::Span<const Placement> residents) {
@@ -54,32 +53,20 @@ std::vector<DeviceSlots> Apart(const Placement& residents, const SlotTable& tabl
 
 absl::Status Depart(const ResidencyMove& move, DeviceSlots* device) {
   const auto at = std::find(device->residents.begin(), device->residents.end(), move.expert);
-  if (at == device->residents.end()) return Refuse(move, "it is not resident there");
+  if (at == device->residents.end()) return Refuse(move, "departs, but is not resident there");
   device->residents.erase(at);
   return absl::OkStatus();
 }
 
 absl::Status Arrive(const ResidencyMove& move, DeviceSlots* device) {
   if (std::find(device->residents.begin(), device->residents.end(), move.expert) != device->residents.end()) {
-    return Refuse(move, "it is resident there already");
+    return Refuse(move, "arrives, but is resident there already");
   }
   device->residents.push_back(move.expert);
   for (DeviceSlots::Transient& transient : device->transients) {
     if (transient.expert == move.expert) transient = {};
   }
   return absl::OkStatus();
-}
-
-using Layers = std::map<int, std::vector<DeviceSlots>>;  // that a migration changes
-
-// Checks, once hosts have changed, an expert that moves between memories.
-absl::Status CheckHosted(const ResidencyMove& move, absl::Span<const Placement> residents, const Layers& layers) {
-  const auto device = static_cast<size_t>(move.device);
-  const auto changed = layers.find(move.layer);
-  const std::vector<int32_t>& here = changed != layers.end() ? changed->second[device].residents
-                                                             : residents[static_cast<size_t>(move.layer)].slots[device];
-  if (std::find(here.begin(), here.end(), move.expert) != here.end()) return absl::OkStatus();
-  return Refuse(move, "it is not resident there");
 }
 
 absl::StatusOr<ResidentChange> Together(int layer, int num_experts, const std::vector<DeviceSlots>& devices) {
@@ -121,7 +108,7 @@ Placement WithTransientSlots(const Placement& residents, int transient_slots) {
 absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& migration,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables) {
-  Layers layers;
+  std::map<int, std::vector<DeviceSlots>> layers;  // that the migration changes
   const auto device_of = [&](const ResidencyMove& move) {
     const auto layer = static_cast<size_t>(move.layer);
     const auto [it, is_new] = layers.try_emplace(move.layer);
@@ -131,24 +118,17 @@ absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigra
   std::set<std::array<int32_t, 3>> departed;  // layer, expert, device
   for (const ResidencyMove& move : migration.departures) {
     RETURN_IF_ERROR(CheckMove(move, residents));
-    if (!ChangesHost(move.kind)) continue;
     RETURN_IF_ERROR(Depart(move, device_of(move)));
     departed.insert({move.layer, move.expert, move.device});
   }
   for (const ResidencyMove& move : migration.arrivals) {
     RETURN_IF_ERROR(CheckMove(move, residents));
-    if (!ChangesHost(move.kind)) continue;
     if (departed.contains({move.layer, move.expert, move.device})) {
       return absl::InvalidArgumentError(absl::StrCat("placement migration: expert ", move.expert, " of layer ",
                                                      move.layer, " departs from device ", move.device,
                                                      " and arrives there"));
     }
     RETURN_IF_ERROR(Arrive(move, device_of(move)));
-  }
-  for (const auto* moves : {&migration.departures, &migration.arrivals}) {
-    for (const ResidencyMove& move : *moves) {
-      if (!ChangesHost(move.kind)) RETURN_IF_ERROR(CheckHosted(move, residents, layers));
-    }
   }
   std::vector<ResidentChange> changes;
   for (const auto& [layer, devices] : layers) {

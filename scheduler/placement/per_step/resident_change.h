@@ -20,9 +20,6 @@ namespace switchyard::placement {
 // `residents` without their empty slots, then `transient_slots` empty ones a device: the per-step balancer's beginning.
 Placement WithTransientSlots(const Placement& residents, int transient_slots);
 
-// Whether another rank computes the expert's rows after the move; other moves change nothing here.
-inline bool ChangesHost(MoveKind kind) { return kind != MoveKind::kLoad && kind != MoveKind::kOffload; }
-
 struct ResidentChange {
   int layer = 0;
   Placement residents;  // empty slots are the per-step balancer's
@@ -30,8 +27,8 @@ struct ResidentChange {
 };
 
 // The layers that the migration changes, rising.  residents, tables [L]: as they are; tables hold residents in their
-// slots.  InvalidArgument: a move that names what is not there, an arrival of what is resident there already, a load or
-// offload where the expert is not resident after the migration, an expert that would have no resident.
+// slots.  InvalidArgument: a move that names what is not there, an arrival of what is resident there already, an expert
+// that would have no resident.
 absl::StatusOr<std::vector<ResidentChange>> ChangeResidents(const ResidencyMigration& migration,
                                                             absl::Span<const Placement> residents,
                                                             absl::Span<const SlotTable> tables);

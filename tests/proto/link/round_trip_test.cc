@@ -82,14 +82,12 @@ batching::RankResult Result() {
 
 placement::GroupPlacement Places() {
   placement::GroupPlacement out;
-  auto& [epoch, residents, offloaded, costs] = out;
+  auto& [epoch, residents, costs] = out;
   auto& [copy, row, layer] = costs;
   test::Distinct().Fill(epoch, copy, row, layer);
   copy = int64_t{1} << 40;
   residents.assign(2, placement::ContiguousPlacement(5, 2, 1));
   residents[1].slots[0] = {4, placement::kEmptySlot, 0, 1};
-  offloaded.assign(2, std::vector<bool>(5));
-  offloaded[0][3] = offloaded[1][2] = true;
   return out;
 }
 
@@ -215,10 +213,8 @@ TEST(LinkRoundTrip, AMigration) {
   auto& [epoch, arrivals, departures, costs] = migration;
   auto& [copy, row, layer] = costs;
   test::Distinct().Fill(epoch, copy, row, layer);
-  arrivals = {{placement::MoveKind::kCopy, 1, 2, 3, 4},
-              {placement::MoveKind::kLoad, 5, 6, 7, 8},
-              {placement::MoveKind::kRehome, 9, 10, 11, 12}};
-  departures = {{placement::MoveKind::kRelease, 13, 14, 15, 16}, {placement::MoveKind::kOffload, 17, 18, 19, 20}};
+  arrivals = {{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
+  departures = {{13, 14, 15, 16}, {17, 18, 19, 20}};
   const v1::PreparePlacement message = test::OverTheWire(ToProto(migration, 4));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   EXPECT_EQ(message.group_epoch(), 4);

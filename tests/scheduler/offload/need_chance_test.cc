@@ -21,15 +21,6 @@ TEST(NeedRateTest, BeforeAnyPassAnExpertsChanceIsItsShare) {
   EXPECT_EQ(two.Chance(1), kChance / 2);
 }
 
-TEST(NeedRateTest, WhatIsToBeExpectedIsLikeTheOthersOfItsLayer) {
-  NeedRate rate(kShape, {{6, 2, 0, 0, 1, 1, 1, 1}});
-  rate.Expect(2);
-  EXPECT_EQ(rate.Chance(2), kChance / 2);
-  rate.Expect(0);
-  EXPECT_EQ(rate.Chance(0), kChance * 3 / 4) << "it was needed more already";
-  EXPECT_EQ(rate.Chance(3), 0);
-}
-
 TEST(NeedRateTest, CountsOfTheLargestSizeDoNotOverflow) {
   const NeedRate rate(kShape, {{int64_t{1} << 62, int64_t{1} << 62, int64_t{1} << 62, int64_t{1} << 62, 1, 1, 1, 1}});
   EXPECT_EQ(rate.Chance(0), kChance / 4);

@@ -17,7 +17,7 @@ namespace {
 using placement_drill::CountArrivals;
 
 struct Layer {
-  LayerResidency residency;
+  Placement present;
   BalanceProblem problem;
 };
 
@@ -29,16 +29,10 @@ popularity::Popularity RandomRows(int experts, std::mt19937* random) {
 }
 
 void Describe(Layer* layer, const popularity::Popularity& rows, int devices, int layer_slots) {
-  layer->problem.present = &layer->residency;
+  layer->problem.present = &layer->present;
   layer->problem.search = DrawCases({{rows, 1.0}}, devices, 0.06, 2, 1);
   layer->problem.judge = DrawCases({{rows, 1.0}}, devices, 0.06, 4, 2);
   layer->problem.layer_slots = layer_slots;
-  layer->problem.slot_prices.clear();
-  for (const auto& slots : layer->residency.placement.slots) {
-    int hosted = 0;
-    for (const int32_t expert : slots) hosted += expert != kEmptySlot;
-    layer->problem.slot_prices.push_back(std::vector<double>(layer_slots - hosted, 0.0));
-  }
   layer->problem.seconds_per_load = 1;
 }
 
@@ -46,8 +40,7 @@ double CostOf(const BalanceProblem& problem, const Placement& placement) {
   SplitCases split(placement, problem.judge);
   split.Finalize(1000);
   return problem.seconds_per_load * split.Busiest() +
-         problem.seconds_per_copy *
-             static_cast<double>(placement_drill::CountArrivals(problem.present->placement, placement));
+         problem.seconds_per_copy * static_cast<double>(placement_drill::CountArrivals(*problem.present, placement));
 }
 
 // Every placement in which one expert that arrived stays away: its slot empty, with what was there before, or with what
@@ -83,12 +76,12 @@ TEST(BalanceSearchTest, EveryCopyEarnsItsCost) {
   std::mt19937 random(21);
   int64_t copies = 0;
   for (int round = 0; round < 30; ++round) {
-    Layer layer{.residency = {ContiguousPlacement(64, 16, 2), std::vector<bool>(64, false)}, .problem = {}};
+    Layer layer{.present = ContiguousPlacement(64, 16, 2), .problem = {}};
     Describe(&layer, RandomRows(64, &random), 16, 5);
     layer.problem.seconds_per_copy = 0.015;
     const BalanceResult result = SearchBalance(layer.problem);
     ASSERT_TRUE(CheckPlacement(result.placement).ok());
-    const Placement& present = layer.residency.placement;
+    const Placement& present = layer.present;
     const double cost = CostOf(layer.problem, result.placement);
     EXPECT_LT(cost, CostOf(layer.problem, present));
     copies += placement_drill::CountArrivals(present, result.placement);
@@ -99,37 +92,6 @@ TEST(BalanceSearchTest, EveryCopyEarnsItsCost) {
     }
   }
   EXPECT_GT(copies, 30);
-}
-
-TEST(BalanceSearchTest, OffloadedExpertsStay) {
-  std::mt19937 random(22);
-  for (int round = 0; round < 10; ++round) {
-    Layer layer{.residency = {ContiguousPlacement(16, 4, 2), std::vector<bool>(16, false)}, .problem = {}};
-    for (int e = 0; e < 16; ++e) layer.residency.offloaded[e] = random() % 2 == 0;
-    Describe(&layer, RandomRows(16, &random), 4, 5);
-    const BalanceResult result = SearchBalance(layer.problem);
-    for (int e = 0; e < 16; ++e) {
-      if (!layer.residency.offloaded[e]) continue;
-      EXPECT_EQ(result.placement.DevicesOf(e), layer.residency.placement.DevicesOf(e));
-    }
-  }
-}
-
-// A slot that costs more than it saves is not taken; without any, experts only change places.
-TEST(BalanceSearchTest, PricesOfMemoryCount) {
-  Layer layer{.residency = {ContiguousPlacement(4, 2, 2), std::vector<bool>(4, false)}, .problem = {}};
-  Describe(&layer, {90000 * popularity::kRow, 9000 * popularity::kRow, 500 * popularity::kRow, 500 * popularity::kRow},
-           2, 3);
-  const auto replicas = [&](double price) {
-    layer.problem.slot_prices.assign(2, {price});
-    return SearchBalance(layer.problem).placement.DevicesOf(0).size();
-  };
-  EXPECT_EQ(replicas(0.1), 2u);
-  EXPECT_EQ(replicas(5), 1u);
-  layer.problem.slot_prices.assign(2, {});
-  const BalanceResult result = SearchBalance(layer.problem);
-  EXPECT_EQ(placement_drill::CountArrivals(layer.residency.placement, result.placement), 2)
-      << result.placement.ToString();
 }
 
 }  // namespace

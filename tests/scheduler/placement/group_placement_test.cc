@@ -52,13 +52,6 @@ TEST(GroupPlacement, EveryShapeThatIsNotTheGroupsIsRefused) {
   bad.residents[1].slots[0][0] = kEmptySlot;
   EXPECT_THAT(Problem(bad), HasSubstr("no device holds expert 0"));
   bad = Good();
-  bad.offloaded.assign(1, std::vector<bool>(4));
-  EXPECT_THAT(Problem(bad), HasSubstr("1 layers say what is offloaded, not 2"));
-  bad.offloaded.assign(2, std::vector<bool>(4));
-  EXPECT_EQ(Problem(bad), "");
-  bad.offloaded[1].pop_back();
-  EXPECT_THAT(Problem(bad), HasSubstr("a layer says of 3 experts what is offloaded, not of 4"));
-  bad = Good();
   bad.costs.row_ps = -2;
   EXPECT_THAT(Problem(bad), HasSubstr("row_ps=-2"));
 }
@@ -66,24 +59,23 @@ TEST(GroupPlacement, EveryShapeThatIsNotTheGroupsIsRefused) {
 TEST(GroupPlacement, MovesOutOfBoundsAreRefused) {
   Migration migration;
   migration.epoch = 1;
-  migration.arrivals = {{MoveKind::kCopy, 1, 3, 1, 2}};
-  migration.departures = {{MoveKind::kRelease, 0, 0, 0, 0}};
+  migration.arrivals = {{1, 3, 1, 2}};
+  migration.departures = {{0, 0, 0, 0}};
   EXPECT_TRUE(CheckMigration(migration, kBounds).ok()) << CheckMigration(migration, kBounds);
   const auto refused = [&](ResidencyMove arrival) {
     Migration bad = migration;
     bad.arrivals.push_back(arrival);
     return absl::IsInvalidArgument(CheckMigration(bad, kBounds));
   };
-  EXPECT_TRUE(refused({MoveKind::kCopy, 2, 0, 0, 0}));
-  EXPECT_TRUE(refused({MoveKind::kCopy, -1, 0, 0, 0}));
-  EXPECT_TRUE(refused({MoveKind::kCopy, 0, 4, 0, 0}));
-  EXPECT_TRUE(refused({MoveKind::kCopy, 0, 0, 2, 0}));
-  EXPECT_TRUE(refused({MoveKind::kCopy, 0, 0, 0, 3}));
-  EXPECT_TRUE(refused({MoveKind::kCopy, 0, 0, 0, -1}));
-  EXPECT_TRUE(refused({MoveKind::kRelease, 0, 0, 0, 0}));
-  migration.departures[0].kind = MoveKind::kCopy;
+  EXPECT_TRUE(refused({2, 0, 0, 0}));
+  EXPECT_TRUE(refused({-1, 0, 0, 0}));
+  EXPECT_TRUE(refused({0, 4, 0, 0}));
+  EXPECT_TRUE(refused({0, 0, 2, 0}));
+  EXPECT_TRUE(refused({0, 0, 0, 3}));
+  EXPECT_TRUE(refused({0, 0, 0, -1}));
+  migration.departures[0].expert = 5;
   EXPECT_THAT(std::string(CheckMigration(migration, kBounds).message()),
-              HasSubstr("departure \"copy\" of layer 0, expert 0, device 0, slot 0: limits are 2 layers"));
+              HasSubstr("departure of layer 0, expert 5, device 0, slot 0: limits are 2 layers"));
   migration.departures.clear();
   migration.epoch = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(CheckMigration(migration, kBounds)));

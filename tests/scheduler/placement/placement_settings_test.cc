@@ -69,12 +69,22 @@ TEST(PlacementSettings, SlotsOfResidents) {
   EXPECT_EQ(ResidentSlots({.mode = PlacementMode::kAgreed, .replica_slots = 2, .rebalance_steps = 50}, 16, 4), 7);
 }
 
-TEST(PlacementSettings, WhatABudgetIsAShareOf) {
+TEST(PlacementSettings, ExpertsOfALayer) {
   const PlacementSettings settings = {
       .mode = PlacementMode::kAgreed, .spare_slots = 3, .replica_slots = 2, .rebalance_steps = 50};
   EXPECT_EQ(ExpertsOfLayer(settings, 17, 4), 10);
-  EXPECT_EQ(PlannedSlots(40), 38);
-  EXPECT_EQ(PlannedSlots(2), 1);
+}
+
+TEST(PlacementSettings, AnExpertBudgetIsForExpertsWithoutReplicas) {
+  EXPECT_TRUE(CheckExpertMemory(PlacementMode::kStatic, "25%").ok());
+  EXPECT_TRUE(CheckExpertMemory(PlacementMode::kAgreed, "").ok());
+  for (const PlacementMode mode : {PlacementMode::kStaticSpare, PlacementMode::kAgreed, PlacementMode::kAuto,
+                                   PlacementMode::kCentral, PlacementMode::kNoEstimate}) {
+    const absl::Status status = CheckExpertMemory(mode, "25%");
+    EXPECT_TRUE(absl::IsInvalidArgument(status));
+    EXPECT_EQ(status.message(), absl::StrCat("--expert_memory=25%: is for --placement=static, not ", NameOf(mode),
+                                             ": a replica would take the room of another expert"));
+  }
 }
 
 }  // namespace

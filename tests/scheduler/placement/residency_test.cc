@@ -14,14 +14,12 @@
 namespace switchyard::placement {
 namespace {
 
-using testing::Each;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 // Busiest device over the mean under the exact best split.
-double Imbalance(const LayerResidency& layer, const popularity::Popularity& rows) {
-  return static_cast<double>(MinimizeBusiest(ReplicaIndex(layer.placement), rows).busiest) *
-         layer.placement.num_devices() / static_cast<double>(popularity::TotalOf(rows));
+double Imbalance(const Placement& layer, const popularity::Popularity& rows) {
+  return static_cast<double>(MinimizeBusiest(ReplicaIndex(layer), rows).busiest) * layer.num_devices() /
+         static_cast<double>(popularity::TotalOf(rows));
 }
 
 // Zipf loads over shuffled experts, about 100 000 rows.
@@ -42,17 +40,13 @@ popularity::Popularity Noisy(popularity::Popularity rows, std::mt19937* random) 
   return rows;
 }
 
-ResidencyCosts Costs() {
-  return {.row_seconds = 1e-5, .miss_seconds = 1e-3, .move_seconds = 1e-3, .expert_bytes = 1 << 20};
-}
+ResidencyCosts Costs() { return {.row_seconds = 1e-5, .move_seconds = 1e-3, .expert_bytes = 1 << 20}; }
 
 ResidencyProblem Problem(int layers, int experts, int devices, int spare) {
-  const int layer_slots = experts / devices + spare;
   ResidencyProblem problem{.phases = {},
-                           .present = {},
-                           .limits = {.device_slots = layers * layer_slots, .layer_slots = layer_slots},
+                           .present = std::vector<Placement>(layers, ContiguousPlacement(experts, devices, spare + 1)),
+                           .layer_slots = experts / devices + spare,
                            .costs = Costs()};
-  problem.present = *InitialResidency(layers, experts, devices, problem.limits);
   problem.phases.push_back(
       {.steps = 100, .rows = std::vector<popularity::Popularity>(layers, popularity::Popularity(experts, 0))});
   return problem;
@@ -60,12 +54,12 @@ ResidencyProblem Problem(int layers, int experts, int devices, int spare) {
 
 // The plan's migrations lead from `present` to what it says, within the limits.
 void ExpectExecutable(const ResidencyProblem& problem, const ResidencyPlan& plan) {
-  std::vector<LayerResidency> layers = problem.present;
+  std::vector<Placement> layers = problem.present;
   for (const ResidencyMigration& migration : plan.migrations) {
-    const absl::Status status = ApplyMigration(migration, problem.limits, &layers);
+    const absl::Status status = ApplyMigration(migration, problem.layer_slots, &layers);
     ASSERT_TRUE(status.ok()) << status;
   }
-  EXPECT_TRUE(CheckResidency(layers, problem.limits).ok()) << CheckResidency(layers, problem.limits);
+  EXPECT_TRUE(CheckResidency(layers, problem.layer_slots).ok()) << CheckResidency(layers, problem.layer_slots);
   EXPECT_EQ(layers, plan.layers);
   EXPECT_EQ(plan.bytes, plan.copies * problem.costs.expert_bytes);
 }
@@ -163,76 +157,6 @@ TEST(ResidencyTest, PhasesAreBalancedApart) {
   }
 }
 
-TEST(ResidencyTest, MemoryHoldsWhatIsHit) {
-  ResidencyProblem problem = Problem(2, 8, 2, 0);
-  problem.limits.device_slots = 4;  // half of them
-  problem.present = *InitialResidency(2, 8, 2, problem.limits);
-  problem.costs.row_seconds = 1e-9;
-  popularity::Popularity cold_first(8);
-  for (int e = 0; e < 8; ++e) cold_first[e] = (1 + (e % 4) * 60) * popularity::kRow;  // of 100 steps
-  problem.phases[0].rows = {cold_first, cold_first};
-  const auto plan = PlanResidency(problem);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  ExpectExecutable(problem, *plan);
-  for (const LayerResidency& layer : plan->layers) {
-    for (int e = 0; e < 8; ++e) EXPECT_EQ(layer.offloaded[e], e % 4 < 2) << e;
-  }
-  EXPECT_THAT(Explain(*plan, 1, 0), HasSubstr("it is in host memory, copied to device 0 when hit"));
-  // The same loads, with noise: what is in memory stays.
-  std::mt19937 random(7);
-  problem.present = plan->layers;
-  for (popularity::Popularity& rows : problem.phases[0].rows) rows = Noisy(rows, &random);
-  EXPECT_THAT(PlanResidency(problem)->migrations, IsEmpty());
-}
-
-// Experts that are hit alike: which of them were hit more in a window is no reason to exchange any.
-TEST(ResidencyTest, NoiseExchangesNothingInMemory) {
-  std::mt19937 random(9);
-  ResidencyProblem problem = Problem(1, 16, 2, 0);
-  problem.limits.device_slots = 4;
-  problem.present = *InitialResidency(1, 16, 2, problem.limits);
-  problem.costs.row_seconds = 0;
-  problem.costs.move_seconds = 1e-9;
-  for (int window = 0; window < 10; ++window) {
-    for (int64_t& entry : problem.phases[0].rows[0])
-      entry = (95 + static_cast<int64_t>(random() % 11)) * popularity::kRow;
-    EXPECT_THAT(PlanResidency(problem)->migrations, IsEmpty());
-  }
-}
-
-// A replica of the one hot expert is worth more than the memory of an expert that is hardly hit, or less.
-TEST(ResidencyTest, ReplicasAndOffloadCompeteForMemory) {
-  ResidencyProblem problem = Problem(1, 4, 2, 1);
-  problem.limits.device_slots = 2;
-  problem.present = *InitialResidency(1, 4, 2, problem.limits);
-  ASSERT_THAT(problem.present[0].offloaded, Each(false));
-  problem.phases[0].rows = {{90000 * popularity::kRow, popularity::kRow, 5000 * popularity::kRow, popularity::kRow}};
-  const auto balanced = PlanResidency(problem);
-  ASSERT_TRUE(balanced.ok());
-  ExpectExecutable(problem, *balanced);
-  EXPECT_EQ(balanced->layers[0].placement.DevicesOf(0).size(), 1u) << "no memory but of its own layer's experts";
-  // Two layers: the other one's cold experts give theirs up for the replica.
-  ResidencyProblem two = Problem(2, 4, 2, 1);
-  two.limits.device_slots = 4;
-  two.present = *InitialResidency(2, 4, 2, two.limits);
-  two.phases[0].rows = {{90000 * popularity::kRow, popularity::kRow, 5000 * popularity::kRow, popularity::kRow},
-                        {popularity::kRow, popularity::kRow, popularity::kRow, popularity::kRow}};
-  const auto plan = PlanResidency(two);
-  ASSERT_TRUE(plan.ok());
-  ExpectExecutable(two, *plan);
-  EXPECT_EQ(plan->layers[0].placement.DevicesOf(0).size(), 2u);
-  EXPECT_EQ(std::count(plan->layers[1].offloaded.begin(), plan->layers[1].offloaded.end(), true), 1);
-  // Rows that cost nothing: the replica goes, and what it displaced comes back.
-  two.present = plan->layers;
-  two.costs.row_seconds = 1e-12;
-  two.costs.miss_seconds = 1;
-  const auto back = PlanResidency(two);
-  ASSERT_TRUE(back.ok());
-  ExpectExecutable(two, *back);
-  EXPECT_EQ(back->layers[0].placement.DevicesOf(0).size(), 1u);
-  EXPECT_THAT(back->layers[1].offloaded, Each(false));
-}
-
 TEST(ResidencyTest, ExplainsMovesAndWhatDidNotMove) {
   ResidencyProblem problem = Problem(1, 4, 2, 1);
   problem.phases[0].rows = {
@@ -257,8 +181,6 @@ TEST(ResidencyTest, RandomProblemsGiveExecutablePlansAndTheSameOnes) {
     const int devices = 2 + static_cast<int>(random() % 4), experts = devices * (1 + static_cast<int>(random() % 4));
     const int layers = 1 + static_cast<int>(random() % 3);
     ResidencyProblem problem = Problem(layers, experts, devices, static_cast<int>(random() % 3));
-    problem.limits.device_slots = 1 + static_cast<int>(random() % problem.limits.device_slots);
-    problem.present = *InitialResidency(layers, experts, devices, problem.limits);
     problem.costs.move_seconds = 1e-6;
     for (int window = 0; window < 3; ++window) {
       for (popularity::Popularity& rows : problem.phases[0].rows) rows = Zipf(experts, 1.0, random());
@@ -286,17 +208,11 @@ TEST(ResidencyTest, WhatDoesNotFitTogetherIsNamed) {
   EXPECT_THAT(refusal([](auto* p) { p->phases[0].rows.pop_back(); }), HasSubstr("1 layers, not 2"));
   EXPECT_THAT(refusal([](auto* p) { p->phases[0].rows[1].pop_back(); }), HasSubstr("layer 1 has 7 experts, not 8"));
   EXPECT_THAT(refusal([](auto* p) { p->phases[0].rows[1][3] = -1; }), HasSubstr("layer 1, expert 3 has rows=-1"));
-  EXPECT_THAT(refusal([](auto* p) { p->limits.device_slots = 7; }),
-              HasSubstr("device 0 has 8 experts in memory, limit 7"));
-  EXPECT_THAT(refusal([](auto* p) { p->limits.layer_slots = 4; }),
-              HasSubstr("6 slots a device, not layer_slots + 1 = 5"));
+  EXPECT_THAT(refusal([](auto* p) { p->layer_slots = 4; }), HasSubstr("6 slots a device, not layer_slots + 1 = 5"));
+  EXPECT_THAT(refusal([](auto* p) { p->present[1].slots[0] = {0, 1, 2, 3, 4, 5}; }),
+              HasSubstr("layer 1, device 0 hosts 6 experts, limit 5"));
   EXPECT_THAT(refusal([](auto* p) { p->costs.move_seconds = NAN; }), HasSubstr("move_seconds=nan"));
-  EXPECT_THAT(refusal([](auto* p) { p->present[1].offloaded.pop_back(); }), HasSubstr("layer 1 differs"));
-  ResidencyProblem tight = good;
-  tight.limits.device_slots = 7;
-  tight.present = *InitialResidency(2, 8, 2, tight.limits);
-  EXPECT_THAT(PlanEplbResidency(tight, false).status().message(), HasSubstr("replicas=6 must be at least E=8"));
-  EXPECT_THAT(InitialResidency(1, 8, 2, {8, 3}).status().message(), HasSubstr("more than layer_slots=3"));
+  EXPECT_THAT(refusal([](auto* p) { p->present[1].slots.pop_back(); }), HasSubstr("layer 1 differs"));
 }
 
 TEST(NoiseCasesTest, PairsAverageToWhatWasCounted) {

@@ -18,8 +18,8 @@ using testing::HasSubstr;
 
 constexpr int32_t kNone = kEmptySlot;
 
-ResidencyMove Copy(int layer, int expert, int device) { return {MoveKind::kCopy, layer, expert, device, 0}; }
-ResidencyMove Release(int layer, int expert, int device) { return {MoveKind::kRelease, layer, expert, device, 0}; }
+ResidencyMove Copy(int layer, int expert, int device) { return {layer, expert, device, 0}; }
+ResidencyMove Release(int layer, int expert, int device) { return {layer, expert, device, 0}; }
 
 TEST(WithTransientSlotsTest, EmptySlotsOfResidentsAreTheSlowLoops) {
   const Placement residents{.num_experts = 3, .slots = {{0, kNone, 1}, {kNone, 2, kNone}}};
@@ -84,22 +84,6 @@ TEST_F(ChangeResidentsTest, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal({.arrivals = {Copy(2, 0, 1)}, .departures = {}}), HasSubstr("no such layer"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 4, 1)}, .departures = {}}), HasSubstr("no such expert"));
   EXPECT_THAT(refusal({.arrivals = {Copy(0, 0, 2)}, .departures = {}}), HasSubstr("no such rank"));
-  const ResidencyMove load{MoveKind::kLoad, 0, 2, 0, 0}, offload{MoveKind::kOffload, 1, 0, 1, 0};
-  EXPECT_THAT(refusal({.arrivals = {load}, .departures = {}}), HasSubstr("load of expert 2 of MoE layer 0 on rank 0"));
-  EXPECT_THAT(refusal({.arrivals = {}, .departures = {offload}}), HasSubstr("not resident there"));
-  EXPECT_EQ(refusal({.arrivals = {Copy(1, 0, 1)}, .departures = {offload}}), "") << "it is by then";
-}
-
-// Another rank hosts what was offloaded, and gives memory to it: to the per-step balancer that is another resident.
-TEST_F(ChangeResidentsTest, WhatIsInWhichMemoryIsNotOfIt) {
-  const ResidencyMove load{MoveKind::kLoad, 0, 0, 0, 0}, offload{MoveKind::kOffload, 0, 2, 1, 0};
-  const auto same = Change({.arrivals = {load}, .departures = {offload}});
-  ASSERT_TRUE(same.ok()) << same.status();
-  EXPECT_TRUE(same->empty());
-  const ResidencyMove rehome{MoveKind::kRehome, 1, 0, 1, 0};
-  const auto moved = Change({.arrivals = {rehome}, .departures = {Release(1, 0, 0)}});
-  ASSERT_TRUE(moved.ok()) << moved.status();
-  EXPECT_THAT(moved->front().residents.slots, ElementsAre(ElementsAre(1, kNone, kNone), ElementsAre(2, 3, 0, kNone)));
 }
 
 // Random migrations between random decisions, on two ranks alike: rules kept, transient slots as many as before.

@@ -37,18 +37,6 @@ TEST_F(PlacementCostMonitorTest, BeforeTheFirstStepCostsAreThoseOfThisKindOfMach
   EXPECT_TRUE(meter_.Profiles(load_stats_).empty());
 }
 
-// A copy evicts an expert that is needed again; a miss is a copy for which a layer waits.
-TEST_F(PlacementCostMonitorTest, UnderABudgetReplicasTakeRoom) {
-  EXPECT_EQ(meter_.PlanCosts(1).miss_seconds, 0);
-  meter_.SetBudget(0.25);
-  EXPECT_EQ(meter_.Costs().copy_ps, 3'500'000'000);
-  EXPECT_EQ(meter_.Costs().row_ps, 400'000'000);
-  EXPECT_DOUBLE_EQ(meter_.PlanCosts(1).miss_seconds, 2e-3);
-  EXPECT_DOUBLE_EQ(meter_.PlanCosts(1).move_seconds, 2e-3);
-  meter_.SetBudget(1);
-  EXPECT_EQ(meter_.Costs().copy_ps, 2'000'000'000);
-}
-
 TEST_F(PlacementCostMonitorTest, CostsAreMeasured) {
   ASSERT_TRUE(load_stats_.Add(popularity::Phase::kPrefill, {3, 1, 2, 2}).ok());
   meter_.Add(Step(4e-3, 8, 10e-3), load_stats_);
@@ -162,11 +150,11 @@ TEST(PlannerThread, PlansElsewhere) {
   ASSERT_TRUE(load_stats.Add(popularity::Phase::kDecode, {1000, 1}).ok());
   PlacementCostMonitor meter(1000, 0);
   meter.Add(Step(1.0, 1001, 2.0), load_stats);
-  const LayerStates present = ShareLayers({{placement::ContiguousPlacement(2, 2, 2), {false, false}}});
+  const LayerStates present = ShareLayers({placement::ContiguousPlacement(2, 2, 2)});
   planner.Plan({.load_stats = load_stats,
                 .meter = meter,
                 .present = present,
-                .limits = {.device_slots = 2, .layer_slots = 2},
+                .layer_slots = 2,
                 .horizon_steps = 300,
                 .next_epoch = 5});
   ASSERT_TRUE(done.WaitForNotificationWithTimeout(absl::Seconds(60)));
@@ -180,21 +168,19 @@ TEST(PlannerThread, PlansElsewhere) {
 
 // A migration changes its layers; other layers are shared, not copied.
 TEST(PendingMigration, SharesWhatStaysAsItIs) {
-  const placement::LayerResidency layer{placement::ContiguousPlacement(2, 2, 2), {false, false}};
+  const placement::Placement layer = placement::ContiguousPlacement(2, 2, 2);
   const LayerStates present = ShareLayers({layer, layer});
   placement::ResidencyPlan plan;
-  plan.migrations = {{.arrivals = {{placement::MoveKind::kCopy, 1, 0, 1, 1}}, .departures = {}},
-                     {.arrivals = {}, .departures = {{placement::MoveKind::kRelease, 1, 0, 0, 0}}}};
-  const placement::ResidencyLimits limits = {.device_slots = 4, .layer_slots = 2};
-  const auto pending = MakePendingMigration(plan, present, limits);
+  plan.migrations = {{.arrivals = {{1, 0, 1, 1}}, .departures = {}}, {.arrivals = {}, .departures = {{1, 0, 0, 0}}}};
+  const auto pending = MakePendingMigration(plan, present, /*layer_slots=*/2);
   ASSERT_TRUE(pending.ok()) << pending.status();
   ASSERT_EQ(pending->after.size(), 2u);
   EXPECT_EQ(pending->after[1][0], present[0]) << "the very same";
-  EXPECT_EQ(pending->after[0][1]->placement.DevicesOf(0), (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(pending->after[1][1]->placement.DevicesOf(0), (std::vector<int32_t>{1}));
-  EXPECT_EQ(present[1]->placement, layer.placement);
+  EXPECT_EQ(pending->after[0][1]->DevicesOf(0), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(pending->after[1][1]->DevicesOf(0), (std::vector<int32_t>{1}));
+  EXPECT_EQ(*present[1], layer);
   plan.migrations[0].arrivals[0].expert = 1;  // already there
-  EXPECT_FALSE(MakePendingMigration(plan, present, limits).ok());
+  EXPECT_FALSE(MakePendingMigration(plan, present, /*layer_slots=*/2).ok());
 }
 
 }  // namespace

@@ -66,12 +66,11 @@ class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::
   placement::ResidencyPlan TwoMigrations() const {
     placement::ResidencyPlan plan;
     plan.epoch = problem.next_epoch;
-    plan.migrations = {{.arrivals = {{placement::MoveKind::kCopy, 0, 0, 1, 2}}, .departures = {}},
-                       {.arrivals = {{placement::MoveKind::kCopy, 1, 2, 0, 2}},
-                        .departures = {{placement::MoveKind::kRelease, 1, 2, 1, 0}}}};
+    plan.migrations = {{.arrivals = {{0, 0, 1, 2}}, .departures = {}},
+                       {.arrivals = {{1, 2, 0, 2}}, .departures = {{1, 2, 1, 0}}}};
     plan.layers = problem.present;
     for (const placement::ResidencyMigration& migration : plan.migrations) {
-      EXPECT_TRUE(placement::ApplyMigration(migration, problem.limits, &plan.layers).ok());
+      EXPECT_TRUE(placement::ApplyMigration(migration, problem.layer_slots, &plan.layers).ok());
     }
     plan.copies = 2;
     plan.bytes = 2000;
@@ -83,7 +82,7 @@ class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::
     Planned(TwoMigrations());
   }
   void Planned(placement::ResidencyPlan plan) {
-    loop->Planned(MakePendingMigration(std::move(plan), ShareLayers(problem.present), problem.limits), now);
+    loop->Planned(MakePendingMigration(std::move(plan), ShareLayers(problem.present), problem.layer_slots), now);
   }
   void AllPrepared() {
     const int64_t epoch = prepared.epoch;
@@ -100,9 +99,7 @@ class BackgroundBalancerTest : public testing::Test, public BackgroundBalancer::
     AllReleased();
   }
   int64_t Plans(PlanOutcome outcome) const { return loop->view().plans[static_cast<size_t>(outcome)]; }
-  const placement::Placement& LayerAt(int layer) const {
-    return loop->view().layers[static_cast<size_t>(layer)]->placement;
-  }
+  const placement::Placement& LayerAt(int layer) const { return *loop->view().layers[static_cast<size_t>(layer)]; }
 
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   popularity::ExpertLoadStats load_stats{{.num_layers = kLayers, .num_experts = kExperts, .top_k = 2}, 100000};

@@ -9,9 +9,9 @@
 
 namespace switchyard::server {
 
-inline LayerStates ShareLayers(std::vector<placement::LayerResidency> layers) {
+inline LayerStates ShareLayers(std::vector<placement::Placement> layers) {
   LayerStates shared;
-  for (auto& layer : layers) shared.push_back(std::make_shared<const placement::LayerResidency>(std::move(layer)));
+  for (auto& layer : layers) shared.push_back(std::make_shared<const placement::Placement>(std::move(layer)));
   return shared;
 }
 

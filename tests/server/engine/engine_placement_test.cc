@@ -74,7 +74,7 @@ TEST_F(EnginePlacementTest, APlanIsCommittedWhileRequestsRun) {
   Generate("after", 8);
   const auto experts = Experts();
   EXPECT_GE(experts->placement.epoch, 1);
-  EXPECT_EQ(experts->placement.layers[0]->placement.DevicesOf(0).size(), 2u) << "the one that has all rows";
+  EXPECT_EQ(experts->placement.layers[0]->DevicesOf(0).size(), 2u) << "the one that has all rows";
   EXPECT_EQ(workers[0]->placement_epoch(), experts->placement.epoch);
   EXPECT_EQ(workers[1]->placement_epoch(), experts->placement.epoch);
   AwaitTick(MonotonicNow());
@@ -99,7 +99,7 @@ TEST_F(EnginePlacementTest, AGroupThatComesBackBeginsWithWhatWasCommitted) {
   for (const auto& worker : {workers[0], back}) {
     EXPECT_EQ(worker->begins_with().epoch, experts->placement.epoch);
     ASSERT_EQ(worker->begins_with().residents.size(), 1u);
-    EXPECT_EQ(worker->begins_with().residents[0], experts->placement.layers[0]->placement);
+    EXPECT_EQ(worker->begins_with().residents[0], *experts->placement.layers[0]);
     EXPECT_GE(worker->placement_epoch(), experts->placement.epoch);
   }
 }

@@ -62,8 +62,7 @@ struct RankGroup::Rank {
   comm::Communicator* const comm;
   TestStream stream;
   std::unique_ptr<moe::ExpertOffload> offload;
-  std::unique_ptr<moe::CachedExpertHost> table;     // of a placement and a budget
-  std::unique_ptr<moe::ReplicatedExperts> experts;  // of a placement alone
+  std::unique_ptr<moe::ReplicatedExperts> experts;  // of a placement
   std::unique_ptr<moe::PerStepBalancer> balancer;
   std::unique_ptr<moe::LayerLoadPredictor> load_predictor;
   std::unique_ptr<Model> model;
@@ -128,12 +127,6 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   options.num_layers = static_cast<int>(config.num_moe_layers());
   const auto residents = layout_.Residents(rank->rank);
   options.experts.assign(residents.begin(), residents.end());
-  if (placed()) {  // any of them may come
-    options.experts.resize(static_cast<size_t>(config.num_experts));
-    std::iota(options.experts.begin(), options.experts.end(), 0);
-  }
-  const std::vector<moe::ExpertHosting> here(options.experts.size() * static_cast<size_t>(options.num_layers),
-                                             moe::ExpertHosting::kHere);
   if (options_.expert_prefetch) options.expert_ticks = options.first_gate_ticks = 1000;
   options.make_policy = [this](const offload::OffloadShape& shape,
                                absl::Span<const int64_t> popularity) -> std::unique_ptr<offload::CachePolicy> {
@@ -144,11 +137,7 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   auto offload = moe::ExpertOffload::Create(std::move(options), *std::move(store));
   SY_CHECK_OK(offload.status());
   rank->offload = *std::move(offload);
-  if (placed()) {
-    rank->table = std::make_unique<moe::CachedExpertHost>(rank->offload.get());
-    return;
-  }
-  SY_CHECK_OK(rank->offload->Fill(here, absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
+  SY_CHECK_OK(rank->offload->Fill(absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
 }
 
 void RankGroup::MakeReplicatedExperts(const ModelConfig& config, Rank* rank) const {
@@ -176,11 +165,7 @@ placement::Placement RankGroup::SpareResidents(const ModelConfig& config) const 
 }
 
 void RankGroup::MakeBalancer(const ModelConfig& config, Rank* rank) const {
-  moe::ExpertHost* slots = rank->table.get();
-  if (slots == nullptr) {
-    MakeReplicatedExperts(config, rank);
-    slots = rank->experts.get();
-  }
+  MakeReplicatedExperts(config, rank);
   moe::PerStepBalancerOptions options;
   options.shape = {.mode = options_.placement,
                    .top_k = static_cast<int>(config.top_k),
@@ -188,12 +173,12 @@ void RankGroup::MakeBalancer(const ModelConfig& config, Rank* rank) const {
                                                                   SpareResidents(config)),
                    .costs = options_.costs};
   options.rank = rank->rank;
-  options.experts = slots;
+  options.experts = rank->experts.get();
   auto balancer = moe::PerStepBalancer::Create(std::move(options));
   SY_CHECK_OK(balancer.status());
   rank->balancer = *std::move(balancer);
-  SY_CHECK_OK(
-      slots->Fill(rank->balancer->ExpertsHere(), absl::Now() + kStepDeadline, [](int64_t, int64_t) { return true; }));
+  SY_CHECK_OK(rank->experts->Fill(rank->balancer->ExpertsHere(), absl::Now() + kStepDeadline,
+                                  [](int64_t, int64_t) { return true; }));
 }
 
 void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, int rank,

@@ -18,7 +18,7 @@
 #include "workers/model/runner/model_runner.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/experts/expert_offload.h"
-#include "workers/moe/placement/cached_expert_host.h"
+#include "workers/moe/placement/expert_host.h"
 #include "workers/moe/placement/per_step_balancer.h"
 #include "workers/moe/placement/replicated_experts.h"
 #include "workers/tensor/tensor.h"

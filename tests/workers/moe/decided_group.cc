@@ -9,12 +9,8 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/offload/policies/expected_use_policy.h"
-#include "scheduler/offload/policies/lru_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/moe/experts/expert_checksum.h"
-#include "workers/moe/placement/cached_expert_host.h"
-#include "workers/moe/placement/replicated_experts.h"
 #include "workers/moe/popularity/layer_load_predictor.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -112,26 +108,7 @@ absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerS
   return balancer->BeginStep({.step = step, .placement_epoch = *epoch, .decides = decides});
 }
 
-std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
-                                                 absl::Span<const int64_t> popularity) {
-  if (name == "lru") return std::make_unique<offload::LruPolicy>(shape, false, popularity);
-  return std::make_unique<offload::ExpectedUsePolicy>(shape, offload::CopyCost{.copy_ticks = 8, .chunks_per_copy = 4},
-                                                      offload::ExpectedUsePolicy::Options{}, popularity);
-}
-
 }  // namespace
-
-// A rank's, with all of its experts there or a part of them.
-struct DecidedGroup::Slots {
-  std::unique_ptr<moe::ReplicatedExperts> placed;
-  std::unique_ptr<moe::ExpertOffload> offload;
-  std::unique_ptr<moe::CachedExpertHost> budgeted;
-
-  moe::ExpertHost* table() { return placed != nullptr ? static_cast<moe::ExpertHost*>(placed.get()) : budgeted.get(); }
-  moe::ExpertWeightProvider* experts() {
-    return placed != nullptr ? static_cast<moe::ExpertWeightProvider*>(placed.get()) : offload.get();
-  }
-};
 
 DecidedGroup::DecidedGroup(DType dtype) {
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
@@ -149,7 +126,6 @@ GroupResult DecidedGroup::Run(const GroupRun& run) const {
   result.residual.assign(static_cast<const char*>(residual.view().raw()), static_cast<size_t>(residual.bytes()));
   result.stats.resize(world);
   result.counters.resize(world);
-  result.stores.resize(world);
   result.epochs.resize(world);
   result.gathers.resize(world);
   result.placements.resize(world);
@@ -174,44 +150,23 @@ std::string DecidedGroup::Expected() const {
   return result.residual;
 }
 
-absl::StatusOr<std::unique_ptr<DecidedGroup::Slots>> DecidedGroup::MakeSlots(const GroupRun& run, int num_slots,
-                                                                             CopyScript* copies) const {
-  auto slots = std::make_unique<Slots>();
-  const moe::PackedExpert expert = models_[0]->packed();
-  if (run.budget_percent == 0) {
-    moe::ReplicatedExpertsOptions options;
-    options.num_layers = kLayers;
-    options.num_experts = kExperts;
-    options.num_slots = num_slots + kMoreResidents + 1;
-    options.expert = expert;
-    options.chunk_bytes = expert.bytes / 4;
-    options.source = [this](int layer, int id) { return Packed(layer, id); };
-    options.checksum = [this, bytes = expert.bytes](int layer, int id) {
-      return moe::ChecksumOf(Packed(layer, id), bytes);
-    };
-    ASSIGN_OR_RETURN(slots->placed, moe::ReplicatedExperts::Create(options, std::make_unique<FakeCopier>(copies)));
-    return slots;
-  }
-  moe::ExpertStoreOptions store_options;
-  store_options.expert = expert;
-  store_options.num_slots = std::max(3, num_slots * run.budget_percent / 100);
-  store_options.chunk_bytes = expert.bytes / 4;
-  store_options.source = [this](const moe::ExpertId& id) { return Packed(id.layer, id.expert); };
-  ASSIGN_OR_RETURN(auto store, moe::ExpertStore::Create(store_options, std::make_unique<FakeCopier>(copies)));
-  moe::ExpertOffloadOptions options;
+absl::StatusOr<std::unique_ptr<moe::ReplicatedExperts>> DecidedGroup::MakeSlots(int num_slots,
+                                                                                CopyScript* copies) const {
+  moe::ReplicatedExpertsOptions options;
   options.num_layers = kLayers;
-  options.experts.resize(kExperts);
-  std::iota(options.experts.begin(), options.experts.end(), 0);
-  options.make_policy = [name = run.policy](const offload::OffloadShape& shape, absl::Span<const int64_t> popularity) {
-    return MakePolicy(name, shape, popularity);
+  options.num_experts = kExperts;
+  options.num_slots = num_slots + kMoreResidents + 1;
+  options.expert = models_[0]->packed();
+  options.chunk_bytes = options.expert.bytes / 4;
+  options.source = [this](int layer, int id) { return Packed(layer, id); };
+  options.checksum = [this, bytes = options.expert.bytes](int layer, int id) {
+    return moe::ChecksumOf(Packed(layer, id), bytes);
   };
-  ASSIGN_OR_RETURN(slots->offload, moe::ExpertOffload::Create(std::move(options), std::move(store)));
-  slots->budgeted = std::make_unique<moe::CachedExpertHost>(slots->offload.get());
-  return slots;
+  return moe::ReplicatedExperts::Create(options, std::make_unique<FakeCopier>(copies));
 }
 
 absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> DecidedGroup::MakeBalancer(const GroupRun& run, int rank,
-                                                                                 Slots* slots) const {
+                                                                                 moe::ReplicatedExperts* slots) const {
   const int world = static_cast<int>(run.rank_rows.size());
   const int spare = run.mode == placement::PlacementMode::kStatic ? 0 : kSpareSlots;
   moe::PerStepBalancerOptions options;
@@ -221,9 +176,9 @@ absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> DecidedGroup::MakeBalancer
       .residents = std::vector<placement::Placement>(kLayers, placement::ContiguousPlacement(kExperts, world, spare)),
       .costs = CheapCopies()};
   options.rank = rank;
-  options.experts = slots->table();
+  options.experts = slots;
   ASSIGN_OR_RETURN(auto balancer, moe::PerStepBalancer::Create(std::move(options)));
-  RETURN_IF_ERROR(slots->table()->Fill(balancer->ExpertsHere(), Soon(), [](int64_t, int64_t) { return true; }));
+  RETURN_IF_ERROR(slots->Fill(balancer->ExpertsHere(), Soon(), [](int64_t, int64_t) { return true; }));
   return balancer;
 }
 
@@ -235,7 +190,7 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm
   CopyScript copies;
   if (run.delays) copies.Delay(static_cast<uint32_t>(rank), absl::Microseconds(400));
   const int spare = run.mode == placement::PlacementMode::kStatic ? 0 : kSpareSlots;
-  ASSIGN_OR_RETURN(auto slots, MakeSlots(run, kLayers * ((kExperts + world - 1) / world + spare), &copies));
+  ASSIGN_OR_RETURN(auto slots, MakeSlots(kLayers * ((kExperts + world - 1) / world + spare), &copies));
   ASSIGN_OR_RETURN(auto balancer, MakeBalancer(run, rank, slots.get()));
   const int64_t begin = std::accumulate(run.rank_rows.begin(), run.rank_rows.begin() + rank, int64_t{0});
   const int64_t rows = run.rank_rows[place], width = models_[0]->shape().hidden;
@@ -259,12 +214,11 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm
                                     .stats = &result->stats[place],
                                     .balancer = balancer.get(),
                                     .load_predictor = run.forecasts ? &load_predictor : nullptr},
-                                   {.index = layer}, models_[static_cast<size_t>(layer)]->LayerOf(slots->experts()),
+                                   {.index = layer}, models_[static_cast<size_t>(layer)]->LayerOf(slots.get()),
                                    x.view().Rows(begin, rows), residual));
     }
   }
-  if (slots->placed != nullptr) result->counters[place] = slots->placed->counters();
-  if (slots->offload != nullptr) result->stores[place] = slots->offload->store().counters();
+  result->counters[place] = slots->counters();
   result->epochs[place] = balancer->epoch();
   for (int layer = 0; layer < kLayers; ++layer) {
     const placement::Placement& placement = result->placements[place].emplace_back(balancer->placement(layer));

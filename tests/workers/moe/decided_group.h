@@ -12,9 +12,9 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/moe/fake_copier.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/experts/expert_offload.h"
 #include "workers/moe/placement/expert_host.h"
 #include "workers/moe/placement/per_step_balancer.h"
+#include "workers/moe/placement/replicated_experts.h"
 
 namespace switchyard::test {
 
@@ -42,9 +42,7 @@ struct GroupRun {
   bool every_other_step = false;  // only those of odd numbers decide
   int micro_batches = 1;
   std::vector<MigrationAt> migrations = {};
-  CommFaults faults = {};               // of the last rank
-  int budget_percent = 0;               // > 0: each rank has slots for that share of its experts
-  std::string policy = "expected_use";  // of such slots; or lru
+  CommFaults faults = {};  // of the last rank
 };
 
 struct GroupResult {
@@ -52,7 +50,6 @@ struct GroupResult {
   std::string residual;
   std::vector<moe::MoeStats> stats;                           // [R]
   std::vector<moe::ExpertHostCounters> counters;              // [R]
-  std::vector<moe::ExpertStoreCounters> stores;               // [R] of a budget
   std::vector<int64_t> epochs;                                // [R]
   std::vector<int64_t> gathers;                               // [R] that were begun
   std::vector<std::vector<placement::Placement>> placements;  // [R][L] at the end
@@ -69,9 +66,9 @@ class DecidedGroup {
   std::string Expected() const;
 
  private:
-  struct Slots;
-  absl::StatusOr<std::unique_ptr<Slots>> MakeSlots(const GroupRun& run, int num_slots, CopyScript* copies) const;
-  absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> MakeBalancer(const GroupRun& run, int rank, Slots* slots) const;
+  absl::StatusOr<std::unique_ptr<moe::ReplicatedExperts>> MakeSlots(int num_slots, CopyScript* copies) const;
+  absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> MakeBalancer(const GroupRun& run, int rank,
+                                                                     moe::ReplicatedExperts* slots) const;
   absl::Status RunRank(const GroupRun& run, comm::Communicator* comm, GroupResult* result) const;
   const char* Packed(int layer, int expert) const {
     return packed_[static_cast<size_t>(layer)].data() + expert * models_[0]->packed().bytes;

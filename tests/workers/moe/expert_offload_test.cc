@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/offload/expert_budget.h"
+#include "scheduler/offload/policies/lru_policy.h"
 #include "scheduler/offload/policies/policy_kind.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/moe/moe_run.h"
@@ -113,6 +114,15 @@ TEST_P(ExpertOffloadTest, TheBitsOfResidentExperts) {
 class ExpertOffloadFaultTest : public testing::Test {
  protected:
   void Make(int num_slots, MakePolicy policy = PolicyOf("lru")) {
+    MakeEmpty(num_slots, std::move(policy));
+    const absl::Status filled = Fill();
+    ASSERT_TRUE(filled.ok()) << filled;
+  }
+  absl::Status Fill() {
+    return offload_->Fill(test::Soon(), [](int64_t, int64_t) { return true; });
+  }
+  // Null: lru, whose slots begin with what a start wants most.
+  void MakeEmpty(int num_slots, MakePolicy policy = nullptr) {
     experts_ = model_.PackExperts();
     ExpertStoreOptions options;
     options.expert = model_.packed();
@@ -124,15 +134,13 @@ class ExpertOffloadFaultTest : public testing::Test {
     offload.num_layers = 2;
     offload.measured_gates = measured_gates_;
     offload.experts = {0, 1, 2, 3, 4, 5, 6, 7};
-    offload.make_policy = [policy = std::move(policy)](const offload::OffloadShape& shape, absl::Span<const int64_t>) {
-      return policy(shape);
+    offload.make_policy = [policy = std::move(policy)](const offload::OffloadShape& shape,
+                                                       absl::Span<const int64_t> worth) {
+      return policy != nullptr ? policy(shape) : std::make_unique<offload::LruPolicy>(shape, false, worth);
     };
     auto made = ExpertOffload::Create(offload, *std::move(store));
     ASSERT_TRUE(made.ok()) << made.status();
     offload_ = *std::move(made);
-    const absl::Status filled = offload_->Fill(std::vector<ExpertHosting>(16, ExpertHosting::kHere), test::Soon(),
-                                               [](int64_t, int64_t) { return true; });
-    ASSERT_TRUE(filled.ok()) << filled;
   }
   std::vector<placement::LayerEstimate> estimates_;  // given to the next layer
   int measured_gates_ = 0;
@@ -283,6 +291,38 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatLayersTakeBesideTheirExperts
   EXPECT_EQ(std::vector<int64_t>(ticks.begin(), ticks.begin() + 5), std::vector<int64_t>(5, 5));
   EXPECT_GT(ticks[5], 5);
   EXPECT_EQ(std::vector<int64_t>(ticks.begin() + 5, ticks.end()), std::vector<int64_t>(11, ticks[5]));
+}
+
+// What traffic brought is not given up.
+TEST_F(ExpertOffloadFaultTest, AStartCopiesWhatIsMissingAndNoMore) {
+  MakeEmpty(5);
+  ASSERT_TRUE(Fill().ok());
+  ASSERT_TRUE(Run(0, {1, 1, 1, 1, 1, 1, 0, 0}).ok());
+  ASSERT_TRUE(Run(1, {0, 0, 0, 1, 0, 0, 0, 0}).ok());
+  const int64_t before = offload_->store().counters().copied_bytes;
+  ASSERT_TRUE(Fill().ok());
+  EXPECT_EQ(offload_->store().counters().copied_bytes, before);
+  EXPECT_EQ(offload_->store().StateOf({1, 3}), SlotState::kFilled);
+  EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
+}
+
+TEST_F(ExpertOffloadFaultTest, ACopyThatFailsWhileFillingIsSaidAndNotTakenForThere) {
+  MakeEmpty(3);
+  copies_.FailAt({0, 2}, 0, absl::DataLossError("page is gone"));
+  EXPECT_EQ(Fill().message(), "page is gone");
+  copies_.Heal();
+  const int64_t before = offload_->store().counters().copied_bytes;
+  ASSERT_TRUE(Fill().ok());
+  EXPECT_EQ(offload_->store().counters().copied_bytes - before, model_.packed().bytes) << "the two others are here";
+}
+
+TEST_F(ExpertOffloadFaultTest, FillCanBeStopped) {
+  MakeEmpty(3);
+  copies_.Hold();
+  const absl::Status stopped = offload_->Fill(test::Soon(), [](int64_t done, int64_t total) { return done > total; });
+  EXPECT_TRUE(absl::IsCancelled(stopped)) << stopped;
+  copies_.AllowAll();
+  EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
 }
 
 TEST_F(ExpertOffloadFaultTest, AFailedCopyEndsThePassAndTheNextBeginsAnew) {

@@ -54,9 +54,8 @@ absl::StatusOr<std::unique_ptr<moe::ExpertOffload>> MakeOffload(const MoeTestMod
   options.make_policy = [&run](const offload::OffloadShape& shape, absl::Span<const int64_t>) {
     return run.policy(shape);
   };
-  const std::vector<moe::ExpertHosting> here(options.experts.size(), moe::ExpertHosting::kHere);
   ASSIGN_OR_RETURN(auto offload, moe::ExpertOffload::Create(std::move(options), std::move(store)));
-  RETURN_IF_ERROR(offload->Fill(here, Soon(), [](int64_t, int64_t) { return true; }));
+  RETURN_IF_ERROR(offload->Fill(Soon(), [](int64_t, int64_t) { return true; }));
   return offload;
 }
 

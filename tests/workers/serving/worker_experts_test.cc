@@ -155,16 +155,12 @@ TEST_F(WorkerExpertsTest, AProfileSaysWhatABudgetBeginsWith) {
   const std::vector<int32_t> expected = Tokens();
   std::vector<int64_t> contrary;
   for (const int64_t rows : counts_) contrary.push_back(*std::max_element(counts_.begin(), counts_.end()) - rows);
-  const placement::PlacementSettings placed = {.mode = placement::PlacementMode::kNoEstimate, .spare_slots = 1};
-  for (const placement::PlacementSettings& placement : {placement::PlacementSettings{}, placed}) {
-    SCOPED_TRACE(NameOf(placement.mode));
-    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(counts_)}));
-    EXPECT_EQ(Tokens(), expected);
-    const int64_t profiled = worker_->expert_counters().hits;
-    ASSERT_NO_FATAL_FAILURE(Join(budget, placement, {.profile = ProfileOf(contrary)}));
-    EXPECT_EQ(Tokens(), expected);
-    EXPECT_GT(profiled, worker_->expert_counters().hits);
-  }
+  ASSERT_NO_FATAL_FAILURE(Join(budget, {}, {.profile = ProfileOf(counts_)}));
+  EXPECT_EQ(Tokens(), expected);
+  const int64_t profiled = worker_->expert_counters().hits;
+  ASSERT_NO_FATAL_FAILURE(Join(budget, {}, {.profile = ProfileOf(contrary)}));
+  EXPECT_EQ(Tokens(), expected);
+  EXPECT_GT(profiled, worker_->expert_counters().hits);
 }
 
 TEST_F(WorkerExpertsTest, TheTokensOfResidentExperts) {
@@ -209,49 +205,45 @@ TEST_F(WorkerExpertsTest, CountsOfGraphsGoOnWithTheNextCache) {
   EXPECT_EQ(worker_->graph_counters().replayed, first.replayed);
 }
 
-TEST_F(WorkerExpertsTest, ABudgetBesideAPlacement) {
-  ASSERT_NO_FATAL_FAILURE(Join({}, {}));
-  const std::vector<int32_t> expected = Tokens();
-  for (const char* budget : {"100%", "40%"}) {
-    for (const placement::PlacementMode mode :
-         {placement::PlacementMode::kAgreed, placement::PlacementMode::kStaticSpare}) {
-      ASSERT_NO_FATAL_FAILURE(Join({.budget = budget}, {.mode = mode, .spare_slots = 1}));
-      EXPECT_EQ(Tokens(), expected) << budget << " " << NameOf(mode);
-      const moe::ExpertStoreCounters counters = worker_->expert_counters();
-      EXPECT_GT(counters.hits, 0);
-      EXPECT_EQ(counters.misses + counters.late > 0, std::string(budget) == "40%") << budget << " " << NameOf(mode);
-      EXPECT_EQ(worker_->num_replayed(), 0);
-    }
-  }
+TEST_F(WorkerExpertsTest, ABudgetBesideAPlacementIsRefused) {
+  WorkerOptions options;
+  options.model_dir = "tests/golden/models/qwen3-qknorm";
+  options.device = TestDevice();
+  options.experts = {.budget = "40%", .file_dir = dir_.path()};
+  auto worker = Worker::Open(std::move(options));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  comm::InMemoryStore store;
+  const absl::Status joined =
+      (*worker)->Join({.epoch = 1, .store_token = "secret", .form_deadline_ms = 30'000}, "127.0.0.1",
+                      {.placement = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}}, &store, nullptr);
+  EXPECT_TRUE(absl::IsInvalidArgument(joined)) << joined;
+  EXPECT_EQ(joined.message(),
+            "--expert_memory=40%: is for --placement=static, not agreed: a replica would take the room of another "
+            "expert");
 }
 
 // The expert file lives as long as the machine: what becomes of its bytes while it is open is noticed when they are
 // copied, not computed with, and the file is made anew.
 TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
-  for (const placement::PlacementSettings& placement :
-       {placement::PlacementSettings{},
-        placement::PlacementSettings{.mode = placement::PlacementMode::kNoEstimate, .spare_slots = 1}}) {
-    SCOPED_TRACE(NameOf(placement.mode));
-    ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, placement));
-    const std::vector<int32_t> expected = Tokens();
-    ASSERT_EQ(static_cast<int>(expected.size()), kTokens);
-    ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, placement));
-    DamageExpertFile();
-    absl::Status noticed;
-    for (int64_t step = 1; noticed.ok() && step <= kTokens; ++step) noticed = Step(step);
-    EXPECT_TRUE(absl::IsDataLoss(noticed)) << noticed;
-    EXPECT_THAT(std::string(noticed.message()), HasSubstr("have changed since the file was made"));
-    EXPECT_THAT(std::string(noticed.message()), Not(HasSubstr(dir_.path()))) << "clients get it";
-    EXPECT_GT(worker_->expert_counters().failed, 0);
-    // As the next epoch's.
-    worker_->Leave();
-    comm::InMemoryStore store;
-    const absl::Status joined = worker_->Join({.epoch = 2, .store_token = "other", .form_deadline_ms = 30'000},
-                                              "127.0.0.1", settings_, &store, nullptr);
-    ASSERT_TRUE(joined.ok()) << joined;
-    EXPECT_EQ(Tokens(), expected);
-    EXPECT_EQ(worker_->expert_counters().failed, 0);
-  }
+  ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}));
+  const std::vector<int32_t> expected = Tokens();
+  ASSERT_EQ(static_cast<int>(expected.size()), kTokens);
+  ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}));
+  DamageExpertFile();
+  absl::Status noticed;
+  for (int64_t step = 1; noticed.ok() && step <= kTokens; ++step) noticed = Step(step);
+  EXPECT_TRUE(absl::IsDataLoss(noticed)) << noticed;
+  EXPECT_THAT(std::string(noticed.message()), HasSubstr("have changed since the file was made"));
+  EXPECT_THAT(std::string(noticed.message()), Not(HasSubstr(dir_.path()))) << "clients get it";
+  EXPECT_GT(worker_->expert_counters().failed, 0);
+  // As the next epoch's.
+  worker_->Leave();
+  comm::InMemoryStore store;
+  const absl::Status joined = worker_->Join({.epoch = 2, .store_token = "other", .form_deadline_ms = 30'000},
+                                            "127.0.0.1", settings_, &store, nullptr);
+  ASSERT_TRUE(joined.ok()) << joined;
+  EXPECT_EQ(Tokens(), expected);
+  EXPECT_EQ(worker_->expert_counters().failed, 0);
 }
 
 // Coming layers' rows are predicted where rows are, by the same estimators as on the CPU.
@@ -314,19 +306,15 @@ TEST_F(WorkerExpertsTest, ColdExpertsMayRunOnTheHost) {
               "--cold_experts=host: is for GPUs, but --device=cpu");
     return;
   }
-  for (const placement::PlacementMode mode : {placement::PlacementMode::kStatic, placement::PlacementMode::kAgreed}) {
-    ASSERT_NO_FATAL_FAILURE(
-        Join({.budget = "40%"}, {.mode = mode, .spare_slots = mode == placement::PlacementMode::kStatic ? 0 : 1}));
-    EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
-    EXPECT_EQ(worker_->cold_counters().rows, 0);
-    const int64_t misses = worker_->expert_counters().misses;
-    ASSERT_NO_FATAL_FAILURE(
-        Join(cold, {.mode = mode, .spare_slots = mode == placement::PlacementMode::kStatic ? 0 : 1}));
-    EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
-    EXPECT_GT(worker_->cold_counters().rows, 20);
-    EXPECT_GT(worker_->cold_counters().seconds, 0);
-    EXPECT_LT(worker_->expert_counters().misses, misses) << NameOf(mode);
-  }
+  ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}));
+  EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
+  EXPECT_EQ(worker_->cold_counters().rows, 0);
+  const int64_t misses = worker_->expert_counters().misses;
+  ASSERT_NO_FATAL_FAILURE(Join(cold, {}));
+  EXPECT_EQ(static_cast<int>(Tokens().size()), kTokens);
+  EXPECT_GT(worker_->cold_counters().rows, 20);
+  EXPECT_GT(worker_->cold_counters().seconds, 0);
+  EXPECT_LT(worker_->expert_counters().misses, misses);
 }
 
 TEST_F(WorkerExpertsTest, TooFewSlotsAreRefused) {

@@ -32,10 +32,7 @@ std::vector<Way> Ways() {
   if (!TestDevice().is_cpu()) resident.push_back(LoadPhase::kGraphs);
   const std::vector<LoadPhase> copied = {LoadPhase::kWeights, LoadPhase::kExperts};
   const placement::PlacementSettings agreed = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1};
-  return {{"resident", "", {}, resident},
-          {"budget", "40%", {}, copied},
-          {"placement", "", agreed, copied},
-          {"both", "40%", agreed, copied}};
+  return {{"resident", "", {}, resident}, {"budget", "40%", {}, copied}, {"placement", "", agreed, copied}};
 }
 
 class WorkerStartTest : public testing::Test {

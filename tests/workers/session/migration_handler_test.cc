@@ -36,7 +36,7 @@ class MigrationHandlerTest : public testing::Test, public PlacementHost {
   v1::PreparePlacement PrepareOf(int64_t epoch, int64_t group = kGroup) {
     placement::Migration migration;
     migration.epoch = epoch;
-    migration.arrivals = {{placement::MoveKind::kCopy, 0, 1, 2, 3}};
+    migration.arrivals = {{0, 1, 2, 3}};
     return link::ToProto(migration, group);
   }
   v1::ReleasePlacement ReleaseOf(int64_t epoch, int64_t group = kGroup) {
@@ -97,11 +97,11 @@ TEST_F(MigrationHandlerTest, SaysWhatCannotBePrepared) {
   EXPECT_EQ(sent[1].placement_prepared().placement_epoch(), 8);
   EXPECT_THAT(sent[1].placement_prepared().error(), HasSubstr("its checksum is wrong"));
   EXPECT_FALSE(handler.waiting());
-  v1::PreparePlacement unknown = PrepareOf(9);
-  unknown.mutable_arrivals()->set_kinds(0, static_cast<v1::ResidencyMoveKind>(99));
-  handler.Prepare(unknown);
+  v1::PreparePlacement uneven = PrepareOf(9);
+  uneven.mutable_arrivals()->add_slots(4);
+  handler.Prepare(uneven);
   ASSERT_EQ(sent.size(), 3u);
-  EXPECT_THAT(sent[2].placement_prepared().error(), HasSubstr("unknown kind 99"));
+  EXPECT_THAT(sent[2].placement_prepared().error(), HasSubstr("columns of 1 and 2"));
 }
 
 TEST_F(MigrationHandlerTest, AMigrationThatIsDroppedIsNotAnswered) {

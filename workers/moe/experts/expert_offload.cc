@@ -24,7 +24,6 @@ ExpertOffload::ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<Exper
       between_gates_(options_.measured_gates),
       // A pass has one gate of this kind, and one of the other kind for each further layer.
       before_first_((options_.measured_gates + options_.num_layers - 1) / options_.num_layers),
-      hosting_(static_cast<size_t>(shape_.num_keys()), ExpertHosting::kHere),
       store_slots_(static_cast<size_t>(shape_.num_slots)),
       rows_(options_.experts.size()),
       slots_(options_.experts.size()) {
@@ -56,45 +55,22 @@ offload::ExpertKey ExpertOffload::KeyOf(int layer, int32_t expert) const {
   return place < 0 ? offload::kNoExpert : layer * shape_.num_experts + place;
 }
 
-absl::Status ExpertOffload::Fill(std::vector<ExpertHosting> hosting, absl::Time deadline, Progress progress) {
-  SY_CHECK_EQ(hosting.size(), hosting_.size());
-  hosting_ = std::move(hosting);
-  return Restart(deadline, progress);
-}
-
-void ExpertOffload::Host(int layer, int32_t expert, bool here) {
-  const offload::ExpertKey key = KeyOf(layer, expert);
-  SY_CHECK(key != offload::kNoExpert);
-  hosting_[static_cast<size_t>(key)] = here ? ExpertHosting::kHere : ExpertHosting::kElsewhere;
-  if (policy_ != nullptr) policy_->Host(key, here);
-}
-
-void ExpertOffload::Prefer(int layer, int32_t expert, bool in_memory) {
-  const offload::ExpertKey key = KeyOf(layer, expert);
-  SY_CHECK(key != offload::kNoExpert && hosting_[static_cast<size_t>(key)] != ExpertHosting::kElsewhere);
-  hosting_[static_cast<size_t>(key)] = in_memory ? ExpertHosting::kInMemory : ExpertHosting::kHere;
-  if (policy_ != nullptr) policy_->Prefer(key, in_memory);
-}
-
 std::vector<int64_t> ExpertOffload::FirstWorth() const {
-  std::vector<int64_t> worth(hosting_.size(), 0);
+  std::vector<int64_t> worth(static_cast<size_t>(shape_.num_keys()));
   for (size_t key = 0; key < worth.size(); ++key) {
-    if (hosting_[key] == ExpertHosting::kElsewhere) continue;
     worth[key] =
         1 + (options_.popularity.empty() ? popularity::kRow : std::min(options_.popularity[key], popularity::kRow));
-    if (hosting_[key] == ExpertHosting::kInMemory) worth[key] += 4 * popularity::kRow;
   }
   for (const ExpertStore::SlotView& slot : store_->Slots()) {
     if (slot.state == SlotState::kFree) continue;
-    int64_t& held = worth[static_cast<size_t>(KeyOf(slot.id.layer, slot.id.expert))];
-    if (held > 0) held += 2 * popularity::kRow;
+    worth[static_cast<size_t>(KeyOf(slot.id.layer, slot.id.expert))] += 2 * popularity::kRow;
   }
   return worth;
 }
 
 absl::Status ExpertOffload::PairSlots(absl::Span<const offload::ExpertKey> wanted) {
   const std::vector<ExpertStore::SlotView> slots = store_->Slots();
-  std::vector<int> held(hosting_.size(), -1);
+  std::vector<int> held(static_cast<size_t>(shape_.num_keys()), -1);
   for (size_t slot = 0; slot < slots.size(); ++slot) {
     if (slots[slot].state == SlotState::kFree) continue;
     held[static_cast<size_t>(KeyOf(slots[slot].id.layer, slots[slot].id.expert))] = static_cast<int>(slot);
@@ -142,14 +118,11 @@ absl::Status ExpertOffload::CopyMissing(absl::Span<const offload::ExpertKey> wan
   return absl::OkStatus();
 }
 
-absl::Status ExpertOffload::Restart(absl::Time deadline, Progress progress) {
+absl::Status ExpertOffload::Fill(absl::Time deadline, Progress progress) {
   policy_.reset();
   forecast_ = offload::NeedForecast(shape_);
   next_layer_ = next_micro_batch_ = 0;
   std::unique_ptr<offload::CachePolicy> policy = options_.make_policy(shape_, FirstWorth());
-  for (offload::ExpertKey key = 0; key < shape_.num_keys(); ++key) {
-    if (hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) policy->Host(key, false);
-  }
   const std::vector<offload::ExpertKey> wanted = policy->InitialSlots();
   RETURN_IF_ERROR(PairSlots(wanted));
   RETURN_IF_ERROR(CopyMissing(wanted, deadline, progress));
@@ -173,7 +146,7 @@ absl::Status ExpertOffload::CountRows(const LayerContext& layer, const ExpertRow
     const int32_t count = rows.offsets[slot + 1] - rows.offsets[slot];
     if (count == 0 || (!rows.elsewhere.empty() && rows.elsewhere[slot] != 0)) continue;
     const offload::ExpertKey key = KeyOf(layer.index, rows.experts[slot]);
-    if (key == offload::kNoExpert || hosting_[static_cast<size_t>(key)] == ExpertHosting::kElsewhere) {
+    if (key == offload::kNoExpert) {
       return absl::InternalError(absl::StrCat("expert offload: ", count, " rows of MoE layer ", layer.index,
                                               " came for slot ", slot, ", whose expert, ", rows.experts[slot],
                                               ", is not here"));
@@ -194,7 +167,7 @@ absl::Status ExpertOffload::TakeTurn(const MoeContext& context, const LayerConte
   const bool first = layer.index == 0 && layer.chunk == 0;
   // After a pass that ended early, the next one begins with the first layer.
   if (policy_ == nullptr || (first && !AtStart())) {
-    RETURN_IF_ERROR(Restart(context.deadline, [](int64_t, int64_t) { return true; }));
+    RETURN_IF_ERROR(Fill(context.deadline, [](int64_t, int64_t) { return true; }));
   }
   if (layer.index != next_layer_ || layer.chunk != next_micro_batch_) {
     policy_.reset();

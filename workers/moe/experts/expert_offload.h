@@ -6,12 +6,10 @@
 // present, at least one.  The policy receives a forecast of coming layers (scheduler/offload/forecast/need_forecast.h)
 // and does not learn of copies; late ones are waited for.  An expert's results do not depend on its wave.
 //
-// The policy's keys are experts, not slots of a layout, so that a placement may change which of them rows come for
-// (cached_expert_host.h): the policy is notified, and nothing is copied.
-// A start, of a group or of a pass after an error, begins with a policy without history.  Slots keep their experts
-// unless the background balancer wants others in memory, so that a start copies only what is missing. A layer in
-// micro-batches is planned as their rows arrive: experts that a later one needs stay in their slots as far as known
-// (this rank's own tokens), then those that an earlier one has used. Thread-compatible.
+// A start, of a group or of a pass after an error, begins with a policy without history.  Slots keep their experts, so
+// that a start copies only what is missing. A layer in micro-batches is planned as their rows arrive: experts that a
+// later one needs stay in their slots as far as known (this rank's own tokens), then those that an earlier one has
+// used. Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -33,20 +31,13 @@
 
 namespace switchyard::moe {
 
-// An expert at a start.
-enum class ExpertHosting : uint8_t {
-  kElsewhere,  // no rows come for it here
-  kHere,       // rows may
-  kInMemory,   // they may, and the background balancer wants it in memory
-};
-
 struct ExpertOffloadOptions {
   int num_layers = 0;            // L, those with experts
-  std::vector<int32_t> experts;  // [Ek] that rows may ever come for, in any layer, in the policy's order
+  std::vector<int32_t> experts;  // [Ek] that rows may come for, in any layer, in the policy's order
   int token_uses = 0;            // of `experts` that a token needs in a layer, in the mean; 0 = not known
   // [L * Ek] share of its layer's rows that an expert has in a profile, [0, kRow]; empty: all are alike.
   std::vector<int64_t> popularity = {};
-  // Called for each start.  popularity [L * Ek]: the order of copies into empty slots; 0: no rows come for it.
+  // Called for each start.  popularity [L * Ek]: the order of copies into empty slots.
   std::function<std::unique_ptr<offload::CachePolicy>(const offload::OffloadShape& shape,
                                                       absl::Span<const int64_t> popularity)>
       make_policy;
@@ -69,19 +60,13 @@ class ExpertOffload : public ExpertWeightProvider {
  public:
   using Progress = ExpertStore::Progress;  // called while slots are filled; false ends that
 
-  // Makes one with empty slots, where rows may come for every expert.
+  // Makes one with empty slots.
   // InvalidArgument: fewer slots than two, which a layer needs to copy while it computes.
   static absl::StatusOr<std::unique_ptr<ExpertOffload>> Create(ExpertOffloadOptions options,
                                                                std::unique_ptr<ExpertStore> store);
 
-  // A start.  hosting [L * Ek].  Blocks.  Errors: DeadlineExceeded, Cancelled, a copy's; another start must follow
-  // them.
-  absl::Status Fill(std::vector<ExpertHosting> hosting, absl::Time deadline, Progress progress);
-  // Sets whether rows may come for this expert.  Does not wait.  REQUIRES: it is one of `experts`.
-  void Host(int layer, int32_t expert, bool here);
-  // Sets whether a plan of residency wants it in memory, for the policy and the next start.  Copies nothing.
-  // REQUIRES: rows may come for it.
-  void Prefer(int layer, int32_t expert, bool in_memory);
+  // A start.  Blocks.  Errors: DeadlineExceeded, Cancelled, a copy's; another start must follow them.
+  absl::Status Fill(absl::Time deadline, Progress progress);
 
   // InvalidArgument: one is not of `experts`.
   absl::Status Check(absl::Span<const int32_t> experts) const override;
@@ -110,8 +95,7 @@ class ExpertOffload : public ExpertWeightProvider {
   ExpertOffload(ExpertOffloadOptions options, std::unique_ptr<ExpertStore> store);
   ExpertId IdOf(offload::ExpertKey key) const;
   bool AtStart() const { return next_layer_ == 0 && next_micro_batch_ == 0; }  // of a pass
-  absl::Status Restart(absl::Time deadline, Progress progress);
-  // [L * Ek] how much a start wants each expert in a slot; 0: not at all.
+  // [L * Ek] how much a start wants each expert in a slot.
   std::vector<int64_t> FirstWorth() const;
   // Pairs the policy's slots, which are to hold `wanted`, with the store's that do; evicts the others.
   absl::Status PairSlots(absl::Span<const offload::ExpertKey> wanted);
@@ -146,7 +130,6 @@ class ExpertOffload : public ExpertWeightProvider {
   int64_t last_expected_ = 0;                       // ticks that the layer of the last gate was to compute
   double waited_at_gate_ = 0;                       // wait_seconds of the store then
   std::vector<int32_t> place_of_;                   // [E] in options_.experts; -1 = not one of them
-  std::vector<ExpertHosting> hosting_;              // [L * Ek]
   std::vector<int> store_slots_;                    // [slots] of the policy: the store's
   std::vector<int32_t> rows_, slots_;               // [Ek] of the micro-batch that runs; slots of its layout
   std::vector<int32_t> layer_rows_;                 // [Ek] of the layer's micro-batches so far

@@ -92,7 +92,6 @@ absl::Status LayerRouter::Place(const MoeContext& context, const MoeLayer& of, L
   SY_CHECK_EQ(placement.layout->num_ranks(), context.comm->world());
   RETURN_IF_ERROR(CheckExperts(*placement.layout, context.comm->rank(), of.weights));
   layer->layout = placement.layout;
-  if (!context.balancer->is_optional()) layer->estimates = placement.estimates;
   if (placement.split != nullptr) layer->split = &split_.emplace(placement.split, context.comm->rank());
   return absl::OkStatus();
 }

@@ -79,8 +79,7 @@ struct LayerContext {
   TensorView logits = {};        // [T, E] AccDType, the router's
   TensorView topk_idx = {};      // [T, K] int32, -1 = dropped
   TensorView topk_on_host = {};  // the same on the host, for load balancer and load predictor
-  // Forecasts for coming layers, nearest first: the load predictor's of this rank's rows, then the load balancer's
-  // (LayerPlacement). May be empty.
+  // The load predictor's forecasts of this rank's rows for coming layers, nearest first; may be empty.
   absl::Span<const placement::LayerEstimate> estimates = {};
   const ExpertLayout* layout = nullptr;  // where its experts are
   // Decides a row's replica; on a host the layer's exchanges advance it in order.  Null: the layout's rule.

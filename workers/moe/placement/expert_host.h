@@ -68,8 +68,6 @@ class ExpertHost {
   virtual absl::StatusOr<bool> Ready() = 0;
   // Adds the arrivals to the table, and removes the departures, which stay in memory until Release.  REQUIRES: Ready.
   virtual void Commit(absl::Span<const Expert> departures) = 0;
-  // With a commit: the plan wants this expert of the table in memory, or does not.
-  virtual void Prefer(const Expert&, bool) {}
   // Gives up what was prepared and not committed, or what departed, if anything.
   virtual absl::Status Drop() = 0;
   virtual absl::Status Release() = 0;

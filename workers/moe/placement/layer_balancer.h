@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "scheduler/placement/per_step/layer_decision.h"
 #include "scheduler/placement/route/split.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/layer/moe_context.h"
@@ -20,9 +19,6 @@ namespace switchyard::moe {
 struct LayerPlacement {
   const ExpertLayout* layout = nullptr;          // this layer's
   const placement::SplitTable* split = nullptr;  // of its rows over replicas; null: the layout's own rule
-  // The rows of all ranks that coming layers' experts are expected to get on this rank.  Nearest layer first; may be
-  // empty.
-  absl::Span<const placement::LayerEstimate> estimates = {};
 };
 
 // What a balancer learns of a step, the same on every rank.

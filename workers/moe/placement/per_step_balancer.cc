@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/placement/per_step/resident_change.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/placement/decision_message.h"
 
@@ -90,7 +89,6 @@ absl::Status PerStepBalancer::Commit() {
   ASSIGN_OR_RETURN(const std::vector<int> layers,
                    policy_->Adopt(prepared_->epoch, prepared_->costs, prepared_->migration));
   experts_->Commit(Here(prepared_->migration.departures));
-  PreferHere(prepared_->migration);
   for (const int layer : layers) {
     placements_[static_cast<size_t>(layer)] = policy_->table(layer).placement();
     layouts_[static_cast<size_t>(layer)].reset();
@@ -116,8 +114,7 @@ absl::StatusOr<LayerPlacement> PerStepBalancer::Place(const MoeContext& context,
     if (copy.slot < static_cast<int32_t>(slots.size())) experts_->RaisePriority(layer.index, slots[copy.slot]);
   }
   if (!layouts_[at].has_value()) layouts_[at] = ExpertLayout::FromPlacement(placements_[at], epoch_);
-  return LayerPlacement{
-      .layout = &*layouts_[at], .split = &decision_.split, .estimates = ExpectedHere(reported.estimates)};
+  return LayerPlacement{.layout = &*layouts_[at], .split = &decision_.split};
 }
 
 const ExpertLayout& PerStepBalancer::HomesOf(int layer) {
@@ -125,25 +122,6 @@ const ExpertLayout& PerStepBalancer::HomesOf(int layer) {
   if (!homes.has_value())
     homes = ExpertLayout::FromPlacement(policy_->shape().residents[static_cast<size_t>(layer)], epoch_);
   return *homes;
-}
-
-// Uses the slots as this decision leaves them.
-absl::Span<const placement::LayerEstimate> PerStepBalancer::ExpectedHere(
-    absl::Span<const placement::LayerEstimate> estimates) {
-  expected_here_.clear();
-  popularity_here_.resize(estimates.size());
-  for (size_t i = 0; i < estimates.size(); ++i) {
-    const placement::Placement& placement = placements_[static_cast<size_t>(estimates[i].layer)];
-    popularity::Popularity& here = popularity_here_[i];
-    here.assign(estimates[i].popularity.size(), 0);
-    for (const int32_t expert : placement.slots[static_cast<size_t>(rank_)]) {
-      if (expert == placement::kEmptySlot) continue;
-      const auto replicas = static_cast<int64_t>(placement.DevicesOf(expert).size());
-      here[static_cast<size_t>(expert)] = estimates[i].popularity[static_cast<size_t>(expert)] / replicas;
-    }
-    expected_here_.push_back({.layer = estimates[i].layer, .popularity = here});
-  }
-  return expected_here_;
 }
 
 absl::Status PerStepBalancer::Decide(const MoeContext& context, const LayerContext& layer,
@@ -232,19 +210,9 @@ absl::Status PerStepBalancer::Apply(const placement::SlotPlan& plan, CopyReason 
 std::vector<ExpertHost::Expert> PerStepBalancer::Here(const std::vector<placement::ResidencyMove>& moves) const {
   std::vector<ExpertHost::Expert> experts;
   for (const placement::ResidencyMove& move : moves) {
-    if (move.device == rank_ && placement::ChangesHost(move.kind)) experts.push_back({move.layer, move.expert});
+    if (move.device == rank_) experts.push_back({move.layer, move.expert});
   }
   return experts;
-}
-
-void PerStepBalancer::PreferHere(const placement::ResidencyMigration& migration) const {
-  for (const placement::ResidencyMove& move : migration.arrivals) {
-    if (move.device == rank_) experts_->Prefer({move.layer, move.expert}, move.kind != placement::MoveKind::kRehome);
-  }
-  for (const placement::ResidencyMove& move : migration.departures) {
-    if (move.device == rank_ && move.kind == placement::MoveKind::kOffload)
-      experts_->Prefer({move.layer, move.expert}, false);
-  }
 }
 
 absl::Status PerStepBalancer::Prepare(int64_t epoch, const placement::MoveCosts& costs,

@@ -84,12 +84,8 @@ class PerStepBalancer : public LayerBalancer {
   absl::Status Commit();
   // Where a step's rows go that decides nothing.
   const ExpertLayout& HomesOf(int layer);
-  // The forecast of this rank's experts: each replica has an even share.
-  absl::Span<const placement::LayerEstimate> ExpectedHere(absl::Span<const placement::LayerEstimate> estimates);
   // The experts that these moves bring to this rank or take from it.
   std::vector<ExpertHost::Expert> Here(const std::vector<placement::ResidencyMove>& moves) const;
-  // Hints what the committed migration wants in this rank's memory, and what no more.
-  void PreferHere(const placement::ResidencyMigration& migration) const;
 
   const placement::PlacementMode mode_;
   const int rank_;
@@ -106,9 +102,7 @@ class PerStepBalancer : public LayerBalancer {
   placement::DecisionDigest digest_;
   std::optional<Prepared> prepared_;
   int64_t num_commits_ = 0;
-  double commit_seconds_ = 0;                            // of the last
-  std::vector<popularity::Popularity> popularity_here_;  // of expected_here_
-  std::vector<placement::LayerEstimate> expected_here_;  // the last layer's
+  double commit_seconds_ = 0;  // of the last
 };
 
 }  // namespace switchyard::moe

@@ -1,11 +1,11 @@
-// The experts of a changing placement, all resident: each that the rank holds has a slot of one expert store.
+// The experts of a changing placement: each that the rank holds has a slot of one expert store.
 //
 // A slot is free when nothing holds its expert (expert_host.h).  A layer waits for late copies of what it needs.  Bytes
 // come from the machine's expert file.  The thread that copies compares with checksums what is copied for a migration,
 // and what was here for a decision and a migration keeps.  What is found damaged in a slot is copied anew before
 // anything else computes with it; from then on all copies of that expert are compared, and one that arrives damaged
 // fails what needs it: a migration, a layer, a group that begins.  Thread-compatible: the step's thread.  Needs as many
-// slots as the placement has (with fewer: expert_offload.h).
+// slots as the placement has.
 #pragma once
 
 #include <cstdint>
