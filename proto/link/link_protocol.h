@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 12: a plan says whether its layers decide where rows go.
+// 13: moves have no kind, and estimators are five.
 inline constexpr int kProtocolVersion = 13;
 
 }  // namespace switchyard::link

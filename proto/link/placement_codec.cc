@@ -1,6 +1,5 @@
 #include "proto/link/placement_codec.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>

@@ -140,7 +140,9 @@ absl::StatusOr<ProfileBundle> ProfileBundle::Parse(absl::string_view bytes) {
   ByteReader whole(bytes, "profile bundle");
   const absl::string_view magic = bytes.substr(0, kBundleMagic.size());
   if (std::find(std::begin(kOtherMagics), std::end(kOtherMagics), magic) != std::end(kOtherMagics))
-    return whole.Error(0, absl::StrCat(magic, ": of another version; make it anew with `switchyard profile`"));
+    return whole.Error(
+        0, absl::StrCat(magic,
+                        ": of another version; make it anew, with `switchyard profile` or a server's --profile_out"));
   if (magic != kBundleMagic) return whole.Error(0, absl::StrCat("does not begin with ", kBundleMagic));
   constexpr size_t kHashBytes = sizeof(uint64_t);
   if (bytes.size() < kBundleMagic.size() + kHashBytes) return whole.Error(bytes.size(), "truncated: no checksum");

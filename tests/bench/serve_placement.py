@@ -32,11 +32,14 @@ PROMPT, BATCH = 256, 8
 MIB = 1 << 20
 EXPERT_BYTES, NARROW_BYTES = 8 * MIB, 3 * 192 * 96 * 2
 READ_RATE, FLOP_RATE, COPY_RATE, LINK_BITS = 10e9, 50e9, 1e9, 1e9
+# Of a mode's workers.  "unforeseen" is agreed without predictions.
+WORKER_FLAGS = {"unforeseen": ["--forecast=never"]}
 TARGETS = {"auto_over_static_prefill": 1.2, "auto_over_static_skewed": 1.5, "auto_worst": 0.99}
 MODES = {
     "static": ["--placement=static"],
     "auto": ["--placement=auto"],
     "agreed": ["--placement=agreed", "--spare_slots=1"],
+    "unforeseen": ["--placement=agreed", "--spare_slots=1"],
     "lina": ["--placement=central", "--spare_slots=4"],
     "slow loop": ["--placement=static+spare", "--rebalance_steps=24", "--replica_slots=1"],
 }
@@ -68,7 +71,7 @@ class ClusterServer(Switchyard):
         self._worker = [f"{args.bin}/switchyard-worker", f"--server={address}:{port}", f"--model={model}", f"--join_token_file={token}",
                         "--threads=1", f"--expert_weights_us={slower * EXPERT_BYTES / READ_RATE * 1e6:.1f}",
                         f"--expert_row_us={slower * EXPERT_BYTES / FLOP_RATE * 1e6:.2f}",
-                        *copies]
+                        *copies, *WORKER_FLAGS.get(mode, [])]
         self._processes, self._num_workers = [], args.workers
 
     def _wait_until_ready(self):

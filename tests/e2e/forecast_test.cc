@@ -103,7 +103,7 @@ TEST(ForecastTest, AProfileThatCannotBeUsedIsRefusedAtTheStart) {
   EXPECT_THAT(refusal({"--forecast=perhaps"}), HasSubstr("--forecast=perhaps: must be auto, always or never"));
   EXPECT_THAT(refusal({absl::StrCat("--profile=", dir.path(), "/none")}), HasSubstr("/none: cannot be read"));
   EXPECT_THAT(refusal({absl::StrCat("--profile=", kDemoModel, "/config.json")}),
-              HasSubstr("does not begin with SYBUND03"));
+              HasSubstr("does not begin with SYBUND01"));
 }
 
 }  // namespace

@@ -43,9 +43,6 @@ class RankExperts {
 
   // Fills the slots with the most popular experts.  Blocks.  Errors: ExpertOffload::Fill's.
   absl::Status Fill(moe::ExpertOffload::Progress progress);
-  // How fast experts are copied here.
-  const moe::TimedCopier& copier() const { return *copier_; }
-  moe::ExpertOffload* offload() { return offload_.get(); }
   // The provider that the model's layers compute from.
   moe::ExpertWeightProvider* experts() {
     if (cold_ != nullptr) return cold_.get();

@@ -161,10 +161,4 @@ double SplitCases::Rows(int expert, int device) const {
   return mean;
 }
 
-std::vector<int32_t> SplitCases::DevicesOf(int expert) const {
-  std::vector<int32_t> devices(device_.begin() + begin_[expert], device_.begin() + begin_[expert + 1]);
-  std::sort(devices.begin(), devices.end());
-  return devices;
-}
-
 }  // namespace switchyard::placement

@@ -46,7 +46,6 @@ class SplitCases {
   int num_devices() const { return num_devices_; }
   int num_hosts(int expert) const { return begin_[expert + 1] - begin_[expert]; }
   bool Hosts(int device, int expert) const { return Find(expert, device) >= 0; }
-  std::vector<int32_t> DevicesOf(int expert) const;
 
  private:
   int Find(int expert, int device) const;

@@ -1,9 +1,6 @@
 // A profile of other traffic than what comes does not decide, and does when it was counted anew.
-#include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "scheduler/popularity/predictors/best_predictor.h"
 #include "scheduler/popularity/predictors/profile_predictor.h"

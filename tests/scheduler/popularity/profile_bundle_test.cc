@@ -63,8 +63,10 @@ TEST(ProfileBundleTest, WhatWasWrittenIsRead) {
 TEST(ProfileBundleTest, OtherVersionsAreRefused) {
   std::string bytes = Sample().Serialize();
   bytes[7] = '3';
-  EXPECT_THAT(ErrorOf(Sealed(bytes)),
-              HasSubstr("byte 0: SYBUND03: of another version; make it anew with `switchyard profile`"));
+  EXPECT_THAT(
+      ErrorOf(Sealed(bytes)),
+      HasSubstr(
+          "byte 0: SYBUND03: of another version; make it anew, with `switchyard profile` or a server's --profile_out"));
   bytes[7] = '4';
   EXPECT_THAT(ErrorOf(Sealed(bytes)), HasSubstr("does not begin with SYBUND01"));
 }

@@ -325,6 +325,30 @@ TEST_F(ExpertOffloadFaultTest, FillCanBeStopped) {
   EXPECT_EQ(Sorted(*Run(0, {1, 1, 1, 1, 1, 1, 1, 1})), "01234567");
 }
 
+// Of many rows it goes by the rows of the layer that took the time.
+TEST_F(ExpertOffloadFaultTest, WhatLayersTakeBesideTheirExpertsGrowsWithAPromptsRows) {
+  std::vector<std::string> reported;
+  std::vector<int64_t> ticks;
+  measured_gates_ = 3;
+  Make(6, [&](const offload::OffloadShape& shape) {
+    auto policy = std::make_unique<RecordingPolicy>(shape, &reported);
+    policy->ticks = &ticks;
+    return policy;
+  });
+  // The one gate that is measured follows a layer of 4000 rows; its own has 600.
+  const std::vector<int> many = {3000, 0, 1000, 0, 0, 0, 0, 0}, fewer = {400, 0, 200, 0, 0, 0, 0, 0};
+  ASSERT_TRUE(Run(0, many).ok());
+  ASSERT_TRUE(Run(1, fewer).ok());
+  ASSERT_TRUE(Run(0, many).ok());
+  ASSERT_TRUE(Run(1, fewer).ok());
+  ASSERT_EQ(ticks.size(), 4u);
+  EXPECT_EQ(ticks[0], 2 + 4000);
+  const int64_t of_many = ticks[2] - (2 + 4000), of_fewer = ticks[1] - (2 + 600);
+  EXPECT_GT(of_fewer, 0);
+  EXPECT_EQ(ticks[3], ticks[1]);
+  EXPECT_NEAR(static_cast<double>(of_many), static_cast<double>(of_fewer) * 4000 / 600, 7);
+}
+
 TEST_F(ExpertOffloadFaultTest, AFailedCopyEndsThePassAndTheNextBeginsAnew) {
   Make(4);
   copies_.FailAt({0, 7}, 0, absl::DataLossError("page is gone"));

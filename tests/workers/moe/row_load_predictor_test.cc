@@ -2,8 +2,6 @@
 // beforehand.
 #include "workers/moe/popularity/row_load_predictor.h"
 
-#include <algorithm>
-#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -134,6 +132,20 @@ TEST_F(RowLoadPredictorTest, TheNextGatesOnTheseRowsAreWhatItReportsWhereTheyAre
   for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode})
     EXPECT_EQ(load_predictor.phase(phase).Best(1, 1), popularity::LivePredictor::kGateAhead);
   EXPECT_GT(load_predictor.spent(), absl::ZeroDuration());
+}
+
+// Before predictions have been counted they are taken as they are: exactly what these gates choose of these rows.
+TEST_F(RowLoadPredictorTest, TheNextGatesAreAskedOfTheRowsThatTheyGet) {
+  RowLoadPredictor load_predictor(options_);
+  Pass(&load_predictor, Random(24, kHidden), 8);
+  for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
+    for (const auto& [layer, ahead] : {std::pair(1, 1), {2, 1}, {2, 2}}) {
+      const popularity::EstimateScore& score =
+          load_predictor.phase(phase).score(popularity::LivePredictor::kGateAhead, layer, ahead);
+      EXPECT_EQ(score.num_batches(), 1) << layer << " " << ahead;
+      EXPECT_EQ(score.distance(), 0) << layer << " " << ahead;
+    }
+  }
 }
 
 // Gates that nothing predicts but a fitted map, which is the true router: layer 2 chooses by router 0.

@@ -1,6 +1,7 @@
 #include "workers/moe/experts/expert_offload.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -187,12 +188,12 @@ offload::LayerPlan ExpertOffload::Plan(absl::FunctionRef<offload::LayerPlan()> p
   return planned;
 }
 
-void ExpertOffload::MeasureCost(int layer, int64_t rows, absl::Time now) {
+void ExpertOffload::MeasureCost(int layer, absl::Time now) {
   if (layer == 0 && pass_began_ != absl::InfinitePast()) {
-    before_first_.Add(absl::ToInt64Nanoseconds(now - pass_began_), 0, rows);
+    before_first_.Add(absl::ToInt64Nanoseconds(now - pass_began_), 0, 0);
   } else if (layer > 0 && last_gate_ != absl::InfinitePast()) {
     const double waited = store_->counters().wait_seconds - waited_at_gate_;
-    between_gates_.Add(absl::ToInt64Nanoseconds(now - last_gate_ - absl::Seconds(waited)), last_expected_, rows);
+    between_gates_.Add(absl::ToInt64Nanoseconds(now - last_gate_ - absl::Seconds(waited)), last_expected_, last_rows_);
   }
   last_gate_ = now;
   pass_began_ = absl::InfinitePast();
@@ -210,9 +211,13 @@ absl::Status ExpertOffload::RunLayer(const MoeContext& context, const LayerConte
     if (count > 0) need.compute_ticks += options_.expert_ticks + count * options_.row_ticks;
     num_rows += count;
   }
-  if (layer.num_chunks == 1) MeasureCost(layer.index, num_rows, absl::Now());
+  if (layer.num_chunks == 1) MeasureCost(layer.index, absl::Now());
   last_expected_ = need.compute_ticks;
-  if (need.parts_left == 0) need.compute_ticks += between_gates_.beside(0, num_rows * layer.num_chunks);
+  last_rows_ = num_rows;
+  if (need.parts_left == 0) {
+    const int64_t of_layer = std::accumulate(layer_rows_.begin(), layer_rows_.end(), int64_t{0});
+    need.compute_ticks += between_gates_.beside(0, of_layer);
+  }
   gate_up_.assign(rows.experts.size(), nullptr);
   down_.assign(rows.experts.size(), nullptr);
   absl::Span<const offload::LayerForecast> forecasts;

@@ -104,7 +104,7 @@ class ExpertOffload : public ExpertWeightProvider {
   // Makes the policy's plan and counts its time.
   offload::LayerPlan Plan(absl::FunctionRef<offload::LayerPlan()> plan);
   // Measures the time since the gate before, or since the pass began.
-  void MeasureCost(int layer, int64_t rows, absl::Time now);
+  void MeasureCost(int layer, absl::Time now);
   // Checks the layer's turn; restarts if it must.
   absl::Status TakeTurn(const MoeContext& context, const LayerContext& layer);
   // Counts each expert's rows and notes its slot in the layout.
@@ -128,6 +128,7 @@ class ExpertOffload : public ExpertWeightProvider {
   GateCost between_gates_, before_first_;
   absl::Time last_gate_ = absl::InfinitePast(), pass_began_ = absl::InfinitePast();
   int64_t last_expected_ = 0;                       // ticks that the layer of the last gate was to compute
+  int64_t last_rows_ = 0;                           // its rows
   double waited_at_gate_ = 0;                       // wait_seconds of the store then
   std::vector<int32_t> place_of_;                   // [E] in options_.experts; -1 = not one of them
   std::vector<int> store_slots_;                    // [slots] of the policy: the store's

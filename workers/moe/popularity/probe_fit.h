@@ -60,7 +60,6 @@ class ProbeFit {
   // at a time, so that rows can be added meanwhile.  Blocks.
   std::vector<popularity::ProbeMap> SolveNow(const Stream& stream) const;
 
-  const ProbeFitOptions& options() const { return options_; }
   int64_t num_rows() const {
     absl::MutexLock lock(&sums_mu_);
     return sums_.empty() ? 0 : sums_.front().num_rows();
