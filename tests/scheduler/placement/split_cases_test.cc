@@ -59,7 +59,7 @@ TEST(SplitCasesTest, FollowsChanges) {
       if (!to.Holds(device, expert) && from.Holds(device, expert)) changed.RemoveHost(expert, device);
     }
     for (int device = 0; device < to.num_devices(); ++device)
-      EXPECT_EQ(changed.Hosts(device, expert), to.Hosts(device, expert));
+      EXPECT_EQ(changed.Hosts(device, expert), to.Holds(device, expert));
   }
   changed.Finalize(1000);
   fresh.Finalize(1000);
