@@ -101,10 +101,10 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
         return mode.ok() ? std::string() : absl::StrCat("must be one of ", placement::PlacementModeNames());
       },
       "expert placement: static = each expert on one worker; static+spare = static replicas, rows split evenly among "
-      "them; agreed = replicas follow the traffic, all workers decide alike after each gate; auto = agreed without "
-      "predictions, in those steps in which trials have shown that it is faster, else rows go to the workers that "
-      "their experts belong to; central = the policy of "
-      "the paper Lina; no_estimate, no_finetune = central without one of its parts. Answers do not change");
+      "them; agreed = replicas follow the traffic, all workers decide alike after each gate; auto = agreed, in "
+      "those steps in which trials have shown that it is faster, else rows go to the workers that their experts belong "
+      "to; central = the policy of the paper Lina; no_estimate, no_finetune = central without one of its parts. "
+      "Answers do not change");
   set->Add("spare_slots", &placement->spare_slots,
            "with --placement other than static: slots for expert replicas on each worker, per layer; 0 with auto = 1");
   set->Add(
@@ -129,8 +129,8 @@ void AddForecastFlags(ServerConfig* c, FlagSet* set) {
            "its number; `switchyard profile merge` merges these into a file for --profile. Makes steps slower, since "
            "probes are then fitted on every row; empty = none");
   set->Add("forecast=NAME", &c->forecast,
-           "whether local workers predict the load of coming layers' experts: auto = if --placement uses it or "
-           "--profile is given; always = also for an expert budget; never")
+           "whether local workers predict the load of coming layers' experts: auto = for --placement=central and "
+           "no_finetune, or if --profile is given; always = also for agreed and an expert budget; never")
       .Mark(kToServingWorkers);
   set->Add("path_length", &c->path_length,
            "local workers predict a layer's experts from the choices in this many layers before (1 to 6; l of the "

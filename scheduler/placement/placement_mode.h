@@ -23,7 +23,7 @@ enum class PlacementMode {
 absl::string_view NameOf(PlacementMode mode);
 // Whether all slots are the per-step balancer's, as in the paper: such a mode has no residents.
 bool IsPaper(PlacementMode mode);
-// Whether its decisions use estimates of coming layers, when it serves.
+// Whether its decisions use estimates of coming layers, where there are any, when it serves.
 bool UsesEstimates(PlacementMode mode);
 // "static, static+spare, ...": all names.
 std::string PlacementModeNames();

@@ -32,14 +32,14 @@ PROMPT, BATCH = 256, 8
 MIB = 1 << 20
 EXPERT_BYTES, NARROW_BYTES = 8 * MIB, 3 * 192 * 96 * 2
 READ_RATE, FLOP_RATE, COPY_RATE, LINK_BITS = 10e9, 50e9, 1e9, 1e9
-# Of a mode's workers.  "unforeseen" is agreed without predictions.
-WORKER_FLAGS = {"unforeseen": ["--forecast=never"]}
+# Of a mode's workers.  "foreseen" is agreed with predictions.
+WORKER_FLAGS = {"foreseen": ["--forecast=always"]}
 TARGETS = {"auto_over_static_prefill": 1.2, "auto_over_static_skewed": 1.5, "auto_worst": 0.99}
 MODES = {
     "static": ["--placement=static"],
     "auto": ["--placement=auto"],
     "agreed": ["--placement=agreed", "--spare_slots=1"],
-    "unforeseen": ["--placement=agreed", "--spare_slots=1"],
+    "foreseen": ["--placement=agreed", "--spare_slots=1"],
     "lina": ["--placement=central", "--spare_slots=4"],
     "slow loop": ["--placement=static+spare", "--rebalance_steps=24", "--replica_slots=1"],
 }

@@ -59,7 +59,8 @@ TEST_F(PlacementTest, CostsAreMeasuredFromTheFirstSteps) {
   const auto resident = Start(1, {});
   ASSERT_NE(resident, nullptr);
   const auto expected = Tokens(resident.get());
-  const auto server = Start(2, {"--placement=agreed", "--spare_slots=1", "--expert_copy_bytes_per_second=5e9"});
+  const auto server =
+      Start(2, {"--placement=agreed", "--spare_slots=1", "--forecast=always", "--expert_copy_bytes_per_second=5e9"});
   ASSERT_NE(server, nullptr);
   for (int round = 0; round < 3; ++round) EXPECT_EQ(Tokens(server.get()), expected) << "round " << round;
   const auto load = server->client().GetLoad();
@@ -82,7 +83,7 @@ std::string Shown(TestServer* server, std::vector<std::string> flags) {
 
 // Workers report after the first step, and then at intervals.
 TEST_F(PlacementTest, ReplicasAndPredictorsAreToBeSeen) {
-  const auto server = Start(2, {"--placement=agreed", "--spare_slots=1"});
+  const auto server = Start(2, {"--placement=agreed", "--spare_slots=1", "--forecast=always"});
   ASSERT_NE(server, nullptr);
   v1::GetExpertsResponse answer;
   const auto all_scored = [&answer] {

@@ -17,7 +17,8 @@
 namespace switchyard::worker {
 
 struct ForecastOptions {
-  // "auto": where a placement asks for what coming layers get, or a profile is read or written; always; never.
+  // "auto": for the paper's modes that ask for what coming layers get, or where a profile is read or written; always;
+  // never.
   std::string when = "auto";
   std::string profile = {};  // file of a ProfileBundle to begin with; empty: nothing is known at first
   // Where what was learned is written when the worker ends; empty: nowhere.  Rank 0 writes what it loaded, too, the

@@ -252,7 +252,8 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
   constexpr double kTolerance = 0.05;
   std::vector<double> expected;
   for (const Device device : {Device::Cpu(), TestDevice()}) {
-    ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}, {}, device));
+    ASSERT_NO_FATAL_FAILURE(
+        Join({}, {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}, {.when = "always"}, device));
     ASSERT_NE(worker_->load_predictor(), nullptr);
     EXPECT_EQ(Tokens().size(), static_cast<size_t>(kTokens));
     const popularity::LiveEstimates& prompts = worker_->load_predictor()->phase(popularity::Phase::kPrefill);
@@ -272,6 +273,14 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
     if (expected.empty()) expected = distances;
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(distances[i], expected[i], kTolerance) << i;
   }
+}
+
+// Predictions cost agreed decisions more than they gain: it has none unless it is told to.
+TEST_F(WorkerExpertsTest, OnlyThePapersModesForecastByThemselves) {
+  ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}));
+  EXPECT_EQ(worker_->load_predictor(), nullptr);
+  ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kCentral, .spare_slots = 1}));
+  EXPECT_NE(worker_->load_predictor(), nullptr);
 }
 
 // Steps with observed gates are not recorded; tokens stay the same.
