@@ -273,16 +273,24 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesOfAPassBeforeItsFirstGate) {
   EXPECT_TRUE(reported.empty());
 }
 
+class ExpertOffloadTicksTest : public ExpertOffloadFaultTest {
+ protected:
+  // Three gates with few rows are measured, one with many; the policy records what it is given.
+  void MakeMeasuring(std::vector<std::string>* reported, std::vector<int64_t>* ticks) {
+    measured_gates_ = 3;
+    Make(6, [=](const offload::OffloadShape& shape) {
+      auto policy = std::make_unique<RecordingPolicy>(shape, reported);
+      policy->ticks = ticks;
+      return policy;
+    });
+  }
+};
+
 // What a layer takes beside its experts is measured at first, and a constant from then on.
-TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatLayersTakeBesideTheirExperts) {
+TEST_F(ExpertOffloadTicksTest, ThePolicyReceivesWhatLayersTakeBesideTheirExperts) {
   std::vector<std::string> reported;
   std::vector<int64_t> ticks;
-  measured_gates_ = 3;
-  Make(6, [&](const offload::OffloadShape& shape) {
-    auto policy = std::make_unique<RecordingPolicy>(shape, &reported);
-    policy->ticks = &ticks;
-    return policy;
-  });
+  MakeMeasuring(&reported, &ticks);
   for (int pass = 0; pass < 8; ++pass) {
     for (const int layer : {0, 1}) ASSERT_TRUE(Run(layer, {2, 0, 1, 0, 0, 0, 0, 0}).ok());
   }
@@ -293,7 +301,7 @@ TEST_F(ExpertOffloadFaultTest, ThePolicyReceivesWhatLayersTakeBesideTheirExperts
   EXPECT_EQ(std::vector<int64_t>(ticks.begin() + 5, ticks.end()), std::vector<int64_t>(11, ticks[5]));
 }
 
-// What traffic brought is not given up.
+// Experts that rows have brought into slots stay there.
 TEST_F(ExpertOffloadFaultTest, AStartCopiesWhatIsMissingAndNoMore) {
   MakeEmpty(5);
   ASSERT_TRUE(Fill().ok());
@@ -326,15 +334,10 @@ TEST_F(ExpertOffloadFaultTest, FillCanBeStopped) {
 }
 
 // Of many rows it goes by the rows of the layer that took the time.
-TEST_F(ExpertOffloadFaultTest, WhatLayersTakeBesideTheirExpertsGrowsWithAPromptsRows) {
+TEST_F(ExpertOffloadTicksTest, WhatLayersTakeBesideTheirExpertsGrowsWithAPromptsRows) {
   std::vector<std::string> reported;
   std::vector<int64_t> ticks;
-  measured_gates_ = 3;
-  Make(6, [&](const offload::OffloadShape& shape) {
-    auto policy = std::make_unique<RecordingPolicy>(shape, &reported);
-    policy->ticks = &ticks;
-    return policy;
-  });
+  MakeMeasuring(&reported, &ticks);
   // The one gate that is measured follows a layer of 4000 rows; its own has 600.
   const std::vector<int> many = {3000, 0, 1000, 0, 0, 0, 0, 0}, fewer = {400, 0, 200, 0, 0, 0, 0, 0};
   ASSERT_TRUE(Run(0, many).ok());

@@ -275,7 +275,7 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
   }
 }
 
-// Predictions cost agreed decisions more than they gain: it has none unless it is told to.
+// Predictions cost agreed decisions more than they gain: --forecast=auto makes none for them.
 TEST_F(WorkerExpertsTest, OnlyThePapersModesForecastByThemselves) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}));
   EXPECT_EQ(worker_->load_predictor(), nullptr);
