@@ -32,7 +32,7 @@ std::chrono::system_clock::time_point DeadlineIn(absl::Duration duration) {
 grpc::ChannelArguments ChannelSettings() {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);  // a server on a busy machine may not answer for seconds
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Ignores a proxy in the environment, through which gRPC would send even loopback addresses.

@@ -6,7 +6,7 @@
 //   // needs #include "switchyard/v1/inference.pb.h": this header only declares messages
 //   absl::Status end = client->Generate(request, [](const v1::GenerateResponse& m) { std::cout << m.text(); });
 //
-// Thread-safe.  Each call has a deadline, and keepalive pings find a silent peer within 15 s.  client_error.h explains
+// Thread-safe.  Each call has a deadline, and keepalive pings find a silent peer within 30 s.  client_error.h explains
 // errors.  Connections are plaintext only.  The client never retries: RetryInfo says when another try makes sense.
 #pragma once
 
