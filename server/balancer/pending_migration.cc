@@ -13,6 +13,7 @@ namespace switchyard::server {
 namespace {
 
 constexpr int kPlannerNice = 10;
+Planner planner_in_use = placement::PlanResidency;
 
 }  // namespace
 
@@ -32,8 +33,10 @@ placement::ResidencyProblem ProblemOf(const PlanOrder& order) {
   return problem;
 }
 
+void SetPlanner(Planner planner) { planner_in_use = planner; }
+
 absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order) {
-  ASSIGN_OR_RETURN(placement::ResidencyPlan plan, placement::PlanResidency(ProblemOf(order)));
+  ASSIGN_OR_RETURN(placement::ResidencyPlan plan, planner_in_use(ProblemOf(order)));
   return MakePendingMigration(std::move(plan), order.present, order.layer_slots);
 }
 

@@ -39,6 +39,9 @@ struct PlanOrder {
 };
 
 placement::ResidencyProblem ProblemOf(const PlanOrder& order);
+// What makes plans: PlanResidency, unless a benchmark's server sets another before it starts.
+using Planner = absl::StatusOr<placement::ResidencyPlan> (*)(const placement::ResidencyProblem&);
+void SetPlanner(Planner planner);
 // Takes as long as PlanResidency.  Errors are PlanResidency's and MakePendingMigration's.
 absl::StatusOr<PendingMigration> MakePlan(const PlanOrder& order);
 

@@ -41,7 +41,8 @@ MODES = {
     "agreed": ["--placement=agreed", "--spare_slots=1"],
     "foreseen": ["--placement=agreed", "--spare_slots=1"],
     "lina": ["--placement=central", "--spare_slots=4"],
-    "slow loop": ["--placement=static+spare", "--rebalance_steps=24", "--replica_slots=1"],
+    "eplb": ["--placement=static+spare", "--rebalance_steps=6", "--replica_slots=1"],
+    "slow loop": ["--placement=static+spare", "--rebalance_steps=6", "--replica_slots=1"],
 }
 
 
@@ -65,7 +66,7 @@ class ClusterServer(Switchyard):
         moves = "--placement=static" not in MODES[mode]
         # The server prices copies by the same rate.
         copies = [f"--expert_copy_bytes_per_second={COPY_RATE * NARROW_BYTES / EXPERT_BYTES / slower:.0f}"] if moves else []
-        self._command = [*cluster.inside(0), f"{args.bin}/switchyard-server", f"--model={model}", f"--host={address}", "--insecure",
+        self._command = [*cluster.inside(0), f"{args.bin}/{'eplb_server' if mode == 'eplb' else 'switchyard-server'}", f"--model={model}", f"--host={address}", "--insecure",
                          f"--port={port}", "--metrics_port=0", "--local_workers=0", f"--workers={args.workers}",
                          f"--join_token_file={token}", f"--kv_cache_bytes={64 * MIB}", *copies, *MODES[mode]]
         self._worker = [f"{args.bin}/switchyard-worker", f"--server={address}:{port}", f"--model={model}", f"--join_token_file={token}",
@@ -194,6 +195,7 @@ def main():
             results = {"mixed": prefill(servers, batches, "mixed")}
             skew = {"mixed": first.skew()}
             even = {mode: server.evenness() for mode, server in servers.items()}
+            report.log("workers' rows, mean / busiest: " + ", ".join(f"{m} {t / max(1, c):.3f}" for m, (t, c) in even.items()))
             results["skewed"] = prefill(servers, [[skewed_prompt(i * BATCH + j, batch[j]) for j in range(BATCH)]
                                                   for i, batch in enumerate(batches)], "skewed")
             for at, count in enumerate((1, 8, 64)):
@@ -219,7 +221,8 @@ def main():
         rows.append([f"{name}, static over it, all", *(f"{over_all(seconds, 'static', mode):.3f}" for mode in modes)])
         rows.append([f"{name}, static over it, median", *(f"{over(seconds, 'static', mode):.3f}" for mode in modes)])
     report.table(rows)
-    figures = {"auto_over_static_prefill": over_all(results["mixed"], "static", "auto"),
+    figures = {**{f"auto_over_eplb_{name}": over_all(results[name], "eplb", "auto") for name in ("mixed", "skewed") if "eplb" in modes},
+               "auto_over_static_prefill": over_all(results["mixed"], "static", "auto"),
                "auto_over_static_skewed": over_all(results["skewed"], "static", "auto"),
                "auto_worst": min(over_all(seconds, "static", "auto") for seconds in results.values())}
     report.finish("serve_placement", figures, {"targets": TARGETS, "workers": args.workers, "batches": len(batches), "load": load})
