@@ -79,22 +79,17 @@ void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
   problems->Check(!config.experts.automatic() || config.device == "cpu",
                   "--expert_memory=auto: is for CPUs; give a share or a size");
   problems->Check(placement::CheckExpertMemory(config.placement.mode, config.experts.budget));
-  // A device keeps one table of homes for all layers, and migrations make them differ.
-  problems->Check(config.device == "cpu" || config.placement.mode != placement::PlacementMode::kAuto ||
-                      !config.placement.rebalances(),
-                  "--rebalance_steps: with --placement=auto is for CPUs, but --device=cuda");
   problems->Check(offload::CheckColdExperts(config.experts, config.device == "cpu", config.deterministic));
   problems->Check(placement::CheckPlacementSettings(config.placement));
   const offload::ExpertBudgetOptions defaults;
   problems->OnlyFor(!config.experts.empty(), "expert_policy", config.experts.policy, defaults.policy,
                     "--expert_memory, which is not given");
   // Both an expert budget and placements copy experts from a file.
-  const bool copies = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
+  const bool has_file = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
   constexpr absl::string_view kIsFor = "--expert_memory, or for a --placement other than static";
-  problems->OnlyFor(copies || config.device == "cpu", "expert_file_dir", config.experts.file_dir, defaults.file_dir,
-                    absl::StrCat(kIsFor, ", or for CPUs"));
+  problems->OnlyFor(has_file, "expert_file_dir", config.experts.file_dir, defaults.file_dir, kIsFor);
   problems->Check(
-      copies || !(config.experts.copy_bytes_per_second > 0),
+      has_file || !(config.experts.copy_bytes_per_second > 0),
       absl::StrCat("--expert_copy_bytes_per_second=", config.experts.copy_bytes_per_second, ": is for ", kIsFor));
 }
 
@@ -210,8 +205,7 @@ absl::Status ServerConfig::Finish() {
   problems.Check(rpc::IsLoopback(metrics_host) || insecure,
                  absl::StrCat("--metrics_host=", metrics_host, ": another address than loopback wants --insecure"));
   if (workers == 0) workers = local_workers;
-  const bool no_slots = placement.spare_slots == 0 && placement.replica_slots == 0;
-  if (placement.mode == placement::PlacementMode::kAuto && no_slots) placement.spare_slots = 1;
+  if (placement.mode == placement::PlacementMode::kAuto && placement.spare_slots == 0) placement.spare_slots = 1;
   problems.Check(workers >= 1,
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
   problems.Check(workers >= local_workers,

@@ -107,13 +107,6 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
       "Answers do not change");
   set->Add("spare_slots", &placement->spare_slots,
            "with --placement other than static: slots for expert replicas on each worker, per layer; 0 with auto = 1");
-  set->Add(
-      "rebalance_steps", &placement->rebalance_steps,
-      "with --placement=static+spare, agreed or auto: steps between plans of the background load balancer, which moves "
-      "experts where that pays; 0 = never");
-  set->Add("replica_slots", &placement->replica_slots,
-           "with --rebalance_steps: experts per layer that each worker may hold in addition to its own and those in "
-           "--spare_slots");
 }
 
 // Adds the flags of load predictions.

@@ -8,7 +8,6 @@
 #include "absl/strings/string_view.h"
 #include "proto/link/field_table.h"
 #include "proto/link/link_protocol.h"
-#include "proto/link/placement_codec.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::link {
@@ -58,9 +57,7 @@ constexpr auto SettingsFields() {
 constexpr auto PlacementFields() {
   using M = v1::PlacementOptions;
   using S = placement::PlacementSettings;
-  return FieldTable(Field(&M::spare_slots, &M::set_spare_slots, &S::spare_slots),
-                    Field(&M::replica_slots, &M::set_replica_slots, &S::replica_slots),
-                    Field(&M::rebalance_steps, &M::set_rebalance_steps, &S::rebalance_steps));
+  return FieldTable(Field(&M::spare_slots, &M::set_spare_slots, &S::spare_slots));
 }
 
 constexpr auto RankFields() {
@@ -122,16 +119,11 @@ absl::StatusOr<fleet::EngineSettings> FromProto(const v1::EngineOptions& message
   return settings;
 }
 
-v1::JoinGroup ToProto(const fleet::RankAssignment& assignment) {
-  v1::JoinGroup message = RankFields().ToProto(assignment);
-  *message.mutable_placement() = ToProto(assignment.placement);
-  return message;
-}
+v1::JoinGroup ToProto(const fleet::RankAssignment& assignment) { return RankFields().ToProto(assignment); }
 
 absl::StatusOr<fleet::RankAssignment> FromProto(const v1::JoinGroup& message) {
   fleet::RankAssignment assignment = RankFields().FromProto(message);
   RETURN_IF_ERROR(CheckRank(assignment.rank, assignment.world));
-  ASSIGN_OR_RETURN(assignment.placement, FromProto(message.placement(), assignment.world));
   return assignment;
 }
 

@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 13: moves have no kind, and estimators are five.
-inline constexpr int kProtocolVersion = 13;
+// 14: plans have costs of moves; there are no migrations.
+inline constexpr int kProtocolVersion = 14;
 
 }  // namespace switchyard::link

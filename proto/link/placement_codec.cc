@@ -5,43 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/link/field_table.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::link {
 namespace {
-
-constexpr auto CostFields() {
-  using M = v1::MoveCosts;
-  using S = placement::MoveCosts;
-  return FieldTable(Field(&M::copy_ps, &M::set_copy_ps, &S::copy_ps), Field(&M::row_ps, &M::set_row_ps, &S::row_ps),
-                    Field(&M::layer_ps, &M::set_layer_ps, &S::layer_ps));
-}
-
-void FillMoves(const std::vector<placement::ResidencyMove>& moves, v1::ResidencyMoves* out) {
-  for (auto* column : {out->mutable_layers(), out->mutable_experts(), out->mutable_devices(), out->mutable_slots()}) {
-    column->Reserve(static_cast<int>(moves.size()));
-  }
-  for (const placement::ResidencyMove& move : moves) {
-    out->add_layers(move.layer);
-    out->add_experts(move.expert);
-    out->add_devices(move.device);
-    out->add_slots(move.slot);
-  }
-}
-
-absl::StatusOr<std::vector<placement::ResidencyMove>> MovesOf(const v1::ResidencyMoves& message) {
-  const int count = message.layers_size();
-  for (const int size : {message.experts_size(), message.devices_size(), message.slots_size()}) {
-    if (size == count) continue;
-    return absl::InvalidArgumentError(absl::StrCat("placement: moves with columns of ", count, " and ", size));
-  }
-  std::vector<placement::ResidencyMove> moves(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) {
-    moves[i] = {message.layers(i), message.experts(i), message.devices(i), message.slots(i)};
-  }
-  return moves;
-}
 
 v1::PredictorStatsList ColumnsOf(const std::vector<popularity::PredictorStats>& stats) {
   v1::PredictorStatsList columns;
@@ -107,57 +74,6 @@ absl::Status AddLayer(const v1::LayerSlots& message, int num_experts, placement:
 
 }  // namespace
 
-v1::GroupPlacement ToProto(const placement::GroupPlacement& placement) {
-  v1::GroupPlacement message;
-  message.set_epoch(placement.epoch);
-  CostFields().Put(placement.costs, message.mutable_costs());
-  for (const placement::Placement& layer : placement.residents) {
-    message.set_num_experts(layer.num_experts);
-    message.set_slots(static_cast<int32_t>(layer.slots[0].size()));
-    v1::LayerResidents* residents = message.add_layers();
-    for (const auto& device : layer.slots) residents->mutable_experts()->Add(device.begin(), device.end());
-  }
-  return message;
-}
-
-absl::StatusOr<placement::GroupPlacement> FromProto(const v1::GroupPlacement& message, int world) {
-  placement::GroupPlacement placement;
-  placement.epoch = message.epoch();
-  placement.costs = CostFields().FromProto(message.costs());
-  for (const v1::LayerResidents& layer : message.layers()) {
-    const int64_t slots = message.slots();
-    if (slots < 1 || world < 1 || int64_t{layer.experts_size()} != world * slots) {
-      return absl::InvalidArgumentError(absl::StrCat("placement: a layer of ", layer.experts_size(), " slots, not ",
-                                                     slots, " on each of ", world, " devices"));
-    }
-    placement::Placement residents{.num_experts = message.num_experts(), .slots = {}};
-    for (auto at = layer.experts().begin(); at != layer.experts().end(); at += slots) {
-      residents.slots.emplace_back(at, at + slots);
-    }
-    placement.residents.push_back(std::move(residents));
-  }
-  return placement;
-}
-
-v1::PreparePlacement ToProto(const placement::Migration& migration, int64_t group_epoch) {
-  v1::PreparePlacement message;
-  message.set_group_epoch(group_epoch);
-  message.set_placement_epoch(migration.epoch);
-  FillMoves(migration.arrivals, message.mutable_arrivals());
-  FillMoves(migration.departures, message.mutable_departures());
-  CostFields().Put(migration.costs, message.mutable_costs());
-  return message;
-}
-
-absl::StatusOr<placement::Migration> FromProto(const v1::PreparePlacement& message) {
-  placement::Migration migration;
-  migration.epoch = message.placement_epoch();
-  migration.costs = CostFields().FromProto(message.costs());
-  ASSIGN_OR_RETURN(migration.arrivals, MovesOf(message.arrivals()));
-  ASSIGN_OR_RETURN(migration.departures, MovesOf(message.departures()));
-  return migration;
-}
-
 v1::ExpertReport ToProto(const placement::ExpertReport& report, int64_t group_epoch) {
   v1::ExpertReport message;
   message.set_group_epoch(group_epoch);
@@ -187,8 +103,8 @@ absl::StatusOr<placement::ExpertReport> FromProto(const v1::ExpertReport& messag
   report.copied_bytes = message.copied_bytes();
   report.copy_seconds = message.copy_seconds();
   const int devices = report.placements.empty() ? 0 : report.placements.front().num_devices();
-  RETURN_IF_ERROR(placement::CheckExpertReport(
-      report, {.layers = num_moe_layers, .experts = num_experts, .devices = devices, .slots = 0}));
+  RETURN_IF_ERROR(
+      placement::CheckExpertReport(report, {.layers = num_moe_layers, .experts = num_experts, .devices = devices}));
   return report;
 }
 

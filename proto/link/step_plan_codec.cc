@@ -46,12 +46,18 @@ constexpr auto TransferFields() {
                     Field(&M::rows, &M::set_rows, &S::rows));
 }
 
+constexpr auto CostFields() {
+  using M = v1::MoveCosts;
+  using S = placement::MoveCosts;
+  return FieldTable(Field(&M::copy_ps, &M::set_copy_ps, &S::copy_ps), Field(&M::row_ps, &M::set_row_ps, &S::row_ps),
+                    Field(&M::layer_ps, &M::set_layer_ps, &S::layer_ps));
+}
+
 constexpr auto HeadFields() {
   using M = v1::StepPlan;
   using S = batching::StepPlan;
   return FieldTable(
       Field(&M::step, &M::set_step, &S::step), Field(&M::group_epoch, &M::set_group_epoch, &S::group_epoch),
-      Field(&M::placement_epoch, &M::set_placement_epoch, &S::placement_epoch),
       Field(&M::exchange_version, &M::set_exchange_version, &S::exchange_version),
       Field(&M::micro_batches, &M::set_micro_batches, &S::micro_batches),
       Field(&M::rank_rows, &M::mutable_rank_rows, &S::rank_rows), Field(&M::decides, &M::set_decides, &S::decides),
@@ -101,6 +107,7 @@ v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration li
   for (const batching::RowTransfer& transfer : plan.transfers) {
     TransferFields().Put(transfer, message.add_transfers());
   }
+  CostFields().Put(plan.move_costs, message.mutable_move_costs());
   const batching::RankPlan& part = plan.ranks[rank];
   message.mutable_freed_slots()->Add(part.freed_slots.begin(), part.freed_slots.end());
   for (const batching::StepItem& item : part.items) *message.add_items() = ItemToProto(item);
@@ -110,6 +117,7 @@ v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration li
 
 batching::RankPlan FromProto(const v1::StepPlan& message, batching::StepPlan* head, absl::Duration* limit) {
   HeadFields().Take(message, head);
+  head->move_costs = CostFields().FromProto(message.move_costs());
   head->transfers.clear();
   for (const v1::RowTransfer& transfer : message.transfers()) {
     head->transfers.push_back(TransferFields().FromProto(transfer));

@@ -18,8 +18,8 @@ int32_t StepPlan::most_rows() const {
 }
 
 std::string StepPlan::DebugString() const {
-  std::string out = absl::StrCat("step ", step, " epoch ", group_epoch, " placement ", placement_epoch,
-                                 " micro_batches ", micro_batches, " rank_rows [", absl::StrJoin(rank_rows, " "), "]");
+  std::string out = absl::StrCat("step ", step, " epoch ", group_epoch, " micro_batches ", micro_batches,
+                                 " rank_rows [", absl::StrJoin(rank_rows, " "), "]");
   if (!decides) absl::StrAppend(&out, " decides nothing");
   if (train_slice_ms > 0) absl::StrAppend(&out, " train_slice_ms ", train_slice_ms);
   out.push_back('\n');

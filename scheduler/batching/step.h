@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/placement/per_step/move_costs.h"
+
 namespace switchyard::batching {
 
 // A rank's place for one running sequence: 0 <= slot < max_num_seqs of the rank.
@@ -89,13 +91,13 @@ inline constexpr int32_t kDecodeExchange = 1;
 struct StepPlan {
   int64_t step = 0;                           // 1, 2, 3 … within an epoch of the group; 0 = a train slice alone
   int64_t group_epoch = 0;                    // a plan of another epoch is refused
-  int64_t placement_epoch = 0;                // which expert replicas hold
   int32_t exchange_version = kExactExchange;  // how rows travel to experts: agreed, as collectives depend on it
   int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
   std::vector<RowTransfer> transfers;         // the last rows of `from`, in this order; no rank gives away and borrows
   std::vector<int32_t> rank_rows;             // [R] rows that each rank computes, after transfers; empty: not known
   // Whether layers with replicas decide, after their gates, where rows go; else rows go to their experts' homes.
   bool decides = true;
+  placement::MoveCosts move_costs;  // that its layers' decisions weigh copies by
   // How long workers that also train may, at most until the next plan.  Such a plan has no step and no result.
   int32_t train_slice_ms = 0;
   std::vector<RankPlan> ranks;  // [R]

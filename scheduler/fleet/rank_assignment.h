@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "scheduler/placement/background/group_placement.h"
-
 namespace switchyard::fleet {
 
 struct RankAssignment {
@@ -16,7 +14,6 @@ struct RankAssignment {
   std::string store_token;       // the group's secret
   int64_t form_deadline_ms = 0;  // longest wait for other ranks that have loaded, while none makes progress
   std::string reach = {};        // a member's address that is not loopback; empty if there is none
-  placement::GroupPlacement placement = {};
 
   bool operator==(const RankAssignment& other) const = default;
 };

@@ -34,8 +34,6 @@ absl::Status CheckExpertBudget(const ExpertBudgetOptions& options) {
   }
   if (options.cold != "copy" && options.cold != "host")
     problems.push_back(absl::StrCat("--cold_experts=", options.cold, ": must be copy or host"));
-  if (options.sharing != "auto" && options.sharing != "never")
-    problems.push_back(absl::StrCat("--share_experts=", options.sharing, ": must be auto or never"));
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
@@ -72,21 +70,9 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
       .Mark(marks);
   flags
       ->Add("expert_file_dir=DIR", &options->file_dir,
-            "directory of the file of experts, packed, that a machine's workers share: the first start makes it and "
-            "later "
-            "ones find it (in memory: until another model's is made, and workers that share experts remove it as they "
-            "end); empty = "
-            "~/.cache/switchyard/experts for CPUs with --expert_memory, else /dev/shm")
-      .Mark(marks);
-  flags
-      ->Add(
-          "share_experts=NAME", &options->sharing,
-          "whether CPU workers of one machine that serve one model compute from one file of its experts in memory: "
-          "never = "
-          "each has its own part; auto = where --expert_file_dir is in memory and has room (Docker: --shm-size), "
-          "without "
-          "--expert_memory and with the server's --placement=static: each can compute any expert, so that prompts keep "
-          "all equally busy, and one that starts anew finds its experts")
+            "with --expert_memory, or a server's --placement other than static: directory of the file with all "
+            "experts, packed, which the first start makes and later ones find (in memory: until another model's is "
+            "made); empty = ~/.cache/switchyard/experts for CPUs with --expert_memory, else /dev/shm")
       .Mark(marks);
   flags
       ->Add("cold_experts=NAME", &options->cold,

@@ -20,9 +20,7 @@ struct ExpertBudgetOptions {
   double copy_bytes_per_second = 0;  // > 0: an emulated link
   // > 0: an emulated machine: microseconds to read an expert's weights, and of a row's products (ExpertCost).
   double weights_us = 0, row_us = 0;
-  std::string cold = "copy";      // or host: a GPU's experts in no slot may also run where their weights are
-  std::string sharing = "never";  // or auto: whether a machine's CPU workers compute from one mapped file
-  bool may_share() const { return sharing == "auto" && empty(); }
+  std::string cold = "copy";  // or host: a GPU's experts in no slot may also run where their weights are
   bool cold_on_host() const { return cold == "host"; }
   bool empty() const { return budget.empty(); }
   bool automatic() const { return budget == "auto"; }  // what the machine's memory, or the control group's, leaves

@@ -1,9 +1,7 @@
 // A server's flags of expert placement, which every worker receives as it registers.
 //
-// Slots are counted for one MoE layer on one worker: E / R residents (rounded up), `replica_slots` more residents that
-// the background balancer fills (residency.h), and `spare_slots` that the per-step balancer changes layer by layer
-// (layer_decision.h).  A background balancer needs one slot more on each worker, for all layers together, for what
-// arrives before something else departs.  Plain data.  Costs and places are an epoch's (group_placement.h).
+// Slots are counted for one MoE layer on one worker: E / R residents (rounded up), and `spare_slots` that the per-step
+// balancer changes layer by layer (layer_decision.h).  Plain data.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +13,11 @@
 namespace switchyard::placement {
 
 struct PlacementSettings {
-  static constexpr int kMaxSlots = 64;  // of either kind
-  static constexpr int64_t kMaxRebalanceSteps = 1'000'000;
+  static constexpr int kMaxSlots = 64;
 
   PlacementMode mode = PlacementMode::kStatic;
   int spare_slots = 0;
-  int replica_slots = 0;
-  int64_t rebalance_steps = 0;  // the background balancer plans after so many steps; 0 = never
 
-  bool rebalances() const { return rebalance_steps > 0; }
   bool operator==(const PlacementSettings& other) const = default;
 };
 
@@ -38,11 +32,7 @@ absl::Status CheckExpertMemory(PlacementMode mode, absl::string_view share);
 // experts, and any number of slots stays empty.  InvalidArgument with the figures, named as the server's flags.
 absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices);
 
-// Experts of one layer that a worker has at a time: residents, replicas of the background balancer, spare slots of the
-// per-step balancer.
+// Experts of one layer that a worker has at a time: residents and what is in spare slots.
 int ExpertsOfLayer(const PlacementSettings& settings, int num_experts, int num_devices);
-
-// Slots of a device in a layer's resident placement, as GroupPlacement has them.
-int ResidentSlots(const PlacementSettings& settings, int num_experts, int num_devices);
 
 }  // namespace switchyard::placement

@@ -43,7 +43,6 @@ absl::Status ExpertLoadStats::Add(Phase phase, absl::Span<const int64_t> counts)
   const int64_t tokens = rows / shape_.top_k;
   for (size_t i = 0; i < counts.size(); ++i) to.counts[i] += counts[i];
   to.tokens += tokens;
-  to.total_tokens += tokens;
   to.since_halving += tokens;
   const int64_t halvings = std::min<int64_t>(to.since_halving / halve_after_tokens_, 62);
   to.since_halving %= halve_after_tokens_;

@@ -1,5 +1,5 @@
 // How often each expert of each MoE layer was chosen lately, prefill and decode apart, from the counts of every step:
-// what the views for people and the background balancer begin with.
+// for people to look at.
 //
 // Counts are halved at fixed numbers of tokens, not by a clock, so that old traffic fades and the same results give the
 // same statistics.  Thread-compatible.
@@ -31,16 +31,14 @@ class ExpertLoadStats {
 
   // [E] rows, halved ones rounded down.
   absl::Span<const int64_t> Counts(Phase phase, int layer) const;
-  // Tokens that the counts stand for, and all that were ever added.
+  // Tokens that the counts stand for.
   int64_t num_tokens(Phase phase) const { return of(phase).tokens; }
-  int64_t total_tokens(Phase phase) const { return of(phase).total_tokens; }
 
  private:
   struct PhaseCounts {
     std::vector<int64_t> counts;  // [L * E]
     int64_t tokens = 0;           // since the beginning, halved as the counts
     int64_t since_halving = 0;
-    int64_t total_tokens = 0;
   };
   const PhaseCounts& of(Phase phase) const { return phases_[static_cast<size_t>(phase)]; }
 

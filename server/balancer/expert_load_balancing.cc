@@ -8,7 +8,6 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/popularity/popularity.h"
-#include "server/clock.h"
 
 namespace switchyard::server {
 namespace {
@@ -25,19 +24,14 @@ bool Fits(const placement::ExpertReport& report, const popularity::RoutingShape&
 
 }  // namespace
 
-ExpertLoadBalancing::ExpertLoadBalancing(const ServerConfig* config, WorkerGroup* workers, EngineInbox* inbox,
-                                         ServerMetrics* metrics)
-    : config_(config), workers_(workers), inbox_(inbox), metrics_(metrics), residency_(config->placement, this) {}
-
-placement::GroupPlacement ExpertLoadBalancing::Begin(const std::vector<fleet::WorkerInfo>& workers) {
+void ExpertLoadBalancing::Begin(const std::vector<fleet::WorkerInfo>& workers) {
   const fleet::WorkerInfo& first = workers.front();
-  if (first.num_moe_layers == 0) return {};
+  if (first.num_moe_layers == 0) return;
   // Before a group has served, the first workers may have had another model.
   if (!load_stats_.has_value()) meter_.emplace(first.expert_bytes, config_->experts.copy_bytes_per_second);
-  const BackgroundBalancer::Shape shape = {
-      .layers = first.num_moe_layers, .experts = first.num_experts, .devices = static_cast<int>(workers.size())};
+  num_workers_ = static_cast<int>(workers.size());
   const int64_t all =
-      int64_t{shape.layers} * placement::ExpertsOfLayer(config_->placement, shape.experts, shape.devices);
+      int64_t{first.num_moe_layers} * placement::ExpertsOfLayer(config_->placement, first.num_experts, num_workers_);
   int64_t slots = all;  // of the worker with the smallest budget
   for (const fleet::WorkerInfo& worker : workers) {
     if (worker.expert_budget.has_value()) {
@@ -45,7 +39,8 @@ placement::GroupPlacement ExpertLoadBalancing::Begin(const std::vector<fleet::Wo
     }
   }
   budget_slots_ = slots < all ? static_cast<int>(slots) : 0;
-  return residency_.Begin(shape, meter_->Costs());
+  costs_ = meter_->Costs();
+  steps_since_costs_ = 0;
 }
 
 void ExpertLoadBalancing::GroupUp(int world, const fleet::WorkerInfo& first) {
@@ -53,20 +48,18 @@ void ExpertLoadBalancing::GroupUp(int world, const fleet::WorkerInfo& first) {
     load_stats_.emplace(popularity::RoutingShape{first.num_moe_layers, first.num_experts, first.experts_per_token},
                         kHalveLoadStatsAfterTokens);
   }
-  residency_.GroupUp();
   trial_ = {};  // other workers may be faster
   reported_deciding_ = 0;
   reports_.assign(static_cast<size_t>(world), {});
 }
 
-void ExpertLoadBalancing::GroupDown(const std::string& reason, absl::Time now) {
+void ExpertLoadBalancing::GroupDown() {
   reports_.clear();
   sent_.clear();
-  residency_.GroupDown(reason, now);
 }
 
 void ExpertLoadBalancing::PlaceStep(batching::StepPlan* plan, absl::Time now) {
-  plan->placement_epoch = residency_.placement_epoch();
+  plan->move_costs = costs_;
   if (config_->placement.mode != placement::PlacementMode::kAuto || plan->rank_rows.empty()) return;
   placement::TrialStep step;
   step.rows = std::accumulate(plan->rank_rows.begin(), plan->rank_rows.end(), int64_t{0});
@@ -87,10 +80,16 @@ void ExpertLoadBalancing::StepDone(const batching::StepResult& result, absl::Tim
   last_done_ = now;
   if (!load_stats_.has_value()) return;
   if (const absl::Status status = Count(result); !status.ok()) LogWarn("step ", result.step, ": ", status.message());
-  const absl::Time start = MonotonicNow();
   meter_->Add(result, *load_stats_);
-  residency_.StepDone(result.step, *load_stats_, &*meter_, start);
-  metrics_->placement_seconds->Observe(absl::ToDoubleSeconds(MonotonicNow() - start));
+  LookAtCosts();
+}
+
+void ExpertLoadBalancing::LookAtCosts() {
+  if (++steps_since_costs_ < (costs_.layer_ps > 0 ? kCostsApart : kFirstCosts)) return;
+  if (meter_->row_seconds() <= 0 || meter_->layer_seconds() <= 0) return;
+  steps_since_costs_ = 0;
+  costs_ = meter_->Costs();
+  meter_->Fade();
 }
 
 absl::Status ExpertLoadBalancing::Count(const batching::StepResult& result) {
@@ -129,7 +128,8 @@ void ExpertLoadBalancing::Report(int rank, std::shared_ptr<const placement::Expe
 
 std::unique_ptr<const ExpertsCopy> ExpertLoadBalancing::Copy() const {
   if (!load_stats_.has_value()) return nullptr;
-  return std::make_unique<const ExpertsCopy>(ExpertsCopy{*load_stats_, residency_.view(), reports_, budget_slots_});
+  return std::make_unique<const ExpertsCopy>(
+      ExpertsCopy{*load_stats_, config_->placement.mode, num_workers_, reports_, budget_slots_});
 }
 
 const placement::StepTrial* ExpertLoadBalancing::trial() const {
@@ -137,41 +137,9 @@ const placement::StepTrial* ExpertLoadBalancing::trial() const {
 }
 
 void ExpertLoadBalancing::ReportMetrics() {
-  const ResidencyView& view = residency_.view();
-  for (int outcome = 0; outcome < kNumPlanOutcomes; ++outcome) {
-    const auto grown = static_cast<double>(view.plans[outcome] - reported_.plans[outcome]);
-    if (grown > 0) metrics_->placement_plans(static_cast<PlanOutcome>(outcome)).Increment(grown);
-  }
-  metrics_->moved_experts->Increment(static_cast<double>(view.copies - reported_.copies));
-  metrics_->moved_expert_bytes->Increment(static_cast<double>(view.bytes - reported_.bytes));
-  metrics_->placement_epoch->Set(static_cast<double>(view.epoch));
   metrics_->placement_gained_seconds->Set(trial_.gained_seconds());
   metrics_->deciding_steps->Increment(static_cast<double>(trial_.steps(true) - reported_deciding_));
   reported_deciding_ = trial_.steps(true);
-  reported_ = view;
 }
-
-void ExpertLoadBalancing::Plan(PlanOrder order) {
-  if (planner_ == nullptr) {
-    planner_ = std::make_unique<PlannerThread>([this](absl::StatusOr<PendingMigration> plan) {
-      inbox_->Post([this, plan = std::move(plan)]() mutable { residency_.Planned(std::move(plan), MonotonicNow()); });
-    });
-  }
-  planner_->Plan(std::move(order));
-}
-
-void ExpertLoadBalancing::Prepare(const placement::Migration& migration) {
-  for (const auto& [id, member] : workers_->members()) member.client->PreparePlacement(migration, workers_->epoch());
-}
-
-void ExpertLoadBalancing::Drop(int64_t epoch) {
-  for (const auto& [id, member] : workers_->members()) member.client->DropPlacement(workers_->epoch(), epoch);
-}
-
-void ExpertLoadBalancing::Release(int64_t epoch) {
-  for (const auto& [id, member] : workers_->members()) member.client->ReleasePlacement(workers_->epoch(), epoch);
-}
-
-void ExpertLoadBalancing::BreakGroup(const std::string& why) { workers_->Break(why, MonotonicNow()); }
 
 }  // namespace switchyard::server

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/placement/placement_mode.h"
+#include "scheduler/placement/placement.h"
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/placement/route/replica_index.h"
 
@@ -23,6 +23,11 @@ v1::Replica::Reason ReasonOf(placement::SlotOrigin origin) {
                                                       : v1::Replica::GATE;
 }
 
+// Every layer's: neighbouring experts on a worker.
+placement::Placement ResidentsOf(const ExpertsCopy& experts) {
+  return placement::ContiguousPlacement(experts.load_stats.shape().num_experts, experts.num_workers, 0);
+}
+
 // Returns the report that says where experts are now; null: there is none, or experts do not move.
 const ReceivedReport* PlacementReportOf(const ExpertsCopy& experts) {
   const bool reported = !experts.reports.empty() && experts.reports[0].report != nullptr &&
@@ -32,8 +37,8 @@ const ReceivedReport* PlacementReportOf(const ExpertsCopy& experts) {
 
 // [E] Returns the replicas of each of the layer's experts at the last report.
 std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, int layer) {
-  const placement::Placement& lives = *experts.placement.layers[static_cast<size_t>(layer)];
-  std::vector<std::vector<v1::Replica>> now(static_cast<size_t>(lives.num_experts));
+  const placement::Placement residents = ResidentsOf(experts);
+  std::vector<std::vector<v1::Replica>> now(static_cast<size_t>(residents.num_experts));
   const ReceivedReport* const source = PlacementReportOf(experts);
   if (source == nullptr) return now;
   const placement::Placement& placement = source->report->placements[static_cast<size_t>(layer)];
@@ -42,7 +47,7 @@ std::vector<std::vector<v1::Replica>> ReplicasNow(const ExpertsCopy& experts, in
     for (const int32_t expert : placement.slots[static_cast<size_t>(device)]) {
       const placement::SlotOrigin by = *origin++;
       if (expert == placement::kEmptySlot) continue;
-      const bool resident = !placement::IsPaper(experts.placement.settings.mode) && lives.Holds(device, expert);
+      const bool resident = !placement::IsPaper(experts.mode) && residents.Holds(device, expert);
       v1::Replica& replica = now[static_cast<size_t>(expert)].emplace_back();
       replica.set_worker(device);
       replica.set_reason(resident ? v1::Replica::RESIDENT : ReasonOf(by));
@@ -69,7 +74,7 @@ void DescribePredictors(int layer, const ExpertsCopy& experts, v1::LayerExperts*
 
 void DescribeLayer(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
   const popularity::ExpertLoadStats& load_stats = experts.load_stats;
-  const placement::ReplicaIndex replicas(*experts.placement.layers[static_cast<size_t>(layer)]);
+  const placement::ReplicaIndex replicas(ResidentsOf(experts));
   const std::vector<std::vector<v1::Replica>> now = ReplicasNow(experts, layer);
   const absl::Span<const int64_t> prefill = load_stats.Counts(popularity::Phase::kPrefill, layer);
   const absl::Span<const int64_t> decode = load_stats.Counts(popularity::Phase::kDecode, layer);
@@ -96,47 +101,18 @@ absl::Status CheckIndex(absl::string_view field, int32_t value, int limit) {
                        absl::StrCat(limit - 1), absl::StrCat(value));
 }
 
-void DescribePlan(const ResidencyView& placement, absl::Time now, v1::GetExpertsResponse* out) {
-  out->set_placement(std::string(NameOf(placement.settings.mode)));
-  out->set_placement_epoch(placement.epoch);
-  if (!placement.outcome.has_value()) return;
-  v1::PlacementPlan* plan = out->mutable_last_plan();
-  constexpr v1::PlacementPlan::Outcome kOutcomes[kNumPlanOutcomes] = {
-      v1::PlacementPlan::COMMITTED, v1::PlacementPlan::ABORTED, v1::PlacementPlan::NOTHING_TO_DO};
-  plan->set_outcome(kOutcomes[static_cast<size_t>(*placement.outcome)]);
-  plan->set_copies(placement.last_copies);
-  plan->set_bytes(placement.last_bytes);
-  plan->set_age_seconds(absl::ToDoubleSeconds(now - placement.ended));
-  plan->set_reason(placement.reason);
-}
-
 std::string WhyLivesThere(const ExpertsCopy& experts, int layer, int expert) {
   const popularity::ExpertLoadStats& load_stats = experts.load_stats;
-  const ResidencyView& placement = experts.placement;
-  if (placement.plan != nullptr) return placement::Explain(*placement.plan, layer, expert);
   const int64_t tokens =
       load_stats.num_tokens(popularity::Phase::kPrefill) + load_stats.num_tokens(popularity::Phase::kDecode);
   const int64_t own = load_stats.Counts(popularity::Phase::kPrefill, layer)[expert] +
                       load_stats.Counts(popularity::Phase::kDecode, layer)[expert];
-  const std::vector<int32_t> hosts = placement.layers[static_cast<size_t>(layer)]->DevicesOf(expert);
-  std::string text =
-      absl::StrFormat("Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker%s %s. ", layer,
-                      expert, own, tokens, hosts.size() == 1 ? "" : "s", absl::StrJoin(hosts, ", "));
+  std::string text = absl::StrFormat(
+      "Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker %d, with its neighbours.", layer,
+      expert, own, tokens, ResidentsOf(experts).DevicesOf(expert).front());
   if (experts.budget_slots > 0) {
-    absl::StrAppend(&text, "Under the expert budget a worker has room for ", experts.budget_slots,
-                    " experts of all layers, and copies the others when they are hit; which, its policy decides. ");
-  }
-  if (placement.migrations > 0) {
-    absl::StrAppend(&text, "A plan is being carried out: ", placement.migrations_in_use, " of its ",
-                    placement.migrations,
-                    placement.migrations == 1 ? " migration is in use." : " migrations are in use.");
-  } else if (placement.outcome == PlanOutcome::kAborted) {
-    absl::StrAppend(&text, "The last plan was aborted: ", placement.reason, ".");
-  } else if (!placement.settings.rebalances()) {
-    absl::StrAppend(&text, "Not moved: neighbouring experts share a worker, as --rebalance_steps is 0.");
-  } else {
-    absl::StrAppend(&text, "Not moved: neighbouring experts share a worker until the first plan, which is made every ",
-                    placement.settings.rebalance_steps, " steps.");
+    absl::StrAppend(&text, " Under the expert budget a worker has room for ", experts.budget_slots,
+                    " experts of all layers, and copies the others when they are hit; which, its policy decides.");
   }
   return text;
 }
@@ -196,7 +172,8 @@ v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, con
   out.set_num_moe_layers(load_stats.shape().num_layers);
   out.set_num_experts(load_stats.shape().num_experts);
   out.set_experts_per_token(load_stats.shape().top_k);
-  out.set_num_workers(experts.placement.layers.front()->num_devices());
+  out.set_num_workers(experts.num_workers);
+  out.set_placement(std::string(NameOf(experts.mode)));
   out.set_prefill_tokens(load_stats.num_tokens(popularity::Phase::kPrefill));
   out.set_decode_tokens(load_stats.num_tokens(popularity::Phase::kDecode));
   out.set_halved_after_tokens(load_stats.halve_after_tokens());
@@ -206,7 +183,6 @@ v1::GetExpertsResponse DescribeExperts(const v1::GetExpertsRequest& request, con
     std::iota(layers.begin(), layers.end(), 0);
   }
   for (const int32_t layer : layers) DescribeLayer(layer, experts, out.add_layers());
-  DescribePlan(experts.placement, now, &out);
   if (const absl::Time oldest = OldestReport(experts); oldest > absl::InfinitePast())
     out.set_report_age_seconds(absl::ToDoubleSeconds(now - oldest));
   if (request.has_why()) out.set_why(WhyThere(experts, request.why().layer(), request.why().expert(), now));

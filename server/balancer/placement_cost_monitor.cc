@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 namespace switchyard::server {
 namespace {
@@ -14,8 +13,6 @@ constexpr double kFlopPerByte = 1;  // of a row with an expert's weights in bf16
 
 constexpr double kLongestStep = 1e5;     // seconds
 constexpr double kMostExchanged = 1e12;  // rows of a step
-
-constexpr popularity::Phase kPhases[] = {popularity::Phase::kPrefill, popularity::Phase::kDecode};
 
 // Returns a worker's figure, or 0 if it is impossible.
 double Possible(double seconds) { return seconds >= 0 && seconds < kLongestStep ? seconds : 0; }
@@ -41,22 +38,13 @@ void PlacementCostMonitor::Add(const batching::StepResult& step, const popularit
   if (num_ranks_ > 1 && exchanged < kMostExchanged) exchange_.Add(exchanged, exchange);
   step_seconds_ += slowest;
   layers_ += load_stats.shape().num_layers;
-  for (const popularity::Phase phase : kPhases) {
-    PhaseSteps& of = phases_[static_cast<size_t>(phase)];
-    const int64_t tokens = load_stats.total_tokens(phase) - of.seen_tokens;
-    of.seen_tokens += tokens;
-    of.tokens += static_cast<double>(tokens);
-    of.steps += tokens > 0 ? 1 : 0;
-  }
 }
 
 void PlacementCostMonitor::Fade() {
-  for (double* sum : {&expert_seconds_, &expert_rows_, &step_seconds_, &layers_, &phases_[0].steps, &phases_[0].tokens,
-                      &phases_[1].steps, &phases_[1].tokens}) {
-    *sum /= 2;
-  }
+  for (double* sum : {&expert_seconds_, &expert_rows_, &step_seconds_, &layers_}) *sum /= 2;
   exchange_.Fade();
-  copied_ = {copied_.bytes / 2, copied_.seconds / 2};
+  // What is known of copies stays known where none are made.
+  if (copied_.bytes >= 2 * kMeasurableBytes) copied_ = {copied_.bytes / 2, copied_.seconds / 2};
 }
 
 void PlacementCostMonitor::NoteCopies(int rank, int64_t bytes, double seconds) {
@@ -94,43 +82,6 @@ placement::MoveCosts PlacementCostMonitor::Costs() const {
   model.seconds_per_row = row_seconds() > 0 ? busiest_row_seconds() : unmeasured;
   model.layer_seconds = layer_seconds();
   return placement::CostsOf(model);
-}
-
-placement::ResidencyCosts PlacementCostMonitor::PlanCosts(int64_t horizon_steps) const {
-  placement::ResidencyCosts costs;
-  costs.row_seconds = busiest_row_seconds();
-  costs.move_seconds = copy_seconds();
-  costs.expert_bytes = expert_bytes_;
-  costs.horizon_steps = horizon_steps;
-  return costs;
-}
-
-bool PlacementCostMonitor::HasProfiles(const popularity::ExpertLoadStats& load_stats) const {
-  return std::any_of(std::begin(kPhases), std::end(kPhases), [&](popularity::Phase phase) {
-    return load_stats.num_tokens(phase) > 0 && phases_[static_cast<size_t>(phase)].tokens > 0;
-  });
-}
-
-std::vector<placement::PhaseProfile> PlacementCostMonitor::Profiles(
-    const popularity::ExpertLoadStats& load_stats) const {
-  constexpr int64_t kMostRows = int64_t{1} << 40;  // of an expert, so that a layer's sum does not overflow
-  std::vector<placement::PhaseProfile> profiles;
-  for (const popularity::Phase phase : kPhases) {
-    const PhaseSteps& of = phases_[static_cast<size_t>(phase)];
-    const int64_t tokens = load_stats.num_tokens(phase);
-    if (tokens == 0 || of.tokens <= 0) continue;
-    placement::PhaseProfile profile;
-    profile.steps = std::max<int64_t>(1, std::llround(static_cast<double>(tokens) * of.steps / of.tokens));
-    for (int layer = 0; layer < load_stats.shape().num_layers; ++layer) {
-      const absl::Span<const int64_t> counts = load_stats.Counts(phase, layer);
-      const int64_t most = kMostRows / static_cast<int64_t>(counts.size());
-      std::vector<int64_t> rows(counts.begin(), counts.end());
-      for (int64_t& count : rows) count = std::min(count, most);
-      profile.rows.push_back(popularity::FromCounts(rows));
-    }
-    profiles.push_back(std::move(profile));
-  }
-  return profiles;
 }
 
 }  // namespace switchyard::server

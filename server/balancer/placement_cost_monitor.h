@@ -1,16 +1,13 @@
-// Cost model of steps for placement: what rows, exchanges and copies cost, as measured lately, and how many steps there
-// were of each phase.
+// What decisions about experts weigh: the time of rows, exchanges and copies, as measured lately.
 //
-// It keeps sums of recent steps, which the planner halves so that they follow machine and traffic: the rows' time in
-// experts and in exchanges, the time of a layer, tokens per step, and how fast workers copy.  Thread-compatible; no
-// clock.
+// It keeps sums of recent steps, which Fade halves so that they follow machine and traffic: the rows' time in experts
+// and in exchanges, the time of a layer, and how fast workers copy.  Thread-compatible; no clock.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "scheduler/batching/step.h"
-#include "scheduler/placement/background/residency.h"
 #include "scheduler/placement/per_step/phase_two.h"
 #include "scheduler/placement/route/exchange_price.h"
 #include "scheduler/popularity/expert_load_stats.h"
@@ -43,17 +40,8 @@ class PlacementCostMonitor {
   // Returns the per-step balancer's costs.  Before measurements a row takes the time of one core, and no work hides a
   // copy.
   placement::MoveCosts Costs() const;
-  placement::ResidencyCosts PlanCosts(int64_t horizon_steps) const;
-  bool HasProfiles(const popularity::ExpertLoadStats& load_stats) const;
-  // Returns the counts of the load statistics and the number of steps that they cover; leaves out phases without rows.
-  std::vector<placement::PhaseProfile> Profiles(const popularity::ExpertLoadStats& load_stats) const;
 
  private:
-  struct PhaseSteps {
-    double steps = 0, tokens = 0;
-    int64_t seen_tokens = 0;  // tokens of the load statistics that are counted here
-  };
-
   struct Copies {
     int64_t bytes = 0;
     double seconds = 0;
@@ -67,8 +55,7 @@ class PlacementCostMonitor {
   std::vector<Copies> copies_;    // [R] at each rank's last report
   Copies copied_;                 // lately, by all ranks
   placement::ExchangeCost exchange_;
-  int num_ranks_ = 1;     // of the last step
-  PhaseSteps phases_[2];  // by Phase
+  int num_ranks_ = 1;  // of the last step
   double expert_seconds_ = 0, expert_rows_ = 0;
   double step_seconds_ = 0, layers_ = 0;  // layers_: of all these steps
 };

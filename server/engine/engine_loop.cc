@@ -20,7 +20,7 @@ EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* te
     : config_(config),
       hooks_(std::move(hooks)),
       group_(config, text, metrics, &hooks_, &steps_),
-      experts_(config, &group_.workers(), &inbox_, metrics),
+      experts_(config, metrics),
       profiles_([this](int rank, int64_t request, int64_t offset) {
         if (WorkerClient* client = group_.ClientOf(rank))
           client->SendProfile(group_.workers().epoch(), request, offset);
@@ -61,7 +61,6 @@ void EngineLoop::Run() {
 void EngineLoop::Tick(absl::Time now) {
   next_tick_ = now + kTick;
   group_.Tick(now);
-  experts_.residency().Tick(now);
   profiles_.Tick(now);
   if (hooks_.on_tick) hooks_.on_tick(now);
   requests_.Tick(now);

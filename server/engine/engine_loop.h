@@ -19,7 +19,6 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "server/balancer/background_balancer.h"
 #include "server/balancer/expert_load_balancing.h"
 #include "server/config.h"
 #include "server/engine/engine_hooks.h"

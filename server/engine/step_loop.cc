@@ -71,7 +71,6 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
     parts_.experts->PlaceStep(&*plan, now);
     Dump(dump_directory_, "plan", *plan);
     parts_.group->workers().Execute(*plan, now);
-    parts_.experts->residency().StepPlanned(plan->step, now);
   }
   // Even without a group, Plan ends requests that are past their deadline.
   if (!parts_.group->ready()) {
@@ -130,7 +129,7 @@ void StepLoop::OnGroupDown(const std::string& reason) {
   parts_.group->Down(reason, now);
   sent_.clear();
   parts_.slices->End(now);
-  parts_.experts->GroupDown(reason, now);
+  parts_.experts->GroupDown();
   parts_.profiles->Fail(WorkersLost(absl::StrCat("the group was lost: ", reason)));
   metrics_->groups_lost->Increment();
   hooks_->on_ready(false);

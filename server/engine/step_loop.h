@@ -43,9 +43,7 @@ class StepLoop final : public WorkerGroup::Listener {
 
   // --- WorkerGroup::Listener ---
   void OnEpoch(const std::string& store_token) override { hooks_->on_epoch(store_token); }
-  placement::GroupPlacement OnForming(const std::vector<fleet::WorkerInfo>& workers) override {
-    return parts_.experts->Begin(workers);
-  }
+  void OnForming(const std::vector<fleet::WorkerInfo>& workers) override { parts_.experts->Begin(workers); }
   void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first) override;
   void OnGroupDown(const std::string& reason) override;
   void OnStepDone(const batching::StepResult& result) override;

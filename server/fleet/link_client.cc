@@ -37,26 +37,6 @@ void LinkClient::SendAbort(int64_t epoch, const std::string& reason, bool traini
   Send(message);
 }
 
-void LinkClient::PreparePlacement(const placement::Migration& migration, int64_t group_epoch) {
-  v1::LinkResponse message;
-  *message.mutable_prepare_placement() = link::ToProto(migration, group_epoch);
-  Send(message);
-}
-
-void LinkClient::DropPlacement(int64_t group_epoch, int64_t placement_epoch) {
-  v1::LinkResponse message;
-  message.mutable_drop_placement()->set_group_epoch(group_epoch);
-  message.mutable_drop_placement()->set_placement_epoch(placement_epoch);
-  Send(message);
-}
-
-void LinkClient::ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) {
-  v1::LinkResponse message;
-  message.mutable_release_placement()->set_group_epoch(group_epoch);
-  message.mutable_release_placement()->set_placement_epoch(placement_epoch);
-  Send(message);
-}
-
 void LinkClient::SendProfile(int64_t group_epoch, int64_t request, int64_t offset) {
   v1::LinkResponse message;
   message.mutable_send_profile()->set_group_epoch(group_epoch);

@@ -26,9 +26,6 @@ class LinkClient final : public WorkerClient, public TrainerClient {
   void Join(const fleet::RankAssignment& assignment) override;
   void Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) override;
   void AbortGroup(int64_t epoch, const std::string& reason) override;
-  void PreparePlacement(const placement::Migration& migration, int64_t group_epoch) override;
-  void DropPlacement(int64_t group_epoch, int64_t placement_epoch) override;
-  void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override;
   void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override;
   void Start(const jobs::TrainingAssignment& assignment) override;
   void StopTraining(int64_t epoch, jobs::StopKind kind) override;

@@ -12,7 +12,7 @@
 
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/load_progress.h"
-#include "scheduler/placement/background/expert_report.h"
+#include "scheduler/placement/per_step/expert_report.h"
 #include "server/balancer/expert_load_balancing.h"
 #include "server/clock.h"
 #include "server/engine/engine_inbox.h"
@@ -45,17 +45,6 @@ class LinkEvents {
   }
   void OnGroupFault(WorkerId id, int64_t epoch, std::string message) {
     PostToGroup(&WorkerGroup::Fault, id, epoch, std::move(message));
-  }
-  // `error`: empty if all arriving experts are in place and correct.
-  void OnPlacementPrepared(WorkerId id, int64_t group_epoch, int64_t placement_epoch, std::string error) {
-    PostForRank(id, group_epoch, [this, placement_epoch, error = std::move(error)](int rank) {
-      experts_->residency().Prepared(rank, placement_epoch, error, MonotonicNow());
-    });
-  }
-  void OnPlacementReleased(WorkerId id, int64_t group_epoch, int64_t placement_epoch) {
-    PostForRank(id, group_epoch, [this, placement_epoch](int rank) {
-      experts_->residency().Released(rank, placement_epoch, MonotonicNow());
-    });
   }
   // Comes every few seconds at most; was checked against the worker's registration.
   void OnExpertReport(WorkerId id, int64_t group_epoch, std::shared_ptr<const placement::ExpertReport> report) {

@@ -10,7 +10,6 @@
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/rank_assignment.h"
 #include "scheduler/fleet/worker_info.h"
-#include "scheduler/placement/background/group_placement.h"
 
 namespace switchyard::server {
 
@@ -25,11 +24,6 @@ class WorkerClient {
   // `limit`: how long the rank may wait for the others.
   virtual void Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) = 0;
   virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
-  // Steps of a migration: copy the arriving experts (answered by OnPlacementPrepared), forget a prepared migration,
-  // free the slots of departed experts (answered by OnPlacementReleased).
-  virtual void PreparePlacement(const placement::Migration& migration, int64_t group_epoch) = 0;
-  virtual void DropPlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
-  virtual void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) = 0;
   // Asks for a part of the worker's profile (answered by OnProfilePart).
   virtual void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) = 0;
   // Ends the link; the worker receives `status`.  OnLinkLost follows.

@@ -52,8 +52,8 @@ class WorkerGroup {
     virtual ~Listener() = default;
     // Opens the epoch's rendezvous store under this token, and closes the last epoch's.
     virtual void OnEpoch(const std::string& store_token) = 0;
-    // A group forms of these workers, which have one model.  Returns the placement with which it begins.
-    virtual placement::GroupPlacement OnForming(const std::vector<fleet::WorkerInfo>& workers) = 0;
+    // A group forms of these workers, which have one model.
+    virtual void OnForming(const std::vector<fleet::WorkerInfo>& workers) = 0;
     virtual void OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const fleet::WorkerInfo& first) = 0;
     // `reason` is also sent to clients: it names ranks, but no processes or addresses.
     virtual void OnGroupDown(const std::string& reason) = 0;

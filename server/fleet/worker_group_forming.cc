@@ -174,7 +174,7 @@ void WorkerGroup::TryForm(absl::Time now) {
   listener_->OnEpoch(assignment.store_token);
   std::vector<fleet::WorkerInfo> workers;
   for (const auto& [id, member] : members_) workers.push_back(member.info);
-  assignment.placement = listener_->OnForming(workers);
+  listener_->OnForming(workers);
   for (auto& [id, member] : members_) {
     member.ready = false;
     assignment.rank = member.rank;

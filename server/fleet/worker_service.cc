@@ -128,15 +128,6 @@ class Link final : public LinkReactor {
       case v1::LinkRequest::kGroupFault:
         context_.events->OnGroupFault(id_, request_.group_fault().epoch(), request_.group_fault().message());
         break;
-      case v1::LinkRequest::kPlacementPrepared:
-        context_.events->OnPlacementPrepared(id_, request_.placement_prepared().group_epoch(),
-                                             request_.placement_prepared().placement_epoch(),
-                                             request_.placement_prepared().error().substr(0, kMostErrorBytes));
-        break;
-      case v1::LinkRequest::kPlacementReleased:
-        context_.events->OnPlacementReleased(id_, request_.placement_released().group_epoch(),
-                                             request_.placement_released().placement_epoch());
-        break;
       case v1::LinkRequest::kExpertReport:
         return HandleReport(request_.expert_report());
       case v1::LinkRequest::kProfilePart:

@@ -20,7 +20,6 @@ const Buckets kLatency = {.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50,
 const Buckets kTokens = {};  // 1, 2, 5, 10 … up to the model's context, made when that is known
 const Buckets kIteration = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 const Buckets kStep = {.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10};
-const Buckets kPlacement = {.00001, .00002, .00005, .0001, .0002, .0005, .001, .002, .005, .01, .1};
 const Buckets kChoices = {1, 2, 5, 10, 20};
 const Buckets kRatio = {.1, .2, .3, .4, .5, .6, .7, .8, .9, .95, 1};
 
@@ -82,17 +81,11 @@ const Row kTable[] = {
     {"switchyard_rows_lent_total", "Rows that one worker computed for another, all but their attention.",
      &M::rows_given},
     {"switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged},
-    {"switchyard_moved_experts_total", "Experts that came to live on another worker, weights and all.",
-     &M::moved_experts},
-    {"switchyard_moved_expert_bytes_total", "Weights that were copied for it.", &M::moved_expert_bytes},
-    {"switchyard_placement_epoch", "Placement of the experts in use; 0 = that of the start.", &M::placement_epoch},
     {"switchyard_placement_gained_seconds",
      "What this group's steps would have taken longer without deciding where rows go (--placement=auto); below 0 = "
      "lost.",
      &M::placement_gained_seconds},
     {"switchyard_deciding_steps_total", "Steps that decided where rows go (--placement=auto).", &M::deciding_steps},
-    {"switchyard_placement_seconds", "What a step's end took longer for placing experts.", &M::placement_seconds,
-     &kPlacement},
     {"switchyard_ready", "1 when requests are served.", &M::ready},
     {"switchyard_group_epoch", "Epoch of the workers' group.", &M::group_epoch},
     {"switchyard_workers", "Registered workers.", &M::workers},
@@ -159,12 +152,6 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
     balancedness_[static_cast<size_t>(phase)] =
         &balancedness.Add(With(labels_, {{"phase", std::string(NameOf(phase))}}), kRatio);
-  }
-  auto& plans = NewFamily(prometheus::BuildCounter(), "switchyard_placement_plans_total",
-                          "Plans of where experts live, by how they ended.", registry_.get());
-  for (int outcome = 0; outcome < kNumPlanOutcomes; ++outcome) {
-    const std::string name(PlanOutcomeName(static_cast<PlanOutcome>(outcome)));
-    plans_[outcome] = &plans.Add(With(labels_, {{"outcome", name}}));
   }
   errors_ = &NewFamily(prometheus::BuildCounter(), "switchyard_request_errors_total",
                        "Calls that ended with an error, by gRPC code.", registry_.get());

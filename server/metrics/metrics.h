@@ -17,7 +17,6 @@
 #include "prometheus/registry.h"
 #include "scheduler/batching/event.h"
 #include "scheduler/popularity/path_profile.h"
-#include "server/balancer/background_balancer.h"
 
 namespace switchyard::server {
 
@@ -88,14 +87,9 @@ class ServerMetrics {
   // --- training on the workers ---
   prometheus::Counter* train_slices = nullptr;
   prometheus::Counter* train_slice_seconds = nullptr;
-  // --- the background balancer of expert placement ---
-  prometheus::Counter& placement_plans(PlanOutcome outcome) { return *plans_[static_cast<size_t>(outcome)]; }
-  prometheus::Counter* moved_experts = nullptr;
-  prometheus::Counter* moved_expert_bytes = nullptr;
-  prometheus::Gauge* placement_epoch = nullptr;
+  // --- expert placement ---
   prometheus::Gauge* placement_gained_seconds = nullptr;
   prometheus::Counter* deciding_steps = nullptr;
-  prometheus::Histogram* placement_seconds = nullptr;  // of the engine, after a step
   // --- the group ---
   prometheus::Gauge* ready = nullptr;
   prometheus::Gauge* group_epoch = nullptr;
@@ -112,10 +106,9 @@ class ServerMetrics {
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   std::unique_ptr<prometheus::Exposer> exposer_;
-  const prometheus::Labels labels_;                    // of every metric
-  std::vector<prometheus::Counter*> success_;          // [kNumFinishReasons], null where the end was an error
-  prometheus::Histogram* balancedness_[2] = {};        // by Phase
-  prometheus::Counter* plans_[kNumPlanOutcomes] = {};  // by PlanOutcome
+  const prometheus::Labels labels_;              // of every metric
+  std::vector<prometheus::Counter*> success_;    // [kNumFinishReasons], null where the end was an error
+  prometheus::Histogram* balancedness_[2] = {};  // by Phase
   prometheus::Family<prometheus::Counter>* errors_ = nullptr;
   prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;
   prometheus::Gauge* cache_config_ = nullptr;

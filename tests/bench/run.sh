@@ -9,13 +9,12 @@ usage() {
   echo "benchmarks:"
   echo "  gemm    matrix products and grouped experts beside oneDNN (PyTorch's where this was built without) and a read-bandwidth probe"
   echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
-  echo "  workers two one-core workers beside one two-core worker: speed and memory, with experts shared and not"
+  echo "  workers two one-core workers beside one two-core worker: speed and memory"
   echo "  pairs   this build beside another (--before=ITS_BUILD_DIR): prefill, decode, two workers and training steps, in turns; the same answers"
   echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
   echo "  placement modes of expert placement on 4, 8 or 16 workers in network namespaces with shaped links (--trace=FILE --fit=FILE: routing of your own; --only PART…: a part of the table)"
   echo "  serve_placement modes of expert placement on 8 real workers of one core each, in seconds that a gRPC client sees (--workers --batches --modes)"
   echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
-  echo "  residency what a rebalance of experts moves and how balanced the next window is, beside EPLB (--trace=FILE: real routing)"
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
   echo "  larger_than_memory models of which a half or a quarter of the experts fits: decode and prefill beside llama.cpp's mapped files and our LRU"
   echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links; --only trainers_2 trainers_4: of real trainers (--only PART…, --merge)"
@@ -33,7 +32,6 @@ case "$name" in
   popularity|placement_replay)
     bench=$name; [ "$name" != popularity ] || bench=popularity_bench
     deploy/install-deps.sh; deploy/build.sh "$bench"; exec "build/release/bin/$bench" "$@" ;;
-  residency) deploy/install-deps.sh; deploy/build.sh residency_bench; exec build/release/bin/residency_bench "$@" ;;
   offload) deploy/install-deps.sh; deploy/build.sh offload_bench; exec build/release/bin/offload_bench "$@" ;;
   placement)
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard

@@ -41,8 +41,6 @@ MODES = {
     "agreed": ["--placement=agreed", "--spare_slots=1"],
     "foreseen": ["--placement=agreed", "--spare_slots=1"],
     "lina": ["--placement=central", "--spare_slots=4"],
-    "eplb": ["--placement=static+spare", "--rebalance_steps=6", "--replica_slots=1"],
-    "slow loop": ["--placement=static+spare", "--rebalance_steps=6", "--replica_slots=1"],
 }
 
 
@@ -66,7 +64,7 @@ class ClusterServer(Switchyard):
         moves = "--placement=static" not in MODES[mode]
         # The server prices copies by the same rate.
         copies = [f"--expert_copy_bytes_per_second={COPY_RATE * NARROW_BYTES / EXPERT_BYTES / slower:.0f}"] if moves else []
-        self._command = [*cluster.inside(0), f"{args.bin}/{'eplb_server' if mode == 'eplb' else 'switchyard-server'}", f"--model={model}", f"--host={address}", "--insecure",
+        self._command = [*cluster.inside(0), f"{args.bin}/switchyard-server", f"--model={model}", f"--host={address}", "--insecure",
                          f"--port={port}", "--metrics_port=0", "--local_workers=0", f"--workers={args.workers}",
                          f"--join_token_file={token}", f"--kv_cache_bytes={64 * MIB}", *copies, *MODES[mode]]
         self._worker = [f"{args.bin}/switchyard-worker", f"--server={address}:{port}", f"--model={model}", f"--join_token_file={token}",
@@ -221,8 +219,7 @@ def main():
         rows.append([f"{name}, static over it, all", *(f"{over_all(seconds, 'static', mode):.3f}" for mode in modes)])
         rows.append([f"{name}, static over it, median", *(f"{over(seconds, 'static', mode):.3f}" for mode in modes)])
     report.table(rows)
-    figures = {**{f"auto_over_eplb_{name}": over_all(results[name], "eplb", "auto") for name in ("mixed", "skewed") if "eplb" in modes},
-               "auto_over_static_prefill": over_all(results["mixed"], "static", "auto"),
+    figures = {"auto_over_static_prefill": over_all(results["mixed"], "static", "auto"),
                "auto_over_static_skewed": over_all(results["skewed"], "static", "auto"),
                "auto_worst": min(over_all(seconds, "static", "auto") for seconds in results.values())}
     report.finish("serve_placement", figures, {"targets": TARGETS, "workers": args.workers, "batches": len(batches), "load": load})

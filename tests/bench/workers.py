@@ -2,9 +2,8 @@
 1 and 16 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
 A sequence lives on one rank, which gives half of a long prompt's rows to the other (all but their attention).  Two
 prompts at once, one for each rank, are measured, too.
-two_workers_* are the rates of two workers with a part of the experts each over those of one; sharing_* those of two that
-compute from one file of experts (--share_experts=auto) over those of two with a part each.  host_memory is the memory of two workers that share over that of
-one, with the same KV cache in all, here and for the demo model.
+two_workers_* are the rates of two workers over those of one.  host_memory is the memory of two workers over that of one,
+with the same KV cache in all, here and for the demo model.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
 Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
@@ -23,7 +22,6 @@ from switchyard_engine import Switchyard
 PROMPT, BATCH, DECODE_TOKENS = 128, 16, 16
 TARGET, MEMORY_TARGET = 0.75, 1.1
 KV_CACHE_BYTES = 512 << 20  # of all workers of a server
-SHARED, OWN_PARTS = "--share_experts=auto", "--share_experts=never"
 EXCHANGED = "switchyard_moe_tokens_exchanged_total"
 # HF computes the routers' inputs with other roundings: where two experts are nearly even it may pick the other one.
 ROWS_TOLERANCE = 0.01
@@ -94,16 +92,16 @@ def measure(engines, rounds, rate):
     return out[1:]  # the first warms up
 
 
-def start(args, model, name, workers, *flags):
-    return Switchyard(args.bin, model, f"{args.cache}/{name}.log", workers=workers, threads=2 // workers, flags=flags,
+def start(args, model, name, workers):
+    return Switchyard(args.bin, model, f"{args.cache}/{name}.log", workers=workers, threads=2 // workers,
                       kv_cache_bytes=KV_CACHE_BYTES // workers)
 
 
 def demo_memory(args):
-    """The memory of two workers that share over one worker's, of the demo model."""
+    """The memory of two workers over one worker's, of the demo model."""
     demo, used = report.ROOT / "deploy/demo-model", []
     for workers in (1, 2):
-        with start(args, demo, f"demo-{workers}", workers, SHARED) as engine:
+        with start(args, demo, f"demo-{workers}", workers) as engine:
             engine.generate([[3 + (7 * i + seed) % 4000 for i in range(PROMPT)] for seed in range(BATCH)], DECODE_TOKENS)
             used.append(engine.worker_memory())
     report.log(f"demo model: one worker {used[0] >> 20} MiB, two {used[1] >> 20} MiB")
@@ -117,12 +115,11 @@ def main():
     checkpoint = shape.ensure_hf(args.cache, report.log)
     prompts = [random_ids(PROMPT, seed) for seed in range(BATCH)]
     memory = {"host_memory_demo": demo_memory(args)}
-    with start(args, checkpoint, "one-worker", 1) as one, start(args, checkpoint, "two-workers", 2, SHARED) as two, \
-            start(args, checkpoint, "own-parts", 2, OWN_PARTS) as parts:
+    with start(args, checkpoint, "one-worker", 1) as one, start(args, checkpoint, "two-workers", 2) as two:
         check_tokens(one, two)
-        rows, worst = check_rows(one, parts, checkpoint)
+        rows, worst = check_rows(one, two, checkpoint)
         load = [report.load_average()]
-        engines = [one, two, parts]
+        engines = [one, two]
         results = {
             "prefill": measure(engines, prefill_rounds, lambda engine, i: engine.prefill_rate(random_ids(512, 2000 + i))),
             "prefill_2x512": measure(
@@ -132,16 +129,14 @@ def main():
             "b16": measure(engines, decode_rounds, lambda engine, i: engine.decode_rate(prompts, DECODE_TOKENS)),
         }
         load.append(report.load_average())
-        used = {name: engine.worker_memory() for name, engine in (("one", one), ("shared", two), ("parts", parts))}
-        memory["host_memory"] = used["shared"] / used["one"]
+        used = {name: engine.worker_memory() for name, engine in (("one", one), ("two", two))}
+        memory["host_memory"] = used["two"] / used["one"]
     figures = {}
     for key, pairs in results.items():
-        figures[f"two_workers_{key}"] = statistics.median(rates[parts] / rates[one] for rates in pairs)
-        figures[f"sharing_{key}"] = statistics.median(rates[two] / rates[parts] for rates in pairs)
-    report.table([["tokens/s", "one worker, 2 threads", "two that share, 1 thread each", "two with own parts", "own parts / one",
-                   "sharing / own parts"]] +
+        figures[f"two_workers_{key}"] = statistics.median(rates[two] / rates[one] for rates in pairs)
+    report.table([["tokens/s", "one worker, 2 threads", "two workers, 1 thread each", "ratio"]] +
                  [[key, *(statistics.median(rates[engine] for rates in pairs) for engine in engines),
-                   figures[f"two_workers_{key}"], figures[f"sharing_{key}"]] for key, pairs in results.items()])
+                   figures[f"two_workers_{key}"]] for key, pairs in results.items()])
     print("memory of the workers: " + ", ".join(f"{name} {size >> 20} MiB" for name, size in used.items()))
     for key in ("two_workers_prefill", "two_workers_b16"):
         if figures[key] < TARGET:

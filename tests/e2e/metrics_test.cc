@@ -26,7 +26,6 @@ constexpr char kRows[] = "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384";
 constexpr char kTokens[] = "1 2 5 10 20 50 100 200 500 1000";  // up to the demo model's context, 1024
 // Ours.
 constexpr char kStep[] = "0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10";
-constexpr char kPlacement[] = "1e-05 2e-05 5e-05 0.0001 0.0002 0.0005 0.001 0.002 0.005 0.01 0.1";
 constexpr char kWorkerStep[] = "0.0002 0.0005 0.001 0.002 0.005 0.01 0.02 0.05 0.1 0.2 0.5 1 2 5 10";
 constexpr char kRatio[] = "0.1 0.2 0.3 0.4 0.5 0.6 0.7 0.8 0.9 0.95 1";
 
@@ -61,13 +60,8 @@ const Families& ServerFamilies() {
       {"switchyard_iteration_tokens", {"histogram", kOurs, kRows}},
       // mixture of experts
       {"switchyard_moe_balancedness_ratio", {"histogram", "engine,model_name,phase", kRatio}},
-      {"switchyard_placement_plans_total", {"counter", "engine,model_name,outcome", ""}},
-      {"switchyard_moved_experts_total", {"counter", kOurs, ""}},
-      {"switchyard_moved_expert_bytes_total", {"counter", kOurs, ""}},
-      {"switchyard_placement_epoch", {"gauge", kOurs, ""}},
       {"switchyard_placement_gained_seconds", {"gauge", kOurs, ""}},
       {"switchyard_deciding_steps_total", {"counter", kOurs, ""}},
-      {"switchyard_placement_seconds", {"histogram", kOurs, kPlacement}},
       {"switchyard_rows_lent_total", {"counter", kOurs, ""}},
       {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},
       {"switchyard_train_slices_total", {"counter", kOurs, ""}},
@@ -104,7 +98,6 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_step_seconds", {"histogram", "", kWorkerStep}},
       {"switchyard_worker_attention_seconds", {"histogram", "", kWorkerStep}},
       {"switchyard_worker_head_seconds", {"histogram", "", kWorkerStep}},
-      {"switchyard_worker_placement_commit_seconds", {"histogram", "", kWorkerStep}},
       {"switchyard_worker_moe_expert_seconds", {"histogram", "", kWorkerStep}},
       {"switchyard_worker_moe_exchange_seconds", {"histogram", "", kWorkerStep}},
       {"switchyard_worker_rows_total", {"counter", "", ""}},
@@ -136,14 +129,11 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_placement_fill_copies_total", {"counter", "", ""}},
       {"switchyard_worker_placement_demand_copies_total", {"counter", "", ""}},
       {"switchyard_worker_placement_prefetch_copies_total", {"counter", "", ""}},
-      {"switchyard_worker_placement_stage_copies_total", {"counter", "", ""}},
-      {"switchyard_worker_placement_mend_copies_total", {"counter", "", ""}},
       {"switchyard_worker_placement_copied_bytes_total", {"counter", "", ""}},
       {"switchyard_worker_placement_failed_copies_total", {"counter", "", ""}},
       {"switchyard_worker_placement_late_copies_total", {"counter", "", ""}},
       {"switchyard_worker_placement_wait_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_forecast_seconds_total", {"counter", "", ""}},
-      {"switchyard_worker_shared_weight_bytes", {"gauge", "", ""}},
       {"switchyard_worker_weight_bytes", {"gauge", "", ""}},
       {"switchyard_worker_device_bytes", {"gauge", "", ""}},
       {"switchyard_worker_kv_blocks", {"gauge", "", ""}},

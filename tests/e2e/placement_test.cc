@@ -130,8 +130,9 @@ TEST_F(PlacementTest, SaysWhatCannotBe) {
                         "another expert"));
   EXPECT_THAT(
       Refusal({agreed, "--spare_slots=9", "--local_workers=2"}),
-      HasSubstr("--spare_slots=9 and --replica_slots=0 are 9 experts more of each layer on a worker, but one of 2 "
-                "workers has 8 of the 16 by itself: 8 others at most"));
+      HasSubstr(
+          "--spare_slots=9: a worker would have so many experts of each layer beside its own, but one of 2 workers "
+          "has 8 of the 16 by itself: 8 others at most"));
   EXPECT_THAT(Refusal({"--placement=ideal", spare}), HasSubstr("is for benchmarks"));
   EXPECT_THAT(Refusal({"--placement=oracle", spare}), HasSubstr("is for benchmarks"));
 }

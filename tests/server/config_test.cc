@@ -269,16 +269,15 @@ TEST_F(ConfigTest, PlacementAutoHasASpareSlot) {
   config_.placement = {.mode = placement::PlacementMode::kAuto};
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   EXPECT_EQ(config_.placement.spare_slots, 1);
-  config_.placement = {.mode = placement::PlacementMode::kAuto, .replica_slots = 1, .rebalance_steps = 9};
-  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
-  EXPECT_EQ(config_.placement.spare_slots, 0);
   config_.placement = {.mode = placement::PlacementMode::kAuto, .spare_slots = -1};
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("--spare_slots=-1: must be within [0, 64]"));
 }
 
 TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {
+  config_.experts.file_dir = "/elsewhere";
   config_.experts.copy_bytes_per_second = 1e9;
   EXPECT_EQ(std::string(config_.Finish().message()),
+            "--expert_file_dir=/elsewhere: is for --expert_memory, or for a --placement other than static\n"
             "--expert_copy_bytes_per_second=1e+09: is for --expert_memory, or for a --placement other than static");
   config_.experts.budget = "50%";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();

@@ -183,10 +183,7 @@ int Main(const WorkerFlags& flags, const FlagSet& table) {
     link.Stop();
   }).detach();
   absl::Status status = link.Run();
-  if (worker != nullptr) {
-    status.Update(worker->SaveProfile());
-    worker->RemoveUnusedFile();
-  }
+  if (worker != nullptr) status.Update(worker->SaveProfile());
   // Everything is closed.  Only destructors are left, and that of the metrics' page would wait for seconds.
   std::_Exit(status.ok() ? 0 : Complain(flags, status.message()));
 }

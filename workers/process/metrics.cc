@@ -27,8 +27,6 @@ constexpr Row<prometheus::Histogram> kHistograms[] = {
     {"switchyard_worker_moe_expert_seconds", "Experts of a step, all layers.", &M::expert_seconds},
     {"switchyard_worker_moe_exchange_seconds", "Exchanges of a step, waiting included.", &M::exchange_seconds},
     {"switchyard_worker_head_seconds", "lm_head and sampling of a step.", &M::head_seconds},
-    {"switchyard_worker_placement_commit_seconds", "How long a step waited for the placement that it put in use.",
-     &M::placement_commit_seconds},
     {"switchyard_worker_train_step_seconds", "One training step on rank 0.", &M::train_step_seconds},
     {"switchyard_worker_train_checkpoint_seconds", "From a checkpoint's copy in memory until it counts.",
      &M::train_checkpoint_seconds},
@@ -87,10 +85,6 @@ constexpr Row<prometheus::Counter> kCounters[] = {
      &M::placement_demand_copies},
     {"switchyard_worker_placement_prefetch_copies_total", "Experts copied by an estimate of a coming layer.",
      &M::placement_prefetch_copies},
-    {"switchyard_worker_placement_stage_copies_total", "Experts copied for the background balancer.",
-     &M::placement_stage_copies},
-    {"switchyard_worker_placement_mend_copies_total", "Experts copied anew, as what was in their slot was damaged.",
-     &M::placement_mend_copies},
     {"switchyard_worker_placement_copied_bytes_total", "Bytes of experts that a placement copied.",
      &M::placement_copied_bytes},
     {"switchyard_worker_placement_failed_copies_total", "Copies that failed, or brought other bytes than the source's.",
@@ -129,8 +123,6 @@ constexpr Row<prometheus::Counter> kCounters[] = {
 };
 constexpr Row<prometheus::Gauge> kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
-    {"switchyard_worker_shared_weight_bytes",
-     "Of those, bytes of experts that the machine's workers of this model have together.", &M::shared_weight_bytes},
     {"switchyard_worker_kv_blocks", "Blocks of the KV cache.", &M::kv_blocks},
     {"switchyard_worker_device_bytes", "Bytes of a device's memory that this worker holds; 0 on the CPU.",
      &M::device_bytes},
@@ -276,8 +268,7 @@ void WorkerMetrics::ObservePlacement(const moe::ExpertHostCounters& now, moe::Ex
     fell |= now.copies[reason] < reported->copies[reason];
   if (fell) *reported = {};  // other slots, which have counted anew
   prometheus::Counter* const copies[moe::kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
-                                                             placement_prefetch_copies, placement_stage_copies,
-                                                             placement_mend_copies};
+                                                             placement_prefetch_copies};
   for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason) {
     Add(copies[reason], reported->copies[reason], now.copies[reason]);
   }

@@ -62,13 +62,11 @@ class WorkerMetrics {
   prometheus::Histogram* expert_seconds = nullptr;
   prometheus::Histogram* exchange_seconds = nullptr;
   prometheus::Histogram* head_seconds = nullptr;
-  prometheus::Histogram* placement_commit_seconds = nullptr;
   prometheus::Counter* rows = nullptr;
   prometheus::Counter* expert_rows = nullptr;
   prometheus::Counter* rows_sent = nullptr;
   prometheus::Counter* rows_received = nullptr;
   prometheus::Gauge* weight_bytes = nullptr;
-  prometheus::Gauge* shared_weight_bytes = nullptr;
   prometheus::Gauge* kv_blocks = nullptr;
   prometheus::Gauge* rank = nullptr;
   prometheus::Gauge* group_epoch = nullptr;
@@ -98,8 +96,6 @@ class WorkerMetrics {
   prometheus::Counter* placement_fill_copies = nullptr;
   prometheus::Counter* placement_demand_copies = nullptr;
   prometheus::Counter* placement_prefetch_copies = nullptr;
-  prometheus::Counter* placement_stage_copies = nullptr;
-  prometheus::Counter* placement_mend_copies = nullptr;
   prometheus::Counter* placement_copied_bytes = nullptr;
   prometheus::Counter* placement_failed_copies = nullptr;
   prometheus::Counter* placement_late_copies = nullptr;

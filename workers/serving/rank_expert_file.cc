@@ -43,43 +43,6 @@ absl::StatusOr<std::string> DirOf(const RankExpertFileInput& input) {
       "--expert_file_dir: name a directory on a disk, as there is neither HOME nor XDG_CACHE_HOME here");
 }
 
-// "0-3 6-7"
-std::string RangesOf(const std::vector<int32_t>& rising) {
-  std::string text;
-  for (size_t i = 0; i < rising.size(); ++i) {
-    const size_t first = i;
-    while (i + 1 < rising.size() && rising[i + 1] == rising[i] + 1) ++i;
-    absl::StrAppend(&text, text.empty() ? "" : " ", rising[first], "-", rising[i]);
-  }
-  return text;
-}
-
-std::vector<int32_t> ExpertsOf(const RankExpertFileInput& input) {
-  if (!input.experts.empty()) return input.experts;
-  std::vector<int32_t> all(static_cast<size_t>(input.config->num_experts));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-absl::StatusOr<moe::ExpertFileOptions> FileOptions(const RankExpertFileInput& input) {
-  const model::ModelConfig& config = *input.config;
-  RETURN_IF_ERROR(model::CheckStorable(config));
-  moe::ExpertFileOptions options;
-  ASSIGN_OR_RETURN(options.dir, DirOf(input));
-  options.weights = input.weights;
-  if (const std::vector<int32_t> experts = ExpertsOf(input); static_cast<int64_t>(experts.size()) < config.num_experts)
-    absl::StrAppend(&options.weights, " experts ", RangesOf(experts));
-  options.expert = PackedExpertOf(config, input.dtype, input.device.kind);
-  options.device = input.device.kind;
-  options.num_layers = static_cast<int>(config.num_moe_layers());
-  options.num_experts = static_cast<int>(ExpertsOf(input).size());
-  options.available_bytes = input.available_bytes;
-  options.on_disk = input.staging_bytes > 0 && input.device.is_cpu() && !IsInMemory(options.dir);
-  options.piece_bytes = PieceBytes(options.expert, options.on_disk);
-  if (options.on_disk) options.staging_bytes = input.staging_bytes;
-  return options;
-}
-
 }  // namespace
 
 moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, DeviceKind device) {
@@ -134,27 +97,30 @@ absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::P
   return static_cast<double>(bytes) / std::max(1e-6, absl::ToDoubleSeconds(absl::Now() - begun));
 }
 
-absl::StatusOr<moe::ExpertFile::Found> FindRankExpertFile(const RankExpertFileInput& input) {
-  ASSIGN_OR_RETURN(const moe::ExpertFileOptions options, FileOptions(input));
-  return moe::ExpertFile::Find(options);
-}
-
 absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
                                                                     moe::ExpertFile::Progress progress) {
   const model::ModelConfig& config = *input.config;
-  ASSIGN_OR_RETURN(const moe::ExpertFileOptions options, FileOptions(input));
-  const std::vector<int32_t> experts = ExpertsOf(input);
+  RETURN_IF_ERROR(model::CheckStorable(config));
+  moe::ExpertFileOptions options;
+  ASSIGN_OR_RETURN(options.dir, DirOf(input));
+  options.weights = input.weights;
+  options.expert = PackedExpertOf(config, input.dtype, input.device.kind);
+  options.device = input.device.kind;
+  options.num_layers = static_cast<int>(config.num_moe_layers());
+  options.num_experts = static_cast<int>(config.num_experts);
+  options.available_bytes = input.available_bytes;
+  options.on_disk = input.staging_bytes > 0 && input.device.is_cpu() && !IsInMemory(options.dir);
+  options.piece_bytes = PieceBytes(options.expert, options.on_disk);
+  if (options.on_disk) options.staging_bytes = input.staging_bytes;
   const auto fill = [&](moe::ExpertFile::Places* places) {
     model::LoadOptions load;
     load.dtype = input.dtype;
     load.device = input.device;
-    load.residents = experts;
+    load.residents.resize(static_cast<size_t>(config.num_experts));
+    std::iota(load.residents.begin(), load.residents.end(), 0);
     load.num_threads = input.num_threads;
     load.progress = [&](int64_t done, int64_t) { return places->Report(done); };
-    const auto place = [&](int layer, int32_t expert) {
-      const auto at = std::lower_bound(experts.begin(), experts.end(), expert) - experts.begin();
-      return places->At(layer, static_cast<int>(at));
-    };
+    const auto place = [&](int layer, int32_t expert) { return places->At(layer, expert); };
     if (input.checkpoint == nullptr) return model::MakeDummyExperts(config, std::move(load), place);
     return model::LoadExperts(*input.checkpoint, config, std::move(load), place);
   };

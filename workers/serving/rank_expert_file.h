@@ -1,11 +1,10 @@
-// The machine's file of experts (workers/moe/experts/expert_file.h), as a worker opens it: for an expert budget, for a
-// placement that changes, and for workers that compute from it in place.
+// The machine's file of all experts (workers/moe/experts/expert_file.h), as a worker opens it: for an expert budget,
+// and for a placement that changes.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
@@ -25,8 +24,6 @@ struct RankExpertFileInput {
   std::string weights;                                 // what reports them from others
   DType dtype = DType::kBf16;
   int num_threads = 1;
-  // Of each layer, rising, that the file has, in this order; empty: all of them.
-  std::vector<int32_t> experts = {};
   std::string dir = {};           // empty: in memory, or the user's cache for a file that may be larger than that
   int64_t available_bytes = 0;    // of memory, if the file has to be built there
   Device device = Device::Cpu();  // where the experts compute
@@ -43,9 +40,6 @@ moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, 
 // Errors: InvalidArgument (a directory that cannot be used), the file's, the loader's.
 absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
                                                                     moe::ExpertFile::Progress progress);
-
-// What OpenRankExpertFile would find.  Errors: InvalidArgument, Unimplemented as it.
-absl::StatusOr<moe::ExpertFile::Found> FindRankExpertFile(const RankExpertFileInput& input);
 
 // Makes the copier from the file, which must stay, into slots on the input's device.  On a device it pins the file,
 // where it can.  Errors: the device's, DirectReader's.

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "scheduler/placement/background/group_placement.h"
 #include "scheduler/placement/placement_settings.h"
+#include "workers/moe/experts/summed_copier.h"
 #include "workers/moe/experts/timed_copier.h"
 #include "workers/moe/placement/per_step_balancer.h"
 #include "workers/moe/placement/replicated_experts.h"
@@ -27,8 +27,7 @@ struct RankPlacementInput {
   double copy_bytes_per_second = 0;  // > 0: an emulated link
 };
 
-// Slots of a rank's store: residents, replicas of the background balancer and what arrives for it, spare slots of the
-// per-step balancer.
+// Slots of a rank's store: residents, and spare slots.
 int PlacedSlots(const RankPlacementInput& input);
 
 class RankPlacement {
@@ -39,16 +38,15 @@ class RankPlacement {
   static absl::StatusOr<std::unique_ptr<RankPlacement>> Open(const RankPlacementInput& input,
                                                              moe::ExpertFile::Progress progress);
 
-  // A group begins with this placement: makes its load balancer and fills the slots.  Blocks.
-  // Errors: InvalidArgument (not this model's shape; a mode that cannot serve), ExpertHost::Fill's.
-  absl::Status Begin(const placement::GroupPlacement& placement, moe::ExpertHost::Progress progress);
+  // A group begins: makes its load balancer and fills the slots.  Blocks.
+  // Errors: InvalidArgument (a mode that cannot serve), ExpertHost::Fill's.
+  absl::Status Begin(moe::ExpertHost::Progress progress);
   void End() { balancer_.reset(); }
   // Null outside of a group.
   moe::PerStepBalancer* balancer() { return balancer_.get(); }
-  // Checked against the model; then PerStepBalancer::Prepare.
-  // REQUIRES: balancer() is not null.
-  absl::Status Prepare(placement::Migration migration);
 
+  // Whether bytes that were copied were not the file's as it was made: it has to be discarded.
+  bool found_damage() const { return summed_->found_damage(); }
   // How fast experts are copied here.
   const moe::TimedCopier& copier() const { return *copier_; }
   // A layout with as many slots a rank as any layer ever has.
@@ -63,15 +61,15 @@ class RankPlacement {
 
  private:
   explicit RankPlacement(const RankPlacementInput& input);
-  placement::PlacementBounds Bounds() const;
 
   const placement::PlacementSettings settings_;
   const int rank_, world_;
   const int num_layers_, num_experts_, top_k_;
 
   std::unique_ptr<moe::ExpertFile> file_;
-  std::unique_ptr<moe::ReplicatedExperts> slots_;   // copies from the file
-  const moe::TimedCopier* copier_ = nullptr;        // of these copies
+  std::unique_ptr<moe::ReplicatedExperts> slots_;  // copies from the file
+  const moe::TimedCopier* copier_ = nullptr;       // of these copies, as the next
+  const moe::SummedCopier* summed_ = nullptr;
   std::unique_ptr<moe::PerStepBalancer> balancer_;  // borrows slots_
 };
 

@@ -58,14 +58,7 @@ Worker::Worker(WorkerOptions options, model::ModelConfig config, std::optional<c
       pool_(options_.threads),
       expert_budget_(options_.experts) {}
 
-Worker::~Worker() {
-  Leave();
-  RemoveUnusedFile();
-}
-
-void Worker::RemoveUnusedFile() {
-  if (host_experts_ != nullptr) host_experts_->file().RemoveIfUnused();
-}
+Worker::~Worker() { Leave(); }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   // Checked before any of the checkpoint's files is believed.
@@ -156,21 +149,14 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   const auto report = [&](fleet::LoadPhase phase, int64_t done, int64_t total) {
     return progress == nullptr || progress({assignment.epoch, phase, done, total});
   };
-  bool loaded = HasLoaded(assignment, settings);
+  const bool loaded = HasLoaded(assignment, settings);
   if (!loaded) RETURN_IF_ERROR(Unload());
-  RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return FindHosts(assignment, settings, store); }));
-  if (loaded && (hosts_.groups.host_of != loaded_hosts_ || hosts_.shares != loaded_shared_)) {
-    RETURN_IF_ERROR(Unload());
-    loaded = false;
-  }
-  if (loaded) hosts_.file.lock = UniqueFd();  // it is open
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return AgreeOnBudget(assignment, settings, store); }));
   if (!loaded) RETURN_IF_ERROR(Load(assignment, settings, report));
   RETURN_IF_ERROR(MakeRunner(assignment, settings));
   if (placement_ != nullptr) {
-    RETURN_IF_ERROR(placement_->Begin(assignment.placement, [&](int64_t done, int64_t total) {
-      return report(fleet::LoadPhase::kExperts, done, total);
-    }));
+    RETURN_IF_ERROR(placement_->Begin(
+        [&](int64_t done, int64_t total) { return report(fleet::LoadPhase::kExperts, done, total); }));
   }
   // The others may load for long yet.  Whoever sees their progress, the server, ends this wait (Abort).
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] {
@@ -178,43 +164,15 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   }));
   ASSIGN_OR_RETURN(comm::Communicator* const comm,
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
-  RETURN_IF_ERROR(
-      runner_->SetGroup(comm, &layout_, {.balancer = balancer_of_layers(), .load_predictor = load_predictor_.get()}));
+  RETURN_IF_ERROR(runner_->SetGroup(
+      comm, &layout_,
+      {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(), .load_predictor = load_predictor_.get()}));
   return CaptureGraphs(absl::Milliseconds(assignment.form_deadline_ms), report);
 }
 
 absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {
   if (!group_.stands()) return absl::FailedPreconditionError("no group");
   return runner_->Start(head, part, absl::Now() + limit);
-}
-
-absl::StatusOr<moe::PerStepBalancer*> Worker::Balancer() {
-  if (placement_ != nullptr && placement_->balancer() != nullptr) return placement_->balancer();
-  return absl::FailedPreconditionError(placement_ == nullptr
-                                           ? "placement migration: under --placement=static experts stay"
-                                           : "placement migration: this worker is in no group");
-}
-
-absl::Status Worker::PreparePlacement(placement::Migration migration) {
-  RETURN_IF_ERROR(Balancer().status());
-  return placement_->Prepare(std::move(migration));
-}
-
-absl::StatusOr<bool> Worker::PlacementReady() {
-  ASSIGN_OR_RETURN(moe::PerStepBalancer* const balancer, Balancer());
-  return balancer->Ready();
-}
-
-void Worker::DropPlacement(int64_t epoch) {
-  const absl::StatusOr<moe::PerStepBalancer*> balancer = Balancer();
-  if (!balancer.ok()) return;
-  if (const absl::Status status = (*balancer)->Drop(epoch); !status.ok())
-    LogWarn("placement migration: ", status.message());
-}
-
-absl::Status Worker::ReleasePlacement(int64_t epoch) {
-  ASSIGN_OR_RETURN(moe::PerStepBalancer* const balancer, Balancer());
-  return balancer->Release(epoch);
 }
 
 absl::StatusOr<batching::RankResult> Worker::Finish() { return runner_->Finish(); }

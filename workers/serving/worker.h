@@ -34,9 +34,7 @@
 #include "workers/model/weights/loader.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/serving/device_setup.h"
-#include "workers/serving/host_experts.h"
 #include "workers/serving/memory_budget.h"
-#include "workers/serving/placement_host.h"
 #include "workers/serving/rank_experts.h"
 #include "workers/serving/rank_load_predictor.h"
 #include "workers/serving/rank_placement.h"
@@ -62,14 +60,14 @@ struct WorkerOptions {
   std::function<MachineMemory()> memory = [] { return ReadMachineMemory(); };
 };
 
-class Worker final : public PlacementHost {
+class Worker final {
  public:
   // Called several times a second while weights load and experts are copied, and for each graph; false stops.
   using Progress = absl::AnyInvocable<bool(const fleet::LoadProgress& progress)>;
 
   // Reads config and headers.  Errors are the model's (InvalidArgument, NotFound, Unimplemented …) or the options'.
   static absl::StatusOr<std::unique_ptr<Worker>> Open(WorkerOptions options);
-  ~Worker() override;
+  ~Worker();
 
   const model::ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
@@ -91,8 +89,6 @@ class Worker final : public PlacementHost {
                     const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress);
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
-  // Of those, the experts that the machine's workers have together.
-  int64_t shared_weight_bytes() const { return host_experts_ == nullptr ? 0 : host_experts_->file().bytes(); }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
   // Counts of an expert budget's copies since the assignment was taken; none without one.
   moe::ExpertOffloadCounters expert_counters() const;
@@ -122,13 +118,6 @@ class Worker final : public PlacementHost {
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
-  // Before the process ends without a destructor: removes its file of experts in memory, if nobody else uses it.
-  void RemoveUnusedFile();
-  // Migrations of experts' placement.  FailedPrecondition: --placement=static, where experts stay where they are.
-  absl::Status PreparePlacement(placement::Migration migration) override;
-  absl::StatusOr<bool> PlacementReady() override;
-  void DropPlacement(int64_t epoch) override;
-  absl::Status ReleasePlacement(int64_t epoch) override;
   // Counts of the copies that a placement asked for; none under --placement=static.
   moe::ExpertHostCounters placement_counters() const {
     return placement_ == nullptr ? moe::ExpertHostCounters() : placement_->counters();
@@ -151,8 +140,6 @@ class Worker final : public PlacementHost {
   using Report = absl::FunctionRef<bool(fleet::LoadPhase phase, int64_t done, int64_t total)>;
   absl::StatusOr<model::ModelWeights> MakeWeights(const fleet::RankAssignment& assignment,
                                                   const fleet::EngineSettings& settings, Report report);
-  // Opens the host's experts.  available: bytes of the memory that this rank may take, its claim among them.
-  absl::Status OpenHostExperts(int rank, int64_t available, moe::ExpertFile::Progress progress);
   // Whether what this assignment holds is loaded.
   bool HasLoaded(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) const;
   absl::Status Unload();
@@ -163,9 +150,6 @@ class Worker final : public PlacementHost {
   // The memory that the assignment needs on the device.
   absl::StatusOr<model::MemoryNeed> NeedOf(const fleet::RankAssignment& assignment,
                                            const fleet::EngineSettings& settings) const;
-  // hosts_, with the group's other ranks.
-  absl::Status FindHosts(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
-                         comm::RendezvousStore* store);
   // budget_, with the ranks that share this host's memory.
   absl::Status AgreeOnBudget(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
                              comm::RendezvousStore* store);
@@ -177,13 +161,6 @@ class Worker final : public PlacementHost {
   // The shares that an expert budget's slots begin with: by what was learned in a group before, else by --profile;
   // empty: nothing is known.
   absl::StatusOr<std::vector<int64_t>> KnownPopularity() const;
-  // The group's.  FailedPrecondition: --placement=static, or no group.
-  absl::StatusOr<moe::PerStepBalancer*> Balancer();
-  // What decides where layers' rows go; null: the layout.
-  moe::LayerBalancer* balancer_of_layers() {
-    if (placement_ != nullptr) return placement_->balancer();
-    return host_balancer_.get();
-  }
   absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const fleet::RankAssignment& assignment,
                                                                 const std::string& address,
                                                                 comm::RendezvousStore* store);
@@ -211,16 +188,10 @@ class Worker final : public PlacementHost {
   MemoryBudget budget_;            // of the host's memory, since the assignment was taken
   // The options', with what an automatic one came to since the assignment was taken.
   offload::ExpertBudgetOptions expert_budget_;
-  HostAgreement hosts_;  // of the group
-  // What the loaded weights are of.
-  std::vector<int32_t> loaded_hosts_;
-  bool loaded_shared_ = false;
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
   fleet::EngineSettings loaded_settings_;
-  std::unique_ptr<HostExperts> host_experts_;         // null where they are this worker's own; the model borrows them
-  std::unique_ptr<moe::HostBalancer> host_balancer_;  // null where no host of the group shares; the runner borrows it
-  std::unique_ptr<RankExperts> experts_;              // null without a budget; the model borrows it
+  std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
   std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
   std::unique_ptr<model::Model> model_;
   std::optional<moe::Learned> learned_;                    // by the load predictor before, until there is another

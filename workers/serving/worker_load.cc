@@ -70,7 +70,6 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
   if (config_.num_experts > 0) {
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
-    if (hosts_.shares) need.experts_per_layer = 0;  // claimed beside these
   }
   if (settings.placement.mode != placement::PlacementMode::kStatic) {
     need.expert_slots = PlacedSlots(PlacementInput(assignment, settings));
@@ -79,33 +78,6 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
                      ExpertSlots(expert_budget_, config_, dtype_, options_.device.kind, need.experts_per_layer));
   }
   return need;
-}
-
-absl::Status Worker::FindHosts(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
-                               comm::RendezvousStore* store) {
-  hosts_ = {};
-  if (!options_.device.is_cpu() || settings.placement.mode != placement::PlacementMode::kStatic)
-    return absl::OkStatus();
-  RankExpertFileInput file = ExpertFileInput(0);
-  const std::string dir = file.dir.empty() ? "/dev/shm" : file.dir;
-  std::string identity;
-  if (options_.experts.may_share() && config_.num_moe_layers() > 0 && model::CheckStorable(config_).ok())
-    identity = HostIdentity(file, options_.memory().pools);
-  const auto find = [&](const std::vector<int32_t>& experts) {
-    file.experts = experts;
-    absl::StatusOr<moe::ExpertFile::Found> found = FindRankExpertFile(file);
-    return found.ok() ? *std::move(found) : moe::ExpertFile::Found();
-  };
-  const absl::Time deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
-  ASSIGN_OR_RETURN(hosts_, AgreeOnHosts(assignment.rank, assignment.world, static_cast<int>(config_.num_experts),
-                                        identity, find, store, deadline));
-  // What a worker left that was killed is not to count as taken.
-  if (!identity.empty()) moe::RemoveUnusedExpertFiles(dir, hosts_.shares ? hosts_.file.path : "", INT64_MAX);
-  if (hosts_.lack_room > 0) {
-    LogInfo("experts: ", hosts_.lack_room, " workers here could share a file, for which ", dir,
-            " has no room; each has its part (--expert_file_dir names another directory)");
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
@@ -126,8 +98,7 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
     if (runner_ != nullptr) claim.to_come = claim.cache_bytes - runner_->resident_cache_bytes();
   } else {
     ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
-    claim.to_come = static_cast<int64_t>(
-        std::min<absl::int128>(model::MemoryBytes(config_, need) + hosts_.claimed_bytes, INT64_MAX));
+    claim.to_come = static_cast<int64_t>(std::min<absl::int128>(model::MemoryBytes(config_, need), INT64_MAX));
   }
   const bool chooses = !loaded && expert_budget_.automatic() && config_.num_experts > 0;
   claim.takes_rest = chooses;
@@ -142,15 +113,6 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
   return absl::OkStatus();
 }
 
-absl::Status Worker::OpenHostExperts(int rank, int64_t available, moe::ExpertFile::Progress progress) {
-  // The other ranks of the host have claimed their parts.
-  RankExpertFileInput input = ExpertFileInput(available + hosts_.file.bytes - hosts_.claimed_bytes);
-  input.experts = HostExperts::ExpertsOf(rank, hosts_.groups);
-  hosts_.file.lock = UniqueFd();
-  ASSIGN_OR_RETURN(host_experts_, HostExperts::Open(input, progress));
-  return absl::OkStatus();
-}
-
 absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignment& assignment,
                                                         const fleet::EngineSettings& settings, Report report) {
   model::LoadOptions load;
@@ -159,7 +121,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   ASSIGN_OR_RETURN(weight_sums_["config.json"], SumConfig(options_.model_dir));
   expert_sums_.clear();
   load.replicated_sums = &weight_sums_;
-  layout_ = hosts_.any_shares() ? moe::LayoutOfHosts(hosts_.groups) : LayoutOf(config_, assignment.world);
+  layout_ = LayoutOf(config_, assignment.world);
   const absl::Span<const int32_t> residents = layout_.Residents(assignment.rank);
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
   const bool budget = !expert_budget_.empty() && !load.residents.empty();
@@ -167,7 +129,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
   int64_t host = budget_.own_bytes();
   if (options_.device.is_cpu()) {
-    RETURN_IF_ERROR(model::CheckMemory(config_, need, host - hosts_.claimed_bytes, budget_.ToString()));
+    RETURN_IF_ERROR(model::CheckMemory(config_, need, host, budget_.ToString()));
     // The expert file may have to be built in the same memory.
     host -= static_cast<int64_t>(model::WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
   } else {
@@ -188,19 +150,12 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
     ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, progress));
     SumExpertFile(experts_->file());
   }
-  if (hosts_.shares) RETURN_IF_ERROR(OpenHostExperts(assignment.rank, host, progress));
-  load.experts = !budget && !placed && !hosts_.shares;
+  load.experts = !budget && !placed;
   load.num_threads = options_.threads;
   load.device = options_.device;
   load.progress = progress;
-  ASSIGN_OR_RETURN(model::ModelWeights weights, checkpoint_.has_value()
-                                                    ? model::LoadWeights(*checkpoint_, config_, std::move(load))
-                                                    : model::MakeDummyWeights(config_, std::move(load)));
-  if (host_experts_ != nullptr) {
-    model::UsePackedExperts(
-        config_, dtype_, [this](int layer, int32_t expert) { return host_experts_->At(layer, expert); }, &weights);
-  }
-  return weights;
+  if (!checkpoint_.has_value()) return model::MakeDummyWeights(config_, std::move(load));
+  return model::LoadWeights(*checkpoint_, config_, std::move(load));
 }
 
 void Worker::SumExpertFile(const moe::ExpertFile& file) {
@@ -246,6 +201,7 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
 
 const moe::ExpertFile* Worker::DamagedFile() const {
   if (experts_ != nullptr && experts_->found_damage()) return &experts_->file();
+  if (placement_ != nullptr && placement_->found_damage()) return &placement_->file();
   return nullptr;
 }
 
@@ -266,8 +222,6 @@ absl::Status Worker::Unload() {
   if (const moe::ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
   experts_.reset();
   placement_.reset();
-  host_balancer_.reset();
-  host_experts_.reset();
   return absl::OkStatus();
 }
 
@@ -287,13 +241,7 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
   if (experts_ != nullptr) experts = experts_->experts();
   if (placement_ != nullptr) experts = placement_->experts();
   ASSIGN_OR_RETURN(model_, model::Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
-  if (hosts_.any_shares()) {
-    host_balancer_ =
-        std::make_unique<moe::HostBalancer>(assignment.rank, hosts_.groups, MeasureManyRows(stream(), *model_));
-  }
   loaded_settings_ = settings;
-  loaded_hosts_ = hosts_.groups.host_of;
-  loaded_shared_ = hosts_.shares;
   loaded_rank_ = assignment.rank;
   loaded_world_ = assignment.world;
   LogInfo("rank ", assignment.rank, " of ", assignment.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_),

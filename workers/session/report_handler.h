@@ -9,7 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
-#include "scheduler/placement/background/expert_report.h"
+#include "scheduler/placement/per_step/expert_report.h"
 #include "switchyard/v1/worker.pb.h"
 #include "workers/serving/worker.h"
 

@@ -20,7 +20,7 @@ bool CannotServe(const absl::Status& status) {
          absl::IsNotFound(status) || absl::IsUnimplemented(status);
 }
 
-constexpr absl::Duration kLookForCopies = absl::Milliseconds(1);
+constexpr absl::Duration kLookForProfiles = absl::Milliseconds(1);
 constexpr int64_t kReportForecasts = 16;  // steps
 constexpr absl::Duration kLongestSlice = absl::Minutes(1);
 
@@ -35,12 +35,6 @@ void Handler::Take(const v1::LinkResponse& command) {
     Join(command.join_group());
   } else if (command.has_step_plan()) {
     Execute(command.step_plan());
-  } else if (command.has_prepare_placement()) {
-    migrations_.Prepare(command.prepare_placement());
-  } else if (command.has_drop_placement()) {
-    migrations_.Drop(command.drop_placement());
-  } else if (command.has_release_placement()) {
-    Release(command.release_placement());
   } else if (command.has_send_profile()) {
     profiles_.Ask(command.send_profile());
   }
@@ -87,7 +81,6 @@ void Handler::Join(const v1::JoinGroup& message) {
   metrics_->rank->Set(assignment.rank);
   metrics_->group_epoch->Set(static_cast<double>(assignment.epoch));
   metrics_->weight_bytes->Set(static_cast<double>(worker_->weight_bytes()));
-  metrics_->shared_weight_bytes->Set(static_cast<double>(worker_->shared_weight_bytes()));
   metrics_->kv_blocks->Set(worker_->num_kv_blocks());
   metrics_->ObserveGraphs(worker_->graph_counters(), &graphs_reported_);
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
@@ -134,11 +127,6 @@ void Handler::SendOldest() {
   metrics_->ObserveExperts(worker_->expert_counters(), &experts_reported_);
   metrics_->ObserveCold(worker_->cold_counters(), &cold_reported_);
   metrics_->ObservePlacement(worker_->placement_counters(), &placement_reported_);
-  if (const moe::PerStepBalancer* const balancer = worker_->balancer();
-      balancer != nullptr && balancer->num_commits() > commits_reported_) {
-    commits_reported_ = balancer->num_commits();  // one at most since the step before
-    metrics_->placement_commit_seconds->Observe(balancer->commit_seconds());
-  }
   // Means of many steps, so not reported after each.
   if (worker_->load_predictor() != nullptr && num_steps_++ % kReportForecasts == 0)
     metrics_->ObserveForecasts(*worker_->load_predictor(), &forecasts_reported_);
@@ -155,14 +143,11 @@ void Handler::SendOldest() {
 
 void Handler::Enter(int64_t epoch) {
   epoch_ = epoch;
-  migrations_.Enter(epoch);
   profiles_.Enter(epoch, rank_);
   reports_.Enter(epoch);
-  commits_reported_ = 0;
 }
 
 void Handler::Poll() {
-  migrations_.Poll();
   profiles_.Poll();
   reports_.Poll(absl::Now());
 }
@@ -182,14 +167,9 @@ void Handler::Send(v1::ExpertReport report) {
   send_(std::move(message));
 }
 
-void Handler::Release(const v1::ReleasePlacement& message) {
-  if (const absl::Status status = migrations_.Release(message); !status.ok()) Fault(epoch_, status);
-}
-
 absl::Duration Handler::patience() const {
   if (busy()) return absl::ZeroDuration();
-  return std::min(migrations_.waiting() || profiles_.waiting() ? kLookForCopies : absl::InfiniteDuration(),
-                  reports_.patience(absl::Now()));
+  return std::min(profiles_.waiting() ? kLookForProfiles : absl::InfiniteDuration(), reports_.patience(absl::Now()));
 }
 
 void Handler::Fault(int64_t epoch, const absl::Status& status) {

@@ -14,7 +14,6 @@
 #include "workers/serving/worker.h"
 #include "workers/session/core_share.h"
 #include "workers/session/link_role.h"
-#include "workers/session/migration_handler.h"
 #include "workers/session/profile_handler.h"
 #include "workers/session/report_handler.h"
 
@@ -32,7 +31,6 @@ class Handler final : public LinkHandler {
         place_(std::move(place)),
         served_(served),
         send_(std::move(send)),
-        migrations_(worker, [this](v1::LinkRequest message) { send_(std::move(message)); }),
         profiles_([worker] { return worker->load_predictor(); },
                   [this](v1::ProfilePart part) {
                     v1::LinkRequest message;
@@ -56,7 +54,7 @@ class Handler final : public LinkHandler {
   }
 
   void Take(const v1::LinkResponse& command) override;
-  // Short while steps or copies are under way: their end is polled.
+  // Short while steps are under way or profiles are asked for: their end is polled.
   absl::Duration patience() const override;
   const absl::Status& fatal() const override { return fatal_; }
 
@@ -65,10 +63,9 @@ class Handler final : public LinkHandler {
   void Join(const v1::JoinGroup& message);
   void Execute(const v1::StepPlan& message);
   void GiveSlice(const v1::StepPlan& message);
-  void Release(const v1::ReleasePlacement& message);
   // Sends the results of the steps that are done, in order.
   void SendDone();
-  // Answers finished preparations of migrations and sends reports that are due.
+  // Sends profiles that are ready, and reports that are due.
   void Poll();
   // Whether steps are under way.
   bool busy() const { return epoch_ != 0 && worker_->num_started() > 0; }
@@ -87,7 +84,6 @@ class Handler final : public LinkHandler {
   LinkSendFn send_;
   CoreShare* share_ = nullptr;
   absl::Duration opened_reported_;  // of its gate
-  MigrationHandler migrations_;
   ProfileHandler profiles_;
   ReportHandler reports_;
   fleet::EngineSettings settings_;
@@ -98,7 +94,6 @@ class Handler final : public LinkHandler {
   moe::ColdCounters cold_reported_;
   moe::ExpertHostCounters placement_reported_;
   absl::Duration forecasts_reported_;  // of RowLoadPredictor::spent
-  int64_t commits_reported_ = 0;       // of PerStepBalancer::num_commits
   int64_t num_steps_ = 0;
   std::deque<batching::StepPlan> started_;  // heads of the steps under way
   absl::Status fatal_;

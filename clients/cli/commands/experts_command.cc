@@ -61,9 +61,9 @@ std::string ReasonName(v1::Replica::Reason reason) { return EnumName(v1::Replica
 
 // Optional parts are left out if they are empty.
 Json AnswerJson(const v1::GetExpertsResponse& answer) {
-  Json out = ToJson(answer, {"model", "num_moe_layers", "num_experts", "experts_per_token", "num_workers",
-                             "prefill_tokens", "decode_tokens", "halved_after_tokens", "placement", "placement_epoch",
-                             "layers", "why", "last_plan", "report_age_seconds"});
+  Json out =
+      ToJson(answer, {"model", "num_moe_layers", "num_experts", "experts_per_token", "num_workers", "prefill_tokens",
+                      "decode_tokens", "halved_after_tokens", "placement", "layers", "why", "report_age_seconds"});
   if (answer.why().empty()) out.erase("why");
   for (Json& layer : out["layers"]) {
     for (Json& expert : layer["experts"]) {
@@ -79,14 +79,7 @@ void PrintHead(std::ostream& out, const v1::GetExpertsResponse& answer) {
                             answer.num_workers());
   out << absl::StreamFormat("counted: %d prefilled and %d decoded tokens (halved every %d)\n", answer.prefill_tokens(),
                             answer.decode_tokens(), answer.halved_after_tokens());
-  out << absl::StreamFormat("placement: %s, epoch %d", answer.placement(), answer.placement_epoch());
-  if (answer.has_last_plan()) {
-    const v1::PlacementPlan& plan = answer.last_plan();
-    out << absl::StreamFormat("; last plan, %.0f s ago: %s, %d experts (%d bytes) moved%s%s", plan.age_seconds(),
-                              EnumName(v1::PlacementPlan::Outcome_descriptor(), plan.outcome()), plan.copies(),
-                              plan.bytes(), plan.reason().empty() ? "" : ", ", plan.reason());
-  }
-  out << "\n";
+  out << "placement: " << answer.placement() << "\n";
 }
 
 // Prints a line for each layer.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "scheduler/base/check.h"
-#include "scheduler/placement/background/matching.h"
+#include "scheduler/placement/lina/matching.h"
 #include "scheduler/placement/lina/paper_allocation.h"
 
 namespace switchyard::placement {

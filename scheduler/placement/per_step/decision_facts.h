@@ -12,7 +12,7 @@
 namespace switchyard::placement {
 
 struct DecisionFacts {
-  const PolicyShape& shape;          // epoch, mode, top_k, costs, horizon, even_enough
+  const PolicyShape& shape;          // mode, top_k, costs, horizon, even_enough
   const LayerInputs& inputs;         // all of them
   absl::Span<const int64_t> errors;  // [L] PlacementPolicy::error
   const SlotTable& table;            // the layer's, after the decision

@@ -63,28 +63,6 @@ PlacementPolicy::PlacementPolicy(PolicyShape shape, bool spread) : shape_(std::m
   errors_.assign(shape_.residents.size(), popularity::kRow / 4);
 }
 
-absl::StatusOr<std::vector<ResidentChange>> PlacementPolicy::ChangesOf(const ResidencyMigration& migration) const {
-  if (IsPaper(shape_.mode)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("placement migration: the mode ", NameOf(shape_.mode), " has no residents that could change"));
-  }
-  return ChangeResidents(migration, shape_.residents, tables_);
-}
-
-absl::StatusOr<std::vector<int>> PlacementPolicy::Adopt(int64_t epoch, const MoveCosts& costs,
-                                                        const ResidencyMigration& migration) {
-  ASSIGN_OR_RETURN(std::vector<ResidentChange> changes, ChangesOf(migration));
-  shape_.epoch = epoch;
-  shape_.costs = costs;
-  std::vector<int> layers;
-  for (ResidentChange& change : changes) {
-    shape_.residents[change.layer] = std::move(change.residents);
-    tables_[change.layer] = std::move(change.table);
-    layers.push_back(change.layer);
-  }
-  return layers;
-}
-
 LayerDecision PlacementPolicy::Decide(const LayerInputs& inputs) {
   const int num_layers = static_cast<int>(tables_.size());
   SY_CHECK(inputs.layer >= 0 && inputs.layer < num_layers);

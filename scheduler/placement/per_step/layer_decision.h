@@ -1,12 +1,12 @@
 // The per-step balancer: what one layer of one batch does, and what the next layers' slots should hold.
 //
 // Every rank calls Decide once a layer and step, in the same order, after its gate, with the gathered counts.  From
-// these integers, the constants of the epoch, and a table of slots that only decisions advance, every rank reaches the
+// these integers, the step's costs, and a table of slots that only decisions advance, every rank reaches the
 // same decision, without a message.  It does not depend on a clock, free memory, or the completion of a copy: a late
 // copy is waited for (`awaited`), its rows never go elsewhere.  A hash of each decision rides in the next gather.
 // With the mode "central" device 0 alone calls it and sends what it decides.
 // Thread-compatible: one owner.  Deterministic.  Does not copy, send or measure; does not change resident slots (the
-// background balancer, residency.h, does; the paper's modes use all slots).
+// paper's modes use all slots).
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "scheduler/placement/background/residency_plan.h"
 #include "scheduler/placement/per_step/decision_digest.h"
 #include "scheduler/placement/per_step/phase_two.h"
-#include "scheduler/placement/per_step/resident_change.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/placement/placement_mode.h"
 #include "scheduler/placement/route/slot_table.h"
@@ -27,9 +25,8 @@
 
 namespace switchyard::placement {
 
-// Constants of an epoch.
+// Constants of a group; costs until SetCosts.
 struct PolicyShape {
-  int64_t epoch = 0;
   PlacementMode mode = PlacementMode::kAgreed;
   int top_k = 1;
   // By layer: resident experts in their slots, empty slots for the per-step balancer.  Every expert is resident
@@ -77,15 +74,11 @@ class PlacementPolicy {
   // REQUIRES: 0 <= layer < L; counts of R ranks and E experts; estimates of layers in [0, L), [E] each, >= 0.
   LayerDecision Decide(const LayerInputs& inputs);
 
-  // Whether a migration of the background balancer could be adopted.  FailedPrecondition in the paper's modes, which
-  // have no residents; else as ChangeResidents (resident_change.h).
-  absl::Status CheckMigration(const ResidencyMigration& migration) const { return ChangesOf(migration).status(); }
-  // Begins a new epoch: on every rank before the same decision, when what arrives is there.  Returns the layers whose
-  // slots have changed, rising.  On an error (CheckMigration's) nothing has changed.
-  absl::StatusOr<std::vector<int>> Adopt(int64_t epoch, const MoveCosts& costs, const ResidencyMigration& migration);
+  // On every rank before the same decision.
+  void SetCosts(const MoveCosts& costs) { shape_.costs = costs; }
 
   const PolicyShape& shape() const { return shape_; }
-  // Before the first decision: what the slots hold when the epoch begins.  static+spare, agreed, auto and oracle begin
+  // Before the first decision: what the slots hold when the group begins.  static+spare, agreed, auto and oracle begin
   // with replicas spread evenly, the others with the residents alone.
   const SlotTable& table(int layer) const { return tables_[layer]; }
   // Mean total-variation distance, in 1 / kRow, that estimates of this layer had lately; kRow / 4 before the first.
@@ -107,7 +100,6 @@ class PlacementPolicy {
   const popularity::Popularity& EstimateOf(int layer) const { return estimates_[layer]; }
 
  private:
-  absl::StatusOr<std::vector<ResidentChange>> ChangesOf(const ResidencyMigration& migration) const;
   void NoteError(const LayerInputs& inputs);
 
   PolicyShape shape_;

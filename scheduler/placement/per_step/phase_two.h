@@ -7,9 +7,11 @@
 
 #include <cstdint>
 
+#include "scheduler/placement/per_step/move_costs.h"
+
 namespace switchyard::placement {
 
-// One layer's costs as one process measured them, which sends them to all as MoveCosts.
+// One layer's costs as one process measured them.
 struct CostModel {
   double expert_bytes = 0;      // weights of one expert
   double copy_bytes_per_s = 0;  // host memory to a slot, per device
@@ -17,12 +19,6 @@ struct CostModel {
   double layer_seconds = 0;     // of one layer beside its copies: what a copy for the next layer hides behind
 };
 
-struct MoveCosts {
-  int64_t copy_ps = 0;  // to copy one expert into a slot; a device copies one after the other, devices at the same time
-  int64_t row_ps = 0;   // that one row more makes the busiest device later: compute and exchange
-  int64_t layer_ps = 0;  // that pass anyway between the decisions of one layer and the next
-  bool operator==(const MoveCosts& other) const = default;
-};
 // Rates of 0 count as free.
 MoveCosts CostsOf(const CostModel& model);
 

@@ -1,5 +1,5 @@
 // Why each expert is where it is in the per-step balancer's slots, by (layer, device, expert): an expert that only
-// changes its slot was not moved.  It means nothing of residents, which the background balancer places.
+// changes its slot was not moved.  It means nothing of residents.
 // Thread-compatible.
 #pragma once
 

@@ -13,47 +13,24 @@ using testing::HasSubstr;
 TEST(PlacementCodec, SettingsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(FromProto(v1::EngineOptions())->placement, placement::PlacementSettings());
   fleet::EngineSettings settings;
-  settings.placement = {
-      .mode = placement::PlacementMode::kAgreed, .spare_slots = 2, .replica_slots = 1, .rebalance_steps = 300};
+  settings.placement = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 2};
   v1::EngineOptions options = ToProto(settings);
   options.mutable_placement()->set_mode("best");
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(options).status()));
-  options.mutable_placement()->set_mode("central");  // with a background balancer, which it cannot have
+  options.mutable_placement()->set_mode("static");  // with spare slots, which it cannot have
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(options).status()));
 }
 
-TEST(PlacementCodec, PlacesOfAnotherShapeAreRefused) {
+TEST(PlacementCodec, ARankOutsideTheGroupIsRefused) {
   fleet::RankAssignment assignment;
   assignment.rank = 1;
   assignment.world = 2;
-  assignment.placement.residents.assign(2, placement::ContiguousPlacement(5, 2, 1));
   const v1::JoinGroup message = ToProto(assignment);
   ASSERT_TRUE(FromProto(message).ok());
-  v1::JoinGroup wrong = message;
-  wrong.mutable_placement()->mutable_layers(1)->add_experts(3);
-  EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status()));
-  for (const int32_t slots : {0, -4, 3, 1 << 30}) {  // 2^30 x 4 is 0 in 32 bits
-    wrong = message;
-    wrong.mutable_placement()->set_slots(slots);
-    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << slots;
-  }
   for (const int32_t rank : {-1, 2}) {
-    wrong = message;
+    v1::JoinGroup wrong = message;
     wrong.set_rank(rank);
     EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << rank;
-  }
-}
-
-TEST(PlacementCodec, MigrationsOfUnevenColumnsAreRefused) {
-  placement::Migration sent;
-  sent.arrivals = {{1, 2, 3, 4}, {5, 6, 7, 8}};
-  sent.departures = {{13, 14, 15, 16}, {17, 18, 19, 20}};
-  const v1::PreparePlacement message = ToProto(sent, 4);
-  ASSERT_TRUE(FromProto(message).ok());
-  for (const bool longer : {true, false}) {
-    v1::PreparePlacement wrong = message;
-    longer ? wrong.mutable_arrivals()->add_slots(1) : wrong.mutable_arrivals()->mutable_devices()->RemoveLast();
-    EXPECT_TRUE(absl::IsInvalidArgument(FromProto(wrong).status())) << longer;
   }
 }
 

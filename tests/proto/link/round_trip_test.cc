@@ -32,10 +32,10 @@ batching::SamplingParams Sampling() {
 
 batching::StepPlan Plan() {
   batching::StepPlan out;
-  auto& [step, group_epoch, placement_epoch, exchange, micro_batches, transfers, rank_rows, decides, slice, ranks] =
-      out;
+  auto& [step, group_epoch, exchange, micro_batches, transfers, rank_rows, decides, costs, slice, ranks] = out;
+  auto& [copy, row, layer] = costs;
   test::Distinct values;
-  values.Fill(step, group_epoch, placement_epoch, exchange, micro_batches, rank_rows, slice);
+  values.Fill(step, group_epoch, exchange, micro_batches, rank_rows, copy, row, layer, slice);
   EXPECT_TRUE(decides);
   step += int64_t{1} << 40;
   for (auto& [from, to, rows] : (transfers.resize(2), transfers)) values.Fill(from, to, rows);
@@ -77,17 +77,6 @@ batching::RankResult Result() {
   auto& [total, attention, expert, exchange, head, gather, decide, decide_cpu] = timings;
   values.Fill(total, attention, expert, exchange, head, gather, decide);
   decide_cpu = 0;  // stays on the worker
-  return out;
-}
-
-placement::GroupPlacement Places() {
-  placement::GroupPlacement out;
-  auto& [epoch, residents, costs] = out;
-  auto& [copy, row, layer] = costs;
-  test::Distinct().Fill(epoch, copy, row, layer);
-  copy = int64_t{1} << 40;
-  residents.assign(2, placement::ContiguousPlacement(5, 2, 1));
-  residents[1].slots[0] = {4, placement::kEmptySlot, 0, 1};
   return out;
 }
 
@@ -159,8 +148,8 @@ TEST(LinkRoundTrip, ARegistration) {
 TEST(LinkRoundTrip, Settings) {
   fleet::EngineSettings settings;
   auto& [block_size, kv_cache_bytes, seqs, tokens, model_len, yield_ms, placement] = settings;
-  auto& [mode, spare, replicas, steps] = placement;
-  test::Distinct().Fill(block_size, kv_cache_bytes, seqs, tokens, model_len, yield_ms, spare, replicas, steps);
+  auto& [mode, spare] = placement;
+  test::Distinct().Fill(block_size, kv_cache_bytes, seqs, tokens, model_len, yield_ms, spare);
   mode = placement::PlacementMode::kAgreed;
   const v1::EngineOptions message = test::OverTheWire(ToProto(settings));
   EXPECT_THAT(test::Unset(message), IsEmpty());
@@ -171,11 +160,10 @@ TEST(LinkRoundTrip, Settings) {
 
 TEST(LinkRoundTrip, AAssignment) {
   fleet::RankAssignment assignment;
-  auto& [epoch, rank, world, token, deadline, reach, placement] = assignment;
+  auto& [epoch, rank, world, token, deadline, reach] = assignment;
   test::Distinct().Fill(epoch, token, deadline, reach);
   rank = 1;
   world = 2;
-  placement = Places();
   const v1::JoinGroup message = test::OverTheWire(ToProto(assignment));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   const absl::StatusOr<fleet::RankAssignment> arrived = FromProto(message);
@@ -206,21 +194,6 @@ TEST(LinkRoundTrip, ProgressOfLoading) {
   other.set_total(-1);
   EXPECT_EQ(FromProto(other).total, 0);
   EXPECT_EQ(FromProto(other).done, 0);
-}
-
-TEST(LinkRoundTrip, AMigration) {
-  placement::Migration migration;
-  auto& [epoch, arrivals, departures, costs] = migration;
-  auto& [copy, row, layer] = costs;
-  test::Distinct().Fill(epoch, copy, row, layer);
-  arrivals = {{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
-  departures = {{13, 14, 15, 16}, {17, 18, 19, 20}};
-  const v1::PreparePlacement message = test::OverTheWire(ToProto(migration, 4));
-  EXPECT_THAT(test::Unset(message), IsEmpty());
-  EXPECT_EQ(message.group_epoch(), 4);
-  const absl::StatusOr<placement::Migration> arrived = FromProto(message);
-  ASSERT_TRUE(arrived.ok()) << arrived.status();
-  EXPECT_EQ(*arrived, migration);
 }
 
 TEST(LinkRoundTrip, AReport) {

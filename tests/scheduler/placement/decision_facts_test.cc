@@ -13,8 +13,7 @@ constexpr int kExperts = 4, kDevices = 2;
 
 // Owns what DecisionFacts borrows.
 struct Facts {
-  PolicyShape shape = {.epoch = 1,
-                       .mode = PlacementMode::kAgreed,
+  PolicyShape shape = {.mode = PlacementMode::kAgreed,
                        .top_k = 2,
                        .residents = {ContiguousPlacement(kExperts, kDevices, 1)},
                        .costs = {.copy_ps = 1, .row_ps = 2, .layer_ps = 3}};
@@ -57,7 +56,6 @@ struct Case {
 
 TEST(DecisionFactsTest, EverythingAloneMakesADifferenceUnderItsName) {
   const Case cases[] = {
-      {"constants", "epoch", [](Facts* f) { f->shape.epoch = 2; }},
       {"constants", "mode", [](Facts* f) { f->shape.mode = PlacementMode::kOracle; }},
       {"constants", "top_k", [](Facts* f) { f->shape.top_k = 1; }},
       {"constants", "copy_ps", [](Facts* f) { f->shape.costs.copy_ps = 4; }},

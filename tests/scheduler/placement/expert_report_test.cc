@@ -1,5 +1,5 @@
 // The origins of experts in spare slots, and the bounds of a report of them.
-#include "scheduler/placement/background/expert_report.h"
+#include "scheduler/placement/per_step/expert_report.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,7 +22,7 @@ TEST(SlotOriginsTest, TheLastChangeSaysWho) {
   EXPECT_EQ(origins.Of(1, 1, 3), SlotOrigin::kEstimate);
 }
 
-constexpr PlacementBounds kBounds{.layers = 1, .experts = 4, .devices = 2, .slots = 0};
+constexpr PlacementBounds kBounds{.layers = 1, .experts = 4, .devices = 2};
 
 ExpertReport Report() {
   ExpertReport report;

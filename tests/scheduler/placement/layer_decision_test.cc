@@ -150,7 +150,7 @@ TEST(LayerDecisionTest, ModesAreOrderedAsTheyShould) {
   EXPECT_LT(Imbalance(PlacementMode::kNoEstimate), 1.6);
   EXPECT_LE(Imbalance(PlacementMode::kAgreed), 1.02);
   EXPECT_LE(Imbalance(PlacementMode::kOracle), 1.02);
-  // Copies that cannot pay leave what the epoch began with.
+  // Copies that cannot pay leave what the group began with.
   EXPECT_EQ(Imbalance(PlacementMode::kAgreed, {.copy_ps = int64_t{1} << 50, .row_ps = 1, .layer_ps = 0}),
             Imbalance(PlacementMode::kStaticSpare));
 }
@@ -297,7 +297,7 @@ TEST(LayerDecisionTest, WhatDiffersIsNamed) {
       b->Decide({.counts = {.num_ranks = kDevices, .num_experts = kExperts, .rows = other}, .estimates = {}});
   EXPECT_NE(left.digest.hash(), right.digest.hash());
   EXPECT_THAT(DescribeMismatch(left.digest, 0, right.digest, 1), testing::StartsWith("counts: "));
-  // The costs of another epoch.
+  // Other costs.
   const std::unique_ptr<PlacementPolicy> c = Make(PlacementMode::kAgreed, {.copy_ps = 2});
   const LayerDecision costly =
       c->Decide({.counts = {.num_ranks = kDevices, .num_experts = kExperts, .rows = rows}, .estimates = {}});

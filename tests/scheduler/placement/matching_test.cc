@@ -1,4 +1,4 @@
-#include "scheduler/placement/background/matching.h"
+#include "scheduler/placement/lina/matching.h"
 
 #include <algorithm>
 #include <numeric>
@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/lab/placement/eplb.h"
+#include "scheduler/placement/lina/paper_allocation.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard::placement {
@@ -61,7 +61,7 @@ TEST(MatchingTest, RenumberedDevicesMoveNothing) {
 }
 
 // Never more arrivals than without, and the same sets of experts together.
-TEST(MatchingTest, FewerArrivalsThanEplbAlone) {
+TEST(MatchingTest, FewerArrivalsThanThePapersAllocationAlone) {
   std::mt19937 random(2);
   int64_t plain = 0, matched = 0;
   for (int round = 0; round < 20; ++round) {
@@ -70,9 +70,8 @@ TEST(MatchingTest, FewerArrivalsThanEplbAlone) {
       load[e] = 100 + static_cast<int64_t>(random() % 1000);
       noisy[e] = load[e] * (90 + static_cast<int64_t>(random() % 21)) / 100;
     }
-    const EplbShape shape{.num_replicas = 40, .num_devices = 8};
-    const Placement from = WithoutDuplicates(*EplbPlacement(load, shape));
-    const Placement to = WithoutDuplicates(*EplbPlacement(noisy, shape));
+    const Placement from = *AllocateAsPaper(load, 8, 5);
+    const Placement to = *AllocateAsPaper(noisy, 8, 5);
     const Placement better = MatchDevices(from, to);
     ASSERT_TRUE(CheckPlacement(better).ok());
     EXPECT_LE(placement_drill::CountArrivals(from, better), placement_drill::CountArrivals(from, to));

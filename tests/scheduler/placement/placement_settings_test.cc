@@ -18,23 +18,14 @@ TEST(PlacementSettings, WhatGoesTogether) {
   const std::vector<Case> cases = {
       {{}, ""},
       {{.mode = PlacementMode::kStaticSpare, .spare_slots = 1}, ""},
-      {{.mode = PlacementMode::kAgreed, .spare_slots = 64, .replica_slots = 64, .rebalance_steps = 1'000'000}, ""},
-      {{.mode = PlacementMode::kAgreed, .replica_slots = 1, .rebalance_steps = 1}, ""},
+      {{.mode = PlacementMode::kAgreed, .spare_slots = 64}, ""},
       {{.mode = PlacementMode::kCentral, .spare_slots = 2}, ""},
       {{.mode = PlacementMode::kNoFinetune, .spare_slots = 2}, ""},
-      {{.mode = PlacementMode::kAuto, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = 9}, ""},
+      {{.mode = PlacementMode::kAuto, .spare_slots = 1}, ""},
       {{.spare_slots = 1}, "--spare_slots=1: --placement=static has no replicas"},
       {{.mode = PlacementMode::kAgreed}, "--placement=agreed: wants --spare_slots=1 or more"},
       {{.mode = PlacementMode::kAgreed, .spare_slots = -1}, "--spare_slots=-1: must be within [0, 64]"},
       {{.mode = PlacementMode::kAgreed, .spare_slots = 65}, "--spare_slots=65: must be within [0, 64]"},
-      {{.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 65, .rebalance_steps = 1'000'001},
-       "--replica_slots=65: must be within [0, 64]\n--rebalance_steps=1000001: must be within [0, 1000000]"},
-      {{.mode = PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1},
-       "--replica_slots=1: stay empty without --rebalance_steps"},
-      {{.mode = PlacementMode::kCentral, .spare_slots = 1, .rebalance_steps = 9},
-       "--rebalance_steps=9: is for --placement=static+spare, agreed and auto, not for --placement=central"},
-      {{.rebalance_steps = 9},
-       "--rebalance_steps=9: is for --placement=static+spare, agreed and auto, not for --placement=static"},
       {{.mode = PlacementMode::kOracle, .spare_slots = 1},
        "--placement=oracle: is for benchmarks; a server cannot know or choose what the gate will say"},
       {{.mode = PlacementMode::kIdeal, .spare_slots = 1},
@@ -47,8 +38,7 @@ TEST(PlacementSettings, WhatGoesTogether) {
 }
 
 TEST(PlacementSettings, NoMoreSlotsThanOtherExperts) {
-  const PlacementSettings settings = {
-      .mode = PlacementMode::kAgreed, .spare_slots = 7, .replica_slots = 5, .rebalance_steps = 50};
+  const PlacementSettings settings = {.mode = PlacementMode::kAgreed, .spare_slots = 12};
   EXPECT_TRUE(CheckSlots(settings, 16, 4).ok());
   EXPECT_TRUE(CheckSlots(settings, 16, 1).ok()) << "slots of one worker stay empty";
   EXPECT_TRUE(CheckSlots({}, 4, 4).ok());
@@ -58,21 +48,13 @@ TEST(PlacementSettings, NoMoreSlotsThanOtherExperts) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_EQ(
       std::string(status.message()),
-      "--placement=agreed: --spare_slots=7 and --replica_slots=5 are 12 experts more of each layer on a worker, but "
-      "one of 3 workers has 6 of the 17 by itself: 11 others at most");
-}
-
-TEST(PlacementSettings, SlotsOfResidents) {
-  EXPECT_EQ(ResidentSlots({}, 16, 4), 4);
-  EXPECT_EQ(ResidentSlots({}, 17, 4), 5);
-  EXPECT_EQ(ResidentSlots({.mode = PlacementMode::kAgreed, .spare_slots = 9}, 16, 4), 4);
-  EXPECT_EQ(ResidentSlots({.mode = PlacementMode::kAgreed, .replica_slots = 2, .rebalance_steps = 50}, 16, 4), 7);
+      "--placement=agreed: --spare_slots=12: a worker would have so many experts of each layer beside its own, but one "
+      "of 3 workers has 6 of the 17 by itself: 11 others at most");
 }
 
 TEST(PlacementSettings, ExpertsOfALayer) {
-  const PlacementSettings settings = {
-      .mode = PlacementMode::kAgreed, .spare_slots = 3, .replica_slots = 2, .rebalance_steps = 50};
-  EXPECT_EQ(ExpertsOfLayer(settings, 17, 4), 10);
+  EXPECT_EQ(ExpertsOfLayer({}, 16, 4), 4);
+  EXPECT_EQ(ExpertsOfLayer({.mode = PlacementMode::kAgreed, .spare_slots = 3}, 17, 4), 8);
 }
 
 TEST(PlacementSettings, AnExpertBudgetIsForExpertsWithoutReplicas) {

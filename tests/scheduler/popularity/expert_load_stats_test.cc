@@ -30,7 +30,6 @@ TEST(ExpertLoadStatsTest, OldTrafficFadesAtFixedCounts) {
   // One step of three times as many tokens: halved three times.
   ASSERT_TRUE(load_stats.Add(Phase::kDecode, {0, 24}).ok());
   EXPECT_THAT(load_stats.Counts(Phase::kDecode, 0), ElementsAre(0, 3));
-  EXPECT_EQ(load_stats.total_tokens(Phase::kDecode), 32);
 }
 
 TEST(ExpertLoadStatsTest, WhatDoesNotFitIsNamedAndAddsNothing) {

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/server/balancer/share_layers.h"
 
 namespace switchyard::server {
 namespace {
@@ -18,22 +17,19 @@ class ExpertViewTest : public testing::Test {
     EXPECT_TRUE(load_stats_.Add(popularity::Phase::kPrefill, {6, 0, 0, 2, 2, 2, 2, 2}).ok());
     EXPECT_TRUE(load_stats_.Add(popularity::Phase::kDecode, {0, 0, 4, 0, 1, 1, 1, 1}).ok());
   }
-  // Both layers.
-  static ResidencyView At(const placement::Placement& placement) {
-    ResidencyView view;
-    view.layers = ShareLayers(std::vector<placement::Placement>(2, placement));
-    return view;
+  // Without reports, on two workers.
+  ExpertsCopy Unreported(placement::PlacementMode mode = placement::PlacementMode::kAgreed) const {
+    return {.load_stats = load_stats_, .mode = mode, .num_workers = 2, .reports = {}};
   }
-  ExpertsCopy Of(const ResidencyView& view) const { return {load_stats_, view, {}}; }
   // Worker 0's report 2 s after the epoch: worker 1 has experts 0 and 1 of the first layer in its spare slots.
-  ExpertsCopy Reported(ResidencyView view) const {
+  ExpertsCopy Reported(placement::PlacementMode mode = placement::PlacementMode::kAgreed) const {
     placement::ExpertReport report;
     report.placements = {{.num_experts = 4, .slots = {{0, 1, placement::kEmptySlot}, {2, 3, 0, 1}}},
                          {.num_experts = 4, .slots = {{0, 1, 3}, {2, 3}}}};
     using O = placement::SlotOrigin;
     report.origins = {{O::kStart, O::kStart, O::kStart, O::kStart, O::kStart, O::kGate, O::kEstimate},
                       std::vector<O>(5, O::kStart)};
-    ExpertsCopy experts{load_stats_, std::move(view), {}};
+    ExpertsCopy experts = Unreported(mode);
     experts.reports.push_back(
         {std::make_shared<const placement::ExpertReport>(std::move(report)), absl::UnixEpoch() + absl::Seconds(2)});
     return experts;
@@ -42,7 +38,7 @@ class ExpertViewTest : public testing::Test {
 };
 
 TEST_F(ExpertViewTest, ReportsRowsPlacesAndSkew) {
-  const auto view = DescribeExperts({}, Of(At(placement::ContiguousPlacement(4, 2, 0))), absl::InfinitePast());
+  const auto view = DescribeExperts({}, Unreported(), absl::InfinitePast());
   EXPECT_EQ(view.num_workers(), 2);
   EXPECT_EQ(view.prefill_tokens(), 4);
   EXPECT_EQ(view.decode_tokens(), 2);
@@ -56,20 +52,11 @@ TEST_F(ExpertViewTest, ReportsRowsPlacesAndSkew) {
   EXPECT_DOUBLE_EQ(view.layers(1).busiest_expert_over_mean(), 1.0);
 }
 
-// Rows are split among replicas, as in serving.
-TEST_F(ExpertViewTest, ReplicasShareTheirRows) {
-  const auto view = DescribeExperts(
-      {}, Of(At({.num_experts = 4, .slots = {{0, 1}, {2, 3, 0}, {0, placement::kEmptySlot}}})), absl::InfinitePast());
-  EXPECT_THAT(view.layers(0).experts(0).workers(), ElementsAre(0, 1, 2));
-  // 6 rows of expert 0 beside 6 that are on worker 1 alone: 3, 6 and 3.
-  EXPECT_DOUBLE_EQ(view.layers(0).busiest_worker_over_mean(), 1.5);
-}
-
 TEST_F(ExpertViewTest, LayersAreThoseAskedFor) {
   v1::GetExpertsRequest request;
   request.add_layers(1);
   ASSERT_TRUE(CheckExpertsRequest(request, 2, 4).ok());
-  const auto view = DescribeExperts(request, Of(At(placement::ContiguousPlacement(4, 1, 0))), absl::InfinitePast());
+  const auto view = DescribeExperts(request, Unreported(), absl::InfinitePast());
   ASSERT_EQ(view.layers_size(), 1);
   EXPECT_EQ(view.layers(0).layer(), 1);
   request.add_layers(1);
@@ -85,54 +72,15 @@ TEST_F(ExpertViewTest, SaysWhyAnExpertIsThere) {
   v1::GetExpertsRequest request;
   request.mutable_why()->set_expert(2);
   ASSERT_TRUE(CheckExpertsRequest(request, 2, 4).ok());
-  ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
-  EXPECT_EQ(DescribeExperts(request, Of(view), absl::InfinitePast()).why(),
-            "Layer 0, expert 2 was chosen by 4 of 6 counted tokens; it lives on worker 1. Not moved: neighbouring "
-            "experts share a worker, as --rebalance_steps is 0.");
-  view.settings = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .rebalance_steps = 300};
-  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
-              HasSubstr("until the first plan, which is made every 300 steps."));
-  ExpertsCopy budgeted = Of(view);
+  EXPECT_EQ(DescribeExperts(request, Unreported(), absl::InfinitePast()).why(),
+            "Layer 0, expert 2 was chosen by 4 of 6 counted tokens; it lives on worker 1, with its neighbours.");
+  ExpertsCopy budgeted = Unreported();
   budgeted.budget_slots = 5;
   EXPECT_THAT(WhyThere(budgeted, 0, 2, absl::InfinitePast()),
               HasSubstr("Under the expert budget a worker has room for 5 experts of all layers, and copies the others "
-                        "when they are hit; which, its policy decides. Not moved"));
-  view.outcome = PlanOutcome::kAborted;
-  view.reason = "after 0 of 1 migrations: rank 1: no room";
-  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
-              HasSubstr("The last plan was aborted: after 0 of 1 migrations: rank 1: no room."));
-  view.migrations = 3;
-  view.migrations_in_use = 1;
-  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
-              HasSubstr("A plan is being carried out: 1 of its 3 migrations are in use."));
-  // A plan that moved the expert.
-  placement::ResidencyPlan plan;
-  plan.layers = CopyLayers(view.layers);
-  plan.layer_facts.resize(2);
-  plan.row_shares.assign(2, std::vector<float>(4));
-  plan.row_shares[0][2] = 0.25f;
-  view.plan = std::make_shared<const placement::ResidencyPlan>(plan);
-  EXPECT_THAT(WhyThere(Of(view), 0, 2, absl::InfinitePast()),
-              HasSubstr("Layer 0, expert 2 has 25.00 % of the rows (rank 1 of 4); 1 replica on device 1."));
-  EXPECT_EQ(DescribeExperts({}, Of(view), absl::InfinitePast()).why(), "");
-}
-
-TEST_F(ExpertViewTest, ReportsTheLastPlan) {
-  ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
-  EXPECT_FALSE(DescribeExperts({}, Of(view), absl::UnixEpoch()).has_last_plan());
-  view.settings.mode = placement::PlacementMode::kAgreed;
-  view.epoch = 9;
-  view.outcome = PlanOutcome::kCommitted;
-  view.last_copies = 3;
-  view.last_bytes = 3000;
-  view.ended = absl::UnixEpoch();
-  const auto answer = DescribeExperts({}, Of(view), absl::UnixEpoch() + absl::Seconds(5));
-  EXPECT_EQ(answer.placement(), "agreed");
-  EXPECT_EQ(answer.placement_epoch(), 9);
-  EXPECT_EQ(answer.last_plan().outcome(), v1::PlacementPlan::COMMITTED);
-  EXPECT_EQ(answer.last_plan().copies(), 3);
-  EXPECT_EQ(answer.last_plan().bytes(), 3000);
-  EXPECT_EQ(answer.last_plan().age_seconds(), 5);
+                        "when they are hit; which, its policy decides."));
+  EXPECT_EQ(DescribeExperts({}, Unreported(), absl::InfinitePast()).why(), "");
+  EXPECT_EQ(DescribeExperts({}, Unreported(), absl::InfinitePast()).placement(), "agreed");
 }
 
 std::vector<std::string> Places(const v1::ExpertUse& expert) {
@@ -143,8 +91,7 @@ std::vector<std::string> Places(const v1::ExpertUse& expert) {
 }
 
 TEST_F(ExpertViewTest, ReportsWhereReplicasAreNowAndWhy) {
-  const ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
-  const ExpertsCopy experts = Reported(view);
+  const ExpertsCopy experts = Reported();
   const absl::Time now = absl::UnixEpoch() + absl::Seconds(5);
   const auto answer = DescribeExperts({}, experts, now);
   EXPECT_EQ(answer.report_age_seconds(), 3);
@@ -158,23 +105,21 @@ TEST_F(ExpertViewTest, ReportsWhereReplicasAreNowAndWhy) {
   EXPECT_THAT(WhyThere(experts, 0, 1, now), HasSubstr("worker 1 (an estimate asked for it)."));
   EXPECT_THAT(WhyThere(experts, 1, 3, now), HasSubstr("worker 0 (since the group began)."));
   EXPECT_THAT(WhyThere(experts, 0, 2, now), HasSubstr("No spare slot had it 3.0 s ago."));
-  EXPECT_THAT(WhyThere(Of(view), 0, 0, now), Not(HasSubstr("pare slot")));
+  EXPECT_THAT(WhyThere(Unreported(), 0, 0, now), Not(HasSubstr("pare slot")));
   // Without reports there is no text.
-  const auto unreported = DescribeExperts({}, Of(view), now);
+  const auto unreported = DescribeExperts({}, Unreported(), now);
   EXPECT_FALSE(unreported.has_report_age_seconds());
   EXPECT_TRUE(unreported.layers(0).experts(0).now().empty());
 }
 
 // The paper's modes have no residents: an expert at its first place was not requested.
 TEST_F(ExpertViewTest, WithoutResidentsAllSlotsFollowTheBatches) {
-  ResidencyView view = At(placement::ContiguousPlacement(4, 2, 0));
-  view.settings.mode = placement::PlacementMode::kCentral;
-  const auto answer = DescribeExperts({}, Reported(view), absl::UnixEpoch());
+  const auto answer = DescribeExperts({}, Reported(placement::PlacementMode::kCentral), absl::UnixEpoch());
   EXPECT_THAT(Places(answer.layers(0).experts(0)), ElementsAre("0 START", "1 GATE"));
 }
 
 TEST_F(ExpertViewTest, ReportsPredictorsOfAllWorkers) {
-  ExpertsCopy experts = Of(At(placement::ContiguousPlacement(4, 2, 0)));
+  ExpertsCopy experts = Unreported();
   popularity::PredictorStats path = {
       .layer = 1, .phase = popularity::Phase::kDecode, .ahead = 1, .estimator = popularity::LivePredictor::kPath};
   path.batches = 30;

@@ -1,5 +1,4 @@
-// The engine moves experts while requests run: workers report skewed counts, a plan is made on its own thread, and
-// workers, metrics and GetExperts see its result, whatever that is.
+// The engine and where experts' rows go: reports and profiles of workers, costs in plans, trials of --placement=auto.
 #include <string>
 #include <vector>
 
@@ -20,8 +19,7 @@ class EnginePlacementTest : public EngineTest {
   void SetUp() override {
     EngineTest::SetUp();
     config.workers = 2;
-    config.placement = {
-        .mode = placement::PlacementMode::kAgreed, .spare_slots = 1, .replica_slots = 1, .rebalance_steps = 4};
+    config.placement = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1};
     model_facts.num_moe_layers = 1;
     model_facts.num_experts = 4;
     model_facts.experts_per_token = 1;
@@ -49,104 +47,24 @@ class EnginePlacementTest : public EngineTest {
     EXPECT_TRUE(done.WaitForNotificationWithTimeout(kPatience));
     return copy;
   }
-  // Runs requests until the view is as wanted, since the plan is made on another thread.
-  bool RunUntil(const std::function<bool(const ResidencyView&)>& wanted) {
-    const absl::Time limit = MonotonicNow() + kPatience;
-    while (MonotonicNow() < limit) {
-      Generate(absl::StrCat("r", runs++), 8);
-      if (wanted(Experts()->placement)) return true;
-    }
-    return false;
-  }
-  static int64_t PlansOf(const ResidencyView& view, PlanOutcome outcome) {
-    return view.plans[static_cast<size_t>(outcome)];
-  }
 
   std::vector<std::shared_ptr<ScriptedWorker>> workers;
-  int runs = 0;
-  int connected = 0;
 };
 
-TEST_F(EnginePlacementTest, APlanIsCommittedWhileRequestsRun) {
-  StartTwo();
-  EXPECT_EQ(Experts()->placement.epoch, 0);
-  ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
-  Generate("after", 8);
-  const auto experts = Experts();
-  EXPECT_GE(experts->placement.epoch, 1);
-  EXPECT_EQ(experts->placement.layers[0]->DevicesOf(0).size(), 2u) << "the one that has all rows";
-  EXPECT_EQ(workers[0]->placement_epoch(), experts->placement.epoch);
-  EXPECT_EQ(workers[1]->placement_epoch(), experts->placement.epoch);
-  AwaitTick(MonotonicNow());
-  AwaitTick(MonotonicNow());
-  EXPECT_GE(metrics->placement_plans(PlanOutcome::kCommitted).Value(), 1);
-  EXPECT_GE(metrics->moved_experts->Value(), 1);
-  EXPECT_GE(metrics->moved_expert_bytes->Value(), 1000);
-  EXPECT_EQ(metrics->placement_epoch->Value(), static_cast<double>(experts->placement.epoch));
-}
-
-TEST_F(EnginePlacementTest, AGroupThatComesBackBeginsWithWhatWasCommitted) {
-  StartTwo();
-  EXPECT_TRUE(workers[0]->begins_with().residents.empty());
-  EXPECT_GT(workers[0]->begins_with().costs.copy_ps, 0);
-  ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
-  engine->links()->OnLinkLost(2, "gone");
-  AwaitReady(false);
-  const auto experts = Experts();
-  const auto back = Connect(3, "secret", 1);
-  AwaitReady(true);
-  Generate("after", 8);
-  for (const auto& worker : {workers[0], back}) {
-    EXPECT_EQ(worker->begins_with().epoch, experts->placement.epoch);
-    ASSERT_EQ(worker->begins_with().residents.size(), 1u);
-    EXPECT_EQ(worker->begins_with().residents[0], *experts->placement.layers[0]);
-    EXPECT_GE(worker->placement_epoch(), experts->placement.epoch);
-  }
-}
-
-TEST_F(EnginePlacementTest, AWorkerThatCannotPrepareStopsThePlanAndNothingElse) {
-  on_connect = [this](ScriptedWorker* worker) {
+// Plans say what decisions weigh copies by: at first by the kind of machine, then as measured.
+TEST_F(EnginePlacementTest, PlansHaveTheCostsThatWereMeasured) {
+  on_connect = [](ScriptedWorker* worker) {
     worker->script.expert_counts = {400, 2, 2, 2};
-    if (++connected == 2) worker->script.cannot_prepare = "no room for expert 0";
+    worker->script.step_seconds = 0.01;
   };
   StartTwo();
-  ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kAborted) >= 1; }));
-  Generate("after", 8);
-  const auto experts = Experts();
-  EXPECT_EQ(experts->placement.epoch, 0);
-  EXPECT_THAT(experts->placement.reason, HasSubstr("rank 1: no room for expert 0"));
-  EXPECT_EQ(workers[1]->placement_epoch(), 0);
-  EXPECT_GE(workers[0]->dropped(), 1);
-  EXPECT_GE(workers[1]->dropped(), 1);
-  EXPECT_EQ(engine->load().group_epoch, 1) << "the group serves on";
-}
-
-TEST_F(EnginePlacementTest, AWorkerLostWhilePreparing) {
-  on_connect = [this](ScriptedWorker* worker) {
-    worker->script.expert_counts = {400, 2, 2, 2};
-    worker->script.prepares = ++connected != 2;
-  };
-  StartTwo();
-  // A plan waits for the second worker; the first has answered.
-  const auto held = [&] {
-    Generate(absl::StrCat("r", runs++), 8);
-    return workers[1]->asked() > 0;
-  };
-  for (const absl::Time limit = MonotonicNow() + kPatience; !held();) ASSERT_LT(MonotonicNow(), limit);
-  engine->links()->OnLinkLost(2, "gone");
-  AwaitReady(false);
-  const auto experts = Experts();
-  EXPECT_EQ(PlansOf(experts->placement, PlanOutcome::kAborted), 1);
-  EXPECT_THAT(experts->placement.reason, HasSubstr("the group was lost: worker of rank 1 was lost"));
-  // A late answer, for the group before.
-  engine->links()->OnPlacementPrepared(1, 1, 1, "");
-  engine->links()->OnPlacementPrepared(2, 1, 1, "");
-  engine->links()->OnPlacementReleased(99, 1, 1);
-  Connect(3, "secret", 1);
-  AwaitReady(true);
-  Generate("after", 1);
-  EXPECT_EQ(Experts()->placement.epoch, 0);
-  ASSERT_TRUE(RunUntil([](const ResidencyView& view) { return PlansOf(view, PlanOutcome::kCommitted) >= 1; }));
+  Generate("a", 1);
+  EXPECT_GT(workers[0]->move_costs().copy_ps, 0);
+  EXPECT_EQ(workers[0]->move_costs().layer_ps, 0) << "nothing is measured yet";
+  Generate("b", 8);
+  EXPECT_EQ(workers[0]->move_costs().row_ps, 1'000'000) << "1 us a row, as the workers say";
+  EXPECT_EQ(workers[0]->move_costs().layer_ps, 10'000'000'000);
+  EXPECT_EQ(workers[0]->move_costs(), workers[1]->move_costs());
 }
 
 // Reports are kept by rank of the current group; reports that do not fit it, or are of another group, are ignored.

@@ -25,8 +25,7 @@ class ScriptedWorker final : public WorkerClient {
     std::vector<int64_t> expert_counts;  // [L * E] that every step counts, of prompts
     bool counts_items = false;           // every step counts its own rows, all of expert 0, and those of decodes apart
     std::vector<int64_t> layer_rows;     // rows of each layer that every step computes here; none: all of one layer
-    bool prepares = true;                // whether it answers PreparePlacement
-    std::string cannot_prepare;          // and with what; empty: it has what arrives
+    double step_seconds = 0;             // that each step says it took
     std::string profile;                 // answered, four bytes at a time, when asked for; empty: nothing
   };
 
@@ -36,7 +35,6 @@ class ScriptedWorker final : public WorkerClient {
       : script(std::move(its_script)), id_(id), engine_(engine) {}
 
   void Join(const fleet::RankAssignment& assignment) override {
-    begins_with_ = assignment.placement;
     engine_->OnGroupReady(id_, assignment.epoch, script.num_blocks);
   }
   void Execute(const batching::StepPlan& plan, int rank, absl::Duration) override {
@@ -54,7 +52,8 @@ class ScriptedWorker final : public WorkerClient {
     for (const int64_t count : result.expert_counts) result.expert_rows += count;
     result.layer_rows = script.layer_rows.empty() ? std::vector<int64_t>{result.expert_rows} : script.layer_rows;
     result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
-    placement_epoch_ = plan.placement_epoch;
+    result.timings.total_seconds = script.step_seconds;
+    move_costs_.Set(plan.move_costs);
     for (const batching::StepItem& item : plan.ranks[rank].items) {
       int32_t& outputs = outputs_[item.slot];
       if (item.init) outputs = static_cast<int32_t>(item.init->tokens.size()) - item.init->num_prompt_tokens;
@@ -71,14 +70,6 @@ class ScriptedWorker final : public WorkerClient {
     outputs_.clear();
     answers_.Change([](Answers* answers) { answers->waiting.clear(); });
   }
-  void PreparePlacement(const placement::Migration& migration, int64_t group_epoch) override {
-    ++asked_;
-    if (script.prepares) engine_->OnPlacementPrepared(id_, group_epoch, migration.epoch, script.cannot_prepare);
-  }
-  void DropPlacement(int64_t, int64_t) override { ++dropped_; }
-  void ReleasePlacement(int64_t group_epoch, int64_t placement_epoch) override {
-    engine_->OnPlacementReleased(id_, group_epoch, placement_epoch);
-  }
   void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override {
     ++profile_asked_;
     if (script.profile.empty()) return;
@@ -92,12 +83,9 @@ class ScriptedWorker final : public WorkerClient {
   void Close(const absl::Status& status) override { closed_.Set(status); }
 
   // The following methods are thread-safe.
-  int profile_asked() const { return profile_asked_; }  // calls of SendProfile
-  int asked() const { return asked_; }                  // calls of PreparePlacement
-  int dropped() const { return dropped_; }
-  int slices() const { return slices_; }                                         // of its time for training, so far
-  int64_t placement_epoch() const { return placement_epoch_; }                   // of the last plan
-  const placement::GroupPlacement& begins_with() const { return begins_with_; }  // valid once its group has formed
+  int profile_asked() const { return profile_asked_; }                   // calls of SendProfile
+  int slices() const { return slices_; }                                 // of its time for training, so far
+  placement::MoveCosts move_costs() const { return move_costs_.Get(); }  // of the last plan
   // Sets how long a step takes from now on.  Call on the engine's thread.
   void set_step_ms(int ms) { step_ms_ = ms; }
   // Sends `count` more answers, then holds the others back; -1 = sends all.
@@ -150,9 +138,8 @@ class ScriptedWorker final : public WorkerClient {
   const WorkerId id_;
   LinkEvents* const engine_;
   std::map<batching::SlotId, int32_t> outputs_;  // so far, of each slot
-  std::atomic<int> profile_asked_{0}, slices_{0}, step_ms_{0}, asked_{0}, dropped_{0};
-  std::atomic<int64_t> placement_epoch_{0};
-  placement::GroupPlacement begins_with_;
+  std::atomic<int> profile_asked_{0}, slices_{0}, step_ms_{0};
+  Watched<placement::MoveCosts> move_costs_;
   Watched<Answers> answers_;
   Watched<absl::Status> closed_;
 };

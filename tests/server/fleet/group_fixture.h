@@ -22,9 +22,6 @@ class FakeWorker final : public WorkerClient {
     limits.push_back(limit);
   }
   void AbortGroup(int64_t epoch, const std::string& reason) override { aborts.emplace_back(epoch, reason); }
-  void PreparePlacement(const placement::Migration& migration, int64_t) override { migrations.push_back(migration); }
-  void DropPlacement(int64_t, int64_t) override {}
-  void ReleasePlacement(int64_t, int64_t) override {}
   void SendProfile(int64_t, int64_t, int64_t) override {}
   void Close(const absl::Status& status) override { closed = status; }
 
@@ -32,7 +29,6 @@ class FakeWorker final : public WorkerClient {
   std::vector<std::pair<int64_t, int>> plans;  // (step, rank)
   std::vector<absl::Duration> limits;
   std::vector<std::pair<int64_t, std::string>> aborts;  // (epoch, reason)
-  std::vector<placement::Migration> migrations;
   absl::Status closed;
 };
 
@@ -108,7 +104,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   int RankOf(WorkerId id) const { return group->members().at(id).rank; }
 
   void OnEpoch(const std::string& store_token) override { tokens.push_back(store_token); }
-  placement::GroupPlacement OnForming(const std::vector<fleet::WorkerInfo>&) override { return begins_with; }
+  void OnForming(const std::vector<fleet::WorkerInfo>&) override {}
   void OnGroupUp(int64_t epoch, int world, int32_t blocks, const fleet::WorkerInfo& first) override {
     log.push_back(absl::StrCat("up ", epoch, " world ", world, " blocks ", blocks, " first ", first.incarnation));
   }
@@ -124,7 +120,6 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   std::unique_ptr<WorkerGroup> group;
   std::map<WorkerId, std::shared_ptr<FakeWorker>> workers;
-  placement::GroupPlacement begins_with;
   std::vector<std::string> tokens;
   std::string unread_of;  // incarnation of the worker whose messages are unread
   std::vector<std::string> log;

@@ -356,18 +356,5 @@ TEST_F(GroupTest, AMemberLostWhileJoiningStartsOver) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
 }
 
-TEST_F(GroupTest, EveryAssignmentComesWithThePlacementOfThatTime) {
-  begins_with.epoch = 5;
-  Form(2);
-  begins_with.epoch = 6;
-  group->Fault(1, group->epoch(), "a test", now);
-  Pass(absl::Seconds(1), {1, 2});
-  for (const WorkerId id : {1, 2}) {
-    ASSERT_EQ(workers[id]->assignments.size(), 2u);
-    EXPECT_EQ(workers[id]->assignments[0].placement.epoch, 5);
-    EXPECT_EQ(workers[id]->assignments[1].placement.epoch, 6);
-  }
-}
-
 }  // namespace
 }  // namespace switchyard::server

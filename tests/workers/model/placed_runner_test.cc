@@ -1,13 +1,11 @@
-// Whole steps of a group whose experts change their places: the same tokens in every mode, with forecasts, transfers
-// and migrations of the background balancer, as with one rank that has all of them.
+// Whole steps of a group whose experts change their places: the same tokens in every mode, with forecasts and
+// transfers, as with one rank that has all of them.
 #include <memory>
 #include <random>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/status_macros.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
@@ -16,9 +14,7 @@
 namespace switchyard::model {
 namespace {
 
-using testing::HasSubstr;
-
-// Enough steps for some migrations.
+// Enough steps for some copies.
 int32_t NumTokens() { return DeviceIsEmulated() ? 13 : 16; }
 
 // Says of the next layer what this one's rows chose, with some of it moved elsewhere.
@@ -153,47 +149,6 @@ TEST_F(PlacedRunnerTest, TransfersAndMicroBatches) {
   options.min_rebalance_rows = 0;
   options.micro_batches = 3;
   EXPECT_EQ(RankGroup(fixture_.dir, options).Greedy(prompts_, NumTokens()), expected_);
-}
-
-// Expert 0 of each layer moves to the last rank and back, migration by migration.
-TEST_F(PlacedRunnerTest, ResidentsMoveBetweenSteps) {
-  constexpr int kWorld = 2;
-  if (!HasDevices(kWorld)) GTEST_SKIP() << "skipped: needs 2 devices";
-  const auto migration_of = [](int64_t number) -> placement::ResidencyMigration {
-    const int32_t from = number % 2 == 1 ? 0 : kWorld - 1, to = kWorld - 1 - from;
-    return {.arrivals = {{0, 0, to, 0}}, .departures = {{0, 0, from, 0}}};
-  };
-  RankGroupOptions options = Options(placement::PlacementMode::kAgreed, kWorld);
-  // Prepared at step 3n, in use from 3n + 1, released at 3n + 2.
-  options.before_step = [&](int64_t step, moe::PerStepBalancer* balancer) -> absl::StatusOr<int64_t> {
-    const int64_t number = step / 3;
-    if (step % 3 == 0) {
-      RETURN_IF_ERROR(
-          balancer->Prepare(number, {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}, migration_of(number)));
-      return balancer->epoch();
-    }
-    if (number > 0 && step % 3 == 2) RETURN_IF_ERROR(balancer->Release(number));
-    while (step % 3 == 1 && number > 0) {
-      ASSIGN_OR_RETURN(const bool ready, balancer->Ready());
-      if (ready) break;
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    return number;
-  };
-  RankGroup group(fixture_.dir, options);
-  const auto tokens = group.TryGreedy(prompts_, NumTokens());
-  ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_EQ(*tokens, expected_);
-  EXPECT_GT(group.balancer(0).epoch(), 3);
-  EXPECT_EQ(group.balancer(0).epoch(), group.balancer(1).epoch());
-}
-
-TEST_F(PlacedRunnerTest, APlanOfAnUnknownPlacementIsRefused) {
-  RankGroupOptions options = Options(placement::PlacementMode::kAgreed, 1);
-  options.before_step = [](int64_t step, moe::PerStepBalancer*) { return step == 2 ? 9 : 0; };
-  const absl::Status status = RankGroup(fixture_.dir, options).TryGreedy(prompts_, NumTokens()).status();
-  EXPECT_TRUE(absl::IsInternal(status)) << status;
-  EXPECT_THAT(status.message(), HasSubstr("step 2 names placement epoch 9"));
 }
 
 }  // namespace

@@ -20,7 +20,6 @@
 #include "workers/model/runner/warm_up.h"
 #include "workers/model/weights/loader.h"
 #include "workers/moe/experts/device_expert_copier.h"
-#include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/copy.h"
 
 namespace switchyard::model {
@@ -145,14 +144,10 @@ void RankGroup::MakeReplicatedExperts(const ModelConfig& config, Rank* rank) con
   moe::ReplicatedExpertsOptions experts;
   experts.num_layers = layers;
   experts.num_experts = static_cast<int>(config.num_experts);
-  experts.num_slots =
-      layers * static_cast<int>(SpareResidents(config).slots[0].size()) + 2;  // two that migrations may add
+  experts.num_slots = layers * static_cast<int>(SpareResidents(config).slots[0].size());
   experts.expert = PackedOf(config, options_.dtype);
   experts.device = rank->stream.get().device();
   experts.source = PackedSource(config);
-  experts.checksum = [source = experts.source, bytes = experts.expert.bytes](int layer, int expert) {
-    return moe::ChecksumOf(source(layer, expert), bytes);
-  };
   auto copier = moe::MakeExpertCopier(experts.device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
   SY_CHECK_OK(copier.status());
   auto made = moe::ReplicatedExperts::Create(experts, *std::move(copier));
@@ -252,6 +247,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
   std::vector<std::vector<std::vector<int32_t>>> owners;  // [step][rank][item]
   batching::StepPlan plan;
   for (std::vector<std::vector<int32_t>> step_owners; planner.Next(&plan, &step_owners);) {
+    plan.move_costs = options_.costs;
     plans.push_back(plan);
     for (const batching::RowTransfer& transfer : plan.transfers) rows_given_ += transfer.rows;
     owners.push_back(step_owners);
@@ -273,11 +269,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
         ++finished;
         return absl::OkStatus();
       };
-      for (batching::StepPlan plan : plans) {
+      for (const batching::StepPlan& plan : plans) {
         if (runner.num_started() == options_.in_flight) RETURN_IF_ERROR(finish());
-        if (options_.before_step) {
-          ASSIGN_OR_RETURN(plan.placement_epoch, options_.before_step(plan.step, rank->balancer.get()));
-        }
         RETURN_IF_ERROR(runner.Start(plan, plan.ranks[rank->rank], absl::Now() + kStepDeadline));
       }
       while (runner.num_started() > 0) RETURN_IF_ERROR(finish());

@@ -50,9 +50,6 @@ struct RankGroupOptions {
   placement::MoveCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
   // Makes the load predictor of each rank; none: no rank forecasts.
   std::function<std::unique_ptr<moe::LayerLoadPredictor>(const Model& model)> load_predictor = {};
-  // Before a step, on every rank's thread: for migrations of the background balancer.  Returns the step's placement
-  // epoch.
-  std::function<absl::StatusOr<int64_t>(int64_t step, moe::PerStepBalancer* balancer)> before_step = {};
   // This process is this rank alone, on device 0; the others run elsewhere, with the same options but for this one, and
   // make the same calls.  Of `world` ranks; outlives the RankGroup.
   comm::Communicator* only = nullptr;

@@ -7,7 +7,6 @@
 #include "gtest/gtest.h"
 #include "tests/cuda_emulation/control.h"
 #include "tests/devices/test_device.h"
-#include "workers/moe/experts/checking_copier.h"
 #include "workers/moe/experts/device_expert_copier.h"
 #include "workers/moe/experts/expert_store.h"
 #include "workers/moe/experts/timed_copier.h"
@@ -24,13 +23,12 @@ class CopyPathTest : public testing::Test {
   CopyPath PathOfACopy() {
     auto plain = MakeExpertCopier(TestDevice(), {.begin = host_.data(), .bytes = static_cast<int64_t>(host_.size())});
     EXPECT_TRUE(plain.ok()) << plain.status();
-    auto checking = std::make_unique<CheckingCopier>(*std::move(plain), expert_.bytes);
     ExpertStoreOptions options;
     options.expert = expert_;
     options.num_slots = 1;
     options.device = TestDevice();
     options.source = [this](const ExpertId&) { return host_.data(); };
-    auto store = ExpertStore::Create(options, std::make_unique<TimedCopier>(std::move(checking)));
+    auto store = ExpertStore::Create(options, std::make_unique<TimedCopier>(*std::move(plain)));
     EXPECT_TRUE(store.ok()) << store.status();
     const ExpertId id = {};
     EXPECT_TRUE((*store)->StartCopy(id, 0, CopyPriority::kDemand).ok());

@@ -10,7 +10,6 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "workers/moe/experts/expert_checksum.h"
 #include "workers/moe/popularity/layer_load_predictor.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -19,7 +18,6 @@ namespace {
 
 constexpr int kLayers = kPlacedLayers, kExperts = kReplicatedExperts, kTopK = kPlacedTopK;
 constexpr int64_t kRows = kPlacedRows;
-constexpr int kMoreResidents = 2;  // than at the start, that migrations may give a rank
 
 // Passes all on, each launch late by something random; may change a bit of what one gather brings.
 class UnsteadyCommunicator : public comm::Communicator {
@@ -88,26 +86,6 @@ class FakeLoadPredictor : public moe::LayerLoadPredictor {
 
 placement::MoveCosts CheapCopies() { return {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}; }
 
-absl::Status AtStep(const GroupRun& run, int64_t step, int64_t* epoch, moe::PerStepBalancer* balancer) {
-  int64_t number = 0;
-  for (const MigrationAt& at : run.migrations) {
-    ++number;
-    if (step == at.prepared) RETURN_IF_ERROR(balancer->Prepare(number, CheapCopies(), at.migration));
-    if (step == -at.committed) RETURN_IF_ERROR(balancer->Drop(number));
-    if (step == at.committed + 1) RETURN_IF_ERROR(balancer->Release(number));
-    if (step != at.committed) continue;
-    for (const absl::Time end = Soon();;) {
-      ASSIGN_OR_RETURN(const bool ready, balancer->Ready());
-      if (ready) break;
-      if (absl::Now() > end) return absl::DeadlineExceededError("a migration is not ready");
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    *epoch = number;
-  }
-  const bool decides = !run.every_other_step || step % 2 == 1;
-  return balancer->BeginStep({.step = step, .placement_epoch = *epoch, .decides = decides});
-}
-
 }  // namespace
 
 DecidedGroup::DecidedGroup(DType dtype) {
@@ -126,7 +104,6 @@ GroupResult DecidedGroup::Run(const GroupRun& run) const {
   result.residual.assign(static_cast<const char*>(residual.view().raw()), static_cast<size_t>(residual.bytes()));
   result.stats.resize(world);
   result.counters.resize(world);
-  result.epochs.resize(world);
   result.gathers.resize(world);
   result.placements.resize(world);
   result.origins.resize(world);
@@ -155,13 +132,10 @@ absl::StatusOr<std::unique_ptr<moe::ReplicatedExperts>> DecidedGroup::MakeSlots(
   moe::ReplicatedExpertsOptions options;
   options.num_layers = kLayers;
   options.num_experts = kExperts;
-  options.num_slots = num_slots + kMoreResidents + 1;
+  options.num_slots = num_slots;
   options.expert = models_[0]->packed();
   options.chunk_bytes = options.expert.bytes / 4;
   options.source = [this](int layer, int id) { return Packed(layer, id); };
-  options.checksum = [this, bytes = options.expert.bytes](int layer, int id) {
-    return moe::ChecksumOf(Packed(layer, id), bytes);
-  };
   return moe::ReplicatedExperts::Create(options, std::make_unique<FakeCopier>(copies));
 }
 
@@ -173,8 +147,7 @@ absl::StatusOr<std::unique_ptr<moe::PerStepBalancer>> DecidedGroup::MakeBalancer
   options.shape = {
       .mode = run.mode,
       .top_k = kTopK,
-      .residents = std::vector<placement::Placement>(kLayers, placement::ContiguousPlacement(kExperts, world, spare)),
-      .costs = CheapCopies()};
+      .residents = std::vector<placement::Placement>(kLayers, placement::ContiguousPlacement(kExperts, world, spare))};
   options.rank = rank;
   options.experts = slots;
   ASSIGN_OR_RETURN(auto balancer, moe::PerStepBalancer::Create(std::move(options)));
@@ -201,9 +174,9 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm
       pipeline::BuildExpertParallel({.micro_batches = run.micro_batches, .shared_expert = true});
   moe::MoeExecutor executor;
   FakeLoadPredictor load_predictor;
-  int64_t epoch = 0;
   for (int64_t step = 1; step <= kPlacedSteps; ++step) {
-    RETURN_IF_ERROR(AtStep(run, step, &epoch, balancer.get()));
+    const bool decides = !run.every_other_step || step % 2 == 1;
+    RETURN_IF_ERROR(balancer->BeginStep({.step = step, .decides = decides, .costs = CheapCopies()}));
     for (int layer = 0; layer < kLayers; ++layer) {
       const Tensor x = models_[0]->RandomRows(kRows, static_cast<uint32_t>(step * kLayers + layer));
       RETURN_IF_ERROR(executor.Run({.stream = &stream,
@@ -219,7 +192,6 @@ absl::Status DecidedGroup::RunRank(const GroupRun& run, comm::Communicator* comm
     }
   }
   result->counters[place] = slots->counters();
-  result->epochs[place] = balancer->epoch();
   for (int layer = 0; layer < kLayers; ++layer) {
     const placement::Placement& placement = result->placements[place].emplace_back(balancer->placement(layer));
     for (int expert = 0; expert < kExperts; ++expert) {

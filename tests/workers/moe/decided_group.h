@@ -21,11 +21,6 @@ namespace switchyard::test {
 inline constexpr int kPlacedLayers = 3, kReplicatedExperts = 12, kPlacedTopK = 2, kSpareSlots = 2;
 inline constexpr int64_t kPlacedRows = 24, kPlacedSteps = 8;
 
-struct MigrationAt {
-  int64_t prepared = 0, committed = 0;  // steps; committed < 0: dropped before the next is prepared
-  placement::ResidencyMigration migration;
-};
-
 // Faults of one rank's messages.
 struct CommFaults {
   bool delays = false;          // each launch is late by something random
@@ -41,7 +36,6 @@ struct GroupRun {
   bool delays = false;
   bool every_other_step = false;  // only those of odd numbers decide
   int micro_batches = 1;
-  std::vector<MigrationAt> migrations = {};
   CommFaults faults = {};  // of the last rank
 };
 
@@ -50,7 +44,6 @@ struct GroupResult {
   std::string residual;
   std::vector<moe::MoeStats> stats;                           // [R]
   std::vector<moe::ExpertHostCounters> counters;              // [R]
-  std::vector<int64_t> epochs;                                // [R]
   std::vector<int64_t> gathers;                               // [R] that were begun
   std::vector<std::vector<placement::Placement>> placements;  // [R][L] at the end
   std::vector<std::array<int, placement::kNumSlotOrigins>>

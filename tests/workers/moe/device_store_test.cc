@@ -121,16 +121,5 @@ TEST_P(DeviceStoreTest, ASlotIsNotWrittenWhileItIsRead) {
   }
 }
 
-TEST_P(DeviceStoreTest, WhatArrivedCanBeReadBack) {
-  Make(2, expert_.bytes);
-  ASSERT_TRUE(store_->StartCopy({.expert = 3}, 1, CopyPriority::kPrefetch).ok());
-  const ExpertLease lease = Take(3);
-  auto* const to = static_cast<char*>(const_cast<void*>(lease.gate_up(0).data()));
-  // (The copy thread has nothing to do now.)
-  const auto bytes = copier_->ReadBack({.id = {}, .bytes = expert_.bytes, .to = to});
-  ASSERT_TRUE(bytes.ok()) << bytes.status();
-  EXPECT_EQ(std::memcmp(*bytes, At(3), static_cast<size_t>(expert_.bytes)), 0);
-}
-
 }  // namespace
 }  // namespace switchyard::moe

@@ -177,7 +177,7 @@ TEST_P(DispatchGradientTest, EveryPairGetsItsOwnBack) {
   for (const auto& of_rank : c.residents) {
     for (const int32_t expert : of_rank) experts = std::max(experts, expert + 1);
   }
-  const ExpertLayout layout = ExpertLayout::FromResidents(experts, c.residents, 1);
+  const ExpertLayout layout = ExpertLayout::FromResidents(experts, c.residents);
   test::ExpectRanksOk(c.backend, static_cast<int>(c.residents.size()), [&](comm::Communicator* comm) -> absl::Status {
     Exchanges exchanges(comm, &layout, experts);
     for (const int64_t more : {0, 3, 0}) {

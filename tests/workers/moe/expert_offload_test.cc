@@ -435,7 +435,7 @@ TEST_F(ExpertOffloadFaultTest, SaysWhatItDoesNotDo) {
   MoeExecutor executor;
   const MoeLayer layer = model_.LayerOf(offload_.get());
   const std::vector<std::vector<int32_t>> others = {{7, 6, 5, 4, 3, 2, 1, 0, 8}};
-  const ExpertLayout more = ExpertLayout::FromResidents(9, others, 1);
+  const ExpertLayout more = ExpertLayout::FromResidents(9, others);
   MoeStats stats;
   const MoeContext step = {
       .stream = &stream, .comm = ranks[0].get(), .layout = &more, .schedule = &one, .stats = &stats};

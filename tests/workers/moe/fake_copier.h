@@ -9,7 +9,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -43,36 +42,6 @@ class CopyScript {
     absl::MutexLock lock(&mu_);
     faults_.clear();
   }
-  // The next copy's chunk fails with this once it may pass.
-  void FailNextChunk(absl::Status status) {
-    absl::MutexLock lock(&mu_);
-    next_chunk_ = std::move(status);
-  }
-  // So many copies of this expert arrive with another first byte.
-  void Damage(const moe::ExpertId& id, int copies) {
-    absl::MutexLock lock(&mu_);
-    damages_[{id.layer, id.expert}] = copies;
-  }
-  // Looks at what is in slots wait until AllowLooks; what they find then is `found`, of the first of them.
-  void HoldLooks(absl::Status found) {
-    absl::MutexLock lock(&mu_);
-    looks_held_ = true;
-    first_look_ = std::move(found);
-  }
-  void AllowLooks() {
-    absl::MutexLock lock(&mu_);
-    looks_held_ = false;
-  }
-  // Blocks until so many chunks were looked at (those that wait included); false after 10 s.
-  bool AwaitLooks(int chunks) {
-    absl::MutexLock lock(&mu_);
-    const auto begun = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return looks_ >= chunks; };
-    return mu_.AwaitWithTimeout(absl::Condition(&begun), absl::Seconds(10));
-  }
-  int looks() {
-    absl::MutexLock lock(&mu_);
-    return looks_;
-  }
   // Up to so long a chunk, drawn from the seed.
   void Delay(uint32_t seed, absl::Duration most) {
     absl::MutexLock lock(&mu_);
@@ -99,7 +68,6 @@ class CopyScript {
       const auto may = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !held_ || allowed_ > 0; };
       mu_.AwaitWithTimeout(absl::Condition(&may), absl::Seconds(10));
       if (held_) --allowed_;
-      if (!next_chunk_.ok()) return std::exchange(next_chunk_, absl::OkStatus());
       const auto fault = faults_.find({chunk.id.layer, chunk.id.expert});
       if (fault != faults_.end() && chunk.offset >= fault->second.first) return fault->second.second;
       if (most_delay_ > absl::ZeroDuration()) {
@@ -109,31 +77,12 @@ class CopyScript {
     if (delay > absl::ZeroDuration()) absl::SleepFor(delay);
     return absl::OkStatus();
   }
-  // Whether this chunk has to arrive damaged.
-  bool TakeDamage(const moe::ExpertChunk& chunk) {
-    absl::MutexLock lock(&mu_);
-    const auto damage = damages_.find({chunk.id.layer, chunk.id.expert});
-    return chunk.offset == 0 && damage != damages_.end() && damage->second-- > 0;
-  }
-  // Waits as the test asked, then returns what the look finds.
-  absl::Status Look() {
-    absl::MutexLock lock(&mu_);
-    ++looks_;
-    const auto may = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !looks_held_; };
-    mu_.AwaitWithTimeout(absl::Condition(&may), absl::Seconds(10));
-    return std::exchange(first_look_, absl::OkStatus());
-  }
 
  private:
   absl::Mutex mu_;
   bool held_ ABSL_GUARDED_BY(mu_) = false;
   int allowed_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::pair<int32_t, int32_t>, std::pair<int64_t, absl::Status>> faults_ ABSL_GUARDED_BY(mu_);
-  absl::Status next_chunk_ ABSL_GUARDED_BY(mu_);
-  std::map<std::pair<int32_t, int32_t>, int> damages_ ABSL_GUARDED_BY(mu_);
-  bool looks_held_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status first_look_ ABSL_GUARDED_BY(mu_);
-  int looks_ ABSL_GUARDED_BY(mu_) = 0;
   std::mt19937 random_ ABSL_GUARDED_BY(mu_);
   absl::Duration most_delay_ ABSL_GUARDED_BY(mu_);
   std::vector<moe::ExpertChunk> begun_ ABSL_GUARDED_BY(mu_);
@@ -148,15 +97,8 @@ class FakeCopier : public moe::ExpertCopier {
   void Start(const moe::ExpertChunk& chunk) override {
     finished_ = {chunk, script_->Begin(chunk)};
     if (finished_.status.ok()) finished_.status = copier_->Copy(chunk);
-    if (finished_.status.ok() && script_->TakeDamage(chunk)) chunk.to[0] ^= 1;
   }
   Finished Await() override { return std::move(finished_); }
-  absl::StatusOr<const char*> ReadBack(const moe::ExpertChunk& chunk) override {
-    if (chunk.from == nullptr) {
-      if (const absl::Status found = script_->Look(); !found.ok()) return found;
-    }
-    return copier_->ReadBack(chunk);
-  }
 
  private:
   CopyScript* const script_;

@@ -224,7 +224,7 @@ TEST(MoeBackwardTest, PartsOfReplicasAddUp) {
   const auto alone = test::TrainMoe(model, Alone(shape), x, residual, dy);
   const std::vector<std::vector<int32_t>> residents = {{2, 0, 1}, {4, -1, 2, 3}, {1, 5, 2, 4}};
   test::MoeTrainingRun training = Alone(shape);
-  training.run.layout = ExpertLayout::FromResidents(6, residents, 1);
+  training.run.layout = ExpertLayout::FromResidents(6, residents);
   training.run.rank_rows = {9, 0, 8};
   const auto spread = test::TrainMoe(model, training, x, residual, dy);
   ASSERT_TRUE(alone.ok() && spread.ok()) << alone.status() << spread.status();

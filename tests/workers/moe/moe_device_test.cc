@@ -91,7 +91,7 @@ TEST_P(MoeDeviceTest, TheBitsOfOneDevice) {
   const Tensor x = model.RandomRows(rows, 3), residual = model.RandomResidual(rows, 4);
   const TestStream one;
   const test::MoeResult alone = RunAlone(one, *model.On(one), x, residual);
-  const test::MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents, 1),
+  const test::MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents),
                          .rank_rows = c.rank_rows,
                          .micro_batches = c.micro_batches,
                          .exchange = kind};
@@ -125,7 +125,7 @@ TEST_P(MoeBudgetTest, TheBitsOfResidentExperts) {
   int64_t rows = 0;
   for (const int64_t of_rank : c.rank_rows) rows += of_rank;
   const Tensor x = model.RandomRows(rows, 3), residual = model.RandomResidual(rows, 4);
-  test::MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents, 1),
+  test::MoeRun run{.layout = ExpertLayout::FromResidents(c.shape.num_experts, c.residents),
                    .rank_rows = c.rank_rows,
                    .exchange = kind};
   test::MoeResult results[2];

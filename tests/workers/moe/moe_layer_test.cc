@@ -241,7 +241,7 @@ TEST_P(MoeLayerTest, ReplicasDoNotChangeBits) {
   for (const bool balanced : {false, true}) {
     for (const int micro_batches : {1, 3}) {
       const auto result = test::RunMoe(model,
-                                       {.layout = ExpertLayout::FromResidents(6, residents, 1),
+                                       {.layout = ExpertLayout::FromResidents(6, residents),
                                         .rank_rows = {9, 4, 7},
                                         .micro_batches = micro_batches,
                                         .exchange = GetParam(),
@@ -268,7 +268,7 @@ TEST(BalancedMoeLayerTest, TheBusiestRankIsAsIdleAsReplicasAllow) {
     for (const std::vector<int64_t>& rank_rows : {std::vector<int64_t>{21, 0, 0}, {9, 4, 8}, {0, 0, 21}}) {
       for (const test::ExchangeKind exchange : {test::ExchangeKind::kHost, test::ExchangeKind::kDeviceExact}) {
         const auto result = test::RunMoe(model,
-                                         {.layout = ExpertLayout::FromResidents(6, residents, 1),
+                                         {.layout = ExpertLayout::FromResidents(6, residents),
                                           .rank_rows = rank_rows,
                                           .micro_batches = micro_batches,
                                           .exchange = exchange,

@@ -52,8 +52,7 @@ TEST(ExpertLayoutTest, ContiguousOfAnyCounts) {
 
 TEST(ExpertLayoutTest, ReplicasAreNearFirstThenTakeTurns) {
   const std::vector<std::vector<int32_t>> residents = {{0, 1}, {1, 2}, {2, 0}, {}};
-  const ExpertLayout layout = ExpertLayout::FromResidents(3, residents, 7);
-  EXPECT_EQ(layout.epoch(), 7);
+  const ExpertLayout layout = ExpertLayout::FromResidents(3, residents);
   EXPECT_EQ(layout.Places(1).size(), 2u);
   EXPECT_EQ(layout.PlaceOf(1, 0, 5), (ExpertLayout::Place{0, 1}));
   EXPECT_EQ(layout.PlaceOf(1, 1, 5), (ExpertLayout::Place{1, 0}));
@@ -324,9 +323,8 @@ TEST(TokenDispatcherTest, OneOfADeviceNeedNotHaveItsExpertsInOrder) {
   const auto in_order = test::RunMoe(model, {.layout = ExpertLayout::Contiguous(5, 1), .rank_rows = {9}}, x, residual);
   const std::vector<std::vector<int32_t>> shuffled = {{3, 0, 4, 2, 1}};
   for (const test::ExchangeKind kind : test::kExchangeKinds) {
-    const auto result =
-        test::RunMoe(model, {.layout = ExpertLayout::FromResidents(5, shuffled, 1), .rank_rows = {9}, .exchange = kind},
-                     x, residual);
+    const auto result = test::RunMoe(
+        model, {.layout = ExpertLayout::FromResidents(5, shuffled), .rank_rows = {9}, .exchange = kind}, x, residual);
     ASSERT_TRUE(result.ok() && in_order.ok()) << result.status();
     EXPECT_TRUE(result->residual == in_order->residual);
   }

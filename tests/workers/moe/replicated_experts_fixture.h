@@ -12,7 +12,6 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/moe/fake_copier.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/experts/expert_checksum.h"
 #include "workers/moe/placement/replicated_experts.h"
 
 namespace switchyard::test {
@@ -34,9 +33,6 @@ class ReplicatedExpertsTest : public testing::Test {
     bytes_ = options.expert.bytes;
     options.chunk_bytes = bytes_ / chunks;
     options.source = [this](int layer, int expert) { return Bytes(layer, expert); };
-    options.checksum = [this](int layer, int expert) {
-      return moe::ChecksumOf(Bytes(layer, expert), bytes_) + (layer == 1 && expert == wrong_sum_ ? 1 : 0);
-    };
     auto made = moe::ReplicatedExperts::Create(options, std::make_unique<FakeCopier>(&copies_));
     ASSERT_TRUE(made.ok()) << made.status();
     experts_ = *std::move(made);
@@ -51,7 +47,7 @@ class ReplicatedExpertsTest : public testing::Test {
   absl::StatusOr<std::string> Run(int layer, const std::vector<int32_t>& experts, absl::Time deadline = Soon()) {
     std::vector<int32_t> offsets = {0};
     for (const int32_t expert : experts) offsets.push_back(offsets.back() + (expert == placement::kEmptySlot ? 0 : 1));
-    std::string computed;
+    computed_.clear();
     const absl::Status status = experts_->RunLayer(
         {.deadline = deadline}, {.index = layer}, {.experts = experts, .offsets = offsets},
         [&](const ops::WeightGroup& gate_up, const ops::WeightGroup& down) {
@@ -60,33 +56,18 @@ class ReplicatedExpertsTest : public testing::Test {
             const char* const bytes = Bytes(layer, experts[static_cast<size_t>(slot)]);
             EXPECT_EQ(std::memcmp(gate_up[slot]->data(), bytes, static_cast<size_t>(gate_up[slot]->bytes())), 0);
             EXPECT_NE(down[slot], nullptr);
-            absl::StrAppend(&computed, computed.empty() ? "" : " ", experts[static_cast<size_t>(slot)]);
+            absl::StrAppend(&computed_, computed_.empty() ? "" : " ", experts[static_cast<size_t>(slot)]);
           }
           return absl::OkStatus();
         });
     if (!status.ok()) return status;
-    return computed;
-  }
-  bool AwaitReady() {
-    for (const absl::Time end = Soon(); absl::Now() < end;) {
-      const auto ready = experts_->Ready();
-      EXPECT_TRUE(ready.ok()) << ready.status();
-      if (!ready.ok() || *ready) return ready.ok();
-      absl::SleepFor(absl::Milliseconds(1));
-    }
-    return false;
-  }
-  absl::Status AwaitFailure() {
-    for (const absl::Time end = Soon(); absl::Now() < end; absl::SleepFor(absl::Milliseconds(1))) {
-      if (const auto ready = experts_->Ready(); !ready.ok()) return ready.status();
-    }
-    return absl::OkStatus();
+    return computed_;
   }
   int64_t Copies(moe::CopyReason reason) const { return experts_->counters().copies[static_cast<size_t>(reason)]; }
 
   std::vector<std::vector<char>> packed_;
   int64_t bytes_ = 0;
-  int wrong_sum_ = -1;  // of layer 1
+  std::string computed_;  // by the last Run, also by one that failed
   CopyScript copies_;
   std::unique_ptr<moe::ReplicatedExperts> experts_;  // last: its thread uses the script
 };

@@ -1,5 +1,4 @@
-// One rank's experts by hand: what is where, that late copies are waited for, and the life of a migration with its
-// failures.
+// One rank's experts by hand: what is where, late copies that are waited for, and copies that fail.
 #include "workers/moe/placement/replicated_experts.h"
 
 #include <string>
@@ -12,7 +11,6 @@
 namespace switchyard::moe {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 using test::ReplicatedExpertsTest;
@@ -48,6 +46,7 @@ TEST_F(ReplicatedExpertsTest, ALateCopyIsWaitedFor) {
   ASSERT_TRUE(copies_.AwaitBegun(4 * 4 + 1));
   const absl::Status late = Run(0, {0, 7}, absl::Now() + absl::Milliseconds(5)).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_EQ(computed_, "0") << "what is there does not wait for the late one";
   copies_.AllowAll();
   EXPECT_EQ(*Run(0, {0, 7}), "0 7");
   EXPECT_GE(experts_->counters().late, 1);
@@ -112,51 +111,6 @@ TEST_F(ReplicatedExpertsTest, ARowForAnEmptySlotIsRefused) {
   EXPECT_THAT(status.message(), HasSubstr("2 rows of MoE layer 0 came for slot 1, which is empty"));
 }
 
-TEST_F(ReplicatedExpertsTest, AMigrationIsPreparedCommittedAndReleased) {
-  Make(5);
-  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
-  EXPECT_TRUE(absl::IsFailedPrecondition(experts_->Prepare({{{1, 7}}})));
-  ASSERT_TRUE(AwaitReady());
-  EXPECT_EQ(*Run(1, {2, 3}), "2 3");
-  experts_->Commit({{{1, 2}}});
-  EXPECT_EQ(*Run(1, {3, 6}), "3 6");
-  EXPECT_EQ(*Run(1, {2}), "2") << "until the release";
-  EXPECT_TRUE(absl::IsFailedPrecondition(experts_->Prepare({{{1, 7}}}))) << "its slot is not free yet";
-  ASSERT_TRUE(experts_->Release().ok());
-  EXPECT_TRUE(absl::IsNotFound(Run(1, {2}).status()));
-  ASSERT_TRUE(experts_->Prepare({{{1, 7}}}).ok());
-}
-
-TEST_F(ReplicatedExpertsTest, AMigrationThatIsDroppedLeavesNothing) {
-  Make(5);
-  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  for (int round = 0; round < 3; ++round) {
-    ASSERT_TRUE(experts_->Prepare({{{0, round + 4}}}).ok()) << round;
-    if (round % 2 == 0) {
-      ASSERT_TRUE(AwaitReady());
-    }
-    ASSERT_TRUE(experts_->Drop().ok());
-    EXPECT_TRUE(absl::IsNotFound(Run(0, {round + 4}).status()));
-  }
-  const absl::Status full = experts_->Prepare({{{0, 4}, {0, 5}}});
-  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
-  EXPECT_THAT(full.message(), HasSubstr("no slot of 5 is free for expert 5 of MoE layer 0"));
-  EXPECT_TRUE(experts_->Prepare({{{0, 4}}}).ok()) << "what it had begun was given up";
-}
-
-TEST_F(ReplicatedExpertsTest, AFailedCopyOfAMigrationIsReported) {
-  Make(5);
-  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  copies_.FailAt({1, 6}, bytes_ / 2, absl::DataLossError("page is gone"));
-  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
-  EXPECT_EQ(AwaitFailure(), absl::DataLossError("page is gone"));
-  copies_.Heal();
-  ASSERT_TRUE(experts_->Drop().ok());
-  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
-  EXPECT_TRUE(AwaitReady());
-}
-
 TEST_F(ReplicatedExpertsTest, ACopyThatFailedIsTriedOnceMoreByTheLayerThatNeedsIt) {
   Make(5);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
@@ -171,32 +125,16 @@ TEST_F(ReplicatedExpertsTest, ACopyThatFailedIsTriedOnceMoreByTheLayerThatNeedsI
   EXPECT_EQ(*Run(0, {0, 7}), "0 7");
 }
 
-TEST_F(ReplicatedExpertsTest, FillGivesBackWhatAMigrationLeft) {
+TEST_F(ReplicatedExpertsTest, AGroupDoesNotBeginWithoutAnExpertThatCouldNotBeCopied) {
   Make(5);
+  copies_.FailAt({1, 3}, bytes_ / 2, absl::DataLossError("page is gone"));
+  EXPECT_EQ(Fill({{0, 1}, {2, 3}}), absl::DataLossError("page is gone"));
+  copies_.Heal();
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  ASSERT_TRUE(experts_->Prepare({{{1, 6}}}).ok());
-  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  EXPECT_FALSE(experts_->migrating());
-  ASSERT_TRUE(experts_->Prepare({{{1, 5}}}).ok()) << "its slot is free again";
-  ASSERT_TRUE(AwaitReady());
-}
-
-// A migration wants what the per-step balancer has, which drops it before the commit; and what departs comes back as
-// transient.
-TEST_F(ReplicatedExpertsTest, WhatTwoHoldIsThereOnce) {
-  Make(5);
-  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
-  ASSERT_TRUE(experts_->Prepare({{{1, 3}}}).ok());
-  EXPECT_EQ(Copies(CopyReason::kMigration), 0);
-  EXPECT_TRUE(AwaitReady());
-  ASSERT_TRUE(experts_->Replace(1, 3, 5, CopyReason::kDemand).ok());
-  EXPECT_EQ(*Run(1, {2, 5}), "2 5");
-  experts_->Commit({{{1, 2}}});
-  EXPECT_EQ(*Run(1, {5, 3}), "5 3");
-  ASSERT_TRUE(experts_->Replace(1, 5, 2, CopyReason::kPrefetch).ok());
-  EXPECT_EQ(Copies(CopyReason::kPrefetch), 0) << "it has not been released yet";
-  ASSERT_TRUE(experts_->Release().ok());
   EXPECT_EQ(*Run(1, {2, 3}), "2 3");
+  const absl::Status full = Fill({{0, 1, 2}, {2, 3, 4}});
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(full.message(), HasSubstr("no slot of 5 is free for expert 4 of MoE layer 1"));
 }
 
 }  // namespace

@@ -225,7 +225,7 @@ class TokenDispatcherTest : public OnDeviceTest, public testing::WithParamInterf
         ops::GatherPresent(*stream_, rank->all_y.view().Rows(0, rank->plan.num_outputs), rows, rank->answers).ok());
   }
 
-  const ExpertLayout layout_ = ExpertLayout::FromResidents(c().num_experts, c().residents, 1);
+  const ExpertLayout layout_ = ExpertLayout::FromResidents(c().num_experts, c().residents);
   std::vector<Tensor> kept_;
 };
 

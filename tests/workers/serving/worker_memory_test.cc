@@ -53,7 +53,6 @@ class WorkerMemoryTest : public testing::Test {
     WorkerOptions options;
     options.model_dir = kModel;
     options.experts = experts_;
-    options.experts.sharing = "never";
     options.memory = [this, rank] {
       const auto r = static_cast<size_t>(rank);
       if (looks_) looks_(rank);

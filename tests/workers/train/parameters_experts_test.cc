@@ -167,8 +167,7 @@ TEST_P(ParametersExpertsTest, AnOrderOfSlotsChangesNoLoss) {
   ExpectWhole(turned);
   const std::unique_ptr<comm::Communicator> alone = comm::MakeSoloCommunicator();
   const std::vector<std::vector<int32_t>> residents = {turned};
-  const moe::ExpertLayout layout =
-      moe::ExpertLayout::FromResidents(static_cast<int>(turned.size()), residents, /*epoch=*/1);
+  const moe::ExpertLayout layout = moe::ExpertLayout::FromResidents(static_cast<int>(turned.size()), residents);
   ASSERT_TRUE(group_.trainer(0).SetGroup({.world = alone.get(), .experts = alone.get(), .layout = &layout}).ok());
   EXPECT_EQ(group_.Evaluate(rows).loss, before);
 }

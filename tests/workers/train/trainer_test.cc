@@ -210,8 +210,7 @@ TEST_F(TrainerErrorsTest, ExpertsOnSeveralRanks) {
   std::vector<int32_t> all(group.model(0).config().num_experts);
   std::iota(all.begin(), all.end(), 0);
   const std::vector<std::vector<int32_t>> residents = {all, all};
-  const moe::ExpertLayout layout =
-      moe::ExpertLayout::FromResidents(static_cast<int>(all.size()), residents, /*epoch=*/1);
+  const moe::ExpertLayout layout = moe::ExpertLayout::FromResidents(static_cast<int>(all.size()), residents);
   EXPECT_EQ(group.trainer(0).SetGroup({.world = pair[0].get(), .experts = pair[0].get(), .layout = &layout}).message(),
             "trainer: expert 0 is on 2 ranks; a layout for training has each on one");
 }

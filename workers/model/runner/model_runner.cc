@@ -189,10 +189,8 @@ void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) 
 
 absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
   if (guides_.balancer != nullptr)
-    RETURN_IF_ERROR(guides_.balancer->BeginStep({.step = plan.step,
-                                                 .placement_epoch = plan.placement_epoch,
-                                                 .rank_rows = plan.rank_rows,
-                                                 .decides = plan.decides}));
+    RETURN_IF_ERROR(
+        guides_.balancer->BeginStep({.step = plan.step, .decides = plan.decides, .costs = plan.move_costs}));
   if (guides_.load_predictor == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(
       const absl::Span<const placement::LayerEstimate> expected,

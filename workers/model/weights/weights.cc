@@ -187,20 +187,6 @@ absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dt
   return weights;
 }
 
-void UsePackedExperts(const ModelConfig& config, DType dtype,
-                      absl::FunctionRef<const char*(int layer, int32_t expert)> place, ModelWeights* weights) {
-  const ExpertSpace space = {.place = [&](int layer, int32_t expert) {
-    return const_cast<char*>(place(layer, expert));  // as views have it; nobody writes weights that are served
-  }};
-  Allocator allocate{config, dtype, Device::Cpu(), space};
-  int moe_layer = 0;
-  for (LayerWeights& layer : weights->layers) {
-    if (!layer.moe.has_value()) continue;
-    for (const int32_t expert : weights->residents) layer.moe->experts.push_back(allocate.Expert(moe_layer, expert));
-    ++moe_layer;
-  }
-}
-
 absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,
                                                         Device device) {
   const ExpertSpace own;

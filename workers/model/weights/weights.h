@@ -7,8 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "workers/model/config/config.h"
 #include "workers/ops/gemm/weight.h"
@@ -83,12 +81,6 @@ absl::Status CheckStorable(const ModelConfig& config);
 // Errors: ResourceExhausted on a device, with needed and available bytes.
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
                                              Device device = Device::Cpu(), const ExpertSpace& space = {});
-
-// Gives weights that have no routed experts those of their residents, where they lie packed
-// (moe/experts/packed_expert.h) on the host; layer: among those with experts.  They are read alone, and must stay.
-// REQUIRES: CheckStorable is OK.
-void UsePackedExperts(const ModelConfig& config, DType dtype,
-                      absl::FunctionRef<const char*(int layer, int32_t expert)> place, ModelWeights* weights);
 
 // Allocates so many routed experts of one layer, with undefined contents.
 absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,

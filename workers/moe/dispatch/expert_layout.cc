@@ -8,17 +8,15 @@ ExpertLayout ExpertLayout::Contiguous(int num_experts, int num_ranks) {
   placement::Placement placement = placement::ContiguousPlacement(num_experts, num_ranks, 0);
   // Ranks that have fewer experts than others have fewer slots, too.
   for (std::vector<int32_t>& slots : placement.slots) std::erase(slots, placement::kEmptySlot);
-  return FromPlacement(placement, 0);
+  return FromPlacement(placement);
 }
 
-ExpertLayout ExpertLayout::FromPlacement(const placement::Placement& placement, int64_t epoch) {
-  return FromResidents(placement.num_experts, placement.slots, epoch);
+ExpertLayout ExpertLayout::FromPlacement(const placement::Placement& placement) {
+  return FromResidents(placement.num_experts, placement.slots);
 }
 
-ExpertLayout ExpertLayout::FromResidents(int num_experts, absl::Span<const std::vector<int32_t>> residents,
-                                         int64_t epoch) {
+ExpertLayout ExpertLayout::FromResidents(int num_experts, absl::Span<const std::vector<int32_t>> residents) {
   ExpertLayout layout;
-  layout.epoch_ = epoch;
   layout.residents_.assign(residents.begin(), residents.end());
   std::vector<int32_t>& offsets = layout.place_offsets_;
   offsets.assign(static_cast<size_t>(num_experts) + 1, 0);

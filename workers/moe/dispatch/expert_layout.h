@@ -1,4 +1,4 @@
-// Which rank holds which expert: pure, the same on every rank, versioned by the placement epoch.
+// Which rank holds which expert: pure, the same on every rank.
 //
 // An expert has one or more places (rank, slot) in the ranks' lists of experts, where slots may be empty.  A token's
 // place is a function of (source rank, token index), so that every rank knows it without a message.  Contiguous(E, R)
@@ -25,16 +25,15 @@ class ExpertLayout {
   // REQUIRES: num_experts >= 1, num_ranks >= 1.
   static ExpertLayout Contiguous(int num_experts, int num_ranks);
   // Ranks are the placement's devices, empty slots stay.  REQUIRES: CheckPlacement(placement) is OK.
-  static ExpertLayout FromPlacement(const placement::Placement& placement, int64_t epoch);
+  static ExpertLayout FromPlacement(const placement::Placement& placement);
   // residents[r]: the experts of rank r, by slot, kEmptySlot = none.  REQUIRES: every expert of [0, num_experts) is on
   // at least one rank, at most once on each.
-  static ExpertLayout FromResidents(int num_experts, absl::Span<const std::vector<int32_t>> residents, int64_t epoch);
+  static ExpertLayout FromResidents(int num_experts, absl::Span<const std::vector<int32_t>> residents);
 
   int num_experts() const { return static_cast<int>(place_offsets_.size()) - 1; }
   int num_ranks() const { return static_cast<int>(residents_.size()); }
-  // The same epoch, and the same experts in the same slots.
-  bool operator==(const ExpertLayout& other) const { return epoch_ == other.epoch_ && residents_ == other.residents_; }
-  int64_t epoch() const { return epoch_; }
+  // The same experts in the same slots.
+  bool operator==(const ExpertLayout& other) const { return residents_ == other.residents_; }
   // The experts of a rank, by slot; kEmptySlot = none.
   absl::Span<const int32_t> Residents(int rank) const { return residents_[rank]; }
   absl::Span<const Place> Places(int expert) const {
@@ -46,7 +45,6 @@ class ExpertLayout {
   Place PlaceOf(int expert, int source_rank, int64_t token_idx) const;
 
  private:
-  int64_t epoch_ = 0;
   std::vector<std::vector<int32_t>> residents_;  // [R][slots]
   std::vector<int32_t> place_offsets_;           // [E + 1]
   std::vector<Place> places_;                    // by expert, then rank

@@ -72,15 +72,6 @@ absl::Status DeviceExpertCopier::EnqueueByPieces(const ExpertChunk& chunk) {
 
 absl::Status DeviceExpertCopier::Synchronize() { return queue_->Synchronize(absl::Now() + kChunkLimit); }
 
-absl::StatusOr<const char*> DeviceExpertCopier::ReadBack(const ExpertChunk& chunk) {
-  if (read_back_.bytes() < chunk.bytes) {
-    ASSIGN_OR_RETURN(read_back_, PinnedBuffer::Allocate(chunk.bytes, queue_->device().kind));
-  }
-  RETURN_IF_ERROR(queue_->Copy(read_back_.data(), chunk.to, chunk.bytes));
-  RETURN_IF_ERROR(Synchronize());
-  return read_back_.data();
-}
-
 absl::StatusOr<std::unique_ptr<ExpertCopier>> MakeExpertCopier(Device device, const ExpertSource& source) {
   if (device.is_cpu()) return std::make_unique<HostExpertCopier>();
   return DeviceExpertCopier::Create(device, source);

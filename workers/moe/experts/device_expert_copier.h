@@ -34,7 +34,6 @@ class DeviceExpertCopier : public ExpertCopier {
 
   void Start(const ExpertChunk& chunk) override;
   Finished Await() override;
-  absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override;
   CopyPath path() const override;
 
  private:
@@ -50,8 +49,7 @@ class DeviceExpertCopier : public ExpertCopier {
 
   std::unique_ptr<HostPin> pin_;  // null: pieces_ are used
   std::array<Piece, 2> pieces_;
-  Finished started_;  // status: whether it could be enqueued
-  PinnedBuffer read_back_;
+  Finished started_;                          // status: whether it could be enqueued
   const std::unique_ptr<DeviceQueue> queue_;  // is destroyed first, and waits for work under way
 };
 

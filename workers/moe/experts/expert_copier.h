@@ -22,7 +22,6 @@ struct ExpertChunk {
   char* to = nullptr;          // the slot's, on the store's device
   // The slot may be read until this has passed; may be null.  Set in an expert's first chunk.
   std::shared_ptr<const DeviceEvent> after = nullptr;
-  int64_t attempt = 0;  // of the copy, or of the look at it
 };
 
 // How bytes come from the host's memory.
@@ -54,11 +53,6 @@ class ExpertCopier {
   virtual void Start(const ExpertChunk& chunk) = 0;
   // Blocks until one of the chunks that were started is over.  REQUIRES: there is one.
   virtual Finished Await() = 0;
-  // Looks at a slot's bytes after an earlier copy; chunks as Start's, with null `from` and `after`.  The copier keeps
-  // errors.  REQUIRES: no chunk is under way.
-  virtual void Recheck(const ExpertChunk&) {}
-  // Returns the slot's chunk.bytes where the chunk went, for the host to read until the next call.  Blocks.
-  virtual absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) { return chunk.to; }
 
   // Both, where nothing else is under way.
   absl::Status Copy(const ExpertChunk& chunk) {

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -19,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/experts/expert_file_builder.h"
@@ -256,55 +254,10 @@ ExpertFile::ExpertFile(const ExpertFileFormat& format, UniqueFd fd, std::unique_
       built_(built) {}
 ExpertFile::~ExpertFile() = default;
 
-ExpertFile::Found ExpertFile::Find(const ExpertFileOptions& options) {
-  const ExpertFileFormat format(options);
-  Found found = {.bytes = format.layout.bytes, .path = format.path};
-  MakeDirs(options.dir);
-  if (access(options.dir.c_str(), W_OK) != 0) return found;
-  int64_t room = FreeBytes(options.dir);
-  struct stat status = {};
-  if (lstat(format.path.c_str(), &status) == 0) {
-    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0077) != 0) return found;
-    UniqueFd fd(open(format.path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
-    if (fd.get() >= 0 && flock(fd.get(), LOCK_SH | LOCK_NB) == 0 && fstat(fd.get(), &status) == 0 &&
-        status.st_nlink > 0 && status.st_size == format.layout.bytes) {
-      const absl::StatusOr<ExpertFileMapping> mapping = ExpertFileMapping::Map(format, fd.get(), /*writable=*/false);
-      if (mapping.ok() && format.Problem(mapping->get()).empty()) {
-        found.what = Found::What::kFile;
-        found.lock = std::move(fd);
-        return found;
-      }
-    }
-    room += int64_t{status.st_blocks} * 512;
-  }
-  for (const UnusedFile& file : UnusedFiles(options.dir, format.path)) room += file.bytes;
-  if (format.layout.bytes <= room) found.what = Found::What::kRoom;
-  return found;
-}
-
-int64_t ExpertFile::num_huge_parts() const { return mapped_ ? layout_.bytes / kHugePageBytes : 0; }
-
-bool ExpertFile::TakeHugePage(int64_t part) const {
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-  char* const at = const_cast<char*>(memory_) + part * kHugePageBytes;
-  return madvise(at, kHugePageBytes, MADV_COLLAPSE) == 0 || errno != EINVAL;
-}
-
-bool ExpertFile::IsNamed() const {
-  struct stat mine = {}, named = {};
-  return fstat(fd_.get(), &mine) == 0 && stat(path_.c_str(), &named) == 0 && mine.st_dev == named.st_dev &&
-         mine.st_ino == named.st_ino;
-}
-
-void ExpertFile::RemoveIfUnused() const {
-  if (!IsInMemory(path_.substr(0, path_.rfind('/'))) || flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) return;
-  if (IsNamed()) unlink(path_.c_str());
-}
-
 void ExpertFile::Discard() const {
-  if (!IsNamed()) return;
+  struct stat mine = {}, named = {};
+  if (fstat(fd_.get(), &mine) != 0 || stat(path_.c_str(), &named) != 0) return;
+  if (mine.st_dev != named.st_dev || mine.st_ino != named.st_ino) return;
   if (unlink(path_.c_str()) == 0) LogWarn("expert file ", path_, " is damaged: removed, and built again");
 }
 

@@ -1,7 +1,6 @@
-// All experts of a model, or some of each layer (E is their number then), packed for matrix products and copies, in one
-// file that the workers of a machine share and that is at hand when a worker restarts.  One in memory is mapped, and is
-// there once for all workers.  One on a disk may be larger than memory: its experts are read where they are wanted
-// (disk_expert_copier.h).
+// All experts of a model, packed for matrix products and copies, in one file that the workers of a machine share and
+// that is at hand when a worker restarts.  One in memory is mapped, and is there once for all workers.  One on a disk
+// may be larger than memory: its experts are read where they are wanted (disk_expert_copier.h).
 //
 // The file, in the machine's byte order (it never leaves the machine):
 //   0      "SYEXPT02" · u64 state (kComplete, written last) · i64 bytes done so far, process that builds it
@@ -103,24 +102,6 @@ class ExpertFile {
   int64_t piece_bytes() const { return layout_.piece_bytes; }
   int num_layers() const { return layout_.num_layers; }
   int num_experts() const { return layout_.num_experts; }
-  // What Open with these options would find: the file, complete; room for it, perhaps with a part of it or with files
-  // that nobody uses; or neither.
-  struct Found {
-    enum class What : uint8_t { kFile, kRoom, kNeither };
-    What what = What::kNeither;
-    UniqueFd lock = UniqueFd();  // of the file, which stays there as long as this lives; not while Open is called
-    int64_t bytes = 0;           // of the file
-    std::string path = {};
-  };
-  static Found Find(const ExpertFileOptions& options);
-  // Puts a part of a file in memory into huge pages, whatever its file system does by itself, so that all processes
-  // read it as fast as memory of their own; `part` of num_huge_parts().  Milliseconds; may be in use.  False: the
-  // kernel cannot (before Linux 6.1).
-  bool TakeHugePage(int64_t part) const;
-  int64_t num_huge_parts() const;
-  // If it is in memory and no other process has it open: removes it, so that its memory is free when this ends.
-  // Gives up the lock where another one has it, so this comes last.
-  void RemoveIfUnused() const;
   // Removes a damaged file, so that the next process to open it builds it anew; those that have it open keep it.  Does
   // nothing if another file has its name by now.
   void Discard() const;
@@ -136,7 +117,6 @@ class ExpertFile {
   friend class ExpertFileOpening;
   ExpertFile(const ExpertFileFormat& format, UniqueFd fd, std::unique_ptr<ExpertFileMapping> mapping, bool built);
   uint64_t SumAt(int64_t i) const;  // of the table
-  bool IsNamed() const;             // the path is this file's
 
   const std::string path_;
   const UniqueFd fd_;  // holds the lock

@@ -86,25 +86,11 @@ uint64_t ExpertFileFormat::HeaderChecksum(const char* memory) const {
 
 absl::StatusOr<ExpertFileMapping> ExpertFileMapping::Map(const ExpertFileFormat& format, int fd, bool writable) {
   const auto bytes = static_cast<size_t>(format.mapped_bytes);
-  // Where huge pages of the file can be huge pages of the mapping.
-  const size_t room = bytes + kHugePage;
-  void* const taken = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (taken == MAP_FAILED) return ExpertFileError(format.path, "cannot map");
-  const auto begin = reinterpret_cast<uintptr_t>(taken);
-  const size_t lead = (kHugePage - begin % kHugePage) % kHugePage;
-  char* const at = static_cast<char*>(taken) + lead;
-  if (mmap(at, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
-    const int error = errno;
-    munmap(taken, room);
-    errno = error;
-    return ExpertFileError(format.path, "cannot map");
-  }
-  if (lead > 0) munmap(taken, lead);
-  const size_t end = (bytes + kPage - 1) / kPage * kPage;
-  if (lead + end < room) munmap(at + end, room - lead - end);
-  madvise(at, bytes, MADV_HUGEPAGE);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) return ExpertFileError(format.path, "cannot map");
+  madvise(memory, bytes, MADV_HUGEPAGE);
   ExpertFileMapping mapping;
-  mapping.memory_ = at;
+  mapping.memory_ = static_cast<char*>(memory);
   mapping.bytes_ = format.mapped_bytes;
   return mapping;
 }

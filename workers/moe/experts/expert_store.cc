@@ -99,7 +99,7 @@ absl::Status ExpertStore::CheckSlot(int slot) const {
       absl::StrCat("expert store: slot ", slot, " is not in [0, ", options_.num_slots, ")"));
 }
 
-absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt) {
+absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority priority) {
   RETURN_IF_ERROR(CheckSlot(slot));
   const char* const from = options_.source == nullptr ? nullptr : options_.source(id);
   absl::MutexLock lock(&mu_);
@@ -119,7 +119,6 @@ absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority p
   slots_[slot] = {.state = SlotState::kCopying,
                   .id = id,
                   .from = from,
-                  .attempt = attempt,
                   .queued = absl::Now(),
                   .priority = priority,
                   .prefetched = priority == CopyPriority::kPrefetch,
@@ -131,7 +130,6 @@ absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority p
 }
 
 void ExpertStore::FreeSlot(int slot) {
-  std::erase(rechecks_, slot);
   slot_of_.erase(slots_[slot].id);
   slots_[slot] = Slot();
 }
@@ -166,22 +164,6 @@ void ExpertStore::RaiseSlotPriority(int slot) {
 void ExpertStore::RaisePriority(const ExpertId& id) {
   absl::MutexLock lock(&mu_);
   if (const auto it = slot_of_.find(id); it != slot_of_.end()) RaiseSlotPriority(it->second);
-}
-
-void ExpertStore::Recheck(const ExpertId& id, int64_t attempt) {
-  absl::MutexLock lock(&mu_);
-  const auto it = slot_of_.find(id);
-  if (it == slot_of_.end() || !aborted_.ok()) return;
-  slots_[it->second].rechecked = 0;
-  slots_[it->second].look = attempt;
-  std::erase(rechecks_, it->second);
-  rechecks_.push_back(it->second);
-}
-
-bool ExpertStore::rechecking(const ExpertId& id) const {
-  absl::MutexLock lock(&mu_);
-  const auto it = slot_of_.find(id);
-  return it != slot_of_.end() && std::find(rechecks_.begin(), rechecks_.end(), it->second) != rechecks_.end();
 }
 
 // The first to acquire a slot decides what its copy was: a miss, late, or a prefetch that hit.
@@ -298,8 +280,7 @@ void ExpertStore::StartChunk(int slot) {
                              .bytes = std::min(options_.chunk_bytes, options_.expert.bytes - held.started),
                              .from = held.from == nullptr ? nullptr : held.from + held.started,
                              .to = MemoryOf(slot) + held.started,
-                             .after = held.started == 0 ? last_use_[slot] : nullptr,
-                             .attempt = held.attempt};
+                             .after = held.started == 0 ? last_use_[slot] : nullptr};
   held.started += chunk.bytes;
   under_way_[slot][chunk.offset] = {held.outcome, held.queued};
   ++num_under_way_;
@@ -331,21 +312,6 @@ void ExpertStore::AwaitChunk() {
   if (!finished.status.ok() || held.copied == options_.expert.bytes) FinishCopy(chunk.slot, finished.status);
 }
 
-void ExpertStore::RecheckChunk(int slot) {
-  const Slot& held = slots_[slot];
-  const ExpertId id = held.id;
-  const int64_t offset = held.rechecked, attempt = held.look;
-  const int64_t bytes = std::min(options_.chunk_bytes, options_.expert.bytes - offset);
-  mu_.Unlock();
-  copier_->Recheck(
-      {.id = id, .slot = slot, .offset = offset, .bytes = bytes, .to = MemoryOf(slot) + offset, .attempt = attempt});
-  mu_.Lock();
-  // The look was given up, or begun again.
-  if (rechecks_.empty() || rechecks_.front() != slot || slots_[slot].look != attempt) return;
-  slots_[slot].rechecked += bytes;
-  if (slots_[slot].rechecked == options_.expert.bytes) rechecks_.pop_front();
-}
-
 void ExpertStore::RunCopies() {
   const int depth = copier_->depth();
   absl::MutexLock lock(&mu_);
@@ -358,8 +324,6 @@ void ExpertStore::RunCopies() {
       AwaitChunk();
     } else if (stopping()) {
       return;
-    } else {  // nothing is to be copied, so all slots that are not free are filled
-      RecheckChunk(rechecks_.front());
     }
   }
 }

@@ -101,18 +101,13 @@ class ExpertStore {
   // Aborts and waits for chunks under way.
   ~ExpertStore();
 
-  // Does not wait.  attempt: for the copier, in every chunk.  Errors: FailedPrecondition (the slot is not free, the
+  // Does not wait.  Errors: FailedPrecondition (the slot is not free, the
   // expert has one, a prefetch would take demand's slot), InvalidArgument (no such slot), Abort's status.
-  absl::Status StartCopy(const ExpertId& id, int slot, CopyPriority priority, int64_t attempt = 0);
+  absl::Status StartCopy(const ExpertId& id, int slot, CopyPriority priority);
   // Frees the slot and gives up a copy without waiters.  Does not wait.  FailedPrecondition: pinned, or waited for.
   absl::Status Evict(int slot);
   // Makes a prefetch a copy on demand from its next chunk on.  Does nothing if it has arrived.
   void RaisePriority(const ExpertId& id);
-  // Has the copier look at all of the expert's slot again, on the copy thread, once nothing is to be copied; replaces
-  // an earlier look.  Ends when the slot is freed; does nothing without one.  attempt: the copier's, different for each
-  // look.
-  void Recheck(const ExpertId& id, int64_t attempt);
-  bool rechecking(const ExpertId& id) const;  // a look is not complete
   // Waits until all of them are in slots and pins those; raises prefetches' priority.  Errors: NotFound (no copy was
   // started), DeadlineExceeded (with what is missing), a failed copy's (also an earlier one), Abort's status; then
   // nothing is pinned.
@@ -154,15 +149,12 @@ class ExpertStore {
     const char* from = nullptr;
     int64_t started = 0;  // bytes of chunks that were given to the copier
     int64_t copied = 0;   // bytes of those that are over
-    int64_t attempt = 0;  // of the copy
     absl::Time queued;
     int pins = 0;  // leases, and waiters for the copy
     CopyPriority priority = CopyPriority::kDemand;
     bool prefetched = false;  // began as such
     bool late = false;        // somebody wanted it before it had arrived
     bool used = false;        // was acquired
-    int64_t rechecked = 0;    // bytes
-    int64_t look = 0;         // the attempt that looks at it
     std::shared_ptr<Outcome> outcome;
   };
 
@@ -176,7 +168,7 @@ class ExpertStore {
   char* MemoryOf(int slot) const { return memory_ + slot * slot_bytes_; }
   absl::Status CheckSlot(int slot) const;
   void RunCopies();
-  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || copying() || !rechecks_.empty(); }
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || copying(); }
   bool copying() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !queues_[0].empty() || !queues_[1].empty(); }
   bool IsIdle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping() || !copying(); }
   bool stopping() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !aborted_.ok(); }
@@ -186,7 +178,6 @@ class ExpertStore {
   void StartChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Waits for a chunk, and for a simulated link.
   void AwaitChunk() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void RecheckChunk(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishCopy(int slot, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RaiseSlotPriority(int slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void CountAcquired(Slot* slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -211,7 +202,6 @@ class ExpertStore {
   absl::flat_hash_map<ExpertId, int> slot_of_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<ExpertId, absl::Status> failed_ ABSL_GUARDED_BY(mu_);  // last copies, of those without a slot
   std::array<std::deque<int>, 2> queues_ ABSL_GUARDED_BY(mu_);  // [CopyPriority] slots whose copies are not done
-  std::deque<int> rechecks_ ABSL_GUARDED_BY(mu_);               // slots
   absl::Time link_free_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
   absl::Status aborted_ ABSL_GUARDED_BY(mu_);
   ExpertStoreCounters counters_ ABSL_GUARDED_BY(mu_);

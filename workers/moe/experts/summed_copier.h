@@ -55,7 +55,6 @@ class SummedCopier : public ExpertCopier {
                      absl::Hex(expected), ": they have changed since the file was made"));
     return finished;
   }
-  absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return copier_->ReadBack(chunk); }
   // Whether a checksum was ever wrong, or bytes could not be read.  Any thread.
   bool found_damage() const { return found_damage_; }
 

@@ -36,7 +36,6 @@ class TimedCopier : public ExpertCopier {
     return finished;
   }
   CopyPath path() const override { return inner_->path(); }
-  absl::StatusOr<const char*> ReadBack(const ExpertChunk& chunk) override { return inner_->ReadBack(chunk); }
 
   // These count chunks that arrived, and the time in which one at least was under way.
   int64_t bytes() const { return bytes_; }

@@ -73,7 +73,7 @@ absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* l
 absl::Status LayerRouter::AskGuides(const MoeContext& context, const MoeLayer& of, LayerContext* layer) {
   if (context.load_predictor == nullptr && context.balancer == nullptr) return absl::OkStatus();
   if (layer->num_chunks != 1) {
-    if (context.balancer == nullptr || context.balancer->is_optional()) return absl::OkStatus();
+    if (context.balancer == nullptr) return absl::OkStatus();
     return absl::UnimplementedError("moe_layer: a load balancer wants all rows gated at once");
   }
   ASSIGN_OR_RETURN(layer->topk_on_host, OnHost(context, layer->topk_idx, &choices_on_host_));

@@ -40,8 +40,8 @@ struct MoeContext {
   const pipeline::MoeSchedule* schedule = nullptr;  // what each layer does
   absl::Time deadline = absl::InfiniteFuture();
   MoeStats* stats = nullptr;  // added to; not null
-  // Decides where rows go, layer by layer; null, or it is optional and rows are gated in parts: the layout does.  On a
-  // device the host waits for the gate, so the step cannot be recorded.
+  // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate, so the step
+  // cannot be recorded.
   LayerBalancer* balancer = nullptr;
   // Observes each gate and forecasts for the load balancer and the experts; may be null.  Not asked where a schedule
   // gates its rows in parts.

@@ -1,4 +1,4 @@
-// Interface of what decides, after a layer's gate, where the layer's rows are computed.
+// Interface of what decides, after a layer's gate and on every rank alike, where the layer's rows are computed.
 //
 // Without a balancer rows follow the step's one layout.  It may gather what ranks know, so all ranks call it for the
 // same layers in the same order, also with no rows.  Thread-compatible.
@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
+#include "scheduler/placement/per_step/move_costs.h"
 #include "scheduler/placement/route/split.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/layer/moe_context.h"
@@ -24,9 +24,8 @@ struct LayerPlacement {
 // What a balancer learns of a step, the same on every rank.
 struct BalancedStep {
   int64_t step = 0;
-  int64_t placement_epoch = 0;
-  absl::Span<const int32_t> rank_rows = {};  // [R] tokens that each rank computes; empty: not known
-  bool decides = true;                       // false: rows go to their experts' homes, and nothing is gathered
+  bool decides = true;              // false: rows go to their experts' homes, and nothing is gathered
+  placement::MoveCosts costs = {};  // that decisions weigh copies by
 };
 
 class LayerBalancer {
@@ -34,8 +33,6 @@ class LayerBalancer {
   virtual ~LayerBalancer() = default;
   // Before a step's first gate.  Internal: the step cannot be run like this.
   virtual absl::Status BeginStep(const BalancedStep& step) = 0;
-  // Whether layers may go without: where rows are gated in parts they then follow the step's layout.
-  virtual bool is_optional() const { return false; }
   // By what the layer's gate said of this rank's rows.
   // Errors: the communicator's; Internal where ranks turn out to have decided differently (the group is aborted).
   virtual absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer) = 0;

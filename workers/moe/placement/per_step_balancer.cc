@@ -30,7 +30,8 @@ bool Contains(const std::vector<int32_t>& experts, int32_t expert) {
 
 }  // namespace
 
-PerStepBalancer::PerStepBalancer(PerStepBalancerOptions options, std::unique_ptr<placement::PlacementPolicy> policy)
+PerStepBalancer::PerStepBalancer(PerStepBalancerOptions options, std::unique_ptr<placement::PlacementPolicy> policy,
+                                 std::vector<ExpertLayout> homes)
     : mode_(options.shape.mode),
       rank_(options.rank),
       experts_(options.experts),
@@ -38,21 +39,22 @@ PerStepBalancer::PerStepBalancer(PerStepBalancerOptions options, std::unique_ptr
       policy_(central() && rank_ != 0 ? nullptr : std::move(policy)),
       gather_(static_cast<int>(options.shape.residents.size()), options.shape.residents[0].num_experts,
               placement::UsesEstimates(mode_)),
-      epoch_(options.shape.epoch),
       placements_(std::move(options.shape.residents)),
       origins_(num_layers(), placements_[0].num_devices(), placements_[0].num_experts),
       layouts_(placements_.size()),
-      homes_(placements_.size()) {}
+      homes_(std::move(homes)) {}
 
 absl::StatusOr<std::unique_ptr<PerStepBalancer>> PerStepBalancer::Create(PerStepBalancerOptions options) {
   RETURN_IF_ERROR(CheckMode(options.shape.mode));
   ASSIGN_OR_RETURN(std::unique_ptr<placement::PlacementPolicy> policy, placement::MakePlacementPolicy(options.shape));
   SY_CHECK(0 <= options.rank && options.rank < options.shape.residents[0].num_devices());
   // The policy begins with replicas in slots that the residents leave empty.
+  std::vector<ExpertLayout> homes;
   for (size_t layer = 0; layer < options.shape.residents.size(); ++layer) {
+    homes.push_back(ExpertLayout::FromPlacement(options.shape.residents[layer]));
     options.shape.residents[layer] = policy->table(static_cast<int>(layer)).placement();
   }
-  return std::unique_ptr<PerStepBalancer>(new PerStepBalancer(std::move(options), std::move(policy)));
+  return std::unique_ptr<PerStepBalancer>(new PerStepBalancer(std::move(options), std::move(policy), std::move(homes)));
 }
 
 std::vector<std::vector<int32_t>> PerStepBalancer::ExpertsHere() const {
@@ -63,45 +65,23 @@ std::vector<std::vector<int32_t>> PerStepBalancer::ExpertsHere() const {
 }
 
 absl::Status PerStepBalancer::BeginStep(const BalancedStep& of) {
-  const auto [step, placement_epoch, rank_rows, decides] = of;
-  step_ = step;
-  decides_ = decides;
-  if (!decides && placement::IsPaper(mode_)) {
-    return absl::InternalError(absl::StrCat("plan: step ", step, " decides nothing, but under --placement=",
+  if (of.costs.copy_ps < 0 || of.costs.row_ps < 0 || of.costs.layer_ps < 0) {
+    return absl::InternalError(absl::StrCat("plan: step ", of.step, " has negative costs: copy_ps=", of.costs.copy_ps,
+                                            " row_ps=", of.costs.row_ps, " layer_ps=", of.costs.layer_ps));
+  }
+  if (!of.decides && placement::IsPaper(mode_)) {
+    return absl::InternalError(absl::StrCat("plan: step ", of.step, " decides nothing, but under --placement=",
                                             placement::NameOf(mode_), " experts have no homes"));
   }
-  if (placement_epoch == epoch_) return absl::OkStatus();
-  if (prepared_.has_value() && prepared_->epoch == placement_epoch) return Commit();
-  return absl::InternalError(
-      absl::StrCat("plan: step ", step, " names placement epoch ", placement_epoch, "; in use is ", epoch_,
-                   prepared_.has_value() ? absl::StrCat(", prepared is ", prepared_->epoch) : ", none is prepared"));
-}
-
-absl::Status PerStepBalancer::Commit() {
-  ++num_commits_;
-  commit_seconds_ = 0;
-  const comm::Timed timed(&commit_seconds_);
-  ASSIGN_OR_RETURN(const bool ready, Ready());
-  if (!ready) {
-    return absl::InternalError(
-        absl::StrCat("plan: names placement epoch ", prepared_->epoch, ", whose copies have not arrived"));
-  }
-  ASSIGN_OR_RETURN(const std::vector<int> layers,
-                   policy_->Adopt(prepared_->epoch, prepared_->costs, prepared_->migration));
-  experts_->Commit(Here(prepared_->migration.departures));
-  for (const int layer : layers) {
-    placements_[static_cast<size_t>(layer)] = policy_->table(layer).placement();
-    layouts_[static_cast<size_t>(layer)].reset();
-  }
-  epoch_ = prepared_->epoch;
-  homes_.assign(homes_.size(), std::nullopt);
-  prepared_.reset();
+  step_ = of.step;
+  decides_ = of.decides;
+  if (policy_ != nullptr) policy_->SetCosts(of.costs);
   return absl::OkStatus();
 }
 
 absl::StatusOr<LayerPlacement> PerStepBalancer::Place(const MoeContext& context, const LayerContext& layer) {
   SY_CHECK_LT(layer.index, static_cast<int>(placements_.size()));
-  if (!decides_) return LayerPlacement{.layout = &HomesOf(layer.index)};
+  if (!decides_) return LayerPlacement{.layout = &homes_[static_cast<size_t>(layer.index)]};
   ASSIGN_OR_RETURN(const DecisionGather::Reported reported, gather_.Gather(context, layer, digest_));
   RETURN_IF_ERROR(Decide(context, layer, reported));
   RETURN_IF_ERROR(Apply(decision_.demand, CopyReason::kDemand));
@@ -113,15 +93,8 @@ absl::StatusOr<LayerPlacement> PerStepBalancer::Place(const MoeContext& context,
     const std::vector<int32_t>& slots = placements_[at].slots[static_cast<size_t>(rank_)];
     if (copy.slot < static_cast<int32_t>(slots.size())) experts_->RaisePriority(layer.index, slots[copy.slot]);
   }
-  if (!layouts_[at].has_value()) layouts_[at] = ExpertLayout::FromPlacement(placements_[at], epoch_);
+  if (!layouts_[at].has_value()) layouts_[at] = ExpertLayout::FromPlacement(placements_[at]);
   return LayerPlacement{.layout = &*layouts_[at], .split = &decision_.split};
-}
-
-const ExpertLayout& PerStepBalancer::HomesOf(int layer) {
-  std::optional<ExpertLayout>& homes = homes_[static_cast<size_t>(layer)];
-  if (!homes.has_value())
-    homes = ExpertLayout::FromPlacement(policy_->shape().residents[static_cast<size_t>(layer)], epoch_);
-  return *homes;
 }
 
 absl::Status PerStepBalancer::Decide(const MoeContext& context, const LayerContext& layer,
@@ -205,50 +178,6 @@ absl::Status PerStepBalancer::Apply(const placement::SlotPlan& plan, CopyReason 
       RETURN_IF_ERROR(experts_->Replace(plan.layer, placement::kEmptySlot, expert, reason));
   }
   return absl::OkStatus();
-}
-
-std::vector<ExpertHost::Expert> PerStepBalancer::Here(const std::vector<placement::ResidencyMove>& moves) const {
-  std::vector<ExpertHost::Expert> experts;
-  for (const placement::ResidencyMove& move : moves) {
-    if (move.device == rank_) experts.push_back({move.layer, move.expert});
-  }
-  return experts;
-}
-
-absl::Status PerStepBalancer::Prepare(int64_t epoch, const placement::MoveCosts& costs,
-                                      placement::ResidencyMigration migration) {
-  if (prepared_.has_value() || epoch <= epoch_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("placement migration: epoch ", epoch, " comes while ", epoch_, " is in use",
-                     prepared_.has_value() ? absl::StrCat(" and ", prepared_->epoch, " is prepared") : ""));
-  }
-  if (policy_ == nullptr || experts_ == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("placement migration: in the mode ", placement::NameOf(mode_), " residents do not change here"));
-  }
-  RETURN_IF_ERROR(policy_->CheckMigration(migration));
-  RETURN_IF_ERROR(experts_->Prepare(Here(migration.arrivals)));
-  prepared_ = Prepared{.epoch = epoch, .costs = costs, .migration = std::move(migration)};
-  return absl::OkStatus();
-}
-
-absl::StatusOr<bool> PerStepBalancer::Ready() {
-  if (!prepared_.has_value()) return absl::FailedPreconditionError("placement migration: none is prepared");
-  return experts_->Ready();
-}
-
-absl::Status PerStepBalancer::Drop(int64_t epoch) {
-  if (!prepared_.has_value() || prepared_->epoch != epoch) return absl::OkStatus();
-  prepared_.reset();
-  return experts_->Drop();
-}
-
-absl::Status PerStepBalancer::Release(int64_t epoch) {
-  if (epoch != epoch_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("placement migration: epoch ", epoch, " is to be released, in use is ", epoch_));
-  }
-  return experts_ == nullptr ? absl::OkStatus() : experts_->Release();
 }
 
 }  // namespace switchyard::moe

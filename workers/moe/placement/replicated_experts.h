@@ -1,11 +1,8 @@
 // The experts of a changing placement: each that the rank holds has a slot of one expert store.
 //
-// A slot is free when nothing holds its expert (expert_host.h).  A layer waits for late copies of what it needs.  Bytes
-// come from the machine's expert file.  The thread that copies compares with checksums what is copied for a migration,
-// and what was here for a decision and a migration keeps.  What is found damaged in a slot is copied anew before
-// anything else computes with it; from then on all copies of that expert are compared, and one that arrives damaged
-// fails what needs it: a migration, a layer, a group that begins.  Thread-compatible: the step's thread.  Needs as many
-// slots as the placement has.
+// A layer first computes the experts that are there, then waits for late copies.  Bytes come from the machine's expert
+// file; a copy that failed is tried once more by the layer that needs it, then fails it.  Thread-compatible: the step's
+// thread. Needs as many slots as the placement has.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "workers/moe/experts/checking_copier.h"
 #include "workers/moe/experts/expert_copier.h"
 #include "workers/moe/experts/expert_store.h"
 #include "workers/moe/experts/expert_weight_provider.h"
@@ -37,7 +33,6 @@ struct ReplicatedExpertsOptions {
   int64_t chunk_bytes = 2 << 20;                             // a multiple of 64
   double bytes_per_second = 0;                               // > 0: an emulated link
   std::function<const char*(int layer, int expert)> source;  // stays there
-  std::function<uint64_t(int layer, int expert)> checksum;   // of what is there (expert_checksum.h)
 };
 
 class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
@@ -50,15 +45,9 @@ class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
   absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline, Progress progress) override;
   absl::Status Replace(int layer, int32_t before, int32_t now, CopyReason reason) override;
   void RaisePriority(int layer, int32_t expert) override;
-  absl::Status Prepare(absl::Span<const Expert> arrivals) override;
-  absl::StatusOr<bool> Ready() override;
-  void Commit(absl::Span<const Expert> departures) override;
-  absl::Status Drop() override;
-  absl::Status Release() override;
-  bool migrating() const { return !arriving_.empty(); }
 
   absl::Status Check(absl::Span<const int32_t> experts) const override;
-  // Waits for late copies, then calls `compute` once, unless there are no rows.
+  // Calls `compute` with the experts that are there, then, once they have come, with the late ones.
   absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
                         Compute compute) override;
 
@@ -66,32 +55,27 @@ class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
   int64_t bytes() const { return store_->bytes(); }
 
  private:
-  enum Holder : uint8_t { kTable = 1, kMigration = 2, kDeparted = 4 };
-  struct Place {
-    uint8_t holders = 0;
-    int slot = -1;  // of the store, while somebody holds it
-  };
-
-  ReplicatedExperts(ReplicatedExpertsOptions options, std::unique_ptr<ExpertStore> store, CheckingCopier* copier);
-  Place& PlaceOf(const Expert& expert) {
-    return places_[static_cast<size_t>(expert.layer) * static_cast<size_t>(options_.num_experts) +
-                   static_cast<size_t>(expert.expert)];
+  ReplicatedExperts(ReplicatedExpertsOptions options, std::unique_ptr<ExpertStore> store);
+  // The expert's slot of the store; -1 = the table does not have it.
+  int& SlotOf(const ExpertId& id) {
+    return slot_of_[static_cast<size_t>(id.layer) * static_cast<size_t>(options_.num_experts) +
+                    static_cast<size_t>(id.expert)];
   }
-  static ExpertId IdOf(const Expert& expert) { return {.layer = expert.layer, .expert = expert.expert}; }
-  absl::Status Hold(const Expert& expert, Holder holder, CopyReason reason);
-  absl::Status StartCopy(const Expert& expert, int slot, CopyReason reason);
-  absl::Status Release(const Expert& expert, Holder holder);
-  // Copies anew what was found damaged in its slot.  REQUIRES: no lease of this thread's.
-  absl::Status Repair();
+  // The table has the expert: its copy begins, unless it is there or on its way.
+  absl::Status Hold(const ExpertId& id, CopyReason reason);
+  absl::Status StartCopy(const ExpertId& id, int slot, CopyReason reason);
+  absl::Status Release(const ExpertId& id);
+  // Computes the experts of these slots of the layout once they are there; adds to `waited`, if not null.
+  absl::Status RunWave(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
+                       const std::vector<size_t>& slots, Compute compute, double* waited);
 
   const ReplicatedExpertsOptions options_;
   const std::unique_ptr<ExpertStore> store_;
-  CheckingCopier* const copier_;  // the store's
-  std::vector<Place> places_;     // [L * E]
-  std::vector<int> free_;         // slots of the store
-  std::vector<Expert> arriving_, departed_;
+  std::vector<int> slot_of_;  // [L * E]
+  std::vector<int> free_;     // slots of the store
   ExpertHostCounters counters_;
-  std::vector<ExpertId> ids_;                       // of a layer's slots with rows
+  std::vector<size_t> here_, late_;                 // of the layout's slots, those with rows
+  std::vector<ExpertId> ids_;                       // of a wave
   std::vector<const ops::Weight*> gate_up_, down_;  // [slots]
 };
 

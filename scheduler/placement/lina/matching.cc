@@ -1,4 +1,4 @@
-#include "scheduler/placement/background/matching.h"
+#include "scheduler/placement/lina/matching.h"
 
 #include <algorithm>
 #include <limits>

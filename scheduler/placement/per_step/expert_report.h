@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "scheduler/placement/background/group_placement.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/placement/route/slot_origins.h"
 #include "scheduler/popularity/predictors/predictor_stats.h"
@@ -24,7 +23,14 @@ struct ExpertReport {
   bool operator==(const ExpertReport& other) const = default;
 };
 
-// InvalidArgument names what cannot be in a group of these bounds (their slots are not looked at).
+// The bounds of indices in a group's placement.
+struct PlacementBounds {
+  int layers = 0;   // L
+  int experts = 0;  // E
+  int devices = 0;  // R
+};
+
+// InvalidArgument names what cannot be in a group of these bounds.
 absl::Status CheckExpertReport(const ExpertReport& report, const PlacementBounds& bounds);
 
 }  // namespace switchyard::placement

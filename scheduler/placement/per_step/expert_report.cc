@@ -1,4 +1,4 @@
-#include "scheduler/placement/background/expert_report.h"
+#include "scheduler/placement/per_step/expert_report.h"
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"

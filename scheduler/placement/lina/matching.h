@@ -16,7 +16,7 @@ namespace switchyard::placement {
 std::vector<int> MinCostAssignment(absl::Span<const int64_t> cost, int n);
 
 // `to` with its devices renumbered so that the fewest experts are new on their device, and those that stay in their
-// slots (KeepSlots).  REQUIRES: the same number of devices; in `to` no expert twice on a device (WithoutDuplicates).
+// slots (KeepSlots).  REQUIRES: the same number of devices; in `to` no expert twice on a device.
 Placement MatchDevices(const Placement& from, const Placement& to);
 
 }  // namespace switchyard::placement
