@@ -97,7 +97,7 @@ struct StepPlan {
   std::vector<int32_t> rank_rows;             // [R] rows that each rank computes, after transfers; empty: not known
   // Whether layers with replicas decide, after their gates, where rows go; else rows go to their experts' homes.
   bool decides = true;
-  placement::MoveCosts move_costs;  // that its layers' decisions weigh copies by
+  placement::MoveCosts move_costs;  // the times that its layers' decisions compare
   // How long workers that also train may, at most until the next plan.  Such a plan has no step and no result.
   int32_t train_slice_ms = 0;
   std::vector<RankPlan> ranks;  // [R]

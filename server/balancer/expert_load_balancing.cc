@@ -80,7 +80,7 @@ void ExpertLoadBalancing::StepDone(const batching::StepResult& result, absl::Tim
   last_done_ = now;
   if (!load_stats_.has_value()) return;
   if (const absl::Status status = Count(result); !status.ok()) LogWarn("step ", result.step, ": ", status.message());
-  meter_->Add(result, *load_stats_);
+  meter_->Add(result, load_stats_->shape().num_layers);
   LookAtCosts();
 }
 

@@ -1,6 +1,6 @@
-// The engine's side of expert placement: counts experts' load, measures what decisions weigh, says in each step's plan
-// whether its layers decide, and by which costs.  Used on the engine's thread; does nothing for a model without MoE
-// layers.
+// The engine's side of expert placement: counts experts' load, measures the times that decisions compare, and says in
+// each step's plan whether its layers decide, and these times.  Used on the engine's thread; does nothing for a model
+// without MoE layers.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ double Possible(double seconds) { return seconds >= 0 && seconds < kLongestStep 
 PlacementCostMonitor::PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second)
     : expert_bytes_(expert_bytes), link_bytes_per_second_(std::max(copy_bytes_per_second, 0.0)) {}
 
-void PlacementCostMonitor::Add(const batching::StepResult& step, const popularity::ExpertLoadStats& load_stats) {
+void PlacementCostMonitor::Add(const batching::StepResult& step, int num_moe_layers) {
   double slowest = 0, exchange = kLongestStep, exchanged = 0;
   for (const batching::RankResult& rank : step.ranks) {
     // The exchange's time is the rank's that waited least; the work is the busiest rank's.
@@ -37,7 +37,7 @@ void PlacementCostMonitor::Add(const batching::StepResult& step, const popularit
   num_ranks_ = static_cast<int>(step.ranks.size());
   if (num_ranks_ > 1 && exchanged < kMostExchanged) exchange_.Add(exchanged, exchange);
   step_seconds_ += slowest;
-  layers_ += load_stats.shape().num_layers;
+  layers_ += num_moe_layers;
 }
 
 void PlacementCostMonitor::Fade() {

@@ -1,4 +1,4 @@
-// What decisions about experts weigh: the time of rows, exchanges and copies, as measured lately.
+// The times that decisions about experts compare: of rows, exchanges and copies, as measured lately.
 //
 // It keeps sums of recent steps, which Fade halves so that they follow machine and traffic: the rows' time in experts
 // and in exchanges, the time of a layer, and how fast workers copy.  Thread-compatible; no clock.
@@ -10,7 +10,6 @@
 #include "scheduler/batching/step.h"
 #include "scheduler/placement/per_step/phase_two.h"
 #include "scheduler/placement/route/exchange_price.h"
-#include "scheduler/popularity/expert_load_stats.h"
 
 namespace switchyard::server {
 
@@ -22,9 +21,9 @@ class PlacementCostMonitor {
   // expert_bytes: size of one expert.  copy_bytes_per_second: speed of an emulated link, which bounds copies; 0 = none.
   PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second);
 
-  // Adds a finished step, which the load statistics have counted.  Impossible figures (negative or endless times) count
-  // as 0.
-  void Add(const batching::StepResult& step, const popularity::ExpertLoadStats& load_stats);
+  // Adds a finished step of a model with so many MoE layers.  Impossible figures (negative or endless times) count as
+  // 0.
+  void Add(const batching::StepResult& step, int num_moe_layers);
   void Fade();
   // Sets a rank's copies since it got its current slots; called after each of its reports.
   void NoteCopies(int rank, int64_t bytes, double seconds);

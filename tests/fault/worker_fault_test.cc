@@ -168,7 +168,7 @@ TEST_F(WorkerFaultTest, SigstopIsFenced) {
 // A server that is stopped for longer than it waits for heartbeats: these wait in its sockets.
 TEST_F(WorkerFaultTest, TheServersOwnPauseEndsNoStream) { PauseServer(absl::Seconds(4)); }
 
-// For longer than a flood holds up its answers to pings on few cores; clients wait for 15 s.
+// For longer than a flood holds up its answers to pings on few cores; clients wait for 30 s.
 TEST_F(WorkerFaultTest, ALongPauseOfTheServerEndsNoLink) { PauseServer(absl::Seconds(12)); }
 
 TEST_F(WorkerFaultTest, RequestsThatComeWhileItIsDownWait) {

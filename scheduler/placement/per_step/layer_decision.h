@@ -61,7 +61,7 @@ struct LayerDecision {
   int64_t number = 0;  // counts decisions from 0
   int layer = 0;
   SplitTable split;                  // of this layer's rows
-  SlotPlan demand;                   // phase 2: to be copied before this layer's experts run
+  SlotPlan demand;                   // phase 2: to be copied before these experts' rows run
   std::vector<AwaitedCopy> awaited;  // copies that this layer's experts wait for, those of `demand` among them
   std::vector<SlotPlan> prefetch;    // phase 1: by estimate
   DecisionDigest digest;

@@ -30,7 +30,7 @@ struct MoveQuestion {
   int64_t present_busiest = 0;  // by the best split
   int64_t candidate_busiest = 0;
   int copies = 0;           // of the device that has to copy the most
-  int layers_ahead = 0;     // 0: needed now, nothing hides the copies
+  int layers_ahead = 0;     // 0: needed now; products that may hide the copies are not counted on
   int horizon = 1;          // batches for which the move is expected to help
   int64_t even_enough = 0;  // share of the mean, in 1 / kRow, by which the busiest may be above it
 };

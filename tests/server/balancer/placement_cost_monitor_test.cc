@@ -19,7 +19,7 @@ batching::StepResult Step(double expert_seconds, int64_t expert_rows, double tot
 
 class PlacementCostMonitorTest : public testing::Test {
  protected:
-  popularity::ExpertLoadStats load_stats_{{.num_layers = 2, .num_experts = 2, .top_k = 1}, 1000};
+  static constexpr int kLayers = 2;
   PlacementCostMonitor meter_{20'000'000, 0};
 };
 
@@ -33,8 +33,7 @@ TEST_F(PlacementCostMonitorTest, BeforeTheFirstStepCostsAreThoseOfThisKindOfMach
 }
 
 TEST_F(PlacementCostMonitorTest, CostsAreMeasured) {
-  ASSERT_TRUE(load_stats_.Add(popularity::Phase::kPrefill, {3, 1, 2, 2}).ok());
-  meter_.Add(Step(4e-3, 8, 10e-3), load_stats_);
+  meter_.Add(Step(4e-3, 8, 10e-3), kLayers);
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
   EXPECT_DOUBLE_EQ(meter_.layer_seconds(), 5e-3);
   EXPECT_EQ(meter_.Costs().row_ps, 500'000'000);
@@ -42,7 +41,7 @@ TEST_F(PlacementCostMonitorTest, CostsAreMeasured) {
   // New measurements count more.
   meter_.Fade();
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
-  meter_.Add(Step(4e-3, 4, 10e-3), load_stats_);
+  meter_.Add(Step(4e-3, 4, 10e-3), kLayers);
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 6e-3 / 8);
 }
 
@@ -70,7 +69,6 @@ TEST_F(PlacementCostMonitorTest, CopiesAreMeasured) {
 
 // Half of a rank's rows come from the other rank.
 TEST_F(PlacementCostMonitorTest, ExchangedRowsHaveTheirPrice) {
-  ASSERT_TRUE(load_stats_.Add(popularity::Phase::kPrefill, {3, 1, 2, 2}).ok());
   for (int i = 0; i < 20; ++i) {
     batching::StepResult step = Step(4e-3, 8, 10e-3);
     const int64_t rows = i % 2 == 0 ? 10 : 1000;
@@ -78,18 +76,17 @@ TEST_F(PlacementCostMonitorTest, ExchangedRowsHaveTheirPrice) {
     step.ranks[1].rows_received = rows / 2;
     step.ranks[0].timings.exchange_seconds = 1.0;  // waited for the other rank
     step.ranks[1].timings.exchange_seconds = 2e-3 + 1e-4 * static_cast<double>(rows);
-    meter_.Add(step, load_stats_);
+    meter_.Add(step, kLayers);
   }
   EXPECT_NEAR(meter_.exchange_row_seconds(), 1e-4, 1e-9);
   EXPECT_NEAR(static_cast<double>(meter_.Costs().row_ps), 550e6, 1e3);
 }
 
 TEST_F(PlacementCostMonitorTest, NonsenseCountsAsNothing) {
-  ASSERT_TRUE(load_stats_.Add(popularity::Phase::kPrefill, {3, 1, 2, 2}).ok());
-  meter_.Add(Step(4e-3, 8, 10e-3), load_stats_);
+  meter_.Add(Step(4e-3, 8, 10e-3), kLayers);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double seconds : {nan, -1.0, std::numeric_limits<double>::infinity()}) {
-    meter_.Add(Step(seconds, -8, seconds), load_stats_);
+    meter_.Add(Step(seconds, -8, seconds), kLayers);
   }
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
   EXPECT_EQ(meter_.Costs().row_ps, 500'000'000);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +59,7 @@ class ReplicatedExpertsTest : public testing::Test {
             EXPECT_NE(down[slot], nullptr);
             absl::StrAppend(&computed_, computed_.empty() ? "" : " ", experts[static_cast<size_t>(slot)]);
           }
+          if (on_compute_ != nullptr) on_compute_();
           return absl::OkStatus();
         });
     if (!status.ok()) return status;
@@ -67,7 +69,8 @@ class ReplicatedExpertsTest : public testing::Test {
 
   std::vector<std::vector<char>> packed_;
   int64_t bytes_ = 0;
-  std::string computed_;  // by the last Run, also by one that failed
+  std::string computed_;                        // by the last Run, also by one that failed
+  std::function<void()> on_compute_ = nullptr;  // after each wave
   CopyScript copies_;
   std::unique_ptr<moe::ReplicatedExperts> experts_;  // last: its thread uses the script
 };

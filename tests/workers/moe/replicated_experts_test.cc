@@ -58,7 +58,7 @@ TEST_F(ReplicatedExpertsTest, WhatIsStillOnItsWayCanBeReplaced) {
   Make(4);
   ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
   copies_.Delay(3, absl::Microseconds(300));
-  // Each before the one before has arrived: prefetches are given up, demand is waited for.
+  // Each before the one before has arrived: it is given up, a prefetch as well as demand.
   for (int round = 0; round < 30; ++round) {
     const CopyReason reason = round % 3 == 0 ? CopyReason::kDemand : CopyReason::kPrefetch;
     const int32_t before = round % 4 == 0 ? (round == 0 ? 1 : 7) : 3 + round % 4, now = 3 + (round + 1) % 4;
@@ -123,6 +123,24 @@ TEST_F(ReplicatedExpertsTest, ACopyThatFailedIsTriedOnceMoreByTheLayerThatNeedsI
   EXPECT_EQ(experts_->counters().failed, 2);
   copies_.Heal();
   EXPECT_EQ(*Run(0, {0, 7}), "0 7");
+}
+
+TEST_F(ReplicatedExpertsTest, ACopyThatFailsWhileOthersComputeIsTriedOnceMore) {
+  Make(5);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  copies_.Hold();
+  copies_.FailAt({0, 7}, bytes_ / 2, absl::DataLossError("page is gone"));
+  ASSERT_TRUE(experts_->Replace(0, 1, 7, CopyReason::kDemand).ok());
+  on_compute_ = [&] {
+    if (computed_ != "0") return;
+    copies_.AllowAll();
+    for (const absl::Time end = test::Soon(); experts_->counters().failed == 0 && absl::Now() < end;) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    copies_.Heal();
+  };
+  EXPECT_EQ(*Run(0, {0, 7}), "0 7");
+  EXPECT_EQ(experts_->counters().failed, 1);
 }
 
 TEST_F(ReplicatedExpertsTest, AGroupDoesNotBeginWithoutAnExpertThatCouldNotBeCopied) {

@@ -2,13 +2,13 @@
 #include "workers/serving/rank_placement.h"
 
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/model/temp_dir.h"
+#include "tests/workers/serving/damaged_file.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/model/config/config.h"
 
@@ -18,20 +18,6 @@ namespace {
 constexpr char kModel[] = "tests/golden/models/qwen3-qknorm";
 
 bool GoOn(int64_t, int64_t) { return true; }
-
-void Damage(const std::string& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() != ".pack") continue;
-    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-    for (int64_t at = 8192 + 100; at < static_cast<int64_t>(entry.file_size()); at += 4096) {
-      file.seekg(at);
-      const char flipped = static_cast<char>(file.get() ^ 64);
-      file.seekp(at);
-      file.put(flipped);
-    }
-    ASSERT_TRUE(file.good());
-  }
-}
 
 TEST(RankPlacement, ADamagedExpertFileIsNoticedAndMadeAnew) {
   const model::TempDir folder;
@@ -45,15 +31,18 @@ TEST(RankPlacement, ADamagedExpertFileIsNoticedAndMadeAnew) {
   input.world = 2;
   auto placed = RankPlacement::Open(input, GoOn);
   ASSERT_TRUE(placed.ok()) << placed.status();
-  Damage(folder.path());
+  test::DamageExpertFiles(folder.path());
   const absl::Status status = (*placed)->Begin(GoOn);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("have changed since the file was made"));
   EXPECT_TRUE((*placed)->found_damage());
+  const std::string path = (*placed)->file().path();
   (*placed)->file().Discard();
+  EXPECT_FALSE(std::filesystem::exists(path));
 
   placed = RankPlacement::Open(input, GoOn);
   ASSERT_TRUE(placed.ok()) << placed.status();
+  EXPECT_TRUE((*placed)->file().built());
   const absl::Status again = (*placed)->Begin(GoOn);
   EXPECT_TRUE(again.ok()) << again;
   EXPECT_FALSE((*placed)->found_damage());

@@ -1,8 +1,6 @@
 // A worker, without its network, whose experts are brought to slots: from the machine's expert file, under a budget and
 // under a placement, the tokens of one that has all of them.
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,6 +12,7 @@
 #include "scheduler/popularity/profile_bundle.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/temp_dir.h"
+#include "tests/workers/serving/damaged_file.h"
 #include "workers/serving/worker.h"
 
 namespace switchyard::worker {
@@ -76,20 +75,6 @@ class WorkerExpertsTest : public testing::Test {
     if (step > 1) part.freed_slots = {0};
     part.items = {Prompt()};
     return Execute(head, part).status();
-  }
-  // The set of all experts, one bit each.
-  void DamageExpertFile() {
-    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
-      if (entry.path().extension() != ".pack") continue;
-      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-      for (int64_t at = 8192 + 100; at < static_cast<int64_t>(entry.file_size()); at += 4096) {
-        file.seekg(at);
-        const char flipped = static_cast<char>(file.get() ^ 64);
-        file.seekp(at);
-        file.put(flipped);
-      }
-      ASSERT_TRUE(file.good());
-    }
   }
   // The answer to a prompt of 20 tokens.
   std::vector<int32_t> Tokens() {
@@ -229,7 +214,7 @@ TEST_F(WorkerExpertsTest, ADamagedExpertFileIsNoticedAndMadeAnew) {
   const std::vector<int32_t> expected = Tokens();
   ASSERT_EQ(static_cast<int>(expected.size()), kTokens);
   ASSERT_NO_FATAL_FAILURE(Join({.budget = "40%"}, {}));
-  DamageExpertFile();
+  test::DamageExpertFiles(dir_.path());
   absl::Status noticed;
   for (int64_t step = 1; noticed.ok() && step <= kTokens; ++step) noticed = Step(step);
   EXPECT_TRUE(absl::IsDataLoss(noticed)) << noticed;

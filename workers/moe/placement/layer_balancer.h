@@ -25,7 +25,7 @@ struct LayerPlacement {
 struct BalancedStep {
   int64_t step = 0;
   bool decides = true;              // false: rows go to their experts' homes, and nothing is gathered
-  placement::MoveCosts costs = {};  // that decisions weigh copies by
+  placement::MoveCosts costs = {};  // the times that decisions compare
 };
 
 class LayerBalancer {

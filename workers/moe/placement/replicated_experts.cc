@@ -119,13 +119,15 @@ absl::Status ReplicatedExperts::RunLayer(const MoeContext& context, const LayerC
                                               " rows of MoE layer ", layer.index, " came for slot ", slot,
                                               ", which is empty"));
     }
-    const ExpertId id = {layer.index, rows.experts[slot]};
-    const SlotState state = store_->StateOf(id);
-    // A copy that failed before anybody waited for it is tried once more.
-    if (state == SlotState::kFree && SlotOf(id) >= 0) RETURN_IF_ERROR(Hold(id, CopyReason::kDemand));
+    const SlotState state = store_->StateOf({layer.index, rows.experts[slot]});
     (state == SlotState::kFilled ? here_ : late_).push_back(slot);
   }
   if (!here_.empty()) RETURN_IF_ERROR(RunWave(context, layer, rows, here_, compute, nullptr));
+  // A copy that failed before anybody waited for it is tried once more.
+  for (const size_t slot : late_) {
+    const ExpertId id = {layer.index, rows.experts[slot]};
+    if (SlotOf(id) >= 0) RETURN_IF_ERROR(Hold(id, CopyReason::kDemand));
+  }
   counters_.late += static_cast<int64_t>(late_.size());
   return late_.empty() ? absl::OkStatus() : RunWave(context, layer, rows, late_, compute, &counters_.wait_seconds);
 }

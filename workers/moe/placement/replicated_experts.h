@@ -1,8 +1,8 @@
 // The experts of a changing placement: each that the rank holds has a slot of one expert store.
 //
 // A layer first computes the experts that are there, then waits for late copies.  Bytes come from the machine's expert
-// file; a copy that failed is tried once more by the layer that needs it, then fails it.  Thread-compatible: the step's
-// thread. Needs as many slots as the placement has.
+// file; a copy that failed before its layer waits for it is tried once more, then fails it.  Thread-compatible: the
+// step's thread. Needs as many slots as the placement has.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace switchyard::moe {
 struct ReplicatedExpertsOptions {
   int num_layers = 0;   // L, those with experts
   int num_experts = 0;  // E
-  int num_slots = 0;    // of the store: those of all layers' placements, and what migrations arrive in
+  int num_slots = 0;    // of the store: those of all layers' placements
   PackedExpert expert;
   Device device = Device::Cpu();                             // where the slots are
   int64_t chunk_bytes = 2 << 20;                             // a multiple of 64
