@@ -230,8 +230,11 @@ TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
       apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
       const auto channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), apart);
       RawAnswer answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
-      // On a loaded machine the connection may not be made in time; nothing was read then.
-      for (int again = 0; again < 9 && answer.status.error_code() == grpc::StatusCode::UNAVAILABLE; ++again) {
+      // On a loaded machine the connection may not be made in time; nothing was read then.  A channel whose connection
+      // failed fails calls at once for a while, so the tries take as long as a test's patience, and not a fixed number.
+      for (const absl::Time end = absl::Now() + kPatience;
+           answer.status.error_code() == grpc::StatusCode::UNAVAILABLE && absl::Now() < end;) {
+        absl::SleepFor(absl::Milliseconds(100));
         answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
       }
       if (absl::StrContains(answer.status.error_message(), "limit 65536")) {
