@@ -12,7 +12,7 @@ double StepTrial::Way::median() const {
 }
 
 int64_t StepTrial::Class::apart() const {
-  constexpr double kCost = 0.005;  // of a class's time, that tries may take
+  constexpr double kCost = 0.002;  // of a class's time, that tries may take
   const auto [fast, slow] = std::minmax({ways[0].median(), ways[1].median()});
   if (!(fast > 0)) return kMostApart;
   const double apart = (slow / fast - 1) / kCost;

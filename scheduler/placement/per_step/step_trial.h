@@ -4,7 +4,7 @@
 // is more depends on the machine, the model, the links and the number of rows, so it is tried: steps are sorted by
 // their rows, four classes for each doubling, and by whether they compute prompts.  In a class both ways take turns at
 // first; then the one with the lower median time a row runs, and the other one again now and then: so rarely that it
-// costs a two hundredth of the time, or once in kMostApart steps.  Deciding must be a hundredth faster.  A
+// costs a five hundredth of the time, or once in kMostApart steps.  Deciding must be a hundredth faster.  A
 // step's plan says which way it goes.  Thread-compatible; no clock.
 #pragma once
 

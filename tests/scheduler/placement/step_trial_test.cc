@@ -27,16 +27,16 @@ TEST(StepTrialTest, BothWaysTakeTurnsAtFirst) {
 TEST(StepTrialTest, TheFasterWayStays) {
   StepTrial trial;
   Steps(&trial, kTrial, 100, 1, 1.2);
-  EXPECT_EQ(Steps(&trial, 400, 100, 1, 1.2), 400 - 400 / 40);  // 20 % slower: one step in 40 costs a two hundredth
+  EXPECT_EQ(Steps(&trial, 400, 100, 1, 1.2), 400 - 400 / 100);  // 20 % slower: one step in 100 costs a five hundredth
   StepTrial other;
   Steps(&other, kTrial, 100, 1.2, 1);
-  EXPECT_EQ(Steps(&other, 400, 100, 1.2, 1), 400 / 40);
+  EXPECT_EQ(Steps(&other, 400, 100, 1.2, 1), 400 / 100);
 }
 
 TEST(StepTrialTest, WhatIsFarSlowerIsHardlyTried) {
   StepTrial trial;
   Steps(&trial, kTrial, 100, 3, 1);
-  EXPECT_EQ(Steps(&trial, 4000, 100, 3, 1), 10);
+  EXPECT_EQ(Steps(&trial, 4000, 100, 3, 1), 4);
   Steps(&trial, 2 * StepTrial::kMostApart * kTrial, 100, 1000, 1);
   EXPECT_EQ(Steps(&trial, 2 * StepTrial::kMostApart, 100, 1000, 1), 2);
 }
