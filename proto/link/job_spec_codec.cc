@@ -42,6 +42,19 @@ constexpr EnumPair<v1::OffloadPolicy, jobs::OffloadPolicy> kOffloads[] = {
     {v1::OFFLOAD_POLICY_UNSPECIFIED, jobs::JobSpec().offload},
 };
 
+constexpr EnumPair<v1::InputRestore, pipeline::InputRestore> kInputRestores[] = {
+    {v1::INPUT_RESTORE_KEEP, pipeline::InputRestore::kKeep},
+    {v1::INPUT_RESTORE_OFFLOAD, pipeline::InputRestore::kOffload},
+    {v1::INPUT_RESTORE_RESEND, pipeline::InputRestore::kResend},
+    {v1::INPUT_RESTORE_UNSPECIFIED, pipeline::InputRestore::kKeep},
+};
+constexpr EnumPair<v1::HiddenRestore, pipeline::HiddenRestore> kHiddenRestores[] = {
+    {v1::HIDDEN_RESTORE_KEEP, pipeline::HiddenRestore::kKeep},
+    {v1::HIDDEN_RESTORE_OFFLOAD, pipeline::HiddenRestore::kOffload},
+    {v1::HIDDEN_RESTORE_RECOMPUTE, pipeline::HiddenRestore::kRecompute},
+    {v1::HIDDEN_RESTORE_UNSPECIFIED, pipeline::HiddenRestore::kKeep},
+};
+
 template <class Proto, class Ours, size_t N>
 absl::Status TakeEnum(const SpecReader& reader, const EnumPair<Proto, Ours> (&pairs)[N], const char* field, Proto value,
                       Ours* out) {
@@ -145,6 +158,9 @@ absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecRe
   if (message.has_balance_weight()) spec.balance_weight = message.balance_weight();
   RETURN_IF_ERROR(TakeCommunication(reader, message.communication(), &spec.communication));
   RETURN_IF_ERROR(TakeEnum(reader, kOffloads, "spec.offload", message.offload(), &spec.offload));
+  RETURN_IF_ERROR(TakeEnum(reader, kInputRestores, "spec.restore_input", message.restore_input(), &spec.restore.input));
+  RETURN_IF_ERROR(
+      TakeEnum(reader, kHiddenRestores, "spec.restore_hidden", message.restore_hidden(), &spec.restore.hidden));
   CheckpointSpecFields().Take(message.checkpoints(), &spec.checkpoints);
   spec.labels.assign(message.labels().begin(), message.labels().end());
   std::sort(spec.labels.begin(), spec.labels.end());
@@ -163,6 +179,8 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   message.mutable_communication()->set_mode(std::string(jobs::CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
   message.set_offload(PutEnum(kOffloads, spec.offload));
+  message.set_restore_input(PutEnum(kInputRestores, spec.restore.input));
+  message.set_restore_hidden(PutEnum(kHiddenRestores, spec.restore.hidden));
   CheckpointSpecFields().Put(spec.checkpoints, message.mutable_checkpoints());
   for (const auto& [name, value] : spec.labels) (*message.mutable_labels())[name] = value;
   return message;

@@ -157,6 +157,9 @@ absl::Status Validate(const JobSpec& spec) {
   problems.CheckIn("checkpoints.keep_last", spec.checkpoints.keep_last, 1, 1'000'000);
   problems.CheckIn("checkpoints.keep_every_steps", spec.checkpoints.keep_every_steps, 0, kMaxTrainSteps);
   problems.CheckIn("max_runtime_seconds", spec.max_runtime_seconds, 0, int64_t{100} * 366 * 86400);
+  if (spec.recompute && !spec.restore.keeps_all()) {
+    problems.Add("restore_input, restore_hidden", "with recompute layers keep nothing that could be restored");
+  }
   problems.CheckIn("communication.piece_bytes", spec.communication.piece_bytes, 1024, int64_t{1} << 40);
   CheckLabels(spec, &problems);
   return problems.Status();

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "scheduler/jobs/comm_spec.h"
 #include "scheduler/jobs/lr_schedule.h"
+#include "scheduler/pipeline/restore_strategy.h"
 
 namespace switchyard::jobs {
 
@@ -58,6 +59,7 @@ struct JobSpec {
   double balance_bias_rate =
       0;                   // of routers' biases, where a model has them: workers/train/step/router_losses.h; 0 = fixed
   bool recompute = false;  // keeps only layers' inputs for backward
+  pipeline::RestoreStrategy restore = {};  // how MoE layers get rows for backward; not with recompute
   CommunicationSpec communication = {};
   OffloadPolicy offload = OffloadPolicy::kAuto;  // masters and moments of experts, to a file
   uint64_t seed = 0;

@@ -1,11 +1,13 @@
-// A MoE layer as a program: micro-ops over row ranges, in the order in which every rank launches them.
+// A MoE layer as a program, forward and backward: micro-ops over row ranges, in the order in which every rank launches
+// them.
 //
 // The workers' executor runs the program and a benchmark prices it (tests/bench/training).  A builder
 // (build_expert_parallel.h) is a pure function of globally agreed inputs, so that all ranks hold the same program and
 // launch the same collectives in the same order; their rows may differ, and a rank may have none.
 //
-// Ops are launched in list order.  A communicating op starts at its place in the list and is finished when the first op
-// that depends on it is reached (or at the end), so whatever stands between runs under the exchange.
+// Ops are launched in list order.  An asynchronous op starts at its place in the list and is finished when the first op
+// that depends on it is reached (or at the end), so whatever stands between runs under it.  Rows between ops are in
+// buffers of a few slots each, which chunks take in turn: an op names those that it reads and writes.
 //
 // Plain data, thread-compatible, Abseil only.
 #pragma once
@@ -18,36 +20,81 @@
 
 namespace switchyard::pipeline {
 
+// What an op does with values (Pass::kForward) and, in brackets, with their gradients (Pass::kBackward).
 enum class MicroOpKind : uint8_t {
-  kSplit,     // cuts the rank's rows into `num_chunks` ranges
-  kGate,      // router: logits → chosen experts and weights
-  kDispatch,  // rows → the ranks of their experts
-  kExpert,    // expert FFNs over the rows that are here
-  kCombine,   // expert outputs → the ranks of their rows, added to the residual in top-k order
+  kGate,      // router: logits → chosen experts and weights (the router's gradients)
+  kDispatch,  // rows → the ranks of their experts (the outputs' gradients, likewise)
+  kExpert,    // expert FFNs over the rows that are here (the gradients of their inputs)
+  kCombine,   // expert outputs → the ranks of their rows, added in top-k order (gradients of the inputs, likewise)
+  kWeights,   // (gradients of the experts' weights)
+  // Of values alone:
+  kRecompute,  // hidden rows again, from their input
+  kSave,       // a buffer's rows → offload memory, where they stay until the next forward
+  kRestore,    // rows in offload memory → a buffer
 };
+
+// What an op computes.  A backward program may have ops of values, too, which it computes, sends or copies again.
+enum class Pass : uint8_t { kForward, kBackward };
 
 // Which experts a kExpert op runs.
 enum class ExpertSet : uint8_t { kRouted, kShared };
 
+// Rows of a chunk on the ranks of their experts.
+enum class BufferKind : uint8_t {
+  kInput,           // as dispatched
+  kHidden,          // inside experts, what the activation reads and what it makes
+  kOutput,          // experts' outputs, and behind them what combine returns
+  kOutputGradient,  // as dispatched
+  kHiddenGradient,
+  kInputGradient,  // as kOutput
+};
+inline constexpr int kNumBufferKinds = 6;
+
+struct BufferSlot {
+  BufferKind kind = BufferKind::kInput;
+  int slot = 0;
+  bool operator==(const BufferSlot&) const = default;
+};
+
 struct MicroOp {
   MicroOpKind kind = MicroOpKind::kGate;
-  int chunk = 0;                           // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
-  int num_chunks = 1;                      // 1 = all rows
-  ExpertSet experts = ExpertSet::kRouted;  // of kExpert
-  std::vector<int> deps = {};              // indices of earlier ops whose results this one needs
+  Pass pass = Pass::kForward;
+  int chunk = 0;                                    // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
+  int num_chunks = 1;                               // 1 = all rows
+  ExpertSet experts = ExpertSet::kRouted;           // of kExpert
+  std::vector<BufferSlot> reads = {}, writes = {};  // with the rows of its chunk
+  // Indices of earlier ops of its list: those whose results it needs, and those that must have read what it overwrites.
+  std::vector<int> deps = {};
+
+  // The slot of this kind that the op reads or writes; -1 = none.
+  int SlotOf(BufferKind of) const;
 };
 
 struct MoeSchedule {
   std::string name;  // "expert_parallel"
   int num_chunks = 1;
-  std::vector<MicroOp> ops;
+  std::vector<MicroOp> forward;
+  std::vector<MicroOp> backward;  // empty: of inference; starts when forward is done
+
+  // How many slots of this kind the program has.
+  int NumSlots(BufferKind kind) const;
+  // Whether backward reads what forward left in such buffers, so that each layer needs buffers of its own.
+  bool Keeps(BufferKind kind) const;
+  // Whether forward saves such rows of some chunk.
+  bool Saves(BufferKind kind) const;
 };
 
 const char* MicroOpKindName(MicroOpKind kind);  // "dispatch"
+const char* BufferKindName(BufferKind kind);    // "input"
 bool IsCommunicating(MicroOpKind kind);
+bool IsCopying(MicroOpKind kind);
+inline bool IsAsynchronous(MicroOpKind kind) { return IsCommunicating(kind) || IsCopying(kind); }
 
-// InvalidArgument names the op and what is wrong with it.  Checked: deps point backwards; chunks are in range; each is
-// dispatched, computed and combined once, in this order by dependencies, behind a gate; at most one shared-expert op.
+// InvalidArgument names the op and what is wrong with it.  Checked of each list: deps point backwards; chunks are in
+// range; ops name the buffers that their kind needs; what an op reads was written by its chunk, and it depends on who
+// wrote; a slot is overwritten by an op that depends on its last readers; what is restored was saved; each chunk is
+// computed and combined once, behind a gate; at most one shared-expert op, on which combines depend.  "Depends":
+// directly or through others.
 absl::Status Validate(const MoeSchedule& schedule);
 
 // Rows [begin, begin + count) of a rank that has `rows`: parts differ by one row at most, the longer ones first; some

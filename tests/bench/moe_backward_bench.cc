@@ -81,7 +81,7 @@ void Compare(const Stream& stream, const Case& c, int rounds) {
   const Tensor x = trained.Filled(c.dtype, c.rows, c.hidden), dy = trained.Filled(acc, c.rows, c.hidden);
   const Tensor residual = Tensor::Zeros(acc, {c.rows, c.hidden}), d_x(c.dtype, {c.rows, c.hidden});
   const moe::ExpertLayout layout = moe::ExpertLayout::Contiguous(c.experts, 1);
-  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.trains = true});
   const auto comm = std::move(comm::MakeLocalGroup(1)[0]);
   moe::MoeSaved saved;
   moe::MoeStats stats;

@@ -109,6 +109,11 @@ constexpr Row<prometheus::Counter> kCounters[] = {
     {"switchyard_worker_train_offload_wait_seconds_total",
      "Seconds of the optimizer that waited for the file of offloaded masters and moments.",
      &M::train_offload_wait_seconds},
+    {"switchyard_worker_train_activation_wait_seconds_total",
+     "Of forward and backward, seconds that waited for the file of offloaded activations.",
+     &M::train_activation_wait_seconds},
+    {"switchyard_worker_train_saved_activation_bytes_total", "Bytes of activations written to a file.",
+     &M::train_saved_activation_bytes},
     {"switchyard_worker_train_data_seconds_total", "Seconds in which tokens were read.", &M::train_data_seconds},
     {"switchyard_worker_train_checkpoint_wait_seconds_total", "Seconds that steps waited for a checkpoint to begin.",
      &M::train_checkpoint_wait_seconds},
@@ -312,6 +317,8 @@ void WorkerMetrics::ObserveTraining(const train::StepProgress& progress) {
   train_all_reduce_seconds->Increment(report.seconds.all_reduce);
   train_optimizer_seconds->Increment(report.seconds.optimizer);
   train_offload_wait_seconds->Increment(report.seconds.offload);
+  train_activation_wait_seconds->Increment(report.seconds.activations);
+  train_saved_activation_bytes->Increment(static_cast<double>(report.saved_bytes));
   train_offloaded_bytes->Set(static_cast<double>(report.offloaded_bytes));
   train_data_seconds->Increment(progress.data_seconds);
   train_dropped_rows->Increment(static_cast<double>(report.dropped_rows));

@@ -113,6 +113,8 @@ class WorkerMetrics {
   prometheus::Counter* train_all_reduce_seconds = nullptr;
   prometheus::Counter* train_optimizer_seconds = nullptr;
   prometheus::Counter* train_offload_wait_seconds = nullptr;
+  prometheus::Counter* train_activation_wait_seconds = nullptr;
+  prometheus::Counter* train_saved_activation_bytes = nullptr;
   prometheus::Counter* train_data_seconds = nullptr;
   prometheus::Counter* train_checkpoint_wait_seconds = nullptr;
   prometheus::Counter* train_checkpoint_bytes = nullptr;

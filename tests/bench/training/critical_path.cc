@@ -12,13 +12,13 @@ class Path {
   CriticalPath Find() {
     for (int i = 0; i < input_.layers; ++i) {
       Compute(input_.attention);
-      Layer(1);
+      Layer(input_.schedule->forward);
     }
     Sum(input_.head_sums);
     CriticalPath found;
     for (int i = input_.layers - 1; i >= 0; --i) {
       const absl::Duration begin = now_;
-      Layer(kBackwardOverForward);
+      Layer(input_.schedule->backward);
       found.moe_backward = now_ - begin;
       Sum(input_.feed_forward_sums[static_cast<size_t>(i)]);
       Compute(input_.attention * kBackwardOverForward / 2);
@@ -47,22 +47,19 @@ class Path {
 
   void Sum(absl::Duration takes) { sums_.push_back({now_, takes}); }
 
-  // As RunSchedule does: started in the program's order, waited for where they are needed.  In backward half of the
-  // experts' time is for the gradients of weights, which are made when the combine is under way.
-  void Layer(int times) {
-    const pipeline::MoeSchedule& schedule = *input_.schedule;
-    const absl::Duration experts = input_.experts * times / schedule.num_chunks;
-    std::vector<absl::Duration> ends(schedule.ops.size());
+  // As RunSchedule does: started in the program's order, waited for where they are needed.
+  void Layer(const std::vector<pipeline::MicroOp>& ops) {
+    const int chunks = input_.schedule->num_chunks;
+    std::vector<absl::Duration> ends(ops.size());
     absl::Duration last;
-    for (size_t i = 0; i < schedule.ops.size(); ++i) {
-      const pipeline::MicroOp& op = schedule.ops[i];
+    for (size_t i = 0; i < ops.size(); ++i) {
+      const pipeline::MicroOp& op = ops[i];
       for (const int dep : op.deps) now_ = std::max(now_, ends[static_cast<size_t>(dep)]);
-      if (op.kind == pipeline::MicroOpKind::kExpert) Compute(experts / times);
+      Compute(input_.experts * ExpertProducts(op) / chunks);
       if (!pipeline::IsCommunicating(op.kind)) continue;
-      free_ = std::max(now_, free_) + input_.all_to_all / schedule.num_chunks;
-      busy_.push_back({free_ - input_.all_to_all / schedule.num_chunks, free_});
+      free_ = std::max(now_, free_) + input_.all_to_all / chunks;
+      busy_.push_back({free_ - input_.all_to_all / chunks, free_});
       last = ends[i] = free_;
-      if (op.kind == pipeline::MicroOpKind::kCombine && times > 1) Compute(experts - experts / times);
     }
     now_ = std::max(now_, last);
   }

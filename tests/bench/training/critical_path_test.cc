@@ -23,7 +23,7 @@ PathInput OneLayer(const pipeline::MoeSchedule& schedule) {
 }
 
 TEST(CriticalPathTest, WholeAllToAllsAreExposedButForTheGradientsOfWeights) {
-  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.trains = true});
   const CriticalPath path = FindCriticalPath(OneLayer(schedule));
   EXPECT_EQ(path.compute, (10 + 4 + 20 + 8) * kMs);
   // Forward 2 * 6; backward 6 before the experts, and 6 behind them, 4 of these for gradients of weights.
@@ -32,7 +32,7 @@ TEST(CriticalPathTest, WholeAllToAllsAreExposedButForTheGradientsOfWeights) {
 }
 
 TEST(CriticalPathTest, ChunksHideExpertsBehindAllToAlls) {
-  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = 2});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = 2, .trains = true});
   const CriticalPath path = FindCriticalPath(OneLayer(schedule));
   // Forward: dispatches end at 3 and 6, experts at 5 and 8, combines at 9 and 12: 12 where compute takes 4.
   // Backward: dispatches end at 3 and 6, experts at 5 and (after gradients of weights until 7) 9, combines go from 6
@@ -42,7 +42,7 @@ TEST(CriticalPathTest, ChunksHideExpertsBehindAllToAlls) {
 }
 
 TEST(CriticalPathTest, SumsUseWhatAllToAllsLeave) {
-  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.trains = true});
   PathInput input = OneLayer(schedule);
   const CriticalPath without = FindCriticalPath(input);
   // Complete when the layer's backward begins: 4 ms beside the experts' first half, then 20 ms beside attention.
@@ -57,7 +57,7 @@ TEST(CriticalPathTest, SumsUseWhatAllToAllsLeave) {
 }
 
 TEST(CriticalPathTest, SumsOfAnUpperLayerHideInTheLowerOne) {
-  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.trains = true});
   PathInput input = OneLayer(schedule);
   input.layers = 2;
   const absl::Duration none = absl::ZeroDuration();
@@ -90,7 +90,7 @@ TEST(LinksTest, ReplicasAreOnOtherNodesWhereBlocksAre) {
 }
 
 TEST(StepPathTest, PackedExpertsAreSummedOverReplicasAndTheRestOverAll) {
-  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.trains = true});
   const StepShape shape = {.layers = 2,
                            .row_bytes = 64,
                            .attention = kMs,

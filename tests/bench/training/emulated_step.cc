@@ -25,16 +25,24 @@ pipeline::MoeSchedule ScheduleOf(const StepShape& shape, const jobs::Communicati
                                 .holders = holders,
                                 .top_k = 1,  // every pair of a row and an expert travels, as the paper's do
                                 .row_bytes = shape.row_bytes};
-  return pipeline::BuildExpertParallel({.micro_batches = jobs::ChunksOfLayer(spec, rows, kMaxChunks), .in_turn = true});
+  return pipeline::BuildExpertParallel(
+      {.micro_batches = jobs::ChunksOfLayer(spec, rows, kMaxChunks), .in_turn = true, .trains = true});
 }
 
 // Runs the program of a MoE layer, and what is between layers.
 class EmulatedStep::Layer : public moe::MicroOpRunner {
  public:
   Layer(const EmulatedStep& step, absl::Time deadline, StepTimes* times)
-      : step_(step), deadline_(deadline), times_(times), works_(step.schedule_.ops.size()) {}
+      : step_(step), deadline_(deadline), times_(times) {}
 
-  void set_backward() { times_of_forward_ = kBackwardOverForward; }
+  absl::Status Forward() {
+    Begin(step_.schedule_.forward, false);
+    return moe::RunSchedule(*ops_, this);
+  }
+  absl::Status Backward(moe::AllToAllWatch* watch) {
+    Begin(step_.schedule_.backward, true);
+    return moe::RunSchedule(*ops_, this, watch);
+  }
 
   // Behind compute that ended as it should; behind anything else from now.
   void Compute(absl::Duration time) {
@@ -46,35 +54,33 @@ class EmulatedStep::Layer : public moe::MicroOpRunner {
   }
 
   absl::Status Start(const pipeline::MicroOp& op) override {
-    const absl::Duration experts = step_.shape_.experts * times_of_forward_ / step_.schedule_.num_chunks;
-    if (op.kind == pipeline::MicroOpKind::kExpert) {
-      Compute(experts / times_of_forward_);
-      if (!backward()) {
+    if (ExpertProducts(op) > 0) {
+      const absl::Duration experts = step_.shape_.experts * ExpertProducts(op) / step_.schedule_.num_chunks;
+      Compute(experts);
+      if (!backward_) {
         times_->forward_experts += experts;
         ++times_->forward_expert_ops;
       }
     }
     if (!pipeline::IsCommunicating(op.kind)) return absl::OkStatus();
     after_compute_ = false;
-    UnderWay& under_way = works_[static_cast<size_t>(&op - step_.schedule_.ops.data())];
+    UnderWay& under_way = works_[static_cast<size_t>(&op - ops_->data())];
     under_way.begin = absl::Now();
     if (num_under_way_++ == 0) under_way_since_ = under_way.begin;
     ASSIGN_OR_RETURN(under_way.work,
                      step_.groups_.row_group->AllToAllV(
                          {.comm_class = comm::CommClass::kAllToAll, .deadline = deadline_}, MessagesOf(op)));
-    // Gradients of weights, while those of rows are on their way.
-    if (op.kind == pipeline::MicroOpKind::kCombine && backward()) Compute(experts - experts / times_of_forward_);
     return absl::OkStatus();
   }
 
   absl::Status Finish(const pipeline::MicroOp& op) override {
-    UnderWay& under_way = works_[static_cast<size_t>(&op - step_.schedule_.ops.data())];
+    UnderWay& under_way = works_[static_cast<size_t>(&op - ops_->data())];
     const absl::Time asked = absl::Now();
     RETURN_IF_ERROR(under_way.work->Wait());
     under_way.work.reset();
     after_compute_ = false;
-    if (--num_under_way_ == 0 && !backward()) times_->forward_all_to_all += absl::Now() - under_way_since_;
-    if (backward()) {
+    if (--num_under_way_ == 0 && !backward_) times_->forward_all_to_all += absl::Now() - under_way_since_;
+    if (backward_) {
       times_->all_to_alls.push_back({under_way.begin, absl::Now()});
     } else {
       times_->forward_exchange += absl::Now() - asked;
@@ -87,7 +93,12 @@ class EmulatedStep::Layer : public moe::MicroOpRunner {
     std::unique_ptr<comm::Work> work;
     absl::Time begin;
   };
-  bool backward() const { return times_of_forward_ > 1; }
+
+  void Begin(const std::vector<pipeline::MicroOp>& ops, bool backward) {
+    ops_ = &ops;
+    backward_ = backward;
+    works_.resize(ops.size());
+  }
 
   std::vector<comm::Message> MessagesOf(const pipeline::MicroOp& op) const {
     comm::Communicator* const group = step_.groups_.row_group;
@@ -103,8 +114,9 @@ class EmulatedStep::Layer : public moe::MicroOpRunner {
   const EmulatedStep& step_;
   const absl::Time deadline_;
   StepTimes* const times_;
-  int times_of_forward_ = 1;
-  std::vector<UnderWay> works_;  // by op of the program
+  const std::vector<pipeline::MicroOp>* ops_ = nullptr;  // the program
+  bool backward_ = false;
+  std::vector<UnderWay> works_;  // by its op
   int num_under_way_ = 0;
   absl::Time under_way_since_;
   absl::Time compute_end_;
@@ -140,10 +152,9 @@ absl::StatusOr<StepTimes> EmulatedStep::Run(absl::Time deadline) {
   times.begin = absl::Now();
   for (int i = 0; i < shape_.layers; ++i) {
     layer.Compute(shape_.attention);
-    RETURN_IF_ERROR(moe::RunSchedule(schedule_, &layer));
+    RETURN_IF_ERROR(layer.Forward());
   }
   times.forward_end = absl::Now();
-  layer.set_backward();
   sync_->Start(deadline);
   absl::Status status = Backward(&times, &layer);
   times.backward_end = absl::Now();
@@ -163,7 +174,7 @@ absl::Status EmulatedStep::Backward(StepTimes* times, Layer* layer) {
   for (int i = shape_.layers - 1; i >= 0; --i) {
     sync_->Imminent();
     const absl::Time begin = absl::Now();
-    RETURN_IF_ERROR(moe::RunSchedule(schedule_, layer, sync_.get()));
+    RETURN_IF_ERROR(layer->Backward(sync_.get()));
     times->moe_layers.push_back({begin, absl::Now()});
     const absl::Duration half = shape_.attention * kBackwardOverForward / 2;
     sync_->StageDone({.part = model::BackwardPart::kFeedForward, .layer = i});

@@ -140,6 +140,8 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
                        : name == "schedule"               ? Json("wsd")
                        : name == "balance"                ? Json("none")
                        : name == "offload"                ? Json("always")
+                       : name == "restore_input"          ? Json("resend")
+                       : name == "restore_hidden"         ? Json("recompute")
                        : name == "label"                  ? Json({"a=b"})
                        : field.kind == FieldKind::kNumber ? Json(3)
                        : field.kind == FieldKind::kBool   ? Json(true)

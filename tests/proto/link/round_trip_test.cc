@@ -83,8 +83,8 @@ batching::RankResult Result() {
 jobs::JobSpec Spec() {
   jobs::JobSpec out;
   auto& [base, architecture, datasets, evaluation, dtype, steps, length, batch, micro_batch, workers, on_serving,
-         optimizer, balance, balance_weight, z_weight, capacity, bias_rate, recompute, communication, offload, seed,
-         evaluate_every, checkpoints, max_runtime, labels] = out;
+         optimizer, balance, balance_weight, z_weight, capacity, bias_rate, recompute, restore, communication, offload,
+         seed, evaluate_every, checkpoints, max_runtime, labels] = out;
   test::Distinct values;
   values.Fill(base, architecture, datasets, evaluation, steps, length, batch, micro_batch, workers, on_serving,
               balance_weight.emplace(), z_weight, capacity, bias_rate, recompute, seed, evaluate_every, max_runtime,
@@ -92,6 +92,9 @@ jobs::JobSpec Spec() {
   dtype = jobs::TrainDType::kF64;
   balance = jobs::BalanceLoss::kPerLayer;
   offload = jobs::OffloadPolicy::kNever;
+  auto& [input, hidden] = restore;
+  input = pipeline::InputRestore::kResend;
+  hidden = pipeline::HiddenRestore::kRecompute;
   auto& [schedule, beta1, beta2, epsilon, weight_decay, clip_norm] = optimizer;
   auto& [shape, peak, final_fraction, warmup, total_steps, decay] = schedule;
   values.Fill(beta1, beta2, epsilon, weight_decay, clip_norm, peak, final_fraction, warmup, decay);

@@ -134,5 +134,14 @@ TEST(JobSpecTest, OffloadGoesWithAllModes) {
   }
 }
 
+TEST(JobSpecTest, WhatIsNotKeptIsNotRestored) {
+  JobSpec spec = Good();
+  spec.restore.hidden = pipeline::HiddenRestore::kRecompute;
+  EXPECT_TRUE(Validate(spec).ok()) << Validate(spec);
+  spec.recompute = true;
+  EXPECT_EQ(Validate(spec).message(),
+            "restore_input, restore_hidden: with recompute layers keep nothing that could be restored");
+}
+
 }  // namespace
 }  // namespace switchyard::jobs

@@ -63,7 +63,7 @@ class Pass {
       : model_(&group->model(0)), parameters_(&group->parameters(0)), rows_(sequences * length) {
     const ModelConfig& config = model_->config();
     layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);
-    schedule_ = pipeline::BuildExpertParallel({.shared_expert = config.shared_intermediate > 0});
+    schedule_ = pipeline::BuildExpertParallel({.shared_expert = config.shared_intermediate > 0, .trains = true});
     for (int64_t s = 0; s < sequences; ++s) {
       std::vector<int32_t>& blocks = blocks_.emplace_back(length);
       std::iota(blocks.begin(), blocks.end(), static_cast<int32_t>(s * length));

@@ -111,13 +111,16 @@ class Exchanges {
     LayerContext all = layer_;
     all.x = rows_->x;
     all.topk_idx = rows_->idx;
+    forward_.UseInputs(&inputs_);
     RETURN_IF_ERROR(forward_.StartDispatch(context_, all));
     RETURN_IF_ERROR(forward_.FinishDispatch(context_, all));
     return absl::OkStatus();
   }
   absl::Status Backward() {
+    gradient_.UseOutputGradients(&output_gradients_);
     RETURN_IF_ERROR(gradient_.StartResend(context_, layer_, forward_.routes(), rows_->dy, rows_->weight));
     RETURN_IF_ERROR(gradient_.FinishResend(context_));
+    gradient_.TakeInputGradients(&input_gradients_);
     ComputeExperts(forward_, layout_->Residents(comm_->rank()), forward_.x(), gradient_);
     RETURN_IF_ERROR(gradient_.StartReturn(context_, layer_));
     Tensor dx(DType::kF64, rows_->x.shape()), dweight(DType::kF64, rows_->idx.shape());
@@ -143,6 +146,7 @@ class Exchanges {
   MoeContext context_;
   LayerContext layer_;
   std::unique_ptr<Rows> rows_;
+  RowScratch inputs_, output_gradients_, input_gradients_;
   HostDispatcher forward_;
   DispatchGradient gradient_;
 };

@@ -142,7 +142,8 @@ LayerResult RunLayer(const test::MoeTestModel& model, const std::vector<int64_t>
     ThreadPool pool(1 + comm->rank() % 2, false);
     const Stream stream = Stream::OnCpu(&pool);
     const MoeLayer layer = model.LayerOf(stream, layout, comm->rank());
-    const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = micro_batches});
+    const pipeline::MoeSchedule schedule =
+        pipeline::BuildExpertParallel({.micro_batches = micro_batches, .trains = saves});
     MoeSaved saved;
     MoeExecutor executor;
     RETURN_IF_ERROR(executor.Run({.stream = &stream,

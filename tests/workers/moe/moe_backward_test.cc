@@ -263,7 +263,7 @@ class MoeBackwardErrorsTest : public testing::Test {
   const Stream stream_ = Stream::OnCpu(&pool_);
   const ExpertLayout layout_ = ExpertLayout::Contiguous(8, 1);
   std::vector<std::unique_ptr<comm::Communicator>> ranks_ = test::MakeGroup(test::Backend::kLocal, 1);
-  const pipeline::MoeSchedule schedule_ = pipeline::BuildExpertParallel({.shared_expert = true});
+  const pipeline::MoeSchedule schedule_ = pipeline::BuildExpertParallel({.shared_expert = true, .trains = true});
   const MoeLayer layer_ = model_.LayerOf(stream_, layout_, 0);
   const test::MoeTrained trained_{model_, stream_, layout_, 0};
   const Tensor x_ = model_.RandomRows(3, 1), residual_ = model_.RandomResidual(3, 2);
@@ -302,12 +302,16 @@ TEST_F(MoeBackwardErrorsTest, SaysWhatIsMissingOrDoesNotFit) {
            .router_loss = {},
            .d_x = d_x_.view().Rows(0, 2)};
   expect(absl::StatusCode::kFailedPrecondition, "2 rows in 1 micro-batches where the forward pass saved 3 in 1");
-  const pipeline::MoeSchedule two = pipeline::BuildExpertParallel({.micro_batches = 2, .shared_expert = true});
+  const pipeline::MoeSchedule two =
+      pipeline::BuildExpertParallel({.micro_batches = 2, .shared_expert = true, .trains = true});
   step_.schedule = &two;
   expect(absl::StatusCode::kFailedPrecondition, "3 rows in 2 micro-batches where the forward pass saved 3 in 1");
-  const pipeline::MoeSchedule unshared = pipeline::BuildExpertParallel({});
+  const pipeline::MoeSchedule unshared = pipeline::BuildExpertParallel({.trains = true});
   step_.schedule = &unshared;
   expect(absl::StatusCode::kInvalidArgument, "lacks a shared expert, the layer has one");
+  const pipeline::MoeSchedule forward = pipeline::BuildExpertParallel({.shared_expert = true});
+  step_.schedule = &forward;
+  expect(absl::StatusCode::kFailedPrecondition, "schedule expert_parallel has no backward");
   weights_.router.transposed = nullptr;
   expect(absl::StatusCode::kInvalidArgument, "transpose of router is missing, wants fp32 [64, 8]");
   weights_.router.gradient = d_x_;

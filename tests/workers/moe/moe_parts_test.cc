@@ -113,31 +113,37 @@ class Recorder : public MicroOpRunner, public AllToAllWatch {
 
 TEST(RunSchedule, FinishesAnExchangeWhenItsRowsAreNeeded) {
   Recorder one;
-  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 1, .shared_expert = true}), &one).ok());
+  ASSERT_TRUE(
+      RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 1, .shared_expert = true}).forward, &one).ok());
   EXPECT_THAT(one.log, ElementsAre("gate0", "dispatch0", "shared0", "/dispatch0", "expert0", "combine0", "/combine0"));
   Recorder two;
-  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}), &two).ok());
-  EXPECT_THAT(two.log, ElementsAre("gate0", "split0", "dispatch0", "dispatch1", "/dispatch0", "expert0", "combine0",
-                                   "/dispatch1", "expert1", "combine1", "/combine0", "/combine1"));
+  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}).forward, &two).ok());
+  EXPECT_THAT(two.log, ElementsAre("gate0", "dispatch0", "dispatch1", "/dispatch0", "expert0", "combine0", "/dispatch1",
+                                   "expert1", "combine1", "/combine0", "/combine1"));
 }
 
 TEST(RunSchedule, StopsAtTheFirstError) {
   Recorder recorder;
   recorder.fail_at = 3;
-  EXPECT_EQ(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}), &recorder),
+  EXPECT_EQ(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}).forward, &recorder),
             absl::UnavailableError("here"));
   EXPECT_EQ(recorder.log.size(), 3u);
 }
 
 TEST(RunSchedule, ReportsTheWatchOfAllToAlls) {
   Recorder recorder;
-  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}), &recorder, &recorder).ok());
-  EXPECT_THAT(recorder.log, ElementsAre("gate0", "split0", "begin", "dispatch0", "begin", "dispatch1", "/dispatch0",
-                                        "end", "expert0", "begin", "combine0", "/dispatch1", "end", "expert1", "begin",
+  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.micro_batches = 2}).forward, &recorder, &recorder).ok());
+  EXPECT_THAT(recorder.log, ElementsAre("gate0", "begin", "dispatch0", "begin", "dispatch1", "/dispatch0", "end",
+                                        "expert0", "begin", "combine0", "/dispatch1", "end", "expert1", "begin",
                                         "combine1", "/combine0", "end", "/combine1", "end", "layer end"));
+  // The router's gradients come behind the layer's last all-to-all.
+  recorder.log.clear();
+  ASSERT_TRUE(RunSchedule(pipeline::BuildExpertParallel({.trains = true}).backward, &recorder, &recorder).ok());
+  EXPECT_THAT(recorder.log, ElementsAre("begin", "dispatch0", "/dispatch0", "end", "expert0", "begin", "combine0",
+                                        "weights0", "/combine0", "end", "layer end", "gate0"));
   recorder.log.clear();
   recorder.may_begin = absl::UnavailableError("not now");
-  EXPECT_EQ(RunSchedule(pipeline::BuildExpertParallel({}), &recorder, &recorder), recorder.may_begin);
+  EXPECT_EQ(RunSchedule(pipeline::BuildExpertParallel({}).forward, &recorder, &recorder), recorder.may_begin);
   EXPECT_THAT(recorder.log, ElementsAre("gate0", "begin"));
 }
 
@@ -229,7 +235,7 @@ TEST_P(MoeFaultTest, AnotherOrderOfChunksIsNamed) {
   const Tensor x = model.RandomRows(6, 1);
   const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = 2});
   pipeline::MoeSchedule swapped = schedule;
-  for (pipeline::MicroOp& op : swapped.ops) {
+  for (pipeline::MicroOp& op : swapped.forward) {
     if (op.num_chunks == 2) op.chunk = 1 - op.chunk;
   }
   auto ranks = test::MakeGroup(backend(), 2);

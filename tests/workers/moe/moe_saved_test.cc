@@ -30,7 +30,7 @@ struct Rank {
   Rank(const test::MoeTestModel& model, const ExpertLayout* layout, comm::Communicator* comm, int micro_batches)
       : layer(model.LayerOf(stream, *layout, comm->rank())),
         schedule(pipeline::BuildExpertParallel(
-            {.micro_batches = micro_batches, .shared_expert = model.shape().shared_ffn > 0})) {
+            {.micro_batches = micro_batches, .shared_expert = model.shape().shared_ffn > 0, .trains = true})) {
     step = {.stream = &stream,
             .comm = comm,
             .layout = layout,
@@ -131,6 +131,10 @@ TEST(MoeSavedErrorsTest, SaysWhatCannotBeSaved) {
   NoLoadPredictor load_predictor;
   rank.step.load_predictor = &load_predictor;
   EXPECT_THAT(std::string(rank.Run(&saved, x, residual).message()), HasSubstr("a load predictor"));
+  rank.step.load_predictor = nullptr;
+  const pipeline::MoeSchedule inference = pipeline::BuildExpertParallel({});
+  rank.step.schedule = &inference;
+  EXPECT_THAT(std::string(rank.Run(&saved, x, residual).message()), HasSubstr("a schedule that has no backward"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "tests/workers/comm/faulty_communicator.h"
+#include "tests/workers/moe/late_offload.h"
 #include "workers/ops/gemm/backward/transposed_weight.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
@@ -76,19 +77,23 @@ absl::Status TrainRank(const MoeTestModel& model, const MoeTrainingRun& training
                        const RankIo& io, int steps, MoeTrained* trained) {
   ThreadPool pool(training.threads > 0 ? training.threads : 1 + comm->rank() % 2, false);
   const Stream stream = Stream::OnCpu(&pool);
-  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel(
-      {.micro_batches = training.run.micro_batches, .shared_expert = model.shape().shared_ffn > 0});
+  const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = training.run.micro_batches,
+                                                                        .shared_expert = model.shape().shared_ffn > 0,
+                                                                        .trains = true,
+                                                                        .restore = training.restore});
   const moe::MoeLayer layer = model.LayerOf(stream, training.run.layout, comm->rank());
   moe::MoeExecutor executor;
   moe::MoeBackward backward;
   moe::MoeSaved saved;
   moe::MoeStats stats;
+  LateOffload offload;
   const moe::MoeContext step = {.stream = &stream,
                                 .comm = comm,
                                 .layout = &training.run.layout,
                                 .schedule = &schedule,
                                 .deadline = Soon(),
-                                .stats = &stats};
+                                .stats = &stats,
+                                .offload = training.restore.offloads() ? &offload : nullptr};
   const moe::LayerContext at = {.saved = &saved};
   for (int i = 0; i < steps; ++i) {
     RETURN_IF_ERROR(executor.Run(step, at, layer, io.x, io.residual));

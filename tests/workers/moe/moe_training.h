@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/pipeline/restore_strategy.h"
 #include "tests/reference/moe_backward.h"
 #include "tests/workers/moe/moe_run.h"
 #include "workers/moe/layer/moe_backward.h"
@@ -42,7 +43,8 @@ struct MoeTrainingRun {
   std::vector<double> prob_gradient;  // as RouterLoss
   double z_scale = 0;
   bool d_x_in_acc = false;
-  int threads = 0;    // of each rank; 0 = one or two, by rank
+  int threads = 0;  // of each rank; 0 = one or two, by rank
+  pipeline::RestoreStrategy restore = {};
   int64_t late = -1;  // >= 0: rank 1's launch of this number comes late
 };
 

@@ -38,6 +38,7 @@ class FakeStateFile final : public StateFile {
       if (absl::Status status = hook_(true, at); !status.ok()) return status;
     }
     absl::MutexLock lock(&mu_);
+    bytes_.resize(std::max(bytes_.size(), static_cast<size_t>(at) + from.size()));
     std::memcpy(bytes_.data() + at, from.data(), from.size());
     return absl::OkStatus();
   }

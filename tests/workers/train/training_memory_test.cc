@@ -75,12 +75,45 @@ TEST_P(TrainingMemoryTest, SaysWhatIsNeededAndWhatIsThere) {
   EXPECT_TRUE(absl::IsResourceExhausted(CheckTrainingMemory(absurd, need, int64_t{1} << 62)));
 }
 
+TEST(TrainingMemoryRestoreTest, WhatIsNotKeptTakesNothing) {
+  const model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(TrainingGoldenNames().front()).dir);
+  const auto activations = [&](pipeline::InputRestore input, pipeline::HiddenRestore hidden) {
+    const TrainingNeed need = {
+        .experts_per_layer = config.num_experts, .rows = 64, .restore = {.input = input, .hidden = hidden}};
+    return static_cast<int64_t>(TrainingMemory(config, need).activations);
+  };
+  const auto offloaded = [&](pipeline::InputRestore input, pipeline::HiddenRestore hidden, int world) {
+    const TrainingNeed need = {.experts_per_layer = config.num_experts,
+                               .rows = 64,
+                               .world = world,
+                               .restore = {.input = input, .hidden = hidden}};
+    return static_cast<int64_t>(TrainingMemory(config, need).offloaded_activations);
+  };
+  using enum pipeline::InputRestore;
+  const int64_t kept = activations(kKeep, pipeline::HiddenRestore::kKeep);
+  const int64_t pairs = 64 * config.num_moe_layers() * config.top_k * 4;
+  EXPECT_EQ(kept - activations(kResend, pipeline::HiddenRestore::kKeep), pairs * config.hidden);
+  EXPECT_EQ(activations(kOffload, pipeline::HiddenRestore::kKeep),
+            activations(kResend, pipeline::HiddenRestore::kKeep));
+  EXPECT_EQ(offloaded(kOffload, pipeline::HiddenRestore::kKeep, 1), 0);
+  EXPECT_EQ(offloaded(kOffload, pipeline::HiddenRestore::kKeep, 2), pairs / config.top_k * config.hidden);
+  EXPECT_EQ(offloaded(kResend, pipeline::HiddenRestore::kRecompute, 2), 0);
+  const int64_t inside = ops::SumsWidth(config.activation, config.expert_intermediate) + config.expert_intermediate;
+  EXPECT_EQ(kept - activations(kKeep, pipeline::HiddenRestore::kRecompute), pairs * inside);
+  EXPECT_EQ(offloaded(kResend, pipeline::HiddenRestore::kOffload, 1), pairs * inside);
+}
+
 TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
   model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(TrainingGoldenNames().front()).dir);
   TrainingNeed need = {.experts_per_layer = config.num_experts, .rows = 1 << 20};
   const MemoryChoices choices = {.micro_batch_sequences = 8, .world = 1};
   EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
-            "most are activations: a lower micro_batch_sequences (now 8) or recompute makes them fewer");
+            "most are activations: a lower micro_batch_sequences (now 8) or recompute or restore_input or "
+            "restore_hidden makes them fewer");
+  need.restore.hidden = pipeline::HiddenRestore::kRecompute;
+  EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
+            "most are activations: a lower micro_batch_sequences (now 8) or restore_input makes them fewer");
+  need.restore = {};
   need.recompute = true;
   EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
             "most are activations: a lower micro_batch_sequences (now 8) makes them fewer");

@@ -120,12 +120,13 @@ absl::Status DispatchGradient::PlaceResent(const MoeContext& context) {
 absl::Status DispatchGradient::FinishResend(const MoeContext& context) {
   const comm::Timed timed(&context.stats->exchange_seconds);
   const int me = context.comm->rank();
-  const int64_t rows = routes_->back_rows.front(), all_rows = routes_->back_rows.back();
+  const int64_t rows = routes_->back_rows.front();
   const DType dtype = own_dy_.dtype(), acc = topk_weight_.dtype();
   const int64_t own_rows = routes_->incoming[me].num_rows;
   dy_ = own_dy_;
   if (routes_->num_rows > own_rows) {
-    dy_ = dy_memory_.Rows(routes_->num_rows, own_dy_.dim(1), dtype);
+    SY_CHECK(dy_memory_ != nullptr);
+    dy_ = dy_memory_->Rows(routes_->num_rows, own_dy_.dim(1), dtype);
     if (own_rows > 0) RETURN_IF_ERROR(CopyTensor(*context.stream, own_dy_, dy_.Rows(0, own_rows)));
   }
   weight_ = weight_memory_.Rows(rows, 1, acc);
@@ -138,11 +139,15 @@ absl::Status DispatchGradient::FinishResend(const MoeContext& context) {
     RETURN_IF_ERROR(work_->Wait());
     RETURN_IF_ERROR(PlaceResent(context));
   }
-  all_dx_ = dx_memory_.Rows(all_rows, own_dy_.dim(1), dtype);
-  all_dweight_ = dweight_memory_.Rows(all_rows, 1, acc);
+  return absl::OkStatus();
+}
+
+void DispatchGradient::TakeInputGradients(RowScratch* memory) {
+  const int64_t rows = routes_->back_rows.front(), all_rows = routes_->back_rows.back();
+  all_dx_ = memory->Rows(all_rows, own_dy_.dim(1), own_dy_.dtype());
+  all_dweight_ = dweight_memory_.Rows(all_rows, 1, topk_weight_.dtype());
   dx_ = all_dx_.Rows(0, rows);
   dweight_ = all_dweight_.Rows(0, rows);
-  return absl::OkStatus();
 }
 
 absl::Status DispatchGradient::StartReturn(const MoeContext& context, const LayerContext& layer) {

@@ -6,7 +6,7 @@
 // message per peer and direction.
 //
 // An object is the handle of one exchange at a time and keeps its buffers:
-//   StartResend → FinishResend → [caller fills dx() and dweight()] → StartReturn → FinishReturn
+//   StartResend → FinishResend → TakeInputGradients → [caller fills dx() and dweight()] → StartReturn → FinishReturn
 // All ranks start and finish the same ones in the same order, with or without rows.  On hosts; thread-compatible.
 // Does not do: adding up the gradients of an expert's replicas.
 // Errors: InvalidArgument (shapes), the communicator's, Internal (a peer's message has another size than its routes
@@ -28,12 +28,16 @@ namespace switchyard::moe {
 
 class DispatchGradient {
  public:
+  // Memory of dy() from the next StartResend on; borrowed.
+  void UseOutputGradients(RowScratch* memory) { dy_memory_ = memory; }
   // Sends the gradient of the residual, and each pair's weight, along these routes.  Routes and dy must stay until
   // FinishReturn.
   absl::Status StartResend(const MoeContext& context, const LayerContext& layer, const HostRoutes& routes,
                            const TensorView& dy,            // [T, H] model dtype
                            const TensorView& topk_weight);  // [T, K] AccDType
   absl::Status FinishResend(const MoeContext& context);
+  // After FinishResend: dx() is memory of this from now on, with what returns behind it.  Borrowed until FinishReturn.
+  void TakeInputGradients(RowScratch* memory);
 
   // After FinishResend.  dy() has the rows of the exchange's x(); pairs are its rows in expert order.
   const TensorView& dy() const { return dy_; }            // [n, H]
@@ -62,7 +66,8 @@ class DispatchGradient {
   std::unique_ptr<comm::Work> work_;  // what is under way
   TensorView dy_, weight_, dx_, dweight_;
   TensorView all_dx_, all_dweight_;  // those, then what comes back
-  RowScratch dy_memory_, weight_memory_, dx_memory_, dweight_memory_, ones_memory_;
+  RowScratch* dy_memory_ = nullptr;
+  RowScratch weight_memory_, dweight_memory_, ones_memory_;
 };
 
 }  // namespace switchyard::moe

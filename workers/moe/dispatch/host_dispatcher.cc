@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/dispatch/split_cursor.h"
@@ -71,7 +72,7 @@ absl::Status HostDispatcher::Route(const MoeContext& context, const LayerContext
   }
   Incoming& own = routes_.incoming[me];
   own.num_rows = own.row.empty() ? 0 : num_tokens;
-  routes_.num_rows = own.num_rows;
+  routes_.num_rows = routes_.own_rows = own.num_rows;
   return absl::OkStatus();
 }
 
@@ -121,10 +122,7 @@ absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots
     ASSIGN_OR_RETURN(views[source], ReadDispatchMessage((*received)[source], num_slots, row_bytes));
     routes_.num_rows += views[source].num_rows;
   }
-  x_ = own_x_;
-  if (routes_.num_rows == own_rows) return absl::OkStatus();
-  x_ = x_memory_.Rows(routes_.num_rows, own_x_.dim(1), own_x_.dtype());
-  for (int64_t i = 0; i < own_rows; ++i) std::memcpy(RowAt(x_, i), RowAt(own_x_, i), row_bytes);
+  PlaceInputs();
   int64_t base = own_rows;
   for (int source = 0; source < context.comm->world(); ++source) {
     const DispatchMessageView& view = views[source];
@@ -139,6 +137,16 @@ absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots
     base += view.num_rows;
   }
   return absl::OkStatus();
+}
+
+void HostDispatcher::PlaceInputs() {
+  const int64_t own_rows = routes_.own_rows;
+  holds_rows_ = routes_.num_rows > own_rows;
+  x_ = own_x_;
+  if (!holds_rows_) return;
+  SY_CHECK(x_memory_ != nullptr);
+  x_ = x_memory_->Rows(routes_.num_rows, own_x_.dim(1), own_x_.dtype());
+  for (int64_t i = 0; i < own_rows; ++i) std::memcpy(RowAt(x_, i), RowAt(own_x_, i), RowBytes(own_x_));
 }
 
 // Stable: within an expert by rank, then as the rank has them.  Only repeatability depends on it.
@@ -167,8 +175,6 @@ void HostDispatcher::PlaceOutputs(int rank) {
   for (size_t r = 0; r < routes_.outgoing.size(); ++r) {
     routes_.back_rows[r + 1] = routes_.back_rows[r] + static_cast<int64_t>(routes_.outgoing[r].pair_row.size());
   }
-  all_y_ = y_memory_->Rows(routes_.back_rows.back(), own_x_.dim(1), own_x_.dtype());
-  y_ = all_y_.Rows(0, x_rows_.size());
   routes_.slot_row.resize(routes_.rank_of.size());
   for (size_t i = 0; i < routes_.rank_of.size(); ++i) {
     if (routes_.rank_of[i] < 0) {
@@ -181,12 +187,61 @@ void HostDispatcher::PlaceOutputs(int rank) {
   }
 }
 
+absl::Status HostDispatcher::StartDispatchAgain(const MoeContext& context, const LayerContext& layer) {
+  const comm::Timed timed(&context.stats->exchange_seconds);
+  own_x_ = layer.x.Rows(layer.rows().begin, layer.rows().count);
+  if (context.comm->world() == 1) return context.comm->status();
+  std::vector<comm::Message> out(routes_.outgoing.size());
+  for (size_t rank = 0; rank < out.size(); ++rank) {
+    const std::vector<int32_t>& rows = routes_.outgoing[rank].token;
+    if (rows.empty()) continue;
+    out[rank] = context.comm->NewMessage(static_cast<int64_t>(rows.size()) * RowBytes(own_x_));
+    GatherTo(*context.stream, own_x_, rows, out[rank].payload());
+    context.stats->bytes_sent += out[rank].bytes();
+  }
+  ASSIGN_OR_RETURN(
+      work_, context.comm->AllToAllV(context.Call(comm::CallUse::kDispatch, layer.index, layer.chunk), std::move(out)));
+  return absl::OkStatus();
+}
+
+absl::Status HostDispatcher::FinishDispatchAgain(const MoeContext& context) {
+  const comm::Timed timed(&context.stats->exchange_seconds);
+  PlaceInputs();
+  if (context.comm->world() == 1) return absl::OkStatus();
+  RETURN_IF_ERROR(work_->Wait());
+  for (size_t rank = 0; rank < routes_.incoming.size(); ++rank) {
+    if (static_cast<int>(rank) == context.comm->rank()) continue;
+    const Incoming& from = routes_.incoming[rank];
+    const comm::Message& message = work_->received()[rank];
+    const int64_t bytes = from.num_rows * RowBytes(own_x_);
+    if (message.bytes() != bytes) {
+      const absl::Status status = absl::InternalError(
+          absl::StrCat("dispatch: rank ", rank, " sent ", message.bytes(), " bytes again of ", bytes));
+      context.comm->Abort(status.message());
+      return status;
+    }
+    if (bytes > 0) std::memcpy(RowAt(x_, from.first_row), message.payload(), static_cast<size_t>(bytes));
+  }
+  work_.reset();
+  return absl::OkStatus();
+}
+
+void HostDispatcher::RestoreInputs(RowScratch* memory) {
+  SY_CHECK(holds_rows());
+  x_ = memory->Rows(x_.dim(0), x_.dim(1), x_.dtype());
+}
+
+void HostDispatcher::TakeOutputs(RowScratch* memory) {
+  all_y_ = memory->Rows(routes_.back_rows.back(), own_x_.dim(1), own_x_.dtype());
+  y_ = all_y_.Rows(0, x_rows_.size());
+}
+
 absl::Status HostDispatcher::FinishDispatch(const MoeContext& context, const LayerContext& layer) {
   const comm::Timed timed(&context.stats->exchange_seconds);
   const int me = context.comm->rank();
   const auto num_slots = static_cast<int64_t>(layer.layout->Residents(me).size());
   if (context.comm->world() == 1) {
-    x_ = own_x_;
+    PlaceInputs();
   } else {
     RETURN_IF_ERROR(work_->Wait());
     const absl::Status unpacked = Unpack(context, num_slots, &work_->received());

@@ -19,18 +19,24 @@ namespace switchyard::moe {
 class HostDispatcher : public TokenDispatcher {
  public:
   absl::Status Reserve(const DispatchCapacity&) override { return absl::OkStatus(); }
+  void UseInputs(RowScratch* memory) override { x_memory_ = memory; }
+  void TakeOutputs(RowScratch* memory) override;
   absl::Status StartDispatch(const MoeContext& context, const LayerContext& layer) override;
   absl::Status FinishDispatch(const MoeContext& context, const LayerContext& layer) override;
   absl::Status StartCombine(const MoeContext& context, const LayerContext& layer) override;
   absl::Status FinishCombine(const MoeContext& context, ops::CombineInputs terms, const TensorView& residual) override;
   void Drop() override { work_.reset(); }
 
-  // Puts outputs and answers into this memory from now on, so that they are not kept with the routes.  Borrowed.
-  void GiveOutputs(RowScratch* memory) { y_memory_ = memory; }
+  // A backward pass gets x() of the last dispatch, whose routes it has, in one of two ways.
+  // Sends the rows of layer.x once more, into the memory of UseInputs.
+  absl::Status StartDispatchAgain(const MoeContext& context, const LayerContext& layer);
+  absl::Status FinishDispatchAgain(const MoeContext& context);
+  // Places x() in this memory, for the caller to fill in.  REQUIRES: holds_rows().
+  void RestoreInputs(RowScratch* memory);
 
   const HostRoutes& routes() const { return routes_; }
-  // Whether x() is memory of this object, with the rows of others; false: it is StartDispatch's.
-  bool holds_rows() const { return x_.raw() != own_x_.raw(); }
+  // Whether x() has rows of others; false: it is StartDispatch's.
+  bool holds_rows() const { return holds_rows_; }
 
  private:
   using Incoming = HostRoutes::Incoming;
@@ -39,6 +45,8 @@ class HostDispatcher : public TokenDispatcher {
   absl::Status Route(const MoeContext& context, const LayerContext& layer);
   comm::Message Pack(const MoeContext& context, const Outgoing& outgoing) const;
   absl::Status Unpack(const MoeContext& context, int64_t num_slots, std::vector<comm::Message>* received);
+  // Makes x() of this rank's own rows, and room for those of others, if there are any.
+  void PlaceInputs();
   void SortByExpert(int64_t num_slots);
   void PlaceOutputs(int rank);
   absl::Status CollectOutputs(const MoeContext& context);
@@ -50,8 +58,8 @@ class HostDispatcher : public TokenDispatcher {
   std::vector<int32_t> row_of_;       // [rows] what x_rows_ shows
   std::vector<int32_t> begin_of_;     // [El + 1] what offsets_ shows
   std::vector<int32_t> cursor_;       // [El + 1] of the sort
-  RowScratch x_memory_, own_y_memory_;
-  RowScratch* y_memory_ = &own_y_memory_;
+  RowScratch* x_memory_ = nullptr;
+  bool holds_rows_ = false;
 };
 
 }  // namespace switchyard::moe

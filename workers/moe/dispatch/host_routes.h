@@ -31,6 +31,7 @@ struct HostRoutes {
   };
 
   int64_t num_rows = 0;            // of x(): this rank's, if an expert here wants any of them, then the others'
+  int64_t own_rows = 0;            // of these, this rank's
   std::vector<int32_t> rank_of;    // [T * K] who computes (t, k); -1 = dropped
   std::vector<int32_t> pair_of;    // [T * K] index among the pairs with that rank
   std::vector<Outgoing> outgoing;  // [R]

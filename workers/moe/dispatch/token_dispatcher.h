@@ -8,7 +8,7 @@
 // One is for hosts (host_dispatcher.h), one works in the stream's order (device_dispatcher.h) and has two modes: kExact
 // waits once for the counts, kPadded for nothing.  An object is the handle of one exchange at a time and keeps its
 // buffers:
-//   StartDispatch → FinishDispatch → [caller fills y()] → StartCombine → FinishCombine
+//   StartDispatch → FinishDispatch → TakeOutputs → [caller fills y()] → StartCombine → FinishCombine
 // All ranks start and finish the same exchanges in the same order, with or without rows.  Thread-compatible.
 // Errors: InvalidArgument (shapes, ids), the communicator's, Internal (a peer's message is malformed; the group is
 // aborted).
@@ -28,6 +28,7 @@ namespace switchyard::moe {
 
 struct MoeContext;  // moe_context.h, as the next
 struct LayerContext;
+class RowScratch;  // workers/moe/layer/row_scratch.h
 
 enum class ExchangeMode : uint8_t {
   kExact,   // counts on the host, messages as long as they must be
@@ -54,9 +55,16 @@ class TokenDispatcher {
   // then has as many rows as there may be.  A host needs none.  Errors: ResourceExhausted.
   virtual absl::Status Reserve(const DispatchCapacity& room) = 0;
 
+  // Memory of dispatched rows from the next dispatch on; borrowed.  A device has its own.
+  virtual void UseInputs(RowScratch* /*memory*/) {}
+
   // Row t of layer.rows() of layer.x goes to the experts layer.topk_idx[t].  They must stay until the experts have run.
   virtual absl::Status StartDispatch(const MoeContext& context, const LayerContext& layer) = 0;
   virtual absl::Status FinishDispatch(const MoeContext& context, const LayerContext& layer) = 0;
+
+  // After FinishDispatch: y() is memory of this from now on, with what combine returns behind it.  Borrowed until
+  // FinishCombine.  A device has its own.
+  virtual void TakeOutputs(RowScratch* /*memory*/) {}
 
   // After FinishDispatch, this rank's batch: row i is row x_rows()[i] of x(); the expert in slot s has the rows
   // [offsets()[s], offsets()[s + 1]).  Where counts are on a device, y() has room for more rows.

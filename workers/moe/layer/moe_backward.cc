@@ -10,12 +10,14 @@
 #include "workers/moe/dispatch/dispatch_gradient.h"
 #include "workers/moe/layer/moe_checks.h"
 #include "workers/moe/layer/row_scratch.h"
+#include "workers/moe/layer/saved_parts.h"
 #include "workers/moe/layer/schedule_executor.h"
 #include "workers/ops/activation/activation_backward.h"
 #include "workers/ops/activation/bias_gradient.h"
 #include "workers/ops/activation/expert_bias_backward.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/ops/gemm/backward/weight_gradient.h"
+#include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
 #include "workers/ops/gemm/grouped_gemm.h"
 #include "workers/ops/norm/row_scale_backward.h"
@@ -62,6 +64,10 @@ class MoeBackward::Impl : public MicroOpRunner {
       // The others wait for this rank's gradients: end it for them, too.
       if (context.comm->world() > 1) context.comm->Abort(status.message());
       for (auto& gradient : gradients_) gradient->Drop();
+      if (at.saved != nullptr) {
+        for (auto& chunk : at.saved->chunks) chunk->exchange.Drop();
+      }
+      if (context.offload != nullptr) context.offload->Drain();
     }
     return status;
   }
@@ -71,17 +77,25 @@ class MoeBackward::Impl : public MicroOpRunner {
     layer_.num_chunks = op.num_chunks;
     const pipeline::ChunkRange range = layer_.rows();
     switch (op.kind) {
-      case pipeline::MicroOpKind::kSplit:
       case pipeline::MicroOpKind::kGate:
-        return absl::OkStatus();  // the router's turn comes when all weights have their gradients
+        return Router();
       case pipeline::MicroOpKind::kDispatch:
+        if (op.pass == pipeline::Pass::kForward) return StartDispatchAgain(op);
+        gradient().UseOutputGradients(&output_gradients_[op.SlotOf(pipeline::BufferKind::kOutputGradient)]);
         return gradient().StartResend(*context_, layer_, exchange().routes(), dy_.Rows(range.begin, range.count),
                                       layer_.saved->topk_weight.Rows(range.begin, range.count));
       case pipeline::MicroOpKind::kExpert:
-        return op.experts == pipeline::ExpertSet::kShared ? SharedExpert() : RoutedExperts();
+        return op.experts == pipeline::ExpertSet::kShared ? SharedExpert(HiddenGradientOf(op)) : RoutedExperts(op);
       case pipeline::MicroOpKind::kCombine:
-        RETURN_IF_ERROR(gradient().StartReturn(*context_, layer_));
-        return RoutedWeights();
+        return gradient().StartReturn(*context_, layer_);
+      case pipeline::MicroOpKind::kWeights:
+        return RoutedWeights(HiddenGradientOf(op));
+      case pipeline::MicroOpKind::kRecompute:
+        return Recompute(op);
+      case pipeline::MicroOpKind::kRestore:
+        return StartRestore(op);
+      case pipeline::MicroOpKind::kSave:
+        break;  // of forward
     }
     return absl::InternalError("moe_backward: an op of no kind");
   }
@@ -89,7 +103,11 @@ class MoeBackward::Impl : public MicroOpRunner {
   absl::Status Finish(const pipeline::MicroOp& op) override {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
-    if (op.kind == pipeline::MicroOpKind::kDispatch) return gradient().FinishResend(*context_);
+    if (op.kind == pipeline::MicroOpKind::kRestore) return FinishRestore(op);
+    if (op.kind == pipeline::MicroOpKind::kDispatch) {
+      if (op.pass == pipeline::Pass::kBackward) return gradient().FinishResend(*context_);
+      return layer_.saved->chunk(layer_.chunk).exchange.FinishDispatchAgain(*context_);
+    }
     SY_CHECK(op.kind == pipeline::MicroOpKind::kCombine);
     const pipeline::ChunkRange range = layer_.rows();
     return gradient().FinishReturn(*context_, dx_.Rows(range.begin, range.count),
@@ -97,6 +115,70 @@ class MoeBackward::Impl : public MicroOpRunner {
   }
 
  private:
+  // Gradients inside experts.
+  struct HiddenGradient {
+    RowScratch weighted_memory, d_hidden_memory, d_sums_memory;
+    TensorView weighted;          // [rows, F] hidden rows times the weights of their pairs
+    TensorView d_hidden, d_sums;  // [rows, F], [rows, 2F]
+  };
+  HiddenGradient& HiddenGradientOf(const pipeline::MicroOp& op) {
+    return hidden_gradients_[op.SlotOf(pipeline::BufferKind::kHiddenGradient)];
+  }
+
+  // Sends the present chunk's rows as forward did.
+  absl::Status StartDispatchAgain(const pipeline::MicroOp& op) {
+    HostDispatcher& exchange = layer_.saved->chunk(layer_.chunk).exchange;
+    exchange.UseInputs(&inputs_[op.SlotOf(pipeline::BufferKind::kInput)]);
+    return exchange.StartDispatchAgain(*context_, layer_);
+  }
+
+  // Places the present chunk's hidden rows in memory of this op's slot.
+  void PlaceHidden(const pipeline::MicroOp& op) {
+    MoeSaved::Chunk& chunk = layer_.saved->chunk(layer_.chunk);
+    HiddenScratch& memory = hidden_[op.SlotOf(pipeline::BufferKind::kHidden)];
+    const int64_t rows = chunk.exchange.x_rows().size(), ffn = moe_->desc.expert_ffn;
+    chunk.hidden = memory.hidden.Rows(rows, ffn, moe_->desc.dtype);
+    chunk.sums = memory.sums.Rows(rows, ops::SumsWidth(moe_->desc.activation, ffn), moe_->desc.dtype);
+  }
+
+  absl::Status Recompute(const pipeline::MicroOp& op) {
+    const comm::Timed timed(&context_->stats->expert_seconds);
+    PlaceHidden(op);
+    const MoeSaved::Chunk& chunk = layer_.saved->chunk(layer_.chunk);
+    return ops::ExpertHidden(*context_->stream,
+                             {.activation = moe_->desc.activation,
+                              .gate_up = moe_->weights.gate_up.group(),
+                              .down = {},
+                              .offsets = chunk.exchange.offsets(),
+                              .x_rows = chunk.exchange.x_rows(),
+                              .sums = chunk.sums,
+                              .up_biases = moe_->weights.up_biases},
+                             Inputs(), chunk.hidden);
+  }
+
+  absl::Status StartRestore(const pipeline::MicroOp& op) {
+    const int slot = op.SlotOf(pipeline::BufferKind::kInput);
+    HostDispatcher& exchange = layer_.saved->chunk(layer_.chunk).exchange;
+    if (slot < 0) PlaceHidden(op);
+    if (slot >= 0 && exchange.holds_rows()) exchange.RestoreInputs(&inputs_[slot]);
+    for (const SavedPart& part : PartsOf(op, layer_.index, layer_.saved->chunk(layer_.chunk))) {
+      context_->offload->StartRestore(part.key, BytesOf(part.rows));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status FinishRestore(const pipeline::MicroOp& op) {
+    for (const SavedPart& part : PartsOf(op, layer_.index, layer_.saved->chunk(layer_.chunk))) {
+      RETURN_IF_ERROR(context_->offload->Finish(part.key));
+    }
+    return absl::OkStatus();
+  }
+
+  // The dispatched rows of the present chunk.
+  TensorView Inputs() const {
+    const pipeline::ChunkRange range = layer_.rows();
+    return exchange().holds_rows() ? exchange().x() : rows_.x.Rows(range.begin, range.count);
+  }
+
   // The parts of the present chunk.
   const HostDispatcher& exchange() const { return layer_.saved->chunk(layer_.chunk).exchange; }
   DispatchGradient& gradient() { return *gradients_[static_cast<size_t>(layer_.chunk)]; }
@@ -119,8 +201,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     dx_ = in_place ? rows_.d_x : dx_memory_.Rows(rows, desc.hidden, acc);
     RETURN_IF_ERROR(FillZero(*context_->stream, dx_));
     d_topk_weight_ = d_topk_weight_memory_.Rows(rows, desc.router.top_k, acc);
-    RETURN_IF_ERROR(RunSchedule(*context_->schedule, this, context_->watch));
-    RETURN_IF_ERROR(Router());
+    RETURN_IF_ERROR(RunSchedule(context_->schedule->backward, this, context_->watch));
     return in_place ? absl::OkStatus() : RoundRows(*context_->stream, dx_, rows_.d_x);
   }
 
@@ -143,25 +224,26 @@ class MoeBackward::Impl : public MicroOpRunner {
     }
   }
 
-  // Computes the gradients of the inputs from those of the outputs.  Leaves d_sums_ and weighted_ for RoutedWeights.
-  absl::Status RoutedExperts() {
+  // Computes the gradients of the inputs from those of the outputs.  Leaves d_sums and weighted for RoutedWeights.
+  absl::Status RoutedExperts(const pipeline::MicroOp& op) {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const MoeSaved::Chunk& saved = layer_.saved->chunk(layer_.chunk);
     const HostDispatcher& exchange = saved.exchange;
-    const DispatchGradient& gradient = this->gradient();
-    const int64_t rows = gradient.dx().dim(0), ffn = moe_->desc.expert_ffn;
-    experts_chunk_ = layer_.chunk;
-    const TensorView d_hidden = TakeHidden(rows, ffn);
+    DispatchGradient& gradient = this->gradient();
+    gradient.TakeInputGradients(&input_gradients_[op.SlotOf(pipeline::BufferKind::kInputGradient)]);
+    HiddenGradient& hidden = HiddenGradientOf(op);
+    Take(gradient.dx().dim(0), moe_->desc.expert_ffn, &hidden);
     RETURN_IF_ERROR(ops::GroupedGemm(*context_->stream, {.x_rows = exchange.x_rows()}, gradient.dy(), down_,
-                                     exchange.offsets(), d_hidden));
+                                     exchange.offsets(), hidden.d_hidden));
     RETURN_IF_ERROR(ops::RowScaleBackward(*context_->stream, {.x = saved.hidden,
                                                               .weight = gradient.weight(),
-                                                              .dy = d_hidden,
-                                                              .y = weighted_,
+                                                              .dy = hidden.d_hidden,
+                                                              .y = hidden.weighted,
                                                               .dweight = gradient.dweight()}));
     RETURN_IF_ERROR(BiasesBackward());
-    RETURN_IF_ERROR(ops::ActivationBackward(*context_->stream, moe_->desc.activation, saved.sums, d_hidden, d_sums_));
-    return ops::GroupedGemm(*context_->stream, {}, d_sums_, gate_up_, exchange.offsets(), gradient.dx());
+    RETURN_IF_ERROR(
+        ops::ActivationBackward(*context_->stream, moe_->desc.activation, saved.sums, hidden.d_hidden, hidden.d_sums));
+    return ops::GroupedGemm(*context_->stream, {}, hidden.d_sums, gate_up_, exchange.offsets(), gradient.dx());
   }
 
   // Adds the output biases' part to the weights' gradients, and computes the biases' own gradients.
@@ -177,45 +259,44 @@ class MoeBackward::Impl : public MicroOpRunner {
                                    gradient.dy(), gradient.weight(), gradient.dweight());
   }
 
-  // Runs while the results of RoutedExperts travel.
-  absl::Status RoutedWeights() {
+  absl::Status RoutedWeights(const HiddenGradient& hidden) {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const HostDispatcher& exchange = this->exchange();
     const DispatchGradient& gradient = this->gradient();
-    SY_CHECK_EQ(experts_chunk_, layer_.chunk);  // a schedule combines what it has just computed
     for (size_t e = 0; e < up_bias_gradients_.size(); ++e) {
       const int32_t begin = exchange.offsets().data()[e], end = exchange.offsets().data()[e + 1];
-      RETURN_IF_ERROR(ops::BiasGradient(*context_->stream, d_sums_.Rows(begin, end - begin), up_bias_gradients_[e]));
+      RETURN_IF_ERROR(
+          ops::BiasGradient(*context_->stream, hidden.d_sums.Rows(begin, end - begin), up_bias_gradients_[e]));
     }
-    const pipeline::ChunkRange range = layer_.rows();
-    const TensorView x = exchange.holds_rows() ? exchange.x() : rows_.x.Rows(range.begin, range.count);
     RETURN_IF_ERROR(ops::GroupedWeightGradient(*context_->stream,
-                                               {.offsets = exchange.offsets(), .x_rows = exchange.x_rows()}, d_sums_, x,
-                                               gate_up_gradients_));
+                                               {.offsets = exchange.offsets(), .x_rows = exchange.x_rows()},
+                                               hidden.d_sums, Inputs(), gate_up_gradients_));
     const TensorView dy = sorted_dy_memory_.Rows(gradient.dx().dim(0), moe_->desc.hidden, moe_->desc.dtype);
     RETURN_IF_ERROR(ops::GatherRows(*context_->stream, gradient.dy(), exchange.x_rows(), dy));
-    return ops::GroupedWeightGradient(*context_->stream, {.offsets = exchange.offsets()}, dy, weighted_,
+    return ops::GroupedWeightGradient(*context_->stream, {.offsets = exchange.offsets()}, dy, hidden.weighted,
                                       down_gradients_);
   }
 
   // Adds the gate's share of dx and the shared expert's gradients, before any routed expert's.
-  absl::Status SharedExpert() {
+  absl::Status SharedExpert(HiddenGradient& hidden) {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const Stream& stream = *context_->stream;
     const ops::FfnGradients& shared = *weights_->shared;
     const int64_t rows = rows_.x.dim(0);
     const DType acc = AccDType(moe_->desc.dtype);
     const bool gated = layer_.saved->shared_gate.rank() != 0;
-    experts_chunk_ = -1;
     const TensorView gate = shared_gate_memory_.Rows(rows, 1, acc), d_gate = d_gate_memory_.Rows(rows, 1, acc);
     gated ? Sigmoid(layer_.saved->shared_gate, gate) : FillOnes(gate);
-    const TensorView d_hidden = TakeHidden(rows, moe_->desc.shared_ffn);
-    RETURN_IF_ERROR(ops::Gemm(stream, {}, dy_, *shared.down.transposed, {}, d_hidden));
-    RETURN_IF_ERROR(ops::RowScaleBackward(
-        stream, {.x = layer_.saved->shared_hidden, .weight = gate, .dy = d_hidden, .y = weighted_, .dweight = d_gate}));
-    RETURN_IF_ERROR(ops::SwiGluBackward(stream, layer_.saved->shared_sums, d_hidden, d_sums_));
-    RETURN_IF_ERROR(ops::WeightGradient(stream, dy_, weighted_, shared.down.gradient));
-    RETURN_IF_ERROR(ProductBackward(shared.gate_up, d_sums_));
+    Take(rows, moe_->desc.shared_ffn, &hidden);
+    RETURN_IF_ERROR(ops::Gemm(stream, {}, dy_, *shared.down.transposed, {}, hidden.d_hidden));
+    RETURN_IF_ERROR(ops::RowScaleBackward(stream, {.x = layer_.saved->shared_hidden,
+                                                   .weight = gate,
+                                                   .dy = hidden.d_hidden,
+                                                   .y = hidden.weighted,
+                                                   .dweight = d_gate}));
+    RETURN_IF_ERROR(ops::SwiGluBackward(stream, layer_.saved->shared_sums, hidden.d_hidden, hidden.d_sums));
+    RETURN_IF_ERROR(ops::WeightGradient(stream, dy_, hidden.weighted, shared.down.gradient));
+    RETURN_IF_ERROR(ProductBackward(shared.gate_up, hidden.d_sums));
     if (!gated) return absl::OkStatus();
     const TensorView d_logit = d_logit_memory_.Rows(rows, 1, moe_->desc.dtype);
     SigmoidBackward(gate, d_gate, d_logit);
@@ -239,12 +320,11 @@ class MoeBackward::Impl : public MicroOpRunner {
     return ops::Gemm(*context_->stream, {.accumulate = true}, dy, *matrix.transposed, {}, dx_);
   }
 
-  // Also sets weighted_ and d_sums_.
-  TensorView TakeHidden(int64_t rows, int64_t ffn) {
+  void Take(int64_t rows, int64_t ffn, HiddenGradient* hidden) const {
     const DType dtype = moe_->desc.dtype;
-    weighted_ = weighted_memory_.Rows(rows, ffn, dtype);
-    d_sums_ = d_sums_memory_.Rows(rows, ops::SumsWidth(moe_->desc.activation, ffn), dtype);
-    return d_hidden_memory_.Rows(rows, ffn, dtype);
+    hidden->weighted = hidden->weighted_memory.Rows(rows, ffn, dtype);
+    hidden->d_hidden = hidden->d_hidden_memory.Rows(rows, ffn, dtype);
+    hidden->d_sums = hidden->d_sums_memory.Rows(rows, ops::SumsWidth(moe_->desc.activation, ffn), dtype);
   }
 
   // The state of the present Run; borrowed.
@@ -253,17 +333,19 @@ class MoeBackward::Impl : public MicroOpRunner {
   const MoeLayer* moe_ = nullptr;
   const MoeBackwardWeights* weights_ = nullptr;
   MoeBackwardRows rows_;
-  TensorView dy_, dx_;                                          // [T, H] model dtype, AccDType
-  TensorView d_topk_weight_;                                    // [T, K]
-  TensorView weighted_, d_sums_;                                // [rows, F], [rows, 2F] of the experts that ran last
-  int experts_chunk_ = 0;                                       // whose they are
-  std::vector<const ops::Weight*> gate_up_, down_;              // [El] transposed
-  std::vector<TensorView> gate_up_gradients_, down_gradients_;  // [El]
+  TensorView dy_, dx_;                                               // [T, H] model dtype, AccDType
+  TensorView d_topk_weight_;                                         // [T, K]
+  std::vector<const ops::Weight*> gate_up_, down_;                   // [El] transposed
+  std::vector<TensorView> gate_up_gradients_, down_gradients_;       // [El]
   std::vector<TensorView> up_bias_gradients_, down_bias_gradients_;  // [El], or none
 
-  std::vector<std::unique_ptr<DispatchGradient>> gradients_;  // [chunks]
-  RowScratch dy_memory_, dx_memory_, d_topk_weight_memory_, d_logits_memory_, weighted_memory_, d_sums_memory_;
-  RowScratch d_hidden_memory_, sorted_dy_memory_, shared_gate_memory_, d_gate_memory_, d_logit_memory_;
+  std::vector<std::unique_ptr<DispatchGradient>> gradients_;     // [chunks]
+  ScratchSlots<RowScratch> output_gradients_, input_gradients_;  // by the program's slots, as the next
+  ScratchSlots<HiddenGradient> hidden_gradients_;
+  ScratchSlots<RowScratch> inputs_;  // what backward restores
+  ScratchSlots<HiddenScratch> hidden_;
+  RowScratch dy_memory_, dx_memory_, d_topk_weight_memory_, d_logits_memory_;
+  RowScratch sorted_dy_memory_, shared_gate_memory_, d_gate_memory_, d_logit_memory_;
 };
 
 MoeBackward::MoeBackward() : impl_(std::make_unique<Impl>()) {}

@@ -1,5 +1,6 @@
 #include "workers/moe/layer/moe_checks.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -65,7 +66,13 @@ absl::Status CheckForward(const MoeContext& context, const MoeSaved* saved, int6
   if (saved == nullptr || saved->num_chunks == 0) {
     return absl::FailedPreconditionError("moe_backward: no forward pass of this layer has been saved");
   }
-  if (saved->num_chunks == context.schedule->num_chunks && saved->topk_idx.dim(0) == rows) return absl::OkStatus();
+  if (saved->num_chunks == context.schedule->num_chunks && saved->topk_idx.dim(0) == rows) {
+    if (saved->keeps_inputs == context.schedule->Keeps(pipeline::BufferKind::kInput) &&
+        saved->keeps_hidden == context.schedule->Keeps(pipeline::BufferKind::kHidden)) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError("moe_backward: the schedule keeps other rows than that of the forward pass");
+  }
   return absl::FailedPreconditionError(absl::StrCat("moe_backward: ", rows, " rows in ", context.schedule->num_chunks,
                                                     " micro-batches where the forward pass saved ",
                                                     saved->topk_idx.dim(0), " in ", saved->num_chunks));
@@ -120,7 +127,7 @@ absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
 
 absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer& layer) {
   bool shared = false;
-  for (const pipeline::MicroOp& op : schedule.ops) {
+  for (const pipeline::MicroOp& op : schedule.forward) {
     shared |= op.kind == pipeline::MicroOpKind::kExpert && op.experts == pipeline::ExpertSet::kShared;
   }
   if (shared != (layer.desc.shared_ffn > 0)) {
@@ -136,9 +143,20 @@ absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer) {
                      : context.balancer != nullptr              ? "a load balancer"
                      : context.load_predictor != nullptr        ? "a load predictor"
                      : layer.weights.experts != nullptr         ? "experts that are not all in tables"
+                     : context.schedule->backward.empty()       ? "a schedule that has no backward"
                                                                 : nullptr;
-  if (with == nullptr) return absl::OkStatus();
+  if (with == nullptr) return CheckOffload(context);
   return absl::UnimplementedError(absl::StrCat("moe_layer: nothing is saved for a backward pass with ", with));
+}
+
+absl::Status CheckOffload(const MoeContext& context) {
+  if (context.offload != nullptr) return absl::OkStatus();
+  for (const auto* ops : {&context.schedule->forward, &context.schedule->backward}) {
+    if (std::none_of(ops->begin(), ops->end(), [](const auto& op) { return pipeline::IsCopying(op.kind); })) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("schedule ", context.schedule->name, " offloads activations, and there is nowhere to"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, const MoeSaved* saved,
@@ -146,6 +164,10 @@ absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, con
   SY_CHECK_EQ(context.layout->num_ranks(), context.comm->world());
   const MoeLayerDesc& desc = layer.desc;
   if (!context.stream->device().is_cpu()) return absl::UnimplementedError("moe_backward: on a device");
+  if (context.schedule->backward.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("moe_backward: schedule ", context.schedule->name, " has no backward"));
+  }
   const Shape shape = {rows.x.rank() == 2 ? rows.x.dim(0) : 0, desc.hidden};
   RETURN_IF_ERROR(CheckTensor("x", rows.x, desc.dtype, shape));
   RETURN_IF_ERROR(CheckTensor("d_residual", rows.d_residual, AccDType(desc.dtype), shape));
@@ -153,6 +175,7 @@ absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, con
   RETURN_IF_ERROR(CheckTensor("d_x", rows.d_x, d_x, shape));
   RETURN_IF_ERROR(CheckForward(context, saved, shape[0]));
   RETURN_IF_ERROR(CheckSchedule(*context.schedule, layer));
+  RETURN_IF_ERROR(CheckOffload(context));
   return CheckWeights(context, layer, weights);
 }
 

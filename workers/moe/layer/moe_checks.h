@@ -17,10 +17,12 @@ absl::Status CheckRows(const MoeLayerDesc& desc, const TensorView& x, const Tens
 absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights);
 // The same with router and shared expert.
 absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer);
-// The schedule fits the layer: it has its shared expert, and ops that run here.
+// The schedule fits the layer: it has its shared expert.
 absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer& layer);
 // Unimplemented: such a pass cannot be saved for a backward pass.
 absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer);
+// FailedPrecondition: a program that copies, and nowhere to copy to.
+absl::Status CheckOffload(const MoeContext& context);
 // Errors also: FailedPrecondition (nothing was saved, or of another schedule or other rows), Unimplemented (a device).
 absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, const MoeSaved* saved,
                            const MoeBackwardWeights& weights, const MoeBackwardRows& rows);

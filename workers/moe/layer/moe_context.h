@@ -25,6 +25,7 @@ class Stream;
 
 namespace switchyard::moe {
 
+class ActivationOffload;
 class AllToAllWatch;
 class ExpertLayout;
 class LayerLoadPredictor;
@@ -46,7 +47,8 @@ struct MoeContext {
   // Observes each gate and forecasts for the load balancer and the experts; may be null.  Not asked where a schedule
   // gates its rows in parts.
   LayerLoadPredictor* load_predictor = nullptr;
-  AllToAllWatch* watch = nullptr;  // observes the layers' all-to-alls; may be null
+  AllToAllWatch* watch = nullptr;        // observes the layers' all-to-alls; may be null
+  ActivationOffload* offload = nullptr;  // of programs that save and restore; may be null
   // On the CPU: experts' products take at least so long, as on another machine (benchmarks).
   placement::ExpertCost pace = {};
   // Drops choices without room before rows are placed.  On the CPU, where all rows are gated at once.

@@ -12,6 +12,7 @@
 #include "workers/moe/layer/moe_checks.h"
 #include "workers/moe/layer/moe_saved.h"
 #include "workers/moe/layer/row_scratch.h"
+#include "workers/moe/layer/saved_parts.h"
 #include "workers/moe/layer/schedule_executor.h"
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
@@ -88,6 +89,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     // The others wait for this rank's rows: end it for them, too.
     if (context.comm->world() > 1) context.comm->Abort(status.message());
     for (auto& exchange : exchanges()) exchange->Drop();
+    if (context.offload != nullptr) context.offload->Drain();
     if (layer_.saved != nullptr) {
       for (auto& chunk : layer_.saved->chunks) chunk->exchange.Drop();
     }
@@ -110,8 +112,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
     if (room.offloaded) {
       RETURN_IF_ERROR(wave_.Reserve(device, static_cast<int64_t>(room.layout->Residents(room.rank).size())));
     }
-    RETURN_IF_ERROR(hidden_memory_.Take(exchanges[0]->y().dim(0), desc.expert_ffn, desc.dtype, device).status());
-    return desc.shared_ffn > 0 ? TakeShared(desc, room.rows, device, nullptr).status() : absl::OkStatus();
+    RETURN_IF_ERROR(hidden_[0].hidden.Take(exchanges[0]->y().dim(0), desc.expert_ffn, desc.dtype, device).status());
+    return desc.shared_ffn > 0 ? TakeShared(desc, room.rows, device, nullptr, 0).status() : absl::OkStatus();
   }
 
   // The schedule decides the order of these, and their rows.
@@ -119,24 +121,30 @@ class MoeExecutor::Impl : public MicroOpRunner {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
     switch (op.kind) {
-      case pipeline::MicroOpKind::kSplit:
-        return absl::OkStatus();  // ranges are a function of (rows, chunk): LayerContext::rows
       case pipeline::MicroOpKind::kGate:
         return router_.Route(*context_, *moe_, &layer_);
       case pipeline::MicroOpKind::kDispatch:
+        exchange().UseInputs(&InputsOf(op));
         return exchange().StartDispatch(*context_, layer_);
       case pipeline::MicroOpKind::kExpert:
-        return op.experts == pipeline::ExpertSet::kShared ? SharedExpert() : RoutedExperts();
+        return op.experts == pipeline::ExpertSet::kShared ? SharedExpert(op) : RoutedExperts(op);
       case pipeline::MicroOpKind::kCombine:
         return exchange().StartCombine(*context_, layer_);
+      case pipeline::MicroOpKind::kSave:
+        return StartSave(op);
+      case pipeline::MicroOpKind::kWeights:
+      case pipeline::MicroOpKind::kRecompute:
+      case pipeline::MicroOpKind::kRestore:
+        break;  // of backward
     }
-    return absl::InternalError("moe_layer: an op of no kind");
+    return absl::InternalError(absl::StrCat("moe_layer: no forward op: ", pipeline::MicroOpKindName(op.kind)));
   }
 
   absl::Status Finish(const pipeline::MicroOp& op) override {
     layer_.chunk = op.chunk;
     layer_.num_chunks = op.num_chunks;
     if (op.kind == pipeline::MicroOpKind::kDispatch) return exchange().FinishDispatch(*context_, layer_);
+    if (op.kind == pipeline::MicroOpKind::kSave) return FinishSave(op);
     SY_CHECK(op.kind == pipeline::MicroOpKind::kCombine);
     return AddToResidual();
   }
@@ -154,8 +162,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
     RETURN_IF_ERROR(router_.Begin(*context_, moe_->desc, &layer_));
     shared_ = TensorView();
     shared_gate_ = TensorView();
+    keeps_inputs_ = layer_.saved != nullptr && context_->schedule->Keeps(pipeline::BufferKind::kInput);
+    keeps_hidden_ = layer_.saved != nullptr && context_->schedule->Keeps(pipeline::BufferKind::kHidden);
+    wants_sums_ =
+        keeps_hidden_ || (layer_.saved != nullptr && context_->schedule->Saves(pipeline::BufferKind::kHidden));
     const int64_t rows_before = context_->stats->expert_rows;
-    RETURN_IF_ERROR(RunSchedule(*context_->schedule, this, context_->watch));
+    RETURN_IF_ERROR(RunSchedule(context_->schedule->forward, this, context_->watch));
     if (layer_.saved != nullptr) Save(layer_.saved);
     context_->stats->CountLayer(layer_.index, context_->stats->expert_rows - rows_before);
     return router_.CountChoices(*context_, layer_);
@@ -164,20 +176,45 @@ class MoeExecutor::Impl : public MicroOpRunner {
   // As many as the schedule has chunks.
   void TakeExchanges() {
     for (int i = 0; i < context_->schedule->num_chunks; ++i) {
-      const auto chunk = static_cast<size_t>(i);
-      if (layer_.saved == nullptr) {
-        if (exchanges().size() == chunk)
-          exchanges().push_back(make_exchange_(context_->stream->device(), context_->exchange));
-        continue;
+      if (layer_.saved != nullptr) {
+        layer_.saved->chunk(i);
+      } else if (exchanges().size() == static_cast<size_t>(i)) {
+        exchanges().push_back(make_exchange_(context_->stream->device(), context_->exchange));
       }
-      if (given_outputs_.size() == chunk) given_outputs_.push_back(std::make_unique<RowScratch>());
-      layer_.saved->chunk(i).exchange.GiveOutputs(given_outputs_[chunk].get());
     }
+  }
+
+  // The memory of an op's slots.
+  RowScratch& InputsOf(const pipeline::MicroOp& op) {
+    const int slot = op.SlotOf(pipeline::BufferKind::kInput);
+    return keeps_inputs_ ? layer_.saved->inputs[slot] : inputs_[slot];
+  }
+  HiddenScratch& HiddenOf(const pipeline::MicroOp& op) {
+    const int slot = op.SlotOf(pipeline::BufferKind::kHidden);
+    return keeps_hidden_ ? layer_.saved->hidden[slot] : hidden_[slot];
+  }
+
+  // A pass that saves nothing for a backward copies nothing either.
+  absl::Status StartSave(const pipeline::MicroOp& op) {
+    if (layer_.saved == nullptr) return absl::OkStatus();
+    for (const SavedPart& part : PartsOf(op, layer_.index, layer_.saved->chunk(layer_.chunk))) {
+      context_->offload->StartSave(part.key, BytesOf(part.rows));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status FinishSave(const pipeline::MicroOp& op) {
+    if (layer_.saved == nullptr) return absl::OkStatus();
+    for (const SavedPart& part : PartsOf(op, layer_.index, layer_.saved->chunk(layer_.chunk))) {
+      RETURN_IF_ERROR(context_->offload->Finish(part.key));
+    }
+    return absl::OkStatus();
   }
 
   // Saves the rest.
   void Save(MoeSaved* saved) const {
     saved->num_chunks = context_->schedule->num_chunks;
+    saved->keeps_inputs = keeps_inputs_;
+    saved->keeps_hidden = keeps_hidden_;
     saved->topk_idx = router_.chosen();
     saved->topk_weight = router_.topk_weight();
     saved->logits = layer_.logits;
@@ -186,11 +223,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   // Also sets shared_ and shared_gate_.  Returns the shared expert's hidden rows.
-  absl::StatusOr<TensorView> TakeShared(const MoeLayerDesc& desc, int64_t rows, Device device, MoeSaved* saved) {
+  absl::StatusOr<TensorView> TakeShared(const MoeLayerDesc& desc, int64_t rows, Device device, MoeSaved* saved,
+                                        int slot) {
     ASSIGN_OR_RETURN(shared_, shared_memory_.Take(rows, desc.hidden, desc.dtype, device));
     RowScratch& gate_memory = saved != nullptr ? saved->shared_gate_memory : shared_gate_memory_;
     ASSIGN_OR_RETURN(shared_gate_, gate_memory.Take(rows, 1, AccDType(desc.dtype), device));
-    RowScratch& memory = saved != nullptr ? saved->shared_hidden_memory : hidden_memory_;
+    RowScratch& memory = saved != nullptr ? saved->shared_hidden_memory : hidden_[slot].hidden;
     return memory.Take(rows, desc.shared_ffn, desc.dtype, device);
   }
 
@@ -208,25 +246,25 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return later_;
   }
 
-  absl::Status RoutedExperts() {
+  absl::Status RoutedExperts(const pipeline::MicroOp& op) {
     TokenDispatcher& rows = exchange();
+    rows.TakeOutputs(&outputs_[op.SlotOf(pipeline::BufferKind::kOutput)]);
     const MoeLayerDesc& desc = moe_->desc;
     const MoeLayerWeights& weights = moe_->weights;
     MoeSaved::Chunk* const saved = layer_.saved != nullptr ? &layer_.saved->chunk(layer_.chunk) : nullptr;
     const TensorView& y = rows.y();
-    RowScratch& memory = saved != nullptr ? saved->hidden_memory : hidden_memory_;
-    ASSIGN_OR_RETURN(const TensorView hidden, memory.Take(y.dim(0), desc.expert_ffn, desc.dtype, y.device()));
-    if (saved != nullptr) {
-      saved->hidden = hidden;
-      saved->sums =
-          saved->sums_memory.Rows(hidden.dim(0), ops::SumsWidth(desc.activation, hidden.dim(1)), hidden.dtype());
+    HiddenScratch& memory = HiddenOf(op);
+    ASSIGN_OR_RETURN(const TensorView hidden, memory.hidden.Take(y.dim(0), desc.expert_ffn, desc.dtype, y.device()));
+    if (saved != nullptr) saved->hidden = hidden;
+    if (wants_sums_) {
+      saved->sums = memory.sums.Rows(hidden.dim(0), ops::SumsWidth(desc.activation, hidden.dim(1)), hidden.dtype());
     }
     ops::ExpertFfnDesc ffn = {.activation = desc.activation,
                               .gate_up = weights.gate_up.group(),
                               .down = weights.down.group(),
                               .offsets = rows.offsets(),
                               .x_rows = rows.x_rows(),
-                              .sums = saved != nullptr ? saved->sums : TensorView(),
+                              .sums = wants_sums_ ? saved->sums : TensorView(),
                               .up_biases = weights.up_biases,
                               .down_biases = weights.down_biases};
     const auto compute = [&]() -> absl::Status {
@@ -271,12 +309,13 @@ class MoeExecutor::Impl : public MicroOpRunner {
     return absl::MakeConstSpan(on_host.data<int32_t>(), static_cast<size_t>(on_host.NumElements()));
   }
 
-  absl::Status SharedExpert() {
+  absl::Status SharedExpert(const pipeline::MicroOp& op) {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const Stream& stream = *context_->stream;
     const MoeLayerWeights& weights = moe_->weights;
     const TensorView& x = layer_.x;
-    ASSIGN_OR_RETURN(const TensorView hidden, TakeShared(moe_->desc, x.dim(0), stream.device(), layer_.saved));
+    ASSIGN_OR_RETURN(const TensorView hidden, TakeShared(moe_->desc, x.dim(0), stream.device(), layer_.saved,
+                                                         op.SlotOf(pipeline::BufferKind::kHidden)));
     TensorView sums;
     if (layer_.saved != nullptr) {
       sums = layer_.saved->shared_sums_memory.Rows(hidden.dim(0), 2 * hidden.dim(1), hidden.dtype());
@@ -322,8 +361,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
   WaveWeights wave_;
   std::vector<int32_t> later_;  // [E] RowsBehind
   HostCopy offsets_on_host_;
-  std::vector<std::unique_ptr<RowScratch>> given_outputs_;  // [chunks] to what is saved
-  RowScratch hidden_memory_, shared_memory_, shared_gate_memory_;
+  // By the program's slots; inputs and hidden rows of steps that save nothing.
+  ScratchSlots<RowScratch> inputs_, outputs_;
+  ScratchSlots<HiddenScratch> hidden_;
+  bool keeps_inputs_ = false, keeps_hidden_ = false;  // in what is saved, else in these
+  bool wants_sums_ = false;                           // of experts, for backward
+  RowScratch shared_memory_, shared_gate_memory_;
 };
 
 MoeExecutor::MoeExecutor(DispatcherMaker exchange) : impl_(std::make_unique<Impl>(exchange)) {}

@@ -1,9 +1,10 @@
 // The activations that one MoE layer keeps of a forward pass for its backward (LayerContext::saved): the router's
-// numbers, routes, received rows, the experts' products before and after the activation.
+// numbers, routes and, where its program keeps them, received rows and the experts' products before and after the
+// activation.
 //
-// MoeExecutor::Run fills it, MoeBackward::Run reads it; each layer (and micro-step) has its own.  Keeps neither this
-// rank's own rows, which the caller recomputes cheaply, nor experts' outputs.  Memory grows and is kept for the next
-// step.  On the CPU.  Thread-compatible.
+// MoeExecutor::Run fills it, MoeBackward::Run reads it, and points it to rows that it restores; each layer (and
+// micro-step) has its own.  Keeps neither this rank's own rows, which the caller recomputes cheaply, nor experts'
+// outputs.  Memory grows and is kept for the next step.  On the CPU.  Thread-compatible.
 #pragma once
 
 #include <memory>
@@ -25,8 +26,7 @@ struct MoeSaved {
   // The part of one micro-batch of the schedule.
   struct Chunk {
     HostDispatcher exchange;
-    TensorView sums, hidden;  // [rows, 2F] (GELU: F), [rows, F] model dtype, in expert order
-    RowScratch sums_memory, hidden_memory;
+    TensorView sums, hidden;  // [rows, 2F] (GELU: F), [rows, F] model dtype, in expert order; perhaps not kept
   };
 
   // REQUIRES: chunk was asked for before, or is the next.
@@ -35,11 +35,15 @@ struct MoeSaved {
     return *chunks[static_cast<size_t>(i)];
   }
 
-  int num_chunks = 0;                          // of the schedule that ran; 0 = none did, or it failed
+  int num_chunks = 0;                               // of the schedule that ran; 0 = none did, or it failed
+  bool keeps_inputs = false, keeps_hidden = false;  // of that schedule
   TensorView topk_idx, topk_weight, logits;    // [T, K] int32 as chosen, [T, K] AccDType 0 if dropped, [T, E] AccDType
   TensorView shared_sums, shared_hidden;       // [T, 2Fs], [T, Fs] model dtype; rank 0 = no shared expert
   TensorView shared_gate;                      // [T, 1] AccDType: its logit; rank 0 = weight 1
   std::vector<std::unique_ptr<Chunk>> chunks;  // num_chunks of them, or more
+  // The slots of the program's buffers that its backward reads as forward left them (MoeSchedule::Keeps).
+  ScratchSlots<RowScratch> inputs;
+  ScratchSlots<HiddenScratch> hidden;
   GateMemory gate_memory;
   RowScratch shared_sums_memory, shared_hidden_memory, shared_gate_memory;
 };

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/tensor.h"
 
@@ -46,6 +48,25 @@ class RowScratch {
 
  private:
   Buffer buffer_;
+};
+
+// What the activation of experts reads, and what it makes.
+struct HiddenScratch {
+  RowScratch sums, hidden;
+};
+
+// Memory of one kind of a program's buffers (scheduler/pipeline/moe_schedule.h), by slot; a slot stays where it is.
+template <class Scratch>
+class ScratchSlots {
+ public:
+  Scratch& operator[](int slot) {
+    SY_CHECK_GE(slot, 0);
+    while (slots_.size() <= static_cast<size_t>(slot)) slots_.emplace_back();
+    return slots_[static_cast<size_t>(slot)];
+  }
+
+ private:
+  std::deque<Scratch> slots_;
 };
 
 }  // namespace switchyard::moe

@@ -1,8 +1,9 @@
-// Runs a MoeSchedule: launches ops in list order and finishes each communicating one before the first op that needs it
-// (or at the end), so that the ops between run under the exchange.  All ranks start and finish the same collectives in
-// the same order.  Knows no tensors: the runner does the ops.
+// Runs a program of a MoeSchedule, forward or backward: launches ops in list order and finishes each asynchronous one
+// before the first op that needs it (or at the end), so that the ops between run under the exchange.  All ranks start
+// and finish the same collectives in the same order.  Knows no tensors: the runner does the ops.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,34 +32,36 @@ class AllToAllWatch {
 class MicroOpRunner {
  public:
   virtual ~MicroOpRunner() = default;
-  // Does a computing op; starts a communicating one, blocking on no peer.
+  // Does a computing op; starts an asynchronous one, blocking on no peer.
   virtual absl::Status Start(const pipeline::MicroOp& op) = 0;
-  // Called once for every communicating op that was started.
+  // Called once for every asynchronous op that was started.
   virtual absl::Status Finish(const pipeline::MicroOp& op) = 0;
 };
 
-// Stops at the first error and returns it; the runner ends what is under way.  watch: may be null.  REQUIRES: a valid
-// schedule.
-inline absl::Status RunSchedule(const pipeline::MoeSchedule& schedule, MicroOpRunner* runner,
+// Stops at the first error and returns it; the runner ends what is under way.  watch: may be null.  REQUIRES: ops of a
+// valid schedule.
+inline absl::Status RunSchedule(const std::vector<pipeline::MicroOp>& ops, MicroOpRunner* runner,
                                 AllToAllWatch* watch = nullptr) {
-  std::vector<char> under_way(schedule.ops.size(), 0);
+  std::vector<char> under_way(ops.size(), 0);
+  auto left = std::count_if(ops.begin(), ops.end(),
+                            [](const pipeline::MicroOp& op) { return pipeline::IsCommunicating(op.kind); });
   const auto finish = [&](size_t i) -> absl::Status {
     if (!under_way[i]) return absl::OkStatus();
     under_way[i] = 0;
-    RETURN_IF_ERROR(runner->Finish(schedule.ops[i]));
-    if (watch != nullptr) watch->End();
+    RETURN_IF_ERROR(runner->Finish(ops[i]));
+    if (watch == nullptr || !pipeline::IsCommunicating(ops[i].kind)) return absl::OkStatus();
+    watch->End();
+    if (--left == 0) watch->LayerEnd();
     return absl::OkStatus();
   };
-  for (size_t i = 0; i < schedule.ops.size(); ++i) {
-    const pipeline::MicroOp& op = schedule.ops[i];
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const pipeline::MicroOp& op = ops[i];
     for (const int dep : op.deps) RETURN_IF_ERROR(finish(static_cast<size_t>(dep)));
-    const bool communicating = pipeline::IsCommunicating(op.kind);
-    if (communicating && watch != nullptr) RETURN_IF_ERROR(watch->Begin());
+    if (watch != nullptr && pipeline::IsCommunicating(op.kind)) RETURN_IF_ERROR(watch->Begin());
     RETURN_IF_ERROR(runner->Start(op));
-    under_way[i] = communicating;
+    under_way[i] = pipeline::IsAsynchronous(op.kind);
   }
-  for (size_t i = 0; i < schedule.ops.size(); ++i) RETURN_IF_ERROR(finish(i));
-  if (watch != nullptr) watch->LayerEnd();
+  for (size_t i = 0; i < ops.size(); ++i) RETURN_IF_ERROR(finish(i));
   return absl::OkStatus();
 }
 

@@ -40,15 +40,16 @@ absl::Status GeluGemm(const Stream& stream, const ExpertFfnDesc& desc, const Ten
 
 }  // namespace
 
+absl::Status ExpertHidden(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x,
+                          const TensorView& hidden) {
+  if (!IsGated(desc.activation)) return GeluGemm(stream, desc, x, hidden);
+  return GroupedGatedGemm(stream, {.x_rows = desc.x_rows, .partial = desc.partial, .sums = desc.sums, .isa = desc.isa},
+                          x, desc.gate_up, desc.offsets, hidden);
+}
+
 absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x, const TensorView& hidden,
                        const TensorView& y) {
-  if (IsGated(desc.activation)) {
-    RETURN_IF_ERROR(
-        GroupedGatedGemm(stream, {.x_rows = desc.x_rows, .partial = desc.partial, .sums = desc.sums, .isa = desc.isa},
-                         x, desc.gate_up, desc.offsets, hidden));
-  } else {
-    RETURN_IF_ERROR(GeluGemm(stream, desc, x, hidden));
-  }
+  RETURN_IF_ERROR(ExpertHidden(stream, desc, x, hidden));
   return GroupedGemm(stream, {.partial = desc.partial, .biases = desc.down_biases, .isa = desc.isa}, hidden, desc.down,
                      desc.offsets, y);
 }

@@ -57,6 +57,10 @@ absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc,
                        const TensorView& hidden,  // [rows, F] scratch, model dtype
                        const TensorView& y);      // [rows, H] model dtype: in expert order, for Combine
 
+// The first product and the activation alone: fills in hidden, and sums.  `down` and its biases are not used.
+absl::Status ExpertHidden(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x,
+                          const TensorView& hidden);
+
 // A dense MLP.
 struct DenseFfnDesc {
   Activation activation = Activation::kSwiGlu;

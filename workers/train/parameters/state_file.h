@@ -1,7 +1,7 @@
 // A file without a name for state that does not fit into memory; the system removes it when the process ends.
 //
-// Reads and writes at any offset; thread-safe for parts that do not overlap; all calls block on the disk.  Errors are
-// marked Lost (train_outcome.h) and name the directory, the call and the offset.
+// Reads and writes at any offset, and grows with writes behind its end; thread-safe for parts that do not overlap; all
+// calls block on the disk.  Errors are marked Lost (train_outcome.h) and name the directory, the call and the offset.
 #pragma once
 
 #include <cstdint>

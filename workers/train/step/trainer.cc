@@ -44,7 +44,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const Stream& stream, m
   const int64_t cache_bytes = blocks * block_size * model::KvBytesPerToken(model->config(), model->dtype());
   ASSIGN_OR_RETURN(model::KvCache cache,
                    model::KvCache::Create(model->config(), model->dtype(), block_size, cache_bytes));
-  return std::unique_ptr<Trainer>(new Trainer(stream, model, parameters, options, std::move(cache)));
+  std::unique_ptr<Trainer> trainer(new Trainer(stream, model, parameters, options, std::move(cache)));
+  if (options.restore.offloads()) {
+    ASSIGN_OR_RETURN(trainer->activations_, ActivationFile::Create(options.open_activations));
+  }
+  return trainer;
 }
 
 Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* parameters, const TrainerOptions& options,
@@ -110,7 +114,7 @@ void Trainer::BuildBatch(const TrainRows& rows) {
   }
 }
 
-void Trainer::ChooseSchedule(int64_t rows) {
+void Trainer::ChooseSchedule(int64_t rows, bool trains) {
   const model::ModelConfig& config = model_->config();
   const int32_t chunks = jobs::ChunksOfLayer(options_.communication,
                                              {.rows = rows,
@@ -119,9 +123,13 @@ void Trainer::ChooseSchedule(int64_t rows) {
                                               .top_k = config.top_k,
                                               .row_bytes = config.hidden * DTypeBytes(model_->dtype())},
                                              pipeline::kMaxMicroBatches);
-  if (schedule_.num_chunks == chunks && !schedule_.ops.empty()) return;
-  schedule_ = pipeline::BuildExpertParallel(
-      {.micro_batches = chunks, .shared_expert = config.shared_intermediate > 0, .in_turn = true});
+  if (schedule_.num_chunks == chunks && schedule_trains_ == trains && !schedule_.forward.empty()) return;
+  schedule_trains_ = trains;
+  schedule_ = pipeline::BuildExpertParallel({.micro_batches = chunks,
+                                             .shared_expert = config.shared_intermediate > 0,
+                                             .in_turn = true,
+                                             .trains = trains,
+                                             .restore = options_.restore});
 }
 
 // If no expert can get more rows than its capacity, ranks need not compare counts.
@@ -140,6 +148,7 @@ moe::MoeContext Trainer::ContextOf(const moe::ExpertCapacity& capacity, absl::Ti
           .schedule = &schedule_,
           .deadline = deadline,
           .stats = stats,
+          .offload = activations_.get(),
           .capacity = capacity};
 }
 
@@ -188,7 +197,7 @@ void Trainer::CountChosen() {
 absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index,
                                     absl::Time deadline, StepReport* report) {
   const double share = 1.0 / static_cast<double>(counts.rows.size());
-  ChooseSchedule(counts.rows[index]);
+  ChooseSchedule(counts.rows[index], true);
   moe::MoeStats stats;
   moe::MoeContext moe = ContextOf(CapacityFor(counts.rows[index]), deadline, &stats);
   TensorView residual;
@@ -274,6 +283,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
     return StepReport{.skipped = true};
   }
   RETURN_IF_ERROR(parameters_->ZeroGradients());
+  const ActivationFileCounters activations = Activations();
   StepReport report = {.tokens = counts.tokens};
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     RETURN_IF_ERROR(RunMicroBatch(micro_batches[i], counts, i, deadline, &report));
@@ -296,6 +306,8 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   const bool clips = options_.optimizer.clip_norm > 0 && report.gradient_norm > options_.optimizer.clip_norm;
   // (The scale is that of PyTorch's clip_grad_norm_.)
   const double waited = Offloaded().wait_seconds;
+  report.saved_bytes = Activations().saved_bytes - activations.saved_bytes;
+  seconds_.activations = Activations().wait_seconds - activations.wait_seconds;
   RETURN_IF_ERROR(Update(learning_rate, clips ? options_.optimizer.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
   seconds_.offload = Offloaded().wait_seconds - waited;
   report.offloaded_bytes = Offloaded().bytes;
@@ -355,7 +367,7 @@ absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> mi
   const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     const TrainRows& rows = micro_batches[i];
-    ChooseSchedule(counts.rows[i]);
+    ChooseSchedule(counts.rows[i], false);
     BuildBatch(rows);
     ASSIGN_OR_RETURN(model::StageOut out,
                      model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));

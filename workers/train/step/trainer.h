@@ -32,6 +32,7 @@
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/reduce/gradient_reducer.h"
+#include "workers/train/step/activation_file.h"
 #include "workers/train/step/router_losses.h"
 #include "workers/train/step/train_rows.h"
 #include "workers/train/step/trainer_group.h"
@@ -48,9 +49,10 @@ struct RankStepSeconds {
   double backward_experts = 0;
   double all_to_all = 0;  // part of forward and backward: packing, waiting for and unpacking rows of other ranks
   double backward_all_to_all = 0;
-  double all_reduce = 0;  // exposed: waiting for sums of gradients when backward was done
-  double optimizer = 0;   // norm, AdamW, rounding into the model
-  double offload = 0;     // part of optimizer: waiting for the file with experts' masters and moments
+  double all_reduce = 0;   // exposed: waiting for sums of gradients when backward was done
+  double optimizer = 0;    // norm, AdamW, rounding into the model
+  double offload = 0;      // part of optimizer: waiting for the file with experts' masters and moments
+  double activations = 0;  // part of forward and backward: waiting for the file with activations
 };
 
 struct StepReport {
@@ -64,6 +66,7 @@ struct StepReport {
   int64_t dead_experts = 0;
   int64_t dropped_rows = 0;
   int64_t offloaded_bytes = 0;  // of this rank's masters and moments, in a file
+  int64_t saved_bytes = 0;      // of this rank's activations, written to a file
   int64_t expert_ops = 0;       // in forward, on each rank: experts' micro-ops, one for each layer and chunk
   int32_t chunks = 1;           // into which a MoE layer's rows were cut
   RankStepSeconds seconds = {};
@@ -108,7 +111,7 @@ class Trainer {
   absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   void BuildBatch(const TrainRows& rows);
   // Sets schedule_ for a micro-batch of so many rows on all ranks.
-  void ChooseSchedule(int64_t rows);
+  void ChooseSchedule(int64_t rows, bool trains);
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
   moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats) const;
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, const moe::MoeContext& moe);
@@ -119,6 +122,9 @@ class Trainer {
   absl::StatusOr<double> GradientNorm(absl::Time deadline);
   absl::Status Update(double learning_rate, double gradient_scale);
   void BalanceRouter(const ParameterBlock& block);
+  ActivationFileCounters Activations() const {
+    return activations_ == nullptr ? ActivationFileCounters() : activations_->counters();
+  }
   OffloadCounters Offloaded() const {
     return parameters_->offload() == nullptr ? OffloadCounters() : parameters_->offload()->counters();
   }
@@ -138,6 +144,7 @@ class Trainer {
   model::LossHead head_;
   TrainerGroup group_;
   pipeline::MoeSchedule schedule_;
+  bool schedule_trains_ = false;  // schedule_ has a backward
   model::Batch batch_;
   std::vector<int32_t> blocks_;  // the cache's blocks in order, for block tables
   ScratchTensor d_residual_;     // [T, H] AccDType
@@ -148,6 +155,9 @@ class Trainer {
   std::vector<int64_t>
       chosen_;           // [L * E] rows that chose an expert, on all ranks, dropped ones included; 0 for dense layers
   int64_t dropped_ = 0;  // choices of this rank
+
+  // Null: no activations are offloaded.  The last member: its thread ends before the memory that it copies.
+  std::unique_ptr<ActivationFile> activations_;
 };
 
 }  // namespace switchyard::train

@@ -27,6 +27,10 @@ absl::Status CheckNumbers(const TrainerOptions& options) {
 }  // namespace
 
 absl::Status CheckTrainerOptions(const TrainerOptions& options, const model::Model& model) {
+  if (options.restore.offloads() && options.open_activations == nullptr) {
+    return absl::FailedPreconditionError(
+        "restore: offload, but this worker has no --train_offload_dir for rows that backward needs");
+  }
   if (options.max_length < 1 || options.max_length > model.max_positions()) {
     return absl::InvalidArgumentError(absl::StrCat("trainer: sequences of ", options.max_length,
                                                    " tokens are outside [1, ", model.max_positions(), "]"));

@@ -7,8 +7,10 @@
 #include "absl/types/span.h"
 #include "scheduler/jobs/comm_spec.h"
 #include "scheduler/jobs/job_spec.h"
+#include "scheduler/pipeline/restore_strategy.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/forward/saved_forward.h"
+#include "workers/train/parameters/state_file.h"
 #include "workers/train/step/router_losses.h"
 #include "workers/train/step/train_rows.h"
 
@@ -25,9 +27,13 @@ struct TrainerOptions {
   // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
   // pipelining and full, which change the order in which an expert's rows are added.
   jobs::CommunicationSpec communication = {};
+  // Of what MoE layers would keep for backward; the same bits.
+  pipeline::RestoreStrategy restore = {};
+  OpenStateFileFn open_activations = nullptr;  // makes the file, if that offloads
 };
 
-// InvalidArgument: an option outside its limits, or a balance_bias_rate without biases of routers.
+// InvalidArgument: an option outside its limits, or a balance_bias_rate without biases of routers.  FailedPrecondition:
+// activations are offloaded, and nothing makes the file.
 absl::Status CheckTrainerOptions(const TrainerOptions& options, const model::Model& model);
 
 // InvalidArgument: a micro-batch beyond the options' sizes, or with a token or target outside the vocabulary.

@@ -4,21 +4,37 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "workers/model/config/memory_plan.h"
 
 namespace switchyard::train {
 namespace {
 
 // Bytes of one row in one layer of SavedLayer and MoeSaved.
-absl::int128 SavedRowBytes(const model::ModelConfig& config, DType dtype, bool moe) {
-  const int64_t wide = DTypeBytes(AccDType(dtype)), narrow = DTypeBytes(dtype);
+absl::int128 SavedRowBytes(const model::ModelConfig& config, const TrainingNeed& need, bool moe) {
+  const int64_t wide = DTypeBytes(AccDType(need.dtype)), narrow = DTypeBytes(need.dtype);
   absl::int128 bytes = absl::int128(config.hidden) * wide;  // before the feed-forward
   bytes += absl::int128(config.qkv_width() + config.q_width()) * narrow;
   if (config.qk_norm != model::QkNorm::kNone || config.clip_qkv > 0) bytes += absl::int128(config.qkv_width()) * narrow;
   const auto ffn = [&](int64_t width) { return absl::int128(ops::SumsWidth(config.activation, width) + width); };
   if (!moe) return bytes + ffn(config.dense_intermediate) * narrow;
   bytes += ffn(config.shared_intermediate) * narrow;
-  return bytes + config.top_k * (ffn(config.expert_intermediate) + config.hidden) * narrow;
+  absl::int128 pair = 0;
+  if (need.restore.hidden == pipeline::HiddenRestore::kKeep) pair += ffn(config.expert_intermediate);
+  if (need.restore.input == pipeline::InputRestore::kKeep) pair += config.hidden;
+  return bytes + config.top_k * pair * narrow;
+}
+
+// Bytes of one row that a MoE layer puts into a file.
+absl::int128 OffloadedRowBytes(const model::ModelConfig& config, const TrainingNeed& need) {
+  absl::int128 numbers = 0;
+  if (need.restore.hidden == pipeline::HiddenRestore::kOffload) {
+    const int64_t inside = ops::SumsWidth(config.activation, config.expert_intermediate) + config.expert_intermediate;
+    numbers += absl::int128(config.top_k) * inside;
+  }
+  // A row comes to a rank once; a rank alone copies none.
+  if (need.restore.input == pipeline::InputRestore::kOffload && need.world > 1) numbers += config.hidden;
+  return numbers * DTypeBytes(need.dtype);
 }
 
 }  // namespace
@@ -42,13 +58,14 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
   absl::int128 row = model::KvBytesPerToken(config, need.dtype);
   absl::int128 largest = 0;
   for (const model::LayerConfig& layer : config.layers) {
-    const absl::int128 saved = SavedRowBytes(config, need.dtype, layer.moe);
+    const absl::int128 saved = SavedRowBytes(config, need, layer.moe);
     row += absl::int128(config.hidden) * DTypeBytes(AccDType(need.dtype));  // before the layer
     if (!need.recompute) row += saved;
     largest = std::max(largest, saved);
   }
   if (need.recompute) row += largest;
   bytes.activations = need.rows * row;
+  bytes.offloaded_activations = need.rows * config.num_moe_layers() * OffloadedRowBytes(config, need);
   return bytes;
 }
 
@@ -81,7 +98,11 @@ std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& n
     const std::string fewer = choices.micro_batch_sequences > 1 ? absl::StrCat("a lower micro_batch_sequences (now ",
                                                                                choices.micro_batch_sequences, ")")
                                                                 : "a lower sequence_length";
-    return absl::StrCat("most are activations: ", fewer, need.recompute ? "" : " or recompute", " makes them fewer");
+    std::vector<std::string> ways = {fewer};
+    if (!need.recompute && need.restore.keeps_all()) ways.push_back("recompute");
+    if (!need.recompute && need.restore.input == pipeline::InputRestore::kKeep) ways.push_back("restore_input");
+    if (!need.recompute && need.restore.hidden == pipeline::HiddenRestore::kKeep) ways.push_back("restore_hidden");
+    return absl::StrCat("most are activations: ", absl::StrJoin(ways, " or "), " makes them fewer");
   }
   if (bytes.experts >= everywhere) {
     return absl::StrFormat("most are experts', %d bytes: %smore workers than %d share them", bytes.experts,

@@ -7,6 +7,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "scheduler/jobs/job_spec.h"
+#include "scheduler/pipeline/restore_strategy.h"
 #include "workers/model/config/config.h"
 #include "workers/tensor/dtype.h"
 
@@ -14,19 +15,22 @@ namespace switchyard::train {
 
 struct TrainingNeed {
   DType dtype = DType::kF32;
-  int64_t experts_per_layer = 0;  // of this rank
-  int64_t rows = 0;               // of a micro-batch
-  bool recompute = false;         // only layers' inputs are kept for backward
-  bool offload = false;           // masters and moments of experts are in a file
+  int64_t experts_per_layer = 0;           // of this rank
+  int64_t rows = 0;                        // of a micro-batch
+  int world = 1;                           // ranks that rows travel among
+  bool recompute = false;                  // only layers' inputs are kept for backward
+  pipeline::RestoreStrategy restore = {};  // what MoE layers do not keep counts as nothing
+  bool offload = false;                    // masters and moments of experts are in a file
 };
 
 // Lower bounds: rows are assumed to be spread evenly over the ranks' experts.
 struct TrainingBytes {
-  absl::int128 weights = 0;      // the model's, and their transposes
-  absl::int128 parameters = 0;   // masters, gradients and moments that are in memory
-  absl::int128 offloaded = 0;    // masters and moments in a file
-  absl::int128 activations = 0;  // kept for backward, and the cache
-  absl::int128 experts = 0;      // the part of weights and parameters that experts take, which is divided among ranks
+  absl::int128 weights = 0;                // the model's, and their transposes
+  absl::int128 parameters = 0;             // masters, gradients and moments that are in memory
+  absl::int128 offloaded = 0;              // masters and moments in a file
+  absl::int128 activations = 0;            // kept for backward, and the cache
+  absl::int128 offloaded_activations = 0;  // in a file between forward and backward
+  absl::int128 experts = 0;  // the part of weights and parameters that experts take, which is divided among ranks
   absl::int128 total() const { return weights + parameters + activations; }
 };
 TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNeed& need);

@@ -54,6 +54,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   spec.recompute = true;
   spec.communication = {.mode = jobs::CommMode::kPreempt, .piece_bytes = 4096};
   spec.offload = jobs::OffloadPolicy::kNever;
+  spec.restore = {.input = pipeline::InputRestore::kOffload, .hidden = pipeline::HiddenRestore::kRecompute};
   spec.seed = ~uint64_t{0};
   spec.evaluate_every_steps = 7;
   spec.checkpoints = {.every_steps = 8, .keep_last = 9, .keep_every_steps = 10};
@@ -68,6 +69,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(EncodeSpec(*back), EncodeSpec(spec));
   EXPECT_EQ(back->dtype, jobs::TrainDType::kF64);
   EXPECT_EQ(back->optimizer.clip_norm, 0);
+  EXPECT_EQ(back->restore, spec.restore);
   EXPECT_EQ(back->checkpoints.keep_every_steps, 10);
   EXPECT_EQ(back->capacity_factor, 1.25);
   EXPECT_EQ(back->balance_bias_rate, 0.001);

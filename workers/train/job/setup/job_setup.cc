@@ -122,6 +122,7 @@ absl::Status JobSetup::MakeModel() {
   ASSIGN_OR_RETURN(job_.parameters, Parameters::Create(context_.stream(), job_.model.get(),
                                                        job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr));
   job_.fit->ReportOffload(*job_.parameters);
+  job_.fit->ReportActivations();
   TrainerOptions options;
   options.optimizer = spec.optimizer;
   options.router = {.balance = spec.balance, .balance_weight = *spec.balance_weight, .z_weight = spec.z_weight};
@@ -131,6 +132,8 @@ absl::Status JobSetup::MakeModel() {
   options.max_sequences = context_.micro_batch_sequences();
   options.max_length = spec.sequence_length;
   options.communication = spec.communication;
+  options.restore = spec.restore;
+  options.open_activations = job_.fit->ActivationsFile();
   ASSIGN_OR_RETURN(job_.trainer, Trainer::Create(context_.stream(), job_.model.get(), job_.parameters.get(), options));
   return absl::OkStatus();
 }

@@ -49,8 +49,12 @@ int64_t MemoryFit::Available() const {
 }
 
 OpenStateFileFn MemoryFit::OffloadFile() const {
-  const TrainJobInput& input = context_.input();
   if (context_.spec().offload == jobs::OffloadPolicy::kNever) return nullptr;
+  return ActivationsFile();
+}
+
+OpenStateFileFn MemoryFit::ActivationsFile() const {
+  const TrainJobInput& input = context_.input();
   if (input.open_offload) return input.open_offload;
   if (input.offload_dir.empty()) return nullptr;
   return [directory = input.offload_dir](int64_t bytes) { return OpenStateFile(directory, bytes); };
@@ -60,7 +64,9 @@ TrainingNeed MemoryFit::NeedOf(int32_t packing, bool offload) const {
   return {.dtype = context_.dtype(),
           .experts_per_layer = config_.num_experts / context_.comm()->world() * packing,
           .rows = context_.micro_batch_sequences() * context_.spec().sequence_length,
+          .world = context_.comm()->world(),
           .recompute = context_.spec().recompute,
+          .restore = context_.spec().restore,
           .offload = offload};
 }
 
@@ -90,23 +96,36 @@ absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) 
   return true;
 }
 
-absl::Status MemoryFit::CheckOffloadRoom(int32_t packing) const {
+absl::Status MemoryFit::CheckOffloadRoom(int32_t packing, bool offload) const {
   const TrainJobInput& input = context_.input();
-  const auto bytes = static_cast<int64_t>(TrainingMemory(config_, NeedOf(packing, true)).offloaded);
-  return input.open_offload ? absl::OkStatus() : CheckStateRoom(input.offload_dir, bytes, ranks_here_);
+  const TrainingBytes need = TrainingMemory(config_, NeedOf(packing, offload));
+  const auto bytes = static_cast<int64_t>(need.offloaded + need.offloaded_activations);
+  if (bytes == 0 || input.open_offload || input.offload_dir.empty()) return absl::OkStatus();
+  return CheckStateRoom(input.offload_dir, bytes, ranks_here_);
 }
 
 absl::Status MemoryFit::Check() {
+  if (context_.spec().restore.offloads() && ActivationsFile() == nullptr) {
+    return Failed(absl::FailedPreconditionError(
+        "restore: offload, but this worker has no --train_offload_dir for rows that backward needs"));
+  }
   ASSIGN_OR_RETURN(offloads_, MustOffload(/*packing=*/1, Available()));
-  return offloads_ ? CheckOffloadRoom(1) : absl::OkStatus();
+  return CheckOffloadRoom(1, offloads_);
 }
 
 absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, int32_t files, int32_t first) const {
   const int64_t available = Available();
   ASSIGN_OR_RETURN(const bool must_offload, MustOffload(most, available));
-  if (must_offload) RETURN_IF_ERROR(CheckOffloadRoom(files));
+  RETURN_IF_ERROR(CheckOffloadRoom(files, must_offload));
   // A job that fits with more replicas fits with fewer.
   return first > 1 ? MustOffload(first, available) : offloads_;
+}
+
+void MemoryFit::ReportActivations() {
+  const std::string& directory = context_.input().offload_dir;
+  if (!context_.spec().restore.offloads()) return;
+  context_.notes().Stage(absl::StrCat("keeps rows that backward needs in a file of ", directory,
+                                      IsInMemory(directory) ? ", which is tmpfs: they still take memory" : ""));
 }
 
 void MemoryFit::ReportOffload(const Parameters& parameters) {

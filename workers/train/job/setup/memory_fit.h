@@ -38,6 +38,10 @@ class MemoryFit {
   void set_offloads(bool offloads) { offloads_ = offloads; }
   // A function that makes the file; null: nothing can be offloaded.
   OpenStateFileFn OffloadFile() const;
+  // Makes the file of activations; null: there is no directory.
+  OpenStateFileFn ActivationsFile() const;
+  // Reports where activations are offloaded to, if they are.
+  void ReportActivations();
   // Reports where masters and moments are, if that has changed.
   void ReportOffload(const Parameters& parameters);
 
@@ -47,7 +51,8 @@ class MemoryFit {
   // Whether the job fits into `available` bytes only if offloaded; an error if it does not fit at all.
   absl::StatusOr<bool> MustOffload(int32_t packing, int64_t available) const;
   absl::Status DoesNotFit(const TrainingNeed& need, int64_t available, const absl::Status& status) const;
-  absl::Status CheckOffloadRoom(int32_t packing) const;
+  // Checks that the disk has room for what is offloaded, activations and, if `offload`, masters and moments.
+  absl::Status CheckOffloadRoom(int32_t packing, bool offload) const;
 
   JobContext& context_;
   const model::ModelConfig& config_;
