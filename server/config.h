@@ -13,6 +13,8 @@
 
 namespace switchyard::server {
 
+inline constexpr int kMostMicroBatches = 8;
+
 struct ServerConfig {
   std::string model;              // directory of a HuggingFace checkpoint
   std::string served_model_name;  // default: NameOfModel
@@ -45,6 +47,7 @@ struct ServerConfig {
   std::string forecast = "auto";           // of local workers: auto, always or never
   int path_length = 3;                     // of local workers: layers of the paths that predict, [1, kMaxPathLength]
   placement::PlacementSettings placement;  // of all workers
+  int micro_batches = 0;                   // that rows of steps with prompts are cut into; 0 = by trial
 
   // Training jobs (server/jobs).
   int local_train_workers = 0;    // started by this server on this machine

@@ -1,6 +1,7 @@
 #include "server/server_flags.h"
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/base/memory_share.h"
@@ -107,6 +108,23 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
       "Answers do not change");
   set->Add("spare_slots", &placement->spare_slots,
            "with --placement other than static: slots for expert replicas on each worker, per layer; 0 with auto = 1");
+}
+
+// Adds flags of how experts' rows travel.
+void AddStepFlags(ServerConfig* c, FlagSet* set) {
+  set->BeginGroup("Experts");
+  set->AddFunction(
+      "micro_batches=auto|N", "auto",
+      [c](absl::string_view text) {
+        int number = 0;
+        if (text != "auto" && (!absl::SimpleAtoi(text, &number) || number < 1 || number > kMostMicroBatches))
+          return absl::StrCat("must be auto or in [1, ", kMostMicroBatches, "]");
+        c->micro_batches = number;
+        return std::string();
+      },
+      "with several workers on CPUs (else ignored): into how many parts each cuts its rows of a step with prompts, so "
+      "that rows of one part travel while experts compute another's; auto = what trials have shown to be faster. "
+      "Answers do not change");
 }
 
 // Adds the flags of load predictions.
@@ -224,6 +242,7 @@ FlagSet FlagsOfServer(ServerConfig* config) {
   AddServingFlags(config, &flags);
   AddWorkerFlags(config, &flags);
   AddPlacementFlags(&config->placement, &flags);
+  AddStepFlags(config, &flags);
   offload::AddExpertBudgetFlags(&config->experts, "each local worker", kToServingWorkers, &flags);
   AddForecastFlags(config, &flags);
   AddTrainingFlags(config, &flags);

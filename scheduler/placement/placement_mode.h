@@ -17,7 +17,7 @@ enum class PlacementMode {
   kIdeal,        // "ideal": the gate is forced to be balanced (by the caller); otherwise static
   kNoEstimate,   // "no_estimate": central without phase 1
   kNoFinetune,   // "no_finetune": central without phase 2
-  kAuto,         // "auto": agreed without estimates, in those steps where that was measured to be faster (step_trial.h)
+  kAuto,  // "auto": agreed without estimates, in those steps where that was measured to be faster (step_choices.h)
 };
 
 absl::string_view NameOf(PlacementMode mode);

@@ -59,11 +59,17 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
   out->set_max_waiting_requests(config.batching.max_queue);
   out->set_group_epoch(load.group_epoch);
   out->set_preemptions(load.scheduler.preemptions);
-  if (load.trial.has_value()) {
+  if (load.micro_batches.has_value()) {
+    v1::MicroBatches* const cut = out->mutable_micro_batches();
+    cut->set_steps(load.micro_batches->steps);
+    cut->set_cut_steps(load.micro_batches->other_steps);
+    cut->set_gained_seconds(load.micro_batches->gained_seconds);
+  }
+  if (load.placement.has_value()) {
     v1::AutoPlacement* placement = out->mutable_auto_placement();
-    placement->set_steps(load.trial->steps);
-    placement->set_deciding_steps(load.trial->deciding_steps);
-    placement->set_gained_seconds(load.trial->gained_seconds);
+    placement->set_steps(load.placement->steps);
+    placement->set_deciding_steps(load.placement->other_steps);
+    placement->set_gained_seconds(load.placement->gained_seconds);
   }
   for (const LoadSnapshot::Worker& worker : load.workers) {
     v1::WorkerLoad* to = out->add_workers();

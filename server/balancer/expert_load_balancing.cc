@@ -1,7 +1,6 @@
 #include "server/balancer/expert_load_balancing.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -48,39 +47,15 @@ void ExpertLoadBalancing::GroupUp(int world, const fleet::WorkerInfo& first) {
     load_stats_.emplace(popularity::RoutingShape{first.num_moe_layers, first.num_experts, first.experts_per_token},
                         kHalveLoadStatsAfterTokens);
   }
-  trial_ = {};  // other workers may be faster
-  reported_deciding_ = 0;
   reports_.assign(static_cast<size_t>(world), {});
 }
 
-void ExpertLoadBalancing::GroupDown() {
-  reports_.clear();
-  sent_.clear();
-}
+void ExpertLoadBalancing::GroupDown() { reports_.clear(); }
 
-void ExpertLoadBalancing::PlaceStep(batching::StepPlan* plan, absl::Time now) {
-  plan->move_costs = costs_;
-  if (config_->placement.mode != placement::PlacementMode::kAuto || plan->rank_rows.empty()) return;
-  placement::TrialStep step;
-  step.rows = std::accumulate(plan->rank_rows.begin(), plan->rank_rows.end(), int64_t{0});
-  for (const batching::RankPlan& rank : plan->ranks) {
-    step.prompts = step.prompts || std::any_of(rank.items.begin(), rank.items.end(),
-                                               [](const batching::StepItem& item) { return item.num_query > 1; });
-  }
-  plan->decides = trial_.Next(step);
-  sent_[plan->step] = {.step = step, .decides = plan->decides, .at = now};
-}
-
-void ExpertLoadBalancing::StepDone(const batching::StepResult& result, absl::Time now) {
-  if (const auto it = sent_.find(result.step); it != sent_.end()) {
-    // One that was sent while another ran began when that ended.
-    trial_.Done(it->second.step, it->second.decides, absl::ToDoubleSeconds(now - std::max(it->second.at, last_done_)));
-    sent_.erase(it);
-  }
-  last_done_ = now;
+void ExpertLoadBalancing::StepDone(const batching::StepResult& result, bool whole) {
   if (!load_stats_.has_value()) return;
   if (const absl::Status status = Count(result); !status.ok()) LogWarn("step ", result.step, ": ", status.message());
-  meter_->Add(result, load_stats_->shape().num_layers);
+  if (whole) meter_->Add(result, load_stats_->shape().num_layers);
   LookAtCosts();
 }
 
@@ -130,16 +105,6 @@ std::unique_ptr<const ExpertsCopy> ExpertLoadBalancing::Copy() const {
   if (!load_stats_.has_value()) return nullptr;
   return std::make_unique<const ExpertsCopy>(
       ExpertsCopy{*load_stats_, config_->placement.mode, num_workers_, reports_, budget_slots_});
-}
-
-const placement::StepTrial* ExpertLoadBalancing::trial() const {
-  return config_->placement.mode == placement::PlacementMode::kAuto ? &trial_ : nullptr;
-}
-
-void ExpertLoadBalancing::ReportMetrics() {
-  metrics_->placement_gained_seconds->Set(trial_.gained_seconds());
-  metrics_->deciding_steps->Increment(static_cast<double>(trial_.steps(true) - reported_deciding_));
-  reported_deciding_ = trial_.steps(true);
 }
 
 }  // namespace switchyard::server

@@ -20,17 +20,19 @@ EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* te
     : config_(config),
       hooks_(std::move(hooks)),
       group_(config, text, metrics, &hooks_, &steps_),
-      experts_(config, metrics),
+      experts_(config),
+      choices_(config, metrics),
       profiles_([this](int rank, int64_t request, int64_t offset) {
         if (WorkerClient* client = group_.ClientOf(rank))
           client->SendProfile(group_.workers().epoch(), request, offset);
       }),
       requests_(config, text->tokenizer(), metrics, &group_),
       slices_(config->train_share),
-      load_(&group_, &requests_, &slices_, &experts_, metrics),
+      load_(&group_, &requests_, &slices_, &choices_, metrics),
       steps_({.group = &group_,
               .requests = &requests_,
               .experts = &experts_,
+              .choices = &choices_,
               .profiles = &profiles_,
               .slices = &slices_,
               .load = &load_},

@@ -26,6 +26,7 @@
 #include "server/engine/live_requests.h"
 #include "server/engine/profile_collector.h"
 #include "server/engine/request.h"
+#include "server/engine/step_choices.h"
 #include "server/engine/step_loop.h"
 #include "server/engine/token_stream.h"
 #include "server/engine/train_slices.h"
@@ -87,6 +88,7 @@ class EngineLoop final {
   EngineInbox inbox_;
   ServingGroup group_;
   ExpertLoadBalancing experts_;
+  StepChoices choices_;
   ProfileCollector profiles_;
   LiveRequests requests_;
   TrainSlices slices_;

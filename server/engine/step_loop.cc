@@ -68,7 +68,8 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
     if (!plan) break;
     sent_[plan->step] = now;
     parts_.slices->End(now);
-    parts_.experts->PlaceStep(&*plan, now);
+    plan->move_costs = parts_.experts->costs();
+    parts_.choices->Choose(&*plan, now);
     Dump(dump_directory_, "plan", *plan);
     parts_.group->workers().Execute(*plan, now);
   }
@@ -119,6 +120,7 @@ void StepLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const 
   std::vector<batching::Event> events;
   parts_.group->Up(epoch, world, num_kv_blocks, first, now, &events);
   parts_.experts->GroupUp(world, first);
+  parts_.choices->GroupUp(world, first);
   parts_.load->Update();
   hooks_->on_ready(!parts_.requests->draining());
   parts_.requests->Publish(std::move(events), now);
@@ -130,6 +132,7 @@ void StepLoop::OnGroupDown(const std::string& reason) {
   sent_.clear();
   parts_.slices->End(now);
   parts_.experts->GroupDown();
+  parts_.choices->GroupDown();
   parts_.profiles->Fail(WorkersLost(absl::StrCat("the group was lost: ", reason)));
   metrics_->groups_lost->Increment();
   hooks_->on_ready(false);
@@ -148,7 +151,8 @@ void StepLoop::OnStepDone(const batching::StepResult& result) {
     return;
   }
   ObserveStep(result, now);
-  parts_.experts->StepDone(result, now);
+  const bool whole = parts_.choices->StepDone(result, now);
+  parts_.experts->StepDone(result, whole);
   Dump(dump_directory_, "result", result);
   // Plans are sent first, so that workers do not wait for detokenization.
   PlanAll(now, &events);

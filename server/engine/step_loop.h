@@ -16,6 +16,7 @@
 #include "server/engine/engine_hooks.h"
 #include "server/engine/live_requests.h"
 #include "server/engine/profile_collector.h"
+#include "server/engine/step_choices.h"
 #include "server/engine/train_slices.h"
 #include "server/fleet/serving_group.h"
 #include "server/metrics/load_monitor.h"
@@ -30,6 +31,7 @@ class StepLoop final : public WorkerGroup::Listener {
     ServingGroup* group;
     LiveRequests* requests;
     ExpertLoadBalancing* experts;
+    StepChoices* choices;
     ProfileCollector* profiles;
     TrainSlices* slices;
     LoadMonitor* load;

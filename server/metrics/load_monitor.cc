@@ -36,11 +36,12 @@ void LoadMonitor::Update() {
         .stats = has_stats ? snapshot.scheduler.ranks[member.rank] : batching::RankStats(),
     });
   }
-  if (const placement::StepTrial* trial = experts_->trial()) {
-    snapshot.trial = {.steps = trial->steps(true) + trial->steps(false),
-                      .deciding_steps = trial->steps(true),
-                      .gained_seconds = trial->gained_seconds()};
-  }
+  const auto shown = [](const batching::StepTrial& trial) {
+    return LoadSnapshot::Trial{
+        .steps = trial.steps(), .other_steps = trial.other_steps(), .gained_seconds = trial.gained_seconds()};
+  };
+  if (choices_->tries_placement()) snapshot.placement = shown(choices_->placement());
+  if (choices_->micro_batches().steps() > 0) snapshot.micro_batches = shown(choices_->micro_batches());
   metrics_->requests_running->Set(snapshot.scheduler.running);
   metrics_->requests_waiting->Set(snapshot.scheduler.waiting);
   metrics_->waiting_tokens->Set(static_cast<double>(snapshot.scheduler.waiting_tokens));
@@ -48,7 +49,7 @@ void LoadMonitor::Update() {
   metrics_->ready->Set(snapshot.ready ? 1 : 0);
   metrics_->group_epoch->Set(static_cast<double>(snapshot.group_epoch));
   metrics_->workers->Set(static_cast<double>(snapshot.workers.size()));
-  experts_->ReportMetrics();
+  choices_->ReportMetrics();
   const batching::SchedulerStats& stats = snapshot.scheduler;
   Advance(metrics_->preemptions, stats.preemptions, reported_.preemptions);
   Advance(metrics_->rows_given, stats.rows_given, reported_.rows_given);

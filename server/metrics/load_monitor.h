@@ -10,8 +10,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/scheduler_stats.h"
-#include "server/balancer/expert_load_balancing.h"
 #include "server/engine/live_requests.h"
+#include "server/engine/step_choices.h"
 #include "server/engine/train_slices.h"
 #include "server/fleet/serving_group.h"
 #include "server/metrics/metrics.h"
@@ -32,20 +32,21 @@ struct LoadSnapshot {
   batching::SchedulerStats scheduler;
   std::vector<Worker> workers;
   int64_t group_epoch = 0;
-  // Of --placement=auto.
+  // What is chosen by trial (engine/step_choices.h), since the group formed.
   struct Trial {
-    int64_t steps = 0, deciding_steps = 0;
+    int64_t steps = 0, other_steps = 0;  // those that did not go the first way
     double gained_seconds = 0;
   };
-  std::optional<Trial> trial;
+  std::optional<Trial> placement;      // of --placement=auto
+  std::optional<Trial> micro_batches;  // once some step could be cut
 };
 
 class LoadMonitor {
  public:
   // All borrowed; they outlive this.
-  LoadMonitor(const ServingGroup* group, const LiveRequests* requests, const TrainSlices* slices,
-              ExpertLoadBalancing* experts, ServerMetrics* metrics)
-      : group_(group), requests_(requests), slices_(slices), experts_(experts), metrics_(metrics) {}
+  LoadMonitor(const ServingGroup* group, const LiveRequests* requests, const TrainSlices* slices, StepChoices* choices,
+              ServerMetrics* metrics)
+      : group_(group), requests_(requests), slices_(slices), choices_(choices), metrics_(metrics) {}
 
   // Copies the load.  Call on the engine's thread.
   void Update();
@@ -56,7 +57,7 @@ class LoadMonitor {
   const ServingGroup* const group_;
   const LiveRequests* const requests_;
   const TrainSlices* const slices_;
-  ExpertLoadBalancing* const experts_;
+  StepChoices* const choices_;
   ServerMetrics* const metrics_;
   batching::SchedulerStats reported_;  // totals that the counters already have
   int64_t reported_slices_ = 0;

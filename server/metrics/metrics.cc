@@ -85,6 +85,11 @@ const Row kTable[] = {
      "What this group's steps would have taken longer without deciding where rows go (--placement=auto); below 0 = "
      "lost.",
      &M::placement_gained_seconds},
+    {"switchyard_micro_batches_gained_seconds",
+     "What cutting steps' rows into micro-batches has gained since the group formed (--micro_batches=auto).",
+     &M::micro_batches_gained_seconds},
+    {"switchyard_cut_steps_total", "Steps whose rows were cut into micro-batches by trial (--micro_batches=auto).",
+     &M::cut_steps},
     {"switchyard_deciding_steps_total", "Steps that decided where rows go (--placement=auto).", &M::deciding_steps},
     {"switchyard_ready", "1 when requests are served.", &M::ready},
     {"switchyard_group_epoch", "Epoch of the workers' group.", &M::group_epoch},

@@ -90,6 +90,8 @@ class ServerMetrics {
   // --- expert placement ---
   prometheus::Gauge* placement_gained_seconds = nullptr;
   prometheus::Counter* deciding_steps = nullptr;
+  prometheus::Gauge* micro_batches_gained_seconds = nullptr;
+  prometheus::Counter* cut_steps = nullptr;
   // --- the group ---
   prometheus::Gauge* ready = nullptr;
   prometheus::Gauge* group_epoch = nullptr;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
 # usage: tests/bench/run.sh NAME [--quick]    (without a name: the list); without a GPU `gpu` says so and ends with status 77
-# gemm, peers, workers, larger_than_memory, pairs and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
+# gemm, peers, workers, micro_batches, larger_than_memory, pairs and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -10,6 +10,7 @@ usage() {
   echo "  gemm    matrix products and grouped experts beside oneDNN (PyTorch's where this was built without) and a read-bandwidth probe"
   echo "  peers   prefill and decode of an OLMoE-shaped model beside HF transformers and llama.cpp, as gRPC clients see them"
   echo "  workers two one-core workers beside one two-core worker: speed and memory"
+  echo "  micro_batches  two one-core workers on links of 1 Gb/s and on loopback: prefill with rows cut into micro-batches, as trials choose (--fixed=2,4)"
   echo "  pairs   this build beside another (--before=ITS_BUILD_DIR): prefill, decode, two workers and training steps, in turns; the same answers"
   echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
   echo "  placement modes of expert placement on 4, 8 or 16 workers in network namespaces with shaped links (--trace=FILE --fit=FILE: routing of your own; --only PART…: a part of the table)"
@@ -36,7 +37,7 @@ case "$name" in
   placement)
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard
     exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
-  peers|workers|larger_than_memory|serve_placement) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
+  peers|workers|larger_than_memory|serve_placement|micro_batches) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   pairs) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/pairs.py "$@" ;;
   training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
   train_slices) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B tests/bench/train_slices.py "$@" ;;

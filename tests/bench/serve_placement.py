@@ -18,7 +18,6 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -26,7 +25,7 @@ from pathlib import Path
 import record_traces
 import report
 from emulated_cluster import Cluster, enter_namespace
-from switchyard_engine import Switchyard
+from switchyard_engine import SwitchyardOnLinks
 
 PROMPT, BATCH = 256, 8
 MIB = 1 << 20
@@ -49,52 +48,23 @@ def slowdown(workers):
     return max(1, workers / len(os.sched_getaffinity(0)))
 
 
-class ClusterServer(Switchyard):
-    """A server on host 0, a worker on each other host."""
+class ClusterServer(SwitchyardOnLinks):
+    """Workers of emulated cores, in one mode."""
 
     def __init__(self, cluster, args, mode, folder, port):
-        self._cluster, self._folder = cluster, Path(folder) / mode.replace(" ", "_")
-        self._folder.mkdir()
-        token = self._folder / "token"
-        token.write_text("of-this-benchmark-alone-0123456789")
-        token.chmod(0o600)
-        address, model = cluster.address(0), report.ROOT / "deploy/demo-model"
-        super().__init__(args.bin, model, self._folder / "server.log", workers=0)
         slower = slowdown(args.workers)
         moves = "--placement=static" not in MODES[mode]
         # The server prices copies by the same rate.
         copies = [f"--expert_copy_bytes_per_second={COPY_RATE * NARROW_BYTES / EXPERT_BYTES / slower:.0f}"] if moves else []
-        self._command = [*cluster.inside(0), f"{args.bin}/switchyard-server", f"--model={model}", f"--host={address}", "--insecure",
-                         f"--port={port}", "--metrics_port=0", "--local_workers=0", f"--workers={args.workers}",
-                         f"--join_token_file={token}", f"--kv_cache_bytes={64 * MIB}", *copies, *MODES[mode]]
-        self._worker = [f"{args.bin}/switchyard-worker", f"--server={address}:{port}", f"--model={model}", f"--join_token_file={token}",
-                        "--threads=1", f"--expert_weights_us={slower * EXPERT_BYTES / READ_RATE * 1e6:.1f}",
-                        f"--expert_row_us={slower * EXPERT_BYTES / FLOP_RATE * 1e6:.2f}",
-                        *copies, *WORKER_FLAGS.get(mode, [])]
-        self._processes, self._num_workers = [], args.workers
+        super().__init__(cluster, args.bin, report.ROOT / "deploy/demo-model", Path(folder) / mode.replace(" ", "_"), port,
+                         server_flags=[f"--kv_cache_bytes={64 * MIB}", "--micro_batches=1", *copies, *MODES[mode]],
+                         worker_flags=[f"--expert_weights_us={slower * EXPERT_BYTES / READ_RATE * 1e6:.1f}",
+                                       f"--expert_row_us={slower * EXPERT_BYTES / FLOP_RATE * 1e6:.2f}", *copies, *WORKER_FLAGS.get(mode, [])])
 
-    def _wait_until_ready(self):
-        for host in range(1, self._num_workers + 1):
-            files = self._folder / f"experts{host}"
-            files.mkdir()
-            self._processes.append(self._cluster.start(host, [*self._worker, f"--expert_file_dir={files}"], stdout=self._log,
-                                                       stderr=self._log))
-        super()._wait_until_ready()
-
-    def __exit__(self, *_):
-        super().__exit__()
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            process.wait()
-
-    def _call(self, command, *flags, text):
-        return subprocess.run([*self._cluster.inside(0), self._client, *command.split(), *flags, f"--server={self._server}"], input=text,
-                              capture_output=True, text=True, timeout=600)
-
-    def _page(self, url):
-        read = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
-        return subprocess.run([*self._cluster.inside(0), sys.executable, "-c", read, url], capture_output=True, text=True, check=True).stdout
+    def _flags_of_worker(self, host):
+        files = self._folder / f"experts{host}"
+        files.mkdir()
+        return [f"--expert_file_dir={files}"]
 
     def evenness(self):
         """Mean over busiest of workers' rows in steps with prompts, on average so far."""
@@ -206,7 +176,7 @@ def main():
             gained = {m: servers[m].metric("switchyard_placement_gained_seconds") for m in modes if m == "auto"}
         except BaseException:
             for mode, server in servers.items():
-                report.log(f"--- {mode}\n" + server._log_path.read_text()[-1500:])
+                report.log(f"--- {mode}\n" + server.log_text()[-1500:])
             raise
         finally:
             for server in servers.values():

@@ -2,6 +2,7 @@
 import json
 import re
 import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -139,3 +140,50 @@ class Switchyard:
     def _series(self, url, name):
         text = self._page(url)
         return [(labels, float(value)) for labels, value in re.findall(rf"^{name}(?:{{([^}}]*)}})? (\S+)$", text, re.MULTILINE)]
+
+
+class SwitchyardOnLinks(Switchyard):
+    """A server on host 0 of an emulated cluster, a worker on each other host."""
+
+    def __init__(self, cluster, bin_dir, model, folder, port, server_flags=(), worker_flags=()):
+        """folder: made for this server's files and its workers'."""
+        self._cluster, self._folder = cluster, Path(folder)
+        self._folder.mkdir()
+        token = self._folder / "token"
+        token.write_text("of-this-benchmark-alone-0123456789")
+        token.chmod(0o600)
+        address, workers = cluster.address(0), cluster.num_hosts - 1
+        super().__init__(bin_dir, model, self._folder / "server.log", workers=0)
+        self._command = [*cluster.inside(0), f"{bin_dir}/switchyard-server", f"--model={model}", f"--host={address}", "--insecure",
+                         f"--port={port}", "--metrics_port=0", "--local_workers=0", f"--workers={workers}",
+                         f"--join_token_file={token}", *server_flags]
+        self._worker = [f"{bin_dir}/switchyard-worker", f"--server={address}:{port}", f"--model={model}", f"--join_token_file={token}",
+                        "--threads=1", *worker_flags]
+        self._workers = []
+
+    def _flags_of_worker(self, host):
+        return []
+
+    def _wait_until_ready(self):
+        for host in range(1, self._cluster.num_hosts):
+            command = [*self._worker, *self._flags_of_worker(host)]
+            self._workers.append(self._cluster.start(host, command, stdout=self._log, stderr=self._log))
+        super()._wait_until_ready()
+
+    def __exit__(self, *_):
+        super().__exit__()
+        for process in self._workers:
+            process.terminate()
+        for process in self._workers:
+            process.wait()
+
+    def log_text(self):
+        return self._log_path.read_text()
+
+    def _call(self, command, *flags, text):
+        return subprocess.run([*self._cluster.inside(0), self._client, *command.split(), *flags, f"--server={self._server}"], input=text,
+                              capture_output=True, text=True, timeout=READY_SECONDS)
+
+    def _page(self, url):
+        read = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=10).read().decode())"
+        return subprocess.run([*self._cluster.inside(0), sys.executable, "-c", read, url], capture_output=True, text=True, check=True).stdout

@@ -61,6 +61,8 @@ const Families& ServerFamilies() {
       // mixture of experts
       {"switchyard_moe_balancedness_ratio", {"histogram", "engine,model_name,phase", kRatio}},
       {"switchyard_placement_gained_seconds", {"gauge", kOurs, ""}},
+      {"switchyard_micro_batches_gained_seconds", {"gauge", kOurs, ""}},
+      {"switchyard_cut_steps_total", {"counter", kOurs, ""}},
       {"switchyard_deciding_steps_total", {"counter", kOurs, ""}},
       {"switchyard_rows_lent_total", {"counter", kOurs, ""}},
       {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},
@@ -153,6 +155,8 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_train_all_reduce_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_optimizer_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_offload_wait_seconds_total", {"counter", "", ""}},
+      {"switchyard_worker_train_activation_wait_seconds_total", {"counter", "", ""}},
+      {"switchyard_worker_train_saved_activation_bytes_total", {"counter", "", ""}},
       {"switchyard_worker_train_data_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_checkpoint_wait_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_train_checkpoint_bytes_total", {"counter", "", ""}},

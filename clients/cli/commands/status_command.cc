@@ -85,6 +85,8 @@ Json SnapshotJson(const Snapshot& now) {
   out.update(ToJson(now.load, {"preemptions", "group_epoch"}));
   if (now.load.has_auto_placement())
     out["auto_placement"] = ToJson(now.load.auto_placement(), {"steps", "deciding_steps", "gained_seconds"});
+  if (now.load.has_micro_batches())
+    out["micro_batches"] = ToJson(now.load.micro_batches(), {"steps", "cut_steps", "gained_seconds"});
   out["workers"] = Json::array();
   for (const v1::WorkerLoad& worker : now.load.workers()) {
     out["workers"].push_back(ToJson(worker, {"rank", "pid", "host", "state", "metrics_address", "running_requests",
@@ -119,6 +121,12 @@ void PrintTable(std::ostream& out, const std::string& address, const Snapshot& n
         "placement  auto: %d of %d steps decided where rows go; gained %.3f s since the group formed (%.3f ms a "
         "step)\n",
         placement.deciding_steps(), placement.steps(), placement.gained_seconds(), each);
+  }
+  if (now.load.has_micro_batches()) {
+    const v1::MicroBatches& cut = now.load.micro_batches();
+    out << absl::StreamFormat(
+        "micro-batches  auto: cut the rows of %d of %d steps; gained %.3f s since the group formed\n", cut.cut_steps(),
+        cut.steps(), cut.gained_seconds());
   }
   if (now.load.workers_size() == 0) {
     out << "workers    none" << std::endl;

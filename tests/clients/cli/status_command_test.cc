@@ -68,6 +68,20 @@ TEST(StatusCommandTest, SaysWhatAutoPlacementGains) {
   EXPECT_EQ(status["auto_placement"]["gained_seconds"], 1.5);
 }
 
+TEST(StatusCommandTest, SaysWhatMicroBatchesGain) {
+  client::FakeServer server;
+  AddWorker(&server);
+  EXPECT_THAT(client::RunCliWith({"status", server.flag()}).out, testing::Not(HasSubstr("micro-batches")));
+  v1::MicroBatches* cut = server.load.mutable_micro_batches();
+  cut->set_steps(50);
+  cut->set_cut_steps(40);
+  cut->set_gained_seconds(0.25);
+  EXPECT_THAT(client::RunCliWith({"status", server.flag()}).out,
+              HasSubstr("auto: cut the rows of 40 of 50 steps; gained 0.250 s since the group formed"));
+  const Json status = *ParseJson(client::RunCliWith({"status", server.flag(), "--json"}).out);
+  EXPECT_EQ(status["micro_batches"]["cut_steps"], 40);
+}
+
 TEST(StatusCommandTest, NotReadySaysWhy) {
   client::FakeServer server;
   server.SetReady(false);

@@ -176,10 +176,10 @@ TEST_F(EnginePlacementTest, AutoTriesWhetherDecidingIsFaster) {
   EXPECT_EQ(workers[0]->decided, metrics->deciding_steps->Value());
   EXPECT_GT(metrics->placement_gained_seconds->Value(), 0);
   const LoadSnapshot load = engine->load();
-  ASSERT_TRUE(load.trial.has_value());
-  EXPECT_EQ(load.trial->deciding_steps, workers[0]->decided);
-  EXPECT_EQ(load.trial->steps, workers[0]->decided + workers[0]->undecided);
-  EXPECT_GT(load.trial->gained_seconds, 0);
+  ASSERT_TRUE(load.placement.has_value());
+  EXPECT_EQ(load.placement->other_steps, workers[0]->decided);
+  EXPECT_EQ(load.placement->steps, workers[0]->decided + workers[0]->undecided);
+  EXPECT_GT(load.placement->gained_seconds, 0);
 }
 
 TEST_F(EnginePlacementTest, OtherModesDecideInEachStep) {
@@ -187,7 +187,7 @@ TEST_F(EnginePlacementTest, OtherModesDecideInEachStep) {
   Generate("a", 8);
   EXPECT_EQ(workers[0]->undecided, 0);
   AwaitTick(MonotonicNow());
-  EXPECT_FALSE(engine->load().trial.has_value());
+  EXPECT_FALSE(engine->load().placement.has_value());
 }
 
 }  // namespace

@@ -1,40 +1,41 @@
-#include "scheduler/placement/per_step/step_trial.h"
+#include "scheduler/batching/step_trial.h"
 
 #include <limits>
+#include <vector>
 
 #include "gtest/gtest.h"
 
-namespace switchyard::placement {
+namespace switchyard::batching {
 namespace {
 
-// Steps of so many rows; returns how many decided.
-int64_t Steps(StepTrial* trial, int steps, int64_t rows, double decided_seconds, double seconds) {
-  const int64_t before = trial->steps(true);
+// Steps of so many rows, of two ways; returns how many went the second.
+int64_t Steps(StepTrial* trial, int steps, int64_t rows, double other_seconds, double seconds) {
+  const int64_t before = trial->other_steps();
   for (int i = 0; i < steps; ++i) {
-    const bool decides = trial->Next({.rows = rows});
-    trial->Done({.rows = rows}, decides, decides ? decided_seconds : seconds);
+    const int way = trial->Next({.rows = rows});
+    trial->Done({.rows = rows}, way, way == 1 ? other_seconds : seconds);
   }
-  return trial->steps(true) - before;
+  return trial->other_steps() - before;
 }
 
 constexpr int kTrial = 2 * StepTrial::kSamples;
 
 TEST(StepTrialTest, BothWaysTakeTurnsAtFirst) {
-  StepTrial trial;
+  StepTrial trial(2);
   EXPECT_EQ(Steps(&trial, kTrial, 100, 1, 2), StepTrial::kSamples);
 }
 
 TEST(StepTrialTest, TheFasterWayStays) {
-  StepTrial trial;
+  StepTrial trial(2);
   Steps(&trial, kTrial, 100, 1, 1.2);
   EXPECT_EQ(Steps(&trial, 400, 100, 1, 1.2), 400 - 400 / 100);  // 20 % slower: one step in 100 costs a five hundredth
-  StepTrial other;
+  StepTrial other(2);
   Steps(&other, kTrial, 100, 1.2, 1);
   EXPECT_EQ(Steps(&other, 400, 100, 1.2, 1), 400 / 100);
 }
 
 TEST(StepTrialTest, WhatIsFarSlowerIsHardlyTried) {
-  StepTrial trial;
+  StepTrial trial(2);
   Steps(&trial, kTrial, 100, 3, 1);
   EXPECT_EQ(Steps(&trial, 4000, 100, 3, 1), 4);
   Steps(&trial, 2 * StepTrial::kMostApart * kTrial, 100, 1000, 1);
@@ -42,23 +43,23 @@ TEST(StepTrialTest, WhatIsFarSlowerIsHardlyTried) {
 }
 
 TEST(StepTrialTest, DecidingHasToBeAHundredthFaster) {
-  StepTrial trial;
+  StepTrial trial(2);
   Steps(&trial, kTrial, 100, 0.995, 1);
   EXPECT_EQ(Steps(&trial, 320, 100, 0.995, 1), 320 / StepTrial::kLeastApart);
-  StepTrial other;
+  StepTrial other(2);
   Steps(&other, kTrial, 100, 0.98, 1);
   EXPECT_EQ(Steps(&other, 320, 100, 0.98, 1), 320 - 320 / StepTrial::kLeastApart);
 }
 
 TEST(StepTrialTest, ItFollowsWhatChanges) {
-  StepTrial trial;
+  StepTrial trial(2);
   Steps(&trial, kTrial, 100, 1, 1.2);
   Steps(&trial, 2000, 100, 1.4, 1.2);  // deciding has become slower
   EXPECT_LT(Steps(&trial, 1000, 100, 1.4, 1.2), 50);
 }
 
 TEST(StepTrialTest, SizesAreTriedByThemselves) {
-  StepTrial trial;
+  StepTrial trial(2);
   for (int i = 0; i < 200; ++i) {
     Steps(&trial, 1, 8, 0.02, 0.01);
     Steps(&trial, 1, 2048, 1, 1.3);
@@ -68,39 +69,61 @@ TEST(StepTrialTest, SizesAreTriedByThemselves) {
 }
 
 TEST(StepTrialTest, SoArePromptsAndDecodes) {
-  StepTrial trial;
+  StepTrial trial(2);
   Steps(&trial, kTrial, 100, 1, 2);
-  EXPECT_TRUE(trial.Next({.rows = 100}));
-  EXPECT_FALSE(trial.Next({.rows = 100, .prompts = true}));  // its first
+  EXPECT_EQ(trial.Next({.rows = 100}), 1);
+  EXPECT_EQ(trial.Next({.rows = 100, .prompts = true}), 0);  // its first
 }
 
 TEST(StepTrialTest, OneLateStepChangesNothing) {
-  StepTrial trial;
+  StepTrial trial(2);
   Steps(&trial, kTrial, 100, 1, 1.2);
-  trial.Done({.rows = 100}, true, 50);
+  trial.Done({.rows = 100}, 1, 50);
   EXPECT_GT(Steps(&trial, 200, 100, 1, 1.2), 190);
 }
 
 TEST(StepTrialTest, ImpossibleTimesAreIgnored) {
-  StepTrial trial;
+  StepTrial trial(2);
   for (const double seconds :
        {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    for (int i = 0; i < 20; ++i) trial.Done({.rows = 100}, true, seconds);
+    for (int i = 0; i < 20; ++i) trial.Done({.rows = 100}, 1, seconds);
   }
   EXPECT_EQ(Steps(&trial, kTrial, 100, 1, 2), StepTrial::kSamples);
   EXPECT_GT(Steps(&trial, 100, 100, 1, 2), 90);
   EXPECT_GT(Steps(&trial, kTrial, 0, 1, 2), 0);  // a step without rows
 }
 
+// The fastest of several stays, and all others are tried in turn.
+TEST(StepTrialTest, SeveralWays) {
+  StepTrial trial(4);
+  const double seconds[] = {1, 0.9, 0.8, 1.2};
+  std::vector<int> went(4), last(4);
+  for (int i = 0; i < 4 * StepTrial::kSamples + 4000; ++i) {
+    const int way = trial.Next({.rows = 100, .prompts = true});
+    trial.Done({.rows = 100, .prompts = true}, way, seconds[way]);
+    ++went[static_cast<size_t>(way)];
+  }
+  EXPECT_GT(went[2], 3800);
+  for (const size_t way : {0u, 1u, 3u}) EXPECT_GT(went[way], StepTrial::kSamples);
+  EXPECT_EQ(trial.steps() - trial.other_steps(), went[0]);
+  // The times change.
+  for (int i = 0; i < 4000; ++i) {
+    const int way = trial.Next({.rows = 100, .prompts = true});
+    trial.Done({.rows = 100, .prompts = true}, way, way == 3 ? 0.5 : 1);
+    ++last[static_cast<size_t>(way)];
+  }
+  EXPECT_GT(last[3], 2000);
+}
+
 TEST(StepTrialTest, SaysWhatItGained) {
-  StepTrial trial;
+  StepTrial trial(2);
   Steps(&trial, kTrial + 1000, 100, 1, 1.25);
   // Some of the first ones came before the other way was known.
-  EXPECT_NEAR(trial.gained_seconds(), 0.25 * static_cast<double>(trial.steps(true)), 0.25 * StepTrial::kSamples);
-  StepTrial loses;
+  EXPECT_NEAR(trial.gained_seconds(), 0.25 * static_cast<double>(trial.other_steps()), 0.25 * StepTrial::kSamples);
+  StepTrial loses(2);
   Steps(&loses, kTrial + 1000, 100, 1.25, 1);
   EXPECT_LE(loses.gained_seconds(), 0);
 }
 
 }  // namespace
-}  // namespace switchyard::placement
+}  // namespace switchyard::batching

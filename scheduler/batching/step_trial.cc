@@ -1,0 +1,107 @@
+#include "scheduler/batching/step_trial.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "scheduler/base/check.h"
+
+namespace switchyard::batching {
+
+StepTrial::StepTrial(int ways) : num_ways_(static_cast<size_t>(ways)) { SY_CHECK_GE(ways, 2); }
+
+double StepTrial::Way::median() const {
+  std::vector<double> sorted = samples;
+  std::sort(sorted.begin(), sorted.end());
+  return sorted.empty() ? 0 : sorted[sorted.size() / 2];
+}
+
+bool StepTrial::Class::known() const {
+  return std::all_of(ways.begin(), ways.end(), [](const Way& way) { return way.known(); });
+}
+
+size_t StepTrial::Class::best() const {
+  size_t best = 0;
+  double least = 0.99 * ways[0].median();
+  for (size_t way = 1; way < ways.size(); ++way) {
+    if (ways[way].median() >= least) continue;
+    best = way;
+    least = ways[way].median();
+  }
+  return best;
+}
+
+size_t StepTrial::Class::NextTry() const {
+  const size_t next = (tried + 1) % ways.size();
+  return next == best() ? (next + 1) % ways.size() : next;
+}
+
+int64_t StepTrial::Class::Apart(size_t way) const {
+  constexpr double kCost = 0.002;  // of a class's time, that tries may take
+  const auto [fast, slow] = std::minmax({ways[best()].median(), ways[way].median()});
+  if (!(fast > 0)) return kMostApart;
+  const double apart = (slow / fast - 1) / kCost;
+  return apart < static_cast<double>(kMostApart) ? std::max<int64_t>(std::llround(apart), kLeastApart) : kMostApart;
+}
+
+StepTrial::Key StepTrial::KeyOf(const TrialStep& step) {
+  // Up to so many, each number is its own class: such steps take as long whatever the rows.
+  constexpr int64_t kExact = 32;
+  const auto rows = static_cast<double>(std::max(step.rows, kExact));
+  return {step.prompts,
+          step.rows < kExact ? static_cast<int>(step.rows) : static_cast<int>(4 * std::log2(rows) + kExact)};
+}
+
+StepTrial::Class& StepTrial::ClassOf(const TrialStep& step) {
+  Class& of = classes_[KeyOf(step)];
+  of.ways.resize(num_ways_);
+  return of;
+}
+
+bool StepTrial::Knows(const TrialStep& step) const {
+  const auto of = classes_.find(KeyOf(step));
+  return of != classes_.end() && of->second.known();
+}
+
+int StepTrial::Best(const TrialStep& step) const {
+  const auto of = classes_.find(KeyOf(step));
+  return of != classes_.end() && of->second.known() ? static_cast<int>(of->second.best()) : 0;
+}
+
+int StepTrial::Next(const TrialStep& step) {
+  Class& of = ClassOf(step);
+  size_t way = 0;
+  if (of.known()) {
+    way = of.best();
+    const size_t next = of.NextTry();
+    if (++of.since_try >= of.Apart(next)) {
+      of.since_try = 0;
+      of.tried = way = next;
+    }
+  } else {
+    for (size_t other = 1; other < of.ways.size(); ++other) {
+      if (of.ways[other].begun < of.ways[way].begun) way = other;
+    }
+  }
+  ++of.ways[way].begun;
+  ++steps_;
+  other_steps_ += way == 0 ? 0 : 1;
+  return static_cast<int>(way);
+}
+
+void StepTrial::Done(const TrialStep& step, int way, double seconds) {
+  if (!(seconds >= 0) || std::isinf(seconds)) return;
+  const int64_t rows = std::max<int64_t>(step.rows, 1);
+  Class& of = ClassOf(step);
+  Way& went = of.ways[static_cast<size_t>(way)];
+  const double of_row = seconds / static_cast<double>(rows);
+  if (!went.known()) {
+    went.samples.push_back(of_row);
+  } else {
+    went.samples[went.next] = of_row;
+    went.next = (went.next + 1) % kSamples;
+  }
+  if (way != 0 && of.ways[0].known())
+    gained_seconds_ += static_cast<double>(rows) * (of.ways[0].median() - went.median());
+}
+
+}  // namespace switchyard::batching

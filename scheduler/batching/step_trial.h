@@ -1,0 +1,78 @@
+// Which of a few ways of running a step is the fastest, by what was measured of steps of that size.
+//
+// What is faster depends on the machine, the model, the links and the number of rows, so it is tried: steps are sorted
+// by their rows, four classes for each doubling, and by whether they compute prompts.  In a class all ways take turns
+// at first; then the one with the lowest median time a row runs, and another one now and then: so rarely that it costs
+// a five hundredth of the time, or once in kMostApart steps.  Another way than way 0 must be a hundredth faster.
+// Thread-compatible; no clock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace switchyard::batching {
+
+struct TrialStep {
+  int64_t rows = 0;      // of all ranks, >= 0
+  bool prompts = false;  // whether some are of prompts
+};
+
+class StepTrial {
+ public:
+  // Steps of each way that a class begins with, and that a median is of.
+  static constexpr int kSamples = 5;
+  // Between two tries of a slower way, at the least and at the most.
+  static constexpr int64_t kLeastApart = 32, kMostApart = 4096;
+
+  // REQUIRES: ways >= 2.
+  explicit StepTrial(int ways);
+
+  // Whether steps of that size have been tried in all ways.
+  bool Knows(const TrialStep& step) const;
+  // The way that was the fastest so far; way 0 until all have been tried.
+  int Best(const TrialStep& step) const;
+  // The way of this step, in [0, ways).
+  int Next(const TrialStep& step);
+  // A step of that way has ended.  Impossible times (negative, endless) are ignored.
+  void Done(const TrialStep& step, int way, double seconds);
+
+  // What other ways than way 0 have gained so far, by the classes' medians: what their steps would have taken
+  // longer.  May be negative, from tries.
+  double gained_seconds() const { return gained_seconds_; }
+  int64_t steps() const { return steps_; }
+  // Of these, those that went another way than way 0.
+  int64_t other_steps() const { return other_steps_; }
+
+ private:
+  struct Way {
+    std::vector<double> samples;  // seconds a row, at most kSamples, the oldest is replaced
+    size_t next = 0;
+    int64_t begun = 0;
+    double median() const;
+    bool known() const { return samples.size() == kSamples; }
+  };
+  struct Class {
+    std::vector<Way> ways;
+    int64_t since_try = 0;
+    size_t tried = 0;  // the last way that was tried
+    bool known() const;
+    size_t best() const;
+    // The next way to be tried, not the best, and how many steps from the last try.
+    size_t NextTry() const;
+    int64_t Apart(size_t way) const;
+  };
+
+  using Key = std::pair<bool, int>;
+  static Key KeyOf(const TrialStep& step);
+  Class& ClassOf(const TrialStep& step);
+
+  size_t num_ways_;
+  std::map<Key, Class> classes_;
+  int64_t steps_ = 0, other_steps_ = 0;
+  double gained_seconds_ = 0;
+};
+
+}  // namespace switchyard::batching
