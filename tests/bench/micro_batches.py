@@ -1,7 +1,7 @@
 """Rows cut into micro-batches, so that those of one travel while experts compute another's: prefill of 512 tokens of an
 OLMoE-shaped model with random bf16 weights by two workers of one thread each, as a gRPC client sees it.
 
-On links of 1 Gb/s (each worker has a network namespace) and on loopback: --micro_batches=1 beside auto, both servers up and in turns;
+On links of --mbit (each worker has a network namespace) and on loopback: --micro_batches=1 beside auto, both servers up and in turns;
 --fixed=N,… beside 1 too, one after the other.  auto has its trials before the rounds that count, and in them as they come.
 overlap_prefill and auto_over_plain are times of 1 over auto's, sums over all rounds; the tables have medians of the ratios within a round.
 
@@ -18,7 +18,7 @@ import report
 from emulated_cluster import Cluster, enter_namespace
 from switchyard_engine import Switchyard, SwitchyardOnLinks
 
-PROMPT, LINK_BITS = 512, 1e9
+PROMPT = 512
 WARM_UP, ROUNDS = 30, 60  # prompts
 KV_CACHE = ["--kv_cache_bytes=67108864"]
 TARGETS = {"overlap_prefill": 1.15, "auto_over_plain": 0.98}
@@ -55,6 +55,8 @@ def main():
     parser = report.parser(__doc__)
     parser.add_argument("--cache", default=str(report.ROOT / "build/bench"), help="folder for the checkpoint, kept")
     parser.add_argument("--layers", type=int, default=shape.LAYERS)
+    parser.add_argument("--mbit", type=int, default=1000, help="of each worker's link (1000, of which the target is)")
+    parser.add_argument("--only", choices=["link", "loopback"], help="one of the two")
     parser.add_argument("--fixed", default="", help="numbers of micro-batches to measure, too, by commas")
     args = parser.parse_args()
     report.require("torch", "safetensors")
@@ -66,7 +68,7 @@ def main():
     if "1" in others:
         parser.error("--fixed=1 is what the others stand beside")
     rows, figures = [["link", "--micro_batches", "1, s", "this, s", "1 over this, all", "median", "steps that were cut"]], {}
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, Cluster(3, LINK_BITS) as cluster:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, Cluster(3, args.mbit * 1e6) as cluster:
         def on_links(way, port):
             return SwitchyardOnLinks(cluster, args.bin, model, Path(folder) / way, port, [*KV_CACHE, f"--micro_batches={way}"])
 
@@ -74,7 +76,9 @@ def main():
             return Switchyard(args.bin, model, Path(folder) / f"local-{way}.log", workers=2, threads=1, flags=[f"--micro_batches={way}"],
                               kv_cache_bytes=64 << 20)
 
-        for link, make, name in (("1 Gb/s", on_links, "overlap_prefill"), ("loopback", local, "auto_over_plain")):
+        for link, make, name in ((f"{args.mbit} Mb/s", on_links, "overlap_prefill"), ("loopback", local, "auto_over_plain")):
+            if args.only == ("link" if link == "loopback" else "loopback"):
+                continue
             with make("1", 50200) as plain:
                 for at, way in enumerate(others):
                     with make(way, 50201 + at) as other:
@@ -85,7 +89,7 @@ def main():
                     if way == "auto":
                         figures[name] = sum(a for a, _ in times) / sum(b for _, b in times)
     report.table(rows)
-    report.finish("micro_batches", figures, {"targets": TARGETS, "layers": args.layers, "rounds": rounds, "load": load})
+    report.finish("micro_batches", figures, {"targets": TARGETS, "layers": args.layers, "mbit": args.mbit, "rounds": rounds, "load": load})
 
 
 if __name__ == "__main__":
