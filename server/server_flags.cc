@@ -122,7 +122,8 @@ void AddStepFlags(ServerConfig* c, FlagSet* set) {
         c->micro_batches = number;
         return std::string();
       },
-      "with several workers on CPUs (else ignored): into how many parts each cuts its rows of a step with prompts, so "
+      "with several workers on CPUs, without --expert_memory (else ignored): into how many parts each cuts its rows of "
+      "a step with prompts, so "
       "that rows of one part travel while experts compute another's; auto = what trials have shown to be faster. "
       "Answers do not change");
 }

@@ -5,12 +5,14 @@
 #include <numeric>
 #include <utility>
 
+#include "scheduler/base/log.h"
+
 namespace switchyard::server {
 namespace {
 
 constexpr std::array<int32_t, 4> kCuts = {1, 2, 3, 4};  // micro-batches of each way
 // Fewer rows of a rank are computed faster in one piece: two pieces read the same weights twice.
-constexpr int32_t kLeastRows = 64;
+constexpr int32_t kLeastRows = 64 * kCuts.back();
 // Of a step's time, that exchanges must take before hiding them is tried.  (They include waits for a later rank.)
 constexpr double kLeastExchange = 0.08;
 constexpr double kNewest = 0.2;  // weight of the last step in exchange_share_
@@ -36,14 +38,18 @@ void StepChoices::GroupUp(int world, const fleet::WorkerInfo& first) {
   micro_batches_ = batching::StepTrial(static_cast<int>(kCuts.size()));
   may_cut_ = world > 1 && first.num_moe_layers > 0 && first.device == "cpu" && !first.expert_budget.has_value();
   exchange_share_ = 0;
-  reported_deciding_ = reported_cut_ = 0;
+  reported_deciding_ = 0;
+  if (config_->micro_batches > 1 && !may_cut_)
+    LogWarn("--micro_batches=", config_->micro_batches,
+            " is ignored: it is for several workers on CPUs without --expert_memory");
 }
 
 int StepChoices::ChooseCut(const batching::StepPlan& plan, const batching::TrialStep& step) {
   if (!may_cut_ || config_->micro_batches != 0 || !step.prompts || plan.most_rows() < kLeastRows) return -1;
   // Placement first: steps that are cut go the way that was the fastest with whole rows.
   if (tries_placement() && !placement_.Knows(step)) return -1;
-  return exchange_share_ < kLeastExchange ? -1 : micro_batches_.Next(step);
+  if (!micro_batches_.Knows(step) && exchange_share_ < kLeastExchange) return -1;
+  return micro_batches_.Next(step);
 }
 
 void StepChoices::Choose(batching::StepPlan* plan, absl::Time now) {
@@ -58,6 +64,7 @@ void StepChoices::Choose(batching::StepPlan* plan, absl::Time now) {
   if (sent.cut >= 0) plan->micro_batches = kCuts[static_cast<size_t>(sent.cut)];
   if (may_cut_ && config_->micro_batches > 1 && sent.step.prompts) plan->micro_batches = config_->micro_batches;
   sent.whole = plan->micro_batches == 1;
+  if (!sent.whole) ++cut_steps_;
   // A fixed number cuts all steps alike, so that they can be compared.
   if (tries_placement() && !plan->rank_rows.empty() && (sent.whole || config_->micro_batches > 1)) {
     sent.decides = placement_.Next(sent.step);
@@ -91,8 +98,7 @@ void StepChoices::ReportMetrics() {
         static_cast<double>(placement_.other_steps() - std::exchange(reported_deciding_, placement_.other_steps())));
   }
   metrics_->micro_batches_gained_seconds->Set(micro_batches_.gained_seconds());
-  metrics_->cut_steps->Increment(
-      static_cast<double>(micro_batches_.other_steps() - std::exchange(reported_cut_, micro_batches_.other_steps())));
+  metrics_->cut_steps->Increment(static_cast<double>(std::exchange(cut_steps_, 0)));
 }
 
 }  // namespace switchyard::server

@@ -56,7 +56,8 @@ class StepChoices final {
   double exchange_share_ = 0;          // of the time of steps with prompts whose rows were not cut, lately
   std::map<int64_t, Sent> sent_;       // by step, those under way
   absl::Time last_done_ = absl::InfinitePast();
-  int64_t reported_deciding_ = 0, reported_cut_ = 0;  // steps that metrics show
+  int64_t reported_deciding_ = 0;  // steps that metrics show
+  int64_t cut_steps_ = 0;          // that metrics do not show yet
 };
 
 }  // namespace switchyard::server

@@ -18,6 +18,7 @@ namespace {
 
 using test::Backend;
 using test::MoeShape;
+using test::MoeSpread;
 using test::MoeTestModel;
 using test::MoeTrainingResult;
 using test::MoeTrainingRun;
@@ -171,21 +172,14 @@ TEST(MoeBackwardTest, IsTheDifferenceOfForwards) {
   }
 }
 
-struct Spread {
-  std::string name;
-  std::vector<int64_t> rank_rows;
-  int micro_batches = 1;
-  test::Backend backend = test::Backend::kLocal;
-};
-
-class MoeBackwardSpreadTest : public testing::TestWithParam<Spread> {};
+class MoeBackwardSpreadTest : public testing::TestWithParam<MoeSpread> {};
 
 INSTANTIATE_TEST_SUITE_P(Spreads, MoeBackwardSpreadTest,
-                         testing::Values(Spread{"chunks", {17}, 4}, Spread{"two", {9, 8}},
-                                         Spread{"two_chunks", {12, 5}, 3}, Spread{"empty_rank", {0, 17}, 2},
-                                         Spread{"four", {4, 6, 0, 7}}, Spread{"four_chunks", {1, 2, 5, 9}, 4},
-                                         Spread{"two_sockets", {8, 9}, 2, test::Backend::kSocket},
-                                         Spread{"four_sockets", {3, 5, 9, 0}, 1, test::Backend::kSocket}),
+                         testing::Values(MoeSpread{"chunks", {17}, 4}, MoeSpread{"two", {9, 8}},
+                                         MoeSpread{"two_chunks", {12, 5}, 3}, MoeSpread{"empty_rank", {0, 17}, 2},
+                                         MoeSpread{"four", {4, 6, 0, 7}}, MoeSpread{"four_chunks", {1, 2, 5, 9}, 4},
+                                         MoeSpread{"two_sockets", {8, 9}, 2, test::Backend::kSocket},
+                                         MoeSpread{"four_sockets", {3, 5, 9, 0}, 1, test::Backend::kSocket}),
                          [](const auto& i) { return i.param.name; });
 
 // What comes back to a row is the same bits; sums over rows are the same but for their order.
@@ -200,11 +194,7 @@ TEST_P(MoeBackwardSpreadTest, RanksAndChunksChangeNothing) {
     training.prob_gradient = ProbGradient(shape.num_experts);
     const auto alone = test::TrainMoe(model, training, x, residual, dy, 2);
     ASSERT_TRUE(alone.ok()) << alone.status();
-    training.run = {
-        .backend = GetParam().backend,
-        .layout = ExpertLayout::Contiguous(shape.num_experts, static_cast<int>(GetParam().rank_rows.size())),
-        .rank_rows = GetParam().rank_rows,
-        .micro_batches = GetParam().micro_batches};
+    training.run = GetParam().RunOf(shape.num_experts);
     const auto spread = test::TrainMoe(model, training, x, residual, dy, 2);
     ASSERT_TRUE(spread.ok()) << spread.status();
     EXPECT_TRUE(spread->residual == alone->residual);

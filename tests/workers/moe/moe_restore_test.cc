@@ -19,6 +19,7 @@ namespace {
 using pipeline::HiddenRestore;
 using pipeline::InputRestore;
 using pipeline::RestoreStrategy;
+using test::MoeSpread;
 using testing::HasSubstr;
 
 constexpr int64_t kRows = 17;
@@ -39,20 +40,14 @@ std::string NameOf(const RestoreStrategy& restore) {
   return absl::StrCat(kInputs[static_cast<int>(restore.input)], "_", kHidden[static_cast<int>(restore.hidden)]);
 }
 
-struct Spread {
-  std::string name;
-  std::vector<int64_t> rank_rows;
-  int micro_batches = 1;
-  test::Backend backend = test::Backend::kLocal;
-};
-
-class MoeRestoreTest : public testing::TestWithParam<Spread> {};
+class MoeRestoreTest : public testing::TestWithParam<MoeSpread> {};
 
 INSTANTIATE_TEST_SUITE_P(Spreads, MoeRestoreTest,
-                         testing::Values(Spread{"one", {17}, 1}, Spread{"chunks", {17}, 5}, Spread{"two", {9, 8}, 2},
-                                         Spread{"empty_rank", {0, 17}, 3}, Spread{"four", {1, 2, 5, 9}, 8},
-                                         Spread{"eight", {2, 0, 3, 1, 4, 2, 0, 5}, 4},
-                                         Spread{"two_sockets", {8, 9}, 4, test::Backend::kSocket}),
+                         testing::Values(MoeSpread{"one", {17}, 1}, MoeSpread{"chunks", {17}, 5},
+                                         MoeSpread{"two", {9, 8}, 2}, MoeSpread{"empty_rank", {0, 17}, 3},
+                                         MoeSpread{"four", {1, 2, 5, 9}, 8},
+                                         MoeSpread{"eight", {2, 0, 3, 1, 4, 2, 0, 5}, 4},
+                                         MoeSpread{"two_sockets", {8, 9}, 4, test::Backend::kSocket}),
                          [](const auto& i) { return i.param.name; });
 
 void ExpectSame(const reference::MoeMatrices& a, const reference::MoeMatrices& b) {
@@ -72,11 +67,7 @@ TEST_P(MoeRestoreTest, NoStrategyChangesABit) {
     const Tensor x = model.RandomRows(kRows, 6), residual = model.RandomResidual(kRows, 7);
     const Tensor dy = model.RandomResidual(kRows, 8);
     test::MoeTrainingRun training;
-    training.run = {
-        .backend = GetParam().backend,
-        .layout = ExpertLayout::Contiguous(shape.num_experts, static_cast<int>(GetParam().rank_rows.size())),
-        .rank_rows = GetParam().rank_rows,
-        .micro_batches = GetParam().micro_batches};
+    training.run = GetParam().RunOf(shape.num_experts);
     constexpr int kSteps = 2;
     const auto kept = test::TrainMoe(model, training, x, residual, dy, kSteps);
     ASSERT_TRUE(kept.ok()) << kept.status();

@@ -38,6 +38,21 @@ class MoeTrained {
   moe::MoeBackwardWeights weights_;
 };
 
+// How rows are shared out in a parameterised test.
+struct MoeSpread {
+  std::string name;
+  std::vector<int64_t> rank_rows;
+  int micro_batches = 1;
+  Backend backend = Backend::kLocal;
+
+  MoeRun RunOf(int num_experts) const {
+    return {.backend = backend,
+            .layout = moe::ExpertLayout::Contiguous(num_experts, static_cast<int>(rank_rows.size())),
+            .rank_rows = rank_rows,
+            .micro_batches = micro_batches};
+  }
+};
+
 struct MoeTrainingRun {
   MoeRun run;                         // how rows are shared out; its exchange is the host's
   std::vector<double> prob_gradient;  // as RouterLoss

@@ -45,7 +45,7 @@ void ActivationFile::StartRestore(const moe::OffloadKey& key, absl::Span<char> t
   const auto place = places_.find(key);
   SY_CHECK(place != places_.end());
   SY_CHECK_EQ(static_cast<int64_t>(to.size()), place->second.bytes);
-  counters_.restored_bytes += place->second.bytes;
+
   Start(key, {.at = place->second.at, .saves = false, .from = {}, .to = to, .done = to.empty(), .status = {}});
 }
 

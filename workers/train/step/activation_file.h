@@ -23,7 +23,7 @@ namespace switchyard::train {
 
 struct ActivationFileCounters {
   int64_t file_bytes = 0;
-  int64_t saved_bytes = 0, restored_bytes = 0;
+  int64_t saved_bytes = 0;
   double wait_seconds = 0;  // of the caller, for copies
 };
 

@@ -32,9 +32,10 @@ absl::int128 OffloadedRowBytes(const model::ModelConfig& config, const TrainingN
     const int64_t inside = ops::SumsWidth(config.activation, config.expert_intermediate) + config.expert_intermediate;
     numbers += absl::int128(config.top_k) * inside;
   }
-  // A row comes to a rank once; a rank alone copies none.
-  if (need.restore.input == pipeline::InputRestore::kOffload && need.world > 1) numbers += config.hidden;
-  return numbers * DTypeBytes(need.dtype);
+  // A row goes to as many ranks as have experts of its choice; a rank alone copies none.
+  if (need.restore.input == pipeline::InputRestore::kOffload && need.world > 1)
+    numbers += absl::int128(config.hidden) * std::min<int64_t>(config.top_k, need.world);
+  return numbers * DTypeBytes(need.dtype) * 5 / 4;  // with the room of activation_file.h
 }
 
 }  // namespace
