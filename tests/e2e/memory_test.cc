@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
@@ -144,6 +145,21 @@ class MemoryTest : public testing::Test {
     for (uint64_t i = 0; i < 24; ++i) requests.push_back(IdsRequest(RandomIds(60, kVocab, 2 + i), 8));
     for (const StreamSeen& seen : GenerateAll(server->client(), requests)) {
       ASSERT_TRUE(seen.ok()) << seen.end << " " << seen.fault;
+    }
+    const auto load = server->client().GetLoad();
+    ASSERT_TRUE(load.ok()) << load.status();
+    for (const v1::WorkerLoad& worker : load->workers()) {
+      // What all workers hold lies in one memory, once there are two.
+      int64_t shared = -1;
+      for (const absl::string_view line : absl::StrSplit(Scrape(worker.metrics_address()), '\n')) {
+        absl::string_view value = line;
+        double bytes = 0;
+        if (!absl::ConsumePrefix(&value, "switchyard_worker_shared_weight_bytes ")) continue;
+        ASSERT_TRUE(absl::SimpleAtod(value, &bytes)) << line;
+        shared = static_cast<int64_t>(bytes);
+      }
+      EXPECT_GE(shared, experts.size() == 1 ? 0 : rest);
+      EXPECT_LE(shared, experts.size() == 1 ? 0 : rest + rest / 50);
     }
     const std::vector<pid_t> pids = server->WorkerPids();
     ASSERT_EQ(pids.size(), experts.size());

@@ -137,6 +137,7 @@ const Families& WorkerFamilies() {
       {"switchyard_worker_placement_wait_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_forecast_seconds_total", {"counter", "", ""}},
       {"switchyard_worker_weight_bytes", {"gauge", "", ""}},
+      {"switchyard_worker_shared_weight_bytes", {"gauge", "", ""}},
       {"switchyard_worker_device_bytes", {"gauge", "", ""}},
       {"switchyard_worker_kv_blocks", {"gauge", "", ""}},
       {"switchyard_worker_rank", {"gauge", "", ""}},

@@ -128,6 +128,8 @@ constexpr Row<prometheus::Counter> kCounters[] = {
 };
 constexpr Row<prometheus::Gauge> kGauges[] = {
     {"switchyard_worker_weight_bytes", "Bytes of weights held.", &M::weight_bytes},
+    {"switchyard_worker_shared_weight_bytes",
+     "Of these, those that other workers of the machine hold in the same memory.", &M::shared_weight_bytes},
     {"switchyard_worker_kv_blocks", "Blocks of the KV cache.", &M::kv_blocks},
     {"switchyard_worker_device_bytes", "Bytes of a device's memory that this worker holds; 0 on the CPU.",
      &M::device_bytes},

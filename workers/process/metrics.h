@@ -67,6 +67,7 @@ class WorkerMetrics {
   prometheus::Counter* rows_sent = nullptr;
   prometheus::Counter* rows_received = nullptr;
   prometheus::Gauge* weight_bytes = nullptr;
+  prometheus::Gauge* shared_weight_bytes = nullptr;
   prometheus::Gauge* kv_blocks = nullptr;
   prometheus::Gauge* rank = nullptr;
   prometheus::Gauge* group_epoch = nullptr;

@@ -160,7 +160,10 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   }
   // The others may load for long yet.  Whoever sees their progress, the server, ends this wait (Abort).
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] {
-    return AgreeOnWeights(assignment.rank, assignment.world, weight_sums_, expert_sums_, store, absl::InfiniteFuture());
+    RETURN_IF_ERROR(
+        AgreeOnWeights(assignment.rank, assignment.world, weight_sums_, expert_sums_, store, absl::InfiniteFuture()));
+    if (shared_weights_ == nullptr) return absl::OkStatus();
+    return shared_weights_->Share(assignment.rank, assignment.world, store, absl::InfiniteFuture());
   }));
   ASSIGN_OR_RETURN(comm::Communicator* const comm,
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));

@@ -38,6 +38,7 @@
 #include "workers/serving/rank_experts.h"
 #include "workers/serving/rank_load_predictor.h"
 #include "workers/serving/rank_placement.h"
+#include "workers/serving/shared_weights.h"
 #include "workers/tensor/device_queue.h"
 #include "workers/tensor/machine_memory.h"
 #include "workers/tensor/thread_pool.h"
@@ -89,6 +90,8 @@ class Worker final {
                     const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress);
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
+  // Of these, those that other workers of the machine hold in the same memory.
+  int64_t shared_weight_bytes() const { return shared_weights_ == nullptr ? 0 : shared_weights_->bytes(); }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
   // Counts of an expert budget's copies since the assignment was taken; none without one.
   moe::ExpertOffloadCounters expert_counters() const;
@@ -194,6 +197,7 @@ class Worker final {
   std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
   std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
   std::unique_ptr<model::Model> model_;
+  std::unique_ptr<SharedWeights> shared_weights_;          // borrows the model's; null: it is not a host's
   std::optional<moe::Learned> learned_;                    // by the load predictor before, until there is another
   std::unique_ptr<moe::RowLoadPredictor> load_predictor_;  // borrows the model's routers, given away to the runner
   std::unique_ptr<model::ModelRunner> runner_;

@@ -14,6 +14,7 @@
 #include "workers/model/runner/warm_up.h"
 #include "workers/model/weights/dummy_weights.h"
 #include "workers/moe/experts/expert_checksum.h"
+#include "workers/serving/shared_weights.h"
 #include "workers/serving/weight_agreement.h"
 #include "workers/serving/worker.h"
 #include "workers/tensor/device_backend.h"
@@ -218,6 +219,7 @@ absl::Status Worker::Unload() {
     ASSIGN_OR_RETURN(learned_, load_predictor_->Collect(stream()));
   }
   load_predictor_.reset();
+  shared_weights_.reset();
   model_.reset();
   if (const moe::ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
   experts_.reset();
@@ -240,6 +242,7 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
   moe::ExpertWeightProvider* experts = nullptr;
   if (experts_ != nullptr) experts = experts_->experts();
   if (placement_ != nullptr) experts = placement_->experts();
+  if (options_.device.is_cpu()) shared_weights_ = std::make_unique<SharedWeights>(weights.arena);
   ASSIGN_OR_RETURN(model_, model::Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
   loaded_settings_ = settings;
   loaded_rank_ = assignment.rank;

@@ -81,6 +81,7 @@ void Handler::Join(const v1::JoinGroup& message) {
   metrics_->rank->Set(assignment.rank);
   metrics_->group_epoch->Set(static_cast<double>(assignment.epoch));
   metrics_->weight_bytes->Set(static_cast<double>(worker_->weight_bytes()));
+  metrics_->shared_weight_bytes->Set(static_cast<double>(worker_->shared_weight_bytes()));
   metrics_->kv_blocks->Set(worker_->num_kv_blocks());
   metrics_->ObserveGraphs(worker_->graph_counters(), &graphs_reported_);
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));

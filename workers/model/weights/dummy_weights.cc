@@ -167,7 +167,7 @@ int64_t WidestRow(const ModelConfig& config) {
 
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOptions options) {
   ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, options.device,
-                                                         {.none = !options.experts}));
+                                                         {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   Filler filler(options.dtype, writer.get(), WidestRow(config), weights.bytes(), &options);
   RETURN_IF_ERROR(filler.Fill(&weights.embedding, 0));

@@ -316,7 +316,7 @@ absl::Status RunLoader(const checkpoint::Checkpoint& checkpoint, const std::vect
 absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
                                          LoadOptions options) {
   ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, options.device,
-                                                         {.none = !options.experts}));
+                                                         {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   ASSIGN_OR_RETURN(const std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
   // Unused tensors may be harmless (an untied copy of a tied head, buffers of old versions) or a sign of a wrong

@@ -35,6 +35,7 @@ struct Allocator {
   Device device;
   const ExpertSpace& space;
   Arena* arena = nullptr;    // null: each has memory of its own
+  bool counts = false;       // on a host: what the arena needs; experts have their own
   absl::Status status = {};  // the first error; what comes then is empty
 
   Tensor Make(DType type, Shape shape) {
@@ -45,7 +46,7 @@ struct Allocator {
   ops::Weight Make(const ops::WeightDesc& desc) {
     if (arena == nullptr) return Keep(ops::Weight::Allocate(desc, device));
     char* const at = arena->Take(ops::PackedBytes(desc, device.kind));
-    return at == nullptr ? ops::Weight() : ops::Weight::Over(desc, at, /*packed=*/true, device);
+    return at == nullptr ? ops::Weight() : ops::Weight::Over(desc, at, /*packed=*/!device.is_cpu(), device);
   }
   Tensor Vector(int64_t n) { return Make(dtype, {n}); }
   Tensor Table(int64_t rows, int64_t columns) { return Make(dtype, {rows, columns}); }
@@ -88,7 +89,12 @@ struct Allocator {
   }
 
   FfnWeights Expert(int layer, int32_t expert) {
-    if (space.place == nullptr) return Ffn(config.expert_intermediate);
+    if (space.place == nullptr) {
+      Arena* const of_others = device.is_cpu() ? std::exchange(arena, nullptr) : arena;
+      FfnWeights own = counts ? FfnWeights() : Ffn(config.expert_intermediate);
+      arena = of_others;
+      return own;
+    }
     SY_CHECK(ops::IsGated(config.activation) && !config.ffn_bias);  // as CheckStorable says
     const moe::PackedExpert packed(config.hidden, config.expert_intermediate, dtype, space.packing);
     const Device form = {.kind = space.packing};
@@ -170,13 +176,15 @@ absl::Status CheckStorable(const ModelConfig& config) {
 }
 
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
-                                             Device device, const ExpertSpace& space) {
+                                             Device device, const ExpertSpace& space, bool in_arena) {
   Allocator allocate{config, dtype, device, space};
   Arena arena;
   Buffer memory;
-  if (!device.is_cpu()) {
+  if (in_arena || !device.is_cpu()) {
     allocate.arena = &arena;
-    allocate.All(residents);  // counts
+    allocate.counts = device.is_cpu();
+    allocate.All(residents);
+    allocate.counts = false;
     ASSIGN_OR_RETURN(memory, Buffer::Allocate(arena.taken(), device));
     arena.Begin(memory);
   }

@@ -56,7 +56,8 @@ struct ModelWeights {
   Tensor final_norm;                 // [H]
   Tensor final_norm_bias;            // [H]
   ops::Weight lm_head;               // [V, H]
-  Buffer arena;                      // on a device: the memory of all of them; empty: each has its own
+  // The memory of all of them on a device, of all but the routed experts on a host; empty: each has its own.
+  Buffer arena;
 
   // As held, packed.
   int64_t bytes() const;
@@ -76,11 +77,13 @@ struct ExpertSpace {
 absl::Status CheckStorable(const ModelConfig& config);
 
 // Allocates the weights of a rank with these residents, with undefined contents: on a device from one allocation, each
-// at a multiple of kDeviceAlignment; the sum is WeightBytes (memory_plan.h).
+// at a multiple of kDeviceAlignment; the sum is WeightBytes (memory_plan.h).  in_arena: on a host all but the routed
+// experts likewise, so that workers can share them.
 // REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed; with a place CheckStorable, too.
 // Errors: ResourceExhausted on a device, with needed and available bytes.
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
-                                             Device device = Device::Cpu(), const ExpertSpace& space = {});
+                                             Device device = Device::Cpu(), const ExpertSpace& space = {},
+                                             bool in_arena = false);
 
 // Allocates so many routed experts of one layer, with undefined contents.
 absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,

@@ -1,0 +1,137 @@
+// Weights of workers on one machine come to lie in one memory; here threads of one process stand for the workers.
+#include "workers/serving/shared_weights.h"
+
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace switchyard::worker {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::Eq;
+using testing::Ne;
+
+// Not whole pages.
+constexpr int64_t kBytes = SharedWeights::kLeastBytes + 12345;
+
+// A rank's weights.
+struct Rank {
+  explicit Rank(int64_t bytes = kBytes) : memory(bytes, Device::Cpu()), shared(memory) {
+    for (int64_t i = 0; i < bytes; ++i) data()[i] = Byte(i);
+  }
+  static char Byte(int64_t i) { return static_cast<char>(i * 7 + i / 4096); }
+  char* data() const { return static_cast<char*>(memory.data()); }
+  bool is_whole() const {
+    for (int64_t i = 0; i < memory.bytes(); ++i) {
+      if (data()[i] != Byte(i)) return false;
+    }
+    return true;
+  }
+  // The file that a byte of the memory lies in: device and inode; empty: none.
+  std::string FileAt(int64_t offset) const {
+    const uint64_t address = reinterpret_cast<uint64_t>(data() + offset);
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      const std::vector<std::string> fields = absl::StrSplit(line, absl::MaxSplits(' ', 5));
+      const std::vector<std::string> range = absl::StrSplit(fields[0], '-');
+      uint64_t begin = 0, end = 0;
+      EXPECT_TRUE(absl::SimpleHexAtoi(range[0], &begin) && absl::SimpleHexAtoi(range[1], &end));
+      if (address < begin || address >= end) continue;
+      if (!absl::StrContains(line, "memfd:switchyard-weights")) return "";
+      EXPECT_EQ(fields[1], "r--s") << "nobody can write it";
+      return absl::StrCat(fields[3], " ", fields[4]);
+    }
+    return "nowhere";
+  }
+  std::string File() const { return FileAt(0); }
+
+  Buffer memory;
+  SharedWeights shared;
+};
+
+std::vector<absl::Status> ShareAll(const std::vector<Rank*>& ranks) {
+  comm::InMemoryStore store;
+  std::vector<absl::Status> done(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    threads.emplace_back([&, r] {
+      done[r] = ranks[r]->shared.Share(static_cast<int>(r), static_cast<int>(ranks.size()), &store,
+                                       absl::Now() + absl::Seconds(20));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return done;
+}
+
+TEST(SharedWeightsTest, EqualWeightsComeToLieInOneMemory) {
+  Rank a, b, c;
+  EXPECT_EQ(a.File(), "");
+  EXPECT_THAT(ShareAll({&a, &b, &c}), Each(absl::OkStatus()));
+  for (const Rank* rank : {&a, &b, &c}) {
+    EXPECT_TRUE(rank->is_whole());
+    EXPECT_EQ(rank->shared.bytes(), kBytes);
+    EXPECT_THAT(rank->File(), AllOf(Ne(""), Eq(a.File())));
+    EXPECT_EQ(rank->FileAt(kBytes - 1), a.File());
+  }
+}
+
+TEST(SharedWeightsTest, OneThatIsAloneKeepsItsOwn) {
+  Rank a;
+  EXPECT_THAT(ShareAll({&a}), ElementsAre(absl::OkStatus()));
+  EXPECT_EQ(a.shared.bytes(), 0);
+  EXPECT_EQ(a.File(), "");
+  Rank small(SharedWeights::kLeastBytes - 1), as_small(SharedWeights::kLeastBytes - 1), large;
+  EXPECT_THAT(ShareAll({&small, &as_small, &large}), Each(absl::OkStatus()));
+  EXPECT_EQ(small.File() + as_small.File() + large.File(), "") << "two are too small, and one is another";
+}
+
+TEST(SharedWeightsTest, OtherBytesAreNeverTaken) {
+  Rank a, b, c;
+  b.data()[kBytes - 1] ^= 1;
+  EXPECT_THAT(ShareAll({&a, &b, &c}), Each(absl::OkStatus()));
+  EXPECT_EQ(b.shared.bytes(), 0);
+  EXPECT_EQ(b.File(), "");
+  EXPECT_EQ(b.data()[kBytes - 1], static_cast<char>(Rank::Byte(kBytes - 1) ^ 1));
+  EXPECT_EQ(c.File(), a.File());
+  EXPECT_TRUE(a.is_whole() && c.is_whole());
+}
+
+TEST(SharedWeightsTest, TheMemoryOutlivesItsOwner) {
+  auto a = std::make_unique<Rank>();
+  Rank b;
+  EXPECT_THAT(ShareAll({a.get(), &b}), Each(absl::OkStatus()));
+  const std::string file = b.File();
+  a.reset();
+  EXPECT_TRUE(b.is_whole());
+  // A worker that comes anew, in whatever rank, takes what the other has.
+  Rank anew, late;
+  EXPECT_THAT(ShareAll({&anew, &b}), Each(absl::OkStatus()));
+  EXPECT_EQ(anew.File(), file);
+  EXPECT_EQ(b.File(), file);
+  EXPECT_THAT(ShareAll({&b, &late, &anew}), Each(absl::OkStatus()));
+  EXPECT_EQ(late.File(), file);
+  EXPECT_TRUE(anew.is_whole() && b.is_whole() && late.is_whole());
+}
+
+TEST(SharedWeightsTest, AGroupThatDoesNotFormChangesNothing) {
+  Rank a;
+  comm::InMemoryStore store;
+  EXPECT_EQ(a.shared.Share(0, 2, &store, absl::Now()).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(a.File(), "");
+  EXPECT_TRUE(a.is_whole());
+}
+
+}  // namespace
+}  // namespace switchyard::worker

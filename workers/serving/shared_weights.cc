@@ -1,0 +1,184 @@
+#include "workers/serving/shared_weights.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/memory_share.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/tensor/machine_memory.h"
+
+namespace switchyard::worker {
+namespace {
+
+constexpr int64_t kPiece = 64 << 20;
+
+// The processors that this process may use where the machine has memory of more than one distance; else empty.
+std::string Processors() {
+  if (access("/sys/devices/system/node/node1", F_OK) != 0) return "";
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (absl::StartsWith(line, "Cpus_allowed_list:")) return line;
+  }
+  return "";
+}
+
+// The same for processes of one machine, bound to the same processors, that see each other's files in /proc; empty:
+// unknown.
+std::string MachineName() {
+  struct stat processes = {};
+  const std::string name = ReadMachineMemory().pools.front().name;
+  if (name.empty() || stat("/proc/self/ns/pid", &processes) != 0) return "";
+  return absl::StrCat(name, " ", processes.st_ino, " ", Processors());
+}
+
+// A part of a file in memory; null if it cannot be.
+class View {
+ public:
+  View(int fd, int64_t offset, int64_t bytes, int protection) : bytes_(static_cast<size_t>(bytes)) {
+    void* const memory = mmap(nullptr, bytes_, protection, MAP_SHARED, fd, offset);
+    if (memory == MAP_FAILED) return;
+    data_ = static_cast<char*>(memory);
+    madvise(data_, bytes_, MADV_HUGEPAGE);
+  }
+  ~View() {
+    if (data_ != nullptr) munmap(data_, bytes_);
+  }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  char* data() const { return data_; }
+
+ private:
+  const size_t bytes_;
+  char* data_ = nullptr;
+};
+
+std::string PathOf(int fd) { return fd < 0 ? "" : absl::StrCat("/proc/", getpid(), "/fd/", fd); }
+
+// A rank's part of the first exchange: what must be equal to share, and the memory file if it has one already.
+std::string Offer(int64_t bytes, int fd) {
+  const std::string machine = bytes < SharedWeights::kLeastBytes ? "" : MachineName();
+  return machine.empty() ? "" : absl::StrCat(machine, " ", bytes, "\n", PathOf(fd));
+}
+
+std::string GroupOf(const std::string& offer) { return offer.substr(0, offer.find('\n')); }
+bool HasFile(const std::string& offer) { return !offer.empty() && offer.back() != '\n'; }
+
+// The rank whose memory those of this rank's machine take: the first that has a file, else the first.  -1: it is alone.
+int OwnerOf(int rank, const std::vector<std::string>& offers) {
+  const std::string& mine = offers[static_cast<size_t>(rank)];
+  int first = -1, workers = 0, with_file = -1;
+  for (int other = 0; !mine.empty() && other < static_cast<int>(offers.size()); ++other) {
+    const std::string& theirs = offers[static_cast<size_t>(other)];
+    if (GroupOf(theirs) != GroupOf(mine)) continue;
+    ++workers;
+    if (first < 0) first = other;
+    if (with_file < 0 && HasFile(theirs)) with_file = other;
+  }
+  if (workers < 2) return -1;
+  return with_file < 0 ? first : with_file;
+}
+
+}  // namespace
+
+SharedWeights::SharedWeights(const Buffer& memory)
+    : data_(static_cast<char*>(memory.data())), bytes_(memory.device().is_cpu() ? memory.bytes() : 0) {}
+
+SharedWeights::~SharedWeights() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status SharedWeights::Share(int rank, int world, comm::RendezvousStore* store, absl::Time deadline) {
+  shared_ = false;
+  if (world == 1) return absl::OkStatus();
+  std::vector<std::string> offers;
+  ASSIGN_OR_RETURN(offers, comm::ExchangeValues(store, "shared_weights", rank, world, Offer(bytes_, fd_), deadline));
+  // All ranks know whether there is anything to share.
+  bool any = false;
+  for (int r = 0; r < world; ++r) any = any || OwnerOf(r, offers) >= 0;
+  if (!any) return absl::OkStatus();
+  const int owner = OwnerOf(rank, offers);
+  if (owner == rank && fd_ < 0) RETURN_IF_ERROR(Publish());
+  std::vector<std::string> paths;
+  ASSIGN_OR_RETURN(paths, comm::ExchangeValues(store, "shared_weights_file", rank, world,
+                                               owner == rank ? PathOf(fd_) : "", deadline));
+  if (owner < 0 || paths[static_cast<size_t>(owner)].empty()) return absl::OkStatus();
+  if (owner != rank) RETURN_IF_ERROR(MapOf(owner, paths[static_cast<size_t>(owner)]));
+  shared_ = fd_ >= 0;
+  if (shared_) LogInfo("rank ", rank, ": ", Mib(bytes_), " of weights are rank ", owner, "'s, on the same machine");
+  return absl::OkStatus();
+}
+
+absl::Status SharedWeights::Map(int64_t offset, int64_t bytes) const {
+  if (mmap(data_ + offset, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED | MAP_FIXED, fd_, offset) != MAP_FAILED) {
+    madvise(data_ + offset, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("shared weights: mapping ", bytes, " bytes: ", std::strerror(errno)));
+}
+
+absl::Status SharedWeights::Publish() {
+  const auto keep = [](const char* what) {
+    LogWarn("weights are not shared with the machine's other workers: ", what, ": ", std::strerror(errno));
+    return absl::OkStatus();
+  };
+  const int file = memfd_create("switchyard-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) return keep("memfd_create");
+  const absl::Cleanup close_file = [file] { close(file); };
+  if (ftruncate(file, bytes_) != 0) return keep("ftruncate");
+  fd_ = open(absl::StrCat("/proc/self/fd/", file).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) return keep("/proc/self/fd");
+  // Piece by piece, so that no more than one is held twice.
+  for (int64_t done = 0; done < bytes_; done += kPiece) {
+    const int64_t piece = std::min(kPiece, bytes_ - done);
+    const View view(file, done, piece, PROT_READ | PROT_WRITE);
+    if (view.data() == nullptr) {
+      close(std::exchange(fd_, -1));
+      return keep("mmap");
+    }
+    std::memcpy(view.data(), data_ + done, static_cast<size_t>(piece));
+    RETURN_IF_ERROR(Map(done, piece));
+  }
+  fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
+  return absl::OkStatus();
+}
+
+absl::Status SharedWeights::MapOf(int owner, const std::string& path) {
+  const auto keep = [&](absl::string_view why) {
+    LogWarn("weights are not shared with rank ", owner, " on the same machine: ", path, ": ", why);
+    return absl::OkStatus();
+  };
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return keep(std::strerror(errno));
+  absl::Cleanup close_file = [file] { close(file); };
+  struct stat theirs = {}, mine = {};
+  if (fstat(file, &theirs) != 0 || theirs.st_size != bytes_) return keep("another size");
+  if (fd_ >= 0 && fstat(fd_, &mine) == 0 && mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino) {
+    return absl::OkStatus();
+  }
+  for (int64_t done = 0; done < bytes_; done += kPiece) {
+    const int64_t piece = std::min(kPiece, bytes_ - done);
+    const View view(file, done, piece, PROT_READ);
+    if (view.data() == nullptr) return keep(std::strerror(errno));
+    if (std::memcmp(view.data(), data_ + done, static_cast<size_t>(piece)) != 0) return keep("other bytes");
+  }
+  std::move(close_file).Cancel();
+  if (fd_ >= 0) close(fd_);
+  fd_ = file;
+  return Map(0, bytes_);
+}
+
+}  // namespace switchyard::worker

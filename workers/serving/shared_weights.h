@@ -1,0 +1,52 @@
+// Weights that every worker holds, once a machine: workers of a group on the same machine, which have agreed that they
+// loaded the same, keep them in one memory.
+//
+// One of them, the owner, puts its own into a memory file (memfd) and maps that, read only, where they were; the others
+// open it through the owner's process, compare every byte, and map it over theirs.  Addresses stay.  The memory lives
+// as long as any of them maps it; one that cannot open it, or finds other bytes, keeps its own.
+// Such memory has small pages unless /sys/kernel/mm/transparent_hugepage/shmem_enabled allows huge ones.
+// Thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "workers/comm/group/rendezvous_store.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard::worker {
+
+class SharedWeights {
+ public:
+  // Less is not worth a file.
+  static constexpr int64_t kLeastBytes = 4 << 20;
+
+  // Borrows memory of a host, which nobody writes once Share was called.
+  explicit SharedWeights(const Buffer& memory);
+  ~SharedWeights();
+  SharedWeights(const SharedWeights&) = delete;
+  SharedWeights& operator=(const SharedWeights&) = delete;
+
+  // Every rank of a group calls it, with the same world, once all hold the same; again for each group.  Nothing may run
+  // that reads the memory.  Errors: the store's; Internal where the memory is lost, and this worker with it.
+  absl::Status Share(int rank, int world, comm::RendezvousStore* store, absl::Time deadline);
+
+  // Of the memory, that other workers of the machine have mapped, too; 0: it is this worker's own.
+  int64_t bytes() const { return shared_ ? bytes_ : 0; }
+
+ private:
+  // Both set fd_, or log why not.
+  absl::Status Publish();
+  absl::Status MapOf(int owner, const std::string& path);
+  // Puts the file's bytes where the memory is.
+  absl::Status Map(int64_t offset, int64_t bytes) const;
+
+  char* const data_;
+  const int64_t bytes_;
+  int fd_ = -1;  // of the memory file, read only
+  bool shared_ = false;
+};
+
+}  // namespace switchyard::worker
